@@ -2,14 +2,16 @@
 
 python -m benchmarks.fleet
 
-Every sensor has a week of hourly counts, minutes of its own, a monitor, and ten open episodes.
-First loads are of a console that was just started, refreshes what an open page asks for again.
-Ten viewers ask what ten open pages ask, as often as those do, and one of them gives a verdict every
-ten seconds, upon which every open queue fetches its rows again.
+Every sensor has a week of hourly counts, minutes of its own, and ten open episodes; of some an
+incident is open. First loads are of a console that was just started, refreshes what an open page
+asks for again, in bytes as a browser takes them. Ten viewers ask what ten open pages ask, as often
+as those do: once while nothing happens, and once while one of them gives a verdict every ten
+seconds, upon which every open queue fetches its rows again.
 """
 
 from __future__ import annotations
 
+import gzip
 import http.client
 import statistics
 import tempfile
@@ -23,18 +25,30 @@ import psutil
 
 from benchmarks.console import console, review_item
 from benchmarks.harness import write
-from rejex_stream.config.reviewing import Review
+from rejex_stream.config.reviewing import Capacity, Review
+from rejex_stream.encode import encode_incident
 from rejex_stream.review.queue.review_store import ReviewStore
-from rejex_stream.types import Label, Position, Reason, Verdict
+from rejex_stream.types import (
+    ChannelEvidence,
+    Incident,
+    IncidentState,
+    Label,
+    Position,
+    Reason,
+    Verdict,
+)
 
 SENSORS, EPISODES, MINUTES, HOURS = 1_000, 10_000, 30, 168
-FIRST_MS, REFRESH_MS, MOST_KB, REPEATS = 1_000, 50, 500, 9
+INCIDENTS = 300
+FIRST_MS, FIRST_KB, REFRESH_KB, REPEATS = 500, 150, 5, 9
+# What a page is, and what it asks for again while it is open.
 PAGES = {
+    "now": ("/now", "/api/summary"),
     "queue": ("/queue", "/api/summary"),
-    "fleet": ("/fleet", "/fleet"),
-    "live": ("/live", "/live/streams"),
+    "fleet": ("/fleet", "/api/summary"),
     "incidents": ("/incidents", "/api/summary"),
-    "an episode": ("", ""),
+    "audit": ("/audit", "/api/summary"),
+    "an episode": ("", "/api/episodes/{}/series?from=0&to=0&px=10"),
 }
 
 
@@ -51,12 +65,26 @@ def verdict(sensor: int, seq: int, t_ms: int, label: Label) -> Verdict:
     )  # fmt: skip
 
 
+def opened(sensor: int, last_ms: int) -> Incident:
+    """Return an open incident of a sensor, ten minutes old."""
+    at = 10**8 + sensor
+    return Incident(
+        position=Position("feed", sensor % 8, at), id=f"feed-{sensor % 8}-{at}", version=1,
+        state=IncidentState.OPEN, stream_key=f"s{sensor:04}", sensors=(f"s{sensor:04}",),
+        onset_ms=last_ms - 600_000, opened_ms=last_ms - 300_000, changed_ms=last_ms - 300_000,
+        onset_seq=1, opened_seq=6, changed_seq=6, peak_severity=3.0 + sensor % 5,
+        peak_ms=last_ms - 300_000, channels=(ChannelEvidence("power", 2.5, 0.1, Label.NORMAL),),
+        n_events=6,
+    )  # fmt: skip
+
+
 def fill(path: Path) -> None:
     """Write the store."""
     draw = np.random.default_rng(7)
     now = int(time.time() * 1000)
     last = now - now % 60_000
-    store = ReviewStore(path, Review(settle_s=0, gap_events=0))
+    asked = Capacity(questions_per_day=240)
+    store = ReviewStore(path, Review(settle_s=0, gap_events=0, capacity=asked))
     for minute in range(MINUTES):
         t_ms = last - 60_000 * (MINUTES - minute)
         labels = draw.random(SENSORS) < 0.1
@@ -80,6 +108,7 @@ def fill(path: Path) -> None:
         )
         items.append(msgspec.structs.replace(shown, verdict=rejected, context=context))
     store.add(items)
+    store.take("incidents", [encode_incident(opened(number, last)) for number in range(INCIDENTS)])
     hour = last - last % 3_600_000
     with store.database.write() as connection:
         ids = [row[0] for row in connection.execute("SELECT sensor_id FROM sensor")]
@@ -91,24 +120,31 @@ def fill(path: Path) -> None:
     store.close()
 
 
+ETAGS: dict[str, str] = {}
+
+
 def ask(port: int, server: psutil.Process, path: str) -> tuple[float, float, int]:
-    """Return processor and wall time (ms), and bytes, of one request."""
+    """Return processor and wall time (ms), and bytes as they travel, of one request of a browser.
+
+    What was asked before is asked for again by what it was.
+    """
+    etag = ETAGS.get(path, "")
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     before, began = server.cpu_times(), time.perf_counter()
-    connection.request("GET", path)
+    connection.request("GET", path, headers={"accept-encoding": "gzip", "if-none-match": etag})
     response = connection.getresponse()
-    size = len(response.read())
+    size, ETAGS[path] = len(response.read()), response.headers.get("etag", "")
     wall = 1000 * (time.perf_counter() - began)
     after = server.cpu_times()
-    assert response.status == 200, (path, response.status)
+    assert response.status in (200, 304), (path, response.status)
     connection.close()
     return 1000 * (after.user + after.system - before.user - before.system), wall, size
 
 
-WATCHED_S, CORE = 60, 0.25
-OPEN = ("queue", "queue", "queue", "queue", "episode", "episode", "live", "live", "fleet",
+WATCHED_S, IDLE_CORE, CORE = 60, 0.01, 0.25
+OPEN = ("now", "now", "queue", "queue", "queue", "queue", "episode", "episode", "fleet",
         "incidents")  # fmt: skip
-EVERY_S = {"queue": 4, "episode": 4, "live": 5, "fleet": 10, "incidents": 2}
+EVERY_S = {"now": 2, "queue": 4, "episode": 4, "fleet": 10, "incidents": 2}
 
 
 class Viewer(threading.Thread):
@@ -122,7 +158,9 @@ class Viewer(threading.Thread):
 
     def get(self, path: str, *, body: bytes | None = None) -> bytes:
         """Ask as the page does."""
-        headers = {"sec-fetch-site": "same-origin", "if-none-match": self.etag}
+        headers = {"sec-fetch-site": "same-origin", "accept-encoding": "gzip"}
+        if path.startswith("/api/summary"):
+            headers["if-none-match"] = self.etag
         if body is not None:
             headers["content-type"] = "application/json"
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
@@ -134,7 +172,7 @@ class Viewer(threading.Thread):
             self.etag = response.headers.get("etag", self.etag)
         connection.close()
         self.asked, self.n_bytes = self.asked + 1, self.n_bytes + len(data)
-        return data
+        return gzip.decompress(data) if response.headers.get("content-encoding") else data
 
     def changed(self) -> bool:
         """Ask for the counts; says whether there is anything new."""
@@ -145,31 +183,17 @@ class Viewer(threading.Thread):
 
     def run(self) -> None:
         """Ask until the end."""
-        stream = None
-        if self.page == "live":
-            stream = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
-            stream.request("GET", "/api/live/stream", headers={"sec-fetch-site": "same-origin"})
-            stream.getresponse()
-        turn = 0
         while not self.over.wait(EVERY_S[self.page]):
-            turn += 1
             if self.page == "queue":
                 if self.changed():
                     self.get("/queue/rows")
             elif self.page == "episode":
-                self.get(f"/api/episodes/{self.episode}/series?from=0&to=0&px=10")
-                self.get(f"/api/episodes/{self.episode}/series?from=0&to=90000000&px=800")
-            elif self.page == "live":
-                self.get("/live/streams")
-                if turn % 2 == 0:
-                    self.changed()
-            elif self.changed() and self.page == "incidents":
-                self.get("/incidents")
-        if stream is not None:
-            stream.close()
+                self.get(PAGES["an episode"][1].format(self.episode))
+            elif self.changed() and self.page in ("incidents", "now"):
+                self.get(f"/{self.page}")
 
 
-def watched(path: Path, episode: str) -> list[object]:
+def watched(path: Path, episode: str, *, idle: bool) -> list[object]:
     """Return what ten viewers cost: share of a core, requests a second, kB a second."""
     store = ReviewStore(path)
     with store.database.read() as connection:
@@ -182,12 +206,16 @@ def watched(path: Path, episode: str) -> list[object]:
         port = int(base.rpartition(":")[2])
         (server,) = psutil.Process().children()
         viewers = [Viewer(port, page, episode, over) for page in OPEN]
-        viewers[0].get("/queue")  # templates and modules are no part of it
+        for viewer in viewers:  # templates, modules and first loads are no part of it
+            viewer.get("/queue")
+            viewer.changed()
         for viewer in viewers:
             viewer.start()
         before, began = server.cpu_times(), time.monotonic()
         while time.monotonic() - began < WATCHED_S:
             over.wait(10)
+            if idle:
+                continue
             number = len(targets) - 1
             row = targets.pop()
             target = {"id": row[0], "n_events": row[1], "status": "open"}
@@ -201,11 +229,11 @@ def watched(path: Path, episode: str) -> list[object]:
     asked, n_bytes = sum(one.asked for one in viewers), sum(one.n_bytes for one in viewers)
     share = cpu / lasted
     return [
-        len(OPEN),
+        f"{len(OPEN)}, {'idle' if idle else 'at work'}",
         round(share, 3),
         round(asked / lasted, 1),
         round(n_bytes / 1000 / lasted, 1),
-        "yes" if share <= CORE else "no",
+        "yes" if share <= (IDLE_CORE if idle else CORE) else "no",
     ]
 
 
@@ -228,9 +256,13 @@ def main() -> None:
                 address = first or f"/episode/{one}"
                 cpu, _, n_bytes = ask(port, server, address)
                 # The clock of processes counts in 10 ms: many refreshes, then their mean.
-                often = [ask(port, server, again or address) for _ in range(REPEATS)]
+                often = [ask(port, server, again.format(one)) for _ in range(REPEATS)]
                 refresh = statistics.mean(found[0] for found in often)
-                held = cpu <= FIRST_MS and refresh <= REFRESH_MS and n_bytes <= 1000 * MOST_KB
+                held = (
+                    cpu <= FIRST_MS
+                    and n_bytes <= 1000 * FIRST_KB
+                    and often[-1][2] <= 1000 * REFRESH_KB
+                )
                 rows.append(
                     [
                         name,
@@ -241,26 +273,28 @@ def main() -> None:
                         "yes" if held else "no",
                     ]
                 )
-        team = watched(path, one)
+        team = [watched(path, one, idle=idle) for idle in (True, False)]
     write(
         "fleet",
         "A thousand sensors on the review console",
         [
             (
-                f"{SENSORS:,} sensors, {EPISODES:,} open episodes, {size / 1e6:.0f} MB of store; "
-                f"processor time of the server (ms), bounds {FIRST_MS} and {REFRESH_MS} ms, "
-                f"{MOST_KB} kB.",
+                f"{SENSORS:,} sensors, {EPISODES:,} open episodes, {INCIDENTS} open incidents, "
+                f"{size / 1e6:.0f} MB of store; processor time of the server (ms) and bytes as "
+                f"they travel; bounds of a first load {FIRST_MS} ms and {FIRST_KB} kB, of a "
+                f"refresh {REFRESH_KB} kB.",
                 ["page", "first load", "kB", f"refresh, mean of {REPEATS}", "kB", "held"],
                 rows,
             ),
             (
-                f"Viewers: {', '.join(OPEN)}; {WATCHED_S} s, bound {CORE} of a core.",
+                f"Viewers: {', '.join(OPEN)}; {WATCHED_S} s, bounds {IDLE_CORE} of a core while "
+                f"nothing happens, {CORE} while one of them decides a case every ten seconds.",
                 ["viewers", "of a core", "requests a second", "kB a second", "held"],
-                [team],
+                team,
             ),
         ],
-        note="Bytes before compression. An open queue asks for its counts, and for its rows only "
-        "where something changed: that costs what the first load does.",
+        note="An open page asks for its counts, and for its rows only where something changed: "
+        "that costs what the first load does.",
     )
 
 

@@ -39,6 +39,7 @@ CASES: tuple[tuple[str, int, int | None], ...] = (
     ("HBOS", 2000, 3),
     ("GMM", 1000, 3),
     ("KNN", 1000, 3),
+    ("Sensor", 1000, 3),
 )
 """Detector, rows of the buffer, digits of a value."""
 _SHARED = (type, ModuleType, FunctionType)  # code belongs to no key

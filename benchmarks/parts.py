@@ -26,6 +26,7 @@ TURNS = 12
 OWNERS = {
     "rejex_stream/decode/": "decoding",
     "rejex_stream/engine/explanation.py": "evidence",
+    "rejex_stream/engine/refit.py": "fits",
     "rejex_stream/run/review_items.py": "review items",
     "rejex_stream/monitor/": "monitors",
     "rejex_stream/operate/": "metrics",
@@ -126,19 +127,22 @@ def of_worker(sensors: int, polls: int) -> tuple[dict[str, float], float]:
     return {part: 1e6 * spent[part] / (sensors * polls) for part in NAMES}, float(str(found[5]))
 
 
-def of_engine(detector: str, keys: int, n: int) -> tuple[dict[str, float], float]:
-    """Return the same of an engine alone, a reading of each key in a call."""
-    fleet = Fleet(detector, n, 4, keys)
+def of_engine(
+    detector: str, keys: int, n: int, refit_every: int | None = None
+) -> tuple[dict[str, float], float]:
+    """Return the same of an engine alone, a reading of each key in a call; one refit, if any."""
+    fleet = Fleet(detector, n, 4, keys, refit_every)
     fleet.us(1)
     polls = max(1, EVENTS // keys)
+    turns = TURNS if refit_every is None else refit_every // polls
     looks = Looks()
     looks.begin()
     beside = 0.0
-    for _ in range(TURNS):
+    for _ in range(turns):
         fleet.us(1)
-        beside += bare(n) / TURNS
+        beside += bare(n) / turns
     spent = looks.end()
-    return {part: 1e6 * spent[part] / (TURNS * polls * keys) for part in NAMES}, beside
+    return {part: 1e6 * spent[part] / (turns * polls * keys) for part in NAMES}, beside
 
 
 def main() -> None:
@@ -150,8 +154,10 @@ def main() -> None:
     many = asked.sensors
     runs = {f"worker, HBOS, {many:,} sensors": of_worker(many, asked.polls)}
     for keys in (many, 1):
-        for detector in ("HBOS", "GMM"):
+        for detector in ("HBOS", "GMM", "Sensor"):
             runs[f"engine, {detector}, {keys:,} sensors"] = of_engine(detector, keys, 200)
+    refitted = of_engine("Sensor", many, 200, refit_every=400)
+    runs[f"engine, Sensor, {many:,} sensors, a refit every 400"] = refitted
     rows: list[list[object]] = [[part, *(run[part] for run, _ in runs.values())] for part in NAMES]
     rows.append(["all of it", *(sum(run.values()) for run, _ in runs.values())])
     rows.append(

@@ -123,7 +123,7 @@ def main() -> None:
         f"rejex-stream {name}, batch {batch}": lambda name=name, batch=batch: ours(
             name, readings, batch
         )
-        for name in ("GMM", "HBOS")
+        for name in ("GMM", "HBOS", "Sensor")
         for batch in (1, 500)
     }
     ways |= {

@@ -7,10 +7,11 @@ A fleet of simulated sensors goes through the engine and the review store as in 
 between readings, two channels that remember (AR, 0.6 to 0.95) and share a day, and faults of ten
 kinds at places drawn beforehand. Every day people answer what *Today* shows, truthfully, and never
 more than the capacity; incidents take theirs first. The same items are answered again by age and at
-random, as many. An answer saves the events whose label, forced, would have been wrong; which half
-of a day's answers is the best is known in hindsight alone, and bounds any order of them. A fault is
-*asked or alerted* if a case that overlaps it is answered or an incident of its sensor opens within
-it (or two days after).
+random, as many, and by worth with half the capacity: then what is left of a day with much to ask is
+asked on a day with little. An answer saves the events whose label, forced, would have been wrong;
+which half of all answers is the best is known in hindsight alone, and bounds any order of them. A
+fault is *asked or alerted* if a case that overlaps it is answered or an incident of its sensor
+opens within it (or two days after).
 
 On labelled streams (``--data``) each stream has its own queue, of which a third is answered.
 """
@@ -162,7 +163,7 @@ def people(judged: Sequence[Judged], days: int, capacity: int, how: str, folder:
     settings = Review(
         capacity=Capacity(questions_per_day=capacity if how == "worth" else None), settle_s=0
     )
-    store = ReviewStore(folder / f"{how}.db", settings, clock_ms=lambda: now[0])
+    store = ReviewStore(folder / f"{how}{capacity}.db", settings, clock_ms=lambda: now[0])
     wrong: dict[str, bool] = {}
     by_day: dict[int, list[ReviewItem]] = {}
     opened: dict[int, list[Incident]] = {}
@@ -249,15 +250,22 @@ def simulated(args: argparse.Namespace) -> None:
     rejected = sum(len(one.items) for one in judged)
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        for how in ("worth", "age", "random"):
-            outcome = people(judged, args.days, args.capacity, how, Path(folder))
+        everything = 0
+        for how, most in (
+            ("age", args.capacity), ("worth", args.capacity), ("worth", args.capacity // 2),
+            ("random", args.capacity),
+        ):  # fmt: skip
+            outcome = people(judged, args.days, most, how, Path(folder))
             found, _ = caught(outcome, faults)
             seen, missed = caught(outcome, faults, with_list=True)
             half = sum(sum(day[: len(day) // 2]) for day in outcome.saved)
             best = sum(sum(sorted(day)[-(len(day) // 2) :]) for day in outcome.saved)
             saved = [one for day in outcome.saved for one in day]
+            best_ever = sum(sorted(saved)[-(len(saved) // 2) :])
+            everything = everything or sum(saved)
             rows.append(
-                [how, len(saved), max(outcome.asked), sum(saved), half, best,
+                [f"{how}, at most {most}", len(saved), max(outcome.asked), sum(saved),
+                 f"{sum(saved) / everything:.0%}", half, best, best_ever,
                  f"{found} of {len(faults)}", f"{seen}" if how == "worth" else "–",
                  len(outcome.incidents),
                  ", ".join(f"{k} {n}" for k, n in sorted(missed.items())) or "–"]
@@ -268,8 +276,9 @@ def simulated(args: argparse.Namespace) -> None:
         [(f"{args.sensors:,} simulated sensors, a reading an hour, {args.days} days, "
         f"{len(faults)} faults of ten kinds, at most {args.capacity} questions a day: "
         f"{rejected:,} review items.",
-        ["order", "cases answered", "most asked a day", "events saved",
-         "by the first half of each day", "the best half, in hindsight",
+        ["order", "cases answered", "most asked a day", "events saved", "of all by age",
+         "by the first half of each day", "the best half of each day, in hindsight",
+         "the best half of the month, in hindsight",
          "faults asked or alerted", "or listed", "incidents", "missed, by kind"],
         rows)],
         note="Counts.",

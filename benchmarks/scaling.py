@@ -53,9 +53,11 @@ def bare(n: int, clock: Callable[[], float] = time.process_time) -> float:
 class Fleet:
     """Keys with full windows, all of one model each, and what comes next of them."""
 
-    def __init__(self, detector: str, n: int, channels: int, keys: int) -> None:
+    def __init__(
+        self, detector: str, n: int, channels: int, keys: int, refit_every: int | None = None
+    ) -> None:
         schedule = RefitSchedule(
-            first_fit_events=1000, refit_every_events=None, refit_lag_events=0,
+            first_fit_events=1000, refit_every_events=refit_every, refit_lag_events=0,
             buffer_events=1000, calibration="holdout",
         )  # fmt: skip
         spec = EngineSpec(

@@ -11,6 +11,7 @@ import re
 import time
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -21,10 +22,12 @@ import msgspec
 from rejex_stream.addresses import masked
 from rejex_stream.config import Config, check_config
 from rejex_stream.config.assembly import (
+    budget_of_groups,
     file_decoder,
     kafka_decoder,
     kafka_settings,
     open_source,
+    require_one_partition,
     require_own_topics,
 )
 from rejex_stream.decode import Decoder, decode_records
@@ -35,7 +38,7 @@ from rejex_stream.protocols import Assigned
 from rejex_stream.settings import toml
 from rejex_stream.tables.dialect import find_marks, find_times
 from rejex_stream.tables.suspicions import suspect_readings
-from rejex_stream.types import Invalid, Partition, Reading, Record
+from rejex_stream.types import Invalid, Partition, Reading, Record, of_mode
 
 __all__ = ["Check", "Finding", "clock_finding", "examine", "sample_findings"]
 
@@ -43,6 +46,16 @@ Level = Literal["ok", "warning", "error", "skipped"]
 _TIMEOUT_S = 5.0
 _FUTURE_S = 300.0
 _NO_SCHEMA = 2**31 - 1
+_PARTED = (
+    ": the group would have a review budget in each",
+    ": it would be as many streams, each with a model of its own",
+)
+"""What that means of a group, and of a sensor; then how to mend it."""
+_PUT_TOGETHER = (
+    'key the records by group; or give rejection.review_budget.owner = "partition"',
+    "key the records by sensor, as `rejex-stream topics rekey` does; or input.order = "
+    '"as_it_comes", if it changes its partition for good',
+)
 _GOT = re.compile(r"'([^']+)'(?: lies outside|;|$)")
 
 
@@ -302,6 +315,7 @@ class _Broker:
                 message, fix = found.message, ""
             yield Finding(found.level, f"{found.topic} {message}", fix)
         require_own_topics(self._settings)
+        require_one_partition(self._config, Counter(p.topic for p in self._input_partitions()))
 
     def access(self) -> Iterator[Finding]:
         """Ask the broker for the rights that a worker needs, as far as looking tells."""
@@ -374,9 +388,10 @@ class _Broker:
         """Say whether a sensor's records stay together: apart, they are several streams."""
         from rejex_connectors.kafka.source import keyless
 
-        if self._config.input.order == "as_it_comes":
+        by_key = self._config.input.order == "by_key"
+        if not by_key and budget_of_groups(self._config) is None:
             return
-        if not self._config.input.mapping().sensor_from:
+        if by_key and not self._config.input.mapping().sensor_from:
             every = {p.topic: p.partition + 1 for p in self._input_partitions()}
             for topic, count in keyless(records, every).items():
                 yield Finding(
@@ -390,17 +405,15 @@ class _Broker:
                 )
                 return
         places: dict[str, set[int]] = {}
+        policy = self._config.rejection.policy()
         for reading in self._readings:
-            places.setdefault(reading.sensor, set()).add(reading.position.partition)
-        for sensor, found in places.items():
+            stream = of_mode(reading.stream_key)[0]
+            name = reading.sensor if by_key else policy.shared_by(stream) or stream
+            places.setdefault(name, set()).add(reading.position.partition)
+        for name, found in places.items():
             if len(found) > 1:
-                yield Finding(
-                    "error",
-                    f"{printable(sensor)} stands in partitions {', '.join(map(str, sorted(found)))}"
-                    ": it would be as many streams, each with a model of its own",
-                    "key the records by sensor, as `rejex-stream topics rekey` does; or "
-                    'input.order = "as_it_comes", if it changes its partition for good',
-                )
+                at = f"{printable(name)} stands in partitions {', '.join(map(str, sorted(found)))}"
+                yield Finding("error", at + _PARTED[by_key], _PUT_TOGETHER[by_key])
                 return
 
     def _input_partitions(self) -> list[Partition]:

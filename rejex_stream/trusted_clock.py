@@ -2,12 +2,19 @@
 
 The trusted clock of a partition is the largest t for which two sensors have sent an event at or
 after t within the last K events. Where only one sensor is there, it is the time that its last m
-events have all reached: a jump is believed after m events that agree. It never goes back, is a
-function of the events in their order, and takes a few numbers.
+events have all reached: a jump is believed after m events that agree. It goes back where a sensor
+that was alone took it more than a day ahead of what two others then agree on, or another that is
+alone: to what they say. Else it never does. It is a function of the events in their order, and
+takes a few numbers.
+
+So whatever one sensor says, the clock stands between the second largest of the others' times and a
+day beyond their largest, once two of them have spoken. There the guarantee ends: two that run ahead
+are believed, and of two sensors nobody knows which is right.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -16,6 +23,7 @@ __all__ = ["TrustedClock"]
 
 _RECENT = 10_000
 _IN_A_ROW = 8
+_APART_MS, _1990_MS, _MOST_BEHIND = 86_400_000, 631_152_000_000, 64
 
 
 class _State(msgspec.Struct, array_like=True):
@@ -25,6 +33,8 @@ class _State(msgspec.Struct, array_like=True):
     only: str | None
     other_at: int
     row: list[int]
+    moved_by: str | None = None
+    behind: dict[str, int] = {}
 
 
 class TrustedClock:
@@ -36,7 +46,9 @@ class TrustedClock:
         ``None`` before anybody is believed.
     """
 
-    __slots__ = ("_ahead", "_n", "_only", "_other_at", "_row", "now_ms")
+    __slots__ = (
+        "_ahead", "_behind", "_moved_by", "_n", "_only", "_other_at", "_row", "now_ms",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.now_ms: int | None = None
@@ -46,6 +58,8 @@ class TrustedClock:
         self._only: str | None = None  # whose the last events are
         self._other_at = -_RECENT  # when another sensor was there last
         self._row: list[int] = []
+        self._moved_by: str | None = None  # who was alone when it moved last
+        self._behind: dict[str, int] = {}  # others since, more than a day behind: when
 
     def advance(self, sensor: str, time_ms: int) -> int | None:
         """Take an event; return the time that is believed now."""
@@ -57,6 +71,8 @@ class TrustedClock:
         now = self.now_ms
         if now is None or time_ms > now:
             self._lead(sensor, time_ms)
+        elif self._moved_by not in (None, sensor) and _1990_MS <= time_ms < now - _APART_MS:
+            self._contradict(sensor, time_ms)
         if self._n - self._other_at >= _RECENT or self._other_at < 0:
             self._alone(time_ms)
         return self.now_ms
@@ -73,17 +89,31 @@ class TrustedClock:
         if len(times) > 1:
             self._believe(times[-2])
 
+    def _contradict(self, sensor: str, time_ms: int) -> None:
+        behind = self._behind
+        near = [t for name, t in behind.items() if name != sensor and abs(t - time_ms) <= _APART_MS]
+        if near:
+            self._go_back(min(time_ms, max(near)), behind | {sensor: time_ms})
+        elif sensor in behind or len(behind) < _MOST_BEHIND:
+            behind[sensor] = time_ms
+
+    def _go_back(self, time_ms: int, known: Mapping[str, int]) -> None:
+        self.now_ms, self._moved_by, self._behind = time_ms, None, {}
+        self._ahead |= {sensor: (t, self._n) for sensor, t in known.items() if t > time_ms}
+
     def _alone(self, time_ms: int) -> None:
         row = self._row
         row.append(time_ms)
         if len(row) > _IN_A_ROW:
             del row[0]
         if len(row) == _IN_A_ROW:
-            self._believe(min(row))
+            if self._only in self._behind and max(row) < (self.now_ms or 0) - _APART_MS:
+                self._go_back(min(row), {})
+            self._believe(min(row), self._only)
 
-    def _believe(self, time_ms: int) -> None:
+    def _believe(self, time_ms: int, alone: str | None = None) -> None:
         if self.now_ms is None or time_ms > self.now_ms:
-            self.now_ms = time_ms
+            self.now_ms, self._moved_by, self._behind = time_ms, alone, {}
         self._ahead = {
             sensor: (t, n)
             for sensor, (t, n) in self._ahead.items()
@@ -92,7 +122,10 @@ class TrustedClock:
 
     def state(self) -> list[Any]:
         """Return what it knows, for a snapshot, as plain values."""
-        known = _State(self.now_ms, self._n, self._ahead, self._only, self._other_at, self._row)
+        known = _State(
+            self.now_ms, self._n, self._ahead, self._only, self._other_at, self._row,
+            self._moved_by, self._behind,
+        )  # fmt: skip
         state: list[Any] = msgspec.to_builtins(known)
         return state
 
@@ -101,3 +134,4 @@ class TrustedClock:
         known = msgspec.convert(state, _State)
         self.now_ms, self._n, self._ahead = known.now_ms, known.n, known.ahead
         self._only, self._other_at, self._row = known.only, known.other_at, known.row
+        self._moved_by, self._behind = known.moved_by, dict(known.behind)

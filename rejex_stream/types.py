@@ -8,7 +8,7 @@ of records is counted once, by :class:`OutcomeCounts`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, NamedTuple, TypeAlias
@@ -726,7 +726,7 @@ class ReviewItem(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict
     channels: tuple[str, ...]
     values: tuple[float | None, ...]
-    context: tuple[ContextPoint, ...] = ()
+    context: Sequence[ContextPoint] = ()
     why: str = "rejected"
     drawn: float | None = None
     schema_version: int = 1
@@ -756,7 +756,7 @@ class FollowUp(msgspec.Struct, frozen=True, kw_only=True):
     stream_key: str
     sensor: str
     channels: tuple[str, ...]
-    points: tuple[ContextPoint, ...]
+    points: Sequence[ContextPoint]
     n_since: int
     last: bool = False
     schema_version: int = 1
@@ -803,7 +803,7 @@ def is_ranked(verdict: Verdict) -> bool:
     """
     if verdict.held or verdict.planned:
         return False
-    reason = without_limits(verdict).reason
+    reason = (verdict.limited or verdict).reason  # by its score alone
     return reason is None or reason is Reason.AMBIGUOUS
 
 

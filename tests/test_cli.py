@@ -6,6 +6,7 @@ import gzip
 import json
 import math
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -360,9 +361,23 @@ def test_score_says_which_rows_an_incident_holds(capsys, tmp_path):
     assert f"a: held since row {held['a'][0]:,}, {len(held['a']):,} rows not ranked" in out
     assert f"Held in all: {n:,} of 8,400 rows" in out
     assert "c: held" not in out
+    # What lasts comes first, with what it reads and what is usual.
+    assert out.index("Incidents, faults that last: 2") < out.index("ther episodes: ")
+    worst = out.split("Incidents")[1].split("ther episodes")[0]
+    (row,) = (line for line in worst.splitlines() if line.startswith(" a "))
+    assert re.search(r"7,4\d\d to 8,398 .* v 49\d\S* \(usually 95\.\d+ to 106\.\d\)", row)
     if held["b"]:
         assert f"b: held from row {held['b'][0]:,} to row {held['b'][-1]:,}, " in out
     status, out, _ = in_process(capsys, "score", path, "--output", "json", "--window", 1000)
+    incidents = json.loads(out)["incidents"]
+    assert {one["sensor"] for one in incidents} == {"a", "b"}
+    assert [one["severity"] for one in incidents] == sorted(
+        (one["severity"] for one in incidents), reverse=True
+    )
+    (reads,) = next(one["reads"] for one in incidents if one["sensor"] == "a")
+    assert reads["channel"] == "v"
+    assert reads["value"] > 480
+    assert reads["usual"][1] < 120
     assert json.loads(out)["held"]["a"] == {
         "first_row": held["a"][0], "last_row": 8398, "rows": len(held["a"]), "still": True
     }  # fmt: skip

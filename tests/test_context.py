@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rejex_stream.encode import decode_review, encode_follow_up, encode_review
+from rejex_stream.encode.records import ContextRecord
 from rejex_stream.errors import CheckpointError, ConfigError
-from rejex_stream.run.review_items import REVIEW_REASONS, AuditDraw, ReviewItems
+from rejex_stream.run.review_items import REVIEW_REASONS, AuditDraw, EncodedPoints, ReviewItems
 from rejex_stream.types import (
     ContextPoint,
     FollowUp,
@@ -276,7 +278,7 @@ events = st.lists(
 
 def views(context):
     """Everything that is remembered."""
-    return {sensor: context.view(sensor) for sensor in context.sensors()}
+    return {sensor: context.view(sensor)() for sensor in context.sensors()}
 
 
 def test_what_came_after_an_item_follows_early_and_each_event_once():
@@ -352,16 +354,16 @@ def test_restored_anywhere_it_makes_the_same_items_and_the_same_snapshot(feed, c
     assert views(after) == views(whole)
 
 
-def test_what_is_missing_is_kept_as_nan_and_comes_back_as_none():
+def test_what_is_missing_or_has_no_name_in_json_is_kept_as_nan_and_comes_back_as_none():
     before, after = ReviewItems(["x", "y"]), ReviewItems(["x", "y"])
     for at in range(3):
         before.observe(*event(at, values=(math.nan, math.inf), score=None))
-    points = [(1000 * at, (math.nan, math.inf), None, Label.NORMAL) for at in range(3)]
+    points = [(1000 * at, (math.nan, math.nan), None, Label.NORMAL) for at in range(3)]
     view = {"recent": points, "of": None, "n_since": 0, "extreme": None}
-    assert before.view("a") == msgspec.msgpack.encode(view)
+    assert before.view("a")() == msgspec.msgpack.encode(view)
     after.restore(views(before))
     item = after.observe(*event(9, reason=Reason.AMBIGUOUS))
-    assert [point.values for point in item.context] == [(None, math.inf)] * 3
+    assert [point.values for point in item.context] == [(None, None)] * 3
 
 
 def test_a_smaller_context_keeps_the_newest_points_of_a_larger_one():
@@ -376,3 +378,38 @@ def test_a_smaller_context_keeps_the_newest_points_of_a_larger_one():
 def test_foreign_bytes_are_refused(blob):
     with pytest.raises(CheckpointError, match="review context"):
         ReviewItems(["x"]).restore({"a": blob})
+
+
+FLOATS = st.floats(allow_nan=False, allow_infinity=False)
+POINTS = st.builds(
+    ContextPoint,
+    st.integers(0, 2**53),
+    st.tuples(FLOATS, st.none() | FLOATS),
+    st.none() | FLOATS,
+    st.sampled_from(Label),
+)
+
+
+@given(st.lists(POINTS, max_size=5), st.slices(5))
+def test_points_that_are_kept_as_they_are_written_read_and_write_as_points_do(points, cut):
+    """What a reader of the class sees, and the bytes of items and follow-ups, by cuts too."""
+    kept = EncodedPoints(
+        msgspec.json.encode(ContextRecord(p.event_time_ms, p.values, p.score, p.label))
+        for p in points
+    )
+    assert kept == tuple(points)
+    assert (kept != points[:-1]) is bool(points)
+    _, verdict = event(9, reason=Reason.AMBIGUOUS)
+    for found, given_ in ((kept, tuple(points)), (kept[cut], tuple(points[cut]))):
+        assert list(found) == list(given_)
+        items = [ReviewItem(verdict=verdict, channels=("x",), values=(1.0,), context=one)
+                 for one in (found, given_)]  # fmt: skip
+        assert items[0] == items[1]
+        assert encode_review(items[0]) == encode_review(items[1])
+        assert decode_review(encode_review(items[0])).context == given_
+        follow_ups = [
+            FollowUp(position=verdict.position, of=verdict.position, stream_key="a", sensor="a",
+                     channels=("x",), points=one, n_since=1)
+            for one in (found, given_)
+        ]  # fmt: skip
+        assert encode_follow_up(follow_ups[0]) == encode_follow_up(follow_ups[1])

@@ -303,6 +303,20 @@ def test_a_loud_row_is_not_judged_on_the_scale_of_quiet_ones():
     assert np.all(both.score(loud) > plain.score(loud)), "loud and quiet at once: quiet counts"
 
 
+def test_a_regime_that_comes_back_makes_no_ordinary_row_wild():
+    hours = np.arange(24 * 60)
+    closed = hours // 24 % 7 >= 5  # at the end of each week; what would be below 0 is 0
+    power = 20 + 15 * np.sin(2 * np.pi * (hours % 24 - 8) / 24) - 10 * closed
+    power = np.maximum(power + 1.5 * noise(len(hours), seed=4)[:, 0], 0.0)
+    values = np.column_stack([power.round(2), 230 + noise(len(hours), seed=5)[:, 0]])
+    for n in 180, 720:  # by what a first and a second model of hourly readings are fitted
+        scorer, rows = fitted("Sensor", values[:n])
+        seen, made = several(scorer), rows(values[:n])
+        ordinary = np.quantile(seen.plain.score(made), 0.98)
+        assert seen.surprise.knots.start < 2 * ordinary
+        assert seen.quiet.knots.start < 2 * ordinary
+
+
 def test_a_wilder_value_scores_higher_and_no_value_is_too_wild():
     model = fit_distance(noise(500, 2))
     far = np.array([[10.0**k, 0.0] for k in range(150)])

@@ -143,19 +143,28 @@ def test_a_reading_alone_goes_without_numpy_to_the_same_bits(preset, channels):
 
 @pytest.mark.thorough
 @settings(max_examples=100, deadline=None)
-@given(st.lists(st.tuples(any_value, any_value), max_size=20), st.sampled_from([None, "b"]))
-def test_the_next_row_is_that_of_a_batch_or_none(values, flag):
-    spec = FeatureSpec(("a", "b"), preset="sensor", flags=() if flag is None else (flag,))
+@given(
+    st.lists(st.tuples(any_value, any_value), max_size=20),
+    st.sampled_from([(), ("b",)]),
+    st.sampled_from(AT_ONCE),
+    st.booleans(),
+    st.integers(0, 2),
+)
+def test_the_next_row_is_that_of_a_batch_or_none(values, flags, preset, partial, carry):
+    spec = FeatureSpec(("a", "b"), preset=preset, flags=flags, carry_forward_events=carry)
     calm = feed(40, 2)
-    alone, whole = spec.start_recent(), spec.start_recent()
-    for reading in [*calm, *values, *calm]:
+    readings = [*calm, *values, *calm[:20], *values, *calm]
+    alone, whole = (spec.start_recent(partial=partial) for _ in "ab")
+    rows, which = whole.extract(readings)  # all at once: in numpy
+    for reading, at in zip(readings, which, strict=True):
         row = alone.next_row(reading, sum(reading))
         if row is None:
             alone.extract([reading])
-        rows, (which,) = whole.extract([reading])
-        if row is not None:
-            assert which == 0
-            assert np.array_equal([row], rows, equal_nan=True)
+        elif row == [math.inf]:
+            assert at == MISSING
+        else:
+            assert np.array_equal(row, rows[at], equal_nan=True)
+    assert repr(alone.snapshot()) == repr(whole.snapshot())
 
 
 @pytest.mark.thorough

@@ -208,6 +208,25 @@ def test_one_record_of_the_year_2100_ends_no_budget(shared):
     assert abs(deceived.credit - honest.credit) <= 2 * honest.price
 
 
+def test_a_liar_who_speaks_first_ends_no_budget_that_others_share_and_its_way_back_earns_nothing():
+    policy = RejectionPolicy(0.05, rate=0.05, burst=5, per_day=24.0, owner="partition")
+    governor = Governor(policy, is_shared=True)
+    for i in range(20):
+        governor.allow(1000, "liar", 4_102_444_800_000 + i)
+    for _ in range(5):
+        governor.spend()
+    start = 1_700_000_000_000
+    governor.allow(1000, "a", start)
+    governor.allow(1000, "b", start)
+    assert (governor.credit, governor.latest_ms) == (0, start)
+    spent = 0
+    for i in range(1, 241):  # ten days
+        if governor.allow(1000, "ab"[i % 2], start + 3_600_000 * i).width:
+            governor.spend()
+            spent += 1
+    assert 230 <= spent <= 240
+
+
 def test_a_hundred_thousand_events_on_the_threshold_get_the_rate_and_not_more():
     policy = RejectionPolicy(0.05, rate=0.05, burst=72)
     governor, rejected = Governor(policy), 0

@@ -13,7 +13,8 @@ from rejex_stream.plan.measured import replay
 from rejex_stream.plan.suggest import suggest
 from rejex_stream.tables import dialect, open_table
 from rejex_stream.tables.dialect import find_times
-from rejex_stream.tables.guess import Asked, guess_table, split_rows
+from rejex_stream.tables.guess import Asked, guess_table
+from rejex_stream.tables.place import delimiter_of, split_all
 
 
 def table(header, *columns):
@@ -85,9 +86,8 @@ def test_the_delimiter_is_found(delimiter):
     lines = [delimiter.join(row) for row in (["t", "a, b;c"], ["1", '"x,y"'], ["2", "z"])]
     if delimiter in ",;":
         lines[0] = delimiter.join(["t", '"a, b;c"'])
-    found, rows = split_rows(lines)
-    assert found == delimiter
-    assert rows[0] == ["t", "a, b;c"]
+    assert delimiter_of(lines) == delimiter
+    assert split_all(lines, delimiter)[0] == ["t", "a, b;c"]
 
 
 def test_a_table_too_short_for_any_window_is_refused_with_the_numbers():

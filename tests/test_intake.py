@@ -7,6 +7,7 @@ import json
 import math
 import random
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
@@ -225,6 +226,85 @@ def test_one_sensor_that_lies_moves_no_clock(lies: list[int]) -> None:
         assert deceived.advance(sensor, T0 + 1000 * i) is not None or now is None
         if now is not None and deceived.now_ms is not None:
             assert abs(deceived.now_ms - now) <= 1000
+
+
+HORIZON = 24 * 86_400_000
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 30), st.sampled_from([0, T0, T0 + HORIZON, 4 * 10**12])),
+        min_size=1, max_size=12,
+    ),
+    st.integers(0, 40),
+)  # fmt: skip
+def test_a_liar_who_is_alone_for_a_while_is_contradicted_by_two_others(
+    lies: list[tuple[int, int]], crash: int
+) -> None:
+    """Alone is who is first, or who speaks so often that others are not recent any more."""
+    clock = TrustedClock()
+    with patch("rejex_stream.trusted_clock._RECENT", 20):
+        for i in range(40):
+            count, at = lies[i % len(lies)]
+            for _ in range(count):
+                clock.advance("liar", at)
+            times = [T0 + 1000 * (3 * i + k) for k in range(3)]
+            for k, time_ms in enumerate(times):
+                clock.advance(f"s{k}", time_ms)
+            assert clock.now_ms is not None
+            assert times[1] <= clock.now_ms <= times[2] + 86_400_000
+            if i == crash:
+                state, clock = clock.state(), TrustedClock()
+                clock.restore(state)
+
+
+def test_who_is_left_of_two_takes_the_clock_back_from_who_had_it_alone() -> None:
+    clock = TrustedClock()
+    with patch("rejex_stream.trusted_clock._RECENT", 20):
+        for i in range(8):
+            clock.advance("liar", T0 + 400 * 86_400_000 + i)
+        for i in range(40):
+            clock.advance("a", T0 + i)
+        assert clock.now_ms is not None
+        assert T0 <= clock.now_ms <= T0 + 40
+        # But nobody takes it back from themselves: that would be paid for each time.
+        for i in range(40):
+            clock.advance("a", T0 + 400 * 86_400_000 + i)
+        for i in range(40):
+            clock.advance("a", T0 + i)
+        assert clock.now_ms >= T0 + 400 * 86_400_000
+
+
+@pytest.mark.parametrize(
+    ("leaders", "others"),
+    [
+        ("l" * 8, [("a", T0), ("a", T0 + 1), ("a", T0 + 2)]),
+        ("l" * 8, [("a", T0), ("b", T0 - 3 * 86_400_000)]),
+        ("l" * 8, [("a", 5), ("b", 6)]),
+        ("lm", [("a", T0), ("b", T0)]),
+    ],
+    ids=["one alone", "two that disagree", "times before 1990", "who two have vouched for"],
+)
+def test_what_takes_no_clock_back(leaders: str, others: list[tuple[str, int]]) -> None:
+    clock, far = TrustedClock(), T0 + 400 * 86_400_000
+    for sensor in leaders:
+        clock.advance(sensor, far)
+    assert clock.now_ms == far
+    for sensor, time_ms in others:
+        clock.advance(sensor, time_ms)
+    assert clock.now_ms == far
+
+
+def test_there_the_guarantee_ends_two_that_are_ahead_at_once_are_believed() -> None:
+    clock = TrustedClock()
+    for i in range(100):
+        clock.advance(f"s{i % 3}", T0 + i)
+    clock.advance("liar", 4 * 10**12)
+    assert clock.now_ms is not None
+    assert clock.now_ms < T0 + 100
+    clock.advance("another", 3 * 10**12)
+    assert clock.now_ms == 3 * 10**12
 
 
 def test_a_single_sensor_is_believed_after_some_that_agree() -> None:

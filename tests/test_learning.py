@@ -213,6 +213,35 @@ def test_every_further_try_needs_more():
     assert (first, trial.limit) == (40.0, 120.0)
 
 
+def test_errors_of_answers_delay_nobody_who_goes_back():
+    """The gains against a challenger are booked as answered: no error stretches their bound."""
+    most = most_with_errors(1.0, 0.3)
+    losses = []
+    for back in (None, 1.0):
+        trial = SequentialTest(0.2, most, most_back=back)
+        trial.command(challenger_speaks=True)
+        losses.append(next(n for n in range(1, 100) if trial.see(-1.0, 0.2)))
+    assert losses == [13, 8]
+    with pytest.raises(ConfigError, match="most_back is 2"):
+        SequentialTest(0.2, 1.0, most_back=2.0)
+    trial = SequentialTest(0.2, most, most_back=1.0)
+    trial.see(-most, 0.2)
+    trial.command(challenger_speaks=True)
+    with pytest.raises(ConfigError, match="expected at most 1"):
+        trial.see(-most, 0.2)
+
+
+@pytest.mark.thorough
+def test_a_challenger_that_costs_no_more_is_seldom_sent_back():
+    """By Ville's inequality for the e-CUSUM: not before twenty events in the mean, here of 400."""
+    rng, back = np.random.default_rng(2), 0
+    for _ in range(300):
+        trial = SequentialTest(1.0, most_with_errors(1.0, 0.3), most_back=1.0)
+        trial.command(challenger_speaks=True)
+        back += any(trial.see(gain, 1.0) for gain in rng.choice([-1.0, 1.0], 40, p=[0.3, 0.7]))
+    assert back / 300 <= 0.05
+
+
 def test_what_would_break_the_promise_is_refused():
     trial = SequentialTest(0.2)
     for gain, drawn in ((1.1, 0.2), (-1.1, 0.2), (0.5, 0.1), (float("nan"), 0.2), (0.5, 1.1)):

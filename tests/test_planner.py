@@ -12,6 +12,7 @@ import pytest
 
 from rejex_stream.cli import main
 from rejex_stream.errors import ConfigError
+from rejex_stream.plan.gamma import Answered, cheaper_neighbours, compare_gammas
 from rejex_stream.plan.measured import Measurement
 from rejex_stream.plan.promises import (
     BESIDE_BUDGET,
@@ -24,6 +25,7 @@ from rejex_stream.plan.promises import (
 )
 from rejex_stream.plan.simulated import simulate
 from rejex_stream.rejection import rejection_band
+from rejex_stream.rejection.band import nested_band
 from rejex_stream.rejection.bounds import cost_bound, cost_quantile
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.types import Label, Position, Reason, Verdict
@@ -146,7 +148,7 @@ def test_what_a_budget_promises_is_one_sentence_wherever_it_stands(page):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"rate": 0.02, "burst": 50, "owner": "group"}, "streams of a group in one partition"),
+        ({"rate": 0.02, "burst": 50, "owner": "group"}, "ranked events of a group, in all"),
         ({"rate": 0.02, "burst": 50, "owner": "partition"}, "events of a partition"),
         ({"rate": 0.02, "burst": 9, "per_day": 30}, "at most 30 · τ + 9 are rejected while"),
     ],
@@ -216,3 +218,96 @@ def test_what_a_history_asks_is_counted_as_the_queue_makes_cases(tmp_path, monke
     assert not list(tmp_path.glob("rejex-plan-*"))
     planned(capsys, "--replay", "pump.toml", status=2)
     planned(capsys, "--people", 3, status=2)
+
+
+# ------------------------------------------------------------------------------------- which γ
+GAMMAS = (0.01, 0.02, 0.04, 0.08, 0.16)
+
+
+@pytest.mark.parametrize(
+    ("share", "c_fn", "regrets"),
+    [(0.02, 10.0, (1.42, 1.07, 1.00, 1.65, 3.5)), (0.005, 1.0, (1.0, 5.4, 17, 43, 95))],
+)
+def test_regrets_of_gammas_are_those_of_an_independent_calculation(share, c_fn, regrets):
+    """By quadrature written by somebody else: n = 2,000, a rate of .02, c_r = .005, d = 3 sd."""
+    found = compare_gammas(GAMMAS, 2_000, Costs(c_fn=c_fn, c_r=0.005), rate=0.02, shares=(share,))
+    assert [one.regrets[0] for one in found] == pytest.approx(regrets, rel=0.1)
+
+
+def test_the_cost_of_a_gamma_is_what_a_window_pays():
+    """Drawn: windows of normal and anomalous scores, and the next event among them."""
+    rng, n, share = np.random.default_rng(4), 400, 0.05
+    costs, band = Costs(c_fn=4.0, c_r=0.1), RejectionPolicy(0.05, rate=0.1).band(400)
+    paid = 0.0
+    for _ in range(20_000):
+        kinds = rng.random(n + 1) < share
+        scores = rng.standard_normal(n + 1) + 3.0 * kinds
+        label = band.label(int((scores[:n] < scores[n]).sum()))
+        if label is Label.REJECTED:
+            paid += costs.c_r
+        else:
+            paid += (1.0 if label is Label.ANOMALY else 4.0) * (
+                (label is Label.ANOMALY) != kinds[n]
+            )
+    (found,) = compare_gammas([0.05], n, costs, rate=0.1, shares=(share,))
+    assert found.costs[0] == pytest.approx(paid / 20_000, rel=0.06)
+
+
+def test_plan_says_which_gamma_has_the_least_regret(capsys):
+    words = ["plan", "--contamination", "0.02", "--rate", "0.02", "--gammas", "--c-fn", "10"]
+    assert main([*words, "--c-r", "0.005", "--output", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [one["contamination"] for one in found] == [0.01, 0.02, 0.04, 0.08], "0.005 is refused"
+    best = min(found, key=lambda one: one["worst"])
+    assert main([*words, "--c-r", "0.005"]) == 0
+    out = capsys.readouterr().out
+    assert f"γ = {best['contamination']:g} has the least regret" in out
+    assert "28.8" in out, "flagged a day of 1,440"
+    assert main(["plan", "--gammas", "--rate", "0.02", "--rate", "0.05"]) == 2
+    assert main(["plan", "--gammas", "--rate", "0.02", "--window", "10"]) == 2
+
+
+def answered(truth, *, cases=200, seed=0):
+    """Answers about ranks of a window of 1,000 with r = 50: above `truth` ranks are anomalies."""
+    rng = np.random.default_rng(seed)
+    ranks = rng.integers(800, 1_001, cases).tolist()
+    return [
+        Answered(str(k), rank, 1_000, 50, 20, 5.0, rank > truth) for k, rank in enumerate(ranks)
+    ]
+
+
+def test_fifty_answers_say_which_neighbour_is_cheaper():
+    costs = Costs()
+    assert cheaper_neighbours(answered(900)[:49], 1_000, costs) == ()
+    half, twice = cheaper_neighbours(answered(900), 1_000, costs)
+    assert (half.contamination, twice.contamination) == pytest.approx((0.025, 0.1))
+    assert half.instead_of == pytest.approx(0.05)
+    assert twice.low > 0 > half.high, "a tenth are anomalies: twice as large a γ is cheaper"
+    half, twice = cheaper_neighbours(answered(975), 1_000, costs)
+    assert half.low > 0 > twice.high
+    exact = sum(5.0 * (_pays(0.05, one) - _pays(0.025, one)) for one in answered(975)) / 1_000
+    assert half.saved == pytest.approx(exact)
+
+
+def _pays(gamma, one):
+    label = nested_band(1_000, gamma, 20).label(one.rank)
+    return 0.0 if label is Label.REJECTED else float((label is Label.ANOMALY) != one.anomalous)
+
+
+@pytest.mark.thorough
+def test_its_interval_holds_what_all_answers_would_say():
+    """Of 10,000 events one in ten is answered, in cases of four; the truth is all of them."""
+    rng, held = np.random.default_rng(1), 0
+    ranks = np.repeat(rng.integers(850, 1_001, 2_500), 4)
+    wrong = rng.random(10_000) < 0.2
+    every = [
+        Answered(str(k // 4), int(rank), 1_000, 50, 20, 1.0, bool((rank > 930) != slip))
+        for k, (rank, slip) in enumerate(zip(ranks, wrong, strict=True))
+    ]
+    truth = cheaper_neighbours(every, 10_000, Costs())[1].saved
+    for _ in range(200):
+        drawn = rng.random(2_500) < 0.1
+        asked = [one._replace(weight=10.0) for one in every if drawn[int(one.case)]]
+        found = cheaper_neighbours(asked, 10_000, Costs())[1]
+        held += found.low <= truth <= found.high
+    assert held >= 180

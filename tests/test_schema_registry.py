@@ -279,7 +279,7 @@ def test_a_registry_that_nobody_vouches_for_is_refused(tmp_path):
             client(server.url, ca_file=str(tmp_path / missing))
 
 
-def test_what_outputs_hold_is_registered_as_json_schema_under_their_topics(server, tmp_path):
+def outputs_to(server, tmp_path):
     path = tmp_path / "p.toml"
     path.write_text(
         '[input]\nkind = "kafka"\nformat = "jsonl"\ntopics = ["in"]\nchannels = ["x"]\n'
@@ -288,11 +288,16 @@ def test_what_outputs_hold_is_registered_as_json_schema_under_their_topics(serve
         'bootstrap_servers = "localhost:9"\n[output]\nverdicts = "out.verdicts"\n'
         f'[schema_registry]\nurl = "{server.url}"\n'
     )
-    config, settings = kafka_config(path)
+    return path
+
+
+def test_what_outputs_hold_is_registered_as_json_schema_under_their_topics(server, tmp_path):
+    config, settings = kafka_config(outputs_to(server, tmp_path))
     subjects = ["out.verdicts-value", "rejex.review-value", "rejex.incidents-value"]
     for subject in subjects:
         server.answers[f"/subjects/{subject}/versions"] = (200, {"id": 1})
-    assert register_outputs(config, settings) == subjects
+    register_outputs(config, settings, found := [])
+    assert found == subjects
     assert {body["schemaType"] for body in server.posted.values()} == {"JSON"}
     kinds = {"out.verdicts": ("verdict",), "rejex.review": ("review", "follow-up"),
              "rejex.incidents": ("incident", "reply")}  # fmt: skip
@@ -302,6 +307,16 @@ def test_what_outputs_hold_is_registered_as_json_schema_under_their_topics(serve
             jsonschema.validate(json.loads(WRITTEN[name]), schema)
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(json.loads(WRITTEN["label"]), schema)
+
+
+def test_what_is_registered_before_a_refusal_is_known(server, tmp_path):
+    config, settings = kafka_config(outputs_to(server, tmp_path))
+    server.answers["/subjects/out.verdicts-value/versions"] = (200, {"id": 1})
+    server.answers["/subjects/rejex.review-value/versions"] = (409, {"message": "incompatible"})
+    found = []
+    with pytest.raises(ConnectorError, match="incompatible"):
+        register_outputs(config, settings, found)
+    assert found == ["out.verdicts-value"]
 
 
 @pytest.mark.parametrize("status", [409, 422])

@@ -43,7 +43,7 @@ def judged(table):
     choice = table.suggested(contamination=0.05)
     verdicts = []
     replay(choice.spec, table.decoder(pooled=choice.pooled), table.records(),
-           on_verdicts=verdicts.extend)  # fmt: skip
+           on_judged=lambda _, judged: verdicts.extend(judged))  # fmt: skip
     return {v.position.offset + 1: v for v in verdicts}
 
 
@@ -548,8 +548,10 @@ def test_the_worst_episodes_come_first(tmp_path, capsys):
     assert main(["score", str(path), "--top", "3", "--output", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert len(found["episodes"]) == 3 < found["n_episodes"]
-    first = {episode["first_row"] for episode in found["episodes"]}
-    assert all(any(b - 9 <= row <= b + 3 for row in first) for b in bursts)
+    shown = [(one["first_row"], one["last_row"]) for one in found["incidents"] + found["episodes"]]
+    assert all(any(first <= b + 4 <= last for first, last in shown) for b in bursts)
+    (lasting,) = found["incidents"]
+    assert 1580 < lasting["first_row"] <= 1601
 
 
 def test_a_table_in_which_nothing_is_ranked_is_an_error(tmp_path, capsys):

@@ -107,8 +107,8 @@ class Input(Section):
     order: Literal["by_key", "as_it_comes"] = setting(
         "by_key",
         says="by_key: records without a key in a topic of several partitions end a run, as a "
-        "sensor in several partitions is several streams; as_it_comes: every sensor is in one "
-        "partition all the same.",
+        "sensor in several partitions is several streams, and so does a review budget of groups; "
+        "as_it_comes: every sensor and group is in one partition all the same.",
     )
     select: str | None = setting(
         None,

@@ -131,7 +131,7 @@ _MONTHS = {
     }.items()
     for name in names.split()
 }  # fmt: skip
-_NAMED_ZONE = re.compile(r" ?([A-Z]{3,4})$")
+_NAMED_ZONE = re.compile(r" ?([A-Z]{3,4})(?=$| \d{4}$)")
 _OFFSET_AT_END = re.compile(r"(?<=\d) ?[+-]\d{2}:?\d{2}$")
 _ZONES = {
     "UTC": "+00:00", "GMT": "+00:00", "WET": "+00:00", "WEST": "+01:00", "CET": "+01:00",
@@ -174,8 +174,9 @@ def as_usual(text: str) -> tuple[str, int] | None:
     found, days = _HALF_DAY.sub(r"\1\2m", text), 0
     found = _WORD.sub(lambda word: _MONTHS.get(word[0].lower().rstrip("."), word[0]), found)
     if (zone := _NAMED_ZONE.search(found)) and zone[1] in _ZONES:
-        before = found[: zone.start()]
-        found = before if _OFFSET_AT_END.search(before) else before + _ZONES[zone[1]]
+        before, year = found[: zone.start()], found[zone.end() :]
+        known = _OFFSET_AT_END.search(before) is not None
+        found = before + ("" if known else " " * bool(year) + _ZONES[zone[1]]) + year
     if (offset := _OFFSET_AT_END.search(found)) and found[offset.start()] == " ":
         found = found[: offset.start()] + offset[0].strip()
     if _HOUR_24.search(found):

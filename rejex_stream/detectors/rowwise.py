@@ -34,7 +34,11 @@ _SMALL_PRODUCTS = 1 << 19
 
 def row_sum(A: FloatArray) -> FloatArray:
     """Sum each row of A of shape (m, k) from left to right; returns shape (m,)."""
-    total: FloatArray = A.cumsum(axis=1)[:, -1]
+    total: FloatArray
+    if len(A) > 1 and A.strides[0] < A.strides[1]:  # along the slow axis, one column after another
+        total = np.add.reduce(A, axis=1)
+    else:
+        total = A.cumsum(axis=1)[:, -1]
     return total
 
 
@@ -50,12 +54,12 @@ def affine(X: FloatArray, W: FloatArray, offset: FloatArray) -> FloatArray:
             return row_sum(terms[:, :, 0])[:, None]
         added: FloatArray = np.add.reduce(terms, axis=1)
         return added
-    total = np.repeat(offset[None, :], len(X), axis=0)
+    total = np.repeat(offset[:, None], len(X), axis=1)  # rows of X along the fast axis
     product = np.empty_like(total)
-    for column, weights in zip(X.T, W, strict=True):
-        np.multiply(column[:, None], weights, out=product)
+    for column, weights in zip(X.T.copy(), W[:, :, None], strict=True):
+        np.multiply(weights, column, out=product)
         total += product
-    return total
+    return total.T
 
 
 def count_below(edges: FloatArray, X: FloatArray) -> npt.NDArray[np.intp]:

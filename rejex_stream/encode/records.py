@@ -38,6 +38,7 @@ from rejex_stream.types import (
 
 __all__ = [
     "MOST_ANSWERS",
+    "ContextRecord",
     "DeadLetterRecord",
     "FollowUpRecord",
     "Form",
@@ -430,7 +431,10 @@ def _require_known(
         )
 
 
-def _context_records(points: Sequence[ContextPoint]) -> tuple[ContextRecord, ...]:
+def _context_records(points: Sequence[ContextPoint]) -> Any:  # noqa: ANN401 - or their JSON
+    lines: tuple[bytes, ...] | None = getattr(points, "lines", None)  # who has them as JSON
+    if lines is not None:
+        return msgspec.Raw(b"[%b]" % b",".join(lines))
     return tuple(starmap(ContextRecord, points))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 
 import msgspec
 import numpy as np
@@ -19,6 +20,8 @@ from rejex_stream.rejection import label_of
 from rejex_stream.types import ChannelEvidence, Evidence, FloatArray, Label, Reason, Verdict
 
 __all__ = ["Explainer"]
+
+_FIRST = itemgetter(0)
 
 
 class Explainer:
@@ -62,8 +65,9 @@ class Explainer:
         if weight < 1.0:
             judged = np.array([verdict.score for verdict in verdicts], dtype=np.float64)
             others = judged[:, None] + weight * (others - score(own)[:, None])
-        # What is missing says nothing.
-        others[np.isnan(np.array(own)[:, [columns[0] for columns in self._columns]])] = math.nan
+        lacks = math.isnan(sum(own[0])) if isinstance(own, list) else np.isnan(own).any()
+        if lacks:  # what is missing says nothing
+            others[np.isnan(np.array(own)[:, [columns[0] for columns in self._columns]])] = math.nan
         without = others.tolist()
         return [
             self._with_evidence(verdict, scores, age)
@@ -82,37 +86,32 @@ class Explainer:
         count = len(self._channels)
         altered = np.repeat(rows, count, axis=0)
         for i, columns in enumerate(self._columns):
-            altered[np.ix_(range(i, len(altered), count), columns)] = medians[list(columns)]
+            altered[i::count, columns] = medians[[*columns]]
         return altered
 
     def _with_evidence(self, verdict: Verdict, without: list[float], age: int) -> Verdict:
         assert verdict.score is not None  # wanted verdicts were judged
-        own, channels = verdict.score, []
+        own, label, edges = verdict.score, verdict.label, _edges(verdict)
+        found: list[tuple[float, ChannelEvidence]] = []
         for channel, other in zip(self._channels, without, strict=True):
-            finite = other - other == 0.0
-            channels.append(
-                ChannelEvidence(
-                    channel,
-                    own - other if finite else None,
-                    other if finite else None,
-                    _label(verdict, other) if finite else None,
-                )
-            )
-        channels.sort(key=lambda c: -c.contribution if c.contribution is not None else np.inf)
-        flips = (c.channel for c in channels if c.label_without not in (None, verdict.label))
+            if other - other != 0.0:  # not finite
+                found.append((math.inf, ChannelEvidence(channel, None, None, None)))
+                continue
+            named = label_of(other, edges)
+            found.append((other - own, ChannelEvidence(channel, own - other, other, named)))
+        found.sort(key=_FIRST)
+        channels = tuple([one for _, one in found])
+        flips = next((c.channel for c in channels if c.label_without not in (None, label)), None)
         ranks, score = _distance(verdict)
-        evidence = Evidence(
-            tuple(channels), next(flips, None), ranks, score, self._contamination, age
-        )
+        evidence = Evidence(channels, flips, ranks, score, self._contamination, age)
         return msgspec.structs.replace(verdict, evidence=evidence)
 
 
-def _label(verdict: Verdict, score: float) -> Label:
-    """Label of another score under the same window and band."""
+def _edges(verdict: Verdict) -> tuple[float, float, float]:
+    """Return the scores at which the label of a score under the same window and band changes."""
     lower, flagged, above = verdict.score_lower, verdict.threshold, verdict.score_upper
     assert flagged is not None  # wanted verdicts were judged
-    edges = -math.inf if lower is None else lower, flagged, math.inf if above is None else above
-    return label_of(score, edges)
+    return -math.inf if lower is None else lower, flagged, math.inf if above is None else above
 
 
 def _distance(verdict: Verdict) -> tuple[int, float | None]:

@@ -101,6 +101,12 @@ class IncrementalModel:
             return Segment(start, stop, X, None, -1, learns=False)
         return Segment(start, stop, X, scores, 0, status=status, learns=False)
 
+    def steady(self) -> None:
+        """Return nothing: each row is learnt, and that is not for others to do."""
+
+    def take(self, X: Rows, judged: Judged, judge: Judge) -> None:
+        """Never asked for."""
+
     def _status(self, X: FloatArray) -> Status | None:
         """Remember the first rows; return what is said where these begin, if they are mixed."""
         first, seen = self._first, self.rows_seen

@@ -112,6 +112,10 @@ class BatchModel:
             schedule.buffer_events + min(_MOSTLY_SUSPECT, watch.look_back), n_features
         )
         self._guard = Guard(schedule, n_features, watch.look_back) if schedule.is_guarded else None
+        # All rows, kept out of training or not, and how many of them a shadow may leave for later.
+        self._newest = self._rows if self._guard is None else self._guard.newest
+        lag = max(1, schedule.refit_lag_events)
+        self._most_unscored = min(_OPEN, schedule.buffer_events if self._guard is None else lag)
         self._held = RowBuffer(schedule.buffer_events, n_features)
         self._origin = 0  # of the counts that the schedule goes by
         self.is_adopting = False
@@ -169,6 +173,28 @@ class BatchModel:
             not (held or planned),
         )
 
+    def steady(self) -> Callable[[Rows], tuple[list[float], int, float | None]] | None:
+        """Return what scores the next row, if nothing else is due with it.
+
+        It gives what of a :class:`Segment` there is then: scores, epoch and quantile.
+        """
+        serving = self._serving
+        if (
+            serving is None
+            or serving.fitted is None
+            or self.rows_seen + 1 >= self._due
+            or self._ewma.reach
+            or self.is_adopting
+        ):
+            return None
+        return self._steady_scores
+
+    def _steady_scores(self, rows: Rows) -> tuple[list[float], int, float | None]:
+        serving = self._serving
+        assert serving is not None  # it is steady
+        quantile = None if self._guard is None else self._schedule.guard_quantile
+        return self._scores(serving, rows), serving.epoch, quantile
+
     def _of_first(self, rows: FloatArray) -> Status | None:
         """Return what there is to say of the rows of a first model."""
         if is_mixed(rows[:, self._tested]):
@@ -185,24 +211,26 @@ class BatchModel:
         if segment.held:
             self._held.extend(X)
         elif segment.learns:
-            self._take(X, judged)
+            self.take(X, judged, judge)
         else:
             return
-        if judged.turn is not None:
+        if segment.held and judged.turn is not None:
             self._make(judged.turn, judge)
         elif (
             segment.learns
+            and judged.turn is None
             and self.rows_seen >= self._due
             and self._wants_a_model()
             and self._schedule.is_request(self.rows_seen - self._origin)
         ):
             self._request()
 
-    def _take(self, X: Rows, judged: Judged) -> None:
-        """Let rows into the buffer, and the shadow score them."""
-        count = len(X)
-        if self._shadow is not None:
-            self._shadow.shadow_scores.extend(self._scores(self._shadow, X))
+    def take(self, X: Rows, judged: Judged, judge: Judge) -> None:
+        """Let rows that were judged into the buffer, and the shadow score them."""
+        count, shadow = len(X), self._shadow
+        if shadow is not None and count > 1:
+            self._catch_up(shadow)
+            shadow.shadow_scores.extend(self._scores(shadow, X))
         if judged.extreme and (self._shadow or self._pending):
             self._extreme += [self.rows_seen + i for i in judged.extreme]
         suspects = self._watch.since if judged.turn is None else judged.turn.onset
@@ -213,6 +241,19 @@ class BatchModel:
             X = self._guard.admit(X, judged.outliers, partial)
         self._rows.extend(X)
         self.rows_seen += count
+        if shadow is not None and count == 1:
+            shadow.n_unscored += 1
+            if shadow.n_unscored >= self._most_unscored or shadow.fitted is None:
+                self._catch_up(shadow)
+        if judged.turn is not None:
+            self._make(judged.turn, judge)
+
+    def _catch_up(self, shadow: ModelFit) -> None:
+        """Let a shadow score the rows that came alone: many at once cost a fraction each."""
+        if shadow.n_unscored:
+            rows = self._newest.last(shadow.n_unscored)
+            shadow.n_unscored = 0
+            shadow.shadow_scores.extend(self._scores(shadow, rows))
 
     def _make(self, turn: Turn, judge: Judge) -> None:
         """Do with the rows what a turn of the last event asks for."""
@@ -227,6 +268,8 @@ class BatchModel:
 
     def _retract(self, count: int) -> None:
         """Go back by so many rows, and hold them back; fits asked for since will be again."""
+        if self._shadow is not None:
+            self._catch_up(self._shadow)
         if self._guard is None:
             self._held.extend(self._rows.last(count))
             self._rows.retract(count)
@@ -372,6 +415,7 @@ class BatchModel:
     def _swap(self, judge: Judge) -> None:
         shadow = self._shadow
         if shadow is not None and self.rows_seen == shadow.requested_at + self._filled_by:
+            self._catch_up(shadow)
             self._calibrate(judge, shadow, shadow.shadow_scores)
             shadow.shadow_scores = []
             self._serving, self._shadow = shadow, None
@@ -403,8 +447,7 @@ class BatchModel:
             self._on_failure(FitFailed(self._stream_key, model.epoch, self.rows_seen, error))
             return
         # The rows seen while the fit ran are out of sample too.
-        newest = self._rows if self._guard is None else self._guard.newest
-        missed = newest.last(self.rows_seen - model.requested_at)
+        missed = self._newest.last(self.rows_seen - model.requested_at)
         caught_up = fitted.scorer.score(missed).tolist() if len(missed) else []
         self.recipe_version += 1
         if model.calibration == "shadow":
@@ -455,6 +498,8 @@ class BatchModel:
         rows_seen, next_epoch = self.rows_seen, self._next_epoch
         look_back = len(self._watch.since)
         rows = self._rows.last(self._schedule.buffer_events + look_back)
+        if self._shadow is not None:
+            self._catch_up(self._shadow)
         shadow = None if self._shadow is None else self._shadow.shadow_scores.copy()
         guard = {} if self._guard is None else {"guard": self._guard.state(look_back)}
         held = self._held.last(self._schedule.buffer_events)
@@ -792,7 +837,11 @@ class Guard:
                 self._n_left_out += flags[-1] == 1
                 out.append(i)
         self.newest.extend(X)
-        return np.delete(np.asarray(X), out, axis=0) if out else X
+        if not out:
+            return X
+        if isinstance(X, list):  # few
+            return [row for i, row in enumerate(X) if i not in out]
+        return np.delete(X, out, axis=0)
 
     def retract(self, count: int) -> int:
         """Forget the newest rows; return how many of them were let in."""

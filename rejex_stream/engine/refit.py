@@ -265,6 +265,7 @@ class ModelFit:
     ticket: Hashable
     fitted: Fitted | None = None
     shadow_scores: list[float] = field(default_factory=list)
+    n_unscored: int = 0  # newest rows whose shadow scores are not made yet
     medians: FloatArray | None = None
     score_row: Callable[[Sequence[float]], float] | None = None  # of a fitted model that can
 

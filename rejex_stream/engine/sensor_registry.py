@@ -206,6 +206,11 @@ class SensorRegistry:
         now_ms = clock.ahead_ms if len(self._last_seen) == 1 else clock.now_ms
         return None if now_ms == _NEVER else now_ms
 
+    @property
+    def n_untrusted(self) -> int:
+        """How many sensors have a clock that is not believed. O(those that are doubted)."""
+        return sum(since == _ASTRAY for since in self._clock.doubted.values())
+
     def view(self, sensor: str) -> dict[str, int]:
         """Return when a sensor was heard of last, by stream."""
         return dict(self._last_seen.get(sensor, {}))

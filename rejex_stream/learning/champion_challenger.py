@@ -313,12 +313,13 @@ class LearningSpec:
         self, scale: FloatArray, policy: RejectionPolicy, window: int
     ) -> ChampionChallenger:
         """Return champion and challenger before their first event."""
-        most = most_with_errors(max(self.c_fp, self.c_fn, self.c_r), self.wrong)
+        largest = max(self.c_fp, self.c_fn, self.c_r)
+        most = most_with_errors(largest, self.wrong)
         rate, sampler = self.rate, self.sampler
         return ChampionChallenger(
             policy,
             LabelKernel(scale, policy.contamination, window),
-            SequentialTest(rate, most, self.alpha),
+            SequentialTest(rate, most, self.alpha, largest),
             lambda position: sampler.is_drawn(position, rate),
             c_fp=self.c_fp,
             c_fn=self.c_fn,

@@ -15,7 +15,9 @@ most α. Only the coins are random: the stream may drift, burst and know every e
 test may be looked at after every answer.
 
 While the challenger speaks the same bets go against it, begun anew whenever they are lost
-(an e-CUSUM), and at 1/α the champion speaks again. The k-th try to take over has α / (k (k + 1)),
+(an e-CUSUM), and at 1/α the champion speaks again; of λ only that no bet may lose more than there
+is matters, so against it the largest *gain* bounds it, which errors of answers do not stretch. The
+k-th try to take over has α / (k (k + 1)),
 so that all tries of a deployment together keep α, each about the time since it began.
 
 Where answers err, by a share of at most ε whatever the truth is, g_t is booked as
@@ -76,16 +78,25 @@ class SequentialTest:
         b, the largest difference of two verdicts' costs.
     alpha
         The probability that a challenger ever takes over while it has not been cheaper.
+    most_back
+        The largest difference while the challenger speaks, where it is less than `most`: the
+        smaller it is, the sooner the champion speaks again.
     """
 
-    def __init__(self, rate: float, most: float = 1.0, alpha: float = 0.05) -> None:
+    def __init__(
+        self, rate: float, most: float = 1.0, alpha: float = 0.05, most_back: float | None = None
+    ) -> None:
         if not 0.0 < rate <= 1.0 or not 0.0 < alpha < 1.0:
             raise ConfigError(
                 f"rate is {rate}, alpha is {alpha}: expected probabilities above 0, alpha below 1"
             )
-        if not 0.0 < most < math.inf:
-            raise ConfigError(f"most is {most}: expected the largest difference of two costs")
-        self.rate, self.most, self._alpha = rate, most, alpha
+        most_back = most if most_back is None else most_back
+        if not 0.0 < most_back <= most < math.inf:
+            raise ConfigError(
+                f"most is {most}, most_back is {most_back}: expected the largest difference of two "
+                "costs, and no larger one while the challenger speaks"
+            )
+        self.rate, self.most, self.most_back, self._alpha = rate, most, most_back, alpha
         self.challenger_speaks = False
         self.tries = 1
         self._log_wealth = np.zeros(len(_SHARES))
@@ -113,12 +124,13 @@ class SequentialTest:
         drawn
             With which probability it was audited, at least the trial's `rate`.
         """
-        if not -self.most <= gain <= self.most or not self.rate <= drawn <= 1.0:
+        most = self.most_back if self.challenger_speaks else self.most
+        if not -most <= gain <= most or not self.rate <= drawn <= 1.0:
             raise ConfigError(
                 f"a difference of {gain} drawn with probability {drawn}: expected at most "
-                f"{self.most} and a probability from {self.rate} to 1"
+                f"{most} and a probability from {self.rate} to 1"
             )
-        stake = (gain / self.most) * (self.rate / drawn)
+        stake = (gain / most) * (self.rate / drawn)
         bets = _SHARES * (-stake if self.challenger_speaks else stake)
         self._log_wealth = self._log_wealth + np.log1p(bets)
         if self.challenger_speaks:

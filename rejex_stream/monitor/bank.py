@@ -250,7 +250,7 @@ class StreamMonitor:
         rank, n, r = verdict.rank, verdict.window_len, verdict.n_anomalies
         lower, upper = policy_band(verdict)
         alarms = NO_ALARMS
-        if verdict.status is Status.WARM_UP_MIXED:
+        if verdict.status is not None and verdict.status is Status.WARM_UP_MIXED:
             alarms += self._raise_warm_up(verdict)
         if rank is None or lower is None or upper is None or n < 1 or not is_ranked(verdict):
             return alarms + self._observe_unranked(verdict)

@@ -228,9 +228,12 @@ class HealthDetector:
     def _settle(self, law: RankLaw) -> None:
         """Book the expectation of the events since the last call, which all had this law."""
         events, self._since = self._since - self._left, self._left
-        for kind, p in enumerate((law.rejection_rate, law.flagged_rate)):
-            self._expected[kind] += events * p
-            self._variance[kind] += events * p * (1.0 - p)
+        p, q = law.rejection_rate, law.flagged_rate
+        expected, variance = self._expected, self._variance
+        expected[0] += events * p
+        expected[1] += events * q
+        variance[0] += events * p * (1.0 - p)
+        variance[1] += events * q * (1.0 - q)
 
     # --------------------------------------------------------------------------- cold path
     def raise_alarm(

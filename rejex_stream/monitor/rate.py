@@ -249,6 +249,7 @@ class RejectionRate:
         self._usual_inflation = state.usual_inflation
 
 
+@lru_cache(maxsize=1_024)
 def doubling_limits(rate: float, events: int, nats: float) -> tuple[int, int]:
     """Return the counts above which "more than 2 R" is raised, and at or below which it clears.
 
@@ -267,6 +268,7 @@ def doubling_limits(rate: float, events: int, nats: float) -> tuple[int, int]:
     return high, math.floor((rate * events + high) / 2)
 
 
+@lru_cache(maxsize=1_024)
 def collapse_limit(rate: float, events: int, inflation: float, nats: float) -> int:
     """Return the largest count of rejected events that shows a rate far below R; -1 if none can.
 

@@ -152,6 +152,10 @@ COUNTERS: Mapping[str, tuple[str, str]] = {
 LEVELS: Mapping[str, tuple[str, str]] = {
     "committed_offset": ("Next offset to read.", "topic partition"),
     "commands_waiting": ("Commands that were read and hold from no event yet.", "topic partition"),
+    "untrusted_clocks": (
+        "Sensors whose times are a day ahead, or before 1990, while those of others are not.",
+        "topic partition",
+    ),
     "consumer_lag_records": ("Records not committed yet.", "topic partition"),
     "consumer_lag_seconds": (
         "Age of the newest judged event by its own clock; 0 where nothing waits.",
@@ -384,11 +388,13 @@ class RunMetrics:
     def event(self, event: RunEvent) -> None:
         """Note what happened to the run itself."""
         match event:
-            case Committed(_, seconds, next_offsets, waiting):
+            case Committed(_, seconds, next_offsets, waiting, untrusted):
                 self._histogram("commit_duration_seconds").observe(seconds)
                 self.committed(next_offsets)
                 for partition, n in waiting.items():
                     self._gauge("commands_waiting", *_labels(partition)).set(n)
+                for partition, n in untrusted.items():
+                    self._gauge("untrusted_clocks", *_labels(partition)).set(n)
             case SnapshotSaved(partition):
                 self._gauge("snapshot_timestamp_seconds", *_labels(partition)).set(self._clock())
             case FitFailure() | DecisionChanged() | EnvironmentChanged() | Retrying():

@@ -236,7 +236,7 @@ def replay(
     decoder: Decoder,
     records: Iterable[Record],
     *,
-    on_verdicts: Callable[[Sequence[Verdict]], object] | None = None,
+    on_judged: Callable[[Sequence[Reading], Sequence[Verdict]], object] | None = None,
     on_progress: Callable[[int], object] | None = None,
 ) -> Replayed:
     """Judge records in order and count what comes of them."""
@@ -255,8 +255,8 @@ def replay(
             verdicts = engine.process(readings)
             measurement.add(verdicts, invalid=len(unread))
             failures += engine.take_failures()
-            if on_verdicts is not None:
-                on_verdicts(verdicts)
+            if on_judged is not None:
+                on_judged(readings, verdicts)
             done += len(batch)
             if on_progress is not None:
                 on_progress(done)

@@ -42,12 +42,13 @@ TRUSTED_TOLERANCE = 4.0
 
 BESIDE_BUDGET = (
     "Events that cannot be ranked, the audit's draws and what says where a state begins or ends "
-    "spend nothing of it; all that people are asked comes out of `review.capacity`"
+    "spend nothing of it; `review.capacity`, where it is given, bounds all cases that people are "
+    "asked in a day, theirs among them, and only open incidents are asked beyond it"
 )
 """What a budget that holds does not bound; said wherever :func:`budget_sentence` is."""
 _OWNERS = {
     "stream": "a stream",
-    "group": "the streams of a group in one partition",
+    "group": "a group",
     "partition": "a partition",
 }
 

@@ -83,7 +83,7 @@ class Governor:
         clock = self._clock
         if clock is not None:
             before, now = clock.now_ms, clock.advance(sensor, event_time_ms)
-            earned *= 0 if before is None or now is None else now - before
+            earned *= 0 if before is None or now is None else max(0, now - before)
         most = self.most
         self.credit = credit = min(most, self.credit + earned)
         if n != self._n:

@@ -571,10 +571,9 @@ class Commits:
         ours = self.ours.owned
         if work.committed is not None:
             self._committed_at = work.committed
-            waiting = {
-                partition: len(owned.state.decisions.undecided)
-                for partition, owned in self.ours.owned.items()
-            }
+            states = {partition: owned.state for partition, owned in ours.items()}
+            waiting = {p: len(state.decisions.undecided) for p, state in states.items()}
+            clocks = {p: state.n_untrusted_clocks for p, state in states.items()}
             for partition, outcomes in work.outcomes.items():
                 owned = ours[partition]
                 owned.committed = work.offsets[partition]
@@ -584,7 +583,7 @@ class Commits:
             self.ours.summary.n_commits += 1
             n_events = sum(map(len, work.outcomes.values()))
             took_s = work.committed - work.begun
-            self.ours.emit(Committed(n_events, took_s, work.offsets, waiting))
+            self.ours.emit(Committed(n_events, took_s, work.offsets, waiting, clocks))
             for partition, changes in work.incidents.items():
                 self.ours.emit(IncidentsDurable(partition, changes))
         for partition, piece in work.pieces.items():

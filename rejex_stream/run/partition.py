@@ -366,7 +366,9 @@ class MovedParts:
 
     def _view_of_sensor(self, sensor: str) -> Encode:
         view, known = self._context.view(sensor), self._registry.view(sensor)
-        return lambda: {_CONTEXT + sensor: seal("context", _FORMAT_VERSION, [sensor, view, known])}
+        return lambda: {
+            _CONTEXT + sensor: seal("context", _FORMAT_VERSION, [sensor, view(), known])
+        }
 
 
 def parts_of(parts: Mapping[str, bytes]) -> SnapshotParts:
@@ -532,6 +534,11 @@ class PartitionState:
         if since is None:
             return end
         return bisect_left(self.ahead, since, hi=end, key=reached)
+
+    @property
+    def n_untrusted_clocks(self) -> int:
+        """How many sensors have a clock that is not believed."""
+        return self._registry.n_untrusted
 
     def _is_over(self, command: Command) -> bool | None:
         """Whether a command could change nothing any more; ``None`` before the first event."""

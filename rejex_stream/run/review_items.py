@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TypeAlias
+from typing import TypeAlias, overload
 
 import msgspec
 
+from rejex_stream.encode.records import ContextRecord
 from rejex_stream.errors import CheckpointError, ConfigError
 from rejex_stream.rejection.audit_sampling import KeyedSampler, commitment
 from rejex_stream.rejection.band import label_of, rank_edges
@@ -29,7 +30,9 @@ from rejex_stream.types import (
     Verdict,
 )
 
-__all__ = ["REVIEW_REASONS", "AuditDraw", "ReviewItems", "commitment", "committed"]
+__all__ = [
+    "REVIEW_REASONS", "AuditDraw", "EncodedPoints", "ReviewItems", "commitment", "committed",
+]  # fmt: skip
 
 REVIEW_REASONS = frozenset({Reason.AMBIGUOUS, Reason.UNSCORABLE})
 """Rejected for one of these, an event goes to review; the events of a warm-up do not.
@@ -55,13 +58,45 @@ class _View(msgspec.Struct):
     extreme: tuple[int, float] | None
 
 
+class EncodedPoints(Sequence[ContextPoint]):
+    """Points as they are written, JSON of one each in `lines`; read only where they are looked at.
+
+    Several items show each point, and as tuples of floats it is larger and lies scattered.
+    """
+
+    __slots__ = ("lines",)
+
+    def __init__(self, lines: Iterable[bytes]) -> None:
+        self.lines = tuple(lines)
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    @overload
+    def __getitem__(self, at: int) -> ContextPoint: ...
+    @overload
+    def __getitem__(self, at: slice) -> EncodedPoints: ...
+    def __getitem__(self, at: int | slice) -> ContextPoint | EncodedPoints:
+        if isinstance(at, slice):
+            return EncodedPoints(self.lines[at])
+        return ContextPoint(*msgspec.structs.astuple(_decode(self.lines[at])))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment] # as of a list
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+
 class _Sensor:
     """What is remembered of a sensor: points as they leave, what is owed, the last extreme."""
 
     __slots__ = ("extreme", "n_since", "of", "recent")
 
-    def __init__(self, recent: Iterable[ContextPoint], points: int) -> None:
-        self.recent = deque(recent, maxlen=points)
+    def __init__(self, recent: Iterable[bytes], points: int) -> None:
+        self.recent = deque(recent, maxlen=points)  # as EncodedPoints has them
         self.of: Position | None = None  # the latest item, while events are owed to it
         self.n_since = 0
         # Where an anomaly was extreme last, and how severe the worst was since all was quiet.
@@ -234,8 +269,8 @@ class ReviewItems:
             item = self._item(reading, verdict, sensor.recent, "extreme")
         if item is None and verdict.status is not None and self._reasons:
             item = self._item(reading, verdict, sensor.recent, "status")
-        point = (reading.event_time_ms, _known(reading.values), verdict.score, verdict.label)
-        sensor.recent.append(_as_named(ContextPoint, point))
+        point = ContextRecord(reading.event_time_ms, reading.values, verdict.score, verdict.label)
+        sensor.recent.append(_encode(point))
         if item is not None:
             if self._points:
                 sensor.of, sensor.n_since = verdict.position, 0
@@ -259,7 +294,7 @@ class ReviewItems:
             stream_key=verdict.stream_key,
             sensor=verdict.sensor,
             channels=self._channels,
-            points=tuple(sensor.recent)[told - n_since :],
+            points=EncodedPoints(sensor.recent)[told - n_since :],
             n_since=n_since,
             last=last,
         )
@@ -274,7 +309,7 @@ class ReviewItems:
         self,
         reading: Reading,
         verdict: Verdict,
-        recent: Iterable[ContextPoint],
+        recent: Iterable[bytes],
         why: str,
         *,
         drawn: float | None = None,
@@ -283,7 +318,7 @@ class ReviewItems:
             verdict=verdict,
             channels=self._channels,
             values=_known(reading.values),
-            context=tuple(recent),
+            context=EncodedPoints(recent),
             why=why,
             drawn=drawn,
         )
@@ -296,14 +331,17 @@ class ReviewItems:
         """Return the sensors that are remembered."""
         return self._sensors.keys()
 
-    def view(self, sensor: str) -> bytes:
-        """Encode what is remembered of one sensor. O(points)."""
+    def view(self, sensor: str) -> Callable[[], bytes]:
+        """Take what is remembered of one sensor as it is now; encoded when called. O(points)."""
         known = self._sensors[sensor]
-        recent = [
-            (ms, _with_nan(values), score, label) for ms, values, score, label in known.recent
-        ]
-        owed = 0 if known.of is None else known.n_since
-        return msgspec.msgpack.encode(_View(recent, known.of, owed, known.extreme))
+        points, of, extreme = EncodedPoints(known.recent), known.of, known.extreme
+        owed = 0 if of is None else known.n_since
+
+        def encoded() -> bytes:
+            recent = [(ms, _with_nan(values), score, label) for ms, values, score, label in points]
+            return msgspec.msgpack.encode(_View(recent, of, owed, extreme))
+
+        return encoded
 
     def restore(self, views: Mapping[str, bytes]) -> None:
         """Take over what :meth:`view` encoded; a smaller `points` keeps the newest."""
@@ -315,17 +353,15 @@ class ReviewItems:
             raise CheckpointError(f"the review context cannot be read: {error}") from None
         self._sensors = {}
         for name, kept in found.items():
-            sensor = self._sensors[name] = _Sensor(_points(kept.recent), self._points)
+            recent = (_encode(ContextRecord(*point)) for point in kept.recent)
+            sensor = self._sensors[name] = _Sensor(recent, self._points)
             sensor.extreme = kept.extreme
             if kept.of is not None and kept.n_since < self._points:
                 sensor.of, sensor.n_since = kept.of, kept.n_since
 
 
 _as_named = tuple.__new__  # nearly twice as fast as calling a named tuple's class
-
-
-def _points(recent: Iterable[_Point]) -> Iterable[ContextPoint]:
-    return (ContextPoint(ms, _known(values), score, label) for ms, values, score, label in recent)
+_encode, _decode = msgspec.json.Encoder().encode, msgspec.json.Decoder(ContextRecord).decode
 
 
 def _known(values: tuple[float, ...]) -> tuple[float | None, ...]:

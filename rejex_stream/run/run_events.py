@@ -59,12 +59,13 @@ class PartitionClosed(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """Outcomes and offsets are durable; so many commands wait to be decided then."""
+    """Outcomes and offsets are durable; so many commands wait then, and clocks are not trusted."""
 
     n_events: int
     seconds: float
     next_offsets: Mapping[Partition, int]
     waiting: Mapping[Partition, int] = {}
+    untrusted_clocks: Mapping[Partition, int] = {}
 
 
 class IncidentsDurable(NamedTuple):

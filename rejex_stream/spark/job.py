@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,7 @@ from rejex_stream.config.assembly import (
     file_places,
     kafka_settings,
     open_source,
+    require_one_partition,
     require_own_places,
     require_own_topics,
 )
@@ -250,6 +252,7 @@ def _run_topics(config: Config, job: SparkJob, stop: threading.Event) -> dict[st
     inputs = [p for topic in topics.input for p in partitions_of(settings, topic)]
     if not inputs:
         raise ConfigError(f"input.topics: {', '.join(topics.input)}: no such topic.")
+    require_one_partition(config, Counter(partition.topic for partition in inputs))
     with (
         _watching(config) as watch,
         closing(PartitionReader(settings)) as reader,

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from rejex_stream.decode.mapping import TimeUnit, Unreadable, parse_moment, to_epoch_ms
-from rejex_stream.decode.written import ANY_TEXT, MISSING_TEXTS, number_reader
+from rejex_stream.decode.written import ANY_TEXT, MISSING_TEXTS, as_usual, number_reader
 from rejex_stream.tables.suspicions import Sample, named_unit, suspect
 
 __all__ = [
@@ -23,7 +23,6 @@ __all__ = [
     "find_units",
     "groups_of_thousands",
     "is_header",
-    "is_second_header",
 ]
 
 _ENOUGH = 0.95
@@ -44,7 +43,7 @@ _CLOCKS = (
     "%H:%M:%S", "%H:%M", "%H:%M:%S.%f", "%H:%M:%S,%f", "%I:%M:%S %p", "%I:%M %p", "%H.%M.%S",
     "%H.%M", "%H%M%S", "%H%M", "%H", "%I:%M%p", "%I:%M:%S%p",
 )  # fmt: skip
-_FORMATS = (
+_FORMATS = tuple(dict.fromkeys((
     *(
         date + between + clock + zone
         for date in _DATES
@@ -66,7 +65,8 @@ _FORMATS = (
       "%Y-%m-%d_%H-%M-%S", "%Y%m%d-%H%M%S", "%d.%m.%Y %Hh%M", "%d/%m/%Y %Hh%M",
       "%d.%m.%Y %H:%M Uhr", "%d.%m.%Y %H:%M:%S Uhr", "%Y %m %d %H %M %S", "%y %m %d",
       "%Y%m%dT%H%M"),
-)  # fmt: skip
+    "%a %b %d %H:%M:%S %z %Y",
+)))  # fmt: skip
 _MARKS = {format: frozenset(re.sub("%.| ", "", format).casefold()) for format in _FORMATS}
 """What stands between the numbers of a format."""
 
@@ -248,12 +248,6 @@ def _has_names(rows: Sequence[Sequence[str]], counted: Sequence[float]) -> bool:
     return first not in below and not _has_digit(first)
 
 
-def is_second_header(rows: Sequence[Sequence[str]], marks: Marks) -> bool:
-    """Whether the row below the header is no data either: units, or names below groups."""
-    same, other, _ = _likeness(rows[1:], marks)
-    return other > 1 and not same
-
-
 def _likeness(rows: Sequence[Sequence[str]], marks: Marks) -> tuple[int, int, list[float | None]]:
     """Count the cells of the first row that are like those below, and those that are not."""
     read = number_reader(*marks)
@@ -299,7 +293,7 @@ def _moment(text: str, format: str | None) -> datetime | None:
 
 def _may_be(text: str, format: str) -> bool:
     """Whether a text has the marks of a format: to ask strptime makes a pattern, milliseconds."""
-    marks = set(text.casefold())
+    marks = set(text.casefold()) | set((as_usual(text) or ("", 0))[0])
     return _MARKS[format] <= marks and ("%z" not in format or not marks.isdisjoint("+-z"))
 
 

@@ -6,11 +6,9 @@ time is found in :mod:`.time_columns`, and what is left has to survive the :mod:
 
 from __future__ import annotations
 
-import csv
 import itertools
 import math
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -41,9 +39,10 @@ from rejex_stream.tables.suspicions import (
 from rejex_stream.tables.time_columns import NONE, find_time_columns, is_text
 
 _PLAIN = Marks(".", None)
-__all__ = ["Asked", "TableGuess", "guess_table", "split_all", "split_rows"]
+__all__ = ["Asked", "TableGuess", "guess_table"]
 
 _ENOUGH_FOR_FLAG = 20  # values; of few, two are soon all
+_ENOUGH_FOR_SERIES = 5  # values of one sensor that are the same
 _SHOWN = 10
 _LOCKSTEP = 1.5
 """So many rows a time, or more, are several series side by side."""
@@ -173,46 +172,6 @@ class TableGuess:
         return found + [("left out", f"{', '.join(n)}: {why}") for why, n in by_reason.items()]
 
 
-def split_all(lines: Sequence[str], delimiter: str) -> list[list[str]]:
-    """Split lines of CSV as :func:`~rejex_stream.decode.csv.split_row` does, each as a row."""
-    if delimiter == " ":
-        rows = [line.split() for line in lines]
-    else:
-        rows = list(csv.reader(lines, delimiter=delimiter, skipinitialspace=True))
-    width = len(rows[0])
-    return [row[:width] if not "".join(row[width:]).strip() else row for row in rows]
-
-
-def split_rows(lines: Sequence[str]) -> tuple[str, list[list[str]]]:
-    """Find the delimiter of a few lines of CSV, and split them."""
-    if not lines:
-        raise ConfigError("the table is empty: expected a header and rows.")
-    best: tuple[int, str, list[list[str]]] = (0, ",", [])
-    for delimiter in (",", ";", "\t", "|", "^", "~", " "):
-        try:
-            rows = split_all(lines, delimiter)
-        except csv.Error:
-            continue
-        width = len(rows[0])
-        if delimiter == " " and best[0] == 0 and any(_has_names(lines, d) for d in ",;\t|"):
-            continue
-        even = sum(len(row) == width for row in rows)
-        if width > 1 and even > 0.9 * len(rows) and width > best[0] * (1 + (delimiter == " ")):
-            best = (width, delimiter, rows)
-    if best[0] == 0:  # one column
-        return ",", [[line] for line in lines]
-    return best[1], best[2]
-
-
-def _has_names(lines: Sequence[str], delimiter: str) -> bool:
-    """Whether rows parted so stand below names, and a title above them: blanks are in its texts."""
-    rows = [row for row in csv.reader(lines[:200], delimiter=delimiter) if row]
-    usual, n = Counter(map(len, rows)).most_common(1)[0]
-    read = number_reader()
-    first = next(row for row in rows if len(row) == usual)
-    return usual > 1 and n > 0.9 * len(rows) and all(read(cell) is None for cell in first if cell)
-
-
 def guess_table(
     header: Sequence[str],
     rows: Sequence[Sequence[str]],
@@ -297,6 +256,7 @@ class _Guesser:
         self._numbers: dict[str, list[float | None]] = {}
         self.read = number_reader(*marks, self._missing, self._units)
         self._beside: dict[str, str] = {}  # from a column to the one that says what of it is good
+        self._codes: set[str] = set()  # columns of quality of which nobody knows what is good
         self._quality: Quality | None = None
         if not timed:  # records of a topic are looked at elsewhere
             self._look_for_quality(list(others))
@@ -312,12 +272,16 @@ class _Guesser:
                 or n in (known.sensor, known.tag)}  # fmt: skip
         keys = _Keys(tag=known.tag)
         if known.sensor != NONE:
-            search = _KeySearch(free, numeric, self._time.moments_ms, self.read)
+            moments = self._time.moments_ms or self._cycles(numeric)
+            search = _KeySearch(free, numeric, moments, self.read)
             keys = search.found(known.sensor, known.tag)
         rest = [n for n in measured if n not in (keys.sensor, keys.tag)]
-        aside = {n: why for n in rest if (why := self._why_not(n)) and n not in self._wanted}
-        found = [n for n in rest if n not in aside]
         series = self._series(keys.sensor, keys.tag)
+        aside = {
+            n: why for n in rest
+            if n not in self._wanted and (why := self._why_not(n) or self._why_of_series(n, series))
+        }  # fmt: skip
+        found = [n for n in rest if n not in aside]
         doubts = self._missing_said() + self._sentinels(found, series)
         sample = self._sample(found, series)
         totals: tuple[str, ...] = ()
@@ -385,6 +349,19 @@ class _Guesser:
             self._numbers[name] = [self.read(str(cell or "")) for cell in cells]
         return self._numbers[name]
 
+    def _cycles(self, numeric: Sequence[str]) -> tuple[int | None, ...]:
+        """Return numbers that count from their beginning again and again, in place of a time."""
+        for name in numeric:
+            values = self._values(name)
+            if None in values or not all(x is not None and x.is_integer() for x in values):
+                continue
+            cycles = [int(x or 0) for x in values]
+            back = [i for i, (a, b) in enumerate(itertools.pairwise(cycles)) if b != a + 1]
+            lengths = {b - a for a, b in itertools.pairwise(back)}
+            if len(lengths) > 1 and len(back) < 0.1 * len(cycles):
+                return tuple(cycles)
+        return ()
+
     def _look_for_quality(self, names: Sequence[str]) -> None:
         """Find the columns that say of others whether their values are good."""
         known = (self._known.sensor, self._known.label, self._known.tag, self._known.mode)
@@ -395,7 +372,7 @@ class _Guesser:
             for name in numeric
             for flag in free
             if flag != name and name in flag
-            and is_quality(flag.replace(name, "", 1).strip(" _.-/()[]"), self._cells[flag])
+            and is_quality(_rest_of(flag, name), self._cells[flag])
         }  # fmt: skip
         alone = [name for name in free if is_quality(name, self._cells[name], alone=True)]
         measured = [name for name in numeric if name not in (*alone, *beside.values())]
@@ -406,6 +383,10 @@ class _Guesser:
             flag: good_among([_plain_cell(cell) for cell in self._cells[flag]], flag)
             for flag in flags
         }
+        self._codes = {
+            flag for name, flag in beside.items()
+            if not good[flag] and is_quality(_rest_of(flag, name), self._cells[flag], alone=True)
+        }  # fmt: skip
         beside = {name: flag for name, flag in beside.items() if good[flag]}
         if beside:
             every = dict.fromkeys(itertools.chain.from_iterable(good.values()))
@@ -473,6 +454,16 @@ class _Guesser:
             odd = next((c for c in given if self.read(c) is None), given[0])
             return f"not numbers, such as {printable(odd, 30)}"
         return _why_no_measurement(numbers)
+
+    def _why_of_series(self, name: str, series: Sequence[object]) -> str | None:
+        """Say why a column of numbers is no measurement beside the others."""
+        if name in self._codes:
+            return "a code of quality, and nobody says which is good"
+        runs = self._sample([name], series).runs(name)
+        constant = all(len(run) >= _ENOUGH_FOR_SERIES and min(run) == max(run) for run in runs)
+        if constant and len({run[0] for run in runs}) > 1:
+            return "the same at all times of a sensor"
+        return None
 
     # --------------------------------------------------------------------------- the suspicions
     def _sentinels(self, names: Sequence[str], series: Sequence[object]) -> list[str]:
@@ -584,6 +575,10 @@ def _why_no_measurement(numbers: Sequence[float]) -> str | None:
     return None
 
 
+def _rest_of(flag: str, name: str) -> str:
+    return flag.replace(name, "", 1).strip(" _.-/()[]") or flag
+
+
 def _plain_cell(cell: str) -> str | int:
     return int(cell) if re.fullmatch(r"\d{1,18}", cell) else cell
 
@@ -610,7 +605,7 @@ def _asides_said(aside: Mapping[str, str]) -> list[str]:
     return [
         f"left out: {name} {why}; --channel takes a column for a measurement"
         for name, why in aside.items()
-        if why.startswith(("only counts", "has a value", "counts the rows"))
+        if why.startswith(("only counts", "has a value", "counts the rows", "the same", "a code"))
     ]
 
 
@@ -645,7 +640,7 @@ class _KeySearch:
         read: Callable[[str], float | None],
     ) -> None:
         self._cells, self._moments = cells, moments_ms
-        self._free = [name for name in cells if _comes_back(cells[name], read)]
+        self._free = [n for n in cells if _comes_back(cells[n], read) and not _is_unit(n, cells[n])]
         self.texts = [
             n for n in self._free
             if n not in numeric and is_text(cells[n]) and len(set(cells[n])) > 1
@@ -754,6 +749,11 @@ class _KeySearch:
             return 1.0
         columns = [self._cells[name] for name in names]
         return len(self._moments) / len(set(zip(self._moments, *columns, strict=True)))
+
+
+def _is_unit(name: str, cells: Sequence[str]) -> bool:
+    """Whether a column gives the unit of a value: a unit of a plant has a number."""
+    return plain(name) in ("unit", "units") and not any(map(str.isdigit, "".join(set(cells))))
 
 
 def _comes_back(cells: Sequence[str], read: Callable[[str], float | None]) -> bool:

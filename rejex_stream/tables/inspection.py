@@ -10,10 +10,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from rejex_connectors.files import FileSource
 from rejex_connectors.files.bytes import END, ByteInput, ToUtf8, compression_of
+from rejex_connectors.files.source import CsvRows
 from rejex_connectors.files.workbooks import (
     TableInput,
     Workbook,
@@ -30,16 +31,19 @@ from rejex_stream.decode.mapping import FieldMapping, parse_moment, printable
 from rejex_stream.decode.written import is_repeated, joined, zone_of
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.plan.suggest import Suggestion, suggest
-from rejex_stream.tables.dialect import (
-    Marks,
-    find_marks,
-    groups_of_thousands,
-    is_header,
-    is_second_header,
-)
+from rejex_stream.tables.dialect import Marks, find_marks, groups_of_thousands, is_header
 from rejex_stream.tables.formats import Layout, layout_of, require_table
-from rejex_stream.tables.guess import Asked, TableGuess, guess_table, split_all, split_rows
+from rejex_stream.tables.guess import Asked, TableGuess, guess_table
 from rejex_stream.tables.order import TimeOrder
+from rejex_stream.tables.place import (
+    begin_of_data,
+    body_of,
+    delimiter_of,
+    header_above,
+    names_of,
+    numbered,
+    split_all,
+)
 from rejex_stream.types import Invalid, Reading, Record
 
 __all__ = ["Asked", "Table", "open_table"]
@@ -49,8 +53,6 @@ _SAMPLE_BYTES = 4 << 20
 _TRUTH = {"1": True, "1.0": True, "true": True, "anomaly": True}
 _TRUTH |= {"0": False, "0.0": False, "false": False, "normal": False}
 _SHOWN = 12
-_ABOVE = 20
-"""How many rows above a table are looked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,15 +150,13 @@ def open_table(path: str | Path, asked: Asked | None = None) -> Table:
     sheet = asked.sheet or (sheet_to_read(str(path)) if workbook == "excel" else None)
     encoding, begun, whole = _read_through(path, replace(asked, sheet=sheet), workbook)
     lines = _lines(path, encoding, begun, whole=whole, is_text=workbook is None)
-    place, rows, over = _placed(path, lines, asked, is_text=workbook is None)
-    below = rows[1:] or rows
+    found = _placed(path, lines, asked, is_text=workbook is None)
+    place, rows = found.place, [row for row in found.rows if any(cell.strip() for cell in row)]
+    header = place.names
     marks = Marks(asked.decimal or place.decimal or ".", asked.thousands)
     given = asked.decimal or asked.thousands or place.decimal
     if not given:
-        marks = find_marks(itertools.chain.from_iterable(below[:1000]), place.delimiter)
-    n_header, header = (0, place.names) if place.names else _header(rows, marks, asked)
-    own = n_header == 1 and header == tuple(name.strip() for name in rows[0])
-    rows = [row for row in rows[n_header:] if any(cell.strip() for cell in row)]
+        marks = find_marks(itertools.chain.from_iterable(rows[:1000]), place.delimiter)
     if len(rows) < 2:
         said = "one row: there is nothing to compare it with" if rows else (
             "a header and no rows: there is nothing to look at"
@@ -167,52 +167,96 @@ def open_table(path: str | Path, asked: Asked | None = None) -> Table:
         columns = {name: [row[i].strip() for row in rows if len(row) == len(header)]
                    for i, name in enumerate(header)}  # fmt: skip
         marks, grouped = groups_of_thousands(columns, marks)
-    guess = guess_table(
-        header, rows, asked, marks=marks, named=n_header > 0 or bool(place.names), skip=place.aside
-    )
+    guess = guess_table(header, rows, asked, marks=marks, named=found.named, skip=place.aside)
     table = Table(
         path=path,
         encoding=encoding,
         delimiter=place.delimiter,
         header=header,
-        has_header=own,
+        has_header=found.own,
         guess=guess,
         time_zone=asked.time_zone,
         format=workbook or "csv",
         sheet=sheet if asked.sheet or (sheet and sheet != sheets_of(str(path))[0]) else None,
-        skip_rows=place.above + (0 if own else n_header),
+        skip_rows=place.above + (0 if found.own else found.n_header),
     )
     written = [
-        *_place_said(table, asked, place, over),
-        *_dialect_said(table, asked, n_header, laid_out=bool(place.names)),
+        *_place_said(table, asked, place, found.over),
+        *_dialect_said(table, asked, found),
     ]
     return _Scan(table, guess.flags if asked.flags is None else ()).result([*written, *grouped])
 
 
-def _placed(
-    path: Path, lines: Sequence[str], asked: Asked, *, is_text: bool
-) -> tuple[Layout, list[list[str]], Sequence[str]]:
-    """Return where in a text its table stands, its rows, and the first row above it.
+class _Found(NamedTuple):
+    """A table within its text: the place, with the names of all columns, and the rows of data."""
 
-    The rows are those from the header on, or from the first of data where the format names columns.
-    """
+    place: Layout
+    rows: list[list[str]]
+    n_header: int = 0  # rows that name the columns
+    own: bool = False  # the names are those of one row, as it stands
+    named: bool = True
+    over: Sequence[str] = ()  # the first row above
+
+
+def _placed(path: Path, lines: Sequence[str], asked: Asked, *, is_text: bool) -> _Found:
+    """Find the table in the lines of a file, by the format that is known or by what is alike."""
     layout = layout_of(lines) if asked.skip_rows is None and asked.header is None else None
     if layout is not None:
-        below = lines[layout.above :]
-        rows = split_all(below, layout.delimiter) if below else []
-        width = len(layout.names)
-        return replace(layout, names=_numbered(layout.names)), [row[:width] for row in rows], ()
-    given = asked.delimiter if is_text else ","
-    delimiter, rows = _split(lines, given)
-    above = _above(lines, rows, given) if asked.skip_rows is None else asked.skip_rows
-    over = rows[0] if above else []
-    if above:
-        delimiter, rows = _split(lines[above:], given)
-    if not rows:
-        raise ConfigError(f"{path}: --skip-rows {above} leaves no row of the table.")
+        rows = split_all(lines[layout.above :], layout.delimiter, len(layout.names))
+        rows = [row[: len(layout.names)] for row in rows]
+        return _Found(replace(layout, names=numbered(layout.names)), rows)
+    skip = asked.skip_rows or 0
+    lines = lines[skip:]
+    if not lines:
+        raise ConfigError(f"{path}: --skip-rows {skip} leaves no row of the table.")
+    if asked.delimiter is not None and len(asked.delimiter) != 1:
+        raise ConfigError(f"--delimiter {asked.delimiter!r}: expected one character such as , or ;")
+    delimiter = (asked.delimiter or delimiter_of(lines)) if is_text else ","
+    body = body_of(lines, delimiter)
+    rows = split_all(lines, delimiter, 0 if body is None else body.width)
+    width = len(rows[0]) if body is None else body.width
     if not is_text:
-        rows = [[*row, *[""] * (len(rows[0]) - len(row))] for row in rows]
-    return Layout(name="", above=above, names=(), delimiter=delimiter), rows, over
+        rows = [[*row, *[""] * (width - len(row))] for row in rows]
+    like = rows if is_text else [row[:width] for row in rows]
+    begin = 0 if body is None else begin_of_data(like, body)
+    at = header_above(rows[:begin], width) if begin else None
+    if asked.skip_rows is not None and at is not None:
+        at = 0
+    if asked.header is not None:
+        at = (at or 0) if asked.header else None
+        begin = at + 1 if at is not None else begin
+    elif begin == 0:
+        marks = find_marks(itertools.chain.from_iterable(rows[1:1000]), delimiter)
+        if is_header(rows, marks):
+            at, begin = 0, 1
+    if at is not None and body is not None:
+        named = len(rows[at]) - [*map(bool, map(str.strip, reversed(rows[at]))), True].index(True)
+        width = max(width, named) if not is_text else named if named == body.end else width
+        rows = [row[:width] if not "".join(row[width:]).strip() else row for row in rows]
+    if at is None:
+        names: tuple[str, ...] = tuple(f"column_{i + 1}" for i in range(width))
+        first = begin
+    else:
+        first, names = names_of(rows[:begin], at, width)
+    if not is_text:
+        rows = [[*row, *[""] * (width - len(row))] for row in rows]
+    raw = [cell.strip() for cell in rows[first]]
+    above = first if is_text is False else _rows_of_file(lines[:first], delimiter)
+    place = Layout(name="", above=skip + above, names=names, delimiter=delimiter)
+    return _Found(
+        place,
+        rows[begin:],
+        n_header=begin - first,
+        own=begin - first == 1 and raw == list(names),
+        named=at is not None,
+        over=rows[0] if first else (),
+    )
+
+
+def _rows_of_file(lines: Sequence[str], delimiter: str) -> int:
+    """Count lines as a source does: a quote above a table may hold several of them together."""
+    rows = CsvRows(delimiter)
+    return len(rows.feed("".join(lines).encode()) + rows.finish())
 
 
 def _lines(
@@ -224,7 +268,8 @@ def _lines(
     text = re.sub("\0{2,}", "", text.removeprefix("\ufeff"))  # of a power loss
     if not text.strip():
         raise ConfigError(f"{path} is empty: expected a CSV table with a header.")
-    if text.count("\0") > len(text) / 20 or ("\ufffd" in text[:2000] and encoding is None):
+    broken = "\ufffd" in text[:2000] and "\ufffd".encode() not in begun[:8000]
+    if text.count("\0") > len(text) / 20 or (broken and encoding is None):
         raise ConfigError(f"{path} is not UTF-8 text: expected a CSV table, or give --encoding.")
     if is_text and text.lstrip().startswith(("{", "[{")):
         raise ConfigError(
@@ -302,72 +347,6 @@ def _encoding(data: bytes, *, valid: bool) -> str | None:
     return "latin-1" if any(byte in data for byte in (0x81, 0x8D, 0x8F, 0x90, 0x9D)) else "cp1252"
 
 
-def _split(lines: Sequence[str], delimiter: str | None) -> tuple[str, list[list[str]]]:
-    if delimiter is None:
-        delimiter, rows = split_rows(lines)
-        return delimiter, [[cell.rstrip("\r\n") for cell in row] for row in rows]
-    if len(delimiter) != 1:
-        raise ConfigError(f"--delimiter {delimiter!r}: expected one character such as , or ;")
-    return delimiter, split_all(lines, delimiter)
-
-
-def _above(lines: Sequence[str], rows: Sequence[Sequence[str]], delimiter: str | None) -> int:
-    """Count the rows above a table, titles and remarks: they have fewer cells than it does."""
-    width = len(rows[0])
-    if width > 1 and sum(len(row) == width for row in rows) > 0.9 * len(rows):
-        return 0
-    remarks = len(list(itertools.takewhile(lambda line: line.startswith("#"), lines)))
-    for count in range(max(1, remarks - 1), min(remarks + _ABOVE, len(lines) - 2) + 1):
-        between, below = _split(lines[count : count + 200], delimiter)
-        usual = Counter(map(len, below)).most_common(1)[0][0]
-        if len(below[0]) >= usual > width and below[0][-1].strip():
-            _, over = _split(lines[count - 1 : count], between)
-            alike = len(set(below[0])) < len(below[0])
-            groups = alike and len(over[0]) == len(below[0]) and sum(map(bool, over[0])) > 1
-            return count - groups
-    return 0
-
-
-def _header(
-    rows: Sequence[Sequence[str]], marks: Marks, asked: Asked
-) -> tuple[int, tuple[str, ...]]:
-    """Return how many rows name the columns, and the names.
-
-    Of two rows the upper one names all columns, and the lower one gives units; or the upper one
-    names groups of columns, and is needed where the lower one names two alike.
-    """
-    names = tuple(name.strip() for name in rows[0])
-    if names and not names[0]:  # an index that nobody named
-        names = ("column_1" if "column_1" not in names else "index_1", *names[1:])
-    has_header = is_header(rows, marks) if asked.header is None else asked.header
-    if not has_header:
-        return 0, tuple(f"column_{i + 1}" for i in range(len(names)))
-    if asked.header is None and len(rows) > 3 and is_second_header(rows, marks):
-        if all(names) and len(set(names)) == len(names):
-            return 2, names
-        below = [*(name.strip() for name in rows[1]), *[""] * len(names)][: len(names)]
-        groups = list(names)
-        for at in range(1, len(groups)):
-            groups[at] = groups[at] or groups[at - 1]
-        pairs = zip(groups, below, strict=True)
-        names = tuple(
-            name if below.count(name) == 1 and name else f"{group} {name}".strip()
-            for group, name in pairs
-        )
-        return 2, _numbered(names)
-    return 1, _numbered(names)
-
-
-def _numbered(names: Sequence[str]) -> tuple[str, ...]:
-    """Give columns that are called alike a number."""
-    seen: Counter[str] = Counter()
-    found = []
-    for name in names:
-        seen[name] += 1
-        found.append(f"{name} ({seen[name]})" if name and seen[name] > 1 else name)
-    return tuple(found)
-
-
 def _place_said(table: Table, asked: Asked, place: Layout, over: Sequence[str]) -> Iterator[str]:
     """Say where in its file the table was found."""
     if table.format == "excel" and asked.sheet is None:
@@ -378,7 +357,8 @@ def _place_said(table: Table, asked: Asked, place: Layout, over: Sequence[str]) 
             others = ", ".join(repr(name) for name in sheets if repr(name) != which)
             yield f"sheet: {which}, {why} of {len(sheets)}; --sheet names another: {others}"
     if over and asked.skip_rows is None:
-        first = printable(table.delimiter.join(over))
+        given = over if table.format == "csv" else [cell for cell in over if cell]
+        first = printable(table.delimiter.join(given))
         yield f"above the table: {place.above} rows, from {first}; --skip-rows says how many"
     if place.name:
         yield f"format: {place.name}, {place.above} rows above the data; --skip-rows says otherwise"
@@ -391,8 +371,8 @@ def _names(table: Table) -> str:
     return ", ".join(map(printable, table.header[:_SHOWN])) + more
 
 
-def _dialect_said(table: Table, asked: Asked, n_header: int, *, laid_out: bool) -> list[str]:
-    guess, said = table.guess, list(table.guess.said)
+def _dialect_said(table: Table, asked: Asked, found: _Found) -> list[str]:
+    guess, said, n_header = table.guess, list(table.guess.said), found.n_header
     if table.encoding is not None and asked.encoding is None:
         said.append(f"encoding: {table.encoding}, as it is not UTF-8; --encoding changes it")
     if table.delimiter != "," and asked.delimiter is None:
@@ -403,10 +383,11 @@ def _dialect_said(table: Table, asked: Asked, n_header: int, *, laid_out: bool) 
             f"{guess.marks.thousands or 'without a mark'!r}; --decimal and --thousands change it"
         )
     if n_header > 1:
-        said.append(f"header: two rows, read as {_names(table)}; --header takes the first alone")
+        many = "two" if n_header == 2 else str(n_header)
+        said.append(f"header: {many} rows, read as {_names(table)}; --header takes the first alone")
     elif n_header and not table.has_header:
         said.append(f"header: columns are called alike, and read as {_names(table)}")
-    if not n_header and asked.header is None and not laid_out:
+    if not found.named and asked.header is None:
         said.append(
             f"header: none, the first row is data; columns are column_1 to "
             f"column_{len(table.header)}; --header says otherwise"

@@ -40,8 +40,8 @@ __all__ = [
 
 def plain(name: str) -> str:
     """Write a name as patterns want it: ``Zeit [s]`` is ``zeit``."""
-    bare = re.sub(r"(?<=\w)\s*[\[(][^\])]*[\])]\s*$", "", name.strip())
-    return re.sub(r"[\s_/.-]+", "_", bare).strip("_").lower()
+    bare = re.sub(r"(?<=\w)\s*[\[(][^\])]*[\])]\s*$", "", name.strip().lstrip("#% ") or name)
+    return re.sub(r"[\s_/&.-]+", "_", bare).strip("_").lower()
 
 
 def last_of(path: str) -> str:
@@ -95,7 +95,7 @@ COUNTER = re.compile(
 )  # fmt: skip
 ASIDE = _exactly(r"index|row|split|fold|changepoint|change_?point|rul|unnamed.*|")
 LABEL = _exactly(
-    r"(is_?)?(anomal(y|ies|ous)|outlier|attack|fault|faulty|failure)(_?(label|flag))?|labels?",
+    r"(is_?)?(anomal(y|ies|ous)|outlier|attack|fault|faulty|fail(ed|ure)?)(_?(label|flag))?|labels?",
     r"(att|attack|anomaly|fault|outlier)_?(flag|label)|machine_?failure|normal_attack",
     r"ground_?truth|is_?(anomaly|outlier|attack|fault|failure)",
 )
@@ -104,7 +104,7 @@ MAYBE_LABEL = _exactly("class|target|y|event")
 
 # ----------------------------------------------------------------------------------------- when
 TIME = _exactly(
-    r"time|timestamp|datetime|date|date_?time|ts|t|when|event_?time.*|.*_(time|at|ts|utc)|utc.*",
+    r"time|t(ime)?_?stamp|datetime|date|date_?time|ts|t|when|event_?time.*|.*_(time|at|ts|utc)|utc.*",
     r".*timestamp|(time|date|timestamp)_.*|datum|zeit|zeitpunkt|zeitstempel|datum_.*|.*_?datum",
     r"messzeit.*|fecha.*|heure|horodatage|tijd|tijdstip|(unix|epoch).*|.*(datenum|filetime|ticks)",
     r"m?jd|julian.*|serial_?(date|time)|gps_?(time|seconds?|s)|zeit_.*|data_?ora|data_?hora",
@@ -116,7 +116,7 @@ TIME_OF_RECORD = re.compile(
 ELAPSED = _exactly(
     r"elapsed.*|millis|micros|msec|seconds?|secs?|minutes|hours|days|sekunden|minuten|stunden|tage"
     r"|t_(s|ms|us|ns|sec|min|h|d)|x_value|time_elapsed.*|relative_time.*|laufzeit"
-    r"|time_(s|ms|us|ns|sec|min|h|d)"
+    r"|(.*_)?(time|zeit)_(in_)?(s|ms|us|ns|sec|seconds|min|minutes|h|hours|d|days)"
 )
 CLOCK = _exactly(
     r"(local_?|utc_?)?time(_?of_?day)?|uhrzeit|zeit|clock|hora|heure|ora|tijd|hour(_?ending)?"

@@ -4,35 +4,66 @@ from __future__ import annotations
 
 import csv
 import io
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import IO
+
+import numpy as np
 
 from rejex_stream.decode.csv import split_row
 from rejex_stream.plan.promises import EpisodeRule
 from rejex_stream.tables.inspection import Table
-from rejex_stream.types import Invalid, Label, Reason, Record, Verdict
+from rejex_stream.types import Invalid, Label, Reading, Reason, Record, Verdict
 
 __all__ = ["Episode", "Episodes", "Held", "ScoredCsv"]
 
 _EPISODE = EpisodeRule()
 _COLUMNS = ("label", "severity", "rank", "reason")
+_NO_VALUE = " (no value)"
+_MOST_NAMED = 2
+_MOST_USUAL = 1_000
+_USUAL = 0.025, 0.975
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """What a channel reads, and between which values nineteen of twenty normal events lie."""
+
+    channel: str
+    value: float
+    usual: tuple[float, float] | None
 
 
 @dataclass(slots=True)
 class Episode:
-    """Events of one sensor near each other that are not normal."""
+    """Events of one sensor near each other that are not normal, or those of one incident."""
 
     sensor: str
     first_row: int
     last_row: int
     first_ms: int
     last_ms: int
+    peak_row: int
     anomalies: int = 0
     rejected: int = 0
-    severity: float | None = None
+    severity: float | None = None  # of the row of the peak
+    incident: str | None = None
     channels: Counter[str] = field(default_factory=Counter)
+    reads: tuple[Reads, ...] = ()  # at the peak, once all is seen
+
+    def take(self, later: Episode) -> bool:
+        """Take one that comes later in; returns whether the peak is now in there."""
+        self.last_row = later.last_row
+        self.last_ms = max(later.last_ms, self.last_ms)
+        self.anomalies += later.anomalies
+        self.rejected += later.rejected
+        self.incident = self.incident or later.incident
+        self.channels += later.channels
+        higher = later.severity is not None and later.severity > (self.severity or 0.0)
+        if higher:
+            self.severity, self.peak_row = later.severity, later.peak_row
+        return higher
 
 
 @dataclass(slots=True)
@@ -45,27 +76,80 @@ class Held:
     still: bool = False  # up to the sensor's last row
 
 
-class Episodes:
-    """Groups verdicts in order, much as the review queue does. O(1) a verdict."""
+class _Usual:
+    """What a sensor's normal events read: up to a thousand of them, evenly spread."""
 
     def __init__(self) -> None:
-        self.all: list[Episode] = []
-        self._seen: Counter[str] = Counter()
-        self._open: dict[str, tuple[int, Episode]] = {}
+        self._seen, self._each = 0, 1
+        self._rows: list[tuple[float, ...]] = []
+
+    def see(self, values: tuple[float, ...]) -> None:
+        if self._seen % self._each == 0:
+            if len(self._rows) == _MOST_USUAL:
+                self._rows, self._each = self._rows[::2], 2 * self._each
+            if self._seen % self._each == 0:
+                self._rows.append(values)
+        self._seen += 1
+
+    def range(self, channel: int) -> tuple[float, float] | None:
+        values = np.array([row[channel] for row in self._rows])
+        values = values[np.isfinite(values)]
+        if not len(values):
+            return None
+        low, high = np.quantile(values, _USUAL).tolist()
+        return low, high
+
+
+class Episodes:
+    """Groups verdicts in order, much as the review queue does. O(1) a verdict.
+
+    Runs of events near each other by their number come first: one in which an incident opens is
+    that incident, and the others that are near in time, too, are one episode.
+    """
+
+    def __init__(self, channels: Sequence[str]) -> None:
         self.held: dict[str, Held] = {}
+        self._at = {name: i for i, name in enumerate(channels)}
+        self._usual: defaultdict[str, _Usual] = defaultdict(_Usual)
+        self._seen: Counter[str] = Counter()
+        self._runs: dict[str, tuple[int, list[Episode]]] = {}  # how many the last had seen
+        self._peaks: dict[tuple[str, int], tuple[float, ...]] = {}
 
-    def worst(self, n: int) -> list[Episode]:
-        """Return the `n` most severe, the worst first. O(episodes log episodes)."""
-        return sorted(self.all, key=lambda e: (-(e.severity or 0.0), -e.anomalies, e.first_row))[:n]
-
-    def add(self, verdicts: Iterable[Verdict]) -> None:
-        """Take verdicts in order; warm-up is no episode."""
-        for verdict in verdicts:
+    def add(self, readings: Iterable[Reading], verdicts: Iterable[Verdict]) -> None:
+        """Take verdicts and what they are of, in order; warm-up is no episode."""
+        for reading, verdict in zip(readings, verdicts, strict=True):
             self._seen[verdict.sensor] += 1
             if verdict.held or verdict.sensor in self.held:
                 self._hold(verdict)
-            if verdict.label is not Label.NORMAL and verdict.reason is not Reason.WARM_UP:
-                self._take(verdict)
+            if verdict.label is Label.NORMAL and verdict.incident is None:
+                self._usual[verdict.sensor].see(reading.values)
+            elif verdict.reason is not Reason.WARM_UP:
+                self._take(verdict, reading.values)
+
+    def worst(self, *, incidents: bool) -> list[Episode]:
+        """Return the incidents, or the others, the most severe first. O(runs log runs)."""
+        found: list[Episode] = []
+        for _, runs in self._runs.values():
+            last: Episode | None = None
+            for run in runs:
+                if (run.incident is not None) is not incidents:
+                    continue
+                near = last is not None and run.first_ms - last.last_ms <= _EPISODE.gap_s * 1000
+                if last is None or incidents or not near:
+                    last = replace(run, channels=run.channels.copy())
+                    found.append(last)
+                else:
+                    last.take(run)
+        for episode in found:
+            episode.reads = tuple(self._reads(episode))
+        return sorted(found, key=lambda e: (-(e.severity or 0.0), -e.anomalies, e.first_row))
+
+    def _reads(self, episode: Episode) -> Iterator[Reads]:
+        usual = self._usual[episode.sensor]
+        values = self._peaks[episode.sensor, episode.peak_row]
+        for named, _ in episode.channels.most_common(_MOST_NAMED):
+            at = self._at[named.removesuffix(_NO_VALUE)]
+            yield Reads(named, values[at], usual.range(at))
 
     def _hold(self, verdict: Verdict) -> None:
         row = verdict.position.offset + 1
@@ -76,28 +160,32 @@ class Episodes:
             held.rows += 1
         held.still = verdict.held
 
-    def _take(self, verdict: Verdict) -> None:
-        sensor, now, row = verdict.sensor, verdict.event_time_ms, verdict.position.offset + 1
-        seen, rule = self._seen[sensor], _EPISODE
-        at, episode = self._open.get(sensor, (0, None))
-        near = episode is not None and (
-            now - episode.last_ms <= rule.gap_s * 1000 or seen - at <= rule.gap_events
-        )
-        if episode is None or not near:
-            episode = Episode(sensor, row, row, now, now)
-            self.all.append(episode)
-        self._open[sensor] = seen, episode
-        episode.last_row = row
-        episode.last_ms = max(now, episode.last_ms)
-        episode.anomalies += verdict.label is Label.ANOMALY
-        episode.rejected += verdict.label is Label.REJECTED
-        if verdict.severity is not None:
-            episode.severity = max(verdict.severity, episode.severity or 0.0)
+    def _take(self, verdict: Verdict, values: tuple[float, ...]) -> None:
+        row, ms, label = verdict.position.offset + 1, verdict.event_time_ms, verdict.label
+        channels = Counter[str]()
         if verdict.limited:
             for one in verdict.limited.channels:
-                episode.channels[one.channel + " (no value)" * bool(one.missing_events)] += 1
+                channels[one.channel + _NO_VALUE * bool(one.missing_events)] += 1
         if verdict.evidence is not None and verdict.evidence.channels:
-            episode.channels[verdict.evidence.channels[0].channel] += 1
+            channels[verdict.evidence.channels[0].channel] += 1
+        event = Episode(
+            verdict.sensor, row, row, ms, ms, row,
+            int(label is Label.ANOMALY), int(label is Label.REJECTED),
+            verdict.severity, verdict.incident, channels,
+        )  # fmt: skip
+        self._peaks[event.sensor, row] = values
+        seen, runs = self._runs.get(event.sensor, (0, list[Episode]()))
+        n = self._seen[event.sensor]
+        self._runs[event.sensor] = n, runs
+        run = runs[-1] if runs else None
+        if run is None or (
+            n - seen > _EPISODE.gap_events
+            or (run.incident is not None and run.incident != event.incident)
+        ):
+            runs.append(event)
+            return
+        peak_row = run.peak_row
+        del self._peaks[event.sensor, peak_row if run.take(event) else row]
 
 
 class ScoredCsv:

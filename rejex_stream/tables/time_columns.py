@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -20,8 +20,9 @@ __all__ = ["NONE", "TimeColumns", "find_time_columns", "is_text"]
 
 NONE = "-"
 """In place of a column: there is none."""
-_COMMA = re.compile(r"(?<=^[\d-]),(?=\d+$)|(?<=\d),(?=\d+$)")
-_DAY_MS = 86_400_000
+_YEARS = frozenset(map(str, range(1950, 2100)))
+_COMMA = re.compile(r"(?<=\d),(?=\d+([eE][+-]?\d+)?$)")
+_DAY_MS, _1990_MS = 86_400_000, 631_152_000_000
 _CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?( ?[AaPp][Mm]?)?")
 
 
@@ -67,10 +68,11 @@ def find_time_columns(
     by_name = [name for name in by_name if name not in elapsed]
     found = look.best((*by_name, *texts, *elapsed))
     if found is None or found.doubts or max(filter(None, found.moments_ms), default=0) < _DAY_MS:
-        found = look.of_parts() or found
+        found = look.of_parts(() if named else look.parts_by_value()) or found
     if found is not None:
         return found
-    for name in () if named else cells:
+    # What nobody has named may be a clock all the same.
+    for name in cells if not named else [n for n in cells if n in ("column_1", "index_1")]:
         found = look.read(name)
         if found is not None and _is_clock(found.moments_ms):
             return found
@@ -124,8 +126,8 @@ class _Search:
         return TimeColumns(names, written, moments, tuple(self._doubts(names, written, moments)))
 
     def best(self, names: Sequence[str]) -> TimeColumns | None:
-        """Return the first that goes on in our days, else the first that can be read at all."""
-        first = None
+        """Return the first that goes on in our days, else one since a start, else any."""
+        since_start = first = None
         for name in dict.fromkeys(names):
             found = self.read(name)
             if found is None:
@@ -133,14 +135,21 @@ class _Search:
             clock = self._clock_beside(name)
             found = (clock and self.read(name, clock)) or found
             if len(set(found.moments_ms)) > 1 and not found.doubts:
-                return found
-            first = first or found
-        return first
+                if max(filter(None, found.moments_ms), default=0) >= _1990_MS:
+                    return found
+                if not _falls(self._cells[name]):
+                    since_start = since_start or found
+            elif not (
+                found.written and found.written.unit != "iso8601" and _falls(self._cells[name])
+            ):
+                first = first or found
+        return since_start or first
 
-    def of_parts(self) -> TimeColumns | None:
+    def of_parts(self, unnamed: Iterable[list[str]] = ()) -> TimeColumns | None:
         """Put year, month, day, or the day of the year, hour, minute and second together."""
-        for names in self.parts_by_name():
-            days = "%j" if len(names) < 2 or DAY_OF_YEAR.match(plain(names[1])) else "%m %d"
+        called = [n for n in self.parts_by_name() if PARTS[0].match(plain(n[0]))]  # with a year
+        for names in (*called, *unnamed):
+            days = "%j" if len(names) < 3 or DAY_OF_YEAR.match(plain(names[1])) else "%m %d"
             year = "%Y" if any(len(cell) > 2 for cell in self._cells[names[0]]) else "%y"
             signs = f"{year} {days} %H %M %S".split()[: len(names)]
             format = self._format or " ".join(signs)
@@ -165,6 +174,25 @@ class _Search:
         of_year = next((n for n in self._cells if DAY_OF_YEAR.match(plain(n))), day)
         if year and of_year and not month:
             yield [year, of_year, *clocks]
+        if month and day and not year:
+            yield [month, day, *clocks]
+
+    def parts_by_value(self) -> Iterator[list[str]]:
+        """Yield columns without names whose numbers are years, months, days, hours and minutes.
+
+        A day of the year may stand between the year and the month.
+        """
+        names = list(self._cells)[:8]
+        numbers = [{c.strip() for c in self._cells[name]} for name in names]
+        years = [i for i, found in enumerate(numbers) if found <= _YEARS]
+        for year, between in itertools.product(years[:1], (1, 2)):
+            found = []
+            for i, last in zip(range(year + between, len(names)), (12, 31, 24, 59), strict=False):
+                if not all(c.isdigit() and int(c) <= last for c in numbers[i]):
+                    break
+                found.append(names[i])
+            if len(found) > 2 and len(numbers[year + between + 2]) > 1:
+                yield [names[year], *found]
 
     def _texts(self, *names: str) -> list[str]:
         if len(names) > 1:
@@ -232,7 +260,8 @@ def _is_clock(moments: Sequence[int | None]) -> bool:
     known = [moment for moment in moments if moment is not None]
     forward = sum(b >= a for a, b in itertools.pairwise(known))
     plausible = all(631_152_000_000 < moment < 4_102_444_800_000 for moment in known)
-    return len(known) > 1 and plausible and forward > 0.9 * (len(known) - 1)
+    goes_on = len(set(known)) > max(1, len(known) / 4)
+    return goes_on and plausible and forward > 0.9 * (len(known) - 1)
 
 
 def is_text(cells: Sequence[str], decimal: str = ".") -> bool:

@@ -304,6 +304,97 @@ def test_a_run_goes_on_once_the_topic_is_there(place, settings, bootstrap, kafka
     assert process.returncode == 0
 
 
+# --------------------------------------------------- a budget of groups over several partitions
+def budgeted(path, **budget):
+    """Hold a budget of 5 % instead of the tolerance."""
+    said = "".join(f", {name} = {json.dumps(value)}" for name, value in budget.items())
+    text = path.read_text()
+    assert "tolerance = 4\n" in text
+    path.write_text(text.replace("tolerance = 4\n", f"review_budget = {{ rate = 0.05{said} }}\n"))
+    return path
+
+
+def keyed_feed(topic, n):
+    """The feed above, keyed: sensors of one group lie in several partitions."""
+    return [r._replace(key=b"%d" % r.position.partition) for r in keyless_feed(topic, n)]
+
+
+@pytest.mark.parametrize(
+    ("section", "budget", "setting"),
+    [
+        ({"group": "meta.pump"}, {}, "input.group"),
+        ({}, {"owner": "group"}, 'rejection.review_budget.owner = "group"'),
+    ],
+    ids=["one model", "one credit"],
+)
+def test_a_budget_of_groups_that_may_lie_in_several_partitions_is_refused(
+    place, settings, bootstrap, capsys, kafka: Kafka, section, budget, setting
+):
+    topic = make_topic(settings)
+    kafka.fill(settings, keyed_feed(topic, 400))
+    path = budgeted(config(place, bootstrap, topic, input=section), **budget)
+    create_outputs(capsys, path)
+    assert (
+        f"{setting} with a budget that is held: input of several"
+        in run(capsys, "validate", path)[1]
+    )
+    told = f"{setting} with a review budget that is held, and the input has 4 partitions ({topic} 4"
+    status, out, _ = run(capsys, "doctor", path)
+    assert status == 1
+    assert told in out
+    status, _, err = run(capsys, "run", path)
+    assert status != 0
+    assert told in err.splitlines()[-1]
+    assert kafka.count(settings, f"{path.stem}.verdicts") == 0, "nothing was judged"
+
+    # Whoever says that they do not is believed by a run, and corrected by the doctor.
+    knowing = config(place, bootstrap, topic, input=section | {"order": "as_it_comes"})
+    create_outputs(capsys, budgeted(knowing, **budget))
+    assert "with a budget that is held" not in run(capsys, "validate", knowing)[1]
+    assert run(capsys, "run", knowing, "--dry-run", "--limit", "400")[0] == 0
+    status, out, _ = run(capsys, "doctor", knowing)
+    assert status == 1
+    assert re.search(r"'pump-\d' stands in partitions 0, 1, 2, 3: the group would have", out)
+
+    # A credit a partition, or none that is held, is what it says.
+    for other in ({"owner": "partition"}, {"burst": "none"}):
+        free = budgeted(config(place, bootstrap, topic, input=section), **other)
+        create_outputs(capsys, free)
+        assert run(capsys, "run", free, "--dry-run", "--limit", "400")[0] == 0
+
+
+def test_a_budget_of_groups_by_tag_is_one_of_a_sensor(
+    place, settings, bootstrap, capsys, kafka: Kafka
+):
+    topic = make_topic(settings)
+    kafka.fill(settings, keyed_feed(topic, 400))
+    path = config(place, bootstrap, topic, input={"tag": "t", "sensor": "key"})
+    create_outputs(capsys, budgeted(path, owner="group"))
+    assert "with a budget" not in run(capsys, "validate", path)[1]
+    assert run(capsys, "run", path, "--dry-run", "--limit", "400")[0] == 0
+
+
+def test_more_partitions_end_a_run_whose_budget_is_of_groups(
+    place, settings, bootstrap, kafka: Kafka
+):
+    topic = make_topic(settings, partitions=1)
+    kafka.fill(settings, keyless_feed(topic, 50, partitions=1))
+    path = budgeted(config(place, bootstrap, topic, input={"group": "meta.pump"}))
+    plans = plan_topics(kafka_settings(load_config(path)), partitions=1)
+    create_topics(settings, [plan for plan in plans if plan.role != "input"])
+    with subprocess.Popen(
+        [sys.executable, "-m", "rejex_stream", "run", str(path)],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=place,
+        env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"},
+    ) as process:  # fmt: skip
+        until(lambda: kafka.count(settings, f"{path.stem}.verdicts") == 50)
+        kafka.admin.create_partitions({topic: 3})
+        _, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode not in (0, None)
+    assert "Traceback" not in err
+    assert "and the input has " in err.splitlines()[-1]
+
+
 # --------------------------------------------------------------------------------------- init
 def plant(topic, n, *, time, number, key, partitions=4, pumps=2):
     """What a plant sends: nested, extra fields, a switch; a few spikes."""

@@ -351,3 +351,22 @@ def test_every_message_fits_whatever_its_headers_take(size):
     made = list(MESSAGES.of(outcomes))
     assert len(made) in (4, 5)  # a verdict that cannot be sent has no item
     assert max(map(_size, made)) <= LIMIT - 100
+
+
+@pytest.mark.parametrize("letter", ["s", "é", "漢", "😀"])
+def test_a_verdict_is_a_dead_letter_from_the_first_byte_on_that_is_too_many(letter):
+    """The quick estimate, by characters of the sensor, lets none through that is too large."""
+    traced = (("traceparent", b"t" * 512), ("tracestate", b"u" * 512))
+    topics = set()
+    for length in range(1, 3_000):
+        one = verdict(sensor=letter * length)
+        (message,) = MESSAGES.of([Outcome(record(headers=traced), one)])
+        topics.add(message.topic)
+        if message.topic == "rejex.deadletter":
+            break
+        assert _size(message) <= LIMIT - 100
+    assert topics == {"rejex.verdicts", "rejex.deadletter"}
+    (before,) = MESSAGES.of(
+        [Outcome(record(headers=traced), verdict(sensor=letter * (length - 1)))]
+    )
+    assert _size(before) > LIMIT - 100 - 3 * len(letter.encode())

@@ -87,7 +87,7 @@ def fed():
     bank.observe(o.verdict for o in made if o.verdict is not None)
     metrics.outcomes(PART, made[:500], replaying=True)  # counted before: not again
     metrics.outcomes(PART, made, replaying=False)
-    metrics.event(Committed(len(made), 0.02, {PART: len(made)}, {PART: 17}))
+    metrics.event(Committed(len(made), 0.02, {PART: len(made)}, {PART: 17}, {PART: 3}))
     metrics.lag({PART: 7})
     metrics.refresh(force=True)
     return metrics, made
@@ -127,6 +127,7 @@ def test_metrics_count_what_happened(fed):
     assert float(found['rejex_model_trained_timestamp_seconds{pipeline="turbine"}']) > 1.7e9
     assert float(found[f"rejex_committed_offset{{{names}}}"]) == len(made)
     assert float(found[f"rejex_commands_waiting{{{names}}}"]) == 17
+    assert float(found[f"rejex_untrusted_clocks{{{names}}}"]) == 3
     (info,) = (name for name in found if name.startswith("rejex_model_info"))
     assert 'gamma="0.1",model_version="7",n="100",pipeline="turbine",t="4"' in info
     assert found["rejex_expected_cost_bound" + '{pipeline="turbine"}']

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 import msgspec
 import pytest
@@ -12,6 +13,7 @@ pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
 
 from rejex_stream.config.reviewing import Capacity
 from rejex_stream.encode import encode_review, encode_verdict
+from rejex_stream.engine import Engine
 from rejex_stream.review.console.background import Background
 from rejex_stream.review.console.console import Access
 from rejex_stream.review.incidents import incident_store
@@ -23,10 +25,23 @@ from rejex_stream.review.queue.decisions import Decision
 from rejex_stream.review.queue.label_report import judged_episodes
 from rejex_stream.review.queue.listing import QueueFilter, queue_rows, summary
 from rejex_stream.review.queue.review_store import ReviewStore
-from rejex_stream.types import CommandReply, ContextPoint, Label
+from rejex_stream.run.executors import InlineExecutor
+from rejex_stream.run.review_items import AuditDraw, ReviewItems
+from rejex_stream.types import (
+    ChannelEvidence,
+    CommandReply,
+    ContextPoint,
+    Label,
+    LimitExcess,
+    Position,
+    Reading,
+    Reason,
+    ReviewItem,
+)
 from tests.review.console_server import running
 from tests.review.incidents import Line, held, incident, tell
 from tests.review.test_review_store import ADA, BOB, LOOKER, episodes, item, label
+from tests.streams import spec
 
 DAY_MS = 86_400_000
 
@@ -68,6 +83,34 @@ def test_so_many_are_asked_a_day_the_most_valuable_first(new_store, clock):
     assert (shown(store), left(store)) == ([], 0)
     clock.pass_ms(DAY_MS)
     assert shown(store) == pytest.approx([0.2, 0.05, 0.01]), "the next day goes on"
+
+
+def test_what_spends_nothing_of_the_budget_comes_out_of_the_capacity(new_store, clock):
+    """A stream that cannot be ranked, and audits, beside a budget that is held."""
+    store = new_store(settle_s=0, gap_events=0, capacity=Capacity(questions_per_day=5))
+    engine = Engine(spec(rate=0.05, burst=5, owner="partition"), InlineExecutor())
+    items, rejected = ReviewItems(("x", "y"), audit=AuditDraw(0.05)), Counter()
+    for day in range(4):
+        nothing = (float("nan"), float("nan"))
+        for i in range(600):
+            n = 600 * day + i
+            values = nothing if n > 200 and n % 6 else (n * 7919 % 101 / 10, n % 7)
+            position = Position("feed", 0, n)
+            reading = Reading(f"s{n % 3}", f"s{n % 3}", 1000 * n, values, position)
+            (verdict,) = engine.process([reading])
+            one = items.observe(reading, verdict)
+            if isinstance(one, ReviewItem):
+                rejected[verdict.reason or one.why] += 1
+                store.add([one])
+        assert (len(shown(store)), left(store)) == (5, 5)
+        for k in range(5):
+            assert shown(store)
+            answer_first(store, f"{day}-{k}")
+        assert (shown(store), left(store)) == ([], 0), "the others wait for another day"
+        clock.pass_ms(DAY_MS)
+    assert rejected[Reason.UNSCORABLE] > 50
+    assert rejected["audit"] > 2
+    assert shown(store, "waiting")
 
 
 def test_a_case_grown_meanwhile_takes_the_place_of_another(new_store):
@@ -278,6 +321,54 @@ def test_the_first_page_says_what_where_since_when_how_far_and_what_is_asked(sic
         "Fault, or new normal?", "learning is paused", "running</span>",
     ):  # fmt: skip
         assert words.lower() in page.lower(), words
+
+
+def test_a_card_names_first_what_speaks_though_it_reads_as_usual_just_now(wall_store):
+    """The gearbox of the demo was between its peaks, and the card named the weather."""
+    store = wall_store(settle_s=0)
+    spoken = [
+        ChannelEvidence("power", None, 0.1, Label.NORMAL),
+        ChannelEvidence("gearbox", 9.0, 0.1, Label.NORMAL),
+        ChannelEvidence("ambient", -3.0, 9.0, Label.ANOMALY),
+    ]
+    opened = msgspec.structs.replace(
+        incident(opened=45), onset_ms=40_000, channels=tuple(spoken), changed_ms=60_000
+    )
+    tell(store, opened, pipeline="farm")
+    told = [
+        (1000 * t, (20.0 + t % 3 if not 40 <= t <= 50 else 90.0 + t % 2, 5.0 + t % 3, t / 1e3))
+        for t in range(61)
+    ]
+    store.add_readings("T07/vib", "T07/vib", ("gearbox", "power", "ambient"), told, pipeline="farm")
+    with running(store) as console:
+        card = console.ask("/now").text.partition('class="card-actual"')[2].partition("</ul>")[0]
+        page = console.ask("/incidents/feed-0-45").text
+    first, second = re.findall("<li>(.*?)</li>", card)
+    assert "gearbox" in first
+    assert "<b>up to 91</b> since it began, usually 20 to 22" in first
+    assert "ambient" in second, "it does read otherwise; what reads as usual is not named"
+    assert "since it began" not in second
+    assert page.index(">gearbox<") < page.index(">ambient<") < page.index(">power<")
+    adds = page.partition("what each adds to the score</dt>")[2].partition("</dd>")[0]
+    assert "gearbox" in adds
+    assert "ambient" not in adds
+
+
+def test_a_missing_value_is_no_limit_that_people_set(wall_store):
+    store = wall_store()
+    missing = (LimitExcess("flow", None, 10.0, 11),)
+    tell(store, incident(limits=missing), pipeline="farm")
+    tell(store, incident(opened=30, stream="b", limits=(LimitExcess("vib", 7.0, 6.0),)))
+    background = Background(store, control_lines={"farm": Line(), "": Line()})
+    with running(store, background=background) as console:
+        for path in ("/now", "/incidents", "/incidents/feed-0-10"):
+            page = console.ask(path).text
+            assert ">no value</span>" in page, path
+        page = console.ask("/incidents/feed-0-10").text
+        assert "limit that people set" not in page
+        assert "The limit stays" not in page
+        assert '"limits": 0' in page
+        assert "limit that people set" in console.ask("/incidents/feed-0-30").text
 
 
 def test_the_page_says_what_is_pending_and_takes_it_back(sick):

@@ -29,6 +29,7 @@ from rejex_stream.review.queue.label_report import (
 from rejex_stream.review.queue.listing import in_short
 from rejex_stream.types import Label, Reason, Status
 from tests.review.console_server import running
+from tests.review.incidents import held, incident, tell
 from tests.review.test_review_store import ADA, BOB, EVE, episodes, item, label
 
 
@@ -339,3 +340,72 @@ def sensor_of(store, target):
             "SELECT sensor FROM episode JOIN sensor USING (sensor_id) WHERE episode_id = ?",
             (target.episode_id,),
         ).fetchone()[0]
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl"])
+def test_an_export_of_readings_has_all_that_was_measured_in_a_decided_case(
+    new_store, tmp_path, form, monkeypatch
+):
+    """A clear fault rejects few events: who trains on labels had to join the others by offset."""
+    store = new_store(settle_s=0)
+    name = "=cmd|t"
+    store.add([held(12, sensor=name), item(900, sensor=name), item(950, sensor="other")])
+    tell(store, incident(stream=name))
+    tell(store, incident(2, "closed", stream=name, at=60, ended="recovered"))
+    told = [(1000 * t, (float(t),)) for t in range(-60, 120)]
+    store.add_readings(name, name, ("vib",), told)
+    anomalies = [replace(item(t, sensor=name).verdict, label=Label.ANOMALY) for t in (20, 21)]
+    store.add([], anomalies)
+    (fault,) = [one for one in episodes(store, tab="all") if sensor_of(store, one) == name][:1]
+    label(store, ADA, [fault], "anomaly")
+    out = tmp_path / f"out.{form}"
+    count = label_store.write_export(store.database, out, form, readings=True)
+    text = out.read_text("utf-8")
+    if form == "csv":
+        rows = list(csv.DictReader(io.StringIO(text)))
+        assert {row["sensor"] for row in rows} == {"'" + name}, "no cell is a formula"
+    else:
+        rows = [json.loads(line) for line in text.splitlines()]
+        assert {row["sensor"] for row in rows} == {name}
+    times = [int(row["event_time_ms"]) // 1000 for row in rows]
+    assert times == list(range(5 - 55, 61)), "from onset to end, and as much before it"
+    assert len(rows) == count
+    inside = [int(row["event_time_ms"]) for row in rows if str(row["in_case"]) == "True"]
+    assert (min(inside), max(inside)) == (5_000, 60_000)
+    assert {row["verdict"] for row in rows} == {"anomaly"}
+    by_time = dict(zip(times, rows, strict=True))
+    assert by_time[20]["model_label"] == "anomaly"
+    assert by_time[30]["model_label"] == ""
+    assert json.loads(by_time[30]["readings"]) == {"vib": 30.0}
+    monkeypatch.setattr(label_store, "MOST_READINGS", 20)
+    assert label_store.write_export(store.database, out, form, readings=True) <= 20
+
+
+def test_the_report_says_which_gamma_would_have_been_cheaper(wall_store, capsys):
+    """Sixty audited normals near the threshold were anomalies: of each drawn, ten are accepted."""
+    store = wall_store(settle_s=0, gap_events=0)
+    lines = []
+    for k in range(120):
+        why = "rejected" if k % 2 else "audit"
+        one = item(1000 * k, sensor="s", why=why)
+        verdict = replace(one.verdict, rank=960 if k % 2 else 930, band_lower=940, band_upper=970)
+        lines.append(replace(one, verdict=verdict, drawn=0.1 if why == "audit" else None))
+    store.take("review", map(encode_review, lines), pipeline="farm")
+    counted = [replace(item(10**6 + k).verdict, label=Label.NORMAL) for k in range(400)]
+    store.take("verdicts", map(encode_verdict, counted), pipeline="farm")
+    for number, target in enumerate(episodes(store)):
+        label(store, ADA, [target], "anomaly", request=str(number))
+    with store.database.read() as connection:
+        said = report(connection, now_ms=store.now_ms(), neighbours=True).pipelines["farm"]
+        plain = report(connection, now_ms=store.now_ms()).pipelines["farm"]
+    assert plain.neighbours == ()
+    half, twice = said.neighbours
+    assert twice.contamination == pytest.approx(0.1)
+    # 60 drawn by a tenth stand for 600 misses; at twice γ a rank of 930 is called or rejected.
+    events = sum(
+        group.events
+        for group in (said.quality.accepted_anomaly, said.quality.accepted_normal,
+                      said.quality.rejected)
+    )  # fmt: skip
+    assert twice.saved == pytest.approx(600 / events)
+    assert twice.low > 0 >= half.saved

@@ -159,6 +159,17 @@ def test_no_column_falls_off_a_laptop(wall_store, desk):
                 "one => one.scrollWidth > one.clientWidth + 1).length"
             )
             assert wide == 0, path
+            short = page.evaluate(
+                "[...document.querySelectorAll('.fleet-open, .page-head, input[type=search]')]"
+                ".filter(one => one.scrollWidth > one.clientWidth + 1).map(one => one.outerHTML)"
+            )
+            assert short == [], path
+        page.set_viewport_size({"width": 1180, "height": 760})
+        page.goto(console.base + "/fleet")
+        assert page.evaluate(
+            "[...document.querySelectorAll('.fleet-open')].every("
+            "one => one.scrollWidth <= one.clientWidth + 1)"
+        ), "the number to review beside the mark of an incident"
 
 
 def test_a_viewer_presses_every_key_and_is_told_and_nothing_breaks(wall_store, desk):

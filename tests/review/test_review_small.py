@@ -100,7 +100,9 @@ def test_names_and_numbers():
     assert QueueFilter("done", "group:T07").address() == "/queue?tab=done&q=group%3AT07"
     words = (("", "", "gear"), ("-", "group", "T07"), ("", "sensor", "T 7/vib"))
     assert parse_filter('gear -group:T07 sensor:"T 7/vib"') == words
-    assert in_short(VERDICT, "rejected") == "leans to anomaly, would flip in 6 % of redraws"
+    assert in_short(VERDICT, "rejected") == (
+        "leans to anomaly; 6\u00a0% of retrained models would disagree"
+    )
     table = "22 1 8:1 / / rw - ext4 /dev/a rw\n30 22 0:5 / /mnt/share rw - nfs4 host:/x rw"
     assert filesystem_of(Path("/mnt/share/review.db"), table) == "nfs4"
     assert math.floor(3 * count_as_contamination(3, 1)) == 1

@@ -244,7 +244,7 @@ def figures(watch):
     watch.progress(Progress(0, 0, 0.0, 0, {}))
     watch.metrics.refresh(force=True)
     clocked = ("duration_seconds", "latency", "timestamp", "_created", "#", "consumer_lag",
-               "commands_waiting")  # fmt: skip
+               "commands_waiting", "untrusted_clocks")  # fmt: skip
     lines = watch.metrics.exposition().decode().splitlines()
     of_input = (line for line in lines if not any(word in line for word in clocked))
     return dict(line.rsplit(" ", 1) for line in of_input)

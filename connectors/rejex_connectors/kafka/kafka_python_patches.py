@@ -7,7 +7,7 @@ minor of the library, which is pinned for this, take them out one by one and run
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from kafka import KafkaConsumer, KafkaProducer
@@ -18,7 +18,7 @@ from kafka.coordinator.consumer import ConsumerCoordinator
 from kafka.future import Future
 from kafka.net.inet import KafkaNetSocket
 from kafka.net.manager import KafkaConnectionManager
-from kafka.net.transport import KafkaSSLTransport
+from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 from kafka.record.default_records import DefaultRecordBatch
 
 from rejex_connectors.kafka.unpacking import LARGEST_RECORD, unpack
@@ -79,6 +79,20 @@ def _bootstrap_or_close(
         self.close()
         self._net.close()
         raise
+
+
+# ------------------------------------------------------------- the last words of a connection
+# Defect: what has come together with the end of a connection is thrown away, such as why a broker
+# refuses a login: the client tries for ever, and nobody is told that the password is wrong. So the
+# end is found at the next look.
+
+
+def _end_later(receive: Callable[[Any], tuple[bytes, Any]]) -> Callable[[Any], tuple[bytes, Any]]:
+    def received(self: Any) -> tuple[bytes, Any]:  # noqa: ANN401 - the library has no types
+        data, error = receive(self)
+        return data, None if data else error
+
+    return received
 
 
 # --------------------------------------------------------------------- a join that nobody finishes
@@ -269,6 +283,8 @@ def _fetched_or_put_aside(self: Fetcher, *arguments: Any, **named: Any) -> Any: 
 if _connect.__name__ == "sock_connect":  # once, however often this module is imported
     KafkaNetSocket.sock_connect = _connect_or_close
     KafkaSSLTransport.handshake = _handshake_or_close
+    for transport in (KafkaTCPTransport, KafkaSSLTransport):
+        transport._sock_recv = _end_later(transport._sock_recv)
     KafkaConnectionManager.bootstrap = _bootstrap_or_close
     DefaultRecordBatch.__iter__ = _unpacked
     Fetcher.PartitionRecords.take = _take

@@ -94,6 +94,7 @@ class OutcomeMessages:
         """Yield the messages of `outcomes`, in order."""
         limit = self._limit - _RECORD_OVERHEAD
         headers_of, topic, n = self._verdict_headers.of, self._verdicts, self._n_verdicts
+        surely_fits = limit - self._verdict_headers.most
         encode_verdict = self._encoder.verdict
         new = tuple.__new__  # nearly twice as fast as calling a named tuple's class
         for record, verdict, invalid, review, incidents, replies, after in outcomes:
@@ -108,7 +109,8 @@ class OutcomeMessages:
             position, key, _, original, _ = record
             headers = headers_of(position, verdict.sensor, verdict.event_time_ms, original)
             message = new(Message, (topic, position[1] % n, key, value, headers))
-            if _is_above(limit, message):
+            size = len(value) + len(key or b"") + 4 * len(verdict.sensor)
+            if size > surely_fits and _is_above(limit, message):
                 yield self._dead(record, _unsendable(position, "verdict", _size(message)))
             else:
                 yield message
@@ -305,6 +307,9 @@ TRACE_HEADERS = frozenset(("traceparent", "tracestate"))
 _TRACE_BYTES = 512
 """What the specification has everybody carry on; whoever writes more loses a trace, not events."""
 
+_OTHERS_BYTES = 2 * (_TRACE_BYTES + 32) + 1_000
+"""Trace headers, and identity, time and subject without its text: a topic has 249 characters."""
+
 _SOURCE = "/rejex-stream/"
 
 
@@ -330,6 +335,8 @@ class EventHeaders:
             ("ce_source", f"{_SOURCE}{quote(pipeline, safe='')}".encode()),
             ("content-type", b"application/json"),
         ]
+        # What the headers of one event take at most, without its subject.
+        self.most = _headers_size(self._fixed) + len(self._version) + _OTHERS_BYTES
 
     def named(self, id_: str, subject: str) -> list[tuple[str, bytes]]:
         """Return the headers of what is told from others by an id of its own, and has no time."""

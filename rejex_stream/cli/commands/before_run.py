@@ -25,7 +25,7 @@ from rejex_stream.cli.show import (
     share,
 )
 from rejex_stream.config import Config, check_config, load_config
-from rejex_stream.config.assembly import require_extras
+from rejex_stream.config.assembly import budget_of_groups, require_extras
 from rejex_stream.errors import ConfigError
 from rejex_stream.operate.logs import escaped
 from rejex_stream.plan.promises import (
@@ -93,6 +93,14 @@ def plan(  # noqa: PLR0917 - one parameter an option
     simulated: Annotated[
         bool, typer.Option("--simulate", help="With --rate or -T: run the default detector, too.")
     ] = False,
+    compared: Annotated[
+        bool,
+        typer.Option(
+            "--gammas",
+            help="Which γ? What it and its neighbours flag a day, and cost (--c-fp, --c-fn, --c-r) "
+            "if few, some or many events are anomalies.",
+        ),
+    ] = False,
     output: AsOption = As.TABLE,
 ) -> None:
     """Say what a choice of γ, n and T promises before the first event.
@@ -114,6 +122,12 @@ def plan(  # noqa: PLR0917 - one parameter an option
         events_per_day = sensors * readings_per_day
     if team is not None and events_per_day is None:
         raise ConfigError("--people goes with --sensors, --events-per-day or --replay.")
+    if compared:
+        costs = Costs(c_fp, c_fn, c_r or 0.0)
+        of_day = readings_per_day if events_per_day is None else events_per_day
+        given = window or [2000], tolerance or [], rate or []
+        _print_gammas(contamination, given, costs, of_day, output)
+        return
     tolerances = tolerance or ([] if rate else list(_TOLERANCES))
     rows = plan_table(
         contamination,
@@ -198,6 +212,60 @@ def _print_fleets(fleets: Sequence[tuple[str, Fleet]], output: As) -> None:
             "fewer. --replay CONFIG counts them in a history."
         )
     print("Asked are those whose answer saves most; never asked, those that save least.")
+
+
+_NEIGHBOURS = (0.25, 0.5, 1.0, 2.0, 4.0)
+
+
+def _print_gammas(
+    contamination: float,
+    given: tuple[Sequence[int], Sequence[float], Sequence[float]],
+    costs: Costs,
+    events_per_day: float,
+    output: As,
+) -> None:
+    """Print what γ and its neighbours do, and which has the least regret."""
+    from rejex_stream.plan.gamma import SHARES, SHIFT, compare_gammas
+
+    windows, tolerances, rates = given
+    if len(windows) != 1 or len([*tolerances, *rates]) != 1:
+        raise ConfigError(
+            "--gammas compares γ alone: give one --window (2,000 without) and one --rate or "
+            "--tolerance."
+        )
+    found = compare_gammas(
+        [contamination * by for by in _NEIGHBOURS if contamination * by < 0.5],
+        windows[0],
+        costs,
+        rate=rates[0] if rates else None,
+        tolerance=tolerances[0] if tolerances else None,
+    )
+    if output is As.JSON:
+        print_json(found)
+        return
+    print_table(
+        ["γ", "flagged a day", "called anomalies", *(f"if {share(one)} are some" for one in SHARES),
+         "at worst"],
+        [
+            [f"{one.contamination:g}", number(one.flagged * events_per_day),
+             number(one.called * events_per_day), *(f"{it:.2f}" for it in one.regrets),
+             f"{one.worst:.2f}"]
+            for one in found
+        ],
+        title=f"Which γ: cost in times that of the best, {events_per_day:g} events a day",
+        left=(),
+    )  # fmt: skip
+    best = min(found, key=lambda one: one.worst)
+    print(
+        f"γ = {best.contamination:g} has the least regret: at worst {best.worst:.2f} times the "
+        f"cost of the best. It flags {best.flagged * events_per_day:.3g} of {events_per_day:g} "
+        "events a day: can somebody act on them? If not, take a smaller one."
+    )
+    print(
+        f"Costs {costs.c_fp:g} a false alarm, {costs.c_fn:g} a miss, {costs.c_r:g} a rejected "
+        f"event; anomalies score {SHIFT:g} standard deviations higher. Once 50 answers are in, "
+        "`rejex-stream review report` says which neighbour is cheaper on your own stream."
+    )
 
 
 def _print_plans(rows: tuple[Plan, ...], output: As) -> None:
@@ -312,6 +380,12 @@ def validate(config: ConfigFile, output: AsOption = As.TABLE) -> None:
         print("Times without a zone are read as UTC: input.time_zone changes it.")
     for doubt, fix in plan_doubts(promise):
         print(f"Doubtful: {doubt}: {fix}.")
+    setting = budget_of_groups(found) if source.kind == "kafka" else None
+    if setting is not None and source.order == "by_key":
+        print(
+            f"{setting} with a budget that is held: input of several partitions will be refused, "
+            'unless input.order = "as_it_comes" says that every group is in one.'
+        )
 
 
 def promised(config: Config) -> Plan:

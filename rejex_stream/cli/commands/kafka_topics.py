@@ -82,11 +82,15 @@ def create(  # noqa: PLR0917 - one parameter an option
     ]
     created = create_topics(settings, plans, dry_run=dry_run)
     names = {plan.name for plan in created}
+    subjects: list[str] = []
     try:
-        subjects = [] if dry_run else register_outputs(known, settings)
+        if not dry_run:
+            register_outputs(known, settings, subjects)
     except ConnectorError as error:  # such as a login that may only read
-        subjects = []
-        print(f"warning: the topics' JSON Schemas are not registered: {error}", file=sys.stderr)
+        missing = "some are not" if subjects else "none is"
+        print(
+            f"warning: of the topics' JSON Schemas {missing} registered: {error}", file=sys.stderr
+        )
     if output is As.JSON:
         found = {"dry_run": dry_run, "created": sorted(names), "topics": plans}
         print_json({**found, "registered": subjects})
@@ -109,17 +113,17 @@ def create(  # noqa: PLR0917 - one parameter an option
         print(f"Registered as JSON Schema: {', '.join(subjects)}.")
 
 
-def register_outputs(config: Config, settings: KafkaSettings) -> list[str]:
-    """Register what the outputs hold, where there is a registry; return the subjects."""
+def register_outputs(config: Config, settings: KafkaSettings, subjects: list[str]) -> None:
+    """Register what the outputs hold, where there is a registry; note each subject once it is."""
     if config.schema_registry.url is None:
-        return []
+        return
     from rejex_connectors.kafka.schema_registry import HttpSchemaRegistry
 
-    registry, subjects = HttpSchemaRegistry(config.schema_registry), []
+    registry = HttpSchemaRegistry(config.schema_registry)
     for role, schema in topic_schemas(lean=config.output.form == "lean").items():
-        subjects.append(f"{getattr(settings.topics, role)}-value")
-        registry.register(subjects[-1], json.dumps(schema))
-    return subjects
+        subject = f"{getattr(settings.topics, role)}-value"
+        registry.register(subject, json.dumps(schema))
+        subjects.append(subject)
 
 
 def _missing(inputs: Inputs) -> ConnectorError:

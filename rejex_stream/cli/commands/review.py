@@ -403,6 +403,14 @@ def export(
     everything: Annotated[
         bool, typer.Option("--all", help="Also events that nobody has labelled.")
     ] = False,
+    readings: Annotated[
+        bool,
+        typer.Option(
+            "--readings",
+            help="Instead of events, every reading of each decided case or incident, with as much "
+            "before it: at most 2,000 of a case.",
+        ),
+    ] = False,
 ) -> None:
     """Write labelled events to a file; cells that a spreadsheet would run are made harmless."""
     _, section = _loaded(config, store=store)
@@ -411,8 +419,11 @@ def export(
     if wanted is None:
         raise ConfigError(f"{str(to)!r} does not tell its format: give --format csv or jsonl.")
     with _existing(section) as opened:
-        count = label_store.write_export(opened.database, to, wanted, labelled_only=not everything)
-    print(f"{count:,} events written to {to}", file=sys.stderr)
+        count = label_store.write_export(
+            opened.database, to, wanted, labelled_only=not everything, readings=readings
+        )
+    what = "readings" if readings else "events"
+    print(f"{count:,} {what} written to {to}", file=sys.stderr)
 
 
 @app.command()
@@ -500,7 +511,13 @@ def report(
     now = database.wall_clock_ms()
     since_ms = 0 if days is None else round(now - days * 86_400_000)
     with _existing(section) as opened, opened.database.read() as connection:
-        found = make_report(connection, now_ms=now, since_ms=since_ms, costs=_costs_of(configs))
+        found = make_report(
+            connection,
+            now_ms=now,
+            since_ms=since_ms,
+            costs=_costs_of(configs),
+            neighbours=True,
+        )
         proven = certificate.certificates(opened, connection)
     if output is As.JSON:
         print_json(msgspec.to_builtins(found) | {"certificates": list(proven.values())})
@@ -555,6 +572,15 @@ def _print_pipeline(found: PipelineReport) -> None:
             ("known cases that wait", f"{number(known.waiting)} of {number(known.cases)}"),
         ]
     )
+    for one in found.neighbours:
+        told = "is not told apart by what it costs"
+        if one.low > 0 or one.high < 0:
+            less = "less" if one.low > 0 else "more"
+            told = f"would have cost {number(abs(one.saved))} {less} an event"
+        print(
+            f"γ = {number(one.contamination)} instead of {number(one.instead_of)} {told} "
+            f"(saved {number(one.low)} to {number(one.high)}, 95 %), by {one.answers:,} answers."
+        )
 
 
 def _interval(name: str, interval: gold_cases.Interval) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import shlex
 import shutil
 import sys
@@ -32,7 +33,7 @@ from rejex_stream.plan.promises import Plan, plan
 from rejex_stream.plan.suggest import Suggestion
 from rejex_stream.tables import Asked, Table, draft_config, open_table
 from rejex_stream.tables.draft import save_draft
-from rejex_stream.tables.scored import Episodes, ScoredCsv
+from rejex_stream.tables.scored import Episode, Episodes, Reads, ScoredCsv
 from rejex_stream.types import Invalid, Label, Reading, Record, Verdict
 
 if TYPE_CHECKING:
@@ -93,28 +94,28 @@ def score(  # noqa: PLR0917 - one parameter an option
             detector=detector,
         )
         _save_config(save_config, table, choice, detector, file)
-        truth, episodes = Counter[tuple[bool, Label]](), Episodes()
         kept = _Kept(table.decoder(pooled=choice.pooled), everything=report is not None)
+        truth, episodes = Counter[tuple[bool, Label]](), Episodes(kept.channels)
         to_file = _writer(verdicts, exits)
         scored = None if out is None else ScoredCsv(table, _opened(out, exits))
         records = table.records() if scored is None else scored.passing(table.records())
         progress = exits.enter_context(counting(table.n_rows, "rows"))
 
-        def take(batch: Sequence[Verdict]) -> None:
+        def take(readings: Sequence[Reading], batch: Sequence[Verdict]) -> None:
             truth.update(
                 (table.labels[verdict.position.offset], verdict.label)
                 for verdict in batch
                 if verdict.band_lower is not None and verdict.position.offset in table.labels
             )
-            episodes.add(batch)
+            episodes.add(readings, batch)
             to_file(batch)
             if scored is not None:
                 scored.add(batch, kept.invalid)
-            kept.take(batch)
+            kept.take(readings, batch)
 
         begun = clock.monotonic()
         spec = dataclasses.replace(choice.spec, evidence=True)  # which channels speak
-        replayed = replay(spec, kept, records, on_verdicts=take, on_progress=progress)
+        replayed = replay(spec, kept, records, on_judged=take, on_progress=progress)
         spent = clock.monotonic() - begun
     print(f"{table.path.name}: {table.n_rows:,} rows judged in {spent:.1f} s", file=sys.stderr)
     if report is not None:
@@ -139,8 +140,10 @@ def score(  # noqa: PLR0917 - one parameter an option
             "notes": choice.notes,
             "plan": promise,
             "measured": replayed.measured,
-            "episodes": episodes.worst(top),
-            "n_episodes": len(episodes.all),
+            "incidents": episodes.worst(incidents=True)[:top],
+            "n_incidents": len(episodes.worst(incidents=True)),
+            "episodes": episodes.worst(incidents=False)[:top],
+            "n_episodes": len(episodes.worst(incidents=False)),
             "held": episodes.held,
             "truth": by_truth if truth else None,
         }
@@ -211,28 +214,46 @@ def _save_config(
 
 
 def _print_episodes(episodes: Episodes, top: int, *, stderr: bool) -> None:
-    if not len(episodes.all):
+    incidents, others = episodes.worst(incidents=True), episodes.worst(incidents=False)
+    if not incidents and not others:
         print("No episode: nothing but normal rows.", file=sys.stderr if stderr else sys.stdout)
-        return
-    rows = [
-        (
-            found.sensor,
-            _utc(found.first_ms),
-            _utc(found.last_ms),
-            f"{found.first_row:,}"
-            + (f" to {found.last_row:,}" if found.last_row > found.first_row else ""),
-            number(found.anomalies),
-            number(found.rejected),
-            "-" if found.severity is None else f"{found.severity:.1f}",
-            ", ".join(name for name, _ in found.channels.most_common(2)) or "-",
-        )
-        for found in episodes.worst(top)
-    ]
-    title = f"Episodes: {len(episodes.all):,}" + (
-        f", the {len(rows)} most severe" if len(episodes.all) > len(rows) else ""
+    columns = (
+        "sensor", "from (UTC)", "to", "rows", "anomaly", "rejected", "severity",
+        "what it read at its worst",
+    )  # fmt: skip
+    named = "Other episodes" if incidents else "Episodes"
+    for what, found in ("Incidents, faults that last", incidents), (named, others):
+        if found:
+            some = f", the {top} most severe" if len(found) > top else ""
+            rows = [_row(one) for one in found[:top]]
+            title = f"{what}: {len(found):,}{some}"
+            print_table(columns, rows, title=title, left=(0, 1, 2, 3, 7), stderr=stderr)
+
+
+def _row(found: Episode) -> tuple[str, ...]:
+    last = f" to {found.last_row:,}" if found.last_row > found.first_row else ""
+    since, until = _utc(found.first_ms), _utc(found.last_ms)
+    return (
+        found.sensor,
+        since,
+        until.removeprefix(since[:11]),  # the same day
+        f"{found.first_row:,}{last}",
+        number(found.anomalies),
+        number(found.rejected),
+        "-" if found.severity is None else f"{found.severity:.1f}",
+        "; ".join(map(_reads, found.reads)) or "-",
     )
-    columns = ("sensor", "from (UTC)", "to", "rows", "anomaly", "rejected", "severity", "channels")
-    print_table(columns, rows, title=title, left=(0, 1, 2, 3, 7), stderr=stderr)
+
+
+def _reads(one: Reads) -> str:
+    if not math.isfinite(one.value):
+        return one.channel
+    reads = f"{one.channel} {one.value:.4g}"
+    if one.usual is None:
+        return reads
+    low, high = one.usual
+    word = "within its usual" if low <= one.value <= high else "usually"
+    return f"{reads} ({word} {low:.4g} to {high:.4g})"
 
 
 def _print_held(episodes: Episodes, n_rows: int, *, stderr: bool) -> None:
@@ -277,17 +298,15 @@ class _Kept:
         item = self._decoder.decode(record)
         if isinstance(item, Invalid):
             self.invalid[record.position.offset] = item
-        if self._everything:
-            if isinstance(item, Reading):
-                self.readings.append(item)
-            else:
+            if self._everything:
                 self.unreadable.append((record, item))
         return item
 
-    def take(self, batch: Sequence[Verdict]) -> None:
+    def take(self, readings: Sequence[Reading], batch: Sequence[Verdict]) -> None:
         """Let go of the batch, or keep it."""
         self.invalid.clear()
         if self._everything:
+            self.readings += readings
             self.verdicts += batch
 
     def run(self, table: Table, choice: Suggestion, labels: dict[int, bool]) -> Run:

@@ -7,6 +7,7 @@ a run of them all. Open `running` first, then `edges` (files or Kafka).
 from rejex_stream.config.assembly.edges import (
     Edges,
     FilePlaces,
+    budget_of_groups,
     file_decoder,
     file_format,
     file_places,
@@ -16,6 +17,7 @@ from rejex_stream.config.assembly.edges import (
     open_source,
     records_of,
     require_extras,
+    require_one_partition,
     require_own_places,
     require_own_topics,
     sealing,
@@ -35,9 +37,9 @@ from rejex_stream.config.assembly.stored import NothingStoredError, Stored, stor
 
 __all__ = [
     "DecodedBefore", "Edges", "FilePlaces", "Judging", "NothingStoredError", "Stored",
-    "by_partition", "engine_spec", "file_decoder", "file_format", "file_places",
+    "budget_of_groups", "by_partition", "engine_spec", "file_decoder", "file_format", "file_places",
     "kafka_decoder", "kafka_settings", "make_engine", "make_executor", "monitor_config",
-    "open_edges", "open_source", "records_of", "require_extras",
+    "open_edges", "open_source", "records_of", "require_extras", "require_one_partition",
     "require_own_places", "require_own_topics", "run_pipeline", "run_settings", "sealing",
     "stored",
 ]  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -20,17 +20,17 @@ from rejex_stream.decode.mapping import FieldMapping, printable
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.plan.measured import NothingSink
 from rejex_stream.protocols import Assigned, ControlLog, Sink, SnapshotStore, Source
-from rejex_stream.types import Invalid, Reading, Record
+from rejex_stream.types import Invalid, Partition, Reading, Record
 
 if TYPE_CHECKING:
     from rejex_connectors.files import FileSource
     from rejex_connectors.signed_snapshots import SealedStore
 
 __all__ = [
-    "Edges", "FilePlaces", "MissingTopicError", "file_decoder", "file_format", "file_places",
-    "json_decoder", "kafka_decoder", "kafka_settings", "open_edges",
-    "open_source", "records_of", "require_extras", "require_own_places", "require_own_topics",
-    "sealing",
+    "Edges", "FilePlaces", "MissingTopicError", "budget_of_groups", "file_decoder", "file_format",
+    "file_places", "json_decoder", "kafka_decoder", "kafka_settings", "open_edges", "open_source",
+    "records_of", "require_extras", "require_one_partition", "require_own_places",
+    "require_own_topics", "sealing",
 ]  # fmt: skip
 
 _STATE = ".rejex-"
@@ -382,6 +382,7 @@ def _kafka_edges(config: Config, *, dry_run: bool) -> Edges:
     if inputs.missing:
         told = "; ".join(f"topic {name!r} {said}" for name, said in inputs.missing.items())
         raise MissingTopicError(f"Kafka at {settings.bootstrap_servers}: {told}")
+    require_one_partition(config, inputs.partitions)
     # A sensor that comes from the key has none where there is no key: those are dead letters.
     by_key = config.input.order == "by_key" and not config.input.mapping().sensor_from
     inspect = KeyWatch(inputs.partitions).see if by_key else None
@@ -406,7 +407,42 @@ def _kafka_edges(config: Config, *, dry_run: bool) -> Edges:
 
         store = KafkaSnapshots(settings, sink)
         source.is_decided = store.is_decided  # a partition waits for its state, and for no other
+    is_decided = source.is_decided
+
+    def is_decided_and_only_one(partition: Partition) -> bool:
+        """Refuse what came when the topic was given more partitions, see there."""
+        count = max(inputs.partitions[partition.topic], partition.partition + 1)
+        require_one_partition(config, {**inputs.partitions, partition.topic: count})
+        return is_decided(partition)
+
+    source.is_decided = is_decided_and_only_one
     return Edges(source, sink, sealed(store), decoder, KafkaControl(settings))
+
+
+def budget_of_groups(config: Config) -> str | None:
+    """Return by which setting a budget that is held belongs to more than one sensor's records."""
+    policy, source = config.rejection.policy(), config.input
+    if policy.burst is None or policy.owner == "partition":
+        return None
+    if source.group is not None:
+        return "input.group"
+    # With a tag the group of a stream, sensor/tag, is its sensor.
+    by_sensor = policy.owner == "stream" or (source.tag is not None and not source.mapping().joined)
+    return None if by_sensor else 'rejection.review_budget.owner = "group"'
+
+
+def require_one_partition(config: Config, partitions: Mapping[str, int]) -> None:
+    """Refuse a budget of groups that may lie in several of so many partitions of topics."""
+    setting, count = budget_of_groups(config), sum(partitions.values())
+    if setting is not None and count > 1 and config.input.order == "by_key":
+        told = ", ".join(f"{topic} {n}" for topic, n in partitions.items())
+        raise ConfigError(
+            f"{setting} with a review budget that is held, and the input has {count} partitions "
+            f"({told}): a group whose sensors lie in several would have a budget in each. Key the "
+            'records by group and say so by input.order = "as_it_comes"; or give each partition '
+            'one (rejection.review_budget.owner = "partition"); or have the rate expected, and '
+            'not held (rejection.review_budget.burst = "none").'
+        )
 
 
 def require_own_topics(settings: KafkaSettings) -> None:

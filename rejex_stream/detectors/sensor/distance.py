@@ -7,9 +7,10 @@ Journal of Multivariate Analysis 88, 2004; scikit-learn's implementation.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from operator import lt
+from operator import itemgetter, lt
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -19,7 +20,7 @@ from rejex_stream.detectors.rowwise import affine, row_sum
 from rejex_stream.types import FloatArray
 
 __all__ = [
-    "Distance", "Larger", "SoftScale", "Steps", "fit_distance", "fit_larger", "fit_scale",
+    "Distance", "Larger", "SoftScale", "Steps", "fit_distance", "fit_larger", "fit_scale", "picker",
     "shrunk_covariance",
 ]  # fmt: skip
 
@@ -37,8 +38,13 @@ _LEAST_ERROR = 1e-6
 """Least variance of a forecast's error, as a share of that of the changes it forecasts."""
 _RIDGE = 1.0
 _FOLDS = 5  # so that what is fitted without one has seen nearly as many rows as what speaks
-_MOST_ROOTS = 8
+_STRETCHES = 8
+"""Of which each fold is made, so that no regime of a stream lies in one fold alone: its rows would
+be absurd to what has not seen it, and a second distance would be put on their scale."""
+_FEWEST = 10  # rows by which a mean excess is known
+_MOST_PARTS = 8
 _SURELY = 1e-9  # more than a sum, a logarithm and an exponential are rounded by
+_sum_of_rows, _running_sum = np.add.reduce, np.add.accumulate  # look-up is not free
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +58,8 @@ class SoftScale:
         """Scale finite rows X of shape (m, d)."""
         Z: FloatArray = X - self.centre
         Z /= self.spread
-        size = np.abs(Z)
-        if np.maximum.reduce(size, axis=None, initial=0.0) > _LINEAR:
+        if not -_LINEAR <= Z.min(initial=0.0) <= Z.max(initial=0.0) <= _LINEAR:
+            size = np.abs(Z)
             beyond = np.log1p(np.maximum(size - _LINEAR, 0.0))
             Z = np.sign(Z) * (np.minimum(size, _LINEAR) + np.minimum(beyond, _LINEAR))
         return Z
@@ -66,8 +72,8 @@ class Distance:
     scale: SoftScale  # puts columns on one scale
     mean: FloatArray  # mean of the scaled rows; shape (d,)
     root: FloatArray  # whitens a scaled row; shape (d, d)
-    # what does so for the columns that are there, by which they are; the newest few
-    _roots: dict[bytes, FloatArray] = field(
+    # the distance of the columns that are there, by which they are; the newest few
+    _parts: dict[bytes, Distance] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
@@ -83,21 +89,23 @@ class Distance:
         centred -= self.mean
         return affine(centred, root, np.zeros(root.shape[1]))
 
-    def score_row(self, row: FloatArray) -> float:
+    def score_row(self, row: Sequence[float]) -> float:
         """Score one finite row of shape (d,) as :meth:`score` does, bit for bit: fewer calls."""
         white = self.turned_row(row, self.root)
         white *= white
-        return float(np.add.accumulate(white)[-1])
+        score: float = _running_sum(white).item(-1)
+        return score
 
-    def turned_row(self, row: FloatArray, root: FloatArray) -> FloatArray:
+    def turned_row(self, row: Sequence[float], root: FloatArray) -> FloatArray:
         """Return the same of one row as :meth:`turned` does, bit for bit."""
-        z = row - self.scale.centre
-        z /= self.scale.spread
+        scale, x = self.scale, np.frombuffer(array("d", row))
+        z = x - scale.centre
+        z /= scale.spread
         if not z.dot(z) < _LINEAR * _LINEAR:  # else no column is beyond it, however that is added
-            z = self.scale.apply(row)
+            z = scale.apply(x)
         z -= self.mean
         # Along the slow axis numpy adds one row after the other, as `affine` does.
-        made: FloatArray = np.add.reduce(z[:, None] * root, axis=0)
+        made: FloatArray = _sum_of_rows(z[:, None] * root)
         return made
 
     def score_partial(self, row: FloatArray) -> float:
@@ -111,23 +119,21 @@ class Distance:
         Academy of Sciences 17, 1931.
         """
         there = np.isfinite(row)
-        scale = SoftScale(self.scale.centre[there], self.scale.spread[there])
-        z = scale.apply(row[there]) - self.mean[there]
-        white = np.add.reduce(z[:, None] * self._marginal(there), axis=0)
-        white *= white
-        return _rescaled_sum(float(np.add.accumulate(white)[-1]), len(z), len(row))
+        pattern = there.tobytes()
+        part = self._parts.get(pattern)
+        if part is None:
+            if len(self._parts) >= _MOST_PARTS:
+                del self._parts[next(iter(self._parts))]
+            part = self._parts[pattern] = self._marginal(there)
+        return _rescaled_sum(part.score_row(row[there].tolist()), len(part.mean), len(row))
 
-    def _marginal(self, there: npt.NDArray[np.bool_]) -> FloatArray:
-        """Return what whitens the columns that are there."""
-        found = self._roots.get(there.tobytes())
-        if found is None:
-            if len(self._roots) >= _MOST_ROOTS:
-                self._roots.clear()
-            unwhitened = np.linalg.inv(self.root)[:, there]
-            values, vectors = np.linalg.eigh(unwhitened.T @ unwhitened)
-            found = vectors / np.sqrt(np.maximum(values, _FLOOR * values[-1]))
-            self._roots[there.tobytes()] = found = np.ascontiguousarray(found)
-        return found
+    def _marginal(self, there: npt.NDArray[np.bool_]) -> Distance:
+        """Return the distance of the columns that are there."""
+        unwhitened = np.linalg.inv(self.root)[:, there]
+        values, vectors = np.linalg.eigh(unwhitened.T @ unwhitened)
+        root = vectors / np.sqrt(np.maximum(values, _FLOOR * values[-1]))
+        scale = SoftScale(self.scale.centre[there], self.scale.spread[there])
+        return Distance(scale, self.mean[there], np.ascontiguousarray(root))
 
 
 def _rescaled_sum(squares: float, n: int, of: int) -> float:
@@ -174,6 +180,12 @@ class Knots(NamedTuple):
         beyond = self.start + (second - self.start_second) * self.slope_beyond
         return np.where(second < self.start_second, below, beyond)
 
+    def rescaled_one(self, second: float) -> float:
+        """Return the same of one score, bit for bit."""
+        if second < self.start_second:
+            return self.middle + (second - self.middle_second) * self.slope
+        return self.start + (second - self.start_second) * self.slope_beyond
+
 
 @dataclass(frozen=True, slots=True)
 class Quiet:
@@ -189,37 +201,50 @@ class Quiet:
     floors: FloatArray  # what is added to them before that, shape (k,)
     usual: FloatArray  # the logarithms below which one is quiet: their .02 quantile, shape (k,)
     knots: Knots
-    # standard deviations from which on no rounding makes a logarithm quiet
+    # standard deviations from which on no rounding makes a logarithm quiet, and what picks them;
+    # column, floor and usual logarithm of each
     _near: list[float] = field(init=False, repr=False, compare=False)
+    _each: list[tuple[int, float, float]] = field(init=False, repr=False, compare=False)
+    _pick: Callable[[Sequence[float]], Sequence[float]] = field(
+        init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         near = np.exp(self.usual) * (1.0 + _SURELY) - self.floors
         object.__setattr__(self, "_near", near.tolist())
+        each = zip(self.logs.tolist(), self.floors.tolist(), self.usual.tolist(), strict=True)
+        object.__setattr__(self, "_each", [*each])
+        object.__setattr__(self, "_pick", picker(self.logs))
 
     def larger(self, scores: FloatArray, X: FloatArray) -> FloatArray:
         """Return the larger of some scores and its own of rows X of shape (m, d)."""
-        Y = _with_logarithms(X, self.logs, self.floors)
-        still = np.flatnonzero((Y[:, self.logs] < self.usual).any(axis=1))
-        if len(still):
-            own = self.knots.rescaled(self.inner.score(Y[still]))
+        low = np.flatnonzero((X[:, self.logs] < self._near).any(axis=1))
+        Y = _with_logarithms(X[low], self.logs, self.floors)
+        quiet = (Y[:, self.logs] < self.usual).any(axis=1)
+        if quiet.any():
+            still = low[quiet]
+            own = self.knots.rescaled(self.inner.score(Y[quiet]))
             scores[still] = np.maximum(scores[still], own)
         return scores
 
-    def larger_of_row(self, score: float, row: FloatArray) -> float:
+    def larger_of_row(self, score: float, row: Sequence[float]) -> float:
         """Return the same of one row of shape (d,), bit for bit."""
-        if not any(map(lt, row[self.logs].tolist(), self._near)):
+        if not any(map(lt, self._pick(row), self._near)):
             return score
-        y = _with_logarithms(row, self.logs, self.floors)
-        if not (y[self.logs] < self.usual).any():
+        y, is_quiet = [*row], False
+        for column, floor, usual in self._each:
+            y[column] = found = math.log(max(y[column], 0.0) + floor)
+            is_quiet |= found < usual
+        if not is_quiet:
             return score
-        return max(score, float(self.knots.rescaled(self.inner.score_row(y))))
+        return max(score, self.knots.rescaled_one(self.inner.score_row(y)))
 
     def larger_of_partial(self, score: float, row: FloatArray) -> float:
         """Return the same of a row some of whose columns are nan."""
         y = _with_logarithms(row, self.logs, self.floors)
         if not (y[self.logs] < self.usual).any():  # nan is not
             return score
-        return max(score, float(self.knots.rescaled(self.inner.score_partial(y))))
+        return max(score, self.knots.rescaled_one(self.inner.score_partial(y)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,8 +273,19 @@ class Surprise:
         """Return the larger of some scores and its own of rows with errors of shape (m, c)."""
         assert self.knots is not None  # as those that are made have
         own = self.squared(errors)
-        beyond = self.knots.rescaled(own)
-        return np.where(own > self.knots.start_second, np.maximum(scores, beyond), scores)
+        counts = own > self.knots.start_second
+        if counts.any():
+            scores[counts] = np.maximum(scores[counts], self.knots.rescaled(own[counts]))
+        return scores
+
+    def larger_of_row(self, score: float, errors: FloatArray) -> float:
+        """Return the same of one row with errors of shape (c,), bit for bit."""
+        assert self.knots is not None  # as above
+        largest = max(map(abs, (errors + self.offset).tolist()))
+        own = largest * largest if largest <= _WILD else float(self.squared(errors))
+        if own <= self.knots.start_second:
+            return score
+        return max(score, self.knots.rescaled_one(own))
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,24 +309,28 @@ class Larger:
 
     def score(self, X: FloatArray) -> FloatArray:
         """Score finite rows X of shape (m, d); O(d (d + c)) a row."""
-        made = self.plain.turned(X, self._joint)
-        white, errors = made[:, : X.shape[1]], made[:, X.shape[1] :]
-        scores = row_sum(white * white)
+        scores, errors = self.apart(X)
         if self.quiet is not None:
             scores = self.quiet.larger(scores, X)
         return scores if self.surprise is None else self.surprise.larger(scores, errors)
 
-    def score_row(self, row: FloatArray) -> float:
+    def apart(self, X: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return the plain distances of rows, shape (m,), and the errors of forecasts, (m, c)."""
+        made, d = self.plain.turned(X, self._joint), X.shape[1]
+        white = made[:, :d]
+        return row_sum(white * white), made[:, d:]
+
+    def score_row(self, row: Sequence[float]) -> float:
         """Score one finite row of shape (d,) as :meth:`score` does, bit for bit: fewer calls."""
         made = self.plain.turned_row(row, self._joint)
         white = made[: len(row)]
-        score = float(np.add.accumulate(white * white)[-1])
+        white *= white
+        score: float = _running_sum(white).item(-1)
         if self.quiet is not None:
             score = self.quiet.larger_of_row(score, row)
-        if self.surprise is None or (knots := self.surprise.knots) is None:
+        if self.surprise is None:
             return score
-        own = float(self.surprise.squared(made[len(row) :]))
-        return score if own <= knots.start_second else max(score, float(knots.rescaled(own)))
+        return self.surprise.larger_of_row(score, made[len(row) :])
 
     def score_partial(self, row: FloatArray) -> float:
         """Score a row of shape (d,) some of whose columns are nan, as :class:`Distance` does."""
@@ -298,37 +338,82 @@ class Larger:
         return score if self.quiet is None else self.quiet.larger_of_partial(score, row)
 
 
+def picker(which: npt.NDArray[np.intp]) -> Callable[[Sequence[float]], Sequence[float]]:
+    """Return what picks some values out of a row."""
+    at = which.tolist()
+    first = at[0] if at else 0
+    if at == [*range(first, first + len(at))]:
+        return itemgetter(slice(first, first + len(at)))
+    return itemgetter(*at)
+
+
 def _with_logarithms(X: FloatArray, logs: npt.NDArray[np.intp], floors: FloatArray) -> FloatArray:
     """Return a copy with some columns as logarithms."""
     X = X.copy()
     # One value at a time: a vectorised logarithm has other bits in the rest of a batch.
     spreads = np.maximum(X[..., logs], 0.0) + floors
-    X[..., logs] = np.array([*map(math.log, spreads.ravel().tolist())]).reshape(spreads.shape)
+    found = np.fromiter(map(math.log, spreads.ravel().tolist()), np.float64, spreads.size)
+    X[..., logs] = found.reshape(spreads.shape)
     return X
 
 
 def fit_scale(X: FloatArray) -> SoftScale:
     """Measure the scale of finite rows X of shape (n, d)."""
-    middle = np.median(X, axis=0)
+    # What is large is made once and written over: memory anew costs as much as the arithmetic.
+    n, half = len(X), len(X) // 2
+    low, spare = half - 1 + n % 2, X.T.copy()
+    spare.partition((low, half), axis=1)
+    middle = (spare[:, low] + spare[:, half]) / 2.0
     gap = X - middle
-    reach = np.abs(gap).max(axis=0)
-    shares = gap / np.where(reach > 0, reach, 1.0)  # within ±1, so that no square overflows
-    spread = reach * shares.std(axis=0)
+    spare = spare.ravel().reshape(gap.shape, order="C" if gap.flags.c_contiguous else "F")
+    reach = np.abs(gap, out=spare).max(axis=0)
+    gap /= np.where(reach > 0, reach, 1.0)  # within ±1, so that no square overflows
+    mean = gap.sum(axis=0) / n
+    gap -= mean
+    gap *= gap
+    spread = reach * np.sqrt(gap.sum(axis=0) / n)
     # A column that never moved has no scale: leave its unit alone.
-    return SoftScale(middle + reach * shares.mean(axis=0), np.where(spread > 0, spread, 1.0))
+    return SoftScale(middle + reach * mean, np.where(spread > 0, spread, 1.0))
 
 
 def fit_distance(X: FloatArray) -> Distance:
     """Fit on finite rows X of shape (n, d); O(n d² + d³)."""
-    scale = fit_scale(X)
-    Z = scale.apply(X)
-    mean = Z.mean(axis=0)
-    covariance = shrunk_covariance(Z - mean)
-    values, vectors = np.linalg.eigh(covariance)
+    return _Fitted.on(X).distance
+
+
+class _Fitted(NamedTuple):
+    """A distance, and the rows it was fitted on as it scales and centres them."""
+
+    distance: Distance
+    Z: FloatArray
+
+    @classmethod
+    def on(cls, X: FloatArray) -> Self:
+        """Fit on finite rows X of shape (n, d)."""
+        scale = fit_scale(X)
+        Z = scale.apply(X)
+        mean = Z.mean(axis=0)
+        Z -= mean
+        return cls(Distance(scale, mean, _whitening(Z)), Z)
+
+    def with_others(self, X: FloatArray, which: npt.NDArray[np.intp]) -> Distance:
+        """Return the distance fitted on the same rows with other values X in some columns."""
+        was, Z, part = self.distance, self.Z.copy(), fit_scale(X)
+        centre, spread, mean = was.scale.centre.copy(), was.scale.spread.copy(), was.mean.copy()
+        centre[which], spread[which] = part.centre, part.spread
+        new = part.apply(X)
+        mean[which] = new_mean = new.mean(axis=0)
+        Z[:, which] = new - new_mean
+        return Distance(SoftScale(centre, spread), mean, _whitening(Z))
+
+
+def _whitening(Z: FloatArray) -> FloatArray:
+    """Return what whitens rows like Z of shape (n, d), which are centred; shape (d, d)."""
+    values, vectors = np.linalg.eigh(shrunk_covariance(Z))
     if values[-1] <= 0:  # no column moved at all
         values, vectors = np.ones_like(values), np.eye(len(values))
     root = vectors / np.sqrt(np.maximum(values, _FLOOR * values[-1]))
-    return Distance(scale, mean, np.ascontiguousarray(root))
+    return np.ascontiguousarray(root)
 
 
 def shrunk_covariance(X: FloatArray) -> FloatArray:
@@ -343,12 +428,13 @@ def shrunk_covariance(X: FloatArray) -> FloatArray:
     squares = X**2
     traces = np.sum(squares, axis=0) / n
     mu = np.sum(traces) / d
-    off = np.sum(np.dot(X.T, X) ** 2) / n**2
+    gram = np.dot(X.T, X)
+    off = np.sum(gram**2) / n**2
     beta = 1.0 / (d * n) * (np.sum(np.dot(squares.T, squares)) / n - off)
     delta = (off - 2.0 * mu * traces.sum() + d * mu**2) / d
     beta = min(beta, delta)
     share = 0.0 if beta == 0 else beta / delta
-    plain = np.dot(X.T, X) / n
+    plain = gram / n
     shrunk: FloatArray = (1.0 - share) * plain
     shrunk.flat[:: d + 1] += share * (np.sum(np.trace(plain)) / d)
     return shrunk
@@ -361,38 +447,37 @@ def fit_larger(
 
     `spreads` says which columns are standard deviations; one that is mostly 0 is quiet by nature.
     """
-    plain, quiet, surprise = fit_distance(X), None, None
+    (plain, Z), quiet, surprise = _Fitted.on(X), None, None
     floors = _QUIET * np.median(X, axis=0)
     logs = np.flatnonzero(spreads & (floors > 0))
-    first = _unseen(X, lambda fitted, others: fit_distance(fitted).score(others))
+    if not len(logs) and steps is None:
+        return plain
+    Y = _with_logarithms(X, logs, floors[logs])
+    first, second, errors = _unseen(X, Y, logs, steps)
     if len(logs):
-        Y = _with_logarithms(X, logs, floors[logs])
-        second = _unseen(Y, lambda fitted, others: fit_distance(fitted).score(others))
         usual = np.quantile(Y[:, logs], 1 - _TAIL, axis=0)
         quiet = Quiet(fit_distance(Y), logs, floors[logs], usual, Knots.of(first, second))
     if steps is not None:
-        errors = _unseen(X, lambda fitted, others: _surprises(fitted, steps, others))
-        surprise = replace(fit_surprise(plain, X, steps), knots=Knots.of(first, errors, _RARE))
-    alone = quiet is None and surprise is None
-    return plain if alone else Larger(plain, quiet, surprise)
+        surprise = replace(fit_surprise(plain, Z, steps), knots=Knots.of(first, errors, _RARE))
+    return Larger(plain, quiet, surprise)
 
 
-def fit_surprise(plain: Distance, X: FloatArray, steps: Steps) -> Surprise:
-    """Fit the forecast on finite rows X of shape (n, d); O(n (c + p)² + (c + p)³)."""
-    Z = plain.scale.apply(X)
-    Z -= plain.mean
+def fit_surprise(plain: Distance, Z: FloatArray, steps: Steps) -> Surprise:
+    """Fit the forecast on rows of shape (n, d), scaled and centred; O(n (c + p)² + (c + p)³)."""
     # Of scaled columns: a sum of columns in their own units is one of scaled columns, and a number.
     changes, before = (weights * plain.scale.spread[:, None] for weights in steps)
     now, past = Z @ changes, Z @ before
-    size = now.std(axis=0)
+    mean = now.mean(axis=0)
+    now -= mean
+    size = np.sqrt((now * now).mean(axis=0))
     size = np.where(size > 0, size, 1.0)
     spread = past.std(axis=0)
     before /= np.where(spread > 0, spread, 1.0)
     past = Z @ before
-    middle, mean = past.mean(axis=0), now.mean(axis=0)
+    middle = past.mean(axis=0)
     past -= middle
-    weights = np.linalg.solve(past.T @ past + _RIDGE * np.eye(past.shape[1]), past.T @ (now - mean))
-    left = (now - mean - past @ weights) / size
+    weights = np.linalg.solve(past.T @ past + _RIDGE * np.eye(past.shape[1]), past.T @ now)
+    left = (now - past @ weights) / size
     covariance = shrunk_covariance(left) + _LEAST_ERROR * np.eye(left.shape[1])
     inverse = np.linalg.inv(covariance)
     alone = inverse / np.sqrt(np.diag(inverse)) / size[:, None]
@@ -402,22 +487,34 @@ def fit_surprise(plain: Distance, X: FloatArray, steps: Steps) -> Surprise:
     )
 
 
-def _surprises(fitted: FloatArray, steps: Steps, others: FloatArray) -> FloatArray:
-    plain = fit_distance(fitted)
-    surprise = fit_surprise(plain, fitted, steps)
-    return surprise.squared(plain.turned(others, surprise.root))
+def _unseen(
+    X: FloatArray, Y: FloatArray, logs: npt.NDArray[np.intp], steps: Steps | None
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return what each stretch of the rows scores by what is fitted on the others, shape (n,) each.
 
-
-def _unseen(X: FloatArray, scored: Callable[[FloatArray, FloatArray], FloatArray]) -> FloatArray:
-    """Return the scores of each stretch of the rows by what is fitted on the others."""
-    rows = np.arange(len(X))
-    folds = np.array_split(rows, min(_FOLDS, len(X)))
-    if len(folds) == 1:
-        return scored(X, X)
-    return np.concatenate([scored(np.delete(X, fold, axis=0), X[fold]) for fold in folds])
+    By the distance of X, by that of Y, which differs in the columns `logs`, and by the forecast.
+    """
+    X = np.ascontiguousarray(X)
+    # Along a single column numpy would add in pairs.
+    changed = logs if len(logs) != 1 else np.append(logs, logs - 1)
+    new = Y.take(changed, axis=1)
+    fold_of = np.arange(len(X)) // max(1, len(X) // (_FOLDS * _STRETCHES)) % _FOLDS
+    first, second, errors = np.empty((3, len(X)))
+    for fold in range(fold_of.max() + 1):
+        out = fold_of == fold
+        others = ~out if len(X) > 1 else out
+        fitted = _Fitted.on(X[others])
+        surprise = None if steps is None else fit_surprise(*fitted, steps)
+        first[out], left = Larger(fitted.distance, None, surprise).apart(X[out])
+        if surprise is not None:
+            errors[out] = surprise.squared(left)
+        if len(logs):
+            second[out] = fitted.with_others(new[others], changed).score(Y[out])
+    return first, second, errors
 
 
 def _tail(scores: FloatArray, high: float) -> tuple[float, float, float]:
-    """Return median, a high quantile and the mean excess above it."""
+    """Return median, a high quantile and the mean excess above it, or of the ten largest."""
     middle, start = (float(q) for q in np.quantile(scores, (0.5, high)))
-    return middle, start, float(np.mean(scores[scores >= start] - start))
+    largest = np.sort(scores)[-max(_FEWEST, int(np.sum(scores >= start))) :]
+    return middle, start, float(np.mean(largest - min(largest[0], start)))

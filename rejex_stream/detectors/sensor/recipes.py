@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, Self
 
 import numpy as np
@@ -20,6 +20,7 @@ from rejex_stream.detectors.sensor.distance import (
     fit_distance,
     fit_larger,
     fit_scale,
+    picker,
 )
 from rejex_stream.detectors.table import TableScorer, training_table
 from rejex_stream.errors import ConfigError, DetectorError
@@ -49,6 +50,7 @@ no level: of 2,000 rows 0 of AR(.97), one eighth of AR(.99), four fifths of a ra
 GUARD_QUANTILE: Final = 0.95
 """Rows that score beyond this quantile of the reference scores train no later model: a covariance
 follows whatever it is fitted on, and the rarest twentieth of ordinary rows is no loss to it."""
+_BY_PARTS = (Distance, Larger)  # score parts of rows, and a row alone in fewer calls
 _MOST_PARTIAL = 400
 """Columns up to which a row without some of them is scored: it costs their cube, once a gap."""
 FLAGS: Final = ("apart", "in")
@@ -198,9 +200,15 @@ def _between(x: FloatArray) -> float:
 class Columns:
     """Scores some columns of a row."""
 
-    few: ClassVar[int] = 1
+    few: ClassVar[int] = 8
     which: Index
     inner: Scorer
+    _pick: Callable[[Sequence[float]], Sequence[float]] = field(
+        init=False, repr=False, compare=False
+    )
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_pick", picker(self.which))
 
     def score(self, X: FloatArray) -> FloatArray:
         """Score rows X of shape (m, d)."""
@@ -208,19 +216,19 @@ class Columns:
 
     def score_row(self, row: Sequence[float]) -> float:
         """Score one row as :meth:`score` does, bit for bit."""
-        x = np.array(row).take(self.which)
-        if isinstance(self.inner, Distance | Larger):
+        x = self._pick(row)
+        if isinstance(self.inner, _BY_PARTS):
             return self.inner.score_row(x)
-        return float(self.inner.score(x[None])[0])
+        return float(self.inner.score(np.array([x]))[0])
 
     def score_partial(self, row: FloatArray) -> float:
         """Score a row some of whose columns are nan by the others; nan where that cannot be."""
         x = row.take(self.which)
-        if not isinstance(self.inner, Distance | Larger) or len(x) > _MOST_PARTIAL:
+        if not isinstance(self.inner, _BY_PARTS) or len(x) > _MOST_PARTIAL:
             return math.nan
         finite = np.isfinite(x)
         if finite.all():
-            return self.inner.score_row(x)
+            return self.inner.score_row(x.tolist())
         return self.inner.score_partial(x) if finite.any() else math.nan
 
 

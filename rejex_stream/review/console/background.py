@@ -21,6 +21,7 @@ from rejex_stream.review import teaching
 from rejex_stream.review.context_loader import ContextLoader
 from rejex_stream.review.incidents.incident_store import UNDO_MS, CommandLog, send_commands
 from rejex_stream.review.incidents.readings import load_next
+from rejex_stream.review.incidents.silences import Silences
 from rejex_stream.review.queue import series
 from rejex_stream.review.queue.decisions import expire_due
 from rejex_stream.review.queue.label_store import LabelFile, LabelSink, read_labels
@@ -43,6 +44,7 @@ _log = logging.getLogger(__name__)
 _EXPIRE_EVERY_S = 30.0
 _UPKEEP_EVERY_S = 30.0
 _READINGS_EVERY_S = 10.0
+_MUTES_EVERY_S = 5.0
 _PUMP_S = 1.0
 """How long one feed may keep the others, and the labels, waiting."""
 
@@ -52,6 +54,7 @@ _MEANWHILE = {
     "labels": f"Labels {_GO_ON}",
     "answers": f"Answers {_GO_ON}",
     "teaching": f"Lessons {_GO_ON}",
+    "mutes": "Muted incidents go on paging until that works.",
 }
 """What becomes of a part's work while it fails."""
 
@@ -68,6 +71,7 @@ class Background:
         control_lines: Mapping[str, CommandLog] | None = None,
         learns: Collection[str] = (),
         inputs: Mapping[str, ContextLoader] | None = None,
+        silences: Mapping[str, Silences] | None = None,
         undo_ms: int = UNDO_MS,
         pause_s: float = 0.5,
     ) -> None:
@@ -80,6 +84,8 @@ class Background:
         self._undo_ms = undo_ms
         self._inputs = dict(inputs or {})
         self._tried: set[str] = set()
+        self._silences = dict(silences or {})
+        self._next_mutes_s = 0.0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="review-background", daemon=True)
         self._next_expiry_s = self._next_upkeep_s = self._next_readings_s = 0.0
@@ -129,6 +135,10 @@ class Background:
         if now_s >= self._next_upkeep_s:
             self._next_upkeep_s = now_s + _UPKEEP_EVERY_S
             self._try("upkeep", self._forget)
+        if now_s >= self._next_mutes_s:
+            self._next_mutes_s = now_s + _MUTES_EVERY_S
+            for pipeline, silences in self._silences.items():
+                self._try(f"mutes {pipeline}", partial(silences.bring_in_line, self._store))
         if self._inputs and now_s >= self._next_readings_s:
             more = self._try("readings", self._load_readings)
             self._next_readings_s = now_s + (0.0 if more else _READINGS_EVERY_S)
@@ -202,6 +212,7 @@ class Background:
         parts = [f"feed {number}" for number in range(len(self._feeds))]
         parts += [f"answers {pipeline}" for pipeline in self.control_lines]
         parts += [f"teaching {pipeline}" for pipeline in self.learns]
+        parts += [f"mutes {pipeline}" for pipeline in self._silences]
         parts += ["labels", "expiry", "upkeep"] + ["readings"] * bool(self._inputs)
         return {name: name in self.problems for name in parts}
 
@@ -216,6 +227,7 @@ class Feeding:
     learns: list[str] = field(default_factory=list)
     shown: dict[str, Shown] = field(default_factory=dict)
     inputs: dict[str, ContextLoader] = field(default_factory=dict)
+    silences: dict[str, Silences] = field(default_factory=dict)
     lacks: list[str] = field(default_factory=list)
     title: str = "review"
 
@@ -285,6 +297,8 @@ def _add_pipeline(found: Feeding, config: Config, *, follow: bool) -> None:
     found.shown[name] = Shown(config.channels, config.sensors)
     with suppress(ConfigError):  # what passes by cannot be read again
         found.inputs[name] = ContextLoader(config)
+    if config.alerts.alertmanager_url is not None:
+        found.silences[name] = Silences(config.alerts.alertmanager_url, name)
     if lean:
         found.lacks.append(
             f"{name} writes lean verdicts: nothing is known here of its rates, scores and accepted "

@@ -240,6 +240,7 @@ def serve(
         control_lines=fed.control_lines,
         learns=fed.learns,
         inputs=fed.inputs,
+        silences=fed.silences,
     )
     try:
         check_bind(host, access.mode)

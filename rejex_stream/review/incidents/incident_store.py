@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rejex_stream.review.queue.review_store import ReviewStore
 
 
-_MOST_CLOSED = 100
+_MOST_CLOSED = 2_000
 _MOST_CHANGES = 500
 
 

@@ -40,9 +40,16 @@ class Deviation(NamedTuple):
     actual: float  # median of its newest readings, at most five
     low: float  # the middle 95 % of its readings before the onset
     high: float
-    # how many usual deviations `actual` lies outside the middle; what they are sorted by
+    farthest: float  # its reading since the onset that lies farthest from the middle of these
+    # how many usual deviations `actual` lies outside the middle
     distance: float
     trend: str  # `rising`, `falling` or `steady` since the onset
+    speaks: bool  # whether the score is higher for it, as the pipeline says
+
+    @property
+    def is_unusual(self) -> bool:
+        """Whether it is what is wrong, or reads otherwise than before."""
+        return self.speaks or not self.low <= self.actual <= self.high
 
 
 class Card(NamedTuple):
@@ -90,6 +97,8 @@ def usual_range(
 
 
 def _deviations(connection: Connection, incident: Incident, end_ms: int) -> list[Deviation]:
+    # What speaks comes first, the loudest before: a fault's channel may read as usual just now.
+    spoken = [one.channel for one in incident.channels if (one.contribution or 0.0) > 0.0]
     found = []
     for row in sensors_of(connection, incident):
         names = json.loads(row["channels"])
@@ -106,9 +115,17 @@ def _deviations(connection: Connection, incident: Incident, end_ms: int) -> list
             third = max(1, len(now) // 3)
             moved = float(np.median(now[-third:]) - np.median(now[:third])) / width
             trend = "rising" if moved > 0.5 else "falling" if moved < -0.5 else "steady"
+            farthest = float(now[np.abs(now - middle).argmax()])
             far = abs(actual - middle) / width
-            found.append(Deviation(row["sensor"], name, actual, *limits, far, trend))
-    return sorted(found, key=lambda one: -one.distance)
+            found.append(
+                Deviation(
+                    row["sensor"], name, actual, *limits, farthest, far, trend, name in spoken
+                )
+            )
+    return sorted(
+        found,
+        key=lambda one: (spoken.index(one.channel) if one.speaks else len(spoken), -one.distance),
+    )
 
 
 class Counted(NamedTuple):

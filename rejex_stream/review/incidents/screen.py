@@ -107,11 +107,16 @@ def _learning(incident: Incident) -> str:
     return "learning goes on" if goes_on else _LEARNING[incident.state]
 
 
+def _set_limits(incident: Incident) -> int:
+    """Return how many limits that people set are passed; a missing value is beyond none."""
+    return sum(not one.missing_events for one in incident.limits)
+
+
 def _choices(found: StoredIncident) -> list[tuple[str, str, str]]:
     if not found.can_be_answered:
         return []
     fault = found.incident.state is IncidentState.FAULT
-    stays = _LIMIT_STAYS if found.incident.limits else ""
+    stays = _LIMIT_STAYS if _set_limits(found.incident) else ""
     return [
         (kind, label, does + (stays if kind == "new_normal" else ""))
         for kind, label, does in _CHOICES
@@ -285,7 +290,7 @@ def _one(console: Console, connection: Connection, viewer: Viewer, request: Requ
             "events": card.events,
             "anomalies": card.anomalies,
             "known": card.known,
-            "limits": len(incident.limits),
+            "limits": _set_limits(incident),
             "can_load": found.pipeline in console.inputs,
             "shown": {
                 name: told.model_dump()

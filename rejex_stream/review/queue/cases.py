@@ -54,7 +54,7 @@ class Arrival(NamedTuple):
     incident: str | None = None
     severity: float | None = None
     worth: float = 0.0
-    context: tuple[ContextPoint, ...] = ()
+    context: Sequence[ContextPoint] = ()
     pattern: str = ""
 
 

@@ -12,6 +12,7 @@ import csv
 import hashlib
 import io
 import json
+import math
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -19,7 +20,7 @@ from contextlib import suppress
 from io import FileIO
 from pathlib import Path
 from sqlite3 import Connection, Row
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -35,6 +36,7 @@ from rejex_stream.encode.label_records import (
 )
 from rejex_stream.errors import ConnectorError
 from rejex_stream.review.queue.database import Database, owner_only, scalar
+from rejex_stream.review.queue.series import LABEL_CODES, values_of
 
 OF_KNOWN = (
     "EXISTS (SELECT 1 FROM known WHERE event_id = "
@@ -301,6 +303,7 @@ def read_labels(path: Path) -> Iterator[LabelRecord]:
 ExportFormat: TypeAlias = Literal["csv", "jsonl"]
 FORMATS: tuple[ExportFormat, ...] = ("csv", "jsonl")
 _BATCH = 500
+R = TypeVar("R")
 
 
 class ExportRow(NamedTuple):
@@ -404,6 +407,78 @@ def _row(connection: Connection, row: Row, cache: LabelCache) -> ExportRow:
     )
 
 
+class ReadingRow(NamedTuple):
+    """One reading of a case that people have decided, whether it was in review or not."""
+
+    episode_id: str
+    incident: str  # the case's, or empty: then its readings are those from onset to end
+    stream_key: str
+    sensor: str
+    event_time_ms: int
+    in_case: bool  # whether it lies between the first and the last event of the case
+    state: str
+    verdict: str  # of the case
+    model_label: str  # what the model said of this very event, where it is known
+    score: float | None
+    readings: str  # a JSON object by channel
+
+
+MOST_READINGS = 2_000
+"""Of one case; of more every k-th is exported."""
+
+
+def reading_rows(database: Database) -> Iterator[ReadingRow]:
+    """Yield what was measured in every case that people have decided, with as much before it.
+
+    In the order in which cases came and in that of time; a case that lasts has the readings of all
+    its sensors' events, of which few were in review. A short read per case, at most 2,000 rows.
+    """
+    with database.read() as connection:
+        cases = connection.execute(
+            "SELECT e.episode_id FROM episode e WHERE e.status NOT IN ('open', 'held', 'empty') "
+            f"AND NOT {OF_KNOWN} ORDER BY e.rowid"
+        ).fetchall()
+    for (case,) in cases:
+        with database.read() as connection:
+            yield from _readings_of(connection, case)
+
+
+def _readings_of(connection: Connection, case: str) -> list[ReadingRow]:
+    found = resolution_of(connection, case)
+    row = connection.execute(
+        "SELECT e.*, s.stream_key, s.sensor, s.channels FROM episode e "
+        "JOIN sensor s USING (sensor_id) WHERE episode_id = ?",
+        (case,),
+    ).fetchone()
+    low, high = row["start_ms"], row["end_ms"]
+    told = connection.execute(
+        "SELECT record FROM incident_change WHERE incident = ? ORDER BY version DESC LIMIT 1",
+        (row["incident"],),
+    ).fetchone()
+    if told is not None:
+        change = msgspec.json.decode(told["record"])
+        low, high = min(low, change["onset_ms"]), max(high, change["changed_ms"])
+    points = connection.execute(
+        "SELECT t_ms, channel_values, score, label FROM point WHERE sensor_id = ? "
+        "AND t_ms BETWEEN ? AND ? AND channel_values IS NOT NULL ORDER BY t_ms",
+        (row["sensor_id"], low - (high - low), high),
+    ).fetchall()
+    names, labels = json.loads(row["channels"]), {code: str(it) for it, code in LABEL_CODES.items()}
+    return [
+        ReadingRow(
+            case, row["incident"] or "", row["stream_key"], row["sensor"], point["t_ms"],
+            low <= point["t_ms"] <= high, found.state, found.verdict or "",
+            labels.get(point["label"], ""), point["score"],
+            json.dumps(
+                {name: None if math.isnan(value) else value
+                 for name, value in zip(names, values_of(point["channel_values"]), strict=False)},
+                ensure_ascii=False,
+            ),
+        )
+        for point in points[:: max(1, -(-len(points) // MOST_READINGS))]
+    ]  # fmt: skip
+
+
 def cell(value: Any) -> str:  # noqa: ANN401 - whatever a row holds
     r"""Return a value for a spreadsheet; text that would start a formula gets an apostrophe first.
 
@@ -422,11 +497,13 @@ _UNSEEN = " \\t\\r\\n\\x0b\\x0c\\x00\\ufeff\\u00a0\\u200b"
 _STARTS = re.compile(f"((?:^|[;\\t\\r\\n])[{_UNSEEN}]*)([=+\\-@|＝＋－＠])")
 
 
-def as_csv(found: Iterator[ExportRow]) -> Iterator[str]:
+def as_csv(
+    found: Iterator[ExportRow] | Iterator[ReadingRow], header: Sequence[str] = ExportRow._fields
+) -> Iterator[str]:
     """Yield CSV (RFC 4180) in pieces, the header first."""
     buffer = io.StringIO()
     writer = csv.writer(buffer)
-    writer.writerow(ExportRow._fields)
+    writer.writerow(header)
     for count, row in enumerate(found, 1):
         writer.writerow([cell(value) for value in row])
         if count % 200 == 0:
@@ -436,26 +513,43 @@ def as_csv(found: Iterator[ExportRow]) -> Iterator[str]:
     yield buffer.getvalue()
 
 
-def as_jsonl(found: Iterator[ExportRow]) -> Iterator[str]:
+def as_jsonl(found: Iterator[ExportRow] | Iterator[ReadingRow]) -> Iterator[str]:
     """Yield JSON Lines, values as they are."""
     for row in found:
         yield msgspec.json.encode(row._asdict()).decode() + "\n"
 
 
 def write_export(
-    database: Database, path: Path, form: ExportFormat, *, labelled_only: bool = True
+    database: Database,
+    path: Path,
+    form: ExportFormat,
+    *,
+    labelled_only: bool = True,
+    readings: bool = False,
 ) -> int:
-    """Write an export to `path`; returns the number of rows."""
+    """Write an export to `path`, of events or of readings; returns the number of rows."""
     count = 0
 
-    def counted() -> Iterator[ExportRow]:
+    def counted(rows: Iterator[R]) -> Iterator[R]:
         nonlocal count
-        for row in export_rows(database, labelled_only=labelled_only):
+        for row in rows:
             count += 1
             yield row
 
-    pieces = as_csv(counted()) if form == "csv" else as_jsonl(counted())
+    pieces = (
+        _pieces(counted(reading_rows(database)), form, ReadingRow._fields)
+        if readings
+        else _pieces(
+            counted(export_rows(database, labelled_only=labelled_only)), form, ExportRow._fields
+        )
+    )
     with path.open("w", encoding="utf-8", newline="") as file:
         for piece in pieces:
             file.write(piece)
     return count
+
+
+def _pieces(
+    rows: Iterator[ExportRow] | Iterator[ReadingRow], form: ExportFormat, header: Sequence[str]
+) -> Iterator[str]:
+    return as_csv(rows, header) if form == "csv" else as_jsonl(rows)

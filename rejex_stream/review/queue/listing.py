@@ -344,9 +344,9 @@ def in_short(verdict: Verdict, why: str, *, blind: bool = False) -> str:
         return "inside the rejection band"
     flip = 1 - p if leaning == "anomaly" else p
     if flip < _RARELY:
-        return f"leans to {leaning}, would hardly ever flip"
-    often = share(math.log(flip))
-    return f"leans to {leaning}, would flip in {often}{' of' if '%' in often else ''} redraws"
+        return f"leans to {leaning}; hardly any retrained model would disagree"
+    often = share(math.log(flip)).replace(" %", "\u00a0% of")
+    return f"leans to {leaning}; {often} retrained models would disagree"
 
 
 def _accepted_in_short(verdict: Verdict, why: str, *, blind: bool) -> str:

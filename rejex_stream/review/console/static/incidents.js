@@ -1,6 +1,6 @@
 // What is wrong now, the list of incidents, and one of them: kept up to date in place.
 
-import { $, $$, Refused, ask, asking, call, drawn, every, newId, onKeys, plural, poll, readData, showCounts, showKeys, showTime, showTimes, toast } from "./shell.js";
+import { $, $$, Refused, ask, asking, call, drawn, every, newId, onKeys, plural, poll, readData, showCounts, showKeys, showTime, showTimes, takeToast, toast, toastNext } from "./shell.js";
 import { PlotStack, readout } from "./plots.js";
 
 const data = readData("incident-data");
@@ -65,8 +65,9 @@ async function withdraw() {
   const command = $("#withdraw")?.dataset.command;
   if (!command) { toast("No answer can be taken back any more.", { bad: true }); return; }
   const done = await asking("/api/incidents/withdraw", { command });
-  if (done) toast(done.message);
-  await refresh();
+  if (!done) { await refresh(); return; }
+  toastNext(done.message); // the question is asked anew, by the page anew
+  location.reload();
 }
 
 // ---------------------------------------------------------------------------------------- plots
@@ -87,7 +88,7 @@ async function paint() {
     one.channels.forEach((line, i) => {
       const told = data.shown[line.name] || {};
       lines.push({ ...line, name: many + line.name, title: many + (told.label || line.name), unit: told.unit || "", limits: [told.low, told.high], height: 96,
-        band: one.usual[i], holes: one.holes });
+        band: one.usual[i], bandColor: "--usual", holes: one.holes });
     });
     if (one.score && one.score.t.length) lines.push({ ...one.score, name: `${many}score`, title: `${many}score`, height: 80, color: "--plot-2", marked: one.marked, holes: [], note: "◆ rejected  ▲ anomaly" });
   }
@@ -154,6 +155,7 @@ onKeys({
   refresh,
 });
 drawn();
+takeToast();
 paint().then(load);
 every(2000, async () => {
   const found = await poll();

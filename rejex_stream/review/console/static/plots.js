@@ -132,7 +132,7 @@ export class PlotStack {
     const { band } = chart.line;
     if (band) {
       const [a, b] = band.map((v) => u.valToPos(v, "y", true));
-      ctx.fillStyle = colour("--band");
+      ctx.fillStyle = colour(chart.line.bandColor || "--band");
       ctx.fillRect(bbox.left, b, bbox.width, a - b);
     }
     ctx.restore();

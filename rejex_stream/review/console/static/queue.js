@@ -55,7 +55,7 @@ function say() {
     ? `All ${plural(whole.targets.length, "case")} of this list, ${plural(whole.events, "event")}`
     : chosen.length
     ? `${plural(chosen.length, "case")} selected, ${plural(events, "event")}`
-    : cursor ? `${$(".c-sensor", cursor).textContent.trim()}: ${plural(events, "event")}` : "";
+    : cursor ? `${$(".c-sensor bdi", cursor).textContent.trim()}: ${plural(events, "event")}` : "";
   for (const button of $$("#actions [data-act]")) {
     if (!/^(undo|help)$/.test(button.dataset.act)) button.disabled = !of.length;
   }

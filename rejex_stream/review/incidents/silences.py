@@ -1,0 +1,102 @@
+"""A muted incident pages nobody: Alertmanager silences its alert for as long as it is muted.
+
+The store says what is muted, and Alertmanager is brought in line with that whenever it differs: a
+silence of ours names one incident of one pipeline, and is known by its comment. So nothing has to
+be remembered here, a console that starts anew goes on where another stopped, and a mute that ends
+early ends its silence. The worker knows nothing of it: alerts, verdicts and their order stay.
+"""
+
+from __future__ import annotations
+
+import http.client
+import urllib.request
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from rejex_stream.addresses import masked
+from rejex_stream.errors import ConnectorError
+from rejex_stream.review.incidents.incident_store import Care, care_of, open_incidents
+from rejex_stream.review.queue.review_store import ReviewStore
+
+_OURS = "rejex-stream: muted in the review console"
+_TIMEOUT_S = 5.0
+
+
+class Silences:
+    """The silences of one pipeline's incidents in one Alertmanager."""
+
+    def __init__(self, url: str, pipeline: str) -> None:
+        self._api, self._pipeline = url.rstrip("/") + "/api/v2", pipeline
+        self._held: dict[str, int] | None = None  # muted until, as Alertmanager has it
+
+    def bring_in_line(self, store: ReviewStore) -> bool:
+        """Silence what is muted and nothing else; says whether anything was to do.
+
+        Raises
+        ------
+        ConnectorError
+            Alertmanager did not take it; it is tried again the next time.
+        """
+        now_ms, muted = store.now_ms(), dict[str, Care]()
+        with store.database.read() as connection:
+            for one in open_incidents(connection):
+                care = care_of(connection, one.incident, now_ms)
+                if one.pipeline == self._pipeline and care.muted_until_ms:
+                    muted[one.incident.id] = care
+        wanted = {incident: care.muted_until_ms for incident, care in muted.items()}
+        if wanted == self._held:
+            return False
+        try:
+            known = self._standing()
+            for incident, (silence, until_ms) in known.items():
+                if wanted.get(incident) != until_ms:
+                    self._ask("DELETE", f"silence/{silence}")
+            for incident, care in muted.items():
+                if incident not in known or known[incident][1] != care.muted_until_ms:
+                    self._ask("POST", "silences", self._silence(incident, care, now_ms))
+        except (OSError, http.client.HTTPException, msgspec.DecodeError) as error:
+            raise ConnectorError(
+                f"Alertmanager at {masked(self._api.removesuffix('/api/v2'))} did not take which "
+                f"incidents are muted ({error}): check alerts.alertmanager_url."
+            ) from error
+        self._held = wanted
+        return True
+
+    def _standing(self) -> dict[str, tuple[str, int]]:
+        """Return our silences that have not ended, by incident: (id, muted until)."""
+        mine = quote(f'pipeline="{self._pipeline}"')
+        found = {}
+        for one in self._ask("GET", f"silences?filter={mine}") or ():
+            if not one["comment"].startswith(_OURS) or one["status"]["state"] == "expired":
+                continue
+            names = {matcher["name"]: matcher["value"] for matcher in one["matchers"]}
+            until = datetime.fromisoformat(one["endsAt"])
+            found[names.get("incident", "")] = one["id"], round(until.timestamp() * 1000)
+        return found
+
+    def _silence(self, incident: str, care: Care, now_ms: int) -> dict[str, Any]:
+        labels = {"pipeline": self._pipeline, "incident": incident}
+        return {
+            "matchers": [{"name": name, "value": value, "isRegex": False, "isEqual": True}
+                         for name, value in labels.items()],
+            "startsAt": _text(now_ms),
+            "endsAt": _text(care.muted_until_ms),
+            "createdBy": care.muted_by,
+            "comment": f"{_OURS} by {care.muted_by}",
+        }  # fmt: skip
+
+    def _ask(self, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401 - JSON
+        data = None if body is None else msgspec.json.encode(body)
+        request = urllib.request.Request(
+            f"{self._api}/{path}", data, {"Content-Type": "application/json"}, method=method
+        )
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
+            found = answer.read()
+        return msgspec.json.decode(found) if found else None
+
+
+def _text(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")

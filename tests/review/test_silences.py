@@ -1,0 +1,114 @@
+"""A muted incident pages nobody: a real Alertmanager, kept in line with the store."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+
+import pytest
+
+pytest.importorskip("starlette", reason="the extra `review` is not installed")
+pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
+
+from rejex_stream.errors import ConnectorError
+from rejex_stream.operate.alerts import Alertmanager, Wording, alert_of
+from rejex_stream.review.console.background import Background
+from rejex_stream.review.incidents.silences import Silences
+from rejex_stream.review.queue.database import wall_clock_ms
+from tests.operate.alerting import Receiver, alertmanager, until
+from tests.review.console_server import running
+from tests.review.incidents import incident, tell
+from tests.waiting import PATIENCE_S
+
+
+def asked(url, path):
+    with urllib.request.urlopen(f"{url}/api/v2/{path}", timeout=PATIENCE_S) as answer:
+        return json.load(answer)
+
+
+def state_of(url):
+    """Whether each incident's alert pages: active, or suppressed."""
+    return {one["labels"]["incident"]: one["status"]["state"] for one in asked(url, "alerts")}
+
+
+def mute(console, hours, which="feed-0-10"):
+    body = {"incident": which, "mute_hours": hours}
+    assert console.ask("/api/incidents/care", body).status == 200
+
+
+@pytest.mark.prometheus
+def test_a_muted_incident_pages_nobody_until_the_mute_ends(tmp_path, wall_store):
+    receiver = Receiver()
+    store = wall_store(reviewers=("ada:lead",))
+    both = incident(), incident(opened=30, stream="T08/vib")
+    tell(store, *both, pipeline="farm")
+    with alertmanager(tmp_path, receiver.url) as url, running(store) as console:
+        other = {
+            "matchers": [{"name": "pipeline", "value": "farm", "isRegex": False, "isEqual": True},
+                         {"name": "stream", "value": "x", "isRegex": False, "isEqual": True}],
+            "startsAt": "2024-01-01T00:00:00Z", "endsAt": "2094-01-01T00:00:00Z",
+            "createdBy": "an operator", "comment": "not ours",
+        }  # fmt: skip
+        Silences(url, "farm")._ask("POST", "silences", other)
+        manager = Alertmanager(url, repeat_s=0.5)
+        manager.update(alert_of(one, Wording("farm")) for one in both)
+        until(lambda: state_of(url) == {"feed-0-10": "active", "feed-0-30": "active"})
+        background = Background(store, silences={"farm": Silences(url, "farm")})
+        background.round()
+        mute(console, 2)
+        assert Silences(url, "farm").bring_in_line(store)
+        until(lambda: state_of(url) == {"feed-0-10": "suppressed", "feed-0-30": "active"})
+        (ours,) = [
+            one for one in asked(url, "silences") if one["comment"].startswith("rejex-stream")
+        ]
+        assert ours["createdBy"] == "ada"
+        assert {one["name"]: one["value"] for one in ours["matchers"]} == {
+            "pipeline": "farm", "incident": "feed-0-10",
+        }  # fmt: skip
+        again = Silences(url, "farm")
+        again.bring_in_line(store)
+        assert not again.bring_in_line(store), "nothing is asked while nothing changes"
+        live = [one for one in asked(url, "silences") if one["status"]["state"] == "active"]
+        assert len(live) == 2, "a console that starts anew silences nothing twice"
+        mute(console, 8)
+        again.bring_in_line(store)
+        mute(console, 0)
+        again.bring_in_line(store)
+        until(lambda: state_of(url)["feed-0-10"] == "active")
+        mute(console, 8)
+        again.bring_in_line(store)
+        tell(store, incident(2, "recovering"), pipeline="farm")
+        again.bring_in_line(store)
+        until(lambda: state_of(url)["feed-0-10"] == "active"), "it turned: the mute is over"
+        live = [one for one in asked(url, "silences") if one["status"]["state"] == "active"]
+        assert [one["comment"] for one in live] == ["not ours"]
+        manager.close()
+    receiver.close()
+
+
+def test_an_alertmanager_that_is_away_is_said_on_every_page_and_tried_again(wall_store):
+    store = wall_store()
+    tell(store, incident(), pipeline="farm")
+    silences = Silences("http://127.0.0.1:1/hunter2", "farm")
+    background = Background(store, silences={"farm": silences})
+    with running(store, background=background) as console:
+        mute(console, 2)
+        background.round()
+        page = console.ask("/now").text
+        assert "did not take which incidents are muted" in page
+        assert "Muted incidents go on paging until that works." in page
+        assert "hunter2" not in page
+        assert background.failing()["mutes farm"]
+    with pytest.raises(ConnectorError, match=r"check alerts\.alertmanager_url"):
+        silences.bring_in_line(store)
+
+
+def test_only_incidents_of_the_own_pipeline_are_silenced(wall_store):
+    away = [0]
+    store = wall_store(clock_ms=lambda: wall_clock_ms() + away[0])
+    tell(store, incident(), pipeline="other")
+    silences = Silences("http://127.0.0.1:1", "farm")
+    silences._held = {}
+    with running(store) as console:
+        mute(console, 2)
+    assert silences.bring_in_line(store) is False

@@ -282,6 +282,35 @@ def test_kills_while_what_was_given_up_lies_between_the_records(
 
 
 @pytest.mark.slow
+def test_a_worker_whose_clock_jumps_writes_the_same(kafka: Kafka, tmp_path: Path) -> None:
+    """Half an hour ahead, a month behind, a year ahead, and back: no verdict asks our clock."""
+    settings = kafka.settings(partitions=4)  # librdkafka asks the machine itself for the time
+    records, jump = door_feed(settings, 1_600, seed=6), tmp_path / "clock"
+    jump.write_text("0")
+    get_on = getting_on(kafka, settings, 200)
+    with Workers(tmp_path) as workers, Feeder(kafka, settings, records, 40.0) as feeder:
+        running = [
+            workers.start(
+                settings, name, clock=str(jump), max_poll_records=60, pause_s=0.02,
+                snapshot_every_events=20, engine={"kind": "chain"}, door=True,
+            )
+            for name in "ab"
+        ]  # fmt: skip
+
+        def said() -> str:
+            return "".join(worker.output for worker in running)
+
+        for days in (0.02, -30, 400, 0):
+            get_on()
+            jump.write_text(str(86_400 * days))
+        feeder.finish()
+        finish(kafka, settings, records, said=said)
+        for worker in running:
+            assert worker.terminate() == 0, worker.output
+    assert_exactly(kafka, settings, records, door=True)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("client", CLIENTS)
 def test_a_hundred_kills_over_200_000_events_with_refits(
     kafka: Kafka, tmp_path: Path, client: str

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rejex_stream.encode import decode_review, encode_follow_up, encode_review
-from rejex_stream.encode.records import ContextRecord, EncodedPoints
+from rejex_stream.encode.records import ContextRecord
 from rejex_stream.errors import CheckpointError, ConfigError
-from rejex_stream.run.review_items import REVIEW_REASONS, AuditDraw, ReviewItems
+from rejex_stream.run.review_items import REVIEW_REASONS, AuditDraw, EncodedPoints, ReviewItems
 from rejex_stream.types import (
     ContextPoint,
     FollowUp,

@@ -8,11 +8,14 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from rejex_stream.detectors import make_detector
 from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.engine.refit import RefitSchedule, derive_seed
 from rejex_stream.engine.snapshot import seal, unseal
+from rejex_stream.engine.stream_state import StreamState
 from rejex_stream.errors import CheckpointError, ConfigError, DetectorError
 from rejex_stream.features import FeatureSpec
+from rejex_stream.incidents import Alarms
 from rejex_stream.rejection.judge import Judge
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
@@ -314,3 +317,38 @@ def test_a_fit_error_names_detector_and_table():
     job = FitJob(FailsOn((1,)), np.zeros((30, 3)), 1, "holdout", 0.3)
     with pytest.raises(DetectorError, match=r"test:FailsOn .* 21 rows of 3 features: ValueError"):
         job()
+
+
+@pytest.mark.parametrize("detector", ["HBOS", "Sensor"])
+def test_the_straight_way_of_one_event_does_what_the_way_of_many_does(detector, monkeypatch):
+    """Faults that open incidents, single ones, values that lack: verdicts, incidents and state."""
+    rng, taken, alone = np.random.default_rng(6), list[bool](), StreamState._alone
+    values = rng.normal(size=(2_400, 2))
+    values[1_200:1_260] += rng.choice([0.0, 9.0], size=(60, 1))  # an alarm, and no hold
+    values[1_500:1_640] += 12.0
+    values[rng.choice(2_300, 8)] += 30.0
+    values[2_340::20, 1] = math.nan  # from then on gaps are looked for
+    features = FeatureSpec(("x", "y"), preset="sensor" if detector == "Sensor" else None)
+    pipeline = EngineSpec(
+        make_detector(detector), features, RejectionPolicy(0.1, rate=0.1), window=200,
+        schedule=RefitSchedule.for_window(200, guard_quantile=0.95), alarms=Alarms(update_s=20),
+    )  # fmt: skip
+
+    def played():
+        engine, verdicts, incidents, states = Engine(pipeline, InlineExecutor()), [], [], []
+        for i, reading in enumerate(feed(values)):
+            verdicts += engine.process([reading])
+            incidents += engine.take_incidents()
+            if i % 50 == 49:
+                states.append(engine.snapshot())
+        return verdicts, incidents, states
+
+    monkeypatch.setattr(
+        StreamState, "_alone", lambda *given: taken.append(alone(*given)) or taken[-1]
+    )
+    straight = played()
+    assert sum(taken) > len(values) / 2
+    opened = {one.position.offset for one in straight[1] if one.opens}
+    assert any(taken[at] for at in opened), (opened, sum(taken))
+    monkeypatch.setattr(StreamState, "_alone", lambda *_: False)
+    assert played() == straight

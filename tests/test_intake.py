@@ -231,7 +231,7 @@ def test_one_sensor_that_lies_moves_no_clock(lies: list[int]) -> None:
 HORIZON = 24 * 86_400_000
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(0, 30), st.sampled_from([0, T0, T0 + HORIZON, 4 * 10**12])),
@@ -274,6 +274,26 @@ def test_who_is_left_of_two_takes_the_clock_back_from_who_had_it_alone() -> None
         for i in range(40):
             clock.advance("a", T0 + i)
         assert clock.now_ms >= T0 + 400 * 86_400_000
+
+
+@pytest.mark.parametrize(
+    ("leaders", "others"),
+    [
+        ("l" * 8, [("a", T0), ("a", T0 + 1), ("a", T0 + 2)]),
+        ("l" * 8, [("a", T0), ("b", T0 - 3 * 86_400_000)]),
+        ("l" * 8, [("a", 5), ("b", 6)]),
+        ("lm", [("a", T0), ("b", T0)]),
+    ],
+    ids=["one alone", "two that disagree", "times before 1990", "who two have vouched for"],
+)
+def test_what_takes_no_clock_back(leaders: str, others: list[tuple[str, int]]) -> None:
+    clock, far = TrustedClock(), T0 + 400 * 86_400_000
+    for sensor in leaders:
+        clock.advance(sensor, far)
+    assert clock.now_ms == far
+    for sensor, time_ms in others:
+        clock.advance(sensor, time_ms)
+    assert clock.now_ms == far
 
 
 def test_there_the_guarantee_ends_two_that_are_ahead_at_once_are_believed() -> None:

@@ -24,7 +24,7 @@ from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.run.loop import RunSettings
 from rejex_stream.run.partition import PartitionMonitor, PartitionState
 from rejex_stream.run.review_items import ReviewItems
-from rejex_stream.run.run_events import SensorsForgotten
+from rejex_stream.run.run_events import Committed, SensorsForgotten
 from rejex_stream.types import (
     IncidentState,
     Label,
@@ -166,6 +166,20 @@ def test_a_clock_that_is_wrong_is_said_once_and_when_it_is_right_again(wrong, cu
     assert statuses(told, cut) == wanted
 
 
+def test_how_many_clocks_are_not_trusted_is_said_with_each_commit():
+    wrong = NOW + 400 * DAY
+    values = [one.value for one in feed(*lying(None, None, wrong, wrong, wrong, None, None))]
+    watching, knobs = Watching(), {"commit_every_events": 1, "max_poll_records": 1}
+    play(
+        ListSource(values), ListSink(), engine=lambda _, fits: Engine(SPEC, fits),
+        decoder=GROUPED, observers=[watching], knobs=knobs,
+    )  # fmt: skip
+    commits = watching.of(Committed)
+    said = {one.next_offsets[ONE] for one in commits if one.untrusted_clocks[ONE]}
+    # It begins with event 11 and ends with event 17; commits end while the next one is judged.
+    assert said == set(range(11, 17))
+
+
 def test_a_day_ahead_at_most_and_a_single_record_say_nothing():
     assert not statuses(lying(None, None, NOW + DAY + 2000, NOW + DAY + 3000, None))
     assert not statuses(lying(None, None, NOW + 400 * DAY, None, None))
@@ -191,21 +205,50 @@ def test_a_plant_that_stood_still_and_sensors_one_after_the_other_have_right_clo
     st.sampled_from([None, 900, 5000, 10 * DAY]),
 )  # fmt: skip
 def test_a_sensor_that_lies_about_time_changes_nothing_for_others(times, places, forget_after_ms):
+    assert_nothing_changes([(time_ms,) for time_ms in times], places, forget_after_ms)
+
+
+@pytest.mark.thorough
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([0, NOW + 90 * DAY, 2**45, NOW - 90 * DAY]),
+            st.sampled_from([-5, NOW + 92 * DAY, 2**44, NOW - 88 * DAY]),
+        ),
+        min_size=30, max_size=60,
+    ),
+    st.lists(st.integers(0, 2), min_size=60, max_size=60),
+    st.sampled_from([900, 10 * DAY]),
+)  # fmt: skip
+def test_two_that_lie_change_nothing_unless_they_agree(times, places, forget_after_ms):
+    assert_nothing_changes(times, places, forget_after_ms)
+
+
+def test_there_it_ends_two_that_agree_within_a_day_are_believed():
+    state = state_of(forget_after_ms=10 * DAY)
+    ahead = [(NOW + 90 * DAY, "c"), (NOW + 91 * DAY, "d")]
+    state.process(feed((NOW, "a"), (NOW, "b"), *ahead, (NOW + 1, "a")))
+    assert set(state.take_forgotten()) == {"a", "b"}
+
+
+def assert_nothing_changes(times, places, forget_after_ms):
+    """Of two honest sensors all is as it is without those that have these times."""
     budget = RejectionPolicy(0.2, rate=0.15, burst=2, per_day=3)
     spec = replace(SPEC, policy=budget, window=budget.first_window)
     told = [(NOW, "a"), (NOW, "b")]
-    for i, (time_ms, place) in enumerate(zip(times, places, strict=False)):
+    for i, (lies, place) in enumerate(zip(times, places, strict=False)):
         three = [(NOW + 1000 * i, "a"), (NOW + 1000 * i, "b")]
-        told += [*three[:place], (time_ms, "c"), *three[place:]]
+        told += [*three[:place], *zip(lies, "cd", strict=False), *three[place:]]
     found = []
     records = feed(*told)
     for one in (
         records,
-        [r for r, (_, sensor) in zip(records, told, strict=True) if sensor != "c"],
+        [r for r, (_, sensor) in zip(records, told, strict=True) if sensor in "ab"],
     ):
         outcomes = state_of(spec, forget_after_ms=forget_after_ms).process(one)
         found.append([(o.verdict, o.review, o.incidents)
-                      for o in outcomes if o.verdict.sensor != "c"])  # fmt: skip
+                      for o in outcomes if o.verdict.sensor in "ab"])  # fmt: skip
     assert found[0] == found[1]
 
 

@@ -291,6 +291,34 @@ OTHERS: dict[str, Any] = {
         "scopeMetrics": [{"metrics": [
             {"name": k, "gauge": {"dataPoints": [{"timeUnixNano": str(t * 10**6), "asDouble": v}]}}
             for k, v in (("temp", a), ("press", b))]}]}]},
+    "attributes with capitals": lambda i, m, t, a, b: {
+        "Dimensions": [{"Name": "machine", "Value": m}], "MeasureValues": [
+            {"Name": "temp", "Value": str(a), "Type": "DOUBLE"},
+            {"Name": "press", "Value": str(b), "Type": "DOUBLE"}], "Time": str(t)},
+    "numbers with units in arrays": lambda i, m, t, a, b: {
+        "device": m, "epoch": t / 1000, "m": {"temp": [a, "C"], "press": [b, "bar"]}},
+    "a number in a text that is an array": lambda i, m, t, a, b: {
+        "ts": t // 1000, "device": m, "name": _tag(i), "addr": 30001,
+        "data": f"[{a if _tag(i) == 'temp' else b}]", "ok": 1},
+    "units of channels beside them": lambda i, m, t, a, b: {
+        "Timestamp": iso(t), "Device": m, "Values": {"temp": a, "press": b},
+        "MetaData": {"temp": {"unit": "C"}, "press": {"unit": "bar"}}},
+    "the machine in each pair": lambda i, m, t, a, b: [
+        {"NodeId": k, "DataSetWriterName": f"line/{m}", "DisplayName": k,
+         "Value": {"Value": v, "SourceTimestamp": iso(t)}}
+        for k, v in (("temp", a), ("press", b))],
+    "before and after": lambda i, m, t, a, b: {
+        "thing": m, "timestamp": t // 1000, "previous": {"reported": {"temp": a - 9, "press": 0.1}},
+        "current": {"reported": {"temp": a, "press": b}}},
+    "an old and a new state": lambda i, m, t, a, b: {"event_type": "changed", "data": {
+        "entity_id": f"sensor.{m}_{_tag(i)}", "old_state": {"state": "1"},
+        "new_state": {"state": str(a if _tag(i) == "temp" else b), "last_changed": iso(t)}}},
+    "a name that nobody calls a tag": lambda i, m, t, a, b: {
+        "data": a if _tag(i) == "temp" else b, "dateTime": iso(t // 2000 * 2000),
+        "device": {"id": m}, "diagnostic": {"id": _tag(i)}, "version": f"{i:016x}"},
+    "fields by turns under one time": lambda i, m, t, a, b: {
+        "fields": {_tag(i): a if _tag(i) == "temp" else b, "Quality": "OK (0x0)"}, "name": "opcua",
+        "tags": {"id": f"ns=2;s={m}.{_tag(i)}", "machine": m}, "timestamp": t // 2000 * 2},
     "a number of the device beside its name": lambda i, m, t, a, b: {
         "time": iso(t), "deviceName": m, "devEui": f"0101{m[1]}", "object": {
             "temp": a, "press": b}},
@@ -480,3 +508,34 @@ def test_without_a_registry_records_are_left_as_they_are(monkeypatch: pytest.Mon
     assert of_registry(records) == (None, records)
     monkeypatch.setenv("REJEX_SCHEMA_REGISTRY__URL", "http://localhost:9")
     assert of_registry(records) == ("jsonl", records)
+
+
+def test_series_behind_each_other_in_a_record_are_put_in_the_order_of_time() -> None:
+    chance = random.Random(2)
+    values = {
+        (m, k): [[T0 / 1000 + i, str(round(chance.gauss(mean, 0.01), 4))] for i in range(90)]
+        for m in sorted(MACHINES)
+        for k, mean in (("temp", 60), ("press", 5))
+    }
+    records = [
+        of_line(part, {"key": None, "time_ms": T0, "value": {"status": "success", "data": {
+            "resultType": "matrix", "result": [
+                {"metric": {"__name__": k, "instance": m}, "values": found[part * 45:][:45]}
+                for (m, k), found in values.items()]}}})
+        for part in range(2)
+    ]  # fmt: skip
+    feed, readings, _ = read(records)
+    assert "sort_by(.t)" in str(feed.select)
+    assert {one.sensor for one in readings} == MACHINES
+    assert len(readings) == 4 * 90
+    temp = list(feed.channels).index("temp")
+    assert all(59 < one.values[temp] < 61 and 4 < one.values[1 - temp] < 6 for one in readings)
+
+
+def test_readings_in_the_order_of_time_are_left_so() -> None:
+    records = [
+        of_line(i, {"key": f"m{i % 4}", "time_ms": T0, "value": [
+            {"ts": T0 + i * 10 + j, "temp": 60 + j / 7, "press": 5 - i / 900} for j in range(3)]})
+        for i in range(60)
+    ]  # fmt: skip
+    assert read(records)[0].select == ".[]"

@@ -215,3 +215,11 @@ def test_a_zone_before_the_year_is_read(tmp_path):
 ])  # fmt: skip
 def test_blanks_and_decimal_commas_are_no_delimiters(lines, delimiter):
     assert delimiter_of(lines) == delimiter
+
+
+def test_returns_end_rows_where_all_cells_are_quoted(tmp_path):
+    lines = ['"time","a\r1","b"', *(f'"{at(i)}","{A[i]}","{B[i]}"' for i in range(N))]
+    (tmp_path / "t.csv").write_bytes("\r".join([*lines, ""]).encode())
+    table = open_table(tmp_path / "t.csv")
+    assert (table.n_rows, table.guess.time, len(table.guess.channels)) == (N, "time", 2)
+    assert first(table).values == (A[0], B[0])

@@ -10,10 +10,10 @@ their own, written by anybody: :func:`decode_command` takes none that cannot be 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import starmap
-from typing import Any, Literal, TypeAlias, TypeVar, overload
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -40,7 +40,6 @@ __all__ = [
     "MOST_ANSWERS",
     "ContextRecord",
     "DeadLetterRecord",
-    "EncodedPoints",
     "FollowUpRecord",
     "Form",
     "IncidentRecord",
@@ -174,42 +173,6 @@ class ContextRecord(msgspec.Struct, frozen=True, gc=False):
     values: tuple[float | None, ...]
     score: float | None
     label: Label
-
-
-class EncodedPoints(Sequence[ContextPoint]):
-    """Points as they are written, each a :class:`ContextRecord`; they are read when looked at."""
-
-    __slots__ = ("lines",)
-
-    def __init__(self, lines: Iterable[bytes]) -> None:
-        self.lines = tuple(lines)
-
-    def __len__(self) -> int:
-        return len(self.lines)
-
-    @overload
-    def __getitem__(self, at: int) -> ContextPoint: ...
-    @overload
-    def __getitem__(self, at: slice) -> EncodedPoints: ...
-    def __getitem__(self, at: int | slice) -> ContextPoint | EncodedPoints:
-        if isinstance(at, slice):
-            return EncodedPoints(self.lines[at])
-        return _context_points([_read_point(self.lines[at])])[0]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and tuple(self) == tuple(other)
-
-    __hash__ = None  # type: ignore[assignment] # as a list
-
-    def __repr__(self) -> str:
-        return repr(tuple(self))
-
-    def encoded(self) -> msgspec.Raw:
-        """Return all of them as JSON. O(bytes)."""
-        return msgspec.Raw(b"[%b]" % b",".join(self.lines))
-
-
-_read_point = msgspec.json.Decoder(ContextRecord).decode
 
 
 class ReviewRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -469,8 +432,9 @@ def _require_known(
 
 
 def _context_records(points: Sequence[ContextPoint]) -> Any:  # noqa: ANN401 - or their JSON
-    if isinstance(points, EncodedPoints):
-        return points.encoded()
+    lines: tuple[bytes, ...] | None = getattr(points, "lines", None)  # who has them as JSON
+    if lines is not None:
+        return msgspec.Raw(b"[%b]" % b",".join(lines))
     return tuple(starmap(ContextRecord, points))
 
 

@@ -122,6 +122,7 @@ class BatchModel:
         self._token = object()  # tickets of two engines on one executor never meet
         self.rows_seen = 0
         self._due = 0  # at what row count something happens next; 0: not looked yet
+        self.steady_until = 0  # before which row count nothing does but scores; 0: it may
         self._fit_due = 0  # and a fit may be asked for; 0 as well
         self._next_epoch = 0
         self._serving: ModelFit | None = None
@@ -160,6 +161,9 @@ class BatchModel:
             return Segment(start, stop, X, None, -1, held=held, learns=not (held or planned))
         own = self._scores(self._serving, X)
         guarded = self._guard is not None and not (held or planned or self.is_adopting)
+        shadow = self._shadow
+        waits = self.is_adopting or (shadow is not None and shadow.fitted is None)
+        self.steady_until = 0 if self._ewma.reach or waits else self._due - 1
         return Segment(
             start,
             stop,
@@ -172,6 +176,16 @@ class BatchModel:
             held and not planned,
             not (held or planned),
         )
+
+    def steady_scores(self, rows: Rows) -> tuple[Sequence[float], int, float | None]:
+        """Return of a :class:`Segment` before `steady_until` all there is: scores, epoch, quantile.
+
+        Nothing but the scores is due with its rows.
+        """
+        serving = self._serving
+        assert serving is not None  # it is steady
+        quantile = None if self._guard is None else self._schedule.guard_quantile
+        return self._scores(serving, rows), serving.epoch, quantile
 
     def _of_first(self, rows: FloatArray) -> Status | None:
         """Return what there is to say of the rows of a first model."""
@@ -189,21 +203,22 @@ class BatchModel:
         if segment.held:
             self._held.extend(X)
         elif segment.learns:
-            self._take(X, judged)
+            self.take(X, judged, judge)
         else:
             return
-        if judged.turn is not None:
+        if segment.held and judged.turn is not None:
             self._make(judged.turn, judge)
         elif (
             segment.learns
+            and judged.turn is None
             and self.rows_seen >= self._due
             and self._wants_a_model()
             and self._schedule.is_request(self.rows_seen - self._origin)
         ):
             self._request()
 
-    def _take(self, X: Rows, judged: Judged) -> None:
-        """Let rows into the buffer, and the shadow score them."""
+    def take(self, X: Rows, judged: Judged, judge: Judge) -> None:
+        """Let rows that were judged into the buffer, and the shadow score them."""
         count, shadow = len(X), self._shadow
         if shadow is not None and count > 1:
             self._catch_up(shadow)
@@ -222,6 +237,8 @@ class BatchModel:
             shadow.n_unscored += 1
             if shadow.n_unscored >= self._most_unscored or shadow.fitted is None:
                 self._catch_up(shadow)
+        if judged.turn is not None:
+            self._make(judged.turn, judge)
 
     def _catch_up(self, shadow: ModelFit) -> None:
         """Let a shadow score the rows that came alone: many at once cost a fraction each."""
@@ -232,7 +249,7 @@ class BatchModel:
 
     def _make(self, turn: Turn, judge: Judge) -> None:
         """Do with the rows what a turn of the last event asks for."""
-        self._due = self._fit_due = 0
+        self._due = self._fit_due = self.steady_until = 0
         if turn.onset:
             judge.retract([s.evicted for s in reversed(turn.onset) if s.entered])
             self._retract(len(turn.onset))
@@ -275,7 +292,7 @@ class BatchModel:
         for model in (self._pending, self._shadow):
             if model is not None:
                 self._give_up(model)
-        self._due = self._fit_due = 0
+        self._due = self._fit_due = self.steady_until = 0
         rows = self._held.last(self._schedule.buffer_events)
         rows = np.delete(rows, _partial_in(rows), axis=0)
         self._extreme.clear()

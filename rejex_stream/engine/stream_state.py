@@ -151,9 +151,55 @@ class StreamState:
         judged, and `totals` are the sums of their values.
         """
         verdicts: list[Verdict | None] = [None] * len(readings)
-        for _ in self.turns(readings, totals, verdicts):
-            pass
+        if len(readings) > 1 or not self._alone(readings, totals, verdicts):
+            for _ in self.turns(readings, totals, verdicts):
+                pass
         return verdicts  # type: ignore[return-value] # every reading took one of the paths
+
+    def _alone(
+        self, readings: Sequence[Reading], totals: Sequence[float], verdicts: list[Verdict | None]
+    ) -> bool:
+        """Judge one reading as :meth:`turns` does, where nothing but its verdict is due.
+
+        Else nothing has happened. Of many sensors with an event each, nearly all are such.
+        """
+        model, watch, judge = self.model, self.watch, self._judge
+        if model.rows_seen >= model.steady_until or not self._is_plain(totals[0]):
+            return False
+        watch.beyond = _NO_LIMITS
+        make = self._rows_at_once if self._at_once else self._rows_one_by_one
+        rows, which = make(readings, totals, verdicts)
+        seq, self.seq = self.seq, self.seq + 1
+        if not which:
+            return True
+        scores, epoch, quantile = model.steady_scores(rows)
+        _, extreme = judge.judge(readings, which, scores, verdicts, seq=seq, epoch=epoch)
+        verdict, explainer = cast("Verdict", verdicts[0]), self._explainer
+        if verdict.label is not _NORMAL and explainer is not None and explainer.wants(verdict):
+            self._explain(explainer, rows, [(0, 0, verdict)], verdicts)
+        outliers: Sequence[int] = ()
+        if quantile is not None:
+            outliers = extreme or judge.beyond(quantile, which, verdicts)
+        turn = None
+        if watch.turning is None:
+            watch.follow(readings, which, verdicts)
+        else:
+            turn = self._turn(readings, 0, verdicts)
+        model.take(rows, Judged(1, outliers, extreme, turn), judge)
+        return True
+
+    def _is_plain(self, total: float) -> bool:
+        """Whether nobody has said, and nothing is open, that would make more of a reading."""
+        watch = self.watch
+        return (
+            watch.active
+            and watch.open is None
+            and watch.mode is None
+            and total - total == 0.0
+            and not (self._calendar or self.plans.all or self._mutes.all or self._limits.any)
+            and not (self._gaps or self._judge.shares)
+            and self._learner is None
+        )
 
     def turns(
         self,
@@ -323,7 +369,7 @@ class StreamState:
                 if verdict.label is not _NORMAL and explainer.wants(verdict):
                     wanted.append((i, owner, verdict))
             if wanted:
-                self._explain(explainer, segment, wanted, verdicts)
+                self._explain(explainer, segment.rows, wanted, verdicts)
         outliers: Sequence[int] = ()
         if segment.quantile is not None:
             outliers = judge.beyond(segment.quantile, owners, verdicts)
@@ -449,16 +495,16 @@ class StreamState:
     def _explain(
         self,
         explainer: Explainer,
-        segment: Segment,
+        rows: Rows,
         wanted: Sequence[tuple[int, int, Verdict]],
         verdicts: list[Verdict | None],
     ) -> None:
-        """Add evidence to verdicts, each with its place in the segment and in the call."""
+        """Add evidence to verdicts, each with its place among the rows and in the call."""
         age, model = self.model.age_events(), self.model
         stands = self.watch.frozen and not model.is_adopting
         explained = explainer.explain(
             [verdict for _, _, verdict in wanted],
-            [segment.rows[i] for i, _, _ in wanted],
+            [rows[i] for i, _, _ in wanted],
             model.score,
             model.medians(),
             [

@@ -259,10 +259,10 @@ class Alarm:
         count = len(self._blocks)
         if count < _FEWEST:
             return
-        last = sorted(length for _, length in self._blocks)[count // 2]
+        tops, lengths = map(sorted, zip(*self._blocks, strict=True))
+        last = lengths[count // 2]
         a_month = _MONTH_MS / max(1, last * self._length / (self._length - 1))
         rare = min(0.5, self._per_month / a_month)  # of blocks
-        tops = sorted(top for top, _ in self._blocks)
         half, tenth = tops[count // 2], tops[count - 1 - count // 10]
         scale = (tenth - half) / (_gumbel(0.1) - _gumbel(0.5))
         limit = half + scale * (_gumbel(rare) - _gumbel(0.5))

@@ -42,6 +42,7 @@ _log = logging.getLogger(__name__)
 _NAMESPACE = uuid.UUID("5b6e0b1c-2c39-5b2e-9a53-7f6f6b2b1d10")
 _CRITICAL = {AlarmKind.HEALTH, AlarmKind.COLLAPSE, AlarmKind.STUCK, AlarmKind.NOTHING_SCORABLE}
 _MOST_CHANNELS = 5
+_MOST_NAMED = 2  # in the sentence
 _MOST_SENSORS = 20
 _STATE = {
     IncidentState.OPEN: "waits for an answer",
@@ -183,6 +184,8 @@ def _clock(time_ms: int) -> str:
 def sentence_of(incident: Incident) -> str:
     """Return what there is to say of an incident, for a person."""
     whose = spoken(incident.stream_key, incident.mode)
+    named = ", ".join(found.channel for found in incident.channels[:_MOST_NAMED])
+    whose = f"{whose} ({named})" if named else whose
     counts = f"of {incident.n_events} events {incident.n_anomalies} are anomalies"
     points, word = grade(incident.peak_severity)
     limits = "".join(f"{beyond(excess)}; " for excess in incident.limits)

@@ -138,6 +138,11 @@ class OpenIncidents:
         self._open[incident.id] = incident
         return incident if known is not None else self._opened(incident)
 
+    def turns(self, incident: Incident) -> bool:
+        """Whether it stands where it did not: its figures alone go on without a word in the log."""
+        known = self._open.get(incident.id)
+        return known is None or known.state is not incident.state
+
     def standing_for(self, incident: Incident) -> Incident | Flood:
         """Return what stands for a change that nobody may have heard of: its flood, or itself."""
         changed = self.changed(incident)
@@ -433,7 +438,8 @@ class Watch:
             self._values[incident.id] = [value for value in found if value is not None]
 
     def _incident_changed(self, incident: Incident, *, again: bool) -> None:
-        self._on_incident(incident)
+        if self._incidents.turns(incident):
+            self._on_incident(incident)
         self._look_at(incident)
         alone = not self._incidents.is_flooded(incident)
         look = self._incidents.standing_for if again else self._incidents.changed

@@ -7,17 +7,18 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TypeAlias
+from typing import TypeAlias, overload
 
 import msgspec
 
-from rejex_stream.encode.records import ContextRecord, EncodedPoints
+from rejex_stream.encode.records import ContextRecord
 from rejex_stream.errors import CheckpointError, ConfigError
 from rejex_stream.rejection.audit_sampling import KeyedSampler, commitment
 from rejex_stream.rejection.band import label_of, rank_edges
 from rejex_stream.rejection.judge import EXTREME
 from rejex_stream.types import (
     Audit,
+    ContextPoint,
     FollowUp,
     Label,
     Outcome,
@@ -29,7 +30,9 @@ from rejex_stream.types import (
     Verdict,
 )
 
-__all__ = ["REVIEW_REASONS", "AuditDraw", "ReviewItems", "commitment", "committed"]
+__all__ = [
+    "REVIEW_REASONS", "AuditDraw", "EncodedPoints", "ReviewItems", "commitment", "committed",
+]  # fmt: skip
 
 REVIEW_REASONS = frozenset({Reason.AMBIGUOUS, Reason.UNSCORABLE})
 """Rejected for one of these, an event goes to review; the events of a warm-up do not.
@@ -55,14 +58,45 @@ class _View(msgspec.Struct):
     extreme: tuple[int, float] | None
 
 
+class EncodedPoints(Sequence[ContextPoint]):
+    """Points as they are written, JSON of one each in `lines`; read only where they are looked at.
+
+    Several items show each point, and as tuples of floats it is larger and lies scattered.
+    """
+
+    __slots__ = ("lines",)
+
+    def __init__(self, lines: Iterable[bytes]) -> None:
+        self.lines = tuple(lines)
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    @overload
+    def __getitem__(self, at: int) -> ContextPoint: ...
+    @overload
+    def __getitem__(self, at: slice) -> EncodedPoints: ...
+    def __getitem__(self, at: int | slice) -> ContextPoint | EncodedPoints:
+        if isinstance(at, slice):
+            return EncodedPoints(self.lines[at])
+        return ContextPoint(*msgspec.structs.astuple(_decode(self.lines[at])))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment] # as of a list
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+
 class _Sensor:
     """What is remembered of a sensor: points as they leave, what is owed, the last extreme."""
 
     __slots__ = ("extreme", "n_since", "of", "recent")
 
     def __init__(self, recent: Iterable[bytes], points: int) -> None:
-        # As they are written: several items show each, and little is as small.
-        self.recent = deque(recent, maxlen=points)
+        self.recent = deque(recent, maxlen=points)  # as EncodedPoints has them
         self.of: Position | None = None  # the latest item, while events are owed to it
         self.n_since = 0
         # Where an anomaly was extreme last, and how severe the worst was since all was quiet.
@@ -327,7 +361,7 @@ class ReviewItems:
 
 
 _as_named = tuple.__new__  # nearly twice as fast as calling a named tuple's class
-_encode = msgspec.json.Encoder().encode
+_encode, _decode = msgspec.json.Encoder().encode, msgspec.json.Decoder(ContextRecord).decode
 
 
 def _known(values: tuple[float, ...]) -> tuple[float | None, ...]:

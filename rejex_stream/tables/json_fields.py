@@ -325,6 +325,9 @@ class _Roles:
     def _sensor(self) -> str | None:
         """Choose the column that says whose a reading is: it varies, and no time comes twice."""
         times = self.columns[self.times[0]] if self.times else None
+        # Records of one time may hold other fields each, and be of one sensor.
+        rows = zip(*self.columns.values(), strict=True)
+        there = [tuple(value is not None for value in row) for row in rows]
         found: list[tuple[float, float, int, int, str]] = []
         constant: list[tuple[int, str]] = []
         for place, (name, values) in enumerate(self.columns.items()):
@@ -347,7 +350,7 @@ class _Roles:
                 continue
             twice = 0.0
             if times is not None:
-                twice = 1 - len(set(zip(times, values, strict=True))) / len(values)
+                twice = 1 - len(set(zip(times, values, there, strict=True))) / len(values)
             if strength or of_key:
                 found.append((round(twice, 1), -strength, int(name == _KEY), place, name))
         if found:
@@ -373,15 +376,28 @@ class _Roles:
             and any(map(_is_measurement, values))
             and not is_moment([v for v in values if v is not None])
             and not COUNTER.search(name)
+            and len(set(map(str, values))) > 1
         ]
         if len(numbers) != 1 or not numbers:
             return None
-        for name, values in self.columns.items():
-            if name == self.sensor or not all(isinstance(value, str) for value in values):
-                continue
-            if 2 <= len(set(values)) <= 200 and _is_tag(name) and not is_moment(values):
-                return name
-        return None
+        texts = {
+            name: values
+            for name, values in self.columns.items()
+            if name != self.sensor
+            and all(isinstance(value, str) for value in values)
+            and 2 <= len(set(values)) <= 200
+            and not is_moment(values)
+        }
+        named = next((name for name in texts if _is_tag(name)), None)
+        if named is not None or self.sensor is None or not self.times:
+            return named
+        # What tells the records of a sensor and a time apart names the quantity.
+        times, sensors = self.columns[self.times[0]], self.columns[self.sensor]
+        n = len(times)
+        if len(set(zip(times, sensors, strict=True))) > n / 1.5:
+            return None
+        apart = (t for t, v in texts.items() if len(set(zip(times, sensors, v, strict=True))) == n)
+        return next(apart, None)
 
 
 _ON_ITS_WAY = re.compile(

@@ -23,6 +23,7 @@ from rejex_stream.tables.names import (
     COUNTER,
     PAIR,
     STEP,
+    STRONG_SENSOR,
     TIME_OF_RECORD,
     VALUE,
     good_among,
@@ -78,7 +79,27 @@ def find_shape(trees: Sequence[Any]) -> Shape:
         readings = made
         steps.append(step[0])
         said.append(step[1])
-    return Shape(" | ".join(steps) or None, tuple(said), readings)
+    program = " | ".join(steps)
+    if steps and (clock := _clock_gone_back(readings)):
+        # A record that holds one series behind the other is put in the order of time.
+        program = f"[{program}] | sort_by({jq_of(clock)})[]"
+        readings = _run(program, [[tree] for tree in trees])
+    return Shape(program or None, tuple(said), readings)
+
+
+def _clock_gone_back(readings: Sequence[Sequence[Any]]) -> str | None:
+    """Return the clock of readings that goes back within a record, if one does."""
+    several = [found for found in readings[:_SAMPLE] if len(_objects(found)) > 1]
+    for path, values in _columns([one for found in several for one in found]).items():
+        if not is_moment(values):
+            continue
+        clocks: list[list[Any]] = [
+            [dict(flat(one)).get(path) for one in _objects(found)] for found in several
+        ]
+        known = [found for found in clocks if None not in found]
+        if len(known) == len(clocks) and any(sorted(found) != found for found in known):
+            return path
+    return None
 
 
 def _run(program: str, readings: Sequence[Sequence[Any]]) -> list[list[Any]]:
@@ -250,6 +271,24 @@ def _union(trees: Sequence[Any]) -> _Step | None:
     )
 
 
+def _with_units(trees: Sequence[Any]) -> _Step | None:
+    """Take a number out of an array that holds it alone, or with the text of its unit."""
+    found = [
+        path
+        for path, lists in _lists(trees).items()
+        if path
+        and all(one and _is_number(one[0]) and not isinstance(one[0], bool) for one in lists)
+        and all(isinstance(unit, str) and not _is_number(unit) for one in lists for unit in one[1:])
+        and max(map(len, lists)) <= 2
+    ]
+    if not found:
+        return None
+    return (
+        " | ".join(f"{jq_of(path)} |= .[0]" for path in found),
+        f"one number in an array: {', '.join(found[:8])}, read as the number",
+    )
+
+
 def _places(trees: Sequence[Any]) -> _Step | None:
     """Name what stands in arrays without names by its place: in the record itself, or in rows."""
     for path, lists in _lists(trees).items():
@@ -286,6 +325,9 @@ def _names_of_places(columns: Sequence[Sequence[object]]) -> list[str]:
     return names
 
 
+_OLD_AND_NEW = (("previous", "current"), ("old_state", "new_state"), ("old", "new"))
+
+
 def _envelope(trees: Sequence[Any]) -> _Step | None:
     """Take a row out of its change, or a value out of what holds its schema."""
     objects = _objects(trees)
@@ -300,6 +342,12 @@ def _envelope(trees: Sequence[Any]) -> _Step | None:
             ".after // empty",
             "changes of a table: the row is in after; deletes, which have none, are ignored",
         )
+    columns = _columns(objects)
+    for old, new in _OLD_AND_NEW:
+        for above in {m[1] for path in columns if (m := re.match(rf"(.*\.|){old}(\.|$)", path))}:
+            if any(re.match(re.escape(above + new) + r"(\.|$)", path) for path in columns):
+                seen = f"before and after: {above}{new} is read, {above}{old} left out"
+                return f"del({jq_of(above + old)})", seen
     if {"type", "data", "table"} <= keys:
         return (
             'select(.type | ascii_downcase | . != "delete") | del(.data) as $record | .data '
@@ -426,15 +474,20 @@ def _table(trees: Sequence[Any]) -> _Step | None:
 def _attributes(trees: Sequence[Any]) -> _Step | None:
     """Texts with names in an array, as OpenTelemetry says whose a value is: fields of an object."""
     for path, elements in _object_lists(trees):
-        names = [name for name in ("key", "name") if all(name in one for one in elements)]
-        if not path or not names or any(len(one) != 2 or "value" not in one for one in elements):
+        first = sorted(elements[0], key=lambda key: key.lower() not in ("key", "name", "k", "n"))
+        if not path or len(first) != 2 or any(set(one) != set(first) for one in elements):
             continue
-        values = [one["value"] for one in elements]
-        held = [next(iter(v.values()), None) if isinstance(v, dict) else v for v in values]
+        name, value = first
+        if name.lower() not in ("key", "name", "k", "n") or not VALUE.match(last_of(value)):
+            continue
+        values = [one[value] for one in elements]
+        held = [
+            next(iter(v.values())) if isinstance(v, dict) and len(v) == 1 else v for v in values
+        ]
         if all(isinstance(v, str) and not _is_number(v) for v in held):
             where, taken = jq_of(path), 'if type == "object" then .[] else . end'
             return (
-                f"{where} |= (map({{(.{names[0]}): (.value | {taken})}}) | add)",
+                f"{where} |= (map({{({jq_of(name)}): ({jq_of(value)} | {taken})}}) | add)",
                 f"attributes: names and texts in the array {path} are read as fields",
             )
     return None
@@ -465,6 +518,7 @@ class _Pair:
     time: str | None
     quality: str | None
     good: list[Any]
+    sensor: str | None  # which says whose a value is, where the name does not
 
     @classmethod
     def of(cls, elements: Sequence[dict[str, Any]]) -> _Pair | None:
@@ -502,7 +556,14 @@ class _Pair:
         # Where a status has a text beside its code, the text says more.
         quality = min(flags, key=lambda p: not isinstance(columns[p][0], str), default=None)
         good = good_among(columns[quality], quality) if quality else []
-        return cls(name, values, times[0] if times else None, quality, good)
+        whose = [
+            path for path in columns
+            if path != name and STRONG_SENSOR.match(last_of(path))
+            and all(isinstance(value, str) for value in columns[path])
+            and len(set(columns[path])) > 1 and _is_free(path, name, elements)
+        ]  # fmt: skip
+        sensor = whose[0] if whose else None
+        return cls(name, values, times[0] if times else None, quality, good, sensor)
 
     @property
     def value(self) -> str:
@@ -589,6 +650,9 @@ def _pairs(trees: Sequence[Any]) -> _Step | None:
             groups.append(split.sensor(name))
             own.append(f"sensor: ({sensor})")
             name = split.part(name, split.what)
+        elif pair.sensor is not None:
+            groups.append(jq_of(pair.sensor))
+            own.append(f"sensor: .[0]{jq_of(pair.sensor)}")
         again = any(
             len({dict(flat(o)).get(pair.name) for o in each if isinstance(o, dict)}) < len(each)
             for each in found
@@ -731,6 +795,10 @@ def _keyed(trees: Sequence[Any]) -> _Step | None:
             continue  # channels, each with its value
         if all(TIME_OF_RECORD.search(last_of(name)) for name in shared):
             continue
+        below = [part for one in found for each in one.values()
+                 for part in (each if isinstance(each, list) else [each])]  # fmt: skip
+        if not _measured(below) and not any(_lists(below)):
+            continue  # of units and names, say
         each = ".value[]" if lists else ".value"
         if lists:
             each = '(.value | if type == "array" then .[] else . end)'
@@ -818,6 +886,7 @@ _RULES: tuple[Callable[[Sequence[Any]], _Step | None], ...] = (
     _types,
     _senml,
     _table,
+    _with_units,
     _places,
     _keyed,
     _keyed_beside,

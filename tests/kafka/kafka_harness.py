@@ -27,8 +27,10 @@ from rejex_connectors.kafka.partition_reader import admin, read_partition
 from rejex_connectors.kafka.topic_admin import create_topics, plan_topics
 from rejex_connectors.kafka.topic_snapshots import KafkaSnapshots
 
-from rejex_stream.decode import JsonDecoder
-from rejex_stream.decode.mapping import FieldMapping
+from rejex_stream.decode import Decoder, JsonDecoder
+from rejex_stream.decode.intake import IntakeRules
+from rejex_stream.decode.mapping import FieldMapping, Quality
+from rejex_stream.decode.select import SelectingDecoder, Selector
 from rejex_stream.engine.engine import Decision, Restored
 from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.engine.snapshot import seal, unseal
@@ -59,6 +61,12 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 MAPPING = FieldMapping(["v"], sensor="sensor", time="t")
 IN_MODES = FieldMapping(["v"], sensor="sensor", time="t", mode="m")
+DOOR = FieldMapping(
+    {"temp": "v", "press": "v"}, sensor="m", time="t", tag="tag",
+    quality=Quality({"temp": "q", "press": "q"}, ("good",)),
+)  # fmt: skip
+DOOR_PROGRAM = ".m as $m | .readings[] | . + {m: $m}"
+DOOR_RULES = IntakeRules(step_ms=1_000, reorder_ms=2_500, max_age_ms=9_000)
 SCHEDULE = RefitSchedule(first_fit_events=100, refit_every_events=150)
 RUN = RunSettings(
     commit_interval_s=0.1,
@@ -69,6 +77,17 @@ RUN = RunSettings(
     retry_longest_s=1.0,
     invalid_limit=1.0,
 )
+
+
+def reading_by(*, modes: bool = False, door: bool = False) -> tuple[Decoder, RunSettings]:
+    """Return what reads records, and the settings of a run; by the `door`, all that it can do.
+
+    Arrays of readings by a program, one quantity each, with a quality, joined, and put in order.
+    """
+    if door:
+        decoder = SelectingDecoder(Selector(DOOR_PROGRAM), JsonDecoder(DOOR))
+        return decoder, RUN.replace(intake=DOOR_RULES)
+    return JsonDecoder(IN_MODES if modes else MAPPING), RUN
 
 
 def pipeline_toml(name: str, bootstrap: str, **sections: Mapping[str, Any]) -> str:
@@ -187,6 +206,32 @@ class Kafka:
             future.get(1)
         producer.close()
 
+    def fill_in_transactions(
+        self, settings: KafkaSettings, records: Sequence[Record], draw: random.Random
+    ) -> list[Record]:
+        """Produce records in transactions, every fourth of them given up and tried again.
+
+        Returns what is committed, with its places: between them lie markers and what was given up.
+        """
+        producer = KafkaProducer(
+            bootstrap_servers=self.bootstrap, transactional_id=self.name, metrics_enabled=False
+        )
+        producer.init_transactions()
+        for some in batches(records, 40):
+            while True:
+                producer.begin_transaction()
+                for record in some:
+                    to = record.position
+                    producer.send(to.topic, record.value, record.key, [], to.partition)
+                if draw.random() >= 0.25:
+                    break
+                producer.flush(60)
+                producer.abort_transaction()
+            producer.commit_transaction()
+        producer.close()
+        (topic,) = settings.topics.input
+        return [record for found in self.read(settings, topic).values() for record in found]
+
     def read(self, settings: KafkaSettings, topic: str) -> dict[int, list[Record]]:
         """Everything committed in a topic, by partition."""
         return {
@@ -291,6 +336,38 @@ def feed(
         offsets[partition] += 1
         trace = (("traceparent", b"00-%032x-%016x-01" % (i + 1, i + 1)),)
         records.append(Record(position, sensor.encode(), value, trace if i % 3 == 0 else ()))
+    return records
+
+
+def door_feed(
+    settings: KafkaSettings, n_records: int, *, machines: int = 12, partitions: int = 4, seed: int
+) -> list[Record]:
+    """Make a feed that needs all of :func:`reading_by`'s door.
+
+    Up to six readings a record, in any order, up to three seconds late, some of bad quality;
+    records without a reading, and some that cannot be read.
+    """
+    draw = random.Random(seed)
+    (topic,) = settings.topics.input
+    offsets: dict[int, int] = defaultdict(int)
+    records = []
+    for i in range(n_records):
+        number = draw.randrange(machines)
+        readings = [
+            {
+                "t": 1_700_000_000_000 + 500 * i - draw.randrange(3_000),
+                "tag": draw.choice(["temp", "press", "mode"]),
+                "v": draw.choice([round(draw.gauss(0, 1), 3), None]),
+                "q": draw.choice(["good", "good", "bad"]),
+            }
+            for _ in range(draw.randrange(7))
+        ]
+        value = json.dumps({"m": f"m{number}", "readings": readings}).encode()
+        if draw.random() < 0.02:
+            value = draw.choice([b"\xff\xfe", b'{"m": "m', b'{"m": 1}', b'{"readings": [7]}'])
+        position = Position(topic, number % partitions, offsets[number % partitions])
+        offsets[number % partitions] += 1
+        records.append(Record(position, f"m{number}".encode(), value, ()))
     return records
 
 
@@ -422,22 +499,16 @@ def make_engine(
 
 
 def expected(
-    settings: KafkaSettings, records: Sequence[Record], kind: str = "chain", *, modes: bool = False
+    settings: KafkaSettings, records: Sequence[Record], kind: str = "chain", **read: bool
 ) -> dict[str, dict[int, list[Any]]]:
     """What an uninterrupted run writes: topic → partition → (key, value, headers)."""
     partitions = 1 + max(record.position.partition for record in records)
     scripts: dict[Partition, list[Record]] = defaultdict(list)
     for record in records:
         scripts[Partition(*record.position[:2])].append(record)
-    sink = ListSink()
-    run(
-        ListSource(dict(scripts)),
-        sink,
-        None,
-        make_engine(kind, modes=modes),
-        JsonDecoder(IN_MODES if modes else MAPPING),
-        settings=RUN,
-    )
+    sink, (decoder, knobs) = ListSink(), reading_by(**read)
+    make = make_engine(kind, modes=read.get("modes", False))
+    run(ListSource(dict(scripts)), sink, None, make, decoder, settings=knobs)
     return messages_of(settings, sink.outcomes, partitions=partitions)
 
 
@@ -462,11 +533,10 @@ def assert_exactly(
     settings: KafkaSettings,
     records: Sequence[Record],
     kind: str = "chain",
-    *,
-    modes: bool = False,
+    **read: bool,
 ) -> None:
     """The three output topics hold what an uninterrupted run writes, record for record."""
-    assert_holds(kafka, settings, expected(settings, records, kind, modes=modes))
+    assert_holds(kafka, settings, expected(settings, records, kind, **read))
 
 
 def assert_holds(

@@ -9,15 +9,15 @@ import resource
 import signal
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from kafka_harness import IN_MODES, MAPPING, RUN, make_engine
+from kafka_harness import make_engine, reading_by
 from rejex_connectors.kafka import KafkaSettings, connect
 from rejex_connectors.kafka.partition_reader import KafkaControl
 from rejex_connectors.kafka.topic_snapshots import KafkaSnapshots
 
-from rejex_stream.decode import JsonDecoder
 from rejex_stream.errors import RejexError
 from rejex_stream.run.executors import ProcessFitExecutor
 from rejex_stream.run.loop import run
@@ -55,6 +55,12 @@ def main(path: str) -> int:
         resource.setrlimit(resource.RLIMIT_DATA, (held + memory, held + memory))
     pause_s = config["options"].pop("pause_s", 0.0)
     engine = config["options"].pop("engine", {"kind": "chain"})
+    door = config["options"].pop("door", False)
+    clock = config["options"].pop("clock", None)
+    if clock is not None:  # by how many seconds the clock of this process is wrong
+        right, wrong = time.time, Path(clock)
+        time.time = lambda: right() + float(wrong.read_text() or 0)
+    decoder, knobs = reading_by(modes=engine.get("modes", False), door=door)
     executor = ProcessFitExecutor() if "fit_s" in engine else None
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
@@ -67,9 +73,9 @@ def main(path: str) -> int:
             sink,
             store,
             make_engine(**engine),
-            JsonDecoder(IN_MODES if engine.get("modes") else MAPPING),
+            decoder,
             control=KafkaControl(settings) if engine["kind"] == "obedient" else None,
-            settings=RUN.replace(**config["options"]),
+            settings=knobs.replace(**config["options"]),
             observers=[Pace(pause_s)],
             executor=executor,
             stop=stop,

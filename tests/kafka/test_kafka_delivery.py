@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import importlib.util
 import random
+import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka_harness import Feeder, Kafka, Workers, assert_exactly, feed, next_offsets
+from kafka_harness import (
+    Feeder,
+    Kafka,
+    Worker,
+    Workers,
+    assert_exactly,
+    door_feed,
+    feed,
+    next_offsets,
+)
 from rejex_connectors.kafka import KafkaSettings
 from rejex_connectors.kafka.sink import open_clients
 
@@ -82,12 +92,22 @@ def chaos(
     feed_s: float = 5.0,
     before: Callable[[], None] = lambda: None,
     after: Callable[[], None] = lambda: None,
+    until_done: Sequence[Record] = (),
     **options: Any,
-) -> None:
-    """Let two workers work through a feed; kill one of them at random, again and again."""
+) -> str:
+    """Let two workers work through a feed; kill one of them at random, again and again.
+
+    Returns what all of them have said.
+    """
     options = {"pause_s": 0.02, **options}
+    everyone: list[Worker] = []
+
+    def start(name: str) -> Worker:
+        everyone.append(workers.start(settings, name, **options))
+        return everyone[-1]
+
     with Workers(tmp_path) as workers, Feeder(kafka, settings, records, feed_s) as feeder:
-        running = {name: workers.start(settings, name, **options) for name in ("a", "b")}
+        running = {name: start(name) for name in ("a", "b")}
         for _ in range(kills):
             pass_time(draw.uniform(0.3, 2.0), because="the moment of the kill is random")
             before()
@@ -95,14 +115,15 @@ def chaos(
             assert running[name].alive, running[name].output
             running[name].kill()
             after()
-            running[name] = workers.start(settings, name, **options)
+            running[name] = start(name)
         feeder.finish()
         finish(
-            kafka, settings, records, timeout_s=120 + len(records) / 500,
+            kafka, settings, until_done or records, timeout_s=120 + len(records) / 500,
             said=lambda: "\n".join(f"{name}:\n{w.output}" for name, w in running.items()),
         )  # fmt: skip
         for worker in running.values():
             assert worker.terminate() == 0, worker.output
+    return "".join(worker.output for worker in everyone)
 
 
 @pytest.mark.parametrize("client", CLIENTS)
@@ -204,6 +225,89 @@ def test_random_kills_where_the_broker_deals_the_partitions(kafka: Kafka, tmp_pa
     client = AdminClient({"bootstrap.servers": kafka.bootstrap})  # answers end with it
     asked = client.list_consumer_groups(types={ck.ConsumerGroupType.CONSUMER})
     assert settings.group in {group.group_id for group in asked.result().valid}
+
+
+def getting_on(kafka: Kafka, settings: KafkaSettings, step: int) -> Callable[[], None]:
+    """Return what waits until so many more records are committed: no kill hits a mere start."""
+    seen = 0
+
+    def committed() -> int:
+        return sum(kafka.committed(settings).values())
+
+    def wait() -> None:
+        nonlocal seen
+        until(lambda: committed() >= seen + step, "more is committed")
+        seen = committed()
+
+    return wait
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize(
+    ("n_records", "kills"), [(1_600, 3), pytest.param(12_000, 40, marks=pytest.mark.slow)]
+)
+def test_kills_while_readings_are_selected_joined_and_put_in_order(
+    kafka: Kafka, tmp_path: Path, client: str, n_records: int, kills: int
+) -> None:
+    """Half a row, and events that wait for earlier ones, are in the state: none is lost."""
+    settings = kafka.settings(partitions=4, client=client)
+    records, draw = door_feed(settings, n_records, seed=5), random.Random(5)
+    said = chaos(
+        kafka, settings, tmp_path, records, draw, kills=kills, feed_s=10.0 * kills,
+        before=getting_on(kafka, settings, n_records // (2 * kills)),
+        max_poll_records=60, snapshot_every_events=20, engine={"kind": "chain"}, door=True,
+    )  # fmt: skip
+    assert re.search(r"snapshot_offset=[1-9]", said), "half a row was restored"
+    assert_exactly(kafka, settings, records, door=True)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("client", CLIENTS)
+def test_kills_while_what_was_given_up_lies_between_the_records(
+    kafka: Kafka, tmp_path: Path, client: str
+) -> None:
+    """Aborted transactions and markers in the input: offsets with gaps, which nobody counts."""
+    settings, draw = kafka.settings(partitions=2, client=client), random.Random(8)
+    feed = door_feed(settings, 1_200, machines=6, partitions=2, seed=8)
+    records = kafka.fill_in_transactions(settings, feed, draw)
+    assert len(records) == len(feed)
+    assert sum(next_offsets(records).values()) > 1.2 * len(feed), "there are gaps"
+    chaos(
+        kafka, settings, tmp_path, [], draw, kills=2, until_done=records,
+        before=getting_on(kafka, settings, len(records) // 4), pause_s=0.1,
+        max_poll_records=60, snapshot_every_events=20, engine={"kind": "chain"}, door=True,
+    )  # fmt: skip
+    assert_exactly(kafka, settings, records, door=True)
+
+
+@pytest.mark.slow
+def test_a_worker_whose_clock_jumps_writes_the_same(kafka: Kafka, tmp_path: Path) -> None:
+    """Half an hour ahead, a month behind, a year ahead, and back: no verdict asks our clock."""
+    settings = kafka.settings(partitions=4)  # librdkafka asks the machine itself for the time
+    records, jump = door_feed(settings, 1_600, seed=6), tmp_path / "clock"
+    jump.write_text("0")
+    get_on = getting_on(kafka, settings, 200)
+    with Workers(tmp_path) as workers, Feeder(kafka, settings, records, 40.0) as feeder:
+        running = [
+            workers.start(
+                settings, name, clock=str(jump), max_poll_records=60, pause_s=0.02,
+                snapshot_every_events=20, engine={"kind": "chain"}, door=True,
+            )
+            for name in "ab"
+        ]  # fmt: skip
+
+        def said() -> str:
+            return "".join(worker.output for worker in running)
+
+        for days in (0.02, -30, 400, 0):
+            get_on()
+            jump.write_text(str(86_400 * days))
+        feeder.finish()
+        finish(kafka, settings, records, said=said)
+        for worker in running:
+            assert worker.terminate() == 0, worker.output
+    assert_exactly(kafka, settings, records, door=True)
 
 
 @pytest.mark.slow

@@ -257,3 +257,84 @@ def test_while_the_registry_is_silent_records_wait_and_nothing_is_lost(
     verdicts = kafka.read(settings, settings.topics.verdicts)[0]
     times = [decode_verdict(record.value).event_time_ms for record in verdicts]
     assert times == [START_MS + i for i in range(200)]
+
+
+def zigzag(n: int) -> bytes:
+    """Avro's way to write a whole number."""
+    n, found = n << 1 if n >= 0 else (-n << 1) - 1, b""
+    while n > 127:
+        n, found = n >> 7, found + bytes([n & 127 | 128])
+    return found + bytes([n])
+
+
+def avro_bombs(producer: Producer) -> list[bytes]:
+    """Short records that would take for ever, or all memory, if they were believed."""
+    huge = zigzag(10**12)
+    twice: list[dict] = [
+        {"type": "record", "name": "R0", "fields": [{"name": "x", "type": "null"}]}
+    ]
+    for i in range(1, 30):
+        inner = f"R{i - 1}"
+        first = twice.pop() if i == 1 else twice[-1]
+        twice = [{"type": "record", "name": f"R{i}", "fields": [
+            {"name": "a", "type": first}, {"name": "b", "type": inner}]}]  # fmt: skip
+    itself = {"type": "record", "name": "N", "fields": [{"name": "n", "type": ["null", "N"]}]}
+    kinds = [
+        ({"type": "array", "items": "null"}, huge),
+        ({"type": "map", "values": "null"}, huge),
+        (twice[0], b""),
+        (itself, b"\2" * 100_000),
+    ]
+    bombs = []
+    for i, (kind, payload) in enumerate(kinds):
+        schema = {"type": "record", "name": f"B{i}", "fields": [{"name": "flow", "type": kind}]}
+        number = producer.register(f"{producer.name}-b{i}", json.dumps(schema), ())
+        bombs.append(b"\0" + number.to_bytes(4) + payload)
+    head = producer.value(0)[:5]
+    return [*bombs, head + zigzag(2**61) + b"m", head + zigzag(-5), head + b"\xff" * 40]
+
+
+def protobuf_bombs(producer: Producer) -> list[bytes]:
+    text = (
+        'syntax = "proto3"; package bomb; message N { string meter = 1; N n = 2; '
+        "repeated double flow = 3; map<string, N> m = 4; }"
+    )
+    number = producer.register(f"{producer.name}-b", text, ())
+    head, deep = b"\0" + number.to_bytes(4) + b"\0", b""
+    for _ in range(2_000):
+        size, prefix = len(deep), b""
+        while size > 127:
+            size, prefix = size >> 7, prefix + bytes([size & 127 | 128])
+        deep = b"\x12" + prefix + bytes([size]) + deep
+    lies = b"\x1a\xff\xff\xff\xff\x7f"  # 34 GB of doubles, says the length
+    good = producer.value(0)[:7]
+    return [head + deep, head + lies, head + b"\x13" * 50_000, good + lies, good + b"\xff" * 40]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["avro", "protobuf"])
+def test_bombs_in_a_topic_cost_their_own_place_and_nothing_else(
+    kafka: Kafka, registry, tmp_path, capsys, kind
+):
+    path, producer = prepared(tmp_path, kafka.bootstrap, registry.url, kind, capsys)
+    settings = kafka_settings(load_config(path))
+    (topic,) = settings.topics.input
+    bombs = (avro_bombs if kind == "avro" else protobuf_bombs)(producer)
+    values = []
+    for i in range(200):
+        values += [producer.value(i), *([bombs[i // 10]] if i % 10 == 5 and i // 10 < len(bombs)
+                                        else [])]  # fmt: skip
+    kafka.fill(settings, (Record(Position(topic, 0, 0), b"k", v) for v in values))
+    with background(path) as process:
+        wait_until(lambda: kafka.count(settings, settings.topics.verdicts) == 200, process)
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        (peak_kb,) = (line.split()[1] for line in status.splitlines() if "VmHWM" in line)
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, err
+    summary = json.loads(out)
+    assert (summary["events"], summary["invalid"]) == (200 + len(bombs), len(bombs)), err
+    assert int(peak_kb) < 400_000
+    letters = list(list_dead_letters(settings))
+    assert [letter.original.value for letter in letters] == bombs
+    assert {letter.stage for letter in letters} == {"decode"}

@@ -117,14 +117,14 @@ def receiver():
     told.close()
 
 
-def watching(alertmanager=None, webhook=None):
+def watching(alertmanager=None, webhook=None, on_incident=lambda _: None):
     config, problems = parse_config(CONFIG)
     assert not problems
     return make_watch(
         config,
         engine_spec(config),
         lambda *_: None,
-        lambda *_: None,
+        on_incident,
         alertmanager=alertmanager,
         webhook=webhook,
     )
@@ -145,6 +145,18 @@ def alerts_at(url):
 
 def metric(watch, line):
     return [found for found in watch.metrics.exposition().decode().splitlines() if line in found]
+
+
+def test_the_log_says_where_an_incident_stands_and_not_each_of_its_figures():
+    said = []
+    watch = watching(on_incident=said.append)
+    durable(watch, incident(version=1), incident(version=2, n_events=20))
+    durable(watch, incident(version=3, n_events=30), incident(version=4, state=RECOVERING))
+    durable(watch, incident(version=5, state=OPEN), incident(version=6), incident(7))
+    durable(watch, incident(version=7, state=CLOSED))
+    assert [(one.id, one.version) for one in said] == [
+        ("farm-0-9", 1), ("farm-0-9", 4), ("farm-0-9", 5), ("farm-0-7", 1), ("farm-0-9", 7)
+    ]  # fmt: skip
 
 
 # ---------------------------------------------------------------------------- Alertmanager
@@ -429,7 +441,7 @@ def test_what_is_usual_forgets_and_is_not_what_faults_were():
 def test_every_state_has_words(state):
     told = alert_of(incident(state=state), Wording("farm")).annotations
     assert told["description"].startswith(
-        "WT-9 is not as usual since 2023-11-14T22:13:20+00:00: of 10 events"
+        "WT-9 (oil) is not as usual since 2023-11-14T22:13:20+00:00: of 10 events"
     )
     assert ("answers" in told) == (state not in {ADOPTING, CLOSED}), "what an answer will do"
 

@@ -46,13 +46,14 @@ class _Lines:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._at_returns: bool | None = None
+        self._quoted = False  # a quote is open in the first line
         self._undecided = False  # the last byte so far is a return, the first of all line ends
         self.tail = bytearray()
 
     def feed(self, chunk: bytes) -> list[bytes]:
         if self._at_returns is None and chunk:
             chunk = self._decided(chunk)
-        if self._at_returns:
+        elif self._at_returns:
             chunk = chunk.replace(b"\r", b"\n")
         first, newline, rest = chunk.partition(b"\n")
         self._keep(first)
@@ -64,16 +65,19 @@ class _Lines:
         return lines
 
     def _decided(self, chunk: bytes) -> bytes:
-        """See how the first line ends, however the bytes arrive; where quotes are, by newlines."""
+        """See how the first line ends outside of quotes, however the bytes arrive."""
         if self._undecided:
             chunk, self._undecided = b"\r" + chunk, False
-        match = _FIRST_END.search(chunk)
-        if match is None:
-            return chunk
-        if match[0] == b"\r" and match.end() == len(chunk):
-            self._undecided = True
-            return chunk[:-1]
-        self._at_returns = match[0] == b"\r"
+        for match in _FIRST_END.finditer(chunk):
+            if match[0] == b'"':
+                self._quoted = not self._quoted
+            elif not self._quoted and match[0] == b"\r" and match.end() == len(chunk):
+                self._undecided = True
+                return chunk[:-1]
+            elif not self._quoted:
+                self._at_returns = match[0] == b"\r"
+                before, rest = chunk[: match.start()], chunk[match.start() :]
+                return before + (rest.replace(b"\r", b"\n") if self._at_returns else rest)
         return chunk
 
     def finish(self) -> list[bytes]:

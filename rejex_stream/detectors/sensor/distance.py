@@ -39,6 +39,9 @@ _LEAST_ERROR = 1e-6
 _RIDGE = 1.0
 _FOLDS = 5  # so that what is fitted without one has seen nearly as many rows as what speaks
 _STRETCHES = 8
+"""Of which each fold is made, so that no regime of a stream lies in one fold alone: its rows would
+be absurd to what has not seen it, and a second distance would be put on their scale."""
+_FEWEST = 10  # rows by which a mean excess is known
 _MOST_PARTS = 8
 _SURELY = 1e-9  # more than a sum, a logarithm and an exponential are rounded by
 _sum_of_rows, _running_sum = np.add.reduce, np.add.accumulate  # look-up is not free
@@ -511,6 +514,7 @@ def _unseen(
 
 
 def _tail(scores: FloatArray, high: float) -> tuple[float, float, float]:
-    """Return median, a high quantile and the mean excess above it."""
+    """Return median, a high quantile and the mean excess above it, or of the ten largest."""
     middle, start = (float(q) for q in np.quantile(scores, (0.5, high)))
-    return middle, start, float(np.mean(scores[scores >= start] - start))
+    largest = np.sort(scores)[-max(_FEWEST, int(np.sum(scores >= start))) :]
+    return middle, start, float(np.mean(largest - min(largest[0], start)))

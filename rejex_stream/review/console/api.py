@@ -27,7 +27,7 @@ from rejex_stream.review.console.console import (
 from rejex_stream.review.queue import decisions, label_store, series
 from rejex_stream.review.queue.database import Name, Refusal, position_in, require_reviewer
 from rejex_stream.review.queue.decisions import Decision, Done
-from rejex_stream.review.queue.listing import TABS, QueueFilter, Tab, is_blind, summary
+from rejex_stream.review.queue.listing import TABS, QueueFilter, Summary, Tab, is_blind, summary
 
 
 class ViewIn(msgspec.Struct, frozen=True):
@@ -185,12 +185,33 @@ def post_comment(call: Call, wanted: CommentIn) -> object:
 
 
 # -------------------------------------------------------------------------- what pages show
+_LOOK_ANEW_MS = 15_000
+"""Claims lapse and cases settle without anybody writing: so late the counts say it."""
+_MOST_SUMMARIES = 256
+
+
+def _summary(call: Call) -> Summary:
+    """Return the counts, made anew once anything was written or a quarter of a minute has passed.
+
+    Every open page asks for them again and again, mostly of a store that stands still.
+    """
+    store, kept = call.store, call.console.summaries
+    words, now, mark = filter_of(call.request).words, store.now_ms(), store.database.mark()
+    known = kept.get((call.viewer, words))
+    if known is not None and known[0] == mark and 0 <= now - known[1] < _LOOK_ANEW_MS:
+        return known[2]
+    with store.database.read() as connection:
+        found = summary(connection, call.viewer, now, words)
+    if len(kept) >= _MOST_SUMMARIES:
+        kept.clear()
+    kept[call.viewer, words] = mark, now, found
+    return found
+
+
 @answers
 def get_summary(call: Call) -> object:
     """Return counts and a version; 304 while nothing has changed."""
-    now = call.store.now_ms()
-    with call.store.database.read() as connection:
-        found = summary(connection, call.viewer, now, filter_of(call.request).words)
+    now, found = call.store.now_ms(), _summary(call)
     tag = f'"{found.version}"'
     if call.request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers={"etag": tag})

@@ -33,7 +33,7 @@ from rejex_stream.config.reviewing import SYSTEM, AuthMode, Network, Role, Shown
 from rejex_stream.review.console.background import Background
 from rejex_stream.review.context_loader import ContextLoader
 from rejex_stream.review.queue.database import Refusal, RefusalCode, Viewer
-from rejex_stream.review.queue.listing import SORTS, TABS, QueueFilter, Tab
+from rejex_stream.review.queue.listing import SORTS, TABS, QueueFilter, Summary, Tab
 from rejex_stream.review.queue.review_store import ReviewStore
 
 COOKIE = "rejex_session"
@@ -320,6 +320,10 @@ class Console:
     lacks: Sequence[str] = ()  # what cannot be shown, and why: a sentence each
     title: str = "rejex-stream"  # shown in the corner, e.g. the pipeline's name
     sessions: Sessions = field(init=False)
+    # counts of a viewer and a filter: (what the store was, when, they)
+    summaries: dict[tuple[Viewer, str], tuple[tuple[int, ...], int, Summary]] = field(
+        default_factory=dict
+    )
 
     def __post_init__(self) -> None:
         self.sessions = Sessions(self.store)

@@ -10,6 +10,7 @@ hash before it, so a row that is changed, dropped or slipped in breaks every lat
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import queue
@@ -407,6 +408,7 @@ class Database:
         self._idle: queue.LifoQueue[sqlite3.Connection] = queue.LifoQueue()
         self._all: list[sqlite3.Connection] = []
         self._identity: tuple[int, int] | None = None
+        self._counter, self._written = itertools.count(1), 0
         kind = filesystem_of(path)
         if kind in _NETWORK:
             raise ConfigError(
@@ -520,6 +522,15 @@ class Database:
         with self._transaction("BEGIN IMMEDIATE") as connection:
             self._require_there()
             yield connection
+        self._written = next(self._counter)
+
+    def mark(self) -> tuple[int, ...]:
+        """Return what is another one once anything was written, here or by another process."""
+        log = self.path.with_name(f"{self.path.name}-wal")
+        with suppress(OSError):
+            found = log.stat()
+            return self._written, found.st_mtime_ns, found.st_size
+        return (self._written,)
 
     @contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:

@@ -150,6 +150,14 @@ def test_the_stream_key_is_the_sensor_a_group_or_global():
     assert_invalid(decode(good(), FieldMapping(**base, group="site")), "group", "nothing")
 
 
+def test_names_that_were_met_before_are_the_same_objects_again():
+    """Of a thousand sensors each look-up then compares no text."""
+    decoder = JsonDecoder(PLAIN)
+    first, second = decoder.decode(record(good())), decoder.decode(record(good()))
+    assert first.sensor is second.sensor
+    assert first.stream_key is second.stream_key
+
+
 def test_without_a_time_field_the_record_timestamp_counts():
     mapping = FieldMapping(["temp"], sensor="sensor")
     assert decode(good(), mapping, timestamp_ms=77).event_time_ms == 77

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -124,6 +125,16 @@ def test_a_row_that_lacks_a_channel_is_scored_by_the_others(name):
     assert np.isnan(scorer.score(partial)[:2]).all(), "nothing is there, or something absurd"
 
 
+def test_what_is_there_of_a_row_may_be_quiet():
+    scorer, rows = fitted("Sensor", ar(900, 0.7, 3))
+    still = np.median(rows(ar(300, 0.7, 3, seed=1)), axis=0)
+    spreads = Layout.of(FeatureSpec(("c0", "c1", "c2"), preset="sensor")).spreads
+    still[list(spreads)], still[1::3] = 0.0, np.nan
+    assert np.isfinite(still[list(spreads)]).sum() == len(spreads) * 2 // 3
+    plain = several(scorer).plain.score_partial(still[scorer.inner.which])
+    assert scorer.score(still[None])[0] > 1.5 * plain
+
+
 @pytest.mark.parametrize("name", ["VARResidual", "SeasonalResidual", "KNN"])
 def test_other_detectors_say_that_they_want_whole_rows(name):
     assert not getattr(make_detector(name), "allow_nan", False)
@@ -173,6 +184,7 @@ def test_a_change_that_nobody_would_have_forecast_counts_where_every_value_is_or
         odd[at - 2000, 1] -= np.sign(odd[at - 2000, 1]) * 5.5  # of 3.2 sd, and shocks of 1
         row = rows(odd)[at - 4000 + len(usual)][None]
         seen += bool(scorer.score(row)[0] > limit)
+        assert scorer.by_row()(row[0].tolist()) == scorer.score(row)[0]
         by_plain += bool(plain.score(row[:, which])[0] > of_plain)
     assert seen >= 20
     assert seen > by_plain + 5
@@ -194,6 +206,43 @@ def test_a_forecast_is_the_same_in_other_units_and_has_errors_of_variance_one():
         "nothing is left to forecast"
     )
     assert np.mean(scorer.score(R) > np.quantile(ours.plain.score(R[:, which]), 0.98)) < 0.06
+
+
+@pytest.mark.parametrize(("d", "n"), [(3, 2000), (12, 600)])
+def test_a_forecast_raises_few_rows_in_which_nothing_is_wrong(d, n):
+    X = ar(n + 4000, 0.9, d, seed=11)
+    scorer, rows = fitted("Sensor", X[:n])
+    unseen = rows(X)[n:][:, scorer.inner.which]
+    ours = replace(several(scorer), quiet=None)
+    share = np.mean(ours.score(unseen) > ours.plain.score(unseen))
+    assert 0.001 < share < 0.011, "one row in 200 is beyond the .995 quantile of rows not fitted on"
+
+
+def test_a_jump_that_the_other_channels_do_not_make_is_a_larger_error_than_one_that_they_make():
+    X = ar(2000, 0.9, 1, seed=12) + 0.1 * noise(2000, 2, seed=13)  # one shock, two sensors
+    scorer, rows = fitted("Sensor", X)
+    ours, which = several(scorer), scorer.inner.which
+
+    def errors(of):
+        """Return the scores of some rows in which these channels jump."""
+        last = []
+        for at in range(200, 1900, 40):
+            x = X[at - 30 : at].copy()
+            x[-1, of] += 1.5
+            last.append(rows(x)[-1][which])
+        return ours.surprise.squared(ours.plain.turned(np.array(last), ours.surprise.root))
+
+    assert np.median(errors([0])) > 5 * np.median(errors([0, 1]))
+
+
+def test_no_error_of_a_forecast_is_too_wild():
+    scorer, _ = fitted("Sensor", ar(900, 0.9, 2, seed=14))
+    squared = several(scorer).surprise.squared
+    sizes = [0.5, 3.0, 6.0, 7.0, 1e3, 1e9]
+    found = squared(np.array([[0.1, size] for size in sizes]))
+    assert found[:3] == pytest.approx(np.square(sizes[:3]), rel=1e-6)
+    assert (np.diff(found) > 0).all()
+    assert found[-1] < 1000
 
 
 def test_what_came_before_a_change_is_in_no_sum_of_columns_that_forecasts_it():

@@ -250,6 +250,25 @@ def test_a_severity_of_3_comes_once_in_1000_events_whatever_the_correlation_and_
     assert 0.5 <= 1000 * hits / events <= (4 if n < 1000 and phi > 0.9 else 1.6)
 
 
+def test_a_tail_is_heavy_where_two_standard_errors_say_so_and_never_by_chance():
+    def steps(scores):
+        """Return how much rarer it is to be one largest score, and two, beyond the largest."""
+        tail, largest = Tail(scores.tolist(), 1.0), float(scores.max())
+        said = [tail(largest * (1 + k + 1e-12)) for k in range(3)]
+        return said[1] - said[0], said[2] - said[1]
+
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        once, again = steps(rng.exponential(size=2000))
+        assert again == pytest.approx(once)
+        once, again = steps(rng.pareto(1.5, size=2000))
+        assert again < 0.8 * once
+
+
+def test_scores_that_are_tied_with_the_largest_of_another_stretch_do_not_exceed_it():
+    assert cluster_size(np.random.default_rng(9).integers(0, 3, size=400).tolist()) == 1.0
+
+
 def test_a_tail_of_scores_at_the_ends_of_the_floats_is_finite_and_in_order():
     tail = Tail([-1.7e308, -1.7e308, 1.7e308, 1.75e308])
     found = [tail(score) for score in (-1.7e308, -1.6e308, 0.0, 1e308, 1.7e308, 1.72e308)]

@@ -224,4 +224,49 @@ MUTANTS = (
         "tests/test_governor.py::"
         "test_a_liar_who_speaks_first_ends_no_budget_that_others_share_and_its_way_back_earns_nothing",
     ),
+    Mutant(
+        "m70",
+        "a forecast's error is scaled by rows that the forecast was fitted on",
+        "errors = _unseen(X, lambda fitted, others: _surprises(fitted, steps, others))",
+        "errors = _surprises(X, steps, X)",
+        "tests/test_detectors_sensor.py::test_a_forecast_raises_few_rows_in_which_nothing_is_wrong",
+    ),
+    Mutant(
+        "m71",
+        "what the other channels explain of a jump counts as an error",
+        "inverse = np.linalg.inv(covariance)",
+        "inverse = np.diag(1.0 / np.diag(covariance))",
+        "tests/test_detectors_sensor.py::"
+        "test_a_jump_that_the_other_channels_do_not_make_is_a_larger_error_than_one_that_they_make",
+    ),
+    Mutant(
+        "m72",
+        "who lacks a channel cannot be quiet",
+        "return score if self.quiet is None else self.quiet.larger_of_partial(score, row)",
+        "return score",
+        "tests/test_detectors_sensor.py::test_what_is_there_of_a_row_may_be_quiet",
+    ),
+    Mutant(
+        "m73",
+        "a tail is heavy by chance",
+        "2.0 - mean / (mean - upper) - 2.0 * math.sqrt(cluster / k)",
+        "2.0 - mean / (mean - upper)",
+        "tests/test_severity.py::"
+        "test_a_tail_is_heavy_where_two_standard_errors_say_so_and_never_by_chance",
+    ),
+    Mutant(
+        "m74",
+        "scores that are tied with the largest are beyond it",
+        'np.sort(part).searchsorted(largest, "right")',
+        'np.sort(part).searchsorted(largest, "left")',
+        "tests/test_severity.py::"
+        "test_scores_that_are_tied_with_the_largest_of_another_stretch_do_not_exceed_it",
+    ),
+    Mutant(
+        "m75",
+        "somebody is told of a stretch without an anomaly",
+        "if (alarm.level < alarm.limit or not kept.n_anomalies) and not limits:",
+        "if alarm.level < alarm.limit and not limits:",
+        "tests/test_alarm.py::test_nobody_is_told_of_events_none_of_which_was_an_anomaly",
+    ),
 )

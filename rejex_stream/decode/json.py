@@ -206,19 +206,22 @@ class _Quick(NamedTuple):
     readings: Callable[[Sequence[Record], list[Any]], list[Reading]]
 
 
-class _Keys(dict[str, str]):
-    """The stream keys of names that were met, each of which is looked at once."""
+class _Keys(dict[str, tuple[str, str]]):
+    """The stream keys of names that were met, each of which is looked at once.
+
+    With it comes the name as it was met first: whoever looks it up meets the same object.
+    """
 
     def __init__(self, key_of: Callable[[str], str]) -> None:
         self._key_of = key_of
 
-    def __missing__(self, name: str) -> str:
+    def __missing__(self, name: str) -> tuple[str, str]:
         if not 0 < len(name) <= MAX_SENSOR_CHARS or MODE_MARK in name:
             raise Unreadable(name)
         if len(self) >= _MOST_NAMES:
             self.clear()
-        key = self[name] = self._key_of(name)
-        return key
+        known = self[name] = self._key_of(name), name
+        return known
 
 
 def _quick_json(mapping: FieldMapping, paths: dict[str, tuple[str, ...]]) -> _Quick | None:
@@ -262,9 +265,9 @@ def _quick_json(mapping: FieldMapping, paths: dict[str, tuple[str, ...]]) -> _Qu
         found = []
         for record, tree in zip(records, trees, strict=True):
             sensor = fetch_sensor(tree) if fetch_sensor else mapping.sensor_of(record, None)
-            key = keys[sensor]
+            key, sensor = keys[sensor]
             if fetch_group:
-                key = keys[fetch_group(tree)]
+                key, _ = keys[fetch_group(tree)]
             time = fetch_time(tree) if fetch_time else record[4]
             if not (in_ms and type(time) is int and MIN_EPOCH_MS <= time <= MAX_EPOCH_MS):
                 time = mapping.time_of(record, time)

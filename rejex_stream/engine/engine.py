@@ -13,7 +13,7 @@ ask for is a fit, through the executor it is given.
 from __future__ import annotations
 
 import threading
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from heapq import heapify, heappop, heapreplace
@@ -254,8 +254,11 @@ class Engine:
         try:
             if alone.halfway:
                 alone.require_whole()
-            for i, reading in enumerate(readings):
-                key = reading.stream_key
+            keys = [reading[0] for reading in readings]
+            due = {key for key, n in Counter(keys).items() if self._steady_rows(key) < n}
+            for i, key in enumerate(keys):
+                if key not in due:
+                    continue
                 rows = left.get(key)
                 if rows is None:
                     rows = self._rows_ready(key, needed_now=ready == len(readings))
@@ -265,6 +268,11 @@ class Engine:
         finally:
             alone.leave()
         return ready
+
+    def _steady_rows(self, key: str) -> int:
+        """Return before how many rows, at least, no fit is asked for, installed or waited for."""
+        state = self._live.get(key)
+        return 0 if state is None else state.model.steady_until - state.model.rows_seen
 
     def _rows_ready(self, key: str, *, needed_now: bool) -> int:
         state = self._live.get(key)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -61,8 +61,8 @@ class IncrementalModel:
         self._n_first = window // 2
         self._asked_at = max(self._n_first, detector.warm_up_events)  # with a row that has a score
         self._first: RowBuffer | None = RowBuffer(self._n_first, len(self._names))
-        self.rows_seen = 0
-        """Rows learnt, and those that wait for it."""
+        self.rows_seen = self.steady_until = 0
+        """Rows learnt, and those that wait for it; and up to where nothing but scores is due."""
         self.recipe_version = 0
 
     def next_segment(
@@ -101,11 +101,13 @@ class IncrementalModel:
             return Segment(start, stop, X, None, -1, learns=False)
         return Segment(start, stop, X, scores, 0, status=status, learns=False)
 
-    def steady(self) -> None:
-        """Return nothing: each row is learnt, and that is not for others to do."""
+    def steady_scores(self, rows: Rows) -> tuple[Sequence[float], int, float | None]:
+        """Never asked for: each row is learnt, too."""
+        raise NotImplementedError
 
     def take(self, X: Rows, judged: Judged, judge: Judge) -> None:
         """Never asked for."""
+        raise NotImplementedError
 
     def _status(self, X: FloatArray) -> Status | None:
         """Remember the first rows; return what is said where these begin, if they are mixed."""

@@ -122,6 +122,7 @@ class BatchModel:
         self._token = object()  # tickets of two engines on one executor never meet
         self.rows_seen = 0
         self._due = 0  # at what row count something happens next; 0: not looked yet
+        self.steady_until = 0  # before which row count nothing does but scores; 0: it may
         self._fit_due = 0  # and a fit may be asked for; 0 as well
         self._next_epoch = 0
         self._serving: ModelFit | None = None
@@ -160,6 +161,9 @@ class BatchModel:
             return Segment(start, stop, X, None, -1, held=held, learns=not (held or planned))
         own = self._scores(self._serving, X)
         guarded = self._guard is not None and not (held or planned or self.is_adopting)
+        shadow = self._shadow
+        waits = self.is_adopting or (shadow is not None and shadow.fitted is None)
+        self.steady_until = 0 if self._ewma.reach or waits else self._due - 1
         return Segment(
             start,
             stop,
@@ -173,23 +177,11 @@ class BatchModel:
             not (held or planned),
         )
 
-    def steady(self) -> Callable[[Rows], tuple[list[float], int, float | None]] | None:
-        """Return what scores the next row, if nothing else is due with it.
+    def steady_scores(self, rows: Rows) -> tuple[Sequence[float], int, float | None]:
+        """Return of a :class:`Segment` before `steady_until` all there is: scores, epoch, quantile.
 
-        It gives what of a :class:`Segment` there is then: scores, epoch and quantile.
+        Nothing but the scores is due with its rows.
         """
-        serving = self._serving
-        if (
-            serving is None
-            or serving.fitted is None
-            or self.rows_seen + 1 >= self._due
-            or self._ewma.reach
-            or self.is_adopting
-        ):
-            return None
-        return self._steady_scores
-
-    def _steady_scores(self, rows: Rows) -> tuple[list[float], int, float | None]:
         serving = self._serving
         assert serving is not None  # it is steady
         quantile = None if self._guard is None else self._schedule.guard_quantile
@@ -257,7 +249,7 @@ class BatchModel:
 
     def _make(self, turn: Turn, judge: Judge) -> None:
         """Do with the rows what a turn of the last event asks for."""
-        self._due = self._fit_due = 0
+        self._due = self._fit_due = self.steady_until = 0
         if turn.onset:
             judge.retract([s.evicted for s in reversed(turn.onset) if s.entered])
             self._retract(len(turn.onset))
@@ -300,7 +292,7 @@ class BatchModel:
         for model in (self._pending, self._shadow):
             if model is not None:
                 self._give_up(model)
-        self._due = self._fit_due = 0
+        self._due = self._fit_due = self.steady_until = 0
         rows = self._held.last(self._schedule.buffer_events)
         rows = np.delete(rows, _partial_in(rows), axis=0)
         self._extreme.clear()

@@ -164,8 +164,7 @@ class StreamState:
         Else nothing has happened. Of many sensors with an event each, nearly all are such.
         """
         model, watch, judge = self.model, self.watch, self._judge
-        steady = model.steady() if self._is_plain(totals[0]) else None
-        if steady is None:
+        if model.rows_seen >= model.steady_until or not self._is_plain(totals[0]):
             return False
         watch.beyond = _NO_LIMITS
         make = self._rows_at_once if self._at_once else self._rows_one_by_one
@@ -173,7 +172,7 @@ class StreamState:
         seq, self.seq = self.seq, self.seq + 1
         if not which:
             return True
-        scores, epoch, quantile = steady(rows)
+        scores, epoch, quantile = model.steady_scores(rows)
         _, extreme = judge.judge(readings, which, scores, verdicts, seq=seq, epoch=epoch)
         verdict, explainer = cast("Verdict", verdicts[0]), self._explainer
         if verdict.label is not _NORMAL and explainer is not None and explainer.wants(verdict):

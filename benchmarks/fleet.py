@@ -144,7 +144,7 @@ def ask(port: int, server: psutil.Process, path: str) -> tuple[float, float, int
 WATCHED_S, IDLE_CORE, CORE = 60, 0.01, 0.25
 OPEN = ("now", "now", "queue", "queue", "queue", "queue", "episode", "episode", "fleet",
         "incidents")  # fmt: skip
-EVERY_S = {"now": 2, "queue": 4, "episode": 4, "fleet": 10, "incidents": 2}
+EVERY_S = {"now": 3, "queue": 4, "episode": 4, "fleet": 10, "incidents": 3}
 
 
 class Viewer(threading.Thread):

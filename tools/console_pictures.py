@@ -108,6 +108,11 @@ def main() -> None:
         page.set_default_timeout(60_000)
         page.goto(address + "/help")
         targets = settled(page)
+        until_s = time.monotonic() + 60  # what was measured in incidents is read step by step
+        while time.monotonic() < until_s and "known so far" in page.evaluate(
+            "fetch('/now').then(response => response.text())"
+        ):
+            page.wait_for_timeout(2000)
         for name, scheme, size in (
             ("now", "light", (WIDTH, HEIGHT)),
             ("now-dark", "dark", (WIDTH, HEIGHT)),

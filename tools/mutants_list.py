@@ -226,9 +226,9 @@ MUTANTS = (
     ),
     Mutant(
         "m70",
-        "a forecast's error is scaled by rows that the forecast was fitted on",
-        "errors = _unseen(X, lambda fitted, others: _surprises(fitted, steps, others))",
-        "errors = _surprises(X, steps, X)",
+        "distances are put on one scale by rows that they were fitted on",
+        "others = ~out if len(X) > 1 else out",
+        "others = out | True",
         "tests/test_detectors_sensor.py::test_a_forecast_raises_few_rows_in_which_nothing_is_wrong",
     ),
     Mutant(

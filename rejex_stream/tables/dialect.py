@@ -22,11 +22,10 @@ __all__ = [
     "find_times",
     "find_units",
     "groups_of_thousands",
-    "is_header",
 ]
 
 _ENOUGH = 0.95
-_SURE, _FEW = 20, 5
+_SURE = 20
 _UNITS: tuple[TimeUnit, ...] = (
     "s", "ms", "us", "ns", "excel", "matlab", "labview", "filetime", "dotnet", "jd", "mjd",
 )  # fmt: skip
@@ -222,54 +221,6 @@ def _unit_of(numbers: Sequence[float], name: str) -> TimeUnit:
     largest = max(abs(first), abs(last))
     sizes: tuple[tuple[float, TimeUnit], ...] = ((1e11, "s"), (1e14, "ms"), (1e17, "us"))
     return next((unit for limit, unit in sizes if largest < limit), "ns")
-
-
-def is_header(rows: Sequence[Sequence[str]], marks: Marks) -> bool:
-    """Whether the first row names the columns: what it holds is not what stands below it."""
-    read = number_reader(*marks)
-    same, other, numbered = _likeness(rows, marks)
-    counted = [value for value in numbered if value is not None]
-    is_count = len(counted) > 1 and {b - a for a, b in itertools.pairwise(counted)} == {1.0}
-    if not same + other:  # all is text
-        return not any(read(cell) is not None for cell in rows[0] if cell.strip())
-    return other > same or (other > 0 and (is_count or _has_names(rows, counted)))
-
-
-def _has_names(rows: Sequence[Sequence[str]], counted: Sequence[float]) -> bool:
-    """Whether numbers of the first row are names: all different, beside a text that never comes.
-
-    Or the first cell has no name, and the names are whole numbers where the values are none.
-    """
-    if len(set(counted)) < len(counted) or not all(x.is_integer() for x in counted):
-        return False
-    first, below = rows[0][0].strip(), {row[0].strip() for row in rows[1:200] if row}
-    if not first:
-        return "" not in below and any("." in cell or "," in cell for cell in rows[1])
-    return first not in below and not _has_digit(first)
-
-
-def _likeness(rows: Sequence[Sequence[str]], marks: Marks) -> tuple[int, int, list[float | None]]:
-    """Count the cells of the first row that are like those below, and those that are not."""
-    read = number_reader(*marks)
-    same = other = 0
-    numbered = []
-    for at, column in enumerate(itertools.zip_longest(*rows[:200], fillvalue="")):
-        first, *below = (cell.strip() for cell in column)
-        given = [cell for cell in below if cell.lower() not in MISSING_TEXTS]
-        if not given or (first.lower() in MISSING_TEXTS and (at or len(given) <= _FEW)):
-            continue
-        if not first:  # an index without a name
-            like = False
-        elif sum(read(cell) is not None for cell in given) > 0.9 * len(given):
-            like = read(first) is not None
-            numbered.append(read(first))
-        elif written := find_times(given):
-            like = _moment(first, written.format) is not None
-        else:
-            continue
-        same += like
-        other += not like
-    return same, other, numbered
 
 
 def _is_compact(cells: Sequence[str]) -> bool:

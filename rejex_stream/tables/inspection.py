@@ -31,7 +31,7 @@ from rejex_stream.decode.mapping import FieldMapping, parse_moment, printable
 from rejex_stream.decode.written import is_repeated, joined, zone_of
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.plan.suggest import Suggestion, suggest
-from rejex_stream.tables.dialect import Marks, find_marks, groups_of_thousands, is_header
+from rejex_stream.tables.dialect import Marks, find_marks, groups_of_thousands
 from rejex_stream.tables.formats import Layout, layout_of, require_table
 from rejex_stream.tables.guess import Asked, TableGuess, guess_table
 from rejex_stream.tables.order import TimeOrder
@@ -40,6 +40,7 @@ from rejex_stream.tables.place import (
     body_of,
     delimiter_of,
     header_above,
+    is_header,
     names_of,
     numbered,
     split_all,
@@ -225,10 +226,8 @@ def _placed(path: Path, lines: Sequence[str], asked: Asked, *, is_text: bool) ->
     if asked.header is not None:
         at = (at or 0) if asked.header else None
         begin = at + 1 if at is not None else begin
-    elif begin == 0:
-        marks = find_marks(itertools.chain.from_iterable(rows[1:1000]), delimiter)
-        if is_header(rows, marks):
-            at, begin = 0, 1
+    elif begin == 0 and is_header(rows[0], body):
+        at, begin = 0, 1
     if at is not None and body is not None:
         named = len(rows[at]) - [*map(bool, map(str.strip, reversed(rows[at]))), True].index(True)
         width = max(width, named) if not is_text else named if named == body.end else width

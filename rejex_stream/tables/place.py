@@ -24,6 +24,7 @@ __all__ = [
     "body_of",
     "delimiter_of",
     "header_above",
+    "is_header",
     "names_of",
     "numbered",
     "split_all",
@@ -142,6 +143,22 @@ def begin_of_data(rows: Sequence[Sequence[str]], body: Body) -> int:
         if near[0] and sum(near) >= 0.8 * len(near):
             return i
     return 0
+
+
+def is_header(row: Sequence[str], body: Body | None) -> bool:
+    """Whether a row that holds numbers names columns all the same: whole ones, beside a text.
+
+    Without columns of numbers below it is a header where it has no number itself.
+    """
+    cells = [cell.strip() for cell in row]
+    numbers = [cell for cell in cells if _NUMBER.fullmatch(cell)]
+    if body is None or not any(body.kinds) or not numbers:
+        return not numbers
+    texts = [
+        cell for cell, kind, known in zip(cells, body.kinds, body.known, strict=False)
+        if kind and cell and cell not in known and not kind.match(cell)
+    ]  # fmt: skip
+    return bool(texts) and all(map(str.isdigit, numbers)) and len(set(numbers)) == len(numbers)
 
 
 def header_above(rows: Sequence[Sequence[str]], width: int) -> int | None:

@@ -196,6 +196,7 @@ def test_all_readings_of_an_open_incident_are_drawn_with_units_times_and_what_is
         assert page.locator("details[open] tbody tr").count() >= 90
         sees(page, "vib (mm/s)", "details[open] thead")
         sees(page, "usually 0 to 6 mm/s", "#head")
+        assert "known so far" not in console.ask("/now").text
 
 
 @pytest.mark.browser
@@ -213,6 +214,7 @@ def test_readings_that_nobody_has_are_hatched_and_counted(fault, desk):
         unknown = sum(to - low for low, to, kind in holes if kind == "unknown")
         assert unknown > 1000 * (END - ONSET) * 0.95
         sees(page, "readings not known here", ".legend")
+        assert "750 events (readings of 1 known so far)" in console.ask("/now").text
 
 
 # ------------------------------------------------------------------------------------- D2

@@ -157,7 +157,7 @@ onKeys({
 drawn();
 takeToast();
 paint().then(load);
-every(2000, async () => {
+every(3000, async () => {
   const found = await poll();
   if (!found) return;
   showCounts(found.counts);

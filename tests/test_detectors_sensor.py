@@ -14,7 +14,10 @@ from sklearn.covariance import LedoitWolf
 
 from rejex_stream.detectors import make_detector
 from rejex_stream.detectors.sensor.distance import (
+    _MOST_PARTS,
     _rescaled_sum,
+    _unseen,
+    _with_logarithms,
     fit_distance,
     fit_larger,
     shrunk_covariance,
@@ -169,6 +172,45 @@ def test_the_quiet_side_counts_where_it_is_rarer_and_nowhere_else():
     assert fit_larger(X, spreads).score(X).tolist() == fit_distance(X).score(X).tolist()
 
 
+def test_a_deviation_is_quiet_below_what_is_usual_and_from_no_other_value_on():
+    X = np.abs(noise(2000, 3, seed=4)) + 0.5
+    both = fit_larger(X, np.array([False, True, False]))
+    quiet = both.quiet
+    edge = float(np.exp(quiet.usual[0]) - quiet.floors[0])
+    rows = np.tile(np.median(X, axis=0), (41, 1))
+    rows[:, 1] = edge * np.linspace(0.8, 1.2, 41)
+    logs = _with_logarithms(rows, quiet.logs, quiet.floors)
+    own = np.where(logs[:, 1] < quiet.usual, quiet.knots.rescaled(quiet.inner.score(logs)), 0.0)
+    plain = both.plain.score(rows)
+    assert 10 < np.sum(own > plain) < 30
+    assert both.score(rows).tolist() == np.maximum(plain, own).tolist()
+    assert [*map(both.score_row, rows.tolist())] == both.score(rows).tolist()
+
+
+@pytest.mark.parametrize("spreads", [[1], [0, 3], [1, 2, 3]])
+def test_what_stretches_have_in_common_is_fitted_once_to_the_same_bits(spreads):
+    X, logs = np.abs(noise(700, 4, seed=4)) + 0.5, np.array(spreads)
+    Y = _with_logarithms(X, logs, np.full(len(logs), 0.01))
+    first, second, _ = _unseen(X, Y, logs, None)
+    fold = np.arange(700) // 17 % 5
+    for k in range(5):
+        out = fold == k
+        assert first[out].tolist() == fit_distance(X[~out]).score(X[out]).tolist()
+        assert second[out].tolist() == fit_distance(Y[~out]).score(Y[out]).tolist()
+
+
+def test_a_distance_keeps_few_of_its_parts_and_makes_them_again_to_the_same_bits():
+    X = noise(300, 5, seed=7)
+    model, found = fit_distance(X), []
+    for _ in "ab":
+        for lacking in range(1, 31):
+            row = X[lacking].copy()
+            row[[j for j in range(5) if lacking >> j & 1]] = np.nan
+            found.append(model.score_partial(row))
+            assert len(model._parts) <= _MOST_PARTS
+    assert found[:30] == found[30:]
+
+
 @pytest.mark.parametrize("d", [3, 12, 38])
 def test_a_change_that_nobody_would_have_forecast_counts_where_every_value_is_ordinary(d):
     X = ar(4000, 0.95, d, seed=3)
@@ -183,6 +225,8 @@ def test_a_change_that_nobody_would_have_forecast_counts_where_every_value_is_or
         odd = X[2000:].copy()
         odd[at - 2000, 1] -= np.sign(odd[at - 2000, 1]) * 5.5  # of 3.2 sd, and shocks of 1
         row = rows(odd)[at - 4000 + len(usual)][None]
+        near = rows(odd[at - 2040 : at - 1980])
+        assert [*map(scorer.by_row(), near.tolist())] == scorer.score(near).tolist()
         seen += bool(scorer.score(row)[0] > limit)
         assert scorer.by_row()(row[0].tolist()) == scorer.score(row)[0]
         by_plain += bool(plain.score(row[:, which])[0] > of_plain)

@@ -459,7 +459,7 @@ class StreamState:
                 squares = sum(map(mul, alone, alone))  # nan where one is
                 if squares < _MOST / 2 or all(-LARGEST <= x <= LARGEST for x in alone):
                     return [alone], [0]
-                if self._allow_nan and not any(abs(x) > LARGEST for x in alone):  # nor where nan
+                if recent.lacks and self._allow_nan and not any(abs(x) > LARGEST for x in alone):
                     return np.array([alone]), [0]
                 verdicts[0] = rejected(readings[0], self.seq, Reason.UNSCORABLE)
                 return [], []

@@ -272,8 +272,9 @@ class RecentRows:
         if total - total == 0.0 and (newest := self._begun()) is not None:
             self._is_whole(values[-1])
             add = newest.add
-            found = [add([*map(float, reading)]) for reading in values]
-            return np.array(found), [*range(len(found))]
+            found = np.array([add([*map(float, reading)]) for reading in values])
+            found[np.isnan(found)] = np.inf  # what overflows is not what is missing
+            return found, [*range(len(found))]
         self._put_down()
         self._newest = None
         return self._at_once(values)
@@ -303,13 +304,15 @@ class RecentRows:
         missing = [*map(math.isnan, filled)]
         if all(missing) if self._partial else any(missing):
             return [math.inf]
-        row = newest.add(filled)
-        if any(missing):  # and what overflows is not
-            row = [
-                math.inf if x != x and not lacks else x  # noqa: PLR0124 - nan is not nan
-                for x, lacks in zip(row, cycle(missing), strict=False)
-            ]
-        return row
+        return [
+            math.inf if x != x and not lacks else x  # noqa: PLR0124 - what overflows is not missing
+            for x, lacks in zip(newest.add(filled), cycle(missing), strict=False)
+        ]
+
+    @property
+    def lacks(self) -> bool:
+        """Whether the newest reading may have lacked something, so that nan says what."""
+        return self._age is not self._young
 
     def _is_whole(self, reading: Sequence[float]) -> None:
         """Note that a reading lacks nothing."""
@@ -401,7 +404,9 @@ class RecentRows:
         if not count:
             return np.empty((0, len(self._blocks) * window.shape[1])), found
         with np.errstate(all="ignore"):  # what overflows is unscorable, and said so by the caller
-            return self._rows(window, count), found
+            rows = self._rows(window, count)
+            rows[np.isnan(rows)] = np.inf  # what overflows is not what is missing
+            return rows, found
 
     def _carried(
         self, readings: FloatArray, present: npt.NDArray[np.bool_]

@@ -30,7 +30,7 @@ from tests.doubles import (
     ListSource,
     MemorySnapshotStore,
 )
-from tests.streams import Distance, spec
+from tests.streams import Distance, readings, spec
 from tests.waiting import PATIENCE_S, until
 
 ONE, TWO = Partition("input", 0), Partition("input", 1)
@@ -376,3 +376,33 @@ def begin(source, sink, store, recipe, stop, executor, observers, knobs=None):
         observers=observers,
         stop=stop,
     )
+
+
+class NeverDone(InlineExecutor):
+    """Says of no fit that it is done, and has each when it is asked for."""
+
+    def done(self, key):
+        return False
+
+
+@pytest.mark.parametrize("calibration", ["shadow", "holdout"])
+def test_what_is_asked_of_no_model_is_what_it_would_have_said(calibration, monkeypatch):
+    """How many of a batch of any length are ready, before and after a restore."""
+    pipeline, events = spec(calibration=calibration), readings(900, keys=("a", "b", "c"))
+    engine, n_less, n_steady, at = Engine(pipeline, NeverDone()), 0, 0, 0
+    while at < len(events):
+        for n in (1, 2, 7, 40, 150):
+            batch = events[at : at + n]
+            found = engine.ready(batch)
+            n_less += found < len(batch)
+            with monkeypatch.context() as patched:
+                patched.setattr(Engine, "_steady_rows", lambda *_: 0)
+                assert engine.ready(batch) == found
+        engine.process(events[at : at + 3])
+        at += 3
+        n_steady += engine._steady_rows("a") > 0
+        if at % 150 == 0:
+            kept, engine = engine.snapshot(), Engine(pipeline, NeverDone())
+            engine.restore(kept)
+    assert n_less > 20
+    assert n_steady > 20

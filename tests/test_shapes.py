@@ -539,3 +539,14 @@ def test_readings_in_the_order_of_time_are_left_so() -> None:
         for i in range(60)
     ]  # fmt: skip
     assert read(records)[0].select == ".[]"
+
+
+def test_units_of_channels_are_no_machines() -> None:
+    shape = OTHERS["units of channels beside them"]
+    records = [
+        of_line(i, {"key": None, "time_ms": T0,
+                    "value": shape(i, f"m{i % 4}", T0 + i, 60 + i / 7, 5 + i / 9)})
+        for i in range(40)
+    ]  # fmt: skip
+    feed, readings, _ = read(records)
+    assert (feed.select, len(readings)) == (None, 40)

@@ -117,15 +117,19 @@ def test_a_table_begins_where_rows_look_like_its_middle(tmp_path, name):
 
 def test_a_status_in_the_first_rows_is_no_header(tmp_path):
     def row(i):
-        return f"{at(i)},{'Calibrating' if i in (0, 1, 150) else f'{A[i]:.2f}'},{B[i]:.1f}"
+        odd = i in (0, 1, 200)
+        return f"{at(i)},Calibrating,Calibrating" if odd else f"{at(i)},{A[i]:.2f},{B[i]:.1f}"
 
     table = opened(tmp_path / "t.csv", ["time,a,b"], row)
     assert (table.n_rows, table.skip_rows, table.has_header) == (N, 0, True)
 
 
-def test_a_quote_over_several_lines_above_a_table_is_one_row_of_the_file(tmp_path):
-    head = ['about, "these', "are", 'free"', "time,a,b"]
-    table = opened(tmp_path / "t.csv", head, lambda i: f"{at(i)},{A[i]:.2f},{B[i]:.1f}")
+@pytest.mark.parametrize("mark", [",", " "])
+def test_a_quote_over_several_lines_above_a_table_is_one_row_of_the_file(tmp_path, mark):
+    head = [f'about{mark}"these', "are", 'free"', "more", f"time{mark}a{mark}b"]
+    table = opened(
+        tmp_path / "t.csv", head, lambda i: f"{at(i).isoformat()}{mark}{A[i]:.2f}{mark}{B[i]:.1f}"
+    )
     assert (table.n_rows, table.guess.channels) == (N, ("a", "b"))
     assert first(table).values == pytest.approx((A[0], B[0]), rel=0.01)
 

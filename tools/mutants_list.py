@@ -210,6 +210,21 @@ MUTANTS = (
         "tests/test_incidents.py::test_no_row_is_measured_at_twice",
     ),
     Mutant(
+        "m64",
+        "one sensor contradicts the clock by saying the same twice",
+        "if name != sensor and abs(t - time_ms) <= _APART_MS",
+        "if abs(t - time_ms) <= _APART_MS",
+        "tests/test_intake.py::test_what_takes_no_clock_back",
+    ),
+    Mutant(
+        "m65",
+        "a clock that goes back is paid for",
+        "max(0, now - before)",
+        "now - before",
+        "tests/test_governor.py::"
+        "test_a_liar_who_speaks_first_ends_no_budget_that_others_share_and_its_way_back_earns_nothing",
+    ),
+    Mutant(
         "m70",
         "distances are put on one scale by rows that they were fitted on",
         "others = ~out if len(X) > 1 else out",

@@ -161,9 +161,7 @@ class BatchModel:
             return Segment(start, stop, X, None, -1, held=held, learns=not (held or planned))
         own = self._scores(self._serving, X)
         guarded = self._guard is not None and not (held or planned or self.is_adopting)
-        shadow = self._shadow
-        waits = self.is_adopting or (shadow is not None and shadow.fitted is None)
-        self.steady_until = 0 if self._ewma.reach or waits else self._due - 1
+        self.steady_until = 0 if self._ewma.reach or self.is_adopting else self._due - 1
         return Segment(
             start,
             stop,

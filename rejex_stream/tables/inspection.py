@@ -240,7 +240,7 @@ def _placed(path: Path, lines: Sequence[str], asked: Asked, *, is_text: bool) ->
     if not is_text:
         rows = [[*row, *[""] * (width - len(row))] for row in rows]
     raw = [cell.strip() for cell in rows[first]]
-    above = first if is_text is False else _rows_of_file(lines[:first], delimiter)
+    above = first if delimiter != " " else _rows_of_file(lines[:first], delimiter)
     place = Layout(name="", above=skip + above, names=names, delimiter=delimiter)
     return _Found(
         place,

@@ -241,9 +241,9 @@ def test_a_forecast_is_the_same_in_other_units_and_has_errors_of_variance_one():
     other, _ = fitted("Sensor", X * [1e6, 1e-6] + [1e9, -3.0])
     R, which = rows(X), scorer.inner.which
     ours, theirs = several(scorer), several(other)
-    errors = ours.plain.turned(R[:, which], ours.surprise.root) + ours.surprise.offset
+    errors = ours.plain.turned(R[:, which], ours.surprise.root)
     in_units = rows(X * [1e6, 1e-6] + [1e9, -3.0])[:, which]
-    same = theirs.plain.turned(in_units, theirs.surprise.root) + theirs.surprise.offset
+    same = theirs.plain.turned(in_units, theirs.surprise.root)
     assert same == pytest.approx(errors, rel=1e-3, abs=1e-4)
     assert errors.std(axis=0) == pytest.approx([1.0, 1.0], rel=0.1)
     assert abs(np.corrcoef(errors[1:, 0], errors[:-1, 0])[0, 1]) < 0.1, (

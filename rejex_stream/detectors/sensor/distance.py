@@ -258,12 +258,11 @@ class Surprise:
     """
 
     root: FloatArray  # of a scaled row that the plain distance has centred; shape (d, c)
-    offset: FloatArray  # shape (c,)
     knots: Knots | None = None
 
     def squared(self, errors: FloatArray) -> FloatArray:
         """Return the score of errors of shape (m, c)."""
-        size = np.abs(errors + self.offset)
+        size = np.abs(errors)
         if size.max(initial=0.0) > _WILD:
             size = np.minimum(size, _WILD) + np.log1p(np.maximum(size - _WILD, 0.0))
         largest: FloatArray = size.max(axis=-1)
@@ -281,7 +280,7 @@ class Surprise:
     def larger_of_row(self, score: float, errors: FloatArray) -> float:
         """Return the same of one row with errors of shape (c,), bit for bit."""
         assert self.knots is not None  # as above
-        largest = max(map(abs, (errors + self.offset).tolist()))
+        largest = max(map(abs, errors.tolist()))
         own = largest * largest if largest <= _WILD else float(self.squared(errors))
         if own <= self.knots.start_second:
             return score
@@ -467,24 +466,20 @@ def fit_surprise(plain: Distance, Z: FloatArray, steps: Steps) -> Surprise:
     # Of scaled columns: a sum of columns in their own units is one of scaled columns, and a number.
     changes, before = (weights * plain.scale.spread[:, None] for weights in steps)
     now, past = Z @ changes, Z @ before
-    mean = now.mean(axis=0)
-    now -= mean
+    now -= now.mean(axis=0)
     size = np.sqrt((now * now).mean(axis=0))
     size = np.where(size > 0, size, 1.0)
     spread = past.std(axis=0)
     before /= np.where(spread > 0, spread, 1.0)
     past = Z @ before
-    middle = past.mean(axis=0)
-    past -= middle
+    past -= past.mean(axis=0)
     weights = np.linalg.solve(past.T @ past + _RIDGE * np.eye(past.shape[1]), past.T @ now)
     left = (now - past @ weights) / size
     covariance = shrunk_covariance(left) + _LEAST_ERROR * np.eye(left.shape[1])
     inverse = np.linalg.inv(covariance)
     alone = inverse / np.sqrt(np.diag(inverse)) / size[:, None]
-    return Surprise(
-        np.ascontiguousarray((changes - before @ weights) @ alone),
-        (middle @ weights - mean) @ alone,
-    )
+    # Of rows with a mean of 0, so that the forecast has no constant.
+    return Surprise(np.ascontiguousarray((changes - before @ weights) @ alone))
 
 
 def _unseen(

@@ -28,10 +28,7 @@ from benchmarks.harness import write
 from rejex_stream.plan.promises import Costs
 from rejex_stream.rejection.audit_sampling import Stratum, fewest_missed, most_missed
 from rejex_stream.review.gold_cases import Errors, Known, jeffreys
-from rejex_stream.review.queue.label_report import (
-    Group,
-    estimate,
-)
+from rejex_stream.review.queue.label_report import Group, estimate
 
 DEPLOYMENTS, EVENTS, SHARE, ALPHA = 1_000, 200_000, 0.01, 0.05
 RATES = (0.01, 0.001)

@@ -199,16 +199,8 @@ def main() -> None:
                 columns,
                 rules,
             ),
-            (
-                "By source: fixed T, then held with B = 50 (the default)",
-                by_rule,
-                sources,
-            ),
-            (
-                "Synthetic: AR(φ) scores, 200,000 events, B = 72",
-                by_phi,
-                made,
-            ),
+            ("By source: fixed T, then held with B = 50 (the default)", by_rule, sources),
+            ("Synthetic: AR(φ) scores, 200,000 events, B = 72", by_phi, made),
             (
                 f"T that the credit allowed, B = 50 (the policy's: "
                 f"{policy.band(WINDOW).tolerance:.3g}; widest useful band "

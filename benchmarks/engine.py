@@ -47,13 +47,7 @@ def feed(events: int) -> list[Reading]:
     ]
 
 
-def engine_run(
-    detector,
-    readings: list[Reading],
-    batch: int,
-    *,
-    evidence: bool = False,
-):
+def engine_run(detector, readings: list[Reading], batch: int, *, evidence: bool = False):
     spec = EngineSpec(detector, **SPEC, evidence=evidence)
 
     def run() -> None:

@@ -96,7 +96,7 @@ def write(
     named = ", ".join(f"{package} {number}" for package, number in about["versions"].items())
     lines += [
         f"{about['cpu']}, {about['cores']} cores, load {about['load_1min']}, "
-        f"Python {about['python']}, {named}. {note}",
+        f"Python {about['python']}, {named}. {note}"
     ]
     for caption, columns, rows in tables:
         lines += ["", caption, "", "| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]

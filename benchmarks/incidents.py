@@ -392,11 +392,7 @@ def shared(data: Path, *, apart: bool = False) -> tuple[str, list[str], list[lis
         everything = sum((of for of, *_ in own), Episodes([], 0))
         events, streams, months = (sum(each) for each in list(zip(*own, strict=True))[1:])
         table.append(["all", detector, streams, *everything.row(events, months)])
-    return (
-        caption,
-        ["source", "detector", "streams", *ROW],
-        table,
-    )
+    return (caption, ["source", "detector", "streams", *ROW], table)
 
 
 # ------------------------------------------------------------------------------- ramps and costs

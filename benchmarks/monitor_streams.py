@@ -96,12 +96,7 @@ def refitted(scores: Floats, agreement: float, rng: np.random.Generator) -> Even
 
 
 def ramped(
-    base: str,
-    agreement: float | None,
-    over: int,
-    before: int,
-    after: int,
-    rng: np.random.Generator,
+    base: str, agreement: float | None, over: int, before: int, after: int, rng: np.random.Generator
 ) -> Events:
     """Return events of which those from `before` on rise by one sd over `over` windows."""
     scores = base_scores(base, N + before + after, rng)

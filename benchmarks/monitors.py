@@ -52,12 +52,7 @@ from rejex_stream.monitor.bank import StuckRun
 from rejex_stream.monitor.config import CONFIDENCE
 from rejex_stream.monitor.drift import DriftDetector
 from rejex_stream.monitor.health import HealthDetector
-from rejex_stream.monitor.rate import (
-    BatchMeans,
-    RejectionRate,
-    batch_means,
-    rate_limits,
-)
+from rejex_stream.monitor.rate import BatchMeans, RejectionRate, batch_means, rate_limits
 from rejex_stream.monitor.theory import rank_law
 from rejex_stream.rejection import rejection_band
 from rejex_stream.rejection.bounds import exact_rate_bound, paper_rate_bound
@@ -288,11 +283,7 @@ def limits_task(task: tuple[tuple[int, float, float], str, int]) -> dict[str, An
             means = batch_means(part, CONFIDENCE)
             rate = (part.count(1) + part.count(2)) / len(part)
             limits = rate_limits(
-                rate,
-                len(part),
-                law=law,
-                inflation=health.inflation or 1.0,
-                confidence=CONFIDENCE,
+                rate, len(part), law=law, inflation=health.inflation or 1.0, confidence=CONFIDENCE
             )
             assert means is not None
             seen.append((rate, means, limits))

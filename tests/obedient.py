@@ -11,14 +11,7 @@ from rejex_stream.engine.engine import Restored
 from rejex_stream.engine.stream_state import StreamView
 from rejex_stream.protocols import ControlRecords
 from rejex_stream.run.command_journal import Decisions
-from rejex_stream.types import (
-    CommandKind,
-    CommandReply,
-    Incident,
-    IncidentState,
-    Label,
-    Verdict,
-)
+from rejex_stream.types import CommandKind, CommandReply, Incident, IncidentState, Label, Verdict
 from tests.streams import spec
 
 

@@ -8,13 +8,7 @@ from pathlib import Path
 import pytest
 
 from rejex_stream.config import assembly as build
-from rejex_stream.config import (
-    check_config,
-    load_config,
-    parse_config,
-    settings,
-    settings_markdown,
-)
+from rejex_stream.config import check_config, load_config, parse_config, settings, settings_markdown
 from rejex_stream.config.pipeline_config import Config
 from rejex_stream.errors import ConfigError
 from rejex_stream.settings import extra_of, field_at, toml

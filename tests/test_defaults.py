@@ -70,10 +70,7 @@ def test_config_engine_and_facade_share_their_defaults():
     config = build.engine_spec(config_of())
     # Who drives an engine alone asks for alarms; a pipeline tells somebody by default.
     engine = EngineSpec(
-        config.detector,
-        FeatureSpec(("flow",)),
-        RejectionPolicy(0.05, tolerance=8),
-        alarms=Alarms(),
+        config.detector, FeatureSpec(("flow",)), RejectionPolicy(0.05, tolerance=8), alarms=Alarms()
     )
     assert engine == config
     for facade in (RejectingDetector, RejectingStream):

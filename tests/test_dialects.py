@@ -149,11 +149,7 @@ def test_the_hours_a_clock_repeats_and_skips_are_known():
 @pytest.mark.parametrize("json_time", [False, True])
 def test_json_and_csv_read_the_same_times(json_time):
     mapping = FieldMapping(
-        ["v"],
-        fixed_sensor="s",
-        time="t",
-        time_format="%d.%m.%Y %H:%M",
-        time_zone="Europe/Berlin",
+        ["v"], fixed_sensor="s", time="t", time_format="%d.%m.%Y %H:%M", time_zone="Europe/Berlin"
     )
     if json_time:
         found = JsonDecoder(mapping).decode(record('{"t": "06.01.2014 01:00", "v": 1}'))

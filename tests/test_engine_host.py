@@ -364,8 +364,7 @@ def test_a_state_that_no_stream_was_ever_in_is_refused(forge):
     assert model["recipes"]["shadow"] is not None
     FORGED[forge](plain, model)
     forged = kept._replace(
-        state=seal("stream-state", 2, plain),
-        model=seal("stream-model", 2, model),
+        state=seal("stream-state", 2, plain), model=seal("stream-model", 2, model)
     )
     with pytest.raises(CheckpointError):
         with_stream(engine_of(spec()), "a", forged)

@@ -62,10 +62,7 @@ def test_full_credit_has_twice_the_band_or_the_widest_that_leaves_both_labels():
 
 @pytest.mark.thorough
 @settings(max_examples=150, deadline=None)
-@given(
-    n=st.integers(2, 400),
-    gamma=st.sampled_from([0.005, 0.02, 0.05, 0.1, 0.29, 0.45, 0.499]),
-)
+@given(n=st.integers(2, 400), gamma=st.sampled_from([0.005, 0.02, 0.05, 0.1, 0.29, 0.45, 0.499]))
 def test_nested_bands_hold_the_ranks_that_flip_most_easily(n, gamma):
     if anomaly_count(n, gamma) < 1:
         return

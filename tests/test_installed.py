@@ -22,9 +22,7 @@ def modules():
 
 
 def test_every_module_can_be_imported():
-    extra = {
-        "rejex_connectors.kafka.confluent_client",
-    }
+    extra = {"rejex_connectors.kafka.confluent_client"}
     if find_spec("confluent_kafka") is not None:  # else the extra `confluent` is not here
         extra = set()
     wanted = sorted(set(modules()) - extra)

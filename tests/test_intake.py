@@ -57,10 +57,7 @@ def lines(trees: list[dict[str, Any]]) -> list[Any]:
 
 
 def judged(
-    script: list[Any],
-    mapping: FieldMapping,
-    rules: IntakeRules,
-    commits: list[str] | None = None,
+    script: list[Any], mapping: FieldMapping, rules: IntakeRules, commits: list[str] | None = None
 ) -> list[Outcome]:
     """Run it to its end, however often it crashes."""
     sink, store = ListSink(commits or []), MemorySnapshotStore()

@@ -18,14 +18,7 @@ from rejex_stream.rejection.audit_sampling import KeyedSampler
 from rejex_stream.run.loop import RunSettings, run
 from rejex_stream.run.review_items import AuditDraw
 from rejex_stream.types import Command, CommandKind, EventAnswer, Partition, Position, Record
-from tests.doubles import (
-    Crash,
-    FakeClock,
-    ListControl,
-    ListSink,
-    ListSource,
-    MemorySnapshotStore,
-)
+from tests.doubles import Crash, FakeClock, ListControl, ListSink, ListSource, MemorySnapshotStore
 from tests.obedient import as_decided
 from tests.streams import readings, spec
 

@@ -60,13 +60,7 @@ def test_what_was_said_long_ago_is_forgotten():
     assert len(keep._written) <= 6
 
 
-@pytest.mark.parametrize(
-    ("level", "warnings", "debugs"),
-    [
-        ("info", 1, 0),
-        ("debug", 5, 0),
-    ],
-)
+@pytest.mark.parametrize(("level", "warnings", "debugs"), [("info", 1, 0), ("debug", 5, 0)])
 def test_the_levels_say_what_the_client_may_say(capsys, level, warnings, debugs):
     kafka = logging.getLogger("kafka.net.sasl.plain")
     with logging_to_stderr(level, "json") as handler:

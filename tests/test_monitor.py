@@ -11,12 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rejex_stream.errors import CheckpointError, ConfigError
-from rejex_stream.monitor import (
-    AlarmKind,
-    MonitorBank,
-    MonitorConfig,
-    StreamMonitor,
-)
+from rejex_stream.monitor import AlarmKind, MonitorBank, MonitorConfig, StreamMonitor
 from rejex_stream.rejection import rejection_band
 from rejex_stream.types import Label, Position, Reason, Verdict
 from tests.monitor_streams import (

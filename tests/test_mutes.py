@@ -21,15 +21,7 @@ from rejex_stream.rejection import RejectionPolicy
 from rejex_stream.review.certificate import Evidence, read_log
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.run.review_items import AuditDraw, ReviewItems
-from rejex_stream.types import (
-    Command,
-    CommandKind,
-    IncidentState,
-    Label,
-    Position,
-    Reading,
-    Reason,
-)
+from rejex_stream.types import Command, CommandKind, IncidentState, Label, Position, Reading, Reason
 from tests.test_incidents import play, sensors, small
 
 DAY = 86_400_000

@@ -90,10 +90,7 @@ def test_ordinary_scores_all_enter_and_extreme_ones_up_to_their_places():
     places = (N + 1 - POLICIES[0].band(N).edges[2]) // 2
     assert places >= 2
     judged(judge, [0.5] * 7 + [100.0 + i for i in range(10 * places)])
-    assert judge.window.scores()[-7 - places :] == [
-        *[0.5] * 7,
-        *[100.0 + i for i in range(places)],
-    ]
+    assert judge.window.scores()[-7 - places :] == [*[0.5] * 7, *[100.0 + i for i in range(places)]]
 
 
 def test_where_places_are_left_again_they_are_taken():

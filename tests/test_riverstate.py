@@ -12,14 +12,7 @@ import zlib
 import numpy as np
 import pytest
 import river
-from river import (
-    anomaly,
-    compose,
-    feature_extraction,
-    preprocessing,
-    stats,
-    time_series,
-)
+from river import anomaly, compose, feature_extraction, preprocessing, stats, time_series
 
 from rejex_stream.detectors import RIVER, as_detector, make_detector
 from rejex_stream.detectors.river.model_state import (

@@ -462,13 +462,7 @@ def test_a_long_replay_is_snapshotted_on_its_way():
     lazy = {"max_poll_records": 10, "commit_interval_s": 0.0, "snapshot_every_events": 1000}
     with pytest.raises(Crash):
         play(source, sink, store, knobs=lazy)
-    play(
-        source,
-        sink,
-        store,
-        knobs=lazy | {"snapshot_every_events": 30},
-        observers=[watching],
-    )
+    play(source, sink, store, knobs=lazy | {"snapshot_every_events": 30}, observers=[watching])
     assert [event.next_offset for event in watching.of(SnapshotSaved)] == [30, 60, 90, 111]
 
 

@@ -14,15 +14,7 @@ from rejex_stream.decode.registry_decoder import RegistryDecoder
 from rejex_stream.errors import CheckpointError
 from rejex_stream.protocols import SnapshotPiece
 from rejex_stream.types import Partition
-from tests.doubles import (
-    ABORT,
-    REBALANCE,
-    RETRY,
-    Crash,
-    ListSink,
-    ListSource,
-    MemorySnapshotStore,
-)
+from tests.doubles import ABORT, REBALANCE, RETRY, Crash, ListSink, ListSource, MemorySnapshotStore
 from tests.test_decode_law import AB, BA, IDS, MAPPING, USELESS, Liar
 from tests.test_runtime import ONE, by_partition, play
 

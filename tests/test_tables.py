@@ -247,10 +247,7 @@ TABLES = {
     ),
     "grouped.csv": (
         grouped,
-        {
-            "time": "Time",
-            "channels": ["Pump 1 Flow", "Pump 1 Bar", "Pump 2 Flow", "Pump 2 Bar"],
-        },
+        {"time": "Time", "channels": ["Pump 1 Flow", "Pump 1 Bar", "Pump 2 Flow", "Pump 2 Bar"]},
         ["above the table: 1 rows, from", "header: two rows", "%B %d, %Y %I:%M:%S %p"],
         N,
     ),
@@ -272,12 +269,7 @@ TABLES = {
         ["delimiter: ';'"],
         N,
     ),
-    "mixed-offsets.csv": (
-        mixed_offsets,
-        {"time": "time", "channels": ["level"]},
-        [],
-        N,
-    ),
+    "mixed-offsets.csv": (mixed_offsets, {"time": "time", "channels": ["level"]}, [], N),
     "two-cells.xlsx": (
         two_cells,
         {"time": ["Datum", "Zeit"], "channels": ["Pump 1 Fluss", "Pump 2 Fluss"]},

@@ -35,11 +35,7 @@ class Load(NamedTuple):
 FEW, MANY = Load(), Load(200, 200, 100_000)
 COMMIT_S = 0.5
 CHANNELS = ("temperature", "vibration", "power")
-DETECTORS = {
-    "HBOS": "",
-    "GMM": "params = { n_components = 3 }",
-    "HalfSpaceTrees": "",
-}
+DETECTORS = {"HBOS": "", "GMM": "params = { n_components = 3 }", "HalfSpaceTrees": ""}
 EPOCH_MS = 1_700_000_000_000
 
 CONFIG = """

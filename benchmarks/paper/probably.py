@@ -90,8 +90,7 @@ def probably(results: Results) -> Section:
 def blind(results: Results) -> Section:
     """Compare RejEx with random rejection at its own rate, at every cost function."""
     table = Table(
-        "blind",
-        ["costs", "RejEx minus Random", "sets where no better", "pairs where no better"],
+        "blind", ["costs", "RejEx minus Random", "sets where no better", "pairs where no better"]
     )
     pairs = {(dataset, detector) for dataset, detector, _ in results.rows}
     worst: list[str] = []

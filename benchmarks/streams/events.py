@@ -81,10 +81,7 @@ def lasting(y: npt.ArrayLike, first: int) -> tuple[npt.NDArray[np.bool_], int]:
 
 
 def recall_at(
-    y: npt.ArrayLike,
-    score: npt.ArrayLike,
-    false_alarms_per_event: float,
-    false_share: float = 0.01,
+    y: npt.ArrayLike, score: npt.ArrayLike, false_alarms_per_event: float, false_share: float = 0.01
 ) -> float:
     """Return the share of segments that an alarm hits before there are too many false alarms.
 

@@ -11,10 +11,5 @@ from rejex_stream.decode.json import JsonDecoder
 from rejex_stream.decode.mapping import DecidingDecoder, Decoder, decode_records
 
 __all__ = [
-    "CsvDecoder",
-    "DecidingDecoder",
-    "Decoder",
-    "JsonDecoder",
-    "decode_records",
-    "parse_csv_header",
-]
+    "CsvDecoder", "DecidingDecoder", "Decoder", "JsonDecoder", "decode_records", "parse_csv_header",
+]  # fmt: skip

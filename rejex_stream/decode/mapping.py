@@ -49,22 +49,10 @@ from rejex_stream.types import (
 )
 
 __all__ = [
-    "ABSENT",
-    "GLOBAL_KEY",
-    "SWITCHES",
-    "DecidingDecoder",
-    "Decoder",
-    "FieldMapping",
-    "NotWanted",
-    "Numbers",
-    "Quality",
-    "TimeUnit",
-    "Unreadable",
-    "decode_records",
-    "parse_moment",
-    "printable",
+    "ABSENT", "GLOBAL_KEY", "SWITCHES", "DecidingDecoder", "Decoder", "FieldMapping", "NotWanted",
+    "Numbers", "Quality", "TimeUnit", "Unreadable", "decode_records", "parse_moment", "printable",
     "to_epoch_ms",
-]
+]  # fmt: skip
 
 TimeUnit: TypeAlias = Literal[
     "iso8601", "s", "ms", "us", "ns", "min", "h", "d", "excel", "matlab", "labview", "filetime",

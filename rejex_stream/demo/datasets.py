@@ -30,14 +30,7 @@ from rejex_stream.demo import turbine
 from rejex_stream.errors import ConfigError
 from rejex_stream.report import Channel, Fault, Run, read_run
 from rejex_stream.run.run_events import RunEvent, RunSummary
-from rejex_stream.types import (
-    CommandKind,
-    FloatArray,
-    Incident,
-    IncidentState,
-    Outcome,
-    Partition,
-)
+from rejex_stream.types import CommandKind, FloatArray, Incident, IncidentState, Outcome, Partition
 
 __all__ = [
     "CREDIT", "FOLDER", "Dataset", "Feed", "Played", "load_dataset", "play", "prepare", "water",

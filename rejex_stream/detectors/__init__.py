@@ -22,12 +22,5 @@ from rejex_stream.detectors.registry import (
 )
 
 __all__ = [
-    "DEFAULT",
-    "PYOD",
-    "REFUSED",
-    "RIVER",
-    "SENSOR",
-    "Detector",
-    "as_detector",
-    "make_detector",
-]
+    "DEFAULT", "PYOD", "REFUSED", "RIVER", "SENSOR", "Detector", "as_detector", "make_detector",
+]  # fmt: skip

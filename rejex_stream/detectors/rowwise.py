@@ -19,13 +19,8 @@ from rejex_stream.errors import DetectorError
 from rejex_stream.types import FloatArray
 
 __all__ = [
-    "RowByRow",
-    "affine",
-    "count_below",
-    "fit_ocsvm",
-    "fit_row_by_row",
-    "row_sum",
-]
+    "RowByRow", "affine", "count_below", "fit_ocsvm", "fit_row_by_row", "row_sum",
+]  # fmt: skip
 
 _SMALL_EVENTS = 16
 _SMALL_EDGES = 64

@@ -36,13 +36,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from rejex_stream.detectors.rowwise import (
-    RowByRow,
-    affine,
-    count_below,
-    fit_row_by_row,
-    row_sum,
-)
+from rejex_stream.detectors.rowwise import RowByRow, affine, count_below, fit_row_by_row, row_sum
 from rejex_stream.errors import DetectorError
 from rejex_stream.protocols import Scorer
 from rejex_stream.types import FloatArray

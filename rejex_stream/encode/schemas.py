@@ -39,22 +39,10 @@ from rejex_stream.types import (
 )
 
 __all__ = [
-    "COMMAND_TYPE",
-    "CONNECT_PREFIX",
-    "FOLLOW_UP_TYPE",
-    "INCIDENT_TYPE",
-    "LABEL_TYPE",
-    "LEAN_VERDICT_TYPE",
-    "PIPELINE",
-    "PIPELINE_VERSION",
-    "REPLY_TYPE",
-    "REVIEW_TYPE",
-    "SCHEMAS",
-    "TOPICS",
-    "VERDICT_TYPE",
-    "json_schema",
-    "topic_schemas",
-]
+    "COMMAND_TYPE", "CONNECT_PREFIX", "FOLLOW_UP_TYPE", "INCIDENT_TYPE", "LABEL_TYPE",
+    "LEAN_VERDICT_TYPE", "PIPELINE", "PIPELINE_VERSION", "REPLY_TYPE", "REVIEW_TYPE", "SCHEMAS",
+    "TOPICS", "VERDICT_TYPE", "json_schema", "topic_schemas",
+]  # fmt: skip
 
 VERDICT_TYPE: Final = "io.rejex.verdict.v1"
 LEAN_VERDICT_TYPE: Final = "io.rejex.lean-verdict.v1"

@@ -94,11 +94,7 @@ class RefitSchedule:
     guard_share: float = GUARD_SHARE
 
     def __post_init__(self) -> None:
-        for name, least in (
-            ("first_fit_events", 4),
-            ("buffer_events", 4),
-            ("refit_lag_events", 0),
-        ):
+        for name, least in (("first_fit_events", 4), ("buffer_events", 4), ("refit_lag_events", 0)):
             value = getattr(self, name)
             if value < least:
                 raise ConfigError(f"{name} = {value} is too small: give at least {least}.")

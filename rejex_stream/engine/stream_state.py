@@ -202,10 +202,7 @@ class StreamState:
         )
 
     def turns(
-        self,
-        readings: Sequence[Reading],
-        totals: Sequence[float],
-        verdicts: list[Verdict | None],
+        self, readings: Sequence[Reading], totals: Sequence[float], verdicts: list[Verdict | None]
     ) -> Iterator[int]:
         """Do the same in turns: before it judges, say which reading comes next.
 
@@ -405,10 +402,7 @@ class StreamState:
         return turn
 
     def _rows_one_by_one(
-        self,
-        readings: Sequence[Reading],
-        totals: Sequence[float],
-        verdicts: list[Verdict | None],
+        self, readings: Sequence[Reading], totals: Sequence[float], verdicts: list[Verdict | None]
     ) -> tuple[Rows, list[int]]:
         """Return the rows that can be scored, and whose they are; others get their verdict."""
         rows: list[list[float]] = []
@@ -447,10 +441,7 @@ class StreamState:
         return found
 
     def _rows_at_once(
-        self,
-        readings: Sequence[Reading],
-        totals: Sequence[float],
-        verdicts: list[Verdict | None],
+        self, readings: Sequence[Reading], totals: Sequence[float], verdicts: list[Verdict | None]
     ) -> tuple[Rows, list[int]]:
         """Return the same, made for all readings of a sensor in one go."""
         if len(readings) == 1 and (recent := self._recent.get(readings[0].sensor)) is not None:

@@ -15,10 +15,5 @@ from rejex_stream.features.spec import (
 )
 
 __all__ = [
-    "Feature",
-    "FeatureKind",
-    "FeatureSpec",
-    "MissingChannelError",
-    "PresetName",
-    "SensorFeatures",
-]
+    "Feature", "FeatureKind", "FeatureSpec", "MissingChannelError", "PresetName", "SensorFeatures",
+]  # fmt: skip

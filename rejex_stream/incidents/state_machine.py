@@ -464,10 +464,7 @@ class Watch:
             self._publish(verdict, verdict.seq, counted=True)
 
     def follow(
-        self,
-        readings: Sequence[Reading],
-        which: Sequence[int],
-        verdicts: Sequence[Verdict | None],
+        self, readings: Sequence[Reading], which: Sequence[int], verdicts: Sequence[Verdict | None]
     ) -> None:
         """Look at verdicts of a stream that is not held, for the alarm; O(1) an event.
 

@@ -28,12 +28,6 @@ from rejex_stream.monitor.status import MonitorStatus
 from rejex_stream.monitor.theory import Theory
 
 __all__ = [
-    "Alarm",
-    "AlarmKind",
-    "Alternative",
-    "MonitorBank",
-    "MonitorConfig",
-    "MonitorStatus",
-    "StreamMonitor",
-    "Theory",
-]
+    "Alarm", "AlarmKind", "Alternative", "MonitorBank", "MonitorConfig", "MonitorStatus",
+    "StreamMonitor", "Theory",
+]  # fmt: skip

@@ -5,10 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from rejex_stream.errors import ConfigError
-from rejex_stream.rejection.arguments import (
-    check_number,
-    check_window,
-)
+from rejex_stream.rejection.arguments import check_number, check_window
 from rejex_stream.rejection.bounds import DELTA
 from rejex_stream.settings import Section, setting
 

@@ -22,17 +22,9 @@ from rejex_stream.monitor.theory import RankLaw
 from rejex_stream.types import Verdict
 
 __all__ = [
-    "BATCHES",
-    "BatchMeans",
-    "RateState",
-    "Regime",
-    "RejectionRate",
-    "batch_means",
-    "collapse_limit",
-    "doubling_limits",
-    "rate_limits",
-    "sliding_variance",
-]
+    "BATCHES", "BatchMeans", "RateState", "Regime", "RejectionRate", "batch_means",
+    "collapse_limit", "doubling_limits", "rate_limits", "sliding_variance",
+]  # fmt: skip
 
 _IS_REJECT = (0, 1, 1, 0, 0)
 _EMPTY = 4  # a slot of the ring that no event has filled yet
@@ -387,13 +379,7 @@ def sliding_variance(law: RankLaw, events: int) -> float:
 
 
 def rate_limits(
-    rate: float,
-    events: int,
-    *,
-    law: RankLaw,
-    inflation: float,
-    confidence: float,
-    streams: int = 1,
+    rate: float, events: int, *, law: RankLaw, inflation: float, confidence: float, streams: int = 1
 ) -> BatchMeans:
     """Return limits around a rolling rate, within which the theory's rate lies where it holds.
 

@@ -41,15 +41,7 @@ from rejex_stream.run.run_events import (
     RunObserver,
     SensorsForgotten,
 )
-from rejex_stream.types import (
-    Incident,
-    IncidentState,
-    Label,
-    Partition,
-    Reading,
-    Verdict,
-    in_mode,
-)
+from rejex_stream.types import Incident, IncidentState, Label, Partition, Reading, Verdict, in_mode
 
 __all__ = ["FLOOD_MS", "FLOOD_STREAMS", "Check", "Health", "OpenIncidents", "UsualValues", "Watch"]
 

@@ -46,11 +46,7 @@ BESIDE_BUDGET = (
     "asked in a day, theirs among them, and only open incidents are asked beyond it"
 )
 """What a budget that holds does not bound; said wherever :func:`budget_sentence` is."""
-_OWNERS = {
-    "stream": "a stream",
-    "group": "a group",
-    "partition": "a partition",
-}
+_OWNERS = {"stream": "a stream", "group": "a group", "partition": "a partition"}
 
 
 def budget_sentence(

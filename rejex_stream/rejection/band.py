@@ -24,11 +24,7 @@ import numpy as np
 from scipy.special import betaincinv
 
 from rejex_stream.errors import ConfigError
-from rejex_stream.rejection.arguments import (
-    check_number,
-    decimal,
-    round_up,
-)
+from rejex_stream.rejection.arguments import check_number, decimal, round_up
 from rejex_stream.rejection.exceed import (
     Stability,
     anomaly_count,

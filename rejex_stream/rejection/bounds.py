@@ -18,9 +18,7 @@ import numpy as np
 from scipy.special import betainc, betainccinv, betaincinv
 
 from rejex_stream.errors import ConfigError
-from rejex_stream.rejection.arguments import (
-    check_number,
-)
+from rejex_stream.rejection.arguments import check_number
 from rejex_stream.rejection.band import RejectionBand
 from rejex_stream.rejection.exceed import checked_count
 from rejex_stream.types import FloatArray

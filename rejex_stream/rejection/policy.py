@@ -8,11 +8,7 @@ from functools import lru_cache
 from typing import Literal, TypeAlias, get_args
 
 from rejex_stream.errors import ConfigError
-from rejex_stream.rejection.arguments import (
-    check_burst,
-    check_number,
-    decimal,
-)
+from rejex_stream.rejection.arguments import check_burst, check_number, decimal
 from rejex_stream.rejection.band import (
     TOLERANCE,
     RejectionBand,

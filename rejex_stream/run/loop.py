@@ -49,14 +49,7 @@ from rejex_stream.run.run_events import (
 )
 from rejex_stream.run.run_settings import RunSettings
 from rejex_stream.threads import one_thread, quick_switching, seldom_collecting
-from rejex_stream.types import (
-    Invalid,
-    Outcome,
-    Partition,
-    Reason,
-    Record,
-    Verdict,
-)
+from rejex_stream.types import Invalid, Outcome, Partition, Reason, Record, Verdict
 
 __all__ = ["Retries", "RunSettings", "UnreadableShare", "UnscorableStreak", "run"]
 

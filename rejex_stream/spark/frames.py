@@ -38,15 +38,8 @@ if TYPE_CHECKING:
     from rejex_connectors.kafka.clients import Message
 
 __all__ = [
-    "NO_TIME",
-    "OUTCOMES",
-    "KeyedStates",
-    "Recipe",
-    "Taken",
-    "decoded",
-    "refused",
-    "verdicts",
-]
+    "NO_TIME", "OUTCOMES", "KeyedStates", "Recipe", "Taken", "decoded", "refused", "verdicts",
+]  # fmt: skip
 
 KEY = ("topic", "partition", "stream")
 

@@ -15,14 +15,9 @@ from rejex_stream.decode.written import ANY_TEXT, MISSING_TEXTS, as_usual, numbe
 from rejex_stream.tables.suspicions import Sample, named_unit, suspect
 
 __all__ = [
-    "Marks",
-    "Written",
-    "find_marks",
-    "find_missing",
-    "find_times",
-    "find_units",
+    "Marks", "Written", "find_marks", "find_missing", "find_times", "find_units",
     "groups_of_thousands",
-]
+]  # fmt: skip
 
 _ENOUGH = 0.95
 _SURE = 20

@@ -181,10 +181,7 @@ def open_table(path: str | Path, asked: Asked | None = None) -> Table:
         sheet=sheet if asked.sheet or (sheet and sheet != sheets_of(str(path))[0]) else None,
         skip_rows=place.above + (0 if found.own else found.n_header),
     )
-    written = [
-        *_place_said(table, asked, place, found.over),
-        *_dialect_said(table, asked, found),
-    ]
+    written = [*_place_said(table, asked, place, found.over), *_dialect_said(table, asked, found)]
     return _Scan(table, guess.flags if asked.flags is None else ()).result([*written, *grouped])
 
 

@@ -13,29 +13,10 @@ from typing import Any
 from rejex_stream.decode.mapping import TimeUnit
 
 __all__ = [
-    "ASIDE",
-    "CLOCK",
-    "COUNTER",
-    "DAY_OF_YEAR",
-    "ELAPSED",
-    "LABEL",
-    "MAYBE_LABEL",
-    "NAMED_UNITS",
-    "PAIR",
-    "PARTS",
-    "SENSOR",
-    "STEP",
-    "STRONG_SENSOR",
-    "TAG",
-    "TEXT_SENSOR",
-    "TIME",
-    "TIME_OF_RECORD",
-    "VALUE",
-    "good_among",
-    "is_quality",
-    "last_of",
-    "plain",
-]
+    "ASIDE", "CLOCK", "COUNTER", "DAY_OF_YEAR", "ELAPSED", "LABEL", "MAYBE_LABEL", "NAMED_UNITS",
+    "PAIR", "PARTS", "SENSOR", "STEP", "STRONG_SENSOR", "TAG", "TEXT_SENSOR", "TIME",
+    "TIME_OF_RECORD", "VALUE", "good_among", "is_quality", "last_of", "plain",
+]  # fmt: skip
 
 
 def plain(name: str) -> str:

@@ -19,16 +19,9 @@ from rejex_stream.errors import ConfigError
 from rejex_stream.tables.names import TIME, plain
 
 __all__ = [
-    "Body",
-    "begin_of_data",
-    "body_of",
-    "delimiter_of",
-    "header_above",
-    "is_header",
-    "names_of",
-    "numbered",
-    "split_all",
-]
+    "Body", "begin_of_data", "body_of", "delimiter_of", "header_above", "is_header", "names_of",
+    "numbered", "split_all",
+]  # fmt: skip
 
 _DELIMITERS = (",", ";", "\t", "|", "^", "~", " ")
 _TOP = 400

@@ -879,21 +879,6 @@ def _keyed_beside(trees: Sequence[Any]) -> _Step | None:
 
 
 _RULES: tuple[Callable[[Sequence[Any]], _Step | None], ...] = (
-    _text,
-    _bare,
-    _union,
-    _envelope,
-    _types,
-    _senml,
-    _table,
-    _with_units,
-    _places,
-    _keyed,
-    _keyed_beside,
-    _attributes,
-    _within,
-    _pairs,
-    _column_arrays,
-    _readings,
-    _named_values,
-)
+    _text, _bare, _union, _envelope, _types, _senml, _table, _with_units, _places, _keyed,
+    _keyed_beside, _attributes, _within, _pairs, _column_arrays, _readings, _named_values,
+)  # fmt: skip

@@ -26,16 +26,9 @@ from rejex_stream.tables.shapes import jq_of
 from rejex_stream.types import Reading
 
 __all__ = [
-    "SUSPICIONS",
-    "Kind",
-    "Sample",
-    "Suspicion",
-    "carry_needed",
-    "is_key",
-    "suspect",
-    "suspect_readings",
-    "time_doubt",
-]
+    "SUSPICIONS", "Kind", "Sample", "Suspicion", "carry_needed", "is_key", "suspect",
+    "suspect_readings", "time_doubt",
+]  # fmt: skip
 
 Kind: TypeAlias = Literal["counter", "key", "sentinel", "sparse", "mixture", "time", "decimal"]
 

@@ -66,10 +66,7 @@ def _record(number: int, record: Raw) -> bytes:
 
 
 def batch(
-    records: Iterable[Raw],
-    codec: str = "none",
-    *,
-    bend: Callable[[bytes], bytes] = bytes,
+    records: Iterable[Raw], codec: str = "none", *, bend: Callable[[bytes], bytes] = bytes
 ) -> bytes:
     """Return a record batch; `bend` changes its packed records before the checksum is taken."""
     number, compress = CODECS[codec]

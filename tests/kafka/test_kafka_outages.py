@@ -300,8 +300,7 @@ def test_a_start_with_two_of_three_nodes_down_waits_until_they_are_back(
     ):  # fmt: skip
         try:
             until(
-                lambda: process.poll() is not None or WAITING.search(log.read_text()),
-                log.read_text,
+                lambda: process.poll() is not None or WAITING.search(log.read_text()), log.read_text
             )
             assert process.poll() is None, log.read_text()
             for node in cluster.nodes[1:]:

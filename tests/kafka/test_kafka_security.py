@@ -21,15 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka_harness import (
-    ROOT,
-    Kafka,
-    assert_exactly,
-    feed,
-    next_offsets,
-    pipeline_toml,
-    run_here,
-)
+from kafka_harness import ROOT, Kafka, assert_exactly, feed, next_offsets, pipeline_toml, run_here
 from rejex_connectors.kafka import KafkaSecurity, KafkaSettings, KafkaTopics, connect
 from rejex_connectors.kafka.broker_login import distrust, guard_logs, hide
 from rejex_connectors.kafka.partition_reader import admin
@@ -263,10 +255,7 @@ def test_a_certificate_is_refused_for_what_is_wrong_with_it(
                 connection, _ = listening.accept()
             except OSError:  # the test is over
                 return
-            with (
-                contextlib.suppress(OSError),
-                context.wrap_socket(connection, server_side=True),
-            ):
+            with contextlib.suppress(OSError), context.wrap_socket(connection, server_side=True):
                 pass
 
     listening = socket.create_server(("localhost", 0))

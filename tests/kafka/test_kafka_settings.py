@@ -90,10 +90,7 @@ def test_one_topic_cannot_have_two_roles():
 
 def test_both_libraries_are_told_the_same():
     security = KafkaSecurity(
-        protocol="SASL_PLAINTEXT",
-        mechanism="SCRAM-SHA-512",
-        username="ada",
-        password=PASSWORD,
+        protocol="SASL_PLAINTEXT", mechanism="SCRAM-SHA-512", username="ada", password=PASSWORD
     )
     assert kafka_python_options(security) == {
         "security_protocol": "SASL_PLAINTEXT",

@@ -59,9 +59,7 @@ def wall_store(tmp_path: Path) -> Iterator[Callable[..., ReviewStore]]:
     opened: list[ReviewStore] = []
 
     def make(
-        name: str = "review.db",
-        clock_ms: Callable[[], int] = wall_clock_ms,
-        **settings: object,
+        name: str = "review.db", clock_ms: Callable[[], int] = wall_clock_ms, **settings: object
     ) -> ReviewStore:
         store = ReviewStore(tmp_path / name, Review(**settings), clock_ms=clock_ms)  # type: ignore[arg-type]
         opened.append(store)

@@ -93,10 +93,7 @@ def running(
 ) -> Iterator[Running]:
     """Serve a store until the block ends."""
     console = Console(
-        store,
-        access or Access(local=Viewer("ada", "admin")),
-        background,
-        title="Wind farm",
+        store, access or Access(local=Viewer("ada", "admin")), background, title="Wind farm"
     )
     listener = listen("127.0.0.1", port)
     ready = threading.Event()

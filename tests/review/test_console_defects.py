@@ -50,11 +50,11 @@ HELD_BY = {
     ],
     "D4 an open incident's numbers move": [
         "review/test_review_incidents.py::"
-        "test_a_list_counts_the_events_of_now_and_not_those_of_the_opening",
+        "test_a_list_counts_the_events_of_now_and_not_those_of_the_opening"
     ],
     "D5 advice and figures are of one pipeline and of event time": [
         "review/test_review_quality.py::"
-        "test_every_pipeline_has_figures_of_its_own_time_and_none_are_pooled",
+        "test_every_pipeline_has_figures_of_its_own_time_and_none_are_pooled"
     ],
     "D6 alerts say what they measure, with value, unit and scale": [
         "operate/test_incidents_told.py::test_each_incident_waits_for_itself",

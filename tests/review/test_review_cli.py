@@ -113,10 +113,7 @@ def test_mistakes_get_a_sentence_and_status_2(tmp_path, capsys, monkeypatch):
 
 @pytest.mark.parametrize(
     ("flag", "value", "limit"),
-    [
-        ("--port", "70000", "65535"),
-        ("--auth", "magic", "'none', 'token', 'proxy'"),
-    ],
+    [("--port", "70000", "65535"), ("--auth", "magic", "'none', 'token', 'proxy'")],
 )
 def test_an_option_has_the_choices_and_limits_of_its_setting(flag, value, limit, capsys):
     # Refused later than the option: without its limit nothing is served, and the test fails.

@@ -19,13 +19,7 @@ from rejex_stream.plan.promises import Costs
 from rejex_stream.review.gold_cases import jeffreys
 from rejex_stream.review.queue import decisions, label_store
 from rejex_stream.review.queue.decisions import Decision
-from rejex_stream.review.queue.label_report import (
-    Group,
-    estimate,
-    judged_episodes,
-    quality,
-    report,
-)
+from rejex_stream.review.queue.label_report import Group, estimate, judged_episodes, quality, report
 from rejex_stream.review.queue.listing import in_short
 from rejex_stream.types import Label, Reason, Status
 from tests.review.console_server import running

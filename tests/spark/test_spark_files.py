@@ -19,13 +19,7 @@ from rejex_connectors.files.source import append_line
 from rejex_connectors.folder_snapshots import FolderSnapshotStore
 
 from rejex_stream.config import load_config
-from rejex_stream.config.assembly import (
-    Judging,
-    file_decoder,
-    file_places,
-    open_source,
-    records_of,
-)
+from rejex_stream.config.assembly import Judging, file_decoder, file_places, open_source, records_of
 from tests.operate.alerting import Receiver, events_taken
 from tests.test_cli_run import free_port
 from tests.waiting import PATIENCE_S, until

@@ -199,10 +199,7 @@ class Driver:
         return JobJournal((FEED.topic,), *where, listens=False)
 
     def go_on(self, at=lambda moment, watch: None):
-        heard = (
-            lambda _, alarm: self.alarms.append(alarm),
-            self.changes.append,
-        )
+        heard = (lambda _, alarm: self.alarms.append(alarm), self.changes.append)
         spec = engine_spec(self.config)
         with watching(self.config, spec, *heard, quiet=False) as watch:
             sink = FileSink(**self.places.outputs, state_dir=self.places.state)

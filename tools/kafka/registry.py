@@ -23,13 +23,7 @@ from typing import Final
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tools.kafka.broker import (
-    BrokerUnavailableError,
-    cache_dir,
-    free_port,
-    locked,
-    require_java,
-)
+from tools.kafka.broker import BrokerUnavailableError, cache_dir, free_port, locked, require_java
 
 __all__ = ["REGISTRY_VERSION", "Registry", "start"]
 

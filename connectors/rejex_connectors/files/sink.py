@@ -30,14 +30,8 @@ from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.types import Outcome, Partition
 
 __all__ = [
-    "CommitState",
-    "FileSink",
-    "InputState",
-    "lines_of",
-    "lock_folder",
-    "read_commit",
-    "read_input",
-]
+    "CommitState", "FileSink", "InputState", "lines_of", "lock_folder", "read_commit", "read_input",
+]  # fmt: skip
 
 _VERSION = 1
 _File = TypeVar("_File", "_CommitFile", "_InputFile")

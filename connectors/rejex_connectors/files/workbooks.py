@@ -23,14 +23,9 @@ from rejex_connectors.files.bytes import END, Mark
 from rejex_stream.errors import ConfigError, ConnectorError
 
 __all__ = [
-    "WORKBOOKS",
-    "TableInput",
-    "Workbook",
-    "require_reader",
-    "sheet_to_read",
-    "sheets_of",
+    "WORKBOOKS", "TableInput", "Workbook", "require_reader", "sheet_to_read", "sheets_of",
     "workbook_of",
-]
+]  # fmt: skip
 
 Workbook = Literal["excel", "parquet"]
 

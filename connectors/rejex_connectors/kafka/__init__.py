@@ -33,14 +33,9 @@ if TYPE_CHECKING:
     from rejex_connectors.kafka.source import KafkaSource
 
 __all__ = [
-    "KafkaSecurity",
-    "KafkaSettings",
-    "KafkaSink",
-    "KafkaSource",
-    "KafkaTopics",
-    "connect",
+    "KafkaSecurity", "KafkaSettings", "KafkaSink", "KafkaSource", "KafkaTopics", "connect",
     "open_clients",
-]
+]  # fmt: skip
 
 # Loaded when first asked for: every config names our settings, and only some have a broker.
 _HOME_OF = {

@@ -56,24 +56,17 @@ _JSON = json.JSONDecoder()
 # ---------------------------------------------------------------------- what its errors mean
 _E = ck.KafkaError
 REFUSED = {
-    _E.CLUSTER_AUTHORIZATION_FAILED,
-    _E.GROUP_AUTHORIZATION_FAILED,
-    _E.TOPIC_AUTHORIZATION_FAILED,
-    _E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-    _E.SASL_AUTHENTICATION_FAILED,
-    _E._AUTHENTICATION,
+    _E.CLUSTER_AUTHORIZATION_FAILED, _E.GROUP_AUTHORIZATION_FAILED, _E.TOPIC_AUTHORIZATION_FAILED,
+    _E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, _E.SASL_AUTHENTICATION_FAILED, _E._AUTHENTICATION,
     _E._SSL,
-}
+}  # fmt: skip
 UNREADABLE = {_E._BAD_COMPRESSION, _E._BAD_MSG}
 """A batch that the library does not deliver: it tries the same one for ever."""
 RIVAL = {_E._FENCED, _E.PRODUCER_FENCED, _E.INVALID_PRODUCER_EPOCH}
 WAITED_IN_VAIN = {
-    _E._TIMED_OUT,
-    _E._MSG_TIMED_OUT,
-    _E.UNKNOWN_TOPIC_OR_PART,
-    _E._UNKNOWN_TOPIC,
+    _E._TIMED_OUT, _E._MSG_TIMED_OUT, _E.UNKNOWN_TOPIC_OR_PART, _E._UNKNOWN_TOPIC,
     _E._UNKNOWN_PARTITION,
-}
+}  # fmt: skip
 """What is said, among others, of a topic that was deleted."""
 _MEANINGS: dict[int, Meaning] = {
     **dict.fromkeys(REFUSED, "refused"),

@@ -24,14 +24,9 @@ from kafka.record.default_records import DefaultRecordBatch
 from rejex_connectors.kafka.unpacking import LARGEST_RECORD, unpack
 
 __all__ = [
-    "Assignor",
-    "ask_again",
-    "end_thread",
-    "is_fenced",
-    "is_refused_offset",
-    "refused_topics",
+    "Assignor", "ask_again", "end_thread", "is_fenced", "is_refused_offset", "refused_topics",
     "take_rounds",
-]
+]  # fmt: skip
 
 # ------------------------------------------------------------------------- leaks of file handles
 # Defect: what belongs to a connection that failed stays open. Sockets, and for a client that never

@@ -512,11 +512,7 @@ def report(
     since_ms = 0 if days is None else round(now - days * 86_400_000)
     with _existing(section) as opened, opened.database.read() as connection:
         found = make_report(
-            connection,
-            now_ms=now,
-            since_ms=since_ms,
-            costs=_costs_of(configs),
-            neighbours=True,
+            connection, now_ms=now, since_ms=since_ms, costs=_costs_of(configs), neighbours=True
         )
         proven = certificate.certificates(opened, connection)
     if output is As.JSON:
@@ -528,8 +524,7 @@ def report(
         _print_pipeline(one)
     load = msgspec.structs.asdict(found.workload)
     print_facts(
-        [(name.replace("_", " "), number(value)) for name, value in load.items()],
-        title="The queue",
+        [(name.replace("_", " "), number(value)) for name, value in load.items()], title="The queue"
     )
     for name, one_proven in sorted(proven.items()):
         print(f"\n{name}: {certificate.sentence(one_proven)}.")

@@ -34,12 +34,7 @@ from rejex_stream.run.executors import InlineExecutor, ProcessFitExecutor, Threa
 from rejex_stream.run.loop import Retries
 from rejex_stream.run.partition import PartitionState, log_alarm
 from rejex_stream.run.review_items import AuditDraw, ReviewItems, commitment
-from rejex_stream.run.run_events import (
-    Progress,
-    Retrying,
-    RunObserver,
-    RunSummary,
-)
+from rejex_stream.run.run_events import Progress, Retrying, RunObserver, RunSummary
 from rejex_stream.run.run_settings import RunSettings
 from rejex_stream.types import Incident, Invalid, Partition, Position, Reading, Record
 

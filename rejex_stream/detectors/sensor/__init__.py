@@ -16,12 +16,6 @@ from rejex_stream.detectors.sensor.recipes import (
 )
 
 __all__ = [
-    "Ensemble",
-    "Mahalanobis",
-    "NormalBehaviour",
-    "SeasonalResidual",
-    "Subsequence",
-    "VARResidual",
-    "ensemble",
-    "sensor_ensemble",
-]
+    "Ensemble", "Mahalanobis", "NormalBehaviour", "SeasonalResidual", "Subsequence", "VARResidual",
+    "ensemble", "sensor_ensemble",
+]  # fmt: skip

@@ -14,11 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from rejex_stream.detectors.sensor.recipes import (
-    GUARD_QUANTILE,
-    Mahalanobis,
-    Subsequence,
-)
+from rejex_stream.detectors.sensor.recipes import GUARD_QUANTILE, Mahalanobis, Subsequence
 from rejex_stream.detectors.table import TableScorer, training_table
 from rejex_stream.errors import ConfigError, DetectorError
 from rejex_stream.features import FeatureSpec

@@ -30,16 +30,9 @@ from rejex_stream.protocols import Scorer
 from rejex_stream.types import FloatArray
 
 __all__ = [
-    "GUARD_QUANTILE",
-    "Index",
-    "Layout",
-    "Mahalanobis",
-    "SeasonalResidual",
-    "SensorRecipe",
-    "Subsequence",
-    "VARResidual",
-    "one_of",
-]
+    "GUARD_QUANTILE", "Index", "Layout", "Mahalanobis", "SeasonalResidual", "SensorRecipe",
+    "Subsequence", "VARResidual", "one_of",
+]  # fmt: skip
 
 Index = npt.NDArray[np.intp]
 _CALENDAR, _DERIVED = -1, -1
@@ -446,10 +439,7 @@ def _with_harmonics(
         before, now = (np.zeros_like(sine), np.ones_like(sine)), (sine, cosine)
         for _ in range(count):
             parts += [now[0][:, None], now[1][:, None]]
-            now, before = (
-                (2 * cosine * now[0] - before[0], 2 * cosine * now[1] - before[1]),
-                now,
-            )
+            now, before = ((2 * cosine * now[0] - before[0], 2 * cosine * now[1] - before[1]), now)
     return np.concatenate(parts, axis=1)
 
 

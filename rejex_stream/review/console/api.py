@@ -17,13 +17,7 @@ from starlette.routing import Route
 
 from rejex_stream.errors import RejexError
 from rejex_stream.review.console import queue_metrics
-from rejex_stream.review.console.console import (
-    Call,
-    answers,
-    as_json,
-    filter_of,
-    takes,
-)
+from rejex_stream.review.console.console import Call, answers, as_json, filter_of, takes
 from rejex_stream.review.queue import decisions, label_store, series
 from rejex_stream.review.queue.database import Name, Refusal, position_in, require_reviewer
 from rejex_stream.review.queue.decisions import Decision, Done

@@ -87,9 +87,7 @@ def group_of(stream_key: str, sensor: str) -> str:
 def next_offset(connection: Connection, partition: Partition) -> int | None:
     """Return where to go on reading `partition`; ``None`` if it was never read."""
     found: int | None = scalar(
-        connection,
-        "SELECT next_offset FROM consumed WHERE topic = ? AND partition = ?",
-        partition,
+        connection, "SELECT next_offset FROM consumed WHERE topic = ? AND partition = ?", partition
     )
     return found
 

@@ -101,12 +101,10 @@ class JsonDecoder:
         return found
 
     def _at_once(self, records: Sequence[Record]) -> Sequence[Reading] | None:
-        """Parse records as lines of one text; ``None`` where any of them is unusual.
-
-        Every break between lines stands between `}` and `{`, which no JSON value has within it. So
-        no value reaches from one record into the next, each record has one at least, and with as
-        many values as records each is one.
-        """
+        """Parse records as lines of one text; ``None`` where any of them is unusual."""
+        # Every break between lines stands between `}` and `{`, which no JSON value has within it.
+        # So no value reaches from one record into the next, each record has one at least, and with
+        # as many values as records each is one.
         if self._quick is None:
             return None
         values: list[Any] = [record[2] for record in records]
@@ -225,11 +223,9 @@ class _Keys(dict[str, tuple[str, str]]):
 
 
 def _quick_json(mapping: FieldMapping, paths: dict[str, tuple[str, ...]]) -> _Quick | None:
-    """Build the quick way.
-
-    A field with two roles has no single type, and a typed parser takes no name that JSON escapes:
-    such a mapping has none.
-    """
+    """Build the quick way."""
+    # A field with two roles has no single type, and a typed parser takes no name that JSON escapes:
+    # such a mapping has none.
     kind: Any = float | bool | None if mapping.flags else float | None
     if mapping.partial:
         kind |= msgspec.UnsetType

@@ -126,10 +126,8 @@ class _Plain:
 def _messages(
     schema: RegisteredSchema, learn: Callable[[Any], _Learnt]
 ) -> Callable[[Record], tuple[_Learnt, Any]]:
-    """Make what parses records, each as the message that its indexes name.
-
-    With it comes what `learn` made, once, of the message's descriptor.
-    """
+    """Make what parses records, each as the message that its indexes name."""
+    # With it comes what `learn` made, once, of the message's descriptor.
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     files = descriptor_pb2.FileDescriptorSet.FromString(descriptors(schema))

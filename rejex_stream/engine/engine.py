@@ -218,10 +218,8 @@ class Engine:
     def _judge_in_turns(
         self, readings: Sequence[Reading], totals: Sequence[float], by_key: dict[str, list[int]]
     ) -> list[Verdict]:
-        """Judge in the order of the readings, across keys: who comes first gets the credit.
-
-        Rows are made, and scored, key by key all the same.
-        """
+        """Judge in the order of the readings, across keys: who comes first gets the credit."""
+        # Rows are made, and scored, key by key all the same.
         streams: list[tuple[list[int], list[Verdict | None], Iterator[int]]] = []
         states = []
         for key, at in by_key.items():
@@ -594,10 +592,8 @@ class _Wrong(Exception):  # noqa: N818 - never leaves this module
 def _plain_totals(
     readings: Sequence[Reading], n_channels: int, *, modes: bool
 ) -> list[float] | None:
-    """Return the sums if nothing need be looked at one by one; no loop of Python's in large ones.
-
-    A sum is a float if its parts are floats and perhaps integers; that of numpy's is numpy's.
-    """
+    """Return the sums if nothing need be looked at one by one; no Python loop in large ones."""
+    # A sum is a float if its parts are floats and perhaps integers; that of numpy's is numpy's.
     if type(readings) is not list and type(readings) is not tuple:
         return None
     if len(readings) < _FEW:

@@ -412,11 +412,9 @@ class BatchModel:
             self.recipe_version += 1
 
     def _calibrate(self, judge: Judge, model: ModelFit, scores: list[float]) -> None:
-        """Let the judge go by a model's scores of the newest rows.
-
-        What was extreme is left out of what severity goes by, unless it is more than the guard's
-        share: that is no fault but another regime.
-        """
+        """Let the judge go by a model's scores of the newest rows."""
+        # What was extreme is left out of what severity goes by, unless it is more than the guard's
+        # share: that is no fault but another regime.
         first = self.rows_seen - len(scores)
         extreme = {row - first for row in self._extreme if row >= model.requested_at}
         since = self.rows_seen if self._pending is None else self._pending.requested_at

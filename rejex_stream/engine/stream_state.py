@@ -159,10 +159,8 @@ class StreamState:
     def _alone(
         self, readings: Sequence[Reading], totals: Sequence[float], verdicts: list[Verdict | None]
     ) -> bool:
-        """Judge one reading as :meth:`turns` does, where nothing but its verdict is due.
-
-        Else nothing has happened. Of many sensors with an event each, nearly all are such.
-        """
+        """Judge one reading as :meth:`turns` does, where nothing but its verdict is due."""
+        # Else nothing has happened. Of many sensors with an event each, nearly all are such.
         model, watch, judge = self.model, self.watch, self._judge
         if model.rows_seen >= model.steady_until or not self._is_plain(totals[0]):
             return False

@@ -442,10 +442,8 @@ class RecentRows:
         return rows
 
     def _windows(self, window: FloatArray) -> tuple[dict[int, FloatArray], dict[int, FloatArray]]:
-        """Return by span the sums of so many consecutive readings, and of squares around the mean.
-
-        Entry i ends at reading i + span - 1.
-        """
+        """Return by span the sums of so many readings in a row, and of squares around the mean."""
+        # Entry i ends at reading i + span - 1.
         sums, squares = {1: window}, {1: np.zeros_like(window)}
         for span, a, b, ratio, weight, is_summed, is_squared in self._parts:
             count = len(window) - span + 1

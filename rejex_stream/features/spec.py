@@ -340,10 +340,8 @@ class SensorFeatures:
         return rows
 
     def _carried(self, values: Sequence[float]) -> Sequence[float]:
-        """Fill gaps with the newest values; what is there is remembered even where another is not.
-
-        ``nan`` stays where a channel has never been heard of.
-        """
+        """Fill gaps with the newest values; what is there is known even where another is not."""
+        # ``nan`` stays where a channel has never been heard of.
         present = [math.isfinite(value) for value in values]
         self._age = [0 if ok else age + 1 for ok, age in zip(present, self._age, strict=True)]
         self._last = [

@@ -490,10 +490,8 @@ class Watch:
                 self._rise(alarm, readings[i], verdict)
 
     def _rise(self, alarm: Alarm, reading: Reading, verdict: Verdict) -> None:
-        """Count an event since the statistic is not ordinary; at its limit an incident opens.
-
-        Where one of them was an anomaly; or at a limit that people set.
-        """
+        """Count an event since the statistic is not ordinary; at its limit an incident opens."""
+        # Where one of them was an anomaly; or at a limit that people set.
         at, seq, limits = verdict.event_time_ms, verdict.seq, verdict.seq in self.beyond
         if self._rising is None:
             self._rising = _Open("", IncidentState.OPEN, 0, at, seq, at, seq, [], [], held=False)
@@ -509,10 +507,8 @@ class Watch:
         self._publish(reading, seq)
 
     def _follow_open(self, kept: _Open, alarm: Alarm, reading: Reading, verdict: Verdict) -> None:
-        """Count an event of an incident that is not held.
-
-        It ends where scores are ordinary, and values within what limits people set.
-        """
+        """Count an event of an incident that is not held."""
+        # It ends where scores are ordinary, and values within what limits people set.
         limits = verdict.seq in self.beyond
         label = Label.ANOMALY if limits else verdict.label
         kept.count(verdict.sensor, label, _shown(verdict), verdict.event_time_ms)

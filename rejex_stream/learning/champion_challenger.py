@@ -178,11 +178,9 @@ class ChampionChallenger:
         return judged
 
     def _band_for(self, verdict: Verdict) -> RejectionBand | None:
-        """Return the band that labels the challenger; ``None`` while it has none.
-
-        Where a budget is held it is the one that the credit allowed the champion: fixed by the
-        past, so that what is booked for either is fair, and one credit pays for both.
-        """
+        """Return the band that labels the challenger; ``None`` while it has none."""
+        # Where a budget is held it is the one that the credit allowed the champion: fixed by the
+        # past, so that what is booked for either is fair, and one credit pays for both.
         n, lower, upper = self.kernel.window, verdict.band_lower, verdict.band_upper
         if not self.kernel.is_full:
             return None

@@ -322,13 +322,11 @@ class StreamMonitor:
         return NO_ALARMS
 
     def _swap(self, model_epoch: int | None) -> None:
-        """Go on with another model's scores.
-
-        Its ranks are among its own scores of the window's rows, which it was not fitted on: uniform
-        again, so counts, evidence and their alarms go on as if nothing had happened. (Not with
-        ``calibration = "training"``, where ranks are too high for one window: health then says so,
-        rightly.) What is made of scores cannot go on: the mass of ties is measured anew.
-        """
+        """Go on with another model's scores."""
+        # Its ranks are among its own scores of the window's rows, which it was not fitted on:
+        # uniform again, so counts, evidence and their alarms go on as if nothing had happened. (Not
+        # with ``calibration = "training"``, where ranks are too high for one window: health then
+        # says so, rightly.) What is made of scores cannot go on: the mass of ties is measured anew.
         if self._model_epoch is not None:
             self._drift.swap()
             self._stuck.swap()

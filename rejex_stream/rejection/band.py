@@ -238,10 +238,8 @@ def _enough_for(n: int, contamination: float, tolerance: float) -> str:
 
 
 def _first(holds: Callable[[int], bool], *, guess: int, last: int) -> int:
-    """Return the first rank in 0..last at which a monotone predicate holds; it does at `last`.
-
-    Gallops from `guess` to a bracket, then bisects: O(log of the guess's error).
-    """
+    """Return the first rank in 0..last at which a monotone predicate holds; it does at `last`."""
+    # Gallops from `guess` to a bracket, then bisects: O(log of the guess's error).
     guess = min(max(guess, 0), last)
     step = 1
     if guess == last or holds(guess):
@@ -418,10 +416,8 @@ def tolerance_for_rate(rate: float, n: int, contamination: float) -> float:
 
 
 def _easiest(n: int, r: int, width: int) -> tuple[int, float, float]:
-    """Return the first of the `width` >= 1 ranks that flip most easily, and two tolerances.
-
-    From the first tolerance on all of them are rejected, below the second no other rank is.
-    """
+    """Return the first of the `width` >= 1 ranks that flip most easily, and two tolerances."""
+    # From the first tolerance on all of them are rejected, below the second no other rank is.
 
     def distance(rank: int) -> float:
         return _flip_tolerance(rank, n, r) if 0 <= rank <= n else math.inf

@@ -269,10 +269,9 @@ class Judge:
     def _ranked(
         self, scores: Sequence[float], *, frozen: bool
     ) -> tuple[ScoreWindow | WindowAhead, Iterable[tuple[int, int]], Iterable[float | None]]:
-        """Return what takes the scores, what is below and at or below each, and how rare each is.
-
-        Of many that enter a full window, all ranks are known ahead; else each when its turn comes.
-        """
+        """Return what takes scores, what is below and at or below each, and how rare each is."""
+        # Of many that enter a full window, all ranks are known ahead; else each when its turn
+        # comes.
         window, tail, full = self.window, self.tail, self._full
         unknown = repeat(None, len(scores))
         if (
@@ -359,10 +358,8 @@ class Judge:
         ties: int,
         by_tail: float | None,
     ) -> float | None:
-        """Let a score among n into the window; return what it pushed out, if anything.
-
-        ``_NOT_ENTERED`` where it is extreme and all places for such scores are taken.
-        """
+        """Let a score among n into the window; return what it pushed out, if anything."""
+        # ``_NOT_ENTERED`` where it is extreme and all places for such scores are taken.
         if (
             by_tail is not None
             and by_tail >= EXTREME
@@ -394,10 +391,8 @@ class Judge:
         return len(self.window) - self.window.rank(self._extreme[1])[0]
 
     def _places(self, n: int) -> int:
-        """Return how many extreme scores there may be among n: half of those that are flagged.
-
-        So the next one still ranks among the flagged, whatever came before.
-        """
+        """Return how many extreme scores there may be among n: half of those that are flagged."""
+        # So the next one still ranks among the flagged, whatever came before.
         full = self._full or self._look_up()
         band = full.band if n == self._capacity else self._policy.band(n)
         return max(1, (n + 1 - band.edges[2]) // 2)
@@ -405,10 +400,8 @@ class Judge:
     def _decide(
         self, band: RejectionBand, label: Label, rank: int, sensor: str, time_ms: int
     ) -> tuple[RejectionBand, Label, Reason | None, bool, Status | None]:
-        """Return the band that decides, label and reason, whether it is withheld, and the status.
-
-        `band` is the policy's own, with the label it gives; a budget may allow another.
-        """
+        """Return the band that decides, label and reason, whether it is withheld, the status."""
+        # `band` is the policy's own, with the label it gives; a budget may allow another.
         status = None
         if self._constant is not self._announced_constant:
             self._announced_constant = self._constant
@@ -467,10 +460,8 @@ class Judge:
         return at(flagged), at(lower) if lower >= 1 else None, at(above) if above <= n else None
 
     def _speaks(self, n: int) -> bool:
-        """Whether a window that is still filling can say both labels.
-
-        Some lengths above the first that can cannot again.
-        """
+        """Whether a window that is still filling can say both labels."""
+        # Some lengths above the first that can cannot again.
         return n >= self._policy.first_window and self._policy.band(n).can_accept_both
 
     def _look_up(self) -> _Full:
@@ -486,10 +477,8 @@ def _own(policy: RejectionPolicy) -> Governor | None:
 
 
 def _least(tail: Tail, severity: float) -> float:
-    """Return the least score of at least such a severity; infinite where there is none.
-
-    By halving among all doubles, since a severity never falls with its score: 64 calls.
-    """
+    """Return the least score of at least such a severity; infinite where there is none."""
+    # By halving among all doubles, since a severity never falls with its score: 64 calls.
     low, high = -_BITS, _BITS  # places among the doubles
     while low < high:
         middle = (low + high) // 2

@@ -334,10 +334,8 @@ class WindowAhead:
 
 
 def _ranks(base: FloatArray, entered: FloatArray, left: FloatArray) -> list[tuple[int, int]]:
-    """Return what is below and at or below each score when it enters and `left` leave, in turns.
-
-    `base` are the sorted scores before, of which `left`, of as many as `entered`, are the oldest.
-    """
+    """Return what is below and at or below each score when it enters and `left` leave, in turns."""
+    # `base` are the sorted scores before, of which `left`, of as many as `entered`, are the oldest.
     places = np.sort(np.concatenate((entered, left)))
     i, j = places.searchsorted(entered).astype(np.uint8), places.searchsorted(left).astype(np.uint8)
     earlier = _EARLIER[: len(i), : len(i)]
@@ -482,11 +480,9 @@ def cluster_size(scores: Sequence[float]) -> float:
 
 
 def _shape(ordered: array[float], cluster: float) -> float:
-    """Return the shape of the upper tail by probability-weighted moments, 0 where it may be 0.
-
-    Less two standard errors of as many clusters as there are: few tails are heavy, and a shape that
-    is there by chance orders scores of two models by chance.
-    """
+    """Return the shape of the upper tail by probability-weighted moments, 0 where it may be 0."""
+    # Less two standard errors of as many clusters as there are: few tails are heavy, and a shape
+    # that is there by chance orders scores of two models by chance.
     n = len(ordered)
     k = max(n // _SHAPE_PART, _FEWEST)
     if n <= k + 1:
@@ -529,11 +525,9 @@ def _of_rank(below: int, n: int) -> float:
 
 
 def _excess(window: ScoreWindow | WindowAhead, n: int, largest: float) -> tuple[int, float]:
-    """Return how many the largest scores are, and half their mean above the one before them.
-
-    The sqrt(n) largest, or as many more as are tied at the top: else a quantised sensor would
-    have a tail without length.
-    """
+    """Return how many the largest scores are, and half their mean above the one before them."""
+    # The sqrt(n) largest, or as many more as are tied at the top: else a quantised sensor would
+    # have a tail without length.
     k = max(math.isqrt(n), n - window.rank(largest)[0])
     least = window.order_statistic(n - k)
     # In halves, and divided before the sum, for scores near the ends of the floats.

@@ -355,10 +355,8 @@ def _time(time_ms: int) -> str:
 
 # --------------------------------------------------------------------------------------- plots
 def _plot_data(findings: Findings) -> dict[str, Any]:
-    """Return times, values, verdicts and theory lines of all series as plain JSON values.
-
-    Lines that seldom change (λ, band, theory) are run-length encoded as [first index, value].
-    """
+    """Return times, values, verdicts and theory lines of all series as plain JSON values."""
+    # Lines that seldom change (λ, band, theory) are run-length encoded as [first index, value].
     run = findings.run
     return {
         "name": run.name,

@@ -606,11 +606,9 @@ class PartitionState:
         *,
         replaying: bool,
     ) -> list[Outcome]:
-        """Give an outcome for each; those at `away` are of sensors that nobody knows.
-
-        All that a judged event changes, in its order, is here. The first of them has `ended`
-        incidents of streams that are forgotten, and `clocks` says whose begins or ends to lie.
-        """
+        """Give an outcome for each; those at `away` are of sensors that nobody knows."""
+        # All that a judged event changes, in its order, is here. The first of them has `ended`
+        # incidents of streams that are forgotten, and `clocks` says whose begins or ends to lie.
         # 1. What the engine is not shown: no reading, or of a sensor too many.
         readings, judged, apart = _readings(items), records, dict[int, Outcome]()
         if away or len(readings) < len(items):

@@ -103,10 +103,8 @@ class _Sensor:
         self.extreme: tuple[int, float] | None = None
 
     def asks(self, verdict: Verdict, severity: float) -> bool:
-        """Take note of an extreme anomaly; return whether it is the first for long, or the worst.
-
-        Twice as severe as those before, so that a blip hides no fault; O(log severity) times.
-        """
+        """Take note of an extreme anomaly; say whether it is the first for long, or the worst."""
+        # Twice as severe as those before, so that a blip hides no fault; O(log severity) times.
         before, worst = self.extreme or (verdict.seq, 0.0)
         if not 0 <= verdict.seq - before <= verdict.window_len // _PER_WINDOW:
             worst = 0.0

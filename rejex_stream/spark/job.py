@@ -148,11 +148,9 @@ def session(job: SparkJob, name: str) -> Iterator[SparkSession]:
 
 
 def _python(job: SparkJob, folder: Path) -> str:
-    """Return what starts Spark's Python processes.
-
-    On this machine without Spark's own path: that holds an archive whose modules each process
-    compiles again, a second of the ten that it is given.
-    """
+    """Return what starts Spark's Python processes."""
+    # On this machine without Spark's own path: that holds an archive whose modules each process
+    # compiles again, a second of the ten that it is given.
     if not (job.master or "").startswith("local"):
         return sys.executable
     starts = folder / "python"

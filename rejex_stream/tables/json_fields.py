@@ -447,11 +447,9 @@ def _as_switch(value: object) -> object:
 def _named_channels(
     guess: TableGuess, columns: Mapping[str, list[Any]], short: Mapping[str, str]
 ) -> tuple[dict[str, str], float | None]:
-    """Return the channels by name with their fields, and the step of joined ones in seconds.
-
-    Where each channel's value stands in an object of its own, that has the name. Where records of
-    one value have a tag, the tags are the channels.
-    """
+    """Return the channels by name with their fields, and the step of joined ones in seconds."""
+    # Where each channel's value stands in an object of its own, that has the name. Where records of
+    # one value have a tag, the tags are the channels.
     if guess.tag is not None and guess.sensor is not None and len(guess.channels) == 1:
         tags = columns[guess.tag]
         value = columns[guess.channels[0]]

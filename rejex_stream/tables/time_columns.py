@@ -178,10 +178,8 @@ class _Search:
             yield [month, day, *clocks]
 
     def parts_by_value(self) -> Iterator[list[str]]:
-        """Yield columns without names whose numbers are years, months, days, hours and minutes.
-
-        A day of the year may stand between the year and the month.
-        """
+        """Yield columns without names whose numbers are years, months, days, hours and minutes."""
+        # A day of the year may stand between the year and the month.
         names = list(self._cells)[:8]
         numbers = [{c.strip() for c in self._cells[name]} for name in names]
         years = [i for i, found in enumerate(numbers) if found <= _YEARS]

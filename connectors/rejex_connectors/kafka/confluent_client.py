@@ -490,10 +490,9 @@ class FastProducer:
             raise self._explain(reason, time.monotonic() - began) from error
 
     def _reason(self, error: ck.KafkaError) -> ck.KafkaError:
-        """Return why a transaction failed: calls made after that say no more than that it has.
-
-        Beginning another is refused with the reason; it changes nothing, as what failed is dropped.
-        """
+        """Return why a transaction failed: calls made after that say no more than that it has."""
+        # Beginning another is refused with the reason; it changes nothing, as what failed is
+        # dropped.
         if self._transactional and error.code() == ck.KafkaError._STATE:
             try:
                 self._producer.begin_transaction()

@@ -189,12 +189,10 @@ class PythonConsumer:
         return changes
 
     def _has_been_away(self) -> bool:
-        """Whether the group dealt without us since the last call; keeps the seat we have now.
-
-        The library lets a worker that was away keep what it held, and tells nobody: frozen over a
-        rebalance, say, it comes back under a new id, or under its own a few rounds later. Others
-        may have had our partitions meanwhile, and gone on from where we stand.
-        """
+        """Whether the group dealt without us since the last call; keeps the seat we have now."""
+        # The library lets a worker that was away keep what it held, and tells nobody: frozen over a
+        # rebalance, say, it comes back under a new id, or under its own a few rounds later. Others
+        # may have had our partitions meanwhile, and gone on from where we stand.
         metadata = self._consumer.group_metadata()
         if metadata.generation_id < 0:
             return False

@@ -162,10 +162,8 @@ class OutcomeMessages:
     def _reviewed(
         self, record: Record, review: ReviewItem, headers: list[tuple[str, bytes]], limit: int
     ) -> Message:
-        """Return the review record; where it is too large, its oldest context goes first.
-
-        `headers` are those of its verdict.
-        """
+        """Return the review record; where it is too large, its oldest context goes first."""
+        # `headers` are those of its verdict.
         position = record.position
         headers = self._review_headers.like(headers)
         partition = position.partition % self._n_review

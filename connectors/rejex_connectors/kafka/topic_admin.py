@@ -201,10 +201,8 @@ def create_topics(
 
 
 def _wait_for(client: KafkaAdminClient, topics: set[str]) -> None:
-    """Wait until a broker that is asked has heard of topics, or whoever comes next finds none.
-
-    No longer than `_HEARSAY_S`: who may create a topic may not be allowed to see it.
-    """
+    """Wait until a broker that is asked has heard of topics, or whoever comes next finds none."""
+    # No longer than `_HEARSAY_S`: who may create a topic may not be allowed to see it.
     until = time.monotonic() + _HEARSAY_S
     while not topics <= set(client.list_topics()) and time.monotonic() < until:
         time.sleep(0.05)

@@ -179,11 +179,10 @@ class KafkaSnapshots:
         return Partition(self._topic, partition.partition % self._partitions)
 
     def _records(self, partition: Partition) -> Iterator[Record]:
-        """Read all that was committed, of every partition that is kept in the same place.
-
-        Where a transaction is open, that fails for the moment. What lies behind it is not taken for
-        absent: its worker may have been killed, and its successor have decided and committed since.
-        """
+        """Read all that was committed, of every partition that is kept in the same place."""
+        # Where a transaction is open, that fails for the moment. What lies behind it is not taken
+        # for absent: its worker may have been killed, and its successor have decided and committed
+        # since.
         where = self._where(partition)
         open_from = self._reader.undecided(where, SETTLE_S)
         if open_from is not None:

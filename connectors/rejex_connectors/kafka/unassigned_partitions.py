@@ -96,11 +96,9 @@ class Ownerless:
         return bool(again)
 
     def _ask(self) -> None:
-        """Ask on a thread of its own, and by kafka-python.
-
-        librdkafka 2.16 ends the process (`rd_kafka_enq_once_del_source_return: Assertion`) where a
-        question about a group outlasts its deadline because no coordinator answers.
-        """
+        """Ask on a thread of its own, and by kafka-python."""
+        # librdkafka 2.16 ends the process (`rd_kafka_enq_once_del_source_return: Assertion`) where
+        # a question about a group outlasts its deadline because no coordinator answers.
         asked = self._asked = Future()
 
         def ask() -> None:

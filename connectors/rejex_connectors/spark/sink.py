@@ -145,10 +145,8 @@ _Found: TypeAlias = "tuple[str, int, list[tuple[Any, ...]], int]"
 def _write(
     settings: KafkaSettings, at_commit: AtCommit, wanted: Collection[str], rows: Iterator[Any]
 ) -> Iterator[_Found]:
-    """Write what came of partitions; return what the driver wants to see of it.
-
-    That is also what another try of the task has written, which nobody saw.
-    """
+    """Write what came of partitions; return what the driver wants to see of it."""
+    # That is also what another try of the task has written, which nobody saw.
     for (topic, partition), found in groupby(rows, key=lambda row: (row.topic, row.partition)):
         where = Partition(topic, partition)
         seen, end = _write_partition(settings, at_commit, where, wanted, found)

@@ -231,10 +231,8 @@ def _try_out(scorer: RiverScorer, name: str) -> None:
 
 
 def _rehearsed(recipe: RiverDetector, columns: tuple[str, ...] = ("a", "b")) -> RiverDetector:
-    """Feed a copy of the model on a few rows; returns the recipe that knows its `kinds`.
-
-    A model that asks for columns by name is given them: their names are learnt from its errors.
-    """
+    """Feed a copy of the model on a few rows; returns the recipe that knows its `kinds`."""
+    # A model that asks for columns by name is given them: their names are learnt from its errors.
     scorer = recipe._empty(columns, seed=1)
     before = list(map(make, scorer.feed.models))
     rows = np.random.default_rng(0).normal(size=(REHEARSAL_EVENTS, len(columns)))

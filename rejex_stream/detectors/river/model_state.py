@@ -407,10 +407,8 @@ def _attributes(value: Any, cls: type) -> dict[str, Any]:  # noqa: ANN401
 
 
 def _write_trees(trees: list[Any], nodes: list[list[Any]]) -> list[Any]:
-    """Write half-space trees, complete binary ones, as four arrays over their nodes, depth first.
-
-    Five thousand objects would take twenty times as long.
-    """
+    """Write half-space trees, complete binary ones, as four arrays over nodes, depth first."""
+    # Five thousand objects would take twenty times as long.
     flat = [node for tree in nodes for node in tree]
     branches = [node for node in flat if type(node) is PaddedBranch]
     features = list(dict.fromkeys(branch.feature for branch in branches))

@@ -233,10 +233,8 @@ def _folds(n: int, smooth_events: int) -> list[tuple[Index, Index]]:
 
 
 def _products(Z: FloatArray, known: FloatArray, terms: Sequence[tuple[int, ...]]) -> FloatArray:
-    """Return the terms of rows Z of shape (m, p), those of several columns from the rows `known`.
-
-    A product at a time, so that no batch changes a bit.
-    """
+    """Return the terms of rows Z of shape (m, p), those of several columns from rows `known`."""
+    # A product at a time, so that no batch changes a bit.
     made = np.empty((len(Z), len(terms)))
     for j, (first, *others) in enumerate(terms):
         made[:, j] = known[:, first] if others else Z[:, first]

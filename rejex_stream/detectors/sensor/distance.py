@@ -485,10 +485,8 @@ def fit_surprise(plain: Distance, Z: FloatArray, steps: Steps) -> Surprise:
 def _unseen(
     X: FloatArray, Y: FloatArray, logs: npt.NDArray[np.intp], steps: Steps | None
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return what each stretch of the rows scores by what is fitted on the others, shape (n,) each.
-
-    By the distance of X, by that of Y, which differs in the columns `logs`, and by the forecast.
-    """
+    """Return what each stretch of the rows scores by what is fitted on the others, shape (n,)."""
+    # By the distance of X, by that of Y, which differs in the columns `logs`, and by the forecast.
     X = np.ascontiguousarray(X)
     # Along a single column numpy would add in pairs.
     changed = logs if len(logs) != 1 else np.append(logs, logs - 1)

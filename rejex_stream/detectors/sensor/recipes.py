@@ -427,10 +427,9 @@ def _left(fitted: Residual, X: FloatArray) -> float:
 def _with_harmonics(
     X: FloatArray, targets: Index, phases: Index, harmonics: tuple[int, ...]
 ) -> FloatArray:
-    """Return targets and harmonics of each phase, shape (m, t + 2 sum(harmonics)).
-
-    By the recurrence of Chebyshev, whose bits cannot depend on a batch as a vectorised sine's may.
-    """
+    """Return targets and harmonics of each phase, shape (m, t + 2 sum(harmonics))."""
+    # By the recurrence of Chebyshev, whose bits cannot depend on a batch as a vectorised sine's
+    # may.
     parts = [X[:, targets]]
     for i, count in enumerate(harmonics):
         if not count:

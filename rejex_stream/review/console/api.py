@@ -185,10 +185,8 @@ _MOST_SUMMARIES = 256
 
 
 def _summary(call: Call) -> Summary:
-    """Return the counts, made anew once anything was written or a quarter of a minute has passed.
-
-    Every open page asks for them again and again, mostly of a store that stands still.
-    """
+    """Return the counts, made anew once anything was written or a quarter minute has passed."""
+    # Every open page asks for them again and again, mostly of a store that stands still.
     store, kept = call.store, call.console.summaries
     words, now, mark = filter_of(call.request).words, store.now_ms(), store.database.mark()
     known = kept.get((call.viewer, words))

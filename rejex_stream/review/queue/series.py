@@ -168,10 +168,8 @@ def _extreme(t: FloatArray, v: FloatArray, most: int) -> npt.NDArray[np.intp]:
 
 
 def _pauses(t: FloatArray) -> BoolArray:
-    """Say between which events a sensor was silent: far longer than it mostly is. Shape (n - 1,).
-
-    One in ten steps may be longer than usual, or what is sampled at random would look silent.
-    """
+    """Say between which events a sensor was silent: longer than it mostly is. Shape (n - 1,)."""
+    # One in ten steps may be longer than usual, or what is sampled at random would look silent.
     steps = np.diff(t)
     if len(steps) < 2:
         return np.zeros(len(steps), dtype=bool)

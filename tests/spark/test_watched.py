@@ -38,7 +38,7 @@ from rejex_stream.encode import encode_incident, encode_verdict
 from rejex_stream.errors import ConfigError
 from rejex_stream.operate.run_metrics import GAUGES
 from rejex_stream.run.command_journal import Decisions
-from rejex_stream.run.run_events import PartitionClosed, Progress
+from rejex_stream.run.run_events import IncidentsDurable, PartitionClosed, Progress
 from rejex_stream.spark.job import _Input
 from rejex_stream.spark.job_journal import AtCommit, JobJournal, changes_in
 from rejex_stream.spark.monitoring import OUTPUTS, JobMonitoring, outcomes_in, still_open
@@ -110,7 +110,7 @@ def config_of(folder, out="spark", more=OFTEN):
 @pytest.fixture(scope="module")
 def worker(feed):
     """What a worker tells of the feed."""
-    alarms, changes, found = [], [], []
+    alarms, changes, turns, found = [], [], [], []
 
     @contextmanager
     def seen(*arguments, **more):
@@ -120,6 +120,8 @@ def worker(feed):
             def event(event):
                 if isinstance(event, PartitionClosed):
                     found.append(figures(watch))
+                if isinstance(event, IncidentsDurable):
+                    changes.extend(event.incidents)
                 note(event)
 
             watch.metrics.event = event
@@ -130,11 +132,12 @@ def worker(feed):
         run_pipeline(
             config_of(feed, "run"),
             on_alarm=lambda _, alarm: alarms.append(alarm),
-            on_incident=changes.append,
+            on_incident=turns.append,
         )
     assert {alarm.kind for alarm in alarms} >= {"health"}
-    assert {change.state for change in changes} >= {IncidentState.OPEN, IncidentState.CLOSED}
-    return SimpleNamespace(alarms=alarms, changes=changes, figures=found[0])
+    assert {change.state for change in turns} >= {IncidentState.OPEN, IncidentState.CLOSED}
+    assert len(turns) < len(changes)
+    return SimpleNamespace(alarms=alarms, changes=changes, turns=turns, figures=found[0])
 
 
 @pytest.fixture(scope="module")
@@ -255,7 +258,7 @@ def test_any_cut_raises_the_alarms_and_tells_the_incidents_of_a_worker(
     driver = Driver(config, outcomes, random.Random(seed))
     assert driver.go_on()
     assert driver.alarms == worker.alarms
-    assert driver.changes == worker.changes
+    assert driver.changes == worker.turns
 
 
 def tmp_path_feed(tmp_path, feed):
@@ -284,7 +287,7 @@ def test_a_new_driver_knows_what_is_open_and_what_the_monitors_knew(
     names = ("rejex_open_incidents", "rejex_held", *(f"rejex_{name}" for name in GAUGES))
     known = {name: value for name, value in worker.figures.items() if name.startswith(names)}
     assert known.items() <= driver.figures[1].items()
-    assert driver.changes == worker.changes
+    assert driver.changes == worker.turns
 
 
 # ------------------------------------------------------------------------- who is told, and when
@@ -593,7 +596,7 @@ def test_lean_verdicts_are_counted_and_not_monitored(feed, worker, outcomes, tmp
     unsaid = {"withheld_events_total", "model_swaps_total", "monitor_alarms_total", "streams"}
     assert missing == {f"rejex_{name}" for name in unsaid | GAUGES.keys()}
     assert driver.alarms == []
-    assert driver.changes == worker.changes
+    assert driver.changes == worker.turns
 
 
 def test_monitors_that_cannot_be_restored_begin_anew(feed, outcomes, tmp_path, caplog):

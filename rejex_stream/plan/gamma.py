@@ -90,7 +90,7 @@ def compare_gammas(
     --------
     >>> found = compare_gammas([0.01, 0.02, 0.04], 2000, Costs(c_fn=10, c_r=0.005), rate=0.02)
     >>> [round(one.regrets[1], 2) for one in found]
-    [1.42, 1.07, 1.0]
+    [1.43, 1.08, 1.0]
     """
     bands, problem = [], ""
     for gamma in gammas:

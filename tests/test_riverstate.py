@@ -542,6 +542,7 @@ FUZZ = textwrap.dedent(
 )
 
 
+@pytest.mark.long
 @pytest.mark.thorough
 def test_no_mutated_state_ends_the_process_or_fails_later(tmp_path):
     """Mutated in their structure and sealed again; each is refused, or works and is written."""

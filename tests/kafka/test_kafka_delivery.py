@@ -190,7 +190,7 @@ def test_random_kills_lose_nothing_and_double_nothing(
 @pytest.mark.parametrize(
     ("client", "kind"),
     [
-        ("kafka-python", "HalfSpaceTrees"),
+        pytest.param("kafka-python", "HalfSpaceTrees", marks=pytest.mark.long),
         pytest.param("confluent", "HBOS", marks=[CONFLUENT, pytest.mark.long]),
     ],
 )
@@ -211,6 +211,7 @@ def test_random_kills_show_in_no_operating_mode(
 
 
 @CONFLUENT
+@pytest.mark.long
 def test_random_kills_where_the_broker_deals_the_partitions(kafka: Kafka, tmp_path: Path) -> None:
     settings = kafka.settings(partitions=4, client="confluent", group_protocol="consumer")
     records, draw = feed(settings, 4_000, sensors=20, seed=3), random.Random(3)

@@ -374,6 +374,7 @@ def test_a_budget_of_groups_by_tag_is_one_of_a_sensor(
     assert run(capsys, "run", path, "--dry-run", "--limit", "400")[0] == 0
 
 
+@pytest.mark.long
 def test_more_partitions_end_a_run_whose_budget_is_of_groups(
     place, settings, bootstrap, kafka: Kafka
 ):

@@ -184,6 +184,7 @@ def count_joins(consumer: PythonConsumer) -> list[object]:
 
 
 @CONFLUENT
+@pytest.mark.long
 def test_what_a_worker_gave_up_when_it_was_killed_finds_an_owner(
     kafka: Kafka, tmp_path: Path
 ) -> None:

@@ -203,13 +203,13 @@ def test_a_slow_refit_never_costs_a_worker_its_seat(
     settings = kafka.settings(
         partitions=2,
         client=client,
-        options={"session.timeout.ms": 5_000, "transaction.timeout.ms": 5_000},
+        options={"session.timeout.ms": 9_000, "transaction.timeout.ms": 5_000},
     )
     settings = settings.replace(options=settings.options | {"delivery.timeout.ms": 5_000})
     records = feed(settings, 300, sensors=2, partitions=2)
     kafka.fill(settings, records)
     with Workers(tmp_path) as workers:
-        slow = {"kind": "chain", "slow_s": 6.0, "slow_every": 130}
+        slow = {"kind": "chain", "slow_s": 10.0, "slow_every": 130}
         worker = workers.start(settings, "slow", engine=slow)
         finish(kafka, settings, records)
         assert worker.terminate() == 0, worker.output

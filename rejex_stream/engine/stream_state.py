@@ -193,7 +193,7 @@ class StreamState:
             watch.active
             and watch.open is None
             and watch.mode is None
-            and total - total == 0.0
+            and isfinite(total)
             and not (self._calendar or self.plans.all or self._mutes.all or self._limits.any)
             and not (self._gaps or self._judge.shares)
             and self._learner is None

@@ -19,7 +19,8 @@ import threading
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
@@ -35,7 +36,7 @@ from rejex_stream.types import Incident, IncidentState, LimitExcess, Partition, 
 
 __all__ = [
     "Alert", "Alertmanager", "Event", "Flood", "Subject", "Value", "Webhook",
-    "Wording", "alert_of", "event_of", "log_incident", "sign",
+    "Wording", "alert_of", "asked", "event_of", "log_incident", "sign",
 ]  # fmt: skip
 
 _log = logging.getLogger(__name__)
@@ -324,12 +325,15 @@ def _text(time_ms: int) -> str:
 
 
 # ------------------------------------------------------------------------- who takes it
-def _post(url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) -> None:
-    """POST; raises OSError (urllib's errors are) unless the answer is 2xx."""
-    request = urllib.request.Request(url, data=body, headers=dict(headers), method="POST")
+@contextmanager
+def asked(
+    method: str, url: str, body: bytes | None, headers: Mapping[str, str], timeout_s: float
+) -> Iterator[Any]:
+    """Give the answer to a request; raises OSError (urllib's errors are) unless it is 2xx."""
+    request = urllib.request.Request(url, data=body, headers=dict(headers), method=method)
     try:
-        with urllib.request.urlopen(request, timeout=timeout_s):
-            pass
+        with urllib.request.urlopen(request, timeout=timeout_s) as answer:
+            yield answer
     except OSError:  # a connection that broke off is both, and speaks for itself
         raise
     except http.client.HTTPException as error:  # who answers there does not speak HTTP
@@ -412,7 +416,8 @@ class Alertmanager:
             return
         try:
             body = json.dumps(alerts).encode()
-            _post(self._url, body, {"Content-Type": "application/json"}, timeout_s=5.0)
+            with asked("POST", self._url, body, {"Content-Type": "application/json"}, 5.0):
+                pass
         except OSError as error:
             self.failures += 1
             _log.warning(
@@ -531,7 +536,8 @@ class Webhook:
                 self._wait(delay_s)
                 delay_s *= 2
             try:
-                _post(self._url, delivery.body, headers, timeout_s=10.0)
+                with asked("POST", self._url, delivery.body, headers, 10.0):
+                    pass
             except urllib.error.HTTPError as error:
                 problem = f"HTTP {error.code}"
                 error.close()

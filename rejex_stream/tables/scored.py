@@ -126,23 +126,27 @@ class Episodes:
             elif verdict.reason is not Reason.WARM_UP:
                 self._take(verdict, reading.values)
 
-    def worst(self, *, incidents: bool) -> list[Episode]:
-        """Return the incidents, or the others, the most severe first. O(runs log runs)."""
-        found: list[Episode] = []
+    def worst(self, top: int) -> tuple[list[Episode], list[Episode]]:
+        """Return the incidents, and the others, the most severe first. O(runs log runs).
+
+        The `top` of either say what was read.
+        """
+        incidents, others = list[Episode](), list[Episode]()
         for _, runs in self._runs.values():
             last: Episode | None = None
             for run in runs:
-                if (run.incident is not None) is not incidents:
-                    continue
-                near = last is not None and run.first_ms - last.last_ms <= _EPISODE.gap_s * 1000
-                if last is None or incidents or not near:
+                if run.incident is not None:
+                    incidents.append(run)
+                elif last is None or run.first_ms - last.last_ms > _EPISODE.gap_s * 1000:
                     last = replace(run, channels=run.channels.copy())
-                    found.append(last)
+                    others.append(last)
                 else:
                     last.take(run)
-        for episode in found:
-            episode.reads = tuple(self._reads(episode))
-        return sorted(found, key=lambda e: (-(e.severity or 0.0), -e.anomalies, e.first_row))
+        for found in incidents, others:
+            found.sort(key=lambda e: (-(e.severity or 0.0), -e.anomalies, e.first_row))
+            for episode in found[:top]:
+                episode.reads = tuple(self._reads(episode))
+        return incidents, others
 
     def _reads(self, episode: Episode) -> Iterator[Reads]:
         usual = self._usual[episode.sensor]

@@ -283,16 +283,21 @@ def test_outputs_get_the_partitions_of_the_input(place, settings, bootstrap, cap
     assert "warning" not in checked[1]
 
 
+def started(path, place):
+    """Begin a run in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "rejex_stream", "run", str(path)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=place,
+        env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"},
+    )  # fmt: skip
+
+
 def test_a_run_goes_on_once_the_topic_is_there(place, settings, bootstrap, kafka: Kafka):
     topic = f"late-{uuid.uuid4().hex[:8]}"
     path = config(place, bootstrap, topic, run={"topic_wait_s": PATIENCE_S})
     plans = plan_topics(kafka_settings(load_config(path)), partitions=1)
     create_topics(settings, [plan for plan in plans if plan.role != "input"])
-    with subprocess.Popen(
-        [sys.executable, "-m", "rejex_stream", "run", str(path)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=place,
-        env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"},
-    ) as process:  # fmt: skip
+    with started(path, place) as process:
         assert process.stderr is not None
         until(lambda: "waiting up to 120 s" in process.stderr.readline())
         plan = TopicPlan(name=topic, role="input", partitions=1, replication=1)
@@ -383,11 +388,7 @@ def test_more_partitions_end_a_run_whose_budget_is_of_groups(
     path = budgeted(config(place, bootstrap, topic, input={"group": "meta.pump"}))
     plans = plan_topics(kafka_settings(load_config(path)), partitions=1)
     create_topics(settings, [plan for plan in plans if plan.role != "input"])
-    with subprocess.Popen(
-        [sys.executable, "-m", "rejex_stream", "run", str(path)],
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=place,
-        env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"},
-    ) as process:  # fmt: skip
+    with started(path, place) as process:
         until(lambda: kafka.count(settings, f"{path.stem}.verdicts") == 50)
         kafka.admin.create_partitions({topic: 3})
         _, err = process.communicate(timeout=PATIENCE_S)

@@ -26,6 +26,7 @@ from tests.review.console_server import running
 from tests.review.desk import sees, shot, verdict
 from tests.review.incidents import Line, incident, tell
 from tests.review.test_review_store import ADA, episodes, item
+from tests.review.test_review_wider import CONFIG
 from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -105,20 +106,6 @@ def test_every_defect_has_a_test(defect):
 # ------------------------------------------------------------------------------------- D1
 FIRST, ONSET, OPENED, END = 1_000, 1_500, 1_600, 3_000
 WHICH = f"readings.csv-0-{OPENED}"
-CONFIG = """
-[pipeline]
-name = "farm"
-[input]
-path = "readings.csv"
-channels = ["vib"]
-time = "t"
-sensor = "sensor"
-time_unit = "s"
-[rejection]
-contamination = 0.12
-tolerance = 8
-window = 500
-"""
 
 
 @pytest.fixture

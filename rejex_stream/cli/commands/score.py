@@ -133,6 +133,7 @@ def score(  # noqa: PLR0917 - one parameter an option
         choice.spec.policy.tolerance,
         rate=choice.spec.policy.rate,
     )
+    incidents, others = episodes.worst(top)
     if output is As.JSON:
         found = {
             "guess": table.guess,
@@ -140,10 +141,10 @@ def score(  # noqa: PLR0917 - one parameter an option
             "notes": choice.notes,
             "plan": promise,
             "measured": replayed.measured,
-            "incidents": episodes.worst(incidents=True)[:top],
-            "n_incidents": len(episodes.worst(incidents=True)),
-            "episodes": episodes.worst(incidents=False)[:top],
-            "n_episodes": len(episodes.worst(incidents=False)),
+            "incidents": incidents[:top],
+            "n_incidents": len(incidents),
+            "episodes": others[:top],
+            "n_episodes": len(others),
             "held": episodes.held,
             "truth": by_truth if truth else None,
         }
@@ -151,7 +152,7 @@ def score(  # noqa: PLR0917 - one parameter an option
         _require_ranks(replayed.measured, choice)
         return
     stderr = "-" in (str(verdicts), str(out))
-    _print_episodes(episodes, top, stderr=stderr)
+    _print_episodes(incidents, others, top, stderr=stderr)
     _print_held(episodes, replayed.measured.events, stderr=stderr)
     _print_verdicts(table, choice, replayed, by_truth if truth else {}, stderr=stderr)
     if explain:
@@ -213,8 +214,9 @@ def _save_config(
     save_draft(where, text)
 
 
-def _print_episodes(episodes: Episodes, top: int, *, stderr: bool) -> None:
-    incidents, others = episodes.worst(incidents=True), episodes.worst(incidents=False)
+def _print_episodes(
+    incidents: Sequence[Episode], others: Sequence[Episode], top: int, *, stderr: bool
+) -> None:
     if not incidents and not others:
         print("No episode: nothing but normal rows.", file=sys.stderr if stderr else sys.stdout)
     columns = (

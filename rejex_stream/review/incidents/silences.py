@@ -8,8 +8,6 @@ early ends its silence. The worker knows nothing of it: alerts, verdicts and the
 
 from __future__ import annotations
 
-import http.client
-import urllib.request
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
@@ -18,6 +16,7 @@ import msgspec
 
 from rejex_stream.addresses import masked
 from rejex_stream.errors import ConnectorError
+from rejex_stream.operate.alerts import asked
 from rejex_stream.review.incidents.incident_store import Care, care_of, open_incidents
 from rejex_stream.review.queue.review_store import ReviewStore
 
@@ -57,7 +56,7 @@ class Silences:
             for incident, care in muted.items():
                 if incident not in known or known[incident][1] != care.muted_until_ms:
                     self._ask("POST", "silences", self._silence(incident, care, now_ms))
-        except (OSError, http.client.HTTPException, msgspec.DecodeError) as error:
+        except (OSError, msgspec.DecodeError) as error:
             raise ConnectorError(
                 f"Alertmanager at {masked(self._api.removesuffix('/api/v2'))} did not take which "
                 f"incidents are muted ({error}): check alerts.alertmanager_url."
@@ -90,10 +89,8 @@ class Silences:
 
     def _ask(self, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401 - JSON
         data = None if body is None else msgspec.json.encode(body)
-        request = urllib.request.Request(
-            f"{self._api}/{path}", data, {"Content-Type": "application/json"}, method=method
-        )
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
+        headers = {"Content-Type": "application/json"}
+        with asked(method, f"{self._api}/{path}", data, headers, _TIMEOUT_S) as answer:
             found = answer.read()
         return msgspec.json.decode(found) if found else None
 

@@ -16,6 +16,7 @@ from rejex_stream.detectors import make_detector
 from rejex_stream.detectors.sensor.distance import (
     _MOST_PARTS,
     _rescaled_sum,
+    _tail,
     _unseen,
     _with_logarithms,
     fit_distance,
@@ -553,3 +554,11 @@ def test_the_covariance_is_scikit_learns_bit_for_bit(shape):
         X -= X.mean(axis=0)
         assert np.array_equal(shrunk_covariance(X), ledoit_wolf(X, assume_centered=True)[0])
     assert not shrunk_covariance(np.zeros(shape)).any()
+
+
+def test_a_mean_excess_is_known_by_ten_rows_at_least():
+    scores = np.random.default_rng(3).permutation(np.arange(200.0))
+    middle, start, excess = _tail(scores, 0.995)
+    assert (middle, start) == (99.5, pytest.approx(198.005))
+    assert excess == 4.5  # of 190 to 199 above 190, and not of 199 alone
+    assert _tail(scores, 0.9)[2] == pytest.approx(np.mean(scores[scores >= 179.1] - 179.1))

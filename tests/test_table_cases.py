@@ -17,12 +17,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from rejex_stream.decode.mapping import to_epoch_ms
 from rejex_stream.errors import ConfigError, RejexError
 from rejex_stream.plan.measured import replay
 from rejex_stream.tables import Asked, open_table
-from rejex_stream.types import Label, Reading
+from rejex_stream.tables.scored import Episodes
+from rejex_stream.types import ChannelEvidence, Evidence, Label, Position, Reading, Verdict
 
 BEGUN = datetime(2025, 2, 3, tzinfo=UTC)
 N = 2000
@@ -586,3 +588,37 @@ def test_a_wide_table_is_judged_by_its_levels_aloud_and_the_saved_config_agrees(
         for p in ("a.jsonl", "s.verdicts.jsonl")
     ]
     assert repr(found[0]) == repr(found[1])
+
+
+def of_one_sensor(*labels):
+    """Readings of one sensor, a value each that is its number, and verdicts with incidents."""
+    readings, verdicts = [], []
+    for i, (label, incident) in enumerate(labels):
+        position = Position("t", 0, i)
+        readings.append(Reading("a", "a", 60_000 * i, (float(i),), position))
+        said = Verdict(position, "a", "a", 60_000 * i, i, label, incident=incident)
+        verdicts.append(said if label is Label.NORMAL else replace(said, severity=1.0 + i / 100))
+    return readings, verdicts
+
+
+def test_what_comes_right_after_an_incident_is_none_of_it():
+    episodes = Episodes(("x",))
+    ok, bad = (Label.NORMAL, None), (Label.ANOMALY, None)
+    held = [(Label.ANOMALY, "t-0-12"), (Label.NORMAL, "t-0-12")] * 5
+    episodes.add(*of_one_sensor(*[ok] * 10, bad, bad, *held, ok, ok, bad, *[ok] * 20, bad))
+    incidents, others = episodes.worst(top=9)
+    assert [(e.first_row, e.last_row, e.anomalies) for e in incidents] == [(11, 22, 7)]
+    assert sorted((e.first_row, e.last_row) for e in others) == [(25, 25), (46, 46)]
+
+
+def test_the_usual_is_that_of_all_normal_events_not_of_the_first():
+    episodes = Episodes(("x",))
+    readings, verdicts = of_one_sensor(*[(Label.NORMAL, None)] * 5_000, (Label.ANOMALY, None))
+    evidence = Evidence((ChannelEvidence("x", 1.0, 0.0, Label.NORMAL),), None, 1, None, 0.05, 1)
+    verdicts[-1] = replace(verdicts[-1], evidence=evidence)
+    for at in range(0, len(readings), 700):
+        episodes.add(readings[at : at + 700], verdicts[at : at + 700])
+    (episode,) = episodes.worst(top=1)[1]
+    (reads,) = episode.reads
+    assert (reads.channel, reads.value) == ("x", 5_000.0)
+    assert reads.usual == pytest.approx((125, 4_875), rel=0.05)

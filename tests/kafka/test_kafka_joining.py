@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from kafka import KafkaConsumer
+from kafka import KafkaConsumer, TopicPartition
 from kafka.admin import MemberToRemove
 from kafka.errors import NoError
 from kafka.structs import MemberState
@@ -295,6 +295,34 @@ def test_partitions_given_while_the_next_round_is_under_way_are_a_seat(kafka: Ka
         assert consumer.membership().member_id
         assert consumer._ownerless is not None, "it came by name: somebody may have been forgotten"
     finally:
+        consumer.close()
+
+
+def test_where_a_partition_ends_is_right_while_the_group_deals_again(kafka: Kafka) -> None:
+    """A round on the library's thread moved the position that was asked for: the end was 0.
+
+    So a log was taken for made anew, and with ``state.lost = "restart"`` all of it judged again.
+    """
+    settings = kafka.settings(partitions=1)
+    kafka.fill(settings, feed(settings, 50, partitions=1))
+    open_consumer, _ = open_clients(settings, "w")
+    consumer = open_consumer()
+    assert isinstance(consumer, PythonConsumer)
+    here, over = Partition(settings.topics.input[0], 0), threading.Event()
+
+    def dealt_again() -> None:
+        while not over.is_set():
+            consumer.hold(TopicPartition(*here))
+
+    rounds = threading.Thread(target=dealt_again)
+    try:
+        until(lambda: consumer.poll(1, 0.05) or consumer.changes() == [Gained(here)])
+        rounds.start()
+        assert {consumer.edge(here, "latest", 5.0) for _ in range(50)} == {50}
+        assert {consumer.edge(here, "earliest", 5.0) for _ in range(5)} == {0}
+    finally:
+        over.set()
+        rounds.join()
         consumer.close()
 
 

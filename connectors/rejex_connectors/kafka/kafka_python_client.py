@@ -240,27 +240,20 @@ class PythonConsumer:
         return None if found is None or found.offset < 0 else Place(found.offset, found.metadata)
 
     def edge(self, partition: Partition, which: Edge, timeout_s: float) -> int:
-        """Ask the partition's leader; unlike the other questions this one has a deadline."""
+        """Ask the partition's leader."""
+        # Not by seeking there and asking for the position: a round of the group moves that.
         tp = TopicPartition(*partition)
         doing = f"asking for the {which} offset of {partition.topic}-{partition.partition}"
+        consumer = self._consumer
+        offsets = consumer.beginning_offsets if which == "earliest" else consumer.end_offsets
         try:
-            seek = self._consumer.seek_to_beginning
-            (seek if which == "earliest" else self._consumer.seek_to_end)(tp)
-            offset = self._consumer.position(tp, timeout_ms=timeout_s * 1000)
-        except (ke.KafkaError, ValueError) as error:  # ValueError: it is not ours any more
+            return int(offsets([tp], timeout_ms=timeout_s * 1000)[tp])
+        except ke.KafkaError as error:
             raise explain(error, self._settings, doing) from error
-        if offset is None:
-            raise ConnectorError(f"Kafka did not answer in time: {doing}", retriable=True)
-        return int(offset)
 
     def ask(self, partition: Partition, timeout_s: float) -> None:
         """Ask where the partition ends."""
-        tp = TopicPartition(*partition)
-        try:
-            self._consumer.end_offsets([tp], timeout_ms=timeout_s * 1000)
-        except ke.KafkaError as error:
-            doing = f"asking how far {partition.topic}-{partition.partition} goes"
-            raise explain(error, self._settings, doing) from error
+        self.edge(partition, "latest", timeout_s)
 
     def take_stuck(self) -> Mapping[Partition, int]:
         """Return nothing: what this library cannot read, it was mended to read."""

@@ -91,10 +91,11 @@ def _starting_point(
         stray = store.load(partition, _ANY_OFFSET) if store is not None else None
         if stray is None or stray[0] <= earliest:
             return anew
+        if restart_if_lost and end is not None and end < stray[0]:  # the log is another one
+            return Start(earliest, None, earliest, anew=True)
         if restart_if_lost:
-            made_anew = end is not None and end < stray[0]
             # A snapshot stands at an offset that was committed: what is before it is written.
-            return anew if made_anew else Start(stray[0], stray[1], stray[0])
+            return Start(stray[0], stray[1], stray[0])
         problem = (
             f"has a snapshot at offset {stray[0]} but no committed offset: it expired or was reset"
         )

@@ -93,7 +93,7 @@ def _starting_point(
             return anew
         if end is not None and end < stray[0]:
             raise AnotherLogError(
-                f"its state goes up to offset {stray[0]} and the log ends at {end}: it was made anew"
+                f"its state goes to offset {stray[0]} and the log ends at {end}: made anew"
             )
         if restart_if_lost:
             # A snapshot stands at an offset that was committed: what is before it is written.

@@ -22,8 +22,8 @@ from rejex_stream.config import Config
 from rejex_stream.decode.mapping import TimeUnit, printable
 from rejex_stream.decode.written import MISSING_TEXTS
 from rejex_stream.tables.columns import Sample
+from rejex_stream.tables.fields import jq_of
 from rejex_stream.tables.names import NAMED_UNITS
-from rejex_stream.tables.shapes import jq_of
 from rejex_stream.types import Reading
 
 __all__ = [

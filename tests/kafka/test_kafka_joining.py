@@ -87,8 +87,11 @@ def test_what_a_leader_gave_to_nobody_is_seen_as_without_an_owner(kafka: Kafka) 
 
 
 def test_a_partition_added_to_the_input_arrives_however_short_the_polls(kafka: Kafka) -> None:
-    """kafka-python forgot a join that outlasted the poll that began it, and heard no more."""
-    settings = kafka.settings(partitions=1)
+    """kafka-python forgot a join that outlasted the poll that began it, and heard no more.
+
+    How soon a partition is seen is an option that people set: it was passed over without a word.
+    """
+    settings = kafka.settings(partitions=1, options={"metadata.max.age.ms": 1_000})
     open_consumer, _ = open_clients(settings, "w")
     consumer = open_consumer()
     try:
@@ -135,6 +138,7 @@ def test_an_answer_that_comes_between_two_polls_is_taken(kafka: Kafka) -> None:
         consumer.close()
 
 
+@pytest.mark.long
 def test_while_the_group_waits_for_one_that_was_killed_the_others_work(kafka: Kafka) -> None:
     """A round ends with the session of who is dead; kafka-python delivered nothing for as long."""
     settings = kafka.settings(partitions=2, options={"session.timeout.ms": 45_000})

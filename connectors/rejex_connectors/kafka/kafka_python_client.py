@@ -105,7 +105,7 @@ class PythonConsumer:
         self._to_ask_again = False
         with connecting(settings):
             self._consumer = KafkaConsumer(
-                **client_options(settings, "consumer"),
+                **{"metadata_max_age_ms": 30_000} | client_options(settings, "consumer"),
                 group_id=settings.group,
                 group_instance_id=settings.instance_id,
                 isolation_level="read_committed",
@@ -119,7 +119,6 @@ class PythonConsumer:
                 fetch_max_wait_ms=100,
                 partition_assignment_strategy=[Assignor],
                 allow_auto_create_topics=False,
-                metadata_max_age_ms=30_000,
                 metrics_enabled=False,
             )
             # A leader of the group that does not know a topic yet gives nothing of it to anybody,

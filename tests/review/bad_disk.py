@@ -28,7 +28,7 @@ from rejex_stream.review.queue.review_store import ReviewStore
 from tests.review.test_review_store import ADA, episodes, item
 
 KINDS = ("EIO once", "EIO three times", "a short write, then EIO twice", "ENOSPC once")
-N_ITEMS = 40
+N_ITEMS = 12
 PATIENCE = 8
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
+from weakref import WeakSet
 
 from kafka import KafkaConsumer, KafkaProducer
 from kafka import errors as ke
@@ -18,6 +19,7 @@ from kafka.coordinator.consumer import ConsumerCoordinator
 from kafka.future import Future
 from kafka.net.inet import KafkaNetSocket
 from kafka.net.manager import KafkaConnectionManager
+from kafka.net.selector import NetworkSelector
 from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 from kafka.record.default_records import DefaultRecordBatch
 
@@ -31,11 +33,14 @@ __all__ = [
 # ------------------------------------------------------------------------- leaks of file handles
 # Defect: what belongs to a connection that failed stays open. Sockets, and for a client that never
 # came up its thread too, are left to the garbage collector or for ever, so a worker that waits
-# through a long outage runs out of file descriptors.
+# through a long outage runs out of file descriptors. So does the socket of a connection that had
+# something left to write when its client was closed.
 
 _connect = KafkaNetSocket.sock_connect
 _handshake = KafkaSSLTransport.handshake
 _bootstrap = KafkaConnectionManager.bootstrap
+_make_transport = KafkaTCPTransport.__init__
+_close_selector = NetworkSelector.close
 
 
 async def _connect_or_close(
@@ -74,6 +79,18 @@ def _bootstrap_or_close(
         self.close()
         self._net.close()
         raise
+
+
+def _made_transport(self: KafkaTCPTransport, net: Any, *arguments: Any, **named: Any) -> None:  # noqa: ANN401
+    _make_transport(self, net, *arguments, **named)
+    net.__dict__.setdefault("transports", WeakSet()).add(self)
+
+
+def _close_selector_and_sockets(self: NetworkSelector) -> None:
+    _close_selector(self)
+    for transport in self.__dict__.pop("transports", ()):
+        if transport._sock is not None:
+            transport._sock.close()
 
 
 # ------------------------------------------------------------- the last words of a connection
@@ -281,6 +298,8 @@ if _connect.__name__ == "sock_connect":  # once, however often this module is im
     for transport in (KafkaTCPTransport, KafkaSSLTransport):
         transport._sock_recv = _end_later(transport._sock_recv)
     KafkaConnectionManager.bootstrap = _bootstrap_or_close
+    KafkaTCPTransport.__init__ = _made_transport
+    NetworkSelector.close = _close_selector_and_sockets
     DefaultRecordBatch.__iter__ = _unpacked
     Fetcher.PartitionRecords.take = _take
     Fetcher._append = _append_or_end

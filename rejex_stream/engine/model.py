@@ -88,6 +88,14 @@ def _recipe(model: ModelFit) -> dict[str, Any]:
 class BatchModel:
     """A batch detector that is refitted in the background and swapped at fixed rows."""
 
+    __slots__ = (
+        "_detector", "_due", "_ewma", "_executor", "_extreme", "_filled_by", "_fit_due", "_guard",
+        "_held", "_most_unscored", "_newest", "_next_epoch", "_on_failure", "_origin", "_pending",
+        "_quantile", "_rows", "_schedule", "_seed", "_serving", "_shadow", "_stream_key", "_tested",
+        "_token", "_watch", "allow_nan", "is_adopting", "recipe_version", "rows_seen",
+        "steady_until",
+    )  # fmt: skip
+
     def __init__(
         self,
         spec: EngineSpec,
@@ -112,6 +120,7 @@ class BatchModel:
             schedule.buffer_events + min(_MOSTLY_SUSPECT, watch.look_back), n_features
         )
         self._guard = Guard(schedule, n_features, watch.look_back) if schedule.is_guarded else None
+        self._quantile = None if self._guard is None else schedule.guard_quantile
         # All rows, kept out of training or not, and how many of them a shadow may leave for later.
         self._newest = self._rows if self._guard is None else self._guard.newest
         lag = max(1, schedule.refit_lag_events)
@@ -182,8 +191,7 @@ class BatchModel:
         """
         serving = self._serving
         assert serving is not None  # it is steady
-        quantile = None if self._guard is None else self._schedule.guard_quantile
-        return self._scores(serving, rows), serving.epoch, quantile
+        return self._scores(serving, rows), serving.epoch, self._quantile
 
     def _of_first(self, rows: FloatArray) -> Status | None:
         """Return what there is to say of the rows of a first model."""
@@ -260,12 +268,8 @@ class BatchModel:
         """Go back by so many rows, and hold them back; fits asked for since will be again."""
         if self._shadow is not None:
             self._catch_up(self._shadow)
-        if self._guard is None:
-            self._held.extend(self._rows.last(count))
-            self._rows.retract(count)
-        else:
-            self._held.extend(self._guard.newest.last(count))
-            self._rows.retract(self._guard.retract(count))
+        self._held.extend(self._newest.last(count))
+        self._rows.retract(count if self._guard is None else self._guard.retract(count))
         self.rows_seen -= count
         self._extreme = [row for row in self._extreme if row < self.rows_seen]
         for model in (self._pending, self._shadow):
@@ -357,7 +361,7 @@ class BatchModel:
     def _scores(self, model: ModelFit, X: Rows) -> list[float]:
         """Score rows; one on plain floats where the model can, which costs no call of numpy."""
         scorer = self._scorer(model) if model.fitted is None else model.fitted.scorer
-        if len(X) == 1 and type(X) is list and model.score_row is not None:
+        if model.score_row is not None and type(X) is list and len(X) == 1:
             return [model.score_row(X[0])]
         scores: list[float] = scorer.score(np.asarray(X)).tolist()
         return scores
@@ -669,11 +673,6 @@ class RowBuffer:
         self._kinds: list[tuple[np.dtype[Any], float]] = []
         self._n_open = self._most_open = self._kept = self._next = self._size = 0
         self._pack, self._row_bytes = Struct(f"{n_features}d").pack_into, 8 * n_features
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the numbers."""
-        return len(self._open) + sum(int(group.ring.nbytes) for group in self._groups)
 
     def extend(self, rows: Rows) -> None:
         """Take rows in; the oldest ones leave where there is no room."""

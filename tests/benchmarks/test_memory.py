@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.memory import N, filled, parts_of
+from benchmarks.memory import N, filled, parts_of, size_of
 
 
 def test_what_comes_with_every_event_costs_a_key_a_number_and_no_object():
@@ -12,4 +12,5 @@ def test_what_comes_with_every_event_costs_a_key_a_number_and_no_object():
     parts = parts_of(engine, "sensor-0", beside="first")
     assert parts["scores of the next model"] < 10 * N
     assert parts["alarm"] < 20 * 256
-    assert parts["rows held, guard"] - engine._live["sensor-0"].model._guard.newest.nbytes < 12_000
+    guard = engine._live["sensor-0"].model._guard
+    assert size_of(guard, set()) - size_of(guard.newest, set()) < 8_000

@@ -168,7 +168,7 @@ class StreamState:
         if (
             model is None
             or model.rows_seen >= model.steady_until
-            or watch.open is not None
+            or watch.frozen
             or not isfinite(totals[0])
         ):
             return False

@@ -77,17 +77,17 @@ Written = Mapping[str, Mapping[int, list[Any]]]
 
 
 def long(n_events: int, kills: int, *, limit_s: int = 3_600) -> Any:
-    """The size of a trial of `make soak`."""
+    """The size of which the outcome is kept."""
     return pytest.param(n_events, kills, marks=[pytest.mark.slow, pytest.mark.timeout(limit_s)])
 
 
 LITTLE = 4
-"""Ends in a trial of `make test-all`, at most."""
+"""Ends in a little trial, at most."""
 
 
 def quick(n_events: int, kills: int) -> Any:
-    """The size of the same trial as a proof of `make test-all`."""
-    return pytest.param(n_events, kills, marks=pytest.mark.long)
+    """The size at which the same trial takes a minute: what one runs after a change."""
+    return pytest.param(n_events, kills, marks=pytest.mark.slow)
 
 
 def storm(
@@ -149,7 +149,7 @@ def storm(
 
 
 def record_if_long(kills: int, trial: str, **told: str) -> None:
-    """Keep what a trial of `make soak` found; its little sister proves the same, and tells less."""
+    """Keep what a trial found, unless it is a little one."""
     if kills > LITTLE:
         record(trial, **told)
 

@@ -225,3 +225,11 @@ def test_a_group_whose_coordinator_is_away_is_not_taken_for_empty(
         with pytest.raises(ConnectorError) as raised:
             AloneSink(left)
         assert raised.value.retriable
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("require_own_broker")
+def test_in_a_new_cluster_nobody_is_in_any_group() -> None:
+    """It makes its coordinators once somebody asks for one."""
+    with broker.start() as cluster, Kafka(cluster.bootstrap) as kafka:
+        assert AloneSink(kafka.settings(partitions=1)).partitions("__consumer_offsets")

@@ -34,7 +34,8 @@ pytestmark = pytest.mark.kafka
 
 @pytest.fixture
 def settings(kafka: Kafka) -> KafkaSettings:
-    return kafka.settings(partitions=1)
+    """No pause of the machine costs a seat here."""
+    return kafka.settings(partitions=1, options={"session.timeout.ms": 30_000})
 
 
 @pytest.fixture

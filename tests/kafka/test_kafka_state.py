@@ -192,7 +192,7 @@ def test_state_moves_from_pipeline_to_pipeline_while_the_input_goes_on(
     pipelines, rejex, kafka: Kafka, tmp_path
 ):
     """Each takes over from one that was ended, in a topic or a folder; moves are killed as well."""
-    draw, moves, n_events = random.Random(12), 6, 0
+    draw, moves, n_events = random.Random(12), 3, 0
     plain, over = pipelines("plain"), threading.Event()
     paths = [
         pipelines(f"p{n}", **({"folder": str(tmp_path / f"p{n}")} if n % 2 else {}))

@@ -17,6 +17,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from rejex_stream.readable import number
+
 __all__ = [
     "MODE_MARK", "Audit", "ChannelEvidence", "Command", "CommandKind", "CommandReply",
     "ContextPoint", "DelayedRecord", "EventAnswer", "Evidence", "FloatArray", "FollowUp",
@@ -329,9 +331,9 @@ def beyond(excess: LimitExcess, unit: str = "") -> str:
         return f"{missing}, more than {limit:,.0f} are not usual"
     unit = f" {unit}" if unit else ""
     if value is None:  # infinite, and came over the wire
-        return f"{channel} is infinite, beyond its limit of {limit:.4g}{unit}"
+        return f"{channel} is infinite, beyond its limit of {number(limit)}{unit}"
     side = "above" if value > limit else "below"
-    return f"{channel} {value:.4g}{unit} is {side} its limit of {limit:.4g}{unit}"
+    return f"{channel} {number(value)}{unit} is {side} its limit of {number(limit)}{unit}"
 
 
 class Limited(msgspec.Struct, frozen=True):

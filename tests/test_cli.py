@@ -365,7 +365,7 @@ def test_score_says_which_rows_an_incident_holds(capsys, tmp_path):
     assert out.index("Incidents, faults that last: 2") < out.index("ther episodes: ")
     worst = out.split("Incidents")[1].split("ther episodes")[0]
     (row,) = (line for line in worst.splitlines() if line.startswith(" a "))
-    assert re.search(r"7,4\d\d to 8,398 .* v 49\d\S* \(usually 95\.\d+ to 106\.\d\)", row)
+    assert re.search(r"7,4\d\d to 8,398 .* v 49\d\S*, usually 95\.\d+ to 106\.\d", row)
     if held["b"]:
         assert f"b: held from row {held['b'][0]:,} to row {held['b'][-1]:,}, " in out
     status, out, _ = in_process(capsys, "score", path, "--output", "json", "--window", 1000)

@@ -288,6 +288,20 @@ def test_a_constant_window_neither_earns_nor_pays():
     assert judge._governor.credit == 77
 
 
+def test_a_credit_stays_where_a_rate_becomes_a_day_and_back():
+    """One keeps a clock and the other none."""
+    by_rate = RejectionPolicy(0.05, rate=0.05, burst=5)
+    by_day = RejectionPolicy(0.05, rate=0.05, burst=5, per_day=24.0)
+    for old, new in ((by_rate, by_day), (by_day, by_rate)):
+        before, after = Governor(old), Governor(new)
+        for at in range(2):
+            before.allow(1000, "a", at)
+            before.spend()
+        after.restore(before.state())
+        assert after.credit // after.price == before.credit // before.price == 3
+        assert after.allow(1000, "a", 2).width > 0
+
+
 def test_an_engine_restored_under_another_budget_goes_on():
     feed = readings(400)
     engine = Engine(spec(rate=0.15, burst=3), InlineExecutor())

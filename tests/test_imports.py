@@ -18,7 +18,7 @@ CONNECTORS = Path(find_spec("rejex_connectors").origin).parent
 
 # The house from the ground up: a room imports from rooms before it, never from one behind it.
 ROOMS = (
-    "types", "errors", "addresses", "threads", "trusted_clock",
+    "readable", "types", "errors", "addresses", "threads", "trusted_clock",
     "settings", "protocols",
     "decode", "features", "detectors", "checks", "rejection", "learning", "incidents", "engine",
     "facade", "monitor", "encode", "run", "plan", "connectors", "operate", "config", "spark",

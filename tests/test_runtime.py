@@ -514,7 +514,9 @@ def test_offsets_that_expired_are_refused_or_gone_on_from_at_the_snapshot():
         starting_point(Assigned(ONE, None, 0, end), store, restart_if_lost=True) for end in (50, 49)
     )
     assert (gone_on.offset, gone_on.live_from) == (50, 50)
-    assert made_anew == Start(0, None, 0)
+    assert made_anew == Start(0, None, 0, anew=True)
+    with pytest.raises(CheckpointError, match="to offset 50 and the log ends at 49"):
+        starting_point(Assigned(ONE, None, 0, 49), store)
 
 
 def test_trimmed_input_without_a_snapshot_is_refused_and_a_restart_must_be_asked_for():

@@ -7,15 +7,9 @@ import random
 
 import pytest
 
+from rejex_stream.tables.columns import Sample
 from rejex_stream.tables.order import TimeOrder
-from rejex_stream.tables.suspicions import (
-    SUSPICIONS,
-    Sample,
-    carry_needed,
-    is_key,
-    suspect,
-    time_doubt,
-)
+from rejex_stream.tables.suspicions import SUSPICIONS, carry_needed, is_key, suspect, time_doubt
 
 N = 600
 NAN = math.nan

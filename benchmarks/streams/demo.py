@@ -16,8 +16,8 @@ from benchmarks.paper.tabulate import Table
 from rejex_stream.config import load_config
 from rejex_stream.demo.datasets import play, prepare, water_faults
 from rejex_stream.plan.suggest import suggest
+from rejex_stream.readable import percent
 from rejex_stream.report import Findings, find
-from rejex_stream.report.page import percent
 
 __all__ = ["VARIANTS", "by_init", "changed", "write_demo"]
 

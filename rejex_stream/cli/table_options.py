@@ -29,53 +29,33 @@ Detector = Annotated[str, typer.Option(help="Name of the detector.")]
 Command: TypeAlias = Callable[..., None]
 
 
+_Text: TypeAlias = str | None
+_Texts: TypeAlias = list[str] | None
+
+
+def _guessed(help: str) -> Any:  # noqa: ANN401 - as typer's
+    return typer.Option(help=f"{help}  [default: guessed]")
+
+
 def of_a_table(
     *,
-    time: Annotated[
-        list[str] | None,
-        typer.Option(help="Column of the time; twice for day and hour.  [default: guessed]"),
-    ] = None,
+    time: Annotated[_Texts, _guessed("Column of the time; twice for day and hour.")] = None,
     sensor: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Column of the sensor; - for none, several times for a joined name.  [default: "
-            "guessed]"
-        ),
+        _Texts, _guessed("Column of the sensor; - for none, several times for a joined name.")
     ] = None,
-    tag: Annotated[
-        str | None,
-        typer.Option(help="Column of the quantity, where a row has one value.  [default: guessed]"),
-    ] = None,
+    tag: Annotated[_Text, _guessed("Column of the quantity, where a row has one value.")] = None,
     mode: Annotated[
-        str | None,
+        _Text,
         typer.Option(help="Column of the operating mode: each is judged apart.  [default: none]"),
     ] = None,
-    channel: Annotated[
-        list[str] | None, typer.Option(help="A channel; several times.  [default: guessed]")
-    ] = None,
-    flag: Annotated[
-        list[str] | None,
-        typer.Option(help="A channel to keep out of the score; several times.  [default: guessed]"),
-    ] = None,
-    label: Annotated[
-        str | None, typer.Option(help="Column of the known truth.  [default: guessed]")
-    ] = None,
-    delimiter: Annotated[
-        str | None, typer.Option(help="Between the columns.  [default: guessed]")
-    ] = None,
-    encoding: Annotated[
-        str | None, typer.Option(help="Such as cp1252 or utf-16.  [default: guessed]")
-    ] = None,
-    decimal: Annotated[
-        str | None, typer.Option(help="Decimal mark, . or ,  [default: guessed]")
-    ] = None,
-    thousands: Annotated[
-        str | None, typer.Option(help="Mark between three digits.  [default: guessed]")
-    ] = None,
-    missing: Annotated[
-        list[str] | None,
-        typer.Option(help="A text where a value is missing; several times.  [default: guessed]"),
-    ] = None,
+    channel: Annotated[_Texts, _guessed("A channel; several times.")] = None,
+    flag: Annotated[_Texts, _guessed("A channel to keep out of the score; several times.")] = None,
+    label: Annotated[_Text, _guessed("Column of the known truth.")] = None,
+    delimiter: Annotated[_Text, _guessed("Between the columns.")] = None,
+    encoding: Annotated[_Text, _guessed("Such as cp1252 or utf-16.")] = None,
+    decimal: Annotated[_Text, _guessed("Decimal mark, . or ,")] = None,
+    thousands: Annotated[_Text, _guessed("Mark between three digits.")] = None,
+    missing: Annotated[_Texts, _guessed("A text where a value is missing; several times.")] = None,
     header: Annotated[
         bool | None,
         typer.Option("--header/--no-header", help="Does the first row name the columns?"),
@@ -84,11 +64,10 @@ def of_a_table(
         int | None, typer.Option(min=0, help="Rows above the table.  [default: guessed]")
     ] = None,
     sheet: Annotated[
-        str | None, typer.Option(help="Of an Excel workbook.  [default: the first]")
+        _Text, typer.Option(help="Of an Excel workbook.  [default: the first]")
     ] = None,
     time_unit: Annotated[
-        TimeUnit | None,
-        typer.Option(help="Of times that are numbers: s, ms, excel, …  [default: guessed]"),
+        TimeUnit | None, _guessed("Of times that are numbers: s, ms, excel, …")
     ] = None,
     carry: Annotated[
         int | None,
@@ -96,11 +75,9 @@ def of_a_table(
             min=0, help="Rows for which a channel's last value stands.  [default: guessed]"
         ),
     ] = None,
-    time_format: Annotated[
-        str | None, typer.Option(help="Such as '%d.%m.%Y %H:%M'.  [default: guessed]")
-    ] = None,
+    time_format: Annotated[_Text, _guessed("Such as '%d.%m.%Y %H:%M'.")] = None,
     time_zone: Annotated[
-        str | None, typer.Option(help="Of times without one: Europe/Berlin.  [default: UTC]")
+        _Text, typer.Option(help="Of times without one: Europe/Berlin.  [default: UTC]")
     ] = None,
 ) -> Asked:
     """Return what somebody knows about a table or a feed, as the options say it."""

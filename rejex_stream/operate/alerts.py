@@ -13,7 +13,6 @@ import hmac
 import http.client
 import json
 import logging
-import math
 import queue
 import threading
 import urllib.error
@@ -31,12 +30,13 @@ from rejex_stream.addresses import masked
 from rejex_stream.encode.records import encode_incident
 from rejex_stream.monitor import Alarm
 from rejex_stream.monitor.alarm import AlarmKind
+from rejex_stream.readable import Reads, utc
 from rejex_stream.rejection.window import grade
 from rejex_stream.types import Incident, IncidentState, LimitExcess, Partition, beyond, spoken
 
 __all__ = [
-    "Alert", "Alertmanager", "Event", "Flood", "Subject", "Value", "Webhook",
-    "Wording", "alert_of", "asked", "event_of", "log_incident", "sign",
+    "Alert", "Alertmanager", "Choice", "Event", "Flood", "Subject", "Webhook",
+    "Wording", "alert_of", "asked", "choices", "event_of", "log_incident", "sign",
 ]  # fmt: skip
 
 _log = logging.getLogger(__name__)
@@ -49,13 +49,11 @@ _STATE = {
     IncidentState.OPEN: "waits for an answer",
     IncidentState.FAULT: "is a fault, as somebody said",
     IncidentState.RECOVERING: "seems to end",
-    IncidentState.ADOPTING: "becomes the new normal, as somebody said",
+    IncidentState.ADOPTING: "becomes the new normal",
     IncidentState.CLOSED: "is over",
 }
-_ANSWERS = (
-    "'Fault': what was seen since stays out of all that is learnt, and the alert ends when the "
-    "sensor is as usual again. 'New normal': from now on this is usual, and the alert ends. No "
-    "answer: it goes on until the sensor is as usual again."
+_LIMIT_STAYS = (
+    " The limit stays: a value beyond it goes on raising incidents, until the config has another."
 )
 _Key: TypeAlias = tuple[tuple[str, str], ...]
 
@@ -67,15 +65,6 @@ class Flood(NamedTuple):
     opened_ms: int
     streams: tuple[str, ...]
     """Whose incidents they are, those that are over included."""
-
-
-class Value(NamedTuple):
-    """What a channel reads, and between which values it mostly is; ``nan``: missing, not known."""
-
-    channel: str
-    now: float
-    low: float
-    high: float
 
 
 Subject: TypeAlias = Alarm | Incident | Flood
@@ -107,8 +96,18 @@ class Wording(NamedTuple):
     names: Mapping[str, str] = MappingProxyType({})
     runbook: Callable[[str], str] = lambda _: ""
 
+    def sentence(self, reads: Reads) -> str:
+        """Return what a channel reads and usually reads, as people call it, with its unit."""
+        channel = reads.channel
+        return reads.sentence(self.names.get(channel, ""), self.units.get(channel, ""))
 
-def alert_of(what: Subject, wording: Wording, values: Sequence[Value] = ()) -> Alert:
+    def beyond(self, excess: LimitExcess) -> str:
+        """Return what is beyond which limit, as people call it, with its unit."""
+        name, unit = excess.channel, self.units.get(excess.channel, "")
+        return beyond(msgspec.structs.replace(excess, channel=self.names.get(name, name)), unit)
+
+
+def alert_of(what: Subject, wording: Wording, values: Sequence[Reads] = ()) -> Alert:
     """Return the alert of something that lasts."""
     if isinstance(what, Alarm):
         return _alarm_alert(what, wording.pipeline)
@@ -129,27 +128,73 @@ def alert_of(what: Subject, wording: Wording, values: Sequence[Value] = ()) -> A
     annotations = {
         "summary": summary_of(what, wording, values),
         "description": sentence_of(what),
-        "answers": "" if what.state.value in {"adopting", "closed"} else _ANSWERS,
+        "answers": _answers(what),
         "severity": f"{points} of 100 ({word})",
         "since": _clock(what.onset_ms),
         "onset": _text(what.onset_ms),
         "peak_severity": f"{what.peak_severity:.1f}",
         "channels": ", ".join(found.channel for found in what.channels[:_MOST_CHANNELS]),
-        "values": "; ".join(_reads(value, wording) for value in values),
+        "values": "; ".join(wording.sentence(value) for value in values),
         "sensors": _named(what.sensors),
         "state": what.state.value,
         "link": _link(what, wording),
         "runbook_url": wording.runbook(what.sensors[0] if what.sensors else what.stream_key),
     }
     annotations = {name: text for name, text in annotations.items() if text}
-    return Alert(labels, annotations, _moment(what.opened_ms))
+    return Alert(labels, annotations, utc(what.opened_ms))
 
 
-def summary_of(incident: Incident, wording: Wording, values: Sequence[Value] = ()) -> str:
+class Choice(NamedTuple):
+    """An answer that an incident takes: its kind, what people call it, and what it does."""
+
+    kind: str
+    label: str
+    does: str
+
+
+def choices(incident: Incident) -> list[Choice]:
+    """Return what people can still answer to an incident; nothing once it is adopted or over."""
+    if incident.state in {IncidentState.ADOPTING, IncidentState.CLOSED}:
+        return []
+    limited = any(not one.missing_events for one in incident.limits)
+    since = "was measured since it began" if incident.held else "is measured from now on"
+    learns = (
+        "The model learns what was measured since it began" if incident.held else "Learning goes on"
+    )
+    fault = Choice(
+        "fault",
+        "Fault",
+        f"What {since} is never learnt. It ends by itself once the sensor reads as usual again.",
+    )
+    new_normal = Choice(
+        "new_normal",
+        "New normal",
+        f"{learns}: from then on this is usual, and the incident is over." + _LIMIT_STAYS * limited,
+    )
+    return [new_normal] if incident.state is IncidentState.FAULT else [fault, new_normal]
+
+
+def _answers(incident: Incident) -> str:
+    found = [f"{one.label}: {one.does}" for one in choices(incident)]
+    return " ".join([*found, f"No answer: {unanswered(incident)}"]) if found else ""
+
+
+def unanswered(incident: Incident) -> str:
+    """Return what becomes of an incident that nobody answers."""
+    goes_on = "It goes on until the sensor reads as usual again"
+    if incident.state is IncidentState.FAULT or not incident.held:
+        return f"{goes_on}."
+    return (
+        f"{goes_on}, or becomes the new normal by itself after as many events as the window has "
+        "(hold.adopt_after_events: after so many; 0: never)."
+    )
+
+
+def summary_of(incident: Incident, wording: Wording, values: Sequence[Reads] = ()) -> str:
     """Return one line that says where, what, since when and how bad."""
     whose = spoken(incident.stream_key, incident.mode)
-    what = ", ".join(_exceeds(one, wording) for one in incident.limits)
-    what = what or ", ".join(_reads(value, wording) for value in values[:1])
+    what = ", ".join(map(wording.beyond, incident.limits))
+    what = what or ", ".join(map(wording.sentence, values[:1]))
     if not what:
         named = ", ".join(found.channel for found in incident.channels[:1])
         what = f"{named} is not as usual" if named else "not as usual"
@@ -158,27 +203,12 @@ def summary_of(incident: Incident, wording: Wording, values: Sequence[Value] = (
     return f"{whose}: {what}; since {when}; severity {points} of 100 ({word})"
 
 
-def _reads(value: Value, wording: Wording) -> str:
-    unit = wording.units.get(value.channel, "")
-    unit = f" {unit}" if unit else ""
-    name = wording.names.get(value.channel, value.channel)
-    reads = "missing" if math.isnan(value.now) else f"{value.now:.4g}{unit}"
-    if math.isnan(value.low):
-        return f"{name} {reads}"
-    return f"{name} {reads}, usually {value.low:.4g} to {value.high:.4g}{unit}"
-
-
-def _exceeds(excess: LimitExcess, wording: Wording) -> str:
-    name, unit = excess.channel, wording.units.get(excess.channel, "")
-    return beyond(msgspec.structs.replace(excess, channel=wording.names.get(name, name)), unit)
-
-
 def _link(incident: Incident, wording: Wording) -> str:
     return "" if wording.console_url is None else f"{wording.console_url}/incidents/{incident.id}"
 
 
 def _clock(time_ms: int) -> str:
-    at = _moment(time_ms)
+    at = utc(time_ms)
     return f"{at:%a} {at.day} {at:%B %Y, %H:%M} UTC"
 
 
@@ -193,8 +223,14 @@ def sentence_of(incident: Incident) -> str:
     return (
         f"{whose} is not as usual since {_text(incident.onset_ms)}: {limits}{counts}, "
         f"{incident.n_rejected} rejected, severity up to {points} of 100 ({word}). "
-        f"It {_STATE[incident.state]}."
+        f"It {_STATE[incident.state]}{_by_whom(incident)}."
     )
+
+
+def _by_whom(incident: Incident) -> str:
+    if incident.state is not IncidentState.ADOPTING:
+        return ""
+    return ", as somebody said" if incident.answer else " by itself: nobody has answered"
 
 
 def log_incident(incident: Incident) -> None:
@@ -215,7 +251,7 @@ def log_incident(incident: Incident) -> None:
     )
 
 
-def event_of(what: Subject, wording: Wording, values: Sequence[Value] = ()) -> Event:
+def event_of(what: Subject, wording: Wording, values: Sequence[Reads] = ()) -> Event:
     """Return the CloudEvent of something that changed.
 
     That of an incident is its record in the incidents output, with what people need beside it:
@@ -238,8 +274,14 @@ def event_of(what: Subject, wording: Wording, values: Sequence[Value] = ()) -> E
             "message": sentence_of(what),
             "severity": {"of_100": points, "word": word},
             "values": [
-                {**value._asdict(), "unit": wording.units.get(value.channel, "")}
-                for value in values
+                {
+                    "channel": one.channel,
+                    "now": one.value,
+                    "low": one.usual and one.usual[0],
+                    "high": one.usual and one.usual[1],
+                    "unit": wording.units.get(one.channel, ""),
+                }
+                for one in values
             ],
             "link": _link(what, wording),
             "runbook": wording.runbook(what.sensors[0] if what.sensors else what.stream_key),
@@ -308,7 +350,7 @@ def _flood_alert(flood: Flood, wording: Wording) -> Alert:
     }
     if wording.console_url is not None:
         annotations["link"] = f"{wording.console_url}/incidents"
-    return Alert(labels, annotations, _moment(flood.opened_ms))
+    return Alert(labels, annotations, utc(flood.opened_ms))
 
 
 def _named(sensors: tuple[str, ...]) -> str:
@@ -316,12 +358,8 @@ def _named(sensors: tuple[str, ...]) -> str:
     return ", ".join(sensors[:_MOST_SENSORS]) + (f" and {more} more" if more > 0 else "")
 
 
-def _moment(time_ms: int) -> datetime:
-    return datetime.fromtimestamp(time_ms / 1000, UTC)
-
-
 def _text(time_ms: int) -> str:
-    return _moment(time_ms).isoformat()
+    return utc(time_ms).isoformat()
 
 
 # ------------------------------------------------------------------------- who takes it

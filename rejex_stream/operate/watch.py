@@ -20,13 +20,13 @@ from rejex_stream.operate.alerts import (
     Alertmanager,
     Flood,
     Subject,
-    Value,
     Webhook,
     Wording,
     alert_of,
     event_of,
 )
 from rejex_stream.operate.run_metrics import RunMetrics
+from rejex_stream.readable import Reads, UsualRows
 from rejex_stream.run.partition import PartitionMonitor
 from rejex_stream.run.run_events import (
     Committed,
@@ -50,40 +50,36 @@ FLOOD_STREAMS = 10
 FLOOD_MS = 60_000
 _ASK_EVERY_S = 10.0
 _MOST_VALUES = 3
+_MOST_USUAL, _WIDEST = 32, 32
 
 
 class UsualValues:
     """What the channels of the streams of a partition read, now and usually; for people alone.
 
-    Of each batch the newest normal reading of a stream counts: a mean and a mean deviation that
-    forget, by a 32nd. Nothing here decides a verdict, and nothing is kept. O(events) a batch.
+    Of each batch the newest normal reading of a stream counts, and of a thousand such every 32nd is
+    kept. Nothing here decides a verdict, and nothing outlives the process. O(events) a batch.
     """
 
     def __init__(self, channels: Sequence[str]) -> None:
         self._at = {name: index for index, name in enumerate(channels)}
         self._newest: dict[str, Reading] = {}
-        self._usual: dict[str, tuple[int, list[float], list[float]]] = {}
+        self._usual: dict[str, UsualRows] = {}
 
     def see(self, readings: Sequence[Reading], verdicts: Sequence[Verdict]) -> None:
         """Take note of a batch."""
         normal: dict[str, Reading] = {}
         for reading, verdict in zip(readings, verdicts, strict=True):
             self._newest[reading.stream_key] = reading
-            if verdict.label is Label.NORMAL:
+            if verdict.label is Label.NORMAL and verdict.incident is None:
                 normal[reading.stream_key] = reading
         for stream, reading in normal.items():
             known = self._usual.get(stream)
             if known is None:
-                self._usual[stream] = 1, list(reading.values), [0.0] * len(reading.values)
-                continue
-            count, means, spreads = known
-            share = max(1 / 32, 1 / (count + 1))
-            for i, value in enumerate(reading.values):
-                if math.isfinite(value):
-                    away = value - means[i] if math.isfinite(means[i]) else 0.0
-                    means[i] = value - away * (1 - share)
-                    spreads[i] += share * (abs(away) - spreads[i])
-            self._usual[stream] = count + 1, means, spreads
+                known = self._usual[stream] = UsualRows(_MOST_USUAL, _WIDEST)
+            if known.skip:  # mostly
+                known.skip -= 1
+            else:
+                known.see(reading.values)
 
     def forget(self, streams: Sequence[str]) -> None:
         """Drop streams that the engine has forgotten."""
@@ -91,14 +87,13 @@ class UsualValues:
             self._newest.pop(stream, None)
             self._usual.pop(stream, None)
 
-    def of(self, stream: str, channel: str) -> Value | None:
+    def of(self, stream: str, channel: str) -> Reads | None:
         """Return what a channel reads; ``None`` where nothing was seen of it."""
         at, newest = self._at.get(channel), self._newest.get(stream)
         if at is None or newest is None:
             return None
         known = self._usual.get(stream)
-        mean, spread = (math.nan, 0.0) if known is None else (known[1][at], known[2][at])
-        return Value(channel, newest.values[at], mean - 2 * spread, mean + 2 * spread)
+        return Reads(channel, newest.values[at], None if known is None else known.range(at))
 
 
 class OpenIncidents:
@@ -292,7 +287,7 @@ class Watch:
         self.metrics, self.health = metrics, Health()
         self._settings, self._wording, self._channels = monitors, wording, channels
         self._usual: dict[Partition, UsualValues] = {}
-        self._values: dict[str, list[Value]] = {}
+        self._values: dict[str, list[Reads]] = {}
         self._on_alarm, self._on_incident = on_alarm, on_incident
         self._alertmanager = alertmanager
         self.outbox = webhook
@@ -364,7 +359,7 @@ class Watch:
     def _alert(self, subject: Subject) -> Alert:
         return alert_of(subject, self._wording, self._values_of(subject))
 
-    def _values_of(self, subject: Subject) -> list[Value]:
+    def _values_of(self, subject: Subject) -> list[Reads]:
         return self._values.get(subject.id, []) if isinstance(subject, Incident) else []
 
     def _ask_the_edge(self) -> None:

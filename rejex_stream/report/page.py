@@ -8,7 +8,6 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime
 from html import escape
 from importlib.resources import files
 from itertools import pairwise
@@ -19,6 +18,7 @@ from typing import Any
 from rejex_stream import __version__
 from rejex_stream.decode.mapping import printable
 from rejex_stream.errors import ConnectorError
+from rejex_stream.readable import how_often, number, percent, span, utc
 from rejex_stream.report.judged_run import Event, FaultFindings, Findings, Series
 from rejex_stream.types import (
     Incident,
@@ -31,7 +31,7 @@ from rejex_stream.types import (
     spoken,
 )
 
-__all__ = ["UPLOT", "after", "in_words", "number", "percent", "span", "write_report"]
+__all__ = ["UPLOT", "after", "in_words", "write_report"]
 
 UPLOT = files("rejex_stream") / "review" / "console" / "static" / "vendor"
 """The one plot library, which the review console serves too."""
@@ -342,7 +342,7 @@ def _as_text(value: bytes | None) -> str:
 
 
 def _time(time_ms: int) -> str:
-    return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%-d %b %Y %H:%M}"
+    return f"{utc(time_ms):%-d %b %Y %H:%M}"
 
 
 # --------------------------------------------------------------------------------------- plots
@@ -443,46 +443,15 @@ def in_words(verdict: Verdict) -> str:
     if verdict.label is Label.REJECTED:
         flip = min(verdict.stability, 1 - verdict.stability)
         return (
-            f"other training data would flip the label {_how_often(flip)}; "
+            f"other training data would flip the label in "
+            f"{how_often(math.log(max(flip, 1e-300)))}; "
             f"above {above} of the last {n:,}"
         )
     return f"score {number(verdict.score)} is above {above} of the last {n:,}"
-
-
-def number(value: float) -> str:
-    """Write a number with three to four digits that matter."""
-    if not math.isfinite(value):
-        return "–"
-    if abs(value) >= 1000:
-        return f"{value:,.0f}"
-    if abs(value) >= 0.01 or value == 0:
-        return f"{value:.4g}"
-    return f"{value:.3g}"
-
-
-def percent(share: float, digits: int = 1) -> str:
-    """Write a share as a percentage."""
-    return f"{100 * share:.{digits}f} %"
-
-
-def _how_often(share: float) -> str:
-    if share >= 0.01:
-        return f"in {share:.0%} of cases".replace("%", " %")
-    return f"in 1 of {number(1 / max(share, 1e-300))} cases"
-
-
-def span(seconds: float) -> str:
-    """Write a length of time in its two largest units."""
-    rest, parts = round(seconds), []
-    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
-        count, rest = divmod(rest, length)
-        if count:
-            parts.append(f"{count} {unit}")
-    return " ".join(parts[:2]) or "0 s"
 
 
 def after(seconds: float | None) -> str:
     """Say how long after its beginning something was noticed, if it was."""
     if seconds is None:
         return "none"
-    return "at once" if seconds <= 0 else f"after {span(seconds)}"
+    return "at once" if seconds <= 0 else f"after {span(1000 * seconds)}"

@@ -113,7 +113,7 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
 
     # By the pipeline, or by who muted them, whatever the pipeline said.
 
-    # whose accepted normals, and from which event time on, fixed beforehand (whole hours)
+    # whose events, and from which event time on, fixed beforehand (whole hours)
     pipeline: str
     since_ms: int
     from_ms: int | None  # the first and the last hour that holds some
@@ -244,10 +244,10 @@ def sentence(certificate: Certificate) -> str:
     since = datetime.fromtimestamp((c.from_ms or 0) / 1000, UTC)
     waiting = sum(one.audited - one.normal - one.anomalous for one in c.strata)
     text = (
-        f"of {c.accepted:,} accepted normals since {since:%Y-%m-%d %H:%MZ}, {seen:,} could be "
-        f"drawn: at most {c.missed_at_most_of_drawable:,} and at least {c.missed_at_least:,} of "
-        f"them were anomalies ({100 * (1 - c.alpha):g} % for both together, at every look, "
-        f"{_premise(c)})"
+        f"of {c.accepted:,} events called normal or muted since {since:%Y-%m-%d %H:%MZ}, "
+        f"{seen:,} could be drawn: at most {c.missed_at_most_of_drawable:,} and at least "
+        f"{c.missed_at_least:,} of them were anomalies ({100 * (1 - c.alpha):g} % for both "
+        f"together, at every look, {_premise(c)})"
     )
     if waiting:
         have = "event has" if waiting == 1 else "events have"

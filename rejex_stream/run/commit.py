@@ -59,7 +59,7 @@ def starting_point(
 
     1. Nothing was ever committed, and there is no snapshot: begin anew at the earliest record.
        With a snapshot the offsets expired, or were reset: refuse; or, with `restart_if_lost`, go
-       on from it, unless the input ends before it and so was made anew.
+       on from it. An input that ends before it was made anew: 4.
     2. There is a snapshot at or before the committed offset, and every record since can still be
        read: restore it and replay from there.
     3. The input still has its first record: replay all of it.
@@ -91,10 +91,13 @@ def _starting_point(
         stray = store.load(partition, _ANY_OFFSET) if store is not None else None
         if stray is None or stray[0] <= earliest:
             return anew
+        if end is not None and end < stray[0]:
+            raise AnotherLogError(
+                f"its state goes to offset {stray[0]} and the log ends at {end}: made anew"
+            )
         if restart_if_lost:
-            made_anew = end is not None and end < stray[0]
             # A snapshot stands at an offset that was committed: what is before it is written.
-            return anew if made_anew else Start(stray[0], stray[1], stray[0])
+            return Start(stray[0], stray[1], stray[0])
         problem = (
             f"has a snapshot at offset {stray[0]} but no committed offset: it expired or was reset"
         )

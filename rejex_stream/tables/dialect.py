@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from rejex_stream.decode.mapping import TimeUnit, Unreadable, parse_moment, to_epoch_ms
 from rejex_stream.decode.written import ANY_TEXT, MISSING_TEXTS, as_usual, number_reader
-from rejex_stream.tables.suspicions import Sample, named_unit, suspect
+from rejex_stream.tables.columns import Sample
+from rejex_stream.tables.suspicions import named_unit, suspect
 
 __all__ = [
     "Marks", "Written", "find_marks", "find_missing", "find_times", "find_units",

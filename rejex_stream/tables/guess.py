@@ -9,13 +9,14 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from rejex_stream.decode.mapping import Quality, TimeUnit, printable
 from rejex_stream.decode.written import MISSING_TEXTS, number_reader
 from rejex_stream.errors import ConfigError
+from rejex_stream.tables.columns import ColumnProfile, Sample, is_text, profile
 from rejex_stream.tables.dialect import Marks, find_missing, find_units
 from rejex_stream.tables.names import (
     ASIDE,
@@ -28,15 +29,8 @@ from rejex_stream.tables.names import (
     is_quality,
     plain,
 )
-from rejex_stream.tables.suspicions import (
-    Sample,
-    Suspicion,
-    carry_needed,
-    is_key,
-    is_sentinel,
-    suspect,
-)
-from rejex_stream.tables.time_columns import NONE, find_time_columns, is_text
+from rejex_stream.tables.suspicions import Suspicion, carry_needed, is_key, is_sentinel, suspect
+from rejex_stream.tables.time_columns import NONE, TimeColumns, find_time_columns
 
 _PLAIN = Marks(".", None)
 __all__ = ["Asked", "TableGuess", "guess_table"]
@@ -194,18 +188,22 @@ def guess_table(
         name: [row[i].strip() for row in whole] for i, name in enumerate(header) if name not in skip
     }
     if not known.sensors:
-        found = _Guesser(cells, known, marks, named=named, timed=timed).result()
+        found = _guess(cells, known, marks, named=named, timed=timed)
         if timed or not found.sensors:
             return replace(found, sensors=())
         known = replace(known, sensor=None, sensors=found.sensors)
     columns = [cells.pop(name) for name in dict.fromkeys(known.sensors)]
     one = "/".join(known.sensors)
     cells[one] = ["/".join(parts) for parts in zip(*columns, strict=True)]
-    found = _Guesser(cells, replace(known, sensor=one), marks, named=named, timed=timed).result()
-    names = sorted(set(cells[one]))
-    shown = ", ".join(map(printable, names[:3])) + (", …" if len(names) > 3 else "")
-    said = f"sensor: {' and '.join(known.sensors)} together, {len(names):,} named {shown}"
+    found = _guess(cells, replace(known, sensor=one), marks, named=named, timed=timed)
+    said = f"sensor: {' and '.join(known.sensors)} together, {_named(cells[one])}"
     return replace(found, sensors=tuple(known.sensors), said=(said, *found.said))
+
+
+def _named(cells: Sequence[str]) -> str:
+    names = sorted(set(cells))
+    shown = ", ".join(map(printable, names[:3])) + (", …" if len(names) > 3 else "")
+    return f"{len(names):,} named {shown}"
 
 
 def _require_columns(header: Sequence[str], known: Asked) -> None:
@@ -219,368 +217,325 @@ def _require_columns(header: Sequence[str], known: Asked) -> None:
             )
 
 
-class _Guesser:
-    """Goes from the time to the key, the truth, and what is left to measure."""
+def _guess(
+    cells: Mapping[str, Sequence[str]], known: Asked, marks: Marks, *, named: bool, timed: bool
+) -> TableGuess:
+    """Go from the time to the truth, to whose rows are, and to what is left to measure."""
+    meant = [name for name in known.flags or () if name != NONE]
+    wanted = {*known.channels, *meant}
+    free = {n: c for n, c in cells.items() if n not in wanted or n in known.time}
+    time = find_time_columns(
+        free, known.time, known.time_unit, known.time_format,
+        named=named, needed=not timed, decimal=marks.decimal,
+    )  # fmt: skip
+    table = _Walked({n: c for n, c in cells.items() if n not in time.names}, marks, known.missing)
+    roles = {known.sensor, known.label, known.tag, known.mode}
+    codes = set[str]()  # columns of quality of which nobody knows what is good
+    if not timed:  # records of a topic are looked at elsewhere
+        codes = _find_quality(table, roles, wanted)
+    label = known.label or _find_label(table, [n for n in table.cells if n not in wanted | roles])
+    taken = {label, known.mode, *table.quality_of.values()}
+    measured = [n for n in table.cells if n not in (*taken, known.sensor, known.tag)]
+    keys = _Keys(tag=known.tag)
+    if known.sensor != NONE:
+        asked = {known.sensor, known.tag}
+        free = {n: c for n, c in cells.items()
+                if n in asked or n not in {*time.names, *taken, *wanted}}  # fmt: skip
+        numeric = [n for n in measured if table.why_not[n] is None]
+        moments = time.moments_ms or _cycles(table.columns[n] for n in numeric)
+        keys = _KeySearch(free, numeric, moments, table.read).found(known.sensor, known.tag)
+    columns = [table.cells[n] for n in (keys.sensor, keys.tag) if n is not None]
+    series = list(zip(*columns, strict=True)) if columns else []
+    rest = [n for n in measured if n not in (keys.sensor, keys.tag)]
+    aside = {
+        n: why for n in rest if n not in wanted
+        and (why := table.why_not[n] or _why_of_series(n, table.sample([n], series), codes))
+    }  # fmt: skip
+    found = [n for n in rest if n not in aside]
+    doubts = [*time.doubts, *table.said(known.missing is None)]
+    if known.missing is None:
+        doubts += _without_sentinels(table, table.sample(found, series))
+    sample = table.sample(found, series)
+    totals: tuple[str, ...] = ()
+    if known.channels:
+        found, aside = [n for n in found if n in wanted], {}
+    else:
+        found, totals = _without_counters(sample, found, aside)
+        if known.carry is None:
+            found = _without_sparse(sample, found, aside)
+    if not found:
+        raise _nothing(aside)
+    carry = carry_needed(sample, found) if known.carry is None else known.carry
+    return TableGuess(
+        time=(time.names if len(time.names) > 1 else time.names[0]) if time.names else None,
+        time_unit=time.written.unit if time.written else "ms",
+        time_format=time.written.format if time.written else None,
+        sensor=keys.sensor,
+        tag=keys.tag,
+        label=label,
+        channels=tuple(found),
+        aside=aside,
+        marks=marks,
+        said=(
+            *keys.said,
+            *(_time_said(time) if not known.time else ()),
+            *table.quality_said(),
+            *(_carry_said(found, carry) if known.carry is None and carry else ()),
+            *_totals_said(totals),
+            *_asides_said(aside),
+        ),
+        doubts=(*doubts, *keys.doubts),
+        flags=tuple(_flags(table, found) if known.flags is None else meant),
+        quality=table.quality,
+        sensors=keys.sensors,
+        mode=known.mode,
+        n_modes=None if known.mode is None else max(1, len(set(cells[known.mode]))),
+        missing=table.missing,
+        units=table.units,
+        carry=carry,
+        totals=totals,
+    )
+
+
+class _Walked:
+    """The columns of a sample beside its times, by one way to read numbers."""
 
     def __init__(
-        self,
-        cells: Mapping[str, Sequence[str]],
-        known: Asked,
-        marks: Marks,
-        *,
-        named: bool,
-        timed: bool,
+        self, cells: Mapping[str, Sequence[str]], marks: Marks, missing: Sequence[str] | None
     ) -> None:
-        self._cells, self._known, self._marks = cells, known, marks
-        none = known.flags is not None and list(known.flags) == [NONE]
-        self._meant_flags = () if none else tuple(known.flags or ())
-        self._wanted = (*known.channels, *self._meant_flags)
-        free = {n: c for n, c in cells.items() if n not in self._wanted or n in known.time}
-        self._time = find_time_columns(
-            free,
-            known.time,
-            known.time_unit,
-            known.time_format,
-            named=named,
-            needed=not timed,
-            decimal=marks.decimal,
-        )
-        others = {n: c for n, c in cells.items() if n not in self._time.names}
-        self._units_of = find_units(others, marks)
-        self._units = tuple(dict.fromkeys(u[0] for u in self._units_of.values() if len(u) == 1))
-        self._missing = tuple(known.missing or ())
-        if known.missing is None:
-            self._missing = find_missing(
-                {n: [_unit_cut(c, self._units) for c in cs] for n, cs in others.items()}, marks
-            )
-        self._numbers: dict[str, list[float | None]] = {}
-        self.read = number_reader(*marks, self._missing, self._units)
-        self._beside: dict[str, str] = {}  # from a column to the one that says what of it is good
-        self._codes: set[str] = set()  # columns of quality of which nobody knows what is good
-        self._quality: Quality | None = None
-        if not timed:  # records of a topic are looked at elsewhere
-            self._look_for_quality(list(others))
+        self.cells, self.marks = cells, marks
+        self._units_of = find_units(cells, marks)
+        self.units = tuple(dict.fromkeys(u[0] for u in self._units_of.values() if len(u) == 1))
+        bare = {n: [_unit_cut(c, self.units) for c in column] for n, column in cells.items()}
+        self.missing = find_missing(bare, marks) if missing is None else tuple(missing)
+        self.quality: Quality | None = None
+        self.quality_of: dict[str, str] = {}  # the column that says what of a column is good
+        self.walk()
 
-    def result(self) -> TableGuess:
-        """Return what the columns were taken for."""
-        known, times = self._known, self._time.names
-        label = known.label or self._label()
-        taken = {*times, label, known.mode, *self._beside.values()}
-        measured = [n for n in self._cells if n not in (*taken, known.sensor, known.tag)]
-        numeric = [n for n in measured if self._why_not(n) is None]
-        free = {n: c for n, c in self._cells.items() if n not in {*taken, *self._wanted}
-                or n in (known.sensor, known.tag)}  # fmt: skip
-        keys = _Keys(tag=known.tag)
-        if known.sensor != NONE:
-            moments = self._time.moments_ms or self._cycles(numeric)
-            search = _KeySearch(free, numeric, moments, self.read)
-            keys = search.found(known.sensor, known.tag)
-        rest = [n for n in measured if n not in (keys.sensor, keys.tag)]
-        series = self._series(keys.sensor, keys.tag)
-        aside = {
-            n: why for n in rest
-            if n not in self._wanted and (why := self._why_not(n) or self._why_of_series(n, series))
-        }  # fmt: skip
-        found = [n for n in rest if n not in aside]
-        doubts = self._missing_said() + self._sentinels(found, series)
-        sample = self._sample(found, series)
-        totals: tuple[str, ...] = ()
-        carry, said = known.carry or 0, []
-        if known.channels:
-            found = [n for n in found if n in self._wanted]
-            aside = {}
-        else:
-            found, totals = self._without_counters(sample, found, aside)
-            found = self._without_sparse(sample, found, aside)
-        if known.carry is None and found:
-            carry = carry_needed(sample, found)
-            if carry:
-                said.append(
-                    f"carry: {', '.join(map(printable, found[:_SHOWN]))} report by turns, so the "
-                    f"last value of each stands for up to {carry} rows; --carry ROWS changes it, "
-                    "--carry 0 rejects what is not whole"
-                )
-        if totals:
-            said.append(
-                f"difference: {', '.join(totals)} only adds up, so what is measured is its change "
-                "from row to row"
-            )
-        if not found:
-            raise _nothing(aside)
-        doubts = [*self._time.doubts, *doubts, *keys.doubts]
-        flags = self._meant_flags if known.flags is not None else self._flags(found)
-        written = self._time.written
-        return TableGuess(
-            time=(times if len(times) > 1 else times[0]) if times else None,
-            time_unit=written.unit if written else "ms",
-            time_format=written.format if written else None,
-            sensor=keys.sensor,
-            tag=keys.tag,
-            label=label,
-            channels=tuple(found),
-            aside=aside,
-            marks=self._marks,
-            said=(
-                *keys.said,
-                *self._time_said(),
-                *self._quality_said(),
-                *said,
-                *_asides_said(aside),
-            ),
-            doubts=tuple(doubts),
-            flags=tuple(flags),
-            quality=self._quality,
-            sensors=keys.sensors,
-            mode=known.mode,
-            n_modes=None if known.mode is None else max(1, len(set(self._cells[known.mode]))),
-            missing=self._missing,
-            units=self._units,
-            carry=carry,
-            totals=totals,
-        )
-
-    # ------------------------------------------------------------------------------ the columns
-    def _values(self, name: str) -> list[float | None]:
-        if name not in self._numbers:
-            cells: Sequence[object] = self._cells[name]
-            if self._quality is not None and name in self._beside:
-                said = [cell or None for cell in self._cells[self._beside[name]]]
-                cells = self._quality.only_good(cells, said, texts=True)
-            self._numbers[name] = [self.read(str(cell or "")) for cell in cells]
-        return self._numbers[name]
-
-    def _cycles(self, numeric: Sequence[str]) -> tuple[int | None, ...]:
-        """Return numbers that count from their beginning again and again, in place of a time."""
-        for name in numeric:
-            values = self._values(name)
-            if None in values or not all(x is not None and x.is_integer() for x in values):
-                continue
-            cycles = [int(x or 0) for x in values]
-            back = [i for i, (a, b) in enumerate(itertools.pairwise(cycles)) if b != a + 1]
-            lengths = {b - a for a, b in itertools.pairwise(back)}
-            if len(lengths) > 1 and len(back) < 0.1 * len(cycles):
-                return tuple(cycles)
-        return ()
-
-    def _look_for_quality(self, names: Sequence[str]) -> None:
-        """Find the columns that say of others whether their values are good."""
-        known = (self._known.sensor, self._known.label, self._known.tag, self._known.mode)
-        free = [n for n in names if n not in (*self._wanted, *known)]
-        numeric = [n for n in names if n not in known and self._why_not(n) is None]
-        beside = {
-            name: flag
-            for name in numeric
-            for flag in free
-            if flag != name and name in flag
-            and is_quality(_rest_of(flag, name), self._cells[flag])
-        }  # fmt: skip
-        alone = [name for name in free if is_quality(name, self._cells[name], alone=True)]
-        measured = [name for name in numeric if name not in (*alone, *beside.values())]
-        if not beside and measured and len(alone) == 1:
-            beside = dict.fromkeys(measured, alone[0])
-        flags = dict.fromkeys(beside.values())
-        good = {
-            flag: good_among([_plain_cell(cell) for cell in self._cells[flag]], flag)
-            for flag in flags
-        }
-        self._codes = {
-            flag for name, flag in beside.items()
-            if not good[flag] and is_quality(_rest_of(flag, name), self._cells[flag], alone=True)
-        }  # fmt: skip
-        beside = {name: flag for name, flag in beside.items() if good[flag]}
-        if beside:
-            every = dict.fromkeys(itertools.chain.from_iterable(good.values()))
-            self._beside, self._quality = beside, Quality(beside, list(every))
-            self._numbers.clear()
-
-    def _quality_said(self) -> list[str]:
-        if self._quality is None:
-            return []
-        flags = list(dict.fromkeys(self._beside.values()))
-        good = ", ".join(map(str, self._quality.good))
-        return [
-            f"quality: {', '.join(flags[:_SHOWN])} says whether a value is good ({good}); what is "
-            f"not is missing; --channel or --flag {printable(flags[0])} takes it for a channel"
-        ]
-
-    def _sample(self, names: Sequence[str], series: Sequence[object]) -> Sample:
-        return Sample(
-            numbers={n: [math.nan if x is None else x for x in self._values(n)] for n in names},
-            series=series,
-            moments_ms=self._time.moments_ms,
-        )
-
-    def _series(self, sensor: str | None, tag: str | None) -> Sequence[object]:
-        columns = [self._cells[name] for name in (sensor, tag) if name is not None]
-        return list(zip(*columns, strict=True)) if columns else ()
-
-    def _label(self) -> str | None:
-        free = [
-            name
-            for name in self._cells
-            if name not in (*self._time.names, *self._wanted)
-            and name not in (self._known.sensor, self._known.tag, self._known.mode)
-        ]
-        for name in free:
-            if LABEL.match(plain(name)) and self._says_the_truth(name):
-                return name
-        for name in free:
-            if not MAYBE_LABEL.match(plain(name)) or not self._says_the_truth(name):
-                continue
-            others = any(n != name and self._why_not(n) is None for n in free)
-            if others and len(set(self._cells[name]) - MISSING_TEXTS) > 1:
-                return name
-        return None
-
-    def _says_the_truth(self, name: str) -> bool:
-        words = {cell.lower() for cell in self._cells[name]} - MISSING_TEXTS
-        texts = {"true", "false", "normal", "anomaly", "attack", "fault", "abnormal", "yes", "no"}
-        read = number_reader(*self._marks)
-        return words <= texts or {read(word) for word in words} <= {-1.0, 0.0, 1.0, -999.0}
+    def walk(self) -> None:
+        """Read all columns; once more where less is a value than was thought."""
+        self.read = number_reader(*self.marks, self.missing, self.units)
+        self.columns = {}
+        for name, cells in self.cells.items():
+            good = None
+            if self.quality is not None and name in self.quality_of:
+                codes = [cell or None for cell in self.cells[self.quality_of[name]]]
+                good = self.quality.only_good(cells, codes, texts=True)
+            self.columns[name] = profile(cells, self.read, good)
+        self.why_not = {name: self._why_not(name) for name in self.columns}
 
     def _why_not(self, name: str) -> str | None:
-        """Say why a column is no measurement, whatever the other rows are; ``None``: it may be."""
-        given = [cell for cell in self._cells[name] if cell.lower() not in MISSING_TEXTS]
-        units = self._units_of.get(name, ())
+        """Say why a column is no measurement, whatever the others are; ``None``: it may be."""
+        column, units = self.columns[name], self._units_of.get(name, ())
         if ASIDE.match(plain(name)):
             return "not a measurement, by its name"
-        if not given:
-            return "empty"
-        if len(units) > 1:
+        if len(units) > 1 and column.given:
             return f"in several units, {' and '.join(map(printable, units[:_SHOWN]))}"
-        values = self._values(name)
-        numbers = [x for x in values if x is not None and not math.isnan(x)]
-        if values.count(None) > 0.05 * len(given) or not numbers:
-            odd = next((c for c in given if self.read(c) is None), given[0])
-            return f"not numbers, such as {printable(odd, 30)}"
-        return _why_no_measurement(numbers)
+        return column.why_no_measurement()
 
-    def _why_of_series(self, name: str, series: Sequence[object]) -> str | None:
-        """Say why a column of numbers is no measurement beside the others."""
-        if name in self._codes:
-            return "a code of quality, and nobody says which is good"
-        runs = self._sample([name], series).runs(name)
-        constant = all(len(run) >= _ENOUGH_FOR_SERIES and min(run) == max(run) for run in runs)
-        if constant and len({run[0] for run in runs}) > 1:
-            return "the same at all times of a sensor"
-        return None
+    def sample(self, names: Sequence[str], series: Sequence[object]) -> Sample:
+        """Return columns as suspicions want them."""
+        return Sample(numbers={n: self.columns[n].numbers for n in names}, series=series)
 
-    # --------------------------------------------------------------------------- the suspicions
-    def _sentinels(self, names: Sequence[str], series: Sequence[object]) -> list[str]:
-        """Take what surely stands for no value as missing; say that, and what may."""
-        if self._known.missing is not None:
-            return []
-        found = suspect(self._sample(names, series), "sentinel")
-        sure = [one for one in found if is_sentinel(float(one.value)) and self._is_none(one, found)]
-        values = tuple(dict.fromkeys(one.value for one in sure))
-        if values:
-            decimal = self._marks.decimal
-            self._missing += tuple(value.replace(".", decimal) for value in values)
-            self.read = number_reader(*self._marks, self._missing, self._units)
-            self._numbers.clear()
-        return [
-            f"{one.seen}; it is taken for no value, and --missing '' says that it is one"
-            if one.value in values
-            else str(one)
-            for one in found
-        ]
-
-    def _is_none(self, one: Suspicion, found: Sequence[Suspicion]) -> bool:
-        """Whether no other column measures the same value: what is missing, is so in all."""
-        suspected = {other.column for other in found if other.value == one.value}
-        x = float(one.value)
-        return not any(
-            values.count(x) > 0 and min(v for v in values if v is not None and v == v) < x  # noqa: PLR0124 - nan
-            and max(v for v in values if v is not None and v == v) > x  # noqa: PLR0124 - nan
-            for name, values in self._numbers.items()
-            if name not in suspected
-        )  # fmt: skip
-
-    def _without_counters(
-        self, sample: Sample, found: list[str], aside: dict[str, str]
-    ) -> tuple[list[str], tuple[str, ...]]:
-        """Set aside what only counts; where nothing else is measured, its change is."""
-        counting = {one.column: one.seen for one in suspect(sample, "counter")}
-        left = [name for name in found if name not in counting]
-        totals: tuple[str, ...] = ()
-        if not left:
-            totals = tuple(n for n in counting if _change_varies(sample.runs(n)))
-            left = list(totals or found)
-        aside |= {n: _short(why) for n, why in counting.items() if n not in left}
-        return left, totals
-
-    def _without_sparse(self, sample: Sample, found: list[str], aside: dict[str, str]) -> list[str]:
-        """Set aside channels that are missing in most rows, if others are not."""
-        if self._known.carry is not None:
-            return found
-        sparse = {one.column: one.seen for one in suspect(sample, "sparse") if one.column in found}
-        left = [name for name in found if name not in sparse]
-        if not left:
-            return found
-        aside |= {
-            name: f"{_short(seen)}; --carry ROWS lets the last one stand"
-            for name, seen in sparse.items()
-        }
-        return left
-
-    def _flags(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Return the channels of at most two values; none where none would be left to measure."""
-        found = []
-        for name in names:
-            numbers = [x for x in self._values(name) if x is not None and not math.isnan(x)]
-            if len(numbers) >= _ENOUGH_FOR_FLAG and len(set(numbers)) <= 2:
-                found.append(name)
-        return tuple(found) if len(found) < len(names) else ()
-
-    # ------------------------------------------------------------------------------ what is said
-    def _missing_said(self) -> list[str]:
-        said = []
-        if self._missing and self._known.missing is None:
-            which = ", ".join(map(printable, self._missing))
-            if self._missing == ("*",):
-                texts = {
-                    cell: None
-                    for cells in self._cells.values()
-                    for cell in cells
-                    if number_reader(*self._marks)(cell) is None
-                    and self.read(cell) is not None
-                }  # fmt: skip
-                shown = ", ".join(map(printable, list(texts)[:_SHOWN]))
+    def said(self, missing: bool) -> Iterator[str]:
+        """Yield what stands for no value, where nobody said so, and what units are left out."""
+        if self.missing and missing:
+            which = ", ".join(map(printable, self.missing))
+            if self.missing == ("*",):
+                bare = number_reader(*self.marks)
+                cells = dict.fromkeys(itertools.chain.from_iterable(self.cells.values()))
+                texts = (c for c in cells if bare(c) is None and self.read(c) is not None)
+                shown = ", ".join(map(printable, itertools.islice(texts, _SHOWN)))
                 which = f"every text in a channel, such as {shown},"
-            said.append(
+            yield (
                 f"{which} is taken for no value; --missing says which texts are, --missing '' that "
                 "none is"
             )
-        if self._units:
+        if self.units:
             named = [n for n, units in self._units_of.items() if len(units) == 1]
-            said.append(
-                f"units: {', '.join(map(printable, self._units))} behind the numbers of "
+            yield (
+                f"units: {', '.join(map(printable, self.units))} behind the numbers of "
                 f"{', '.join(map(printable, named[:_SHOWN]))} is left out"
             )
-        return said
 
-    def _time_said(self) -> list[str]:
-        if len(self._time.names) > 1 and not self._known.time:
-            which = " and ".join(map(printable, self._time.names))
-            return [f"the time is made of {which}; --time says otherwise"]
-        return []
+    def quality_said(self) -> Iterator[str]:
+        """Yield which columns say of others whether they are good."""
+        if self.quality is not None:
+            flags = list(dict.fromkeys(self.quality_of.values()))
+            good = ", ".join(map(str, self.quality.good))
+            yield (
+                f"quality: {', '.join(flags[:_SHOWN])} says whether a value is good ({good}); what "
+                f"is not is missing; --channel or --flag {printable(flags[0])} takes it for a "
+                "channel"
+            )
 
 
-def _why_no_measurement(numbers: Sequence[float]) -> str | None:
-    if len(set(numbers)) == 1:
-        return "never changes"
-    steps = {round(b - a, 9) for a, b in itertools.pairwise(numbers)}
-    if steps == {1.0} and numbers[0] in (0.0, 1.0) and len(numbers) > 10:
-        return "counts the rows"
-    return None
+# -------------------------------------------------------------------------------------- the roles
+def _find_quality(table: _Walked, roles: set[str | None], wanted: set[str]) -> set[str]:
+    """Find columns that say of others whether they are good; return those that say so in code."""
+    cells = table.cells
+    free = [n for n in cells if n not in wanted | roles]
+    numeric = [n for n in cells if n not in roles and table.why_not[n] is None]
+    beside = {
+        name: flag
+        for name in numeric
+        for flag in free
+        if flag != name and name in flag and is_quality(_rest_of(flag, name), cells[flag])
+    }
+    alone = [name for name in free if is_quality(name, cells[name], alone=True)]
+    measured = [name for name in numeric if name not in (*alone, *beside.values())]
+    if not beside and measured and len(alone) == 1:
+        beside = dict.fromkeys(measured, alone[0])
+    good = {
+        flag: good_among([int(c) if re.fullmatch(r"\d{1,18}", c) else c for c in cells[flag]], flag)
+        for flag in dict.fromkeys(beside.values())
+    }
+    table.quality_of = {name: flag for name, flag in beside.items() if good[flag]}
+    if table.quality_of:
+        every = dict.fromkeys(itertools.chain.from_iterable(good.values()))
+        table.quality = Quality(table.quality_of, list(every))
+        table.walk()
+    return {
+        flag for name, flag in beside.items()
+        if not good[flag] and is_quality(_rest_of(flag, name), cells[flag], alone=True)
+    }  # fmt: skip
 
 
 def _rest_of(flag: str, name: str) -> str:
     return flag.replace(name, "", 1).strip(" _.-/()[]") or flag
 
 
-def _plain_cell(cell: str) -> str | int:
-    return int(cell) if re.fullmatch(r"\d{1,18}", cell) else cell
+def _find_label(table: _Walked, free: Sequence[str]) -> str | None:
+    true = [name for name in free if _says_the_truth(table, name)]
+    for name in true:
+        if LABEL.match(plain(name)):
+            return name
+    for name in true:
+        others = any(n != name and table.why_not[n] is None for n in free)
+        differ = len(set(table.cells[name]) - MISSING_TEXTS) > 1
+        if MAYBE_LABEL.match(plain(name)) and others and differ:
+            return name
+    return None
+
+
+def _says_the_truth(table: _Walked, name: str) -> bool:
+    words = {cell.lower() for cell in table.cells[name]} - MISSING_TEXTS
+    texts = {"true", "false", "normal", "anomaly", "attack", "fault", "abnormal", "yes", "no"}
+    read = number_reader(*table.marks)
+    return words <= texts or {read(word) for word in words} <= {-1.0, 0.0, 1.0, -999.0}
+
+
+def _cycles(columns: Iterable[ColumnProfile]) -> tuple[int, ...]:
+    """Return numbers that count from their beginning again and again, in place of a time."""
+    for column in columns:
+        if not all(map(float.is_integer, column.numbers)):
+            continue
+        cycles = list(map(int, column.numbers))
+        back = [i for i, (a, b) in enumerate(itertools.pairwise(cycles)) if b != a + 1]
+        lengths = {b - a for a, b in itertools.pairwise(back)}
+        if len(lengths) > 1 and len(back) < 0.1 * len(cycles):
+            return tuple(cycles)
+    return ()
+
+
+def _why_of_series(name: str, sample: Sample, codes: set[str]) -> str | None:
+    """Say why a column of numbers is no measurement beside the others."""
+    if name in codes:
+        return "a code of quality, and nobody says which is good"
+    runs = sample.runs(name)
+    constant = all(len(run) >= _ENOUGH_FOR_SERIES and min(run) == max(run) for run in runs)
+    if constant and len({run[0] for run in runs}) > 1:
+        return "the same at all times of a sensor"
+    return None
+
+
+def _flags(table: _Walked, names: Sequence[str]) -> Sequence[str]:
+    """Return the channels of at most two values; none where none would be left to measure."""
+    columns = {name: table.columns[name].measured for name in names}
+    found = [n for n, x in columns.items() if len(x) >= _ENOUGH_FOR_FLAG and len(set(x)) <= 2]
+    return found if len(found) < len(names) else ()
+
+
+# --------------------------------------------------------------------------------- the suspicions
+def _without_sentinels(table: _Walked, sample: Sample) -> list[str]:
+    """Take what surely stands for no value as missing; say that, and what may."""
+    found = suspect(sample, "sentinel")
+    sure = {
+        one.value: None for one in found
+        if is_sentinel(float(one.value)) and not _is_measured(float(one.value), found, table)
+    }  # fmt: skip
+    if sure:
+        table.missing += tuple(value.replace(".", table.marks.decimal) for value in sure)
+        table.walk()
+    return [
+        f"{one.seen}; it is taken for no value, and --missing '' says that it is one"
+        if one.value in sure
+        else str(one)
+        for one in found
+    ]
+
+
+def _is_measured(x: float, found: Sequence[Suspicion], table: _Walked) -> bool:
+    """Whether a column measures a value: what is missing, is so in all."""
+    suspected = {other.column for other in found if float(other.value) == x}
+    return any(
+        x in column.measured and min(column.measured) < x < max(column.measured)
+        for name, column in table.columns.items()
+        if name not in suspected
+    )
+
+
+def _without_counters(
+    sample: Sample, found: list[str], aside: dict[str, str]
+) -> tuple[list[str], tuple[str, ...]]:
+    """Set aside what only counts; where nothing else is measured, its change is."""
+    counting = {one.column: one.seen for one in suspect(sample, "counter")}
+    left = [name for name in found if name not in counting]
+    totals: tuple[str, ...] = ()
+    if not left:
+        totals = tuple(n for n in counting if _change_varies(sample.runs(n)))
+        left = list(totals or found)
+    aside |= {n: _short(why) for n, why in counting.items() if n not in left}
+    return left, totals
+
+
+def _change_varies(runs: Sequence[Sequence[float]]) -> bool:
+    return len({round(b - a, 9) for run in runs for a, b in itertools.pairwise(run)}) > 2
+
+
+def _without_sparse(sample: Sample, found: list[str], aside: dict[str, str]) -> list[str]:
+    """Set aside channels that are missing in most rows, if others are not."""
+    sparse = {one.column: one.seen for one in suspect(sample, "sparse") if one.column in found}
+    left = [name for name in found if name not in sparse]
+    if left:
+        aside |= {
+            name: f"{_short(seen)}; --carry ROWS lets the last one stand"
+            for name, seen in sparse.items()
+        }
+    return left or found
+
+
+# ----------------------------------------------------------------------------------- what is said
+def _time_said(time: TimeColumns) -> Iterator[str]:
+    if len(time.names) > 1:
+        which = " and ".join(map(printable, time.names))
+        yield f"the time is made of {which}; --time says otherwise"
+
+
+def _carry_said(found: Sequence[str], carry: int) -> Iterator[str]:
+    yield (
+        f"carry: {', '.join(map(printable, found[:_SHOWN]))} report by turns, so the last value of "
+        f"each stands for up to {carry} rows; --carry ROWS changes it, --carry 0 rejects what is "
+        "not whole"
+    )
+
+
+def _totals_said(totals: Sequence[str]) -> Iterator[str]:
+    if totals:
+        yield (
+            f"difference: {', '.join(totals)} only adds up, so what is measured is its change from "
+            "row to row"
+        )
 
 
 def _unit_cut(cell: str, units: Sequence[str]) -> str:
@@ -588,11 +543,6 @@ def _unit_cut(cell: str, units: Sequence[str]) -> str:
         if cell.endswith(unit):
             return cell[: -len(unit)].rstrip()
     return cell
-
-
-def _change_varies(runs: Sequence[Sequence[float]]) -> bool:
-    steps = {round(b - a, 9) for run in runs for a, b in itertools.pairwise(run)}
-    return len(steps) > 2
 
 
 def _short(seen: str) -> str:
@@ -667,10 +617,8 @@ class _KeySearch:
         ]
         said = self.refused(sensor, tag)
         if sensor is not None and not asked:
-            names = sorted(set(self._cells[sensor]))
-            shown = ", ".join(map(printable, names[:3])) + (", …" if len(names) > 3 else "")
-            chosen = f"sensor: {sensor}, {len(names):,} named {shown}; --sensor names another"
-            said = [f"{chosen} column, - none", *said]
+            chosen = f"sensor: {sensor}, {_named(self._cells[sensor])}"
+            said = [f"{chosen}; --sensor names another column, - none", *said]
         return _Keys(sensor, tag, said, doubts, () if asked or tag else self.sensors(sensor))
 
     def sensors(self, sensor: str | None) -> tuple[str, ...]:

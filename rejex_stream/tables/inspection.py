@@ -449,15 +449,13 @@ class _Scan:
                     self._order.repeated += zone is not None and is_repeated(moment, zone)
         many = [name for name, values in self._values.items() if len(values) > 2]
         guess = replace(guess, flags=tuple(name for name in guess.flags if name not in many))
-        return Table(
-            **{name: getattr(table, name) for name in Table.__slots__}
-            | {
-                "n_rows": n_rows,
-                "n_sensors": max(1, self._order.n_sensors),
-                "guess": guess,
-                "labels": self._labels,
-                "said": (*said, *guess.flags_said, *self._said(n_rows)),
-            }
+        return replace(
+            table,
+            n_rows=n_rows,
+            n_sensors=max(1, self._order.n_sensors),
+            guess=guess,
+            labels=self._labels,
+            said=(*said, *guess.flags_said, *self._said(n_rows)),
         )
 
     def _see(self, reading: Reading) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
@@ -18,6 +18,7 @@ from rejex_stream.decode.written import MISSING_TEXTS, joined
 from rejex_stream.errors import ConfigError
 from rejex_stream.plan.suggest import Suggestion, suggest
 from rejex_stream.tables.dialect import Marks, find_marks
+from rejex_stream.tables.fields import FieldProfile, is_number
 from rejex_stream.tables.guess import Asked, TableGuess, guess_table
 from rejex_stream.tables.names import (
     COUNTER,
@@ -29,7 +30,7 @@ from rejex_stream.tables.names import (
     is_quality,
     last_of,
 )
-from rejex_stream.tables.shapes import find_shape, is_moment
+from rejex_stream.tables.shapes import find_shape
 from rejex_stream.types import Record
 
 __all__ = ["Feed", "open_feed"]
@@ -114,8 +115,9 @@ def open_feed(
     short = {f".{name}" if name in beside else name: p for name, p in _short(paths).items()}
     names = {path: name for name, path in short.items()}
     columns = {name: [row.get(path) for row in rows] for name, path in short.items()} | beside
-    roles = _Roles(columns, asked, names, frozenset(beside))
-    cells = {name: [_text(value) for value in roles.columns[name]] for name in roles.columns}
+    fields = {name: FieldProfile(name, values) for name, values in columns.items()}
+    roles = _Roles(fields, asked, names, frozenset(beside))
+    cells = {name: list(map(_text, values)) for name, values in roles.columns.items()}
     marks = _marks(rows, asked)
     known = replace(
         asked,
@@ -256,15 +258,14 @@ class _Roles:
 
     def __init__(
         self,
-        columns: Mapping[str, list[Any]],
+        fields: Mapping[str, FieldProfile],
         asked: Asked,
         names: Mapping[str, str],
         beside: frozenset[str],
     ) -> None:
         self.beside = beside  # columns of the record's key and headers
-        self.said: list[str] = []
         self.flags: list[str] = []
-        self.columns = dict(columns)
+        self._fields = fields
         wanted = {_named(name, names) for name in (*asked.channels, *(asked.flags or ()))}
         self.times = [str(_named(time, names)) for time in asked.time] or self._time()
         if asked.sensors:
@@ -272,32 +273,20 @@ class _Roles:
                 "several --sensor are for tables: of JSON give one, and write input.sensor = "
                 f"{json.dumps(list(asked.sensors))} into the config."
             )
-        self.sensor = _named(asked.sensor, names)
-        self.tag = _named(asked.tag, names)
-        if self.sensor is None:
-            self.sensor = self._sensor()
-        if self.tag is None:
-            self.tag = self._tag()
-        kept = {*self.times, self.sensor, self.tag, _named(asked.label, names), *wanted}
-        kept |= {_named(asked.mode, names)}
-        says_quality = _says_quality(columns)
-        for name, values in columns.items():
-            given = [value for value in values if value is not None]
-            if name in kept:
-                continue
-            if name in beside or name in says_quality:
-                del self.columns[name]
-            elif given and is_moment(given):
-                self._leave(name, "a clock")
-            elif given and all(isinstance(value, list) for value in given):
-                self._leave(name, "an array")
-            elif COUNTER.search(name) and all(_is_whole(value) for value in given):
-                self._leave(name, "a number that counts or names, by its own name")
-        for name, values in self.columns.items():
-            given = [value for value in values if value is not None]
-            if given and name not in kept - wanted and _is_switch(given):
+        self.sensor = _named(asked.sensor, names) or self._sensor()
+        self.tag = _named(asked.tag, names) or self._tag()
+        kept = {*self.times, self.sensor, self.tag, *wanted}
+        kept |= {_named(asked.label, names), _named(asked.mode, names)}
+        left = dict.fromkeys((*beside, *_says_quality(fields)), "")
+        left |= {n: why for n, f in fields.items() if n not in left and (why := _why_left(f))}
+        left = {name: why for name, why in left.items() if name not in kept}
+        self.said = [f"left out: {name}: {why}" for name, why in left.items() if why]
+        self.columns = {name: f.rows for name, f in fields.items() if name not in left}
+        for name in self.columns:
+            field = fields[name]
+            if field.values and name not in kept - wanted and _is_switch(field.values):
                 self.flags.append(name)
-                self.columns[name] = [_as_switch(value) for value in values]
+                self.columns[name] = list(map(_as_switch, field.rows))
 
     def completed(self, guess: TableGuess) -> TableGuess:
         """Return a guess with what is known here."""
@@ -306,51 +295,48 @@ class _Roles:
             flags = []
         return replace(guess, flags=(*guess.flags, *flags))
 
-    def _leave(self, name: str, why: str) -> None:
-        self.said.append(f"left out: {name}: {why}")
-        del self.columns[name]
-
     def _time(self) -> list[str]:
         """Choose among several clocks: the one of the measurement, not of a record's way."""
         found = []
-        for name, values in self.columns.items():
-            given = [value for value in values if value is not None]
-            if name in self.beside or len(given) < 0.95 * len(values) or not is_moment(given):
+        for name, field in self._fields.items():
+            if name in self.beside or not field.is_in(0.95) or not field.is_moment:
                 continue
             last = name.rsplit(".", 1)[-1].lower()
             penalty = 2 * bool(_ON_ITS_WAY.search(name.lower())) - bool(_MEASURED_AT.search(last))
-            found.append((penalty, name.count("."), -len(set(map(str, given))), name))
+            found.append((penalty, name.count("."), -len(field.distinct), name))
         return [min(found)[-1]] if found else []
+
+    def _times(self) -> Sequence[object]:
+        return self._fields[self.times[0]].rows
 
     def _sensor(self) -> str | None:
         """Choose the column that says whose a reading is: it varies, and no time comes twice."""
-        times = self.columns[self.times[0]] if self.times else None
         # Records of one time may hold other fields each, and be of one sensor.
-        rows = zip(*self.columns.values(), strict=True)
+        rows = zip(*(field.rows for field in self._fields.values()), strict=True)
         there = [tuple(value is not None for value in row) for row in rows]
         found: list[tuple[float, float, int, int, str]] = []
         constant: list[tuple[int, str]] = []
-        for place, (name, values) in enumerate(self.columns.items()):
-            given = [value for value in values if value is not None]
-            if len(given) < 0.95 * len(values) or name in self.times or is_moment(given):
+        for place, (name, field) in enumerate(self._fields.items()):
+            if not field.is_in(0.95) or name in self.times or field.is_moment:
                 continue
-            strength = _strength(name)
-            if not all(isinstance(v, str) or (strength > 1 and _is_whole(v)) for v in given):
+            strength, n = _strength(name), len(field.distinct)
+            if not all(isinstance(v, str) or (strength > 1 and _is_whole(v)) for v in field.values):
                 continue
-            distinct = set(map(str, given))
-            if _is_switch(given) or all(isinstance(v, str) and _is_numeric(v) for v in distinct):
+            if _is_switch(field.values) or (field.is_text and all(map(is_number, field.values))):
                 continue
-            if len(distinct) == 1:
+            if n == 1:
                 constant.append((-strength, name))
                 continue
             of_key = name in self.beside and not name.startswith("header:")
-            if len(distinct) > len(given) / 3:
+            if n > len(field.values) / 3:
                 continue
             if _is_tag(name) and strength < 2 and not of_key and self._has_others(name):
                 continue
             twice = 0.0
-            if times is not None:
-                twice = 1 - len(set(zip(times, values, there, strict=True))) / len(values)
+            if self.times:
+                twice = 1 - len(set(zip(self._times(), field.rows, there, strict=True))) / len(
+                    there
+                )
             if strength or of_key:
                 found.append((round(twice, 1), -strength, int(name == _KEY), place, name))
         if found:
@@ -363,41 +349,37 @@ class _Roles:
         """Whether another column may be the sensor: then one that may be a tag is that."""
         return any(
             other != name and (_strength(other) > 1 or other in self.beside)
-            for other, values in self.columns.items()
-            if len({str(value) for value in values}) > 1
+            for other, field in self._fields.items()
+            if len(set(map(str, field.rows))) > 1
         )
 
     def _tag(self) -> str | None:
         """Find the column that names the quantity, where a reading has one value."""
+        fields = {n: f for n, f in self._fields.items() if n != self.sensor and not f.is_moment}
         numbers = [
             name
-            for name, values in self.columns.items()
-            if name not in (*self.times, self.sensor)
-            and any(map(_is_measurement, values))
-            and not is_moment([v for v in values if v is not None])
+            for name, field in fields.items()
+            if name not in self.times
+            and any(map(is_number, field.values))
             and not COUNTER.search(name)
-            and len(set(map(str, values))) > 1
+            and len(set(map(str, field.rows))) > 1
         ]
-        if len(numbers) != 1 or not numbers:
+        if len(numbers) != 1:
             return None
         texts = {
-            name: values
-            for name, values in self.columns.items()
-            if name != self.sensor
-            and all(isinstance(value, str) for value in values)
-            and 2 <= len(set(values)) <= 200
-            and not is_moment(values)
+            name: field.rows
+            for name, field in fields.items()
+            if field.is_text and field.is_in(1) and 2 <= len(field.distinct) <= 200
         }
         named = next((name for name in texts if _is_tag(name)), None)
         if named is not None or self.sensor is None or not self.times:
             return named
         # What tells the records of a sensor and a time apart names the quantity.
-        times, sensors = self.columns[self.times[0]], self.columns[self.sensor]
-        n = len(times)
-        if len(set(zip(times, sensors, strict=True))) > n / 1.5:
+        known = list(zip(self._times(), self._fields[self.sensor].rows, strict=True))
+        if len(set(known)) > len(known) / 1.5:
             return None
-        apart = (t for t, v in texts.items() if len(set(zip(times, sensors, v, strict=True))) == n)
-        return next(apart, None)
+        return next((t for t, v in texts.items()
+                     if len(set(zip(known, v, strict=True))) == len(known)), None)  # fmt: skip
 
 
 _ON_ITS_WAY = re.compile(
@@ -419,15 +401,16 @@ def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_measurement(value: object) -> bool:
-    """Whether a value is a number, or a text that is one."""
-    if isinstance(value, str):
-        return _is_numeric(value)
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_numeric(text: str) -> bool:
-    return bool(re.fullmatch(r"\s*[+-]?\d+([.,]\d+)?([eE][+-]?\d+)?\s*\D{0,4}", text))
+def _why_left(field: FieldProfile) -> str:
+    """Say why a field is no channel, whatever the others are; empty where it may be one."""
+    if not field.values:
+        return ""
+    if field.is_moment:
+        return "a clock"
+    if all(isinstance(value, list) for value in field.values):
+        return "an array"
+    counts = COUNTER.search(field.path) and all(map(_is_whole, field.values))
+    return "a number that counts or names, by its own name" if counts else ""
 
 
 def _is_switch(values: Sequence[object]) -> bool:
@@ -455,7 +438,7 @@ def _named_channels(
         value = columns[guess.channels[0]]
         numeric: dict[str, list[bool]] = {}
         for tag, one in zip(map(str, tags), value, strict=True):
-            numeric.setdefault(tag, []).append(_is_measurement(one))
+            numeric.setdefault(tag, []).append(is_number(one))
         kept = [tag for tag, found in numeric.items() if sum(found) > 0.5 * len(found)]
         per_sensor: dict[str, set[str]] = {}
         for sensor, tag in zip(map(str, columns[guess.sensor]), map(str, tags), strict=True):
@@ -521,17 +504,15 @@ def _quality_of(
     return None
 
 
-def _says_quality(columns: Mapping[str, Sequence[object]]) -> set[str]:
-    """Return the columns that say of others how good their values are."""
-    found = {n for n, values in columns.items() if is_quality(n, values) and good_among(values, n)}
-    others = [n for n in columns if n not in found]
-    return {
-        name
-        for name in found
-        if is_quality(name, columns[name], alone=True)
-        or any(o in name or (p and o.startswith(f"{p}.")) for o in others
-               for p in [name.rpartition(".")[0]])
-    }  # fmt: skip
+def _says_quality(fields: Mapping[str, FieldProfile]) -> Iterator[str]:
+    """Yield the columns that say of others how good their values are."""
+    found = [n for n, f in fields.items() if is_quality(n, f.rows) and good_among(f.rows, n)]
+    others = [n for n in fields if n not in found]
+    for name in found:
+        above = name.rpartition(".")[0]
+        beside = any(o in name or (above and o.startswith(f"{above}.")) for o in others)
+        if beside or is_quality(name, fields[name].rows, alone=True):
+            yield name
 
 
 def _is_partial(rows: Sequence[Mapping[str, object]], channels: Mapping[str, str]) -> bool:

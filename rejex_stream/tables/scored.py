@@ -9,10 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import IO
 
-import numpy as np
-
 from rejex_stream.decode.csv import split_row
 from rejex_stream.plan.promises import EpisodeRule
+from rejex_stream.readable import Reads, UsualRows
 from rejex_stream.tables.inspection import Table
 from rejex_stream.types import Invalid, Label, Reading, Reason, Record, Verdict
 
@@ -23,16 +22,6 @@ _COLUMNS = ("label", "severity", "rank", "reason")
 _NO_VALUE = " (no value)"
 _MOST_NAMED = 2
 _MOST_USUAL = 1_000
-_USUAL = 0.025, 0.975
-
-
-@dataclass(frozen=True, slots=True)
-class Reads:
-    """What a channel reads, and between which values nineteen of twenty normal events lie."""
-
-    channel: str
-    value: float
-    usual: tuple[float, float] | None
 
 
 @dataclass(slots=True)
@@ -76,30 +65,6 @@ class Held:
     still: bool = False  # up to the sensor's last row
 
 
-class _Usual:
-    """What a sensor's normal events read: up to a thousand of them, evenly spread."""
-
-    def __init__(self) -> None:
-        self._seen, self._each = 0, 1
-        self._rows: list[tuple[float, ...]] = []
-
-    def see(self, values: tuple[float, ...]) -> None:
-        if self._seen % self._each == 0:
-            if len(self._rows) == _MOST_USUAL:
-                self._rows, self._each = self._rows[::2], 2 * self._each
-            if self._seen % self._each == 0:
-                self._rows.append(values)
-        self._seen += 1
-
-    def range(self, channel: int) -> tuple[float, float] | None:
-        values = np.array([row[channel] for row in self._rows])
-        values = values[np.isfinite(values)]
-        if not len(values):
-            return None
-        low, high = np.quantile(values, _USUAL).tolist()
-        return low, high
-
-
 class Episodes:
     """Groups verdicts in order, much as the review queue does. O(1) a verdict.
 
@@ -110,7 +75,7 @@ class Episodes:
     def __init__(self, channels: Sequence[str]) -> None:
         self.held: dict[str, Held] = {}
         self._at = {name: i for i, name in enumerate(channels)}
-        self._usual: defaultdict[str, _Usual] = defaultdict(_Usual)
+        self._usual = defaultdict[str, UsualRows](lambda: UsualRows(_MOST_USUAL))
         self._seen: Counter[str] = Counter()
         self._runs: dict[str, tuple[int, list[Episode]]] = {}  # how many the last had seen
         self._peaks: dict[tuple[str, int], tuple[float, ...]] = {}

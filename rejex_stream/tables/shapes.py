@@ -13,14 +13,14 @@ import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from rejex_stream.decode.json import flat
 from rejex_stream.errors import ConfigError
+from rejex_stream.tables.fields import MOSTLY, FieldProfile, Trees, is_moment, is_number, jq_of
 from rejex_stream.tables.names import (
-    COUNTER,
     PAIR,
     STEP,
     STRONG_SENSOR,
@@ -31,10 +31,9 @@ from rejex_stream.tables.names import (
     last_of,
 )
 
-__all__ = ["Shape", "find_shape", "is_moment", "jq_of"]
+__all__ = ["Shape", "find_shape"]
 
 _MOST_STEPS = 8
-_MOSTLY = 0.8
 _NEARLY = 0.95
 _MOST_PLACES = 16
 _SAMPLE = 500
@@ -45,6 +44,7 @@ _KINDS_OF_ONE = {
     *("current", "x", "y", "z", "reported", "desired", "metadata", "state", "fields", "tags"),
     *("data", "values", "value", "payload", "headers", "header", "meta"),
 }
+_NAMES = ("key", "name", "k", "n")
 _SEPARATORS = ("/", ".", ":", "|", ";", "_")
 
 
@@ -69,7 +69,7 @@ def find_shape(trees: Sequence[Any]) -> Shape:
     said: list[str] = []
     readings = [[tree] for tree in trees]
     while len(steps) < _MOST_STEPS:
-        now = [tree for found in readings for tree in found][:_SAMPLE]
+        now = Trees([tree for found in readings for tree in found][:_SAMPLE])
         step = next((found for rule in _RULES if (found := rule(now)) is not None), None)
         if step is None:
             break
@@ -89,16 +89,13 @@ def find_shape(trees: Sequence[Any]) -> Shape:
 
 def _clock_gone_back(readings: Sequence[Sequence[Any]]) -> str | None:
     """Return the clock of readings that goes back within a record, if one does."""
-    several = [found for found in readings[:_SAMPLE] if len(_objects(found)) > 1]
-    for path, values in _columns([one for found in several for one in found]).items():
-        if not is_moment(values):
-            continue
-        clocks: list[list[Any]] = [
-            [dict(flat(one)).get(path) for one in _objects(found)] for found in several
-        ]
-        known = [found for found in clocks if None not in found]
-        if len(known) == len(clocks) and any(sorted(found) != found for found in known):
-            return path
+    several = [Trees(found) for found in readings[:_SAMPLE] if len(Trees(found).objects) > 1]
+    for path, field in Trees([one for found in several for one in found.all]).fields.items():
+        if field.is_moment and all(path in one.fields for one in several):
+            clocks = [one.fields[path].rows for one in several]
+            known = all(None not in clock for clock in clocks)
+            if known and any(sorted(clock) != [*clock] for clock in clocks):
+                return path
     return None
 
 
@@ -123,100 +120,19 @@ def _run(program: str, readings: Sequence[Sequence[Any]]) -> list[list[Any]]:
     return made
 
 
-# ------------------------------------------------------------------------------- what fields are
-def is_moment(values: Sequence[object]) -> bool:
-    """Whether values are times of our age: seconds to nanoseconds since 1970, or ISO 8601."""
-    given = [value for value in values if value is not None]
-    return bool(given) and all(map(_is_moment, given))
-
-
-def _is_moment(value: object) -> bool:
-    if isinstance(value, bool):
-        return False
-    if isinstance(value, int | float):
-        return any(0.9 <= value / (1.7e9 * unit) <= 1.35 for unit in (1, 1e3, 1e6, 1e9))
-    if not isinstance(value, str):
-        return False
-    if value.isdecimal():  # a number of seconds may be anything; one with more digits is a clock
-        return len(value) in (13, 16, 19) and _is_moment(int(value))
-    return bool(re.match(r"\d{4}-\d\d-\d\d[T ]\d", value))
-
-
-def _is_measured(name: str, values: Sequence[object]) -> bool:
-    """Whether a field of numbers is a measurement, not a time, a count or a name."""
-    numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
-    last = last_of(name)
-    if len(numbers) < _MOSTLY * len(values) or not numbers or is_moment(numbers):
-        return False
-    if COUNTER.search(name) or STEP.match(last) or is_quality(name, numbers):
-        return False
-    if any(not float(v).is_integer() for v in numbers):
-        return True
-    return not TIME_OF_RECORD.search(last) and len(set(numbers)) > 1
-
-
-def _columns(trees: Sequence[Any]) -> dict[str, list[Any]]:
-    """Return the fields of objects by their paths, with the values that are there."""
-    found: dict[str, list[Any]] = {}
-    for tree in trees:
-        for path, value in flat(tree) if isinstance(tree, dict) else ():
-            if value is not None:
-                found.setdefault(path, []).append(value)
-    return found
-
-
-def _measured(trees: Sequence[Any]) -> set[str]:
-    return {name for name, values in _columns(trees).items() if _is_measured(name, values)}
-
-
-def _objects(trees: Sequence[Any]) -> list[dict[str, Any]]:
-    """Return the trees where nearly all are objects, else none."""
-    found = [tree for tree in trees if isinstance(tree, dict)]
-    return found if len(found) >= _MOSTLY * len(trees) else []
-
-
-def jq_of(path: str) -> str:
-    """Return a path as jq writes it: ``motor.v`` is ``.motor.v``, ``a b`` is ``.["a b"]``."""
-    parts = [part.replace("\\.", ".") for part in re.split(r"(?<!\\)\.", path)] if path else []
-    plain = re.compile(r"[A-Za-z_]\w*")
-    text = "".join(
-        f".{part}" if plain.fullmatch(part) else f"[{json.dumps(part, ensure_ascii=False)}]"
-        for part in parts
-    )
-    return text if text.startswith(".") else f".{text}"
-
-
-def _lists(trees: Sequence[Any]) -> dict[str, list[list[Any]]]:
-    """Return the arrays of records by path; the path of a record that is one is empty."""
-    found: dict[str, list[list[Any]]] = {}
-    for tree in trees:
-        for path, value in flat(tree) if isinstance(tree, dict) else [("", tree)]:
-            if isinstance(value, list):
-                found.setdefault(path, []).append(value)
-    return found
-
-
-def _object_lists(trees: Sequence[Any]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Yield the elements of the arrays that hold objects alone, by path."""
-    for path, found in _lists(trees).items():
-        elements = [one for each in found for one in each]
-        if elements and all(isinstance(one, dict) for one in elements):
-            yield path, elements
-
-
 # ------------------------------------------------------------------------------------- envelopes
-def _text(trees: Sequence[Any]) -> _Step | None:
+def _text(trees: Trees) -> _Step | None:
     """JSON written as a text, the record itself or one of its fields; also in base64."""
-    if trees and all(isinstance(tree, str) and _parsed(tree) is not None for tree in trees):
+    if len(trees) and all(isinstance(tree, str) and _parsed(tree) for tree in trees.all):
         return "fromjson", "text: the record is JSON written as a text"
-    for path, values in _columns(_objects(trees)).items():
-        texts = [value for value in values if isinstance(value, str)]
-        if len(texts) < _MOSTLY * len(values) or not texts:
+    for path, field in trees.fields.items() if trees.objects else ():
+        texts = [value for value in field.values if isinstance(value, str)]
+        if len(texts) < MOSTLY * len(field.values) or not texts:
             continue
         where = jq_of(path)
-        if sum(_parsed(text) is not None for text in texts) >= _MOSTLY * len(texts):
+        if sum(_parsed(text) is not None for text in texts) >= MOSTLY * len(texts):
             return f"{where} |= (fromjson? // .)", f"text in JSON: the field {path} is read as JSON"
-        if sum(_parsed(_unpacked(text)) is not None for text in texts) >= _MOSTLY * len(texts):
+        if sum(_parsed(_unpacked(text)) is not None for text in texts) >= MOSTLY * len(texts):
             return (
                 f"{where} |= ((@base64d | fromjson)? // .)",
                 f"base64: the field {path} holds JSON",
@@ -243,9 +159,9 @@ def _unpacked(text: str) -> str:
         return ""
 
 
-def _bare(trees: Sequence[Any]) -> _Step | None:
-    numbers = [tree for tree in trees if isinstance(tree, int | float)]
-    if trees and len(numbers) >= _MOSTLY * len(trees):
+def _bare(trees: Trees) -> _Step | None:
+    numbers = [tree for tree in trees.all if isinstance(tree, int | float)]
+    if numbers and len(numbers) >= MOSTLY * len(trees):
         return (
             'if type == "object" then . else {value: .} end',
             "bare numbers: the record is a value alone, called value",
@@ -257,9 +173,9 @@ _UNIONS = ("string", "double", "float", "int", "long", "boolean", "bytes")
 """How Avro's own JSON marks which branch of a union a value is of."""
 
 
-def _union(trees: Sequence[Any]) -> _Step | None:
+def _union(trees: Trees) -> _Step | None:
     """Take values out of Avro's unions: ``{"double": 60.1}`` is 60.1."""
-    marked = [path for path in _columns(_objects(trees)) if path.rpartition(".")[2] in _UNIONS]
+    marked = [path for path in trees.fields if path.rpartition(".")[2] in _UNIONS]
     objects = {path.rpartition(".")[0] for path in marked} - {""}
     if len(objects) < 2 or len(objects) < len(marked):
         return None
@@ -271,14 +187,14 @@ def _union(trees: Sequence[Any]) -> _Step | None:
     )
 
 
-def _with_units(trees: Sequence[Any]) -> _Step | None:
+def _with_units(trees: Trees) -> _Step | None:
     """Take a number out of an array that holds it alone, or with the text of its unit."""
     found = [
         path
-        for path, lists in _lists(trees).items()
+        for path, lists in trees.lists.items()
         if path
-        and all(one and _is_number(one[0]) and not isinstance(one[0], bool) for one in lists)
-        and all(isinstance(unit, str) and not _is_number(unit) for one in lists for unit in one[1:])
+        and all(one and is_number(one[0]) for one in lists)
+        and all(isinstance(unit, str) and not is_number(unit) for one in lists for unit in one[1:])
         and max(map(len, lists)) <= 2
     ]
     if not found:
@@ -289,9 +205,9 @@ def _with_units(trees: Sequence[Any]) -> _Step | None:
     )
 
 
-def _places(trees: Sequence[Any]) -> _Step | None:
+def _places(trees: Trees) -> _Step | None:
     """Name what stands in arrays without names by its place: in the record itself, or in rows."""
-    for path, lists in _lists(trees).items():
+    for path, lists in trees.lists.items():
         within = [row for rows in lists for row in rows]
         nested = bool(within) and all(isinstance(row, list) for row in within)
         if not (nested or path == ""):
@@ -320,7 +236,8 @@ def _names_of_places(columns: Sequence[Sequence[object]]) -> list[str]:
     names: list[str] = []
     for i, values in enumerate(columns):
         given = [value for value in values if value is not None]
-        kind = "t" if is_moment(given) else f"v{i}" if all(map(_is_number, given)) else "name"
+        clock = given and all(map(is_moment, given))
+        kind = "t" if clock else f"v{i}" if all(map(_is_value, given)) else "name"
         names.append(f"{kind}{i}" if kind in names else kind)
     return names
 
@@ -328,9 +245,9 @@ def _names_of_places(columns: Sequence[Sequence[object]]) -> list[str]:
 _OLD_AND_NEW = (("previous", "current"), ("old_state", "new_state"), ("old", "new"))
 
 
-def _envelope(trees: Sequence[Any]) -> _Step | None:
+def _envelope(trees: Trees) -> _Step | None:
     """Take a row out of its change, or a value out of what holds its schema."""
-    objects = _objects(trees)
+    objects = trees.objects
     if not objects:
         return None
     keys = set.intersection(*map(set, objects))
@@ -342,7 +259,7 @@ def _envelope(trees: Sequence[Any]) -> _Step | None:
             ".after // empty",
             "changes of a table: the row is in after; deletes, which have none, are ignored",
         )
-    columns = _columns(objects)
+    columns = trees.fields
     for old, new in _OLD_AND_NEW:
         for above in {m[1] for path in columns if (m := re.match(rf"(.*\.|){old}(\.|$)", path))}:
             if any(re.match(re.escape(above + new) + r"(\.|$)", path) for path in columns):
@@ -358,36 +275,26 @@ def _envelope(trees: Sequence[Any]) -> _Step | None:
 
 
 # --------------------------------------------------------------------------------- several types
-def _types(trees: Sequence[Any]) -> _Step | None:
+def _types(trees: Trees) -> _Step | None:
     """Several types of record, of which one holds the measurements."""
-    objects = _objects(trees)
+    objects = trees.objects
     if len(objects) < 10:
         return None
-    rows = [dict(flat(tree)) for tree in objects]
-    everywhere = _columns(objects)
-    measured = {name for name, values in everywhere.items() if _is_measured(name, values)}
-    arrays = {name for name, values in everywhere.items() if isinstance(values[0], list)}
-    worth = measured | arrays
+    rows, everywhere = trees.rows, trees.fields
+    arrays = {name for name, field in everywhere.items() if isinstance(field.values[0], list)}
+    worth = trees.measured | arrays
     fields = [{name for name in row if name in worth and row[name] is not None} for row in rows]
-    for name, values in everywhere.items():
-        kinds = set(map(str, values))
-        if not (2 <= len(kinds) <= 12 and all(isinstance(value, str) for value in values)):
-            continue
-        if len(values) < _NEARLY * len(rows):
-            continue
-        step = _by_kind(name, [str(row.get(name)) for row in rows], fields)
-        if step is not None:
-            return step
-    floats = {
-        name
-        for name in measured
-        if len(everywhere[name]) >= 0.2 * len(rows)
-        and any(not float(v).is_integer() for v in everywhere[name] if isinstance(v, float | int))
-    }
+    for name, field in everywhere.items():
+        if 2 <= len(field.distinct) <= 12 and field.is_text and field.is_in(_NEARLY):
+            step = _by_kind(name, list(map(str, field.rows)), fields)
+            if step is not None:
+                return step
+    floats = {name for name in trees.measured
+              if everywhere[name].is_in(0.2) and _is_fractional(everywhere[name])}  # fmt: skip
     without = sum(not (found & floats) for found in fields)
-    if arrays or not floats or not 0.02 * len(rows) <= without <= _MOSTLY * len(rows):
+    if arrays or not floats or not 0.02 * len(rows) <= without <= MOSTLY * len(rows):
         return None
-    some = sorted(floats, key=lambda name: -len(everywhere[name]))[:8]
+    some = sorted(floats, key=lambda name: -len(everywhere[name].values))[:8]
     return (
         f"select(any({', '.join(map(jq_of, some))}; . != null))",
         f"types: {without:,} of {len(rows):,} records hold none of {', '.join(some)} and are "
@@ -431,10 +338,10 @@ def _by_kind(name: str, kinds: Sequence[str], fields: Sequence[set[str]]) -> _St
 
 
 # ---------------------------------------------------------------------------------------- arrays
-def _senml(trees: Sequence[Any]) -> _Step | None:
+def _senml(trees: Trees) -> _Step | None:
     """Spread a pack of SenML: what begins with b holds for all of it."""
-    packs = [tree for tree in trees if isinstance(tree, list) and tree]
-    if len(packs) < _MOSTLY * max(1, len(trees)):
+    packs = [tree for tree in trees.all if isinstance(tree, list) and tree]
+    if len(packs) < MOSTLY * max(1, len(trees)):
         return None
     if not all(isinstance(one, dict) for pack in packs for one in pack):
         return None
@@ -449,10 +356,9 @@ def _senml(trees: Sequence[Any]) -> _Step | None:
     )
 
 
-def _table(trees: Sequence[Any]) -> _Step | None:
+def _table(trees: Trees) -> _Step | None:
     """Names of columns once, and rows without them."""
-    objects = _objects(trees)
-    lists = _lists(objects)
+    lists = trees.lists if trees.objects else {}
     for path, found in lists.items():
         rows = [row for one in found for row in one]
         if not rows or not all(isinstance(row, list) for row in rows):
@@ -471,20 +377,20 @@ def _table(trees: Sequence[Any]) -> _Step | None:
     return None
 
 
-def _attributes(trees: Sequence[Any]) -> _Step | None:
+def _attributes(trees: Trees) -> _Step | None:
     """Texts with names in an array, as OpenTelemetry says whose a value is: fields of an object."""
-    for path, elements in _object_lists(trees):
-        first = sorted(elements[0], key=lambda key: key.lower() not in ("key", "name", "k", "n"))
-        if not path or len(first) != 2 or any(set(one) != set(first) for one in elements):
+    for path, elements in trees.object_lists.items():
+        first = sorted(elements.all[0], key=lambda key: key.lower() not in _NAMES)
+        if not path or len(first) != 2 or any(set(one) != set(first) for one in elements.all):
             continue
         name, value = first
-        if name.lower() not in ("key", "name", "k", "n") or not VALUE.match(last_of(value)):
+        if name.lower() not in _NAMES or not VALUE.match(last_of(value)):
             continue
-        values = [one[value] for one in elements]
+        values = [one[value] for one in elements.all]
         held = [
             next(iter(v.values())) if isinstance(v, dict) and len(v) == 1 else v for v in values
         ]
-        if all(isinstance(v, str) and not _is_number(v) for v in held):
+        if all(isinstance(v, str) and not is_number(v) for v in held):
             where, taken = jq_of(path), 'if type == "object" then .[] else . end'
             return (
                 f"{where} |= (map({{({jq_of(name)}): ({jq_of(value)} | {taken})}}) | add)",
@@ -493,14 +399,11 @@ def _attributes(trees: Sequence[Any]) -> _Step | None:
     return None
 
 
-def _within(trees: Sequence[Any]) -> _Step | None:
+def _within(trees: Trees) -> _Step | None:
     """Arrays within the objects of an array: each becomes an element of the outer one."""
-    for path, elements in _object_lists(trees):
-        for inner, values in _lists(elements).items():
-            below = [one for each in values for one in each]
-            if len(values) < _MOSTLY * len(elements) or not below:
-                continue
-            if all(isinstance(one, dict) for one in below) and _measured(below):
+    for path, elements in trees.object_lists.items():
+        for inner, below in elements.object_lists.items():
+            if len(elements.lists[inner]) >= MOSTLY * len(elements) and below.measured:
                 where, deep = jq_of(path), jq_of(inner)
                 return (
                     f"{where} |= [.[] | del({deep}) as $outer | {deep}[] | $outer + .]",
@@ -521,49 +424,39 @@ class _Pair:
     sensor: str | None  # which says whose a value is, where the name does not
 
     @classmethod
-    def of(cls, elements: Sequence[dict[str, Any]]) -> _Pair | None:
-        columns = _columns(elements)
-        n = len(elements)
-        values = [
-            path for path in columns if VALUE.match(last_of(path)) and not is_moment(columns[path])
-        ]
-        measured = [p for p in columns if _is_measured(p, columns[p])]
-        if not values and len(measured) == 1:
-            values = measured
-        if len({path.rpartition(".")[0] for path in values}) != 1:
+    def of(cls, elements: Trees) -> _Pair | None:
+        fields = elements.fields.values()
+        values = [f for f in fields if VALUE.match(last_of(f.path)) and not f.is_moment]
+        if not values and len(elements.measured) == 1:
+            values = [f for f in fields if f.is_measured]
+        if len({f.path.rpartition(".")[0] for f in values}) != 1:
             return None
-        if not any(_is_number(v) for path in values for v in columns[path]):
+        if not any(_is_value(x) for f in values for x in f.values):
             return None
+        texts = [f for f in fields if f.is_text and not f.is_moment and len(f.distinct) > 1]
         names = [
-            path
-            for path in columns
-            if path not in values
-            and len(columns[path]) >= _NEARLY * n
-            and all(isinstance(value, str) for value in columns[path])
-            and PAIR.match(last_of(path))
-            and not is_moment(columns[path])
-            and len(set(columns[path])) > 1
-            and len(set(columns[path])) <= max(2, n / 2)
-        ]
+            f for f in texts
+            if f not in values and f.is_in(_NEARLY) and PAIR.match(last_of(f.path))
+            and len(f.distinct) <= max(2, len(elements) / 2)
+        ]  # fmt: skip
         if not names:
             return None
-        name = max(names, key=lambda path: len(set(columns[path])))
-        if any(_is_free(p, name, elements) for p in set(measured) - set(values)):
+        name = max(names, key=lambda f: len(f.distinct))
+        if any(f.is_measured and f not in values and _is_free(f, name) for f in fields):
             return None
-        times = [path for path in columns if is_moment(columns[path])]
-        flags = [p for p in columns if p not in (*values, name) and is_quality(p, columns[p])]
-        flags = [p for p in flags if good_among(columns[p], p)]
+        flags = [f for f in fields if f not in (*values, name) and is_quality(f.path, f.values)]
+        flags = [f for f in flags if good_among(f.values, f.path)]
         # Where a status has a text beside its code, the text says more.
-        quality = min(flags, key=lambda p: not isinstance(columns[p][0], str), default=None)
-        good = good_among(columns[quality], quality) if quality else []
-        whose = [
-            path for path in columns
-            if path != name and STRONG_SENSOR.match(last_of(path))
-            and all(isinstance(value, str) for value in columns[path])
-            and len(set(columns[path])) > 1 and _is_free(path, name, elements)
-        ]  # fmt: skip
-        sensor = whose[0] if whose else None
-        return cls(name, values, times[0] if times else None, quality, good, sensor)
+        quality = min(flags, key=lambda f: not isinstance(f.values[0], str), default=None)
+        sensor = (f for f in texts if STRONG_SENSOR.match(last_of(f.path)) and f is not name)
+        return cls(
+            name.path,
+            [f.path for f in values],
+            next((f.path for f in fields if f.is_moment), None),
+            None if quality is None else quality.path,
+            [] if quality is None else good_among(quality.values, quality.path),
+            next((f.path for f in sensor if _is_free(f, name)), None),
+        )
 
     @property
     def value(self) -> str:
@@ -575,19 +468,19 @@ class _Pair:
         return f"(if {jq_of(self.quality)} | IN({good}) then {found} else null end)"
 
 
-def _is_number(value: object) -> bool:
-    """Whether a value is a number, or a text that is one."""
-    if isinstance(value, str):
-        return bool(re.fullmatch(r"\s*[+-]?\d+([.,]\d+)?\s*", value))
-    return isinstance(value, int | float)
+def _is_value(value: object) -> bool:
+    return isinstance(value, bool) or is_number(value)
 
 
-def _is_free(path: str, name: str, elements: Sequence[dict[str, Any]]) -> bool:
+def _is_fractional(field: FieldProfile) -> bool:
+    return any(isinstance(x, float) and not x.is_integer() for x in field.values)
+
+
+def _is_free(field: FieldProfile, name: FieldProfile) -> bool:
     """Whether a field varies under one name: else it says no more than the name does."""
     known: dict[object, set[object]] = {}
-    for one in elements:
-        row = dict(flat(one))
-        known.setdefault(row.get(name), set()).add(row.get(path))
+    for under, value in zip(name.rows, field.rows, strict=True):
+        known.setdefault(under, set()).add(value)
     return any(len(values - {None}) > 1 for values in known.values())
 
 
@@ -627,20 +520,16 @@ def _split_of(names: Sequence[str]) -> _Split | None:
     return None
 
 
-def _pairs(trees: Sequence[Any]) -> _Step | None:
+def _pairs(trees: Trees) -> _Step | None:
     """Names and values in an array: an object with the names as its fields."""
-    for path, found in _lists(trees).items():
-        elements = [one for each in found for one in each if isinstance(one, dict)]
-        if not elements or len(elements) < sum(map(len, found)) or _measured_outside(trees, path):
-            continue
-        pair = _Pair.of(elements)
+    for path, elements in trees.object_lists.items():
+        pair = None if _measured_outside(trees, path) else _Pair.of(elements)
         if pair is None:
             continue
-        columns = [dict(flat(one)) for one in elements]
-        names = [str(row.get(pair.name)) for row in columns]
+        names = list(map(str, elements.fields[pair.name].rows))
         where, name = jq_of(path), jq_of(pair.name)
-        outer = {} if not path else _columns(trees)
-        timed = any(TIME_OF_RECORD.search(last_of(p)) and is_moment(v) for p, v in outer.items())
+        outer = trees.fields.values() if path else ()
+        timed = any(TIME_OF_RECORD.search(last_of(f.path)) and f.is_moment for f in outer)
         record = f"del({where}) as $record | " if path else ""
         keep = "$record + " if path else ""
         groups, own = [], []
@@ -653,9 +542,10 @@ def _pairs(trees: Sequence[Any]) -> _Step | None:
         elif pair.sensor is not None:
             groups.append(jq_of(pair.sensor))
             own.append(f"sensor: .[0]{jq_of(pair.sensor)}")
+        each_name = iter(names)
         again = any(
-            len({dict(flat(o)).get(pair.name) for o in each if isinstance(o, dict)}) < len(each)
-            for each in found
+            len(set(itertools.islice(each_name, len(each)))) < len(each)
+            for each in trees.lists[path]
         )
         if pair.time is not None and (again or not timed):
             if again:
@@ -673,44 +563,36 @@ def _pairs(trees: Sequence[Any]) -> _Step | None:
     return None
 
 
-def _measured_outside(trees: Sequence[Any], path: str) -> bool:
+def _measured_outside(trees: Trees, path: str) -> bool:
     """Whether a record measures something beside its array: then that is no list of readings."""
-    if not path:
-        return False
-    columns = _columns(trees)
-    return any(
-        _is_measured(name, values) and any(not float(v).is_integer() for v in values)
-        for name, values in columns.items()
-        if all(isinstance(v, int | float) for v in values)
-    )
+    return bool(path) and any(_is_fractional(trees.fields[name]) for name in trees.measured)
 
 
-def _readings(trees: Sequence[Any]) -> _Step | None:
+def _readings(trees: Trees) -> _Step | None:
     """Take readings out of an array, each with what holds for all of them."""
-    best: tuple[int, str] | None = None
-    for path, elements in _object_lists(trees):
-        n_lists = bool(_lists(elements))
-        if not (_measured(elements) or n_lists) or _measured_outside(trees, path):
-            continue
-        if best is None or len(elements) > best[0]:
-            best = len(elements), path
-    if best is None:
+    found = {
+        path: elements
+        for path, elements in trees.object_lists.items()
+        if (elements.measured or elements.lists) and not _measured_outside(trees, path)
+    }
+    if not found:
         return None
-    path = best[1]
+    path = max(found, key=lambda path: len(found[path]))
     seen = (
-        f"readings: {best[0]:,} in the array {path or 'that a record is'} of {len(trees):,} records"
+        f"readings: {len(found[path]):,} in the array {path or 'that a record is'} of "
+        f"{len(trees):,} records"
     )
     if not path:
         return ".[]", seen
     return f"del({jq_of(path)}) as $record | {jq_of(path)}[] | $record + .", seen
 
 
-def _column_arrays(trees: Sequence[Any]) -> _Step | None:
+def _column_arrays(trees: Trees) -> _Step | None:
     """Cut arrays of a channel each: the values at one place of all are a reading."""
-    objects = _objects(trees)
+    objects = trees.objects
     lists = {
         path: found
-        for path, found in _lists(objects).items()
+        for path, found in (trees.lists if objects else {}).items()
         if any(found) and all(isinstance(v, int | float | str | None) for one in found for v in one)
     }
     numbers = {
@@ -720,17 +602,17 @@ def _column_arrays(trees: Sequence[Any]) -> _Step | None:
     }
     if not numbers or not any(len(one) > 1 for found in lists.values() for one in found):
         return None
-    if any(_measured_outside(objects, path) for path in numbers):
+    if any(_measured_outside(trees, path) for path in numbers):
         return None
     above = {path.rpartition(".")[0] for path in lists}
     if len(above) > 1:
         return None
     inside = above.pop()
-    rows = [dict(flat(tree)) for tree in objects]
     even = sum(
-        len({len(one) for p in lists if isinstance(one := row.get(p), list)}) == 1 for row in rows
+        len({len(one) for p in lists if isinstance(one := row.get(p), list)}) == 1
+        for row in trees.rows
     )
-    if even < _MOSTLY * len(rows):
+    if even < MOSTLY * len(trees.rows):
         return None
     first = sorted(numbers)[0]
     spread = 'with_entries(.value |= if type == "array" then .[$i] else . end)'
@@ -739,20 +621,20 @@ def _column_arrays(trees: Sequence[Any]) -> _Step | None:
         spread = f"del({where}) + ({where} | {spread})"
     program = f"range({jq_of(first)} | length) as $i | {spread}"
     seen = f"columns: {', '.join(sorted(lists))} are arrays, a reading at each place"
-    timed = any(is_moment([v for one in found for v in one]) for found in lists.values())
-    return (program, seen) if timed else _spaced(program, seen, _columns(objects))
+    timed = any(
+        all(map(is_moment, itertools.chain.from_iterable(found))) for found in lists.values()
+    )
+    return (program, seen) if timed else _spaced(program, seen, trees.fields.values())
 
 
-def _spaced(program: str, seen: str, columns: dict[str, list[Any]]) -> _Step:
+def _spaced(program: str, seen: str, fields: Collection[FieldProfile]) -> _Step:
     """Give readings at even distances their times, by where they begin and how far apart."""
-    begin = next((path for path, values in columns.items() if is_moment(values)), None)
-    step = next(
-        (p for p, v in columns.items()
-         if STEP.match(last_of(p)) and all(isinstance(x, int | float) for x in v)), None,
-    )  # fmt: skip
-    if begin is None or step is None:
+    begun = next((f for f in fields if f.is_moment), None)
+    steps = (f.path for f in fields if STEP.match(last_of(f.path)))
+    step = next((path for path in steps), None)
+    if begun is None or step is None:
         return program, f"{seen}; nothing says how far apart they are"
-    value = columns[begin][0]
+    begin, value = begun.path, begun.values[0]
     if isinstance(value, str):
         start, a_second = f'({jq_of(begin)} | sub("\\\\.[0-9]+"; "") | fromdateiso8601 * 1000)', 1e3
     else:
@@ -772,9 +654,9 @@ def _spaced(program: str, seen: str, columns: dict[str, list[Any]]) -> _Step:
     )
 
 
-def _keyed(trees: Sequence[Any]) -> _Step | None:
+def _keyed(trees: Trees) -> _Step | None:
     """Machines as the keys of an object."""
-    objects = _objects(trees)
+    objects = trees.objects
     for path, found in _dicts(objects).items():
         inner: dict[str, set[str]] = {}
         lists = False
@@ -795,9 +677,9 @@ def _keyed(trees: Sequence[Any]) -> _Step | None:
             continue  # channels, each with its value
         if all(TIME_OF_RECORD.search(last_of(name)) for name in shared):
             continue
-        below = [part for one in found for each in one.values()
-                 for part in (each if isinstance(each, list) else [each])]  # fmt: skip
-        if not _measured(below) and not any(_lists(below)):
+        below = Trees([part for one in found for each in one.values()
+                       for part in (each if isinstance(each, list) else [each])])  # fmt: skip
+        if not below.measured and not any(below.lists):
             continue  # of units and names, say
         each = ".value[]" if lists else ".value"
         if lists:
@@ -831,23 +713,21 @@ def _dicts(objects: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]
     for one in objects:
         for path, tree in visit(one, ""):
             found.setdefault(path, []).append(tree)
-    return {path: trees for path, trees in found.items() if len(trees) >= _MOSTLY * len(objects)}
+    return {path: trees for path, trees in found.items() if len(trees) >= MOSTLY * len(objects)}
 
 
-def _named_values(trees: Sequence[Any]) -> _Step | None:
+def _named_values(trees: Trees) -> _Step | None:
     """One value a record, under a text that names machine and quantity at once."""
-    objects = _objects(trees)
-    columns = _columns(objects)
-    numbers = {p for p, v in columns.items() if VALUE.match(last_of(p)) or last_of(p) == "state"}
-    numbers = {p for p in numbers if sum(map(_is_number, columns[p])) > 0.5 * len(columns[p])}
-    if len(_measured(objects)) != 1 and len(numbers) != 1:
+    fields = trees.fields.values() if trees.objects else ()
+    called = [f for f in fields if VALUE.match(last_of(f.path)) or last_of(f.path) == "state"]
+    numbers = [f for f in called if sum(map(_is_value, f.values)) > 0.5 * len(f.values)]
+    if len(trees.measured) != 1 and len(numbers) != 1:
         return None
-    for path, values in columns.items():
-        if not all(isinstance(value, str) for value in values) or is_moment(values):
+    for field in fields:
+        path, values = field.path, field.values
+        if not field.is_text or field.is_moment or not field.is_in(_NEARLY):
             continue
-        if len(values) < _NEARLY * len(objects) or len(set(values)) > len(values) / 2:
-            continue
-        split = _split_of(values)
+        split = None if len(field.distinct) > len(values) / 2 else _split_of(values)
         if split is None:
             continue
         whose, what = split.sensor("$name"), split.part("$name", split.what)
@@ -858,17 +738,17 @@ def _named_values(trees: Sequence[Any]) -> _Step | None:
     return None
 
 
-def _keyed_beside(trees: Sequence[Any]) -> _Step | None:
+def _keyed_beside(trees: Trees) -> _Step | None:
     """Machines as the keys of an object that holds a time, too, and no name."""
-    objects = _objects(trees)
+    objects = trees.objects
     parts = [{k: v for k, v in one.items() if isinstance(v, dict)} for one in objects]
-    rest = [{k: v for k, v in one.items() if not isinstance(v, dict)} for one in objects]
+    rest = Trees([{k: v for k, v in one.items() if not isinstance(v, dict)} for one in objects])
     if not objects or not all(len(one) > 1 for one in parts):
         return None
-    texts = [p for p, values in _columns(rest).items() if isinstance(values[0], str)]
-    if _measured(rest) or any(not is_moment(_columns(rest)[p]) for p in texts):
+    texts = [f for f in rest.fields.values() if isinstance(f.values[0], str)]
+    if rest.measured or not all(f.is_moment for f in texts):
         return None
-    step = _keyed(parts)
+    step = _keyed(Trees(parts))
     if step is None or "to_entries" not in step[0][:12]:
         return None
     program = (
@@ -878,7 +758,7 @@ def _keyed_beside(trees: Sequence[Any]) -> _Step | None:
     return program, step[1]
 
 
-_RULES: tuple[Callable[[Sequence[Any]], _Step | None], ...] = (
+_RULES: tuple[Callable[[Trees], _Step | None], ...] = (
     _text, _bare, _union, _envelope, _types, _senml, _table, _with_units, _places, _keyed,
     _keyed_beside, _attributes, _within, _pairs, _column_arrays, _readings, _named_values,
 )  # fmt: skip

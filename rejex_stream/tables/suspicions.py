@@ -13,7 +13,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from statistics import quantiles
 from typing import Literal, NamedTuple, TypeAlias
@@ -21,12 +21,13 @@ from typing import Literal, NamedTuple, TypeAlias
 from rejex_stream.config import Config
 from rejex_stream.decode.mapping import TimeUnit, printable
 from rejex_stream.decode.written import MISSING_TEXTS
+from rejex_stream.tables.columns import Sample
+from rejex_stream.tables.fields import jq_of
 from rejex_stream.tables.names import NAMED_UNITS
-from rejex_stream.tables.shapes import jq_of
 from rejex_stream.types import Reading
 
 __all__ = [
-    "SUSPICIONS", "Kind", "Sample", "Suspicion", "carry_needed", "is_key", "suspect",
+    "SUSPICIONS", "Kind", "Suspicion", "carry_needed", "is_key", "suspect",
     "suspect_readings", "time_doubt",
 ]  # fmt: skip
 
@@ -50,29 +51,6 @@ _EXTREMES = frozenset(
 _GROUP = re.compile(r"[+-]?[1-9]\d{0,2}([.,])\d{3}")
 _INTEGER = re.compile(r"[+-]?\d{1,3}")
 _1990_MS, _2005_MS, _DAY_MS = 631_152_000_000, 1_104_537_600_000, 86_400_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
-    """Some records in their order, by column."""
-
-    numbers: Mapping[str, Sequence[float]]  # nan where there is none
-    cells: Mapping[str, Sequence[str]] = field(default_factory=dict)  # all columns, as written
-    series: Sequence[object] = ()  # whose each row is; empty: all are of one
-    moments_ms: Sequence[int | None] = ()
-    time: str = "the record"
-    time_unit: str = "iso8601"
-
-    def runs(self, name: str) -> list[list[float]]:
-        """Return the values of a column that are there, a list a series. O(rows)."""
-        values = self.numbers[name]
-        if not self.series:
-            return [[x for x in values if not math.isnan(x)]]
-        found: dict[object, list[float]] = {}
-        for whose, x in zip(self.series, values, strict=True):
-            if not math.isnan(x):
-                found.setdefault(whose, []).append(x)
-        return list(found.values())
 
 
 class Suspicion(NamedTuple):

@@ -12,11 +12,12 @@ from datetime import UTC, datetime
 from rejex_stream.decode.mapping import TimeUnit, Unreadable, printable, to_epoch_ms
 from rejex_stream.decode.written import MISSING_TEXTS, joined, number_reader
 from rejex_stream.errors import ConfigError
+from rejex_stream.tables.columns import is_text
 from rejex_stream.tables.dialect import Written, find_times
 from rejex_stream.tables.names import CLOCK, DAY_OF_YEAR, ELAPSED, PARTS, TIME, plain
 from rejex_stream.tables.suspicions import time_doubt
 
-__all__ = ["NONE", "TimeColumns", "find_time_columns", "is_text"]
+__all__ = ["NONE", "TimeColumns", "find_time_columns"]
 
 NONE = "-"
 """In place of a column: there is none."""
@@ -260,10 +261,3 @@ def _is_clock(moments: Sequence[int | None]) -> bool:
     plausible = all(631_152_000_000 < moment < 4_102_444_800_000 for moment in known)
     goes_on = len(set(known)) > max(1, len(known) / 4)
     return goes_on and plausible and forward > 0.9 * (len(known) - 1)
-
-
-def is_text(cells: Sequence[str], decimal: str = ".") -> bool:
-    """Whether a column holds texts, and no numbers."""
-    read = number_reader(decimal)
-    given = [cell for cell in cells[:200] if cell.lower() not in MISSING_TEXTS]
-    return bool(given) and sum(read(cell) is None for cell in given) > 0.95 * len(given)

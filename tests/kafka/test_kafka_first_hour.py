@@ -379,13 +379,14 @@ def test_a_budget_of_groups_by_tag_is_one_of_a_sensor(
     assert run(capsys, "run", path, "--dry-run", "--limit", "400")[0] == 0
 
 
-@pytest.mark.long
 def test_more_partitions_end_a_run_whose_budget_is_of_groups(
     place, settings, bootstrap, kafka: Kafka
 ):
     topic = make_topic(settings, partitions=1)
     kafka.fill(settings, keyless_feed(topic, 50, partitions=1))
-    path = budgeted(config(place, bootstrap, topic, input={"group": "meta.pump"}))
+    soon = {"session.timeout.ms": 3000, "metadata.max.age.ms": 1000}
+    path = config(place, bootstrap, topic, input={"group": "meta.pump"}, kafka={"options": soon})
+    budgeted(path)
     plans = plan_topics(kafka_settings(load_config(path)), partitions=1)
     create_topics(settings, [plan for plan in plans if plan.role != "input"])
     with started(path, place) as process:

@@ -17,13 +17,14 @@ from kafka.errors import NoError
 from kafka.structs import MemberState
 from kafka_harness import Kafka, Workers, assert_exactly, feed
 from rejex_connectors.kafka import connect
-from rejex_connectors.kafka.clients import Gained
+from rejex_connectors.kafka.clients import Consumer, Gained
 from rejex_connectors.kafka.kafka_python_client import PythonConsumer
 from rejex_connectors.kafka.kafka_python_patches import Assignor, ask_again
 from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from rejex_connectors.kafka.partition_reader import admin
 from rejex_connectors.kafka.refusals import seat_taken
 from rejex_connectors.kafka.sink import open_clients
+from rejex_connectors.kafka.source import KafkaSource
 from rejex_connectors.kafka.unassigned_partitions import ownerless
 from test_kafka_delivery import CLIENTS, CONFLUENT, finish
 
@@ -87,8 +88,11 @@ def test_what_a_leader_gave_to_nobody_is_seen_as_without_an_owner(kafka: Kafka) 
 
 
 def test_a_partition_added_to_the_input_arrives_however_short_the_polls(kafka: Kafka) -> None:
-    """kafka-python forgot a join that outlasted the poll that began it, and heard no more."""
-    settings = kafka.settings(partitions=1)
+    """kafka-python forgot a join that outlasted the poll that began it, and heard no more.
+
+    How soon a partition is seen is an option that people set: it was passed over without a word.
+    """
+    settings = kafka.settings(partitions=1, options={"metadata.max.age.ms": 1_000})
     open_consumer, _ = open_clients(settings, "w")
     consumer = open_consumer()
     try:
@@ -135,6 +139,7 @@ def test_an_answer_that_comes_between_two_polls_is_taken(kafka: Kafka) -> None:
         consumer.close()
 
 
+@pytest.mark.long
 def test_while_the_group_waits_for_one_that_was_killed_the_others_work(kafka: Kafka) -> None:
     """A round ends with the session of who is dead; kafka-python delivered nothing for as long."""
     settings = kafka.settings(partitions=2, options={"session.timeout.ms": 45_000})
@@ -459,3 +464,50 @@ def test_a_seat_that_is_taken_in_the_middle_of_a_commit_is_taken_back(
     finally:
         sink.close()
         source.close()
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_who_cannot_come_back_to_a_seat_that_was_taken_tries_again(
+    kafka: Kafka, client: str
+) -> None:
+    """The broker is away for a moment when the group is to be joined anew."""
+    settings = kafka.settings(partitions=1, client=client, instance_id="w")
+    open_consumer, _ = open_clients(settings, "w")
+    failures = [ConnectorError("Kafka is away", retriable=True)]
+
+    def opened() -> Consumer:
+        if failures:
+            raise failures.pop()
+        return open_consumer()
+
+    source = KafkaSource(open_consumer(), settings, opened)
+
+    def owned() -> bool:
+        source.poll(1, 0.05)
+        source.changes()
+        return bool(source.owned)
+
+    rival = None
+    try:
+        until(owned)
+        rival = open_consumer()
+
+        def is_thrown_out() -> bool:
+            assert rival is not None
+            rival.poll(1, 0.05)
+            try:
+                owned()
+            except ConnectorError as error:
+                return str(error) == "Kafka is away"
+            return False
+
+        until(is_thrown_out)
+        rival.close()
+        source.rewind()
+        source.changes()
+        until(lambda: owned() and not failures)
+        source.ask()
+    finally:
+        source.close()
+        if rival is not None:
+            rival.close()

@@ -107,6 +107,19 @@ def pipeline(
     return path
 
 
+def test_what_was_still_to_be_written_keeps_no_socket_open(kafka: Kafka) -> None:
+    """kafka-python closes a connection once all is written, and ended before that."""
+    consumer = KafkaConsumer(bootstrap_servers=kafka.bootstrap, metrics_enabled=False)
+    consumer.topics()
+    transports = [c.transport for c in consumer._manager._conns.values() if c.transport]
+    sockets = [transport._sock for transport in transports]
+    assert sockets
+    for transport in transports:
+        transport._write_buffer.append(b"to be written")
+    consumer.close(autocommit=False)
+    assert [socket.fileno() for socket in sockets] == [-1] * len(sockets)
+
+
 def test_no_command_leaves_a_client_open(
     pipeline: Path, kafka: Kafka, tmp_path: Path, held: list[object]
 ) -> None:

@@ -14,6 +14,7 @@ pytestmark = pytest.mark.kafka
 SLOW = {"kind": "HBOS", "fit_s": 7.0}  # more than twice the longest time between two polls
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("client", CLIENTS)
 def test_fits_longer_than_the_poll_interval_stop_nobody_not_even_at_a_takeover(
     kafka: Kafka, tmp_path: Path, client: str

@@ -255,7 +255,7 @@ def test_the_work_of_an_engine_is_timed_and_its_first_readings_are_passed_on():
     assert found['rejex_scoring_duration_seconds_count{pipeline="p"}'] == "3.0"
     assert 0 < float(found['rejex_scoring_duration_seconds_sum{pipeline="p"}']) < 3
     assert shown == [1, 1], "until somebody has seen enough"
-    assert watch._usual[PART].of("s", "y").now == 2
+    assert watch._usual[PART].of("s", "y").value == 2
 
 
 def test_a_lost_partition_leaves_no_gauges_behind(fed):

@@ -189,7 +189,9 @@ def test_events_that_could_not_be_drawn_may_all_be_anomalies_and_the_sentence_sa
     assert found.missed_at_most == found.missed_at_most_of_drawable + 25_636
     assert found.accepted == 27_136
     text = sentence(found)
-    assert text.startswith("of 27,136 accepted normals since 1970-01-01 00:00Z, 1,500 could be")
+    assert text.startswith(
+        "of 27,136 events called normal or muted since 1970-01-01 00:00Z, 1,500 could be"
+    )
     rest = "25,636 could not be drawn (25,636 at an audit rate of 0), so of all it is at most"
     assert f"{rest} {found.missed_at_most:,}" in text
     assert "(95 % for both together" in text

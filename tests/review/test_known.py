@@ -25,7 +25,7 @@ from rejex_stream.review.gold_cases import Case, Errors, Known, known_cases, rea
 from rejex_stream.review.queue import database, decisions, label_store
 from rejex_stream.review.queue.database import Viewer
 from rejex_stream.review.queue.label_report import Group, estimate, judged_episodes, quality, report
-from rejex_stream.review.queue.label_store import LabelFile, pending, read_labels
+from rejex_stream.review.queue.label_store import LabelFile, read_labels
 from rejex_stream.review.queue.review_store import ReviewStore, rebuild, state_hash
 from rejex_stream.run.review_items import AuditDraw, ReviewItems
 from rejex_stream.types import Label, Learned, Position, Reading, ReviewItem
@@ -33,7 +33,7 @@ from tests.pump import pump_toml
 from tests.review.console_server import running
 from tests.review.desk import counts, sees
 from tests.review.incidents import held
-from tests.review.test_review_store import ADA, BOB, EVE, audited, episodes, item, label
+from tests.review.test_review_store import ADA, BOB, EVE, audited, episodes, item, label, unsent
 
 NOW_MS = 1_760_100_000_000
 STREAM = "T07/vib"
@@ -352,7 +352,7 @@ def test_answers_to_known_cases_leave_with_no_label_and_no_export(store, tmp_pat
     label(store, ADA, [first, third], "anomaly")
     label(store, ADA, [second], "anomaly", request="r2")
     decisions.undo(store, "u", ADA)
-    assert pending(store.database) == 1, "of the third alone"
+    assert unsent(store) == 1, "of the third alone"
     assert {one.offset for one in label_store.export_rows(store.database)} == {2000, 2001}
     measured = {one.episode_id for one in label_store.reading_rows(store.database)}
     assert measured == {third.episode_id}, "nor what was measured in them"

@@ -26,13 +26,13 @@ from rejex_stream.review.console.queue_metrics import exposition
 from rejex_stream.review.queue import decisions
 from rejex_stream.review.queue.database import Database, StoreError
 from rejex_stream.review.queue.ingest import IntakeCounts, Span
-from rejex_stream.review.queue.label_store import LabelFile, pending, read_labels
+from rejex_stream.review.queue.label_store import LabelFile, read_labels
 from rejex_stream.review.queue.pipeline_logs import Feed, FileFeed, SourceFeed
 from rejex_stream.review.queue.review_store import ReviewStore
 from rejex_stream.types import Partition, Position, Record
 from tests.doubles import RETRY, ListSource
 from tests.review.console_server import running
-from tests.review.test_review_store import ADA, audited, episodes, item, label
+from tests.review.test_review_store import ADA, audited, episodes, item, label, unsent
 from tests.review.test_review_web import label as click
 from tests.review.test_review_web import targets
 from tests.waiting import until
@@ -463,7 +463,7 @@ def test_a_label_counts_as_sent_when_it_is_whole_in_the_file(new_store, tmp_path
     with no_more_than(whole + 700), pytest.raises(ConnectorError, match="wait in the store"):
         store.relay(sink)
     assert path.stat().st_size == whole, "no half of a batch"
-    assert pending(store.database) == 5
+    assert unsent(store) == 5
     assert store.relay(sink) == 5
     sink.close()
     lines = path.read_bytes().splitlines()
@@ -492,9 +492,9 @@ def test_a_store_that_cannot_note_what_was_sent_does_not_send_it_again_and_again
             for _ in range(3):
                 with pytest.raises(StoreError):
                     store.relay(sink)
-        assert pending(store.database) == 4, "it is sent, and yet nobody knows"
+        assert unsent(store) == 4, "it is sent, and yet nobody knows"
         assert store.relay(sink) == 4
-        assert (store.relay(sink), pending(store.database)) == (0, 0)
+        assert (store.relay(sink), unsent(store)) == (0, 0)
         sink.close()
         assert len(path.read_bytes().splitlines()) == 4
 

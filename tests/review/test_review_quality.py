@@ -375,6 +375,37 @@ def test_an_export_of_readings_has_all_that_was_measured_in_a_decided_case(
     assert label_store.write_export(store.database, out, form, readings=True) <= 20
 
 
+def test_an_export_of_readings_has_all_sensors_of_a_group(new_store, monkeypatch):
+    """A group is judged as one: what one of its sensors read alone explains nothing."""
+    store = new_store(settle_s=0)
+    of_group = [item(t, sensor=name) for t, name in ((900, "north/a"), (901, "elsewhere"))]
+    judged = replace(of_group[0].verdict, stream_key="north")
+    store.add([replace(of_group[0], verdict=judged), of_group[1]])
+    for name, value in (("north/a", 1.0), ("north/b", 2.0), ("north/c", None)):
+        points = [(1000 * t, (value,)) for t in range(880, 920)]
+        store.add_readings("north", name, ("vib",), points)
+    store.add_readings("elsewhere", "elsewhere", ("vib",), [(900_000, (9.0,))])
+    target = next(one for one in episodes(store, tab="all") if sensor_of(store, one) == "north/a")
+    label(store, ADA, [target], "anomaly")
+    found = list(label_store.reading_rows(store.database))
+    assert {one.sensor: json.loads(one.readings)["vib"] for one in found} == {
+        "north/a": 1.0, "north/b": 2.0, "north/c": None,
+    }  # fmt: skip
+    assert {one.stream_key for one in found} == {"north"}
+    tell(store, incident(stream="south"), incident(2, "closed", stream="south", at=60))
+    many = held(12, sensor="south/a")
+    store.add([replace(many, verdict=replace(many.verdict, stream_key="south"))])
+    for name in ("south/a", "south/b"):
+        points = [(1000 * t, (1.0,)) for t in range(-60, 120)]
+        store.add_readings("south", name, ("vib",), points)
+    target = next(one for one in episodes(store, tab="all") if sensor_of(store, one) == "south/a")
+    label(store, ADA, [target], "anomaly", "r2")
+    monkeypatch.setattr(label_store, "MOST_READINGS", 20)
+    found = [one for one in label_store.reading_rows(store.database) if one.incident]
+    assert {one.sensor for one in found} == {"south/a", "south/b"}
+    assert len(found) <= 20, "of a case, not of each sensor"
+
+
 def test_the_report_says_which_gamma_would_have_been_cheaper(wall_store, capsys):
     """Sixty audited normals near the threshold were anomalies: of each drawn, ten are accepted."""
     store = wall_store(settle_s=0, gap_events=0)

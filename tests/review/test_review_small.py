@@ -11,8 +11,9 @@ from msgspec.structs import replace
 pytest.importorskip("markupsafe", reason="the extra `review` is not installed")
 
 from rejex_stream.plan.promises import Costs
+from rejex_stream.readable import Reads, UsualRows, how_often, number, percent, span, utc
 from rejex_stream.review.certificate import Tally, certify, sentence
-from rejex_stream.review.console.formatting import age, number, percent, seen, span
+from rejex_stream.review.console.formatting import age, seen
 from rejex_stream.review.gold_cases import Errors, read_cases
 from rejex_stream.review.queue import cases
 from rejex_stream.review.queue.database import filesystem_of
@@ -21,7 +22,7 @@ from rejex_stream.review.queue.detail import count_as_contamination
 from rejex_stream.review.queue.ingest import group_of
 from rejex_stream.review.queue.label_report import Group, estimate
 from rejex_stream.review.queue.label_store import cell, drawn_for_second_review
-from rejex_stream.review.queue.listing import QueueFilter, in_short, parse_filter, share
+from rejex_stream.review.queue.listing import QueueFilter, in_short, parse_filter
 from rejex_stream.types import ContextPoint, Label, Position, Reason, ReviewItem, Verdict
 
 NORMAL, ANOMALY = Label.NORMAL, Label.ANOMALY
@@ -45,11 +46,11 @@ def test_a_certificate_is_a_sentence():
     tally = audited(399)
     tally.count(0, 0.0, "held", 1_500, 0)
     assert sentence(certify(tally, pipeline="pumps")) == (
-        "of 41,500 accepted normals since 1970-01-01 00:00Z, 40,000 could be drawn: at most 748 "
-        "and at least 0 of them were anomalies (95 % for both together, at every look, assumed "
-        "that reviewers recognise all anomalies and call no normal one: known cases would measure "
-        "it); 1 audited event has no clear answer: at best 500. 1,500 could not be drawn (1,500 "
-        "held), so of all it is at most 2,248"
+        "of 41,500 events called normal or muted since 1970-01-01 00:00Z, 40,000 could be drawn: "
+        "at most 748 and at least 0 of them were anomalies (95 % for both together, at every look, "
+        "assumed that reviewers recognise all anomalies and call no normal one: known cases would "
+        "measure it); 1 audited event has no clear answer: at best 500. 1,500 could not be drawn "
+        "(1,500 held), so of all it is at most 2,248"
     )
 
 
@@ -75,9 +76,13 @@ def test_a_certificate_is_a_sentence():
         (percent, 0.00123, "0.12\u00a0%"),
         (percent, 0, "0\u00a0%"),
         (percent, None, "–"),
-        (share, math.log(0.44), "44 %"),
-        (share, math.log(0.002), "1 in 500"),
-        (share, -32.0, "1 in 8e+13"),
+        (number, 12345.678, "12,346"),
+        (number, 0.0000123456, "1.235e-05"),
+        (number, math.inf, "–"),
+        (number, 1e16, "1e+16"),
+        (how_often, math.log(0.44), "44\u00a0% of cases"),
+        (how_often, math.log(0.002), "1 in 500 cases"),
+        (how_often, -32.0, "1 in 8e+13 cases"),
         (cell, "=1+1", "'=1+1"),
         (cell, "@SUM(A1)", "'@SUM(A1)"),
         (cell, -3.5, "-3.5"),
@@ -90,6 +95,28 @@ def test_a_certificate_is_a_sentence():
 )
 def test_values_are_said_as_people_read_them(function, given, text):
     assert function(given) == text
+
+
+def test_what_a_channel_reads_is_one_sentence_wherever_it_is_said():
+    unusual = Reads("oil", 1.25, (3.4, 4.0))
+    assert unusual.sentence() == "oil 1.25, usually 3.4 to 4"
+    assert unusual.sentence("Oil pressure", "bar") == "Oil pressure 1.25 bar, usually 3.4 to 4 bar"
+    within = Reads("rpm", 12_345.6, (12_000.0, 13_000.0))
+    assert within.sentence("", "rpm") == "rpm 12,346 rpm, within its usual 12,000 to 13,000 rpm"
+    assert Reads("oil", 3.4, (3.4, 3.4)).usually("bar") == "within its usual 3.4 bar"
+    assert Reads("oil", math.nan, (3.0, 4.0)).sentence() == "oil missing, usually 3 to 4"
+    assert Reads("oil", 1.25, None).sentence() == "oil 1.25"
+    assert utc(10**18).year == 1970, "a clock that no calendar has"
+
+
+def test_what_is_usual_is_of_all_or_of_the_newest():
+    every, newest = UsualRows(100), UsualRows(32, 8)
+    for i in range(6_400):
+        every.see((float(i), math.nan))
+        newest.see((float(i), math.nan))
+    assert every.range(0) == pytest.approx((160, 6_240), abs=70)
+    assert newest.range(0) == pytest.approx((6_400 - 32 * 8, 6_400), abs=16)
+    assert every.range(1) is newest.range(1) is UsualRows(2).range(0) is None
 
 
 def test_names_and_numbers():

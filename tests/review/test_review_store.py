@@ -17,7 +17,7 @@ from rejex_stream.errors import ConfigError
 from rejex_stream.review.queue import cases, database, decisions
 from rejex_stream.review.queue.database import Database, Refusal, Viewer, filesystem_of
 from rejex_stream.review.queue.decisions import Decision, Target
-from rejex_stream.review.queue.label_store import LabelFile, read_labels, resolution_of
+from rejex_stream.review.queue.label_store import LabelFile, pending, read_labels, resolution_of
 from rejex_stream.review.queue.listing import QueueFilter
 from rejex_stream.review.queue.pipeline_logs import FileFeed
 from rejex_stream.review.queue.review_store import ReviewStore
@@ -73,6 +73,12 @@ def episodes(store: ReviewStore, viewer: Viewer = ADA, tab: str = "ready") -> li
 def label(store, viewer, targets, verdict="normal", request="r1", **extra):
     decision = Decision(request_id=request, verdict=verdict, targets=tuple(targets), **extra)
     return decisions.decide(store, decision, viewer)
+
+
+def unsent(store: ReviewStore) -> int:
+    """How many labels wait to be sent."""
+    with store.database.read() as connection:
+        return pending(connection)
 
 
 def audited(store: ReviewStore) -> list[tuple[str, str, str]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
+from weakref import WeakSet
 
 from kafka import KafkaConsumer, KafkaProducer
 from kafka import errors as ke
@@ -18,6 +19,7 @@ from kafka.coordinator.consumer import ConsumerCoordinator
 from kafka.future import Future
 from kafka.net.inet import KafkaNetSocket
 from kafka.net.manager import KafkaConnectionManager
+from kafka.net.selector import NetworkSelector
 from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 from kafka.record.default_records import DefaultRecordBatch
 
@@ -31,11 +33,14 @@ __all__ = [
 # ------------------------------------------------------------------------- leaks of file handles
 # Defect: what belongs to a connection that failed stays open. Sockets, and for a client that never
 # came up its thread too, are left to the garbage collector or for ever, so a worker that waits
-# through a long outage runs out of file descriptors.
+# through a long outage runs out of file descriptors. So does the socket of a connection that had
+# something left to write when its client was closed.
 
 _connect = KafkaNetSocket.sock_connect
 _handshake = KafkaSSLTransport.handshake
 _bootstrap = KafkaConnectionManager.bootstrap
+_make_transport = KafkaTCPTransport.__init__
+_close_selector = NetworkSelector.close
 
 
 async def _connect_or_close(
@@ -74,6 +79,18 @@ def _bootstrap_or_close(
         self.close()
         self._net.close()
         raise
+
+
+def _made_transport(self: KafkaTCPTransport, net: Any, *arguments: Any, **named: Any) -> None:  # noqa: ANN401
+    _make_transport(self, net, *arguments, **named)
+    net.__dict__.setdefault("transports", WeakSet()).add(self)
+
+
+def _close_selector_and_sockets(self: NetworkSelector) -> None:
+    _close_selector(self)
+    for transport in self.__dict__.pop("transports", ()):
+        if transport._sock is not None:
+            transport._sock.close()
 
 
 # ------------------------------------------------------------- the last words of a connection
@@ -179,6 +196,19 @@ def _reset_and_prepare(self: ConsumerCoordinator, *arguments: Any, **named: Any)
     self.rejoining = False
 
 
+# ------------------------------------------------------------------ answers that came too late
+# Defect: what was committed is asked for once, and the answer shared by all who ask meanwhile: one
+# that comes after its time was up is given to whoever asks next, be it after others have committed.
+# The worker then goes on from where it stood, and records are judged twice. So each asks anew.
+
+_ask_committed = ConsumerCoordinator.fetch_committed_offsets_async
+
+
+async def _ask_committed_anew(self: ConsumerCoordinator, *arguments: Any, **named: Any) -> Any:  # noqa: ANN401
+    self._offset_fetch_futures.clear()
+    return await _ask_committed(self, *arguments, **named)
+
+
 # ------------------------------------------------------------------ heartbeats of another seat
 # Defect: a heartbeat that is told of another member under our name ends the heartbeats, and nobody
 # hears of it: a worker that has nothing to commit polls on as a ghost for ever. And the answer to
@@ -281,6 +311,8 @@ if _connect.__name__ == "sock_connect":  # once, however often this module is im
     for transport in (KafkaTCPTransport, KafkaSSLTransport):
         transport._sock_recv = _end_later(transport._sock_recv)
     KafkaConnectionManager.bootstrap = _bootstrap_or_close
+    KafkaTCPTransport.__init__ = _made_transport
+    NetworkSelector.close = _close_selector_and_sockets
     DefaultRecordBatch.__iter__ = _unpacked
     Fetcher.PartitionRecords.take = _take
     Fetcher._append = _append_or_end
@@ -291,6 +323,7 @@ if _connect.__name__ == "sock_connect":  # once, however often this module is im
     ConsumerCoordinator.time_to_next_heartbeat = _time_to_look
     ConsumerCoordinator._process_join_group_response = _join_answered_in
     ConsumerCoordinator.reset_generation = _reset_and_prepare
+    ConsumerCoordinator.fetch_committed_offsets_async = _ask_committed_anew
     ConsumerCoordinator._send_heartbeat_request = _send_heartbeat_as
     ConsumerCoordinator._handle_heartbeat_response = _heartbeat_answered_as
 

@@ -47,7 +47,7 @@ OURS = {
         "group_id", "group_instance_id", "isolation_level", "enable_auto_commit",
         "auto_offset_reset", "session_timeout_ms", "heartbeat_interval_ms", "max_poll_interval_ms",
         "fetch_max_bytes", "fetch_max_wait_ms", "partition_assignment_strategy",
-        "metadata_max_age_ms", "key_deserializer", "value_deserializer",
+        "key_deserializer", "value_deserializer",
     },
     "producer": _EVERY | {
         "transactional_id", "transaction_timeout_ms", "acks", "enable_idempotence", "linger_ms",

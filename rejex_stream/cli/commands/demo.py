@@ -14,9 +14,10 @@ import typer
 
 from rejex_stream.cli.show import console, print_table
 from rejex_stream.demo.datasets import CREDIT, FOLDER, Feed, Played, play, prepare
+from rejex_stream.readable import percent
 from rejex_stream.report import Findings, find, write_report
 from rejex_stream.report.judged_run import FaultFindings
-from rejex_stream.report.page import after, percent
+from rejex_stream.report.page import after
 from rejex_stream.types import IncidentState, Label, Reason
 
 __all__ = ["demo"]

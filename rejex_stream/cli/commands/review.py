@@ -477,8 +477,8 @@ def verify(
         with opened.database.read() as connection:
             rows = int(scalar(connection, "SELECT count(*) FROM audit"))
             broken = database.broken_link(connection)
+            waiting = label_store.pending(connection)
         damage = opened.database.integrity()
-        waiting = label_store.pending(opened.database)
     if output is As.JSON:
         found = {"audit_rows": rows, "broken_at": broken, "database": damage}
         print_json({**found, "labels_waiting": waiting})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import shlex
 import shutil
 import sys
@@ -31,9 +30,10 @@ from rejex_stream.operate.logs import escaped
 from rejex_stream.plan.measured import Measured, Replayed, replay
 from rejex_stream.plan.promises import Plan, plan
 from rejex_stream.plan.suggest import Suggestion
+from rejex_stream.rejection.window import grade
 from rejex_stream.tables import Asked, Table, draft_config, open_table
 from rejex_stream.tables.draft import save_draft
-from rejex_stream.tables.scored import Episode, Episodes, Reads, ScoredCsv
+from rejex_stream.tables.scored import Episode, Episodes, ScoredCsv
 from rejex_stream.types import Invalid, Label, Reading, Record, Verdict
 
 if TYPE_CHECKING:
@@ -242,20 +242,9 @@ def _row(found: Episode) -> tuple[str, ...]:
         f"{found.first_row:,}{last}",
         number(found.anomalies),
         number(found.rejected),
-        "-" if found.severity is None else f"{found.severity:.1f}",
-        "; ".join(map(_reads, found.reads)) or "-",
+        "-" if found.severity is None else f"{grade(found.severity)[0]} of 100",
+        "; ".join(one.sentence() for one in found.reads) or "-",
     )
-
-
-def _reads(one: Reads) -> str:
-    if not math.isfinite(one.value):
-        return one.channel
-    reads = f"{one.channel} {one.value:.4g}"
-    if one.usual is None:
-        return reads
-    low, high = one.usual
-    word = "within its usual" if low <= one.value <= high else "usually"
-    return f"{reads} ({word} {low:.4g} to {high:.4g})"
 
 
 def _print_held(episodes: Episodes, n_rows: int, *, stderr: bool) -> None:

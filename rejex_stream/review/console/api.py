@@ -266,16 +266,27 @@ def _line(t: Any, v: Any) -> dict[str, list[Any]]:  # noqa: ANN401 - arrays
 
 
 def series_json(
-    connection: Connection, sensor: Row, stretch: tuple[int, int, int], *, with_score: bool
+    connection: Connection,
+    sensor: Row,
+    stretch: tuple[int, int, int],
+    onset_ms: int,
+    *,
+    with_score: bool,
 ) -> dict[str, Any]:
-    """Return the series of a sensor over a stretch (:func:`stretch_of`) as the plots want it."""
+    """Return the series of a sensor over a stretch (:func:`stretch_of`) as the plots want it.
+
+    What is usual is what was before the onset.
+    """
     low, high, most = stretch
     channels = json.loads(sensor["channels"])
     found = series.read(connection, sensor["sensor_id"], channels, low, high, most=most)
+    usual = series.usual_range(connection, sensor["sensor_id"], len(channels), onset_ms)
+    lines = zip(found.channels, found.values, found.missing, usual, strict=True)
     return {
+        "sensor": sensor["sensor"],
         "channels": [
-            {"name": name, **_line(*line), "missing": missing}
-            for name, line, missing in zip(found.channels, found.values, found.missing, strict=True)
+            {"name": name, **_line(*line), "missing": missing, "usual": limits}
+            for name, line, missing, limits in lines
         ],
         "score": _line(*found.score) if with_score else None,
         "marked": found.marked if with_score else [],
@@ -307,14 +318,14 @@ def get_series(call: Call) -> object:
     stretch = stretch_of(call.request)
     with call.store.database.read() as connection:
         row = connection.execute(
-            "SELECT e.*, s.channels FROM episode e JOIN sensor s USING (sensor_id) "
+            "SELECT e.*, s.channels, s.sensor FROM episode e JOIN sensor s USING (sensor_id) "
             "WHERE episode_id = ?",
             (call.place("episode"),),
         ).fetchone()
         if row is None:
             raise Refusal("unknown", "There is no such case.")
         blind = is_blind(call.store.settings, row, call.viewer)
-        found = series_json(connection, row, stretch, with_score=not blind)
+        found = series_json(connection, row, stretch, row["start_ms"], with_score=not blind)
         around = series.around(connection, row["sensor_id"], row["start_ms"], row["end_ms"])
     return {"around": around, **found}
 

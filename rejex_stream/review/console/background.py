@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from rejex_stream.config import Config
 
 _log = logging.getLogger(__name__)
-_EXPIRE_EVERY_S = 30.0
 _UPKEEP_EVERY_S = 30.0
 _READINGS_EVERY_S = 10.0
 _MUTES_EVERY_S = 5.0
@@ -85,16 +84,15 @@ class Background:
         self._inputs = dict(inputs or {})
         self._tried: set[str] = set()
         self._silences = dict(silences or {})
-        self._next_mutes_s = 0.0
+        self._due_s = dict.fromkeys(("expiry", "upkeep", "mutes", "readings"), 0.0)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="review-background", daemon=True)
-        self._next_expiry_s = self._next_upkeep_s = self._next_readings_s = 0.0
         self.problems: dict[str, str] = {}
         self.invalid: dict[str, tuple[int, str]] = {}
 
     def start(self) -> None:
         """Begin, in the background."""
-        self._next_upkeep_s = time.monotonic() + _UPKEEP_EVERY_S
+        self._due_s["upkeep"] = time.monotonic() + _UPKEEP_EVERY_S
         self._thread.start()
 
     def stop(self, patience_s: float = 1.0) -> bool:
@@ -128,24 +126,25 @@ class Background:
             busy |= self._try(f"feed {number}", partial(self._pump, feed))
         if not self._stop.is_set():
             busy |= self._send()
-        now_s = time.monotonic()
-        if now_s >= self._next_expiry_s:
-            self._next_expiry_s = now_s + _EXPIRE_EVERY_S
+        if self._is_due("expiry", _UPKEEP_EVERY_S):
             self._try("expiry", lambda: bool(expire_due(self._store)))
-        if now_s >= self._next_upkeep_s:
-            self._next_upkeep_s = now_s + _UPKEEP_EVERY_S
+        if self._is_due("upkeep", _UPKEEP_EVERY_S):
             self._try("upkeep", self._forget)
-        if now_s >= self._next_mutes_s:
-            self._next_mutes_s = now_s + _MUTES_EVERY_S
+        if self._is_due("mutes", _MUTES_EVERY_S):
             for pipeline, silences in self._silences.items():
                 self._try(f"mutes {pipeline}", partial(silences.bring_in_line, self._store))
-        if self._inputs and now_s >= self._next_readings_s:
-            more = self._try("readings", self._load_readings)
-            self._next_readings_s = now_s + (0.0 if more else _READINGS_EVERY_S)
+        if self._inputs and self._is_due("readings", _READINGS_EVERY_S):
+            look = partial(load_next, self._store, self._inputs, self._tried)
+            if self._try("readings", look):
+                self._due_s["readings"] = 0.0
         return busy
 
-    def _load_readings(self) -> bool:
-        return load_next(self._store, self._inputs, self._tried)
+    def _is_due(self, name: str, every_s: float) -> bool:
+        now_s = time.monotonic()
+        due = now_s >= self._due_s[name]
+        if due:
+            self._due_s[name] = now_s + every_s
+        return due
 
     def _send(self) -> bool:
         sink, store = self._sink, self._store

@@ -6,7 +6,7 @@
 * a list of host names, against DNS rebinding;
 * Fetch Metadata on everything that changes something, against forged requests.
 
-The guards are pure ASGI, so that streams stay streams.
+The guard is pure ASGI, so that streams stay streams.
 """
 
 from __future__ import annotations
@@ -145,42 +145,8 @@ class Access:
         return any((mapped or address) in network for network in self.proxies)
 
 
-# ------------------------------------------------------------------------------------ the guards
+# ------------------------------------------------------------------------------------- the guard
 _OPEN = ("/login", "/static/", "/livez", "/readyz", "/favicon.ico")
-
-
-class LoginGuard:
-    """Lets in whom the console knows; pages redirect to the login, the API answers 401."""
-
-    def __init__(self, app: ASGIApp, access: Access, sessions: Sessions) -> None:
-        self._app, self._access, self._sessions = app, access, sessions
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Name the sender, or refuse."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        peer = scope["client"][0] if scope.get("client") else ""
-        viewer = await run_in_threadpool(
-            self._access.viewer, Headers(scope=scope), peer, self._sessions
-        )
-        scope.setdefault("state", {})["viewer"] = viewer
-        path: str = scope["path"]
-        if viewer is None and not path.startswith(_OPEN):
-            await self._refusal(scope, path)(scope, receive, send)
-            return
-        await self._app(scope, receive, send)
-
-    def _refusal(self, scope: Scope, path: str) -> Response:
-        if path.startswith("/api/") or scope["method"] not in ("GET", "HEAD"):
-            return JSONResponse(
-                {"code": "unknown_sender", "message": "Please log in first."}, status_code=401
-            )
-        query = scope["query_string"].decode("ascii", "replace")
-        wanted = path + (f"?{query}" if query else "")
-        return RedirectResponse(f"/login?next={quote(wanted, safe='')}", status_code=303)
-
-
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; font-src 'self'; manifest-src 'self'; base-uri 'none'; "
@@ -198,14 +164,17 @@ _HEADERS = {
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
-class SafeHeaders:
-    """Adds the security headers, and keeps answers with data out of caches."""
+class Guard:
+    """Lets a request in, or refuses it, and marks every answer with the security headers."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    def __init__(
+        self, app: ASGIApp, allowed: Iterable[str], access: Access, sessions: Sessions
+    ) -> None:
+        self._app, self._access, self._sessions = app, access, sessions
+        self._allowed = frozenset(name.lower() for name in allowed)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on and mark its answer."""
+        """Name the sender of a request and pass it on, or refuse it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -215,11 +184,46 @@ class SafeHeaders:
                 headers = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
                     headers[name] = value
-                static = scope["path"].startswith("/static/")
+                static = scope["path"].startswith("/static/")  # answers with data are in no cache
                 headers.setdefault("cache-control", "no-cache" if static else "no-store")
             await send(message)
 
-        await self._app(scope, receive, mark)
+        refusal = self._refusal(scope, Headers(scope=scope))
+        if refusal is None:
+            peer = scope["client"][0] if scope.get("client") else ""
+            viewer = await run_in_threadpool(
+                self._access.viewer, Headers(scope=scope), peer, self._sessions
+            )
+            scope.setdefault("state", {})["viewer"] = viewer
+            if viewer is None and not scope["path"].startswith(_OPEN):
+                refusal = _please_log_in(scope)
+        await (refusal or self._app)(scope, receive, mark)
+
+    def _refusal(self, scope: Scope, headers: Headers) -> Response | None:
+        """Refuse another host's name, and whatever another site's page would change."""
+        # Browsers say where a request comes from (`Sec-Fetch-Site`, else `Origin`). Programs that
+        # say neither must bring a bearer token; a cookie alone never suffices.
+        if not self._goes_by(_host_name(headers.get("host", ""))):
+            return PlainTextResponse(
+                "This console does not answer for that host name. Start it with "
+                "--allow-host NAME to add one.\n",
+                status_code=400,
+            )
+        if scope["method"] in _SAFE_METHODS or _own_request(headers):
+            return None
+        return JSONResponse(
+            {
+                "code": "cross_site",
+                "message": "This request does not come from the console's own page; "
+                "programs send a bearer token.",
+            },
+            status_code=403,
+        )
+
+    def _goes_by(self, name: str) -> bool:
+        return name in self._allowed or any(
+            pattern.startswith(".") and name.endswith(pattern) for pattern in self._allowed
+        )
 
 
 def _host_name(value: str) -> str:
@@ -227,60 +231,6 @@ def _host_name(value: str) -> str:
     if value.startswith("["):
         return value.partition("]")[0] + "]"
     return value.partition(":")[0].lower()
-
-
-class HostGuard:
-    """Refuses requests for a host name this console does not go by."""
-
-    def __init__(self, app: ASGIApp, allowed: Iterable[str]) -> None:
-        self._app = app
-        self._allowed = frozenset(name.lower() for name in allowed)
-
-    def _known(self, name: str) -> bool:
-        return name in self._allowed or any(
-            pattern.startswith(".") and name.endswith(pattern) for pattern in self._allowed
-        )
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on what is addressed to us."""
-        if scope["type"] == "http":
-            name = _host_name(Headers(scope=scope).get("host", ""))
-            if not self._known(name):
-                refusal = PlainTextResponse(
-                    "This console does not answer for that host name. Start it with "
-                    "--allow-host NAME to add one.\n",
-                    status_code=400,
-                )
-                await refusal(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
-
-
-class FetchGuard:
-    """Refuses to change anything for another site's page."""
-
-    # Browsers say where a request comes from (`Sec-Fetch-Site`, else `Origin`). Programs that say
-    # neither must bring a bearer token; a cookie alone never suffices.
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on what is safe, or comes from our own pages, or carries a token."""
-        if scope["type"] == "http" and scope["method"] not in _SAFE_METHODS:
-            headers = Headers(scope=scope)
-            if not _own_request(headers):
-                refusal = JSONResponse(
-                    {
-                        "code": "cross_site",
-                        "message": "This request does not come from the console's own page; "
-                        "programs send a bearer token.",
-                    },
-                    status_code=403,
-                )
-                await refusal(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
 
 
 def _own_request(headers: Headers) -> bool:
@@ -291,6 +241,18 @@ def _own_request(headers: Headers) -> bool:
     if origin is not None:
         return origin.partition("://")[2] == headers.get("host")
     return headers.get("authorization", "").lower().startswith("bearer ")
+
+
+def _please_log_in(scope: Scope) -> Response:
+    """Lead pages to the login; programs are refused."""
+    path: str = scope["path"]
+    if path.startswith("/api/") or scope["method"] not in ("GET", "HEAD"):
+        return JSONResponse(
+            {"code": "unknown_sender", "message": "Please log in first."}, status_code=401
+        )
+    query = scope["query_string"].decode("ascii", "replace")
+    wanted = path + (f"?{query}" if query else "")
+    return RedirectResponse(f"/login?next={quote(wanted, safe='')}", status_code=303)
 
 
 # ------------------------------------------------------------------------------------ the console

@@ -5,18 +5,17 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from functools import lru_cache
 
 import msgspec
 from markupsafe import Markup, escape
 
 from rejex_stream.config.reviewing import Shown
+from rejex_stream.readable import Reads, number, percent, span, utc
 from rejex_stream.rejection.window import grade
 from rejex_stream.types import LimitExcess, beyond
 
 _WIDTH, _HEIGHT, _PAD = 132, 30, 3
-_YEAR_S = 31_557_600
 # Soft hyphen, fillers, joiners and other zero widths, marks and overrides of direction, tags.
 _UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
@@ -37,23 +36,6 @@ def exact(text: str) -> Markup:
     return escape(text)
 
 
-def span(ms: float | None) -> str:
-    """Return a duration in at most two units; from two years on in years alone."""
-    if ms is None:
-        return "–"
-    seconds = round(abs(ms) / 1000)
-    if seconds >= 2 * _YEAR_S:
-        return f"{seconds / _YEAR_S:.0f} years"
-    units = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
-    for index, (name, size) in enumerate(units):
-        if seconds >= size:
-            whole, rest = divmod(seconds, size)
-            smaller = units[index + 1] if index + 1 < len(units) else None
-            part = rest // smaller[1] if smaller and whole < 100 else 0
-            return f"{whole} {name}" + (f" {part} {smaller[0]}" if smaller and part else "")
-    return "0 s"
-
-
 def age(ms: float | None) -> str:
     """Return a duration in one unit, for narrow cells."""
     if ms is None:
@@ -72,7 +54,7 @@ def clock(ms: int | None) -> str:
     """Return a time of day in UTC."""
     if ms is None:
         return "–"
-    return _at(ms).strftime("%H:%M:%S")
+    return utc(ms).strftime("%H:%M:%S")
 
 
 # A page of the fleet says the same few times for every sensor.
@@ -81,33 +63,7 @@ def day(ms: int | None) -> str:
     """Return a date and a time in UTC."""
     if ms is None:
         return "–"
-    return _at(ms).strftime("%Y-%m-%d %H:%M:%S")
-
-
-def _at(ms: int) -> datetime:
-    try:
-        return datetime.fromtimestamp(ms / 1000, UTC)
-    except (OverflowError, ValueError, OSError):  # a sensor with a very wrong clock
-        return datetime.fromtimestamp(0, UTC)
-
-
-def number(value: float | None) -> str:
-    """Return a number with thousands separated and four digits that count."""
-    if value is None or not math.isfinite(value):
-        return "–"
-    if float(value).is_integer() and abs(value) < 1e15:
-        return f"{value:,.0f}"
-    return f"{value:,.4g}" if abs(value) < 1e6 else f"{value:,.0f}"
-
-
-def percent(value: float | None, digits: int | None = None) -> str:
-    r"""Return a share as percent; the sign never moves to the next line."""
-    if value is None or not math.isfinite(value):
-        return "–"
-    if value == 0:
-        return "0\u00a0%"
-    places = digits if digits is not None else (1 if abs(value) >= 0.01 else 2)
-    return f"{100 * value:.{places}f}\u00a0%"
+    return utc(ms).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def spark_svg(  # noqa: PLR0917
@@ -156,11 +112,22 @@ def spark_svg(  # noqa: PLR0917
     return Markup("".join(parts))
 
 
+def _called(channel: str, shown: Shown) -> tuple[str, str]:
+    """Return what people call a channel, and its unit."""
+    told = shown.channels.get(channel)
+    return (told.label if told else None) or channel, (told.unit if told else None) or ""
+
+
 def passed(excess: LimitExcess, shown: Shown) -> str:
     """Return in words what is beyond which limit, as people call it."""
-    told = shown.channels.get(excess.channel)
-    name = (told.label if told else None) or excess.channel
-    return beyond(msgspec.structs.replace(excess, channel=name), told.unit if told else "")
+    name, unit = _called(excess.channel, shown)
+    return beyond(msgspec.structs.replace(excess, channel=name), unit)
+
+
+def reads(one: Reads, shown: Shown) -> tuple[str, str, str]:
+    """Return what a channel reads, what is usual, and its unit behind a space."""
+    name, unit = _called(one.channel, shown)
+    return one.now(name, unit), one.usually(unit), unit and f" {unit}"
 
 
 CELL_STATES = {
@@ -194,5 +161,6 @@ FILTERS = {
     "number": number,
     "passed": passed,
     "percent": percent,
+    "reads": reads,
     "span": span,
 }

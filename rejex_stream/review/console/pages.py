@@ -31,8 +31,8 @@ from rejex_stream.review.console.console import (
 )
 from rejex_stream.review.console.formatting import FILTERS, seen, spark_svg
 from rejex_stream.review.incidents.incident_store import held_streams
-from rejex_stream.review.queue import database, label_report
-from rejex_stream.review.queue.database import Refusal, Viewer, scalar
+from rejex_stream.review.queue import database, label_report, label_store
+from rejex_stream.review.queue.database import Refusal, Viewer
 from rejex_stream.review.queue.decisions import LEASE_MS, people
 from rejex_stream.review.queue.detail import episode_detail
 from rejex_stream.review.queue.listing import (
@@ -231,6 +231,7 @@ def _episode(console: Console, connection: Connection, viewer: Viewer, request: 
     alike = QueueFilter("ready", f"like:{row.episode_id}")
     return {
         "link": shown.link(row.sensor),
+        "shown": shown,
         "people": sorted(
             {*people(connection, store.settings, viewer, blind=row.blind), row.assigned} - {None}
         ),
@@ -311,7 +312,7 @@ def _audit(console: Console, connection: Connection, viewer: Viewer, request: Re
             (name, teaching.lessons(connection, name))
             for name in (console.background.learns if console.background else ())
         ],
-        "pending": scalar(connection, "SELECT count(*) FROM outbox WHERE sent_ms IS NULL"),
+        "pending": label_store.pending(connection),
     }
 
 

@@ -9,14 +9,14 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from rejex_stream.review.certificate import certificates
-from rejex_stream.review.queue.database import scalar
 from rejex_stream.review.queue.label_report import workload
+from rejex_stream.review.queue.label_store import pending
 from rejex_stream.review.queue.review_store import ReviewStore
 
 _MISSED = {
     "missed_upper": "Anomalies called normal, at most: 95 %, at every look; unanswered ones count.",
     "missed_lower": "Anomalies called normal, at least: 95 %, at every look.",
-    "accepted_normal_events": "Events called normal, of which those were missed.",
+    "accepted_normal_events": "Events called normal or muted, of which those were missed.",
 }
 
 
@@ -33,19 +33,16 @@ class _StoreCollector(Collector):
                     "WHERE status IN ('open', 'needs_second', 'disputed') GROUP BY priority"
                 ).fetchall()
             )
-            pending = scalar(connection, "SELECT count(*) FROM outbox WHERE sent_ms IS NULL")
+            waiting_labels = pending(connection)
             labels = connection.execute(
                 "SELECT coalesce(verdict, 'none'), source, count(*) FROM label "
                 "WHERE kind = 'label' GROUP BY 1, 2"
             ).fetchall()
             proven = certificates(self._store, connection)
-            accepted = connection.execute(
-                "SELECT pipeline, sum(normal) FROM hour JOIN sensor USING (sensor_id) GROUP BY 1"
-            ).fetchall()
         for name, value, says in (
             ("open_events", load.open_events, "Rejected events in them."),
             ("oldest_age_seconds", (load.oldest_ms or 0) / 1000, "Age of the oldest of them."),
-            ("outbox_pending", pending, "Labels that wait to be sent."),
+            ("outbox_pending", waiting_labels, "Labels that wait to be sent."),
         ):
             yield GaugeMetricFamily(f"rejex_review_{name}", says, value=value)
         yield _labelled(
@@ -57,9 +54,8 @@ class _StoreCollector(Collector):
         )
         # What the audit proves of each pipeline; none of one that was never audited.
         missed = {
-            pipeline: (proven[pipeline].missed_at_most, proven[pipeline].missed_at_least, normal)
-            for pipeline, normal in accepted
-            if pipeline in proven
+            pipeline: (one.missed_at_most, one.missed_at_least, one.accepted)
+            for pipeline, one in proven.items()
         }
         for i, (name, says) in enumerate(_MISSED.items()):
             values = {pipeline: float(three[i]) for pipeline, three in missed.items()}

@@ -26,14 +26,7 @@ from rejex_stream.config.reviewing import check_bind, is_loopback
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.review.console import api, fleet, pages
 from rejex_stream.review.console.background import Background, Feeding
-from rejex_stream.review.console.console import (
-    Access,
-    Console,
-    FetchGuard,
-    HostGuard,
-    LoginGuard,
-    SafeHeaders,
-)
+from rejex_stream.review.console.console import Access, Console, Guard
 from rejex_stream.review.incidents import screen
 from rejex_stream.review.queue.database import StoreError, Viewer
 from rejex_stream.review.queue.review_store import ReviewStore
@@ -53,11 +46,13 @@ def make_app(console: Console, allowed_hosts: Iterable[str] = ()) -> Starlette:
             Mount("/static", StaticFiles(directory=_STATIC)),
         ],
         middleware=[
-            Middleware(SafeHeaders),
+            Middleware(
+                Guard,
+                allowed=(*_LOOPBACK, *allowed_hosts),
+                access=console.access,
+                sessions=console.sessions,
+            ),
             Middleware(GZipMiddleware, minimum_size=1_000, compresslevel=5),
-            Middleware(HostGuard, allowed=(*_LOOPBACK, *allowed_hosts)),
-            Middleware(FetchGuard),
-            Middleware(LoginGuard, access=console.access, sessions=console.sessions),
         ],
         exception_handlers={
             404: _not_found,

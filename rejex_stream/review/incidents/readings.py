@@ -11,45 +11,15 @@ from collections.abc import Mapping
 from sqlite3 import Connection
 from typing import NamedTuple
 
-import numpy as np
-
 from rejex_stream.review.context_loader import ContextLoader
 from rejex_stream.review.incidents.incident_store import StoredIncident, open_incidents, sensors_of
+from rejex_stream.review.queue import series
 from rejex_stream.review.queue.database import note_down, noted
 from rejex_stream.review.queue.review_store import ReviewStore
-from rejex_stream.review.queue.series import (
-    BEFORE_ALL_MS,
-    DAY_MS,
-    LABEL_CODES,
-    pipeline_clock,
-    readings,
-)
+from rejex_stream.review.queue.series import DAY_MS, LABEL_CODES, pipeline_clock
 from rejex_stream.types import Incident, IncidentState, Label, Position
 
-_PAST = 500
-"""Readings before the onset that say what is usual."""
-_FEWEST = 8
 _MOST_STEPS = 40
-
-
-class Deviation(NamedTuple):
-    """A channel now, beside what it usually is."""
-
-    sensor: str
-    channel: str
-    actual: float  # median of its newest readings, at most five
-    low: float  # the middle 95 % of its readings before the onset
-    high: float
-    farthest: float  # its reading since the onset that lies farthest from the middle of these
-    # how many usual deviations `actual` lies outside the middle
-    distance: float
-    trend: str  # `rising`, `falling` or `steady` since the onset
-    speaks: bool  # whether the score is higher for it, as the pipeline says
-
-    @property
-    def is_unusual(self) -> bool:
-        """Whether it is what is wrong, or reads otherwise than before."""
-        return self.speaks or not self.low <= self.actual <= self.high
 
 
 class Card(NamedTuple):
@@ -61,7 +31,7 @@ class Card(NamedTuple):
     anomalies: int
     rejected: int
     known: int  # how many of these events have their reading here
-    deviations: tuple[Deviation, ...]
+    deviations: tuple[series.Deviation, ...]
 
 
 def stretch(connection: Connection, incident: Incident) -> tuple[int, int]:
@@ -77,55 +47,22 @@ def stretch(connection: Connection, incident: Incident) -> tuple[int, int]:
     return incident.onset_ms, max([incident.onset_ms, *times])
 
 
-def usual_range(
-    connection: Connection, sensor_id: int, width: int, onset_ms: int
-) -> list[tuple[float, float] | None]:
-    """Return the middle 95 % of each channel before an onset; ``None`` where too little is known.
-
-    O(500 readings).
-    """
-    past = readings(connection, sensor_id, width, (BEFORE_ALL_MS, onset_ms), _PAST)
-    found: list[tuple[float, float] | None] = []
-    for column in past.T:
-        known = column[np.isfinite(column)]
-        if len(known) < _FEWEST:
-            found.append(None)
-            continue
-        low, high = np.quantile(known, [0.025, 0.975])
-        found.append((float(low), float(high)))
-    return found
-
-
-def _deviations(connection: Connection, incident: Incident, end_ms: int) -> list[Deviation]:
+def _deviations(connection: Connection, incident: Incident, end_ms: int) -> list[series.Deviation]:
     # What speaks comes first, the loudest before: a fault's channel may read as usual just now.
     spoken = [one.channel for one in incident.channels if (one.contribution or 0.0) > 0.0]
-    found = []
-    for row in sensors_of(connection, incident):
-        names = json.loads(row["channels"])
-        usual = usual_range(connection, row["sensor_id"], len(names), incident.onset_ms)
-        since = readings(
-            connection, row["sensor_id"], len(names), (incident.onset_ms, end_ms + 1), 5_000
+    place = {name: at for at, name in enumerate(spoken)}
+    found = [
+        one._replace(speaks=one.reads.channel in place)
+        for row in sensors_of(connection, incident)
+        for one in series.deviations(
+            connection,
+            row["sensor_id"],
+            row["sensor"],
+            json.loads(row["channels"]),
+            (incident.onset_ms, end_ms),
         )
-        for name, limits, column in zip(names, usual, since.T, strict=True):
-            now = column[np.isfinite(column)]
-            if limits is None or not len(now):
-                continue
-            actual, middle = float(np.median(now[-5:])), sum(limits) / 2
-            width = (limits[1] - limits[0]) / 2 or abs(middle) * 1e-3 or 1.0
-            third = max(1, len(now) // 3)
-            moved = float(np.median(now[-third:]) - np.median(now[:third])) / width
-            trend = "rising" if moved > 0.5 else "falling" if moved < -0.5 else "steady"
-            farthest = float(now[np.abs(now - middle).argmax()])
-            far = abs(actual - middle) / width
-            found.append(
-                Deviation(
-                    row["sensor"], name, actual, *limits, farthest, far, trend, name in spoken
-                )
-            )
-    return sorted(
-        found,
-        key=lambda one: (spoken.index(one.channel) if one.speaks else len(spoken), -one.distance),
-    )
+    ]
+    return sorted(found, key=lambda one: (place.get(one.reads.channel, len(place)), -one.distance))
 
 
 class Counted(NamedTuple):

@@ -15,6 +15,7 @@ from starlette.routing import Route
 
 from rejex_stream.config.reviewing import Shown
 from rejex_stream.errors import RejexError
+from rejex_stream.operate.alerts import choices, unanswered
 from rejex_stream.review.console.api import series_json, stretch_of
 from rejex_stream.review.console.console import Call, Console, answers, takes, whole_number
 from rejex_stream.review.console.formatting import day
@@ -28,15 +29,9 @@ from rejex_stream.review.incidents.incident_store import (
     withdraw,
 )
 from rejex_stream.review.queue import database, decisions, series
-from rejex_stream.review.queue.database import (
-    Name,
-    Refusal,
-    Viewer,
-    noted,
-    require_reviewer,
-    scalar,
-)
+from rejex_stream.review.queue.database import Name, Refusal, Viewer, noted, require_reviewer
 from rejex_stream.review.queue.ingest import group_of
+from rejex_stream.review.queue.label_store import pending
 from rejex_stream.review.queue.listing import QueueFilter, queue_rows
 from rejex_stream.types import Incident, IncidentState
 
@@ -51,23 +46,6 @@ _SECTIONS = (
     ("Open", (IncidentState.OPEN, IncidentState.FAULT)),
     ("Recovering", (IncidentState.RECOVERING, IncidentState.ADOPTING)),
     ("Closed", (IncidentState.CLOSED,)),
-)
-_CHOICES = (
-    (
-        "fault",
-        "Fault",
-        "Learning stays paused until scores are ordinary again, and nothing that was measured "
-        "meanwhile is ever learnt.",
-    ),
-    (
-        "new_normal",
-        "New normal",
-        "The model is made anew of what was measured meanwhile: this is ordinary from then on; "
-        "where learning went on, the incident is over.",
-    ),
-)
-_LIMIT_STAYS = (
-    " The limit stays: a value beyond it goes on raising incidents, until the config has another."
 )
 _LEARNING = {
     IncidentState.OPEN: "learning is paused",
@@ -112,18 +90,6 @@ def _set_limits(incident: Incident) -> int:
     return sum(not one.missing_events for one in incident.limits)
 
 
-def _choices(found: StoredIncident) -> list[tuple[str, str, str]]:
-    if not found.can_be_answered:
-        return []
-    fault = found.incident.state is IncidentState.FAULT
-    stays = _LIMIT_STAYS if _set_limits(found.incident) else ""
-    return [
-        (kind, label, does + (stays if kind == "new_normal" else ""))
-        for kind, label, does in _CHOICES
-        if not (fault and kind == "fault")
-    ]
-
-
 def _seen_by(connection: Connection, incident: str) -> list[str]:
     rows = connection.execute(
         "SELECT DISTINCT actor FROM audit WHERE subject = ? AND action IN ('seen', 'answer')",
@@ -164,7 +130,8 @@ def _now(console: Console, connection: Connection, viewer: Viewer, request: Requ
         "muted": [(one, care) for one, care in all_open if care.muted_until_ms],
         "more_incidents": max(0, len(found) - _CARDS),
         "shown_of": lambda pipeline: console.shown.get(pipeline, Shown()),
-        "choices_of": _choices,
+        "choices_of": choices,
+        "unanswered": unanswered,
         "learning": _learning,
         "flagged": incident_store.flagged(connection),
         "today": list(queue_rows(connection, asked, store.settings, viewer, now, limit=_TODAY)),
@@ -177,7 +144,7 @@ def _now(console: Console, connection: Connection, viewer: Viewer, request: Requ
             }
             for row in pipelines
         ],
-        "labels_waiting": scalar(connection, "SELECT count(*) FROM outbox WHERE sent_ms IS NULL"),
+        "labels_waiting": pending(connection),
     }
 
 
@@ -273,7 +240,8 @@ def _one(console: Console, connection: Connection, viewer: Viewer, request: Requ
             "AND status <> 'empty' ORDER BY rowid LIMIT 1",
             (incident.id,),
         ).fetchone(),
-        "choices": _choices(found),
+        "choices": choices(incident),
+        "unanswered": unanswered,
         "can_answer": console.background is None
         or found.pipeline in console.background.control_lines,
         "quiet_ms": _quiet(connection, found.pipeline, console.store.now_ms()),
@@ -407,16 +375,7 @@ def get_readings(call: Call) -> object:
     with call.store.database.read() as connection:
         incident = _known(connection, call.place("incident")).incident
         return [
-            {
-                "sensor": row["sensor"],
-                "usual": readings.usual_range(
-                    connection,
-                    row["sensor_id"],
-                    len(json.loads(row["channels"])),
-                    incident.onset_ms,
-                ),
-                **series_json(connection, row, stretch, with_score=True),
-            }
+            series_json(connection, row, stretch, incident.onset_ms, with_score=True)
             for row in incident_store.sensors_of(connection, incident)
         ]
 

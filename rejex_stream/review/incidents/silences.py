@@ -8,7 +8,7 @@ early ends its silence. The worker knows nothing of it: alerts, verdicts and the
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -17,6 +17,7 @@ import msgspec
 from rejex_stream.addresses import masked
 from rejex_stream.errors import ConnectorError
 from rejex_stream.operate.alerts import asked
+from rejex_stream.readable import utc
 from rejex_stream.review.incidents.incident_store import Care, care_of, open_incidents
 from rejex_stream.review.queue.review_store import ReviewStore
 
@@ -81,8 +82,8 @@ class Silences:
         return {
             "matchers": [{"name": name, "value": value, "isRegex": False, "isEqual": True}
                          for name, value in labels.items()],
-            "startsAt": _text(now_ms),
-            "endsAt": _text(care.muted_until_ms),
+            "startsAt": utc(now_ms).isoformat(),
+            "endsAt": utc(care.muted_until_ms).isoformat(),
             "createdBy": care.muted_by,
             "comment": f"{_OURS} by {care.muted_by}",
         }  # fmt: skip
@@ -93,7 +94,3 @@ class Silences:
         with asked(method, f"{self._api}/{path}", data, headers, _TIMEOUT_S) as answer:
             found = answer.read()
         return msgspec.json.decode(found) if found else None
-
-
-def _text(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from sqlite3 import Connection
 from typing import NamedTuple
 
-import numpy as np
-
 from rejex_stream.config.reviewing import Review
 from rejex_stream.encode import decode_review
 from rejex_stream.encode.label_records import LabelRecord, active_labels
+from rejex_stream.readable import how_often
 from rejex_stream.rejection.exceed import Stability, stability
 from rejex_stream.rejection.window import grade
 from rejex_stream.review.queue import database, series
 from rejex_stream.review.queue.database import Refusal, Viewer
 from rejex_stream.review.queue.label_store import records_of
-from rejex_stream.review.queue.listing import EpisodeRow, model_leaning, row_of, share
+from rejex_stream.review.queue.listing import EpisodeRow, model_leaning, row_of
 from rejex_stream.types import Label, Reason, ReviewItem, Status, Verdict, without_limits
 
 
@@ -97,18 +95,18 @@ def _ambiguous(verdict: Verdict, *, blind: bool) -> _Words:
             f"Below rank {lower:,} it would be normal, above {upper:,} an anomaly. In between, "
             "slightly different reference data could flip the label, so the model abstained.",
             f"It leans to {leaning}: the score is {side} the top {r:,} of {n:,} scores, and with "
-            f"the reference scores drawn anew it would be called an anomaly {_how_often(at)}.",
+            f"the reference scores drawn anew it would be called an anomaly {_called(at)}.",
         ),
     )
 
 
-def _how_often(at: Stability) -> str:
+def _called(at: Stability) -> str:
     log_p1, log_p0 = float(at.log_p_anomaly), float(at.log_p_normal)
     if log_p1 > math.log(0.99):
-        return f"in all but {share(log_p0)} cases"
+        return f"in all but {how_often(log_p0)}"
     if log_p1 < math.log(0.01):
-        return f"only in {share(log_p1)} cases"
-    return f"in {share(log_p1)} of cases"
+        return f"only in {how_often(log_p1)}"
+    return f"in {how_often(log_p1)}"
 
 
 def _accepted(verdict: Verdict, why: str, *, blind: bool) -> _Words:
@@ -158,8 +156,10 @@ def _facts(verdict: Verdict, *, blind: bool) -> tuple[tuple[str, str], ...]:
             points, word = grade(verdict.severity)
             facts.append(("severity", f"{points} of 100 ({word})"))
     if verdict.tolerance is not None:
-        flip = share(-verdict.tolerance)
-        facts.append(("tolerance T", f"{verdict.tolerance:.3g}: flips below {flip} are accepted"))
+        flip = how_often(-verdict.tolerance)
+        facts.append(
+            ("tolerance T", f"{verdict.tolerance:.3g}: flips in up to {flip} are accepted")
+        )
     if verdict.window_len:
         facts.append(("reference scores n", f"{verdict.window_len:,}"))
         facts.append(("counted as anomalies r", f"{verdict.n_anomalies:,}"))
@@ -177,14 +177,6 @@ class Bar(NamedTuple):
     channel: str
     share: float
     text: str
-
-
-class ChannelDeviation(NamedTuple):
-    """How far one channel is from its own recent past, in robust standard deviations."""
-
-    channel: str
-    z: float
-    column: int
 
 
 class Earlier(NamedTuple):
@@ -207,7 +199,7 @@ class Detail:
     # what the model reacts to, channel by channel (from the evidence in the verdict)
     bars: tuple[Bar, ...]
     flip: str
-    deviations: tuple[ChannelDeviation, ...]  # how far each channel is from its own recent past
+    deviations: tuple[series.Deviation, ...]  # what its channels read beside what is usual
     labels: tuple[LabelRecord, ...]  # labels that stand; empty while `row.blind`
     # what happened to it, newest first; labels by others left out while `row.blind`
     history: tuple[database.AuditRow, ...]
@@ -232,7 +224,8 @@ def episode_detail(
     if found is None or found["status"] == "empty":
         raise Refusal("unknown", f"There is no case {episode}.", episode)
     row = row_of(connection, found, settings, viewer, now_ms)
-    apart = deviations(connection, row.sensor_id, row.channels, row.start_ms, row.end_ms)
+    stretch = row.start_ms, row.end_ms
+    apart = series.deviations(connection, row.sensor_id, row.sensor, row.channels, stretch)
     bars, flip = _evidence(row)
     main = (
         row.channels.index(bars[0].channel)
@@ -253,7 +246,7 @@ def episode_detail(
         ),
         bars=bars,
         flip=flip,
-        deviations=apart,
+        deviations=tuple(apart),
         labels=() if row.blind else tuple(active_labels(records_of(connection, episode))),
         history=tuple(_history(connection, row, viewer)),
         parts=tuple(
@@ -284,39 +277,6 @@ def _earlier(connection: Connection, row: EpisodeRow) -> tuple[Earlier, ...]:
     )
     rows = [Earlier(*one) for one in found]
     return tuple(one._replace(verdict=None) if row.blind else one for one in rows)
-
-
-def deviations(
-    connection: Connection,
-    sensor_id: int,
-    channels: Sequence[str],
-    start_ms: int,
-    end_ms: int,
-    *,
-    past: int = 240,
-) -> tuple[ChannelDeviation, ...]:
-    """Return how far each channel is from the readings before the episode, farthest first."""
-    # The median of the episode against median and median absolute deviation of the last `past`
-    # readings; a channel without at least eight of them is left out.
-    width = len(channels)
-    if not width:
-        return ()
-    before = series.readings(connection, sensor_id, width, (series.BEFORE_ALL_MS, start_ms), past)
-    inside = series.readings(connection, sensor_id, width, (start_ms, end_ms + 1), 2_000)
-    found = []
-    for index, channel in enumerate(channels):
-        old = before[:, index][np.isfinite(before[:, index])]
-        new = inside[:, index][np.isfinite(inside[:, index])]
-        if len(old) < 8 or not len(new):
-            continue
-        middle = float(np.median(old))
-        scale = 1.4826 * float(np.median(np.abs(old - middle))) or float(np.std(old))
-        if scale <= 0 or not math.isfinite(scale):
-            continue
-        # The most deviating reading counts: an episode may start before it gets interesting.
-        z = (new - middle) / scale
-        found.append(ChannelDeviation(channel, float(z[np.abs(z).argmax()]), index))
-    return tuple(sorted(found, key=lambda item: -abs(item.z)))
 
 
 def _evidence(row: EpisodeRow) -> tuple[tuple[Bar, ...], str]:

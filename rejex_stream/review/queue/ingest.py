@@ -92,19 +92,6 @@ def next_offset(connection: Connection, partition: Partition) -> int | None:
     return found
 
 
-def begin(connection: Connection, partition: Partition, earliest: int) -> int:
-    """Return where to go on, at `earliest` at first; the one way in which positions are left out.
-
-    `earliest` is the first position that an input still holds: what lies before it is gone.
-    """
-    connection.execute(
-        "INSERT INTO consumed VALUES (?,?,?) ON CONFLICT (topic, partition) "
-        "DO UPDATE SET next_offset = max(next_offset, excluded.next_offset)",
-        (*partition, earliest),
-    )
-    return next_offset(connection, partition) or 0
-
-
 def advance(connection: Connection, partition: Partition, span: Span) -> None:
     """Move on to the end of what was read; its records are stored in the same transaction."""
     known = next_offset(connection, partition)

@@ -276,10 +276,9 @@ class LabelFile:
             self._file = None
 
 
-def pending(database: Database) -> int:
+def pending(connection: Connection) -> int:
     """Return how many labels wait to be sent."""
-    with database.read() as connection:
-        return int(scalar(connection, "SELECT count(*) FROM outbox WHERE sent_ms IS NULL"))
+    return int(scalar(connection, "SELECT count(*) FROM outbox WHERE sent_ms IS NULL"))
 
 
 def read_labels(path: Path) -> Iterator[LabelRecord]:
@@ -334,6 +333,10 @@ class ExportRow(NamedTuple):
     readings: str  # the reading itself, a JSON object by channel: nothing has to be joined
 
 
+_OF_EVENT = ExportRow._fields[: ExportRow._fields.index("state")]
+_OF_VERDICT = ("score", "severity", "rank", "window_len", "model_epoch")
+
+
 def export_rows(
     database: Database, *, labelled_only: bool = True, final_only: bool = False
 ) -> Iterator[ExportRow]:
@@ -381,29 +384,20 @@ def _row(connection: Connection, row: Row, cache: LabelCache) -> ExportRow:
         return "; ".join(dict.fromkeys(part for part in parts if part))
 
     return ExportRow(
-        row["topic"],
-        row["partition"],
-        row["offset"],
-        row["stream_key"],
-        row["sensor"],
-        row["event_time_ms"],
-        row["episode_id"],
-        row["why"],
-        found.state,
-        found.verdict or "",
-        str(verdict.label),
-        str(verdict.reason or ""),
-        verdict.score,
-        verdict.severity,
-        verdict.rank,
-        verdict.window_len,
-        verdict.model_epoch,
-        joined([label.reviewer for label in standing]),
-        joined([tag for label in standing for tag in label.tags]),
-        joined([label.fault_code for label in standing]),
-        joined([label.note for label in standing]),
-        standing[-1].created_ms if standing else None,
-        json.dumps(dict(zip(item.channels, item.values, strict=False)), ensure_ascii=False),
+        **{name: row[name] for name in _OF_EVENT},
+        **{name: getattr(verdict, name) for name in _OF_VERDICT},
+        state=found.state,
+        verdict=found.verdict or "",
+        model_label=str(verdict.label),
+        reason=str(verdict.reason or ""),
+        reviewers=joined([label.reviewer for label in standing]),
+        tags=joined([tag for label in standing for tag in label.tags]),
+        fault_codes=joined([label.fault_code for label in standing]),
+        notes=joined([label.note for label in standing]),
+        decided_ms=standing[-1].created_ms if standing else None,
+        readings=json.dumps(
+            dict(zip(item.channels, item.values, strict=False)), ensure_ascii=False
+        ),
     )
 
 
@@ -446,37 +440,44 @@ def reading_rows(database: Database) -> Iterator[ReadingRow]:
 def _readings_of(connection: Connection, case: str) -> list[ReadingRow]:
     found = resolution_of(connection, case)
     row = connection.execute(
-        "SELECT e.*, s.stream_key, s.sensor, s.channels FROM episode e "
-        "JOIN sensor s USING (sensor_id) WHERE episode_id = ?",
+        "SELECT e.*, s.stream_key FROM episode e JOIN sensor s USING (sensor_id) "
+        "WHERE episode_id = ?",
         (case,),
     ).fetchone()
     low, high = row["start_ms"], row["end_ms"]
-    told = connection.execute(
+    change = connection.execute(
         "SELECT record FROM incident_change WHERE incident = ? ORDER BY version DESC LIMIT 1",
         (row["incident"],),
     ).fetchone()
-    if told is not None:
-        change = msgspec.json.decode(told["record"])
-        low, high = min(low, change["onset_ms"]), max(high, change["changed_ms"])
-    points = connection.execute(
-        "SELECT t_ms, channel_values, score, label FROM point WHERE sensor_id = ? "
-        "AND t_ms BETWEEN ? AND ? AND channel_values IS NOT NULL ORDER BY t_ms",
-        (row["sensor_id"], low - (high - low), high),
+    if change is not None:
+        newest = msgspec.json.decode(change["record"])
+        low, high = min(low, newest["onset_ms"]), max(high, newest["changed_ms"])
+    labels = {code: str(label) for label, code in LABEL_CODES.items()}
+    sensors = connection.execute(  # those of a group are judged together
+        "SELECT * FROM sensor WHERE stream_key = ? ORDER BY sensor", (row["stream_key"],)
     ).fetchall()
-    names, labels = json.loads(row["channels"]), {code: str(it) for it, code in LABEL_CODES.items()}
-    return [
-        ReadingRow(
-            case, row["incident"] or "", row["stream_key"], row["sensor"], point["t_ms"],
-            low <= point["t_ms"] <= high, found.state, found.verdict or "",
-            labels.get(point["label"], ""), point["score"],
-            json.dumps(
-                {name: None if math.isnan(value) else value
-                 for name, value in zip(names, values_of(point["channel_values"]), strict=False)},
-                ensure_ascii=False,
-            ),
-        )
-        for point in points[:: max(1, -(-len(points) // MOST_READINGS))]
-    ]  # fmt: skip
+    rows = []
+    for sensor in sensors:
+        points = connection.execute(
+            "SELECT t_ms, channel_values, score, label FROM point WHERE sensor_id = ? "
+            "AND t_ms BETWEEN ? AND ? AND channel_values IS NOT NULL ORDER BY t_ms",
+            (sensor["sensor_id"], low - (high - low), high),
+        ).fetchall()
+        names = json.loads(sensor["channels"])
+        rows += [
+            ReadingRow(
+                case, row["incident"] or "", sensor["stream_key"], sensor["sensor"], point["t_ms"],
+                low <= point["t_ms"] <= high, found.state, found.verdict or "",
+                labels.get(point["label"], ""), point["score"],
+                json.dumps(
+                    {name: None if math.isnan(value) else value for name, value
+                     in zip(names, values_of(point["channel_values"]), strict=False)},
+                    ensure_ascii=False,
+                ),
+            )
+            for point in points[:: max(1, -(-len(points) * len(sensors) // MOST_READINGS))]
+        ]  # fmt: skip
+    return rows
 
 
 def cell(value: Any) -> str:  # noqa: ANN401 - whatever a row holds

@@ -19,6 +19,7 @@ from urllib.parse import urlencode
 from rejex_stream.config.reviewing import Review
 from rejex_stream.encode import decode_review
 from rejex_stream.encode.label_records import HumanVerdict
+from rejex_stream.readable import how_often
 from rejex_stream.rejection import label_of, rank_edges
 from rejex_stream.rejection.window import grade
 from rejex_stream.review.incidents.incident_store import open_count
@@ -302,17 +303,6 @@ def model_leaning(verdict: Verdict) -> HumanVerdict | None:
     return "anomaly" if label_of(verdict.rank, edges) is Label.ANOMALY else "normal"
 
 
-def share(log_p: float) -> str:
-    """Return a probability, given as its logarithm, as people say it."""
-    p = math.exp(log_p)
-    if p >= 0.01:
-        return f"{100 * p:.0f} %" if p < 0.995 else f"{100 * p:.1f} %"
-    exponent = -log_p / math.log(10)
-    if exponent < 6:
-        return f"1 in {10**exponent:,.0f}"
-    return f"1 in {10 ** min(exponent, 300):.0e}"
-
-
 _NO_RANK = {
     Reason.UNSCORABLE: "no usable score",
     Reason.CONSTANT_WINDOW: "reference scores all equal",
@@ -345,8 +335,8 @@ def in_short(verdict: Verdict, why: str, *, blind: bool = False) -> str:
     flip = 1 - p if leaning == "anomaly" else p
     if flip < _RARELY:
         return f"leans to {leaning}; hardly any retrained model would disagree"
-    often = share(math.log(flip)).replace(" %", "\u00a0% of")
-    return f"leans to {leaning}; {often} retrained models would disagree"
+    often = how_often(math.log(flip), "retrained models")
+    return f"leans to {leaning}; {often} would disagree"
 
 
 def _accepted_in_short(verdict: Verdict, why: str, *, blind: bool) -> str:

@@ -139,22 +139,24 @@ class ReviewStore:
             return known
         with self.database.write() as connection:
             known = ingest.next_offset(connection, partition)
-            begun = ingest.begin(connection, partition, earliest)
-            lost = known is not None and known < earliest
-            name = f"{partition.topic}-{partition.partition}"
-            if lost:
-                database.append_audit(
-                    connection, self.now_ms(), SYSTEM, "lost", name, first=known, last=earliest - 1
-                )
-        if lost:
-            _log.warning(
-                "%s: records %d to %d were deleted before the console read them; "
-                "keep them for longer than the console may be away",
-                name,
-                known,
-                earliest - 1,
+            if known is not None and known >= earliest:
+                return known
+            connection.execute(
+                "INSERT OR REPLACE INTO consumed VALUES (?,?,?)", (*partition, earliest)
             )
-        return begun
+            if known is None:
+                return earliest
+            name, span = f"{partition.topic}-{partition.partition}", (known, earliest - 1)
+            database.append_audit(
+                connection, self.now_ms(), SYSTEM, "lost", name, first=span[0], last=span[1]
+            )
+        _log.warning(
+            "%s: records %d to %d were deleted before the console read them; "
+            "keep them for longer than the console may be away",
+            name,
+            *span,
+        )
+        return earliest
 
     def begin_anew(self, partition: Partition) -> None:
         """Read an input again from position 0; what is known already changes nothing."""

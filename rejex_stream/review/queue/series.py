@@ -13,12 +13,13 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from sqlite3 import Connection
+from sqlite3 import Connection, Row
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from rejex_stream.readable import Reads, middle
 from rejex_stream.review.queue.database import scalar
 from rejex_stream.types import FloatArray, Label
 
@@ -356,6 +357,69 @@ def readings(
     return np.frombuffer(b"".join(blobs), dtype="<f8").reshape(len(blobs), width)
 
 
+_PAST, _FEWEST = 500, 8
+"""Readings before something began that say what is usual, and the fewest that do."""
+
+
+def usual_range(
+    connection: Connection, sensor_id: int, width: int, onset_ms: int
+) -> list[tuple[float, float] | None]:
+    """Return the middle 95 % of each channel before an onset; ``None`` where too little is known.
+
+    O(500 readings).
+    """
+    past = readings(connection, sensor_id, width, (BEFORE_ALL_MS, onset_ms), _PAST)
+    return [middle(of) if np.isfinite(of).sum() >= _FEWEST else None for of in past.T]
+
+
+class Deviation(NamedTuple):
+    """A channel of a case or an incident, beside what it usually is."""
+
+    sensor: str
+    column: int
+    reads: Reads  # the median of its newest readings, at most five
+    farthest: Reads  # the one that lies farthest from the middle of what is usual
+    distance: float  # how many half widths of what is usual that is
+    trend: str  # `rising`, `falling` or `steady` since the onset
+    speaks: bool = False  # whether the score is higher for it, as the pipeline says
+
+    @property
+    def is_unusual(self) -> bool:
+        """Whether it is what is wrong, or reads otherwise than before."""
+        low, high = self.reads.usual or (-math.inf, math.inf)
+        return self.speaks or not low <= self.reads.value <= high
+
+
+def deviations(
+    connection: Connection,
+    sensor_id: int,
+    sensor: str,
+    channels: Sequence[str],
+    span_ms: tuple[int, int],
+) -> list[Deviation]:
+    """Return how far each channel is from the readings before a stretch, both ends included.
+
+    The farthest first; a channel of which too little is known is left out. O(readings).
+    """
+    onset_ms, end_ms = span_ms
+    usual = usual_range(connection, sensor_id, len(channels), onset_ms)
+    since = readings(connection, sensor_id, len(channels), (onset_ms, end_ms + 1), 5_000)
+    found = []
+    for column, (name, limits, read) in enumerate(zip(channels, usual, since.T, strict=True)):
+        values = read[np.isfinite(read)]
+        if limits is None or not len(values):
+            continue
+        centre = sum(limits) / 2
+        width = (limits[1] - limits[0]) / 2 or abs(centre) * 1e-3 or 1.0
+        third = max(1, len(values) // 3)
+        moved = float(np.median(values[-third:]) - np.median(values[:third])) / width
+        trend = "rising" if moved > 0.5 else "falling" if moved < -0.5 else "steady"
+        now, far = float(np.median(values[-5:])), float(values[np.abs(values - centre).argmax()])
+        ends = Reads(name, now, limits), Reads(name, far, limits)
+        found.append(Deviation(sensor, column, *ends, abs(far - centre) / width, trend))
+    return sorted(found, key=lambda one: -one.distance)
+
+
 def _array(blob: bytes) -> FloatArray:
     return np.frombuffer(blob, dtype="<f8").copy()
 
@@ -370,19 +434,9 @@ def read(
     most: int = 2_000,
 ) -> Series:
     """Return what is known of a sensor between two times, both included."""
-    rows = connection.execute(
-        "SELECT t_ms, channel_values, score, label FROM point WHERE sensor_id = ? "
-        "AND t_ms BETWEEN ? AND ? ORDER BY t_ms",
-        (sensor_id, from_ms, to_ms),
-    ).fetchall()
     width = len(channels)
-    t = np.array([row[0] for row in rows], dtype=np.float64)
-    known = np.array([row[1] is not None and len(row[1]) == 8 * width for row in rows], dtype=bool)
-    values = np.full((len(rows), width), math.nan)
-    if known.any():
-        table = b"".join(row[1] for row, one in zip(rows, known, strict=True) if one)
-        values[known] = np.frombuffer(table, dtype="<f8").reshape(-1, width)
-    scores = np.array([math.nan if row[2] is None else row[2] for row in rows], dtype=np.float64)
+    rows = _rows(connection, sensor_id, from_ms, to_ms)
+    t, known, values, scores = _columns(rows, width)
     marked = [(row[0], row[2], row[3]) for row in rows if row[2] is not None and row[3]]
     holes = _holes(t, known, (from_ms, to_ms), _counted(connection, sensor_id)) if width else ()
     return Series(
@@ -393,6 +447,30 @@ def read(
         holes,
         tuple(_missing(t[known & ~np.isfinite(values[:, column])]) for column in range(width)),
     )
+
+
+def _rows(
+    connection: Connection, sensor_id: int, from_ms: int, to_ms: int, most: int = -1
+) -> list[Row]:
+    return connection.execute(
+        "SELECT t_ms, channel_values, score, label FROM point WHERE sensor_id = ? "
+        "AND t_ms BETWEEN ? AND ? ORDER BY t_ms LIMIT ?",
+        (sensor_id, from_ms, to_ms, most),
+    ).fetchall()
+
+
+def _columns(
+    rows: Sequence[Row], width: int
+) -> tuple[FloatArray, BoolArray, FloatArray, FloatArray]:
+    """Return times, of which events the reading is known, readings (m, width) and scores."""
+    t = np.array([row[0] for row in rows], dtype=np.float64)
+    known = np.array([row[1] is not None and len(row[1]) == 8 * width for row in rows], dtype=bool)
+    values = np.full((len(rows), width), math.nan)
+    if known.any():
+        table = b"".join(row[1] for row, one in zip(rows, known, strict=True) if one)
+        values[known] = np.frombuffer(table, dtype="<f8").reshape(-1, width)
+    scores = np.array([math.nan if row[2] is None else row[2] for row in rows], dtype=np.float64)
+    return t, known, values, scores
 
 
 def _missing(t: FloatArray) -> tuple[int, ...]:
@@ -424,22 +502,8 @@ def spark(
     most: int = 80,
 ) -> tuple[list[float], list[float]]:
     """Return a small line of one channel (of the score, where no readings are known)."""
-    rows = connection.execute(
-        "SELECT t_ms, channel_values, score FROM point WHERE sensor_id = ? "
-        "AND t_ms BETWEEN ? AND ? ORDER BY t_ms LIMIT 4000",
-        (sensor_id, from_ms, to_ms),
-    ).fetchall()
-    t = np.array([row[0] for row in rows], dtype=np.float64)
+    rows = _rows(connection, sensor_id, from_ms, to_ms, 4_000)
     width = max((len(row[1]) // 8 for row in rows if row[1] is not None), default=0)
-    if channel < width:
-        v = np.array(
-            [
-                math.nan if row[1] is None or len(row[1]) != 8 * width else _array(row[1])[channel]
-                for row in rows
-            ],
-            dtype=np.float64,
-        )
-    else:
-        v = np.array([math.nan if row[2] is None else row[2] for row in rows], dtype=np.float64)
-    kept_t, kept_v = _line(t, v, most)
+    t, _, values, scores = _columns(rows, width)
+    kept_t, kept_v = _line(t, values[:, channel] if channel < width else scores, most)
     return kept_t.tolist(), kept_v.tolist()

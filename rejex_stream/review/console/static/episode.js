@@ -119,7 +119,7 @@ function paint() {
   const narrow = stack.width < 520;
   first.forEach((line, i) => {
     const told = data.shown[line.name] || {};
-    lines.push({ ...line, title: told.label || line.name, unit: told.unit || "", limits: [told.low, told.high], height: i === 0 ? (narrow ? 120 : 150) : channels.length > 3 ? 58 : 78,
+    lines.push({ ...line, title: told.label || line.name, unit: told.unit || "", limits: [told.low, told.high], band: line.usual, bandColor: "--usual", height: i === 0 ? (narrow ? 120 : 150) : channels.length > 3 ? 58 : 78,
       pinned: many ? pinned.has(line.name) : undefined });
   });
   if (latest.score && latest.score.t.length) {

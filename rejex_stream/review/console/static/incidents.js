@@ -85,10 +85,10 @@ async function paint() {
   stack.holes = found.length === 1 ? found[0].holes : [];
   for (const one of found) {
     const many = found.length > 1 ? `${one.sensor}: ` : "";
-    one.channels.forEach((line, i) => {
+    one.channels.forEach((line) => {
       const told = data.shown[line.name] || {};
       lines.push({ ...line, name: many + line.name, title: many + (told.label || line.name), unit: told.unit || "", limits: [told.low, told.high], height: 96,
-        band: one.usual[i], bandColor: "--usual", holes: one.holes });
+        band: line.usual, bandColor: "--usual", holes: one.holes });
     });
     if (one.score && one.score.t.length) lines.push({ ...one.score, name: `${many}score`, title: `${many}score`, height: 80, color: "--plot-2", marked: one.marked, holes: [], note: "◆ rejected  ▲ anomaly" });
   }

@@ -1,0 +1,158 @@
+"""Numbers, times and readings as people read them: the same on a page, in an alert, in a table."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import numpy as np
+
+_YEAR_S = 31_557_600
+_UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+
+
+def number(value: float | None) -> str:
+    """Return a number with thousands separated and four digits that count.
+
+    Examples
+    --------
+    >>> [number(one) for one in (12345.6, 3.14159, 0.00012345, None)]
+    ['12,346', '3.142', '0.0001234', '–']
+    """
+    if value is None or not math.isfinite(value):
+        return "–"
+    if abs(value) < 1e15 and (abs(value) >= 1000 or value == int(value)):
+        return f"{value:,.0f}"
+    return f"{value:.4g}"
+
+
+def percent(value: float | None, digits: int | None = None) -> str:
+    r"""Return a share as percent; the sign never moves to the next line."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    if value == 0:
+        return "0\u00a0%"
+    places = digits if digits is not None else (1 if abs(value) >= 0.01 else 2)
+    return f"{100 * value:.{places}f}\u00a0%"
+
+
+def how_often(log_p: float, what: str = "cases") -> str:
+    r"""Return a probability, given as its logarithm, as people say it.
+
+    Examples
+    --------
+    >>> how_often(math.log(0.31)), how_often(math.log(0.002), "models")
+    ('31\xa0% of cases', '1 in 500 models')
+    """
+    p = math.exp(log_p)
+    if p >= 0.01:
+        return f"{100 * p:.{0 if p < 0.995 else 1}f}\u00a0% of {what}"
+    exponent = min(-log_p / math.log(10), 300)
+    return f"1 in {10**exponent:{',.0f' if exponent < 6 else '.0e'}} {what}"
+
+
+def span(ms: float | None) -> str:
+    """Return a duration in at most two units; from two years on in years alone."""
+    if ms is None:
+        return "–"
+    seconds = round(abs(ms) / 1000)
+    if seconds >= 2 * _YEAR_S:
+        return f"{seconds / _YEAR_S:.0f} years"
+    for index, (name, size) in enumerate(_UNITS):
+        if seconds >= size:
+            whole, rest = divmod(seconds, size)
+            smaller = _UNITS[index + 1] if index + 1 < len(_UNITS) else None
+            part = rest // smaller[1] if smaller and whole < 100 else 0
+            return f"{whole} {name}" + (f" {part} {smaller[0]}" if smaller and part else "")
+    return "0 s"
+
+
+def utc(ms: float) -> datetime:
+    """Return a time in UTC; 1970 for one that no calendar has, of a very wrong clock."""
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return datetime.fromtimestamp(0, UTC)
+
+
+# ------------------------------------------------------------------ what reads what, and usually
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """What a channel reads, and between which values nineteen of twenty normal events lie."""
+
+    channel: str
+    value: float  # nan: missing
+    usual: tuple[float, float] | None  # `None`: nobody knows yet
+
+    def now(self, name: str = "", unit: str = "") -> str:
+        """Return what it reads, by the name that people use: ``Oil 1.2 bar``."""
+        name = name or self.channel
+        if math.isnan(self.value):
+            return f"{name} missing"
+        return f"{name} {number(self.value)}{unit and f' {unit}'}"
+
+    def usually(self, unit: str = "") -> str:
+        """Return what is usual: ``usually 3.4 to 4 bar``; empty where nobody knows."""
+        if self.usual is None:
+            return ""
+        low, high = self.usual
+        within = "within its usual" if low <= self.value <= high else "usually"
+        ends = dict.fromkeys((number(low), number(high)))
+        return f"{within} {' to '.join(ends)}{unit and f' {unit}'}"
+
+    def sentence(self, name: str = "", unit: str = "") -> str:
+        """Return what it reads beside what is usual.
+
+        Examples
+        --------
+        >>> Reads("oil", 1.2, (3.4, 4.0)).sentence("Oil pressure", "bar")
+        'Oil pressure 1.2 bar, usually 3.4 to 4 bar'
+        """
+        return ", ".join(filter(None, (self.now(name, unit), self.usually(unit))))
+
+
+class UsualRows:
+    """What normal events read: `most` of them, evenly spread over all or over the newest.
+
+    With `widest` not more than so many events lie between two of them, and the oldest make room.
+    `skip` events are passed over before the next is taken: who counts them down saves a call.
+    """
+
+    def __init__(self, most: int, widest: int | None = None) -> None:
+        self._most, self._widest = most, widest
+        self._each = 1
+        self._rows: list[array[float]] = []
+        self.skip = 0
+
+    def see(self, values: Iterable[float]) -> None:
+        """Take what an event reads, or pass it over."""
+        if self.skip:
+            self.skip -= 1
+            return
+        if len(self._rows) == self._most:
+            if self._each == self._widest:
+                del self._rows[0]
+            else:
+                self._rows, self._each = self._rows[::2], 2 * self._each
+        self._rows.append(array("d", values))
+        self.skip = self._each - 1
+
+    def range(self, channel: int) -> tuple[float, float] | None:
+        """Return between which values a channel mostly lies; ``None`` where none is known."""
+        return middle(row[channel] for row in self._rows)
+
+
+_USUAL = 0.025, 0.975
+
+
+def middle(values: Iterable[float]) -> tuple[float, float] | None:
+    """Return the middle 95 % of the values that are finite; ``None`` of none. O(n log n)."""
+    known = np.fromiter(values, dtype=np.float64)
+    known = known[np.isfinite(known)]
+    if not len(known):
+        return None
+    low, high = np.quantile(known, _USUAL).tolist()
+    return low, high

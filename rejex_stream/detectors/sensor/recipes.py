@@ -158,7 +158,7 @@ class Layout:
 
         Of a channel that has no level nobody knows whether what it was a while ago was a rise.
         """
-        kinds, found = [self.kinds[j] for j in which], []
+        kinds, found = [self.kinds[j] for j in which if self.sides], []
         for channel, sign in self.sides:
             own = [i for i, j in enumerate(which) if self.channels[j] == channel]
             if own:

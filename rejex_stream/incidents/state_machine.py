@@ -502,7 +502,8 @@ class Watch:
         if kept.state is IncidentState.OPEN and age is not None and kept.n_held >= age:
             return IncidentState.ADOPTING
         if kept.state is IncidentState.RECOVERING:
-            return self._unrecovered(kept) if kept.ordinary <= 0.0 else None
+            unrecovered = IncidentState.FAULT if kept.is_fault else IncidentState.OPEN
+            return unrecovered if kept.ordinary <= 0.0 else None
         if kept.ordinary >= enough / 2 and kept.relapses < _MOST_RELAPSES:
             return IncidentState.RECOVERING
         return None
@@ -512,10 +513,6 @@ class Watch:
         """After so many events held, what nobody answers is the new normal; ``None``: never."""
         given = self._hold.adopt_after_events
         return self._window if given is None else given or None
-
-    @staticmethod
-    def _unrecovered(kept: _Open) -> IncidentState:
-        return IncidentState.FAULT if kept.is_fault else IncidentState.OPEN
 
     @property
     def recovery(self) -> float:

@@ -70,6 +70,8 @@ pytestmark = [pytest.mark.kafka, CONFLUENT]
 PARTITIONS = 4
 CLIENT = {"a": "kafka-python", "b": "confluent"}
 LEARNS: dict[str, Any] = {"kind": "HBOS", "learning": True}
+EVERY_S = 0.5
+"""So often people look for what they are asked."""
 Written = Mapping[str, Mapping[int, list[Any]]]
 
 
@@ -231,7 +233,7 @@ class People:
             with self._reading() as consumer:
                 while not self._over.is_set():
                     self._speak(consumer)
-                    self._over.wait(0.5)
+                    self._over.wait(EVERY_S)
         except BaseException as error:
             self.failure = error
 

@@ -1,11 +1,9 @@
-"""Channels of which one side counts: a leak is a drop, and a rise of the same channel is no fault."""
+"""Channels of which one side counts: a leak is a drop, and a rise of the pressure is no fault."""
 
 from __future__ import annotations
 
-import json
 import math
 import pickle
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,12 +14,12 @@ from rejex_stream.cli import main
 from rejex_stream.config import parse_config
 from rejex_stream.config.assembly import Judging
 from rejex_stream.detectors import make_detector
-from rejex_stream.detectors.sensor import distance, sides
+from rejex_stream.detectors.sensor import distance
 from rejex_stream.detectors.sensor.recipes import Layout
-from rejex_stream.detectors.sensor.sides import Cone, Sided, cone_of
+from rejex_stream.detectors.sensor.sides import Sided, cone_of
 from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.engine.refit import RefitSchedule
-from rejex_stream.errors import CheckpointError, ConfigError
+from rejex_stream.errors import CheckpointError
 from rejex_stream.features import FeatureSpec
 from rejex_stream.incidents import Alarms, ChannelLimits, Hold
 from rejex_stream.rejection import RejectionPolicy

@@ -550,3 +550,33 @@ def test_units_of_channels_are_no_machines() -> None:
     ]  # fmt: skip
     feed, readings, _ = read(records)
     assert (feed.select, len(readings)) == (None, 40)
+
+
+def test_of_two_names_in_nested_pairs_the_id_says_whose_and_no_name_hides_the_time():
+    """A gateway sends machines, and of each its quantities; one of them is called t."""
+    trees = [
+        {
+            "gw": "g",
+            "devices": [
+                {
+                    "id": f"n{k}",
+                    "at": f"2025-03-04T06:{i // 60:02}:{i % 60:02}Z",
+                    "readings": [
+                        {"k": "t", "v": 20.5 + i * i % 7},
+                        {"k": "h", "v": 50.5 + i * i % 5 + k},
+                    ],
+                }
+                for k in range(3)
+            ],
+        }
+        for i in range(200)
+    ]
+    feed, found, invalid = read([of_line(i, {"value": tree}) for i, tree in enumerate(trees)])
+    assert not invalid
+    assert sorted(feed.channels) == ["h", "t"]
+    assert {reading.sensor for reading in found} == {"n0", "n1", "n2"}
+    assert len(found) == 600
+    assert [dict(zip(feed.channels, r.values, strict=True))["h"] for r in found[:3]] == [
+        50.5, 51.5, 52.5,
+    ]  # fmt: skip
+    assert feed.settings()["time"] == "time"

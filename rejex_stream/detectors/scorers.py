@@ -30,6 +30,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
+from itertools import repeat
 from operator import add, mul, sub
 from typing import Any, ClassVar
 
@@ -70,13 +71,21 @@ class ColumnHistograms:
     log_heights: FloatArray
     rarest: FloatArray  # lowest log height of each column; shape (d,)
     training_scores: FloatArray
-    # The same column by column, all that a row needs of one in a place: reach, rarest, edges,
-    # heights. What lies scattered costs many sensors more than the search.
-    _table: array[float] = field(init=False, repr=False, compare=False)
+    # The same column by column: edges, of which the reach makes two, and, as far from the first of
+    # all, the height below each. What lies scattered costs many sensors more than the search.
+    _edges: array[float] = field(init=False, repr=False, compare=False)
+    _heights: array[float] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        columns = np.column_stack((*self.reach, self.rarest, self.edges, self.log_heights))
-        object.__setattr__(self, "_table", array("d", columns.tobytes()))
+        below, highest = np.nextafter(self.reach[0], -np.inf)[:, None], self.reach[1][:, None]
+        rarest, end = self.rarest[:, None], np.full_like(highest, np.inf)
+        edges = np.sort(np.hstack((below, self.edges, highest, end)))
+        before = edges[:, :-1]
+        bins = (self.edges[:, None] <= before[:, :, None]).sum(axis=2)
+        inside = (below <= before) & (before < highest)
+        found = np.where(inside, np.take_along_axis(self.log_heights, bins, axis=1), rarest)
+        object.__setattr__(self, "_edges", array("d", edges.tobytes()))
+        object.__setattr__(self, "_heights", array("d", np.hstack((rarest, found)).tobytes()))
 
     def score(self, X: FloatArray) -> FloatArray:
         """Score rows X of shape (m, d); O(d log b) a row."""
@@ -88,15 +97,11 @@ class ColumnHistograms:
 
     def score_row(self, row: Sequence[float]) -> float:
         """Score one finite row as :meth:`score` does, bit for bit."""
-        table, n = self._table, self.edges.shape[1]
-        width = len(table) // len(row)
-        found = [
-            table[bisect_left(table, x, at + 3, at + 3 + n) + n]
-            if table[at] <= x <= table[at + 1]
-            else table[at + 2]
-            for at, x in zip(range(0, len(table), width), row, strict=True)
-        ]
-        return -reduce(add, found)
+        edges, size = self._edges, len(self._edges)
+        width = size // len(row)
+        at, ends = range(0, size, width), range(width - 1, size, width)
+        found = map(bisect_left, repeat(edges), row, at, ends)
+        return -reduce(add, map(self._heights.__getitem__, found))
 
 
 @dataclass(frozen=True, slots=True)

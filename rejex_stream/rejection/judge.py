@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import repeat
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -217,12 +216,17 @@ class Judge:
         frozen = held or planned
         if planned:
             watcher = None
-        window, ranks, severities = self._ranked(scores, frozen=frozen)  # 1. Rank
-        marks = epoch, held, planned, incident
-        n, n_judged, extreme = len(window), 0, _NOBODY
-        for i, score, (below, at_or_below), by_tail in zip(
-            which, scores, ranks, severities, strict=True
-        ):
+        window: ScoreWindow | WindowAhead = self.window
+        marks, n, n_judged, extreme = (epoch, held, planned, incident), len(window), 0, _NOBODY
+        tail, ahead = self.tail, None
+        if len(scores) >= SHORTEST and not frozen and (found := self._ahead(scores)) is not None:
+            window, ahead = found
+        for i, score in zip(which, scores, strict=True):
+            if ahead is not None:  # 1. Rank
+                (below, at_or_below), by_tail = ahead[n_judged]
+            else:
+                below, at_or_below = window.rank(score)
+                by_tail = None if tail is None else tail(score)
             n_judged += 1
             reading, rare, evicted = readings[i], None, _NOT_ENTERED
             if score - score != 0.0:
@@ -251,28 +255,21 @@ class Judge:
             window.settle()
         return n_judged, extreme
 
-    def _ranked(
-        self, scores: Sequence[float], *, frozen: bool
-    ) -> tuple[ScoreWindow | WindowAhead, Iterable[tuple[int, int]], Iterable[float | None]]:
-        """Return what takes scores, what is below and at or below each, and how rare each is."""
-        # Of many that enter a full window, all ranks are known ahead; else each when its turn
-        # comes.
-        window, tail, full = self.window, self.tail, self._full
-        unknown = repeat(None, len(scores))
-        if (
-            len(scores) >= SHORTEST
-            and full is not None
-            and len(window) == window.capacity
-            and not frozen
-            and np.isfinite(scores).all()
-        ):
-            known = None if tail is None else tail.each(scores)
-            n_extreme = 0 if known is None else sum(one >= EXTREME for one in known)
-            if not n_extreme or self._n_extreme() + n_extreme <= self._places(window.capacity):
-                top = window.capacity + 1 - max(1, full.band.edges[0])
-                ahead = WindowAhead(window, scores, top)
-                return ahead, ahead.ranks, known or unknown
-        return window, map(window.rank, scores), unknown if tail is None else map(tail, scores)
+    def _ahead(
+        self, scores: Sequence[float]
+    ) -> tuple[WindowAhead, list[tuple[tuple[int, int], float | None]]] | None:
+        """Return what many scores can enter at once, and of each its ranks and how rare it is."""
+        window, full = self.window, self._full
+        if full is None or len(window) < window.capacity or not np.isfinite(scores).all():
+            return None
+        known: Sequence[float | None] = [None] * len(scores)
+        if self.tail is not None:
+            known = severities = self.tail.each(scores)
+            n_extreme = sum(one >= EXTREME for one in severities)
+            if n_extreme and self._n_extreme() + n_extreme > self._places(window.capacity):
+                return None
+        ahead = WindowAhead(window, scores, window.capacity + 1 - max(1, full.band.edges[0]))
+        return ahead, [*zip(ahead.ranks, known, strict=True)]
 
     def _verdict(
         self,

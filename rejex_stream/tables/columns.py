@@ -15,9 +15,8 @@ __all__ = ["ColumnProfile", "Sample", "is_text", "profile"]
 
 @dataclass(frozen=True, slots=True)
 class ColumnProfile:
-    """What one walk over a column finds: its cells, and what they are as numbers."""
+    """What one walk over a column finds: what its cells are as numbers."""
 
-    cells: Sequence[str]
     numbers: Sequence[float]  # nan where there is none
     measured: Sequence[float]  # those that are there
     given: Sequence[str]  # cells with more than a word for nothing in them
@@ -50,7 +49,7 @@ def profile(
             measured.append(x)
         numbers.append(math.nan if x is None else x)
     given = [cell for cell in cells if cell.lower() not in MISSING_TEXTS]
-    return ColumnProfile(cells, numbers, measured, given, unread)
+    return ColumnProfile(numbers, measured, given, unread)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -95,7 +95,7 @@ TIME_OF_RECORD = re.compile(
     r"|time(_?in_?seconds)?(_?(ms|us|ns|s))?$"
 )
 ELAPSED = _exactly(
-    r"elapsed.*|millis|micros|msec|seconds?|secs?|minutes|hours|days|sekunden|minuten|stunden|tage"
+    r"elapsed.*|ms|millis.*|micros.*|msec|seconds?|secs?|minutes|hours|days|sekunden|minuten|stunden|tage"
     r"|t_(s|ms|us|ns|sec|min|h|d)|x_value|time_elapsed.*|relative_time.*|laufzeit"
     r"|(.*_)?(time|zeit)_(in_)?(s|ms|us|ns|sec|seconds|min|minutes|h|hours|d|days)"
 )

@@ -535,7 +535,10 @@ def _said(guess: TableGuess, table: _Walked, known: Asked) -> Iterator[str]:
             f"difference: {', '.join(guess.totals)} only adds up, so what is measured is its "
             "change from row to row"
         )
-    shown = "only counts", "has a value", "counts the rows", "the same", "a code"
+    shown = (
+        "only counts", "has a value", "counts the rows", "the same", "a code", "in several units",
+        "numbers in part",
+    )  # fmt: skip
     for name, why in guess.aside.items():
         if why.startswith(shown):
             yield f"left out: {name} {why}; --channel takes a column for a measurement"

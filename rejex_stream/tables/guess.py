@@ -472,10 +472,7 @@ def _flags(table: _Walked, names: Sequence[str]) -> Sequence[str]:
 def _is_switch(cells: Sequence[str]) -> bool:
     """Whether a column says on and off in words."""
     words = {cell.lower() for cell in cells} - MISSING_TEXTS
-    return len({SWITCHES.get(word) for word in words} - {None}) == 2 and words < SWITCHES.keys() - {
-        "0",
-        "1",
-    }
+    return words <= SWITCHES.keys() - {"0", "1"} and len({SWITCHES[word] for word in words}) == 2
 
 
 def _switched(cell: str) -> float | None:

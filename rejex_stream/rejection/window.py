@@ -527,7 +527,11 @@ def _excess(window: ScoreWindow | WindowAhead, n: int, largest: float) -> tuple[
     return k, math.fsum([(score / 2 - least / 2) / k for score in window.largest(k)])
 
 
-def grade(severity: float) -> tuple[int, str]:
-    """Return a severity for people: from 0 to 100, ten for each power of ten, with a word."""
-    points = min(100, max(0, round(10 * severity)))
+def grade(severity: float, anomalies: int = 1) -> tuple[int, str]:
+    """Return a severity for people: from 0 to 100, ten for each power of ten, with a word.
+
+    Of many events it is that of the worst, and ten more for every ten times as many anomalies: a
+    convention, far less than as many independent ones are worth.
+    """
+    points = min(100, max(0, round(10 * (severity + math.log10(max(1, anomalies))))))
     return points, next(word for below, word in _WORDS if points < below)

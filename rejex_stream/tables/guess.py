@@ -267,7 +267,7 @@ def _guess(
         if known.carry is None:
             found = _without_sparse(sample, found, aside)
     if not found:
-        raise _nothing(aside)
+        raise _nothing(aside, of_json=timed)
     carry = carry_needed(sample, found) if known.carry is None else known.carry
     guess = TableGuess(
         time=(time.names if len(time.names) > 1 else time.names[0]) if time.names else None,
@@ -535,7 +535,10 @@ def _said(guess: TableGuess, table: _Walked, known: Asked) -> Iterator[str]:
             f"difference: {', '.join(guess.totals)} only adds up, so what is measured is its "
             "change from row to row"
         )
-    shown = "only counts", "has a value", "counts the rows", "the same", "a code"
+    shown = (
+        "only counts", "has a value", "counts the rows", "the same", "a code", "in several units",
+        "numbers in part",
+    )  # fmt: skip
     for name, why in guess.aside.items():
         if why.startswith(shown):
             yield f"left out: {name} {why}; --channel takes a column for a measurement"
@@ -546,11 +549,16 @@ def _short(seen: str) -> str:
     return re.sub(r"^(['\"]).*?\1 ", "", seen)
 
 
-def _nothing(aside: Mapping[str, str]) -> ConfigError:
+def _nothing(aside: Mapping[str, str], *, of_json: bool) -> ConfigError:
+    how = (
+        "or write input.select, a jq program that makes flat records of numbers"
+        if of_json
+        else "say how the table is written with --delimiter, --decimal, --thousands and "
+        "--encoding, or where it begins with --skip-rows"
+    )
     return ConfigError(
-        "no column holds numbers that change: name the channels with --channel, say how the table "
-        "is written with --delimiter, --decimal, --thousands and --encoding, or where it begins "
-        "with --skip-rows. "
+        f"no {'field' if of_json else 'column'} holds numbers that change: name the channels with "
+        f"--channel, {how}. "
         + "; ".join(f"{printable(name)}: {why}" for name, why in list(aside.items())[:_SHOWN])
     )
 

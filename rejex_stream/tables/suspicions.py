@@ -240,7 +240,7 @@ def _is_side_by_side(cells: Sequence[str], moments_ms: Sequence[int | None]) -> 
         if moment is not None:
             n += 1
             at.setdefault(moment, set()).add(cell)
-    if n < 1.5 * len(at) or sum(map(len, at.values())) < 0.98 * n:
+    if not n or n < 1.5 * len(at) or sum(map(len, at.values())) < 0.98 * n:
         return False
     widths = sorted(map(len, at.values()))
     return 2 * widths[len(widths) // 2] >= len(set(cells))

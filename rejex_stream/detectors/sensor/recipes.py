@@ -104,7 +104,7 @@ class Layout:
         if flags == "in":
             return used
         for j, (channel, ago) in enumerate(zip(self.channels, self.lags, strict=True)):
-            if ago == 0 and _few_values(X[:, j]):
+            if ago == 0 and len(np.unique(X[:, j])) <= 2:
                 used &= channels != channel
         return used if used.any() else self.measured(X, "in")
 
@@ -185,12 +185,6 @@ class Layout:
     def calendar(self) -> Index:
         """Return the columns of the calendar: sine and cosine of each phase."""
         return np.flatnonzero(np.array(self.channels) == _CALENDAR)
-
-
-def _few_values(x: FloatArray) -> bool:
-    first = x[0]
-    others = x[x != first]
-    return len(others) == 0 or bool((others == others[0]).all())
 
 
 def _between(x: FloatArray) -> float:
@@ -433,19 +427,15 @@ class SeasonalResidual(SensorRecipe):
         wanted = self.period if self.period in shapes else "none"
         if self.period == "auto" and len(shapes) > 1:
             cut = 2 * len(X) // 3
-            left = {
-                name: _left(_fit_residual(made(shape)(X[:cut]), len(targets)), made(shape)(X[cut:]))
-                for name, shape in shapes.items()
-            }
+            left = dict[str, float]()
+            for name, shape in shapes.items():
+                fitted = _fit_residual(made(shape)(X[:cut]), len(targets))
+                sizes = np.abs(fitted.residual(made(shape)(X[cut:]))).mean(axis=1)
+                left[name] = float(np.median(sizes))  # some rows are wild
             best = min(left, key=left.__getitem__)
             wanted = best if left[best] < _SEASONAL * left["none"] else "none"
         shape = shapes[wanted]
         return Seasonal(targets, phases, shape, _fit_residual(made(shape)(X), len(targets)))
-
-
-def _left(fitted: Residual, X: FloatArray) -> float:
-    """Mean size of the residual; a median over rows, for some of them are wild."""
-    return float(np.median(np.abs(fitted.residual(X)).mean(axis=1)))
 
 
 def _with_harmonics(

@@ -168,6 +168,10 @@ def test_nothing_is_changed_while_a_worker_lives(
         assert process.wait(timeout=PATIENCE_S) == 0
 
 
+PACE_S = 3.0
+"""Of the load: a hundred records in so many seconds."""
+
+
 def killed_or_done(draw: random.Random, *command: object) -> int | None:
     """Run one command of ours, sometimes only until it is killed; returns how it ended, if so."""
     with subprocess.Popen(
@@ -198,7 +202,7 @@ def test_state_moves_from_pipeline_to_pipeline_while_the_input_goes_on(
     def load() -> None:
         for start in range(0, n_events, 100):
             fill(kafka, plain, start, start + 100)
-            over.wait(3.0)
+            over.wait(PACE_S)
 
     ended: Counter[str] = Counter()
     feeding = threading.Thread(target=load)

@@ -125,10 +125,10 @@ class Distance:
         if part is None:
             if len(self._parts) >= _MOST_PARTS:
                 del self._parts[next(iter(self._parts))]
-            part = self._parts[pattern] = self._marginal(there)
+            part = self._parts[pattern] = self.marginal(there)
         return _rescaled_sum(part.score_row(row[there].tolist()), len(part.mean), len(row))
 
-    def _marginal(self, there: npt.NDArray[np.bool_]) -> Distance:
+    def marginal(self, there: npt.NDArray[np.bool_]) -> Distance:
         """Return the distance of the columns that are there."""
         unwhitened = np.linalg.inv(self.root)[:, there]
         values, vectors = np.linalg.eigh(unwhitened.T @ unwhitened)
@@ -205,7 +205,7 @@ class Quiet:
     knots: Knots
     # standard deviations from which on no rounding makes a logarithm quiet, and what picks them;
     # column, floor and usual logarithm of each
-    _near: list[float] = field(init=False, repr=False, compare=False)
+    near: list[float] = field(init=False, repr=False, compare=False)
     _each: list[tuple[int, float, float]] = field(init=False, repr=False, compare=False)
     _pick: Callable[[Sequence[float]], Sequence[float]] = field(
         init=False, repr=False, compare=False
@@ -213,14 +213,14 @@ class Quiet:
 
     def __post_init__(self) -> None:
         near = np.exp(self.usual) * (1.0 + _SURELY) - self.floors
-        object.__setattr__(self, "_near", near.tolist())
+        object.__setattr__(self, "near", near.tolist())
         each = zip(self.logs.tolist(), self.floors.tolist(), self.usual.tolist(), strict=True)
         object.__setattr__(self, "_each", [*each])
         object.__setattr__(self, "_pick", picker(self.logs))
 
     def larger(self, scores: FloatArray, X: FloatArray) -> FloatArray:
         """Return the larger of some scores and its own of rows X of shape (m, d)."""
-        low = np.flatnonzero((X[:, self.logs] < self._near).any(axis=1))
+        low = np.flatnonzero((X[:, self.logs] < self.near).any(axis=1))
         Y = _with_logarithms(X[low], self.logs, self.floors)
         quiet = (Y[:, self.logs] < self.usual).any(axis=1)
         if quiet.any():
@@ -231,7 +231,7 @@ class Quiet:
 
     def larger_of_row(self, score: float, row: Sequence[float]) -> float:
         """Return the same of one row of shape (d,), bit for bit."""
-        if not any(map(lt, self._pick(row), self._near)):
+        if not any(map(lt, self._pick(row), self.near)):
             return score
         y, is_quiet = [*row], False
         for column, floor, usual in self._each:

@@ -727,6 +727,41 @@ def test_who_writes_a_decimal_comma_writes_the_day_first(tmp_path, point, sep, d
     assert "if it is" in said(table)
 
 
+def test_a_zone_by_name_behind_its_offset_is_no_hindrance(tmp_path):
+    table = opened(
+        tmp_path,
+        "when,v",
+        lambda i: (
+            f"{BEGUN + timedelta(minutes=i):%Y-%m-%dT%H:%M:%S}+01:00[Europe/Berlin]",
+            NOISY[i],
+        ),
+    )
+    first = readings(table)[0].event_time_ms
+    assert first == to_epoch_ms(BEGUN.isoformat(), "iso8601") - 3_600_000
+    assert len(readings(table)) == 300
+
+
+def test_a_column_of_numbers_in_part_is_left_out_aloud(tmp_path):
+    def row(i):
+        return (
+            seconds(i),
+            f"{NOISY[i]}{'-' * (i % 3 == 0)}",
+            NOISY[i],
+            f"{i} {'cm' if i % 2 else 'm'}",
+        )
+
+    table = opened(tmp_path, "time,minus,v,level", row)
+    assert table.guess.channels == ("v",)
+    assert "left out: minus numbers in part, such as" in said(table)
+    assert "left out: level in several units, 'm' and 'cm'" in said(table)
+
+
+def test_rows_of_one_time_that_nobody_wrote_are_no_key(tmp_path):
+    table = opened(tmp_path, "unit,cycle,v", lambda i: (i // 60 + 1, i % 60 + 1, NOISY[i]))
+    assert (table.guess.sensor, table.guess.channels) == (None, ("v",))
+    assert "--sensor unit says otherwise" in said(table)
+
+
 def test_hours_gone_by_that_cannot_be_read_stop(tmp_path):
     with pytest.raises(ConfigError, match=r"'Elapsed Time' \(such as '0:00:00'\) is called a time"):
         opened(tmp_path, "Elapsed Time,v", lambda i: (f"{i // 6}:{i % 6}0:00", NOISY[i]))

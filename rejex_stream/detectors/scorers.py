@@ -419,15 +419,19 @@ class EcdfTails:
 
     def score(self, X: FloatArray) -> FloatArray:
         """Score rows X of shape (m, d); O(d log n) a row."""
-        n = self.columns.shape[1]
-        surprise = _surprise(n + 1)
-        left = np.empty(X.shape)
-        right = np.empty(X.shape)
+        return self.of_others(X, self.columns.shape[1])
+
+    def of_others(self, X: FloatArray, n: int) -> FloatArray:
+        """Score rows among n others, be it that they are training rows themselves."""
+        itself = self.columns.shape[1] - n
+        surprise = -np.log(np.arange(1, n + 2) / (n + 1))  # [k]: k others and the row itself
+        left, right = np.empty((2, *X.shape))
         for j, column in enumerate(self.columns):
-            x = X[:, j]
-            left[:, j] = surprise[np.searchsorted(column, x, side="right")]
-            right[:, j] = surprise[n - np.searchsorted(column, x, side="left")]
-        return _combine(left, right, self.skew_sign, self.joint)
+            left[:, j] = surprise[np.searchsorted(column, X[:, j], side="right") - itself]
+            right[:, j] = surprise[n - np.searchsorted(column, X[:, j], side="left")]
+        skewed = left * (self.skew_sign <= 0) + right * (self.skew_sign >= 0)
+        both = (left + right) / 2 if self.joint else np.maximum(left, right)
+        return row_sum(np.maximum(skewed, both))
 
 
 def fit_ecod(_make: Any, X: FloatArray) -> EcdfTails:  # noqa: ANN401 - needs no PyOD object
@@ -441,16 +445,9 @@ def fit_copod(_make: Any, X: FloatArray) -> EcdfTails:  # noqa: ANN401 - the sam
 
 
 def _fit(X: FloatArray, *, joint: bool) -> EcdfTails:
-    n = len(X)
     columns = np.ascontiguousarray(np.sort(X, axis=0).T)
-    skew_sign = _skew_sign(X)
-    surprise = _surprise(n)
-    left = np.empty(X.shape)
-    right = np.empty(X.shape)
-    for j, column in enumerate(columns):
-        left[:, j] = surprise[np.searchsorted(column, X[:, j], side="right") - 1]
-        right[:, j] = surprise[n - np.searchsorted(column, X[:, j], side="left") - 1]
-    return EcdfTails(columns, skew_sign, joint, _combine(left, right, skew_sign, joint))
+    fitted = EcdfTails(columns, _skew_sign(X), joint, np.empty(0))
+    return replace(fitted, training_scores=fitted.of_others(X, len(X) - 1))
 
 
 def _skew_sign(X: FloatArray) -> FloatArray:
@@ -461,18 +458,6 @@ def _skew_sign(X: FloatArray) -> FloatArray:
     varies = (gap**2).mean(axis=0) > rounding**2
     sign: FloatArray = np.where(varies, np.sign((gap**3).mean(axis=0)), 0.0)
     return sign
-
-
-def _surprise(n: int) -> FloatArray:
-    """``surprise[k] = -log((k + 1) / n)``: k others and the row itself out of n."""
-    table: FloatArray = -np.log(np.arange(1, n + 1) / n)
-    return table
-
-
-def _combine(left: FloatArray, right: FloatArray, skew_sign: FloatArray, joint: bool) -> FloatArray:
-    skewed = left * (skew_sign <= 0) + right * (skew_sign >= 0)
-    both = (left + right) / 2 if joint else np.maximum(left, right)
-    return row_sum(np.maximum(skewed, both))
 
 
 # --------------------------------------------------------------------------------------------- GMM

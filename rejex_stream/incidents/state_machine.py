@@ -197,11 +197,6 @@ class _State(msgspec.Struct, forbid_unknown_fields=True):
     rising: _Open | None = None
 
 
-_BLANK: dict[str, Any] = {
-    "level": 0.0, "inflation": None, "n_measured": 0, "since": [], "open": None, "last": None,
-}  # fmt: skip
-
-
 CALM = 0.75
 """Below it the statistic is ordinary: exchangeable scores have a mean severity of 0.43."""
 _WEIGHT, _MOST_SEVERITY = 0.1, 4.0
@@ -306,33 +301,10 @@ class Watch:
     """
 
     __slots__ = (
-        "_alarm",
-        "_alarms",
-        "_hold",
-        "_inflation",
-        "_last",
-        "_measured",
-        "_published",
-        "_quarter",
-        "_rising",
-        "_saved_level",
-        "_usual",
-        "_window",
-        "active",
-        "beyond",
-        "changes",
-        "frozen",
-        "incident",
-        "least",
-        "level",
-        "limit",
-        "mode",
-        "most",
-        "open",
-        "ordinary",
-        "since",
-        "stream_key",
-        "turning",
+        "_alarm", "_alarms", "_hold", "_inflation", "_last", "_measured", "_published", "_quarter",
+        "_rising", "_saved_level", "_usual", "_window", "active", "beyond", "changes", "frozen",
+        "incident", "least", "level", "limit", "mode", "most", "open", "ordinary", "since",
+        "stream_key", "turning",
     )  # fmt: skip
 
     def __init__(
@@ -755,7 +727,7 @@ class Watch:
 
     def restore(self, state: Any) -> None:  # noqa: ANN401 - plain values
         """Go on from a state; ``None``: one that was blank."""
-        kept = msgspec.convert(state or _BLANK, _State)
+        kept = msgspec.convert(state, _State) if state else _State(0.0, None, 0, [], None, None)
         if len(kept.since) > (self.since.maxlen or 0) or (
             kept.open and kept.open.held and kept.since
         ):

@@ -27,7 +27,8 @@ class ColumnProfile:
         if not self.given:
             return "empty"
         if len(self.unread) > 0.05 * len(self.given) or not self.measured:
-            return f"not numbers, such as {printable((*self.unread, *self.given)[0], 30)}"
+            some = "numbers in part" if 2 * len(self.measured) > len(self.given) else "not numbers"
+            return f"{some}, such as {printable((*self.unread, *self.given)[0], 30)}"
         if len(set(self.measured)) == 1:
             return "never changes"
         steps = {round(b - a, 9) for a, b in itertools.pairwise(self.measured)}

@@ -207,6 +207,7 @@ def _fleet(console: Console, connection: Connection, viewer: Viewer, request: Re
         "state": state,
         "first": first,
         "width": _PAGE_SENSORS,
+        "held": held,
         "states": [
             (one, words, counts[one]) for one, words in SENSOR_STATES.items() if counts[one]
         ],

@@ -24,7 +24,7 @@ _UNSEEN = re.compile(
 
 
 def seen(value: object) -> object:
-    r"""Return text with a sign for every character that hides or turns its neighbours."""
+    """Return text with a sign for every character that hides or turns its neighbours."""
     # Such a name could pass for another one. Markup is left as it is: whoever made it knows.
     if not isinstance(value, str) or isinstance(value, Markup) or value.isprintable():
         return value
@@ -160,7 +160,7 @@ FILTERS = {
     "grade": grade,
     "number": number,
     "passed": passed,
-    "percent": percent,
+    "percent": lambda *of: percent(*of).replace(" ", "\u00a0"),
     "reads": reads,
     "span": span,
 }

@@ -30,7 +30,6 @@ from rejex_stream.review.console.console import (
     whole_number,
 )
 from rejex_stream.review.console.formatting import FILTERS, seen, spark_svg
-from rejex_stream.review.incidents.incident_store import held_streams
 from rejex_stream.review.queue import database, label_report, label_store
 from rejex_stream.review.queue.database import Refusal, Viewer
 from rejex_stream.review.queue.decisions import LEASE_MS, people
@@ -120,7 +119,6 @@ def shell(console: Console, connection: Connection, viewer: Viewer) -> Context:
         "now_ms": now,
         "top": summary(connection, viewer, now),
         "settings": store.settings,
-        "held": held_streams(connection),
         "problems": list(console.background.problems.values()) if console.background else [],
         "page_data": {
             "keys": {action: keys for action, (keys, _) in KEYS.items()},

@@ -259,6 +259,7 @@ def _one(console: Console, connection: Connection, viewer: Viewer, request: Requ
             "anomalies": card.anomalies,
             "known": card.known,
             "limits": _set_limits(incident),
+            "ranked": [(one.sensor, one.reads.channel) for one in card.deviations],
             "can_load": found.pipeline in console.inputs,
             "shown": {
                 name: told.model_dump()

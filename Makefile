@@ -8,7 +8,7 @@
 #   make format       put the code into shape, mend what ruff can
 #   make bench        benchmarks of the core, into benchmarks/results/
 #   make broker       a real single-node Kafka for development, until Ctrl-C
-#   make soak         the long proofs (100 SIGKILLs, outages); tens of minutes
+#   make soak         the long proofs (100 SIGKILLs, outages), results into benchmarks/results/soak.md; an hour or more
 #   make mutants      break the code in known places: each time the test that holds it has to fall
 #   make test-bounds  core tests at both ends of every bound, on each Python that is here
 #   make test-deep    the PyTorch detector, in a virtual environment of its own
@@ -83,7 +83,7 @@ broker: .venv/dev.stamp
 	$(BIN)/python tools/kafka/broker.py
 
 soak: .venv/dev.stamp
-	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+	REJEX_SOAK_RESULTS=benchmarks/results/soak.md $(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
 
 test-deep: .venv-deep/deep.stamp
 	REJEX_REQUIRE_DEEP=1 .venv-deep/bin/python -m pytest -m deep $(PYTEST_ARGS)

@@ -27,21 +27,26 @@ from rejex_stream.detectors import make_detector
 from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.features import FeatureSpec
+from rejex_stream.incidents import Alarms
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.types import Position, Reading
 
 N, CHANNELS = 2000, 4
-CASES: tuple[tuple[str, int, int | None], ...] = (
-    ("HBOS", 1000, None),
-    ("HBOS", 1000, 3),
-    ("HBOS", 1000, 5),
-    ("HBOS", 2000, 3),
-    ("GMM", 1000, 3),
-    ("KNN", 1000, 3),
-    ("Sensor", 1000, 3),
+CASES: tuple[tuple[str, int, int | None, bool], ...] = (
+    ("HBOS", 1000, None, False),
+    ("HBOS", 1000, 3, False),
+    ("HBOS", 1000, 5, False),
+    ("HBOS", 2000, 3, False),
+    ("GMM", 1000, 3, False),
+    ("KNN", 1000, 3, False),
+    ("Sensor", 1000, 3, False),
+    ("HBOS", 2000, None, True),
+    ("HBOS", 2000, 3, True),
+    ("Sensor", 2000, 3, True),
 )
-"""Detector, rows of the buffer, digits of a value."""
+"""Detector, rows of the buffer, digits of a value, and whether it is refitted and alarms are on, as
+in a service; then a key is looked at where it has most, just before a new model is swapped in."""
 _SHARED = (type, ModuleType, FunctionType)  # code belongs to no key
 
 PARTS: dict[str, Callable[[Any], object]] = {
@@ -49,9 +54,12 @@ PARTS: dict[str, Callable[[Any], object]] = {
     "window, by age": lambda key: key._judge.window._ring,
     "row buffer": lambda key: key.model._rows,
     "rows of the recipe": lambda key: key.model._serving.training,
+    "scores of the next model": lambda key: getattr(key.model._shadow, "shadow_scores", None),
+    "the next model": lambda key: key.model._shadow,
     "fitted model": lambda key: key.model._serving.fitted,
     "calibration scores": lambda key: key._judge.tail,
     "rows held, guard": lambda key: [key.model._held, key.model._guard],
+    "alarm": lambda key: key.watch._alarm,
     "incidents, plans, mutes": lambda key: [key.watch, key.plans, key._mutes],
     "judge": lambda key: key._judge,
     "model": lambda key: key.model,
@@ -61,23 +69,31 @@ PARTS: dict[str, Callable[[Any], object]] = {
 """How to get at them; the last is all."""
 
 
-def filled(detector: str, keys: int, buffer: int, digits: int | None) -> tuple[Engine, float]:
+def filled(
+    detector: str, keys: int, buffer: int, digits: int | None, service: bool
+) -> tuple[Engine, float]:
     """Return an engine of so many keys with full windows, and how the process grew a key."""
     warnings.simplefilter("ignore")
+    made = make_detector(detector)
+    schedule = RefitSchedule(
+        first_fit_events=buffer, refit_every_events=None, refit_lag_events=0, buffer_events=buffer,
+        calibration="holdout",
+    )  # fmt: skip
+    events = buffer + N
+    if service:
+        schedule = RefitSchedule.for_window(N)
+        events = schedule.next_request(schedule.first_fit_events) + N - 1
     spec = EngineSpec(
-        make_detector(detector),
+        made,
         FeatureSpec(tuple(f"c{i}" for i in range(CHANNELS))),
         RejectionPolicy(0.05, rate=0.05),
         window=N,
         evidence=False,
-        schedule=RefitSchedule(
-            first_fit_events=buffer, refit_every_events=None, refit_lag_events=0,
-            buffer_events=buffer, calibration="holdout",
-        ),
-    )  # fmt: skip
+        schedule=schedule.guarded_by(getattr(made, "guard_quantile", None)),
+        alarms=Alarms() if service else None,
+    )
     engine = Engine(spec, InlineExecutor())
     rng = np.random.default_rng(0)
-    events = buffer + N
 
     def fill(key: str) -> None:
         drawn = rng.normal(10, 1, size=(events, CHANNELS))
@@ -96,25 +112,30 @@ def filled(detector: str, keys: int, buffer: int, digits: int | None) -> tuple[E
     return engine, (process.memory_info().rss - before) / keys
 
 
-def measure(case: tuple[str, int, int, int | None]) -> list[object]:
+def measure(case: tuple[str, int, int, int | None, bool]) -> list[object]:
     """Fill every key's window and report how the process grew."""
-    detector, keys, buffer, digits = case
+    detector, keys, buffer, digits, service = case
     engine, per_key = filled(*case)
     view = engine.view("sensor-0")
     snapshot = len(view.state()) + len(view.model())
     return [
-        detector, _written(digits), keys, N, buffer, per_key, per_key * 10_000 / 2**30, snapshot,
+        detector, _written(digits), "yes" if service else "no", keys, N, buffer, per_key,
+        per_key * 10_000 / 2**30, snapshot,
     ]  # fmt: skip
 
 
-def walk(case: tuple[str, int, int, int | None]) -> list[int]:
+def walk(case: tuple[str, int, int, int | None, bool]) -> list[int]:
     """Return the bytes of a key by part; the last number is what none of them has."""
     engine, per_key = filled(*case)
-    seen: set[int] = set()
-    size_of(engine._live["first"], seen)
-    key = engine._live["sensor-0"]
-    sizes = [size_of(part(key), seen) for part in PARTS.values()]
+    sizes = [*parts_of(engine, "sensor-0", beside="first").values()]
     return [*sizes, round(per_key) - sum(sizes), round(per_key)]
+
+
+def parts_of(engine: Engine, key: str, *, beside: str) -> dict[str, int]:
+    """Return the bytes of a key by part, without what another key has too."""
+    seen: set[int] = set()
+    size_of(engine._live[beside], seen)
+    return {name: size_of(part(engine._live[key]), seen) for name, part in PARTS.items()}
 
 
 def size_of(root: object, seen: set[int]) -> int:
@@ -150,16 +171,20 @@ def main() -> None:
     asked = parser.parse_args()
     rows: list[list[Any]] = []
     run: Callable[[Any], list[Any]] = walk if asked.parts else measure
-    for detector, buffer, digits in CASES:
+    for detector, buffer, digits, service in CASES:
         with mp.get_context("spawn").Pool(1) as fresh:
-            rows.append(fresh.apply(run, ((detector, asked.keys, buffer, digits),)))
+            rows.append(fresh.apply(run, ((detector, asked.keys, buffer, digits, service),)))
         print(rows[-1], flush=True)
     what = (
         f"with a full window of n = {N:,} scores and {CHANNELS} channels; the buffer holds the "
-        "rows a refit sees, and the training rows of the serving model are kept as its recipe."
+        "rows a refit sees, and the training rows of the serving model are kept as its recipe. "
+        "Refitted: as in a service, looked at where it has most, just before a swap."
     )
     if asked.parts:
-        names = [f"{name}, {buffer:,} rows, {_written(digits)}" for name, buffer, digits in CASES]
+        names = [
+            f"{name}, {buffer:,} rows, {_written(digits)}{', refitted' if service else ''}"
+            for name, buffer, digits, service in CASES
+        ]
         parts = [*PARTS, "allocator, compiled code", "growth of the process"]
         by_part: list[list[Any]] = [
             [part, *sizes] for part, sizes in zip(parts, zip(*rows, strict=True), strict=True)
@@ -174,8 +199,8 @@ def main() -> None:
         [
             (
                 f"Growth of the process per key {what}",
-                ["detector", "values", "keys measured", "n", "buffer rows", "bytes per key",
-                 "GiB for 10,000 keys", "snapshot bytes"],
+                ["detector", "values", "refitted", "keys measured", "n", "buffer rows",
+                 "bytes per key", "GiB for 10,000 keys", "snapshot bytes"],
                 rows,
             )
         ],

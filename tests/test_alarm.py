@@ -58,6 +58,17 @@ def play(engine, readings, cut=100):
     return verdicts, engine.take_incidents()
 
 
+def test_clocks_at_either_end_of_time_leave_an_alarm_that_can_be_kept():
+    alarm = Alarm(N, 0.5)
+    for i in range(20 * 60):
+        alarm.see(0.5, (2**63 - 1) * (-1) ** i)
+    assert alarm.limit < math.inf
+    other = Alarm(N, 0.5)
+    other.restore(msgspec.msgpack.decode(msgspec.msgpack.encode(alarm.state())))
+    assert other.state() == alarm.state()
+    assert other.limit == alarm.limit
+
+
 def noise(n):
     return np.random.default_rng(7).standard_normal(n)
 
@@ -160,7 +171,12 @@ def test_an_answer_holds_what_was_only_told(detector, kind):
         at, told = at + 1, engine.take_incidents()
     assert not told[-1].held
     assert answered(engine, told[-1], kind).accepted
-    verdicts, after = play(engine, readings[at:])
+    before = engine.snapshot()
+    verdicts, after = play(engine, readings[at:], cut=1)
+    together = Engine(engine.spec, InlineExecutor())
+    together.restore(before)
+    assert play(together, readings[at:]) == (verdicts, after)
+    assert together.snapshot() == engine.snapshot()
     assert after[0].held
     assert after[0].changed_seq == at
     if kind is CommandKind.FAULT:

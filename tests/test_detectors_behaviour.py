@@ -9,7 +9,8 @@ import pytest
 
 from benchmarks.behaviour import ALARM_EVENTS, OPERATING, first_alarm, turbine
 from rejex_stream.detectors import make_detector
-from rejex_stream.detectors.sensor.behaviour import _folds
+from rejex_stream.detectors.rowwise import affine
+from rejex_stream.detectors.sensor.behaviour import _folds, _products
 from rejex_stream.engine import EngineSpec
 from rejex_stream.errors import ConfigError, DetectorError
 from rejex_stream.facade import RejectingDetector
@@ -96,8 +97,14 @@ def test_beyond_what_was_seen_the_air_goes_on_and_the_parabola_does_not():
     table[:, 1] = np.minimum(table[:, 0], 5.0) + 0.2 * rng.normal(size=600)  # as a power curve
     model = behaviour(smooth_events=FEW).fit(table, seed=0).inner.expected
     edge = model.high[0]
-    inside = np.diff(model.predict(np.array([[edge - 1], [edge - 0.5], [edge]]))[:, 0])
-    beyond = np.diff(model.predict(np.array([[edge], [edge + 1], [edge + 2], [edge + 9]]))[:, 0])
+
+    def steps(*air):
+        given = np.array(air)[:, None]
+        made = _products(given, np.clip(given, model.low, model.high), model.terms)
+        return np.diff(affine(made, model.weights, model.offset)[:, 0])
+
+    inside = steps(edge - 1, edge - 0.5, edge)
+    beyond = steps(edge, edge + 1, edge + 2, edge + 9)
     assert inside[1] < inside[0] - 0.05  # bent
     assert beyond == pytest.approx(beyond[0] * np.array([1, 1, 7]))  # straight
 

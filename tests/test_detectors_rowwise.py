@@ -70,3 +70,17 @@ def _assert_alone_as_among(name, d, **params):
     probes = np.concatenate([X, bins, 10.0 ** rng.uniform(-9, 150, size=(100, d)), 0 * X[:2], -X])
     alone = np.concatenate([scorer.score(probe[None]) for probe in probes])
     assert alone.tobytes() == scorer.score(probes).tobytes()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_row_alone_falls_into_the_bin_that_it_falls_into_among_many(seed):
+    """HBOS: at every edge of a bin and at the ends of what still counts, and a step beside them."""
+    rng = np.random.default_rng(seed)
+    table = rng.normal(size=(80 + 40 * seed, 3)).round(1 if seed % 2 else 12)
+    table[:, 2] = 7.0 if seed < 3 else table[:, 2]
+    scorer = make_detector("HBOS").fit(table, seed=0)
+    inner = scorer.inner
+    edges = np.where(np.isfinite(inner.edges), inner.edges, 0.0).T
+    at = np.vstack([edges, inner.reach, table[:50], 3 * table[:50], [[-1e150] * 3, [1e150] * 3]])
+    rows = np.vstack([at, np.nextafter(at, np.inf), np.nextafter(at, -np.inf)])
+    assert [*map(scorer.by_row(), rows.tolist())] == scorer.score(rows).tolist()

@@ -8,6 +8,7 @@ import math
 import pytest
 
 from rejex_stream.cli import main
+from rejex_stream.config import parse_config
 from rejex_stream.decode import CsvDecoder, JsonDecoder
 from rejex_stream.decode.avro import avro_reader
 from rejex_stream.decode.mapping import FieldMapping
@@ -22,6 +23,7 @@ from rejex_stream.protocols import RegisteredSchema
 from rejex_stream.rejection.judge import rejected
 from rejex_stream.run.loop import RunSettings, UnscorableStreak, run
 from rejex_stream.run.run_events import NothingScorable
+from rejex_stream.tables.suspicions import suspect_readings
 from rejex_stream.types import LimitExcess, Outcome, Partition, Position, Reading, Reason, Record
 from tests.doubles import FakeClock, ListSink, ListSource
 from tests.streams import spec
@@ -285,3 +287,30 @@ def test_the_doctor_names_the_field(place):
     assert check.level == "error"
     assert check.message.startswith("missing everywhere: 'flow'; in ")
     assert check.message.endswith("the record has t, Flow: did you mean 'Flow'?")
+
+
+def test_of_several_channels_each_that_was_renamed_is_asked_for():
+    decoder = JsonDecoder(FieldMapping(["temp", "press", "temp2"], fixed_sensor="m", time="t"))
+    now = {"t": 1, "temperature_c": 3.5, "pressure": 2.5, "temp2": 1.5}
+    said = decoder.lacking(Record(Position("input", 0, 0), b"m", json.dumps(now).encode()))
+    assert said.endswith("did you mean 'temperature_c' and 'pressure'?"), "temp2 is taken"
+    other = {"t": 1, "xyz": 3.5, "press": 2.5, "temp2": 1.5}
+    said = decoder.lacking(Record(Position("input", 0, 0), b"m", json.dumps(other).encode()))
+    assert "did you mean" not in said
+
+
+def test_a_channel_that_no_row_has_is_said_where_records_hold_one_value_each():
+    text = (
+        '[input]\nkind = "kafka"\ntopics = ["p"]\nsensor = "m"\ntag = "k"\n'
+        'channels = {temp = "v", press = "v"}\nstep_s = 1.0\n'
+        '[rejection]\ncontamination = 0.05\ntolerance = 4\n[kafka]\nbootstrap_servers = "b:9"\n'
+    )
+    config, problems = parse_config(text)
+    assert config is not None, problems
+    rows = [Reading("m", "m", i, (math.nan, i % 7), Position("p", 0, i)) for i in range(40)]
+    (one,) = (found for found in suspect_readings(config, rows) if found.kind == "sparse")
+    assert one.column == "temp"
+    assert "'temp' has no value in 40 rows" in one.seen
+    mapping = config.input.mapping()
+    record = Record(Position("p", 0, 0), b"m", b'{"m": "m", "k": "press", "v": 1.0}', (), 5)
+    assert "the tag names one channel" in JsonDecoder(mapping).lacking(record)

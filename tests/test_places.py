@@ -133,15 +133,17 @@ def test_without_scores_that_stand_still_every_score_enters():
     assert judge.window.scores()[-60:] == [50.0] * 60
 
 
-def test_the_border_is_the_least_score_of_its_severity():
+def test_what_is_extreme_in_a_window_is_counted_as_severities_say():
     for seed in range(20):
         scores = np.random.default_rng(seed).normal(size=30 + 100 * seed) * 10.0 ** (seed - 10)
         tail = Tail(scores.tolist())
         judge = Judge(POLICIES[0], N)
         judge.tail = tail
-        judge._n_extreme()
-        border = judge._extreme[1]
-        assert tail(border) >= EXTREME > tail(math.nextafter(border, -math.inf))
+        held = [*scores.tolist(), *(scores[:seed] * 30.0).tolist()]
+        judge.replace_window(held)
+        extreme = sum(tail(score) >= EXTREME for score in held[-N:])
+        assert judge._n_extreme() == extreme
+        assert extreme > 0 or seed < 2
 
 
 def test_a_fault_while_the_window_fills_keeps_no_length_that_says_nothing():

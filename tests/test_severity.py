@@ -17,6 +17,7 @@ from rejex_stream.rejection.window import (
     ScoreWindow,
     Tail,
     cluster_size,
+    grade,
     severity,
 )
 from rejex_stream.run.executors import InlineExecutor
@@ -284,3 +285,13 @@ def test_a_model_tells_events_apart_whose_ranks_are_equal():
     severities = {(v.model_epoch, v.severity) for v in said if v.severity > 0}
     assert len(said) > 500
     assert len(severities) == len(scores)
+
+
+def test_the_word_for_many_events_goes_by_the_worst_and_by_how_many():
+    """A pump blocked for five hours, 75 of 80 events anomalies, was "19 of 100 (slight)"."""
+    assert grade(1.9) == grade(1.9, 0) == grade(1.9, 1) == (19, "slight")
+    assert grade(1.9, 75) == (38, "clear")
+    assert [grade(2.0, n)[0] for n in (1, 10, 100)] == [20, 30, 40]
+    points = [grade(1.3, n)[0] for n in range(1, 2000)]
+    assert points == sorted(points)
+    assert grade(9.9, 10**6) == (100, "extreme")

@@ -421,6 +421,8 @@ def test_arrays_of_several_widths_or_depths_have_no_places(odd: object) -> None:
         lambda v, ok: {"v": {"value": v, "valid": ok}},
         lambda v, ok: {"v": {"value": v, "statusCode": 0 if ok else 0x80340000}},
         lambda v, ok: {"v": v, "quality": "good" if ok else "bad"},
+        lambda v, ok: {"v": v, "v_ok": ok},
+        lambda v, ok: {"v": {"val": v, "st": 0 if ok else 0x80010000}},
         lambda v, ok: {"values": [{"n": "v", "x": v, "q": "G" if ok else "B"}]},
     ],
 )
@@ -550,3 +552,58 @@ def test_units_of_channels_are_no_machines() -> None:
     ]  # fmt: skip
     feed, readings, _ = read(records)
     assert (feed.select, len(readings)) == (None, 40)
+
+
+def test_of_two_names_in_nested_pairs_the_id_says_whose_and_no_name_hides_the_time():
+    """A gateway sends machines, and of each its quantities; one of them is called t."""
+    trees = [
+        {
+            "gw": "g",
+            "devices": [
+                {
+                    "id": f"n{k}",
+                    "at": f"2025-03-04T06:{i // 60:02}:{i % 60:02}Z",
+                    "readings": [
+                        {"k": "t", "v": 20.5 + i * i % 7},
+                        {"k": "h", "v": 50.5 + i * i % 5 + k},
+                    ],
+                }
+                for k in range(3)
+            ],
+        }
+        for i in range(200)
+    ]
+    feed, found, invalid = read([of_line(i, {"value": tree}) for i, tree in enumerate(trees)])
+    assert not invalid
+    assert sorted(feed.channels) == ["h", "t"]
+    assert {reading.sensor for reading in found} == {"n0", "n1", "n2"}
+    assert len(found) == 600
+    assert [dict(zip(feed.channels, r.values, strict=True))["h"] for r in found[:3]] == [
+        50.5, 51.5, 52.5,
+    ]  # fmt: skip
+    assert feed.settings()["time"] == "time"
+
+
+def test_the_signals_of_a_vehicle_are_its_channels_though_they_have_names() -> None:
+    def signal(name: str, i: int, level: int) -> dict[str, Any]:
+        samples = [[T0 + i * 1000 + k * 100, level + (i * i + k * k) % 7 + 0.5] for k in range(3)]
+        return {"name": name, "samples": samples}
+
+    trees = [
+        {"vin": f"W{i % 3}", "signals": [signal("rpm", i // 3, 900), signal("temp", i // 3, 60)]}
+        for i in range(150)
+    ]
+    feed = open_feed([of_line(i, {"value": tree}) for i, tree in enumerate(trees)])
+    assert (feed.settings()["sensor"], feed.settings()["tag"]) == ("vin", "name")
+    assert list(feed.channels) == ["rpm", "temp"]
+
+
+def test_records_that_no_rule_reads_name_the_field_and_select_not_how_a_table_is_written() -> None:
+    from rejex_stream.errors import ConfigError
+
+    trees = [{"dev": "d", "ts": T0 + i, "line": f"{i * i % 7};{i % 5};x"} for i in range(50)]
+    with pytest.raises(
+        ConfigError, match=r"no field holds .* input\.select.*'line': not numbers"
+    ) as e:
+        open_feed([of_line(i, {"value": tree}) for i, tree in enumerate(trees)])
+    assert "--delimiter" not in str(e.value)

@@ -622,3 +622,146 @@ def test_the_usual_is_that_of_all_normal_events_not_of_the_first():
     (reads,) = episode.reads
     assert (reads.channel, reads.value) == ("x", 5_000.0)
     assert reads.usual == pytest.approx((125, 4_875), rel=0.05)
+
+
+# ------------------------------------------------------------- tables that nobody here had seen
+RNG = random.Random(3)
+NOISY = [round(20 + 3 * math.sin(i / 30) + RNG.gauss(0, 0.3), 2) for i in range(900)]
+
+
+def seconds(i, step=60):
+    return f"{BEGUN + timedelta(seconds=i * step):%Y-%m-%d %H:%M:%S}"
+
+
+def opened(tmp_path, header, row, n=300, sep=",", asked=None):
+    path = tmp_path / "plant.csv"
+    lines = [header, *(sep.join(map(str, row(i))) for i in range(n))]
+    path.write_text("\n".join(lines) + "\n")
+    return open_table(path, asked)
+
+
+def test_a_quality_beside_a_value_has_its_stem_not_its_name(tmp_path):
+    def row(i):
+        bad = i % 20 == 7
+        return seconds(i), 0 if bad else NOISY[i], "BAD" if bad else "GOOD", NOISY[i + 99], "GOOD"
+
+    table = opened(tmp_path, "time,TI1.PV,TI1.Q,FI2.PV,FI2.Q", row)
+    assert table.guess.channels == ("TI1.PV", "FI2.PV")
+    assert sum(math.isnan(one.values[0]) for one in readings(table)) == 15
+    assert not any(math.isnan(one.values[1]) for one in readings(table))
+
+
+def test_counters_beside_nothing_else_are_measured_by_their_change(tmp_path):
+    def row(i):
+        return seconds(i), round(900 + i * 0.3 + i // 7 * 0.1, 2), 40 + i // 6
+
+    guess = opened(tmp_path, "time,energy,rejects", row).guess
+    assert guess.totals == guess.channels == ("energy", "rejects")
+    beside = opened(tmp_path, "time,energy,seq", lambda i: (*row(i)[:2], 500 + i)).guess
+    assert beside.channels == beside.totals == ("energy",)
+    assert "only counts" in beside.aside["seq"]
+
+
+def test_milliseconds_beside_a_clock_name_no_sensor(tmp_path):
+    def row(i):
+        return seconds(i // 10, 1), i % 10 * 100, NOISY[i], NOISY[i + 50]
+
+    guess = opened(tmp_path, "time,ms,amps,volts", row).guess
+    assert (guess.sensor, guess.channels) == (None, ("amps", "volts"))
+
+
+@pytest.mark.parametrize(
+    ("header", "first", "time", "why"),
+    [
+        (",a,b", lambda i: f"{i * 0.01:.2f}", 10, "rises by 0.01 from row to row"),
+        ("x,a,b", lambda i: f"{1741068000 + i * 5}.25", 5_000, "is called no time, and holds"),
+    ],
+)
+def test_a_first_column_that_goes_on_as_a_time_is_one_and_said(tmp_path, header, first, time, why):
+    table = opened(tmp_path, header, lambda i: (first(i), NOISY[i], NOISY[i + 9]))
+    assert why in said(table)
+    assert "--time -" in said(table)
+    assert [r.event_time_ms for r in readings(table)[:2]] == pytest.approx(
+        [readings(table)[0].event_time_ms, readings(table)[0].event_time_ms + time]
+    )
+    none = opened(tmp_path, header, lambda i: (first(i), NOISY[i], NOISY[i + 9]),
+                  asked=Asked(time=["-"]))  # fmt: skip
+    assert none.guess.time is None
+
+
+@pytest.mark.parametrize("first", [lambda i: i * 2, lambda i: round(i * 0.1 + i % 3 * 0.01, 2)])
+def test_a_first_column_that_counts_otherwise_is_no_time(tmp_path, first):
+    table = opened(tmp_path, "x,a,b", lambda i: (first(i), NOISY[i], NOISY[i + 9]))
+    assert (table.guess.time, table.guess.channels) == (None, ("a", "b"))
+    assert "rows are taken as 1 s apart" in said(table)
+
+
+def test_a_header_that_lacks_its_last_name_calls_the_time_by_its_own(tmp_path):
+    table = opened(tmp_path, "time,a,b", lambda i: (seconds(i), NOISY[i], NOISY[i + 9], NOISY[i]))
+    assert table.header == ("time", "a", "b", "column_4")
+    assert (table.guess.time, table.guess.channels) == ("time", ("a", "b", "column_4"))
+    assert "some column has no name" in said(table)
+    rows = opened(tmp_path, "a,b", lambda i: (i + 1, NOISY[i], NOISY[i + 9]))  # as R writes rows
+    assert rows.guess.channels == ("a", "b")
+
+
+def test_a_second_table_behind_the_first_is_unreadable_and_the_first_is_read(tmp_path):
+    def row(i):
+        if i < 300:
+            return seconds(i), NOISY[i], NOISY[i + 9]
+        return ("time", "c", "d", "e") if i == 300 else (seconds(i), *NOISY[i : i + 3])
+
+    table = opened(tmp_path, "time;a;b", row, n=361, sep=";")
+    assert table.guess.channels == ("a", "b")
+    assert len(readings(table)) == 300
+    assert "unreadable: 61 of 361 rows" in said(table)
+
+
+@pytest.mark.parametrize(("point", "sep", "day"), [(",", ";", 4), (".", ",", 3)])
+def test_who_writes_a_decimal_comma_writes_the_day_first(tmp_path, point, sep, day):
+    def row(i):
+        return f"04/03/2025 {i // 60:02}:{i % 60:02}", str(NOISY[i]).replace(".", point)
+
+    table = opened(tmp_path, f"date{sep}v", row, sep=sep)
+    assert datetime.fromtimestamp(readings(table)[0].event_time_ms / 1000, UTC).day == day
+    assert "if it is" in said(table)
+
+
+def test_a_zone_by_name_behind_its_offset_is_no_hindrance(tmp_path):
+    table = opened(
+        tmp_path,
+        "when,v",
+        lambda i: (
+            f"{BEGUN + timedelta(minutes=i):%Y-%m-%dT%H:%M:%S}+01:00[Europe/Berlin]",
+            NOISY[i],
+        ),
+    )
+    first = readings(table)[0].event_time_ms
+    assert first == to_epoch_ms(BEGUN.isoformat(), "iso8601") - 3_600_000
+    assert len(readings(table)) == 300
+
+
+def test_a_column_of_numbers_in_part_is_left_out_aloud(tmp_path):
+    def row(i):
+        return (
+            seconds(i),
+            f"{NOISY[i]}{'-' * (i % 3 == 0)}",
+            NOISY[i],
+            f"{i} {'cm' if i % 2 else 'm'}",
+        )
+
+    table = opened(tmp_path, "time,minus,v,level", row)
+    assert table.guess.channels == ("v",)
+    assert "left out: minus numbers in part, such as" in said(table)
+    assert "left out: level in several units, 'm' and 'cm'" in said(table)
+
+
+def test_rows_of_one_time_that_nobody_wrote_are_no_key(tmp_path):
+    table = opened(tmp_path, "unit,cycle,v", lambda i: (i // 60 + 1, i % 60 + 1, NOISY[i]))
+    assert (table.guess.sensor, table.guess.channels) == (None, ("v",))
+    assert "--sensor unit says otherwise" in said(table)
+
+
+def test_hours_gone_by_that_cannot_be_read_stop(tmp_path):
+    with pytest.raises(ConfigError, match=r"'Elapsed Time' \(such as '0:00:00'\) is called a time"):
+        opened(tmp_path, "Elapsed Time,v", lambda i: (f"{i // 6}:{i % 6}0:00", NOISY[i]))

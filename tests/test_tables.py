@@ -260,7 +260,7 @@ TABLES = {
     "blanks.txt": (
         blanks,
         {"time": ["date", "time"], "channels": ["flow", "flow (2)"]},
-        ["delimiter: ' '", "header: columns are called alike, and read as"],
+        ["delimiter: ' '", "header: some column has no name, or that of another; they are read as"],
         N,
     ),
     "microseconds.csv": (

@@ -194,12 +194,12 @@ def metrics() -> str:
     from rejex_stream.operate.run_metrics import RunMetrics
 
     lines = [
-        "# Metrics\n\nAt `/metrics` with `metrics.port` set; sensors and groups on request, see "
+        "# Metrics\n\nAt `/metrics` with `metrics.port` set; groups on request, see "
         "[operations](../operations.md).\n",
         "| metric | type | meaning |",
         "|---|---|---|",
     ]
-    run = RunMetrics("pipeline", grouped=True, per_sensor="all")
+    run = RunMetrics("pipeline", grouped=True)
     for family in run.registry.collect():
         name = family.name + "_total" * (family.type == "counter")
         meaning = family.documentation.replace("|", "\\|")

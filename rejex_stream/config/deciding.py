@@ -88,10 +88,15 @@ class Features(Section):
         ge=0,
     )
 
-    def spec(self, channels: tuple[str, ...], flags: tuple[str, ...] = ()) -> FeatureSpec:
+    def spec(
+        self,
+        channels: tuple[str, ...],
+        flags: tuple[str, ...] = (),
+        sides: tuple[tuple[str, str], ...] = (),
+    ) -> FeatureSpec:
         """Return the core's recipe."""
         columns = tuple(Feature(c.kind, c.channel, c.events, c.seconds) for c in self.columns)
-        return FeatureSpec(channels, columns, self.carry_forward_events, self.preset, flags)
+        return FeatureSpec(channels, columns, self.carry_forward_events, self.preset, flags, sides)
 
 
 class Detector(Section):

@@ -20,7 +20,7 @@ from pydantic_settings import EnvSettingsSource, SettingsError
 
 from rejex_stream.config.input import REGISTRY_FORMATS
 from rejex_stream.config.pipeline_config import ENV_PREFIX, Config
-from rejex_stream.config.reviewing import Channel
+from rejex_stream.config.reviewing import Channel, sides_of
 from rejex_stream.errors import ConfigError, RejexError
 from rejex_stream.features import FeatureSpec
 from rejex_stream.settings import Problem, nearest, of_validation, render
@@ -379,6 +379,17 @@ def _channels(config: Any) -> None:  # noqa: ANN401
             )
 
 
+def _sides(config: Any) -> None:  # noqa: ANN401
+    from rejex_stream.detectors import make_detector
+    from rejex_stream.engine import EngineSpec
+
+    if sides := sides_of(config.channels):
+        names, flags = config.input.mapping().channel_names, config.input.flags
+        detector = make_detector(config.detector.name, **config.detector.params)
+        features, rejection = config.features.spec(names, flags, sides), config.rejection
+        EngineSpec(detector, features, rejection.policy(), rejection.window)
+
+
 def _kafka(config: Any) -> None:  # noqa: ANN401
     if config.input.kind == "kafka" and config.input.topics:
         from rejex_stream.config.assembly import kafka_settings
@@ -386,6 +397,7 @@ def _kafka(config: Any) -> None:  # noqa: ANN401
         kafka_settings(config)
 
 
+_SIDED = ("channels", "input", "features", "detector", "rejection")
 _CHECKS = (
     _Check("input", ("input", "state"), _places),
     _Check("input.format", ("input",), _format),
@@ -405,6 +417,7 @@ _CHECKS = (
     _Check("monitor", ("monitor", "rejection"), _monitor, after=("rejection",)),
     _Check("alerts", ("alerts",), lambda config: config.alerts.check()),
     _Check("channels", ("channels", "input"), _channels, after=("input",)),
+    _Check("channels", _SIDED, _sides, after=("input", "rejection", "features", "detector")),
     _Check("review", ("review",), lambda config: config.review.check()),
     _Check("kafka", ("kafka", "input", "output", "state", "pipeline"), _kafka),
 )

@@ -18,13 +18,6 @@ class Metrics(Section):
 
     host: str = setting("127.0.0.1", says="Address to serve metrics and health on.", min_length=1)
     port: int = setting(0, says="Port of it; 0: off.", ge=0, le=65535, example=9108)
-    per_sensor: str = setting(
-        "off",
-        says="Sensors exported by name, a time series each: off, topk:N (the N that are rejected "
-        "most) or all.",
-        pattern=r"^(off|all|topk:[1-9][0-9]{0,3})$",
-        example="topk:20",
-    )
 
 
 class Alerts(Section):

@@ -14,7 +14,7 @@ from rejex_stream.settings import Section, setting
 
 __all__ = [
     "ROLES", "SYSTEM", "AuthMode", "Capacity", "Channel", "Fallback", "Network", "Review", "Role",
-    "Sensor", "Shown", "check_bind", "is_loopback", "named_reviewer", "networks",
+    "Sensor", "Shown", "check_bind", "is_loopback", "named_reviewer", "networks", "sides_of",
 ]  # fmt: skip
 
 Role: TypeAlias = Literal["viewer", "reviewer", "lead", "admin"]
@@ -75,7 +75,7 @@ def check_bind(host: str, mode: AuthMode) -> None:
 
 
 class Channel(Section):
-    """How people are shown a channel, `[channels.NAME]`; no verdict changes but by `limit`."""
+    """How people are shown a channel, `[channels.NAME]`; verdicts change by `limit` and `side`."""
 
     unit: str = setting("", says="Of its values.", example="°C", max_length=40)
     label: str | None = setting(
@@ -92,6 +92,16 @@ class Channel(Section):
         says="What its limits do: they are drawn, or a value beyond one is an anomaly as well, "
         "whatever its score, and somebody is told at once.",
     )
+    side: Literal["both", "low", "high"] = setting(
+        "both",
+        says="Which side of what is usual counts: low: drops alone, as of a pressure that a leak "
+        "lets down; high: rises alone. For Sensor; a limit counts on either side.",
+    )
+
+
+def sides_of(channels: Mapping[str, Channel]) -> tuple[tuple[str, str], ...]:
+    """Return the channels of which one side counts, each with it."""
+    return tuple((name, one.side) for name, one in sorted(channels.items()) if one.side != "both")
 
 
 class Sensor(Section):

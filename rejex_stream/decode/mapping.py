@@ -337,12 +337,14 @@ class FieldMapping:
         missing = [(name, field) for name, field, value in pairs if math.isnan(value)]
         if not missing:
             return f"no channel is missing; the values are {printable(reading.values)}"
+        if self.joined:
+            return "the tag names one channel, and others are in other records"
         shown = [f"channel {printable(n)} (field {printable(f)})" for n, f in missing[:_SHOWN]]
         more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
         are = f"{', '.join(shown)}{more} {'is' if len(missing) == 1 else 'are'} missing"
-        known = {name.casefold(): name for name in fields}
-        near = difflib.get_close_matches(missing[0][1].casefold(), known, n=1)
-        hint = f": did you mean {printable(known[near[0]])}?" if near else ""
+        known = {name.casefold(): name for name in fields if name not in self.fields}
+        near = [printable(found) for _, field in missing if (found := _nearest(field, known))]
+        hint = f": did you mean {' and '.join(near[:_SHOWN])}?" if near else ""
         has = ", ".join(printable(name)[1:-1] for name in fields[:_SHOWN]) or "no fields"
         return f"{are}; the record has {has}{', …' if len(fields) > _SHOWN else ''}{hint}"
 
@@ -593,6 +595,14 @@ def _moment(text: str, format: str | None) -> datetime:
 _origin = lru_cache(maxsize=64)(origin_of)
 _missing_numbers = lru_cache(maxsize=64)(missing_numbers)
 _number_reader = lru_cache(maxsize=64)(number_reader)
+
+
+def _nearest(field: str, known: Mapping[str, str]) -> str | None:
+    """Return which of known fields, by their names in lower case, another may be called now."""
+    sought = field.casefold()
+    longer = [name for name in known if len(sought) > 2 and (sought in name or name in sought)]
+    near = difflib.get_close_matches(sought, known, n=1) or [n for n in longer if len(n) > 2]
+    return known[near[0]] if near else None
 
 
 @lru_cache(maxsize=64)

@@ -105,6 +105,7 @@ def missing_numbers(missing: Iterable[str]) -> frozenset[float]:
 _MIDNIGHT = re.compile(r"[T ]00:00(:00(\.0+)?)?$")
 _OFFSET = re.compile(r"(?:UTC)?([+-])(\d{1,2}):?([0-5]\d)?")
 _HOUR_24 = re.compile(r"(?<=[T ,])24(?=([:.]?00([:.]?00([.,]0+)?)?)?( ?(?:Z|[+-]\d{2}:?\d{2}))?$)")
+_OF_JAVA = re.compile(r"(?<=[\dZ])\[[\w/+-]+\]$")  # the zone's name behind its offset
 _HALF_DAY = re.compile(r"(?<=\d)( ?)([aApP])(?:\.\s?[mM]\.)?$")
 _WORD = re.compile(r"[^\W\d_]{3,10}\.?")
 _MONTHS = {
@@ -161,7 +162,7 @@ def as_usual(text: str) -> tuple[str, int] | None:
     ``24:00`` is the midnight of the next day; ``UTC`` and the like are offsets; ``1:00p`` is pm,
     and ``März`` is Mar.
     """
-    found, days = _HALF_DAY.sub(r"\1\2m", text), 0
+    found, days = _HALF_DAY.sub(r"\1\2m", _OF_JAVA.sub("", text)), 0
     found = _WORD.sub(lambda word: _MONTHS.get(word[0].lower().rstrip("."), word[0]), found)
     if (zone := _NAMED_ZONE.search(found)) and zone[1] in _ZONES:
         before, year = found[: zone.start()], found[zone.end() :]

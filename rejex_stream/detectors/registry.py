@@ -7,6 +7,7 @@ import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from rejex_stream.detectors.pyod import FITTERS, REFUSED, pyod_detector, refusal
@@ -20,29 +21,25 @@ Detector = BatchDetector | IncrementalDetector
 Factory = Callable[..., Detector]
 
 
-def _pyod(class_path: str) -> Factory:
-    def factory(**params: Any) -> Detector:  # noqa: ANN401 - whatever the PyOD class takes
-        return _of_path(class_path, params)
-
-    return factory
+def _of_path(path: str, /, **params: Any) -> Detector:  # noqa: ANN401 - whatever the class takes
+    name = path.rpartition(".")[2].replace("AutoEncoder", "AE")
+    return pyod_detector(f"pyod:{name}", path, **params)
 
 
-def _river(name: str) -> Factory:
-    def factory(**params: Any) -> Detector:  # noqa: ANN401 - whatever the River class takes
-        from rejex_stream.detectors.river import named_detector  # imported when it is used
+def _river(name: str, /, **params: Any) -> Detector:  # noqa: ANN401 - whatever River's class takes
+    from rejex_stream.detectors.river import named_detector  # imported when it is used
 
-        return named_detector(name, params)
-
-    return factory
+    return named_detector(name, params)
 
 
 PYOD: Final[dict[str, Factory]] = {
-    path.rpartition(".")[2].replace("AutoEncoder", "AE"): _pyod(path) for path in FITTERS
+    path.rpartition(".")[2].replace("AutoEncoder", "AE"): partial(_of_path, path)
+    for path in FITTERS
 }
 """PyOD's detectors, fitted on a table of rows: the twelve of the RejEx paper."""
 
 RIVER: Final[dict[str, Factory]] = {
-    name: _river(name)
+    name: partial(_river, name)
     for name in (
         "GaussianScorer", "HalfSpaceTrees", "LODA", "LocalOutlierFactor", "OneClassSVM",
         "PredictiveAnomalyDetection", "StandardAbsoluteDeviation",
@@ -51,36 +48,36 @@ RIVER: Final[dict[str, Factory]] = {
 """River's detectors, which learn one row at a time."""
 
 
-def _sensor(word: str, made_by: str = "", /, **fixed: Any) -> Factory:  # noqa: ANN401
-    def factory(**params: Any) -> Detector:  # noqa: ANN401 - whatever the recipe takes
-        from rejex_stream.detectors import sensor  # scikit-learn is imported when it is used
+def _sensor(word: str, made_by: str, fixed: Mapping[str, Any], /, **params: Any) -> Detector:  # noqa: ANN401
+    from rejex_stream.detectors import sensor  # scikit-learn is imported when it is used
 
-        make = getattr(sensor, made_by or word)
-        known = [key for key in inspect.signature(make).parameters if key not in _NOT_GIVEN]
-        for key in params:
-            if key not in known:
-                raise ConfigError(
-                    f"rejex:{word} has no parameter {key!r}; it accepts: {', '.join(known)}."
-                )
-        if "members" in params:
-            params["members"] = tuple(map(as_detector, params["members"]))
-        made: Detector = make(**fixed, **params)
-        return made
-
-    return factory
+    make = getattr(sensor, made_by)
+    known = [key for key in inspect.signature(make).parameters if key not in _NOT_GIVEN]
+    for key in params:
+        if key not in known:
+            raise ConfigError(
+                f"rejex:{word} has no parameter {key!r}; it accepts: {', '.join(known)}."
+            )
+    if "members" in params:
+        params["members"] = tuple(map(as_detector, params["members"]))
+    made: Detector = make(**fixed, **params)
+    return made
 
 
 _NOT_GIVEN: Final = {"name", "preset", "layout", "explaining"}
 
 SENSOR: Final[dict[str, Factory]] = {
-    "Ensemble": _sensor("Ensemble", "ensemble"),
-    "Mahalanobis": _sensor("Mahalanobis"),
-    "NormalBehaviour": _sensor("NormalBehaviour"),
-    "SeasonalResidual": _sensor("SeasonalResidual"),
-    "Sensor": _sensor("Sensor", "Mahalanobis", name="rejex:Sensor", preset="sensor"),
-    "SensorEnsemble": _sensor("SensorEnsemble", "sensor_ensemble"),
-    "Subsequence": _sensor("Subsequence"),
-    "VARResidual": _sensor("VARResidual"),
+    word: partial(_sensor, word, made_by, fixed)
+    for word, made_by, fixed in (
+        ("Ensemble", "ensemble", {}),
+        ("Mahalanobis", "Mahalanobis", {}),
+        ("NormalBehaviour", "NormalBehaviour", {}),
+        ("SeasonalResidual", "SeasonalResidual", {}),
+        ("Sensor", "Mahalanobis", {"name": "rejex:Sensor", "preset": "sensor"}),
+        ("SensorEnsemble", "sensor_ensemble", {}),
+        ("Subsequence", "Subsequence", {}),
+        ("VARResidual", "VARResidual", {}),
+    )
 }
 """Detectors for sensors, fitted on rows that know what happened a moment ago."""
 
@@ -251,7 +248,7 @@ def _unknown(name: str) -> str:
 def _dotted(path: str, params: dict[str, Any]) -> Detector:
     path = path.removeprefix("pyod:").removeprefix("river:")
     if path.startswith("pyod."):
-        return _of_path(path, params)
+        return _of_path(path, **params)
     found = _import(path)
     if inspect.isclass(found) and _package(found) == "pyod":
         return pyod_detector(f"pyod:{path}", path, **params)
@@ -271,11 +268,6 @@ def _dotted(path: str, params: dict[str, Any]) -> Detector:
     name = path.removeprefix("river.anomaly.")
     made = _of_library(found, name, options)
     return _from_river(found, name, options) if made is None else made
-
-
-def _of_path(path: str, params: dict[str, Any]) -> Detector:
-    name = path.rpartition(".")[2].replace("AutoEncoder", "AE")
-    return pyod_detector(f"pyod:{name}", path, **params)
 
 
 _RIVER_OPTIONS: Final = {"scale", "scale_events", "warm_up_events", "sign", "trusted_modules"}

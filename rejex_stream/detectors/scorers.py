@@ -30,6 +30,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
+from itertools import repeat
 from operator import add, mul, sub
 from typing import Any, ClassVar
 
@@ -70,13 +71,21 @@ class ColumnHistograms:
     log_heights: FloatArray
     rarest: FloatArray  # lowest log height of each column; shape (d,)
     training_scores: FloatArray
-    # The same column by column, all that a row needs of one in a place: reach, rarest, edges,
-    # heights. What lies scattered costs many sensors more than the search.
-    _table: array[float] = field(init=False, repr=False, compare=False)
+    # The same column by column: edges, of which the reach makes two, and, as far from the first of
+    # all, the height below each. What lies scattered costs many sensors more than the search.
+    _edges: array[float] = field(init=False, repr=False, compare=False)
+    _heights: array[float] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        columns = np.column_stack((*self.reach, self.rarest, self.edges, self.log_heights))
-        object.__setattr__(self, "_table", array("d", columns.tobytes()))
+        below, highest = np.nextafter(self.reach[0], -np.inf)[:, None], self.reach[1][:, None]
+        rarest, end = self.rarest[:, None], np.full_like(highest, np.inf)
+        edges = np.sort(np.hstack((below, self.edges, highest, end)))
+        before = edges[:, :-1]
+        bins = (self.edges[:, None] <= before[:, :, None]).sum(axis=2)
+        inside = (below <= before) & (before < highest)
+        found = np.where(inside, np.take_along_axis(self.log_heights, bins, axis=1), rarest)
+        object.__setattr__(self, "_edges", array("d", edges.tobytes()))
+        object.__setattr__(self, "_heights", array("d", np.hstack((rarest, found)).tobytes()))
 
     def score(self, X: FloatArray) -> FloatArray:
         """Score rows X of shape (m, d); O(d log b) a row."""
@@ -88,15 +97,11 @@ class ColumnHistograms:
 
     def score_row(self, row: Sequence[float]) -> float:
         """Score one finite row as :meth:`score` does, bit for bit."""
-        table, n = self._table, self.edges.shape[1]
-        width = len(table) // len(row)
-        found = [
-            table[bisect_left(table, x, at + 3, at + 3 + n) + n]
-            if table[at] <= x <= table[at + 1]
-            else table[at + 2]
-            for at, x in zip(range(0, len(table), width), row, strict=True)
-        ]
-        return -reduce(add, found)
+        edges, size = self._edges, len(self._edges)
+        width = size // len(row)
+        at, ends = range(0, size, width), range(width - 1, size, width)
+        found = map(bisect_left, repeat(edges), row, at, ends)
+        return -reduce(add, map(self._heights.__getitem__, found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -414,15 +419,19 @@ class EcdfTails:
 
     def score(self, X: FloatArray) -> FloatArray:
         """Score rows X of shape (m, d); O(d log n) a row."""
-        n = self.columns.shape[1]
-        surprise = _surprise(n + 1)
-        left = np.empty(X.shape)
-        right = np.empty(X.shape)
+        return self.of_others(X, self.columns.shape[1])
+
+    def of_others(self, X: FloatArray, n: int) -> FloatArray:
+        """Score rows among n others, be it that they are training rows themselves."""
+        itself = self.columns.shape[1] - n
+        surprise = -np.log(np.arange(1, n + 2) / (n + 1))  # [k]: k others and the row itself
+        left, right = np.empty((2, *X.shape))
         for j, column in enumerate(self.columns):
-            x = X[:, j]
-            left[:, j] = surprise[np.searchsorted(column, x, side="right")]
-            right[:, j] = surprise[n - np.searchsorted(column, x, side="left")]
-        return _combine(left, right, self.skew_sign, self.joint)
+            left[:, j] = surprise[np.searchsorted(column, X[:, j], side="right") - itself]
+            right[:, j] = surprise[n - np.searchsorted(column, X[:, j], side="left")]
+        skewed = left * (self.skew_sign <= 0) + right * (self.skew_sign >= 0)
+        both = (left + right) / 2 if self.joint else np.maximum(left, right)
+        return row_sum(np.maximum(skewed, both))
 
 
 def fit_ecod(_make: Any, X: FloatArray) -> EcdfTails:  # noqa: ANN401 - needs no PyOD object
@@ -436,16 +445,9 @@ def fit_copod(_make: Any, X: FloatArray) -> EcdfTails:  # noqa: ANN401 - the sam
 
 
 def _fit(X: FloatArray, *, joint: bool) -> EcdfTails:
-    n = len(X)
     columns = np.ascontiguousarray(np.sort(X, axis=0).T)
-    skew_sign = _skew_sign(X)
-    surprise = _surprise(n)
-    left = np.empty(X.shape)
-    right = np.empty(X.shape)
-    for j, column in enumerate(columns):
-        left[:, j] = surprise[np.searchsorted(column, X[:, j], side="right") - 1]
-        right[:, j] = surprise[n - np.searchsorted(column, X[:, j], side="left") - 1]
-    return EcdfTails(columns, skew_sign, joint, _combine(left, right, skew_sign, joint))
+    fitted = EcdfTails(columns, _skew_sign(X), joint, np.empty(0))
+    return replace(fitted, training_scores=fitted.of_others(X, len(X) - 1))
 
 
 def _skew_sign(X: FloatArray) -> FloatArray:
@@ -456,18 +458,6 @@ def _skew_sign(X: FloatArray) -> FloatArray:
     varies = (gap**2).mean(axis=0) > rounding**2
     sign: FloatArray = np.where(varies, np.sign((gap**3).mean(axis=0)), 0.0)
     return sign
-
-
-def _surprise(n: int) -> FloatArray:
-    """``surprise[k] = -log((k + 1) / n)``: k others and the row itself out of n."""
-    table: FloatArray = -np.log(np.arange(1, n + 1) / n)
-    return table
-
-
-def _combine(left: FloatArray, right: FloatArray, skew_sign: FloatArray, joint: bool) -> FloatArray:
-    skewed = left * (skew_sign <= 0) + right * (skew_sign >= 0)
-    both = (left + right) / 2 if joint else np.maximum(left, right)
-    return row_sum(np.maximum(skewed, both))
 
 
 # --------------------------------------------------------------------------------------------- GMM

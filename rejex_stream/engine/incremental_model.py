@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, cast
 
 import msgspec
@@ -100,14 +100,6 @@ class IncrementalModel:
         if dropped:
             return Segment(start, stop, X, None, -1, learns=False)
         return Segment(start, stop, X, scores, 0, status=status, learns=False)
-
-    def steady_scores(self, rows: Rows) -> tuple[Sequence[float], int, float | None]:
-        """Never asked for: each row is learnt, too."""
-        raise NotImplementedError
-
-    def take(self, X: Rows, judged: Judged, judge: Judge) -> None:
-        """Never asked for."""
-        raise NotImplementedError
 
     def _status(self, X: FloatArray) -> Status | None:
         """Remember the first rows; return what is said where these begin, if they are mixed."""

@@ -9,7 +9,7 @@ may be scored in one call.
 
 from __future__ import annotations
 
-from collections import deque
+from array import array
 from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Annotated, Any, NamedTuple, TypeAlias, cast
@@ -88,6 +88,14 @@ def _recipe(model: ModelFit) -> dict[str, Any]:
 class BatchModel:
     """A batch detector that is refitted in the background and swapped at fixed rows."""
 
+    __slots__ = (
+        "_detector", "_due", "_ewma", "_executor", "_extreme", "_filled_by", "_fit_due", "_guard",
+        "_held", "_most_unscored", "_newest", "_next_epoch", "_on_failure", "_origin", "_pending",
+        "_quantile", "_rows", "_schedule", "_seed", "_serving", "_shadow", "_stream_key", "_tested",
+        "_token", "_watch", "allow_nan", "is_adopting", "recipe_version", "rows_seen",
+        "steady_until",
+    )  # fmt: skip
+
     def __init__(
         self,
         spec: EngineSpec,
@@ -112,6 +120,7 @@ class BatchModel:
             schedule.buffer_events + min(_MOSTLY_SUSPECT, watch.look_back), n_features
         )
         self._guard = Guard(schedule, n_features, watch.look_back) if schedule.is_guarded else None
+        self._quantile = None if self._guard is None else schedule.guard_quantile
         # All rows, kept out of training or not, and how many of them a shadow may leave for later.
         self._newest = self._rows if self._guard is None else self._guard.newest
         lag = max(1, schedule.refit_lag_events)
@@ -182,8 +191,7 @@ class BatchModel:
         """
         serving = self._serving
         assert serving is not None  # it is steady
-        quantile = None if self._guard is None else self._schedule.guard_quantile
-        return self._scores(serving, rows), serving.epoch, quantile
+        return self._scores(serving, rows), serving.epoch, self._quantile
 
     def _of_first(self, rows: FloatArray) -> Status | None:
         """Return what there is to say of the rows of a first model."""
@@ -260,12 +268,8 @@ class BatchModel:
         """Go back by so many rows, and hold them back; fits asked for since will be again."""
         if self._shadow is not None:
             self._catch_up(self._shadow)
-        if self._guard is None:
-            self._held.extend(self._rows.last(count))
-            self._rows.retract(count)
-        else:
-            self._held.extend(self._guard.newest.last(count))
-            self._rows.retract(self._guard.retract(count))
+        self._held.extend(self._newest.last(count))
+        self._rows.retract(count if self._guard is None else self._guard.retract(count))
         self.rows_seen -= count
         self._extreme = [row for row in self._extreme if row < self.rows_seen]
         for model in (self._pending, self._shadow):
@@ -357,7 +361,7 @@ class BatchModel:
     def _scores(self, model: ModelFit, X: Rows) -> list[float]:
         """Score rows; one on plain floats where the model can, which costs no call of numpy."""
         scorer = self._scorer(model) if model.fitted is None else model.fitted.scorer
-        if len(X) == 1 and type(X) is list and model.score_row is not None:
+        if model.score_row is not None and type(X) is list and len(X) == 1:
             return [model.score_row(X[0])]
         scores: list[float] = scorer.score(np.asarray(X)).tolist()
         return scores
@@ -406,8 +410,8 @@ class BatchModel:
         shadow = self._shadow
         if shadow is not None and self.rows_seen == shadow.requested_at + self._filled_by:
             self._catch_up(shadow)
-            self._calibrate(judge, shadow, shadow.shadow_scores)
-            shadow.shadow_scores = []
+            self._calibrate(judge, shadow, shadow.shadow_scores.tolist())
+            del shadow.shadow_scores[:]
             self._serving, self._shadow = shadow, None
             self.recipe_version += 1
 
@@ -441,7 +445,7 @@ class BatchModel:
         if model.calibration == "shadow":
             asked = model.requested_at
             self._extreme = [row for row in self._extreme if row >= asked]
-            model.shadow_scores = caught_up
+            model.shadow_scores = array("d", caught_up)
             self._shadow = model
             return
         self.is_adopting = False
@@ -488,7 +492,7 @@ class BatchModel:
         rows = self._rows.last(self._schedule.buffer_events + look_back)
         if self._shadow is not None:
             self._catch_up(self._shadow)
-        shadow = None if self._shadow is None else self._shadow.shadow_scores.copy()
+        shadow = None if self._shadow is None else self._shadow.shadow_scores[:]
         guard = {} if self._guard is None else {"guard": self._guard.state(look_back)}
         held = self._held.last(self._schedule.buffer_events)
         origin, adopting = self._origin, self.is_adopting
@@ -538,9 +542,9 @@ class BatchModel:
             self._job(found.pending, lag),
             self._job(found.shadow, self._filled_by),
         ]
-        scores: list[float] = []
+        scores = array("d")
         if found.shadow is not None:
-            scores = unpack_array(kept.shadow_scores or []).tolist()
+            scores.extend(unpack_array(kept.shadow_scores or []).tolist())
             if len(scores) != self.rows_seen - found.shadow.requested_at:
                 raise ValueError(f"{len(scores)} scores of a shadow model")
         # Nothing is fitted before all is known to be whole.
@@ -670,11 +674,6 @@ class RowBuffer:
         self._n_open = self._most_open = self._kept = self._next = self._size = 0
         self._pack, self._row_bytes = Struct(f"{n_features}d").pack_into, 8 * n_features
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the numbers."""
-        return len(self._open) + sum(int(group.ring.nbytes) for group in self._groups)
-
     def extend(self, rows: Rows) -> None:
         """Take rows in; the oldest ones leave where there is no room."""
         count, at = len(rows), self._n_open
@@ -796,15 +795,16 @@ def _partial_in(X: Rows) -> list[int]:
 class Guard:
     """Keeps rows out of training that score beyond a quantile, unless they are too many."""
 
-    __slots__ = ("_before", "_capacity", "_lag", "_left_out", "_most", "_n_left_out", "newest")
+    __slots__ = ("_capacity", "_flags", "_lag", "_longest", "_most", "_n_left_out", "newest")
 
     def __init__(self, schedule: RefitSchedule, n_features: int, look_back: int) -> None:
         self._capacity = schedule.buffer_events
+        self._longest = schedule.buffer_events + look_back
         self._most = schedule.guard_share * schedule.buffer_events
         # of each row whether it is let in, 0, or left out: an outlier, 1, or one that lacks columns
-        self._left_out: deque[int] = deque(maxlen=schedule.buffer_events)
-        self._before: deque[int] = deque(maxlen=look_back)  # of rows older than those
-        self._n_left_out, self._lag = 0, max(1, schedule.refit_lag_events)
+        self._flags = bytearray()
+        self._n_left_out = 0  # outliers among the last `_capacity` of them
+        self._lag = max(1, schedule.refit_lag_events)
         self.newest = RowBuffer(self._lag + look_back, n_features)
         """All rows since a fit was asked for, kept out or not."""
 
@@ -813,17 +813,17 @@ class Guard:
 
         No more outliers are left out than the guard's share; those that lack columns all are.
         """
-        beyond, lacking, out = set(outliers), set(partial), []
-        flags = self._left_out
+        out, flags, capacity = [], self._flags, self._capacity
+        beyond, lacking = set(outliers), set(partial)
         for i in range(len(X)):
-            if len(flags) == self._capacity:
-                self._n_left_out -= flags[0] == 1
-                self._before.append(flags[0])
-            leave = i in beyond and self._n_left_out < self._most
-            flags.append(2 if i in lacking else int(leave))
-            if flags[-1]:
-                self._n_left_out += flags[-1] == 1
+            if len(flags) >= capacity:
+                self._n_left_out -= flags[-capacity] == 1
+            flag = 2 if i in lacking else int(i in beyond and self._n_left_out < self._most)
+            flags.append(flag)
+            if flag:
+                self._n_left_out += flag == 1
                 out.append(i)
+        del flags[: -self._longest]
         self.newest.extend(X)
         if not out:
             return X
@@ -833,38 +833,31 @@ class Guard:
 
     def retract(self, count: int) -> int:
         """Forget the newest rows; return how many of them were let in."""
-        flags, admitted = self._left_out, 0
-        for _ in range(count):
-            left_out = flags.pop()
-            admitted += not left_out
-            self._n_left_out -= left_out == 1
-            if self._before:
-                flags.appendleft(self._before.pop())
-                self._n_left_out += flags[0] == 1
+        flags = self._flags
+        at = max(0, len(flags) - count)
+        admitted = flags.count(0, at)
+        del flags[at:]
+        self._n_left_out = flags[-self._capacity :].count(1)
         self.newest.retract(count)
         return admitted
 
     def clear(self) -> None:
         """Forget all rows."""
-        self._left_out.clear()
-        self._before.clear()
+        self._flags.clear()
         self.newest.clear()
         self._n_left_out = 0
 
     def state(self, look_back: int) -> dict[str, Any]:
         """Return everything it knows as plain values, to go back by so many rows at most."""
-        before = list(self._before)[len(self._before) - min(look_back, len(self._before)) :]
         newest = pack_array(self.newest.last(self._lag + look_back))
-        return {"left_out": bytes([*before, *self._left_out]), "newest": newest}
+        return {"left_out": bytes(self._flags[-self._capacity - look_back :]), "newest": newest}
 
     def restore(self, left_out: bytes, newest: FloatArray) -> None:
         """Take over a state."""
-        older = max(0, len(left_out) - self._capacity)
-        if older > (self._before.maxlen or 0) or not {*left_out} <= {0, 1, 2}:
+        if len(left_out) > self._longest or not {*left_out} <= {0, 1, 2}:
             raise ValueError(f"{len(left_out)} rows in or out of training")
-        self._before.extend(left_out[:older])
-        self._left_out.extend(left_out[older:])
-        self._n_left_out = self._left_out.count(1)
+        self._flags[:] = left_out
+        self._n_left_out = self._flags[-self._capacity :].count(1)
         self.newest.extend(newest)
 
 

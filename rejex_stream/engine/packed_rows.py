@@ -31,11 +31,6 @@ class PackedRows:
     def __init__(self, rows: FloatArray) -> None:
         self._columns = [as_decimals(column) for column in np.array(rows.T, order="C")]
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the numbers."""
-        return sum(column.nbytes for column, _ in self._columns)
-
     def rows(self) -> FloatArray:
         """Return the rows. O(m d)."""
         return np.column_stack([column / np.float64(scale) for column, scale in self._columns])

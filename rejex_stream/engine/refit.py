@@ -26,6 +26,7 @@ rows enter again.
 from __future__ import annotations
 
 import hashlib
+from array import array
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -260,7 +261,7 @@ class ModelFit:
     training: FloatArray | PackedRows
     ticket: Hashable
     fitted: Fitted | None = None
-    shadow_scores: list[float] = field(default_factory=list)
+    shadow_scores: array[float] = field(default_factory=lambda: array("d"))
     n_unscored: int = 0  # newest rows whose shadow scores are not made yet
     medians: FloatArray | None = None
     score_row: Callable[[Sequence[float]], float] | None = None  # of a fitted model that can

@@ -170,6 +170,12 @@ class EngineSpec:
             object.__setattr__(self, "features", self._brought())
         guard = getattr(self.detector, "guard_quantile", None)
         object.__setattr__(self, "schedule", self.schedule.guarded_by(guard))
+        if self.features.sides and not getattr(self.detector, "takes_sides", False):
+            name, side = self.features.sides[0]
+            raise ConfigError(
+                f"channels.{name}.side = {side!r}, but {self.detector.name} tells no sides apart: "
+                'take detector.name = "Sensor", or leave the side out.'
+            )
         if hasattr(self.detector, "for_features"):
             object.__setattr__(self, "detector", self.detector.for_features(self.features))
 
@@ -207,6 +213,8 @@ class EngineSpec:
             del parts["preset"]
         if not self.features.flags:  # nor flags
             del parts["flags"]
+        if not self.features.sides:  # nor sides
+            del parts["sides"]
         if self.modes:  # nor modes
             parts["modes"] = "True"
         if not self.is_batch:

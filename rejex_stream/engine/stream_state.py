@@ -116,8 +116,8 @@ class StreamState:
 
     __slots__ = (
         "_allow_nan", "_at_once", "_calendar", "_explainer", "_features", "_gaps", "_judge",
-        "_learner", "_limits", "_mutes", "_recent", "_sensors", "model", "plans", "seq",
-        "stream_key", "watch",
+        "_learner", "_limits", "_mutes", "_recent", "_sensors", "_steady_model", "model", "plans",
+        "seq", "stream_key", "watch",
     )  # fmt: skip
 
     def __init__(
@@ -143,6 +143,8 @@ class StreamState:
         self._sensors: dict[str, SensorFeatures] = {}
         self._recent: dict[str, RecentRows] = {}  # of sensors whose rows are made at once
         self._gaps: dict[str, list[Gap]] = {}  # of sensors that ever lacked a channel
+        # What scores readings that go the straight way; None: none does, or it is not known yet.
+        self._steady_model: BatchModel | None = None
 
     def advance(self, readings: Sequence[Reading], totals: Sequence[float]) -> list[Verdict]:
         """Return the verdicts for the next readings of this key, in order.
@@ -154,6 +156,7 @@ class StreamState:
         if len(readings) > 1 or not self._alone(readings, totals, verdicts):
             for _ in self.turns(readings, totals, verdicts):
                 pass
+            self._steady_model = self._model_alone()
         return verdicts  # type: ignore[return-value] # every reading took one of the paths
 
     def _alone(
@@ -161,8 +164,13 @@ class StreamState:
     ) -> bool:
         """Judge one reading as :meth:`turns` does, where nothing but its verdict is due."""
         # Else nothing has happened. Of many sensors with an event each, nearly all are such.
-        model, watch, judge = self.model, self.watch, self._judge
-        if model.rows_seen >= model.steady_until or not self._is_plain(totals[0]):
+        model, watch, judge = self._steady_model, self.watch, self._judge
+        if (
+            model is None
+            or model.rows_seen >= model.steady_until
+            or watch.frozen
+            or not isfinite(totals[0])
+        ):
             return False
         watch.beyond = _NO_LIMITS
         make = self._rows_at_once if self._at_once else self._rows_one_by_one
@@ -186,18 +194,19 @@ class StreamState:
         model.take(rows, Judged(1, outliers, extreme, turn), judge)
         return True
 
-    def _is_plain(self, total: float) -> bool:
-        """Whether nobody has said, and nothing is open, that would make more of a reading."""
-        watch = self.watch
-        return (
-            watch.active
-            and watch.open is None
-            and watch.mode is None
-            and isfinite(total)
-            and not (self._calendar or self.plans.all or self._mutes.all or self._limits.any)
-            and not (self._gaps or self._judge.shares)
-            and self._learner is None
-        )
+    def _model_alone(self) -> BatchModel | None:
+        """Return what scores whole readings, where nothing that was said makes more of them."""
+        watch, model = self.watch, self.model
+        if (
+            not isinstance(model, BatchModel)
+            or not watch.active
+            or watch.mode is not None
+            or (self._calendar or self.plans.all or self._mutes.all or self._limits.any)
+            or (self._gaps or self._judge.shares)
+            or self._learner is not None
+        ):
+            return None
+        return model
 
     def turns(
         self, readings: Sequence[Reading], totals: Sequence[float], verdicts: list[Verdict | None]
@@ -513,6 +522,7 @@ class StreamState:
         governor: Governor | None,
     ) -> None:
         """Judge, hold and explain in another way from the next reading on."""
+        self._steady_model = None
         self._judge.decide(decision.policy, governor)
         self.watch.decide(decision.hold, decision.alarms)
         self._calendar, self._explainer = calendar, explainer
@@ -523,6 +533,7 @@ class StreamState:
 
     def command(self, command: Command) -> CommandReply | None:
         """Apply what a person says, from the next reading on; ``None``: nothing here is meant."""
+        self._steady_model = None
         if command.kind in (CommandKind.MUTE, CommandKind.CANCEL):
             reply = self._mutes.command(command)
             if reply is not None:
@@ -538,6 +549,7 @@ class StreamState:
 
     def begin_like(self, other: StreamState) -> None:
         """Know what people said of the stream in another of its modes."""
+        self._steady_model = None
         self.plans = Plans(other.plans.all)
         self._mutes = Mutes(self._features.channels, other._mutes.all)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 import msgspec
 import numpy as np
@@ -36,6 +36,7 @@ FeatureKind: TypeAlias = Literal[
 ]
 _Kept: TypeAlias = tuple[list[float], list[int], int | None, list[Any]]
 _LARGE = LARGEST / 1e10  # rows below have squares that are surely finite in sum
+SIDES: Final = ("low", "high")
 _KINDS: tuple[str, ...] = get_args(FeatureKind)
 _ROLLING = ("deviation", "mean", "std", "min", "max")
 _CALENDAR = {"hour_of_day": 86_400_000, "day_of_week": 7 * 86_400_000}
@@ -133,6 +134,9 @@ class FeatureSpec:
     flags
         Channels that no column is made of: switches, commands, constants. They stay in the reading
         for whoever reviews it, and an event without one is judged all the same.
+    sides
+        Channels of which one side alone counts, each with it: ``low`` for drops, ``high`` for
+        rises. The detector has to know sides, as ``Sensor`` does.
 
     Raises
     ------
@@ -160,6 +164,7 @@ class FeatureSpec:
     carry_forward_events: int = 0
     preset: PresetName | None = None
     flags: tuple[str, ...] = ()
+    sides: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         if self.preset is not None and self.preset not in PRESETS:
@@ -177,6 +182,12 @@ class FeatureSpec:
                 f"carry_forward_events = {self.carry_forward_events}: give 0 or a larger number."
             )
         self._check_flags()
+        for name, side in self.sides:
+            if name not in self.measured or side not in SIDES:
+                raise ConfigError(
+                    f"side = {side!r} of channel {name!r}: give {' or '.join(SIDES)} of one of "
+                    f"{', '.join(self.measured)}, which are measured."
+                )
         unknown = [f.channel for f in self.features if f.channel not in (*self.channels, "")]
         if unknown:
             raise ConfigError(

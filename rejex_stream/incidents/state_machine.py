@@ -35,6 +35,7 @@ References
 from __future__ import annotations
 
 import math
+from array import array
 from collections import deque
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -196,17 +197,12 @@ class _State(msgspec.Struct, forbid_unknown_fields=True):
     rising: _Open | None = None
 
 
-_BLANK: dict[str, Any] = {
-    "level": 0.0, "inflation": None, "n_measured": 0, "since": [], "open": None, "last": None,
-}  # fmt: skip
-
-
 CALM = 0.75
 """Below it the statistic is ordinary: exchangeable scores have a mean severity of 0.43."""
 _WEIGHT, _MOST_SEVERITY = 0.1, 4.0
 _BLOCKS, _FEWEST, _SHORTEST, _PER_WINDOW = 256, 20, 20, 40
 _LOWEST, _HIGHEST = 0.85, 3.5
-_MONTH_MS = 30 * 86_400_000
+_MONTH_MS, _AGES_MS = 30 * 86_400_000, 2**62  # the time between two clocks that are wrong ends
 _Number = Annotated[float, msgspec.Meta(ge=0.0, le=1e6)]
 
 
@@ -215,7 +211,7 @@ class _AlarmState(msgspec.Struct, forbid_unknown_fields=True):
     top: _Number
     events: Annotated[int, msgspec.Meta(ge=0)]
     begun_ms: int
-    blocks: list[tuple[_Number, int]]
+    blocks: list[tuple[_Number, Annotated[int, msgspec.Meta(ge=-_AGES_MS, le=_AGES_MS)]]]
 
 
 class Alarm:
@@ -224,12 +220,12 @@ class Alarm:
     The limit is infinite while too little was seen.
     """
 
-    __slots__ = ("_begun_ms", "_blocks", "_events", "_length", "_per_month", "_top", "level",
-                 "limit")  # fmt: skip
+    __slots__ = ("_begun_ms", "_events", "_length", "_lengths_ms", "_per_month", "_top", "_tops",
+                 "level", "limit")  # fmt: skip
 
     def __init__(self, window: int, per_month: float) -> None:
         self._length, self._per_month = max(_SHORTEST, window // _PER_WINDOW), per_month
-        self._blocks: deque[tuple[float, int]] = deque(maxlen=_BLOCKS)
+        self._tops, self._lengths_ms = array("d"), array("q")  # of the last blocks
         self.level, self.limit = 0.0, math.inf
         self._top, self._events, self._begun_ms = 0.0, 0, 0
 
@@ -247,7 +243,9 @@ class Alarm:
         self._events += 1
         self._top = max(self._top, self.level)
         if self._events >= self._length:
-            self._blocks.append((self._top, time_ms - self._begun_ms))
+            self._tops.append(self._top)
+            self._lengths_ms.append(min(max(time_ms - self._begun_ms, -_AGES_MS), _AGES_MS))
+            del self._tops[:-_BLOCKS], self._lengths_ms[:-_BLOCKS]
             self._events = 0
             self._look()
 
@@ -256,11 +254,10 @@ class Alarm:
         self.level, self._events = 0.0, 0
 
     def _look(self) -> None:
-        count = len(self._blocks)
+        count = len(self._tops)
         if count < _FEWEST:
             return
-        tops, lengths = map(sorted, zip(*self._blocks, strict=True))
-        last = lengths[count // 2]
+        tops, last = sorted(self._tops), sorted(self._lengths_ms)[count // 2]
         a_month = _MONTH_MS / max(1, last * self._length / (self._length - 1))
         rare = min(0.5, self._per_month / a_month)  # of blocks
         half, tenth = tops[count // 2], tops[count - 1 - count // 10]
@@ -270,7 +267,7 @@ class Alarm:
 
     def state(self) -> dict[str, Any]:
         """Return everything it knows as plain values."""
-        blocks = list(self._blocks)
+        blocks = [*zip(self._tops, self._lengths_ms, strict=True)]
         known = _AlarmState(self.level, self._top, self._events, self._begun_ms, blocks)
         plain: dict[str, Any] = msgspec.to_builtins(known)
         return plain
@@ -280,7 +277,9 @@ class Alarm:
         known = msgspec.convert(state, _AlarmState)
         self.level, self._top, self._events = known.level, known.top, known.events
         self._begun_ms = known.begun_ms
-        self._blocks.extend(known.blocks)
+        for top, length in known.blocks[-_BLOCKS:]:
+            self._tops.append(top)
+            self._lengths_ms.append(length)
         self._look()
 
 
@@ -302,33 +301,10 @@ class Watch:
     """
 
     __slots__ = (
-        "_alarm",
-        "_alarms",
-        "_hold",
-        "_inflation",
-        "_last",
-        "_measured",
-        "_published",
-        "_quarter",
-        "_rising",
-        "_saved_level",
-        "_usual",
-        "_window",
-        "active",
-        "beyond",
-        "changes",
-        "frozen",
-        "incident",
-        "least",
-        "level",
-        "limit",
-        "mode",
-        "most",
-        "open",
-        "ordinary",
-        "since",
-        "stream_key",
-        "turning",
+        "_alarm", "_alarms", "_hold", "_inflation", "_last", "_measured", "_published", "_quarter",
+        "_rising", "_saved_level", "_usual", "_window", "active", "beyond", "changes", "frozen",
+        "incident", "least", "level", "limit", "mode", "most", "open", "ordinary", "since",
+        "stream_key", "turning",
     )  # fmt: skip
 
     def __init__(
@@ -530,7 +506,8 @@ class Watch:
         if kept.state is IncidentState.OPEN and age is not None and kept.n_held >= age:
             return IncidentState.ADOPTING
         if kept.state is IncidentState.RECOVERING:
-            return self._unrecovered(kept) if kept.ordinary <= 0.0 else None
+            unrecovered = IncidentState.FAULT if kept.is_fault else IncidentState.OPEN
+            return unrecovered if kept.ordinary <= 0.0 else None
         if kept.ordinary >= enough / 2 and kept.relapses < _MOST_RELAPSES:
             return IncidentState.RECOVERING
         return None
@@ -540,10 +517,6 @@ class Watch:
         """After so many events held, what nobody answers is the new normal; ``None``: never."""
         given = self._hold.adopt_after_events
         return self._window if given is None else given or None
-
-    @staticmethod
-    def _unrecovered(kept: _Open) -> IncidentState:
-        return IncidentState.FAULT if kept.is_fault else IncidentState.OPEN
 
     @property
     def recovery(self) -> float:
@@ -754,7 +727,7 @@ class Watch:
 
     def restore(self, state: Any) -> None:  # noqa: ANN401 - plain values
         """Go on from a state; ``None``: one that was blank."""
-        kept = msgspec.convert(state or _BLANK, _State)
+        kept = msgspec.convert(state, _State) if state else _State(0.0, None, 0, [], None, None)
         if len(kept.since) > (self.since.maxlen or 0) or (
             kept.open and kept.open.held and kept.since
         ):

@@ -124,7 +124,7 @@ def alert_of(what: Subject, wording: Wording, values: Sequence[Reads] = ()) -> A
         labels |= {"sensor_group": what.stream_key}
         del labels["stream"]
     labels |= {} if what.mode is None else {"mode": what.mode}
-    points, word = grade(what.peak_severity)
+    points, word = grade(what.peak_severity, what.n_anomalies)
     annotations = {
         "summary": summary_of(what, wording, values),
         "description": sentence_of(what),
@@ -198,7 +198,7 @@ def summary_of(incident: Incident, wording: Wording, values: Sequence[Reads] = (
     if not what:
         named = ", ".join(found.channel for found in incident.channels[:1])
         what = f"{named} is not as usual" if named else "not as usual"
-    points, word = grade(incident.peak_severity)
+    points, word = grade(incident.peak_severity, incident.n_anomalies)
     severity = f"severity {points} of 100 ({word})"
     if incident.state is IncidentState.CLOSED:
         lasted = span(incident.changed_ms - incident.onset_ms)
@@ -225,14 +225,14 @@ def sentence_of(incident: Incident) -> str:
     named = ", ".join(found.channel for found in incident.channels[:_MOST_NAMED])
     whose = f"{whose} ({named})" if named else whose
     counts = f"of {incident.n_events} events {incident.n_anomalies} are anomalies"
-    points, word = grade(incident.peak_severity)
+    points, word = grade(incident.peak_severity, incident.n_anomalies)
     limits = "".join(f"{beyond(excess)}; " for excess in incident.limits)
     when = f"is not as usual since {_clock(incident.onset_ms)}"
     if incident.state is IncidentState.CLOSED:
         when = f"was not as usual from {_clock(incident.onset_ms)} to {_clock(incident.changed_ms)}"
     return (
         f"{whose} {when}: {limits}{counts}, "
-        f"{incident.n_rejected} rejected, severity up to {points} of 100 ({word}). "
+        f"{incident.n_rejected} rejected, severity {points} of 100 ({word}). "
         f"It {_STATE[incident.state]}{_by_whom(incident)}{_ended(incident)}."
     )
 
@@ -278,7 +278,7 @@ def event_of(what: Subject, wording: Wording, values: Sequence[Reads] = ()) -> E
     else:
         key = f"incident/{what.id}/{what.version}"
         kind, subject, time_ms = "incident", what.stream_key, what.changed_ms
-        points, word = grade(what.peak_severity)
+        points, word = grade(what.peak_severity, what.n_anomalies)
         data = msgspec.json.decode(encode_incident(what)) | {
             "summary": summary_of(what, wording, values),
             "message": sentence_of(what),

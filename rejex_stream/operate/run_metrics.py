@@ -1,7 +1,7 @@
 """Prometheus metrics of a run, fed by what the run tells its observers.
 
-Groups are labels up to a number, sensors only where somebody asks for them: ten thousand sensors
-would be ten thousand time series, and what every sensor does is the console's to show.
+Groups are labels up to a number, sensors are none: ten thousand of them would be ten thousand time
+series, and what every sensor does is the console's to show.
 """
 
 from __future__ import annotations
@@ -10,12 +10,10 @@ import heapq
 import math
 import time
 from collections import Counter as Tally
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
 
 from rejex_stream import __version__
 from rejex_stream.engine import EngineSpec
@@ -25,15 +23,11 @@ from rejex_stream.operate.logs import escaped
 from rejex_stream.rejection.bounds import cost_bound
 from rejex_stream.run.run_events import (
     Committed,
-    ControlUnread,
     DecisionChanged,
     EnvironmentChanged,
     FitFailure,
-    IncidentsDurable,
     NothingScorable,
     PartitionClosed,
-    PartitionLive,
-    PartitionOpened,
     Retrying,
     RunEvent,
     SensorsForgotten,
@@ -52,9 +46,8 @@ from rejex_stream.types import (
     without_limits,
 )
 
-__all__ = ["GAUGES", "GroupNames", "RunMetrics", "SensorRates"]
+__all__ = ["GAUGES", "GroupNames", "RunMetrics"]
 
-_WINDOW = 1_000  # where nobody says what decides
 _LATENCY_BUCKETS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, math.inf)
 _SCORING_BUCKETS = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, math.inf)
 _INCIDENT_BUCKETS = (60.0, 600.0, 3600.0, 6 * 3600.0, 86400.0, 7 * 86400.0, math.inf)
@@ -207,7 +200,6 @@ class RunMetrics:
         *,
         costs: tuple[float, float, float] | None = None,
         grouped: bool = False,
-        per_sensor: str = "off",
         version: str = "1",
         refresh_s: float = 1.0,
         clock: Callable[[], float] = time.time,
@@ -237,11 +229,6 @@ class RunMetrics:
             for name, (says, buckets) in HISTOGRAMS.items()
         }
         self.scoring_duration = self._histogram("scoring_duration_seconds")  # for who takes it
-        self._sensors: SensorRates | None = None
-        if (most := most_sensors(per_sensor)) > 0:
-            window = _WINDOW if spec is None else spec.window
-            self._sensors = SensorRates(pipeline, most, window)
-            self.registry.register(self._sensors)
         self._describe(spec, costs, version)
         for label in Label:  # a series that is zero is not a series that is missing
             self._counter("events", "", label.value)
@@ -298,9 +285,6 @@ class RunMetrics:
                 key = in_mode(key, mode)
             if epoch is not None and epochs.get(key) != epoch:
                 self._new_model(key, epoch)
-        if self._sensors is not None:
-            for verdict in verdicts:
-                self._sensors.count(verdict, self._groups.of(verdict.stream_key))
         now = self._clock()
         self._gauge("last_event_timestamp_seconds").set(now)
         if verdicts:
@@ -407,8 +391,6 @@ class RunMetrics:
                 self._nothing_scorable = alarm is not None
                 if alarm is not None:
                     self.alarm(alarm)
-            case PartitionOpened() | PartitionLive() | ControlUnread() | IncidentsDurable():
-                pass
 
     def committed(self, next_offsets: Mapping[Partition, int]) -> None:
         """Export how far partitions are durable."""
@@ -418,8 +400,6 @@ class RunMetrics:
     def _forget_streams(self, event: SensorsForgotten) -> None:
         for stream in event.streams:
             self._epochs.pop(stream, None)
-        if self._sensors is not None:
-            self._sensors.forget(event.streams)
         if not event.replaying:
             self._counter("sensors_forgotten").inc(len(event.streams))
 
@@ -435,8 +415,6 @@ class RunMetrics:
     def forget(self, partition: Partition) -> None:
         """Drop the gauges of a partition that is no longer ours."""
         self._banks.pop(partition, None)
-        if self._sensors is not None:
-            self._sensors.forget_partition(partition)
         for name, (_, labels) in self._levels.items():
             if labels != "topic partition":
                 continue
@@ -462,8 +440,6 @@ class RunMetrics:
         kinds[AlarmKind.NOTHING_SCORABLE] = int(self._nothing_scorable)
         for kind in AlarmKind:
             self._gauge("active_alarms", kind.value).set(kinds[kind.value])
-        if self._sensors is not None:
-            self._sensors.refresh()
 
     def exposition(self) -> bytes:
         """Return the metrics in Prometheus' text format."""
@@ -485,17 +461,9 @@ def _labels(partition: Partition) -> tuple[str, str]:
     return partition.topic, str(partition.partition)
 
 
-# ------------------------------------------------------------------- groups and sensors
+# ------------------------------------------------------------------------------ groups
 _MOST_GROUPS = 100
-_MOST_SENSORS = 100_000
 _OTHER = "other"
-
-
-def most_sensors(per_sensor: str) -> int:
-    """Return how many sensors ``metrics.per_sensor`` asks for."""
-    if per_sensor == "all":
-        return _MOST_SENSORS
-    return int(per_sensor.partition(":")[2] or 0)
 
 
 class GroupNames:
@@ -529,83 +497,3 @@ class GroupNames:
             if outcome.verdict is not None:
                 found.setdefault(self.of(outcome.verdict.stream_key), []).append(outcome)
         return found
-
-
-class _Counts:
-    __slots__ = ("events", "group", "key", "partition", "rejected")
-
-    def __init__(self, group: str, key: str, partition: tuple[str, int]) -> None:
-        self.group, self.key, self.partition = group, key, partition
-        self.events = self.rejected = 0
-
-
-class SensorRates(Collector):
-    """Exports the share of rejected events of the sensors that were rejected most.
-
-    Counted over each sensor's last n to 2n events (both counts are halved at 2n), warm-up left
-    out. A sensor with fewer than n events is ranked as if the others had not been rejected, so a
-    new one does not lead for a single event.
-
-    Notes
-    -----
-    O(1) an event; O(sensors) a :meth:`refresh`. About 200 bytes a sensor, 100,000 sensors at most:
-    those that come later are left out until a restart.
-    """
-
-    def __init__(self, pipeline: str, most: int, window: int) -> None:
-        self._pipeline, self._most, self._window = pipeline, most, window
-        self._sensors: dict[str, _Counts] = {}
-        self._announced: list[tuple[list[str], float]] = []
-
-    def count(self, verdict: Verdict, group: str) -> None:
-        """Count one verdict, by its score alone."""
-        verdict = without_limits(verdict)
-        if verdict.reason in (Reason.WARM_UP, Reason.CONSTANT_WINDOW, Reason.TOO_MANY_SENSORS):
-            return
-        counts = self._sensors.get(verdict.sensor)
-        if counts is None:
-            if len(self._sensors) >= _MOST_SENSORS:
-                return
-            key = verdict.stream_key
-            if verdict.mode is not None:
-                key = in_mode(key, verdict.mode)
-            counts = self._sensors[verdict.sensor] = _Counts(group, key, verdict.position[:2])
-        counts.events += 1
-        counts.rejected += verdict.label is Label.REJECTED
-        if counts.events >= 2 * self._window:
-            counts.events //= 2
-            counts.rejected //= 2
-
-    def forget(self, streams: Collection[str]) -> None:
-        """Drop the sensors of streams that are forgotten. O(sensors)."""
-        self._keep(lambda counts: counts.key not in streams)
-
-    def forget_partition(self, partition: tuple[str, int]) -> None:
-        """Drop the sensors of a partition that is no longer ours. O(sensors)."""
-        self._keep(lambda counts: counts.partition != partition)
-
-    def _keep(self, stays: Callable[[_Counts], bool]) -> None:
-        self._sensors = {name: one for name, one in self._sensors.items() if stays(one)}
-        self.refresh()
-
-    def refresh(self) -> None:
-        """Choose the sensors; in the run's own thread, since a scrape comes from another."""
-        most = heapq.nlargest(self._most, self._sensors.items(), key=self._rank)
-        self._announced = [
-            ([self._pipeline, counts.group, escaped(sensor)], counts.rejected / counts.events)
-            for sensor, counts in most
-        ]
-
-    def _rank(self, item: tuple[str, _Counts]) -> float:
-        return item[1].rejected / max(item[1].events, self._window)
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield what was chosen last."""
-        family = GaugeMetricFamily(
-            "rejex_sensor_rejection_rate_ratio",
-            "Share of rejected events among a sensor's last n to 2n; opt-in.",
-            labels=["pipeline", "sensor_group", "sensor"],
-        )
-        for labels, share in self._announced:
-            family.add_metric(labels, share)
-        yield family

@@ -268,16 +268,12 @@ def _share_below(  # noqa: PLR0917
     high_ranks: int,
 ) -> FloatArray:
     """P(start < u <= end and cost(u) <= cost), the cost linear in u, u ~ Beta(low, high)."""
-    slope = end_cost - start_cost
-    with np.errstate(divide="ignore", invalid="ignore"):
-        part = np.clip((cost - start_cost) / slope, 0.0, 1.0)
-    flat = np.where(start_cost <= cost, 1.0, 0.0)
-    rising, falling = slope > 0, slope < 0
-    first = np.where(falling, start + part * (end - start), start)
-    last = np.where(rising, start + part * (end - start), end)
-    first, last = np.where(slope == 0, start, first), np.where(slope == 0, end, last)
+    with np.errstate(divide="ignore", invalid="ignore"):  # 0 / 0 is the cost itself: all of it
+        part = np.nan_to_num((cost - start_cost) / (end_cost - start_cost), nan=1.0)
+    cut = start + np.clip(part, 0.0, 1.0) * (end - start)
+    first, last = np.where(end_cost < start_cost, (cut, end), (start, cut))
     share = _beta_cdf(last, low_ranks, high_ranks) - _beta_cdf(first, low_ranks, high_ranks)
-    return np.where(slope == 0, share * flat, np.maximum(share, 0.0))
+    return np.maximum(share, 0.0)
 
 
 def _beta_cdf(u: FloatArray, low_ranks: int, high_ranks: int) -> FloatArray:

@@ -143,17 +143,12 @@ def _log_tails(rank: FloatArray, n: int, r: int) -> tuple[FloatArray, FloatArray
 def log_p_anomaly(rank: int, n: int, r: int) -> float:
     """Return log P1 for one rank, with full precision wherever P1 <= 1/2 (callers vouch for r)."""
     p = float(betainc(n - r + 1, r, (rank + 1) / (n + 2)))
-    if p >= _DEEP_TAIL:
-        return math.log(p)
-    return float(_log_tails(np.array([float(rank)]), n, r)[0][0])
+    return math.log(p) if p >= _DEEP_TAIL else float(_log_tails(np.array([1.0 * rank]), n, r)[0][0])
 
 
 def log_p_normal(rank: int, n: int, r: int) -> float:
-    """Return log P0 for one rank, with full precision wherever P0 <= 1/2 (callers vouch for r)."""
-    p = float(betainc(r, n - r + 1, (n - rank + 1) / (n + 2)))
-    if p >= _DEEP_TAIL:
-        return math.log(p)
-    return float(_log_tails(np.array([float(rank)]), n, r)[1][0])
+    """Return log P0 for one rank: P0 is P1 from the other end, of n - r + 1 anomalies."""
+    return log_p_anomaly(n - rank, n, n - r + 1)
 
 
 def stability(rank: int | npt.ArrayLike, n: int, contamination: float) -> Stability:
@@ -198,17 +193,8 @@ def stability(rank: int | npt.ArrayLike, n: int, contamination: float) -> Stabil
     p_anomaly = np.exp(log_p1)
     confidence = -np.expm1(math.log(2.0) + np.minimum(log_p1, log_p0))
     confidence = np.abs(confidence)
-    if ranks.ndim == 0:
-        return Stability(
-            float(log_p1[0]), float(log_p0[0]), float(p_anomaly[0]), float(confidence[0])
-        )
-    shape = ranks.shape
-    return Stability(
-        log_p1.reshape(shape),
-        log_p0.reshape(shape),
-        p_anomaly.reshape(shape),
-        confidence.reshape(shape),
-    )
+    found = log_p1, log_p0, p_anomaly, confidence
+    return Stability(*(x.reshape(ranks.shape) if ranks.ndim else float(x[0]) for x in found))
 
 
 def stability_at(rank: int, n: int, r: int) -> tuple[float, float]:

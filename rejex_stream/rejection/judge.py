@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import repeat
-from struct import Struct
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -21,8 +20,8 @@ from rejex_stream.rejection.window import (
     ScoreWindow,
     Tail,
     WindowAhead,
+    clustered_table,
     severity,
-    severity_table,
 )
 from rejex_stream.types import Label, Reading, Reason, Status, Verdict
 
@@ -34,7 +33,6 @@ _REJECTED, _AMBIGUOUS = Label.REJECTED, Reason.AMBIGUOUS  # look-up is not free
 _NOTHING: Mapping[int, str] = MappingProxyType({})
 _NOBODY: Sequence[int] = ()
 _NOT_ENTERED: float | None = math.nan  # in the place of what a score pushed out
-_DOUBLE, _INTEGER = Struct("<d"), Struct("<q")
 _Marks: TypeAlias = tuple[int, bool, bool, str | None]
 """What the verdicts of a block have in common: epoch, held, planned, and the incident."""
 _MUTABLE = (None, Reason.AMBIGUOUS)  # other reasons are states of the sensor, and no pattern
@@ -99,21 +97,8 @@ class Judge:
     """
 
     __slots__ = (
-        "_announced_constant",
-        "_by_mid_rank",
-        "_capacity",
-        "_constant",
-        "_edges",
-        "_edges_of",
-        "_extreme",
-        "_full",
-        "_governor",
-        "_policy",
-        "_watcher",
-        "is_governed",
-        "shares",
-        "tail",
-        "window",
+        "_announced_constant", "_by_mid_rank", "_capacity", "_constant", "_edges", "_edges_of",
+        "_full", "_governor", "_policy", "_watcher", "is_governed", "shares", "tail", "window",
     )  # fmt: skip
 
     def __init__(
@@ -126,7 +111,6 @@ class Judge:
         self._watcher = watcher
         self.window = ScoreWindow(capacity)
         self.tail: Tail | None = None
-        self._extreme: tuple[Tail | None, float] = None, math.inf  # from which score on
         self._constant = False
         self._edges: tuple[float, float | None, float | None] | None = None
         self._edges_of: RejectionBand | None = None
@@ -144,7 +128,7 @@ class Judge:
     def _go_by(self, policy: RejectionPolicy, governor: Governor | None) -> None:
         self._policy, self._by_mid_rank = policy, policy.ties == "mid"
         self._full: _Full | None = None
-        self._governor = governor or _own(policy)
+        self._governor = governor or (None if policy.burst is None else Governor(policy))
         self.is_governed = self._governor is not None
         self.shares = self._governor is not None and self._governor.is_shared
 
@@ -232,12 +216,17 @@ class Judge:
         frozen = held or planned
         if planned:
             watcher = None
-        window, ranks, severities = self._ranked(scores, frozen=frozen)  # 1. Rank
-        marks = epoch, held, planned, incident
-        n, n_judged, extreme = len(window), 0, _NOBODY
-        for i, score, (below, at_or_below), by_tail in zip(
-            which, scores, ranks, severities, strict=True
-        ):
+        window: ScoreWindow | WindowAhead = self.window
+        marks, n, n_judged, extreme = (epoch, held, planned, incident), len(window), 0, _NOBODY
+        tail, ahead = self.tail, None
+        if len(scores) >= SHORTEST and not frozen and (found := self._ahead(scores)) is not None:
+            window, ahead = found
+        for i, score in zip(which, scores, strict=True):
+            if ahead is not None:  # 1. Rank
+                (below, at_or_below), by_tail = ahead[n_judged]
+            else:
+                below, at_or_below = window.rank(score)
+                by_tail = None if tail is None else tail(score)
             n_judged += 1
             reading, rare, evicted = readings[i], None, _NOT_ENTERED
             if score - score != 0.0:
@@ -266,28 +255,21 @@ class Judge:
             window.settle()
         return n_judged, extreme
 
-    def _ranked(
-        self, scores: Sequence[float], *, frozen: bool
-    ) -> tuple[ScoreWindow | WindowAhead, Iterable[tuple[int, int]], Iterable[float | None]]:
-        """Return what takes scores, what is below and at or below each, and how rare each is."""
-        # Of many that enter a full window, all ranks are known ahead; else each when its turn
-        # comes.
-        window, tail, full = self.window, self.tail, self._full
-        unknown = repeat(None, len(scores))
-        if (
-            len(scores) >= SHORTEST
-            and full is not None
-            and len(window) == window.capacity
-            and not frozen
-            and np.isfinite(scores).all()
-        ):
-            known = None if tail is None else tail.each(scores)
-            n_extreme = 0 if known is None else sum(one >= EXTREME for one in known)
-            if not n_extreme or self._n_extreme() + n_extreme <= self._places(window.capacity):
-                top = window.capacity + 1 - max(1, full.band.edges[0])
-                ahead = WindowAhead(window, scores, top)
-                return ahead, ahead.ranks, known or unknown
-        return window, map(window.rank, scores), unknown if tail is None else map(tail, scores)
+    def _ahead(
+        self, scores: Sequence[float]
+    ) -> tuple[WindowAhead, list[tuple[tuple[int, int], float | None]]] | None:
+        """Return what many scores can enter at once, and of each its ranks and how rare it is."""
+        window, full = self.window, self._full
+        if full is None or len(window) < window.capacity or not np.isfinite(scores).all():
+            return None
+        known: Sequence[float | None] = [None] * len(scores)
+        if self.tail is not None:
+            known = severities = self.tail.each(scores)
+            n_extreme = sum(one >= EXTREME for one in severities)
+            if n_extreme and self._n_extreme() + n_extreme > self._places(window.capacity):
+                return None
+        ahead = WindowAhead(window, scores, window.capacity + 1 - max(1, full.band.edges[0]))
+        return ahead, [*zip(ahead.ranks, known, strict=True)]
 
     def _verdict(
         self,
@@ -382,13 +364,12 @@ class Judge:
         return evicted
 
     def _n_extreme(self) -> int:
-        """Return how many scores of the window are extreme. O(log n)."""
-        tail = self.tail
+        """Return how many scores of the window are extreme. O(log² n)."""
+        tail, window = self.tail, self.window
         if tail is None:
             return 0
-        if self._extreme[0] is not tail:
-            self._extreme = tail, _least(tail, EXTREME)
-        return len(self.window) - self.window.rank(self._extreme[1])[0]
+        n, kth = len(window), window.order_statistic  # a severity never falls with its score
+        return n - bisect_left(range(1, n + 1), EXTREME, key=lambda k: tail(kth(k)))
 
     def _places(self, n: int) -> int:
         """Return how many extreme scores there may be among n: half of those that are flagged."""
@@ -468,31 +449,7 @@ class Judge:
         """Look up, once for a policy, what a full window's ranks mean."""
         n, gamma = self.window.capacity, self._policy.contamination
         band = self._policy.band(n)
-        self._full = _Full(band, label_table(band), *stability_table(n, gamma), severity_table(n))
+        self._full = _Full(
+            band, label_table(band), *stability_table(n, gamma), clustered_table(n, 1.0)[0]
+        )
         return self._full
-
-
-def _own(policy: RejectionPolicy) -> Governor | None:
-    return None if policy.burst is None else Governor(policy)
-
-
-def _least(tail: Tail, severity: float) -> float:
-    """Return the least score of at least such a severity; infinite where there is none."""
-    # By halving among all doubles, since a severity never falls with its score: 64 calls.
-    low, high = -_BITS, _BITS  # places among the doubles
-    while low < high:
-        middle = (low + high) // 2
-        if tail(_double(middle)) >= severity:
-            high = middle
-        else:
-            low = middle + 1
-    return math.inf if low == _BITS else _double(low)
-
-
-_BITS = 0x7FF0_0000_0000_0000  # of infinity; those of a double grow with it
-
-
-def _double(place: int) -> float:
-    """Return the double that has so many between it and 0."""
-    size: float = _DOUBLE.unpack(_INTEGER.pack(abs(place)))[0]
-    return size if place >= 0 else -size

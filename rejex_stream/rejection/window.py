@@ -45,7 +45,7 @@ from rejex_stream.types import FloatArray
 
 __all__ = [
     "LARGEST_SEVERITY", "SHORTEST", "ScoreWindow", "Tail", "WindowAhead", "cluster_size",
-    "mid_rank", "severity", "severity_table",
+    "clustered_table", "grade", "mid_rank", "severity",
 ]  # fmt: skip
 
 _ONE_PART = 8192
@@ -362,7 +362,7 @@ def severity(window: ScoreWindow | WindowAhead, score: float, below: int) -> flo
     """
     n = len(window)
     if below < n:
-        return _of_rank(below, n)
+        return math.log10((n + 1) / (n - below + 1))
     largest = window.order_statistic(n)
     excess = score - largest
     scale = _LN_10 * min(2 * _excess(window, n, largest)[1], sys.float_info.max)
@@ -399,7 +399,7 @@ class Tail:
         n = len(window)
         self.ordered = array("d", window.largest(n))  # 8 bytes each
         self.cluster = c = cluster_size(scores) if cluster is None else cluster
-        self._of_ranks, self._array = _clustered(n, c)
+        self._of_ranks, self._array = clustered_table(n, c)
         self._shade = _SHADE if c == 1.0 else 1.0
         self._start = math.log10((n + 1) / min(c, n + 1))
         k, half = _excess(window, n, self.ordered[-1])
@@ -506,22 +506,15 @@ def _beyond(start: float, excess: float, scale: float) -> float:
     return min(start + excess / scale, LARGEST_SEVERITY)
 
 
-@lru_cache(maxsize=64)
-def severity_table(n: int) -> tuple[float, ...]:
-    """Return the severity for every number of smaller scores, 0..n - 1. O(n) once per n."""
-    return tuple(_of_rank(below, n) for below in range(n))
-
-
 @lru_cache(maxsize=256)
-def _clustered(n: int, cluster: float) -> tuple[tuple[float, ...], FloatArray]:
-    """Return the same for scores that come in clusters, for one score and for many."""
+def clustered_table(n: int, cluster: float) -> tuple[tuple[float, ...], FloatArray]:
+    """Return the severity for every number of smaller scores, 0..n - 1, for one and for many.
+
+    `cluster` is the mean size of a cluster of extremes. O(n) once.
+    """
     more = 1.0 if cluster == 1.0 else cluster - 1.0
     table = tuple(math.log10((n + 1) / min(n + 1, n - below + more)) for below in range(n))
     return table, np.array(table)
-
-
-def _of_rank(below: int, n: int) -> float:
-    return math.log10((n + 1) / (n - below + 1))
 
 
 def _excess(window: ScoreWindow | WindowAhead, n: int, largest: float) -> tuple[int, float]:
@@ -534,7 +527,11 @@ def _excess(window: ScoreWindow | WindowAhead, n: int, largest: float) -> tuple[
     return k, math.fsum([(score / 2 - least / 2) / k for score in window.largest(k)])
 
 
-def grade(severity: float) -> tuple[int, str]:
-    """Return a severity for people: from 0 to 100, ten for each power of ten, with a word."""
-    points = min(100, max(0, round(10 * severity)))
+def grade(severity: float, anomalies: int = 1) -> tuple[int, str]:
+    """Return a severity for people: from 0 to 100, ten for each power of ten, with a word.
+
+    Of many events it is that of the worst, and ten more for every ten times as many anomalies: a
+    convention, far less than as many independent ones are worth.
+    """
+    points = min(100, max(0, round(10 * (severity + math.log10(max(1, anomalies))))))
     return points, next(word for below, word in _WORDS if points < below)

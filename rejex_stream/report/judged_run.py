@@ -107,7 +107,8 @@ def read_run(config: Config, *, newest: int = _NEWEST) -> Run:
     verdicts = [decode_verdict(line) for line in kept]
     wanted = {verdict.position for verdict in verdicts}
     offsets = {position.offset for position in wanted}
-    source = open_source(config.model_copy(update={"input": _not_followed(config)}))
+    ends = config.input.model_copy(update={"follow": False})
+    source = open_source(config.model_copy(update={"input": ends}))
     decoder = file_decoder(config, source)
     records = (r for r in records_of(source) if r.position.offset in offsets)
     decoded = (item for record in records for item in decode_records(decoder, [record])[1])
@@ -148,11 +149,6 @@ def _incidents(path: Path) -> Iterable[Incident]:
         if isinstance(told, Incident):
             found[told.id] = told
     return found.values()
-
-
-def _not_followed(config: Config) -> object:
-    """Return the input section of a file that ends."""
-    return config.input.model_copy(update={"follow": False})
 
 
 def _lines(path: Path) -> Iterator[bytes]:
@@ -361,14 +357,15 @@ def _judge(fault: Fault, timed: Sequence[Event]) -> FaultFindings | None:
         n_warm_up=reasons[Reason.WARM_UP],
         expected_flagged=flagged,
         outcome=outcome,
-        notice_after_s=min(_noticed(fault, verdicts), default=None),
+        notice_after_s=min(
+            (
+                (verdict.event_time_ms - fault.first_ms) / 1000
+                for verdict in verdicts
+                if verdict.label is not Label.NORMAL and verdict.reason is not Reason.WARM_UP
+            ),
+            default=None,
+        ),
     )
-
-
-def _noticed(fault: Fault, verdicts: Sequence[Verdict]) -> Iterator[float]:
-    for verdict in verdicts:
-        if verdict.label is not Label.NORMAL and verdict.reason is not Reason.WARM_UP:
-            yield (verdict.event_time_ms - fault.first_ms) / 1000
 
 
 def _beyond_chance(found: int, events: int, expected: float) -> bool:

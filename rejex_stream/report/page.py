@@ -102,7 +102,8 @@ def write_report(
         lead=_lead(all_findings),
         verdicts=_verdicts(all_findings),
         runs="".join(map(_section, all_findings)),
-        footer=_footer(command, credit),
+        footer=f"<p>Made by <code>{escape(command)}</code> with rejex-stream {__version__}.</p>"
+        + (f"<p>{escape(credit)}</p>" if credit else ""),
     )
     try:
         path.write_text(text, encoding="utf-8")
@@ -146,11 +147,6 @@ def _verdicts(all_findings: Sequence[Findings]) -> str:
     )
 
 
-def _footer(command: str, credit: str) -> str:
-    made = f"<p>Made by <code>{escape(command)}</code> with rejex-stream {__version__}.</p>"
-    return f"{made}<p>{escape(credit)}</p>" if credit else made
-
-
 def _section(findings: Findings) -> str:
     """Return the whole section as HTML."""
     run = findings.run
@@ -168,7 +164,7 @@ def _section(findings: Findings) -> str:
 {_incidents(findings)}
 {known}
 {_table(findings, "For people to look at", "rejected events", is_for_review)}
-{_table(findings, "Called anomalies", "events", _is_anomaly)}
+{_table(findings, "Called anomalies", "events", lambda verdict: verdict.label is Label.ANOMALY)}
 {_unreadable(findings)}
 <details><summary>Settings used</summary><pre>{escape(run.settings)}</pre></details>
 </section>"""
@@ -300,10 +296,6 @@ def _fault(found: FaultFindings) -> str:
     )
 
 
-def _is_anomaly(verdict: Verdict) -> bool:
-    return verdict.label is Label.ANOMALY
-
-
 def _table(findings: Findings, title: str, what: str, wanted: Callable[[Verdict], bool]) -> str:
     """Return the newest of the wanted events, each with its reading and the reason."""
     run = findings.run
@@ -357,20 +349,15 @@ def _time(time_ms: int) -> str:
 def _plot_data(findings: Findings) -> dict[str, Any]:
     """Return times, values, verdicts and theory lines of all series as plain JSON values."""
     # Lines that seldom change (λ, band, theory) are run-length encoded as [first index, value].
-    run = findings.run
+    run = findings.run  # the series with most to see is shown first
+    seen = [sum(_code(e.verdict) in "ar" for e in one.events) for one in findings.series]
     return {
         "name": run.name,
         "channels": [channel._asdict() for channel in run.channels],
         "window": run.monitors.window,
-        "first": _first_shown(findings),
+        "first": seen.index(max(seen)),
         "series": [_plotted(findings, series) for series in findings.series],
     }
-
-
-def _first_shown(findings: Findings) -> int:
-    """Pick the series with most to see."""
-    seen = [sum(_code(e.verdict) in "ar" for e in one.events) for one in findings.series]
-    return seen.index(max(seen))
 
 
 def _plotted(findings: Findings, series: Series) -> dict[str, Any]:

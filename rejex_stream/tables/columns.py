@@ -15,9 +15,8 @@ __all__ = ["ColumnProfile", "Sample", "is_text", "profile"]
 
 @dataclass(frozen=True, slots=True)
 class ColumnProfile:
-    """What one walk over a column finds: its cells, and what they are as numbers."""
+    """What one walk over a column finds: what its cells are as numbers."""
 
-    cells: Sequence[str]
     numbers: Sequence[float]  # nan where there is none
     measured: Sequence[float]  # those that are there
     given: Sequence[str]  # cells with more than a word for nothing in them
@@ -28,7 +27,8 @@ class ColumnProfile:
         if not self.given:
             return "empty"
         if len(self.unread) > 0.05 * len(self.given) or not self.measured:
-            return f"not numbers, such as {printable((*self.unread, *self.given)[0], 30)}"
+            some = "numbers in part" if 2 * len(self.measured) > len(self.given) else "not numbers"
+            return f"{some}, such as {printable((*self.unread, *self.given)[0], 30)}"
         if len(set(self.measured)) == 1:
             return "never changes"
         steps = {round(b - a, 9) for a, b in itertools.pairwise(self.measured)}
@@ -50,7 +50,7 @@ def profile(
             measured.append(x)
         numbers.append(math.nan if x is None else x)
     given = [cell for cell in cells if cell.lower() not in MISSING_TEXTS]
-    return ColumnProfile(cells, numbers, measured, given, unread)
+    return ColumnProfile(numbers, measured, given, unread)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

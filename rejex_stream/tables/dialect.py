@@ -6,13 +6,13 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
 from rejex_stream.decode.mapping import TimeUnit, Unreadable, parse_moment, to_epoch_ms
 from rejex_stream.decode.written import ANY_TEXT, MISSING_TEXTS, as_usual, number_reader
-from rejex_stream.tables.columns import Sample
+from rejex_stream.tables.columns import ColumnProfile, Sample
 from rejex_stream.tables.suspicions import named_unit, suspect
 
 __all__ = [
@@ -114,35 +114,25 @@ def groups_of_thousands(
     if doubts and all(found.value == marks.decimal for found in doubts):
         n = sum("." in cell or "," in cell for found in doubts for cell in columns[found.column])
         other = "," if marks.decimal == "." else "."
-        readable = number_reader(other, marks.decimal)
-        if n >= _SURE and not _lost(columns, number_reader(*marks), readable):
+        before, after = number_reader(*marks), number_reader(other, marks.decimal)
+        some = itertools.chain.from_iterable(cells[:500] for cells in columns.values())
+        lost = any(before(cell) is not None and after(cell) is None for cell in some)
+        if n >= _SURE and not lost:
             return Marks(other, marks.decimal), [f"{line}; read as thousands" for line in said]
     return marks, [f"{line}; read as {marks.decimal!r} decimal" for line in said]
 
 
-def _lost(
-    columns: Mapping[str, Sequence[str]],
-    before: Callable[[str], float | None],
-    after: Callable[[str], float | None],
-) -> bool:
-    """Whether some cell was a number under the one reading, and is none under the other."""
-    return any(
-        before(cell) is not None and after(cell) is None
-        for cells in columns.values()
-        for cell in cells[:500]
-    )
-
-
-def find_missing(columns: Mapping[str, Sequence[str]], marks: Marks) -> tuple[str, ...]:
-    """Find the texts that stand for no value: they stand in columns of numbers. O(cells).
+def find_missing(columns: Mapping[str, ColumnProfile]) -> tuple[str, ...]:
+    """Find the texts that stand for no value: they stand in columns of numbers. O(texts).
 
     Of more than two, or one that came once, there will be others: ``*`` is any text.
     """
-    read, any_text, found = number_reader(*marks), number_reader(missing=[ANY_TEXT]), Counter[str]()
-    for cells in columns.values():
-        texts = Counter(cell for cell in cells if read(cell) is None)
+    any_text, found = number_reader(missing=[ANY_TEXT]), Counter[str]()
+    for column in columns.values():
+        texts = Counter(column.unread)
         names = any(text in columns for text in texts)  # a header that comes again
-        if texts.total() < len(cells) / 2 and not names and None not in map(any_text, texts):
+        some = texts.total() < len(column.numbers) / 2
+        if some and not names and None not in map(any_text, texts):
             found.update(texts)
     if len(found) > 2 or 1 in found.values():
         return (ANY_TEXT,)
@@ -170,7 +160,7 @@ def _are_times(cells: Sequence[str]) -> bool:
     return written is not None and written.unit == "iso8601"
 
 
-def find_times(cells: Sequence[str], name: str = "") -> Written | None:
+def find_times(cells: Sequence[str], name: str = "", decimal: str = ".") -> Written | None:
     """Find the unit or format in which almost all cells are times that make sense."""
     given = [cell.strip() for cell in cells if cell.strip().lower() not in MISSING_TEXTS]
     if not given:
@@ -188,7 +178,8 @@ def find_times(cells: Sequence[str], name: str = "") -> Written | None:
     if not fits:
         return None
     steps = {format: _steps(given, format) for format in fits}
-    fits.sort(key=steps.__getitem__)
+    # Who writes a decimal comma writes the day before the month.
+    fits.sort(key=lambda f: (*steps[f], decimal == "," and f.startswith("%m")))
     best = fits[0]
     even = [f for f in fits[1:] if steps[f][:2] == steps[best][:2]]
     return Written("iso8601", best, even[0] if even else None)

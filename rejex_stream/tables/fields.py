@@ -70,9 +70,6 @@ class Trees:
         self.all = trees
         self._dicts = [tree for tree in trees if isinstance(tree, dict)]
 
-    def __len__(self) -> int:
-        return len(self.all)
-
     @cached_property
     def objects(self) -> list[dict[str, Any]]:
         """The trees where nearly all are objects, else none."""

@@ -54,6 +54,11 @@ class Layout:
     decimal: str | None = None
     aside: tuple[str, ...] = ()  # columns that belong to the format
     said: str = ""
+    rows: Sequence[list[str]] = ()
+    n_header: int = 0  # rows that name the columns
+    own: bool = False  # the names are those of one row, as it stands
+    named: bool = True
+    over: Sequence[str] = ()  # the first row above
 
 
 def require_table(path: str, begun: bytes) -> None:

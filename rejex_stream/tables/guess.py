@@ -20,6 +20,7 @@ from rejex_stream.tables.columns import ColumnProfile, Sample, is_text, profile
 from rejex_stream.tables.dialect import Marks, find_missing, find_units
 from rejex_stream.tables.names import (
     ASIDE,
+    ELAPSED,
     LABEL,
     MAYBE_LABEL,
     SENSOR,
@@ -29,8 +30,15 @@ from rejex_stream.tables.names import (
     is_quality,
     plain,
 )
-from rejex_stream.tables.suspicions import Suspicion, carry_needed, is_key, is_sentinel, suspect
-from rejex_stream.tables.time_columns import NONE, TimeColumns, find_time_columns
+from rejex_stream.tables.suspicions import (
+    Suspicion,
+    carry_needed,
+    is_key,
+    is_sentinel,
+    suspect,
+    usual_step,
+)
+from rejex_stream.tables.time_columns import NONE, find_time_columns
 
 _PLAIN = Marks(".", None)
 __all__ = ["Asked", "TableGuess", "guess_table"]
@@ -128,12 +136,7 @@ class TableGuess:
 
     def for_features(self) -> dict[str, Any]:
         """Return what :func:`~rejex_stream.plan.suggest.suggest` wants to know of the channels."""
-        return {
-            "flags": self.flags,
-            "n_modes": self.n_modes,
-            "carry": self.carry,
-            "totals": self.totals,
-        }
+        return {name: getattr(self, name) for name in ("flags", "n_modes", "carry", "totals")}
 
     def settings(self, time_zone: str | None) -> dict[str, object]:
         """Return the settings of ``[input]`` that say how columns are read."""
@@ -264,9 +267,9 @@ def _guess(
         if known.carry is None:
             found = _without_sparse(sample, found, aside)
     if not found:
-        raise _nothing(aside)
+        raise _nothing(aside, of_json=timed)
     carry = carry_needed(sample, found) if known.carry is None else known.carry
-    return TableGuess(
+    guess = TableGuess(
         time=(time.names if len(time.names) > 1 else time.names[0]) if time.names else None,
         time_unit=time.written.unit if time.written else "ms",
         time_format=time.written.format if time.written else None,
@@ -276,14 +279,6 @@ def _guess(
         channels=tuple(found),
         aside=aside,
         marks=marks,
-        said=(
-            *keys.said,
-            *(_time_said(time) if not known.time else ()),
-            *table.quality_said(),
-            *(_carry_said(found, carry) if known.carry is None and carry else ()),
-            *_totals_said(totals),
-            *_asides_said(aside),
-        ),
         doubts=(*doubts, *keys.doubts),
         flags=tuple(_flags(table, found) if known.flags is None else meant),
         quality=table.quality,
@@ -295,6 +290,7 @@ def _guess(
         carry=carry,
         totals=totals,
     )
+    return replace(guess, said=(*keys.said, *_said(guess, table, known)))
 
 
 class _Walked:
@@ -306,11 +302,13 @@ class _Walked:
         self.cells, self.marks = cells, marks
         self._units_of = find_units(cells, marks)
         self.units = tuple(dict.fromkeys(u[0] for u in self._units_of.values() if len(u) == 1))
-        bare = {n: [_unit_cut(c, self.units) for c in column] for n, column in cells.items()}
-        self.missing = find_missing(bare, marks) if missing is None else tuple(missing)
+        self.missing = tuple(missing or ())
         self.quality: Quality | None = None
         self.quality_of: dict[str, str] = {}  # the column that says what of a column is good
         self.walk()
+        if missing is None and (found := find_missing(self.columns)):
+            self.missing = found
+            self.walk()
 
     def walk(self) -> None:
         """Read all columns; once more where less is a value than was thought."""
@@ -380,7 +378,7 @@ def _find_quality(table: _Walked, roles: set[str | None], wanted: set[str]) -> s
         name: flag
         for name in numeric
         for flag in free
-        if flag != name and name in flag and is_quality(_rest_of(flag, name), cells[flag])
+        if flag != name and (rest := _rest_of(flag, name)) and is_quality(rest, cells[flag])
     }
     alone = [name for name in free if is_quality(name, cells[name], alone=True)]
     measured = [name for name in numeric if name not in (*alone, *beside.values())]
@@ -397,12 +395,15 @@ def _find_quality(table: _Walked, roles: set[str | None], wanted: set[str]) -> s
         table.walk()
     return {
         flag for name, flag in beside.items()
-        if not good[flag] and is_quality(_rest_of(flag, name), cells[flag], alone=True)
+        if not good[flag] and is_quality(_rest_of(flag, name) or flag, cells[flag], alone=True)
     }  # fmt: skip
 
 
 def _rest_of(flag: str, name: str) -> str:
-    return flag.replace(name, "", 1).strip(" _.-/()[]") or flag
+    """Return what a name has beside another's, or beside its stem: T1.PV and T1.Q have Q."""
+    stem = re.split(r"[\W_]+(?=[^\W_]+$)", name)[0]
+    known = name if name in flag else stem if len(stem) < len(name) else ""
+    return flag.replace(known, "", 1).strip(" _.-/()[]") if known and known in flag else ""
 
 
 def _find_label(table: _Walked, free: Sequence[str]) -> str | None:
@@ -500,7 +501,8 @@ def _without_counters(
 
 
 def _change_varies(runs: Sequence[Sequence[float]]) -> bool:
-    return len({round(b - a, 9) for run in runs for a, b in itertools.pairwise(run)}) > 2
+    steps = [round(b - a, 9) for run in runs for a, b in itertools.pairwise(run)]
+    return len(set(steps)) > 2 or usual_step(steps)[1] < 0.95
 
 
 def _without_sparse(sample: Sample, found: list[str], aside: dict[str, str]) -> list[str]:
@@ -516,33 +518,30 @@ def _without_sparse(sample: Sample, found: list[str], aside: dict[str, str]) -> 
 
 
 # ----------------------------------------------------------------------------------- what is said
-def _time_said(time: TimeColumns) -> Iterator[str]:
-    if len(time.names) > 1:
-        which = " and ".join(map(printable, time.names))
+def _said(guess: TableGuess, table: _Walked, known: Asked) -> Iterator[str]:
+    """Yield what columns were taken for, and what was set aside though it could be read."""
+    if len(guess.times) > 1 and not known.time:
+        which = " and ".join(map(printable, guess.times))
         yield f"the time is made of {which}; --time says otherwise"
-
-
-def _carry_said(found: Sequence[str], carry: int) -> Iterator[str]:
-    yield (
-        f"carry: {', '.join(map(printable, found[:_SHOWN]))} report by turns, so the last value of "
-        f"each stands for up to {carry} rows; --carry ROWS changes it, --carry 0 rejects what is "
-        "not whole"
-    )
-
-
-def _totals_said(totals: Sequence[str]) -> Iterator[str]:
-    if totals:
+    yield from table.quality_said()
+    if guess.carry and known.carry is None:
         yield (
-            f"difference: {', '.join(totals)} only adds up, so what is measured is its change from "
-            "row to row"
+            f"carry: {', '.join(map(printable, guess.channels[:_SHOWN]))} report by turns, so the "
+            f"last value of each stands for up to {guess.carry} rows; --carry ROWS changes it, "
+            "--carry 0 rejects what is not whole"
         )
-
-
-def _unit_cut(cell: str, units: Sequence[str]) -> str:
-    for unit in units:
-        if cell.endswith(unit):
-            return cell[: -len(unit)].rstrip()
-    return cell
+    if guess.totals:
+        yield (
+            f"difference: {', '.join(guess.totals)} only adds up, so what is measured is its "
+            "change from row to row"
+        )
+    shown = (
+        "only counts", "has a value", "counts the rows", "the same", "a code", "in several units",
+        "numbers in part",
+    )  # fmt: skip
+    for name, why in guess.aside.items():
+        if why.startswith(shown):
+            yield f"left out: {name} {why}; --channel takes a column for a measurement"
 
 
 def _short(seen: str) -> str:
@@ -550,20 +549,16 @@ def _short(seen: str) -> str:
     return re.sub(r"^(['\"]).*?\1 ", "", seen)
 
 
-def _asides_said(aside: Mapping[str, str]) -> list[str]:
-    """Say what was set aside though it could be read."""
-    return [
-        f"left out: {name} {why}; --channel takes a column for a measurement"
-        for name, why in aside.items()
-        if why.startswith(("only counts", "has a value", "counts the rows", "the same", "a code"))
-    ]
-
-
-def _nothing(aside: Mapping[str, str]) -> ConfigError:
+def _nothing(aside: Mapping[str, str], *, of_json: bool) -> ConfigError:
+    how = (
+        "or write input.select, a jq program that makes flat records of numbers"
+        if of_json
+        else "say how the table is written with --delimiter, --decimal, --thousands and "
+        "--encoding, or where it begins with --skip-rows"
+    )
     return ConfigError(
-        "no column holds numbers that change: name the channels with --channel, say how the table "
-        "is written with --delimiter, --decimal, --thousands and --encoding, or where it begins "
-        "with --skip-rows. "
+        f"no {'field' if of_json else 'column'} holds numbers that change: name the channels with "
+        f"--channel, {how}. "
         + "; ".join(f"{printable(name)}: {why}" for name, why in list(aside.items())[:_SHOWN])
     )
 
@@ -590,7 +585,9 @@ class _KeySearch:
         read: Callable[[str], float | None],
     ) -> None:
         self._cells, self._moments = cells, moments_ms
-        self._free = [n for n in cells if _comes_back(cells[n], read) and not _is_unit(n, cells[n])]
+        self._free = [n for n in cells
+                      if _comes_back(cells[n], read) and not _is_unit(n, cells[n])
+                      and not ELAPSED.match(plain(n))]  # fmt: skip
         self.texts = [
             n for n in self._free
             if n not in numeric and is_text(cells[n]) and len(set(cells[n])) > 1
@@ -600,7 +597,8 @@ class _KeySearch:
     def found(self, sensor: str | None, tag: str | None) -> _Keys:
         """Return the keys; several series mixed, and no key to them, is a :class:`ConfigError`."""
         asked = sensor is not None
-        tag = tag or self.tag_by_name(sensor)
+        if tag is None and self._long:
+            tag = next((n for n in self.texts if n != sensor and TAG.match(plain(n))), None)
         if sensor is None:
             sensor = self.sensor(tag)
         if sensor is None and tag is not None:
@@ -608,8 +606,13 @@ class _KeySearch:
         if sensor is not None and tag is None and not asked:
             tag = self.tag_beside(sensor)
         open_ones = [name for name in self.texts if name not in (sensor, tag)]
-        if sensor is None and open_ones:
-            self.require_one_series(open_ones)
+        pairs = list(itertools.pairwise(m for m in self._moments if m is not None))
+        if sensor is None and open_ones and sum(b <= a for a, b in pairs) > _MERGED * len(pairs):
+            raise ConfigError(
+                "the time stands still or goes back, as if several series were mixed, and no "
+                f"column is called a sensor: give --sensor, one of {', '.join(open_ones)}; or "
+                "--sensor - if all rows are of one."
+            )
         doubts = [
             f"{name} holds {len(set(self._cells[name])):,} texts that come back and is left out; "
             f"if they name who measured, give --sensor {printable(name)}"
@@ -628,12 +631,6 @@ class _KeySearch:
         others = (n for n in self._called() + self.texts if n != sensor)
         second = next((n for n in others if self._rows_a_time(sensor, n) < 1.01), None)
         return () if second is None else (sensor, second)
-
-    def tag_by_name(self, sensor: str | None) -> str | None:
-        """Return the text that is called a quantity, where a row holds one value."""
-        if not self._long:
-            return None
-        return next((n for n in self.texts if n != sensor and TAG.match(plain(n))), None)
 
     def sensor(self, tag: str | None) -> str | None:
         """Return the best of those called a sensor, else what tells rows of a time apart."""
@@ -667,16 +664,6 @@ class _KeySearch:
             and len(set(self._cells[name])) > 1
             and not self._is_key(name, tag)
         ]
-
-    def require_one_series(self, open_ones: Sequence[str]) -> None:
-        """Refuse a table whose time goes back as if series were mixed."""
-        pairs = list(itertools.pairwise(m for m in self._moments if m is not None))
-        if pairs and sum(b <= a for a, b in pairs) > _MERGED * len(pairs):
-            raise ConfigError(
-                "the time stands still or goes back, as if several series were mixed, and no "
-                f"column is called a sensor: give --sensor, one of {', '.join(open_ones)}; or "
-                "--sensor - if all rows are of one."
-            )
 
     def _called(self) -> list[str]:
         return [name for name in self._free if SENSOR.match(plain(name))]

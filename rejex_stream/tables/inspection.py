@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from rejex_connectors.files import FileSource
 from rejex_connectors.files.bytes import END, ByteInput, ToUtf8, compression_of
@@ -151,8 +151,8 @@ def open_table(path: str | Path, asked: Asked | None = None) -> Table:
     sheet = asked.sheet or (sheet_to_read(str(path)) if workbook == "excel" else None)
     encoding, begun, whole = _read_through(path, replace(asked, sheet=sheet), workbook)
     lines = _lines(path, encoding, begun, whole=whole, is_text=workbook is None)
-    found = _placed(path, lines, asked, is_text=workbook is None)
-    place, rows = found.place, [row for row in found.rows if any(cell.strip() for cell in row)]
+    place = _placed(path, lines, asked, is_text=workbook is None)
+    rows = [row for row in place.rows if any(cell.strip() for cell in row)]
     header = place.names
     marks = Marks(asked.decimal or place.decimal or ".", asked.thousands)
     given = asked.decimal or asked.thousands or place.decimal
@@ -168,41 +168,30 @@ def open_table(path: str | Path, asked: Asked | None = None) -> Table:
         columns = {name: [row[i].strip() for row in rows if len(row) == len(header)]
                    for i, name in enumerate(header)}  # fmt: skip
         marks, grouped = groups_of_thousands(columns, marks)
-    guess = guess_table(header, rows, asked, marks=marks, named=found.named, skip=place.aside)
+    guess = guess_table(header, rows, asked, marks=marks, named=place.named, skip=place.aside)
     table = Table(
         path=path,
         encoding=encoding,
         delimiter=place.delimiter,
         header=header,
-        has_header=found.own,
+        has_header=place.own,
         guess=guess,
         time_zone=asked.time_zone,
         format=workbook or "csv",
         sheet=sheet if asked.sheet or (sheet and sheet != sheets_of(str(path))[0]) else None,
-        skip_rows=place.above + (0 if found.own else found.n_header),
+        skip_rows=place.above + (0 if place.own else place.n_header),
     )
-    written = [*_place_said(table, asked, place, found.over), *_dialect_said(table, asked, found)]
+    written = [*_place_said(table, asked, place), *_dialect_said(table, asked, place)]
     return _Scan(table, guess.flags if asked.flags is None else ()).result([*written, *grouped])
 
 
-class _Found(NamedTuple):
-    """A table within its text: the place, with the names of all columns, and the rows of data."""
-
-    place: Layout
-    rows: list[list[str]]
-    n_header: int = 0  # rows that name the columns
-    own: bool = False  # the names are those of one row, as it stands
-    named: bool = True
-    over: Sequence[str] = ()  # the first row above
-
-
-def _placed(path: Path, lines: Sequence[str], asked: Asked, *, is_text: bool) -> _Found:
+def _placed(path: Path, lines: Sequence[str], asked: Asked, *, is_text: bool) -> Layout:
     """Find the table in the lines of a file, by the format that is known or by what is alike."""
     layout = layout_of(lines) if asked.skip_rows is None and asked.header is None else None
     if layout is not None:
         rows = split_all(lines[layout.above :], layout.delimiter, len(layout.names))
         rows = [row[: len(layout.names)] for row in rows]
-        return _Found(replace(layout, names=numbered(layout.names)), rows)
+        return replace(layout, names=numbered(layout.names), rows=rows)
     skip = asked.skip_rows or 0
     lines = lines[skip:]
     if not lines:
@@ -233,15 +222,17 @@ def _placed(path: Path, lines: Sequence[str], asked: Asked, *, is_text: bool) ->
         names: tuple[str, ...] = tuple(f"column_{i + 1}" for i in range(width))
         first = begin
     else:
-        first, names = names_of(rows[:begin], at, width)
+        first, names = names_of(rows[:begin], at, width, body)
     if not is_text:
         rows = [[*row, *[""] * (width - len(row))] for row in rows]
     raw = [cell.strip() for cell in rows[first]]
     above = first if delimiter != " " else _rows_of_file(lines[:first], delimiter)
-    place = Layout(name="", above=skip + above, names=names, delimiter=delimiter)
-    return _Found(
-        place,
-        rows[begin:],
+    return Layout(
+        name="",
+        above=skip + above,
+        names=names,
+        delimiter=delimiter,
+        rows=rows[begin:],
         n_header=begin - first,
         own=begin - first == 1 and raw == list(names),
         named=at is not None,
@@ -343,7 +334,7 @@ def _encoding(data: bytes, *, valid: bool) -> str | None:
     return "latin-1" if any(byte in data for byte in (0x81, 0x8D, 0x8F, 0x90, 0x9D)) else "cp1252"
 
 
-def _place_said(table: Table, asked: Asked, place: Layout, over: Sequence[str]) -> Iterator[str]:
+def _place_said(table: Table, asked: Asked, place: Layout) -> Iterator[str]:
     """Say where in its file the table was found."""
     if table.format == "excel" and asked.sheet is None:
         sheets = sheets_of(str(table.path))
@@ -352,8 +343,8 @@ def _place_said(table: Table, asked: Asked, place: Layout, over: Sequence[str]) 
             why = "the first with a table" if table.sheet else "the first"
             others = ", ".join(repr(name) for name in sheets if repr(name) != which)
             yield f"sheet: {which}, {why} of {len(sheets)}; --sheet names another: {others}"
-    if over and asked.skip_rows is None:
-        given = over if table.format == "csv" else [cell for cell in over if cell]
+    if place.over and asked.skip_rows is None:
+        given = place.over if table.format == "csv" else [cell for cell in place.over if cell]
         first = printable(table.delimiter.join(given))
         yield f"above the table: {place.above} rows, from {first}; --skip-rows says how many"
     if place.name:
@@ -367,8 +358,8 @@ def _names(table: Table) -> str:
     return ", ".join(map(printable, table.header[:_SHOWN])) + more
 
 
-def _dialect_said(table: Table, asked: Asked, found: _Found) -> list[str]:
-    guess, said, n_header = table.guess, list(table.guess.said), found.n_header
+def _dialect_said(table: Table, asked: Asked, place: Layout) -> list[str]:
+    guess, said, n_header = table.guess, list(table.guess.said), place.n_header
     if table.encoding is not None and asked.encoding is None:
         said.append(f"encoding: {table.encoding}, as it is not UTF-8; --encoding changes it")
     if table.delimiter != "," and asked.delimiter is None:
@@ -382,8 +373,9 @@ def _dialect_said(table: Table, asked: Asked, found: _Found) -> list[str]:
         many = "two" if n_header == 2 else str(n_header)
         said.append(f"header: {many} rows, read as {_names(table)}; --header takes the first alone")
     elif n_header and not table.has_header:
-        said.append(f"header: columns are called alike, and read as {_names(table)}")
-    if not found.named and asked.header is None:
+        odd = "some column has no name, or that of another"
+        said.append(f"header: {odd}; they are read as {_names(table)}")
+    if not place.named and asked.header is None:
         said.append(
             f"header: none, the first row is data; columns are column_1 to "
             f"column_{len(table.header)}; --header says otherwise"
@@ -482,5 +474,4 @@ class _Scan:
             )
         yield from self._order.said(gaps=guess.time is not None)
         for name, count in self._missing.items():
-            if count:
-                yield f"missing: {name} has no value in {count:,} of {n_rows:,} rows"
+            yield f"missing: {name} has no value in {count:,} of {n_rows:,} rows"

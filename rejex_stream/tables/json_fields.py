@@ -115,7 +115,7 @@ def open_feed(
     short = {f".{name}" if name in beside else name: p for name, p in _short(paths).items()}
     names = {path: name for name, path in short.items()}
     columns = {name: [row.get(path) for row in rows] for name, path in short.items()} | beside
-    fields = {name: FieldProfile(name, values) for name, values in columns.items()}
+    fields = {n: FieldProfile(str(short.get(n, n)), values) for n, values in columns.items()}
     roles = _Roles(fields, asked, names, frozenset(beside))
     cells = {name: list(map(_text, values)) for name, values in roles.columns.items()}
     marks = _marks(rows, asked)
@@ -490,13 +490,18 @@ def _quality_of(
         # A text says more than a code.
         beside.sort(key=lambda one: not any(isinstance(row.get(one), str) for row in rows))
         for other in beside:
-            pattern = other.replace(name, "{channel}")
-            fields = [pattern.replace("{channel}", one) for one in channels]
-            if "{channel}" not in pattern or not any(f in every for f in fields):
-                continue
-            values = [row[f] for row in rows for f in fields if row.get(f) is not None]
+            pattern, rest = other.replace(name, "{channel}"), other.removeprefix(f"{above}.")
+            named = "{channel}" in pattern
+            fields = {
+                one: pattern.replace("{channel}", one)
+                if named
+                else f"{where.rpartition('.')[0]}.{rest}"
+                for one, where in channels.items()
+            }
+            values = [x for row in rows for f in fields.values() if (x := row.get(f)) is not None]
             if good := good_among(values, other):
-                return {"field": pattern, "good": good}
+                beside_each = {one: f for one, f in fields.items() if f in every}
+                return {"field": pattern if named else beside_each, "good": good}
     for other in (one for one in every if one not in channels.values()):
         values = [row.get(other) for row in rows]
         if is_quality(other, values, alone=True) and (good := good_among(values, other)):
@@ -507,10 +512,13 @@ def _quality_of(
 def _says_quality(fields: Mapping[str, FieldProfile]) -> Iterator[str]:
     """Yield the columns that say of others how good their values are."""
     found = [n for n, f in fields.items() if is_quality(n, f.rows) and good_among(f.rows, n)]
-    others = [n for n in fields if n not in found]
+    others = {n: f.path for n, f in fields.items() if n not in found}
     for name in found:
-        above = name.rpartition(".")[0]
-        beside = any(o in name or (above and o.startswith(f"{above}.")) for o in others)
+        above = fields[name].path.rpartition(".")[0]
+        beside = any(
+            other in name or (above and path.startswith(f"{above}."))
+            for other, path in others.items()
+        )
         if beside or is_quality(name, fields[name].rows, alone=True):
             yield name
 

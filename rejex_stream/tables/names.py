@@ -41,6 +41,7 @@ _STRONG = (
     r"|messstelle|messpunkt|pumpe|anlage|gerät|geraet|maschine|zähler|zaehler|standort|fühler"
     r"|fuehler|capteur|pompe|equipo|equipment|appareil|máquina|maquina|macchina|instrument|logger"
     r"|gateway|inverter|well|thing|robot|client|compressor|kompressor|aggregat|aggregate"
+    r"|vehicle|vin|truck|patient|transformer|chiller|boiler|ahu|elevator|rig|drone"
     r"|end_?device|data_?set_?writer|writer|connection_?device|dev|dev_?eui|tool|instance)s?"
 )
 _WEAK = r"valve|source|tank|line|cell|road|location|id|name|key|ort|tag|host|serial|area|zone"
@@ -95,7 +96,7 @@ TIME_OF_RECORD = re.compile(
     r"|time(_?in_?seconds)?(_?(ms|us|ns|s))?$"
 )
 ELAPSED = _exactly(
-    r"elapsed.*|millis|micros|msec|seconds?|secs?|minutes|hours|days|sekunden|minuten|stunden|tage"
+    r"elapsed.*|ms|millis.*|micros.*|msec|seconds?|secs?|minutes|hours|days|sekunden|minuten|stunden|tage"
     r"|t_(s|ms|us|ns|sec|min|h|d)|x_value|time_elapsed.*|relative_time.*|laufzeit"
     r"|(.*_)?(time|zeit)_(in_)?(s|ms|us|ns|sec|seconds|min|minutes|h|hours|d|days)"
 )
@@ -144,7 +145,7 @@ NAMED_UNITS: tuple[tuple[re.Pattern[str], TimeUnit], ...] = (
 # -------------------------------------------------------------------------------------- quality
 _QUALITY = _exactly(
     r"q|qc|qf|(opc_?|data_?)?qualit(y|ät|aet|é|e|a)?(_?(code|flag))?|calidad|güte|guete|status"
-    r"|status_?code|symbol|(is_?)?(valid|good)|validity|gültig|gueltig|code|flag|state|zustand"
+    r"|status_?code|symbol|(is_?)?(valid|good|ok)|sts?|stat|validity|gültig|gueltig|code|flag|state|zustand"
 )
 _GOOD = re.compile(
     r"good.*|ok|okay|valid|true|normal|gut|gültig|gueltig|bon|bonne|bueno|buena|buono|goed|dobra?"
@@ -154,7 +155,7 @@ _BAD = re.compile(
     r"(bad|uncertain|invalid|false|err|fail|fault|schlecht|unsicher|ungültig|stale|questionable)",
     re.I,
 )
-_VAGUE = _exactly("(.*_)?(status|state|code|flag|symbol|zustand)")
+_VAGUE = _exactly("(.*_)?(sts?|stat|status|state|code|flag|symbol|zustand)")
 """Called so, a field is one of quality only where all its words are: a machine has a status."""
 _SURE = re.compile(r"good|bad|uncertain|(in)?valid|gut|schlecht|unsicher|(un)?gültig|0x", re.I)
 _MOST_QUALITIES = 12

@@ -78,7 +78,14 @@ class Body:
 def body_of(lines: Sequence[str], delimiter: str) -> Body | None:
     """Say what rows in the middle of a table are like; ``None`` where they are not alike."""
     remarks = len(list(itertools.takewhile(lambda line: line.startswith("#"), lines)))
-    middle = lines[min(len(lines) - 1, (remarks + len(lines)) // 2) :][:_TOP]
+    middle = min(len(lines) - 1, (remarks + len(lines)) // 2)
+    found = _alike(lines[middle:][:_TOP], delimiter)
+    if found is None and delimiter != " ":  # behind a table may stand another
+        found = _alike(lines[: max(1, middle)][-_TOP:], delimiter)
+    return found
+
+
+def _alike(middle: Sequence[str], delimiter: str) -> Body | None:
     try:
         rows = split_all(middle, delimiter, 1 << 20)
     except csv.Error:
@@ -177,12 +184,21 @@ def header_above(rows: Sequence[Sequence[str]], width: int) -> int | None:
     return max(named, key=lambda i: (named[i][0] >= 0.9 * most, *named[i][1:]))
 
 
-def names_of(rows: Sequence[Sequence[str]], at: int, width: int) -> tuple[int, tuple[str, ...]]:
+def names_of(
+    rows: Sequence[Sequence[str]], at: int, width: int, body: Body | None = None
+) -> tuple[int, tuple[str, ...]]:
     """Return the first row that names columns, and the names, by their row above the data.
 
     What it calls alike is told apart by the row below it, of units, say, or by groups above it.
     """
     names = _cells(rows[at], width)
+    if (
+        not names[0]
+        and body is not None
+        and body.kinds[0] is _DIGIT
+        and TIME.match(plain(names[1]))
+    ):
+        names = [*names[1:], f"column_{width}"]  # the time is called so: the last has no name
     others = [i for i in (at + 1, at - 1) if 0 <= i < len(rows)]
     beside = next((i for i in others if abs(len(rows[i]) - width) <= 1), None)
     if beside is not None and (len(set(names)) < width or not all(names)):

@@ -123,7 +123,7 @@ def _run(program: str, readings: Sequence[Sequence[Any]]) -> list[list[Any]]:
 # ------------------------------------------------------------------------------------- envelopes
 def _text(trees: Trees) -> _Step | None:
     """JSON written as a text, the record itself or one of its fields; also in base64."""
-    if len(trees) and all(isinstance(tree, str) and _parsed(tree) for tree in trees.all):
+    if len(trees.all) and all(isinstance(tree, str) and _parsed(tree) for tree in trees.all):
         return "fromjson", "text: the record is JSON written as a text"
     for path, field in trees.fields.items() if trees.objects else ():
         texts = [value for value in field.values if isinstance(value, str)]
@@ -161,7 +161,7 @@ def _unpacked(text: str) -> str:
 
 def _bare(trees: Trees) -> _Step | None:
     numbers = [tree for tree in trees.all if isinstance(tree, int | float)]
-    if numbers and len(numbers) >= MOSTLY * len(trees):
+    if numbers and len(numbers) >= MOSTLY * len(trees.all):
         return (
             'if type == "object" then . else {value: .} end',
             "bare numbers: the record is a value alone, called value",
@@ -341,7 +341,7 @@ def _by_kind(name: str, kinds: Sequence[str], fields: Sequence[set[str]]) -> _St
 def _senml(trees: Trees) -> _Step | None:
     """Spread a pack of SenML: what begins with b holds for all of it."""
     packs = [tree for tree in trees.all if isinstance(tree, list) and tree]
-    if len(packs) < MOSTLY * max(1, len(trees)):
+    if len(packs) < MOSTLY * max(1, len(trees.all)):
         return None
     if not all(isinstance(one, dict) for pack in packs for one in pack):
         return None
@@ -403,7 +403,7 @@ def _within(trees: Trees) -> _Step | None:
     """Arrays within the objects of an array: each becomes an element of the outer one."""
     for path, elements in trees.object_lists.items():
         for inner, below in elements.object_lists.items():
-            if len(elements.lists[inner]) >= MOSTLY * len(elements) and below.measured:
+            if len(elements.lists[inner]) >= MOSTLY * len(elements.all) and below.measured:
                 where, deep = jq_of(path), jq_of(inner)
                 return (
                     f"{where} |= [.[] | del({deep}) as $outer | {deep}[] | $outer + .]",
@@ -437,25 +437,28 @@ class _Pair:
         names = [
             f for f in texts
             if f not in values and f.is_in(_NEARLY) and PAIR.match(last_of(f.path))
-            and len(f.distinct) <= max(2, len(elements) / 2)
+            and len(f.distinct) <= max(2, len(elements.all) / 2)
         ]  # fmt: skip
         if not names:
             return None
-        name = max(names, key=lambda f: len(f.distinct))
+        # Of two that vary under each other, one says whose a value is.
+        ids = [f for f in names if last_of(f.path).endswith("id")
+               and any(_is_free(f, other) and _is_free(other, f) for other in names)]  # fmt: skip
+        name = max(names, key=lambda f: (f not in ids, len(f.distinct)))
         if any(f.is_measured and f not in values and _is_free(f, name) for f in fields):
             return None
         flags = [f for f in fields if f not in (*values, name) and is_quality(f.path, f.values)]
         flags = [f for f in flags if good_among(f.values, f.path)]
         # Where a status has a text beside its code, the text says more.
         quality = min(flags, key=lambda f: not isinstance(f.values[0], str), default=None)
-        sensor = (f for f in texts if STRONG_SENSOR.match(last_of(f.path)) and f is not name)
+        whose = [f for f in texts if f in ids or STRONG_SENSOR.match(last_of(f.path))]
         return cls(
             name.path,
             [f.path for f in values],
             next((f.path for f in fields if f.is_moment), None),
             None if quality is None else quality.path,
             [] if quality is None else good_among(quality.values, quality.path),
-            next((f.path for f in sensor if _is_free(f, name)), None),
+            next((f.path for f in whose if f is not name and _is_free(f, name)), None),
         )
 
     @property
@@ -550,7 +553,9 @@ def _pairs(trees: Trees) -> _Step | None:
         if pair.time is not None and (again or not timed):
             if again:
                 groups.append(jq_of(pair.time))
-            own.append(f"t: (map({jq_of(pair.time)}) | max)")
+            taken = {re.split(r"[\W_]", one)[-1] for one in names}
+            clock = "time" if "t" in taken else "t"
+            own.append(f"{clock}: (map({jq_of(pair.time)}) | max)")
         group = f"group_by([{', '.join(groups)}])[] | " if groups else ""
         made = f"{{{', '.join(own)}}} + " if own else ""
         also = "" if pair.quality is None else f"; {pair.quality} says whether a value is good"
@@ -577,10 +582,10 @@ def _readings(trees: Trees) -> _Step | None:
     }
     if not found:
         return None
-    path = max(found, key=lambda path: len(found[path]))
+    path = max(found, key=lambda path: len(found[path].all))
     seen = (
-        f"readings: {len(found[path]):,} in the array {path or 'that a record is'} of "
-        f"{len(trees):,} records"
+        f"readings: {len(found[path].all):,} in the array {path or 'that a record is'} of "
+        f"{len(trees.all):,} records"
     )
     if not path:
         return ".[]", seen

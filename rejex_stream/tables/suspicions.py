@@ -28,7 +28,7 @@ from rejex_stream.types import Reading
 
 __all__ = [
     "SUSPICIONS", "Kind", "Suspicion", "carry_needed", "is_key", "suspect",
-    "suspect_readings", "time_doubt",
+    "suspect_readings", "time_doubt", "usual_step",
 ]  # fmt: skip
 
 Kind: TypeAlias = Literal["counter", "key", "sentinel", "sparse", "mixture", "time", "decimal"]
@@ -111,10 +111,11 @@ def suspect_readings(
     numbers = {
         name: column
         for name, column in zip(mapping.channel_names, values, strict=True)
-        if name not in mapping.flags
-        and (name in measured or not made)
-        and not all(map(math.isnan, column))
+        if name not in mapping.flags and (name in measured or not made)
     }
+    lost = {name: column for name, column in numbers.items() if all(map(math.isnan, column))}
+    if fields:  # whoever knows them says what they are called
+        numbers, lost = {n: column for n, column in numbers.items() if n not in lost}, {}
     fields = fields or [{}] * len(rows)
     texts = {
         path: [str(text) if isinstance(text := fields[i].get(path), str) else "" for i in order]
@@ -136,7 +137,11 @@ def suspect_readings(
     found = suspect(replace(sample, cells=given), "key", "decimal")
     return [
         *suspect(sample, "counter", "sentinel", "time"),
-        *(suspect(sample, "sparse", "mixture") if whole else ()),
+        *(
+            suspect(sample, "sparse", "mixture")
+            if whole
+            else suspect(replace(sample, numbers=lost), "sparse")
+        ),
         *(one for one in found if one.value in ("", mapping.decimal)),
     ]
 
@@ -150,35 +155,33 @@ def _counter(sample: Sample, name: str) -> Iterator[tuple[str, str]]:
     if len(steps) < _ENOUGH:
         return
     up, down = [step for step in steps if step > 0], [step for step in steps if step < 0]
+    # An energy or a volume adds up, with rests between.
+    adds_up = len(up) >= 0.1 * len(steps) and len({x for run in runs for x in run}) >= _ENOUGH
     shown = f"{printable(name)} only counts: it "
     if len(up) >= _NEARLY_ALWAYS * len(steps):
         yield f"{shown}rises in {len(up):,} of {len(steps):,} steps", ""
-    elif len(down) >= _NEARLY_ALWAYS * len(steps) and _share_of_usual(down) > 0.8:
-        yield f"{shown}falls by {-_usual(down):g} in {len(down):,} of {len(steps):,} steps", ""
+    elif len(down) >= _NEARLY_ALWAYS * len(steps) and usual_step(down)[1] > 0.8:
+        yield (
+            f"{shown}falls by {-usual_step(down)[0]:g} in {len(down):,} of {len(steps):,} steps",
+            "",
+        )
     elif not up:
         return
-    elif len(down) <= 0.005 * len(steps) and (_is_total(up, steps, runs) or _is_calendar(runs, up)):
+    elif len(down) <= 0.005 * len(steps) and (adds_up or _is_calendar(runs, up)):
         yield f"{shown}rises in {len(up):,} steps and falls in {len(down):,} of {len(steps):,}", ""
     elif down and _is_sawtooth(pairs, up, down):
         yield f"{shown}rises, and falls back to its beginning {len(down):,} times", ""
 
 
-def _usual(steps: Sequence[float]) -> float:
-    return Counter(round(step, 9) for step in steps).most_common(1)[0][0]
-
-
-def _share_of_usual(steps: Sequence[float]) -> float:
-    return Counter(round(step, 9) for step in steps).most_common(1)[0][1] / len(steps)
-
-
-def _is_total(up: Sequence[float], steps: Sequence[float], runs: Sequence[Sequence[float]]) -> bool:
-    """Whether it adds up, as an energy or a volume does, with rests between."""
-    return len(up) >= 0.1 * len(steps) and len({x for run in runs for x in run}) >= _ENOUGH
+def usual_step(steps: Sequence[float]) -> tuple[float, float]:
+    """Return the step that comes most often, and its share of all."""
+    ((step, count),) = Counter(round(step, 9) for step in steps).most_common(1)
+    return step, count / len(steps)
 
 
 def _is_calendar(runs: Sequence[Sequence[float]], up: Sequence[float]) -> bool:
     """Whether whole numbers rise by one at even distances, as days of the year do."""
-    if _share_of_usual(up) < 0.9 or not all(x.is_integer() for run in runs for x in run):
+    if usual_step(up)[1] < 0.9 or not all(x.is_integer() for run in runs for x in run):
         return False
     lengths = [
         length
@@ -200,7 +203,7 @@ def _is_sawtooth(
         3 * len(down) <= len(up)
         and len({x for pair in pairs for x in pair}) >= 4
         and deep
-        and (sizes <= 3 or _share_of_usual(up) > 0.8)
+        and (sizes <= 3 or usual_step(up)[1] > 0.8)
     )
 
 
@@ -237,7 +240,7 @@ def _is_side_by_side(cells: Sequence[str], moments_ms: Sequence[int | None]) -> 
         if moment is not None:
             n += 1
             at.setdefault(moment, set()).add(cell)
-    if n < 1.5 * len(at) or sum(map(len, at.values())) < 0.98 * n:
+    if not n or n < 1.5 * len(at) or sum(map(len, at.values())) < 0.98 * n:
         return False
     widths = sorted(map(len, at.values()))
     return 2 * widths[len(widths) // 2] >= len(set(cells))
@@ -320,7 +323,12 @@ def _sparse(sample: Sample, name: str) -> Iterator[tuple[str, str]]:
     """Find a channel without a value in most rows."""
     values = sample.numbers[name]
     there = sum(not math.isnan(x) for x in values)
-    if len(values) >= _ENOUGH and there < 0.5 * len(values):
+    if len(values) >= _ENOUGH and not there:
+        yield (
+            f"{printable(name)} has no value in {len(values):,} rows: see what its field is now",
+            "",
+        )
+    elif len(values) >= _ENOUGH and there < 0.5 * len(values):
         yield f"{printable(name)} has a value in {there:,} of {len(values):,} rows", ""
 
 

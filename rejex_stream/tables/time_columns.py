@@ -6,7 +6,7 @@ import itertools
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from rejex_stream.decode.mapping import TimeUnit, Unreadable, printable, to_epoch_ms
@@ -65,8 +65,8 @@ def find_time_columns(
         return found
     by_name = [name for name in cells if TIME.match(plain(name))]
     elapsed = [name for name in cells if ELAPSED.match(plain(name)) and not _falls(cells[name])]
-    texts = [name for name in cells if name not in by_name and is_text(cells[name], decimal)]
     by_name = [name for name in by_name if name not in elapsed]
+    texts = [name for name in cells if name not in by_name and is_text(cells[name], decimal)]
     found = look.best((*by_name, *texts, *elapsed))
     if found is None or found.doubts or max(filter(None, found.moments_ms), default=0) < _DAY_MS:
         found = look.of_parts(() if named else look.parts_by_value()) or found
@@ -77,6 +77,9 @@ def find_time_columns(
         found = look.read(name)
         if found is not None and _is_clock(found.moments_ms):
             return found
+    first = next(iter(cells), None)
+    if needed and first is not None and (found := look.axis(first)) is not None:
+        return found
     called = (*by_name, *(n for n in texts if CLOCK.match(plain(n)) or ELAPSED.match(plain(n))))
     unread = [name for name in called if any(c.lower() not in MISSING_TEXTS for c in cells[name])]
     said = [
@@ -146,6 +149,22 @@ class _Search:
                 first = first or found
         return since_start or first
 
+    def axis(self, name: str) -> TimeColumns | None:
+        """Read a column that nobody calls a time, and that goes on as one: by epochs, or evenly."""
+        found, shown = self.read(name), printable(name)
+        if found is None or found.written is None:
+            return None
+        numbers = [float(text) for text in self._texts(name) if text]
+        steps = [b - a for a, b in itertools.pairwise(numbers)]
+        is_epoch = found.written.unit in ("s", "ms", "us", "ns") and not found.doubts
+        if is_epoch and _is_clock(found.moments_ms):
+            why = f"{shown} is called no time, and holds seconds or their parts since 1970"
+        elif steps and 1e-3 <= max(steps) < 1.01 * min(steps) and max(steps) % 1:
+            why = f"{shown} rises by {min(steps):g} from row to row, and is taken for seconds"
+        else:
+            return None
+        return replace(found, doubts=(f"{why}; --time - says that rows have no time",))
+
     def of_parts(self, unnamed: Iterable[list[str]] = ()) -> TimeColumns | None:
         """Put year, month, day, or the day of the year, hour, minute and second together."""
         called = [n for n in self.parts_by_name() if PARTS[0].match(plain(n[0]))]  # with a year
@@ -204,7 +223,7 @@ class _Search:
         if self._format is not None:
             return Written("iso8601", self._format)
         if self._unit is None:
-            return find_times(texts, name)
+            return find_times(texts, name, self._decimal)
         given = [text for text in texts if text.lower() not in MISSING_TEXTS]
         right = sum(_moment(text, Written(self._unit)) is not None for text in given)
         return Written(self._unit) if given and right > 0.9 * len(given) else None

@@ -39,7 +39,7 @@ class Pace:
 
     def event(self, event: RunEvent) -> None:
         if not isinstance(event, Committed | SnapshotSaved):
-            print(event, flush=True)
+            print(event, f"at {time.time()}", flush=True)
 
 
 def main(path: str) -> int:
@@ -60,7 +60,9 @@ def main(path: str) -> int:
     if clock is not None:  # by how many seconds the clock of this process is wrong
         right, wrong = time.time, Path(clock)
         time.time = lambda: right() + float(wrong.read_text() or 0)
-    decoder, knobs = reading_by(modes=engine.get("modes", False), door=door)
+    learns = engine.get("learning", False)
+    decoder, knobs = reading_by(modes=engine.get("modes", False), door=door, learning=learns)
+    obeys = learns or engine["kind"] == "obedient"
     executor = ProcessFitExecutor() if "fit_s" in engine else None
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
@@ -74,7 +76,7 @@ def main(path: str) -> int:
             store,
             make_engine(**engine),
             decoder,
-            control=KafkaControl(settings) if engine["kind"] == "obedient" else None,
+            control=KafkaControl(settings) if obeys else None,
             settings=knobs.replace(**config["options"]),
             observers=[Pace(pause_s)],
             executor=executor,

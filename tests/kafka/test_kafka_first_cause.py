@@ -57,9 +57,6 @@ class Member:
     def edge(self, partition: Partition, which: Edge, timeout_s: float) -> int:
         return 0
 
-    def ask(self, partition: Partition, timeout_s: float) -> None:
-        pass
-
     def take_stuck(self) -> Mapping[Partition, int]:
         return {}
 

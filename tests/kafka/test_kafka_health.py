@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import re
 import signal
 import socket
@@ -16,10 +18,12 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
+from kafka.errors import KafkaError
 from kafka_harness import Kafka, pipeline_toml
 from test_kafka_delivery import CLIENTS, DEFAULT_CLIENT_FIRST
 
 from rejex_stream.types import Position, Record
+from tests.soak_results import record
 from tests.waiting import PATIENCE_S, until
 from tools.kafka import broker
 
@@ -155,3 +159,119 @@ def test_a_worker_whose_broker_comes_late_waits_for_it_and_one_without_partition
                 process.send_signal(signal.SIGTERM)
             ended = [process.wait(PATIENCE_S) for process in running]
         assert ended == [0, 0]
+
+
+# ------------------------------------------------------------------------ eight hours in minutes
+CLEANED = {
+    "segment.ms": "1000", "min.cleanable.dirty.ratio": "0.01", "max.compaction.lag.ms": "1000",
+}  # fmt: skip
+ALIVE, LIFE_S, EVERY_S, SLICE_S = 24, 1_200, 10, 600
+
+
+def shift(topic: str, number: int) -> list[Record]:
+    """Ten minutes of sensors of which each lives for twenty, and is never seen again."""
+    records = []
+    for t in range(number * SLICE_S, (number + 1) * SLICE_S, EVERY_S):
+        for place in range(ALIVE):
+            began = (t + place * LIFE_S // ALIVE) // LIFE_S  # they do not all go at once
+            name, draw = f"s{place}-{began}", random.Random(f"{place} {t}")
+            event = {"sensor": name, "t": 1_700_000_000_000 + 1_000 * t, "flow": draw.gauss(0, 1)}
+            records.append(
+                Record(Position(topic, place % 4, 0), name.encode(), json.dumps(event).encode())
+            )
+    return records
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3_600)
+@pytest.mark.parametrize("client", CLIENTS)
+def test_eight_hours_of_sensors_that_come_and_go_leave_nothing_behind(
+    tmp_path: Path, client: str
+) -> None:
+    """Memory, descriptors, threads, metric series and the state topic: as after a quarter of it."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with broker.start() as cluster, Kafka(cluster.bootstrap) as kafka:
+        settings = kafka.settings(partitions=4, config={"state": CLEANED})
+        topics, (name, _, _) = settings.topics, settings.topics.input[0].rpartition(".in")
+        (topic,) = topics.input
+        config = tmp_path / "pipeline.toml"
+        config.write_text(
+            pipeline_toml(
+                name, cluster.bootstrap,
+                input={"sensor": "sensor", "time": "t"},
+                rejection={"window": 60},
+                metrics={"port": port, "per_sensor": "all"},
+                state={"forget_after": 900, "snapshot_every_events": 1_000},
+                kafka={"client": client},
+            )
+        )  # fmt: skip
+        slices, seen, done = 8 * 3_600 // SLICE_S, list[dict[str, float]](), 0
+        with (
+            (tmp_path / "log").open("wb") as log,
+            subprocess.Popen(
+                [sys.executable, "-m", "rejex_stream", "run", str(config)],
+                stdout=subprocess.DEVNULL, stderr=log, cwd=tmp_path,
+                env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"},
+            ) as process,
+        ):  # fmt: skip
+            try:
+                for number in range(slices):
+                    records = shift(topic, number)
+                    kafka.fill(settings, records)
+                    done += len(records)
+                    until(
+                        lambda: sum(at for at in in_group(kafka, name).values()) == done,  # noqa: B023
+                        lambda: (in_group(kafka, name), (tmp_path / "log").read_text()[-2_000:]),
+                        every_s=0.1,
+                    )
+                    seen.append(looked_at(process.pid, port, kafka, topics.state or ""))
+                process.send_signal(signal.SIGTERM)
+                assert process.wait(PATIENCE_S) == 0, (tmp_path / "log").read_text()
+            finally:
+                process.kill()
+    half = {what: max(one[what] for one in seen[slices // 4 : slices // 2]) for what in seen[0]}
+    last = {what: max(one[what] for one in seen[3 * slices // 4 :]) for what in seen[0]}
+    told = "; ".join(f"{what} {half[what]:,.0f} → {last[what]:,.0f}" for what in half)
+    assert last["resident MB"] <= 1.15 * half["resident MB"], told
+    assert last["descriptors"] <= half["descriptors"] + 3, told
+    assert last["threads"] <= half["threads"] + 2, told
+    assert last["series"] <= 1.1 * half["series"], told
+    assert last["state topic kB"] <= 1.5 * half["state topic kB"], told
+    record(
+        f"eight hours of sensors that come and go ({client})",
+        size=f"{done:,} records of {ALIVE} sensors at a time, each seen for 20 minutes, so "
+        f"{ALIVE * (8 * 3_600 // LIFE_S + 1):,} names; forgotten after 15 minutes",
+        done_to_it="eight hours of event time as fast as they are judged",
+        outcome=f"largest of the second and of the last quarter: {told}",
+    )
+
+
+def in_group(kafka: Kafka, group: str) -> dict[object, int]:
+    with contextlib.suppress(KafkaError):
+        found = kafka.admin.list_group_offsets(group).get(group, {})
+        return {tp: place.offset for tp, place in found.items()}
+    return {}
+
+
+def looked_at(pid: int, port: int, kafka: Kafka, topic: str) -> dict[str, float]:
+    """What a worker takes of the machine, shows, and keeps."""
+    status = dict(
+        line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+    )
+    _, text = get(port, "/metrics")
+    (told,) = kafka.admin.describe_log_dirs([topic])
+    return {
+        "resident MB": int(status["VmRSS"].split()[0]) / 1024,
+        "descriptors": len(list(Path(f"/proc/{pid}/fd").iterdir())),
+        "threads": int(status["Threads"]),
+        "series": sum(not line.startswith("#") for line in text.splitlines()),
+        "state topic kB": sum(
+            partition["partition_size"] / 1024
+            for folder in told["log_dirs"]
+            for found in folder["topics"]
+            if found["name"] == topic
+            for partition in found["partitions"]
+        ),
+    }

@@ -17,13 +17,14 @@ from kafka.errors import NoError
 from kafka.structs import MemberState
 from kafka_harness import Kafka, Workers, assert_exactly, feed
 from rejex_connectors.kafka import connect
-from rejex_connectors.kafka.clients import Gained
+from rejex_connectors.kafka.clients import Consumer, Gained
 from rejex_connectors.kafka.kafka_python_client import PythonConsumer
 from rejex_connectors.kafka.kafka_python_patches import Assignor, ask_again
 from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from rejex_connectors.kafka.partition_reader import admin
 from rejex_connectors.kafka.refusals import seat_taken
 from rejex_connectors.kafka.sink import open_clients
+from rejex_connectors.kafka.source import KafkaSource
 from rejex_connectors.kafka.unassigned_partitions import ownerless
 from test_kafka_delivery import CLIENTS, CONFLUENT, finish
 
@@ -463,3 +464,50 @@ def test_a_seat_that_is_taken_in_the_middle_of_a_commit_is_taken_back(
     finally:
         sink.close()
         source.close()
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_who_cannot_come_back_to_a_seat_that_was_taken_tries_again(
+    kafka: Kafka, client: str
+) -> None:
+    """The broker is away for a moment when the group is to be joined anew."""
+    settings = kafka.settings(partitions=1, client=client, instance_id="w")
+    open_consumer, _ = open_clients(settings, "w")
+    failures = [ConnectorError("Kafka is away", retriable=True)]
+
+    def opened() -> Consumer:
+        if failures:
+            raise failures.pop()
+        return open_consumer()
+
+    source = KafkaSource(open_consumer(), settings, opened)
+
+    def owned() -> bool:
+        source.poll(1, 0.05)
+        source.changes()
+        return bool(source.owned)
+
+    rival = None
+    try:
+        until(owned)
+        rival = open_consumer()
+
+        def is_thrown_out() -> bool:
+            assert rival is not None
+            rival.poll(1, 0.05)
+            try:
+                owned()
+            except ConnectorError as error:
+                return str(error) == "Kafka is away"
+            return False
+
+        until(is_thrown_out)
+        rival.close()
+        source.rewind()
+        source.changes()
+        until(lambda: owned() and not failures)
+        source.ask()
+    finally:
+        source.close()
+        if rival is not None:
+            rival.close()

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 import uuid
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -20,7 +24,8 @@ from rejex_stream.config import load_config
 from rejex_stream.config.assembly import kafka_settings
 from rejex_stream.encode import decode_verdict
 from rejex_stream.types import Position, Record
-from tests.waiting import PATIENCE_S, until
+from tests.soak_results import record
+from tests.waiting import PATIENCE_S, pass_time, until
 
 pytestmark = pytest.mark.kafka
 
@@ -161,3 +166,101 @@ def test_nothing_is_changed_while_a_worker_lives(
             assert (status, "(it is Stable): stop the workers first" in said) == (1, True), said
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=PATIENCE_S) == 0
+
+
+PACE_S = 3.0
+"""Of the load: a hundred records in so many seconds."""
+
+
+def killed_or_done(draw: random.Random, *command: object) -> int | None:
+    """Run one command of ours, sometimes only until it is killed; returns how it ended, if so."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "rejex_stream", *map(str, command)],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"},
+    ) as process:  # fmt: skip
+        if draw.random() < 0.4:
+            pass_time(draw.uniform(0.5, 3.0), because="the moment of the kill is random")
+            process.kill()
+        process.wait(PATIENCE_S)
+        return None if process.returncode == -signal.SIGKILL else process.returncode
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3_600)
+def test_state_moves_from_pipeline_to_pipeline_while_the_input_goes_on(
+    pipelines, rejex, kafka: Kafka, tmp_path
+):
+    """Each takes over from one that was ended, in a topic or a folder; moves are killed as well."""
+    draw, moves, n_events = random.Random(12), 12, 6_000
+    plain, over = pipelines("plain"), threading.Event()
+    paths = [
+        pipelines(f"p{n}", **({"folder": str(tmp_path / f"p{n}")} if n % 2 else {}))
+        for n in range(moves + 1)
+    ]
+
+    def load() -> None:
+        for start in range(0, n_events, 100):
+            fill(kafka, plain, start, start + 100)
+            over.wait(PACE_S)
+
+    ended: Counter[str] = Counter()
+    feeding = threading.Thread(target=load)
+    feeding.start()
+    try:
+        for number, (one, other) in enumerate(itertools.pairwise(paths)):
+            how = draw.choice([signal.SIGKILL, signal.SIGTERM])
+            with subprocess.Popen(
+                [sys.executable, "-m", "rejex_stream", "run", str(one)], cwd=one.parent,
+                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"},
+            ) as process:  # fmt: skip
+                until(lambda: all(verdicts(kafka, one).values()), "both partitions are judged")  # noqa: B023
+                pass_time(draw.uniform(0.0, 2.0), because="the moment of the end is random")
+                process.send_signal(how)
+                assert process.wait(PATIENCE_S) in (0, -signal.SIGKILL)
+            ended[how.name] += 1
+            files = (tmp_path / f"{number}-{again}" for again in itertools.count())
+            moved = until(lambda: exported(draw, one, next(files), ended), every_s=0.5)  # noqa: B023
+            until(lambda: imported(draw, other, moved, ended), every_s=0.5)  # noqa: B023
+    finally:
+        over.set()
+        feeding.join()
+    settings = kafka_settings(load_config(paths[-1]))
+
+    def left() -> bool:
+        committed = kafka.committed(settings)
+        return sum(committed.values()) < n_events
+
+    with subprocess.Popen(
+        [sys.executable, "-m", "rejex_stream", "run", str(paths[-1])], cwd=tmp_path,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"},
+    ) as process:  # fmt: skip
+        until(lambda: not left(), lambda: kafka.committed(settings), timeout_s=300)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_S) == 0
+    run_until(kafka, plain, n_events)
+    expected, found = verdicts(kafka, plain), [verdicts(kafka, path) for path in paths]
+    for partition, wanted in expected.items():
+        assert [verdict for of_one in found for verdict in of_one[partition]] == wanted
+    record(
+        "export and import of state under load",
+        size=f"{n_events:,} records of 2 partitions, which kept coming",
+        done_to_it=f"{moves} moves between {moves + 1} pipelines, state in a topic and a folder by "
+        f"turns; {', '.join(f'{n} {what}' for what, n in sorted(ended.items()))}",
+        outcome=f"{n_events:,} verdicts, none differs, none lacks, none is doubled",
+    )
+
+
+def exported(draw, path, file, ended):
+    """Export the state, unless killed meanwhile, or the group is not empty yet."""
+    status = killed_or_done(draw, "state", "export", path, file)
+    ended["exports killed"] += status is None
+    return file if status == 0 else None
+
+
+def imported(draw, path, file, ended):
+    status = killed_or_done(draw, "state", "import", path, file)
+    ended["imports killed"] += status is None
+    return status == 0

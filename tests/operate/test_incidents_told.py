@@ -177,9 +177,9 @@ def test_an_incident_is_one_alert_that_fires_is_updated_and_resolved(tmp_path, r
         assert said["description"].endswith("It waits for an answer.")
         assert said["summary"] == (
             "WT-9: Oil pressure 1.2 bar, usually 3.4 bar; since Tue 14 November 2023, "
-            "22:13 UTC; severity 72 of 100 (strong)"
+            "22:13 UTC; severity 81 of 100 (extreme)"
         )
-        assert said["severity"] == "72 of 100 (strong)"
+        assert said["severity"] == "81 of 100 (extreme)"  # 7.25, and seven anomalies
         assert said["runbook_url"] == "https://wiki.example/WT-9"
 
         durable(watch, incident(version=2, state=FAULT))
@@ -265,7 +265,7 @@ def test_the_webhook_gets_every_state_once_and_as_soon_as_it_is_durable(receiver
     record = json.loads(encode_incident(changes[0]))
     assert first["type"] == INCIDENT_TYPE, "as in the topic, and so is what it holds"
     assert {name: first["data"][name] for name in record} == record
-    assert first["data"]["severity"] == {"of_100": 72, "word": "strong"}
+    assert first["data"]["severity"] == {"of_100": 81, "word": "extreme"}
     assert first["data"]["link"] == f"{CONSOLE}/incidents/farm-0-9"
     assert first["data"]["runbook"] == "https://wiki.example/WT-9"
 

@@ -41,7 +41,6 @@ from rejex_stream.run.run_events import (
     PartitionLive,
     PartitionOpened,
     Retrying,
-    SensorsForgotten,
 )
 from rejex_stream.types import Invalid, Outcome, Partition, Position, Reading, Record
 from tests.operate.alerting import Receiver, alertmanager, tool, until
@@ -82,7 +81,7 @@ def outcomes(events=1500, sensors=3, **policy):
 def fed():
     spec, made = outcomes()
     bank = MonitorBank(MonitorConfig(window=100, contamination=0.1, tolerance=4.0))
-    metrics = RunMetrics("turbine", spec, costs=(1, 1, 0.05), per_sensor="topk:2", version="7")
+    metrics = RunMetrics("turbine", spec, costs=(1, 1, 0.05), version="7")
     metrics.watch(PART, bank)
     bank.observe(o.verdict for o in made if o.verdict is not None)
     metrics.outcomes(PART, made[:500], replaying=True)  # counted before: not again
@@ -182,48 +181,19 @@ def test_every_metric_that_operators_were_promised_is_there(fed):
     assert set(NAMES_OF_THE_RESEARCH.split()) <= exported
 
 
-# ------------------------------------------------------------------------------------ sensors
-def sensors(metrics):
-    return {
-        re.search(r'[,{]sensor="(.*?)"', name)[1]: float(value)
-        for name, value in samples(metrics).items()
-        if name.startswith("rejex_sensor_rejection_rate_ratio")
-    }
-
-
-def test_the_sensors_that_are_rejected_most_are_named_on_request(fed):
-    metrics, made = fed
-    told = sensors(metrics)
-    verdicts = [o.verdict for o in made if o.verdict is not None]
-    shares = {}
-    for sensor in ("s0", "s1", "s2"):
-        mine = [v for v in verdicts if v.sensor == sensor and v.reason != "warm_up"]
-        events = rejected = 0
-        for v in mine:  # halved at 2n, n = 100
-            events, rejected = events + 1, rejected + (v.label == "rejected")
-            if events == 200:
-                events, rejected = 100, rejected // 2
-        shares[sensor] = rejected / events
-    assert told == dict(sorted(shares.items(), key=lambda item: -item[1])[:2])
-    spec, _ = outcomes(1)
-    everyone = RunMetrics("p", spec, per_sensor="all")
-    everyone.outcomes(PART, made, replaying=False)
-    everyone.refresh(force=True)
-    assert sensors(everyone) == shares
-
-
-def test_the_name_of_a_sensor_cannot_break_the_metrics():
-    metrics = RunMetrics("p", outcomes(1)[0], per_sensor="all")
+# ------------------------------------------------------------------------------------ groups
+def test_the_name_of_a_group_cannot_break_the_metrics():
+    metrics = RunMetrics("p", outcomes(1)[0], grouped=True)
     verdict = next(o.verdict for o in outcomes(301, 1)[1] if o.verdict and not o.verdict.reason)
     names = ['a"} 1\nrejex_fake 1', "\ud800", "\x1b[31m", "pump 7"]
     record, replace = Record(verdict.position, None, b""), msgspec.structs.replace
-    made = [Outcome(record, replace(verdict, sensor=name)) for name in names]
+    made = [Outcome(record, replace(verdict, stream_key=name)) for name in names]
     metrics.outcomes(PART, made, replaying=False)
-    metrics.refresh(force=True)
     text = metrics.exposition().decode()
-    assert len(re.findall(r"^rejex_sensor_", text, re.M)) == 4
+    told = set(re.findall(r'^rejex_limit_events_total{.*sensor_group="(.+?)"}', text, re.M))
     assert not re.search(r"^rejex_fake", text, re.M)
-    assert {r"\\ud800", r"\\x1b[31m", "pump 7"} <= set(sensors(metrics))
+    assert {r"\\ud800", r"\\x1b[31m", "pump 7"} <= told
+    assert len(told) == 4
 
 
 def test_groups_are_a_label_where_sensors_are_grouped_and_never_too_many():
@@ -241,23 +211,18 @@ def test_groups_are_a_label_where_sensors_are_grouped_and_never_too_many():
     assert groups.of("g5") == "g5"
 
 
-def test_a_sensor_that_is_forgotten_and_a_partition_that_is_left_leave_no_series():
-    spec, made = outcomes(1200)
-    metrics = RunMetrics("p", spec, per_sensor="all")  # and no monitors
+def test_a_partition_that_is_left_leaves_no_series():
+    _, made = outcomes(1200)
+    metrics = RunMetrics("p")  # and no monitors
     metrics.outcomes(PART, made, replaying=False)
     metrics.event(Committed(len(made), 0.02, {PART: len(made)}))
-    metrics.refresh(force=True)
-    assert set(sensors(metrics)) == {"s0", "s1", "s2"}
-    metrics.event(SensorsForgotten(PART, ["s1"], replaying=False))
-    assert set(sensors(metrics)) == {"s0", "s2"}
     metrics.event(PartitionClosed(Partition("flow", 1)))
-    assert set(sensors(metrics)) == {"s0", "s2"}
+    assert [name for name in samples(metrics) if 'partition="0"' in name]
     metrics.event(PartitionClosed(PART))
-    assert sensors(metrics) == {}
     assert not [name for name in samples(metrics) if 'partition="0"' in name]
 
 
-def test_no_sensor_is_a_label_unless_asked_for():
+def test_no_sensor_is_a_label():
     spec, made = outcomes(400)
     metrics = RunMetrics("p", spec)
     metrics.outcomes(PART, made, replaying=False)

@@ -75,9 +75,6 @@ class Consumer(Protocol):
     def edge(self, partition: Partition, which: Edge, timeout_s: float) -> int:
         """Return the first offset of a stopped partition that can be read, or its end."""
 
-    def ask(self, partition: Partition, timeout_s: float) -> None:
-        """Ask the partition's leader anything."""
-
     def take_stuck(self) -> Mapping[Partition, int]:
         """Return the partitions stopped since the last call, and where the library cannot read."""
 

@@ -8,12 +8,10 @@ import logging
 import operator
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import confluent_kafka as ck
-from confluent_kafka.admin import AdminClient
 
 from rejex_connectors.kafka import refusals
 from rejex_connectors.kafka.broker_login import distrust, librdkafka_options
@@ -28,7 +26,9 @@ from rejex_connectors.kafka.clients import (
     within,
 )
 from rejex_connectors.kafka.kafka_settings import others_of
+from rejex_connectors.kafka.partition_reader import asking, missing_of
 from rejex_connectors.kafka.refusals import Meaning
+from rejex_connectors.kafka.topic_admin import describe
 from rejex_connectors.kafka.unassigned_partitions import Ownerless
 from rejex_connectors.kafka.unpacking import LARGEST_RECORD, TOO_LARGE, UNREADABLE_HEADERS
 from rejex_stream.errors import ConnectorError
@@ -63,10 +63,8 @@ REFUSED = {
 UNREADABLE = {_E._BAD_COMPRESSION, _E._BAD_MSG}
 """A batch that the library does not deliver: it tries the same one for ever."""
 RIVAL = {_E._FENCED, _E.PRODUCER_FENCED, _E.INVALID_PRODUCER_EPOCH}
-WAITED_IN_VAIN = {
-    _E._TIMED_OUT, _E._MSG_TIMED_OUT, _E.UNKNOWN_TOPIC_OR_PART, _E._UNKNOWN_TOPIC,
-    _E._UNKNOWN_PARTITION,
-}  # fmt: skip
+NO_TOPIC = {_E.UNKNOWN_TOPIC_OR_PART, _E._UNKNOWN_TOPIC}
+WAITED_IN_VAIN = {_E._TIMED_OUT, _E._MSG_TIMED_OUT, _E._UNKNOWN_PARTITION, *NO_TOPIC}
 """What is said, among others, of a topic that was deleted."""
 _MEANINGS: dict[int, Meaning] = {
     **dict.fromkeys(REFUSED, "refused"),
@@ -177,6 +175,7 @@ class FastConsumer:
         self._running: dict[Partition, int] = {}
         self._stuck: dict[Partition, int] = {}
         self._member: str | None = None
+        self._is_fenced = False
         self._ownerless: Ownerless | None = None
         try:
             self._consumer: Any = ck.Consumer(
@@ -226,6 +225,8 @@ class FastConsumer:
 
     def poll(self, max_records: int, timeout_s: float) -> list[Record]:
         """Return records of running partitions; waits for the first one only."""
+        if self._is_fenced:
+            raise refusals.seat_taken(self._settings)
         try:
             if self._ownerless is not None:
                 self._look_for_ownerless(self._ownerless)
@@ -270,6 +271,7 @@ class FastConsumer:
         """Raise what needs the caller; the library retries the rest by itself."""
         code = error.code()
         if "static consumer fenced" in error.str().lower():  # the code is that of any fatal error
+            self._is_fenced = True  # it is said once
             raise refusals.seat_taken(self._settings)
         if code == ck.KafkaError._MAX_POLL_EXCEEDED:
             _log.warning("%s", refusals.no_member(self._settings))
@@ -309,14 +311,7 @@ class FastConsumer:
 
     def edge(self, partition: Partition, which: Edge, timeout_s: float) -> int:
         """Ask the partition's leader."""
-        return self._bounds(partition, timeout_s)[which == "latest"]
-
-    def ask(self, partition: Partition, timeout_s: float) -> None:
-        """Ask where the partition begins and ends."""
-        self._bounds(partition, timeout_s)
-
-    def _bounds(self, partition: Partition, timeout_s: float) -> tuple[int, int]:
-        doing = f"asking how far {partition.topic}-{partition.partition} goes"
+        doing = f"asking for the {which} offset of {partition.topic}-{partition.partition}"
         try:
             tp = ck.TopicPartition(*partition)
             found = self._consumer.get_watermark_offsets(tp, timeout_s)
@@ -324,7 +319,7 @@ class FastConsumer:
             raise explain(error.args[0], self._settings, doing, topic=partition.topic) from error
         if found is None:
             raise ConnectorError(f"Kafka did not answer in time: {doing}", retriable=True)
-        return int(found[0]), int(found[1])
+        return int(found[which == "latest"])
 
     def take_stuck(self) -> Mapping[Partition, int]:
         """Return where the library could not unpack a batch, again and again."""
@@ -431,11 +426,13 @@ class FastProducer:
             }
         if not self._partitions.get(topic):
             # All topics are those that we may know of: asked by name, it is missing or refused.
-            refused = self._topics(topic, topic)[topic].error
-            if refused is not None and refused.code() in REFUSED:
+            found = self._topics(topic, topic)[topic]
+            if found.error is not None and found.error.code() not in NO_TOPIC:
                 doing = f"looking for topic {topic!r}"
-                raise explain(refused, self._settings, doing, topic=topic, operation="WRITE")
-            raise refusals.missing_topic(self._settings, topic)
+                raise explain(found.error, self._settings, doing, topic=topic, operation="WRITE")
+            if not found.partitions:
+                raise refusals.missing_topic(self._settings, topic)
+            self._partitions[topic] = len(found.partitions)
         return self._partitions[topic]
 
     def _topics(self, wanted: str, asked: str | None) -> dict[str, Any]:
@@ -484,7 +481,7 @@ class FastProducer:
                     raise refusals.not_allowed(self._settings, unwritable) from error
                 raise refusals.unread_input(self._settings, offsets) from error
             if reason.code() in WAITED_IN_VAIN and (
-                missing := self._missing({message.topic for message in messages})
+                missing := missing_of(self._settings, {message.topic for message in messages})
             ):
                 raise refusals.deleted_topics(self._settings, missing) from error
             raise self._explain(reason, time.monotonic() - began) from error
@@ -501,31 +498,12 @@ class FastProducer:
                 return reason
         return error
 
-    def _missing(self, topics: set[str]) -> set[str]:
-        """Ask which of `topics` are gone: the library says no more than that it waited."""
-        with contextlib.suppress(ck.KafkaException):
-            client = AdminClient(client_options(self._settings))
-            return topics - client.list_topics(timeout=ASK_S).topics.keys()
-        return set()
-
-    def _unwritable(self, topics: Iterable[str]) -> list[refusals.Right]:
+    def _unwritable(self, topics: set[str]) -> list[refusals.Right]:
         """Ask which of `topics` we may not write: a transaction that was refused does not say."""
-        client = AdminClient(client_options(self._settings))  # answers end with it
-        asked: dict[str, Future[Any]] = client.describe_topics(
-            ck.TopicCollection(sorted(topics)),
-            include_authorized_operations=True,
-            request_timeout=ASK_S,
-        )
-        unwritable = []
-        for name, answer in asked.items():
-            try:
-                operations = answer.result().authorized_operations or ()
-                allowed = any(operation.name == "WRITE" for operation in operations)
-            except ck.KafkaException as error:
-                allowed = error.args[0].code() not in REFUSED
-            if not allowed:
-                unwritable.append(refusals.Right("topic", name, "WRITE"))
-        return unwritable
+        with asking(self._settings, "looking at topics") as client:
+            found = describe(client, self._settings, sorted(topics))
+        may = {name: about.get("authorized_operations") or () for name, about in found.items()}
+        return [refusals.Right("topic", name, "WRITE") for name in may if "WRITE" not in may[name]]
 
     def _send(self, messages: Sequence[Message], deadline: float) -> None:
         produce, poll = self._producer.produce, self._producer.poll

@@ -41,10 +41,10 @@ from rejex_connectors.kafka.kafka_python_patches import (
     take_rounds,
 )
 from rejex_connectors.kafka.partition_reader import (
-    admin,
     client_options,
     connecting,
     explain,
+    missing_of,
     records_of,
     root_cause,
 )
@@ -61,8 +61,8 @@ SLICE_S = 0.05
 """The library's polls come back with records and nothing else; what the group said meanwhile is
 looked for as often."""
 LOOK_UP_S = 10.0
-_UNASSIGNED = (KeyError, ValueError)
-"""Of a partition that is ours no more the library says the one or the other, by the call."""
+_UNASSIGNED = (KeyError, ValueError, ke.IllegalStateError)
+"""Of a partition that is ours no more the library says one of these, by the call."""
 IN_FLIGHT = 20_000
 """Messages sent and not yet acknowledged; the library itself accepts them without bound."""
 
@@ -183,6 +183,7 @@ class PythonConsumer:
                 self._running.discard(TopicPartition(*change.partition))
             else:
                 self._held.add(change.partition)
+                self.stop(change.partition)  # given while we started what it was before
         if self._has_been_away():
             changes += self._give_up()
         return changes
@@ -250,10 +251,6 @@ class PythonConsumer:
         except ke.KafkaError as error:
             raise explain(error, self._settings, doing) from error
 
-    def ask(self, partition: Partition, timeout_s: float) -> None:
-        """Ask where the partition ends."""
-        self.edge(partition, "latest", timeout_s)
-
     def take_stuck(self) -> Mapping[Partition, int]:
         """Return nothing: what this library cannot read, it was mended to read."""
         return {}
@@ -261,7 +258,9 @@ class PythonConsumer:
     def end(self, partition: Partition) -> int | None:
         """Return the high watermark of the last fetch."""
         tp = TopicPartition(*partition)
-        return self._consumer.highwater(tp) if tp in self._running else None
+        with contextlib.suppress(*_UNASSIGNED):
+            return self._consumer.highwater(tp) if tp in self._running else None
+        return None
 
     def start(self, partition: Partition, offset: int) -> None:
         """Seek and resume; nothing happens where the partition is gone meanwhile."""
@@ -345,7 +344,7 @@ class PythonProducer:
             return len(self._producer.partitions_for(topic))
         except ke.KafkaError as error:
             # It waits as long for a broker that is away as for a topic that is not there.
-            if isinstance(error, ke.KafkaTimeoutError) and self._missing({topic}):
+            if isinstance(error, ke.KafkaTimeoutError) and missing_of(self._settings, {topic}):
                 raise refusals.missing_topic(self._settings, topic) from None
             raise explain(
                 error, self._settings, f"looking for topic {topic!r}", operation="WRITE"
@@ -369,20 +368,10 @@ class PythonProducer:
             if is_refused_offset(error):
                 raise refusals.unread_input(self._settings, offsets) from error
             if isinstance(root_cause(error), ke.KafkaTimeoutError) and (
-                missing := self._missing({message.topic for message in messages})
+                missing := missing_of(self._settings, {message.topic for message in messages})
             ):
                 raise refusals.deleted_topics(self._settings, missing) from error
             raise self._explain(error, time.monotonic() - began) from error
-
-    def _missing(self, topics: set[str]) -> set[str]:
-        """Ask which of `topics` are gone: the library says no more than that it waited."""
-        with contextlib.suppress(ke.KafkaError, ConnectorError):
-            client = admin(self._settings)
-            try:
-                return topics - set(client.list_topics())
-            finally:
-                client.close()
-        return set()
 
     def _publish_in_transaction(
         self,

@@ -196,6 +196,19 @@ def _reset_and_prepare(self: ConsumerCoordinator, *arguments: Any, **named: Any)
     self.rejoining = False
 
 
+# ------------------------------------------------------------------ answers that came too late
+# Defect: what was committed is asked for once, and the answer shared by all who ask meanwhile: one
+# that comes after its time was up is given to whoever asks next, be it after others have committed.
+# The worker then goes on from where it stood, and records are judged twice. So each asks anew.
+
+_ask_committed = ConsumerCoordinator.fetch_committed_offsets_async
+
+
+async def _ask_committed_anew(self: ConsumerCoordinator, *arguments: Any, **named: Any) -> Any:  # noqa: ANN401
+    self._offset_fetch_futures.clear()
+    return await _ask_committed(self, *arguments, **named)
+
+
 # ------------------------------------------------------------------ heartbeats of another seat
 # Defect: a heartbeat that is told of another member under our name ends the heartbeats, and nobody
 # hears of it: a worker that has nothing to commit polls on as a ghost for ever. And the answer to
@@ -310,6 +323,7 @@ if _connect.__name__ == "sock_connect":  # once, however often this module is im
     ConsumerCoordinator.time_to_next_heartbeat = _time_to_look
     ConsumerCoordinator._process_join_group_response = _join_answered_in
     ConsumerCoordinator.reset_generation = _reset_and_prepare
+    ConsumerCoordinator.fetch_committed_offsets_async = _ask_committed_anew
     ConsumerCoordinator._send_heartbeat_request = _send_heartbeat_as
     ConsumerCoordinator._handle_heartbeat_response = _heartbeat_answered_as
 

@@ -6,12 +6,13 @@ An admin client, the bounds of partitions, reading one to its end, listening to 
 from __future__ import annotations
 
 import logging
+import math
 import re
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -32,11 +33,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "KafkaControl", "PartitionReader", "admin", "asking", "bounds_of", "client_options",
-    "committed_offsets", "connecting", "explain", "newest_records", "partitions_of",
-    "read_partition", "records_of", "root_cause", "topic_ids", "unreachable",
+    "committed_offsets", "connecting", "explain", "missing_of", "newest_records",
+    "partitions_of", "read_partition", "records_of", "root_cause", "topic_ids", "unreachable",
 ]  # fmt: skip
 
 _DIAL_S = 2.0
+_ID_HOLDS_S = 1.0
 
 logging.getLogger("kafka").addHandler(logging.NullHandler())
 Role: TypeAlias = Literal["consumer", "producer", "admin"]
@@ -99,21 +101,32 @@ def partitions_of(settings: KafkaSettings, topic: str) -> list[Partition]:
     return [Partition(topic, number) for number in range(count)]
 
 
+def missing_of(settings: KafkaSettings, topics: set[str]) -> set[str]:
+    """Ask which topics are gone, where a library says no more than that it waited."""
+    with suppress(ConnectorError), asking(settings, "looking for topics") as client:
+        return topics - set(client.list_topics())
+    return set()
+
+
 def topic_ids(settings: KafkaSettings) -> Callable[[Partition], bytes]:
     """Return what tells a partition's topic from one of the same name: its id (KIP-516).
 
-    Asked once a topic; empty where the broker has none (before Kafka 2.8), or no such topic.
+    Asked once a second at most; empty where the broker has none (before Kafka 2.8).
     """
-    known: dict[str, bytes] = {}
+    known: dict[str, tuple[float, bytes]] = {}
 
     def of(partition: Partition) -> bytes:
         topic = partition.topic
-        if topic not in known:
-            with asking(settings, f"looking at {topic}") as client:
-                (found,) = client.describe_topics([topic])
-            id_ = str(found.get("topic_id") or "")
-            known[topic] = id_.encode() if id_.strip("0-") else b""
-        return known[topic]
+        now, (asked, known_id) = time.monotonic(), known.get(topic, (-math.inf, b""))
+        if now - asked <= _ID_HOLDS_S:
+            return known_id
+        with asking(settings, f"looking at {topic}") as client:
+            (found,) = client.describe_topics([topic])
+            if found["error_code"]:  # it has an id that is not known yet, or has gone
+                raise ke.for_code(found["error_code"])
+        id_ = str(found.get("topic_id") or "")
+        known[topic] = now, id_.encode() if id_.strip("0-") else b""
+        return known[topic][1]
 
     return of
 

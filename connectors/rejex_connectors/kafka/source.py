@@ -100,10 +100,12 @@ class KafkaSource:
             self.consumer.start(partition, offset)
 
     def _members(self) -> Collection[str]:
-        """Ask by which ids the group knows its members; where no answer comes, by none."""
+        """Ask by which ids the group knows its members; where we may not know, by none."""
         try:
             return members(self._settings)
         except ConnectorError as error:
+            if error.retriable:
+                raise  # silence is no proof that a run has ended
             _log.warning("a run before this one is taken to have ended: %s", error)
             return ()
 
@@ -161,9 +163,10 @@ class KafkaSource:
         if self._open_consumer is None or now - self._reseated_s < RIVAL_S:
             raise error
         _log.warning("joining the group anew: %s", error)
+        consumer = self._open_consumer()  # where that fails, the old one is thrown out again
         self._reseated_s = now
         self.consumer.close()
-        self.consumer = self._open_consumer()
+        self.consumer = consumer
         self._gone += self._announced
         self._waiting.clear()
 
@@ -273,7 +276,7 @@ class KafkaSource:
     def ask(self, timeout_s: float = 2.0) -> None:
         """Find out whether the broker answers; where nothing comes in, a poll does not tell."""
         for partition in list(self._announced)[:1]:
-            self.consumer.ask(partition, timeout_s)
+            self.consumer.edge(partition, "latest", timeout_s)
 
     def rewind(self) -> None:
         """Give every partition anew, from what is committed; nothing in flight is delivered."""

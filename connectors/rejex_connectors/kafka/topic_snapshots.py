@@ -23,6 +23,7 @@ from rejex_connectors.kafka.partition_reader import (
 )
 from rejex_connectors.kafka.refusals import missing_topic, undecided
 from rejex_connectors.kafka.transactional_writer import TransactionalWriter, records_to_write
+from rejex_connectors.kafka.unassigned_partitions import group_of
 from rejex_connectors.snapshot_parts import PartSets
 from rejex_stream.errors import CheckpointError, ConfigError, ConnectorError
 from rejex_stream.protocols import SnapshotPiece
@@ -226,7 +227,9 @@ class AloneSink:
         self._settings = settings
         self._waiting: list[Message] = []
         with asking(settings, f"asking who is in group {settings.group}") as client:
-            # Describing a group tells of the members of the classic protocol alone.
+            # Describing a group tells of the members of the classic protocol alone; a list leaves
+            # out, without a word, the groups of a coordinator that is away.
+            group_of(client, settings.group)
             states = {group["group_id"]: group["group_state"] for group in client.list_groups()}
         state = states.get(settings.group, "Dead")
         if state not in ("Empty", "Dead"):

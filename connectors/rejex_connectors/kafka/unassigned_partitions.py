@@ -6,16 +6,20 @@ import logging
 import threading
 import time
 from concurrent.futures import Future
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from kafka import errors as ke
 
 from rejex_connectors.kafka.partition_reader import asking
 from rejex_stream.errors import ConnectorError
 from rejex_stream.types import Partition
 
 if TYPE_CHECKING:
+    from kafka import KafkaAdminClient
+
     from rejex_connectors.kafka.kafka_settings import KafkaSettings
 
-__all__ = ["Ownerless", "members", "ownerless"]
+__all__ = ["Ownerless", "group_of", "members", "ownerless"]
 
 LOOK_EVERY_S = 3.0
 """Longer than partitions have no owner while they move."""
@@ -23,13 +27,22 @@ LOOK_EVERY_S = 3.0
 _log = logging.getLogger(__name__)
 
 
+def group_of(client: KafkaAdminClient, group: str) -> dict[str, Any]:
+    """Return what the coordinator says of a group; raises where it does not know it yet."""
+    found: dict[str, Any] = client.describe_groups([group])[group]
+    code = int(found["error"].split()[1].rstrip("]")) if found["error"] else 0  # "[Error 16] …"
+    if code not in (0, ke.GroupIdNotFoundError.errno):  # the members of an error are none
+        raise ke.for_code(code)
+    return found
+
+
 def ownerless(settings: KafkaSettings) -> set[Partition] | None:
     """Return the input's partitions that no member of the group has; None while they move."""
     doing = f"asking who has which partition in group {settings.group}"
     with asking(settings, doing) as client:
-        group = client.describe_groups([settings.group])[settings.group]
+        group = group_of(client, settings.group)
         topics = client.describe_topics(list(settings.topics.input))
-    if group["group_state"] != "Stable":
+    if group["group_state"] != "Stable" or not all(topic["partitions"] for topic in topics):
         return None
     owned = {
         Partition(topic["topic"], number)
@@ -49,7 +62,7 @@ def ownerless(settings: KafkaSettings) -> set[Partition] | None:
 def members(settings: KafkaSettings) -> set[str]:
     """Return the ids of the group's members; of those that the broker deals to, none."""
     with asking(settings, f"asking who is in group {settings.group}") as client:
-        group = client.describe_groups([settings.group])[settings.group]
+        group = group_of(client, settings.group)
     return {member["member_id"] for member in group["members"]}
 
 

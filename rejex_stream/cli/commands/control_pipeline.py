@@ -18,6 +18,7 @@ from rejex_stream.cli.table_options import gathering
 from rejex_stream.config import load_config
 from rejex_stream.config.assembly.control_line import ControlLine, make_command
 from rejex_stream.errors import ConfigError
+from rejex_stream.rejection.window import grade
 from rejex_stream.types import Box, Command, CommandKind, CommandReply, IncidentState
 
 __all__ = ["app"]
@@ -174,7 +175,7 @@ def list_all(
                 one.state,
                 one.stream_key,
                 _time(one.onset_ms),
-                f"{one.peak_severity:.1f}",
+                "{} of 100 ({})".format(*grade(one.peak_severity, one.n_anomalies)),
                 f"{one.n_events:,}",
                 f"{one.version}",
             )

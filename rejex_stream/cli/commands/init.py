@@ -17,7 +17,7 @@ from rejex_connectors.files.workbooks import workbook_of
 
 from rejex_stream.cli import table_options as options
 from rejex_stream.cli.show import print_facts
-from rejex_stream.config import name_of, parse_config
+from rejex_stream.config import Config, name_of, parse_config
 from rejex_stream.config.assembly import kafka_decoder, kafka_settings, records_of
 from rejex_stream.config.input import REGISTRY_FORMATS
 from rejex_stream.decode.mapping import decode_records
@@ -148,14 +148,7 @@ def of_registry(records: Sequence[Record]) -> tuple[str | None, Sequence[Record]
     if not any((record.value or b"").startswith(b"\0") for record in records):
         return "jsonl", records
     for format in REGISTRY_FORMATS:
-        config, problems = parse_config(
-            f'input = {{ kind = "kafka", format = "{format}", select = ".", topics = ["x"], '
-            'channels = ["x"] }\n'
-            "rejection = { contamination = 0.05, tolerance = 4 }\n[kafka]\n"
-            'bootstrap_servers = "localhost:9"\n'
-        )
-        if config is None:
-            raise ConfigError("; ".join(map(str, problems)))
+        config = _reading(f'select = ".", format = "{format}"')
         expanded, _ = decode_records(kafka_decoder(config), records)
         read = [one for one in expanded if not getattr(one, "invalid", None)]
         if len(read) > len(records) / 2:
@@ -166,19 +159,24 @@ def of_registry(records: Sequence[Record]) -> tuple[str | None, Sequence[Record]
     )
 
 
-def _of_topic(servers: str, topic: str, asked: Asked) -> tuple[Feed, int, str | None]:
-    """Read the newest records of a topic, outside any group, and understand them."""
-    from rejex_connectors.kafka.partition_reader import bounds_of, partitions_of, read_partition
-    from rejex_connectors.kafka.topic_admin import look_at_inputs
-
+def _reading(how: str, topic: str = "x", servers: str = "localhost:9") -> Config:
+    """Return a config that reads a topic of which nothing is known yet."""
     config, problems = parse_config(
-        f'input = {{ kind = "kafka", format = "jsonl", topics = ["{topic}"], channels = ["x"] }}\n'
+        f'input = {{ kind = "kafka", topics = ["{topic}"], channels = ["x"], {how} }}\n'
         "rejection = { contamination = 0.05, tolerance = 4 }\n"
         f'[kafka]\nbootstrap_servers = "{servers}"\n'
     )
     if config is None:
         raise ConfigError("; ".join(map(str, problems)))
-    settings = kafka_settings(config)
+    return config
+
+
+def _of_topic(servers: str, topic: str, asked: Asked) -> tuple[Feed, int, str | None]:
+    """Read the newest records of a topic, outside any group, and understand them."""
+    from rejex_connectors.kafka.partition_reader import bounds_of, partitions_of, read_partition
+    from rejex_connectors.kafka.topic_admin import look_at_inputs
+
+    settings = kafka_settings(_reading('format = "jsonl"', topic, servers))
     for name, said in look_at_inputs(settings).missing.items():
         raise ConfigError(f"topic {name!r} {said.partition(': mend')[0]}: check the name.")
     partitions = partitions_of(settings, topic)

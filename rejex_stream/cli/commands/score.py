@@ -242,7 +242,9 @@ def _row(found: Episode) -> tuple[str, ...]:
         f"{found.first_row:,}{last}",
         number(found.anomalies),
         number(found.rejected),
-        "-" if found.severity is None else f"{grade(found.severity)[0]} of 100",
+        "-"
+        if found.severity is None
+        else "{} of 100 ({})".format(*grade(found.severity, found.anomalies)),
         "; ".join(one.sentence() for one in found.reads) or "-",
     )
 

@@ -17,7 +17,7 @@ from rejex_stream.config.assembly.edges import Edges, MissingTopicError, open_ed
 from rejex_stream.config.input import ALL_SENSORS
 from rejex_stream.config.operating import Alerts
 from rejex_stream.config.pipeline_config import Config
-from rejex_stream.config.reviewing import Shown
+from rejex_stream.config.reviewing import Shown, sides_of
 from rejex_stream.decode import Decoder
 from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.engine.stream_state import StreamSnapshot
@@ -52,9 +52,10 @@ def engine_spec(config: Config) -> EngineSpec:
     from rejex_stream.detectors import make_detector
 
     rejection, sampler = config.rejection, _audit_sampler(config)
+    names, flags = config.input.mapping().channel_names, config.input.flags
     return EngineSpec(
         detector=make_detector(config.detector.name, **config.detector.params),
-        features=config.features.spec(config.input.mapping().channel_names, config.input.flags),
+        features=config.features.spec(names, flags, sides_of(config.channels)),
         policy=rejection.policy(),
         window=rejection.window,
         schedule=config.refit.schedule(rejection.window),
@@ -186,7 +187,6 @@ def make_watch(
         spec,
         costs=None if costs.c_r is None else (costs.c_fp, costs.c_fn, costs.c_r),
         grouped=config.input.group not in (None, ALL_SENSORS),
-        per_sensor=config.metrics.per_sensor,
         version=config.pipeline.version,
     )
     wording = Wording(

@@ -54,22 +54,15 @@ class Polynomial:
     middle: FloatArray
     root: FloatArray
 
-    def predict(self, given: FloatArray) -> FloatArray:
-        """Return the targets expected of rows of shape (m, p); O(len(terms) t) a row."""
-        return affine(self._products(given), self.weights, self.offset)
-
     def remainder(self, now: FloatArray, given: FloatArray) -> FloatArray:
         """Return what is left, as a share of how sure a forecast is; O(len(terms)²) a row."""
-        products = self._products(given)
+        products = _products(given, np.clip(given, self.low, self.high), self.terms)
         left = now - affine(products, self.weights, self.offset)
         products -= self.middle
         unsure = affine(products, self.root, np.zeros(len(self.terms)))
         unsure *= unsure
         sure: FloatArray = left / np.sqrt(1.0 + row_sum(unsure))[:, None]
         return sure
-
-    def _products(self, given: FloatArray) -> FloatArray:
-        return _products(given, np.clip(given, self.low, self.high), self.terms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,14 +206,12 @@ class NormalBehaviour(SensorRecipe):
         if not len(given):
             return Remainder(which, scale, None, fit_distance(now))
         left = np.empty_like(now)
-        for fold, others in _folds(len(X), self.smooth_events):
-            model = self._expected(now[others], causes[others])
-            left[fold] = model.remainder(now[fold], causes[fold])
-        return Remainder(which, scale, self._expected(now, causes), fit_distance(left))
-
-    def _expected(self, now: FloatArray, given: FloatArray) -> Polynomial:
         # Rows that share events tell less than their number: as much as one in `smooth_events`.
-        return _fit_polynomial(now, given, self.degree, float(self.smooth_events))
+        how = self.degree, float(self.smooth_events)
+        for fold, others in _folds(len(X), self.smooth_events):
+            model = _fit_polynomial(now[others], causes[others], *how)
+            left[fold] = model.remainder(now[fold], causes[fold])
+        return Remainder(which, scale, _fit_polynomial(now, causes, *how), fit_distance(left))
 
 
 def _folds(n: int, smooth_events: int) -> list[tuple[Index, Index]]:

@@ -22,6 +22,7 @@ from rejex_stream.detectors.sensor.distance import (
     fit_scale,
     picker,
 )
+from rejex_stream.detectors.sensor.sides import Cone, Sided, cone_of, fit_sided
 from rejex_stream.detectors.table import TableScorer, training_table
 from rejex_stream.errors import ConfigError, DetectorError
 from rejex_stream.features import FeatureSpec
@@ -43,7 +44,7 @@ no level: of 2,000 rows 0 of AR(.97), one eighth of AR(.99), four fifths of a ra
 GUARD_QUANTILE: Final = 0.95
 """Rows that score beyond this quantile of the reference scores train no later model: a covariance
 follows whatever it is fitted on, and the rarest twentieth of ordinary rows is no loss to it."""
-_BY_PARTS = (Distance, Larger)  # score parts of rows, and a row alone in fewer calls
+_BY_PARTS = (Distance, Larger, Sided)  # score parts of rows, and a row alone in fewer calls
 _MOST_PARTIAL = 400
 """Columns up to which a row without some of them is scored: it costs their cube, once a gap."""
 FLAGS: Final = ("apart", "in")
@@ -68,28 +69,24 @@ class Layout:
     levels: tuple[int, ...] = ()
     # for each column its kind and span, where it is a channel's
     kinds: tuple[tuple[str, int], ...] = ()
+    # for channels of which people ask for one side alone, the number and 1 where a rise is nothing,
+    # -1 where a fall is; a part of the features' identity
+    sides: tuple[tuple[int, int], ...] = field(default=(), repr=False)
 
     @classmethod
     def of(cls, spec: FeatureSpec) -> Layout:
         """Return the layout of the rows of a spec."""
-        channels: list[int] = []
-        lags: list[int] = []
-        spreads: list[int] = []
-        levels: list[int] = []
-        kinds: list[tuple[str, int]] = []
-        moving = {feature.channel for feature in spec.columns if feature.kind in _CHANGES}
-        for feature in spec.columns:
-            own = spec.channels.index(feature.channel) if feature.channel else _CALENDAR
-            ago = {"raw": 0, "lag": feature.events}.get(feature.kind)
-            for _ in feature.names:
-                if feature.kind == "std":
-                    spreads.append(len(channels))
-                elif feature.kind in _LEVELS and feature.channel in moving:
-                    levels.append(len(channels))
-                channels.append(own)
-                lags.append(_DERIVED if ago is None else ago)
-                kinds.append((feature.kind, feature.events or 0))
-        return cls(tuple(channels), tuple(lags), tuple(spreads), tuple(levels), tuple(kinds))
+        columns = [feature for feature in spec.columns for _ in feature.names]
+        moving = {feature.channel for feature in columns if feature.kind in _CHANGES}
+        number = {"": _CALENDAR} | {name: i for i, name in enumerate(spec.channels)}
+        return cls(
+            tuple(number[f.channel] for f in columns),
+            tuple({"raw": 0, "lag": f.events or 0}.get(f.kind, _DERIVED) for f in columns),
+            tuple(j for j, f in enumerate(columns) if f.kind == "std"),
+            tuple(j for j, f in enumerate(columns) if f.kind in _LEVELS and f.channel in moving),
+            tuple((f.kind, f.events or 0) for f in columns),
+            tuple((number[name], 1 if side == "low" else -1) for name, side in spec.sides),
+        )
 
     @classmethod
     def plain(cls, n_columns: int) -> Layout:
@@ -107,7 +104,7 @@ class Layout:
         if flags == "in":
             return used
         for j, (channel, ago) in enumerate(zip(self.channels, self.lags, strict=True)):
-            if ago == 0 and _few_values(X[:, j]):
+            if ago == 0 and len(np.unique(X[:, j])) <= 2:
                 used &= channels != channel
         return used if used.any() else self.measured(X, "in")
 
@@ -127,10 +124,11 @@ class Layout:
         return without
 
     def steps(self, which: Index) -> Steps | None:
-        """Return, of some of the columns, what is a channel's last change and what came before it.
+        """Return what is forecast, of some of the columns: each channel's last change, its level.
 
         Before a change x - y the level was y, and means over k events that end with x are means
-        over the k - 1 before it. ``None`` where no channel has a change and a past.
+        over the k - 1 before it. Its level is the longest mean. ``None`` where no channel has a
+        change and a past.
         """
         unit = dict(zip(which.tolist(), np.eye(len(which)), strict=True))
         at = {
@@ -138,7 +136,7 @@ class Layout:
             for j, (channel, kind) in enumerate(zip(self.channels, self.kinds, strict=False))
             if j in unit and channel != _CALENDAR
         }
-        changes, before = [], []
+        changes, before, levels = [], [], []
         for channel in dict.fromkeys(self.channels):
             change, level = at.get((channel, "difference", 1)), at.get((channel, "raw", 0))
             if change is None:
@@ -149,12 +147,28 @@ class Layout:
             if level is None:
                 continue
             before.append(level - change)
+            means = {k: x for (c, kind, k), x in at.items() if (c, kind) == (channel, "mean")}
+            levels.append(means[max(means)] if means else level)
             before += [
                 (mean * k - level) / (k - 1)
-                for (c, kind, k), mean in at.items()
-                if c == channel and kind == "mean" and k > 1 and k not in spans
+                for k, mean in means.items()
+                if k > 1 and k not in spans
             ]
-        return Steps(np.array(changes).T, np.array(before).T) if changes and before else None
+        made = (np.reshape(of, (-1, len(which))).T for of in (changes, before, levels))
+        return Steps(*made) if changes and before else None
+
+    def cones(self, which: Index, wandering: npt.NDArray[np.bool_]) -> tuple[Cone, ...]:
+        """Return, of some of the columns, what the sides do to them that nobody asks about.
+
+        Of a channel that has no level nobody knows whether what it was a while ago was a rise.
+        """
+        kinds, found = [self.kinds[j] for j in which if self.sides], []
+        for channel, sign in self.sides:
+            own = [i for i, j in enumerate(which) if self.channels[j] == channel]
+            if own:
+                moves = wandering[np.array(self.channels) == channel].any()
+                found.append(cone_of(kinds, own, sign, at_most=1 if moves else None))
+        return tuple(found)
 
     def level(self) -> npt.NDArray[np.bool_]:
         """Return which columns are levels."""
@@ -171,12 +185,6 @@ class Layout:
     def calendar(self) -> Index:
         """Return the columns of the calendar: sine and cosine of each phase."""
         return np.flatnonzero(np.array(self.channels) == _CALENDAR)
-
-
-def _few_values(x: FloatArray) -> bool:
-    first = x[0]
-    others = x[x != first]
-    return len(others) == 0 or bool((others == others[0]).all())
 
 
 def _between(x: FloatArray) -> float:
@@ -309,13 +317,21 @@ class Mahalanobis(SensorRecipe):
     deviations are among the columns, their logarithm counts as well
     (:class:`~rejex_stream.detectors.sensor.distance.Quiet`): a signal that freezes or goes quiet
     is as far from ordinary as one that is wild. Where a channel's change is among them, so does the
-    error of a forecast of it (:class:`~rejex_stream.detectors.sensor.distance.Surprise`). A channel
-    that has no level in the training rows (a random walk, a stock, a tank that fills for days) is
-    judged by its changes alone.
+    error of a forecast of it, and of its level by the levels of others
+    (:class:`~rejex_stream.detectors.sensor.distance.Surprise`). A channel that has no level in the
+    training rows (a random walk, a stock, a tank that fills for days) is judged by its changes
+    alone.
     """
 
     allow_nan: ClassVar[bool] = True
+    takes_sides: ClassVar[bool] = True
     name: str = "rejex:Mahalanobis"
+
+    def for_features(self, spec: FeatureSpec) -> Self:
+        """Return the recipe for rows of these features."""
+        layout = Layout.of(spec)
+        layout.cones(np.arange(len(layout.channels)), np.zeros(len(layout.channels), np.bool_))
+        return replace(self, layout=layout)
 
     def lacks_level(self, X: FloatArray) -> bool:
         """Whether a channel has no level in rows X of shape (n, d)."""
@@ -325,7 +341,9 @@ class Mahalanobis(SensorRecipe):
         wanders = layout.wandering(X)
         which = np.flatnonzero(measured & (np.array(layout.lags) <= 0) & ~wanders)
         spreads, steps = np.isin(which, layout.spreads), layout.steps(which)
-        return Columns(which, fit_larger(X[:, which], spreads, steps))
+        cones = layout.cones(which, wanders)
+        fitted = fit_sided(lambda rows: fit_larger(rows, spreads, steps), X[:, which], cones)
+        return Columns(which, fitted)
 
 
 @dataclass(frozen=True)
@@ -409,19 +427,15 @@ class SeasonalResidual(SensorRecipe):
         wanted = self.period if self.period in shapes else "none"
         if self.period == "auto" and len(shapes) > 1:
             cut = 2 * len(X) // 3
-            left = {
-                name: _left(_fit_residual(made(shape)(X[:cut]), len(targets)), made(shape)(X[cut:]))
-                for name, shape in shapes.items()
-            }
+            left = dict[str, float]()
+            for name, shape in shapes.items():
+                fitted = _fit_residual(made(shape)(X[:cut]), len(targets))
+                sizes = np.abs(fitted.residual(made(shape)(X[cut:]))).mean(axis=1)
+                left[name] = float(np.median(sizes))  # some rows are wild
             best = min(left, key=left.__getitem__)
             wanted = best if left[best] < _SEASONAL * left["none"] else "none"
         shape = shapes[wanted]
         return Seasonal(targets, phases, shape, _fit_residual(made(shape)(X), len(targets)))
-
-
-def _left(fitted: Residual, X: FloatArray) -> float:
-    """Mean size of the residual; a median over rows, for some of them are wild."""
-    return float(np.median(np.abs(fitted.residual(X)).mean(axis=1)))
 
 
 def _with_harmonics(

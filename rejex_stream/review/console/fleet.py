@@ -10,6 +10,8 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from sqlite3 import Connection, Row
 from typing import NamedTuple
 
@@ -153,10 +155,8 @@ def states(
 
 
 def _by_pipeline(sensors: Sequence[Row]) -> dict[str, list[Row]]:
-    found: dict[str, list[Row]] = {}
-    for row in sensors:
-        found.setdefault(row["pipeline"], []).append(row)
-    return found
+    ordered = sorted(sensors, key=itemgetter("pipeline"))
+    return {name: list(rows) for name, rows in groupby(ordered, itemgetter("pipeline"))}
 
 
 def _groups(

@@ -106,8 +106,7 @@ class QueueFilter:
     def count(self, connection: Connection, viewer: Viewer, now_ms: int) -> int:
         """Return how many episodes this view holds."""
         query = self.sql(viewer, now_ms)
-        found = scalar(connection, f"SELECT count(*) {query.source}", query.values)
-        return int(found)
+        return int(scalar(connection, f"SELECT count(*) {query.source}", query.values))
 
     def oldest(self, connection: Connection, viewer: Viewer, now_ms: int) -> int | None:
         """Return when the oldest case of this view came; ``None`` without one."""
@@ -404,8 +403,7 @@ def queue_rows(
     offset: int = 0,
 ) -> Iterator[EpisodeRow]:
     """Yield the rows of a view, in order."""
-    rows = list(chosen.rows(connection, viewer, now_ms, limit=limit, offset=offset))
-    for row in rows:
+    for row in list(chosen.rows(connection, viewer, now_ms, limit=limit, offset=offset)):
         yield row_of(connection, row, settings, viewer, now_ms)
 
 

@@ -1,0 +1,16 @@
+"""What a key holds beside its rows, where it has most: just before a new model is swapped in."""
+
+from __future__ import annotations
+
+from benchmarks.memory import N, filled, parts_of, size_of
+
+
+def test_what_comes_with_every_event_costs_a_key_a_number_and_no_object():
+    engine, _ = filled("Sensor", 1, N, 3, True)
+    shadow = engine._live["sensor-0"].model._shadow
+    assert len(shadow.shadow_scores) > 0.9 * N
+    parts = parts_of(engine, "sensor-0", beside="first")
+    assert parts["scores of the next model"] < 10 * N
+    assert parts["alarm"] < 20 * 256
+    guard = engine._live["sensor-0"].model._guard
+    assert size_of(guard, set()) - size_of(guard.newest, set()) < 8_000

@@ -15,6 +15,7 @@ import statistics
 import tempfile
 import time
 import warnings
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -45,6 +46,7 @@ from rejex_stream.types import (
 
 N, AT, SHORT, LONG = 2000, 12_000, 8_000, 100_000
 MINUTE, MONTH = 60_000, 30 * 86_400_000
+AFTER = 500  # rows after a cut, in which a hold is rather of what was cut out than of nothing
 CHANNELS = ("a", "b", "c")
 DETECTORS = ("GMM", "KNN", "HBOS", "Sensor", "HalfSpaceTrees")
 RATE = 0.05
@@ -340,7 +342,8 @@ def spans(normal: Sequence[bool], *, apart: bool) -> list[list[int]]:
 
 def shared(data: Path, *, apart: bool = False) -> tuple[str, list[str], list[list[Any]]]:
     """Play the rows of labelled streams that are not anomalous."""
-    found: dict[tuple[str, str], tuple[Episodes, int, int, float]] = {}
+    found: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    episodes: dict[tuple[str, str], Episodes] = defaultdict(lambda: Episodes([], 0))
     for path in find(data):
         stream = load(path)
         for rows in spans((stream.y != 1).tolist(), apart=apart):
@@ -367,32 +370,41 @@ def shared(data: Path, *, apart: bool = False) -> tuple[str, list[str], list[lis
                 except Exception as error:  # a detector that cannot be fitted on a stream
                     print(path, detector, error)
                     continue
-                of, events, streams, months = found.get(
-                    (stream.source, detector), (Episodes([], 0), 0, 0, 0.0)
+                key, verdicts = (stream.source, detector), played.verdicts
+                episodes[key] += Episodes.of(played.incidents)
+                full = sum(v.window_len == spec.window for v in verdicts)
+                begun = {i.id: i.changed_seq for i in reversed(played.incidents) if i.held}
+                cuts = np.flatnonzero(np.diff(rows) > 1) + 1
+                found[key].update(
+                    streams=1,
+                    events=full if apart else len(feed),
+                    ms=times[-1] - times[0],
+                    held=sum(v.held for v in verdicts),
+                    cut=sum(bool(((cuts <= s) & (s < cuts + AFTER)).any()) for s in begun.values()),
                 )
-                of += Episodes.of(played.incidents)
-                full = sum(v.window_len == spec.window for v in played.verdicts)
-                events += full if apart else len(feed)
-                months += (times[-1] - times[0]) / MONTH
-                found[stream.source, detector] = of, events, streams + 1, months
     caption = (
         "The same, with no cut in them: each stretch of 1,000 and more rows between two labelled "
         "ones is a stream with a warm-up of its own, and the events are those judged by a full "
         "window, without which nothing is held"
         if apart
         else "Normal rows of the shared streams (rows labelled as anomalous are cut out, which "
-        "leaves a jump where they were; at most 24,000 rows each)"
+        "leaves a jump where they were, and how many holds begin soon after one is in the last "
+        "column; at most 24,000 rows each)"
     )
-    table = [
-        [source, detector, streams, *of.row(events, months)]
-        for (source, detector), (of, events, streams, months) in sorted(found.items())
-    ]
     for detector in ("GMM", "Sensor"):
-        own = [made for (_, name), made in found.items() if name == detector]
-        everything = sum((of for of, *_ in own), Episodes([], 0))
-        events, streams, months = (sum(each) for each in list(zip(*own, strict=True))[1:])
-        table.append(["all", detector, streams, *everything.row(events, months)])
-    return (caption, ["source", "detector", "streams", *ROW], table)
+        for key in [key for key in found if key[1] == detector]:
+            found["all", detector] += found[key]
+            episodes["all", detector] += episodes[key]
+    table = [
+        [
+            *(source, detector, of["streams"]),
+            *episodes[source, detector].row(of["events"], of["ms"] / MONTH),
+            *(100 * of["held"] / max(1, of["events"]), of["cut"]),
+        ]
+        for (source, detector), of in sorted(found.items(), key=lambda one: one[0][0] == "all")
+    ]
+    columns = ["source", "detector", "streams", *ROW, "time held, %", f"{AFTER} after a cut"]
+    return (caption, columns, table)
 
 
 # ------------------------------------------------------------------------------- ramps and costs

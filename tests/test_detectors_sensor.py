@@ -232,20 +232,7 @@ def test_a_change_that_nobody_would_have_forecast_counts_where_every_value_is_or
         assert scorer.by_row()(row[0].tolist()) == scorer.score(row)[0]
         by_plain += bool(plain.score(row[:, which])[0] > of_plain)
     assert seen >= 20
-    assert seen > by_plain + 3
-
-
-@pytest.mark.parametrize("d", [3, 5])
-def test_a_channel_that_slowly_leaves_the_others_is_far_away_once_it_is_where_they_are_not(d):
-    X = ar(8000, 0.9, 1, seed=21) + ar(8000, 0.9, d, seed=22)
-    scorer, rows = fitted("Sensor", X[:2000])
-    limit = np.quantile(scorer.score(rows(X[2000:])), 0.999)
-    sd, seen = X[:2000].std(), []
-    for at in range(2100, 7700, 400):
-        odd = X[at - 40 : at + 200].copy()
-        odd[40:, 1] += np.linspace(0.0, 3.5 * sd, 200)  # no step of which is anything
-        seen.append(scorer.score(rows(odd))[-60:].max() > limit)
-    assert np.mean(seen) > 0.8
+    assert seen > by_plain + 5
 
 
 def test_a_forecast_is_the_same_in_other_units_and_has_errors_of_variance_one():
@@ -255,9 +242,9 @@ def test_a_forecast_is_the_same_in_other_units_and_has_errors_of_variance_one():
     other, _ = fitted("Sensor", X * [1e6, 1e-6] + [1e9, -3.0])
     R, which = rows(X), scorer.inner.which
     ours, theirs = several(scorer), several(other)
-    errors = ours.plain.turned(R[:, which], ours.surprise.root)[:, :2]  # of changes
+    errors = ours.plain.turned(R[:, which], ours.surprise.root)
     in_units = rows(X * [1e6, 1e-6] + [1e9, -3.0])[:, which]
-    same = theirs.plain.turned(in_units, theirs.surprise.root)[:, :2]
+    same = theirs.plain.turned(in_units, theirs.surprise.root)
     assert same == pytest.approx(errors, rel=1e-3, abs=1e-4)
     assert errors.std(axis=0) == pytest.approx([1.0, 1.0], rel=0.1)
     assert abs(np.corrcoef(errors[1:, 0], errors[:-1, 0])[0, 1]) < 0.1, (

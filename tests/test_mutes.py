@@ -15,7 +15,7 @@ from rejex_stream.encode.label_records import LabelRecord
 from rejex_stream.encode.records import decode_command
 from rejex_stream.engine import Engine
 from rejex_stream.errors import ConnectorError
-from rejex_stream.incidents import Hold, Mute, Mutes
+from rejex_stream.incidents import ChannelLimits, Hold, Mute, Mutes
 from rejex_stream.incidents.calendar import MOST_MUTES
 from rejex_stream.rejection import RejectionPolicy
 from rejex_stream.review.certificate import Evidence, read_log
@@ -73,6 +73,28 @@ def test_a_muted_event_has_the_verdict_it_had_and_says_who_muted_it():
     assert b'"muted"' not in encode_verdict(before[-1])
     line = encode_verdict(next(v for v in after if v.muted))
     assert decode_verdict(line).muted == "m"
+
+
+@pytest.mark.parametrize("said", ["mute", "planned", "of all", "decided"])
+def test_what_is_said_holds_from_the_next_reading_on_also_where_that_comes_alone(said):
+    feed, found = washing(), []
+    planned = Command(id="p", kind=CommandKind.PLANNED, stream_key="s", from_ms=0, until_ms=10**9)
+    for cut in (1, 400):
+        told = at_work(hold=Hold(recover_events=20))
+        before = play(told, feed[:515], cut)  # amid a stretch in which nothing is due
+        if said == "decided":
+            limits = (ChannelLimits("a", high=25.0),)
+            told.decide(replace(told.spec, limits=limits).decision)
+        else:
+            command = mute() if said == "mute" else planned
+            command = (
+                msgspec.structs.replace(planned, stream_key=None) if said == "of all" else command
+            )
+            assert told.command(command).accepted
+        found.append((before, play(told, feed[515:1000], cut), told.snapshot()))
+    assert found[0] == found[1]
+    after = found[0][1]
+    assert any(v.muted or v.planned or v.reason is Reason.LIMIT for v in after)
 
 
 def test_muted_events_open_no_incident_and_a_fault_outside_the_box_opens_one():

@@ -549,7 +549,6 @@ class StreamState:
 
     def begin_like(self, other: StreamState) -> None:
         """Know what people said of the stream in another of its modes."""
-        self._steady_model = None
         self.plans = Plans(other.plans.all)
         self._mutes = Mutes(self._features.channels, other._mutes.all)
 

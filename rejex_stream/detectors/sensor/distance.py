@@ -42,7 +42,6 @@ _STRETCHES = 8
 """Of which each fold is made, so that no regime of a stream lies in one fold alone: its rows would
 be absurd to what has not seen it, and a second distance would be put on their scale."""
 _FEWEST = 10  # rows by which a mean excess is known
-_BATCHES, _A_LEVEL = 40, 10  # independent rows a channel, from which levels are forecast
 _MOST_PARTS = 8
 _SURELY = 1e-9  # more than a sum, a logarithm and an exponential are rounded by
 _sum_of_rows, _running_sum = np.add.reduce, np.add.accumulate  # look-up is not free
@@ -145,11 +144,10 @@ def _rescaled_sum(squares: float, n: int, of: int) -> float:
 
 
 class Steps(NamedTuple):
-    """Which sums of columns are forecast, and which know only what was before a change."""
+    """Which sums of columns are a channel's last change, and which know only what was before it."""
 
-    changes: FloatArray  # of each channel, the last; weights, shape (d, c)
+    changes: FloatArray  # weights, shape (d, c)
     before: FloatArray  # shape (d, p)
-    levels: FloatArray  # of each channel, forecast by those of the others; shape (d, l)
 
 
 class Knots(NamedTuple):
@@ -251,16 +249,15 @@ class Quiet:
 
 @dataclass(frozen=True, slots=True)
 class Surprise:
-    """The largest error of a forecast, squared, in those it usually has.
+    """The largest error of a forecast of one step, squared, in those it usually has.
 
     Each channel's change is forecast by ridge from what was before it, in all channels; its error
     is what the errors of the others do not explain (a column of the inverse covariance, scaled to a
-    variance of 1). So is its level, by those of the others: it stays away where a change is over.
-    Among the d columns of a distance one such error is lost where a stream is autocorrelated, and
-    so is one channel among many. It counts beyond its .995 quantile.
+    variance of 1). Among the d columns of a distance one such error is lost where a stream is
+    autocorrelated, and so is one channel among many. It counts beyond its .995 quantile.
     """
 
-    root: FloatArray  # of a scaled row that the plain distance has centred; shape (d, c + l)
+    root: FloatArray  # of a scaled row that the plain distance has centred; shape (d, c)
     knots: Knots | None = None
 
     def squared(self, errors: FloatArray) -> FloatArray:
@@ -455,10 +452,6 @@ def fit_larger(
     if not len(logs) and steps is None:
         return plain
     Y = _with_logarithms(X, logs, floors[logs])
-    if steps is not None:
-        levels = steps.levels * plain.scale.spread[:, None]
-        enough = levels.shape[1] > 1 and _worth(Z @ levels) >= _A_LEVEL * levels.shape[1]
-        steps = steps._replace(levels=steps.levels[:, : enough * levels.shape[1]])
     first, second, errors = _unseen(X, Y, logs, steps)
     if len(logs):
         usual = np.quantile(Y[:, logs], 1 - _TAIL, axis=0)
@@ -471,36 +464,22 @@ def fit_larger(
 def fit_surprise(plain: Distance, Z: FloatArray, steps: Steps) -> Surprise:
     """Fit the forecast on rows of shape (n, d), scaled and centred; O(n (c + p)² + (c + p)³)."""
     # Of scaled columns: a sum of columns in their own units is one of scaled columns, and a number.
-    changes, before, levels = (weights * plain.scale.spread[:, None] for weights in steps)
+    changes, before = (weights * plain.scale.spread[:, None] for weights in steps)
     now, past = Z @ changes, Z @ before
     now -= now.mean(axis=0)
+    size = np.sqrt((now * now).mean(axis=0))
+    size = np.where(size > 0, size, 1.0)
     spread = past.std(axis=0)
     before /= np.where(spread > 0, spread, 1.0)
     past = Z @ before
     past -= past.mean(axis=0)
     weights = np.linalg.solve(past.T @ past + _RIDGE * np.eye(past.shape[1]), past.T @ now)
-    roots = [_unexplained(changes - before @ weights, Z, np.sqrt((now * now).mean(axis=0)))]
-    if levels.shape[1]:
-        roots.append(_unexplained(levels, Z, (Z @ levels).std(axis=0)))
+    left = (now - past @ weights) / size
+    covariance = shrunk_covariance(left) + _LEAST_ERROR * np.eye(left.shape[1])
+    inverse = np.linalg.inv(covariance)
+    alone = inverse / np.sqrt(np.diag(inverse)) / size[:, None]
     # Of rows with a mean of 0, so that the forecast has no constant.
-    return Surprise(np.ascontiguousarray(np.hstack(roots)))
-
-
-def _worth(X: FloatArray) -> float:
-    """Return how many independent rows tell as much of a mean as rows X do, by batch means."""
-    length = max(1, len(X) // _BATCHES)
-    means = X[: len(X) // length * length].reshape(-1, length, X.shape[1]).mean(axis=1)
-    between = length * float(means.var(axis=0).sum())
-    return len(X) * float(X.var(axis=0).sum()) / between if between > 0 else 0.0
-
-
-def _unexplained(sums: FloatArray, Z: FloatArray, size: FloatArray) -> FloatArray:
-    """Return what makes of rows Z, of each of some sums, what the others do not explain of it."""
-    left = Z @ sums / np.where(size > 0, size, 1.0)
-    left -= left.mean(axis=0)
-    inverse = np.linalg.inv(shrunk_covariance(left) + _LEAST_ERROR * np.eye(left.shape[1]))
-    alone = inverse / np.sqrt(np.diag(inverse)) / np.where(size > 0, size, 1.0)[:, None]
-    return np.ascontiguousarray(sums @ alone)
+    return Surprise(np.ascontiguousarray((changes - before @ weights) @ alone))
 
 
 def _unseen(

@@ -124,11 +124,10 @@ class Layout:
         return without
 
     def steps(self, which: Index) -> Steps | None:
-        """Return what is forecast, of some of the columns: each channel's last change, its level.
+        """Return, of some of the columns, what is a channel's last change and what came before it.
 
         Before a change x - y the level was y, and means over k events that end with x are means
-        over the k - 1 before it. Its level is the longest mean. ``None`` where no channel has a
-        change and a past.
+        over the k - 1 before it. ``None`` where no channel has a change and a past.
         """
         unit = dict(zip(which.tolist(), np.eye(len(which)), strict=True))
         at = {
@@ -136,7 +135,7 @@ class Layout:
             for j, (channel, kind) in enumerate(zip(self.channels, self.kinds, strict=False))
             if j in unit and channel != _CALENDAR
         }
-        changes, before, levels = [], [], []
+        changes, before = [], []
         for channel in dict.fromkeys(self.channels):
             change, level = at.get((channel, "difference", 1)), at.get((channel, "raw", 0))
             if change is None:
@@ -147,15 +146,12 @@ class Layout:
             if level is None:
                 continue
             before.append(level - change)
-            means = {k: x for (c, kind, k), x in at.items() if (c, kind) == (channel, "mean")}
-            levels.append(means[max(means)] if means else level)
             before += [
                 (mean * k - level) / (k - 1)
-                for k, mean in means.items()
-                if k > 1 and k not in spans
+                for (c, kind, k), mean in at.items()
+                if c == channel and kind == "mean" and k > 1 and k not in spans
             ]
-        made = (np.reshape(of, (-1, len(which))).T for of in (changes, before, levels))
-        return Steps(*made) if changes and before else None
+        return Steps(np.array(changes).T, np.array(before).T) if changes and before else None
 
     def cones(self, which: Index, wandering: npt.NDArray[np.bool_]) -> tuple[Cone, ...]:
         """Return, of some of the columns, what the sides do to them that nobody asks about.
@@ -317,10 +313,9 @@ class Mahalanobis(SensorRecipe):
     deviations are among the columns, their logarithm counts as well
     (:class:`~rejex_stream.detectors.sensor.distance.Quiet`): a signal that freezes or goes quiet
     is as far from ordinary as one that is wild. Where a channel's change is among them, so does the
-    error of a forecast of it, and of its level by the levels of others
-    (:class:`~rejex_stream.detectors.sensor.distance.Surprise`). A channel that has no level in the
-    training rows (a random walk, a stock, a tank that fills for days) is judged by its changes
-    alone.
+    error of a forecast of it (:class:`~rejex_stream.detectors.sensor.distance.Surprise`). A channel
+    that has no level in the training rows (a random walk, a stock, a tank that fills for days) is
+    judged by its changes alone.
     """
 
     allow_nan: ClassVar[bool] = True

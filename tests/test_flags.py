@@ -181,6 +181,32 @@ def test_a_third_value_far_down_the_table_withdraws_the_guess(tmp_path):
     assert open_table(path, Asked(flags=["open"])).guess.flags == ("open",)
 
 
+def test_a_switch_in_words_is_a_flag_and_another_word_costs_no_row(tmp_path):
+    """A pump's ON and OFF were left out as if they might name who measured; asked for as a flag,
+    no row could be read."""
+    words = {0: "OFF", 1: "ON", 2: "FAULT"}
+    rows = table(6000, open_=lambda i: words[2 if i == 5900 else i // 40 % 2])
+    assert guess_table(HEADER, rows[:5000]).flags == ("open", "mode")
+    path = written(tmp_path / "t.csv", rows)
+    found = open_table(path)
+    assert (found.guess.channels, found.guess.flags) == (("flow", "open", "mode"), ("open", "mode"))
+    decoder = found.decoder()
+    values = [decoder.decode(record).values[1] for record in found.records()]
+    assert values[39:41] == [0.0, 1.0]
+    assert [i for i, value in enumerate(values) if math.isnan(value)] == [5900]
+    assert open_table(path, Asked(flags=["open"])).guess.flags == ("open",)
+    undone = open_table(path, Asked(flags=["-"])).guess
+    assert (undone.channels, undone.aside["open"]) == (
+        ("flow", "mode"), "not numbers, such as 'OFF'",
+    )  # fmt: skip
+
+
+def test_switches_alone_are_nothing_to_measure():
+    rows = [[row[0], "ON" if i % 3 else "OFF"] for i, row in enumerate(table(100))]
+    with pytest.raises(ConfigError, match="'open': not numbers, such as 'OFF'"):
+        guess_table(["time", "open"], rows)
+
+
 def test_of_a_feed_too():
     records = [
         Record(Position("t", 0, i), None, json.dumps(

@@ -463,7 +463,7 @@ def test_a_column_of_texts_that_come_back_is_left_out_aloud(tmp_path):
     path = tmp_path / "t.csv"
     rows = [
         "time,mode,flow",
-        *(f"{when(i)},{'on' if i % 3 else 'off'},{level(i)}" for i in range(400)),
+        *(f"{when(i)},{'heat' if i % 3 else 'cool'},{level(i)}" for i in range(400)),
     ]
     path.write_text("\n".join(rows))
     table = open_table(path)

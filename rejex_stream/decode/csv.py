@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 
-from rejex_stream.decode.mapping import FieldMapping, Unreadable, printable
+from rejex_stream.decode.mapping import SWITCHES, FieldMapping, Unreadable, printable
 from rejex_stream.decode.written import missing_numbers, number_reader
 from rejex_stream.errors import ConfigError
 from rejex_stream.types import Invalid, Reading, Record
@@ -172,6 +172,8 @@ class CsvDecoder:
 
     def _value(self, name: str, cell: str) -> float:
         value = self._number(cell)
+        if value is None and name in self._mapping.flags:
+            return SWITCHES.get(cell.strip().lower(), math.nan)
         if value is None:
             mend = ""
             if self._plain and _COMMA(cell) is not None:

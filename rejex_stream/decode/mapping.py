@@ -69,10 +69,10 @@ MIN_EPOCH_MS = -62_135_596_800_000  # 0001-01-01T00:00:00Z
 MAX_EPOCH_MS = 253_402_300_799_999  # 9999-12-31T23:59:59.999Z
 _MARKED = "the character U+001F in it, which no name may have: it stands before an operating mode"
 _SHOWN = 12  # channels or fields in a sentence
-SWITCHES = dict.fromkeys(("on", "true", "yes", "open", "opened", "run", "running", "active"), True)
-SWITCHES |= dict.fromkeys(("off", "false", "no", "closed", "close", "stop", "stopped"), False)
-SWITCHES |= {"inactive": False, "1": True, "0": False}
-"""Words of a flag, in lower case."""
+SWITCHES = dict.fromkeys(("on", "true", "yes", "open", "opened", "run", "running", "active"), 1.0)
+SWITCHES |= dict.fromkeys(("off", "false", "no", "closed", "close", "stop", "stopped"), 0.0)
+SWITCHES |= {"inactive": 0.0, "1": 1.0, "0": 0.0}
+"""Words of a flag, in lower case, and what they are as numbers."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _UNITS_PER_S = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
@@ -375,10 +375,10 @@ class FieldMapping:
             name = self.sensor_of(record, sensor, tag)
         if self.quality is not None:
             values = self.quality.only_good(values, qualities)
-        if self.flags:
-            values = self._switches(values)
         if self.numbers == "text" or self.missing:
             values = self._numbers(values)
+        if self.flags:
+            values = self._switches(values)
         return Reading(
             self.key_of(name, group, mode),
             name,
@@ -404,7 +404,7 @@ class FieldMapping:
         ]
 
     def _switches(self, values: Sequence[object]) -> list[object]:
-        """Read those of the flags that are booleans or words."""
+        """Read those of the flags that are booleans or words; another word costs no reading."""
         return [
             _switch(value) if name in self.flags else value
             for name, value in zip(self.channel_names, values, strict=True)
@@ -671,8 +671,7 @@ def _switch(found: object) -> object:
     if isinstance(found, bool):
         return float(found)
     if isinstance(found, str):
-        word = SWITCHES.get(found.strip().lower())
-        return found if word is None else float(word)
+        return SWITCHES.get(found.strip().lower(), math.nan)
     return found
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from rejex_stream.decode.mapping import Quality, TimeUnit, printable
+from rejex_stream.decode.mapping import SWITCHES, Quality, TimeUnit, printable
 from rejex_stream.decode.written import MISSING_TEXTS, number_reader
 from rejex_stream.errors import ConfigError
 from rejex_stream.tables.columns import ColumnProfile, Sample, is_text, profile
@@ -266,6 +266,10 @@ def _guess(
         found, totals = _without_counters(sample, found, aside)
         if known.carry is None:
             found = _without_sparse(sample, found, aside)
+    flags = _flags(table, found) if known.flags is None else meant
+    words = [n for n in found if n in table.switches and n not in flags]
+    aside |= {n: f"not numbers, such as {printable(cells[n][0], 30)}" for n in words}
+    found = [n for n in found if n not in words]
     if not found:
         raise _nothing(aside, of_json=timed)
     carry = carry_needed(sample, found) if known.carry is None else known.carry
@@ -280,7 +284,7 @@ def _guess(
         aside=aside,
         marks=marks,
         doubts=(*doubts, *keys.doubts),
-        flags=tuple(_flags(table, found) if known.flags is None else meant),
+        flags=tuple(flags),
         quality=table.quality,
         sensors=keys.sensors,
         mode=known.mode,
@@ -303,6 +307,7 @@ class _Walked:
         self._units_of = find_units(cells, marks)
         self.units = tuple(dict.fromkeys(u[0] for u in self._units_of.values() if len(u) == 1))
         self.missing = tuple(missing or ())
+        self.switches = {name for name, column in cells.items() if _is_switch(column)}
         self.quality: Quality | None = None
         self.quality_of: dict[str, str] = {}  # the column that says what of a column is good
         self.walk()
@@ -319,7 +324,8 @@ class _Walked:
             if self.quality is not None and name in self.quality_of:
                 codes = [cell or None for cell in self.cells[self.quality_of[name]]]
                 good = self.quality.only_good(cells, codes, texts=True)
-            self.columns[name] = profile(cells, self.read, good)
+            read = _switched if name in self.switches else self.read
+            self.columns[name] = profile(cells, read, good)
         self.why_not = {name: self._why_not(name) for name in self.columns}
 
     def _why_not(self, name: str) -> str | None:
@@ -453,8 +459,25 @@ def _why_of_series(name: str, sample: Sample, codes: set[str]) -> str | None:
 def _flags(table: _Walked, names: Sequence[str]) -> Sequence[str]:
     """Return the channels of at most two values; none where none would be left to measure."""
     columns = {name: table.columns[name].measured for name in names}
-    found = [n for n, x in columns.items() if len(x) >= _ENOUGH_FOR_FLAG and len(set(x)) <= 2]
-    return found if len(found) < len(names) else ()
+    found = [
+        n for n, x in columns.items()
+        if n in table.switches or (len(x) >= _ENOUGH_FOR_FLAG and len(set(x)) <= 2)
+    ]  # fmt: skip
+    if len(found) < len(names):
+        return found
+    numbers = [n for n in names if n not in table.switches]
+    return [n for n in found if n in table.switches] if numbers else ()
+
+
+def _is_switch(cells: Sequence[str]) -> bool:
+    """Whether a column says on and off in words."""
+    words = {cell.lower() for cell in cells} - MISSING_TEXTS
+    return words <= SWITCHES.keys() - {"0", "1"} and len({SWITCHES[word] for word in words}) == 2
+
+
+def _switched(cell: str) -> float | None:
+    word = cell.lower()
+    return math.nan if word in MISSING_TEXTS else SWITCHES.get(word)
 
 
 # --------------------------------------------------------------------------------- the suspicions

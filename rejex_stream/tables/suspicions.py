@@ -19,7 +19,7 @@ from statistics import quantiles
 from typing import Literal, NamedTuple, TypeAlias
 
 from rejex_stream.config import Config
-from rejex_stream.decode.mapping import TimeUnit, printable
+from rejex_stream.decode.mapping import SWITCHES, TimeUnit, printable
 from rejex_stream.decode.written import MISSING_TEXTS
 from rejex_stream.tables.columns import Sample
 from rejex_stream.tables.fields import jq_of
@@ -36,12 +36,11 @@ Kind: TypeAlias = Literal["counter", "key", "sentinel", "sparse", "mixture", "ti
 _ENOUGH = 20
 """Steps, or values, below which nothing is suspected."""
 _NEARLY_ALWAYS = 0.95
-_SWITCHES = frozenset(
-    {"on", "off", "open", "opened", "closed", "close", "true", "false", "yes", "no", "ja", "nein",
-     "an", "aus", "auf", "zu", "ein", "start", "stop", "started", "stopped", "run", "running",
-     "idle", "ok", "good", "bad", "fault", "alarm", "0", "1", "enabled", "disabled", "high", "low",
-     "active", "inactive", "auto", "manual", "up", "down", "ready", "busy", "marche", "arret"}
-)  # fmt: skip
+_SWITCHES = SWITCHES.keys() | {
+    "ja", "nein", "an", "aus", "auf", "zu", "ein", "start", "started", "idle", "ok", "good", "bad",
+    "fault", "alarm", "enabled", "disabled", "high", "low", "auto", "manual", "up", "down", "ready",
+    "busy", "marche", "arret",
+}  # fmt: skip
 _NINES = re.compile(r"-?7{4,}|-?[6-9]?9{2,}(\.9+|\.0)?|-?9{2,}")
 _EXTREMES = frozenset(
     (-273.15, 3276.7, -3276.8, 6553.5, 327.67, -327.68, 655.35,

@@ -201,7 +201,7 @@ def test_eight_hours_of_sensors_that_come_and_go_leave_nothing_behind(
             pipeline_toml(
                 name, cluster.bootstrap,
                 input={"sensor": "sensor", "time": "t"},
-                rejection={"window": 60},
+                rejection={"window": 100, "contamination": 0.1},
                 metrics={"port": port, "per_sensor": "all"},
                 state={"forget_after": 900, "snapshot_every_events": 1_000},
                 kafka={"client": client},
@@ -221,6 +221,7 @@ def test_eight_hours_of_sensors_that_come_and_go_leave_nothing_behind(
                     records = shift(topic, number)
                     kafka.fill(settings, records)
                     done += len(records)
+                    assert process.poll() is None, (tmp_path / "log").read_text()
                     until(
                         lambda: sum(at for at in in_group(kafka, name).values()) == done,  # noqa: B023
                         lambda: (in_group(kafka, name), (tmp_path / "log").read_text()[-2_000:]),

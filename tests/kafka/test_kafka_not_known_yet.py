@@ -34,7 +34,8 @@ pytestmark = pytest.mark.kafka
 
 @pytest.fixture
 def settings(kafka: Kafka) -> KafkaSettings:
-    return kafka.settings(partitions=1)
+    """No pause of the machine costs a seat here."""
+    return kafka.settings(partitions=1, options={"session.timeout.ms": 30_000})
 
 
 @pytest.fixture
@@ -225,3 +226,11 @@ def test_a_group_whose_coordinator_is_away_is_not_taken_for_empty(
         with pytest.raises(ConnectorError) as raised:
             AloneSink(left)
         assert raised.value.retriable
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("require_own_broker")
+def test_in_a_new_cluster_nobody_is_in_any_group() -> None:
+    """It makes its coordinators once somebody asks for one."""
+    with broker.start() as cluster, Kafka(cluster.bootstrap) as kafka:
+        assert AloneSink(kafka.settings(partitions=1)).partitions("__consumer_offsets")

@@ -229,7 +229,7 @@ class AloneSink:
         with asking(settings, f"asking who is in group {settings.group}") as client:
             # Describing a group tells of the members of the classic protocol alone; a list leaves
             # out, without a word, the groups of a coordinator that is away.
-            group_of(client, settings.group)
+            group_of(client, settings.group, SETTLE_S)
             states = {group["group_id"]: group["group_state"] for group in client.list_groups()}
         state = states.get(settings.group, "Dead")
         if state not in ("Empty", "Dead"):

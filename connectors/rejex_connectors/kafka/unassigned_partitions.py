@@ -24,16 +24,29 @@ __all__ = ["Ownerless", "group_of", "members", "ownerless"]
 LOOK_EVERY_S = 3.0
 """Longer than partitions have no owner while they move."""
 
+_SETTLING = (
+    ke.CoordinatorLoadInProgressError, ke.CoordinatorNotAvailableError, ke.NotCoordinatorError,
+)  # fmt: skip
+"""What a new cluster says as well, until it has made its coordinators."""
+
 _log = logging.getLogger(__name__)
 
 
-def group_of(client: KafkaAdminClient, group: str) -> dict[str, Any]:
-    """Return what the coordinator says of a group; raises where it does not know it yet."""
-    found: dict[str, Any] = client.describe_groups([group])[group]
-    code = int(found["error"].split()[1].rstrip("]")) if found["error"] else 0  # "[Error 16] …"
-    if code not in (0, ke.GroupIdNotFoundError.errno):  # the members of an error are none
-        raise ke.for_code(code)
-    return found
+def group_of(client: KafkaAdminClient, group: str, settle_s: float = 0.0) -> dict[str, Any]:
+    """Return what the coordinator says of a group; raises where there is none after `settle_s`."""
+    deadline = time.monotonic() + settle_s
+    while True:
+        try:
+            found: dict[str, Any] = client.describe_groups([group])[group]
+            told = found["error"]  # "[Error 16] …"; the members of an error are none
+            code = int(told.split()[1].rstrip("]")) if told else 0
+            if code in (0, ke.GroupIdNotFoundError.errno):
+                return found
+            raise ke.for_code(code)
+        except _SETTLING:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
 
 
 def ownerless(settings: KafkaSettings) -> set[Partition] | None:

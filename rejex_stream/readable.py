@@ -30,26 +30,26 @@ def number(value: float | None) -> str:
 
 
 def percent(value: float | None, digits: int | None = None) -> str:
-    r"""Return a share as percent; the sign never moves to the next line."""
+    """Return a share as percent."""
     if value is None or not math.isfinite(value):
         return "–"
     if value == 0:
-        return "0\u00a0%"
+        return "0 %"
     places = digits if digits is not None else (1 if abs(value) >= 0.01 else 2)
-    return f"{100 * value:.{places}f}\u00a0%"
+    return f"{100 * value:.{places}f} %"
 
 
 def how_often(log_p: float, what: str = "cases") -> str:
-    r"""Return a probability, given as its logarithm, as people say it.
+    """Return a probability, given as its logarithm, as people say it.
 
     Examples
     --------
     >>> how_often(math.log(0.31)), how_often(math.log(0.002), "models")
-    ('31\xa0% of cases', '1 in 500 models')
+    ('31 % of cases', '1 in 500 models')
     """
     p = math.exp(log_p)
     if p >= 0.01:
-        return f"{100 * p:.{0 if p < 0.995 else 1}f}\u00a0% of {what}"
+        return f"{100 * p:.{0 if p < 0.995 else 1}f} % of {what}"
     exponent = min(-log_p / math.log(10), 300)
     return f"1 in {10**exponent:{',.0f' if exponent < 6 else '.0e'}} {what}"
 

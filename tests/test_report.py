@@ -187,8 +187,7 @@ def test_why_is_written_as_people_say_it():
     assert in_words(odd) == "score 3.25 is above all of the last 1,000"
     unsure = msgspec.structs.replace(odd, label=Label.REJECTED, reason=Reason.AMBIGUOUS, rank=930)
     assert in_words(unsure) == (
-        "other training data would flip the label in 30\u00a0% of cases; "
-        "above 930 of the last 1,000"
+        "other training data would flip the label in 30 % of cases; above 930 of the last 1,000"
     )
     assert [after(None), after(0.0), after(600)] == ["none", "at once", "after 10 min"]
 

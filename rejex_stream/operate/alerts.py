@@ -30,7 +30,7 @@ from rejex_stream.addresses import masked
 from rejex_stream.encode.records import encode_incident
 from rejex_stream.monitor import Alarm
 from rejex_stream.monitor.alarm import AlarmKind
-from rejex_stream.readable import Reads, utc
+from rejex_stream.readable import Reads, span, utc
 from rejex_stream.rejection.window import grade
 from rejex_stream.types import Incident, IncidentState, LimitExcess, Partition, beyond, spoken
 
@@ -199,8 +199,15 @@ def summary_of(incident: Incident, wording: Wording, values: Sequence[Reads] = (
         named = ", ".join(found.channel for found in incident.channels[:1])
         what = f"{named} is not as usual" if named else "not as usual"
     points, word = grade(incident.peak_severity, incident.n_anomalies)
-    when = _clock(incident.onset_ms)
-    return f"{whose}: {what}; since {when}; severity {points} of 100 ({word})"
+    severity = f"severity {points} of 100 ({word})"
+    if incident.state is IncidentState.CLOSED:
+        lasted = span(incident.changed_ms - incident.onset_ms)
+        return f"{whose}: over after {lasted}{_ended(incident)}; {severity}"
+    return f"{whose}: {what}; since {_clock(incident.onset_ms)}; {severity}"
+
+
+def _ended(incident: Incident) -> str:
+    return f" ({incident.ended.replace('_', ' ')})" if incident.ended else ""
 
 
 def _link(incident: Incident, wording: Wording) -> str:
@@ -220,10 +227,13 @@ def sentence_of(incident: Incident) -> str:
     counts = f"of {incident.n_events} events {incident.n_anomalies} are anomalies"
     points, word = grade(incident.peak_severity, incident.n_anomalies)
     limits = "".join(f"{beyond(excess)}; " for excess in incident.limits)
+    when = f"is not as usual since {_clock(incident.onset_ms)}"
+    if incident.state is IncidentState.CLOSED:
+        when = f"was not as usual from {_clock(incident.onset_ms)} to {_clock(incident.changed_ms)}"
     return (
-        f"{whose} is not as usual since {_text(incident.onset_ms)}: {limits}{counts}, "
+        f"{whose} {when}: {limits}{counts}, "
         f"{incident.n_rejected} rejected, severity {points} of 100 ({word}). "
-        f"It {_STATE[incident.state]}{_by_whom(incident)}."
+        f"It {_STATE[incident.state]}{_by_whom(incident)}{_ended(incident)}."
     )
 
 

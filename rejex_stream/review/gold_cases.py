@@ -296,9 +296,10 @@ def _why_not(case: Case, row: Row, truths: set[str]) -> str:
     if why:
         return why
     if len(truths) > 1 or row["truth"] not in (None, case.truth):
+        other = "normal" if case.truth == "anomaly" else "anomaly"
         return (
-            f"it is given as {case.truth}, and its episode as {_other(case.truth)}: an episode has "
-            "one truth; keep the one that is right."
+            f"it is given as {case.truth}, and its episode as {other}: an episode has one truth; "
+            "keep the one that is right."
         )
     if row["truth"] is not None:
         return ""
@@ -324,10 +325,6 @@ def _of_another(case: Case, stream_key: str) -> str:
         f"it is of the stream {shown(stream_key)}, not {shown(case.stream_key)}: give the position "
         "and the stream of the same event."
     )
-
-
-def _other(truth: str) -> str:
-    return "normal" if truth == "anomaly" else "anomaly"
 
 
 def _put(store: ReviewStore, connection: Connection, case: Case, made: Made) -> str:

@@ -29,6 +29,7 @@ from rejex_stream.types import (
     Incident,
     IncidentState,
     Label,
+    LimitExcess,
     Outcome,
     Partition,
     Position,
@@ -432,10 +433,33 @@ def test_what_is_usual_forgets_and_is_not_what_faults_were():
 @pytest.mark.parametrize("state", IncidentState)
 def test_every_state_has_words(state):
     told = alert_of(incident(state=state), Wording("farm")).annotations
-    assert told["description"].startswith(
-        "WT-9 (oil) is not as usual since 2023-11-14T22:13:20+00:00: of 10 events"
-    )
+    is_over = "was not as usual from" if state is CLOSED else "is not as usual since"
+    begun = f"WT-9 (oil) {is_over} Tue 14 November 2023, 22:13 UTC"
+    assert told["description"].startswith(begun)
+    assert ": of 10 events" in told["description"]
     assert ("answers" in told) == (state not in {ADOPTING, CLOSED}), "what an answer will do"
+    assert told["summary"].startswith("WT-9: over after") == (state is CLOSED)
+
+
+def test_the_answers_say_what_becomes_of_an_incident_with_and_without_them():
+    def said(**more):
+        return alert_of(incident(**more), Wording("farm")).annotations
+
+    assert "Fault: What was measured since it began is never learnt." in said()["answers"]
+    assert "becomes the new normal by itself" in said()["answers"], "in silence it does not wait"
+    answered = said(state=FAULT)["answers"]
+    assert not answered.startswith("Fault")
+    assert "by itself after" not in answered, "a fault is never adopted"
+    going_on = said(held=False)["answers"]
+    assert "What is measured from now on is never learnt" in going_on
+    assert "by itself after" not in going_on
+    limit = LimitExcess("oil", 7.0, 6.0)
+    assert "The limit stays" in said(limits=(limit,))["answers"]
+    assert said(state=ADOPTING)["description"].endswith("by itself: nobody has answered.")
+    assert said(state=ADOPTING, answer="c-1")["description"].endswith("as somebody said.")
+    assert said(state=CLOSED, ended="adopted_by_age")["summary"].startswith(
+        "WT-9: over after 9 s (adopted by age); severity"
+    )
 
 
 def test_a_group_is_named_as_one_and_its_sensors_are_listed():

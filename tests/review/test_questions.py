@@ -141,7 +141,7 @@ def test_extreme_anomalies_near_each_other_are_one_case_worth_more_than_a_doubt(
     with store.database.read() as connection:
         rows = queue_rows(connection, QueueFilter(), store.settings, ADA, store.now_ms(), limit=9)
         first, second, _ = list(rows)
-    assert first.short_why == "anomaly, severity 100 of 100 (extreme), and no incident holds it"
+    assert first.short_why == "anomaly, severity 100 of 100 (extreme), and no incident had opened"
     assert second.short_why.startswith("anomaly, severity 40 of 100 (clear)")
     for number in range(3):
         answer_first(store, f"r{number}")
@@ -348,7 +348,7 @@ def test_a_card_names_first_what_speaks_though_it_reads_as_usual_just_now(wall_s
     assert "within its usual 20 to 22; <b>up to 91</b> since it began" in first
     assert "ambient" in second, "it does read otherwise; what reads as usual is not named"
     assert "since it began" not in second
-    assert page.index(">gearbox<") < page.index(">ambient<") < page.index(">power<")
+    assert page.index(">gearbox ") < page.index(">ambient ") < page.index(">power ")
     adds = page.partition("what each adds to the score</dt>")[2].partition("</dd>")[0]
     assert "gearbox" in adds
     assert "ambient" not in adds

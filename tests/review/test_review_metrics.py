@@ -13,12 +13,14 @@ pytest.importorskip("prometheus_client", reason="the extra `review` is not insta
 from prometheus_client.parser import text_string_to_metric_families
 
 from rejex_stream.cli.main import main
+from rejex_stream.config.reviewing import Capacity
 from rejex_stream.review.certificate import certify, sentence, tally_of_store
 from rejex_stream.review.console.queue_metrics import exposition
 from rejex_stream.review.queue import decisions
 from rejex_stream.types import Audit, Label
 from tests.operate.alerting import tool
-from tests.review.test_review_store import ADA, episodes, item, label
+from tests.review.test_questions import doubtful
+from tests.review.test_review_store import ADA, BOB, episodes, item, label
 
 
 def told(store):
@@ -47,6 +49,22 @@ def test_open_episodes_are_told_by_priority(new_store):
     assert found["labels_total", ("source", "human"), ("verdict", "normal")] == 1
     decisions.undo(store, "u", ADA)
     assert open_of(told(store)) == (3, 2)
+
+
+def test_what_waits_for_another_day_by_design_is_not_overdue(new_store, clock):
+    """With a capacity most cases wait for ever: the alert would have fired from the second day."""
+    store = new_store(settle_s=0, gap_events=0, capacity=Capacity(questions_per_day=1))
+    store.add([doubtful(0, 0.95)])
+    clock.pass_ms(3_600_000)
+    store.add([doubtful(900, 0.5)])
+    clock.pass_ms(60_000)
+    found = told(store)
+    assert (open_of(found)[0], found["oldest_age_seconds",]) == (2, 60)
+    with store.database.write() as connection:
+        connection.execute("UPDATE episode SET assigned = 'bob' WHERE start_ms > 0")
+    assert told(store)["oldest_age_seconds",] == 60, "whoever is asked"
+    label(store, BOB, episodes(store, BOB)[:1], "normal")
+    assert told(store)["oldest_age_seconds",] == 0, "the day's work is done"
 
 
 def test_what_was_missed_is_told_as_it_is_certified(new_store):

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 
 pytest.importorskip("starlette", reason="the extra `review` is not installed")
 pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
 
 from rejex_stream.config.reviewing import Channel, Sensor, Shown
-from rejex_stream.types import ContextPoint, Label, Position, Reason, ReviewItem, Verdict
+from rejex_stream.types import (
+    ChannelEvidence,
+    ContextPoint,
+    Label,
+    Position,
+    Reason,
+    ReviewItem,
+    Verdict,
+)
 from tests.review.console_server import running
 from tests.review.desk import counts, sees, shot, violations
-from tests.review.test_review_store import episodes
+from tests.review.incidents import incident, tell
+from tests.review.test_review_store import episodes, item
 
 pytestmark = pytest.mark.browser
 
@@ -125,3 +135,48 @@ def test_of_many_channels_those_that_speak_are_shown_and_others_can_be_pinned(
             " <= innerHeight"
         ), "the score is in sight"
         assert place.complaints == []
+
+
+def test_of_an_incident_with_many_channels_those_that_speak_are_drawn_first(wall_store, desk, axe):
+    store = wall_store(settle_s=0)
+    names = tuple(f"c{i}" for i in range(12))
+    spoken = tuple(ChannelEvidence(name, 2.0, 0.1, Label.NORMAL) for name in ("c9", "c11"))
+    opened = msgspec.structs.replace(
+        incident(opened=45), onset_ms=40_000, changed_ms=60_000, channels=spoken
+    )
+    tell(store, opened, pipeline="farm")
+    read = [
+        (1000 * t, tuple(float(t % 3) + 50 * (t >= 40) * (i in {4, 9, 11}) for i in range(12)))
+        for t in range(61)
+    ]
+    store.add_readings("T07/vib", "T07/vib", names, read, pipeline="farm")
+    judged = [msgspec.structs.replace(item(t).verdict, label=Label.ANOMALY) for t in range(40, 61)]
+    store.add([], judged)
+    with running(store) as console, desk(console) as place:
+        page = place.open("/incidents/feed-0-45")
+        page.wait_for_selector("#plots canvas")
+        drawn = page.evaluate(DRAWN)
+        assert drawn[:3] == ["c9", "c11", "c4"], "what speaks, then what is far from its past"
+        assert (drawn[-1], len(drawn)) == ("score", 7)
+        assert violations(page, axe) == []
+        page.focus("#rest")
+        page.keyboard.press("Enter")
+        counts(page, "#plots figure", 13)
+        sees(page, "Only the channels that speak most", "#rest")
+        assert place.complaints == []
+
+
+def test_a_case_shows_and_says_what_is_usual_in_units(wall_store, desk):
+    store = wall_store(settle_s=0)
+    store.add([item(60, sensor="p1")])
+    read = [(1000 * t, (10_000.0 + t % 5 if t < 60 else 12_345.6,)) for t in range(70)]
+    store.add_readings("p1", "p1", ("vib",), read)
+    with running(store) as console, desk(console) as place:
+        console.console.shown[""] = Shown(channels={"vib": Channel(unit="rpm", label="Speed")})
+        (target,) = episodes(store)
+        page = place.open(f"/episode/{target.episode_id}")
+        page.wait_for_selector("#plots canvas")
+        sees(page, "Speed 12,346 rpm, usually 10,000 to 10,004 rpm", ".reads")
+        sees(page, "usual: the middle 95 % before it", ".legend")
+        band = page.evaluate("document.querySelector('#plots').charts[0].line.band")
+        assert band == [10_000, 10_004]

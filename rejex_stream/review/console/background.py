@@ -246,7 +246,7 @@ def feeding(
         _add_pipeline(found, config, follow=store is not None)
     found.feeds += [FileFeed(path, "verdicts") for path in verdicts]
     found.feeds += [FileFeed(path, "review") for path in reviews]
-    found.title = next(iter(found.shown), "review")
+    found.title = next(iter(found.shown), "review") if len(found.shown) < 2 else "review"
     if store is not None:
         topics = _labels_topic(configs, labels)
         found.sink = (

@@ -18,7 +18,6 @@ import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
-from sqlite3 import Connection
 from typing import Literal, TypeVar
 from urllib.parse import quote
 
@@ -72,27 +71,24 @@ class Sessions:
         """Return the token of a new session."""
         return self._issue(viewer, "cookie", _SESSION_MS)
 
-    def _find(self, connection: Connection, token: str, kind: str) -> Viewer | None:
-        row = connection.execute(
-            "SELECT reviewer, role FROM session WHERE token_hash = ? AND kind = ? "
-            "AND expires_ms > ?",
-            (_hashed(token), kind, self._store.now_ms()),
-        ).fetchone()
-        return None if row is None else Viewer(row["reviewer"], row["role"])
-
     def whose(self, token: str, kind: Literal["cookie", "link"] = "cookie") -> Viewer | None:
         """Return whose token this is, if it is valid."""
         with self._store.database.read() as connection:
-            return self._find(connection, token, kind)
+            row = connection.execute(
+                "SELECT reviewer, role FROM session WHERE token_hash = ? AND kind = ? "
+                "AND expires_ms > ?",
+                (_hashed(token), kind, self._store.now_ms()),
+            ).fetchone()
+        return None if row is None else Viewer(row["reviewer"], row["role"])
 
     def redeem(self, link: str) -> tuple[Viewer, str] | None:
         """Use up a link and return who it is for, with the token of a new session."""
-        if self.whose(link, "link") is None:  # a guess shall not hold the store's lock
+        viewer = self.whose(link, "link")
+        if viewer is None:  # a guess shall not hold the store's lock
             return None
-        with self._store.database.write() as connection:
-            viewer = self._find(connection, link, "link")
-            connection.execute("DELETE FROM session WHERE token_hash = ?", (_hashed(link),))
-        return None if viewer is None else (viewer, self.open(viewer))
+        with self._store.database.write() as connection:  # of two at once, one finds it
+            used = connection.execute("DELETE FROM session WHERE token_hash = ?", (_hashed(link),))
+        return (viewer, self.open(viewer)) if used.rowcount else None
 
     def close(self, token: str) -> None:
         """End a session."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from sqlite3 import Connection, Row
 from typing import NamedTuple
 
@@ -153,10 +155,8 @@ def states(
 
 
 def _by_pipeline(sensors: Sequence[Row]) -> dict[str, list[Row]]:
-    found: dict[str, list[Row]] = {}
-    for row in sensors:
-        found.setdefault(row["pipeline"], []).append(row)
-    return found
+    ordered = sorted(sensors, key=itemgetter("pipeline"))
+    return {name: list(rows) for name, rows in groupby(ordered, itemgetter("pipeline"))}
 
 
 def _groups(
@@ -207,6 +207,7 @@ def _fleet(console: Console, connection: Connection, viewer: Viewer, request: Re
         "state": state,
         "first": first,
         "width": _PAGE_SENSORS,
+        "held": held,
         "states": [
             (one, words, counts[one]) for one, words in SENSOR_STATES.items() if counts[one]
         ],

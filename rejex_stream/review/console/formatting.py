@@ -24,16 +24,11 @@ _UNSEEN = re.compile(
 
 
 def seen(value: object) -> object:
-    r"""Return text with a sign for every character that hides or turns its neighbours."""
+    """Return text with a sign for every character that hides or turns its neighbours."""
     # Such a name could pass for another one. Markup is left as it is: whoever made it knows.
     if not isinstance(value, str) or isinstance(value, Markup) or value.isprintable():
         return value
     return _UNSEEN.sub(lambda found: f"⟨U+{ord(found[0]):04X}⟩", value).replace("\n", "↵")
-
-
-def exact(text: str) -> Markup:
-    """Return text as it is, for what a form sends back."""
-    return escape(text)
 
 
 def age(ms: float | None) -> str:
@@ -52,18 +47,14 @@ def age(ms: float | None) -> str:
 
 def clock(ms: int | None) -> str:
     """Return a time of day in UTC."""
-    if ms is None:
-        return "–"
-    return utc(ms).strftime("%H:%M:%S")
+    return "–" if ms is None else utc(ms).strftime("%H:%M:%S")
 
 
 # A page of the fleet says the same few times for every sensor.
 @lru_cache(maxsize=1024)
 def day(ms: int | None) -> str:
     """Return a date and a time in UTC."""
-    if ms is None:
-        return "–"
-    return utc(ms).strftime("%Y-%m-%d %H:%M:%S")
+    return "–" if ms is None else utc(ms).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def spark_svg(  # noqa: PLR0917
@@ -156,11 +147,11 @@ FILTERS = {
     "age": age,
     "clock": clock,
     "day": day,
-    "exact": exact,
+    "exact": escape,  # as it is, for what a form sends back
     "grade": grade,
     "number": number,
     "passed": passed,
-    "percent": percent,
+    "percent": lambda *of: percent(*of).replace(" ", "\u00a0"),
     "reads": reads,
     "span": span,
 }

@@ -30,7 +30,6 @@ from rejex_stream.review.console.console import (
     whole_number,
 )
 from rejex_stream.review.console.formatting import FILTERS, seen, spark_svg
-from rejex_stream.review.incidents.incident_store import held_streams
 from rejex_stream.review.queue import database, label_report, label_store
 from rejex_stream.review.queue.database import Refusal, Viewer
 from rejex_stream.review.queue.decisions import LEASE_MS, people
@@ -120,7 +119,6 @@ def shell(console: Console, connection: Connection, viewer: Viewer) -> Context:
         "now_ms": now,
         "top": summary(connection, viewer, now),
         "settings": store.settings,
-        "held": held_streams(connection),
         "problems": list(console.background.problems.values()) if console.background else [],
         "page_data": {
             "keys": {action: keys for action, (keys, _) in KEYS.items()},
@@ -213,12 +211,23 @@ def _queue(console: Console, connection: Connection, viewer: Viewer, request: Re
 
 
 # -------------------------------------------------------------------------------------- episode
+_OF_CASE = (
+    *("n_events", "status", "start_ms", "end_ms", "blind", "channels", "sensor"),
+    *("held_by", "held_until_ms"),
+)
+_OF_SCORE = ("threshold", "score_lower", "score_upper")
+
+
 def _episode(console: Console, connection: Connection, viewer: Viewer, request: Request) -> Context:
     store, now = console.store, console.store.now_ms()
     detail = episode_detail(connection, request.path_params["episode"], store.settings, viewer, now)
     view = filter_of(request)
     ids = [row[0] for row in view.ids(connection, viewer, now)]
     at = ids.index(detail.row.episode_id) if detail.row.episode_id in ids else -1
+    neighbours = {
+        "previous": ids[at - 1] if at > 0 else "",
+        "following": ids[at + 1] if -1 < at < len(ids) - 1 else "",
+    }
     row, main = detail.row, detail.row.main
     shown = console.shown.get(row.pipeline, Shown())
     # Those that speak first: what the model reacts to, then what is far from its past.
@@ -242,36 +251,24 @@ def _episode(console: Console, connection: Connection, viewer: Viewer, request: 
         "detail": detail,
         "row": row,
         "view": view,
-        "previous": ids[at - 1] if at > 0 else "",
-        "following": ids[at + 1] if -1 < at < len(ids) - 1 else "",
+        **neighbours,
         "place": (at + 1, len(ids)) if at >= 0 else None,
         "episode_data": {
             "id": row.episode_id,
-            "n_events": row.n_events,
-            "status": row.status,
-            "start_ms": row.start_ms,
-            "end_ms": row.end_ms,
+            **{name: getattr(row, name) for name in _OF_CASE},
             "from_ms": detail.from_ms,
             "to_ms": detail.to_ms,
-            "blind": row.blind,
-            "channels": row.channels,
             "ranked": list(dict.fromkeys(ranked)),
             "shown": {
                 name: told.model_dump()
                 for name, told in shown.channels.items()
                 if name in row.channels
             },
-            "sensor": row.sensor,
             "event_times": [line.verdict.event_time_ms for line in detail.events],
-            "threshold": None if row.blind else main.threshold,
-            "score_lower": None if row.blind else main.score_lower,
-            "score_upper": None if row.blind else main.score_upper,
-            "held_by": row.held_by,
-            "held_until_ms": row.held_until_ms,
+            **{name: None if row.blind else getattr(main, name) for name in _OF_SCORE},
             "lease_ms": LEASE_MS,
             "view": {"tab": view.tab, "q": view.words, "sort": view.sort},
-            "previous": ids[at - 1] if at > 0 else "",
-            "following": ids[at + 1] if -1 < at < len(ids) - 1 else "",
+            **neighbours,
         },
     }
 
@@ -420,11 +417,6 @@ async def readyz(request: Request) -> Response:
     return JSONResponse({"status": "failing" if failing else "ok", "failing": failing}, status)
 
 
-# ----------------------------------------------------------------------------------------- help
-def _help(console: Console, connection: Connection, viewer: Viewer, request: Request) -> Context:
-    return {}
-
-
 async def home(request: Request) -> Response:
     """Go to what is wrong now."""
     return RedirectResponse("/now", status_code=303)
@@ -437,7 +429,7 @@ routes = [
     Route("/queue/rows", page("_rows.html", _queue)),
     Route("/episode/{episode}", page("episode.html", _episode)),
     Route("/audit", page("audit.html", _audit)),
-    Route("/help", page("help.html", _help)),
+    Route("/help", page("help.html", lambda *_: {})),
     Route("/login", get_login),
     Route("/login", post_login, methods=["POST"]),
     Route("/logout", post_logout, methods=["POST"]),

@@ -9,8 +9,10 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from rejex_stream.review.certificate import certificates
+from rejex_stream.review.queue.database import Viewer
 from rejex_stream.review.queue.label_report import workload
 from rejex_stream.review.queue.label_store import pending
+from rejex_stream.review.queue.listing import QueueFilter, Tab
 from rejex_stream.review.queue.review_store import ReviewStore
 
 _MISSED = {
@@ -26,7 +28,12 @@ class _StoreCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         with self._store.database.read() as connection:
-            load = workload(connection, self._store.now_ms())
+            now_ms = self._store.now_ms()
+            load = workload(connection, now_ms)
+            # Of what people are asked: what waits for another day's capacity waits by design.
+            tabs: tuple[Tab, ...] = ("ready", "claimed")
+            asked = (QueueFilter(tab).oldest(connection, Viewer(""), now_ms) for tab in tabs)
+            oldest_ms = min((one for one in asked if one is not None), default=now_ms)
             waiting = dict(
                 connection.execute(
                     "SELECT priority, count(*) FROM episode "
@@ -41,7 +48,7 @@ class _StoreCollector(Collector):
             proven = certificates(self._store, connection)
         for name, value, says in (
             ("open_events", load.open_events, "Rejected events in them."),
-            ("oldest_age_seconds", (load.oldest_ms or 0) / 1000, "Age of the oldest of them."),
+            ("oldest_age_seconds", (now_ms - oldest_ms) / 1000, "How long people have been asked."),
             ("outbox_pending", waiting_labels, "Labels that wait to be sent."),
         ):
             yield GaugeMetricFamily(f"rejex_review_{name}", says, value=value)

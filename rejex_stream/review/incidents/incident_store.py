@@ -116,27 +116,22 @@ def take(
 _NEWEST = (
     "SELECT i.pipeline, c.record FROM incident i JOIN incident_change c USING (incident, version) "
 )
+_WORST_FIRST = "ORDER BY i.severity DESC, i.changed_ms DESC, i.incident"
 
 
 def standing(connection: Connection) -> list[StoredIncident]:
     """Return every incident that is not over, and the last ones that are, most severe first."""
-    order = "ORDER BY i.severity DESC, i.changed_ms DESC, i.incident"
-    return [
-        *open_incidents(connection),
-        *_stored(
-            connection.execute(
-                f"{_NEWEST} WHERE i.incident IN (SELECT incident FROM incident "
-                f"WHERE state = 'closed' ORDER BY changed_ms DESC LIMIT ?) {order}",
-                (_MOST_CLOSED,),
-            )
-        ),
-    ]
+    closed = connection.execute(
+        f"{_NEWEST} WHERE i.incident IN (SELECT incident FROM incident "
+        f"WHERE state = 'closed' ORDER BY changed_ms DESC LIMIT ?) {_WORST_FIRST}",
+        (_MOST_CLOSED,),
+    )
+    return [*open_incidents(connection), *_stored(closed)]
 
 
 def open_incidents(connection: Connection) -> list[StoredIncident]:
     """Return every incident that is not over, most severe first."""
-    order = "ORDER BY i.severity DESC, i.changed_ms DESC, i.incident"
-    return list(_stored(connection.execute(f"{_NEWEST} WHERE i.state <> 'closed' {order}")))
+    return list(_stored(connection.execute(f"{_NEWEST} WHERE i.state <> 'closed' {_WORST_FIRST}")))
 
 
 class Flagged(NamedTuple):

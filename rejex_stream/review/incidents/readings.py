@@ -22,15 +22,21 @@ from rejex_stream.types import Incident, IncidentState, Label, Position
 _MOST_STEPS = 40
 
 
+class Counted(NamedTuple):
+    """The events of an incident since its onset; of `known` of them the reading is here."""
+
+    end_ms: int  # event time of the newest event, or of the end
+    events: int  # counted from the verdicts, or as published where there are none
+    anomalies: int
+    rejected: int
+    known: int
+
+
 class Card(NamedTuple):
     """What a person must know of an incident before anything else; counts as of now."""
 
     stored: StoredIncident
-    end_ms: int  # event time of the newest event, or of the end
-    events: int  # since the onset, counted from the verdicts, or as published where there are none
-    anomalies: int
-    rejected: int
-    known: int  # how many of these events have their reading here
+    counted: Counted
     deviations: tuple[series.Deviation, ...]
 
 
@@ -65,16 +71,6 @@ def _deviations(connection: Connection, incident: Incident, end_ms: int) -> list
     return sorted(found, key=lambda one: (place.get(one.reads.channel, len(place)), -one.distance))
 
 
-class Counted(NamedTuple):
-    """The events of an incident since its onset; of `known` of them the reading is here."""
-
-    end_ms: int
-    events: int
-    anomalies: int
-    rejected: int
-    known: int
-
-
 def published(incident: Incident) -> Counted:
     """Return the figures of an incident's newest record: of one that is over, the last word."""
     return Counted(
@@ -107,7 +103,7 @@ def counted(connection: Connection, incident: Incident) -> Counted:
 def card(connection: Connection, stored: StoredIncident) -> Card:
     """Return an incident as it is now; O(events since its onset)."""
     events = counted(connection, stored.incident)
-    return Card(stored, *events, tuple(_deviations(connection, stored.incident, events.end_ms)))
+    return Card(stored, events, tuple(_deviations(connection, stored.incident, events.end_ms)))
 
 
 def load(store: ReviewStore, source: ContextLoader, stored: StoredIncident) -> str:

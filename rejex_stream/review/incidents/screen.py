@@ -25,6 +25,7 @@ from rejex_stream.review.incidents.incident_store import (
     AnswerRequest,
     StoredIncident,
     give,
+    pending_answer,
     state_sentence,
     withdraw,
 )
@@ -121,7 +122,7 @@ def _now(console: Console, connection: Connection, viewer: Viewer, request: Requ
         "cards": [
             (
                 readings.card(connection, one),
-                _pending(connection, one),
+                pending_answer(connection, one.incident.id),
                 _seen_by(connection, one.incident.id),
                 care.assigned,
             )
@@ -146,10 +147,6 @@ def _now(console: Console, connection: Connection, viewer: Viewer, request: Requ
         ],
         "labels_waiting": pending(connection),
     }
-
-
-def _pending(connection: Connection, found: StoredIncident) -> incident_store.Answer | None:
-    return incident_store.pending_answer(connection, found.incident.id)
 
 
 def _list(console: Console, connection: Connection, viewer: Viewer, request: Request) -> Context:
@@ -216,7 +213,7 @@ def _one(console: Console, connection: Connection, viewer: Viewer, request: Requ
     found = _known(connection, request.path_params["incident"])
     incident = found.incident
     card = readings.card(connection, found)
-    begin, end = incident.onset_ms, card.end_ms
+    begin, end = incident.onset_ms, card.counted.end_ms
     width = max(60_000, end - begin)
     return {
         "stored": found,
@@ -224,7 +221,7 @@ def _one(console: Console, connection: Connection, viewer: Viewer, request: Requ
         "incident": incident,
         "changes": incident_store.timeline(connection, incident.id),
         "answers": incident_store.answers_to(connection, incident.id),
-        "pending": _pending(connection, found),
+        "pending": pending_answer(connection, incident.id),
         "seen_by": _seen_by(connection, incident.id),
         "care": incident_store.care_of(connection, incident, console.store.now_ms()),
         "people": decisions.people(connection, console.store.settings, viewer),
@@ -255,10 +252,11 @@ def _one(console: Console, connection: Connection, viewer: Viewer, request: Requ
             "end_ms": end,
             "from_ms": begin - width // 2,
             "to_ms": end + width // 20,
-            "events": card.events,
-            "anomalies": card.anomalies,
-            "known": card.known,
+            "events": card.counted.events,
+            "anomalies": card.counted.anomalies,
+            "known": card.counted.known,
             "limits": _set_limits(incident),
+            "ranked": [(one.sensor, one.reads.channel) for one in card.deviations],
             "can_load": found.pipeline in console.inputs,
             "shown": {
                 name: told.model_dump()
@@ -355,7 +353,7 @@ def post_load(call: Call) -> object:
     """Read one step of the input for an incident that lacks readings."""
     with call.store.database.read() as connection:
         found = _known(connection, call.place("incident"))
-        before = readings.card(connection, found).known
+        before = readings.counted(connection, found.incident).known
     source = call.console.inputs.get(found.pipeline)
     if source is None:
         raise Refusal("nothing", "The console does not know the input of this pipeline.")
@@ -365,7 +363,12 @@ def post_load(call: Call) -> object:
         raise Refusal("nothing", str(error)) from error
     with call.store.database.read() as connection:
         card = readings.card(connection, found)
-    return {"known": card.known, "events": card.events, "new": card.known - before, "cut": cut}
+    return {
+        "known": card.counted.known,
+        "events": card.counted.events,
+        "new": card.counted.known - before,
+        "cut": cut,
+    }
 
 
 @answers

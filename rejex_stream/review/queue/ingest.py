@@ -63,11 +63,8 @@ class IntakeCounts:
     first_invalid: str = ""
 
     def __iadd__(self, other: IntakeCounts) -> IntakeCounts:
-        self.items += other.items
-        self.duplicates += other.duplicates
-        self.verdicts += other.verdicts
-        self.incidents += other.incidents
-        self.invalid += other.invalid
+        for name in ("items", "duplicates", "verdicts", "incidents", "invalid"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
         self.first_invalid = self.first_invalid or other.first_invalid
         return self
 

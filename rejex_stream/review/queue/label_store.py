@@ -533,24 +533,15 @@ def write_export(
 
     def counted(rows: Iterator[R]) -> Iterator[R]:
         nonlocal count
-        for row in rows:
-            count += 1
+        for count, row in enumerate(rows, 1):  # noqa: B007 - it is what is returned
             yield row
 
-    pieces = (
-        _pieces(counted(reading_rows(database)), form, ReadingRow._fields)
+    rows: Iterator[ExportRow] | Iterator[ReadingRow] = (
+        counted(reading_rows(database))
         if readings
-        else _pieces(
-            counted(export_rows(database, labelled_only=labelled_only)), form, ExportRow._fields
-        )
+        else counted(export_rows(database, labelled_only=labelled_only))
     )
+    header = ReadingRow._fields if readings else ExportRow._fields
     with path.open("w", encoding="utf-8", newline="") as file:
-        for piece in pieces:
-            file.write(piece)
+        file.writelines(as_csv(rows, header) if form == "csv" else as_jsonl(rows))
     return count
-
-
-def _pieces(
-    rows: Iterator[ExportRow] | Iterator[ReadingRow], form: ExportFormat, header: Sequence[str]
-) -> Iterator[str]:
-    return as_csv(rows, header) if form == "csv" else as_jsonl(rows)

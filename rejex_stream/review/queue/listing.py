@@ -106,8 +106,15 @@ class QueueFilter:
     def count(self, connection: Connection, viewer: Viewer, now_ms: int) -> int:
         """Return how many episodes this view holds."""
         query = self.sql(viewer, now_ms)
-        found = scalar(connection, f"SELECT count(*) {query.source}", query.values)
-        return int(found)
+        return int(scalar(connection, f"SELECT count(*) {query.source}", query.values))
+
+    def oldest(self, connection: Connection, viewer: Viewer, now_ms: int) -> int | None:
+        """Return when the oldest case of this view came; ``None`` without one."""
+        query = self.sql(viewer, now_ms)
+        found: int | None = scalar(
+            connection, f"SELECT min(e.received_ms) {query.source}", query.values
+        )
+        return found
 
     def waiting(
         self, connection: Connection, viewer: Viewer, now_ms: int
@@ -319,6 +326,8 @@ _STATUS: dict[Status | None, str] = {
 }
 _RARELY = 1e-12
 """Flips less likely than this are lost in the rounding of 1 - p."""
+_EVEN = 0.4
+"""From there on nobody can say which way it leans: ranks are whole numbers, flips may be half."""
 
 
 def in_short(verdict: Verdict, why: str, *, blind: bool = False) -> str:
@@ -332,11 +341,16 @@ def in_short(verdict: Verdict, why: str, *, blind: bool = False) -> str:
     p, leaning = verdict.stability, model_leaning(verdict)
     if blind or p is None or leaning is None:
         return "inside the rejection band"
-    flip = 1 - p if leaning == "anomaly" else p
+    return _leaning_in_short(leaning, 1 - p if leaning == "anomaly" else p)
+
+
+def _leaning_in_short(leaning: HumanVerdict, flip: float) -> str:
     if flip < _RARELY:
         return f"leans to {leaning}; hardly any retrained model would disagree"
     often = how_often(math.log(flip), "retrained models")
-    return f"leans to {leaning}; {often} would disagree"
+    if flip < _EVEN:
+        return f"leans to {leaning}; {often} would disagree"
+    return f"could be either: {often} would say {'normal' if leaning == 'anomaly' else 'anomaly'}"
 
 
 def _accepted_in_short(verdict: Verdict, why: str, *, blind: bool) -> str:
@@ -345,7 +359,7 @@ def _accepted_in_short(verdict: Verdict, why: str, *, blind: bool) -> str:
     if blind:
         return "asked for a check"
     points, word = grade(verdict.severity or 0.0)
-    return f"anomaly, severity {points} of 100 ({word}), and no incident holds it"
+    return f"anomaly, severity {points} of 100 ({word}), and no incident had opened"
 
 
 def _main_event(connection: Connection, episode: str) -> Verdict:
@@ -389,8 +403,7 @@ def queue_rows(
     offset: int = 0,
 ) -> Iterator[EpisodeRow]:
     """Yield the rows of a view, in order."""
-    rows = list(chosen.rows(connection, viewer, now_ms, limit=limit, offset=offset))
-    for row in rows:
+    for row in list(chosen.rows(connection, viewer, now_ms, limit=limit, offset=offset)):
         yield row_of(connection, row, settings, viewer, now_ms)
 
 
@@ -434,8 +447,6 @@ def summary(connection: Connection, viewer: Viewer, now_ms: int, words: str = ""
     for tab in TABS:
         view = QueueFilter(tab, words, since_ms=since if tab == "done" else None)
         counts[tab] = view.count(connection, viewer, now_ms)
-    query = QueueFilter().sql(viewer, now_ms)
-    oldest = scalar(connection, f"SELECT min(e.received_ms) {query.source}", query.values)
     action = connection.execute(
         "SELECT result FROM action WHERE reviewer = ? AND undone = 0 "
         "ORDER BY action_seq DESC LIMIT 1",
@@ -454,7 +465,7 @@ def summary(connection: Connection, viewer: Viewer, now_ms: int, words: str = ""
     version = ".".join(str(one) for one in (*moved, *counts.values()))
     return Summary(
         counts=counts,
-        oldest_ms=oldest,
+        oldest_ms=QueueFilter().oldest(connection, viewer, now_ms),
         undoable=json.loads(action["result"])["message"] if action else "",
         version=version,
         since_ms=since,

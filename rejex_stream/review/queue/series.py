@@ -340,7 +340,7 @@ def around(
 
 def values_of(blob: bytes | None) -> list[float]:
     """Return the values of a stored point, NaN where a channel was missing; none of none."""
-    found: list[float] = [] if blob is None else _array(blob).tolist()
+    found: list[float] = [] if blob is None else np.frombuffer(blob, dtype="<f8").tolist()
     return found
 
 
@@ -418,10 +418,6 @@ def deviations(
         ends = Reads(name, now, limits), Reads(name, far, limits)
         found.append(Deviation(sensor, column, *ends, abs(far - centre) / width, trend))
     return sorted(found, key=lambda one: -one.distance)
-
-
-def _array(blob: bytes) -> FloatArray:
-    return np.frombuffer(blob, dtype="<f8").copy()
 
 
 def read(

@@ -76,22 +76,35 @@ const stack = box && new PlotStack(box, {
   episode: data, onBrush: () => {}, onPin: () => {},
   onMove: (t, values) => { $("#readout").textContent = t === null ? "" : readout(t, values); },
 });
+const MOST_CHANNELS = 6;
+let everyChannel = false;
+$("#rest")?.addEventListener("click", () => { everyChannel = !everyChannel; paint(); });
 async function paint() {
   if (!stack) return;
   const id = encodeURIComponent(data.id);
   const found = await call(`/api/incident-readings/${id}?from=${data.from_ms}&to=${data.to_ms}&px=${stack.width}`).catch(() => null);
   if (!found) return;
-  const lines = [];
+  const lines = [], scores = [];
   stack.holes = found.length === 1 ? found[0].holes : [];
   for (const one of found) {
     const many = found.length > 1 ? `${one.sensor}: ` : "";
     one.channels.forEach((line) => {
       const told = data.shown[line.name] || {};
-      lines.push({ ...line, name: many + line.name, title: many + (told.label || line.name), unit: told.unit || "", limits: [told.low, told.high], height: 96,
+      lines.push({ ...line, sensor: one.sensor, channel: line.name, name: many + line.name, title: many + (told.label || line.name), unit: told.unit || "", limits: [told.low, told.high], height: 96,
         band: line.usual, bandColor: "--usual", holes: one.holes });
     });
-    if (one.score && one.score.t.length) lines.push({ ...one.score, name: `${many}score`, title: `${many}score`, height: 80, color: "--plot-2", marked: one.marked, holes: [], note: "◆ rejected  ▲ anomaly" });
+    if (one.score && one.score.t.length) scores.push({ ...one.score, sensor: one.sensor, name: `${many}score`, title: `${many}score`, height: 80, color: "--plot-2", marked: one.marked, holes: [], note: "◆ rejected  ▲ anomaly" });
   }
+  // Those that speak come first, then those that are far from what they read before.
+  const place = ({ sensor, channel }) => data.ranked.findIndex(([of, name]) => of === sensor && name === channel) + 1 || Infinity;
+  lines.sort((a, b) => place(a) - place(b) || 0);
+  const rest = $("#rest"), many = lines.length - MOST_CHANNELS;
+  rest.hidden = many <= 0;
+  rest.setAttribute("aria-expanded", String(everyChannel));
+  rest.textContent = everyChannel ? "Only the channels that speak most" : `Show the other ${many} channels`;
+  if (!everyChannel) lines.splice(MOST_CHANNELS);
+  const shown = new Set(lines.map((line) => line.sensor));
+  lines.push(...scores.filter((line) => everyChannel || !lines.length || shown.has(line.sensor)));
   if (lines.length) stack.draw(lines, data.from_ms, data.to_ms);
   delete box.dataset.loading;
 }

@@ -202,7 +202,7 @@ def test_eight_hours_of_sensors_that_come_and_go_leave_nothing_behind(
                 name, cluster.bootstrap,
                 input={"sensor": "sensor", "time": "t"},
                 rejection={"window": 100, "contamination": 0.1},
-                metrics={"port": port, "per_sensor": "all"},
+                metrics={"port": port},
                 state={"forget_after": 900, "snapshot_every_events": 1_000},
                 kafka={"client": client},
             )

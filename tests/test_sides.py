@@ -140,7 +140,8 @@ def test_where_a_channel_goes_on_its_ignored_side_the_score_never_rises(
     made, X, both_ways = distances
     sided, (cone,) = both_ways[which], both_ways[which].cones
     spread = made.scale.spread[cone.columns].max()
-    push = cone.shifts @ (np.array(more) * spread * scale)
+    levels = cone.other < 0  # a spread that is high speaks for either side
+    push = cone.shifts @ (np.array(more) * levels * spread * scale)
     row = X[at] + cone.shifts @ ((np.array(before) - 2.0) * spread)
     was, now = sided.score(row[None])[0], sided.score((row + push)[None])[0]
     put = sided._leans[0].is_aside(np.array([row, row + push]))

@@ -7,9 +7,9 @@ amount, which makes a cone of rows. Where people ask for drops and higher readin
 distance, the channel is put where the others make one expect it.
 
 What a cone leaves of a row, the least D(x - c) over its rows c, never grows where the row moves
-along the cone, and what the cone of the other side leaves never shrinks. So a channel that is put
-aside stays aside however far it rises and whatever shape the rise has, and the score is that of the
-others, to the bit.
+along it. So a channel that rises from where it is expected, in whatever shape, is put aside, and
+the score is that of the others: nothing explains more. One that is aside stays so however far its
+levels rise: what the cone of the other side leaves never shrinks then.
 
 A. Kudô: *A multivariate analogue of the one-sided test*. Biometrika 50, 1963.
 """

@@ -87,9 +87,7 @@ def _done(call: Call, done: Done, following: str = "") -> dict[str, Any]:
     with call.store.database.read() as connection:
         found = summary(connection, call.viewer, call.store.now_ms())
     return {
-        "message": done.message,
-        "episodes": done.episodes,
-        "events": done.events,
+        **{name: getattr(done, name) for name in ("message", "episodes", "events")},
         "next": following,
         "counts": found.counts,
         "version": found.version,

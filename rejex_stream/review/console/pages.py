@@ -417,13 +417,8 @@ async def readyz(request: Request) -> Response:
     return JSONResponse({"status": "failing" if failing else "ok", "failing": failing}, status)
 
 
-async def home(request: Request) -> Response:
-    """Go to what is wrong now."""
-    return RedirectResponse("/now", status_code=303)
-
-
 routes = [
-    Route("/", home),
+    Route("/", lambda _: RedirectResponse("/now", status_code=303)),
     Route("/queue", page("queue.html", _queue)),
     # The rows alone, to bring a list up to date in place.
     Route("/queue/rows", page("_rows.html", _queue)),

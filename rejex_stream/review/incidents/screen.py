@@ -86,11 +86,6 @@ def _learning(incident: Incident) -> str:
     return "learning goes on" if goes_on else _LEARNING[incident.state]
 
 
-def _set_limits(incident: Incident) -> int:
-    """Return how many limits that people set are passed; a missing value is beyond none."""
-    return sum(not one.missing_events for one in incident.limits)
-
-
 def _seen_by(connection: Connection, incident: str) -> list[str]:
     rows = connection.execute(
         "SELECT DISTINCT actor FROM audit WHERE subject = ? AND action IN ('seen', 'answer')",
@@ -255,7 +250,7 @@ def _one(console: Console, connection: Connection, viewer: Viewer, request: Requ
             "events": card.counted.events,
             "anomalies": card.counted.anomalies,
             "known": card.counted.known,
-            "limits": _set_limits(incident),
+            "limits": sum(not one.missing_events for one in incident.limits),  # that people set
             "ranked": [(one.sensor, one.reads.channel) for one in card.deviations],
             "can_load": found.pipeline in console.inputs,
             "shown": {

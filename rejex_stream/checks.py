@@ -155,7 +155,7 @@ def check_equal_seed_equal_scores(detector: Detector) -> None:
     for noise in (0, 1):
         random.seed(noise)
         np.random.seed(noise)  # noqa: NPY002 - a detector that leans on it must be caught
-        runs.append(_scores(detector, fresh))
+        runs.append(_fitted(detector)[0](fresh))
     _require(
         np.array_equal(runs[0], runs[1], equal_nan=True),
         f"{detector.name} scored {_first_difference(*runs)} after a second start from the same "
@@ -439,10 +439,6 @@ def _fitted(
         return _fit(detector).score, lambda: None
     model = _learnt(detector, detector.warm_up_events + 50)
     return lambda X: np.array([model.score_one(x) for x in X]), model.state
-
-
-def _scores(detector: Detector, fresh: FloatArray) -> FloatArray:
-    return _fitted(detector)[0](fresh)
 
 
 def _first_difference(a: FloatArray, b: FloatArray) -> str:

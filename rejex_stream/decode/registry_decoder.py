@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import NamedTuple, TypeAlias, cast
 
@@ -223,25 +224,18 @@ class _Decisions(msgspec.Struct, array_like=True):
     known: dict[int, _Known]
 
 
+@dataclass
 class _Schemas:
     """What the registry said and what was made of it; shared by all partitions."""
 
-    def __init__(
-        self,
-        mapping: FieldMapping,
-        registry: SchemaRegistry,
-        kind: str,
-        compile_schema: Callable[[RegisteredSchema, FieldMapping], PayloadReader],
-        clock: Callable[[], float],
-    ) -> None:
-        self._mapping = mapping
-        self._registry = registry
-        self._kind = kind
-        self._compile = compile_schema
-        self._clock = clock
-        self._answers: dict[int, RegisteredSchema] = {}
-        self._refused: dict[int, tuple[float, str]] = {}
-        self._readers: dict[tuple[object, ...], PayloadReader | str] = {}
+    _mapping: FieldMapping
+    _registry: SchemaRegistry
+    _kind: str
+    _compile: Callable[[RegisteredSchema, FieldMapping], PayloadReader]
+    _clock: Callable[[], float]
+    _answers: dict[int, RegisteredSchema] = field(default_factory=dict)
+    _refused: dict[int, tuple[float, str]] = field(default_factory=dict)
+    _readers: dict[tuple[object, ...], PayloadReader | str] = field(default_factory=dict)
 
     def ask(self, schema_id: int) -> RegisteredSchema | str:
         """Return a schema that can be read by, or one sentence why there is none."""

@@ -229,7 +229,7 @@ class SensorRegistry:
             raise CheckpointError(f"What is known of sensors is broken: {error}.") from None
         self.limits, self._clock = found.limits, found.clock
         self._last_seen = {sensor: streams for sensor, streams in heard.items() if streams}
-        self._sensors_of = Counter(_keys(self._last_seen.values()))
+        self._sensors_of = Counter(key for each in self._last_seen.values() for key in each)
         self._n_pairs = self._sensors_of.total()
 
 
@@ -258,7 +258,3 @@ def _silent(streams: Mapping[str, int], before_ms: int) -> Iterable[str]:
         return silent
     heard = {of_mode(key)[0] for key in streams.keys() - silent}
     return [key for key in silent if of_mode(key)[0] not in heard]
-
-
-def _keys(streams: Iterable[Mapping[str, int]]) -> Iterable[str]:
-    return (key for each in streams for key in each)

@@ -161,7 +161,8 @@ class OpenIncidents:
             del self._floods[flood]
 
     def _opened(self, incident: Incident) -> Incident | Flood | None:
-        near = [one for one in self._open.values() if _are_near(one, incident)]
+        at = incident.opened_ms
+        near = [one for one in self._open.values() if abs(one.opened_ms - at) <= FLOOD_MS]
         floods = (self._flood_of[one.id] for one in near if one.id in self._flood_of)
         flood = self._floods.get(next(floods, ""))
         if flood is not None:
@@ -177,10 +178,6 @@ class OpenIncidents:
         self._floods[flood.id] = flood
         self._flood_of |= {one.id: flood.id for one in near}
         return flood
-
-
-def _are_near(one: Incident, other: Incident) -> bool:
-    return abs(one.opened_ms - other.opened_ms) <= FLOOD_MS
 
 
 class Check(NamedTuple):

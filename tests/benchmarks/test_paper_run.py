@@ -18,7 +18,7 @@ from benchmarks.paper.results import Results, paper_numbers
 from benchmarks.paper.run import plan
 from tests.waiting import PATIENCE_S, until
 
-pytestmark = pytest.mark.thorough
+pytestmark = [pytest.mark.thorough, pytest.mark.long]
 
 ROOT = Path(__file__).parents[2]
 DETECTORS, METHODS = ["HBOS", "COPOD"], ["RejEx", "NoReject", "Oracle"]

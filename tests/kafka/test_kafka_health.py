@@ -54,6 +54,7 @@ def wait_for(port: int, status: int) -> str:
     return until(reached, f"/readyz answers {status}")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("client", DEFAULT_CLIENT_FIRST)
 def test_a_quiet_worker_notices_that_its_broker_is_gone_and_lives_on(
     tmp_path: Path, client: str
@@ -123,6 +124,7 @@ def free_port() -> int:
         return int(free.getsockname()[1])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("client", CLIENTS)
 def test_a_worker_whose_broker_comes_late_waits_for_it_and_one_without_partitions_is_ready(
     tmp_path: Path, client: str

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import struct
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -135,6 +136,38 @@ def test_an_answer_that_comes_between_two_polls_is_taken(kafka: Kafka) -> None:
         until(lambda: coordinator._join_task.is_done, "answered between two polls")
         until(lambda: not consumer.poll(1, 0.0) and consumer.joined())
         assert len(joins) == 2
+    finally:
+        consumer.close()
+
+
+@pytest.mark.parametrize("is_thrown_out", [False, True])
+def test_heartbeats_go_on_with_an_answer_that_no_poll_has_taken(
+    kafka: Kafka, is_thrown_out: bool
+) -> None:
+    """A worker that was busy for longer than its session lost its seat: kafka-python was silent."""
+    settings = kafka.settings(partitions=1, options={"session.timeout.ms": 3_000})
+    here = Partition(settings.topics.input[0], 0)
+    open_consumer, _ = open_clients(settings, "w")
+    consumer = open_consumer()
+    assert isinstance(consumer, PythonConsumer)
+    coordinator = consumer._consumer._coordinator
+    try:
+        until(lambda: consumer.poll(1, 0.05) or consumer.changes() == [Gained(here)])
+        until(lambda: consumer.poll(1, 0.0) or ask_again(consumer._consumer))
+
+        def polled_while_one_is_under_way() -> bool:
+            consumer.poll(1, 0.0)
+            return bool(coordinator.rejoining)
+
+        until(polled_while_one_is_under_way)
+        until(lambda: coordinator._join_task.is_done, "answered, and nobody polls")
+        answered = time.monotonic()
+        until(lambda: coordinator.heartbeat.last_receive > answered, "a heartbeat is answered")
+        if is_thrown_out:
+            coordinator.reset_generation()
+        until(lambda: not consumer.poll(1, 0.05) and consumer.joined() and not consumer.changes())
+        assert not coordinator.rejoining
+        assert consumer._consumer.group_metadata().generation_id > 0
     finally:
         consumer.close()
 

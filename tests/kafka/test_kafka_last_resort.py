@@ -109,6 +109,7 @@ def test_a_record_that_kills_is_given_up_and_the_rest_is_judged(
     assert judged(kafka, settings) == [i for i in range(n + 1) if i != at]
 
 
+@pytest.mark.long
 @CONFLUENT
 @pytest.mark.parametrize("codec", ["gzip", "zstd"])
 def test_librdkafka_gets_past_what_it_cannot_unpack(

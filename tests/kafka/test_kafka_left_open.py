@@ -120,6 +120,7 @@ def test_what_was_still_to_be_written_keeps_no_socket_open(kafka: Kafka) -> None
     assert [socket.fileno() for socket in sockets] == [-1] * len(sockets)
 
 
+@pytest.mark.long
 def test_no_command_leaves_a_client_open(
     pipeline: Path, kafka: Kafka, tmp_path: Path, held: list[object]
 ) -> None:

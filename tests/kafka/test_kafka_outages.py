@@ -195,6 +195,7 @@ def test_a_frozen_worker_that_wakes_up_writes_nothing_of_its_own(
     assert_exactly(kafka, settings, records)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("client", DEFAULT_CLIENT_FIRST)
 def test_a_slow_refit_never_costs_a_worker_its_seat(
     kafka: Kafka, tmp_path: Path, client: str

@@ -207,6 +207,7 @@ def test_records_of_a_registry_become_verdicts_and_poison_dead_letters(
         assert (letter.stage, letter.cut) == ("decode", None)
 
 
+@pytest.mark.long
 def test_while_the_registry_is_silent_records_wait_and_nothing_is_lost(
     kafka: Kafka, registry, tmp_path, capsys
 ):

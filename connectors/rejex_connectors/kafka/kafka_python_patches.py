@@ -115,9 +115,13 @@ def _end_later(receive: Callable[[Any], tuple[bytes, Any]]) -> Callable[[Any], t
 # And an answer that comes between two polls is thrown away by the next, which asks anew: the whole
 # group deals once more, and where polls are short a busy member might never be in it. So what was
 # answered is taken.
+# Nor are heartbeats sent before a poll has taken it: who works through a batch for longer than a
+# session meanwhile loses its seat. So they go on with the answer.
 
 _need_rejoin = ConsumerCoordinator.need_rejoin
 _join_group = ConsumerCoordinator.join_group_async
+_join_and_sync = ConsumerCoordinator._do_join_and_sync_async
+_is_stable = ConsumerCoordinator.stable
 
 
 def _need_rejoin_or_answer(self: ConsumerCoordinator) -> bool:
@@ -135,9 +139,21 @@ class _Answered:
 
 async def _join_or_take_answer(self: ConsumerCoordinator, timeout_ms: float | None = None) -> bool:
     join = self._join_task
-    if join is not None and join.is_done:
+    if join is not None and join.is_done and (join.failed() or self.answered == self._generation):
         self._join_task = _Answered(join)
     return bool(await _join_group(self, timeout_ms))
+
+
+async def _join_and_beat(self: ConsumerCoordinator) -> Any:  # noqa: ANN401
+    assignment = await _join_and_sync(self)
+    self.answered = self._generation
+    self._enable_heartbeat()
+    return assignment
+
+
+def _is_stable_or_answered(self: ConsumerCoordinator) -> bool:
+    """Whether the group gave us the seat that we have now, and has not taken it back."""
+    return bool(_is_stable(self) or self.answered == self._generation)
 
 
 # ------------------------------------------------------------------ a join in which nobody works
@@ -319,6 +335,9 @@ if _connect.__name__ == "sock_connect":  # once, however often this module is im
     Fetcher.fetched_records = _fetched_or_put_aside
     ConsumerCoordinator.need_rejoin = _need_rejoin_or_answer
     ConsumerCoordinator.join_group_async = _join_or_take_answer
+    ConsumerCoordinator.answered = None
+    ConsumerCoordinator._do_join_and_sync_async = _join_and_beat
+    ConsumerCoordinator.stable = _is_stable_or_answered
     ConsumerCoordinator.poll = _poll_group_and_go_on
     ConsumerCoordinator.time_to_next_heartbeat = _time_to_look
     ConsumerCoordinator._process_join_group_response = _join_answered_in

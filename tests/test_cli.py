@@ -341,6 +341,7 @@ def test_score_shows_the_worst_first_and_theory_where_it_is_asked_for(capsys, ta
         assert ("predicted" in out) == bool(words)
 
 
+@pytest.mark.thorough
 def test_score_says_which_rows_an_incident_holds(capsys, tmp_path):
     rows = ["id,t,v"]
     for i in range(2800):

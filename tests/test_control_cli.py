@@ -106,6 +106,7 @@ def test_a_command_says_how_many_wait_before_it(folder, capsys):
     assert "commands before it" not in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_while_the_pipeline_runs_the_reply_is_waited_for(folder, capsys):
     (folder / "pump.toml").write_text(pump_toml(source='sensor = "id"\nfollow = true', more=QUICK))
     stop, n = threading.Event(), 100

@@ -110,6 +110,7 @@ SOURCES = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("source", sorted(SOURCES))
 def test_real_sensor_tables_are_understood(source, evaluation_data):
     path = sorted((evaluation_data / "sensors" / source).glob("*.csv.gz"))[0]

@@ -508,6 +508,7 @@ def test_a_sensor_that_was_forgotten_lacks_nothing_that_it_had_before():
     assert not missing(play(made, readings[1100:])[0])
 
 
+@pytest.mark.thorough
 def test_the_reference_finds_the_same_gaps_too_long():
     made = replace(spec(make_detector("Sensor")), limits=(ChannelLimits("x", None, 3.0),))
     rng = random.Random(4)

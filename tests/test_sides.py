@@ -346,6 +346,7 @@ def test_a_leak_is_an_anomaly_with_an_incident_and_a_closed_valve_is_none():
     assert told[()][0] > 0.5  # without a side the valve is one, too
 
 
+@pytest.mark.thorough
 def test_the_laws_hold_over_cuts_snapshots_and_gaps():
     readings = leak_and_closed_valve()
     for i in range(900, 1300, 7):

@@ -31,6 +31,7 @@ def shim(tmp_path_factory):
     return path
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "stride", [113, pytest.param(1, marks=[pytest.mark.slow, pytest.mark.timeout(3_600)])]
 )

@@ -12,6 +12,8 @@ import pytest
 from rejex_stream.cli import main
 from rejex_stream.config import load_config, parse_config
 from rejex_stream.config.assembly import engine_spec
+from rejex_stream.decode import CsvDecoder, JsonDecoder
+from rejex_stream.decode.mapping import FieldMapping
 from rejex_stream.detectors import make_detector
 from rejex_stream.doctor import sample_findings
 from rejex_stream.encode import decode_reviewed, decode_verdict
@@ -199,6 +201,24 @@ def test_a_switch_in_words_is_a_flag_and_another_word_costs_no_row(tmp_path):
     assert (undone.channels, undone.aside["open"]) == (
         ("flow", "mode"), "not numbers, such as 'OFF'",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("missing", [[], ["*"], ["off"], ["0"]])
+def test_a_switch_is_read_before_what_stands_for_no_value(missing):
+    """Beside a channel with texts, any of which is no value, ON and OFF were no values either."""
+    sent = ["ON", "1", "FAULT", "", *(["0"] if missing == ["0"] else ["off", "0"])]
+    expected = [1.0, 1.0, math.nan, math.nan, *([math.nan] if missing == ["0"] else [0.0, 0.0])]
+    mapping = FieldMapping(["pump"], sensor="s", flags=["pump"], missing=missing, time="t")
+    decoder, rows = CsvDecoder(mapping, ["s", "t", "pump"]), [f"a,0,{word}" for word in sent]
+    assert read(decoder, rows) == pytest.approx(expected, nan_ok=True)
+    rows = [json.dumps({"s": "a", "t": 0, "pump": word}) for word in sent]
+    assert read(JsonDecoder(mapping), rows) == pytest.approx(expected, nan_ok=True)
+
+
+def read(decoder, rows):
+    """The value of the one channel of each row."""
+    records = [Record(Position("t", 0, i), None, row.encode()) for i, row in enumerate(rows)]
+    return [decoder.decode(record).values[0] for record in records]
 
 
 def test_switches_alone_are_nothing_to_measure():

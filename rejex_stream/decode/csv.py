@@ -172,8 +172,9 @@ class CsvDecoder:
 
     def _value(self, name: str, cell: str) -> float:
         value = self._number(cell)
-        if value is None and name in self._mapping.flags:
-            return SWITCHES.get(cell.strip().lower(), math.nan)
+        if name in self._mapping.flags and (value is None or math.isnan(value)):
+            word = cell.strip().lower()  # ON is one, though any text may be missing
+            return math.nan if word.isdecimal() else SWITCHES.get(word, math.nan)
         if value is None:
             mend = ""
             if self._plain and _COMMA(cell) is not None:

@@ -375,10 +375,11 @@ class FieldMapping:
             name = self.sensor_of(record, sensor, tag)
         if self.quality is not None:
             values = self.quality.only_good(values, qualities)
+        came = values
         if self.numbers == "text" or self.missing:
             values = self._numbers(values)
         if self.flags:
-            values = self._switches(values)
+            values = self._switches(came, values)
         return Reading(
             self.key_of(name, group, mode),
             name,
@@ -403,11 +404,11 @@ class FieldMapping:
             for name, value in zip(self.channel_names, values, strict=True)
         ]
 
-    def _switches(self, values: Sequence[object]) -> list[object]:
+    def _switches(self, came: Sequence[object], values: Sequence[object]) -> list[object]:
         """Read those of the flags that are booleans or words; another word costs no reading."""
         return [
-            _switch(value) if name in self.flags else value
-            for name, value in zip(self.channel_names, values, strict=True)
+            _switch(word, value) if name in self.flags else value
+            for name, word, value in zip(self.channel_names, came, values, strict=True)
         ]
 
     def _numbers(self, values: Sequence[object]) -> list[object]:
@@ -667,12 +668,13 @@ def _name(what: str, found: object) -> str:
     return found
 
 
-def _switch(found: object) -> object:
-    if isinstance(found, bool):
-        return float(found)
-    if isinstance(found, str):
-        return SWITCHES.get(found.strip().lower(), math.nan)
-    return found
+def _switch(came: object, value: object) -> object:
+    """Read what came of a flag, which is `value` where it is no word."""
+    if isinstance(came, bool):
+        return float(came)
+    if isinstance(came, str):
+        return SWITCHES.get(came.strip().lower(), math.nan if value is came else value)
+    return value
 
 
 def _channel_value(name: str, found: object) -> float:

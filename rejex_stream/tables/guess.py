@@ -463,10 +463,9 @@ def _flags(table: _Walked, names: Sequence[str]) -> Sequence[str]:
         n for n, x in columns.items()
         if n in table.switches or (len(x) >= _ENOUGH_FOR_FLAG and len(set(x)) <= 2)
     ]  # fmt: skip
-    if len(found) < len(names):
-        return found
-    numbers = [n for n in names if n not in table.switches]
-    return [n for n in found if n in table.switches] if numbers else ()
+    if len(found) == len(names):
+        found = [n for n in found if n in table.switches]
+    return found if len(found) < len(names) else ()
 
 
 def _is_switch(cells: Sequence[str]) -> bool:

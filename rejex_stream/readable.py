@@ -118,19 +118,18 @@ class UsualRows:
     """What normal events read: `most` of them, evenly spread over all or over the newest.
 
     With `widest` not more than so many events lie between two of them, and the oldest make room.
-    `skip` events are passed over before the next is taken: who counts them down saves a call.
     """
 
     def __init__(self, most: int, widest: int | None = None) -> None:
         self._most, self._widest = most, widest
         self._each = 1
         self._rows: list[array[float]] = []
-        self.skip = 0
+        self._skip = 0
 
     def see(self, values: Iterable[float]) -> None:
         """Take what an event reads, or pass it over."""
-        if self.skip:
-            self.skip -= 1
+        if self._skip:
+            self._skip -= 1
             return
         if len(self._rows) == self._most:
             if self._each == self._widest:
@@ -138,7 +137,7 @@ class UsualRows:
             else:
                 self._rows, self._each = self._rows[::2], 2 * self._each
         self._rows.append(array("d", values))
-        self.skip = self._each - 1
+        self._skip = self._each - 1
 
     def range(self, channel: int) -> tuple[float, float] | None:
         """Return between which values a channel mostly lies; ``None`` where none is known."""

@@ -76,10 +76,7 @@ class UsualValues:
             known = self._usual.get(stream)
             if known is None:
                 known = self._usual[stream] = UsualRows(_MOST_USUAL, _WIDEST)
-            if known.skip:  # mostly
-                known.skip -= 1
-            else:
-                known.see(reading.values)
+            known.see(reading.values)
 
     def forget(self, streams: Sequence[str]) -> None:
         """Drop streams that the engine has forgotten."""

@@ -59,9 +59,7 @@ def wait_for(port: int, status: int) -> str:
 def test_a_quiet_worker_notices_that_its_broker_is_gone_and_lives_on(
     tmp_path: Path, client: str
 ) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     with broker.start() as cluster, Kafka(cluster.bootstrap) as kafka:
         settings = kafka.settings(partitions=1)
         topic = settings.topics.input[0]
@@ -191,9 +189,7 @@ def test_eight_hours_of_sensors_that_come_and_go_leave_nothing_behind(
     tmp_path: Path, client: str
 ) -> None:
     """Memory, descriptors, threads, metric series and the state topic: as after a quarter of it."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     with broker.start() as cluster, Kafka(cluster.bootstrap) as kafka:
         settings = kafka.settings(partitions=4, config={"state": CLEANED})
         topics, (name, _, _) = settings.topics, settings.topics.input[0].rpartition(".in")

@@ -285,13 +285,10 @@ class PoisonGuard:
             return ""
         if next_offset == committed:
             return known.text()
-        return self._after(partition, known, next_offset).text()
-
-    def _after(self, partition: Partition, note: Note, next_offset: int) -> Note:
         care = self._care.get(partition)
         if care is not None and care.noted and next_offset < care.until:
-            return self._ours(note, care.step, 0)
-        return _nobodys(note)
+            return self._ours(known, care.step, 0).text()
+        return _nobodys(known).text()
 
     def committed(self, partition: Partition, text: str) -> None:
         """Take note that a commit said `text`."""

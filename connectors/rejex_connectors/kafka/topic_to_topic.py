@@ -125,9 +125,7 @@ def _plan(
         return Redriven(letter, "skipped", "not selected"), None
     original = letter.original
     if letter.unread:
-        return Redriven(
-            letter, "skipped", "it was never read, so there is nothing to put back"
-        ), None
+        return Redriven(letter, "skipped", "it was never read: nothing to put back"), None
     if letter.cut is not None:
         found = _read_again(settings, original.position, letter.cut)
         if found is None:

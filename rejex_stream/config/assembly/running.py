@@ -401,4 +401,5 @@ def by_partition(config: Config) -> bool:
         # A sensor may speak in two groups, with one history.
         or config.input.mapping().group is not None
         or config.input.mode is not None
+        or config.input.intake().any  # which has one clock
     )

@@ -250,7 +250,10 @@ class PoisonGuard:
                 care.until = care.following
                 break
             care.following = record.position.offset + 1
-            found.append(self._given_up(record) if record.position.offset in left_out else record)
+            if record.position.offset in left_out:
+                reason = f"given up: {ALONE} runs ended with this record alone in hand"
+                record = UnreadRecord.of(record.position, record.timestamp_ms, reason, STAGE)
+            found.append(record)
         heavy = [r.position.offset + 1 for r in found if isinstance(r, UnreadRecord)]
         note = self._notes[partition]
         if heavy and heavy[-1] > note.careful_to:
@@ -260,10 +263,6 @@ class PoisonGuard:
         care.noted = True
         self._notes[partition] = now = self._ours(note, care.step, care.ends)
         return found, now
-
-    def _given_up(self, record: Record) -> UnreadRecord:
-        reason = f"given up: {ALONE} runs ended with this record alone in hand"
-        return UnreadRecord.of(record.position, record.timestamp_ms, reason, STAGE)
 
     def done(self, partition: Partition) -> int | None:
         """Return from where the library may go on, once the careful reader is through."""

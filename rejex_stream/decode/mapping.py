@@ -69,9 +69,9 @@ MIN_EPOCH_MS = -62_135_596_800_000  # 0001-01-01T00:00:00Z
 MAX_EPOCH_MS = 253_402_300_799_999  # 9999-12-31T23:59:59.999Z
 _MARKED = "the character U+001F in it, which no name may have: it stands before an operating mode"
 _SHOWN = 12  # channels or fields in a sentence
-SWITCHES = dict.fromkeys(("on", "true", "yes", "open", "opened", "run", "running", "active"), 1.0)
-SWITCHES |= dict.fromkeys(("off", "false", "no", "closed", "close", "stop", "stopped"), 0.0)
-SWITCHES |= {"inactive": 0.0, "1": 1.0, "0": 0.0}
+SWITCHES = dict.fromkeys(("on", "true", "t", "yes", "y", "open", "opened", "run", "running"), 1.0)
+SWITCHES |= dict.fromkeys(("off", "false", "f", "no", "n", "closed", "close", "stop"), 0.0)
+SWITCHES |= {"active": 1.0, "1": 1.0, "stopped": 0.0, "inactive": 0.0, "0": 0.0}
 """Words of a flag, in lower case, and what they are as numbers."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)

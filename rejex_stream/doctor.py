@@ -206,9 +206,7 @@ def _mend_of(reason: str) -> str:
         written = find_times([text])
         if written is None:
             return "mend input.time, or give input.time_format"
-        key, value = (
-            ("unit", written.unit) if written.format is None else ("format", written.format)
-        )
+        key, value = ("format", written.format) if written.format else ("unit", written.unit)
         return f'give input.time_{key} = "{value}"'
     marks = find_marks([text])
     if "expected a number" in reason and number_reader(*marks)(text) is not None:

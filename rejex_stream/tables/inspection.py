@@ -54,10 +54,7 @@ _SAMPLE_BYTES = 4 << 20
 _TRUTH = {"1": True, "1.0": True, "true": True, "anomaly": True}
 _TRUTH |= {"0": False, "0.0": False, "false": False, "normal": False}
 _SHOWN = 12
-_OF_EAST_ASIA = {
-    "gb18030": rb"[\xa1-\xf7][\xa1-\xfe]",
-    "cp932": rb"[\x81-\x9f][\x40-\x7e\x80-\xfc]",
-}
+_OF_EAST_ASIA = {"gb18030": rb"[\xa1-\xf7][\xa1-\xfe]", "cp932": rb"[\x81-\x9f][@-~\x80-\xfc]"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -498,8 +498,10 @@ def _quality_of(
             values = [x for row in rows for f in fields.values() if (x := row.get(f)) is not None]
             if good := good_among(values, other):
                 beside_each = {one: f for one, f in fields.items() if f in every}
-                all_have = named and beside_each == fields
-                return {"field": pattern if all_have else beside_each, "good": good}
+                within = any(
+                    f.startswith(f"{p}.") for f in fields.values() for p in channels.values()
+                )
+                return {"field": pattern if named and not within else beside_each, "good": good}
     for other in (one for one in every if one not in channels.values()):
         values = [row.get(other) for row in rows]
         if is_quality(other, values, alone=True) and (good := good_among(values, other)):

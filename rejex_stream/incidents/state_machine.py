@@ -21,15 +21,19 @@ last 256 blocks without an incident. The limit is the height that one such block
 as the blocks of a month hold `per_sensor_month` false alarms, by the Gumbel law of block maxima
 [2]_ through their median and their .9 quantile, so that faults which nobody was told of move it
 little. What crosses the limit within one block is one alarm, which is what an extremal index would
-correct for. The limit lies between 0.85 and 3.5: faults at which every score is beyond all others
-are reported whatever a wild past says. Before 20 blocks of a full window there is no alarm. What a
-month is goes by event time, by the median of the blocks' durations, so that a gap in the input
-silences nothing.
+correct for. Two quantiles of fewer than 20 blocks say little, so until then the limit is what the
+next block exceeds as seldom as that, where the k largest of m maxima lie `S` in all above the one
+below them: P(next > that + x) = (k + 1) / (m + 1) (1 + x / S)^-k, exactly so for exponential tails
+of whatever scale [3]_. The limit lies between 0.85 and 3.5: faults at which every score is beyond
+all others are reported whatever a wild past says, and before there are two blocks. What a month is
+goes by event time, by the median of the blocks' durations, so that a gap in the input silences
+nothing.
 
 References
 ----------
 .. [1] S. W. Roberts: Control Chart Tests Based on Geometric Moving Averages. Technometrics, 1959.
 .. [2] S. Coles: An Introduction to Statistical Modeling of Extreme Values. Springer, 2001.
+.. [3] J. F. Lawless: Statistical Models and Methods for Lifetime Data. Wiley, 2003.
 """
 
 from __future__ import annotations
@@ -46,6 +50,7 @@ import numpy as np
 
 from rejex_stream.incidents.incident_settings import Alarms, Hold
 from rejex_stream.incidents.thresholds import ORDINARY, inflation, limit_of, recovery_of
+from rejex_stream.rejection.judge import EXTREME
 from rejex_stream.rejection.window import ScoreWindow
 from rejex_stream.types import (
     ChannelEvidence,
@@ -215,10 +220,7 @@ class _AlarmState(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Alarm:
-    """The statistic of one stream (`level`), and the `limit` that the stream itself sets.
-
-    The limit is infinite while too little was seen.
-    """
+    """The statistic of one stream (`level`), and the `limit` that the stream itself sets."""
 
     __slots__ = ("_begun_ms", "_events", "_length", "_lengths_ms", "_per_month", "_top", "_tops",
                  "level", "limit")  # fmt: skip
@@ -226,7 +228,7 @@ class Alarm:
     def __init__(self, window: int, per_month: float) -> None:
         self._length, self._per_month = max(_SHORTEST, window // _PER_WINDOW), per_month
         self._tops, self._lengths_ms = array("d"), array("q")  # of the last blocks
-        self.level, self.limit = 0.0, math.inf
+        self.level, self.limit = 0.0, _HIGHEST
         self._top, self._events, self._begun_ms = 0.0, 0, 0
 
     def see(self, severity: float, time_ms: int, *, told: bool = False) -> None:
@@ -255,14 +257,17 @@ class Alarm:
 
     def _look(self) -> None:
         count = len(self._tops)
-        if count < _FEWEST:
+        if count < 2:
             return
         tops, last = sorted(self._tops), sorted(self._lengths_ms)[count // 2]
         a_month = _MONTH_MS / max(1, last * self._length / (self._length - 1))
         rare = min(0.5, self._per_month / a_month)  # of blocks
-        half, tenth = tops[count // 2], tops[count - 1 - count // 10]
-        scale = (tenth - half) / (_gumbel(0.1) - _gumbel(0.5))
-        limit = half + scale * (_gumbel(rare) - _gumbel(0.5))
+        if count < _FEWEST:
+            limit = _predicted(tops, rare)
+        else:
+            half, tenth = tops[count // 2], tops[count - 1 - count // 10]
+            scale = (tenth - half) / (_gumbel(0.1) - _gumbel(0.5))
+            limit = half + scale * (_gumbel(rare) - _gumbel(0.5))
         self.limit = min(max(limit, _LOWEST), _HIGHEST)
 
     def state(self) -> dict[str, Any]:
@@ -281,6 +286,15 @@ class Alarm:
             self._tops.append(top)
             self._lengths_ms.append(length)
         self._look()
+
+
+def _predicted(tops: Sequence[float], rare: float) -> float:
+    """Return the height that one more exceeds with a probability, by the upper half of them."""
+    count = len(tops)
+    largest = count // 2
+    below = tops[-largest - 1]
+    total = sum(tops[-largest:]) - largest * below
+    return below + total * (((largest + 1) / (count + 1) / rare) ** (1 / largest) - 1)
 
 
 def _gumbel(rare: float) -> float:
@@ -454,7 +468,7 @@ class Watch:
         for i in which:
             verdict = cast("Verdict", verdicts[i])
             severity, kept, limits = verdict.severity, self.open, verdict.seq in self.beyond
-            if severity is not None and not verdict.muted and verdict.window_len >= self._window:
+            if severity is not None and not verdict.muted:
                 alarm.see(severity, verdict.event_time_ms, told=kept is not None)
             elif not limits and (kept is None or not kept.limits):
                 continue
@@ -467,14 +481,15 @@ class Watch:
 
     def _rise(self, alarm: Alarm, reading: Reading, verdict: Verdict) -> None:
         """Count an event since the statistic is not ordinary; at its limit an incident opens."""
-        # Where one of them was an anomaly; or at a limit that people set.
+        # Where one of them was an anomaly, or is extreme; or at a limit that people set.
         at, seq, limits = verdict.event_time_ms, verdict.seq, verdict.seq in self.beyond
         if self._rising is None:
             self._rising = _Open("", IncidentState.OPEN, 0, at, seq, at, seq, [], [], held=False)
         kept = self._rising
         label = Label.ANOMALY if limits else verdict.label
         kept.count(verdict.sensor, label, verdict.severity, at)
-        if (alarm.level < alarm.limit or not kept.n_anomalies) and not limits:
+        to_be_seen = kept.n_anomalies or kept.peak_severity >= EXTREME
+        if (alarm.level < alarm.limit or not to_be_seen) and not limits:
             return
         kept.id, kept.opened_ms, kept.opened_seq = str(reading.position), at, seq
         kept.channels = [] if verdict.evidence is None else list(verdict.evidence.channels)
@@ -551,18 +566,21 @@ class Watch:
     def _step(self) -> int:
         return self._quarter * (_OLD if self._measured == self._window else 1)
 
-    def look(self, rows: int, window: ScoreWindow) -> None:
-        """Measure anew where it is due: as a window fills, and every four windows from then on."""
+    def look(self, rows: int, window: ScoreWindow, *, is_due: bool = False) -> None:
+        """Measure anew where it is due: as a window fills, and every four windows from then on.
+
+        A window is due to be full where as many were judged, though extreme scores found no place.
+        """
         if rows % self._step == 0 and self.active and rows != self._usual.looked:
             self._usual = msgspec.structs.replace(self._usual, looked=rows)
-            self.measure(window)
+            self.measure(window, is_due=is_due)
 
-    def measure(self, window: ScoreWindow) -> None:
+    def measure(self, window: ScoreWindow, *, is_due: bool = False) -> None:
         """Measure the inflation of the reference, without what is under suspicion. O(n log n).
 
         Until a window was full once, it has not been seen how the stream varies: nothing is judged.
         """
-        if len(window) < self._window and not self._usual.count:
+        if len(window) < self._window and not (is_due or self._usual.count):
             self._take(None, 0)
             return
         entered = sum(Suspect.of(*event).entered for event in self.since)

@@ -262,15 +262,33 @@ def test_settings_come_from_the_file_and_are_part_of_the_decision():
 
 
 # ------------------------------------------------------------------------- before much was seen
+def test_blocks_of_a_window_that_was_not_full_leave_as_others_come():
+    rng, alarm, alone = random.Random(3), Alarm(N, 1.0), Alarm(N, 1.0)
+    for i in range(20 * 300):  # more than are remembered
+        alarm.see(2.0 + rng.random(), MINUTE * i, full=False)
+    early = alarm.limit
+    for i in range(20 * 300):
+        severity, full = rng.expovariate(2.3), not 4000 <= i < 4400  # and filled again
+        alarm.see(severity, MINUTE * i, full=full)
+        alone.see(severity, MINUTE * i, told=not full)  # it says nothing of a limit
+        if i in (100, 3000):
+            again = Alarm(N, 1.0)
+            again.restore(msgspec.msgpack.decode(msgspec.msgpack.encode(alarm.state())))
+            assert (again.state(), again.limit) == (alarm.state(), alarm.limit)
+    assert alarm.limit == alone.limit < early
+
+
 @given(
-    st.lists(st.tuples(st.floats(0, 400), st.integers(-(2**62), 2**62)), max_size=900),
+    st.lists(
+        st.tuples(st.floats(0, 400), st.integers(-(2**62), 2**62), st.booleans()), max_size=900
+    ),
     st.lists(st.floats(4, 400), min_size=20, max_size=20),
     st.floats(0.001, 1000),
 )
 def test_whatever_came_before_twenty_extreme_events_in_a_row_are_enough(before, extreme, rate):
     alarm = Alarm(40, rate)
-    for severity, at in before:
-        alarm.see(severity, at)
+    for severity, at, full in before:
+        alarm.see(severity, at, full=full)
     reached = []
     for severity in extreme:
         alarm.see(severity, 0)

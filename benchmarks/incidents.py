@@ -377,8 +377,8 @@ def early(seeds: int) -> tuple[str, list[str], list[list[Any]]]:
         "Before much was seen: hourly streams of three channels, n = 336, as shipped; up to event "
         "877, when 20 blocks of a full window were there. Where nothing is wrong: alerts, and how "
         "many a sensor and month, where one is what is allowed. One channel raised for ever from "
-        "event 480 or 680 on: in how many streams somebody is told of it within 48 hours (in some a "
-        "false alert was open), and the median of the delay in hours (inf: not within 100)",
+        "event 480 or 680 on: in how many streams somebody is told of it within 48 hours (in some "
+        "a false alert was open), and the median of the delay in hours (inf: not within 100)",
         ["detector", "stream", "events", "alerts", "a month", "3 sd at 480", "3 sd at 680",
          "8 sd at 480", "8 sd at 680"],
         rows,

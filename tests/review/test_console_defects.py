@@ -16,8 +16,9 @@ pytest.importorskip("starlette", reason="the extra `review` is not installed")
 pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
 
 from rejex_stream.config import load_config
-from rejex_stream.config.reviewing import Channel, Shown
+from rejex_stream.config.reviewing import Channel
 from rejex_stream.encode import encode_review, encode_verdict
+from rejex_stream.operate.alerts import Wording
 from rejex_stream.review.console.background import Background
 from rejex_stream.review.context_loader import ContextLoader
 from rejex_stream.review.incidents import incident_store
@@ -152,7 +153,7 @@ def test_all_readings_of_an_open_incident_are_drawn_with_units_times_and_what_is
     store, config = fault
     with running(store) as console, desk(console) as place:
         console.console.inputs["farm"] = ContextLoader(config, records=200)
-        console.console.shown["farm"] = Shown(
+        console.console.shown["farm"] = Wording(
             channels={"vib": Channel(unit="mm/s", label="Vibration", high=9.0)}
         )
         page = place.open(f"/incidents/{WHICH}")
@@ -235,6 +236,14 @@ def test_new_normal_says_what_will_be_learnt_and_asks_again(fault, desk):
         verdict(page, "2")
         sees(page, "The model learns 750 events measured since 1970-01-01 00:25:00", "#ask")
         sees(page, "of which 750 were called anomalies", "#ask")
+        page.keyboard.press("Escape")
+        page.wait_for_selector("#ask[open]", state="detached")
+        told = msgspec.structs.replace(incident(1, opened=OPENED, at=OPENED + 9), id=WHICH,
+                                       onset_ms=1000 * ONSET, held=False)  # fmt: skip
+        tell(store, told, pipeline="farm")
+        page.reload()
+        verdict(page, "2")
+        sees(page, "The model is made anew of what is measured from now on.", "#ask")
         page.keyboard.press("Escape")
         page.wait_for_selector("#ask[open]", state="detached")
         with store.database.read() as connection:

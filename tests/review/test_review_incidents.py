@@ -16,10 +16,10 @@ pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
 
 from rejex_stream.cli import main
 from rejex_stream.config import load_config
-from rejex_stream.config.reviewing import Channel, Shown
+from rejex_stream.config.reviewing import Channel
 from rejex_stream.encode import decode_command, encode_incident, encode_review, encode_verdict
 from rejex_stream.errors import ConnectorError
-from rejex_stream.operate.alerts import sentence_of
+from rejex_stream.operate.alerts import Wording, sentence_of
 from rejex_stream.rejection.window import grade
 from rejex_stream.review.console.background import Background, feeding
 from rejex_stream.review.console.console import Access
@@ -27,7 +27,7 @@ from rejex_stream.review.incidents import incident_store
 from rejex_stream.review.incidents.incident_store import AnswerRequest
 from rejex_stream.review.queue import decisions
 from rejex_stream.review.queue.database import Refusal, wall_clock_ms
-from rejex_stream.review.queue.listing import QueueFilter
+from rejex_stream.review.queue.listing import QueueFilter, summary
 from rejex_stream.review.queue.review_store import ReviewStore, apply_labels
 from rejex_stream.types import CommandReply, LimitExcess
 from tests.pump import pump_toml
@@ -73,7 +73,42 @@ def test_the_most_severe_stand_first_and_only_what_is_not_over_is_held(new_store
             ("", "T07/vib"): "feed-0-10",
             ("", "b"): "feed-0-20",
         }
-        assert incident_store.open_count(connection) == 2
+        assert summary(connection, ADA, store.now_ms()).incidents == 2
+
+
+def test_figures_that_are_published_between_turns_are_the_incident_as_it_stands(new_store):
+    """Of a turn the first record stayed for good: severity, counts and channels stood still."""
+    store = new_store()
+    turned, later = incident(n_anomalies=2, severity=3.0), incident(at=90, n_anomalies=80)
+    tell(store, turned, later, turned, incident(at=50, n_anomalies=40))
+    with store.database.read() as connection:
+        (stored,) = incident_store.open_incidents(connection)
+        assert stored.incident == later
+        assert incident_store.timeline(connection, WHICH) == [turned], "when it turned"
+    tell(store, incident(2, "fault", at=95), incident(at=99, n_anomalies=99))
+    with store.database.read() as connection:
+        assert incident_store.stored_incident(connection, WHICH).incident.version == 2
+
+
+def test_only_a_limit_that_people_set_stands_before_what_is_graded_higher(new_store):
+    store = new_store()
+    missing = (LimitExcess("vib", None, 10.0, 11),)
+    tell(
+        store, incident(opened=10, severity=1.0, limits=missing), incident(opened=20, severity=9.0)
+    )
+    tell(store, incident(opened=30, severity=0.0, limits=(LimitExcess("vib", 7.0, 6.0),)))
+    with store.database.read() as connection:
+        found = [one.incident.id for one in incident_store.open_incidents(connection)]
+    assert found == ["feed-0-30", "feed-0-20", "feed-0-10"]
+
+
+def test_the_order_is_that_of_the_grade_that_is_shown(new_store):
+    store = new_store()
+    tell(store, incident(opened=10, severity=5.0), incident(opened=20, severity=4.5, stream="b",
+         n_anomalies=100))  # fmt: skip
+    with store.database.read() as connection:
+        found = [one.incident for one in incident_store.open_incidents(connection)]
+    assert [grade(one.peak_severity, one.n_anomalies)[0] for one in found] == [65, 50]
 
 
 @pytest.mark.parametrize("severity", [2.2, 7.25, 191.7])
@@ -171,10 +206,14 @@ def test_an_answer_is_said_once_whatever_is_repeated(new_store):
 @pytest.mark.parametrize(
     ("now", "kind", "words"),
     [
-        (incident(2, "recovering"), "fault", "It is recovering now, at version 2"),
-        (incident(2, "fault"), "fault", "It is known to be a fault now"),
-        (incident(2, "adopting"), "fault", "It is being adopted as the new normal now"),
-        (incident(2, "closed", ended="recovered"), "new_normal", r"It is over \(recovered\) now"),
+        (incident(2, "recovering"), "fault", "At version 2 now, it seems to end."),
+        (incident(2, "fault"), "fault", "it is a fault, as somebody said."),
+        (incident(2, "adopting"), "fault", "it becomes the new normal by itself"),
+        (
+            incident(2, "closed", ended="recovered"),
+            "new_normal",
+            r"At version 2 now, it is over \(recovered\).",
+        ),
     ],
     ids=["stale", "again", "adopting", "closed"],
 )
@@ -233,7 +272,7 @@ def test_an_answer_and_what_became_of_it_are_on_the_page(ward):
     tell(console.store, incident(2, "fault", answer=command.id), pipeline="farm")
     stale = answer_it(console, request="r2", kind="new_normal")
     assert (stale.status, stale.json["code"]) == (409, "changed")
-    assert "known to be a fault now, at version 2" in stale.json["message"]
+    assert "At version 2 now, it is a fault, as somebody said." in stale.json["message"]
     with console.store.database.read() as connection:
         (given,) = incident_store.answers_to(connection, WHICH)
     assert given.accepted is False
@@ -298,7 +337,7 @@ def test_an_incident_by_a_limit_says_which_limit_and_stands_first(wall_store, he
     passed = (LimitExcess("vib", 7.25, 6.0), LimitExcess("<t>", -4.0, -2.5))
     by_limit = incident(severity=0.0, held=held, limits=passed)
     tell(store, by_limit, pipeline="farm")
-    shown = Shown(channels={"vib": Channel(unit="mm/s", label="Vibration <1>")})
+    shown = Wording(channels={"vib": Channel(unit="mm/s", label="Vibration <1>")})
     said = "Vibration &lt;1&gt; 7.25 mm/s is above its limit of 6 mm/s"
     background = Background(store, control_lines={"farm": Line()})
     with running(store, background=background) as console:
@@ -362,7 +401,7 @@ def test_an_incident_is_given_to_somebody_and_muted_until_its_end(wall_store):
         assert care() == ("", ""), "nor does it outlast a turn"
         assert "Nobody here" in take(422, to="lou")
         tell(store, incident(6, "closed", ended="recovered"))
-        assert "It is over" in take(409, to="bob")
+        assert "it is over" in take(409, to="bob")
     with running(store, access=Access(local=LOOKER)) as console:
         take(403, to="bob")
 
@@ -493,7 +532,7 @@ def test_a_stale_answer_is_refused_on_the_page_with_what_is_true_now(ward, desk)
             page.click("[data-kind=new_normal]")
             sees(page, "Is this the new normal?", "#ask")
             page.click("#ask-yes")
-            sees(page, "It is recovering now, at version 2", "#refused")
+            sees(page, "At version 2 now, it seems to end", "#refused")
             sees(page, "recovering", "#state")
             page.click("[data-kind=new_normal]")
             page.click("#ask-yes")

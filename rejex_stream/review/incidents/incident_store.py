@@ -23,8 +23,10 @@ from msgspec import Meta
 from rejex_stream.config.assembly.control_line import make_command
 from rejex_stream.encode import decode_command, decode_incidents, encode_command, encode_incident
 from rejex_stream.errors import ConfigError
+from rejex_stream.operate.alerts import standing_of
+from rejex_stream.rejection.window import joint_severity
 from rejex_stream.review.queue import database, series
-from rejex_stream.review.queue.database import Name, Refusal, Viewer, require_reviewer, scalar
+from rejex_stream.review.queue.database import Name, Refusal, Viewer, require_reviewer
 from rejex_stream.types import Command, CommandKind, CommandReply, Incident, IncidentState, Position
 
 if TYPE_CHECKING:
@@ -40,11 +42,6 @@ class StoredIncident(NamedTuple):
 
     pipeline: str
     incident: Incident
-
-    @property
-    def can_be_answered(self) -> bool:
-        """Whether a person's word would still change anything."""
-        return self.incident.state not in (IncidentState.ADOPTING, IncidentState.CLOSED)
 
 
 class Care(NamedTuple):
@@ -88,16 +85,18 @@ def take(
             (reply.command, str(position), int(reply.accepted), reply.said),
         )
         return cursor.rowcount > 0
-    cursor = connection.execute(
+    record = encode_incident(published)
+    turned = connection.execute(
         "INSERT INTO incident_change (incident, version, record) VALUES (?,?,?) "
         "ON CONFLICT DO NOTHING",
-        (published.id, published.version, encode_incident(published)),
+        (published.id, published.version, record),
     )
-    connection.execute(
-        "INSERT INTO incident VALUES (?,?,?,?,?,?,?) ON CONFLICT (incident) DO UPDATE SET "
+    cursor = connection.execute(
+        "INSERT INTO incident VALUES (?,?,?,?,?,?,?,?,?) ON CONFLICT (incident) DO UPDATE SET "
         "pipeline = excluded.pipeline, state = excluded.state, version = excluded.version, "
-        "severity = excluded.severity, changed_ms = excluded.changed_ms "
-        "WHERE excluded.version > incident.version",
+        "severity = excluded.severity, changed_ms = excluded.changed_ms, "
+        "changed_seq = excluded.changed_seq, record = excluded.record WHERE "
+        "(excluded.version, excluded.changed_seq) > (incident.version, incident.changed_seq)",
         (
             published.id,
             pipeline,
@@ -105,17 +104,19 @@ def take(
             published.state,
             published.version,
             # What must never be so is looked at first, however ordinary its scores are.
-            math.inf if published.limits else published.peak_severity,
+            math.inf
+            if published.passed_limit
+            else joint_severity(published.peak_severity, published.n_anomalies),
             published.changed_ms,
+            published.changed_seq,
+            record,
         ),
     )
-    return cursor.rowcount > 0
+    return max(turned.rowcount, cursor.rowcount) > 0
 
 
 # -------------------------------------------------------------------------------------- looking
-_NEWEST = (
-    "SELECT i.pipeline, c.record FROM incident i JOIN incident_change c USING (incident, version) "
-)
+_NEWEST = "SELECT i.pipeline, i.record FROM incident i "
 _WORST_FIRST = "ORDER BY i.severity DESC, i.changed_ms DESC, i.incident"
 
 
@@ -189,20 +190,19 @@ def _incident(record: bytes) -> Incident:
     return found
 
 
-def open_count(connection: Connection) -> int:
-    """Return how many incidents are not over."""
-    return int(scalar(connection, "SELECT count(*) FROM incident WHERE state <> 'closed'"))
+def of_stream(connection: Connection, stream_key: str) -> list[Incident]:
+    """Return the incidents of a stream as they stand. O(incidents)."""
+    found = connection.execute(f"{_NEWEST} WHERE i.stream_key = ?", (stream_key,))
+    return [one.incident for one in _stored(found)]
 
 
 def held_streams(connection: Connection) -> dict[tuple[str, str], str]:
     """Return the incident that holds each stream, by pipeline and stream key."""
-    return {
-        (row["pipeline"], row["stream_key"]): row["incident"]
-        for row in connection.execute(
-            "SELECT pipeline, stream_key, incident FROM incident WHERE state <> 'closed' "
-            "ORDER BY changed_ms"
-        )
-    }
+    rows = connection.execute(
+        "SELECT pipeline, stream_key, incident FROM incident WHERE state <> 'closed' "
+        "ORDER BY changed_ms"
+    )
+    return {tuple(row[:2]): row[2] for row in rows}
 
 
 def care_of(connection: Connection, incident: Incident, now_ms: int) -> Care:
@@ -299,19 +299,9 @@ class CommandLog(Protocol):
         ...
 
 
-_STATES = {
-    IncidentState.OPEN: "open",
-    IncidentState.FAULT: "known to be a fault",
-    IncidentState.RECOVERING: "recovering",
-    IncidentState.ADOPTING: "being adopted as the new normal",
-    IncidentState.CLOSED: "over",
-}
-
-
 def state_sentence(incident: Incident) -> str:
     """Say in one sentence where an incident stands now."""
-    ended = f" ({incident.ended.replace('_', ' ')})" if incident.ended else ""
-    return f"It is {_STATES[incident.state]}{ended} now, at version {incident.version}."
+    return f"At version {incident.version} now, it {standing_of(incident)}."
 
 
 def give(store: ReviewStore, request: AnswerRequest, viewer: Viewer) -> Command:
@@ -336,8 +326,8 @@ def give(store: ReviewStore, request: AnswerRequest, viewer: Viewer) -> Command:
                 "pipeline has not replied yet: wait for it"
                 + ("." if pending.sent else f", or have {pending.command.by} take it back."),
             )
-        again = incident.state is IncidentState.FAULT and kind is CommandKind.FAULT
-        if not stored.can_be_answered or again:
+        is_over = incident.state in (IncidentState.ADOPTING, IncidentState.CLOSED)
+        if is_over or (incident.state, kind) == (IncidentState.FAULT, CommandKind.FAULT):
             raise Refusal("changed", f"It takes no such answer. {state_sentence(incident)}")
         if request.version != incident.version:
             raise Refusal(

@@ -126,12 +126,12 @@ def refresh_status(connection: Connection, episode: str, settings: Review, now_m
 
 
 def _follows_an_answer(connection: Connection, episode: str) -> bool:
-    """Say whether these events came after others of their incident had been decided."""
+    """Say whether others of their incident had been decided, or that asks in their place."""
     return (
         connection.execute(
             "SELECT 1 FROM episode e JOIN episode o ON o.incident = e.incident "
-            "AND o.root_id <> e.root_id AND o.rowid < e.rowid AND o.status <> 'empty' "
-            "WHERE e.episode_id = ?",
+            "AND (e.why = 'extreme' OR o.why <> 'extreme' AND o.root_id <> e.root_id "
+            "AND o.rowid < e.rowid AND o.status <> 'empty') WHERE e.episode_id = ?",
             (episode,),
         ).fetchone()
         is not None
@@ -446,8 +446,7 @@ def _readings_of(connection: Connection, case: str) -> list[ReadingRow]:
     ).fetchone()
     low, high = row["start_ms"], row["end_ms"]
     change = connection.execute(
-        "SELECT record FROM incident_change WHERE incident = ? ORDER BY version DESC LIMIT 1",
-        (row["incident"],),
+        "SELECT record FROM incident WHERE incident = ?", (row["incident"],)
     ).fetchone()
     if change is not None:
         newest = msgspec.json.decode(change["record"])

@@ -37,12 +37,12 @@ from rejex_stream.types import (
 )
 
 __all__ = [
-    "MOST_ANSWERS", "ContextRecord", "DeadLetterRecord", "FollowUpRecord", "Form", "IncidentRecord",
-    "LeanVerdictRecord", "ReplyRecord", "ReviewRecord", "VerdictEncoder", "VerdictRecord",
-    "decode_command", "decode_dead_letter", "decode_incidents", "decode_review", "decode_reviewed",
-    "decode_verdict", "encode_command", "encode_dead_letter", "encode_follow_up", "encode_incident",
-    "encode_lean_verdict", "encode_reply", "encode_review", "encode_verdict", "identified",
-    "position_of", "require_sound",
+    "MOST_ANSWERS", "Answered", "ContextRecord", "DeadLetterRecord", "FollowUpRecord", "Form",
+    "IncidentRecord", "LeanVerdictRecord", "ReplyRecord", "ReviewRecord", "VerdictEncoder",
+    "VerdictRecord", "decode_command", "decode_dead_letter", "decode_incidents", "decode_review",
+    "decode_reviewed", "decode_verdict", "encode_command", "encode_dead_letter", "encode_follow_up",
+    "encode_incident", "encode_lean_verdict", "encode_reply", "encode_review", "encode_verdict",
+    "identified", "position_of", "require_sound",
 ]  # fmt: skip
 
 Form: TypeAlias = Literal["full", "lean"]

@@ -21,7 +21,7 @@ from rejex_stream.config.assembly import file_places, kafka_decoder, kafka_setti
 from rejex_stream.decode.mapping import printable
 from rejex_stream.encode import decode_dead_letter
 from rejex_stream.encode.schemas import topic_schemas
-from rejex_stream.errors import ConfigError, ConnectorError
+from rejex_stream.errors import ConfigError, ConnectorError, explaining_os_errors
 from rejex_stream.types import Reading, Record
 
 if TYPE_CHECKING:
@@ -284,11 +284,8 @@ def _from_file(config: Config, newest: int) -> Iterator[tuple[Record, str, str]]
     path = file_places(config).deadletter
     if path == "-":
         raise ConfigError("dead letters went to standard output: there is no file to look at.")
-    try:
-        with open(path, "rb") as file:
-            lines = deque(file, maxlen=newest)
-    except OSError as error:
-        raise ConnectorError(f"cannot read {path}: {error.strerror}.") from error
+    with explaining_os_errors(f"{path} cannot be read"), open(path, "rb") as file:
+        lines = deque(file, maxlen=newest)
     for line in lines:
         record, invalid = decode_dead_letter(line)
         yield record, invalid.stage, invalid.reason

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -130,7 +130,9 @@ class _FilePlaces:
         from rejex_connectors.files.sink import read_input
 
         found = read_input(self._folder, partition.topic)
-        return None if found is None else asdict(found)
+        if found is None:
+            return None
+        return {"beginning": found.beginning, "first_offset": found.first_offset}
 
     def begin_at(
         self, partition: Partition, offset: int, input_is: Mapping[str, Any] | None
@@ -139,7 +141,7 @@ class _FilePlaces:
         from rejex_connectors.files.sink import CommitState, InputState
 
         if input_is is not None:
-            InputState(**input_is).write(self._folder, partition.topic)
+            InputState(topic=partition.topic, **input_is).write(self._folder)
         lengths = {
             role: (os.path.abspath(path), os.path.getsize(path) if os.path.exists(path) else 0)
             for role, path in self._places.outputs.items()

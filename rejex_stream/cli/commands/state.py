@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +16,7 @@ from rejex_stream.engine.snapshot import environment, seal, unseal
 from rejex_stream.errors import CheckpointError, ConfigError, ConnectorError, explaining_os_errors
 from rejex_stream.operate.logs import escaped
 from rejex_stream.protocols import SnapshotPiece
+from rejex_stream.readable import utc
 from rejex_stream.run.partition import Described, described
 from rejex_stream.spark.job import job_snapshots
 from rejex_stream.types import Partition, of_mode, spoken
@@ -309,15 +309,10 @@ def _at_length(said: Described) -> dict[str, Any]:
         "state": dict(said.origin.state),
         "decision": dict(said.origin.decision),
         "largest_streams": {escaped(spoken(*of_mode(key))): said.streams[key] for key in largest},
-        "silent_for_longest": {escaped(sensor): _time(ms) for ms, sensor in silent},
+        "silent_for_longest": {
+            escaped(sensor): utc(ms).isoformat(timespec="seconds") for ms, sensor in silent
+        },
     }
-
-
-def _time(ms: int) -> str:
-    try:
-        return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
-    except (OverflowError, ValueError, OSError):
-        return f"{ms} ms"
 
 
 def _in_line(value: object) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -43,12 +43,10 @@ class Stored:
     where: str
 
 
-@contextmanager
-def stored(config: Config, *, to_change: bool = False) -> Iterator[Stored]:
+def stored(config: Config, *, to_change: bool = False) -> AbstractContextManager[Stored]:
     """Open what is stored; `to_change` it, nothing else may run."""
     opened = _of_kafka if config.input.kind == "kafka" else _of_files
-    with opened(config, to_change=to_change) as found:
-        yield found
+    return opened(config, to_change=to_change)
 
 
 @contextmanager

@@ -84,19 +84,19 @@ class FolderSnapshotStore:
         path = self._path(partition)
         self._sets.pop(partition, None)
         with explaining_os_errors(f"the snapshots {path} cannot be removed"):
-            decided = [self._decisions(partition)] if schemas else []
+            decided = [self._path(partition, "decisions")] if schemas else []
             for file in (path.with_name(f"{path.name}-journal"), path, *decided):
                 file.unlink(missing_ok=True)
 
     def save_decisions(self, partition: Partition, decisions: bytes) -> None:
         """Keep `decisions` in place of those before."""
-        path = self._decisions(partition)
+        path = self._path(partition, "decisions")
         with explaining_os_errors(f"{path} cannot be written"):
             replace_file(path, _MAGIC + hashlib.sha256(decisions).digest() + decisions)
 
     def load_decisions(self, partition: Partition) -> bytes | None:
         """Return what was decided, if anything was kept."""
-        path = self._decisions(partition)
+        path = self._path(partition, "decisions")
         if (content := read_if_there(path)) is None:
             return None
         start = len(_MAGIC) + _DIGEST_BYTES
@@ -112,17 +112,11 @@ class FolderSnapshotStore:
     def close(self) -> None:
         """Nothing stays open between two calls."""
 
-    def _decisions(self, partition: Partition) -> Path:
-        return self._folder / f"{self._stem(partition)}decisions"
-
-    def _stem(self, partition: Partition) -> str:
+    def _path(self, partition: Partition, what: str = "snapshots.db") -> Path:
         name = quote(partition.topic, safe="")
         if len(name) > 150:  # file names end at 255 bytes
             name = f"{name[:100]}~{hashlib.sha256(name.encode()).hexdigest()[:16]}"
-        return f"{name}-{partition.partition}-"
-
-    def _path(self, partition: Partition) -> Path:
-        return self._folder / f"{self._stem(partition)}snapshots.db"
+        return self._folder / f"{name}-{partition.partition}-{what}"
 
 
 def _connect(path: Path) -> sqlite3.Connection:

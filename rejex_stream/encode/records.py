@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import starmap
+from operator import attrgetter
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
@@ -277,20 +278,12 @@ def _frame(topic: str, partition: int) -> tuple[bytes, bytes, int]:
     return start, middle, len(b'{"position":[%b,%d,,]' % (name, partition))
 
 
+_lean_fields = attrgetter(*LeanVerdictRecord.__struct_fields__[1:])
+
+
 def encode_lean_verdict(verdict: Verdict) -> bytes:
     """Encode what a verdict says as one line of JSON, a :class:`LeanVerdictRecord`, no newline."""
-    return _encode(
-        LeanVerdictRecord(
-            str(verdict.position),
-            verdict.stream_key,
-            verdict.sensor,
-            verdict.mode,
-            verdict.event_time_ms,
-            verdict.label,
-            verdict.reason,
-            verdict.severity,
-        )
-    )
+    return _encode(LeanVerdictRecord(str(verdict.position), *_lean_fields(verdict)))
 
 
 class VerdictEncoder:

@@ -9,7 +9,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rejex_connectors.kafka.kafka_settings import KafkaSettings
@@ -23,9 +23,6 @@ from rejex_stream.encode import decode_dead_letter
 from rejex_stream.encode.schemas import topic_schemas
 from rejex_stream.errors import ConfigError, ConnectorError, explaining_os_errors
 from rejex_stream.types import Reading, Record
-
-if TYPE_CHECKING:
-    from rejex_connectors.kafka.topic_admin import Inputs
 
 __all__ = ["deadletter", "topics"]
 
@@ -73,7 +70,11 @@ def create(  # noqa: PLR0917 - one parameter an option
 
     inputs = look_at_inputs(settings)
     if inputs.missing and not with_input:
-        raise _missing(inputs)
+        told = "; ".join(f"topic {name!r} {said}" for name, said in inputs.missing.items())
+        raise ConnectorError(
+            f"{told}. Nothing was created: the outputs have as many partitions as the input "
+            "(--with-input makes it too, to try things out)."
+        )
     n = partitions or inputs.most or _PARTITIONS
     plans = [
         plan
@@ -124,14 +125,6 @@ def register_outputs(config: Config, settings: KafkaSettings, subjects: list[str
         subject = f"{getattr(settings.topics, role)}-value"
         registry.register(subject, json.dumps(schema))
         subjects.append(subject)
-
-
-def _missing(inputs: Inputs) -> ConnectorError:
-    told = "; ".join(f"topic {name!r} {said}" for name, said in inputs.missing.items())
-    return ConnectorError(
-        f"{told}. Nothing was created: the outputs have as many partitions as the input "
-        "(--with-input makes it too, to try things out)."
-    )
 
 
 @topics.command()

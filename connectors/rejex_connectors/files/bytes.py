@@ -120,8 +120,10 @@ class ByteInput:
         # A pipe may be silent for long; a regular file always answers.
         if not self._ready.poll(timeout_s * 1000.0):
             return b""
-        with explaining_os_errors(f"{self.path} cannot be read"):
+        try:
             chunk = os.read(self._handle, _CHUNK_BYTES)
+        except OSError as error:
+            raise ConnectorError(f"{self.path} cannot be read: {error.strerror}") from error
         self._read_bytes += len(chunk)
         if chunk:
             return chunk

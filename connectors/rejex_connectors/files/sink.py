@@ -172,14 +172,15 @@ class _Output:
             return
         content = b"\n".join(lines) + b"\n"
         left = memoryview(content)
-        with explaining_os_errors(f"{self.path} cannot be written"):
-            try:
-                while left:
-                    left = left[os.write(self._handle, left) :]
-            except BrokenPipeError as error:
-                raise ConnectorError(f"whoever read {self.path} has gone") from error
+        try:
+            while left:
+                left = left[os.write(self._handle, left) :]
             if durable and _is_file(self._handle):
                 os.fsync(self._handle)
+        except BrokenPipeError as error:
+            raise ConnectorError(f"whoever read {self.path} has gone") from error
+        except OSError as error:
+            raise ConnectorError(f"{self.path} cannot be written: {error.strerror}") from error
         self.length += len(content)
 
     def cut(self) -> None:
@@ -291,8 +292,10 @@ def lock_folder(folder: Path) -> int:
 
 
 def _write(path: Path, state: msgspec.Struct) -> None:
-    with explaining_os_errors(f"the state {path} cannot be written"):
+    try:
         replace_file(path, msgspec.json.format(msgspec.json.encode(state), indent=1))
+    except OSError as error:
+        raise ConnectorError(f"the state {path} cannot be written: {error}") from error
 
 
 def _read(path: Path, kind: type[_File]) -> _File | None:

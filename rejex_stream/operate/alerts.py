@@ -173,8 +173,7 @@ def urgency(incident: Incident) -> str:
     Critical is what is strong or extreme, or beyond a limit that people set. It never falls.
     """
     points, _ = grade(incident.peak_severity, incident.n_anomalies)
-    limited = any(not one.missing_events for one in incident.limits)
-    return "critical" if limited or points >= STRONG else "warning"
+    return "critical" if incident.passed_limit or points >= STRONG else "warning"
 
 
 def _graded(incident: Incident) -> str:
@@ -193,11 +192,7 @@ def choices(incident: Incident) -> list[Choice]:
     """Return what people can still answer to an incident; nothing once it is adopted or over."""
     if incident.state in {IncidentState.ADOPTING, IncidentState.CLOSED}:
         return []
-    limited = any(not one.missing_events for one in incident.limits)
     since = "was measured since it began" if incident.held else "is measured from now on"
-    learns = (
-        "The model learns what was measured since it began" if incident.held else "Learning goes on"
-    )
     fault = Choice(
         "fault",
         "Fault",
@@ -206,7 +201,8 @@ def choices(incident: Incident) -> list[Choice]:
     new_normal = Choice(
         "new_normal",
         "New normal",
-        f"{learns}: from then on this is usual, and the incident is over." + _LIMIT_STAYS * limited,
+        f"The model learns what {since}: from then on this is usual, and the incident is over."
+        + _LIMIT_STAYS * incident.passed_limit,
     )
     return [new_normal] if incident.state is IncidentState.FAULT else [fault, new_normal]
 

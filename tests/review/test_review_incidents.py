@@ -90,6 +90,18 @@ def test_figures_that_are_published_between_turns_are_the_incident_as_it_stands(
         assert incident_store.stored_incident(connection, WHICH).incident.version == 2
 
 
+def test_only_a_limit_that_people_set_stands_before_what_is_graded_higher(new_store):
+    store = new_store()
+    missing = (LimitExcess("vib", None, 10.0, 11),)
+    tell(
+        store, incident(opened=10, severity=1.0, limits=missing), incident(opened=20, severity=9.0)
+    )
+    tell(store, incident(opened=30, severity=0.0, limits=(LimitExcess("vib", 7.0, 6.0),)))
+    with store.database.read() as connection:
+        found = [one.incident.id for one in incident_store.open_incidents(connection)]
+    assert found == ["feed-0-30", "feed-0-20", "feed-0-10"]
+
+
 def test_the_order_is_that_of_the_grade_that_is_shown(new_store):
     store = new_store()
     tell(store, incident(opened=10, severity=5.0), incident(opened=20, severity=4.5, stream="b",

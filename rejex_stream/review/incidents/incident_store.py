@@ -105,7 +105,7 @@ def take(
             published.version,
             # What must never be so is looked at first, however ordinary its scores are.
             math.inf
-            if published.limits
+            if published.passed_limit
             else joint_severity(published.peak_severity, published.n_anomalies),
             published.changed_ms,
             published.changed_seq,

@@ -13,7 +13,6 @@ from rejex_stream.detectors import make_detector
 from rejex_stream.encode import encode_verdict
 from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.engine.refit import RefitSchedule
-from rejex_stream.engine.snapshot import unpack_array
 from rejex_stream.engine.spec import Decision
 from rejex_stream.features import FeatureSpec
 from rejex_stream.incidents import Hold, Plan, Plans, Watch
@@ -197,7 +196,7 @@ def test_a_fault_is_held_until_recovery_and_its_rows_stay_out():
     assert changes[-1].ended == "recovered"
     assert 4_000 < changes[-1].changed_seq < 4_100
     model = at._live["s"].model
-    assert (model._rows.last(10_000)[:, 0] < 15).all()
+    assert (model._rows.packed(10_000).training(10_000)[:, 0] < 15).all()
 
 
 def test_nobody_answers_and_who_prefers_it_adopts():
@@ -209,6 +208,41 @@ def test_nobody_answers_and_who_prefers_it_adopts():
         (IncidentState.ADOPTING, None),
         (IncidentState.CLOSED, "adopted_by_age"),
     ]
+
+
+@pytest.mark.thorough
+def test_a_sensor_without_a_level_is_seldom_flagged_and_seldom_held():
+    """A random walk was held three quarters of the time, and flagged as long."""
+    n, verdicts = 24_000, []
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        X = 0.1 * np.cumsum(rng.standard_normal((n, 3)), axis=0) + 0.3 * rng.standard_normal((n, 3))
+        walk = sensors(n, 0, 0.0)
+        walk = [r._replace(values=tuple(x)) for r, x in zip(walk, X.tolist(), strict=True)]
+        verdicts += play(engine("Sensor"), walk)
+    assert sum(v.label is Label.ANOMALY for v in verdicts) <= 0.2 * len(verdicts)
+    assert sum(v.held for v in verdicts) <= 0.25 * len(verdicts)
+
+
+def test_a_recovery_to_another_level_is_a_recovery_and_what_comes_then_is_an_incident_of_its_own():
+    """A stream that comes back elsewhere was held for ever."""
+    at = Engine(small(hold=Hold()), InlineExecutor())
+    feed = sensors(6_000, 2_000, 30.0, until=2_200, phi=0.0)
+    elsewhere = [
+        r._replace(values=(r.values[0] + (8.0 if i >= 2_200 else 0.0), *r.values[1:]))
+        for i, r in enumerate(feed)
+    ]
+    again = [
+        r._replace(values=(r.values[0] - (40.0 if 5_000 <= i < 5_100 else 0.0), *r.values[1:]))
+        for i, r in enumerate(elsewhere)
+    ]
+    verdicts = play(at, again)
+    ended = [i for i in at.take_incidents() if i.ended]
+    assert [i.ended for i in ended] == ["adopted_by_age", "recovered"]
+    assert 2_000 <= ended[0].onset_seq < 2_010
+    assert ended[0].changed_seq < 2_000 + 2 * 400
+    assert 5_000 <= ended[1].onset_seq < 5_010
+    assert not verdicts[-1].held
 
 
 def test_what_cannot_be_obeyed_changes_nothing_and_says_why():
@@ -485,7 +519,9 @@ def test_no_fit_is_made_of_rows_that_are_taken_back(guard):
         assert opened.onset_seq == onset == model.rows_seen
         left = [one for one in model.recipes()().values() if one]
         assert all(one["requested_at"] <= model.rows_seen for one in left)
-        assert all(unpack_array(one["rows"])[:, 0].max() < 15 for one in left)
+        fits = [one for one in (model._serving, model._pending, model._shadow) if one]
+        assert len(fits) == len(left)
+        assert all(fit.rows()[:, 0].max() < 15 for fit in fits)
         given_up += max(asked) > model.rows_seen
     assert given_up >= 3
 

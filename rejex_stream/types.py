@@ -20,16 +20,17 @@ import numpy.typing as npt
 from rejex_stream.readable import number
 
 __all__ = [
-    "MODE_MARK", "Audit", "ChannelEvidence", "Command", "CommandKind", "CommandReply",
-    "ContextPoint", "DelayedRecord", "EventAnswer", "Evidence", "FloatArray", "FollowUp",
-    "Incident", "IncidentState", "Invalid", "JudgeName", "Label", "Learned", "LimitExcess",
-    "Limited", "Outcome", "OutcomeCounts", "Partition", "Position", "Reading", "Reason", "Record",
-    "ReviewItem", "SelectedRecord", "Status", "UnreadRecord", "Verdict", "beyond",
-    "could_be_missed", "drawable", "in_mode", "is_for_review", "is_ranked", "of_mode",
+    "MODE_MARK", "Audit", "ChannelEvidence", "ColumnGroups", "Command", "CommandKind",
+    "CommandReply", "ContextPoint", "DelayedRecord", "EventAnswer", "Evidence", "FloatArray",
+    "FollowUp", "Incident", "IncidentState", "Invalid", "JudgeName", "Label", "Learned",
+    "LimitExcess", "Limited", "Outcome", "OutcomeCounts", "Partition", "Position", "Reading",
+    "Reason", "Record", "ReviewItem", "SelectedRecord", "Status", "UnreadRecord", "Verdict",
+    "beyond", "could_be_missed", "drawable", "in_mode", "is_for_review", "is_ranked", "of_mode",
     "policy_band", "reached", "spoken", "without_limits",
 ]  # fmt: skip
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
+ColumnGroups: TypeAlias = Sequence[npt.NDArray[np.intp]]
 JudgeName: TypeAlias = Literal["champion", "challenger"]
 Box: TypeAlias = dict[str, tuple[float, float]]
 

@@ -207,6 +207,9 @@ class IncrementalModel:
         """Score other rows with the model as it stands, shape (m, d) to (m,)."""
         return np.array([self._scorer.score_one(x) for x in np.asarray(X)])
 
+    def score_without(self, X: FloatArray, groups: Any) -> None:  # noqa: ANN401
+        """Return nothing: its models score whole rows."""
+
     def medians(self) -> FloatArray:
         """Return the medians of the last rows learnt, shape (d,)."""
         return np.median(self._newest(), axis=0)

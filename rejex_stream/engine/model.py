@@ -38,7 +38,7 @@ from rejex_stream.incidents import Turn, Watch
 from rejex_stream.incidents.thresholds import is_mixed
 from rejex_stream.protocols import BatchDetector, FitExecutor, Scorer
 from rejex_stream.rejection.judge import Judge
-from rejex_stream.types import FloatArray, IncidentState, Status
+from rejex_stream.types import ColumnGroups, FloatArray, IncidentState, Status
 
 __all__ = [
     "BatchModel", "Count", "Guard", "GuardState", "HeldState", "Judged", "RowBuffer",
@@ -345,6 +345,12 @@ class BatchModel:
         if type(X) is list and isinstance(scorer, TableScorer):  # few: no call of numpy each
             return np.array(scorer.score_few(X))
         return scorer.score(np.asarray(X))
+
+    def score_without(self, X: FloatArray, groups: ColumnGroups) -> FloatArray | None:
+        """Score rows as if each group of columns were unknown, (m, g); ``None``: it cannot."""
+        assert self._serving is not None
+        scorer = self._scorer(self._serving)
+        return scorer.score_without(X, groups) if isinstance(scorer, TableScorer) else None
 
     def medians(self) -> FloatArray:
         """Return the medians of the rows the model was fitted on, shape (d,)."""

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rejex_stream.detectors.rowwise import affine, row_sum
-from rejex_stream.types import FloatArray
+from rejex_stream.types import ColumnGroups, FloatArray
 
 __all__ = [
     "Distance", "Larger", "SoftScale", "Steps", "fit_distance", "fit_larger", "fit_scale", "picker",
@@ -76,6 +76,10 @@ class Distance:
     _parts: dict[bytes, Distance] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+    # along what a whitened row is apart for each of the groups last asked about
+    _along: dict[bytes, FloatArray] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def score(self, X: FloatArray) -> FloatArray:
         """Score finite rows X of shape (m, d); O(d²) a row."""
@@ -108,24 +112,51 @@ class Distance:
         made: FloatArray = _sum_of_rows(z[:, None] * root)
         return made
 
-    def score_partial(self, row: FloatArray) -> float:
-        """Score a row of shape (d,) some of whose columns are nan: the distance of the others.
-
-        It is that of the marginal distribution, a sum of as many squares as there are columns, put
-        on the scale of all of them by Wilson's and Hilferty's cube root, under which such sums are
-        nearly normal. O(d²) a row, O(d³) for the first of those that lack these columns.
-
-        E. B. Wilson, M. M. Hilferty: *The distribution of chi-square*. Proceedings of the National
-        Academy of Sciences 17, 1931.
-        """
-        there = np.isfinite(row)
+    def _part(self, there: npt.NDArray[np.bool_]) -> Distance:
         pattern = there.tobytes()
         part = self._parts.get(pattern)
         if part is None:
             if len(self._parts) >= _MOST_PARTS:
                 del self._parts[next(iter(self._parts))]
             part = self._parts[pattern] = self.marginal(there)
-        return _rescaled_sum(part.score_row(row[there].tolist()), len(part.mean), len(row))
+        return part
+
+    def score_without(self, X: FloatArray, groups: ColumnGroups, of: int = 0) -> FloatArray:
+        """Score rows X of shape (m, d) by the columns that are there, without a group; (m, g).
+
+        All rows lack the same columns (nan), or none; an empty group takes away nothing. It is the
+        distance of the marginal distribution, a sum of as many squares as there are columns, put on
+        the scale of all (or `of` so many) of them by Wilson's and Hilferty's cube root [1]_, under
+        which such sums are nearly normal. A group adds to a distance what lies along its own rows
+        of the root: the square of its residual given all others [2]_. O(d²) a row, O(d³) for the
+        first of those that lack these columns.
+
+        References
+        ----------
+        .. [1] E. B. Wilson, M. M. Hilferty: *The distribution of chi-square*. Proceedings of the
+           National Academy of Sciences 17, 1931.
+        .. [2] R. Mason, N. Tracy, J. Young: *Decomposition of T² for multivariate control chart
+           interpretation*. Journal of Quality Technology 27, 1995.
+        """
+        of, there = of or X.shape[1], np.isfinite(X[0])
+        if not there.all():
+            place, part = there.cumsum() - 1, self._part(there)
+            return part.score_without(X[:, there], [place[g[there[g]]] for g in groups], of)
+        white = self.turned(X, self.root)
+        key = b"|".join(map(bytes, groups))
+        if key not in self._along:
+            self._along.clear()
+            along = [np.linalg.qr(self.root[group].T)[0] for group in groups]
+            self._along[key] = np.ascontiguousarray(np.hstack(along))
+        residuals = affine(white, self._along[key], np.zeros(self._along[key].shape[1]))
+        whole, found, at = row_sum(white * white), np.empty((len(X), len(groups))), 0
+        for group, squares in zip(groups, found.T, strict=True):
+            own, left = residuals[:, at : at + len(group)], X.shape[1] - len(group)
+            at += len(group)
+            squares[:] = np.maximum(whole - row_sum(own * own), 0.0) if len(group) else whole
+            if left < of:
+                squares[:] = [_rescaled_sum(one, left, of) for one in squares.tolist()]
+        return found
 
     def marginal(self, there: npt.NDArray[np.bool_]) -> Distance:
         """Return the distance of the columns that are there."""
@@ -138,6 +169,8 @@ class Distance:
 
 def _rescaled_sum(squares: float, n: int, of: int) -> float:
     """Return the sum of `of` squares of normal deviates that is as rare as that of `n`."""
+    if not n:
+        return 0.0
     few, all_ = 2.0 / (9.0 * n), 2.0 / (9.0 * of)
     deviate = (math.cbrt(squares / n) - (1.0 - few)) / math.sqrt(few)
     return float(of * max(0.0, 1.0 - all_ + deviate * math.sqrt(all_)) ** 3)
@@ -239,12 +272,15 @@ class Quiet:
             return score
         return max(score, self.knots.rescaled_one(self.inner.score_row(y)))
 
-    def larger_of_partial(self, score: float, row: FloatArray) -> float:
-        """Return the same of a row some of whose columns are nan."""
-        y = _with_logarithms(row, self.logs, self.floors)
-        if not (y[self.logs] < self.usual).any():  # nan is not
-            return score
-        return max(score, self.knots.rescaled_one(self.inner.score_partial(y)))
+    def larger_without(self, scores: FloatArray, X: FloatArray, groups: ColumnGroups) -> FloatArray:
+        """Return the same of scores without each group, (m, g), where a column left is quiet."""
+        Y = _with_logarithms(X, self.logs, self.floors)
+        quiet = Y[:, self.logs] < self.usual
+        if not quiet.any():
+            return scores
+        counts = np.array([quiet[:, ~np.isin(self.logs, group)].any(axis=1) for group in groups]).T
+        own = self.knots.rescaled(self.inner.score_without(Y, groups))
+        return np.where(counts, np.maximum(scores, own), scores)
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,10 +367,10 @@ class Larger:
             return score
         return self.surprise.larger_of_row(score, made[len(row) :])
 
-    def score_partial(self, row: FloatArray) -> float:
-        """Score a row of shape (d,) some of whose columns are nan, as :class:`Distance` does."""
-        score = self.plain.score_partial(row)
-        return score if self.quiet is None else self.quiet.larger_of_partial(score, row)
+    def score_without(self, X: FloatArray, groups: ColumnGroups) -> FloatArray:
+        """Score rows as :class:`Distance` does: of parts of rows there is no forecast."""
+        scores = self.plain.score_without(X, groups)
+        return scores if self.quiet is None else self.quiet.larger_without(scores, X, groups)
 
 
 def picker(which: npt.NDArray[np.intp]) -> Callable[[Sequence[float]], Sequence[float]]:

@@ -27,7 +27,7 @@ import numpy.typing as npt
 from rejex_stream.detectors.rowwise import affine
 from rejex_stream.detectors.sensor.distance import Distance, Larger, fit_distance
 from rejex_stream.errors import ConfigError
-from rejex_stream.types import FloatArray
+from rejex_stream.types import ColumnGroups, FloatArray
 
 __all__ = ["Cone", "Sided", "cone_of", "fit_sided"]
 
@@ -157,18 +157,18 @@ class Sided:
         """Score one finite row of shape (d,) as :meth:`score` does, bit for bit."""
         return self.inner.score_row(self.without_aside(np.array([row]))[0].tolist())
 
-    def score_partial(self, row: FloatArray) -> float:
-        """Score a row of shape (d,) some of whose columns are nan: one aside is missing, too."""
-        there = np.isfinite(row)
+    def score_without(self, X: FloatArray, groups: ColumnGroups) -> FloatArray:
+        """Score rows as :class:`Distance` does; where columns are missing, one aside is, too."""
+        if np.isfinite(X).all():
+            return self.inner.score_without(self.without_aside(X), groups)
+        left, there = X[0].copy(), np.isfinite(X[0])
         leans = self._once(b"there" + there.tobytes(), lambda: self._partial(there))
-        left = row.copy()
         for cone, lean in zip(self.cones, leans, strict=True):
-            if lean.is_aside(row[there][None])[0]:
+            if lean.is_aside(left[there][None])[0]:
                 left[cone.columns] = np.nan
-        if np.isfinite(left).any():
-            return self.inner.score_partial(left)
-        scale = self._plain.scale  # nothing is left that anybody asks about: an ordinary row
-        return self.inner.score_row((scale.centre + scale.spread * self._plain.mean).tolist())
+        if not np.isfinite(left).any():  # of what anybody asks about: an ordinary row
+            return np.zeros((1, len(groups)))
+        return self.inner.score_without(left[None], groups)
 
     def _partial(self, there: npt.NDArray[np.bool_]) -> list[_Lean]:
         part = self._plain.marginal(there)

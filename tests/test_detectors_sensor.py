@@ -14,7 +14,7 @@ from sklearn.covariance import LedoitWolf
 
 from rejex_stream.detectors import make_detector
 from rejex_stream.detectors.sensor.distance import (
-    _MOST_PARTS,
+    _MOST_KNOWN,
     _rescaled_sum,
     _tail,
     _unseen,
@@ -213,7 +213,7 @@ def test_a_distance_keeps_few_of_its_parts_and_makes_them_again_to_the_same_bits
             row = X[lacking].copy()
             row[[j for j in range(5) if lacking >> j & 1]] = np.nan
             found.append(partly(model, row))
-            assert len(model._parts) <= _MOST_PARTS
+            assert len(model._known) <= _MOST_KNOWN
     assert found[:30] == found[30:]
 
 

@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter, lt
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +20,8 @@ from rejex_stream.detectors.rowwise import affine, row_sum
 from rejex_stream.types import ColumnGroups, FloatArray
 
 __all__ = [
-    "Distance", "Larger", "SoftScale", "Steps", "fit_distance", "fit_larger", "fit_scale", "picker",
-    "shrunk_covariance",
+    "Distance", "Larger", "SoftScale", "Steps", "fit_distance", "fit_larger", "fit_scale", "once",
+    "picker", "shrunk_covariance",
 ]  # fmt: skip
 
 _LINEAR = 30.0
@@ -42,8 +42,9 @@ _STRETCHES = 8
 """Of which each fold is made, so that no regime of a stream lies in one fold alone: its rows would
 be absurd to what has not seen it, and a second distance would be put on their scale."""
 _FEWEST = 10  # rows by which a mean excess is known
-_MOST_PARTS = 8
+_MOST_KNOWN = 8
 _SURELY = 1e-9  # more than a sum, a logarithm and an exponential are rounded by
+_T = TypeVar("_T")
 _sum_of_rows, _running_sum = np.add.reduce, np.add.accumulate  # look-up is not free
 
 
@@ -72,14 +73,9 @@ class Distance:
     scale: SoftScale  # puts columns on one scale
     mean: FloatArray  # mean of the scaled rows; shape (d,)
     root: FloatArray  # whitens a scaled row; shape (d, d)
-    # the distance of the columns that are there, by which they are; the newest few
-    _parts: dict[bytes, Distance] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
-    # along what a whitened row is apart for each of the groups last asked about
-    _along: dict[bytes, FloatArray] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
+    # the distance of the columns that are there, by which they are, and along what a whitened row
+    # is apart for groups of columns
+    _known: dict[bytes, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def score(self, X: FloatArray) -> FloatArray:
         """Score finite rows X of shape (m, d); O(d²) a row."""
@@ -112,15 +108,6 @@ class Distance:
         made: FloatArray = _sum_of_rows(z[:, None] * root)
         return made
 
-    def _part(self, there: npt.NDArray[np.bool_]) -> Distance:
-        pattern = there.tobytes()
-        part = self._parts.get(pattern)
-        if part is None:
-            if len(self._parts) >= _MOST_PARTS:
-                del self._parts[next(iter(self._parts))]
-            part = self._parts[pattern] = self.marginal(there)
-        return part
-
     def score_without(self, X: FloatArray, groups: ColumnGroups, of: int = 0) -> FloatArray:
         """Score rows X of shape (m, d) by the columns that are there, without a group; (m, g).
 
@@ -140,15 +127,12 @@ class Distance:
         """
         of, there = of or X.shape[1], np.isfinite(X[0])
         if not there.all():
-            place, part = there.cumsum() - 1, self._part(there)
+            part = once(self._known, there.tobytes(), lambda: self.marginal(there))
+            place = there.cumsum() - 1
             return part.score_without(X[:, there], [place[g[there[g]]] for g in groups], of)
         white = self.turned(X, self.root)
-        key = b"|".join(map(bytes, groups))
-        if key not in self._along:
-            self._along.clear()
-            along = [np.linalg.qr(self.root[group].T)[0] for group in groups]
-            self._along[key] = np.ascontiguousarray(np.hstack(along))
-        residuals = affine(white, self._along[key], np.zeros(self._along[key].shape[1]))
+        along = once(self._known, b"|".join(map(bytes, groups)), lambda: self._along(groups))
+        residuals = affine(white, along, np.zeros(along.shape[1]))
         whole, found, at = row_sum(white * white), np.empty((len(X), len(groups))), 0
         for group, squares in zip(groups, found.T, strict=True):
             own, left = residuals[:, at : at + len(group)], X.shape[1] - len(group)
@@ -158,6 +142,10 @@ class Distance:
                 squares[:] = [_rescaled_sum(one, left, of) for one in squares.tolist()]
         return found
 
+    def _along(self, groups: ColumnGroups) -> FloatArray:
+        along = [np.linalg.qr(self.root[group].T)[0] for group in groups]
+        return np.ascontiguousarray(np.hstack(along))
+
     def marginal(self, there: npt.NDArray[np.bool_]) -> Distance:
         """Return the distance of the columns that are there."""
         unwhitened = np.linalg.inv(self.root)[:, there]
@@ -165,6 +153,18 @@ class Distance:
         root = vectors / np.sqrt(np.maximum(values, _FLOOR * values[-1]))
         scale = SoftScale(self.scale.centre[there], self.scale.spread[there])
         return Distance(scale, self.mean[there], np.ascontiguousarray(root))
+
+
+def once(
+    known: dict[bytes, Any], key: bytes, make: Callable[[], _T], most: int = _MOST_KNOWN
+) -> _T:
+    """Return what is known under a key, made where it is not; the newest few are kept."""
+    if key not in known:
+        if len(known) >= most:
+            del known[next(iter(known))]
+        known[key] = make()
+    found: _T = known[key]
+    return found
 
 
 def _rescaled_sum(squares: float, n: int, of: int) -> float:

@@ -71,15 +71,12 @@ class TableScorer:
         without = getattr(self.inner, "score_without", None)
         if without is None or self.scale is not None:
             return None
-        lacks = np.isnan(X).any(axis=1)
-        found = np.full((len(X), len(groups)), np.nan)
         with np.errstate(all="ignore"):
-            for rows in (np.flatnonzero(~lacks), *np.flatnonzero(lacks)[:, None]):
-                own = without(X[rows], groups) if len(rows) else found[rows]
-                if own is None:
-                    return None
-                found[rows] = own
-        return found
+            if not np.isnan(X).any():
+                found: FloatArray | None = without(X, groups)
+                return found
+            parts = [without(row, groups) for row in X[:, None]]
+            return None if parts[0] is None else np.concatenate(parts)
 
     def by_row(self) -> Callable[[Sequence[float]], float]:
         """Return what scores one finite row as :meth:`score` does, bit for bit."""

@@ -10,6 +10,7 @@ import math
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import repeat
 from operator import itemgetter, lt
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -130,21 +131,22 @@ class Distance:
             part = once(self._known, there.tobytes(), lambda: self.marginal(there))
             place = there.cumsum() - 1
             return part.score_without(X[:, there], [place[g[there[g]]] for g in groups], of)
+        key = b"|".join(map(bytes, groups))
+        along, whose, left = once(self._known, key, lambda: self._apart(groups))
         white = self.turned(X, self.root)
-        along = once(self._known, b"|".join(map(bytes, groups)), lambda: self._along(groups))
         residuals = affine(white, along, np.zeros(along.shape[1]))
-        whole, found, at = row_sum(white * white), np.empty((len(X), len(groups))), 0
-        for group, squares in zip(groups, found.T, strict=True):
-            own, left = residuals[:, at : at + len(group)], X.shape[1] - len(group)
-            at += len(group)
-            squares[:] = np.maximum(whole - row_sum(own * own), 0.0) if len(group) else whole
-            if left < of:
-                squares[:] = [_rescaled_sum(one, left, of) for one in squares.tolist()]
-        return found
+        white *= white
+        residuals *= residuals
+        taken = affine(residuals, whose, np.zeros(len(left)))  # zeros change no sum
+        squares = np.maximum(row_sum(white)[:, None] - taken, 0.0).tolist()
+        return np.array([[*map(_rescaled_sum, row, left, repeat(of))] for row in squares])
 
-    def _along(self, groups: ColumnGroups) -> FloatArray:
+    def _apart(self, groups: ColumnGroups) -> tuple[FloatArray, FloatArray, list[int]]:
+        """Return along what a whitened row is apart for groups, whose that is, what each leaves."""
         along = [np.linalg.qr(self.root[group].T)[0] for group in groups]
-        return np.ascontiguousarray(np.hstack(along))
+        whose = np.repeat(np.eye(len(groups)), [*map(len, groups)], axis=0)
+        left = [len(self.mean) - len(group) for group in groups]
+        return np.ascontiguousarray(np.hstack(along)), whose, left
 
     def marginal(self, there: npt.NDArray[np.bool_]) -> Distance:
         """Return the distance of the columns that are there."""
@@ -169,8 +171,8 @@ def once(
 
 def _rescaled_sum(squares: float, n: int, of: int) -> float:
     """Return the sum of `of` squares of normal deviates that is as rare as that of `n`."""
-    if not n:
-        return 0.0
+    if n in (0, of):
+        return squares if n else 0.0
     few, all_ = 2.0 / (9.0 * n), 2.0 / (9.0 * of)
     deviate = (math.cbrt(squares / n) - (1.0 - few)) / math.sqrt(few)
     return float(of * max(0.0, 1.0 - all_ + deviate * math.sqrt(all_)) ** 3)
@@ -274,10 +276,10 @@ class Quiet:
 
     def larger_without(self, scores: FloatArray, X: FloatArray, groups: ColumnGroups) -> FloatArray:
         """Return the same of scores without each group, (m, g), where a column left is quiet."""
+        if not (X[:, self.logs] < self.near).any():  # nan is not
+            return scores
         Y = _with_logarithms(X, self.logs, self.floors)
         quiet = Y[:, self.logs] < self.usual
-        if not quiet.any():
-            return scores
         counts = np.array([quiet[:, ~np.isin(self.logs, group)].any(axis=1) for group in groups]).T
         own = self.knots.rescaled(self.inner.score_without(Y, groups))
         return np.where(counts, np.maximum(scores, own), scores)

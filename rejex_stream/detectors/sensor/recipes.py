@@ -19,6 +19,7 @@ from rejex_stream.detectors.sensor.distance import (
     fit_distance,
     fit_larger,
     fit_scale,
+    once,
     picker,
 )
 from rejex_stream.detectors.sensor.sides import Cone, Sided, cone_of, fit_sided
@@ -202,6 +203,7 @@ class Columns:
     _pick: Callable[[Sequence[float]], Sequence[float]] = field(
         init=False, repr=False, compare=False
     )
+    _known: dict[bytes, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_pick", picker(self.which))
@@ -228,11 +230,14 @@ class Columns:
         there = np.isfinite(rows[0])
         if not there.any() or (len(there) > _MOST_PARTIAL and not there.all()):
             return np.full((len(X), len(groups)), np.nan)
-        own = [np.flatnonzero(np.isin(self.which, group)) for group in groups]
+        own = once(self._known, b"|".join(map(bytes, groups)), lambda: self._own(groups))
         found = self.inner.score_without(rows, own)
         if there.all() and not all(map(len, own)):  # without flags a row is what it is
             found[:, [not len(group) for group in own]] = self.inner.score(rows)[:, None]
         return found
+
+    def _own(self, groups: ColumnGroups) -> list[Index]:
+        return [np.flatnonzero(np.isin(self.which, group)) for group in groups]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from rejex_stream.engine.incremental_model import IncrementalModel
-from rejex_stream.engine.model import BatchModel, Rows
+from rejex_stream.engine.model import BatchModel
 from rejex_stream.features import FeatureSpec
 from rejex_stream.rejection import label_of
 from rejex_stream.types import ChannelEvidence, Evidence, FloatArray, Label, Reason, Verdict
@@ -33,7 +33,7 @@ class Explainer:
     One score per channel and explained event, in one call per segment; normal events cost nothing.
     """
 
-    __slots__ = ("_channels", "_columns", "_contamination")
+    __slots__ = ("_channels", "_columns", "_contamination", "_firsts")
 
     def __init__(self, features: FeatureSpec, contamination: float) -> None:
         of_columns = features.channels_of_columns
@@ -42,6 +42,7 @@ class Explainer:
             np.array([i for i, name in enumerate(of_columns) if name == channel])
             for channel in self._channels
         )
+        self._firsts = [columns[0] for columns in self._columns]
         self._contamination = contamination
 
     @staticmethod
@@ -57,38 +58,24 @@ class Explainer:
         model_age_events: Sequence[int],
     ) -> list[Verdict]:
         """Return the verdicts with their evidence."""
-        # One row stays plain floats, on which a model may score it without numpy's price of a call.
-        own: Rows = [[*map(float, rows[0])]] if len(rows) == 1 else np.array(rows, np.float64)
-        others = model.score_without(np.asarray(own), self._columns)
+        own, count = np.array(rows, dtype=np.float64), len(self._channels)
+        others = model.score_without(own, self._columns)
         if others is None:
-            altered = self._altered(own, model.medians())
-            others = model.score(altered).reshape(len(rows), len(self._channels))
+            altered, usual = np.repeat(own, count, axis=0), model.medians()
+            for i, columns in enumerate(self._columns):
+                altered[i::count, columns] = usual[columns]
+            others = model.score(altered).reshape(len(rows), count)
         if (weight := model.weight) < 1.0:
             judged = np.array([verdict.score for verdict in verdicts], dtype=np.float64)
             others = judged[:, None] + weight * (others - model.score(own)[:, None])
-        lacks = math.isnan(sum(own[0])) if isinstance(own, list) else np.isnan(own).any()
-        if lacks:  # what is missing says nothing
-            others[np.isnan(np.array(own)[:, [columns[0] for columns in self._columns]])] = math.nan
+        missing = np.isnan(own[:, self._firsts])
+        if missing.any():  # what is missing says nothing
+            others[missing] = math.nan
         without = others.tolist()
         return [
             self._with_evidence(verdict, scores, age)
             for verdict, scores, age in zip(verdicts, without, model_age_events, strict=True)
         ]
-
-    def _altered(self, rows: Rows, medians: FloatArray) -> Rows:
-        """Return the rows once per channel, the channel replaced."""
-        if isinstance(rows, list):
-            usual, (own,) = medians.tolist(), rows
-            whole = [own.copy() for _ in self._columns]
-            for row, columns in zip(whole, self._columns, strict=True):
-                for column in columns.tolist():
-                    row[column] = usual[column]
-            return whole
-        count = len(self._channels)
-        altered = np.repeat(rows, count, axis=0)
-        for i, columns in enumerate(self._columns):
-            altered[i::count, columns] = medians[columns]
-        return altered
 
     def _with_evidence(self, verdict: Verdict, without: list[float], age: int) -> Verdict:
         assert verdict.score is not None  # wanted verdicts were judged
@@ -117,16 +104,12 @@ def _edges(verdict: Verdict) -> tuple[float, float, float]:
 
 def _distance(verdict: Verdict) -> tuple[int, float | None]:
     """Ranks and score units to the nearest edge of the band; how far the label is from changing."""
-    rank, lower, upper, score = (
-        verdict.rank,
-        verdict.band_lower,
-        verdict.band_upper,
-        verdict.score,
-    )
+    rank, score = verdict.rank, verdict.score
+    lower, upper = verdict.band_lower, verdict.band_upper
     assert rank is not None
+    assert score is not None
     assert lower is not None
     assert upper is not None
-    assert score is not None
     edges = [edge for edge in (verdict.score_lower, verdict.score_upper) if edge is not None]
     in_score = min((abs(score - edge) for edge in edges), default=None)
     if verdict.label is Label.REJECTED:

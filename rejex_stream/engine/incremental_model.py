@@ -203,9 +203,9 @@ class IncrementalModel:
         """What a row's own score counts for in the score that is judged: all of it."""
         return 1.0
 
-    def score(self, X: Rows) -> FloatArray:
+    def score(self, X: FloatArray) -> FloatArray:
         """Score other rows with the model as it stands, shape (m, d) to (m,)."""
-        return np.array([self._scorer.score_one(x) for x in np.asarray(X)])
+        return np.array([self._scorer.score_one(x) for x in X])
 
     def score_without(self, X: FloatArray, groups: Any) -> None:  # noqa: ANN401
         """Return nothing: its models score whole rows."""

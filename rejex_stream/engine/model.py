@@ -46,6 +46,7 @@ __all__ = [
 ]  # fmt: skip
 
 _MOSTLY_SUSPECT = 64  # rows under suspicion that there is room for anyway
+_FEW = 64  # rows, up to which a model may be quicker with plain floats
 
 
 class _Recipe(msgspec.Struct, forbid_unknown_fields=True):
@@ -338,13 +339,13 @@ class BatchModel:
         """What a row's own score counts for in the score that is judged."""
         return self._ewma.weight
 
-    def score(self, X: Rows) -> FloatArray:
+    def score(self, X: FloatArray) -> FloatArray:
         """Score other rows with the model that speaks now, shape (m, d) to (m,)."""
         assert self._serving is not None  # asked about rows it has scored
         scorer = self._scorer(self._serving)
-        if type(X) is list and isinstance(scorer, TableScorer):  # few: no call of numpy each
-            return np.array(scorer.score_few(X))
-        return scorer.score(np.asarray(X))
+        if len(X) <= _FEW and isinstance(scorer, TableScorer):  # no call of numpy each
+            return np.array(scorer.score_few(X.tolist()))
+        return scorer.score(X)
 
     def score_without(self, X: FloatArray, groups: ColumnGroups) -> FloatArray | None:
         """Score rows as if each group of columns were unknown, (m, g); ``None``: it cannot."""

@@ -442,6 +442,11 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
         least = max((added for added, _ in known), default=0.0) / 10
         return tuple(one for added, one in known if added > 0.0 and added >= least)
 
+    @property
+    def passed_limit(self) -> bool:
+        """Whether a value was beyond a limit that people set: none that is missing was."""
+        return any(not one.missing_events for one in self.limits)
+
 
 class CommandKind(StrEnum):
     """What a person can tell a running pipeline."""

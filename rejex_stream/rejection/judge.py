@@ -79,9 +79,7 @@ class Watcher(Protocol):
 def _unscorable(reading: Reading, seq: int, n: int, marks: _Marks) -> Verdict:
     epoch, held, planned, incident = marks
     verdict = rejected(reading, seq, Reason.UNSCORABLE, n, epoch)
-    if held or planned:
-        return replace(verdict, held=held, planned=planned, incident=incident)
-    return verdict
+    return replace(verdict, held=held, planned=planned, incident=incident)
 
 
 class Judge:

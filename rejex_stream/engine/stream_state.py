@@ -467,9 +467,7 @@ class StreamState:
         made: list[FloatArray] = []
         which: list[int] = []
         for name, at in of_sensor.items():
-            sensor = self._recent.get(name)
-            if sensor is None:
-                sensor = self._start_recent(name)
+            sensor = self._recent.get(name) or self._start_recent(name)
             rows, found = sensor.extract([readings[i].values for i in at])
             # nan compares false; sums over a row's squares stay finite below.
             size = np.abs(rows)

@@ -240,8 +240,8 @@ MUTANTS = (
     Mutant(
         "m72",
         "who lacks a channel cannot be quiet",
-        "return score if self.quiet is None else self.quiet.larger_of_partial(score, row)",
-        "return score",
+        "return scores if self.quiet is None else self.quiet.larger_without(scores, X, groups)",
+        "return scores",
         "tests/test_detectors_sensor.py::test_what_is_there_of_a_row_may_be_quiet",
     ),
     Mutant(

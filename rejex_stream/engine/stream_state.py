@@ -39,6 +39,7 @@ from rejex_stream.incidents import (
 )
 from rejex_stream.incidents.calendar import runs
 from rejex_stream.learning import Learner, apply_command
+from rejex_stream.native import core
 from rejex_stream.protocols import FitExecutor
 from rejex_stream.rejection.judge import Judge, rejected
 from rejex_stream.rejection.token_bucket import Governor
@@ -116,7 +117,7 @@ class StreamState:
 
     __slots__ = (
         "_allow_nan", "_at_once", "_calendar", "_explainer", "_features", "_gaps", "_judge",
-        "_learner", "_limits", "_mutes", "_recent", "_sensors", "_steady_model", "model", "plans",
+        "_lane", "_learner", "_limits", "_mutes", "_recent", "_sensors", "_steady_model", "model", "plans",
         "seq", "stream_key", "watch",
     )  # fmt: skip
 
@@ -145,6 +146,7 @@ class StreamState:
         self._gaps: dict[str, list[Gap]] = {}  # of sensors that ever lacked a channel
         # What scores readings that go the straight way; None: none does, or it is not known yet.
         self._steady_model: BatchModel | None = None
+        self._lane: Any = None  # the native core's, where it is there
 
     def advance(self, readings: Sequence[Reading], totals: Sequence[float]) -> list[Verdict]:
         """Return the verdicts for the next readings of this key, in order.
@@ -153,11 +155,41 @@ class StreamState:
         judged, and `totals` are the sums of their values.
         """
         verdicts: list[Verdict | None] = [None] * len(readings)
-        if len(readings) > 1 or not self._alone(readings, totals, verdicts):
+        if self._lane is not None and self._steady_model is not None:
+            self._advance_natively(readings, totals, verdicts)
+        elif len(readings) > 1 or not self._alone(readings, totals, verdicts):
             for _ in self.turns(readings, totals, verdicts):
                 pass
-            self._steady_model = self._model_alone()
+            self._settle_lane()
         return verdicts  # type: ignore[return-value] # every reading took one of the paths
+
+    def _settle_lane(self) -> None:
+        self._steady_model = self._model_alone()
+        if self._lane is None and self._steady_model is not None and (native := core()) is not None:
+            self._lane = native.Lane(
+                self._judge, self.watch, self.model, self._explainer, len(self._features.channels)
+            )
+            self.watch.beyond = _NO_LIMITS
+
+    def _advance_natively(
+        self, readings: Sequence[Reading], totals: Sequence[float], verdicts: list[Verdict | None]
+    ) -> None:
+        """Do the same in the native core, as far as events are ordinary; what is not is ours."""
+        done, step, count = 0, 1, len(readings)
+        while done < count:
+            if self._steady_model is not None:
+                taken = self._lane.run(self, readings, verdicts, done)
+                done, step = done + taken, 1 if taken else step
+                if done == count:
+                    break
+            stop = min(count, done + step)
+            part: list[Verdict | None] = [None] * (stop - done)
+            if step > 1 or not self._alone(readings[done:stop], totals[done:stop], part):
+                for _ in self.turns(readings[done:stop], totals[done:stop], part):
+                    pass
+                self._settle_lane()
+            verdicts[done:stop] = part
+            done, step = stop, 4 * step
 
     def _alone(
         self, readings: Sequence[Reading], totals: Sequence[float], verdicts: list[Verdict | None]
@@ -522,7 +554,7 @@ class StreamState:
         governor: Governor | None,
     ) -> None:
         """Judge, hold and explain in another way from the next reading on."""
-        self._steady_model = None
+        self._steady_model = self._lane = None
         self._judge.decide(decision.policy, governor)
         self.watch.decide(decision.hold, decision.alarms)
         self._calendar, self._explainer = calendar, explainer

@@ -1,0 +1,244 @@
+//! The way of ordinary events through one stream (`engine.stream_state.StreamState`).
+//!
+//! Ordinary is a reading whose every channel is there, at a model with which nothing but scores is
+//! due, judged in a full window, that turns no incident. A run ends *before* the first that is not,
+//! with nothing changed of it, and Python goes on from there: the state is its own.
+
+use crate::judge::{names, JudgeCore};
+use crate::scorers::Scorer;
+use pyo3::ffi;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBytes, PyDict, PyList, PyRange, PyTuple, PyType};
+
+/// Beyond it rows are looked at by Python: squares are surely finite in sum below.
+const LARGE: f64 = 1e140;
+const MOSTLY_SUSPECT: usize = 64;
+const FEW: usize = 8;
+
+static JUDGED: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+static FROM_BUFFER: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+
+#[pyclass(module = "rejex_native")]
+pub struct Lane {
+    judge: Py<PyAny>,
+    watch: Py<PyAny>,
+    model: Py<PyAny>,
+    core: JudgeCore,
+    explainer: Option<Py<PyAny>>,
+    scorer: Option<(Py<PyAny>, Scorer)>,
+    d: usize,
+    flat: Vec<f64>,
+    centred: Vec<f64>,
+}
+
+#[pymethods]
+impl Lane {
+    #[new]
+    fn new(
+        judge: Bound<'_, PyAny>,
+        watch: Bound<'_, PyAny>,
+        model: Bound<'_, PyAny>,
+        explainer: Option<Py<PyAny>>,
+        d: usize,
+    ) -> PyResult<Lane> {
+        Ok(Lane {
+            core: JudgeCore::of(Some(watch.clone()))?,
+            judge: judge.unbind(),
+            watch: watch.unbind(),
+            model: model.unbind(),
+            explainer,
+            scorer: None,
+            d,
+            flat: Vec::new(),
+            centred: Vec::new(),
+        })
+    }
+
+    /// Judge readings from the `start`-th on as long as they are ordinary; return how many.
+    fn run<'py>(
+        &mut self,
+        state: &Bound<'py, PyAny>,
+        readings: &Bound<'py, PyAny>,
+        verdicts: &Bound<'py, PyList>,
+        start: usize,
+    ) -> PyResult<usize> {
+        let py = state.py();
+        let (watch, model, judge) = (self.watch.bind(py), self.model.bind(py), self.judge.bind(py));
+        if watch.getattr(intern!(py, "frozen"))?.is_truthy()? {
+            return Ok(0);
+        }
+        let rows_seen: i64 = model.getattr(intern!(py, "rows_seen"))?.extract()?;
+        let until: i64 = model.getattr(intern!(py, "steady_until"))?.extract()?;
+        let room = usize::try_from(until - rows_seen).unwrap_or(0);
+        let most = room.min(readings.len()?.saturating_sub(start));
+        if most == 0 {
+            return Ok(0);
+        }
+        let serving = model.getattr(intern!(py, "_serving"))?;
+        let fitted = serving.getattr(intern!(py, "fitted"))?;
+        if fitted.is_none() {
+            return Ok(0);
+        }
+        if !self.scorer.as_ref().is_some_and(|(known, _)| known.is(&fitted)) {
+            let made = Scorer::of(&fitted.getattr("scorer")?)?;
+            self.scorer = Some((fitted.unbind(), made));
+        }
+        let scorer = &self.scorer.as_ref().expect("made above").1;
+        let epoch = serving.getattr(intern!(py, "epoch"))?;
+        let sensors = state.getattr(intern!(py, "_sensors"))?.cast_into::<PyDict>()?;
+
+        // Rows: those that are the reading itself.
+        self.flat.clear();
+        let mut rows: Vec<Bound<'py, PyAny>> = Vec::with_capacity(most);
+        let mut known: Option<(Bound<'py, PyAny>, Bound<'py, PyAny>)> = None;
+        let mut owners: Vec<(usize, Bound<'py, PyAny>)> = Vec::new(); // from which row on
+        for at in start..start + most {
+            let reading = readings.get_item(at)?.cast_into::<PyTuple>()?;
+            let name = reading.get_item(1)?;
+            if !known.as_ref().is_some_and(|(same, _)| same.is(&name)) {
+                let Some(sensor) = sensors.get_item(&name)? else { break };
+                if !sensor.getattr(intern!(py, "_only_raw"))?.is_truthy()?
+                    || !sensor.getattr(intern!(py, "_picked"))?.is_none()
+                {
+                    break;
+                }
+                owners.push((rows.len(), sensor.clone()));
+                known = Some((name, sensor));
+            }
+            let values = reading.get_item(3)?;
+            if !plain(&values, self.d, &mut self.flat) {
+                self.flat.truncate(rows.len() * self.d);
+                break;
+            }
+            rows.push(values);
+        }
+        if rows.is_empty() {
+            return Ok(0);
+        }
+        let scored: Option<Vec<f64>> = match scorer {
+            Scorer::Python => {
+                let found = if rows.len() == 1 {
+                    model.call_method1(intern!(py, "_scores"), (&serving, PyList::new(py, &rows)?))?
+                } else {
+                    let table = array(py, &self.flat, self.d)?;
+                    model.call_method1(intern!(py, "_scores"), (&serving, table))?
+                };
+                Some(found.extract()?)
+            }
+            _ => None,
+        };
+
+        let Some(mut judging) = self.core.begin(judge, &epoch)? else { return Ok(0) };
+        let quantile = model.getattr(intern!(py, "_quantile"))?;
+        judging.quantile = quantile.extract()?;
+        let seq: usize = state.getattr(intern!(py, "seq"))?.extract()?;
+        let normal = &names(py)?.normal;
+        let mut wanted = Vec::new();
+        let mut done = 0;
+        for i in 0..rows.len() {
+            let score = match &scored {
+                Some(scores) => scores[i],
+                None => {
+                    let row = &self.flat[i * self.d..(i + 1) * self.d];
+                    scorer.score(row, &mut self.centred)
+                }
+            };
+            let reading = readings.get_item(start + i)?;
+            let Some(verdict) = judging.one(&reading, score, seq + i, i)? else { break };
+            if self.explainer.is_some()
+                && !verdict.getattr(intern!(py, "label"))?.is(normal)
+            {
+                wanted.push((i, start + i, verdict.clone()));
+            }
+            verdicts.set_item(start + i, verdict)?;
+            done += 1;
+        }
+        let (extreme, outliers) = judging.end()?;
+        if done == 0 {
+            return Ok(0);
+        }
+        rows.truncate(done);
+        self.flat.truncate(done * self.d);
+
+        // What comes with them, in the order of Python.
+        for (n, (first, sensor)) in owners.iter().enumerate() {
+            let next = owners.get(n + 1).map_or(done, |(next, _)| *next).min(done);
+            if *first < next {
+                sensor.setattr(intern!(py, "_last"), &rows[next - 1])?;
+                if sensor.getattr(intern!(py, "_carry"))?.is_truthy()? {
+                    sensor.setattr(intern!(py, "_age"), PyList::new(py, vec![0; self.d])?)?;
+                }
+            }
+        }
+        state.setattr(intern!(py, "seq"), seq + done)?;
+        let rows = if done <= FEW {
+            PyList::new(py, &rows)?.into_any()
+        } else {
+            array(py, &self.flat, self.d)?
+        };
+        if let (Some(explainer), false) = (&self.explainer, wanted.is_empty()) {
+            state.call_method1(intern!(py, "_explain"), (explainer, &rows, wanted, verdicts))?;
+        }
+        let silent = watch.getattr(intern!(py, "_alarm"))?.is_none()
+            && watch.getattr(intern!(py, "open"))?.is_none();
+        if !silent {
+            let which = PyRange::new(py, start as isize, (start + done) as isize)?;
+            watch.call_method1(intern!(py, "follow"), (readings, which, verdicts))?;
+        }
+        let plainly = extreme.is_empty()
+            && model.getattr(intern!(py, "_guard"))?.is_none()
+            && model.getattr(intern!(py, "_shadow"))?.is_none()
+            && watch.getattr(intern!(py, "since"))?.len()? <= MOSTLY_SUSPECT;
+        if plainly {
+            model.getattr(intern!(py, "_rows"))?.call_method1(intern!(py, "extend"), (rows,))?;
+            model.setattr(intern!(py, "rows_seen"), rows_seen + done as i64)?;
+        } else {
+            let judged = JUDGED.import(py, "rejex_stream.engine.model", "Judged")?;
+            let mut beyond = outliers;
+            beyond.extend(&extreme);
+            beyond.sort_unstable();
+            beyond.dedup();
+            let judged = judged.call1((done, beyond, extreme, py.None()))?;
+            model.call_method1(intern!(py, "take"), (rows, judged, judge))?;
+        }
+        Ok(done)
+    }
+}
+
+/// Whether values are a tuple of so many floats, none of them missing or large; takes them in.
+fn plain(values: &Bound<'_, PyAny>, d: usize, flat: &mut Vec<f64>) -> bool {
+    let Ok(values) = values.cast::<PyTuple>() else { return false };
+    if values.len() != d {
+        return false;
+    }
+    for i in 0..d {
+        // SAFETY: within the tuple.
+        let x = unsafe {
+            let one = ffi::PyTuple_GetItem(values.as_ptr(), i as ffi::Py_ssize_t);
+            if ffi::PyFloat_CheckExact(one) == 0 {
+                return false;
+            }
+            ffi::PyFloat_AsDouble(one)
+        };
+        if !(x.abs() <= LARGE) {
+            return false;
+        }
+        flat.push(x);
+    }
+    true
+}
+
+/// Return numbers as an array of rows.
+fn array<'py>(py: Python<'py>, flat: &[f64], d: usize) -> PyResult<Bound<'py, PyAny>> {
+    let made = FROM_BUFFER
+        .get_or_try_init(py, || {
+            Ok::<_, PyErr>(py.import("numpy")?.getattr("frombuffer")?.unbind())
+        })?
+        .bind(py);
+    // SAFETY: doubles are bytes.
+    let bytes = unsafe { std::slice::from_raw_parts(flat.as_ptr().cast::<u8>(), flat.len() * 8) };
+    made.call1((PyBytes::new(py, bytes),))?
+        .call_method1(intern!(py, "reshape"), (flat.len() / d, d))
+}

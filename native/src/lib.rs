@@ -1,0 +1,16 @@
+//! The way of an ordinary event through rejex-stream, compiled: readings in, verdicts out.
+
+use pyo3::prelude::*;
+
+mod judge;
+mod lane;
+mod scorers;
+mod tail;
+mod view;
+
+#[pymodule]
+fn rejex_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<judge::JudgeCore>()?;
+    module.add_class::<lane::Lane>()?;
+    Ok(())
+}

@@ -116,7 +116,7 @@ fn edges_of(band: &Bound<'_, PyAny>) -> PyResult<[usize; 3]> {
 }
 
 /// What is kept of a judge between calls: nothing that an event changes.
-#[pyclass(module = "rejex_native")]
+#[pyclass(module = "rejex_native._core")]
 pub struct JudgeCore {
     watch: Option<Py<PyAny>>,
     ordinary: f64,

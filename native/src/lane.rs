@@ -10,7 +10,7 @@ use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBytes, PyDict, PyList, PyRange, PyTuple, PyType};
+use pyo3::types::{PyBytes, PyDict, PyList, PyRange, PySlice, PyTuple, PyType};
 
 /// Beyond it rows are looked at by Python: squares are surely finite in sum below.
 const LARGE: f64 = 1e140;
@@ -20,7 +20,7 @@ const FEW: usize = 8;
 static JUDGED: PyOnceLock<Py<PyType>> = PyOnceLock::new();
 static FROM_BUFFER: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
-#[pyclass(module = "rejex_native")]
+#[pyclass(module = "rejex_native._core")]
 pub struct Lane {
     judge: Py<PyAny>,
     watch: Py<PyAny>,
@@ -33,27 +33,63 @@ pub struct Lane {
     centred: Vec<f64>,
 }
 
+/// Return what takes the ordinary events of a stream; `None` where none are ordinary.
+#[pyfunction]
+pub fn lane_of(state: &Bound<'_, PyAny>) -> PyResult<Option<Lane>> {
+    let features = state.getattr("_features")?;
+    if state.getattr("_at_once")?.is_truthy()? {
+        return Ok(None);
+    }
+    let sensors = state.getattr("_sensors")?.cast_into::<PyDict>()?;
+    let Some(sensor) = sensors.values().iter().next() else { return Ok(None) };
+    if !sensor.getattr("_only_raw")?.is_truthy()? || !sensor.getattr("_picked")?.is_none() {
+        return Ok(None);
+    }
+    let (watch, explainer) = (state.getattr("watch")?, state.getattr("_explainer")?);
+    Ok(Some(Lane {
+        core: JudgeCore::of(Some(watch.clone()))?,
+        judge: state.getattr("_judge")?.unbind(),
+        watch: watch.unbind(),
+        model: state.getattr("model")?.unbind(),
+        explainer: if explainer.is_none() { None } else { Some(explainer.unbind()) },
+        scorer: None,
+        d: features.getattr("channels")?.len()?,
+        flat: Vec::new(),
+        centred: Vec::new(),
+    }))
+}
+
 #[pymethods]
 impl Lane {
-    #[new]
-    fn new(
-        judge: Bound<'_, PyAny>,
-        watch: Bound<'_, PyAny>,
-        model: Bound<'_, PyAny>,
-        explainer: Option<Py<PyAny>>,
-        d: usize,
-    ) -> PyResult<Lane> {
-        Ok(Lane {
-            core: JudgeCore::of(Some(watch.clone()))?,
-            judge: judge.unbind(),
-            watch: watch.unbind(),
-            model: model.unbind(),
-            explainer,
-            scorer: None,
-            d,
-            flat: Vec::new(),
-            centred: Vec::new(),
-        })
+    /// Judge readings as `StreamState.advance` does: those that are not ordinary by its own means.
+    fn advance<'py>(
+        &mut self,
+        state: &Bound<'py, PyAny>,
+        readings: &Bound<'py, PyAny>,
+        totals: &Bound<'py, PyAny>,
+        verdicts: &Bound<'py, PyList>,
+    ) -> PyResult<()> {
+        let py = state.py();
+        let count = readings.len()?;
+        let (mut done, mut step) = (0, 1);
+        while done < count {
+            if !state.getattr(intern!(py, "_steady_model"))?.is_none() {
+                let taken = self.run(state, readings, verdicts, done)?;
+                if taken > 0 {
+                    (done, step) = (done + taken, 1);
+                    continue;
+                }
+            }
+            // What is no event alone lasts for some.
+            let stop = (done + step).min(count);
+            let some = PySlice::new(py, done as isize, stop as isize, 1);
+            let part = PyList::new(py, (done..stop).map(|_| py.None()))?;
+            let (these, sums) = (readings.get_item(&some)?, totals.get_item(&some)?);
+            state.call_method1(intern!(py, "_advance"), (these, sums, &part))?;
+            verdicts.as_any().set_item(some, part)?;
+            (done, step) = (stop, 4 * step);
+        }
+        Ok(())
     }
 
     /// Judge readings from the `start`-th on as long as they are ordinary; return how many.
@@ -99,11 +135,6 @@ impl Lane {
             let name = reading.get_item(1)?;
             if !known.as_ref().is_some_and(|(same, _)| same.is(&name)) {
                 let Some(sensor) = sensors.get_item(&name)? else { break };
-                if !sensor.getattr(intern!(py, "_only_raw"))?.is_truthy()?
-                    || !sensor.getattr(intern!(py, "_picked"))?.is_none()
-                {
-                    break;
-                }
                 owners.push((rows.len(), sensor.clone()));
                 known = Some((name, sensor));
             }

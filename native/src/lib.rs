@@ -9,8 +9,9 @@ mod tail;
 mod view;
 
 #[pymodule]
-fn rejex_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<judge::JudgeCore>()?;
     module.add_class::<lane::Lane>()?;
+    module.add_function(wrap_pyfunction!(lane::lane_of, module)?)?;
     Ok(())
 }

@@ -12,10 +12,12 @@ ask for is a fit, through the executor it is given.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from heapq import heapify, heappop, heapreplace
 from numbers import Integral, Real
 from types import TracebackType
@@ -62,8 +64,8 @@ from rejex_stream.types import (
 )
 
 __all__ = [
-    "Decision", "Engine", "EngineSpec", "Origin", "Restored", "SingleOwner", "checked", "in_order",
-    "origin",
+    "Decision", "Engine", "EngineSpec", "Origin", "Restored", "SingleOwner", "checked", "core",
+    "in_order", "origin",
 ]  # fmt: skip
 
 _Snapshot: TypeAlias = tuple[
@@ -125,7 +127,7 @@ class Engine:
                 "into, and must be at least 1."
             )
         self.spec = spec
-        self._executor, self._is_batch = executor, spec.is_batch
+        self._executor, self._is_batch, self._lane = executor, spec.is_batch, core()[0]
         self._live: dict[str, StreamState] = {}  # in order of last use
         self._idle: MutableMapping[str, StreamSnapshot] = {} if idle is None else idle
         self._max_live = max_live_streams
@@ -526,7 +528,7 @@ class Engine:
         return StreamState(
             key, spec.features, model, judge,
             watch=watch, explainer=self._explainer(), calendar=self._calendar,
-            learner=decision.learner(spec.window), limits=decision.limits,
+            learner=decision.learner(spec.window), limits=decision.limits, lane=self._lane,
         )  # fmt: skip
 
     def _wake(self) -> None:
@@ -546,6 +548,21 @@ class Engine:
     def _make_room(self) -> None:
         while self._max_live is not None and len(self._live) > self._max_live:
             self._evict(next(iter(self._live)))
+
+
+@lru_cache(maxsize=1)
+def core() -> tuple[Any, str]:
+    """Return what makes the native lane of a stream, ``None`` without one, and which core it is."""
+    if os.environ.get("REJEX_CORE") == "python":
+        return None, "Python judges all events: REJEX_CORE=python"
+    try:
+        import rejex_native
+    except ImportError:
+        return None, "Python judges all events: no native core is installed (`make native`)"
+    wrong: str | None = rejex_native.wrong()  # by 1,000 events
+    if wrong is not None:
+        return None, f"Python judges all events: the native core {wrong}"
+    return rejex_native.lane_of, "the native core judges ordinary events as Python would"
 
 
 _INT64 = 2**63  # a time beyond it cannot be kept

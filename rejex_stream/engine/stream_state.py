@@ -39,7 +39,6 @@ from rejex_stream.incidents import (
 )
 from rejex_stream.incidents.calendar import runs
 from rejex_stream.learning import Learner, apply_command
-from rejex_stream.native import core
 from rejex_stream.protocols import FitExecutor
 from rejex_stream.rejection.judge import Judge, rejected
 from rejex_stream.rejection.token_bucket import Governor
@@ -117,8 +116,8 @@ class StreamState:
 
     __slots__ = (
         "_allow_nan", "_at_once", "_calendar", "_explainer", "_features", "_gaps", "_judge",
-        "_lane", "_learner", "_limits", "_mutes", "_recent", "_sensors", "_steady_model", "model", "plans",
-        "seq", "stream_key", "watch",
+        "_lane", "_learner", "_limits", "_mutes", "_native", "_recent", "_sensors", "_steady_model",
+        "model", "plans", "seq", "stream_key", "watch",
     )  # fmt: skip
 
     def __init__(
@@ -133,8 +132,9 @@ class StreamState:
         calendar: Sequence[Plan] = (),
         learner: Learner | None = None,
         limits: Sequence[ChannelLimits] = (),
+        lane: Any = None,
     ) -> None:
-        self.stream_key = stream_key
+        self.stream_key, self._native = stream_key, lane
         self.seq = 0
         self.watch, self._calendar, self.plans = watch, calendar, Plans()
         self._mutes, self._limits = Mutes(features.channels), LimitCheck(limits, features.channels)
@@ -146,7 +146,7 @@ class StreamState:
         self._gaps: dict[str, list[Gap]] = {}  # of sensors that ever lacked a channel
         # What scores readings that go the straight way; None: none does, or it is not known yet.
         self._steady_model: BatchModel | None = None
-        self._lane: Any = None  # the native core's, where it is there
+        self._lane: Any = None  # takes them in the native core, where there is one
 
     def advance(self, readings: Sequence[Reading], totals: Sequence[float]) -> list[Verdict]:
         """Return the verdicts for the next readings of this key, in order.
@@ -155,41 +155,24 @@ class StreamState:
         judged, and `totals` are the sums of their values.
         """
         verdicts: list[Verdict | None] = [None] * len(readings)
-        if self._lane is not None and self._steady_model is not None:
-            self._advance_natively(readings, totals, verdicts)
-        elif len(readings) > 1 or not self._alone(readings, totals, verdicts):
-            for _ in self.turns(readings, totals, verdicts):
-                pass
-            self._settle_lane()
+        if self._lane is None:
+            self._advance(readings, totals, verdicts)
+        else:
+            self._lane.advance(self, readings, totals, verdicts)
         return verdicts  # type: ignore[return-value] # every reading took one of the paths
 
-    def _settle_lane(self) -> None:
-        self._steady_model = self._model_alone()
-        if self._lane is None and self._steady_model is not None and (native := core()) is not None:
-            self._lane = native.Lane(
-                self._judge, self.watch, self.model, self._explainer, len(self._features.channels)
-            )
-            self.watch.beyond = _NO_LIMITS
-
-    def _advance_natively(
+    def _advance(
         self, readings: Sequence[Reading], totals: Sequence[float], verdicts: list[Verdict | None]
     ) -> None:
-        """Do the same in the native core, as far as events are ordinary; what is not is ours."""
-        done, step, count = 0, 1, len(readings)
-        while done < count:
-            if self._steady_model is not None:
-                taken = self._lane.run(self, readings, verdicts, done)
-                done, step = done + taken, 1 if taken else step
-                if done == count:
-                    break
-            stop = min(count, done + step)
-            part: list[Verdict | None] = [None] * (stop - done)
-            if step > 1 or not self._alone(readings[done:stop], totals[done:stop], part):
-                for _ in self.turns(readings[done:stop], totals[done:stop], part):
-                    pass
-                self._settle_lane()
-            verdicts[done:stop] = part
-            done, step = stop, 4 * step
+        """Judge readings in Python, whatever they are."""
+        if len(readings) > 1 or not self._alone(readings, totals, verdicts):
+            for _ in self.turns(readings, totals, verdicts):
+                pass
+            self._steady_model = model = self._model_alone()
+            if model is not None:
+                self.watch.beyond = _NO_LIMITS
+                if self._lane is None and self._native is not None:
+                    self._lane = self._native(self)
 
     def _alone(
         self, readings: Sequence[Reading], totals: Sequence[float], verdicts: list[Verdict | None]
@@ -204,7 +187,6 @@ class StreamState:
             or not isfinite(totals[0])
         ):
             return False
-        watch.beyond = _NO_LIMITS
         make = self._rows_at_once if self._at_once else self._rows_one_by_one
         rows, which = make(readings, totals, verdicts)
         seq, self.seq = self.seq, self.seq + 1
@@ -234,7 +216,8 @@ class StreamState:
             or not watch.active
             or watch.mode is not None
             or (self._calendar or self.plans.all or self._mutes.all or self._limits.any)
-            or (self._gaps or self._judge.shares)
+            or self._judge.shares
+            or any(gap.now for own in self._gaps.values() for gap in own)  # else none goes on
             or self._learner is not None
         ):
             return None

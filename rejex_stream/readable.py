@@ -87,31 +87,22 @@ class Reads:
     value: float  # nan: missing
     usual: tuple[float, float] | None  # `None`: nobody knows yet
 
-    def now(self, name: str = "", unit: str = "") -> str:
-        """Return what it reads, by the name that people use: ``Oil 1.2 bar``."""
-        name = name or self.channel
-        if math.isnan(self.value):
-            return f"{name} missing"
-        return f"{name} {number(self.value)}{unit and f' {unit}'}"
-
-    def usually(self, unit: str = "") -> str:
-        """Return what is usual: ``usually 3.4 to 4 bar``; empty where nobody knows."""
-        if self.usual is None:
-            return ""
-        low, high = self.usual
-        within = "within its usual" if low <= self.value <= high else "usually"
-        ends = dict.fromkeys((number(low), number(high)))
-        return f"{within} {' to '.join(ends)}{unit and f' {unit}'}"
-
-    def sentence(self, name: str = "", unit: str = "") -> str:
-        """Return what it reads beside what is usual.
+    def words(self, name: str = "", unit: str = "") -> tuple[str, str]:
+        """Return what it reads, by the name that people use, and what is usual, if anybody knows.
 
         Examples
         --------
-        >>> Reads("oil", 1.2, (3.4, 4.0)).sentence("Oil pressure", "bar")
-        'Oil pressure 1.2 bar, usually 3.4 to 4 bar'
+        >>> Reads("oil", 1.2, (3.4, 4.0)).words("Oil pressure", "bar")
+        ('Oil pressure 1.2 bar', 'usually 3.4 to 4 bar')
         """
-        return ", ".join(filter(None, (self.now(name, unit), self.usually(unit))))
+        name, unit = name or self.channel, unit and f" {unit}"
+        now = f"{name} missing" if math.isnan(self.value) else f"{name} {number(self.value)}{unit}"
+        if self.usual is None:
+            return now, ""
+        low, high = self.usual
+        within = "within its usual" if low <= self.value <= high else "usually"
+        ends = dict.fromkeys((number(low), number(high)))
+        return now, f"{within} {' to '.join(ends)}{unit}"
 
 
 class UsualRows:

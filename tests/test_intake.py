@@ -12,7 +12,10 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rejex_connectors.files.sink import lines_of
 
+from rejex_stream.config import parse_config
+from rejex_stream.config.assembly import Judging
 from rejex_stream.decode import JsonDecoder
 from rejex_stream.decode.intake import Intake, IntakeRules
 from rejex_stream.decode.mapping import FieldMapping
@@ -23,10 +26,11 @@ from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.run.loop import run
 from rejex_stream.run.run_settings import RunSettings
 from rejex_stream.trusted_clock import TrustedClock
-from rejex_stream.types import Outcome, Position, Reading, Record
+from rejex_stream.types import Outcome, Partition, Position, Reading, Record
 from tests.doubles import ABORT, Crash, ListSink, ListSource, MemorySnapshotStore
 
 NAMES = ("temp", "press", "speed")
+WIDE_TWO = FieldMapping(("temp", "press"), sensor="m", time="t")
 WIDE = FieldMapping(NAMES, sensor="m", time="t")
 LONG = FieldMapping(dict.fromkeys(NAMES, "v"), sensor="m", time="t", tag="tag")
 PART = dataclasses.replace(WIDE, partial=True)
@@ -209,6 +213,53 @@ def test_a_crash_anywhere_gives_the_same_outcomes(name: str, data: st.DataObject
 def told(outcome: Outcome) -> tuple[Any, ...]:
     """What is written of an outcome; of a record that waited its value is not kept."""
     return (outcome.record[:2], *outcome[1:])
+
+
+INCIDENT = """
+[pipeline]
+name = "plant"
+[input]
+path = "feed.jsonl"
+time = "t"
+sensor = "m"
+channels = ["temp", "press"]
+reorder_s = 4
+[detector]
+name = "Mahalanobis"
+[rejection]
+contamination = 0.05
+tolerance = 5
+window = 150
+[refit]
+refit_every_events = 150
+"""
+
+
+def test_what_becomes_of_an_incident_is_written_once_however_records_come() -> None:
+    """A record that waits has two outcomes, and only that of its event says it."""
+    config, problems = parse_config(INCIDENT)
+    assert config is not None, problems
+    chance = random.Random(1)
+    fault = [30 * (600 < i < 800 and i % 2 == 0) for i in range(1000)]
+    trees = [
+        {"m": f"m{i % 2}", "t": T0 + 1000 * i}
+        | {name: chance.gauss(5, 1) + fault[i] for name in ("temp", "press")}
+        for i in range(1000)
+    ]
+    script = [
+        Record(Position("feed.jsonl", 0, i), None, line) for i, line in enumerate(lines(trees))
+    ]
+
+    def written(cut: int) -> list[Any]:
+        state = Judging(config).state(Partition("feed.jsonl", 0), JsonDecoder(WIDE_TWO))
+        parts = [script[i : i + cut] for i in range(0, len(script), cut)]
+        return [line for part in parts for line in lines_of(state.process(part))]
+
+    whole = written(len(script))
+    changes = [line for role, line in whole if role == "incidents"]
+    assert len(changes) >= 2
+    assert len(changes) == len(set(changes))
+    assert written(1) == written(13) == whole
 
 
 # ------------------------------------------------------------------------------ whose clock

@@ -14,6 +14,7 @@ import pytest
 from rejex_stream.cli import main
 from rejex_stream.config import load_config
 from rejex_stream.config.assembly import engine_spec
+from rejex_stream.config.reviewing import Channel
 from rejex_stream.detectors import make_detector
 from rejex_stream.encode import decode_verdict, encode_incident, encode_verdict
 from rejex_stream.encode.records import decode_incidents
@@ -196,7 +197,7 @@ def test_the_event_that_makes_an_incident_a_hold_says_its_limit():
 
 def test_the_alert_says_what_is_beyond_which_limit():
     incident = play(engine(), lone(20, value=7.2))[1][0]
-    wording = Wording("p", units={"x": "bar"}, names={"x": "pressure"})
+    wording = Wording("p", channels={"x": Channel(unit="bar", label="pressure")})
     alert = alert_of(incident, wording)
     assert "s: pressure 7.2 bar is above its limit of 6 bar; since" in alert.annotations["summary"]
     assert "x 7.2 is above its limit of 6" in alert.annotations["description"]

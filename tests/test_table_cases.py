@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from rejex_stream.decode.mapping import to_epoch_ms
 from rejex_stream.errors import ConfigError, RejexError
 from rejex_stream.plan.measured import replay
+from rejex_stream.rejection.window import grade
 from rejex_stream.tables import Asked, open_table
 from rejex_stream.tables.scored import Episodes
 from rejex_stream.types import ChannelEvidence, Evidence, Label, Position, Reading, Verdict
@@ -609,6 +610,16 @@ def test_what_comes_right_after_an_incident_is_none_of_it():
     incidents, others = episodes.worst(top=9)
     assert [(e.first_row, e.last_row, e.anomalies) for e in incidents] == [(11, 22, 7)]
     assert sorted((e.first_row, e.last_row) for e in others) == [(25, 25), (46, 46)]
+
+
+def test_what_is_graded_higher_stands_first():
+    """A last lone event is the worst of all, and ten that lasted are graded higher."""
+    episodes = Episodes(("x",))
+    ok, bad = (Label.NORMAL, None), (Label.ANOMALY, None)
+    episodes.add(*of_one_sensor(*[ok] * 10, *[bad] * 10, *[ok] * 30, bad))
+    _, others = episodes.worst(top=9)
+    points = [(e.first_row, grade(e.severity, e.anomalies)[0]) for e in others]
+    assert points == [(11, 22), (51, 15)]
 
 
 def test_the_usual_is_that_of_all_normal_events_not_of_the_first():

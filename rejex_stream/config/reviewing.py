@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from typing import Literal, TypeAlias
-from urllib.parse import quote
 
 from rejex_stream.errors import ConfigError
 from rejex_stream.settings import Section, setting
 
 __all__ = [
     "ROLES", "SYSTEM", "AuthMode", "Capacity", "Channel", "Fallback", "Network", "Review", "Role",
-    "Sensor", "Shown", "check_bind", "is_loopback", "named_reviewer", "networks", "sides_of",
+    "Sensor", "check_bind", "is_loopback", "named_reviewer", "networks", "sides_of",
 ]  # fmt: skip
 
 Role: TypeAlias = Literal["viewer", "reviewer", "lead", "admin"]
@@ -113,21 +110,6 @@ class Sensor(Section):
         pattern=r"^(https?://\S+)?$",
         example="https://wiki.example/assets/{sensor}",
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """How the channels and sensors of a pipeline are shown."""
-
-    channels: Mapping[str, Channel] = field(default_factory=dict)
-    sensors: Mapping[str, Sensor] = field(default_factory=dict)
-
-    def link(self, sensor: str) -> str:
-        """Return where to read on about a sensor; empty without."""
-        for pattern, told in self.sensors.items():
-            if fnmatchcase(sensor, pattern):
-                return told.link.replace("{sensor}", quote(sensor, safe=""))
-        return ""
 
 
 class Capacity(Section):

@@ -21,8 +21,10 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
+from urllib.parse import quote
 
 import msgspec
 
@@ -31,12 +33,12 @@ from rejex_stream.encode.records import encode_incident
 from rejex_stream.monitor import Alarm
 from rejex_stream.monitor.alarm import AlarmKind
 from rejex_stream.readable import Reads, span, utc
-from rejex_stream.rejection.window import grade
+from rejex_stream.rejection.window import STRONG, grade
 from rejex_stream.types import Incident, IncidentState, LimitExcess, Partition, beyond, spoken
 
 __all__ = [
     "Alert", "Alertmanager", "Choice", "Event", "Flood", "Subject", "Webhook",
-    "Wording", "alert_of", "asked", "choices", "event_of", "log_incident", "sign",
+    "Wording", "alert_of", "asked", "choices", "event_of", "log_incident", "sign", "urgency",
 ]  # fmt: skip
 
 _log = logging.getLogger(__name__)
@@ -51,6 +53,11 @@ _STATE = {
     IncidentState.RECOVERING: "seems to end",
     IncidentState.ADOPTING: "becomes the new normal",
     IncidentState.CLOSED: "is over",
+}
+_SIDES = {
+    "both": "",
+    "low": " (only drops are asked about)",
+    "high": " (only rises are asked about)",
 }
 _LIMIT_STAYS = (
     " The limit stays: a value beyond it goes on raising incidents, until the config has another."
@@ -72,7 +79,7 @@ Subject: TypeAlias = Alarm | Incident | Flood
 
 
 class Alert(NamedTuple):
-    """A state that lasts: equal labels are one alert, so they do not change while it does."""
+    """A state that lasts: equal labels are one alert, so they change only where it gets worse."""
 
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
@@ -88,23 +95,39 @@ class Event(NamedTuple):
 
 
 class Wording(NamedTuple):
-    """What a pipeline is called; how channels and sensors are shown, where to read on of them."""
+    """What a pipeline, its channels and its sensors are called, in alerts and on pages."""
 
-    pipeline: str
+    pipeline: str = ""
     console_url: str | None = None
-    units: Mapping[str, str] = MappingProxyType({})
-    names: Mapping[str, str] = MappingProxyType({})
-    runbook: Callable[[str], str] = lambda _: ""
+    channels: Mapping[str, Any] = MappingProxyType({})  # `[channels.NAME]` of the config
+    sensors: Mapping[str, Any] = MappingProxyType({})  # `[sensors."PATTERN"]`
 
-    def sentence(self, reads: Reads) -> str:
-        """Return what a channel reads and usually reads, as people call it, with its unit."""
-        channel = reads.channel
-        return reads.sentence(self.names.get(channel, ""), self.units.get(channel, ""))
+    def called(self, channel: str) -> tuple[str, str]:
+        """Return what people call a channel, and its unit."""
+        known = self.channels.get(channel)
+        return (channel, "") if known is None else (known.label or channel, known.unit)
+
+    def reads(self, one: Reads) -> tuple[str, str]:
+        """Return what a channel reads, and what is usual, with the side that alone is asked for."""
+        now, usual = one.words(*self.called(one.channel))
+        known = self.channels.get(one.channel)
+        return now, usual and usual + _SIDES["both" if known is None else known.side]
+
+    def sentence(self, one: Reads) -> str:
+        """Return what a channel reads beside what is usual."""
+        return ", ".join(filter(None, self.reads(one)))
 
     def beyond(self, excess: LimitExcess) -> str:
-        """Return what is beyond which limit, as people call it, with its unit."""
-        name, unit = excess.channel, self.units.get(excess.channel, "")
-        return beyond(msgspec.structs.replace(excess, channel=self.names.get(name, name)), unit)
+        """Return what is beyond which limit."""
+        name, unit = self.called(excess.channel)
+        return beyond(msgspec.structs.replace(excess, channel=name), unit)
+
+    def link(self, sensor: str) -> str:
+        """Return where to read on about a sensor; empty without."""
+        for pattern, known in self.sensors.items():
+            if fnmatchcase(sensor, pattern):
+                return str(known.link.replace("{sensor}", quote(sensor, safe="")))
+        return ""
 
 
 def alert_of(what: Subject, wording: Wording, values: Sequence[Reads] = ()) -> Alert:
@@ -118,30 +141,43 @@ def alert_of(what: Subject, wording: Wording, values: Sequence[Reads] = ()) -> A
         "pipeline": wording.pipeline,
         "stream": what.stream_key,
         "incident": what.id,
-        "severity": "critical",
+        "severity": urgency(what),
     }
     if what.sensors != (what.stream_key,):
         labels |= {"sensor_group": what.stream_key}
         del labels["stream"]
     labels |= {} if what.mode is None else {"mode": what.mode}
-    points, word = grade(what.peak_severity, what.n_anomalies)
     annotations = {
         "summary": summary_of(what, wording, values),
         "description": sentence_of(what),
         "answers": _answers(what),
-        "severity": f"{points} of 100 ({word})",
+        "severity": _graded(what),
         "since": _clock(what.onset_ms),
         "onset": _text(what.onset_ms),
         "peak_severity": f"{what.peak_severity:.1f}",
         "channels": ", ".join(found.channel for found in what.channels[:_MOST_CHANNELS]),
-        "values": "; ".join(wording.sentence(value) for value in values),
+        "values": "; ".join(map(wording.sentence, values)),
         "sensors": _named(what.sensors),
         "state": what.state.value,
         "link": _link(what, wording),
-        "runbook_url": wording.runbook(what.sensors[0] if what.sensors else what.stream_key),
+        "runbook_url": wording.link((*what.sensors, what.stream_key)[0]),
     }
     annotations = {name: text for name, text in annotations.items() if text}
     return Alert(labels, annotations, utc(what.opened_ms))
+
+
+def urgency(incident: Incident) -> str:
+    """Return ``critical`` or ``warning``, as operators route alerts: the one scale in their words.
+
+    Critical is what is strong or extreme, or beyond a limit that people set. It never falls.
+    """
+    points, _ = grade(incident.peak_severity, incident.n_anomalies)
+    limited = any(not one.missing_events for one in incident.limits)
+    return "critical" if limited or points >= STRONG else "warning"
+
+
+def _graded(incident: Incident) -> str:
+    return "{} of 100 ({})".format(*grade(incident.peak_severity, incident.n_anomalies))
 
 
 class Choice(NamedTuple):
@@ -198,8 +234,7 @@ def summary_of(incident: Incident, wording: Wording, values: Sequence[Reads] = (
     if not what:
         named = ", ".join(found.channel for found in incident.channels[:1])
         what = f"{named} is not as usual" if named else "not as usual"
-    points, word = grade(incident.peak_severity, incident.n_anomalies)
-    severity = f"severity {points} of 100 ({word})"
+    severity = f"severity {_graded(incident)}"
     if incident.state is IncidentState.CLOSED:
         lasted = span(incident.changed_ms - incident.onset_ms)
         return f"{whose}: over after {lasted}{_ended(incident)}; {severity}"
@@ -225,22 +260,23 @@ def sentence_of(incident: Incident) -> str:
     named = ", ".join(found.channel for found in incident.channels[:_MOST_NAMED])
     whose = f"{whose} ({named})" if named else whose
     counts = f"of {incident.n_events} events {incident.n_anomalies} are anomalies"
-    points, word = grade(incident.peak_severity, incident.n_anomalies)
     limits = "".join(f"{beyond(excess)}; " for excess in incident.limits)
     when = f"is not as usual since {_clock(incident.onset_ms)}"
     if incident.state is IncidentState.CLOSED:
         when = f"was not as usual from {_clock(incident.onset_ms)} to {_clock(incident.changed_ms)}"
     return (
         f"{whose} {when}: {limits}{counts}, "
-        f"{incident.n_rejected} rejected, severity {points} of 100 ({word}). "
-        f"It {_STATE[incident.state]}{_by_whom(incident)}{_ended(incident)}."
+        f"{incident.n_rejected} rejected, severity {_graded(incident)}. "
+        f"It {standing_of(incident)}."
     )
 
 
-def _by_whom(incident: Incident) -> str:
-    if incident.state is not IncidentState.ADOPTING:
-        return ""
-    return ", as somebody said" if incident.answer else " by itself: nobody has answered"
+def standing_of(incident: Incident) -> str:
+    """Return where an incident stands now, in words: ``is over (recovered)``."""
+    by_whom = ""
+    if incident.state is IncidentState.ADOPTING:
+        by_whom = ", as somebody said" if incident.answer else " by itself: nobody has answered"
+    return f"{_STATE[incident.state]}{by_whom}{_ended(incident)}"
 
 
 def log_incident(incident: Incident) -> None:
@@ -289,12 +325,12 @@ def event_of(what: Subject, wording: Wording, values: Sequence[Reads] = ()) -> E
                     "now": one.value,
                     "low": one.usual and one.usual[0],
                     "high": one.usual and one.usual[1],
-                    "unit": wording.units.get(one.channel, ""),
+                    "unit": wording.called(one.channel)[1],
                 }
                 for one in values
             ],
             "link": _link(what, wording),
-            "runbook": wording.runbook(what.sensors[0] if what.sensors else what.stream_key),
+            "runbook": wording.link((*what.sensors, what.stream_key)[0]),
         }
     name = str(uuid.uuid5(_NAMESPACE, f"{pipeline}/{key}"))
     event = {
@@ -427,11 +463,12 @@ class Alertmanager:
         """Tell of what began and ended between two looks: it is active for one lifetime.
 
         Alertmanager tells nobody of an alert that it first hears of as resolved. What is active
-        already ends by the next :meth:`update`.
+        already, as severe or less, ends by the next :meth:`update`.
         """
         key, now = tuple(sorted(alert.labels.items())), datetime.now(UTC)
         with self._lock:
-            if key not in self._active and key not in self._resolved:
+            known = {_whose(one) for one in (*self._active, *self._resolved)}
+            if _whose(key) not in known:
                 ends = now + timedelta(seconds=self._lifetime_s)
                 self._over[key] = alert.began or now, ends, alert
                 self._wake.set()
@@ -486,6 +523,11 @@ class Alertmanager:
         self._stop.set()
         self._wake.set()
         self._thread.join(timeout=10)
+
+
+def _whose(key: _Key) -> _Key:
+    """Return the labels that stay, however severe it becomes."""
+    return tuple(label for label in key if label[0] != "severity")
 
 
 def _posted(alert: Alert, since: datetime, ends: datetime) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from rejex_stream import __version__
 from rejex_stream.engine import EngineSpec
 from rejex_stream.monitor import Alarm, MonitorBank, MonitorStatus
 from rejex_stream.monitor.alarm import AlarmKind
+from rejex_stream.operate.alerts import urgency
 from rejex_stream.operate.logs import escaped
 from rejex_stream.rejection.bounds import cost_bound
 from rejex_stream.run.run_events import (
@@ -164,7 +165,7 @@ LEVELS: Mapping[str, tuple[str, str]] = {
     "incident_waiting_seconds": (
         "How long an incident waits for an answer, by the events' own clock or, where that "
         "stands still, by ours; of the hundred that wait for longest.",
-        "stream incident",
+        "stream incident severity",
     ),
 }
 HISTOGRAMS: Mapping[str, tuple[str, tuple[float, ...]]] = {
@@ -347,7 +348,7 @@ class RunMetrics:
             waits.append((max(by_events / 1000, now_s - self._seen_at[one.id]), one))
         waiting.clear()
         for seconds, one in heapq.nlargest(_MOST_WAITING, waits, key=lambda wait: wait[0]):
-            waiting.labels(self._pipeline, one.stream_key, one.id).set(seconds)
+            waiting.labels(self._pipeline, one.stream_key, one.id, urgency(one)).set(seconds)
         states = Tally((incident.state, incident.held) for incident in incidents)
         for state in _OPEN:
             of = states[state, True] + states[state, False]

@@ -44,8 +44,8 @@ from rejex_stream.rejection.arguments import check_window
 from rejex_stream.types import FloatArray
 
 __all__ = [
-    "LARGEST_SEVERITY", "SHORTEST", "ScoreWindow", "Tail", "WindowAhead", "cluster_size",
-    "clustered_table", "grade", "mid_rank", "severity",
+    "LARGEST_SEVERITY", "SHORTEST", "STRONG", "ScoreWindow", "Tail", "WindowAhead", "cluster_size",
+    "clustered_table", "grade", "joint_severity", "mid_rank", "severity",
 ]  # fmt: skip
 
 _ONE_PART = 8192
@@ -64,7 +64,9 @@ _UNSURE = 1.5
 _SHADE = 1e-6
 """Share of a step of the p-value by which scores on it differ: enough for an order, and for nothing
 that anybody counts."""
-_WORDS = (25, "slight"), (50, "clear"), (75, "strong"), (101, "extreme")
+STRONG = 50
+"""What is strong begins here, on the scale of :func:`grade`."""
+_WORDS = (25, "slight"), (STRONG, "clear"), (75, "strong"), (101, "extreme")
 
 
 def mid_rank(below: int, at_or_below: int) -> int:
@@ -523,11 +525,16 @@ def _excess(window: ScoreWindow | WindowAhead, n: int, largest: float) -> tuple[
     return k, math.fsum([(score / 2 - least / 2) / k for score in window.largest(k)])
 
 
-def grade(severity: float, anomalies: int = 1) -> tuple[int, str]:
-    """Return a severity for people: from 0 to 100, ten for each power of ten, with a word.
+def joint_severity(severity: float, anomalies: int) -> float:
+    """Return that of many events, of which this is the worst one's: what is graded and sorted by.
 
-    Of many events it is that of the worst, and ten more for every ten times as many anomalies: a
-    convention, far less than as many independent ones are worth.
+    One more for every ten times as many anomalies: a convention, far less than as many independent
+    ones are worth.
     """
-    points = min(100, max(0, round(10 * (severity + math.log10(max(1, anomalies))))))
+    return severity + math.log10(max(1, anomalies))
+
+
+def grade(severity: float, anomalies: int = 1) -> tuple[int, str]:
+    """Return a severity for people: from 0 to 100, ten for each power of ten, with a word."""
+    points = min(100, max(0, round(10 * joint_severity(severity, anomalies))))
     return points, next(word for below, word in _WORDS if points < below)

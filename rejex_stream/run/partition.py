@@ -631,12 +631,12 @@ class PartitionState:
             ]  # fmt: skip
         # 3. Say what a reviewer needs to see.
         outcomes = self._context.outcomes(judged, readings, verdicts)
-        for i, outcome in apart.items():
-            outcomes.insert(i, outcome)
         # 4. Incidents that changed, those of forgotten streams, replies to commands.
         if self._engine.changes:
             changed = {change.position: (change,) for change in self._engine.take_incidents()}
             outcomes = [o._replace(incidents=changed.get(o.record.position, ())) for o in outcomes]
+        for i, outcome in apart.items():  # that of a record that waits may be here as well
+            outcomes.insert(i, outcome)
         if ended:
             outcomes[0] = outcomes[0]._replace(incidents=(*ended, *outcomes[0].incidents))
         if self.replies and outcomes:

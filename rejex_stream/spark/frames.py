@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,16 +22,26 @@ from rejex_stream.config.assembly import (
     Judging,
     by_partition,
     file_decoder,
+    kafka_decoder,
     kafka_settings,
 )
 from rejex_stream.config.input import REGISTRY_FORMATS
-from rejex_stream.decode import Decoder
-from rejex_stream.decode.json import JsonDecoder
+from rejex_stream.decode import decode_records
+from rejex_stream.decode.mapping import ABSENT
 from rejex_stream.errors import ConfigError
 from rejex_stream.run.partition import PartitionState
 from rejex_stream.spark.job_journal import JobJournal
 from rejex_stream.threads import one_thread
-from rejex_stream.types import Invalid, Outcome, Partition, Position, Reading, Record
+from rejex_stream.types import (
+    Invalid,
+    Outcome,
+    Partition,
+    Position,
+    Reading,
+    Record,
+    SelectedRecord,
+    reached,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,7 +55,7 @@ __all__ = [
 KEY = ("topic", "partition", "stream")
 
 OUTCOMES = (
-    "topic string, partition int, offset long, place int, output string, to int, key binary, "
+    "topic string, partition int, offset long, place long, output string, to int, key binary, "
     "value binary, headers binary"
 )
 _DECODED = "topic string, partition int, offset long, stream string, taken binary"
@@ -74,7 +85,7 @@ def verdicts(
     is where people tell the pipeline things; whoever writes must decide then. `states` is what a
     new checkpoint begins with (:func:`~rejex_stream.spark.state_migration.rows_of`).
 
-    Returns one row a message: the position it is about, its ``place`` among those of that record,
+    Returns one row a message: the record it is about, its ``place`` among those of that record,
     the ``output`` it is for (``verdicts``, ``review``, ``deadletter``, ``incidents``), and ``to``
     (partition), ``key``, ``value`` (JSON) and ``headers`` (MessagePack).
 
@@ -89,8 +100,7 @@ def verdicts(
     """
     refused(config)
     recipe = Recipe(uuid.uuid4().hex, config, dict(partitions) if partitions else None, journal)
-    whole = journal is not None or by_partition(config)
-    rows = taken(records, config, header, whole=whole)
+    rows = taken(records, config, header, whole=recipe.whole)
     return rows.groupBy(*KEY).transformWithStateInPandas(
         KeyedStates(recipe), OUTCOMES, "Append", "None",
         initialState=None if states is None else states.groupBy(*KEY),
@@ -107,34 +117,19 @@ def taken(records: DataFrame, config: Config, header: bytes, *, whole: bool) -> 
         return decoded(batches, config, header, whole=whole)
 
     there = set(records.columns)
+    time_ms = "unix_millis(timestamp)" if "timestamp" in there else "cast(null as long)"
+    time_ms = "timestamp_ms" if "timestamp_ms" in there else time_ms
     return records.selectExpr(
         "topic", "partition", "offset", "key", "value",
-        f"coalesce({_time(there)}, {NO_TIME}L) as timestamp_ms",
+        f"coalesce({time_ms}, {NO_TIME}L) as timestamp_ms",
         "headers" if "headers" in there else f"cast(null as {_HEADERS}) as headers",
     ).mapInArrow(decode, _DECODED)  # fmt: skip
-
-
-def _time(columns: set[str]) -> str:
-    if "timestamp_ms" in columns:
-        return "timestamp_ms"
-    return "unix_millis(timestamp)" if "timestamp" in columns else "cast(null as long)"
 
 
 def refused(config: Config) -> None:
     """Refuse what a job on Spark cannot do, by the name of the setting."""
     source = config.input
     for asked, why in (
-        (
-            source.intake().any,
-            "rows that are joined, held or put in order (input.tag with several channels, "
-            'input.partial = "hold_last", input.reorder_s) are not made on Spark yet; '
-            "`rejex-stream run` makes them.",
-        ),
-        (
-            source.select is not None,
-            "input.select is not read on Spark yet: expected one reading a record; "
-            "`rejex-stream run` reads it.",
-        ),
         (
             source.format in REGISTRY_FORMATS,
             f"input.format = {source.format!r} is not read on Spark yet: expected json or csv; "
@@ -158,40 +153,40 @@ def decoded(batches: Iterator[Any], config: Config, header: bytes, *, whole: boo
     """Decode Arrow batches of records; what is read travels with the record. O(records)."""
     import pyarrow as pa
 
-    decode = decoder_of(config, header).decode
+    on_topic = config.input.kind == "kafka"
+    # In this process there is the header of a file, and not the file.
+    source: Any = SimpleNamespace(header=header)
+    decoder = kafka_decoder(config) if on_topic else file_decoder(config, source)
     encode = msgspec.msgpack.Encoder().encode
     for batch in batches:
-        streams: list[str] = []
-        bodies: list[bytes] = []
         columns = [column.to_pylist() for column in batch.columns]
-        for topic, partition, offset, key, value, time_ms, headers in zip(*columns, strict=True):
-            record = Record(
+        records: Sequence[Record] = [
+            Record(
                 Position(topic, partition, offset),
                 key,
                 value,
                 tuple((h["key"], h["value"]) for h in headers or ()),
                 None if time_ms == NO_TIME else time_ms,
             )
-            item = decode(record)
+            for topic, partition, offset, key, value, time_ms, headers in zip(*columns, strict=True)
+        ]
+        records, items = decode_records(decoder, records)
+        rows: list[tuple[str, int, int, str, bytes]] = []
+        for record, item in zip(records, items, strict=True):
+            at = record.position
             if isinstance(item, Reading):
-                streams.append("" if whole else item.stream_key)
-                bodies.append(encode(Taken(record, item, None)))
-            else:
-                streams.append("")
-                bodies.append(encode(Taken(record, None, item)))
-        names = ["topic", "partition", "offset", "stream", "taken"]
+                absent = tuple(i for i, value in enumerate(item.values) if value is ABSENT)
+                stream, taken = "" if whole else item.stream_key, Taken(record, item, None, absent)
+            else:  # a dead letter holds the whole record, whichever of its readings is none
+                source = record.source if isinstance(record, SelectedRecord) else record
+                stream, taken = "", Taken(record._replace(value=source.value), None, item)
+            rows.append((at.topic, at.partition, at.offset, stream, encode(taken)))
+        of_type = (pa.string(), pa.int32(), pa.int64(), pa.string(), pa.binary())
+        made = zip(*rows, strict=True) if rows else repeat((), len(of_type))
         yield pa.RecordBatch.from_arrays(
-            [*batch.columns[:3], pa.array(streams, pa.string()), pa.array(bodies, pa.binary())],
-            names,
+            [pa.array(column, kind) for column, kind in zip(made, of_type, strict=True)],
+            ["topic", "partition", "offset", "stream", "taken"],
         )
-
-
-def decoder_of(config: Config, header: bytes) -> Decoder:
-    """Make a decoder in a process that has the header of a file and not the file."""
-    if config.input.kind == "kafka":
-        return JsonDecoder(config.input.mapping())
-    source: Any = SimpleNamespace(header=header)
-    return file_decoder(config, source)
 
 
 # ---------------------------------------------------------------------- state of a stream
@@ -201,6 +196,17 @@ class Taken(NamedTuple):
     record: Record
     reading: Reading | None
     invalid: Invalid | None
+    absent: tuple[int, ...] = ()  # channels that the record does not name
+
+    @property
+    def item(self) -> Reading | Invalid:
+        """What was read, as the decoder gave it."""
+        if not self.absent:
+            return self.reading or self.invalid  # type: ignore[return-value] # one of both
+        assert self.reading is not None
+        values = enumerate(self.reading.values)
+        given = tuple(ABSENT if i in self.absent else value for i, value in values)
+        return self.reading._replace(values=given)
 
 
 @dataclass(frozen=True)
@@ -212,6 +218,11 @@ class Recipe:
     # how many partitions each output topic has; ``None``: outputs are lines of files
     partitions: Mapping[str, int] | None
     journal: JobJournal | None = None  # where people tell the pipeline things; ``None``: nowhere
+
+    @property
+    def whole(self) -> bool:
+        """Whether partitions are judged whole, and not each stream on its own."""
+        return self.journal is not None or by_partition(self.config)
 
 
 class _Live(NamedTuple):
@@ -305,20 +316,23 @@ class KeyedStates:
         import pandas as pd
 
         taken = [self._taken.decode(body) for frame in rows for body in frame["taken"]]
-        taken.sort(key=lambda one: one.record.position.offset)  # map tasks came in any order
+        taken.sort(key=lambda one: one.record.position)  # map tasks came in any order
         topic, partition, _ = key
         live = self._live(key, Partition(str(topic), int(partition)))
         state, read = live.state, live.read
         self._bench.listen(state)
-        read.items = {one.record.position: one.reading or one.invalid for one in taken}  # type: ignore[misc] # one of both
+        read.items = {one.record.position: one.item for one in taken}
         with one_thread():
             outcomes = state.process([one.record for one in taken])
         read.items = {}
         self._keep(key, live)
+        # What a record lets come goes before it; of streams apart, nothing waits for another.
+        whole = self._recipe.whole
         out = [
-            (*outcome.record.position[:3], place, *message)
-            for outcome in outcomes
-            for place, message in enumerate(self._bench.messages(outcome))
+            (topic, partition, reached(at), (i if whole else at.position.reading) << 32 | n, *made)
+            for i, outcome in enumerate(outcomes)
+            for at in (outcome.record,)
+            for n, made in enumerate(self._bench.messages(outcome))
         ]
         yield pd.DataFrame(out, columns=list(_COLUMNS))
 

@@ -261,13 +261,13 @@ def outcomes_in(
 
     Values and keys of records are not there; of a `lean` verdict most is missing.
     """
-    for offset, of_record in groupby(written, key=attrgetter("offset")):
-        position = Position(partition.topic, partition.partition, offset)
+    for at, of_reading in groupby(written, key=attrgetter("offset", "reading")):
+        position = Position(partition.topic, partition.partition, *at)
         verdict: Verdict | None = None
         invalid: Invalid | None = None
         review: ReviewItem | None = None
         incidents: tuple[Incident, ...] = ()
-        for one in of_record:
+        for one in of_reading:
             if one.output == "verdicts":
                 verdict = _lean(position, one.value) if lean else decode_verdict(one.value)
             elif one.output == "deadletter" and verdict is None:

@@ -17,7 +17,7 @@ from rejex_stream.tables.suspicions import named_unit, suspect
 
 __all__ = [
     "Marks", "Written", "find_marks", "find_missing", "find_times", "find_units",
-    "groups_of_thousands",
+    "groups_of_thousands", "moment_ms",
 ]  # fmt: skip
 
 _ENOUGH = 0.95
@@ -192,11 +192,8 @@ def _unit_of(numbers: Sequence[float], name: str) -> TimeUnit:
     named = named_unit(name)
     fits: dict[TimeUnit, int] = {}
     for unit in dict.fromkeys((*_UNITS, *([named] if named else []))):
-        try:
-            begun, ended = to_epoch_ms(first, unit), to_epoch_ms(last, unit)
-        except Unreadable:
-            continue
-        if begun >= 631_152_000_000 and ended <= until:
+        begun, ended = moment_ms(first, unit), moment_ms(last, unit)
+        if begun and ended and begun >= 631_152_000_000 and ended <= until:
             fits[unit] = ended
     since_1970 = fits.keys() & {"s", "ms", "us", "ns"}
     if named in fits or (named in ("min", "h") and not since_1970):
@@ -222,6 +219,14 @@ def _is_compact(cells: Sequence[str]) -> bool:
     )
 
 
+def moment_ms(cell: object, unit: TimeUnit, format: str | None = None) -> int | None:
+    """Return a time in UTC milliseconds since 1970; ``None`` where it is none."""
+    try:
+        return to_epoch_ms(cell, unit, format=format)
+    except Unreadable:
+        return None
+
+
 def _moment(text: str, format: str | None) -> datetime | None:
     try:
         return parse_moment(text, format)
@@ -245,9 +250,8 @@ def _steps(cells: Sequence[str], format: str) -> tuple[bool, int, float, float]:
     back, longest = 0, 0.0
     last = newest = -math.inf
     for cell in cells:
-        try:
-            now = to_epoch_ms(cell, "iso8601", format=format)
-        except Unreadable:
+        now = moment_ms(cell, "iso8601", format)
+        if now is None:
             continue
         back += now < last
         longest = max(longest, abs(now - last) if last > -math.inf else 0.0)

@@ -13,11 +13,11 @@ from statistics import median
 from typing import Any
 
 from rejex_stream.decode.json import flat
-from rejex_stream.decode.mapping import SWITCHES, Unreadable, printable, to_epoch_ms
+from rejex_stream.decode.mapping import SWITCHES, printable
 from rejex_stream.decode.written import MISSING_TEXTS, joined
 from rejex_stream.errors import ConfigError
 from rejex_stream.plan.suggest import Suggestion, suggest
-from rejex_stream.tables.dialect import Marks, find_marks
+from rejex_stream.tables.dialect import Marks, find_marks, moment_ms
 from rejex_stream.tables.fields import FieldProfile, is_number
 from rejex_stream.tables.guess import Asked, TableGuess, guess_table
 from rejex_stream.tables.names import (
@@ -30,7 +30,7 @@ from rejex_stream.tables.names import (
     is_quality,
     last_of,
 )
-from rejex_stream.tables.shapes import find_shape
+from rejex_stream.tables.shapes import find_shape, json_in
 from rejex_stream.types import Record
 
 __all__ = ["Feed", "open_feed"]
@@ -231,15 +231,10 @@ def _keys_of(read: Sequence[Record]) -> dict[str, list[Any]]:
     texts = [str(key.decode("utf-8", "replace")) for key in keys if key is not None]
     if any("\x00" in text for text in texts[:20]):
         return {}  # bytes of Avro, say: no name
-    trees = []
-    for text in texts:
-        try:
-            tree = json.loads(text)
-        except (ValueError, RecursionError):
-            return {_KEY: texts}
-        if not isinstance(tree, dict):
-            return {_KEY: texts}
-        trees.append(dict(flat(tree)))
+    parsed = list(map(json_in, texts))
+    if not all(isinstance(tree, dict) for tree in parsed):
+        return {_KEY: texts}
+    trees = [dict(flat(tree)) for tree in parsed]
     fields = dict.fromkeys(path for tree in trees for path in tree if not path.startswith("schema"))
     return {f"{_KEY}.{path}": [tree.get(path) for tree in trees] for path in fields}
 
@@ -463,13 +458,11 @@ def _cycle_s(guess: TableGuess, columns: Mapping[str, list[Any]]) -> float:
     steps = []
     tags, sensors = columns[str(guess.tag)], columns[str(guess.sensor)]
     for time, sensor, tag in zip(columns[guess.times[0]], sensors, tags, strict=True):
-        try:
-            moment = to_epoch_ms(time, guess.time_unit, format=guess.time_format)
-        except Unreadable:
-            continue
-        if (sensor, tag) in last and moment > last[sensor, tag]:
-            steps.append(moment - last[sensor, tag])
-        last[sensor, tag] = moment
+        moment = moment_ms(time, guess.time_unit, guess.time_format)
+        if moment is not None:
+            if moment > (before := last.get((sensor, tag), moment)):
+                steps.append(moment - before)
+            last[sensor, tag] = moment
     return max(0.001, median(steps) / 1000) if steps else 1.0
 
 

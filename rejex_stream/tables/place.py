@@ -192,12 +192,8 @@ def names_of(
     What it calls alike is told apart by the row below it, of units, say, or by groups above it.
     """
     names = _cells(rows[at], width)
-    if (
-        not names[0]
-        and body is not None
-        and body.kinds[0] is _DIGIT
-        and TIME.match(plain(names[1]))
-    ):
+    unnamed = not names[0] and body is not None and body.kinds[0] is _DIGIT
+    if unnamed and TIME.match(plain(names[1])):
         names = [*names[1:], f"column_{width}"]  # the time is called so: the last has no name
     others = [i for i in (at + 1, at - 1) if 0 <= i < len(rows)]
     beside = next((i for i in others if abs(len(rows[i]) - width) <= 1), None)

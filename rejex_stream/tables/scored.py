@@ -12,6 +12,7 @@ from typing import IO
 from rejex_stream.decode.csv import split_row
 from rejex_stream.plan.promises import EpisodeRule
 from rejex_stream.readable import Reads, UsualRows
+from rejex_stream.rejection.window import joint_severity
 from rejex_stream.tables.inspection import Table
 from rejex_stream.types import Invalid, Label, Reading, Reason, Record, Verdict
 
@@ -108,7 +109,7 @@ class Episodes:
                 else:
                     last.take(run)
         for found in incidents, others:
-            found.sort(key=lambda e: (-(e.severity or 0.0), -e.anomalies, e.first_row))
+            found.sort(key=lambda e: (-joint_severity(e.severity or 0.0, e.anomalies), e.first_row))
             for episode in found[:top]:
                 episode.reads = tuple(self._reads(episode))
         return incidents, others

@@ -31,7 +31,7 @@ from rejex_stream.tables.names import (
     last_of,
 )
 
-__all__ = ["Shape", "find_shape"]
+__all__ = ["Shape", "find_shape", "json_in"]
 
 _MOST_STEPS = 8
 _NEARLY = 0.95
@@ -123,16 +123,16 @@ def _run(program: str, readings: Sequence[Sequence[Any]]) -> list[list[Any]]:
 # ------------------------------------------------------------------------------------- envelopes
 def _text(trees: Trees) -> _Step | None:
     """JSON written as a text, the record itself or one of its fields; also in base64."""
-    if len(trees.all) and all(isinstance(tree, str) and _parsed(tree) for tree in trees.all):
+    if len(trees.all) and all(isinstance(tree, str) and json_in(tree) for tree in trees.all):
         return "fromjson", "text: the record is JSON written as a text"
     for path, field in trees.fields.items() if trees.objects else ():
         texts = [value for value in field.values if isinstance(value, str)]
         if len(texts) < MOSTLY * len(field.values) or not texts:
             continue
         where = jq_of(path)
-        if sum(_parsed(text) is not None for text in texts) >= MOSTLY * len(texts):
+        if sum(json_in(text) is not None for text in texts) >= MOSTLY * len(texts):
             return f"{where} |= (fromjson? // .)", f"text in JSON: the field {path} is read as JSON"
-        if sum(_parsed(_unpacked(text)) is not None for text in texts) >= MOSTLY * len(texts):
+        if sum(json_in(_unpacked(text)) is not None for text in texts) >= MOSTLY * len(texts):
             return (
                 f"{where} |= ((@base64d | fromjson)? // .)",
                 f"base64: the field {path} holds JSON",
@@ -140,7 +140,8 @@ def _text(trees: Trees) -> _Step | None:
     return None
 
 
-def _parsed(text: str) -> object:
+def json_in(text: str) -> object:
+    """Return the object or array that a text is as JSON, else nothing."""
     if text.strip()[:1] not in ("{", "["):
         return None
     try:
@@ -635,8 +636,7 @@ def _column_arrays(trees: Trees) -> _Step | None:
 def _spaced(program: str, seen: str, fields: Collection[FieldProfile]) -> _Step:
     """Give readings at even distances their times, by where they begin and how far apart."""
     begun = next((f for f in fields if f.is_moment), None)
-    steps = (f.path for f in fields if STEP.match(last_of(f.path)))
-    step = next((path for path in steps), None)
+    step = next((f.path for f in fields if STEP.match(last_of(f.path))), None)
     if begun is None or step is None:
         return program, f"{seen}; nothing says how far apart they are"
     begin, value = begun.path, begun.values[0]
@@ -686,9 +686,7 @@ def _keyed(trees: Trees) -> _Step | None:
                        for part in (each if isinstance(each, list) else [each])])  # fmt: skip
         if not below.measured and not any(below.lists):
             continue  # of units and names, say
-        each = ".value[]" if lists else ".value"
-        if lists:
-            each = '(.value | if type == "array" then .[] else . end)'
+        each = '(.value | if type == "array" then .[] else . end)' if lists else ".value"
         seen = f"machines as keys: {', '.join(sorted(keys)[:4])} become the field sensor"
         if not path:
             return f"to_entries[] | .key as $key | {each} | {{sensor: $key}} + .", seen

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from rejex_stream.decode.mapping import TimeUnit, Unreadable, printable, to_epoch_ms
+from rejex_stream.decode.mapping import TimeUnit, printable
 from rejex_stream.decode.written import MISSING_TEXTS, joined, number_reader
 from rejex_stream.errors import ConfigError
 from rejex_stream.tables.columns import is_text
-from rejex_stream.tables.dialect import Written, find_times
+from rejex_stream.tables.dialect import Written, find_times, moment_ms
 from rejex_stream.tables.names import CLOCK, DAY_OF_YEAR, ELAPSED, PARTS, TIME, plain
 from rejex_stream.tables.suspicions import time_doubt
 
@@ -123,7 +123,7 @@ class _Search:
         written = self._written(texts, names[0])
         if written is None:
             return None
-        moments = tuple(_moment(text, written) for text in texts)
+        moments = tuple(moment_ms(text, written.unit, written.format) for text in texts)
         given = [m for m, text in zip(moments, texts, strict=True) if text not in MISSING_TEXTS]
         if given.count(None) > 0.1 * len(given) and written.unit == "iso8601":
             return None
@@ -225,7 +225,7 @@ class _Search:
         if self._unit is None:
             return find_times(texts, name, self._decimal)
         given = [text for text in texts if text.lower() not in MISSING_TEXTS]
-        right = sum(_moment(text, Written(self._unit)) is not None for text in given)
+        right = sum(moment_ms(text, self._unit) is not None for text in given)
         return Written(self._unit) if given and right > 0.9 * len(given) else None
 
     def _clock_beside(self, day: str) -> str | None:
@@ -264,13 +264,6 @@ class _Search:
                 "--time-unit s says that it is seconds"
             )
         return doubts
-
-
-def _moment(cell: str, written: Written) -> int | None:
-    try:
-        return to_epoch_ms(cell, written.unit, format=written.format)
-    except Unreadable:
-        return None
 
 
 def _is_clock(moments: Sequence[int | None]) -> bool:

@@ -6,11 +6,13 @@ import json
 import math
 import urllib.request
 
+import msgspec
 import pytest
 
 from rejex_stream.config import parse_config
 from rejex_stream.config.assembly import engine_spec
 from rejex_stream.config.assembly.running import make_watch
+from rejex_stream.config.reviewing import Channel
 from rejex_stream.encode.records import encode_incident
 from rejex_stream.encode.schemas import INCIDENT_TYPE
 from rejex_stream.monitor.alarm import AlarmKind
@@ -191,6 +193,51 @@ def test_an_incident_is_one_alert_that_fires_is_updated_and_resolved(tmp_path, r
         look(watch)
         until(lambda: not alerts_at(url))
         until(lambda: any(b'"resolved"' in body for _, body in receiver.got))
+        manager.close()
+
+
+def severities(url):
+    with urllib.request.urlopen(f"{url}/api/v2/alerts", timeout=PATIENCE_S) as answer:
+        labels = [one["labels"] for one in json.load(answer)]
+    return sorted((one["incident"], one["severity"]) for one in labels)
+
+
+@pytest.mark.parametrize(
+    ("peak", "anomalies", "word"),
+    [(2.4, 1, "warning"), (4.9, 1, "warning"), (4.0, 10, "critical"), (9.0, 1, "critical")],
+)
+def test_an_alert_is_as_severe_as_its_incident_whoever_tells_of_it(peak, anomalies, word):
+    one = incident(peak_severity=peak, n_anomalies=anomalies)
+    assert alert_of(one, Wording("farm")).labels["severity"] == word
+    watch = watching()
+    durable(watch, one)
+    look(watch)
+    (waits,) = metric(watch, "rejex_incident_waiting_seconds{")
+    assert f'severity="{word}"' in waits
+    beyond = msgspec.structs.replace(one, limits=(LimitExcess("oil", 7.0, 6.0),))
+    assert alert_of(beyond, Wording("farm")).labels["severity"] == "critical"
+    silent = msgspec.structs.replace(one, limits=(LimitExcess("oil", None, 10.0, 11),))
+    assert alert_of(silent, Wording("farm")).labels["severity"] == word, "people set no limit there"
+
+
+@pytest.mark.prometheus
+def test_what_gets_worse_is_told_as_critical_and_what_ends_is_not(tmp_path, receiver):
+    with alertmanager(tmp_path, receiver.url) as url:
+        manager = Alertmanager(url, repeat_s=60)
+        watch = watching(manager)
+        slight = {"peak_severity": 2.0, "n_anomalies": 1}
+        durable(watch, incident(**slight), incident(20, **slight))
+        look(watch)
+        until(lambda: severities(url) == [("farm-0-20", "warning"), ("farm-0-9", "warning")])
+        durable(watch, incident(version=2))
+        look(watch)
+        worse = [("farm-0-20", "warning"), ("farm-0-9", "critical")]
+        until(lambda: severities(url) == worse, "the warning ends where it is critical")
+        assert alerts_at(url)["farm-0-9"]["startsAt"].startswith("2023-11-14T22:13:29")
+        durable(watch, incident(20, version=2, state=CLOSED))
+        look(watch)
+        until(lambda: severities(url) == worse[1:])
+        assert not manager._over, "nobody is called for its end, though it was critical by then"
         manager.close()
 
 
@@ -414,6 +461,15 @@ def test_a_channel_that_is_missing_or_not_known_yet_is_said_in_words():
     assert said.annotations["values"] == "oil 1.25"
     said = alert_of(incident(), Wording("farm")).annotations
     assert said["summary"].startswith("WT-9: oil is not as usual; since")
+
+
+@pytest.mark.parametrize(("side", "word"), [("low", "drops"), ("high", "rises")])
+def test_of_a_channel_with_one_side_it_is_said_which(side, word):
+    shown = Wording("farm", channels={"oil": Channel(unit="bar", side=side)})
+    said = alert_of(incident(), shown, [Reads("oil", 1.2, (3.0, 4.0))])
+    told = f"oil 1.2 bar, usually 3 to 4 bar (only {word} are asked about)"
+    assert said.annotations["values"] == told
+    assert f"{told}; since" in said.annotations["summary"]
 
 
 def test_what_is_usual_forgets_and_is_not_what_faults_were():

@@ -16,8 +16,9 @@ pytest.importorskip("starlette", reason="the extra `review` is not installed")
 pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
 
 from rejex_stream.config import load_config
-from rejex_stream.config.reviewing import Channel, Shown
+from rejex_stream.config.reviewing import Channel
 from rejex_stream.encode import encode_review, encode_verdict
+from rejex_stream.operate.alerts import Wording
 from rejex_stream.review.console.background import Background
 from rejex_stream.review.context_loader import ContextLoader
 from rejex_stream.review.incidents import incident_store
@@ -152,7 +153,7 @@ def test_all_readings_of_an_open_incident_are_drawn_with_units_times_and_what_is
     store, config = fault
     with running(store) as console, desk(console) as place:
         console.console.inputs["farm"] = ContextLoader(config, records=200)
-        console.console.shown["farm"] = Shown(
+        console.console.shown["farm"] = Wording(
             channels={"vib": Channel(unit="mm/s", label="Vibration", high=9.0)}
         )
         page = place.open(f"/incidents/{WHICH}")

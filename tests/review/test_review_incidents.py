@@ -16,10 +16,10 @@ pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
 
 from rejex_stream.cli import main
 from rejex_stream.config import load_config
-from rejex_stream.config.reviewing import Channel, Shown
+from rejex_stream.config.reviewing import Channel
 from rejex_stream.encode import decode_command, encode_incident, encode_review, encode_verdict
 from rejex_stream.errors import ConnectorError
-from rejex_stream.operate.alerts import sentence_of
+from rejex_stream.operate.alerts import Wording, sentence_of
 from rejex_stream.rejection.window import grade
 from rejex_stream.review.console.background import Background, feeding
 from rejex_stream.review.console.console import Access
@@ -74,6 +74,15 @@ def test_the_most_severe_stand_first_and_only_what_is_not_over_is_held(new_store
             ("", "b"): "feed-0-20",
         }
         assert incident_store.open_count(connection) == 2
+
+
+def test_the_order_is_that_of_the_grade_that_is_shown(new_store):
+    store = new_store()
+    tell(store, incident(opened=10, severity=5.0), incident(opened=20, severity=4.5, stream="b",
+         n_anomalies=100))  # fmt: skip
+    with store.database.read() as connection:
+        found = [one.incident for one in incident_store.open_incidents(connection)]
+    assert [grade(one.peak_severity, one.n_anomalies)[0] for one in found] == [65, 50]
 
 
 @pytest.mark.parametrize("severity", [2.2, 7.25, 191.7])
@@ -171,10 +180,14 @@ def test_an_answer_is_said_once_whatever_is_repeated(new_store):
 @pytest.mark.parametrize(
     ("now", "kind", "words"),
     [
-        (incident(2, "recovering"), "fault", "It is recovering now, at version 2"),
-        (incident(2, "fault"), "fault", "It is known to be a fault now"),
-        (incident(2, "adopting"), "fault", "It is being adopted as the new normal now"),
-        (incident(2, "closed", ended="recovered"), "new_normal", r"It is over \(recovered\) now"),
+        (incident(2, "recovering"), "fault", "At version 2 now, it seems to end."),
+        (incident(2, "fault"), "fault", "it is a fault, as somebody said."),
+        (incident(2, "adopting"), "fault", "it becomes the new normal by itself"),
+        (
+            incident(2, "closed", ended="recovered"),
+            "new_normal",
+            r"At version 2 now, it is over \(recovered\).",
+        ),
     ],
     ids=["stale", "again", "adopting", "closed"],
 )
@@ -233,7 +246,7 @@ def test_an_answer_and_what_became_of_it_are_on_the_page(ward):
     tell(console.store, incident(2, "fault", answer=command.id), pipeline="farm")
     stale = answer_it(console, request="r2", kind="new_normal")
     assert (stale.status, stale.json["code"]) == (409, "changed")
-    assert "known to be a fault now, at version 2" in stale.json["message"]
+    assert "At version 2 now, it is a fault, as somebody said." in stale.json["message"]
     with console.store.database.read() as connection:
         (given,) = incident_store.answers_to(connection, WHICH)
     assert given.accepted is False
@@ -298,7 +311,7 @@ def test_an_incident_by_a_limit_says_which_limit_and_stands_first(wall_store, he
     passed = (LimitExcess("vib", 7.25, 6.0), LimitExcess("<t>", -4.0, -2.5))
     by_limit = incident(severity=0.0, held=held, limits=passed)
     tell(store, by_limit, pipeline="farm")
-    shown = Shown(channels={"vib": Channel(unit="mm/s", label="Vibration <1>")})
+    shown = Wording(channels={"vib": Channel(unit="mm/s", label="Vibration <1>")})
     said = "Vibration &lt;1&gt; 7.25 mm/s is above its limit of 6 mm/s"
     background = Background(store, control_lines={"farm": Line()})
     with running(store, background=background) as console:
@@ -362,7 +375,7 @@ def test_an_incident_is_given_to_somebody_and_muted_until_its_end(wall_store):
         assert care() == ("", ""), "nor does it outlast a turn"
         assert "Nobody here" in take(422, to="lou")
         tell(store, incident(6, "closed", ended="recovered"))
-        assert "It is over" in take(409, to="bob")
+        assert "it is over" in take(409, to="bob")
     with running(store, access=Access(local=LOOKER)) as console:
         take(403, to="bob")
 
@@ -493,7 +506,7 @@ def test_a_stale_answer_is_refused_on_the_page_with_what_is_true_now(ward, desk)
             page.click("[data-kind=new_normal]")
             sees(page, "Is this the new normal?", "#ask")
             page.click("#ask-yes")
-            sees(page, "It is recovering now, at version 2", "#refused")
+            sees(page, "At version 2 now, it seems to end", "#refused")
             sees(page, "recovering", "#state")
             page.click("[data-kind=new_normal]")
             page.click("#ask-yes")

@@ -10,6 +10,8 @@ from msgspec.structs import replace
 
 pytest.importorskip("markupsafe", reason="the extra `review` is not installed")
 
+from rejex_stream.config.reviewing import Channel
+from rejex_stream.operate.alerts import Wording
 from rejex_stream.plan.promises import Costs
 from rejex_stream.readable import Reads, UsualRows, how_often, number, percent, span, utc
 from rejex_stream.review.certificate import Tally, certify, sentence
@@ -98,14 +100,20 @@ def test_values_are_said_as_people_read_them(function, given, text):
 
 
 def test_what_a_channel_reads_is_one_sentence_wherever_it_is_said():
+    channels = {"oil": Channel(unit="bar", label="Oil pressure"), "rpm": Channel(unit="rpm")}
+    shown = Wording(channels=channels)
     unusual = Reads("oil", 1.25, (3.4, 4.0))
-    assert unusual.sentence() == "oil 1.25, usually 3.4 to 4"
-    assert unusual.sentence("Oil pressure", "bar") == "Oil pressure 1.25 bar, usually 3.4 to 4 bar"
+    assert Wording().sentence(unusual) == "oil 1.25, usually 3.4 to 4"
+    assert shown.sentence(unusual) == "Oil pressure 1.25 bar, usually 3.4 to 4 bar"
     within = Reads("rpm", 12_345.6, (12_000.0, 13_000.0))
-    assert within.sentence("", "rpm") == "rpm 12,346 rpm, within its usual 12,000 to 13,000 rpm"
-    assert Reads("oil", 3.4, (3.4, 3.4)).usually("bar") == "within its usual 3.4 bar"
-    assert Reads("oil", math.nan, (3.0, 4.0)).sentence() == "oil missing, usually 3 to 4"
-    assert Reads("oil", 1.25, None).sentence() == "oil 1.25"
+    assert shown.sentence(within) == "rpm 12,346 rpm, within its usual 12,000 to 13,000 rpm"
+    assert shown.reads(Reads("oil", 3.4, (3.4, 3.4)))[1] == "within its usual 3.4 bar"
+    assert Wording().sentence(Reads("oil", math.nan, (3.0, 4.0))) == "oil missing, usually 3 to 4"
+    assert Wording().sentence(Reads("oil", 1.25, None)) == "oil 1.25"
+    one_sided = Wording(channels={"oil": Channel(side="low")})
+    assert one_sided.sentence(Reads("oil", 1.25, None)) == "oil 1.25"
+    said = "oil 1.25, usually 3.4 to 4 (only drops are asked about)"
+    assert one_sided.sentence(unusual) == said
     assert utc(10**18).year == 1970, "a clock that no calendar has"
 
 

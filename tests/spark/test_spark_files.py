@@ -284,5 +284,41 @@ def test_modes_of_a_sensor_have_the_references_that_a_worker_gives_them(tmp_path
     assert b'"mode":"load"' in (tmp_path / "spark" / "verdicts.jsonl").read_bytes()
 
 
+@pytest.mark.parametrize("order", ["", "reorder_s = 90\n"])
+def test_readings_that_a_program_makes_of_records_are_those_of_a_worker(tmp_path, order):
+    _, *rows = feed(tmp_path / "plain.csv", sensors=3, n=6_000).read_text().splitlines()
+    lines = []
+    for start in range(0, len(rows), 8):
+        cells = [row.split(",") for row in rows[start : start + 8]]
+        readings = [
+            {"t": int(c[0]), "id": c[1], "flow": float(c[2]), "pressure": float(c[3])}
+            if len(c) == 4
+            else {"t": "nonsense", "id": "s1"}
+            for c in cells
+        ]
+        lines.append(json.dumps({"unit": "u1", "readings": readings}))
+        lines += ['{"heartbeat": 1}', '{"readings": 5}'] if start % 1600 == 0 else []
+    source = tmp_path / "feed.jsonl"
+    source.write_text("\n".join([*lines, ""]))
+    program_of_jq = 'sensor = "id"\nselect = "if .readings then .readings[] else empty end"'
+    program_of_jq = order + program_of_jq
+    for name, command in (("run", lambda path: program("run", path)), ("spark", on_spark)):
+        path = config(tmp_path / name, source)
+        path.write_text(path.read_text().replace('sensor = "id"', program_of_jq))
+        subprocess.run([*command(path), *(["--batch-events", "170"] * (name == "spark"))],
+                       check=True)  # fmt: skip
+    same(tmp_path / "run", tmp_path / "spark")
+    verdicts = (tmp_path / "spark" / "verdicts.jsonl").read_bytes()
+    waiting = 6 if order else 0  # the last two of each sensor
+    assert verdicts.count(b"\n") == 6_000 - 6 - waiting
+    letters = (tmp_path / "spark" / "deadletter.jsonl").read_text().splitlines()
+    assert len(letters) == 6 + 4
+    assert sum("program of input.select fails" in letter for letter in letters) == 4
+    # A reading that is none comes with the whole record, as a worker's does.
+    whole = [letter for letter in map(json.loads, letters) if "nonsense" in letter["reason"]]
+    assert len(whole) == 6
+    assert all("u1" in letter["value_text"] for letter in whole)
+
+
 ALONE = "[hold]"
 TOGETHER = "[state]\nforget_after = 3600\n[hold]"

@@ -34,7 +34,7 @@ from rejex_stream.config.assembly import (
     running,
 )
 from rejex_stream.config.assembly.running import watching
-from rejex_stream.encode import encode_incident, encode_verdict
+from rejex_stream.encode import encode_dead_letter, encode_incident, encode_verdict
 from rejex_stream.errors import ConfigError
 from rejex_stream.operate.run_metrics import GAUGES
 from rejex_stream.run.command_journal import Decisions
@@ -42,7 +42,16 @@ from rejex_stream.run.run_events import IncidentsDurable, PartitionClosed, Progr
 from rejex_stream.spark.job import _Input
 from rejex_stream.spark.job_journal import AtCommit, JobJournal, changes_in
 from rejex_stream.spark.monitoring import OUTPUTS, JobMonitoring, outcomes_in, still_open
-from rejex_stream.types import IncidentState, Label, Partition, Position, Reason, Verdict
+from rejex_stream.types import (
+    IncidentState,
+    Invalid,
+    Label,
+    Partition,
+    Position,
+    Reason,
+    Record,
+    Verdict,
+)
 from tests.operate.alerting import Receiver
 from tests.operate.test_incidents_told import incident
 from tests.waiting import until
@@ -288,6 +297,26 @@ def test_a_new_driver_knows_what_is_open_and_what_the_monitors_knew(
     known = {name: value for name, value in worker.figures.items() if name.startswith(names)}
     assert known.items() <= driver.figures[1].items()
     assert driver.changes == worker.turns
+
+
+def test_the_readings_of_one_record_are_seen_one_by_one():
+    records = [
+        Record(Position("feed", 0, offset, reading), None, b"{}")
+        for offset, reading in ((3, 0), (3, 1), (4, 0))
+    ]
+    invalid = [Invalid(record.position, "decode", f"no {record.position}") for record in records]
+    letters = [
+        Written(
+            record.position.offset,
+            "deadletter",
+            encode_dead_letter(record, why),
+            reading=record.position.reading,
+        )
+        for record, why in zip(records, invalid, strict=True)
+    ]
+    found = list(outcomes_in(Partition("feed", 0), letters))
+    assert [one.record.position for one in found] == [record.position for record in records]
+    assert [one.invalid.reason for one in found] == [why.reason for why in invalid]
 
 
 # ------------------------------------------------------------------------- who is told, and when

@@ -44,6 +44,7 @@ class Written(NamedTuple):
     output: str  # where it goes: ``verdicts``, ``review``, ``deadletter`` or ``incidents``
     value: bytes  # what was written
     headers: bytes = b""  # of a dead letter on a topic, as MessagePack; else empty
+    reading: int = 0  # which one of the record
 
 
 class Watcher(Protocol):
@@ -82,11 +83,13 @@ class FileBatches:
         offsets: dict[Partition, int] = {}
         ends: dict[Partition, int] = {}
         written: dict[Partition, list[Written]] = {}
-        for topic, partition, offset, _, role, line in zip(*rows, strict=True):
+        for topic, partition, offset, place, role, line in zip(*rows, strict=True):
             where = Partition(topic, partition)
             ends[where] = offset + 1
             if role in self._watcher.wanted:
-                written.setdefault(where, []).append(Written(offset, role, line))
+                written.setdefault(where, []).append(
+                    Written(offset, role, line, reading=place >> 32)
+                )
             if offset < self._sink.committed(where):
                 continue
             self._sink.keep([(role, line)])
@@ -181,7 +184,8 @@ def _write_partition(
             key, value = _bytes(row.key), _bytes(row.value)
             if row.output in wanted:
                 reason = bytes(row.headers) if row.output == "deadletter" else b""
-                seen.append(Written(row.offset, row.output, value or b"", reason))
+                nth = row.place >> 32
+                seen.append(Written(row.offset, row.output, value or b"", reason, nth))
             if row.output == "incidents":
                 incidents.append(Written(row.offset, row.output, value or b""))
             if row.offset < done:

@@ -26,6 +26,7 @@ from rejex_stream.decode import Decoder
 from rejex_stream.detectors import DEFAULT
 from rejex_stream.encode import encode_verdict
 from rejex_stream.errors import ConfigError, ConnectorError
+from rejex_stream.operate.alerts import Wording
 from rejex_stream.operate.logs import escaped
 from rejex_stream.plan.measured import Measured, Replayed, replay
 from rejex_stream.plan.promises import Plan, plan
@@ -245,7 +246,7 @@ def _row(found: Episode) -> tuple[str, ...]:
         "-"
         if found.severity is None
         else "{} of 100 ({})".format(*grade(found.severity, found.anomalies)),
-        "; ".join(one.sentence() for one in found.reads) or "-",
+        "; ".join(map(Wording().sentence, found.reads)) or "-",
     )
 
 

@@ -17,7 +17,7 @@ from rejex_stream.config.assembly.edges import Edges, MissingTopicError, open_ed
 from rejex_stream.config.input import ALL_SENSORS
 from rejex_stream.config.operating import Alerts
 from rejex_stream.config.pipeline_config import Config
-from rejex_stream.config.reviewing import Shown, sides_of
+from rejex_stream.config.reviewing import sides_of
 from rejex_stream.decode import Decoder
 from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.engine.stream_state import StreamSnapshot
@@ -181,7 +181,7 @@ def make_watch(
     webhook: Webhook | None = None,
 ) -> Watch:
     """Make what shows a run to operators."""
-    costs, channels = config.rejection.costs, config.channels
+    costs = config.rejection.costs
     metrics = RunMetrics(
         config.pipeline.name,
         spec,
@@ -190,11 +190,7 @@ def make_watch(
         version=config.pipeline.version,
     )
     wording = Wording(
-        config.pipeline.name,
-        config.alerts.console_url,
-        {name: channel.unit for name, channel in channels.items()},
-        {name: channel.label or name for name, channel in channels.items()},
-        Shown(channels, config.sensors).link,
+        config.pipeline.name, config.alerts.console_url, config.channels, config.sensors
     )
     return Watch(
         metrics,
@@ -405,4 +401,5 @@ def by_partition(config: Config) -> bool:
         # A sensor may speak in two groups, with one history.
         or config.input.mapping().group is not None
         or config.input.mode is not None
+        or config.input.intake().any  # which has one clock
     )

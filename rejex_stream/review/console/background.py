@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from rejex_stream.config.assembly import file_places
 from rejex_stream.config.assembly.control_line import ControlLine
-from rejex_stream.config.reviewing import Shown
 from rejex_stream.encode.label_records import LabelRecord
 from rejex_stream.errors import ConfigError, RejexError
+from rejex_stream.operate.alerts import Wording
 from rejex_stream.review import teaching
 from rejex_stream.review.context_loader import ContextLoader
 from rejex_stream.review.incidents.incident_store import UNDO_MS, CommandLog, send_commands
@@ -224,7 +224,7 @@ class Feeding:
     sink: LabelSink | None = None
     control_lines: dict[str, CommandLog] = field(default_factory=dict)
     learns: list[str] = field(default_factory=list)
-    shown: dict[str, Shown] = field(default_factory=dict)
+    shown: dict[str, Wording] = field(default_factory=dict)
     inputs: dict[str, ContextLoader] = field(default_factory=dict)
     silences: dict[str, Silences] = field(default_factory=dict)
     lacks: list[str] = field(default_factory=list)
@@ -293,7 +293,7 @@ def review_feeds(configs: Sequence[Config], reviews: Sequence[Path]) -> list[Fee
 
 def _add_pipeline(found: Feeding, config: Config, *, follow: bool) -> None:
     name, lean = config.pipeline.name, config.output.form == "lean"
-    found.shown[name] = Shown(config.channels, config.sensors)
+    found.shown[name] = Wording(name, None, config.channels, config.sensors)
     with suppress(ConfigError):  # what passes by cannot be read again
         found.inputs[name] = ContextLoader(config)
     if config.alerts.alertmanager_url is not None:

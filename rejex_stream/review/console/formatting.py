@@ -7,13 +7,10 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 
-import msgspec
 from markupsafe import Markup, escape
 
-from rejex_stream.config.reviewing import Shown
-from rejex_stream.readable import Reads, number, percent, span, utc
+from rejex_stream.readable import number, percent, span, utc
 from rejex_stream.rejection.window import grade
-from rejex_stream.types import LimitExcess, beyond
 
 _WIDTH, _HEIGHT, _PAD = 132, 30, 3
 # Soft hyphen, fillers, joiners and other zero widths, marks and overrides of direction, tags.
@@ -103,24 +100,6 @@ def spark_svg(  # noqa: PLR0917
     return Markup("".join(parts))
 
 
-def _called(channel: str, shown: Shown) -> tuple[str, str]:
-    """Return what people call a channel, and its unit."""
-    told = shown.channels.get(channel)
-    return (told.label if told else None) or channel, (told.unit if told else None) or ""
-
-
-def passed(excess: LimitExcess, shown: Shown) -> str:
-    """Return in words what is beyond which limit, as people call it."""
-    name, unit = _called(excess.channel, shown)
-    return beyond(msgspec.structs.replace(excess, channel=name), unit)
-
-
-def reads(one: Reads, shown: Shown) -> tuple[str, str, str]:
-    """Return what a channel reads, what is usual, and its unit behind a space."""
-    name, unit = _called(one.channel, shown)
-    return one.now(name, unit), one.usually(unit), unit and f" {unit}"
-
-
 CELL_STATES = {
     "ok": ("o", "as planned"),
     "doubt": ("?", "more doubtful events than planned"),
@@ -150,8 +129,6 @@ FILTERS = {
     "exact": escape,  # as it is, for what a form sends back
     "grade": grade,
     "number": number,
-    "passed": passed,
     "percent": lambda *of: percent(*of).replace(" ", "\u00a0"),
-    "reads": reads,
     "span": span,
 }

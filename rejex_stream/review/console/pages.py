@@ -17,8 +17,8 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import Route
 
 from rejex_stream import __version__
-from rejex_stream.config.reviewing import Shown
 from rejex_stream.encode.label_records import HumanVerdict
+from rejex_stream.operate.alerts import Wording
 from rejex_stream.review import teaching
 from rejex_stream.review.certificate import certificates, sentence
 from rejex_stream.review.console.console import (
@@ -31,12 +31,11 @@ from rejex_stream.review.console.console import (
 )
 from rejex_stream.review.console.formatting import FILTERS, seen, spark_svg
 from rejex_stream.review.queue import database, label_report, label_store
-from rejex_stream.review.queue.database import Refusal, Viewer
+from rejex_stream.review.queue.database import Refusal, Viewer, scalar
 from rejex_stream.review.queue.decisions import LEASE_MS, people
 from rejex_stream.review.queue.detail import episode_detail
 from rejex_stream.review.queue.listing import (
     SORTS,
-    EpisodeRow,
     QueueFilter,
     Tab,
     queue_rows,
@@ -163,28 +162,15 @@ def page(template: str, build: Build) -> Callable[[Request], Any]:
 
 
 # ---------------------------------------------------------------------------------------- queue
-def _with_sparks(connection: Connection, rows: list[EpisodeRow]) -> list[tuple[EpisodeRow, Any]]:
-    found = []
-    for row in rows:
-        t, v, low, high = row_spark(connection, row)
-        found.append((row, spark_svg(t, v, low, high, row.start_ms, row.end_ms)))
-    return found
-
-
-def _tabs(view: QueueFilter, since_ms: int) -> list[tuple[Tab, str, QueueFilter]]:
-    named: tuple[tuple[Tab, str], ...] = (
-        ("ready", "Today"),
-        ("mine", "Mine"),
-        ("claimed", "With others"),
-        ("waiting", "Waiting"),
-        ("disputed", "Disputed"),
-        ("done", "Done today"),
-        ("all", "All"),
-    )
-    return [
-        (tab, label, QueueFilter(tab, view.words, since_ms=since_ms if tab == "done" else None))
-        for tab, label in named
-    ]
+_TABS: tuple[tuple[Tab, str], ...] = (
+    ("ready", "Today"),
+    ("mine", "Mine"),
+    ("claimed", "With others"),
+    ("waiting", "Waiting"),
+    ("disputed", "Disputed"),
+    ("done", "Done today"),
+    ("all", "All"),
+)
 
 
 def _queue(console: Console, connection: Connection, viewer: Viewer, request: Request) -> Context:
@@ -194,19 +180,26 @@ def _queue(console: Console, connection: Connection, viewer: Viewer, request: Re
     rows = list(queue_rows(connection, view, settings, viewer, now, limit=_PAGE_ROWS, offset=first))
     found = summary(connection, viewer, now, view.words)
     total = view.count(connection, viewer, now)
-    any_episode = connection.execute("SELECT 1 FROM episode LIMIT 1").fetchone() is not None
+    since_ms = {"done": found.since_ms}
     return {
         "view": view,
-        "rows": _with_sparks(connection, rows),
+        "rows": [
+            (row, spark_svg(*row_spark(connection, row), row.start_ms, row.end_ms)) for row in rows
+        ],
         "total": total,
         "most_rows": _PAGE_ROWS,
         "first": first,
         "counts": found.counts,
         "tabs": [
-            (tab, label, address.address(), found.counts[tab])
-            for tab, label, address in _tabs(view, found.since_ms)
+            (
+                tab,
+                label,
+                QueueFilter(tab, view.words, since_ms=since_ms.get(tab)).address(),
+                found.counts[tab],
+            )
+            for tab, label in _TABS
         ],
-        "any_episode": any_episode,
+        "any_episode": bool(scalar(connection, "SELECT 1 FROM episode LIMIT 1")),
     }
 
 
@@ -229,7 +222,7 @@ def _episode(console: Console, connection: Connection, viewer: Viewer, request: 
         "following": ids[at + 1] if -1 < at < len(ids) - 1 else "",
     }
     row, main = detail.row, detail.row.main
-    shown = console.shown.get(row.pipeline, Shown())
+    shown = console.shown.get(row.pipeline, Wording())
     # Those that speak first: what the model reacts to, then what is far from its past.
     ranked = [detail.main_channel]
     ranked += [

@@ -23,6 +23,8 @@ from msgspec import Meta
 from rejex_stream.config.assembly.control_line import make_command
 from rejex_stream.encode import decode_command, decode_incidents, encode_command, encode_incident
 from rejex_stream.errors import ConfigError
+from rejex_stream.operate.alerts import standing_of
+from rejex_stream.rejection.window import joint_severity
 from rejex_stream.review.queue import database, series
 from rejex_stream.review.queue.database import Name, Refusal, Viewer, require_reviewer, scalar
 from rejex_stream.types import Command, CommandKind, CommandReply, Incident, IncidentState, Position
@@ -40,11 +42,6 @@ class StoredIncident(NamedTuple):
 
     pipeline: str
     incident: Incident
-
-    @property
-    def can_be_answered(self) -> bool:
-        """Whether a person's word would still change anything."""
-        return self.incident.state not in (IncidentState.ADOPTING, IncidentState.CLOSED)
 
 
 class Care(NamedTuple):
@@ -105,7 +102,9 @@ def take(
             published.state,
             published.version,
             # What must never be so is looked at first, however ordinary its scores are.
-            math.inf if published.limits else published.peak_severity,
+            math.inf
+            if published.limits
+            else joint_severity(published.peak_severity, published.n_anomalies),
             published.changed_ms,
         ),
     )
@@ -299,19 +298,9 @@ class CommandLog(Protocol):
         ...
 
 
-_STATES = {
-    IncidentState.OPEN: "open",
-    IncidentState.FAULT: "known to be a fault",
-    IncidentState.RECOVERING: "recovering",
-    IncidentState.ADOPTING: "being adopted as the new normal",
-    IncidentState.CLOSED: "over",
-}
-
-
 def state_sentence(incident: Incident) -> str:
     """Say in one sentence where an incident stands now."""
-    ended = f" ({incident.ended.replace('_', ' ')})" if incident.ended else ""
-    return f"It is {_STATES[incident.state]}{ended} now, at version {incident.version}."
+    return f"At version {incident.version} now, it {standing_of(incident)}."
 
 
 def give(store: ReviewStore, request: AnswerRequest, viewer: Viewer) -> Command:
@@ -336,8 +325,8 @@ def give(store: ReviewStore, request: AnswerRequest, viewer: Viewer) -> Command:
                 "pipeline has not replied yet: wait for it"
                 + ("." if pending.sent else f", or have {pending.command.by} take it back."),
             )
-        again = incident.state is IncidentState.FAULT and kind is CommandKind.FAULT
-        if not stored.can_be_answered or again:
+        is_over = incident.state in (IncidentState.ADOPTING, IncidentState.CLOSED)
+        if is_over or (incident.state, kind) == (IncidentState.FAULT, CommandKind.FAULT):
             raise Refusal("changed", f"It takes no such answer. {state_sentence(incident)}")
         if request.version != incident.version:
             raise Refusal(

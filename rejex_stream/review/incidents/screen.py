@@ -13,9 +13,8 @@ from msgspec import Meta
 from starlette.requests import Request
 from starlette.routing import Route
 
-from rejex_stream.config.reviewing import Shown
 from rejex_stream.errors import RejexError
-from rejex_stream.operate.alerts import choices, unanswered
+from rejex_stream.operate.alerts import Wording, choices, unanswered
 from rejex_stream.review.console.api import series_json, stretch_of
 from rejex_stream.review.console.console import Call, Console, answers, takes, whole_number
 from rejex_stream.review.console.formatting import day
@@ -48,13 +47,6 @@ _SECTIONS = (
     ("Recovering", (IncidentState.RECOVERING, IncidentState.ADOPTING)),
     ("Closed", (IncidentState.CLOSED,)),
 )
-_LEARNING = {
-    IncidentState.OPEN: "learning is paused",
-    IncidentState.FAULT: "learning is paused",
-    IncidentState.RECOVERING: "learning is paused",
-    IncidentState.ADOPTING: "a model is made of what was measured meanwhile",
-    IncidentState.CLOSED: "over",
-}
 
 
 class WithdrawIn(msgspec.Struct):
@@ -82,8 +74,13 @@ class CareIn(msgspec.Struct):
 # ---------------------------------------------------------------------------------------- pages
 def _learning(incident: Incident) -> str:
     """Return what becomes of the model meanwhile."""
-    goes_on = not incident.held and incident.state is not IncidentState.CLOSED
-    return "learning goes on" if goes_on else _LEARNING[incident.state]
+    if incident.state is IncidentState.CLOSED:
+        return "over"
+    if not incident.held:
+        return "learning goes on"
+    if incident.state is IncidentState.ADOPTING:
+        return "a model is made of what was measured meanwhile"
+    return "learning is paused"
 
 
 def _seen_by(connection: Connection, incident: str) -> list[str]:
@@ -125,7 +122,7 @@ def _now(console: Console, connection: Connection, viewer: Viewer, request: Requ
         ],
         "muted": [(one, care) for one, care in all_open if care.muted_until_ms],
         "more_incidents": max(0, len(found) - _CARDS),
-        "shown_of": lambda pipeline: console.shown.get(pipeline, Shown()),
+        "shown_of": lambda pipeline: console.shown.get(pipeline, Wording()),
         "choices_of": choices,
         "unanswered": unanswered,
         "learning": _learning,
@@ -174,7 +171,7 @@ def _list(console: Console, connection: Connection, viewer: Viewer, request: Req
                         readings.published(one.incident)
                         if one.incident.state is IncidentState.CLOSED
                         else readings.counted(connection, one.incident),
-                        console.shown.get(one.pipeline, Shown()),
+                        console.shown.get(one.pipeline, Wording()),
                         incident_store.care_of(connection, one.incident, now),
                     )
                     for one in those
@@ -238,7 +235,7 @@ def _one(console: Console, connection: Connection, viewer: Viewer, request: Requ
         or found.pipeline in console.background.control_lines,
         "quiet_ms": _quiet(connection, found.pipeline, console.store.now_ms()),
         "learning": _learning,
-        "shown": console.shown.get(found.pipeline, Shown()),
+        "shown": console.shown.get(found.pipeline, Wording()),
         "table": _table(connection, found, begin, end),
         "incident_data": {
             "id": incident.id,
@@ -255,7 +252,7 @@ def _one(console: Console, connection: Connection, viewer: Viewer, request: Requ
             "can_load": found.pipeline in console.inputs,
             "shown": {
                 name: told.model_dump()
-                for name, told in console.shown.get(found.pipeline, Shown()).channels.items()
+                for name, told in console.shown.get(found.pipeline, Wording()).channels.items()
             },
         },
     }

@@ -559,8 +559,7 @@ def core() -> tuple[Any, str]:
         import rejex_native
     except ImportError:
         return None, "Python judges all events: no native core is installed (`make native`)"
-    wrong: str | None = rejex_native.wrong()  # by 1,000 events
-    if wrong is not None:
+    if wrong := rejex_native.wrong():  # in 1,000 events
         return None, f"Python judges all events: the native core {wrong}"
     return rejex_native.lane_of, "the native core judges ordinary events as Python would"
 

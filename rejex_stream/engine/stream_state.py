@@ -132,7 +132,7 @@ class StreamState:
         calendar: Sequence[Plan] = (),
         learner: Learner | None = None,
         limits: Sequence[ChannelLimits] = (),
-        lane: Any = None,
+        lane: Callable[[Any], Any] | None = None,
     ) -> None:
         self.stream_key, self._native = stream_key, lane
         self.seq = 0
@@ -168,11 +168,9 @@ class StreamState:
         if len(readings) > 1 or not self._alone(readings, totals, verdicts):
             for _ in self.turns(readings, totals, verdicts):
                 pass
-            self._steady_model = model = self._model_alone()
-            if model is not None:
-                self.watch.beyond = _NO_LIMITS
-                if self._lane is None and self._native is not None:
-                    self._lane = self._native(self)
+            self._steady_model = self._model_alone()
+            if self._steady_model is not None and self._lane is None and self._native is not None:
+                self._lane = self._native(self)
 
     def _alone(
         self, readings: Sequence[Reading], totals: Sequence[float], verdicts: list[Verdict | None]
@@ -221,6 +219,7 @@ class StreamState:
             or self._learner is not None
         ):
             return None
+        watch.beyond = _NO_LIMITS
         return model
 
     def turns(

@@ -5,6 +5,7 @@
 //! with nothing changed of it, and Python goes on from there: the state is its own.
 
 use crate::judge::{names, JudgeCore};
+use crate::recent::{Recent, Saved};
 use crate::scorers::Scorer;
 use pyo3::ffi;
 use pyo3::intern;
@@ -28,22 +29,24 @@ pub struct Lane {
     core: JudgeCore,
     explainer: Option<Py<PyAny>>,
     scorer: Option<(Py<PyAny>, Scorer)>,
+    at_once: bool,
     d: usize,
-    flat: Vec<f64>,
-    centred: Vec<f64>,
+    flat: Vec<f64>, // readings, one after the other
+    rows: Vec<f64>, // what is made of them
+    room: Vec<f64>,
 }
 
 /// Return what takes the ordinary events of a stream; `None` where none are ordinary.
 #[pyfunction]
 pub fn lane_of(state: &Bound<'_, PyAny>) -> PyResult<Option<Lane>> {
     let features = state.getattr("_features")?;
-    if state.getattr("_at_once")?.is_truthy()? {
-        return Ok(None);
-    }
-    let sensors = state.getattr("_sensors")?.cast_into::<PyDict>()?;
-    let Some(sensor) = sensors.values().iter().next() else { return Ok(None) };
-    if !sensor.getattr("_only_raw")?.is_truthy()? || !sensor.getattr("_picked")?.is_none() {
-        return Ok(None);
+    let at_once = state.getattr("_at_once")?.is_truthy()?;
+    if !at_once {
+        let sensors = state.getattr("_sensors")?.cast_into::<PyDict>()?;
+        let Some(sensor) = sensors.values().iter().next() else { return Ok(None) };
+        if !sensor.getattr("_only_raw")?.is_truthy()? || !sensor.getattr("_picked")?.is_none() {
+            return Ok(None);
+        }
     }
     let (watch, explainer) = (state.getattr("watch")?, state.getattr("_explainer")?);
     Ok(Some(Lane {
@@ -54,8 +57,10 @@ pub fn lane_of(state: &Bound<'_, PyAny>) -> PyResult<Option<Lane>> {
         explainer: if explainer.is_none() { None } else { Some(explainer.unbind()) },
         scorer: None,
         d: features.getattr("channels")?.len()?,
+        at_once,
         flat: Vec::new(),
-        centred: Vec::new(),
+        rows: Vec::new(),
+        room: Vec::new(),
     }))
 }
 
@@ -123,61 +128,68 @@ impl Lane {
         }
         let scorer = &self.scorer.as_ref().expect("made above").1;
         let epoch = serving.getattr(intern!(py, "epoch"))?;
-        let sensors = state.getattr(intern!(py, "_sensors"))?.cast_into::<PyDict>()?;
 
-        // Rows: those that are the reading itself.
+        // What is read: as far as it is whole.
         self.flat.clear();
-        let mut rows: Vec<Bound<'py, PyAny>> = Vec::with_capacity(most);
-        let mut known: Option<(Bound<'py, PyAny>, Bound<'py, PyAny>)> = None;
-        let mut owners: Vec<(usize, Bound<'py, PyAny>)> = Vec::new(); // from which row on
+        self.rows.clear();
+        let mut sensors = Sensors::of(state, self.at_once)?;
+        let mut values: Vec<Bound<'py, PyAny>> = Vec::with_capacity(most);
+        let mut whose = Vec::with_capacity(most);
         for at in start..start + most {
             let reading = readings.get_item(at)?.cast_into::<PyTuple>()?;
-            let name = reading.get_item(1)?;
-            if !known.as_ref().is_some_and(|(same, _)| same.is(&name)) {
-                let Some(sensor) = sensors.get_item(&name)? else { break };
-                owners.push((rows.len(), sensor.clone()));
-                known = Some((name, sensor));
-            }
-            let values = reading.get_item(3)?;
-            if !plain(&values, self.d, &mut self.flat) {
-                self.flat.truncate(rows.len() * self.d);
+            let Some(sensor) = sensors.at(&reading.get_item(1)?)? else { break };
+            let found = reading.get_item(3)?;
+            if !plain(&found, self.d, &mut self.flat) {
+                self.flat.truncate(values.len() * self.d);
                 break;
             }
-            rows.push(values);
+            values.push(found);
+            whose.push(sensor);
         }
-        if rows.is_empty() {
+        if values.is_empty() {
             return Ok(0);
         }
+        let d = self.d;
+        let mut before = Vec::new();
         let scored: Option<Vec<f64>> = match scorer {
             Scorer::Python => {
-                let found = if rows.len() == 1 {
-                    model.call_method1(intern!(py, "_scores"), (&serving, PyList::new(py, &rows)?))?
-                } else {
-                    let table = array(py, &self.flat, self.d)?;
-                    model.call_method1(intern!(py, "_scores"), (&serving, table))?
-                };
+                before = sensors.saved();
+                for (i, &sensor) in whose.iter().enumerate() {
+                    sensors.row(sensor, &self.flat[i * d..(i + 1) * d], &mut self.rows);
+                    sensors.keep(sensor);
+                }
+                let rows = python_rows(py, &self.rows, values.len())?;
+                let found = model.call_method1(intern!(py, "_scores"), (&serving, rows))?;
                 Some(found.extract()?)
             }
             _ => None,
         };
 
-        let Some(mut judging) = self.core.begin(judge, &epoch)? else { return Ok(0) };
+        let Some(mut judging) = self.core.begin(judge, &epoch)? else {
+            sensors.back(&before);
+            return Ok(0);
+        };
         let quantile = model.getattr(intern!(py, "_quantile"))?;
         judging.quantile = quantile.extract()?;
         let seq: usize = state.getattr(intern!(py, "seq"))?.extract()?;
         let normal = &names(py)?.normal;
         let mut wanted = Vec::new();
-        let mut done = 0;
-        for i in 0..rows.len() {
+        let (mut done, mut made) = (0, if scored.is_some() { whose.len() } else { 0 });
+        for (i, &sensor) in whose.iter().enumerate() {
             let score = match &scored {
                 Some(scores) => scores[i],
                 None => {
-                    let row = &self.flat[i * self.d..(i + 1) * self.d];
-                    scorer.score(row, &mut self.centred)
+                    let first = self.rows.len();
+                    made += 1;
+                    sensors.row(sensor, &self.flat[i * d..(i + 1) * d], &mut self.rows);
+                    scorer.score(py, &self.rows[first..], &mut self.room)?
                 }
             };
             let reading = readings.get_item(start + i)?;
             let Some(verdict) = judging.one(&reading, score, seq + i, i)? else { break };
+            if scored.is_none() {
+                sensors.keep(sensor);
+            }
             if self.explainer.is_some()
                 && !verdict.getattr(intern!(py, "label"))?.is(normal)
             {
@@ -187,28 +199,23 @@ impl Lane {
             done += 1;
         }
         let (extreme, outliers) = judging.end()?;
+        if scored.is_some() && done < whose.len() {
+            sensors.back(&before);
+            let mut again = Vec::new();
+            for (i, &sensor) in whose[..done].iter().enumerate() {
+                sensors.row(sensor, &self.flat[i * d..(i + 1) * d], &mut again);
+                sensors.keep(sensor);
+            }
+        }
         if done == 0 {
             return Ok(0);
         }
-        rows.truncate(done);
-        self.flat.truncate(done * self.d);
 
         // What comes with them, in the order of Python.
-        for (n, (first, sensor)) in owners.iter().enumerate() {
-            let next = owners.get(n + 1).map_or(done, |(next, _)| *next).min(done);
-            if *first < next {
-                sensor.setattr(intern!(py, "_last"), &rows[next - 1])?;
-                if sensor.getattr(intern!(py, "_carry"))?.is_truthy()? {
-                    sensor.setattr(intern!(py, "_age"), PyList::new(py, vec![0; self.d])?)?;
-                }
-            }
-        }
+        sensors.end(&whose[..done], &values, d)?;
         state.setattr(intern!(py, "seq"), seq + done)?;
-        let rows = if done <= FEW {
-            PyList::new(py, &rows)?.into_any()
-        } else {
-            array(py, &self.flat, self.d)?
-        };
+        let width = self.rows.len() / made;
+        let rows = python_rows(py, &self.rows[..done * width], done)?;
         if let (Some(explainer), false) = (&self.explainer, wanted.is_empty()) {
             state.call_method1(intern!(py, "_explain"), (explainer, &rows, wanted, verdicts))?;
         }
@@ -261,8 +268,16 @@ fn plain(values: &Bound<'_, PyAny>, d: usize, flat: &mut Vec<f64>) -> bool {
     true
 }
 
-/// Return numbers as an array of rows.
-fn array<'py>(py: Python<'py>, flat: &[f64], d: usize) -> PyResult<Bound<'py, PyAny>> {
+/// Return rows for Python: lists where they are few, else an array.
+fn python_rows<'py>(py: Python<'py>, flat: &[f64], m: usize) -> PyResult<Bound<'py, PyAny>> {
+    let width = flat.len() / m;
+    if m <= FEW {
+        let rows = PyList::empty(py);
+        for row in flat.chunks_exact(width) {
+            rows.append(PyList::new(py, row)?)?;
+        }
+        return Ok(rows.into_any());
+    }
     let made = FROM_BUFFER
         .get_or_try_init(py, || {
             Ok::<_, PyErr>(py.import("numpy")?.getattr("frombuffer")?.unbind())
@@ -270,6 +285,87 @@ fn array<'py>(py: Python<'py>, flat: &[f64], d: usize) -> PyResult<Bound<'py, Py
         .bind(py);
     // SAFETY: doubles are bytes.
     let bytes = unsafe { std::slice::from_raw_parts(flat.as_ptr().cast::<u8>(), flat.len() * 8) };
-    made.call1((PyBytes::new(py, bytes),))?
-        .call_method1(intern!(py, "reshape"), (flat.len() / d, d))
+    made.call1((PyBytes::new(py, bytes),))?.call_method1(intern!(py, "reshape"), (m, width))
+}
+
+/// The sensors of a stream that are met in a run: what makes their rows.
+struct Sensors<'py> {
+    known: Bound<'py, PyDict>,
+    at_once: bool,
+    met: Vec<(Bound<'py, PyAny>, Bound<'py, PyAny>, Option<Recent<'py>>)>,
+    newest: usize,
+}
+
+impl<'py> Sensors<'py> {
+    fn of(state: &Bound<'py, PyAny>, at_once: bool) -> PyResult<Sensors<'py>> {
+        let py = state.py();
+        let name = if at_once { intern!(py, "_recent") } else { intern!(py, "_sensors") };
+        let known = state.getattr(name)?.cast_into::<PyDict>()?;
+        Ok(Sensors { known, at_once, met: Vec::new(), newest: 0 })
+    }
+
+    /// Return the number of a sensor; `None` where Python has to make its rows.
+    fn at(&mut self, name: &Bound<'py, PyAny>) -> PyResult<Option<usize>> {
+        if self.met.get(self.newest).is_some_and(|(same, _, _)| same.is(name)) {
+            return Ok(Some(self.newest));
+        }
+        for (n, (other, _, _)) in self.met.iter().enumerate() {
+            if other.is(name) || other.eq(name)? {
+                self.newest = n;
+                return Ok(Some(n));
+            }
+        }
+        let Some(sensor) = self.known.get_item(name)? else { return Ok(None) };
+        let mut recent = None;
+        if self.at_once {
+            recent = Recent::of(&sensor)?;
+            if recent.is_none() {
+                return Ok(None);
+            }
+        }
+        self.newest = self.met.len();
+        self.met.push((name.clone(), sensor, recent));
+        Ok(Some(self.newest))
+    }
+
+    fn row(&mut self, sensor: usize, reading: &[f64], rows: &mut Vec<f64>) {
+        match &mut self.met[sensor].2 {
+            Some(recent) => recent.row(reading, rows),
+            None => rows.extend_from_slice(reading),
+        }
+    }
+
+    fn keep(&mut self, sensor: usize) {
+        if let Some(recent) = &mut self.met[sensor].2 {
+            recent.keep();
+        }
+    }
+
+    fn saved(&self) -> Vec<Saved> {
+        self.met.iter().filter_map(|(_, _, recent)| recent.as_ref().map(Recent::saved)).collect()
+    }
+
+    fn back(&mut self, saved: &[Saved]) {
+        let recents = self.met.iter_mut().filter_map(|(_, _, recent)| recent.as_mut());
+        for (recent, saved) in recents.zip(saved) {
+            recent.back(saved);
+        }
+    }
+
+    /// Leave the state as it is after some readings.
+    fn end(self, whose: &[usize], values: &[Bound<'py, PyAny>], d: usize) -> PyResult<()> {
+        for (n, (_, sensor, recent)) in self.met.into_iter().enumerate() {
+            let Some(last) = whose.iter().rposition(|&sensor| sensor == n) else { continue };
+            let py = sensor.py();
+            sensor.setattr(intern!(py, "_last"), &values[last])?;
+            if let Some(recent) = recent {
+                recent.end()?;
+                let young = sensor.getattr(intern!(py, "_young"))?;
+                sensor.setattr(intern!(py, "_age"), young)?;
+            } else if sensor.getattr(intern!(py, "_carry"))?.is_truthy()? {
+                sensor.setattr(intern!(py, "_age"), PyList::new(py, vec![0; d])?)?;
+            }
+        }
+        Ok(())
+    }
 }

@@ -4,6 +4,7 @@ use pyo3::prelude::*;
 
 mod judge;
 mod lane;
+mod recent;
 mod scorers;
 mod tail;
 mod view;

@@ -287,7 +287,10 @@ def seed(
     return Seeded(new, known, tuple(told))
 
 
-_OVER = {"held": "nobody is asked about it, as it follows an answer", "expired": "it has expired"}
+_OVER = {
+    "held": "nobody is asked about it: its incident asks, or an answer was given",
+    "expired": "it has expired",
+}
 
 
 def _why_not(case: Case, row: Row, truths: set[str]) -> str:

@@ -150,6 +150,62 @@ def test_extreme_anomalies_near_each_other_are_one_case_worth_more_than_a_doubt(
     assert [one.n_events for one in judged] == [1], "chosen by what they are, so no estimate"
 
 
+def starts(store: ReviewStore) -> list[int]:
+    """When the cases began that are asked today."""
+    with store.database.read() as connection:
+        rows = QueueFilter().rows(connection, ADA, store.now_ms())
+        return sorted(row["start_ms"] for row in rows)
+
+
+@pytest.mark.parametrize("told_first", [False, True])
+def test_an_extreme_anomaly_that_an_incident_begins_with_is_asked_by_that_alone(
+    new_store, told_first
+):
+    """From its onset, the event 5, on: who answers the incident was asked the same before."""
+    store = new_store(settle_s=0, gap_events=0, capacity=Capacity(questions_per_day=9))
+    before, of, after = extreme(2, 9.0), [extreme(5, 9.0), extreme(8, 20.0)], extreme(900, 9.0)
+    parts = [lambda: store.add([before, *of]), lambda: tell(store, incident())]
+    for part in reversed(parts) if told_first else parts:
+        part()
+    assert starts(store) == [2_000]
+    assert left(store) == 8, "the incident is the other question"
+    store.add([held(12)])
+    tell(store, incident(2, "closed", at=100, ended="recovered"))
+    store.add([after, item(905)])
+    asked = [2_000, 12_000, 900_000, 905_000]
+    assert starts(store) == asked, "its doubts as well, which nobody answered"
+    with store.database.read() as connection:
+        found = connection.execute(
+            "SELECT why, status FROM episode WHERE incident <> '' ORDER BY start_ms"
+        ).fetchall()
+    joined = [("extreme", "held"), ("extreme", "held"), ("rejected", "open")]
+    assert [tuple(row) for row in found] == joined
+
+
+def test_who_works_on_an_extreme_anomaly_goes_on_and_who_undoes_is_not_asked_anew(new_store):
+    store = new_store(settle_s=0, gap_events=0)
+    store.add([extreme(6, 9.0), extreme(8, 9.0)])
+    first, second = episodes(store)
+    decisions.claim(store, first.episode_id, ADA)
+    tell(store, incident())
+    assert [row.episode_id for row in episodes(store)] == [first.episode_id]
+    label(store, ADA, [first], "anomaly")
+    joined = [row for row in episodes(store, tab="all") if row.episode_id == second.episode_id]
+    label(store, BOB, joined, "normal", request="r2")
+    decisions.undo(store, "u1", BOB)
+    assert episodes(store) == []
+
+
+def test_an_extreme_anomaly_of_another_sensor_is_no_part_of_an_incident(new_store):
+    store = new_store(settle_s=0)
+    other = msgspec.structs.replace(
+        extreme(7, 9.0), verdict=msgspec.structs.replace(extreme(7, 9.0).verdict, sensor="b",
+                                                        stream_key="b"))  # fmt: skip
+    store.add([other])
+    tell(store, incident())
+    assert starts(store) == [7_000]
+
+
 def test_without_a_capacity_everything_is_asked_the_oldest_first(new_store, clock):
     store = new_store(settle_s=0, gap_events=0)
     for k, p in enumerate((0.1, 0.5, 0.3)):

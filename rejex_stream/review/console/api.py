@@ -21,7 +21,15 @@ from rejex_stream.review.console.console import Call, answers, as_json, filter_o
 from rejex_stream.review.queue import decisions, label_store, series
 from rejex_stream.review.queue.database import Name, Refusal, position_in, require_reviewer
 from rejex_stream.review.queue.decisions import Decision, Done
-from rejex_stream.review.queue.listing import TABS, QueueFilter, Summary, Tab, is_blind, summary
+from rejex_stream.review.queue.listing import (
+    TABS,
+    QueueFilter,
+    Summary,
+    Tab,
+    case_row,
+    is_blind,
+    summary,
+)
 
 
 class ViewIn(msgspec.Struct, frozen=True):
@@ -131,19 +139,16 @@ def post_wider(call: Call, wanted: WiderIn) -> object:
     """Read the input for more readings around an episode, and keep them for its plots."""
     require_reviewer(call.viewer)
     with call.store.database.read() as connection:
-        row = connection.execute(
-            "SELECT v.topic, v.partition, v.offset, v.reading, s.* FROM event v JOIN episode e "
-            "USING (episode_id) JOIN sensor s ON s.sensor_id = e.sensor_id "
-            "WHERE e.episode_id = ? ORDER BY v.event_time_ms, v.event_id LIMIT 1",
-            (call.place("episode"),),
+        row = case_row(connection, call.place("episode"))
+        first = connection.execute(
+            "SELECT * FROM event WHERE episode_id = ? ORDER BY event_time_ms, event_id LIMIT 1",
+            (row["episode_id"],),
         ).fetchone()
-    if row is None:
-        raise Refusal("unknown", "There is no such case.")
     source = call.console.inputs.get(row["pipeline"])
     if source is None:
         raise Refusal("nothing", "The console does not know the input of this pipeline.")
     try:
-        found = source.around(position_in(row), row["stream_key"], row["sensor"], wanted.step)
+        found = source.around(position_in(first), row["stream_key"], row["sensor"], wanted.step)
     except RejexError as error:
         raise Refusal("nothing", str(error)) from error
     if list(found.channels) != json.loads(row["channels"]):
@@ -315,13 +320,7 @@ def get_series(call: Call) -> object:
     """Return the series of an episode's sensor (the score too, unless it must be hidden)."""
     stretch = stretch_of(call.request)
     with call.store.database.read() as connection:
-        row = connection.execute(
-            "SELECT e.*, s.channels, s.sensor FROM episode e JOIN sensor s USING (sensor_id) "
-            "WHERE episode_id = ?",
-            (call.place("episode"),),
-        ).fetchone()
-        if row is None:
-            raise Refusal("unknown", "There is no such case.")
+        row = case_row(connection, call.place("episode"))
         blind = is_blind(call.store.settings, row, call.viewer)
         found = series_json(connection, row, stretch, row["start_ms"], with_score=not blind)
         around = series.around(connection, row["sensor_id"], row["start_ms"], row["end_ms"])

@@ -188,6 +188,12 @@ def _incident(record: bytes) -> Incident:
     return found
 
 
+def of_stream(connection: Connection, stream_key: str) -> list[Incident]:
+    """Return the incidents of a stream as they stand. O(incidents)."""
+    found = connection.execute(f"{_NEWEST} WHERE i.stream_key = ?", (stream_key,))
+    return [one.incident for one in _stored(found)]
+
+
 def open_count(connection: Connection) -> int:
     """Return how many incidents are not over."""
     return int(scalar(connection, "SELECT count(*) FROM incident WHERE state <> 'closed'"))

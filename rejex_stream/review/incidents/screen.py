@@ -226,7 +226,7 @@ def _one(console: Console, connection: Connection, viewer: Viewer, request: Requ
         ],
         "item": connection.execute(
             "SELECT episode_id, n_events, status FROM episode WHERE incident = ? "
-            "AND status <> 'empty' ORDER BY rowid LIMIT 1",
+            "AND status <> 'empty' ORDER BY why = 'extreme', rowid LIMIT 1",
             (incident.id,),
         ).fetchone(),
         "choices": choices(incident),

@@ -24,7 +24,7 @@ from rejex_stream.config.reviewing import Review
 from rejex_stream.plan.promises import Costs, cost_of_leaning
 from rejex_stream.rejection.judge import EXTREME
 from rejex_stream.review.queue.database import insert, scalar
-from rejex_stream.types import ContextPoint, Label, Position, ReviewItem
+from rejex_stream.types import ContextPoint, Incident, IncidentState, Label, Position, ReviewItem
 
 # Digits and letters that nobody mistakes for one another when read aloud.
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
@@ -201,16 +201,33 @@ def assign(connection: Connection, event: Arrival, settings: Review) -> str:
 
 def _of_incident(connection: Connection, event: Arrival) -> tuple[str | None, str]:
     """Return the episode that takes the events of an incident, or the status of a new one."""
-    if event.incident is None:
+    if event.incident is None or event.why == "extreme":  # those are joined, and asked by none
         return None, "open"
     row = connection.execute(
         "SELECT episode_id, status FROM episode WHERE incident = ? AND status <> 'empty' "
+        "AND why <> 'extreme' "
         "ORDER BY CASE status WHEN 'open' THEN 0 WHEN 'held' THEN 1 ELSE 2 END, rowid LIMIT 1",
         (event.incident,),
     ).fetchone()
     if row is None:
         return None, "open"
     return (str(row["episode_id"]) if row["status"] in ("open", "held") else None), "held"
+
+
+def join_incident(connection: Connection, incident: Incident, now_ms: int) -> None:
+    """Ask nobody about the extreme anomalies of an incident, as that asks itself."""
+    # Accepted as they are, they are in no case of what was rejected, so that no figure of those is
+    # bent; what somebody works on just now stays theirs.
+    is_over = incident.state is IncidentState.CLOSED
+    for sensor in incident.sensors:
+        connection.execute(
+            "UPDATE episode SET status = 'held', incident = ? WHERE status = 'open' "
+            "AND why = 'extreme' AND last_seq >= ? AND first_seq <= ? "
+            "AND coalesce(lease_until_ms, 0) <= ? "
+            "AND sensor_id = (SELECT sensor_id FROM sensor WHERE stream_key = ? AND sensor = ?)",
+            (incident.id, incident.onset_seq, incident.changed_seq if is_over else math.inf,
+             now_ms, incident.stream_key, sensor),
+        )  # fmt: skip
 
 
 def _near(connection: Connection, event: Arrival, settings: Review) -> str | None:

@@ -31,23 +31,13 @@ from rejex_stream.encode.label_records import (
 from rejex_stream.review.queue import cases, database
 from rejex_stream.review.queue.database import Name, Refusal, Viewer, insert, require_reviewer
 from rejex_stream.review.queue.label_store import publish, records_of, refresh_status, resolution_of
-from rejex_stream.review.queue.listing import QueueFilter, model_leaning
+from rejex_stream.review.queue.listing import QueueFilter, case_row, model_leaning
 from rejex_stream.review.queue.review_store import ReviewStore
 from rejex_stream.types import Position
 
 LEASE_MS = 600_000
 """How long a claim lasts without a sign of life."""
 MOST_COMMENT = 2_000
-
-
-def case_row(connection: Connection, episode: str) -> Row:
-    """Return the row of an episode; one whose events have all moved elsewhere is none."""
-    row: Row | None = connection.execute(
-        "SELECT * FROM episode WHERE episode_id = ? AND status <> 'empty'", (episode,)
-    ).fetchone()
-    if row is None:
-        raise Refusal("unknown", f"There is no case {episode}.", episode)
-    return row
 
 
 # ------------------------------------------------------------------------- retries and undo
@@ -284,11 +274,7 @@ def _record(  # noqa: PLR0917
     now_ms: int,
     ordinal: int,
 ) -> LabelRecord:
-    row = connection.execute(
-        "SELECT e.*, s.stream_key, s.sensor FROM episode e JOIN sensor s USING (sensor_id) "
-        "WHERE episode_id = ?",
-        (episode,),
-    ).fetchone()
+    row = case_row(connection, episode)
     standing = active_labels(records_of(connection, episode))
     people = [label for label in standing if label.source == "human"]
     own = [label for label in people if label.reviewer == viewer.reviewer]

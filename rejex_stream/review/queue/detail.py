@@ -14,9 +14,9 @@ from rejex_stream.readable import how_often
 from rejex_stream.rejection.exceed import Stability, stability
 from rejex_stream.rejection.window import grade
 from rejex_stream.review.queue import database, series
-from rejex_stream.review.queue.database import Refusal, Viewer
+from rejex_stream.review.queue.database import Viewer
 from rejex_stream.review.queue.label_store import records_of
-from rejex_stream.review.queue.listing import EpisodeRow, model_leaning, row_of
+from rejex_stream.review.queue.listing import EpisodeRow, case_row, model_leaning, row_of
 from rejex_stream.types import Label, Reason, ReviewItem, Status, Verdict, without_limits
 
 
@@ -216,14 +216,7 @@ def episode_detail(
     connection: Connection, episode: str, settings: Review, viewer: Viewer, now_ms: int
 ) -> Detail:
     """Return an episode."""
-    found = connection.execute(
-        "SELECT e.*, s.stream_key, s.sensor, s.grp, s.pipeline, s.channels "
-        "FROM episode e JOIN sensor s USING (sensor_id) WHERE e.episode_id = ?",
-        (episode,),
-    ).fetchone()
-    if found is None or found["status"] == "empty":
-        raise Refusal("unknown", f"There is no case {episode}.", episode)
-    row = row_of(connection, found, settings, viewer, now_ms)
+    row = row_of(connection, case_row(connection, episode), settings, viewer, now_ms)
     stretch = row.start_ms, row.end_ms
     apart = series.deviations(connection, row.sensor_id, row.sensor, row.channels, stretch)
     bars, flip = _evidence(row)

@@ -212,6 +212,9 @@ class Intake:
         self._series.add(
             sensor_id, Point(verdict.event_time_ms, values, verdict.score, verdict.label)
         )
+        if item.why == "extreme":
+            for one in incident_store.of_stream(connection, verdict.stream_key):
+                cases.join_incident(connection, one, self._now_ms)
         self.counts.items += 1
 
     def follow_up(self, after: FollowUp) -> None:
@@ -275,6 +278,8 @@ class Intake:
         """Store a change of an incident, or what became of a command."""
         if incident_store.take(self._connection, published, self._pipeline):
             self.counts.incidents += 1
+            if isinstance(published, Incident):
+                cases.join_incident(self._connection, published, self._now_ms)
         else:
             self.counts.duplicates += 1
 

@@ -126,12 +126,12 @@ def refresh_status(connection: Connection, episode: str, settings: Review, now_m
 
 
 def _follows_an_answer(connection: Connection, episode: str) -> bool:
-    """Say whether these events came after others of their incident had been decided."""
+    """Say whether others of their incident had been decided, or that asks in their place."""
     return (
         connection.execute(
             "SELECT 1 FROM episode e JOIN episode o ON o.incident = e.incident "
-            "AND o.root_id <> e.root_id AND o.rowid < e.rowid AND o.status <> 'empty' "
-            "WHERE e.episode_id = ?",
+            "AND (e.why = 'extreme' OR o.why <> 'extreme' AND o.root_id <> e.root_id "
+            "AND o.rowid < e.rowid AND o.status <> 'empty') WHERE e.episode_id = ?",
             (episode,),
         ).fetchone()
         is not None

@@ -24,7 +24,7 @@ from rejex_stream.rejection import label_of, rank_edges
 from rejex_stream.rejection.window import grade
 from rejex_stream.review.incidents.incident_store import open_count
 from rejex_stream.review.queue import database, series
-from rejex_stream.review.queue.database import Viewer, scalar
+from rejex_stream.review.queue.database import Refusal, Viewer, scalar
 from rejex_stream.types import Label, Reason, Status, Verdict
 
 Tab: TypeAlias = Literal["ready", "mine", "claimed", "waiting", "disputed", "done", "all"]
@@ -390,6 +390,18 @@ def row_of(
         short_why=in_short(verdict, row["why"], blind=blind),
         blind=blind,
     )
+
+
+def case_row(connection: Connection, episode: str) -> Row:
+    """Return a case with its sensor; one whose events have all moved elsewhere is none."""
+    row: Row | None = connection.execute(
+        "SELECT e.*, s.stream_key, s.sensor, s.grp, s.pipeline, s.channels FROM episode e "
+        "JOIN sensor s USING (sensor_id) WHERE e.episode_id = ? AND e.status <> 'empty'",
+        (episode,),
+    ).fetchone()
+    if row is None:
+        raise Refusal("unknown", f"There is no case {episode}.", episode)
+    return row
 
 
 def queue_rows(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
 import sys
 
 import numpy as np
@@ -224,13 +223,11 @@ def test_a_core_that_differs_is_not_believed(native, monkeypatch):
     assert "differs from it in 1,000 events" in why
 
 
-def test_python_judges_alone_where_it_is_told_to():
-    code = "from rejex_stream.engine.engine import core; print(*core())"
-    ran = subprocess.run(
-        [sys.executable, "-c", code], env={"REJEX_CORE": "python"}, capture_output=True, text=True,
-        check=True,
-    )  # fmt: skip
-    assert ran.stdout.strip() == "None Python judges all events: REJEX_CORE=python"
+def test_python_judges_alone_where_it_is_told_to(native, monkeypatch):
+    import rejex_native
+
+    monkeypatch.setenv("REJEX_CORE", "python")
+    assert rejex_native.believed() == (None, "Python judges all events: REJEX_CORE=python")
 
 
 def test_python_judges_alone_where_nothing_is_installed(monkeypatch):

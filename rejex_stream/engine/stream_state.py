@@ -456,11 +456,6 @@ class StreamState:
             which.append(i)
         return rows, which
 
-    def _start_recent(self, sensor: str) -> RecentRows:
-        """Begin with a sensor whose rows are made for a batch at once."""
-        found = self._recent[sensor] = self._features.start_recent(partial=self._allow_nan)
-        return found
-
     def _rows_at_once(
         self, readings: Sequence[Reading], totals: Sequence[float], verdicts: list[Verdict | None]
     ) -> tuple[Rows, list[int]]:
@@ -483,7 +478,7 @@ class StreamState:
         for name, at in of_sensor.items():
             sensor = self._recent.get(name)
             if sensor is None:
-                sensor = self._start_recent(name)
+                sensor = self._recent[name] = self._features.start_recent(partial=self._allow_nan)
             rows, found = sensor.extract([readings[i].values for i in at])
             # nan compares false; sums over a row's squares stay finite below.
             size = np.abs(rows)
@@ -665,7 +660,8 @@ class StreamState:
                 self._learner.restore(state.learning)
             for name, kept in state.sensors.items():
                 if self._features.is_at_once:
-                    self._start_recent(name).restore(kept)
+                    self._recent[name] = self._features.start_recent(partial=self._allow_nan)
+                    self._recent[name].restore(kept)
                 else:
                     self._sensors[name] = self._features.start()
                     self._sensors[name].restore(kept)

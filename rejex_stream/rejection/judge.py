@@ -308,8 +308,13 @@ class Judge:
             )
         edges = self._edges
         if edges is None or judged is not self._edges_of:
-            edges = self._edges = self._order_statistics(judged, window)
-            self._edges_of = judged
+            at, (lower, flagged, above) = window.order_statistic, judged.edges
+            edges = (
+                at(flagged),
+                at(lower) if lower >= 1 else None,
+                at(above) if above <= n else None,
+            )
+            self._edges, self._edges_of = edges, judged
         if self._constant:
             rare = by_tail = None
         else:
@@ -424,15 +429,6 @@ class Judge:
             if (rank if mid else rank - ties + ties // 2) > quantile * n:
                 found.append(j)
         return found
-
-    @staticmethod
-    def _order_statistics(
-        band: RejectionBand, window: ScoreWindow | WindowAhead
-    ) -> tuple[float, float | None, float | None]:
-        """λ, and the scores at which rejecting begins and ends."""
-        at, n = window.order_statistic, band.n
-        lower, flagged, above = band.edges
-        return at(flagged), at(lower) if lower >= 1 else None, at(above) if above <= n else None
 
     def _speaks(self, n: int) -> bool:
         """Whether a window that is still filling can say both labels."""

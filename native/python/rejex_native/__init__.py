@@ -1,12 +1,13 @@
 """The native core of rejex-stream, and what it has to show before it is believed.
 
 :func:`lane_of` makes what takes the ordinary events of a stream, as
-:meth:`rejex_stream.engine.stream_state.StreamState.advance` asks for; :func:`wrong` says why it had
-better not.
+:meth:`rejex_stream.engine.stream_state.StreamState.advance` asks for; :func:`believed` says whether
+it does: not where REJEX_CORE is ``python``, nor where it is wrong in a single one of 1,000 events.
 """
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +15,18 @@ import numpy as np
 
 from rejex_native._core import JudgeCore, Lane, lane_of
 
-__all__ = ["JudgeCore", "Lane", "lane_of", "wrong"]
+__all__ = ["JudgeCore", "Lane", "believed", "lane_of", "wrong"]
 
 _EVENTS, _CHANNELS = 1000, 3
+
+
+def believed() -> tuple[Any, str]:
+    """Return what makes lanes, None where Python judges alone, and a sentence on it."""
+    if os.environ.get("REJEX_CORE") == "python":
+        return None, "Python judges all events: REJEX_CORE=python"
+    if reason := wrong():
+        return None, f"Python judges all events: the native core {reason}"
+    return lane_of, "the native core judges ordinary events as Python would"
 
 
 def wrong() -> str | None:

@@ -137,4 +137,4 @@ docs: .venv/dev.stamp
 	$(BIN)/python -m tools.site site
 
 clean:
-	rm -rf .venv .venv-deep .venv-spark build dist site *.egg-info artifacts demo-output
+	rm -rf .venv .venv-deep .venv-spark build dist site *.egg-info artifacts demo-output native/target

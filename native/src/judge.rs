@@ -4,6 +4,7 @@
 //! them is kept from call to call. What is kept follows from objects that never change, and is made
 //! anew where another stands in their place.
 
+use crate::credit::Credit;
 use crate::tail::Tail;
 use crate::view::{below, View};
 use pyo3::exceptions::PyRuntimeError;
@@ -229,6 +230,11 @@ impl JudgeCore {
             limit = watch.getattr(intern!(py, "limit"))?.extract()?;
             least = watch.getattr(intern!(py, "least"))?.extract()?;
         }
+        let full = self.full.as_ref().expect("made above");
+        let credit = match &full.governor {
+            None => None,
+            Some(governor) => Credit::of(governor.bind(py), n)?,
+        };
         Ok(Some(Judging {
             py,
             names: names(py)?,
@@ -237,7 +243,7 @@ impl JudgeCore {
             parts_max: None,
             watch,
             epoch,
-            full: self.full.as_ref().expect("made above"),
+            full,
             tail: &self.tail.as_ref().expect("made above").1,
             ordinary: self.ordinary,
             most: self.most,
@@ -253,6 +259,8 @@ impl JudgeCore {
             entered: false,
             quantile: None,
             outliers: Vec::new(),
+            credit,
+            seen: Vec::new(),
         }))
     }
 }
@@ -282,6 +290,8 @@ pub struct Judging<'a, 'py> {
     entered: bool,
     pub quantile: Option<f64>,
     outliers: Vec<usize>,
+    credit: Option<Credit<'py>>,
+    seen: Vec<(f64, i64)>, // severity and time of each
 }
 
 impl<'a, 'py> Judging<'a, 'py> {
@@ -335,13 +345,21 @@ impl<'a, 'py> Judging<'a, 'py> {
         let (sensor, time_ms) = (item(1), item(2));
         if let Some(governor) = &full.governor {
             let governor = governor.bind(py);
-            let args = (&full.n, &sensor, &time_ms);
-            let band = governor.call_method1(intern!(py, "allow"), args)?;
+            let band = match &mut self.credit {
+                Some(credit) => credit.allow(&sensor, &time_ms)?,
+                None => {
+                    let args = (&full.n, &sensor, &time_ms);
+                    governor.call_method1(intern!(py, "allow"), args)?
+                }
+            };
             edges = edges_of(&band)?;
             let cell = edges.iter().filter(|&&edge| rank >= edge).count();
             label = self.names.labels[cell].bind(py).clone();
             if label.is(&self.names.rejected) {
-                governor.call_method0(intern!(py, "spend"))?;
+                match &mut self.credit {
+                    Some(credit) => credit.spend(),
+                    None => drop(governor.call_method0(intern!(py, "spend"))?),
+                }
             } else {
                 withheld = own.is(&self.names.rejected);
             }
@@ -420,6 +438,7 @@ impl<'a, 'py> Judging<'a, 'py> {
                 Bound::from_owned_ptr_or_err(py, verdict)?
             }
         };
+        self.seen.push((by_tail, time_ms.extract()?));
         // 4. Enter.
         if enters {
             self.enter(score + 0.0, evicted, low);
@@ -461,8 +480,8 @@ impl<'a, 'py> Judging<'a, 'py> {
         self.n - ordered.partition_point(|&score| self.tail.severity(score) < EXTREME)
     }
 
-    /// Leave the state as it is now; return which were extreme, and which beyond the quantile.
-    pub fn end(self) -> PyResult<(Vec<usize>, Vec<usize>)> {
+    /// Leave the state as it is now; return which were extreme, which beyond the quantile, and all.
+    pub fn end(self) -> PyResult<(Vec<usize>, Vec<usize>, Vec<(f64, i64)>)> {
         let py = self.py;
         if self.entered {
             self.window.setattr(intern!(py, "_oldest"), self.oldest)?;
@@ -470,12 +489,15 @@ impl<'a, 'py> Judging<'a, 'py> {
             maxes.set_item(0, self.parts_max)?;
             self.judge.setattr(intern!(py, "_edges"), py.None())?;
         }
+        if let Some(credit) = self.credit {
+            credit.end()?;
+        }
         if let Some(watch) = self.watch {
             if self.level != self.was {
                 watch.setattr(intern!(py, "level"), self.level)?;
             }
         }
-        Ok((self.extreme, self.outliers))
+        Ok((self.extreme, self.outliers, self.seen))
     }
 }
 

@@ -4,6 +4,7 @@
 //! due, judged in a full window, that turns no incident. A run ends *before* the first that is not,
 //! with nothing changed of it, and Python goes on from there: the state is its own.
 
+use crate::alarm;
 use crate::judge::{names, JudgeCore};
 use crate::recent::{Recent, Saved};
 use crate::scorers::Scorer;
@@ -11,7 +12,7 @@ use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBytes, PyDict, PyList, PyRange, PySlice, PyTuple, PyType};
+use pyo3::types::{PyBytes, PyDict, PyList, PySlice, PyTuple, PyType};
 
 /// Beyond it rows are looked at by Python: squares are surely finite in sum below.
 const LARGE: f64 = 1e140;
@@ -198,7 +199,7 @@ impl Lane {
             verdicts.set_item(start + i, verdict)?;
             done += 1;
         }
-        let (extreme, outliers) = judging.end()?;
+        let (extreme, outliers, seen) = judging.end()?;
         if scored.is_some() && done < whose.len() {
             sensors.back(&before);
             let mut again = Vec::new();
@@ -219,12 +220,7 @@ impl Lane {
         if let (Some(explainer), false) = (&self.explainer, wanted.is_empty()) {
             state.call_method1(intern!(py, "_explain"), (explainer, &rows, wanted, verdicts))?;
         }
-        let silent = watch.getattr(intern!(py, "_alarm"))?.is_none()
-            && watch.getattr(intern!(py, "open"))?.is_none();
-        if !silent {
-            let which = PyRange::new(py, start as isize, (start + done) as isize)?;
-            watch.call_method1(intern!(py, "follow"), (readings, which, verdicts))?;
-        }
+        alarm::follow(watch, readings, start, verdicts, &seen)?;
         let plainly = extreme.is_empty()
             && model.getattr(intern!(py, "_guard"))?.is_none()
             && model.getattr(intern!(py, "_shadow"))?.is_none()

@@ -2,6 +2,8 @@
 
 use pyo3::prelude::*;
 
+mod alarm;
+mod credit;
 mod judge;
 mod lane;
 mod recent;

@@ -6,9 +6,10 @@ python -m benchmarks.questions --data FOLDER
 A fleet of simulated sensors goes through the engine and the review store as in production: an hour
 between readings, two channels that remember (AR, 0.6 to 0.95) and share a day, and faults of ten
 kinds at places drawn beforehand. Every day people answer what *Today* shows, truthfully, and never
-more than the capacity; incidents take theirs first. The same items are answered again by age and at
-random, as many, and by worth with half the capacity: then what is left of a day with much to ask is
-asked on a day with little. An answer saves the events whose label, forced, would have been wrong;
+more than the capacity; incidents take theirs first, the day they open, and are answered. The same
+items are answered again by age and at random, as many, and by worth with half the capacity:
+then what is left of a day with much to ask is asked on a day with little. An answer saves the
+events whose label, forced, would have been wrong;
 which half of all answers is the best is known in hindsight alone, and bounds any order of them. A
 fault is *asked or alerted* if a case that overlaps it is answered or an incident of its sensor
 opens within it (or two days after).
@@ -31,11 +32,16 @@ from benchmarks.harness import write
 from benchmarks.kinds import ar
 from rejex_stream.config.reviewing import Capacity, Review
 from rejex_stream.detectors import make_detector
-from rejex_stream.encode import decode_review, encode_incident
+from rejex_stream.encode import decode_review, encode_incident, encode_reply
 from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.features import FeatureSpec
 from rejex_stream.rejection import RejectionPolicy
-from rejex_stream.review.incidents.incident_store import flagged
+from rejex_stream.review.incidents.incident_store import (
+    AnswerRequest,
+    flagged,
+    give,
+    stored_incident,
+)
 from rejex_stream.review.queue import decisions
 from rejex_stream.review.queue.database import Viewer
 from rejex_stream.review.queue.decisions import Decision, Target
@@ -43,7 +49,15 @@ from rejex_stream.review.queue.listing import QueueFilter, model_leaning
 from rejex_stream.review.queue.review_store import ReviewStore
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.run.review_items import ReviewItems
-from rejex_stream.types import Incident, Position, Reading, ReviewItem, Verdict
+from rejex_stream.types import (
+    CommandReply,
+    Incident,
+    IncidentState,
+    Position,
+    Reading,
+    ReviewItem,
+    Verdict,
+)
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 HOUR_MS = 3_600_000
@@ -184,7 +198,19 @@ def people(judged: Sequence[Judged], days: int, capacity: int, how: str, folder:
         now[0] = EPOCH_MS + WARM * HOUR_MS + (day + 1) * DAY_MS - 1
         store.add(by_day.get(day, []), said.get(day, []))
         store.take("incidents", [encode_incident(one) for one in opened.get(day, [])])
-        new = [one for one in opened.get(day, []) if one.version == 1]
+        new = [one for one in opened.get(day, []) if one.opens]
+        for one in new:  # asked as well, and answered at once
+            with store.database.read() as connection:
+                stored = stored_incident(connection, one.id)
+            assert stored is not None
+            if stored.incident.state is not IncidentState.OPEN:
+                continue  # over, or adopted, by the evening
+            wanted = AnswerRequest(f"{how}/{one.id}", one.id, stored.incident.version, "fault")
+            command = give(store, wanted, PEOPLE).id
+            obeyed = encode_reply(
+                one.position, CommandReply(command=command, accepted=True, said="")
+            )
+            store.take("incidents", [obeyed])
         outcome.incidents |= {(one.stream_key, one.position.offset) for one in new}
         today: list[int] = []
         with store.database.read() as connection:

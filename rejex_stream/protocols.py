@@ -275,12 +275,12 @@ class SnapshotStore(Protocol):
 class ControlRecords(NamedTuple):
     """What stands in a control log: `records` in order, and where to read on.
 
-    `begins_anew`: the log was made anew since, and these are its first.
+    `log` tells it from another of its name; empty where that is not known.
     """
 
     records: Sequence[Record]
     next_offset: int
-    begins_anew: bool = False
+    log: bytes = b""
 
 
 class ControlLog(Protocol):

@@ -433,6 +433,11 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
         """Whether this is the change that opened it; later ones may have version 1 as well."""
         return self.version == 1 and self.changed_seq == self.opened_seq
 
+    @property
+    def passed_limit(self) -> bool:
+        """Whether a value was beyond a limit that people set: none that is missing was."""
+        return any(not one.missing_events for one in self.limits)
+
 
 class CommandKind(StrEnum):
     """What a person can tell a running pipeline."""

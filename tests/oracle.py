@@ -236,6 +236,7 @@ class _Stream:
         self.spec, self.key, self.seq, self.rows, self.window = spec, key, 0, [], []
         self.credit = Credit(spec.policy)
         self.fits, self.epochs, self.epoch, self.model, self.sensors = [], 0, None, None, {}
+        self.asked = None  # when the model that speaks was, as far as its window goes
         self.learns, self.left_out = hasattr(spec.detector, "start"), []
         self.hold, self.waiting, self.held, self.origin = Hold(spec.hold, spec.window), [], [], 0
         self.warm_until = getattr(spec.detector, "warm_up_events", 0)
@@ -273,7 +274,7 @@ class _Stream:
         if learns and not self.learns:
             self.swap()
         if learns and not self.adopting:
-            hold.look(len(self.rows), self.window)
+            hold.look(len(self.rows), self.window, self.asked)
         if hold.open and hold.open["state"] == "adopting" and not self.adopting:
             self.turn("closed", said(Label.NORMAL), "adopted")
         score = self.score_of(row)
@@ -478,7 +479,7 @@ class _Stream:
             kept = zip(of_rows[len(of_rows) - len(means) :], means, strict=True)
             ordinary = self.finite([mean for i, mean in kept if i not in out])
             self.epoch, self.model, self.window, self.past = epoch, model, self.finite(means), own
-            self.adopting = False
+            self.asked, self.adopting = at + before, False
             varied = len(set(ordinary)) > 1
             self.tail = (sorted(ordinary), cluster(ordinary)) if varied else None
             self.drop_surplus(out)

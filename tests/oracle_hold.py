@@ -39,17 +39,17 @@ class Hold:
         self.usual, self.looked, self.measured = [], -1, 0
         self.open, self.told, self.changes = None, None, []
 
-    def measure(self, window):
+    def measure(self, window, due=False):
         """Measure without what is under suspicion; a single measurement is a guess."""
         entered = sum(before.entered for before, _ in self.since)
-        seen = self.usual or len(window) == self.n
+        seen = self.usual or len(window) == self.n or due
         self.measured = len(window) if seen else 0
         self.inflated = inflation(window[: len(window) - entered]) if seen else None
         if self.inflated is not None:
             if len(window) == self.n:
                 mean, k = self.usual[-1] if self.usual else 0.0, min(len(self.usual) + 1, 16)
                 self.usual.append(mean + (self.inflated - mean) / k)
-            self.inflated = max(self.inflated, self.usual[-1])
+            self.inflated = max(self.inflated, *self.usual[-1:], 0.0)
         known = self.inflated is not None and len(window) >= 10 * self.inflated
         self.limit = 2.5 + 5 * self.inflated if known else math.inf
         if not known:
@@ -60,11 +60,12 @@ class Hold:
             self.level, self.since = 0.0, []
             self.measure(window)
 
-    def look(self, rows, window):
+    def look(self, rows, window, asked):
+        """Measure where it is time to; a window that had time to fill counts as one that did."""
         due = rows % ((16 if self.measured == self.n else 1) * self.quarter) == 0
         if self.hold.enabled and due and rows != self.looked:
             self.looked = rows
-            self.measure(window)
+            self.measure(window, asked is not None and rows >= asked + self.n)
 
     def step(self, severity):
         return min(severity, math.log10(self.n + 1)) - ORDINARY

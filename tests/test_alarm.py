@@ -10,14 +10,18 @@ from itertools import pairwise
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.signal import lfilter
 from scipy.stats import norm
 
 from rejex_stream.detectors import make_detector
 from rejex_stream.encode import encode_incident
-from rejex_stream.engine import Engine
+from rejex_stream.engine import Engine, EngineSpec
+from rejex_stream.features import FeatureSpec
 from rejex_stream.incidents import Alarms, FalseAlarms, Hold
-from rejex_stream.incidents.state_machine import Alarm, Watch
+from rejex_stream.incidents.state_machine import Alarm, Watch, _predicted
+from rejex_stream.rejection import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.types import (
     Command,
@@ -125,10 +129,10 @@ def test_an_alarm_changes_no_verdict():
 
 def test_the_incident_that_was_told_is_the_one_that_is_held():
     told = play(Engine(small(), InlineExecutor()), feed((2000, 2400), by=3.0))[1]
-    of = [i for i in told if i.id == told[0].id]
-    assert [i.held for i in of[:2]] == [False, True]
-    assert [i.version for i in of[:2]] == [1, 2]
-    assert of[1].n_events == of[1].changed_seq - of[0].onset_seq + 1
+    first, then = (next(i for i in told if i.version == version) for version in (1, 2))
+    assert (first.held, then.held) == (False, True)
+    assert first.id == then.id == told[0].id
+    assert then.n_events == then.changed_seq - first.onset_seq + 1
 
 
 def test_an_open_incident_publishes_as_it_goes_and_at_most_so_often():
@@ -255,3 +259,113 @@ def test_settings_come_from_the_file_and_are_part_of_the_decision():
     parts = small(alarms=alarms).decision.parts()
     assert parts["alarms"]["false_alarms"] == {"per_sensor_month": 0.2}
     assert type(small().decision).of(small(alarms=alarms).decision.parts()).alarms == alarms
+
+
+# ------------------------------------------------------------------------- before much was seen
+def test_blocks_of_a_window_that_was_not_full_leave_as_others_come():
+    rng, alarm, alone = random.Random(3), Alarm(N, 1.0), Alarm(N, 1.0)
+    for i in range(20 * 300):  # more than are remembered
+        alarm.see(2.0 + rng.random(), MINUTE * i, full=False)
+    early = alarm.limit
+    for i in range(20 * 300):
+        severity, full = rng.expovariate(2.3), not 4000 <= i < 4400  # and filled again
+        alarm.see(severity, MINUTE * i, full=full)
+        alone.see(severity, MINUTE * i, told=not full)  # it says nothing of a limit
+        if i in (100, 3000):
+            again = Alarm(N, 1.0)
+            again.restore(msgspec.msgpack.decode(msgspec.msgpack.encode(alarm.state())))
+            assert (again.state(), again.limit) == (alarm.state(), alarm.limit)
+    assert alarm.limit == alone.limit < early
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 400), st.integers(-(2**62), 2**62), st.booleans()), max_size=900
+    ),
+    st.lists(st.floats(4, 400), min_size=20, max_size=20),
+    st.floats(0.001, 1000),
+)
+def test_whatever_came_before_twenty_extreme_events_in_a_row_are_enough(before, extreme, rate):
+    alarm = Alarm(40, rate)
+    for severity, at, full in before:
+        alarm.see(severity, at, full=full)
+    reached = []
+    for severity in extreme:
+        alarm.see(severity, 0)
+        reached.append(alarm.level >= alarm.limit)
+    assert any(reached)
+
+
+@pytest.mark.parametrize("count", [2, 3, 7, 12, 19])
+@pytest.mark.parametrize("rare", [0.2, 0.03, 0.005])
+def test_of_few_blocks_the_next_one_exceeds_the_limit_as_seldom_as_it_says(count, rare):
+    rng = np.random.default_rng(count)
+    runs = rng.exponential(rng.uniform(0.1, 3), (40_000, count + 1))
+    beyond = sum(run[-1] > _predicted(sorted(run[:-1]), rare) for run in (5.0 + runs).tolist())
+    assert beyond / len(runs) == pytest.approx(rare, abs=4 * math.sqrt(rare / len(runs)))
+
+
+def one_sensor(onset, n, every_ms=3_600_000, by=10.0, seed=0):
+    """An hourly feed of one channel that is at another level from an event on, for ever."""
+    x = np.random.default_rng(seed).normal(size=(n, 2))
+    x[onset:, 0] += by
+    return [
+        Reading("s", "s", every_ms * i, tuple(row), Position("t", 0, i))
+        for i, row in enumerate(x.tolist())
+    ]
+
+
+def hourly():
+    """Return what the shipped settings make of a window of 400."""
+    return EngineSpec(
+        make_detector("Sensor"), FeatureSpec(("x", "y")), RejectionPolicy(0.02, rate=0.05),
+        window=400, alarms=Alarms(),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("onset", [480, 520, 601, 760])
+def test_a_fault_is_told_before_the_window_was_full_once_and_before_twenty_blocks(onset):
+    told = play(Engine(hourly(), InlineExecutor()), one_sensor(onset, onset + 200))[1]
+    assert [one.opens for one in told].count(True) == 1, "nothing was told before it"
+    assert onset <= told[0].opened_seq < onset + 20
+
+
+def test_what_fills_no_window_since_it_is_extreme_is_held_and_adopted_within_two_windows():
+    """The season moves away while the window fills: nothing of it finds a place."""
+    for onset in (480, 510):
+        engine = Engine(hourly(), InlineExecutor())
+        verdicts, told = play(engine, one_sensor(onset, 1900))
+        held = next(one for one in told if one.held)
+        assert held.opened_seq < onset + 25
+        assert held.changed_seq < 200 + 400 + 100, "a window and a quarter after the first fit"
+        assert [one.ended for one in told if one.ended] == ["adopted_by_age"]
+        late = verdicts[-400:]
+        assert sum(v.label == "anomaly" for v in late) < 0.1 * len(late)
+
+
+def test_an_event_that_is_extreme_is_to_be_seen_though_the_window_that_fills_calls_it_normal():
+    """Before a window is long enough for labels, what is extreme enters: no rank is high then."""
+    readings = one_sensor(300, 600)
+    verdicts, told = play(Engine(hourly(), InlineExecutor()), readings)
+    first = next(v.seq for v in verdicts if v.severity is not None)
+    assert told[0].opened_seq < first + 20
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("phi", [0.0, 0.9, 0.97])
+def test_few_false_alarms_come_before_twenty_blocks_were_seen(phi):
+    """Hourly data, 30 streams of 400 events: so many alarms a month as people said, 1."""
+    rng, alarms = np.random.default_rng(5), 0
+    for _ in range(30):
+        z = np.concatenate((np.zeros(500), rng.standard_normal(400)))
+        z[:500] = rng.standard_normal(500)
+        x = lfilter([math.sqrt(1 - phi**2)], [1, -phi], z)[500:]
+        alarm, opened, calm = Alarm(336, 1.0), False, 0
+        for i, severity in enumerate((-np.log10(norm.sf(x))).tolist()):
+            alarm.see(severity, 3_600_000 * i, told=opened)
+            if opened:
+                calm = calm + 1 if alarm.level < 0.75 else 0
+                opened = calm < 50
+            elif alarm.level >= alarm.limit:
+                alarms, opened, calm = alarms + 1, True, 0
+    assert alarms / (30 * 400 / 720) <= 2

@@ -483,10 +483,10 @@ def test_decisions_that_are_none_are_refused():
     with pytest.raises(CheckpointError, match="cannot be read"):
         Decisions(ONE, b"\x00", [])
     ours = Decisions(ONE, None, []).encoded(None)
-    earlier = ours.replace(b"\x98\x01", b"\x97\x01", 1).removesuffix(b"\x90")
+    earlier = ours.replace(b"\x99\x01", b"\x97\x01", 1).removesuffix(b"\x90\xc4\x00")
     assert earlier != ours
     assert Decisions(ONE, earlier, []).pending == (), "an earlier version lists nothing"
-    newer = ours.replace(b"\x98\x01", b"\x98\x09", 1)
+    newer = ours.replace(b"\x99\x01", b"\x99\x09", 1)
     with pytest.raises(CheckpointError, match="has format 9"):
         Decisions(ONE, newer, [])
 

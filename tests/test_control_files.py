@@ -15,7 +15,9 @@ from rejex_connectors.folder_snapshots import FolderSnapshotStore
 
 from rejex_stream.encode import decode_incidents, encode_command
 from rejex_stream.errors import ConnectorError
-from rejex_stream.types import Command, CommandKind, Incident
+from rejex_stream.protocols import ControlRecords
+from rejex_stream.run.command_journal import CommandReader, Decisions
+from rejex_stream.types import Command, CommandKind, Incident, Partition, Position, Record
 from tests import control_from_files
 from tests.obedient import as_decided
 from tests.test_files import ROOT, environment
@@ -24,14 +26,18 @@ from tests.waiting import pass_time, until
 N_EVENTS = 2_000
 
 
+def plan(id_):
+    return encode_command(Command(id=id_, kind=CommandKind.PLANNED, from_ms=0, until_ms=9))
+
+
 def test_lines_are_heard_whole_and_each_once(tmp_path):
     path = tmp_path / "control.jsonl"
     log = FileControl(path, ["in"])
-    assert log.read(0) == ([], 0, False)
+    assert log.read(0)[:2] == ([], 0)
     path.write_bytes(b'{"a": 1}\r\n\n{"b"')
     first = log.read(0)
     assert [record.value for record in first.records] == [b'{"a": 1}']
-    assert log.read(first.next_offset) == ([], first.next_offset, False)
+    assert log.read(first.next_offset)[:2] == ([], first.next_offset)
     with path.open("ab") as file:
         file.write(b": 2}\n")
     second = log.read(first.next_offset)
@@ -39,14 +45,54 @@ def test_lines_are_heard_whole_and_each_once(tmp_path):
     assert log.read(second.next_offset).records == []
 
 
-def test_a_file_made_anew_is_read_from_its_beginning(tmp_path):
+@pytest.mark.parametrize("names", [["n1"], ["n1", "n2", "n3", "n4"]], ids=["shorter", "longer"])
+def test_a_file_made_anew_is_read_from_its_beginning(tmp_path, names):
     path = tmp_path / "control.jsonl"
-    path.write_bytes(b"one\ntwo\n")
     log = FileControl(path, ["in"])
-    path.write_bytes(b"new\n")
-    heard = log.read(8)
-    assert heard.begins_anew
-    assert [record.value for record in heard.records] == [b"new"]
+    decisions = Decisions(Partition("in", 0), None, ["in"])
+    reader = CommandReader(log, lambda _: None, lambda: 0.0)
+
+    def obeyed():
+        reader.ingest([decisions])
+        found = [item.id for _, item in decisions.undecided]
+        decisions.decide(0)
+        return found
+
+    path.write_bytes(plan("a") + b"\n" + plan("b") + b"\n")
+    assert obeyed() == ["a", "b"]
+    path.write_bytes(b"".join(plan(name) + b"\n" for name in names))
+    assert [*obeyed(), *obeyed()] == names
+    kept = Decisions(Partition("in", 0), decisions.encoded(None), ["in"])
+    assert kept.next_command == path.stat().st_size
+    decisions = kept
+    path.write_bytes(plan("c") + b"\n" + plan("d") + b"\n")
+    assert [*obeyed(), *obeyed()] == ["c", "d"]
+
+
+def test_commands_that_wait_while_the_log_is_made_anew_name_no_place_in_it():
+    decisions = Decisions(Partition("in", 0), None, ["in"])
+    old = [Record(Position("c", 0, n), None, plan(f"a{n}")) for n in range(1_500)]
+    decisions.ingest(ControlRecords(old, 1_500, b"old"))
+    assert not decisions.ingest(ControlRecords([], 1_500, b"new"))
+    decisions.decide(7)
+    assert len(decisions.orders) == 1_000, "no more have room"
+    after = Decisions(Partition("in", 0), decisions.encoded(None), ["in"])
+    assert after.next_command == 0, "a crash here loses none of the new log"
+
+
+def test_a_file_is_told_from_another_by_its_first_line(tmp_path):
+    path = tmp_path / "control.jsonl"
+    log = FileControl(path, ["in"])
+    path.write_bytes(b"one\ntwo\n")
+    first = log.read(0).log
+    with path.open("ab") as file:
+        file.write(b"three\n")
+    assert first
+    assert log.read(4).log == first
+    path.write_bytes(b"another\ntwo\nthree\nfour\n")
+    assert log.read(8).log not in (b"", first)
+    path.write_bytes(b"not whole")
+    assert log.read(0).log == b""
 
 
 def test_what_cannot_be_read_is_said(tmp_path):

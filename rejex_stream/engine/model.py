@@ -9,6 +9,7 @@ may be scored in one call.
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Callable, Sequence
 from struct import Struct
@@ -398,7 +399,9 @@ class BatchModel:
         """Do what is due before the next row: swap a full shadow, install a fit that is needed."""
         self._swap(judge)
         if not self.is_adopting:
-            self._watch.look(self.rows_seen, judge.window)
+            asked = math.inf if self._serving is None else self._serving.requested_at
+            full = self.rows_seen >= asked + self._filled_by
+            self._watch.look(self.rows_seen, judge.window, is_due=full)
         pending = self._pending
         lag = self._schedule.refit_lag_events
         if pending is not None and self.rows_seen == pending.requested_at + lag:

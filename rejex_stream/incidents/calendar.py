@@ -17,13 +17,13 @@ import msgspec
 
 from rejex_stream.types import Box, Command, CommandKind, CommandReply, Reading
 
-__all__ = ["MOST_MUTES", "Mute", "Mutes", "Plan", "Plans", "runs"]
+__all__ = ["AGAIN", "MOST_MUTES", "Mute", "Mutes", "Plan", "Plans", "reply", "runs"]
 
 MOST_MUTES = 20
 """So many of one stream are remembered."""
 _MOST_PLANS = 200  # that a stream, or the engine for all of them, remembers
 _NOTHING: Mapping[int, str] = MappingProxyType({})
-_AGAIN = "It was obeyed before."
+AGAIN = "It was obeyed before."
 
 
 class Plan(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -75,24 +75,24 @@ class Plans:
             left = tuple(plan for plan in self.all if plan.id != command.cancels)
             if len(left) == len(self.all):
                 said = f"There is no plan {command.cancels} to be taken back."
-                return _reply(command, said, holds=False)
+                return reply(command, said, holds=False)
             self.all = left
-            return _reply(command, f"Plan {command.cancels} holds no more.", holds=True)
+            return reply(command, f"Plan {command.cancels} holds no more.", holds=True)
         if any(plan.id == command.id for plan in self.all):
-            return _reply(command, _AGAIN, holds=True)
+            return reply(command, AGAIN, holds=True)
         start, end = command.from_ms, command.until_ms
         if start is None or end is None or end <= start:
             said = (
                 f"A plan from {start} until {end} covers no event: give from_ms and until_ms, "
                 "the later one last."
             )
-            return _reply(command, said, holds=False)
+            return reply(command, said, holds=False)
         self.all = (*self.all, Plan(start, end, id=command.id))[-_MOST_PLANS:]
         said = (
             f"Events from {start} until {end} (event time, ms) are planned: nothing is learnt "
             "from them."
         )
-        return _reply(command, said, holds=True)
+        return reply(command, said, holds=True)
 
 
 def runs(
@@ -168,16 +168,16 @@ class Mutes:
             if len(left) == len(self.all):
                 return None
             self._hold(left)
-            return _reply(command, f"Mute {command.cancels} holds no more.", holds=True)
+            return reply(command, f"Mute {command.cancels} holds no more.", holds=True)
         if any(mute.id == command.id for mute in self.all):
-            return _reply(command, _AGAIN, holds=True)
+            return reply(command, AGAIN, holds=True)
         unknown = [name for name in command.box if name not in self._channels]
         if unknown:
             said = (
                 f"There is no channel {unknown[0]!r}; a box is in {', '.join(self._channels)}, the "
                 "channels of the reading."
             )
-            return _reply(command, said, holds=False)
+            return reply(command, said, holds=False)
         start, end = command.from_ms, command.until_ms
         assert start is not None  # a sound command says both
         assert end is not None
@@ -187,7 +187,7 @@ class Mutes:
                 f"{MOST_MUTES} mutes of stream {command.stream_key!r} hold already: take one back, "
                 "or teach the model what is normal."
             )
-            return _reply(command, said, holds=False)
+            return reply(command, said, holds=False)
         self._hold([*left, Mute(command.id, start, end, command.box)])
         inside = ", ".join(
             f"{name} {low:g} to {high:g}" for name, (low, high) in command.box.items()
@@ -196,8 +196,9 @@ class Mutes:
             f"Nobody is asked about events with {inside} from {start} until {end} (event time, ms) "
             "unless the audit draws them."
         )
-        return _reply(command, said, holds=True)
+        return reply(command, said, holds=True)
 
 
-def _reply(command: Command, said: str, *, holds: bool) -> CommandReply:
+def reply(command: Command, said: str, *, holds: bool) -> CommandReply:
+    """Return what is said to a command that holds, or was refused."""
     return CommandReply(command=command.id, accepted=holds, said=said)

@@ -21,15 +21,19 @@ last 256 blocks without an incident. The limit is the height that one such block
 as the blocks of a month hold `per_sensor_month` false alarms, by the Gumbel law of block maxima
 [2]_ through their median and their .9 quantile, so that faults which nobody was told of move it
 little. What crosses the limit within one block is one alarm, which is what an extremal index would
-correct for. The limit lies between 0.85 and 3.5: faults at which every score is beyond all others
-are reported whatever a wild past says. Before 20 blocks of a full window there is no alarm. What a
-month is goes by event time, by the median of the blocks' durations, so that a gap in the input
-silences nothing.
+correct for. Two quantiles of fewer than 20 blocks say little, so until then the limit is what the
+next block exceeds as seldom as that, where the k largest of m maxima lie `S` in all above the one
+below them: P(next > that + x) = (k + 1) / (m + 1) (1 + x / S)^-k, exactly so for exponential tails
+of whatever scale [3]_. The limit lies between 0.85 and 3.5: faults at which every score is beyond
+all others are reported whatever a wild past says, and before there are two blocks. What a month is
+goes by event time, by the median of the blocks' durations, so that a gap in the input silences
+nothing.
 
 References
 ----------
 .. [1] S. W. Roberts: Control Chart Tests Based on Geometric Moving Averages. Technometrics, 1959.
 .. [2] S. Coles: An Introduction to Statistical Modeling of Extreme Values. Springer, 2001.
+.. [3] J. F. Lawless: Statistical Models and Methods for Lifetime Data. Wiley, 2003.
 """
 
 from __future__ import annotations
@@ -44,8 +48,10 @@ from typing import Annotated, Any, NamedTuple, cast
 import msgspec
 import numpy as np
 
+from rejex_stream.incidents.calendar import AGAIN, reply
 from rejex_stream.incidents.incident_settings import Alarms, Hold
 from rejex_stream.incidents.thresholds import ORDINARY, inflation, limit_of, recovery_of
+from rejex_stream.rejection.judge import EXTREME
 from rejex_stream.rejection.window import ScoreWindow
 from rejex_stream.types import (
     ChannelEvidence,
@@ -212,30 +218,29 @@ class _AlarmState(msgspec.Struct, forbid_unknown_fields=True):
     events: Annotated[int, msgspec.Meta(ge=0)]
     begun_ms: int
     blocks: list[tuple[_Number, Annotated[int, msgspec.Meta(ge=-_AGES_MS, le=_AGES_MS)]]]
+    n_early: Annotated[int, msgspec.Meta(ge=0, le=_BLOCKS)] = 0
 
 
 class Alarm:
-    """The statistic of one stream (`level`), and the `limit` that the stream itself sets.
+    """The statistic of one stream (`level`), and the `limit` that the stream itself sets."""
 
-    The limit is infinite while too little was seen.
-    """
-
-    __slots__ = ("_begun_ms", "_events", "_length", "_lengths_ms", "_per_month", "_top", "_tops",
-                 "level", "limit")  # fmt: skip
+    __slots__ = ("_begun_ms", "_events", "_length", "_lengths_ms", "_n_early", "_per_month", "_top",
+                 "_tops", "level", "limit")  # fmt: skip
 
     def __init__(self, window: int, per_month: float) -> None:
         self._length, self._per_month = max(_SHORTEST, window // _PER_WINDOW), per_month
         self._tops, self._lengths_ms = array("d"), array("q")  # of the last blocks
-        self.level, self.limit = 0.0, math.inf
-        self._top, self._events, self._begun_ms = 0.0, 0, 0
+        self.level, self.limit = 0.0, _HIGHEST
+        self._top, self._events, self._begun_ms, self._n_early = 0.0, 0, 0, 0
 
-    def see(self, severity: float, time_ms: int, *, told: bool = False) -> None:
+    def see(self, severity: float, time_ms: int, *, told: bool = False, full: bool = True) -> None:
         """Weigh the severity of an event; of one that somebody is told of, no limit is made. O(1).
 
-        Where a block ends, O(m log m) of its 256 maxima.
+        Where a block ends, O(m log m) of its 256 maxima. Those of a window that was not `full` yet
+        leave as others come.
         """
         self.level += _WEIGHT * (min(severity, _MOST_SEVERITY) - self.level)
-        if told:
+        if told or not (full or self._n_early == len(self._tops)):
             self._events = 0
             return
         if not self._events:
@@ -245,7 +250,9 @@ class Alarm:
         if self._events >= self._length:
             self._tops.append(self._top)
             self._lengths_ms.append(min(max(time_ms - self._begun_ms, -_AGES_MS), _AGES_MS))
-            del self._tops[:-_BLOCKS], self._lengths_ms[:-_BLOCKS]
+            surplus = max(full and self._n_early > 0, len(self._tops) - _BLOCKS)
+            del self._tops[:surplus], self._lengths_ms[:surplus]
+            self._n_early = min(len(self._tops), max(0, self._n_early + (-1 if full else 1)))
             self._events = 0
             self._look()
 
@@ -255,20 +262,25 @@ class Alarm:
 
     def _look(self) -> None:
         count = len(self._tops)
-        if count < _FEWEST:
+        if count < 2:
             return
         tops, last = sorted(self._tops), sorted(self._lengths_ms)[count // 2]
         a_month = _MONTH_MS / max(1, last * self._length / (self._length - 1))
         rare = min(0.5, self._per_month / a_month)  # of blocks
-        half, tenth = tops[count // 2], tops[count - 1 - count // 10]
-        scale = (tenth - half) / (_gumbel(0.1) - _gumbel(0.5))
-        limit = half + scale * (_gumbel(rare) - _gumbel(0.5))
+        if count < _FEWEST:
+            limit = _predicted(tops, rare)
+        else:
+            half, tenth = tops[count // 2], tops[count - 1 - count // 10]
+            scale = (tenth - half) / (_gumbel(0.1) - _gumbel(0.5))
+            limit = half + scale * (_gumbel(rare) - _gumbel(0.5))
         self.limit = min(max(limit, _LOWEST), _HIGHEST)
 
     def state(self) -> dict[str, Any]:
         """Return everything it knows as plain values."""
-        blocks = [*zip(self._tops, self._lengths_ms, strict=True)]
-        known = _AlarmState(self.level, self._top, self._events, self._begun_ms, blocks)
+        known = _AlarmState(
+            self.level, self._top, self._events, self._begun_ms,
+            [*zip(self._tops, self._lengths_ms, strict=True)], self._n_early,
+        )  # fmt: skip
         plain: dict[str, Any] = msgspec.to_builtins(known)
         return plain
 
@@ -276,11 +288,19 @@ class Alarm:
         """Go on from a state."""
         known = msgspec.convert(state, _AlarmState)
         self.level, self._top, self._events = known.level, known.top, known.events
-        self._begun_ms = known.begun_ms
-        for top, length in known.blocks[-_BLOCKS:]:
-            self._tops.append(top)
-            self._lengths_ms.append(length)
+        self._begun_ms, self._n_early = known.begun_ms, known.n_early
+        self._tops.extend(top for top, _ in known.blocks[-_BLOCKS:])
+        self._lengths_ms.extend(length for _, length in known.blocks[-_BLOCKS:])
         self._look()
+
+
+def _predicted(tops: Sequence[float], rare: float) -> float:
+    """Return the height that one more exceeds with a probability, by the upper half of them."""
+    count = len(tops)
+    largest = count // 2
+    below = tops[-largest - 1]
+    total = sum(tops[-largest:]) - largest * below
+    return below + total * (math.pow((largest + 1) / (count + 1) / rare, 1 / largest) - 1)
 
 
 def _gumbel(rare: float) -> float:
@@ -294,17 +314,17 @@ class Watch:
     The evidence is `level`, S <- max(0, S + min(severity, most) - ordinary): it begins with a
     severity above `least`, and from `limit` on an incident is held. `since` has the events since
     it is above 0, each with what its score pushed out of the window (nan: it did not enter); the
-    first of them is the onset.
+    first of them is the onset, `look_back` events before its discovery at most.
 
     O(1) an event that is shown; nothing is shown while scores are ordinary. At most a quarter of a
     window of events is kept.
     """
 
     __slots__ = (
-        "_alarm", "_alarms", "_hold", "_inflation", "_last", "_measured", "_published", "_quarter",
+        "_alarm", "_alarms", "_hold", "_inflation", "_last", "_measured", "_published",
         "_rising", "_saved_level", "_usual", "_window", "active", "beyond", "changes", "frozen",
-        "incident", "least", "level", "limit", "mode", "most", "open", "ordinary", "since",
-        "stream_key", "turning",
+        "incident", "least", "level", "limit", "look_back", "mode", "most", "open", "ordinary",
+        "since", "stream_key", "turning",
     )  # fmt: skip
 
     def __init__(
@@ -316,13 +336,12 @@ class Watch:
         alarms: Alarms | None = None,
     ) -> None:
         self.stream_key, self.mode = stream_key, mode
-        self._hold, self.active = hold, hold.enabled
         self.ordinary, self.most, self.limit = ORDINARY, math.log10(window + 1), math.inf
         self.level, self.least, self.frozen = 0.0, math.inf, False
         self._saved_level = 0.0  # of a state, until it is known whether it is of use
         self.incident: str | None = None
-        self._window, self._quarter = window, max(1, window // _LOOK_BACK)
-        self.since: deque[tuple[Verdict | Suspect, float | None]] = deque(maxlen=self._quarter)
+        self._window, self.look_back = window, max(1, window // _LOOK_BACK)
+        self.since: deque[tuple[Verdict | Suspect, float | None]] = deque(maxlen=self.look_back)
         self.changes: list[Incident] = []
         self._inflation: float | None = None
         self._measured, self._usual = 0, _Usual()
@@ -332,25 +351,19 @@ class Watch:
         self._published = -1  # seq of the event that the last change was told of
         self._alarm: Alarm | None = None
         self._rising: _Open | None = None  # what is no incident yet
-        self._alarms: Alarms | None = None
         # Which of the readings that are being judged are beyond limits, by ordinal.
         self.beyond: Mapping[int, Sequence[LimitExcess]] = _NOTHING
-        self._heed(alarms)
+        self.decide(hold, alarms)
 
     def decide(self, hold: Hold, alarms: Alarms | None = None) -> None:
-        """Go by other settings from the next event on."""
+        """Go by other settings from the next event on; what the stream has shown stays."""
         self._hold, self.active = hold, hold.enabled
-        self._heed(alarms)
-        self._show()
-
-    def _heed(self, alarms: Alarms | None) -> None:
-        """Tell people of an alarm as often as they said; what the stream has shown stays."""
-        was, self._alarms = self._alarm, alarms
-        self._alarm = None
+        was, self._alarms, self._alarm = self._alarm, alarms, None
         if alarms is not None:
             self._alarm = Alarm(self._window, alarms.false_alarms.per_sensor_month)
             if was is not None:
                 self._alarm.restore(was.state())
+        self._show()
 
     def _show(self) -> None:
         """Say whether the reference stands still, and which events are to be shown."""
@@ -454,8 +467,9 @@ class Watch:
         for i in which:
             verdict = cast("Verdict", verdicts[i])
             severity, kept, limits = verdict.severity, self.open, verdict.seq in self.beyond
-            if severity is not None and not verdict.muted and verdict.window_len >= self._window:
-                alarm.see(severity, verdict.event_time_ms, told=kept is not None)
+            if severity is not None and not verdict.muted:
+                full = verdict.window_len >= self._window
+                alarm.see(severity, verdict.event_time_ms, told=kept is not None, full=full)
             elif not limits and (kept is None or not kept.limits):
                 continue
             if kept is not None:
@@ -467,14 +481,15 @@ class Watch:
 
     def _rise(self, alarm: Alarm, reading: Reading, verdict: Verdict) -> None:
         """Count an event since the statistic is not ordinary; at its limit an incident opens."""
-        # Where one of them was an anomaly; or at a limit that people set.
+        # Where one of them was an anomaly, or is extreme; or at a limit that people set.
         at, seq, limits = verdict.event_time_ms, verdict.seq, verdict.seq in self.beyond
         if self._rising is None:
             self._rising = _Open("", IncidentState.OPEN, 0, at, seq, at, seq, [], [], held=False)
         kept = self._rising
         label = Label.ANOMALY if limits else verdict.label
         kept.count(verdict.sensor, label, verdict.severity, at)
-        if (alarm.level < alarm.limit or not kept.n_anomalies) and not limits:
+        to_be_seen = kept.n_anomalies or kept.peak_severity >= EXTREME
+        if (alarm.level < alarm.limit or not to_be_seen) and not limits:
             return
         kept.id, kept.opened_ms, kept.opened_seq = str(reading.position), at, seq
         kept.channels = [] if verdict.evidence is None else list(verdict.evidence.channels)
@@ -521,7 +536,7 @@ class Watch:
     @property
     def recovery(self) -> float:
         """The evidence to the contrary that ends an incident."""
-        return recovery_of(self._inflation, self._hold.recover_events, 4 * self._quarter)
+        return recovery_of(self._inflation, self._hold.recover_events, 4 * self.look_back)
 
     def least_events_held(self) -> int:
         """Return how many more events, at least, find the reference standing still."""
@@ -531,11 +546,6 @@ class Watch:
         left = max(0, math.ceil((self.recovery - kept.ordinary) / ORDINARY) - 1)
         age = self._adopt_after
         return left if age is None else min(left, max(0, age - kept.n_held))
-
-    @property
-    def look_back(self) -> int:
-        """How many events, at most, lie between an onset and its discovery."""
-        return self._quarter
 
     def renew(self, window: ScoreWindow) -> None:
         """Begin without suspicion, with the inflation of another reference."""
@@ -549,27 +559,24 @@ class Watch:
 
     @property
     def _step(self) -> int:
-        return self._quarter * (_OLD if self._measured == self._window else 1)
+        return self.look_back * (_OLD if self._measured == self._window else 1)
 
-    def look(self, rows: int, window: ScoreWindow) -> None:
+    def look(self, rows: int, window: ScoreWindow, *, is_due: bool = False) -> None:
         """Measure anew where it is due: as a window fills, and every four windows from then on."""
         if rows % self._step == 0 and self.active and rows != self._usual.looked:
             self._usual = msgspec.structs.replace(self._usual, looked=rows)
-            self.measure(window)
+            self.measure(window, is_due=is_due)
 
-    def measure(self, window: ScoreWindow) -> None:
+    def measure(self, window: ScoreWindow, *, is_due: bool = False) -> None:
         """Measure the inflation of the reference, without what is under suspicion. O(n log n).
 
-        Until a window was full once, it has not been seen how the stream varies: nothing is judged.
+        Until a window was full once, or is due to be since as many were judged, though extreme ones
+        found no place in it, it has not been seen how the stream varies: nothing is judged.
         """
-        if len(window) < self._window and not self._usual.count:
-            self._take(None, 0)
-            return
-        entered = sum(Suspect.of(*event).entered for event in self.since)
-        scores = np.array(window.scores(), dtype=np.float64)
-        self._take(inflation(scores[: len(scores) - entered]), len(scores))
-
-    def _take(self, inflated: float | None, n: int) -> None:
+        inflated, n = None, 0
+        if is_due or self._usual.count or len(window) == self._window:
+            entered, n = sum(Suspect.of(*event).entered for event in self.since), len(window)
+            inflated = inflation(np.array(window.scores(), dtype=np.float64)[: n - entered])
         if inflated is not None:
             if n == self._window:
                 self._usual = self._usual.after(inflated)
@@ -680,14 +687,15 @@ class Watch:
         if kept is None or kept.id != command.incident:
             if last is None or last.id != command.incident:
                 return None
-            return _refused(command, f"Incident {last.id} has ended ({last.ended}): it needs none.")
+            said = f"Incident {last.id} has ended ({last.ended}): it needs none."
+            return reply(command, said, holds=False)
         if command.id == kept.answer:
-            return CommandReply(command=command.id, accepted=True, said="It was obeyed before.")
+            return reply(command, AGAIN, holds=True)
         wrong = _contradiction(kept, command)
         if not (wrong or self.active):
             wrong = "needs no answer: hold.enabled is off, and the reference moves on in any case"
         if wrong:
-            return _refused(command, f"Incident {kept.id} {wrong}.")
+            return reply(command, f"Incident {kept.id} {wrong}.", holds=False)
         kept.is_fault = command.kind is CommandKind.FAULT
         if kept.is_fault:
             kept.state, said = IncidentState.FAULT, "It is held until scores are ordinary again."
@@ -700,7 +708,7 @@ class Watch:
             self._show()
         kept.answer, kept.unpublished = command.id, True
         kept.version += 1
-        return CommandReply(command=command.id, accepted=True, said=said)
+        return reply(command, said, holds=True)
 
     @property
     def is_blank(self) -> bool:
@@ -757,7 +765,3 @@ def _contradiction(kept: _Open, command: Command) -> str | None:
     if kept.is_fault and command.kind is CommandKind.FAULT:
         return "is known to be a fault already"
     return None
-
-
-def _refused(command: Command, said: str) -> CommandReply:
-    return CommandReply(command=command.id, accepted=False, said=said)

@@ -15,6 +15,7 @@ import json
 import logging
 import queue
 import threading
+import time
 import urllib.error
 import urllib.request
 import uuid
@@ -172,8 +173,7 @@ def urgency(incident: Incident) -> str:
     Critical is what is strong or extreme, or beyond a limit that people set. It never falls.
     """
     points, _ = grade(incident.peak_severity, incident.n_anomalies)
-    limited = any(not one.missing_events for one in incident.limits)
-    return "critical" if limited or points >= STRONG else "warning"
+    return "critical" if incident.passed_limit or points >= STRONG else "warning"
 
 
 def _graded(incident: Incident) -> str:
@@ -192,11 +192,7 @@ def choices(incident: Incident) -> list[Choice]:
     """Return what people can still answer to an incident; nothing once it is adopted or over."""
     if incident.state in {IncidentState.ADOPTING, IncidentState.CLOSED}:
         return []
-    limited = any(not one.missing_events for one in incident.limits)
     since = "was measured since it began" if incident.held else "is measured from now on"
-    learns = (
-        "The model learns what was measured since it began" if incident.held else "Learning goes on"
-    )
     fault = Choice(
         "fault",
         "Fault",
@@ -205,7 +201,8 @@ def choices(incident: Incident) -> list[Choice]:
     new_normal = Choice(
         "new_normal",
         "New normal",
-        f"{learns}: from then on this is usual, and the incident is over." + _LIMIT_STAYS * limited,
+        f"The model learns what {since}: from then on this is usual, and the incident is over."
+        + _LIMIT_STAYS * incident.passed_limit,
     )
     return [new_normal] if incident.state is IncidentState.FAULT else [fault, new_normal]
 
@@ -437,7 +434,7 @@ class Alertmanager:
         self._lock = threading.Lock()
         self._active: dict[_Key, tuple[datetime, Alert]] = {}
         self._resolved: dict[_Key, tuple[datetime, Alert]] = {}
-        self._over: dict[_Key, tuple[datetime, datetime, Alert]] = {}
+        self._over: dict[_Key, tuple[datetime, float, Alert]] = {}  # until when, monotonic
         self._wake, self._stop = threading.Event(), threading.Event()
         self.failures = 0
         self._thread = threading.Thread(target=self._run, name="alertmanager", daemon=True)
@@ -469,8 +466,8 @@ class Alertmanager:
         with self._lock:
             known = {_whose(one) for one in (*self._active, *self._resolved)}
             if _whose(key) not in known:
-                ends = now + timedelta(seconds=self._lifetime_s)
-                self._over[key] = alert.began or now, ends, alert
+                ends_s = time.monotonic() + self._lifetime_s
+                self._over[key] = alert.began or now, ends_s, alert
                 self._wake.set()
 
     def hand_over(self, alerts: Iterable[Alert]) -> None:
@@ -487,15 +484,16 @@ class Alertmanager:
         self._send()
 
     def _send(self) -> None:
-        now = datetime.now(UTC)
+        now, now_s = datetime.now(UTC), time.monotonic()
         with self._lock:
             resolved = dict(self._resolved)
-            self._over = {key: one for key, one in self._over.items() if one[1] > now}
+            self._over = {key: one for key, one in self._over.items() if one[1] > now_s}
             alerts = [
                 *(_posted(alert, since, now + timedelta(seconds=self._lifetime_s))
                   for since, alert in self._active.values()),
                 *(_posted(alert, since, now) for since, alert in resolved.values()),
-                *(_posted(alert, since, ends) for since, ends, alert in self._over.values()),
+                *(_posted(alert, since, now + timedelta(seconds=ends_s - now_s))
+                  for since, ends_s, alert in self._over.values()),
             ]  # fmt: skip
         if not alerts:
             return
@@ -534,8 +532,8 @@ def _posted(alert: Alert, since: datetime, ends: datetime) -> dict[str, Any]:
     return {
         "labels": alert.labels,
         "annotations": alert.annotations,
-        "startsAt": since.isoformat(),
-        "endsAt": max(ends, since).isoformat(),
+        "startsAt": min(since, ends).isoformat(),  # it was ahead where a clock went back
+        "endsAt": ends.isoformat(),
     }
 
 

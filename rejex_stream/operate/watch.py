@@ -110,11 +110,13 @@ class OpenIncidents:
     def changed(self, incident: Incident) -> Incident | Flood | None:
         """Take note of a change; return what somebody should hear of it. O(open incidents).
 
-        The flood that it began; nothing, where it was one more of a flood or is known already;
-        else the change itself.
+        The flood that it began; nothing, where it was one more of a flood, is known already, or
+        has other figures alone, which its alert shows; else the change itself.
         """
         known = self._open.get(incident.id)
         if known is not None and known.version >= incident.version:
+            newest = max(known, incident, key=lambda one: (one.version, one.changed_seq))
+            self._open[incident.id] = newest
             return None
         if incident.state is IncidentState.CLOSED:
             self._closed(incident.id)

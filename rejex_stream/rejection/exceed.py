@@ -191,8 +191,7 @@ def stability(rank: int | npt.ArrayLike, n: int, contamination: float) -> Stabil
         )
     log_p1, log_p0 = _log_tails(np.atleast_1d(ranks), n, r)
     p_anomaly = np.exp(log_p1)
-    confidence = -np.expm1(math.log(2.0) + np.minimum(log_p1, log_p0))
-    confidence = np.abs(confidence)
+    confidence = np.abs(np.expm1(math.log(2.0) + np.minimum(log_p1, log_p0)))
     found = log_p1, log_p0, p_anomaly, confidence
     return Stability(*(x.reshape(ranks.shape) if ranks.ndim else float(x[0]) for x in found))
 

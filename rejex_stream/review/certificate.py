@@ -92,10 +92,6 @@ class Tally:
         self.accepted[p] += n
         self.drawn[p] += drawn
 
-    def answer(self, p: float, answer: Answer) -> None:
-        """Take what people say of a drawn event."""
-        self.answers[p, answer] += 1
-
 
 class AuditedStratum(msgspec.Struct, frozen=True, kw_only=True):
     """Accepted normals of one probability to be drawn."""
@@ -311,7 +307,7 @@ def tally_of_store(connection: Connection, pipeline: str, since_ms: int = 0) -> 
         if could_be_missed(item.verdict) and item.drawn is not None:
             found = resolution_of(connection, row["episode_id"])
             tally.accepted[item.drawn] += 0  # a stratum even before its verdicts are read
-            tally.answer(item.drawn, answer_of(found.state, found.verdict))
+            tally.answers[item.drawn, answer_of(found.state, found.verdict)] += 1
     return tally
 
 
@@ -541,11 +537,7 @@ class _Reader:
         self._next[place] = max(offset + 1, after or 0)
         if verdict.reason is Reason.TOO_MANY_SENSORS:
             return
-        key = (
-            verdict.stream_key
-            if verdict.mode is None
-            else in_mode(verdict.stream_key, verdict.mode)
-        )
+        key = in_mode(verdict.stream_key, verdict.mode)
         last = self._seq.get(key, -1)
         if verdict.seq not in (0, last + 1):  # 0: it was forgotten, and came back
             self._found.wrong["verdicts do not follow the one before of their stream"] += 1
@@ -570,15 +562,11 @@ class _Reader:
 
     def _check_absence(self, verdict: Verdict) -> None:
         """Check why nobody was asked: an incident, planned work, a mute."""
-        incidents, commands, wrong = (
-            self._evidence.incidents,
-            self._evidence.commands,
-            self._found.wrong,
-        )
+        evidence, wrong = self._evidence, self._found.wrong
         if verdict.held:
-            if incidents is None:
+            if evidence.incidents is None:
                 wrong["held verdicts cannot be checked: there are no incidents"] += 1
-            elif not _holds(incidents.get(verdict.incident or ""), verdict):
+            elif not _holds(evidence.incidents.get(verdict.incident or ""), verdict):
                 wrong["verdicts are held, and no incident of theirs was open"] += 1
         for kind, applies in (
             (CommandKind.PLANNED, verdict.planned),
@@ -586,9 +574,9 @@ class _Reader:
         ):
             if not applies:
                 continue
-            if commands is None:
+            if evidence.commands is None:
                 wrong[f"{kind} verdicts cannot be checked: there are no commands"] += 1
-            elif not any(_commands(one, kind, verdict) for one in commands):
+            elif not any(_commands(one, kind, verdict) for one in evidence.commands):
                 wrong[f"verdicts are {kind}, and nobody commanded it"] += 1
 
     def _check_item(self, verdict: Verdict) -> None:
@@ -622,7 +610,7 @@ class _Reader:
         self._found.tally.count(hour_ms, p, why, 1, drawn)
         if drawn:
             spoken = resolve(active_labels(self._labels.get(verdict.position, ())))
-            self._found.tally.answer(p, answer_of(spoken.state, spoken.verdict))
+            self._found.tally.answers[p, answer_of(spoken.state, spoken.verdict)] += 1
 
     def _check_rate(self, verdict: Verdict, p: float) -> None:
         """Check a probability against the config's: rates are switched once, for all that come."""

@@ -55,7 +55,8 @@ class _Durable(msgspec.Struct, array_like=True):
     orders: list[_Order]
     known: list[bytes]
     snapshots: list[int]
-    pending: list[bytes] = []  # last: earlier records end here
+    pending: list[bytes] = []  # from here on: earlier records end before
+    log: bytes = b""  # whose offset `next_command` is
 
 
 class Decisions:
@@ -113,14 +114,22 @@ class Decisions:
         """Whether no more can wait: the rest stays in the log for now."""
         return len(self.undecided) >= MOST_KEPT
 
-    def ingest(self, read: ControlRecords) -> None:
-        """Take what stands in the control log; what is known already is passed over."""
-        if read.begins_anew:  # what waits was read, and is gone from the log
+    def ingest(self, read: ControlRecords) -> bool:
+        """Take what stands in the control log; what is known already is passed over.
+
+        Returns whether it was taken: another log than before is to be read from its beginning.
+        """
+        before, self._durable.log = self._durable.log, read.log or self._durable.log
+        if before not in (b"", self._durable.log):
             self.next_command = self._durable.next_command = 0
+            self.undecided = [(-1, said) for _, said in self.undecided]  # gone from the log
+            self._encoded = None
+            return False
         for record in read.records:
             if record.position.offset >= self.next_command:
                 self._ingest_one(record)
         self.next_command = max(self.next_command, read.next_offset)
+        return True
 
     def _ingest_one(self, record: Record) -> None:
         try:
@@ -335,10 +344,9 @@ class CommandReader:
             return
         if self._why is not None:
             self._report(None)
-        if read.begins_anew or read.next_offset > start:
-            for one in listeners if read.begins_anew else wanting:
-                one.ingest(read)
-                one.pass_over()
+        for one in wanting:
+            one.ingest(read)
+            one.pass_over()
 
     def _report(self, why: str | None) -> None:
         if why != self._why:

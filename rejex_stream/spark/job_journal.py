@@ -96,8 +96,8 @@ class JobJournal:
         opened, messages = self._store()
         with closing(opened) as store:
             decisions = Decisions(partition, store.load_decisions(partition), self.inputs)
-            if decides:
-                decisions.ingest(self._commands_from(decisions.next_command))
+            if decides and not decisions.ingest(self._commands_from(decisions.next_command)):
+                decisions.ingest(self._commands_from(0))
             decides = decides and decisions.waiting
             if decides:
                 decisions.decide(next_offset)
@@ -123,11 +123,12 @@ class JobJournal:
             from rejex_connectors.files import FileControl
 
             return FileControl(cast("Path", self.control), self.inputs).read(start)
-        from rejex_connectors.kafka.partition_reader import read_partition
+        from rejex_connectors.kafka.partition_reader import read_partition, topic_ids
 
         log = Partition(self.settings.topics.control, 0)
         said = list(read_partition(self.settings, log, start))
-        return ControlRecords(said, said[-1].position.offset + 1 if said else start)
+        next_offset = said[-1].position.offset + 1 if said else start
+        return ControlRecords(said, next_offset, topic_ids(self.settings)(log))
 
 
 @dataclass(frozen=True)

@@ -17,14 +17,15 @@ from kafka_harness import (
     RUN,
     Kafka,
     Workers,
+    batches,
     make_engine,
     next_offsets,
     pipeline_toml,
     stable,
 )
-from rejex_connectors.kafka import KafkaSettings
+from rejex_connectors.kafka import KafkaSettings, partition_reader
 from rejex_connectors.kafka.messages import OutcomeMessages
-from rejex_connectors.kafka.partition_reader import KafkaControl
+from rejex_connectors.kafka.partition_reader import KafkaControl, topic_ids
 from rejex_connectors.kafka.topic_admin import create_topics, plan_topics
 from test_kafka_delivery import CLIENTS, DEFAULT_CLIENT_FIRST, chaos
 from test_kafka_schemas import worker
@@ -84,11 +85,11 @@ def test_the_log_is_read_from_anywhere_and_as_it_grows(kafka: Kafka) -> None:
         assert log.inputs == settings.topics.input
         say(kafka, settings, b"one", b"two")
         found, last = heard(log, 0, 2)
-        assert (found, last.next_offset, last.begins_anew) == ([b"one", b"two"], 2, False)
+        assert (found, last.next_offset) == ([b"one", b"two"], 2)
         assert heard(log, 1, 1)[0] == [b"two"], "a partition that was somebody else's reads again"
         say(kafka, settings, b"three")
         assert heard(log, 2, 1)[0] == [b"three"]
-        assert log.read(3) == ([], 3, False)
+        assert log.read(3)[:2] == ([], 3)
     finally:
         log.close()
 
@@ -98,7 +99,9 @@ def test_a_topic_that_is_missing_is_said_and_heard_once_it_is_there(kafka: Kafka
     log = KafkaControl(settings)
     try:
         say(kafka, settings, *[b"old"] * 5)
-        assert heard(log, 0, 5)[1].next_offset == 5
+        last = heard(log, 0, 5)[1]
+        before = last.log
+        assert (last.next_offset, bool(before)) == (5, True)
         log.close()
         kafka.admin.delete_topics([settings.topics.control])
         log = KafkaControl(settings)
@@ -113,19 +116,84 @@ def test_a_topic_that_is_missing_is_said_and_heard_once_it_is_there(kafka: Kafka
         until(lambda: "does not exist" in why(), "it says that the topic is not there")
         create_topics(settings, plan_topics(settings, partitions=1))
         say(kafka, settings, b"new")
-        until(lambda: not why(), "it can be read")
-        last, found = ControlRecords((), 5), list[Record]()
-
-        def again() -> bool:
-            nonlocal last
-            last = log.read(last.next_offset)
-            found.extend(last.records)
-            return bool(found)
-
-        until(again, "what is said anew")
-        assert [record.value for record in found] == [b"new"]
+        until(lambda: not why() and log.read(5).log not in (b"", before), "it is another log")
+        assert heard(log, 0, 1)[0] == [b"new"]
     finally:
         log.close()
+
+
+def make_anew(kafka: Kafka, settings: KafkaSettings) -> None:
+    """Delete the control topic, and make it anew."""
+    control = settings.topics.control
+    kafka.admin.delete_topics([control])
+    until(lambda: control not in kafka.admin.list_topics(), "it is gone")
+    create_topics(settings, [p for p in plan_topics(settings, partitions=2) if p.role == "control"])
+
+
+@pytest.mark.parametrize(
+    "runs",
+    [
+        pytest.param(True, id="while it runs"),
+        pytest.param(False, id="while stopped", marks=pytest.mark.long),
+    ],
+)
+def test_a_log_that_was_made_anew_and_is_longer_loses_no_command(
+    kafka: Kafka, tmp_path: Path, runs: bool
+) -> None:
+    """As many as the old one had were never read: an offset was taken for the log's identity."""
+    settings = kafka.settings(partitions=2)
+    feed, engine = batches(readings(settings, 24_000), 40), {"kind": "obedient"}
+
+    def replied() -> set[str]:
+        return {one[1].command for one in told(kafka, settings) if not isinstance(one, Incident)}
+
+    def obeyed(ids: set[str]) -> bool:
+        kafka.fill(settings, next(feed))  # a command holds from an event on
+        return ids <= replied()
+
+    with Workers(tmp_path) as workers:
+        worker = workers.start(settings, "one", engine=engine)
+        old, new = {"a1", "a2", "a3"}, {f"b{n}" for n in range(1, 7)}
+        say(kafka, settings, *map(plan, sorted(old)))
+        until(lambda: obeyed(old), lambda: worker.output, every_s=0.3)
+        if not runs:
+            assert worker.terminate() == 0, worker.output
+        make_anew(kafka, settings)
+        say(kafka, settings, *map(plan, sorted(new)))
+        if not runs:
+            worker = workers.start(settings, "one", engine=engine)
+        until(lambda: obeyed({"b6"}), lambda: worker.output, every_s=0.3)
+        until(lambda: obeyed(new), lambda: f"{replied()} of {new}", every_s=0.3, timeout_s=15.0)
+        assert worker.terminate() == 0, worker.output
+        worker = workers.start(settings, "one", engine=engine)  # it is the log from now on
+        say(kafka, settings, plan("b7"))
+        until(lambda: obeyed({"b7"}), lambda: worker.output, every_s=0.3)
+        assert worker.terminate() == 0, worker.output
+    replies = [one[1] for one in told(kafka, settings) if not isinstance(one, Incident)]
+    assert not [reply for reply in replies if "given before" in (reply.said or "")]
+
+
+def test_a_broker_without_topic_ids_tells_logs_by_their_first_records(
+    kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before Kafka 2.8 no topic has an id."""
+    settings = kafka.settings(partitions=1)
+    log = Partition(settings.topics.control, 0)
+    with_id = topic_ids(settings)(log)
+    options = partition_reader.client_options
+    monkeypatch.setattr(
+        partition_reader, "client_options", lambda *of: options(*of) | {"api_version": (2, 7)}
+    )
+    assert topic_ids(settings)(log) == b"", "nothing stands in it"
+    say(kafka, settings, b"one", b"two")
+    first = topic_ids(settings)(log)
+    assert len(first) > 30
+    assert first != with_id
+    say(kafka, settings, b"three")
+    assert topic_ids(settings)(log) == first
+    make_anew(kafka, settings)
+    say(kafka, settings, b"one", b"two", b"three", b"four")
+    until(lambda: topic_ids(settings)(log) not in (b"", first), "it is another log")
 
 
 @pytest.mark.parametrize("client", DEFAULT_CLIENT_FIRST)

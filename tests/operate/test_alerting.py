@@ -10,11 +10,13 @@ import signal
 import subprocess
 import sys
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from rejex_stream.operate import alerts
+from rejex_stream.operate.alerts import Alert, Alertmanager
 from tests.operate.alerting import Receiver, active_alerts, alertmanager
 from tests.pump import feed, flow, pump_toml
 from tests.waiting import PATIENCE_S, until
@@ -182,3 +184,33 @@ def test_a_channel_that_is_renamed_is_an_alarm_until_it_has_its_name_again(tmp_p
     manager.close()
     kinds = [json.loads(body)["data"]["kind"] for _, body in hook.got]
     assert kinds.count("nothing_scorable") == 1
+
+
+def test_a_clock_that_went_back_leaves_no_alert_behind_for_as_long_as_it_was_ahead(monkeypatch):
+    """An alert that ended stayed active for 400 days: its end was put behind its beginning."""
+    receiver, ahead = Receiver(), timedelta(days=400)
+
+    class Wrong(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return datetime.now(tz) + ahead
+
+    monkeypatch.setattr(alerts, "datetime", Wrong)
+    manager = Alertmanager(receiver.url, repeat_s=0.05, lifetime_s=30.0)
+    try:
+        lasting, passing = (Alert({"alertname": name}, {}) for name in ("Lasting", "Passing"))
+        manager.update([lasting])
+        manager.over(passing)
+        until(lambda: receiver.taken, "both are told")
+        ahead, seen = timedelta(), len(receiver.taken)
+        manager.update([])
+        until(lambda: len(receiver.taken) > seen + 2, "it is told that one is over")
+    finally:
+        manager.close()
+        receiver.close()
+    last = {
+        one["labels"]["alertname"]: datetime.fromisoformat(one["endsAt"])
+        for body in receiver.taken[seen:] for one in json.loads(body)
+    }  # fmt: skip
+    assert set(last) == {"Lasting", "Passing"}
+    assert all(ends < datetime.now(UTC) + timedelta(seconds=31) for ends in last.values())

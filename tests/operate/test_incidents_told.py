@@ -229,14 +229,15 @@ def test_what_gets_worse_is_told_as_critical_and_what_ends_is_not(tmp_path, rece
         durable(watch, incident(**slight), incident(20, **slight))
         look(watch)
         until(lambda: severities(url) == [("farm-0-20", "warning"), ("farm-0-9", "warning")])
-        durable(watch, incident(version=2))
+        durable(watch, incident(changed_seq=20))
         look(watch)
         worse = [("farm-0-20", "warning"), ("farm-0-9", "critical")]
-        until(lambda: severities(url) == worse, "the warning ends where it is critical")
+        until(lambda: severities(url) == worse, "of its figures alone: it turned nowhere since")
         assert alerts_at(url)["farm-0-9"]["startsAt"].startswith("2023-11-14T22:13:29")
+        durable(watch, incident(changed_seq=19, **slight))
         durable(watch, incident(20, version=2, state=CLOSED))
         look(watch)
-        until(lambda: severities(url) == worse[1:])
+        until(lambda: severities(url) == worse[1:], "what comes late takes nothing back")
         assert not manager._over, "nobody is called for its end, though it was critical by then"
         manager.close()
 

@@ -146,7 +146,7 @@ def tally(*strata, undrawable=0):
     for p, accepted, answers in strata:
         found.count(0, p, "", accepted, len(answers))
         for answer in answers:
-            found.answer(p, answer)
+            found.answers[p, answer] += 1
     if undrawable:
         found.count(0, 0.0, "rate", undrawable, 0)
     return found

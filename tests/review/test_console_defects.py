@@ -238,6 +238,14 @@ def test_new_normal_says_what_will_be_learnt_and_asks_again(fault, desk):
         sees(page, "of which 750 were called anomalies", "#ask")
         page.keyboard.press("Escape")
         page.wait_for_selector("#ask[open]", state="detached")
+        told = msgspec.structs.replace(incident(1, opened=OPENED, at=OPENED + 9), id=WHICH,
+                                       onset_ms=1000 * ONSET, held=False)  # fmt: skip
+        tell(store, told, pipeline="farm")
+        page.reload()
+        verdict(page, "2")
+        sees(page, "The model is made anew of what is measured from now on.", "#ask")
+        page.keyboard.press("Escape")
+        page.wait_for_selector("#ask[open]", state="detached")
         with store.database.read() as connection:
             assert incident_store.answers_to(connection, WHICH) == []
 

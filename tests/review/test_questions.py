@@ -244,6 +244,22 @@ def test_an_open_incident_asks_once_and_out_of_the_same_capacity(new_store):
     assert sorted(row.n_events for row in episodes(store)) == [1, 2], "nobody has answered it"
 
 
+def test_an_incident_that_was_answered_is_one_question_and_none_the_day_after(new_store, clock):
+    """Until the pipeline said so it was two, an answer and an open incident, and one each day."""
+    store = new_store(settle_s=0, capacity=Capacity(questions_per_day=9))
+    tell(store, incident(), incident(opened=30, stream="b"))
+    assert left(store) == 7
+    given = incident_store.give(store, AnswerRequest("r1", "feed-0-10", 1, "fault"), ADA)
+    assert left(store) == 7
+    clock.pass_ms(86_400_000)
+    assert left(store) == 8, "the other one is asked again"
+    tell(store, incident(2, "fault"))
+    assert left(store) == 8
+    again = incident_store.give(store, AnswerRequest("r2", "feed-0-30", 1, "fault"), ADA)
+    incident_store.withdraw(store, again.id, ADA)
+    assert (left(store), given.kind) == (8, "fault"), "taken back, it waits for one"
+
+
 def test_who_answered_an_incident_is_not_asked_about_its_events(new_store):
     store = new_store(settle_s=0)
     store.add([held(10), held(11)])
@@ -423,7 +439,7 @@ def test_a_missing_value_is_no_limit_that_people_set(wall_store):
         page = console.ask("/incidents/feed-0-10").text
         assert "limit that people set" not in page
         assert "The limit stays" not in page
-        assert '"limits": 0' in page
+        assert '"passed_limit": false' in page
         assert "limit that people set" in console.ask("/incidents/feed-0-30").text
 
 

@@ -27,7 +27,7 @@ from rejex_stream.review.incidents import incident_store
 from rejex_stream.review.incidents.incident_store import AnswerRequest
 from rejex_stream.review.queue import decisions
 from rejex_stream.review.queue.database import Refusal, wall_clock_ms
-from rejex_stream.review.queue.listing import QueueFilter
+from rejex_stream.review.queue.listing import QueueFilter, summary
 from rejex_stream.review.queue.review_store import ReviewStore, apply_labels
 from rejex_stream.types import CommandReply, LimitExcess
 from tests.pump import pump_toml
@@ -73,7 +73,33 @@ def test_the_most_severe_stand_first_and_only_what_is_not_over_is_held(new_store
             ("", "T07/vib"): "feed-0-10",
             ("", "b"): "feed-0-20",
         }
-        assert incident_store.open_count(connection) == 2
+        assert summary(connection, ADA, store.now_ms()).incidents == 2
+
+
+def test_figures_that_are_published_between_turns_are_the_incident_as_it_stands(new_store):
+    """Of a turn the first record stayed for good: severity, counts and channels stood still."""
+    store = new_store()
+    turned, later = incident(n_anomalies=2, severity=3.0), incident(at=90, n_anomalies=80)
+    tell(store, turned, later, turned, incident(at=50, n_anomalies=40))
+    with store.database.read() as connection:
+        (stored,) = incident_store.open_incidents(connection)
+        assert stored.incident == later
+        assert incident_store.timeline(connection, WHICH) == [turned], "when it turned"
+    tell(store, incident(2, "fault", at=95), incident(at=99, n_anomalies=99))
+    with store.database.read() as connection:
+        assert incident_store.stored_incident(connection, WHICH).incident.version == 2
+
+
+def test_only_a_limit_that_people_set_stands_before_what_is_graded_higher(new_store):
+    store = new_store()
+    missing = (LimitExcess("vib", None, 10.0, 11),)
+    tell(
+        store, incident(opened=10, severity=1.0, limits=missing), incident(opened=20, severity=9.0)
+    )
+    tell(store, incident(opened=30, severity=0.0, limits=(LimitExcess("vib", 7.0, 6.0),)))
+    with store.database.read() as connection:
+        found = [one.incident.id for one in incident_store.open_incidents(connection)]
+    assert found == ["feed-0-30", "feed-0-20", "feed-0-10"]
 
 
 def test_the_order_is_that_of_the_grade_that_is_shown(new_store):

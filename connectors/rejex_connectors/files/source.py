@@ -500,7 +500,7 @@ class FileControl:
     """Reads commands from a file of lines; see :class:`~rejex_stream.protocols.ControlLog`.
 
     The offset of a line is that of its first byte. A last line without its end waits for the rest.
-    A file that is not there holds no commands; one that is shorter than before was made anew.
+    A file that is not there holds no commands; by its first line a log is told from another.
     """
 
     def __init__(self, path: str | Path, inputs: Iterable[str]) -> None:
@@ -513,16 +513,17 @@ class FileControl:
             size = self._path.stat().st_size
             if size == start:
                 return ControlRecords([], start)
-            anew = size < start
             with self._path.open("rb") as file:
-                file.seek(0 if anew else start)
-                return self._lines(file.read(_MOST_CONTROL_BYTES), 0 if anew else start, anew=anew)
+                head = file.readline(_MOST_CONTROL_BYTES)
+                log = hashlib.blake2b(head).digest() if head.endswith(b"\n") else b""
+                file.seek(start)
+                return self._lines(file.read(_MOST_CONTROL_BYTES), start, log)
         except FileNotFoundError:
             return ControlRecords([], start)
         except OSError as error:
             raise ConnectorError(f"{self._path} cannot be read: {error.strerror}") from error
 
-    def _lines(self, chunk: bytes, start: int, *, anew: bool) -> ControlRecords:
+    def _lines(self, chunk: bytes, start: int, log: bytes) -> ControlRecords:
         whole = chunk.rfind(b"\n") + 1
         if not whole and len(chunk) == _MOST_CONTROL_BYTES:
             whole = len(chunk)  # refused piece by piece: nobody would wait for its end
@@ -532,7 +533,7 @@ class FileControl:
                 position = Position(self._path.name, 0, at)
                 records.append(Record(position, None, line.rstrip(b"\r\n")))
             at += len(line)
-        return ControlRecords(records, at, anew)
+        return ControlRecords(records, at, log)
 
     def close(self) -> None:
         """Nothing is held open between two reads."""

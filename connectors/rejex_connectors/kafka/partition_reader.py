@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from hashlib import blake2b
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -111,13 +112,14 @@ def missing_of(settings: KafkaSettings, topics: set[str]) -> set[str]:
 def topic_ids(settings: KafkaSettings) -> Callable[[Partition], bytes]:
     """Return what tells a partition's topic from one of the same name: its id (KIP-516).
 
-    Asked once a second at most; empty where the broker has none (before Kafka 2.8).
+    Asked once a second at most. Where the broker has none (before Kafka 2.8) the partition's first
+    record tells it, by its time and bytes; empty where that is not there any more.
     """
-    known: dict[str, tuple[float, bytes]] = {}
+    known: dict[Partition, tuple[float, bytes]] = {}
 
     def of(partition: Partition) -> bytes:
         topic = partition.topic
-        now, (asked, known_id) = time.monotonic(), known.get(topic, (-math.inf, b""))
+        now, (asked, known_id) = time.monotonic(), known.get(partition, (-math.inf, b""))
         if now - asked <= _ID_HOLDS_S:
             return known_id
         with asking(settings, f"looking at {topic}") as client:
@@ -125,8 +127,11 @@ def topic_ids(settings: KafkaSettings) -> Callable[[Partition], bytes]:
             if found["error_code"]:  # it has an id that is not known yet, or has gone
                 raise ke.for_code(found["error_code"])
         id_ = str(found.get("topic_id") or "")
-        known[topic] = now, id_.encode() if id_.strip("0-") else b""
-        return known[topic][1]
+        if not id_.strip("0-"):
+            first = next(read_partition(settings, partition, stop=1), None)
+            id_ = "" if first is None else blake2b(repr(first[1:]).encode()).hexdigest()
+        known[partition] = now, id_.encode()
+        return known[partition][1]
 
     return of
 
@@ -281,6 +286,7 @@ def newest_records(
 # --------------------------------------------------------------------------- the control log
 _LISTEN_S = 0.2
 _LISTEN_AGAIN_S = 5.0
+_LOOK_AGAIN_S = 60.0
 _MOST_READ = 1_000
 
 
@@ -297,7 +303,7 @@ class KafkaControl:
         self._lock = threading.Lock()
         self._next: int | None = None  # where the reader of this log stands
         self._records: list[Record] = []
-        self._anew = False
+        self._log_of, self._log = topic_ids(settings), b""
         self._why: str | None = None
         self._sought = True
         self._end = threading.Event()
@@ -308,16 +314,14 @@ class KafkaControl:
         """Return what was read since; a `start` that is not where the last one ended is sought."""
         with self._lock:
             if start != self._next:
-                self._next, self._sought, self._anew = start, True, False
+                self._next, self._sought = start, True
                 self._records.clear()
             if self._why is not None:
                 raise ConnectorError(self._why)
-            records, anew, self._records, self._anew = self._records, self._anew, [], False
-            if anew:
-                self._next = 0
+            records, self._records = self._records, []
             if records:
                 self._next = records[-1].position.offset + 1
-            return ControlRecords(records, self._next or 0, anew)
+            return ControlRecords(records, self._next or 0, self._log)
 
     def close(self) -> None:
         """End the thread; it is not waited for where the broker is away."""
@@ -365,12 +369,12 @@ class KafkaControl:
                 return
             start = self._next
         first, end = consumer.beginning_offsets([tp])[tp], consumer.end_offsets([tp])[tp]
+        log = self._identity(tp)
         with self._lock:
             if start != self._next:
                 return  # sought again meanwhile
-            anew = end < start
-            consumer.seek(tp, first if anew else max(first, start))
-            self._sought, self._anew, self._why = False, anew, None
+            consumer.seek(tp, min(end, max(first, start)))
+            self._log, self._sought, self._why = log, False, None
             self._records.clear()
 
     def _take(self, consumer: Any, tp: TopicPartition) -> None:  # noqa: ANN401 - without types
@@ -380,11 +384,20 @@ class KafkaControl:
             self._end.wait(_LISTEN_S)
             return
         found = consumer.poll(timeout_ms=int(_LISTEN_S * 1000), max_records=_MOST_READ)
+        if (found or time.monotonic() >= self._look_at) and self._identity(tp) != self._log:
+            with self._lock:
+                self._sought = True  # what was read is of another log than what is said of it
+            return
         for batch in found.values():
             records = records_of(tp.topic, tp.partition, batch)
             with self._lock:
                 if not self._sought:
                     self._records += records
+
+    def _identity(self, tp: TopicPartition) -> bytes:
+        # When it is looked at again, though nothing comes: as many may stand in the new log.
+        self._look_at = time.monotonic() + _LOOK_AGAIN_S
+        return self._log_of(Partition(*tp))
 
 
 # ------------------------------------------------------------------- what its errors mean

@@ -250,7 +250,10 @@ class PoisonGuard:
                 care.until = care.following
                 break
             care.following = record.position.offset + 1
-            found.append(self._given_up(record) if record.position.offset in left_out else record)
+            if record.position.offset in left_out:
+                reason = f"given up: {ALONE} runs ended with this record alone in hand"
+                record = UnreadRecord.of(record.position, record.timestamp_ms, reason, STAGE)
+            found.append(record)
         heavy = [r.position.offset + 1 for r in found if isinstance(r, UnreadRecord)]
         note = self._notes[partition]
         if heavy and heavy[-1] > note.careful_to:
@@ -260,10 +263,6 @@ class PoisonGuard:
         care.noted = True
         self._notes[partition] = now = self._ours(note, care.step, care.ends)
         return found, now
-
-    def _given_up(self, record: Record) -> UnreadRecord:
-        reason = f"given up: {ALONE} runs ended with this record alone in hand"
-        return UnreadRecord.of(record.position, record.timestamp_ms, reason, STAGE)
 
     def done(self, partition: Partition) -> int | None:
         """Return from where the library may go on, once the careful reader is through."""
@@ -285,13 +284,10 @@ class PoisonGuard:
             return ""
         if next_offset == committed:
             return known.text()
-        return self._after(partition, known, next_offset).text()
-
-    def _after(self, partition: Partition, note: Note, next_offset: int) -> Note:
         care = self._care.get(partition)
         if care is not None and care.noted and next_offset < care.until:
-            return self._ours(note, care.step, 0)
-        return _nobodys(note)
+            return self._ours(known, care.step, 0).text()
+        return _nobodys(known).text()
 
     def committed(self, partition: Partition, text: str) -> None:
         """Take note that a commit said `text`."""

@@ -48,7 +48,9 @@ class KafkaSource:
         self._reseated_s = -math.inf
         self._gone: list[Partition] = []
         self._from_latest = settings.start == "latest"
-        self._announced: dict[Partition, int] = {}
+        # Whose outcomes may be committed, with the offset each has committed; gained and lost in
+        # `changes` alone, and the sink keeps the offsets up to date.
+        self.owned: dict[Partition, int] = {}
         self._ends: dict[Partition, int] = {}  # of partitions that were paused, when they were
         self._waiting: list[Partition] = []
         self._again = False
@@ -58,14 +60,6 @@ class KafkaSource:
         self.is_decided: Callable[[Partition], bool] = lambda _: True
         self._guard = PoisonGuard(lambda p, offset: read_partition(settings, p, offset))
         self._to_begin: dict[Partition, int] = {}
-
-    @property
-    def owned(self) -> dict[Partition, int]:
-        """Partitions whose outcomes may be committed, with the offset each has committed.
-
-        Changes in :meth:`changes` alone; the sink keeps the offsets up to date.
-        """
-        return self._announced
 
     def poll(self, max_records: int, timeout_s: float) -> Sequence[Record]:
         """Return what is there, waiting at most `timeout_s`."""
@@ -85,11 +79,11 @@ class KafkaSource:
 
     def _begin(self) -> None:
         """Have the library read what was sought; what it is about to read is noted first."""
-        begun = [(p, offset) for p, offset in self._to_begin.items() if p in self._announced]
+        begun = [(p, offset) for p, offset in self._to_begin.items() if p in self.owned]
         self._to_begin.clear()
         if not begun:  # as in nearly every poll
             return
-        owned, guard = self._announced, self._guard
+        owned, guard = self.owned, self._guard
         new = {p for p, _ in begun if guard.is_new(p)}
         guard.member = self.consumer.member()
         who = functools.cache(self._members)  # asked once, and only where a note asks
@@ -113,7 +107,7 @@ class KafkaSource:
         """Return records of partitions that ended a run before, as few at a time as is wise."""
         records: list[Record] = []
         for partition in self._guard.caring():
-            committed = self._announced[partition]
+            committed = self.owned[partition]
             if self._guard.waits(partition, committed):
                 continue
             found, note = self._guard.next(partition, max_records)
@@ -128,7 +122,7 @@ class KafkaSource:
         return records
 
     def _note_nothing_in_hand(self, partitions: Iterable[Partition]) -> None:
-        there = {p: self._announced[p] for p in partitions if p in self._announced}
+        there = {p: self.owned[p] for p in partitions if p in self.owned}
         for partition in there:
             self._guard.clear(partition)
         if there and self.remember is not None:
@@ -143,13 +137,13 @@ class KafkaSource:
 
     def places(self, offsets: Mapping[Partition, int]) -> dict[Partition, Place]:
         """Return offsets to commit, each with what is to be noted there."""
-        note, owned = self._guard.note, self._announced
+        note, owned = self._guard.note, self.owned
         return {p: Place(offset, note(p, offset, owned[p])) for p, offset in offsets.items()}
 
     def settled(self, places: Mapping[Partition, Place]) -> None:
         """Take note of what was committed."""
         for partition, (offset, note) in places.items():
-            self._announced[partition] = offset
+            self.owned[partition] = offset
             self._guard.committed(partition, note)
 
     def reseat(self, error: SeatTakenError) -> None:
@@ -167,7 +161,7 @@ class KafkaSource:
         self._reseated_s = now
         self.consumer.close()
         self.consumer = consumer
-        self._gone += self._announced
+        self._gone += self.owned
         self._waiting.clear()
 
     def changes(self) -> Sequence[Assigned | Revoked]:
@@ -183,7 +177,7 @@ class KafkaSource:
                 changes += self._forget(change.partition)
         if self._again:
             self._again = False
-            again = sorted(self._announced)
+            again = sorted(self.owned)
             for partition in again:
                 changes += self._forget(partition)
             self._waiting += again
@@ -194,9 +188,9 @@ class KafkaSource:
     def _forget(self, partition: Partition) -> list[Assigned | Revoked]:
         if partition in self._waiting:
             self._waiting.remove(partition)
-        if partition not in self._announced:
+        if partition not in self.owned:
             return []
-        del self._announced[partition]
+        del self.owned[partition]
         self._guard.forget(partition)
         self._to_begin.pop(partition, None)
         self._ends.pop(partition, None)
@@ -223,19 +217,19 @@ class KafkaSource:
                 _log.warning("%s-%d is not settled yet: %s", *partition, error)
                 break  # asked again after the next poll
             self._waiting.remove(partition)
-            self._announced[partition] = earliest if committed is None else committed
+            self.owned[partition] = earliest if committed is None else committed
             self._guard.take(partition, "" if place is None else place.note)
             found.append(Assigned(partition, committed, earliest, end))
         return found
 
     def seek(self, partition: Partition, offset: int) -> None:
         """Deliver `partition` from `offset` on."""
-        if partition in self._announced:
+        if partition in self.owned:
             self._to_begin[partition] = offset
 
     def pause(self, partition: Partition) -> None:
         """Deliver nothing of `partition` until :meth:`seek`; the group goes on without a hitch."""
-        if partition in self._announced:
+        if partition in self.owned:
             end = self.consumer.end(partition)
             if end is not None:
                 self._ends[partition] = end
@@ -247,7 +241,7 @@ class KafkaSource:
         """Note at the committed offset that nobody, or that we have in hand what comes there."""
         news = self._guard.lay_down(partition) if waits else self._guard.take_up(partition)
         if news and self.remember is not None:
-            offset = self._announced[partition]
+            offset = self.owned[partition]
             self.remember({partition: offset})
             says = (
                 "waits for a fit: no end is held against it" if waits else "is about to be judged"
@@ -265,7 +259,7 @@ class KafkaSource:
         As of the last fetch, so nobody is asked; a partition that was not fetched yet is left out.
         """
         lag = {}
-        for partition, committed in self._announced.items():
+        for partition, committed in self.owned.items():
             end = self.consumer.end(partition)
             if end is None:
                 end = self._ends.get(partition)
@@ -275,12 +269,12 @@ class KafkaSource:
 
     def ask(self, timeout_s: float = 2.0) -> None:
         """Find out whether the broker answers; where nothing comes in, a poll does not tell."""
-        for partition in list(self._announced)[:1]:
+        for partition in list(self.owned)[:1]:
             self.consumer.edge(partition, "latest", timeout_s)
 
     def rewind(self) -> None:
         """Give every partition anew, from what is committed; nothing in flight is delivered."""
-        for partition in self._announced:
+        for partition in self.owned:
             self.pause(partition)  # what was sought is forgotten: beginning there would write
         self._again = True
 

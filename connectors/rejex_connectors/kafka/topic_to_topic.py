@@ -125,9 +125,7 @@ def _plan(
         return Redriven(letter, "skipped", "not selected"), None
     original = letter.original
     if letter.unread:
-        return Redriven(
-            letter, "skipped", "it was never read, so there is nothing to put back"
-        ), None
+        return Redriven(letter, "skipped", "it was never read: nothing to put back"), None
     if letter.cut is not None:
         found = _read_again(settings, original.position, letter.cut)
         if found is None:
@@ -303,11 +301,7 @@ def _batches(records: Iterable[Record], size: int) -> Iterator[list[Record]]:
 
 
 def _keyed(
-    record: Record,
-    target: str,
-    n_partitions: int,
-    sensor_of: Callable[[Record], str | None],
-    done: Rekeyed,
+    record: Record, target: str, n: int, sensor_of: Callable[[Record], str | None], done: Rekeyed
 ) -> Record | None:
     sensor = None if isinstance(record, UnreadRecord) else sensor_of(record)
     key = record.key if sensor is None else sensor.encode()
@@ -316,9 +310,5 @@ def _keyed(
         return None
     done.copied += 1
     done.nameless += sensor is None
-    to = (
-        record.position.partition % n_partitions
-        if key is None
-        else key_partition(key, n_partitions)
-    )
+    to = record.position.partition % n if key is None else key_partition(key, n)
     return record._replace(position=Position(target, to, 0), key=key)

@@ -26,7 +26,7 @@ from rejex_stream.errors import ConfigError
 from rejex_stream.operate.alerts import standing_of
 from rejex_stream.rejection.window import joint_severity
 from rejex_stream.review.queue import database, series
-from rejex_stream.review.queue.database import Name, Refusal, Viewer, require_reviewer, scalar
+from rejex_stream.review.queue.database import Name, Refusal, Viewer, require_reviewer
 from rejex_stream.types import Command, CommandKind, CommandReply, Incident, IncidentState, Position
 
 if TYPE_CHECKING:
@@ -85,16 +85,18 @@ def take(
             (reply.command, str(position), int(reply.accepted), reply.said),
         )
         return cursor.rowcount > 0
-    cursor = connection.execute(
+    record = encode_incident(published)
+    turned = connection.execute(
         "INSERT INTO incident_change (incident, version, record) VALUES (?,?,?) "
         "ON CONFLICT DO NOTHING",
-        (published.id, published.version, encode_incident(published)),
+        (published.id, published.version, record),
     )
-    connection.execute(
-        "INSERT INTO incident VALUES (?,?,?,?,?,?,?) ON CONFLICT (incident) DO UPDATE SET "
+    cursor = connection.execute(
+        "INSERT INTO incident VALUES (?,?,?,?,?,?,?,?,?) ON CONFLICT (incident) DO UPDATE SET "
         "pipeline = excluded.pipeline, state = excluded.state, version = excluded.version, "
-        "severity = excluded.severity, changed_ms = excluded.changed_ms "
-        "WHERE excluded.version > incident.version",
+        "severity = excluded.severity, changed_ms = excluded.changed_ms, "
+        "changed_seq = excluded.changed_seq, record = excluded.record WHERE "
+        "(excluded.version, excluded.changed_seq) > (incident.version, incident.changed_seq)",
         (
             published.id,
             pipeline,
@@ -103,18 +105,18 @@ def take(
             published.version,
             # What must never be so is looked at first, however ordinary its scores are.
             math.inf
-            if published.limits
+            if published.passed_limit
             else joint_severity(published.peak_severity, published.n_anomalies),
             published.changed_ms,
+            published.changed_seq,
+            record,
         ),
     )
-    return cursor.rowcount > 0
+    return max(turned.rowcount, cursor.rowcount) > 0
 
 
 # -------------------------------------------------------------------------------------- looking
-_NEWEST = (
-    "SELECT i.pipeline, c.record FROM incident i JOIN incident_change c USING (incident, version) "
-)
+_NEWEST = "SELECT i.pipeline, i.record FROM incident i "
 _WORST_FIRST = "ORDER BY i.severity DESC, i.changed_ms DESC, i.incident"
 
 
@@ -194,20 +196,13 @@ def of_stream(connection: Connection, stream_key: str) -> list[Incident]:
     return [one.incident for one in _stored(found)]
 
 
-def open_count(connection: Connection) -> int:
-    """Return how many incidents are not over."""
-    return int(scalar(connection, "SELECT count(*) FROM incident WHERE state <> 'closed'"))
-
-
 def held_streams(connection: Connection) -> dict[tuple[str, str], str]:
     """Return the incident that holds each stream, by pipeline and stream key."""
-    return {
-        (row["pipeline"], row["stream_key"]): row["incident"]
-        for row in connection.execute(
-            "SELECT pipeline, stream_key, incident FROM incident WHERE state <> 'closed' "
-            "ORDER BY changed_ms"
-        )
-    }
+    rows = connection.execute(
+        "SELECT pipeline, stream_key, incident FROM incident WHERE state <> 'closed' "
+        "ORDER BY changed_ms"
+    )
+    return {tuple(row[:2]): row[2] for row in rows}
 
 
 def care_of(connection: Connection, incident: Incident, now_ms: int) -> Care:

@@ -247,7 +247,8 @@ def _one(console: Console, connection: Connection, viewer: Viewer, request: Requ
             "events": card.counted.events,
             "anomalies": card.counted.anomalies,
             "known": card.counted.known,
-            "limits": sum(not one.missing_events for one in incident.limits),  # that people set
+            "held": incident.held,
+            "passed_limit": incident.passed_limit,
             "ranked": [(one.sensor, one.reads.channel) for one in card.deviations],
             "can_load": found.pipeline in console.inputs,
             "shown": {

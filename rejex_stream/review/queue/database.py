@@ -28,7 +28,7 @@ from rejex_stream.config.reviewing import Role
 from rejex_stream.errors import ConfigError, ConnectorError, RejexError
 from rejex_stream.types import Position
 
-SCHEMA_VERSION = 11
+SCHEMA_VERSION = 12
 
 _APPEND_ONLY = ("label", "label_event", "audit")
 
@@ -187,10 +187,13 @@ CREATE TABLE accepted (  -- called normal, or muted: by how probably each was to
 CREATE TABLE incident (  -- each as it stands
   incident TEXT PRIMARY KEY,
   pipeline TEXT NOT NULL, stream_key TEXT NOT NULL, state TEXT NOT NULL,
-  version INTEGER NOT NULL, severity REAL NOT NULL, changed_ms INTEGER NOT NULL
+  version INTEGER NOT NULL, severity REAL NOT NULL, changed_ms INTEGER NOT NULL,
+  changed_seq INTEGER NOT NULL,        -- of its newest figures, which are published between turns
+  record BLOB NOT NULL
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX incident_stream ON incident (stream_key);
 
-CREATE TABLE incident_change (
+CREATE TABLE incident_change (  -- its turns
   change_seq INTEGER PRIMARY KEY AUTOINCREMENT,
   incident TEXT NOT NULL, version INTEGER NOT NULL,
   record BLOB NOT NULL,                -- as published

@@ -446,8 +446,7 @@ def _readings_of(connection: Connection, case: str) -> list[ReadingRow]:
     ).fetchone()
     low, high = row["start_ms"], row["end_ms"]
     change = connection.execute(
-        "SELECT record FROM incident_change WHERE incident = ? ORDER BY version DESC LIMIT 1",
-        (row["incident"],),
+        "SELECT record FROM incident WHERE incident = ?", (row["incident"],)
     ).fetchone()
     if change is not None:
         newest = msgspec.json.decode(change["record"])

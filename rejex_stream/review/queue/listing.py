@@ -22,7 +22,6 @@ from rejex_stream.encode.label_records import HumanVerdict
 from rejex_stream.readable import how_often
 from rejex_stream.rejection import label_of, rank_edges
 from rejex_stream.rejection.window import grade
-from rejex_stream.review.incidents.incident_store import open_count
 from rejex_stream.review.queue import database, series
 from rejex_stream.review.queue.database import Refusal, Viewer, scalar
 from rejex_stream.types import Label, Reason, Status, Verdict
@@ -209,7 +208,8 @@ _ASKED_TODAY = (
     "(SELECT count(DISTINCT l.episode_id) FROM label l "
     "WHERE l.created_ms >= :day AND l.source = 'human' AND l.kind = 'label') "
     "+ (SELECT count(*) FROM answer WHERE incident <> '' AND given_ms >= :day "
-    "AND withdrawn_ms IS NULL) + (SELECT count(*) FROM incident WHERE state = 'open')"
+    "AND withdrawn_ms IS NULL) + (SELECT count(*) FROM incident i WHERE state = 'open' AND NOT "
+    "EXISTS (SELECT 1 FROM answer a WHERE a.incident = i.incident AND withdrawn_ms IS NULL))"
 )
 _LEFT = f"CASE WHEN capacity() IS NULL THEN -1 ELSE max(0, capacity() - ({_ASKED_TODAY})) END"
 _TODAY = (
@@ -467,7 +467,7 @@ def summary(connection: Connection, viewer: Viewer, now_ms: int, words: str = ""
     moved = connection.execute(
         "SELECT (SELECT coalesce(max(seq), 0) FROM audit), "
         "(SELECT coalesce(max(event_id), 0) FROM event), "
-        "(SELECT coalesce(max(change_seq), 0) FROM incident_change), "
+        "(SELECT coalesce(sum(changed_seq), 0) FROM incident), "
         "(SELECT coalesce(max(reply_seq), 0) FROM reply)"
     ).fetchone()
     left = scalar(
@@ -481,6 +481,6 @@ def summary(connection: Connection, viewer: Viewer, now_ms: int, words: str = ""
         undoable=json.loads(action["result"])["message"] if action else "",
         version=version,
         since_ms=since,
-        incidents=open_count(connection),
+        incidents=scalar(connection, "SELECT count(*) FROM incident WHERE state <> 'closed'"),
         left=None if left < 0 else left,
     )

@@ -38,7 +38,7 @@ async function answer(action) {
   if (!button || button.disabled) return;
   const kind = kinds[action];
   if (kind === "new_normal" && !(await ask("Is this the new normal?",
-    `The model learns ${plural(data.events, "event")} measured since ${showTime(data.start_ms, "day")}, of which ${data.anomalies.toLocaleString("en")} were called anomalies. ${data.limits ? "The limit stays: values beyond it go on raising incidents." : "Values like these raise nothing any more."} Once the pipeline has read the answer it cannot be taken back.`,
+    `${data.held ? `The model learns ${plural(data.events, "event")} measured since ${showTime(data.start_ms, "day")}, of which ${data.anomalies.toLocaleString("en")} were called anomalies.` : "The model is made anew of what is measured from now on."} ${data.passed_limit ? "The limit stays: values beyond it go on raising incidents." : "Values like these raise nothing any more."} Once the pipeline has read the answer it cannot be taken back.`,
     "Yes, learn it"))) return;
   if (!given || given.kind !== kind || given.note !== note.value) {
     given = { request_id: newId(), incident: data.id, version: data.version, kind, note: note.value };

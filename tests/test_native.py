@@ -137,7 +137,7 @@ def test_both_cores_say_the_same_and_go_on_from_each_other(native, data):
         detector,
         calibration="shadow" if shadow else "holdout",
         window=draw(st.sampled_from((60, 100)), label="window"),
-        every=draw(st.sampled_from((110, 250, None)), label="every"),
+        every=draw(st.sampled_from((130, 250, None)), label="every"),
         lag=draw(st.sampled_from((0, 7)), label="lag"),
         evidence=draw(st.booleans(), label="evidence"),
         guard=draw(st.sampled_from((None, 0.9)), label="guard") if shadow else None,

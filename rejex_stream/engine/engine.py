@@ -284,8 +284,7 @@ class Engine:
     def take_failures(self) -> list[FitFailed]:
         """Return the fits that failed since the last call, for the shell to log and count."""
         with self._alone:
-            failures = self.failures[:]
-            self.failures.clear()  # models hold on to the list itself
+            failures, self.failures[:] = self.failures[:], ()  # models hold on to the list itself
         return failures
 
     def take_incidents(self) -> list[Incident]:

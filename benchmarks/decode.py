@@ -4,7 +4,8 @@ python -m benchmarks.decode [--rounds 15] [--against TREE]
 
 With `--against`, another checkout whose ``.venv`` has its dependencies, decoding without `select`
 is timed in both by turns, a process each, and the ratios of the best rounds are printed: other work
-on the machine slows both. What a program costs is printed as it is, and as a ratio to flat JSON.
+on the machine slows both. What a program costs is printed as it is, as a ratio to flat JSON, and
+with the shares of jq: for the program, and for ``.``, which only parses and prints.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 CHANNELS = ("temp", "press", "speed")
 RECORDS = 3000
 EACH = 4
+BLOCK = 64  # records that go through a program together, as in the decoder
 PROGRAMS = {
     "readings in an array": "del(.readings) as $record | .readings[] | $record + .",
     "names and values": "del(.tags) as $r | .tags | $r + (map({(.n): .v}) | add)",
@@ -84,8 +86,10 @@ def plain(rounds: int) -> dict[str, float]:
     }
 
 
-def selected(rounds: int) -> dict[str, float]:
-    """Time decoding through each program."""
+def selected(rounds: int) -> dict[str, tuple[float, float, float]]:
+    """Time decoding through each program; of it jq with that program, and with ``.``."""
+    import jq
+
     from rejex_stream.decode import JsonDecoder
     from rejex_stream.decode.mapping import FieldMapping, decode_records
     from rejex_stream.decode.select import SelectingDecoder, Selector
@@ -98,7 +102,23 @@ def selected(rounds: int) -> dict[str, float]:
         def decode(decoder: Any = decoder, given: Any = given) -> int:
             return len(decode_records(decoder, given)[1])
 
-        found[name] = best_us(decode, rounds)
+        n = len(decode_records(decoder, given)[1])
+        blocks = [
+            "\n".join((one.value or b"").decode() for one in given[i : i + BLOCK])
+            for i in range(0, len(given), BLOCK)
+        ]
+
+        def alone(program: str, blocks: Any = blocks, n: int = n) -> float:
+            compiled = jq.compile(program)
+
+            def run() -> int:
+                for block in blocks:
+                    compiled.input_text(block).text()
+                return n
+
+            return best_us(run, rounds)
+
+        found[name] = best_us(decode, rounds), alone(f"[{program}]"), alone(".")
     return found
 
 
@@ -126,9 +146,12 @@ def main(words: Sequence[str] | None = None) -> None:
         print(json.dumps(plain(given.plain)))
         return
     without = plain(given.rounds)
-    print("| what | µs a reading | to flat JSON |\n|---|---|---|")
-    for name, us in {**without, **selected(given.rounds)}.items():
-        print(f"| {name} | {us:.2f} | {us / without['JSON']:.1f} |")
+    flat = without["JSON"]
+    print("| what | µs a reading | to flat JSON | of it jq | jq with `.` |\n|---|---|---|---|---|")
+    for name, us in without.items():
+        print(f"| {name} | {us:.2f} | {us / flat:.1f} | | |")
+    for name, (us, program, nothing) in selected(given.rounds).items():
+        print(f"| {name} | {us:.2f} | {us / flat:.1f} | {program / us:.0%} | {nothing / us:.0%} |")
     if given.against is not None:
         for name, ratio in against(given.against, given.rounds).items():
             print(f"{name} without select, ours to {given.against.name}: {ratio:.3f}")

@@ -12,7 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -78,7 +78,7 @@ class Check(msgspec.Struct, frozen=True):
     fix: str = ""
 
 
-_Look: TypeAlias = Callable[[], Iterable[Finding]]
+_Look: TypeAlias = Callable[[], Iterator[Finding]]
 
 
 def examine(path: Path, *, sample: int = 200) -> Iterator[Check]:
@@ -94,7 +94,7 @@ def examine(path: Path, *, sample: int = 200) -> Iterator[Check]:
     readings: list[Reading] = []
     looks = [
         *(_of_kafka if config.input.kind == "kafka" else _of_files)(config, sample, readings),
-        ("core", lambda: [Finding("ok", core()[1])]),
+        ("core", lambda: iter([Finding("ok", core()[1])])),
         ("clock", lambda: _clock(readings)),
         ("alertmanager", lambda: _alertmanager(config)),
         ("webhook", lambda: _webhook(config)),
@@ -208,9 +208,7 @@ def _mend_of(reason: str) -> str:
         written = find_times([text])
         if written is None:
             return "mend input.time, or give input.time_format"
-        key, value = (
-            ("unit", written.unit) if written.format is None else ("format", written.format)
-        )
+        key, value = ("format", written.format) if written.format else ("unit", written.unit)
         return f'give input.time_{key} = "{value}"'
     marks = find_marks([text])
     if "expected a number" in reason and number_reader(*marks)(text) is not None:
@@ -291,10 +289,8 @@ class _Broker:
         except ConnectorError as error:
             yield Finding("error", str(error), "check [kafka]: the address, TLS and login")
             return
-        try:
+        with closing(client):
             self._described = describe(client, settings, self._wanted())
-        finally:
-            client.close()
         self._up = True
         yield Finding("ok", f"{settings.bootstrap_servers} answers")
 
@@ -328,13 +324,10 @@ class _Broker:
         from rejex_connectors.kafka.refusals import grant
         from rejex_connectors.kafka.topic_admin import missing_rights
 
-        client = admin(self._settings)
-        try:
+        with closing(admin(self._settings)) as client:
             for right in missing_rights(client, self._settings, self._described):
                 self._missing.add((right.name, right.operation))
                 yield Finding("error", f"{right} is not allowed", grant(right, self._settings))
-        finally:
-            client.close()
         if self._missing:
             return
         unknown = [name for name in self._wanted() if name not in self._described]
@@ -342,10 +335,6 @@ class _Broker:
         if unknown:
             nothing = f"nothing is refused; {len(unknown)} topic(s) that do not exist were left out"
         yield Finding("ok", nothing)
-
-    def _unread(self, names: Iterable[str]) -> str | None:
-        """Return the first topic that may not be read."""
-        return next((name for name in names if (name, "READ") in self._missing), None)
 
     def registry(self) -> Iterator[Finding]:
         """Ask the schema registry for a schema, as the decoder will, but for one it cannot have."""
@@ -368,7 +357,8 @@ class _Broker:
         if not self._schemas:
             yield Finding("skipped", "records cannot be read without the schema registry")
             return
-        unread = self._unread(self._settings.topics.input)
+        names = self._settings.topics.input
+        unread = next((name for name in names if (name, "READ") in self._missing), None)
         if unread is not None:
             yield Finding("skipped", f"{unread} may not be read")
             return

@@ -49,6 +49,11 @@ def record(value):
         (".", ",", "1,,234", None),
         (",", ".", "1.5", None),
         (",", None, "1.5", None),
+        (",", ".", "1.012,5-", -1012.5),  # of SAP
+        (".", None, "+   20.10", 20.1),  # of data recorders
+        (".", None, "1.5D+03", 1500.0),  # of Fortran
+        (".", None, "-5-", None),
+        (".", None, "-", None),
         (".", None, "1_000", None),
         (".", None, "٣", None),
         (".", None, "1,5", None),

@@ -17,6 +17,8 @@ import pytest
 from rejex_stream.detectors import make_detector
 from rejex_stream.engine import Engine
 from rejex_stream.engine import snapshot as head_module
+from rejex_stream.engine.model import RowBuffer
+from rejex_stream.engine.packed_rows import RowShape
 from rejex_stream.engine.refit import derive_seed
 from rejex_stream.engine.snapshot import pack_array, seal, unseal
 from rejex_stream.errors import CheckpointError, ConfigError, DetectorError, EngineError
@@ -338,15 +340,28 @@ def test_ten_thousand_mutated_snapshots_are_refused_or_go_on():
     assert became["refused"] > 5_000
 
 
+def packed(rows, left_out=b""):
+    """Return rows as a state has them."""
+    buffer = RowBuffer(len(rows), RowShape(rows.shape[1], rows.shape[1]))
+    buffer.extend(rows, left_out)
+    return [*map(list, buffer.packed(len(rows)).blocks)]
+
+
 FORGED = {
     "a shadow without scores": lambda s, m: s["model"].update(shadow_scores=None),
     "a seed of another model": lambda s, m: m["recipes"]["serving"].update(seed=1),
     "a model of the future": lambda s, m: m["recipes"]["serving"].update(requested_at=500),
     "a model between two fits": lambda s, m: m["recipes"]["serving"].update(requested_at=51),
     "rows beyond what an event can have": lambda s, m: s["model"].update(
-        rows=pack_array(np.full((80, 2), 1e200))
+        rows=packed(np.full((80, 2), 1e200))
     ),
-    "too few rows": lambda s, m: s["model"].update(rows=pack_array(np.ones((3, 2)))),
+    "too few rows": lambda s, m: s["model"].update(rows=packed(np.ones((3, 2)))),
+    "a model of more rows than it has": lambda s, m: m["recipes"]["serving"].update(n_rows=500),
+    "a gap between rows": lambda s, m: s["model"]["rows"].insert(0, packed(np.ones((3, 2)))[0]),
+    "rows of another width": lambda s, m: s["model"].update(rows=packed(np.ones((80, 3)))),
+    "a row left out that nobody guards": lambda s, m: s["model"].update(
+        rows=packed(np.ones((80, 2)), bytes([1]) + bytes(79))
+    ),
     "a window too long": lambda s, m: s.update(window=pack_array(np.ones(61))),
     "a window in two dimensions": lambda s, m: s.update(window=pack_array(np.ones((2, 3)))),
     "a number before zero": lambda s, m: s.update(seq=-1),

@@ -12,7 +12,6 @@ from rejex_stream.detectors import make_detector
 from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.engine.model import Guard
 from rejex_stream.engine.refit import RefitSchedule
-from rejex_stream.engine.snapshot import unpack_array
 from rejex_stream.errors import ConfigError
 from rejex_stream.features import FeatureSpec
 from rejex_stream.incidents import Hold
@@ -43,7 +42,8 @@ def judged(spec, values):
 def trained_on(engine):
     """The newest rows that the next fit would see."""
     model = engine._stream("s").model
-    return model._rows.last(model._schedule.buffer_events)[:, 0]
+    size = model._schedule.buffer_events
+    return model._rows.packed(size).training(size)[:, 0]
 
 
 def noise(n, seed=0):
@@ -96,15 +96,14 @@ def test_no_more_than_the_share_of_any_buffer_of_rows_is_left_out():
         guard_quantile=0.95,
         guard_share=0.5,
     )
-    guard, row = Guard(schedule, 1, 0), np.zeros((1, 1))
-    kept = []
+    guard, kept = Guard(schedule, 0), []
     for _ in range(40):
-        kept.append(len(guard.admit(row, [0])))
-        state, guard = guard.state(0), Guard(schedule, 1, 0)  # a crash after every row
-        guard.restore(state["left_out"], np.empty((0, 1)))
-    assert {8 - sum(kept[i : i + 8]) for i in range(33)} == {4}
-    assert len(guard.admit(np.zeros((8, 1)), [])) == 8
-    assert len(guard.admit(np.zeros((8, 1)), [1, 3])) == 6
+        kept += guard.admit(1, [0])
+        state, guard = guard.state(0), Guard(schedule, 0)  # a crash after every row
+        guard.restore(state)
+    assert {sum(kept[i : i + 8]) for i in range(33)} == {4}
+    assert [*guard.admit(8, [])] == [0] * 8
+    assert [*guard.admit(8, [1, 3], [5])] == [0, 1, 0, 1, 0, 2, 0, 0]
 
 
 @pytest.mark.parametrize("back", range(1, 6))
@@ -117,19 +116,18 @@ def test_rows_that_are_taken_back_were_never_there(back):
     rng = np.random.default_rng(back)
     for _ in range(50):
         beyond = rng.random(60) < 0.6
-        rows = np.arange(60.0)[:, None]
-        stepped, straight = Guard(schedule, 1, 5), Guard(schedule, 1, 5)
+        stepped, straight = Guard(schedule, 5), Guard(schedule, 5)
 
-        def let_in(guard, start, stop, rows=rows, beyond=beyond):
+        def let_in(guard, start, stop, beyond=beyond):
             outliers = np.flatnonzero(beyond[start:stop]).tolist()
-            return guard.admit(rows[start:stop], outliers)[:, 0].tolist()
+            return [*guard.admit(stop - start, outliers)]
 
         let_in(straight, 0, 20)
         let_in(stepped, 0, 20)
-        entered = let_in(stepped, 20, 20 + back)
-        state, stepped = stepped.state(5), Guard(schedule, 1, 5)  # a crash before the step back
-        stepped.restore(state["left_out"], unpack_array(state["newest"]))
-        assert stepped.retract(back) == len(entered)
+        let_in(stepped, 20, 20 + back)
+        state, stepped = stepped.state(5), Guard(schedule, 5)  # a crash before the step back
+        stepped.restore(state)
+        stepped.retract(back)
         for at in range(40, 60):
             assert let_in(stepped, at, at + 1) == let_in(straight, at, at + 1)
         assert stepped.state(0) == straight.state(0)

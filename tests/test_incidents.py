@@ -13,7 +13,6 @@ from rejex_stream.detectors import make_detector
 from rejex_stream.encode import encode_verdict
 from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.engine.refit import RefitSchedule
-from rejex_stream.engine.snapshot import unpack_array
 from rejex_stream.engine.spec import Decision
 from rejex_stream.features import FeatureSpec
 from rejex_stream.incidents import Hold, Plan, Plans, Watch
@@ -197,7 +196,7 @@ def test_a_fault_is_held_until_recovery_and_its_rows_stay_out():
     assert changes[-1].ended == "recovered"
     assert 4_000 < changes[-1].changed_seq < 4_100
     model = at._live["s"].model
-    assert (model._rows.last(10_000)[:, 0] < 15).all()
+    assert (model._rows.packed(10_000).training(10_000)[:, 0] < 15).all()
 
 
 def test_nobody_answers_and_who_prefers_it_adopts():
@@ -485,7 +484,9 @@ def test_no_fit_is_made_of_rows_that_are_taken_back(guard):
         assert opened.onset_seq == onset == model.rows_seen
         left = [one for one in model.recipes()().values() if one]
         assert all(one["requested_at"] <= model.rows_seen for one in left)
-        assert all(unpack_array(one["rows"])[:, 0].max() < 15 for one in left)
+        fits = [one for one in (model._serving, model._pending, model._shadow) if one]
+        assert len(fits) == len(left)
+        assert all(fit.rows()[:, 0].max() < 15 for fit in fits)
         given_up += max(asked) > model.rows_seen
     assert given_up >= 3
 

@@ -138,6 +138,11 @@ def test_a_tag_that_nobody_wants_and_a_heartbeat_are_ignored() -> None:
     outcomes = judged(lines([{"m": "a", "t": T0, "tag": "mode", "v": "RUN"}]), LONG, JOIN)
     assert outcomes[0].invalid is not None
     assert outcomes[0].invalid.stage == "ignored"
+    outcomes = judged(lines([{"m": "a", "t": T0, "tag": "temperature", "v": 1}]), LONG, JOIN)
+    assert outcomes[0].invalid is not None
+    assert "the tag 'temperature' is none of the channels: did you mean 'temp'?" in str(
+        outcomes[0].invalid.reason
+    )
     outcomes = judged(lines([{"m": "a", "t": T0, "up": 3}]), PART, IntakeRules(hold=True))
     assert outcomes[0].invalid is not None
     assert outcomes[0].invalid.stage == "ignored"

@@ -61,7 +61,7 @@ class Counting:
 
     def __call__(self, state):
         lane = self.native(state)
-        return None if lane is None else Counted(lane, self)
+        return Counted(lane, self)
 
 
 class Counted:

@@ -319,6 +319,29 @@ OTHERS: dict[str, Any] = {
     "fields by turns under one time": lambda i, m, t, a, b: {
         "fields": {_tag(i): a if _tag(i) == "temp" else b, "Quality": "OK (0x0)"}, "name": "opcua",
         "tags": {"id": f"ns=2;s={m}.{_tag(i)}", "machine": m}, "timestamp": t // 2000 * 2},
+    "DynamoDB": lambda i, m, t, a, b: {"eventName": "INSERT", "dynamodb": {
+        "SequenceNumber": str(10**20 + i), "NewImage": {
+            "machine": {"S": m}, "ts": {"N": str(t)}, "temp": {"N": str(a)},
+            "press": {"N": str(b)}}}},
+    "answers of Prometheus": lambda i, m, t, a, b: {"status": "success", "data": {
+        "resultType": "vector", "result": [
+            {"metric": {"__name__": k, "instance": m}, "value": [t / 1000, str(v)]}
+            for k, v in (("temp", a), ("press", b))]}},
+    "SensorThings": lambda i, m, t, a, b: {
+        "Datastream": {"@iot.id": i // 4 % 2, "name": _tag(i), "Thing": {"name": m}},
+        "phenomenonTime": iso(t), "resultTime": iso(t + 300), "@iot.id": i + 900,
+        "result": a if _tag(i) == "temp" else b},
+    "Zabbix, a number for each item": lambda i, m, t, a, b: {
+        "host": {"host": m, "name": m}, "groups": ["g"], "itemid": 100 + i // 4 % 2,
+        "name": _tag(i), "clock": t // 1000, "ns": 123456, "type": 0,
+        "value": a if _tag(i) == "temp" else b},
+    "Litmus, a register beside its name": lambda i, m, t, a, b: {
+        "success": True, "datatype": "float64", "timestamp": t, "registerId": f"r{_tag(i)}",
+        "value": a if _tag(i) == "temp" else b, "deviceID": f"A7-{m}",
+        "tagName": _tag(i), "deviceName": m},
+    "a connection": lambda i, m, t, a, b: {"seq": i, "connection": m, "vals": [
+        {"id": "temp", "qc": 3, "ts": iso(t), "val": a},
+        {"id": "press", "qc": 3, "ts": iso(t), "val": b}]},
     "a number of the device beside its name": lambda i, m, t, a, b: {
         "time": iso(t), "deviceName": m, "devEui": f"0101{m[1]}", "object": {
             "temp": a, "press": b}},
@@ -423,6 +446,7 @@ def test_arrays_of_several_widths_or_depths_have_no_places(odd: object) -> None:
         lambda v, ok: {"v": v, "quality": "good" if ok else "bad"},
         lambda v, ok: {"v": v, "v_ok": ok},
         lambda v, ok: {"v": {"val": v, "st": 0 if ok else 0x80010000}},
+        lambda v, ok: {"v": {"v": v, "s": "GOOD" if ok else "BAD"}},
         lambda v, ok: {"values": [{"n": "v", "x": v, "q": "G" if ok else "B"}]},
     ],
 )

@@ -224,8 +224,8 @@ def test_without_a_side_nothing_is_another():
     made = [EngineSpec(make_detector("Sensor"), f, RejectionPolicy(0.05, tolerance=8), window=400)
             for f in (spec, features())]  # fmt: skip
     both, low = (one.state_parts for one in made)
-    assert "sides" not in both
-    assert {k: v for k, v in low.items() if k != "sides"} == both
+    assert both["sides"] == "()"
+    assert {**low, "sides": "()"} == both
 
 
 # ------------------------------------------------------------------------- together with others

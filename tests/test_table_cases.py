@@ -330,7 +330,8 @@ def test_parts_of_a_time_are_put_together(tmp_path, names):
     ],
 )
 def test_a_time_without_a_day_or_in_part_stops(tmp_path, header, columns):
-    with pytest.raises(ConfigError, match="is called a time, and holds none that can be read"):
+    why = "times of day without a date" if ":" in columns[0][0] else "none that can be read"
+    with pytest.raises(ConfigError, match=f"is called a time, and holds {why}"):
         open_table(write(tmp_path / "t.csv", header, *columns, NOISE, n=400))
 
 
@@ -756,14 +757,14 @@ def test_a_column_of_numbers_in_part_is_left_out_aloud(tmp_path):
     def row(i):
         return (
             seconds(i),
-            f"{NOISY[i]}{'-' * (i % 3 == 0)}",
+            f"{NOISY[i]}{'*' * (i % 3 == 0)}",
             NOISY[i],
             f"{i} {'cm' if i % 2 else 'm'}",
         )
 
-    table = opened(tmp_path, "time,minus,v,level", row)
+    table = opened(tmp_path, "time,starred,v,level", row)
     assert table.guess.channels == ("v",)
-    assert "left out: minus numbers in part, such as" in said(table)
+    assert "left out: starred numbers in part, such as" in said(table)
     assert "left out: level in several units, 'm' and 'cm'" in said(table)
 
 
@@ -776,3 +777,102 @@ def test_rows_of_one_time_that_nobody_wrote_are_no_key(tmp_path):
 def test_hours_gone_by_that_cannot_be_read_stop(tmp_path):
     with pytest.raises(ConfigError, match=r"'Elapsed Time' \(such as '0:00:00'\) is called a time"):
         opened(tmp_path, "Elapsed Time,v", lambda i: (f"{i // 6}:{i % 6}0:00", NOISY[i]))
+
+
+# ------------------------------------------------------------- others, invented in November 2026
+@pytest.mark.parametrize(
+    ("encoding", "names"),
+    [("cp932", "日時,温度(℃),圧力"), ("gb18030", "时间,温度,压力"), ("cp1252", "Zeit,Größe,°C")],
+)
+def test_names_in_the_encodings_of_east_asia_and_of_the_west(tmp_path, encoding, names):
+    rows = [f"{seconds(i)},{NOISY[i]},{NOISY[i + 99]}" for i in range(300)]
+    path = tmp_path / "plant.csv"
+    path.write_bytes("\r\n".join([names, *rows, ""]).encode(encoding))
+    table = open_table(path)
+    assert table.guess.channels == tuple(names.split(",")[1:])
+    assert f"encoding: {encoding}" in said(table)
+    assert [one.values[0] for one in readings(table)] == NOISY[:300]
+
+
+@pytest.mark.parametrize(
+    ("header", "written"),
+    [
+        ("时间,x", "{0.year}年{0.month}月{0.day}日 {0.hour}时{0.minute:02}分{0.second:02}秒"),
+        ("日付,時刻,x", "{0:%Y年%m月%d日},{0:%H時%M分}"),
+        ("Time stamp,x", "{0.month}/{0.day}/{0.year} {0:%I:%M:%S}.000 {0:%p}"),
+        ("YYYYMMDD,HH,x", "{0:%Y%m%d},{0.hour}"),
+    ],
+)
+def test_times_of_other_vendors_and_places(tmp_path, header, written):
+    moments = [BEGUN + timedelta(hours=i) for i in range(300)]
+    table = opened(tmp_path, header, lambda i: (written.format(moments[i]), NOISY[i]))
+    assert [one.event_time_ms for one in readings(table)] == [
+        int(moment.timestamp() * 1000) for moment in moments
+    ]
+    assert table.guess.channels == ("x",)
+
+
+def test_the_last_hour_of_a_day_is_its_24th(tmp_path):
+    def row(i):
+        day = BEGUN + timedelta(days=i // 24)
+        return f"{260}", f"{day:%Y%m%d}", f"{i % 24 + 1:5}", NOISY[i], NOISY[i + 99]
+
+    table = opened(tmp_path, "# wind in 0.1 m/s\n# STN,YYYYMMDD,   HH,   FH,    T", row)
+    assert table.guess.channels == ("FH", "T")
+    begun = int(BEGUN.timestamp() * 1000)
+    assert [one.event_time_ms for one in readings(table)][:25:12] == [
+        begun + 3_600_000 * hour for hour in (1, 13, 25)
+    ]
+
+
+def test_a_confidence_of_0_says_that_a_value_is_none(tmp_path):
+    def row(i):
+        bad = i % 20 == 7
+        return seconds(i // 2), ("FI", "TI")[i % 2], 0 if bad else NOISY[i], 0 if bad else 100
+
+    table = opened(tmp_path, "Timestamp,Tag,Value,Confidence", row, n=600)
+    assert table.guess.channels == ("Value",)
+    assert sum(math.isnan(one.values[0]) for one in readings(table)) == 30
+    assert "quality: Confidence says whether a value is good (100)" in said(table)
+
+
+def test_milliseconds_beside_a_clock_are_no_channel(tmp_path):
+    def row(i):
+        return f"{BEGUN:%Y/%m/%d}", seconds(i)[11:], f"{i % 2 * 500:03}", NOISY[i], NOISY[i + 99]
+
+    table = opened(tmp_path, "Date,Time,msec,CH001,CH002", row)
+    assert table.guess.channels == ("CH001", "CH002")
+
+
+def test_a_rule_of_dashes_below_a_header_names_nothing(tmp_path):
+    def row(i):
+        return f"| {seconds(i)}", NOISY[i], f"{NOISY[i + 99]} |"
+
+    table = opened(tmp_path, "| time | temp | press |\n|---|---|---|", row, sep=" | ")
+    assert table.guess.channels == ("temp", "press")
+    assert len(readings(table)) == 300
+
+
+def test_a_header_that_is_a_remark_names_all_columns(tmp_path):
+    """As ``numpy.savetxt`` writes one."""
+    table = opened(tmp_path, "# t a b", lambda i: (i * 0.5, NOISY[i], NOISY[i + 99]), sep=" ")
+    assert table.guess.channels == ("a", "b")
+    assert [one.values for one in readings(table)][:2] == [
+        (NOISY[i], NOISY[i + 99]) for i in (0, 1)
+    ]
+
+
+def test_true_and_false_in_one_letter_are_a_flag(tmp_path):
+    table = opened(tmp_path, "time,v,running", lambda i: (seconds(i), NOISY[i], "ft"[i // 50 % 2]))
+    assert table.guess.flags == ("running",)
+    assert {one.values[1] for one in readings(table)} == {0.0, 1.0}
+
+
+def test_a_minus_behind_numbers_is_their_sign_and_that_is_said(tmp_path):
+    def row(i):
+        x = round(NOISY[i] - 20, 2)
+        return seconds(i), f"{abs(x):.2f}{'-' * (x < 0)}".replace(".", ","), f"{NOISY[i]:.0f}"
+
+    table = opened(tmp_path, "Zeit;Wert;v", row, sep=";")
+    assert "minus: behind numbers of 'Wert' it is their sign" in said(table)
+    assert min(one.values[0] for one in readings(table)) < -2

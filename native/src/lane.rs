@@ -28,41 +28,51 @@ pub struct Lane {
     watch: Py<PyAny>,
     model: Py<PyAny>,
     core: JudgeCore,
-    explainer: Option<Py<PyAny>>,
     scorer: Option<(Py<PyAny>, Scorer)>,
     at_once: bool,
+    is_bare: Option<bool>, // whether a row is the reading, once a sensor is known
     d: usize,
     flat: Vec<f64>, // readings, one after the other
     rows: Vec<f64>, // what is made of them
     room: Vec<f64>,
 }
 
-/// Return what takes the ordinary events of a stream; `None` where none are ordinary.
+/// Return what takes the ordinary events of a stream.
 #[pyfunction]
-pub fn lane_of(state: &Bound<'_, PyAny>) -> PyResult<Option<Lane>> {
-    let features = state.getattr("_features")?;
-    let at_once = state.getattr("_at_once")?.is_truthy()?;
-    if !at_once {
-        let sensors = state.getattr("_sensors")?.cast_into::<PyDict>()?;
-        let Some(sensor) = sensors.values().iter().next() else { return Ok(None) };
-        if !sensor.getattr("_only_raw")?.is_truthy()? || !sensor.getattr("_picked")?.is_none() {
-            return Ok(None);
-        }
-    }
-    let (watch, explainer) = (state.getattr("watch")?, state.getattr("_explainer")?);
-    Ok(Some(Lane {
+pub fn lane_of(state: &Bound<'_, PyAny>) -> PyResult<Lane> {
+    let watch = state.getattr("watch")?;
+    Ok(Lane {
         core: JudgeCore::of(Some(watch.clone()))?,
         judge: state.getattr("_judge")?.unbind(),
         watch: watch.unbind(),
         model: state.getattr("model")?.unbind(),
-        explainer: if explainer.is_none() { None } else { Some(explainer.unbind()) },
         scorer: None,
-        d: features.getattr("channels")?.len()?,
-        at_once,
+        at_once: state.getattr("_at_once")?.is_truthy()?,
+        is_bare: None,
+        d: state.getattr("_features")?.getattr("channels")?.len()?,
         flat: Vec::new(),
         rows: Vec::new(),
         room: Vec::new(),
-    }))
+    })
+}
+
+impl Lane {
+    /// Whether any rows are made here: those of the presets that roll, and readings as they are.
+    fn makes_rows(&mut self, state: &Bound<'_, PyAny>) -> PyResult<bool> {
+        if self.at_once {
+            return Ok(true);
+        }
+        if let Some(known) = self.is_bare {
+            return Ok(known);
+        }
+        let py = state.py();
+        let sensors = state.getattr(intern!(py, "_sensors"))?.cast_into::<PyDict>()?;
+        let Some(sensor) = sensors.values().iter().next() else { return Ok(true) };
+        let bare = sensor.getattr(intern!(py, "_only_raw"))?.is_truthy()?
+            && sensor.getattr(intern!(py, "_picked"))?.is_none();
+        self.is_bare = Some(bare);
+        Ok(bare)
+    }
 }
 
 #[pymethods]
@@ -77,6 +87,10 @@ impl Lane {
     ) -> PyResult<()> {
         let py = state.py();
         let count = readings.len()?;
+        if !self.makes_rows(state)? {
+            state.call_method1(intern!(py, "_advance"), (readings, totals, verdicts))?;
+            return Ok(());
+        }
         let (mut done, mut step) = (0, 1);
         while done < count {
             if !state.getattr(intern!(py, "_steady_model"))?.is_none() {
@@ -174,6 +188,8 @@ impl Lane {
         judging.quantile = quantile.extract()?;
         let seq: usize = state.getattr(intern!(py, "seq"))?.extract()?;
         let normal = &names(py)?.normal;
+        let explainer = state.getattr(intern!(py, "_explainer"))?;
+        let explained = !explainer.is_none();
         let mut wanted = Vec::new();
         let (mut done, mut made) = (0, if scored.is_some() { whose.len() } else { 0 });
         for (i, &sensor) in whose.iter().enumerate() {
@@ -191,9 +207,7 @@ impl Lane {
             if scored.is_none() {
                 sensors.keep(sensor);
             }
-            if self.explainer.is_some()
-                && !verdict.getattr(intern!(py, "label"))?.is(normal)
-            {
+            if explained && !verdict.getattr(intern!(py, "label"))?.is(normal) {
                 wanted.push((i, start + i, verdict.clone()));
             }
             verdicts.set_item(start + i, verdict)?;
@@ -217,7 +231,7 @@ impl Lane {
         state.setattr(intern!(py, "seq"), seq + done)?;
         let width = self.rows.len() / made;
         let rows = python_rows(py, &self.rows[..done * width], done)?;
-        if let (Some(explainer), false) = (&self.explainer, wanted.is_empty()) {
+        if !wanted.is_empty() {
             state.call_method1(intern!(py, "_explain"), (explainer, &rows, wanted, verdicts))?;
         }
         alarm::follow(watch, readings, start, verdicts, &seen)?;

@@ -69,9 +69,9 @@ MIN_EPOCH_MS = -62_135_596_800_000  # 0001-01-01T00:00:00Z
 MAX_EPOCH_MS = 253_402_300_799_999  # 9999-12-31T23:59:59.999Z
 _MARKED = "the character U+001F in it, which no name may have: it stands before an operating mode"
 _SHOWN = 12  # channels or fields in a sentence
-SWITCHES = dict.fromkeys(("on", "true", "yes", "open", "opened", "run", "running", "active"), 1.0)
-SWITCHES |= dict.fromkeys(("off", "false", "no", "closed", "close", "stop", "stopped"), 0.0)
-SWITCHES |= {"inactive": 0.0, "1": 1.0, "0": 0.0}
+SWITCHES = dict.fromkeys(("on", "true", "t", "yes", "y", "open", "opened", "run", "running"), 1.0)
+SWITCHES |= dict.fromkeys(("off", "false", "f", "no", "n", "closed", "close", "stop"), 0.0)
+SWITCHES |= {"active": 1.0, "1": 1.0, "stopped": 0.0, "inactive": 0.0, "0": 0.0}
 """Words of a flag, in lower case, and what they are as numbers."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -398,7 +398,7 @@ class FieldMapping:
     def _only(self, tag: str, values: Sequence[object]) -> list[object]:
         """Return the value of the channel that a tag names, and no other."""
         if tag not in self.channel_names:
-            raise NotWanted(f"the tag {printable(tag)} is none of the channels")
+            raise NotWanted(_no_channel(tag, tuple(self.channel_names)))
         return [
             value if name == tag else ABSENT
             for name, value in zip(self.channel_names, values, strict=True)
@@ -434,11 +434,9 @@ class FieldMapping:
         if isinstance(found, list) and len(self.sensor_fields) > 1:
             found = _joined_name(found)
         name = _name("sensor", found)
-        return (
-            name
-            if self.tag is None or self.joined
-            else _name("sensor", f"{name}/{_name('tag', tag)}")
-        )
+        if self.tag is None or self.joined:
+            return name
+        return _name("sensor", f"{name}/{_name('tag', tag)}")
 
     def key_of(self, sensor: str, group: object, mode: object = None) -> str:
         """Say which stream an event belongs to, and in which mode."""
@@ -565,9 +563,7 @@ def to_epoch_ms(
         except (ValueError, OverflowError):
             raise _no_time(value, format) from None
     number = _number(value) if isinstance(value, str) else value
-    if isinstance(number, bool) or not isinstance(number, int | float):
-        raise Unreadable(f"time: expected a number of {unit}, got {printable(value)}")
-    if not math.isfinite(number) or abs(number) > 1e30:
+    if isinstance(number, bool) or not isinstance(number, int | float) or not abs(number) < 1e30:
         raise Unreadable(f"time: expected a number of {unit}, got {printable(value)}")
     if unit in _CLOCKS:
         a_day, at_1970 = _CLOCKS[unit]
@@ -604,6 +600,13 @@ def _nearest(field: str, known: Mapping[str, str]) -> str | None:
     longer = [name for name in known if len(sought) > 2 and (sought in name or name in sought)]
     near = difflib.get_close_matches(sought, known, n=1) or [n for n in longer if len(n) > 2]
     return known[near[0]] if near else None
+
+
+@lru_cache(maxsize=1_024)
+def _no_channel(tag: str, channels: tuple[str, ...]) -> str:
+    near = _nearest(tag, {name.casefold(): name for name in channels})
+    mend = "" if near is None else f": did you mean {printable(near)}?"
+    return f"the tag {printable(tag)} is none of the channels{mend}"
 
 
 @lru_cache(maxsize=64)

@@ -28,6 +28,7 @@ MISSING_TEXTS = frozenset(("", "nan", "na", "n/a", "null", "none"))
 """What stands in a cell without a value."""
 
 _LIKE_A_NUMBER = re.compile(r"[+-]?[.,]?\d")
+_SIGNED = re.compile(r"([+\-\u2212])\s*([.,]?\d.*)|([.,]?\d.*)-")
 
 # Spreadsheets write several characters where people see one.
 _LOOKALIKES = {" ": " \u00a0\u2009\u202f", "'": "'’"}
@@ -60,12 +61,12 @@ def number_reader(
     if thousands == decimal:
         raise ConfigError(f"decimal and thousands are both {decimal!r}: expected two marks")
     point = re.escape(decimal)
-    shape = rf"[+-]?(?:\d+(?:{point}\d*)?|{point}\d+)(?:[eE][+-]?\d+)?"
+    shape = rf"[+-]?(?:\d+(?:{point}\d*)?|{point}\d+)(?:[eEdD][+-]?\d+)?"
     marks = "" if thousands is None else _LOOKALIKES.get(thousands, thousands)
     if marks:
         shape += rf"|[+-]?[1-9]\d{{0,2}}(?:[{re.escape(marks)}]\d{{3}})+(?:{point}\d*)?"
     fits = re.compile(shape, re.ASCII).fullmatch
-    plain = str.maketrans({**dict.fromkeys(marks), decimal: "."})
+    plain = str.maketrans({**dict.fromkeys(marks), decimal: ".", "d": "e", "D": "e"})
 
     endings = "|".join(map(re.escape, sorted(units, key=len, reverse=True)))
     cut = re.compile(rf"(?<=[\d.,])\s*(?:{endings})$").sub if endings else None
@@ -77,8 +78,9 @@ def number_reader(
 
     def read(text: str) -> float | None:
         text = text.strip()
-        if text[:1] == "\u2212":  # a minus of typesetters
-            text = f"-{text[1:]}"
+        signed = text[-1:] == "-" or text[:1] in "+-\u2212"
+        if signed and (sign := _SIGNED.fullmatch(text)):  # of typesetters, apart, or behind
+            text = f"{'+' if sign[1] == '+' else '-'}{sign[2] or sign[3]}"
         if cut is not None:
             text = cut("", text)
         if fits(text):
@@ -107,6 +109,7 @@ _OFFSET = re.compile(r"(?:UTC)?([+-])(\d{1,2}):?([0-5]\d)?")
 _HOUR_24 = re.compile(r"(?<=[T ,])24(?=([:.]?00([:.]?00([.,]0+)?)?)?( ?(?:Z|[+-]\d{2}:?\d{2}))?$)")
 _OF_JAVA = re.compile(r"(?<=[\dZ])\[[\w/+-]+\]$")  # the zone's name behind its offset
 _HALF_DAY = re.compile(r"(?<=\d)( ?)([aApP])(?:\.\s?[mM]\.)?$")
+_EAST = str.maketrans("年月日時时分秒", "-- ::: ")
 _WORD = re.compile(r"[^\W\d_]{3,10}\.?")
 _MONTHS = {
     name: month
@@ -160,9 +163,10 @@ def as_usual(text: str) -> tuple[str, int] | None:
     """Write a time as parsers know it, and how many days to add; ``None`` where it is already.
 
     ``24:00`` is the midnight of the next day; ``UTC`` and the like are offsets; ``1:00p`` is pm,
-    and ``März`` is Mar.
+    ``März`` is Mar, and ``2025年3月1日`` a date.
     """
-    found, days = _HALF_DAY.sub(r"\1\2m", _OF_JAVA.sub("", text)), 0
+    found = _OF_JAVA.sub("", text.translate(_EAST).strip(": "))
+    found, days = _HALF_DAY.sub(r"\1\2m", found), 0
     found = _WORD.sub(lambda word: _MONTHS.get(word[0].lower().rstrip("."), word[0]), found)
     if (zone := _NAMED_ZONE.search(found)) and zone[1] in _ZONES:
         before, year = found[: zone.start()], found[zone.end() :]

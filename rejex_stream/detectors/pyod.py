@@ -19,6 +19,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -32,14 +33,14 @@ from rejex_stream.protocols import Scorer
 from rejex_stream.threads import one_thread
 from rejex_stream.types import FloatArray
 
-__all__ = ["REFUSED", "PyODDetector", "contained", "pyod_detector"]
+__all__ = ["REFUSED", "PyODDetector", "check_constant", "contained", "pyod_detector"]
 
 Fitter = Callable[[Callable[[], Any], FloatArray], Scorer]
 
 FITTERS: Final[dict[str, Fitter]] = {
     "pyod.models.auto_encoder.AutoEncoder": scorers.fit_autoencoder,
-    "pyod.models.copod.COPOD": scorers.fit_copod,
-    "pyod.models.ecod.ECOD": scorers.fit_ecod,
+    "pyod.models.copod.COPOD": partial(scorers.fit_tails, joint=True),
+    "pyod.models.ecod.ECOD": partial(scorers.fit_tails, joint=False),
     "pyod.models.gmm.GMM": scorers.fit_gmm,
     "pyod.models.hbos.HBOS": scorers.fit_hbos,
     "pyod.models.iforest.IForest": scorers.fit_iforest,
@@ -167,11 +168,7 @@ def _checked(name: str, class_path: str, params: dict[str, Any]) -> tuple[tuple[
         if key not in accepted:
             known = ", ".join(sorted(accepted | {"scale"}))
             raise ConfigError(f"{name} has no parameter {key!r}; it accepts: {known}.")
-        if isinstance(value, np.random.RandomState | np.random.Generator):
-            raise ConfigError(
-                f"{key} of {name} is a {type(value).__name__}, which changes as it is used; "
-                f"give an int, or nothing: each fit is seeded."
-            )
+        check_constant(name, key, value)
     if params.get("metric", "minkowski") in ("minkowski", "euclidean", "l2", "manhattan", "l1"):
         params = BETTER_DEFAULTS.get(class_path, {}) | params
     recipe = PyODDetector(name, class_path, tuple(sorted(params.items())))
@@ -182,6 +179,15 @@ def _checked(name: str, class_path: str, params: dict[str, Any]) -> tuple[tuple[
         except Exception as error:
             raise ConfigError(f"{name} refuses its parameters {params!r}: {error}") from error
     return recipe.params
+
+
+def check_constant(name: str, key: str, value: object) -> None:
+    """Raise a :class:`ConfigError` where a parameter is a generator of random numbers."""
+    if isinstance(value, np.random.RandomState | np.random.Generator):
+        raise ConfigError(
+            f"{key} of {name} is a {type(value).__name__}, which changes as it is used; "
+            f"give an int, or nothing: each fit is seeded."
+        )
 
 
 def _load(class_path: str) -> Any:  # noqa: ANN401 - PyOD is untyped

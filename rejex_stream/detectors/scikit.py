@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 from sklearn.base import clone
 
-from rejex_stream.detectors.pyod import contained
+from rejex_stream.detectors.pyod import check_constant, contained
 from rejex_stream.detectors.rowwise import RowByRow
 from rejex_stream.detectors.scaling import check_scale, measure_scale
 from rejex_stream.detectors.table import TableScorer, training_table
@@ -107,11 +107,7 @@ def scikit_detector(model: Any, scale: str = "none", **unknown: Any) -> ScikitDe
     params = model.get_params(deep=True).items()
     plain = sorted((key, _plain(value)) for key, value in params)
     for key, value in plain:
-        if isinstance(value, np.random.RandomState | np.random.Generator):
-            raise ConfigError(
-                f"{key} of {name} is a {type(value).__name__}, which changes as it is used; "
-                f"give an int, or nothing: each fit is seeded."
-            )
+        check_constant(name, key, value)
     return ScikitDetector(name, tuple(plain), clone(model), scale)
 
 

@@ -43,8 +43,8 @@ from rejex_stream.protocols import Scorer
 from rejex_stream.types import FloatArray
 
 __all__ = [
-    "fit_autoencoder", "fit_copod", "fit_ecod", "fit_gmm", "fit_hbos", "fit_iforest", "fit_inne",
-    "fit_kde", "fit_knn", "fit_loda", "fit_lof",
+    "fit_autoencoder", "fit_gmm", "fit_hbos", "fit_iforest", "fit_inne", "fit_kde", "fit_knn",
+    "fit_loda", "fit_lof", "fit_tails",
 ]  # fmt: skip
 
 Make = Callable[[], Any]
@@ -434,17 +434,8 @@ class EcdfTails:
         return row_sum(np.maximum(skewed, both))
 
 
-def fit_ecod(_make: Any, X: FloatArray) -> EcdfTails:  # noqa: ANN401 - needs no PyOD object
-    """Fit ECOD on X of shape (n, d)."""
-    return _fit(X, joint=False)
-
-
-def fit_copod(_make: Any, X: FloatArray) -> EcdfTails:  # noqa: ANN401 - the same
-    """Fit COPOD on X of shape (n, d)."""
-    return _fit(X, joint=True)
-
-
-def _fit(X: FloatArray, *, joint: bool) -> EcdfTails:
+def fit_tails(_make: Any, X: FloatArray, *, joint: bool) -> EcdfTails:  # noqa: ANN401 - of PyOD
+    """Fit ECOD, or COPOD where tails are joint, on X of shape (n, d)."""
     columns = np.ascontiguousarray(np.sort(X, axis=0).T)
     fitted = EcdfTails(columns, _skew_sign(X), joint, np.empty(0))
     return replace(fitted, training_scores=fitted.of_others(X, len(X) - 1))

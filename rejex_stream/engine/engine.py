@@ -36,7 +36,7 @@ from rejex_stream.engine.snapshot import (
     seal,
     unseal,
 )
-from rejex_stream.engine.spec import Decision, EngineSpec
+from rejex_stream.engine.spec import Decision, EngineSpec, in_short
 from rejex_stream.engine.stream_state import (
     StreamSnapshot,
     StreamState,
@@ -366,8 +366,7 @@ class Engine:
         """Return all streams as sealed bytes: rows, windows and seeds; no pickled models."""
         with self._alone.whole():
             streams = {key: state.snapshot() for key, state in self._live.items()}
-            streams |= self._idle
-            return seal("engine", FORMAT, [*self._origin(), streams])
+            return seal("engine", FORMAT, [*self._origin(), streams | {**self._idle}])
 
     def _origin(self) -> list[Mapping[str, Any]]:
         """Return what a snapshot says of the engine it comes from."""
@@ -576,7 +575,7 @@ def checked(
         readings = list(readings)
     except TypeError:
         raise ConfigError(
-            f"{_short(readings)} is no batch: give process() a list of readings."
+            f"{in_short(readings)} is no batch: give process() a list of readings."
         ) from None
     settled = []
     for i, reading in enumerate(readings):
@@ -650,26 +649,26 @@ def _is_marked(key: str, sensor: str, *, modes: bool) -> bool:
 def _settled(reading: Reading, channels: Sequence[str], *, modes: bool) -> Reading:
     """Return one reading with plain numbers."""
     if not isinstance(reading, Reading):
-        raise _Wrong(f"is {_short(reading)}: expected a Reading")
+        raise _Wrong(f"is {in_short(reading)}: expected a Reading")
     for what, name in (("stream_key", reading.stream_key), ("sensor", reading.sensor)):
         if not isinstance(name, str):
-            raise _Wrong(f"has {what} {_short(name)}: expected a text")
+            raise _Wrong(f"has {what} {in_short(name)}: expected a text")
         try:
             name.encode()
         except UnicodeEncodeError:
-            raise _Wrong(f"has {what} {_short(name)}: expected valid Unicode") from None
+            raise _Wrong(f"has {what} {in_short(name)}: expected valid Unicode") from None
         if MODE_MARK in (of_mode(name)[0] if modes and what == "stream_key" else name):
             raise _Wrong(
-                f"has {what} {_short(name)}: expected no U+001F, which stands before an operating "
-                "mode (EngineSpec(modes=True))"
+                f"has {what} {in_short(name)}: expected no U+001F, which stands before an "
+                "operating mode (EngineSpec(modes=True))"
             )
     time = reading.event_time_ms
     if not isinstance(time, Integral) or not -_INT64 <= time < _INT64:
-        raise _Wrong(f"has event_time_ms {_short(time)}: expected milliseconds as an integer")
+        raise _Wrong(f"has event_time_ms {in_short(time)}: expected milliseconds as an integer")
     try:
         found = list(reading.values)
     except TypeError:
-        raise _Wrong(f"has values {_short(reading.values)}: expected a tuple of floats") from None
+        raise _Wrong(f"has values {in_short(reading.values)}: expected a tuple of floats") from None
     if len(found) != len(channels):
         named = ", ".join(channels)
         raise _Wrong(f"has {len(found)} values: expected {len(channels)}, the channels {named}")
@@ -681,14 +680,9 @@ def _settled(reading: Reading, channels: Sequence[str], *, modes: bool) -> Readi
             values.append(float(value))
         except (TypeError, ValueError, ArithmeticError):
             raise _Wrong(
-                f"has {_short(value)} in channel {channel!r}: expected a float, nan if missing"
+                f"has {in_short(value)} in channel {channel!r}: expected a float, nan if missing"
             ) from None
     return Reading(str(reading[0]), str(reading[1]), int(time), tuple(values), reading[4])
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:79]}…"
 
 
 def in_order(streams: Sequence[tuple[Sequence[int], Iterator[int]]]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from operator import itemgetter
+from typing import cast
 
 import msgspec
 import numpy as np
@@ -112,16 +113,8 @@ class Explainer:
 
 def _distance(verdict: Verdict) -> tuple[int, float | None]:
     """Ranks and score units to the nearest edge of the band; how far the label is from changing."""
-    rank, lower, upper, score = (
-        verdict.rank,
-        verdict.band_lower,
-        verdict.band_upper,
-        verdict.score,
-    )
-    assert rank is not None
-    assert lower is not None
-    assert upper is not None
-    assert score is not None
+    found = verdict.rank, verdict.band_lower, verdict.band_upper, verdict.score
+    rank, lower, upper, score = cast("tuple[int, int, int, float]", found)  # of what was judged
     edges = [edge for edge in (verdict.score_lower, verdict.score_upper) if edge is not None]
     in_score = min((abs(score - edge) for edge in edges), default=None)
     if verdict.label is Label.REJECTED:

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from rejex_stream.engine.model import Count, HeldState, Judged, RowBuffer, Rows, Segment, held_state
+from rejex_stream.engine.packed_rows import RowShape
 from rejex_stream.engine.refit import derive_seed
 from rejex_stream.engine.snapshot import pack_array, unpack_array
 from rejex_stream.engine.spec import EngineSpec
@@ -43,24 +44,23 @@ class IncrementalModel:
 
     is_adopting = False  # it learns what was held back at once
     allow_nan = False
+    weight = 1.0  # what a row's own score counts for in the score that is judged: all of it
 
     def __init__(self, spec: EngineSpec, stream_key: str, watch: Watch) -> None:
         self._detector = detector = cast("IncrementalDetector", spec.detector)
-        self._names, window = spec.features.names, spec.window
+        self._names, self._window = spec.features.names, spec.window
         self._tested = list(spec.features.levels)  # columns that tell the first rows apart
         seed = derive_seed(spec.seed, stream_key, 0)
         self._scorer: IncrementalScorer = detector.start(self._names, seed=seed)
         self._warm_until = detector.warm_up_events
-        self._known = RowBuffer(_KNOWN_ROWS, len(self._names))
-        self._learnt: list[
-            FloatArray
-        ] = []  # and not among those known yet: many at once are cheaper
+        shape = RowShape(len(self._names), len(self._names))
+        self._known = RowBuffer(_KNOWN_ROWS, shape)
         self._watch = watch
         self._waiting: deque[FloatArray] = deque()
-        self._held = RowBuffer(window, len(self._names))
-        self._n_first = window // 2
+        self._held = RowBuffer(self._window, shape)
+        self._n_first = self._window // 2
         self._asked_at = max(self._n_first, detector.warm_up_events)  # with a row that has a score
-        self._first: RowBuffer | None = RowBuffer(self._n_first, len(self._names))
+        self._first: RowBuffer | None = RowBuffer(self._n_first, shape)
         self.rows_seen = self.steady_until = 0
         """Rows learnt, and those that wait for it; and up to where nothing but scores is due."""
         self.recipe_version = 0
@@ -94,7 +94,6 @@ class IncrementalModel:
         for x in X:
             scores.append(score_one(x))
             learn_one(x)
-        self._newest()
         self._known.extend(X)  # so that explaining may begin with any row
         self.rows_seen += len(X)
         if dropped:
@@ -111,7 +110,7 @@ class IncrementalModel:
         if self._asked_at >= seen + len(X):
             return None
         self._first = None
-        mixed = is_mixed(first.last(len(first))[:, self._tested])
+        mixed = is_mixed(first.last(self._n_first)[:, self._tested])
         return Status.WARM_UP_MIXED if mixed else None
 
     def _next_row(self, rows: Rows, start: int, judge: Judge, *, planned: bool) -> Segment:
@@ -151,16 +150,7 @@ class IncrementalModel:
 
     def _learn(self, x: FloatArray) -> None:
         self._scorer.learn_one(x)
-        self._learnt.append(x)
-        if len(self._learnt) == _KNOWN_ROWS:
-            self._newest()
-
-    def _newest(self) -> FloatArray:
-        """Return the last rows learnt, as many as are remembered."""
-        if self._learnt:
-            self._known.extend(np.array(self._learnt))
-            self._learnt.clear()
-        return self._known.last(_KNOWN_ROWS)
+        self._known.extend(x[None])
 
     def _make(self, turn: Turn, judge: Judge) -> None:
         """Do with the rows what a turn of the last event asks for."""
@@ -179,7 +169,7 @@ class IncrementalModel:
 
         The first of them are dropped, as those of a new model are.
         """
-        rows = self._held.last(len(self._held))
+        rows = self._held.last(self._window)
         self._held.clear()
         scores = []
         for x in rows:
@@ -198,18 +188,13 @@ class IncrementalModel:
         """Return how many rows can be scored without a wait: there is none."""
         return sys.maxsize
 
-    @property
-    def weight(self) -> float:
-        """What a row's own score counts for in the score that is judged: all of it."""
-        return 1.0
-
     def score(self, X: Rows) -> FloatArray:
         """Score other rows with the model as it stands, shape (m, d) to (m,)."""
         return np.array([self._scorer.score_one(x) for x in np.asarray(X)])
 
     def medians(self) -> FloatArray:
         """Return the medians of the last rows learnt, shape (d,)."""
-        return np.median(self._newest(), axis=0)
+        return np.median(self._known.last(_KNOWN_ROWS), axis=0)
 
     def age_events(self) -> int:
         """Return how many rows have been learnt."""
@@ -221,17 +206,17 @@ class IncrementalModel:
     def state(self) -> Callable[[], dict[str, Any]]:
         """Take what changes with every row as it is now; the model's own part is encoded here."""
         rows_seen, model = self.rows_seen, self._scorer.state()
-        known = self._newest()
+        known = self._known.last(_KNOWN_ROWS)
         waiting = np.array(self._waiting).reshape(len(self._waiting), len(self._names))
-        held, warm_until = self._held.last(len(self._held)), self._warm_until
-        first = None if self._first is None else self._first.last(len(self._first))
+        held, warm_until = self._held.last(self._window), self._warm_until
+        first = None if self._first is None else self._first.last(self._n_first)
         # As it was written before there were incidents, where there were none.
         origin = warm_until if warm_until != self._detector.warm_up_events else 0
         return lambda: (
             {"rows_seen": rows_seen, "model": model, "known": pack_array(known)}
             | ({"waiting": pack_array(waiting)} if len(waiting) else {})
             | ({} if first is None else {"first": pack_array(first)})
-            | held_state(held, origin, is_adopting=False)
+            | held_state(pack_array(held) if len(held) else [], origin, is_adopting=False)
         )
 
     def recipes(self) -> Callable[[], dict[str, Any]]:
@@ -251,12 +236,13 @@ class IncrementalModel:
         if kept.first is None:  # asked, or of an earlier build, which did not ask
             self._first = None
         elif self._first is not None:
-            self._first.extend(self._rows_of(kept.first, self._n_first))
-            if len(self._first) != min(kept.rows_seen, self._n_first):
-                raise ValueError(f"{len(self._first)} first rows after {kept.rows_seen}")
+            first = self._rows_of(kept.first, self._n_first)
+            if len(first) != min(kept.rows_seen, self._n_first):
+                raise ValueError(f"{len(first)} first rows after {kept.rows_seen}")
+            self._first.extend(first)
         if kept.held is not None:
             self._warm_until = kept.held.origin or self._warm_until
-            self._held.extend(self._rows_of(kept.held.rows, sys.maxsize))
+            self._held.extend(self._rows_of(kept.held.rows or None, sys.maxsize))
         self._scorer = self._detector.restore(self._names, kept.model)
 
     def _rows_of(self, packed: list[Any] | None, most: int) -> FloatArray:

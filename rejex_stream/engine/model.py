@@ -12,16 +12,16 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from struct import Struct
 from typing import Annotated, Any, NamedTuple, TypeAlias, cast
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from rejex_stream.detectors.smoothing import Ewma
 from rejex_stream.detectors.table import TableScorer
-from rejex_stream.engine.packed_rows import Columns, as_decimals
+from rejex_stream.engine.packed_rows import BLOCK, Block, PackedRows, RowShape, pack, shape_of
 from rejex_stream.engine.refit import (
     Calibration,
     FitFailed,
@@ -42,7 +42,7 @@ from rejex_stream.rejection.judge import Judge
 from rejex_stream.types import FloatArray, IncidentState, Status
 
 __all__ = [
-    "BatchModel", "Count", "Guard", "GuardState", "HeldState", "Judged", "RowBuffer",
+    "BatchModel", "Count", "Guard", "HeldState", "Judged", "RowBuffer",
     "Rows", "Segment", "held_state",
 ]  # fmt: skip
 
@@ -56,7 +56,8 @@ class _Recipe(msgspec.Struct, forbid_unknown_fields=True):
     requested_at: Count
     seed: int
     calibration: Calibration
-    rows: list[Any]
+    n_rows: Count
+    rows: Any
 
 
 class _Recipes(msgspec.Struct, forbid_unknown_fields=True):
@@ -68,9 +69,9 @@ class _Recipes(msgspec.Struct, forbid_unknown_fields=True):
 class _BatchState(msgspec.Struct, forbid_unknown_fields=True):
     rows_seen: Count
     next_epoch: Count
-    rows: list[Any]
+    rows: Any
     shadow_scores: list[Any] | None
-    guard: GuardState | None = None
+    guard: bytes | None = None
     held: HeldState | None = None
     recent_scores: list[Any] | None = None
     extreme: list[Count] = []
@@ -82,7 +83,8 @@ def _recipe(model: ModelFit) -> dict[str, Any]:
         "requested_at": model.requested_at,
         "seed": model.seed,
         "calibration": model.calibration,
-        "rows": pack_array(model.rows()),
+        "n_rows": model.n_rows,
+        "rows": model.training.blocks,
     }
 
 
@@ -91,10 +93,10 @@ class BatchModel:
 
     __slots__ = (
         "_detector", "_due", "_ewma", "_executor", "_extreme", "_filled_by", "_fit_due", "_guard",
-        "_held", "_most_unscored", "_newest", "_next_epoch", "_on_failure", "_origin", "_pending",
-        "_quantile", "_rows", "_schedule", "_seed", "_serving", "_shadow", "_stream_key", "_tested",
-        "_token", "_watch", "allow_nan", "is_adopting", "recipe_version", "rows_seen",
-        "steady_until",
+        "_held", "_most_unscored", "_next_epoch", "_on_failure", "_origin", "_pending",
+        "_quantile", "_rows", "_schedule", "_seed", "_serving", "_shadow", "_shape", "_stream_key",
+        "_tested", "_token", "_watch", "allow_nan", "is_adopting", "recipe_version", "rows_seen",
+        "steady_until", "weight",
     )  # fmt: skip
 
     def __init__(
@@ -109,24 +111,26 @@ class BatchModel:
         self._schedule = schedule = spec.schedule
         self._seed, self._stream_key = spec.seed, stream_key
         self._tested = list(spec.features.levels)  # columns that tell the first rows apart
-        n_features = len(spec.features.names)
         self._ewma = Ewma(getattr(detector, "ewma_events", 1))
+        self.weight = self._ewma.weight
+        """What a row's own score counts for in the score that is judged."""
         # So many rows make as many scores as there are in a window: a mean wants those before it.
         self._filled_by = spec.window + self._ewma.reach
         self.allow_nan = schedule.is_guarded and getattr(detector, "allow_nan", False)
         """Whether rows that lack some columns are scored; they train nothing."""
         self._executor, self._on_failure = executor, on_failure
         self._watch = watch
-        self._rows = RowBuffer(
-            schedule.buffer_events + min(_MOSTLY_SUSPECT, watch.look_back), n_features
-        )
-        self._guard = Guard(schedule, n_features, watch.look_back) if schedule.is_guarded else None
+        self._shape = shape = shape_of(spec.features)
+        lag, look_back = max(1, schedule.refit_lag_events), watch.look_back
+        self._guard = Guard(schedule, look_back) if schedule.is_guarded else None
         self._quantile = None if self._guard is None else schedule.guard_quantile
-        # All rows, kept out of training or not, and how many of them a shadow may leave for later.
-        self._newest = self._rows if self._guard is None else self._guard.newest
-        lag = max(1, schedule.refit_lag_events)
-        self._most_unscored = min(_OPEN, schedule.buffer_events if self._guard is None else lag)
-        self._held = RowBuffer(schedule.buffer_events, n_features)
+        # How many rows, kept out of training or not, have to be there, and how many of them a
+        # shadow may leave for later.
+        least = 0 if self._guard is None else lag + look_back
+        most_suspect = min(_MOSTLY_SUSPECT, look_back)
+        self._rows = RowBuffer(schedule.buffer_events + most_suspect, shape, least)
+        self._most_unscored = min(BLOCK, schedule.buffer_events if self._guard is None else lag)
+        self._held = RowBuffer(schedule.buffer_events, shape)
         self._origin = 0  # of the counts that the schedule goes by
         self.is_adopting = False
         self._token = object()  # tickets of two engines on one executor never meet
@@ -234,15 +238,17 @@ class BatchModel:
             self._extreme += [self.rows_seen + i for i in judged.extreme]
         suspects = self._watch.since if judged.turn is None else judged.turn.onset
         if len(suspects) > _MOSTLY_SUSPECT:
-            self._rows.keep(self._schedule.buffer_events + self._watch.look_back)
+            self._rows.capacity = self._schedule.buffer_events + self._watch.look_back
         if self._guard is not None:
             partial = _partial_in(X) if self.allow_nan else ()
-            X = self._guard.admit(X, judged.outliers, partial)
-        self._rows.extend(X)
+            self._rows.extend(X, self._guard.admit(count, judged.outliers, partial))
+        else:
+            self._rows.extend(X)
         self.rows_seen += count
         if shadow is not None and count == 1:
             shadow.n_unscored += 1
-            if shadow.n_unscored >= self._most_unscored or shadow.fitted is None:
+            due = shadow.n_unscored >= self._most_unscored or self._rows.n_open == BLOCK
+            if due or shadow.fitted is None:
                 self._catch_up(shadow)
         if judged.turn is not None:
             self._make(judged.turn, judge)
@@ -250,7 +256,7 @@ class BatchModel:
     def _catch_up(self, shadow: ModelFit) -> None:
         """Let a shadow score the rows that came alone: many at once cost a fraction each."""
         if shadow.n_unscored:
-            rows = self._newest.last(shadow.n_unscored)
+            rows = self._rows.last(shadow.n_unscored)
             shadow.n_unscored = 0
             shadow.shadow_scores.extend(self._scores(shadow, rows))
 
@@ -269,8 +275,10 @@ class BatchModel:
         """Go back by so many rows, and hold them back; fits asked for since will be again."""
         if self._shadow is not None:
             self._catch_up(self._shadow)
-        self._held.extend(self._newest.last(count))
-        self._rows.retract(count if self._guard is None else self._guard.retract(count))
+        self._held.extend(self._rows.last(count))
+        self._rows.retract(count)
+        if self._guard is not None:
+            self._guard.retract(count)
         self.rows_seen -= count
         self._extreme = [row for row in self._extreme if row < self.rows_seen]
         for model in (self._pending, self._shadow):
@@ -304,7 +312,7 @@ class BatchModel:
         self._rows.extend(rows)
         if self._guard is not None:
             self._guard.clear()
-            self._guard.admit(rows, ())
+            self._guard.admit(len(rows), ())
         self.rows_seen += len(rows)
         self._origin = self.rows_seen - min(len(rows), self._schedule.first_fit_events - 1)
         self.is_adopting = True
@@ -333,11 +341,6 @@ class BatchModel:
             since = self.rows_seen - self._origin
             self._fit_due = self._schedule.next_request(since) + self._origin
         return self._fit_due
-
-    @property
-    def weight(self) -> float:
-        """What a row's own score counts for in the score that is judged."""
-        return self._ewma.weight
 
     def score(self, X: Rows) -> FloatArray:
         """Score other rows with the model that speaks now, shape (m, d) to (m,)."""
@@ -442,7 +445,7 @@ class BatchModel:
             self._on_failure(FitFailed(self._stream_key, model.epoch, self.rows_seen, error))
             return
         # The rows seen while the fit ran are out of sample too.
-        missed = self._newest.last(self.rows_seen - model.requested_at)
+        missed = self._rows.last(self.rows_seen - model.requested_at)
         caught_up = fitted.scorer.score(missed).tolist() if len(missed) else []
         self.recipe_version += 1
         if model.calibration == "shadow":
@@ -462,20 +465,22 @@ class BatchModel:
         if calibration == "shadow" and (self._serving is None or self.is_adopting):
             calibration = "holdout"
         epoch, self._next_epoch = self._next_epoch, self._next_epoch + 1
+        rows = self._rows.packed(self._schedule.buffer_events)
         job = FitJob(
             self._detector,
-            self._rows.last(self._schedule.buffer_events),
+            rows.training(self._schedule.buffer_events),
             derive_seed(self._seed, self._stream_key, epoch),
             calibration,
             self._schedule.holdout_share,
         )
-        self._pending = self._submit(epoch, self.rows_seen, job)
+        self._pending = self._submit(epoch, self.rows_seen, job, rows)
         self.recipe_version += 1
 
-    def _submit(self, epoch: int, requested_at: int, job: FitJob) -> ModelFit:
+    def _submit(self, epoch: int, requested_at: int, job: FitJob, rows: PackedRows) -> ModelFit:
         ticket = (self._token, epoch)
         self._executor.submit(ticket, job)
-        return ModelFit(epoch, requested_at, job.seed, job.calibration, job.rows, ticket)
+        n_rows = len(job.rows)
+        return ModelFit(epoch, requested_at, job.seed, job.calibration, n_rows, rows, ticket)
 
     def forget_held(self) -> None:
         """Drop the rows held back: nothing is held any more."""
@@ -492,12 +497,12 @@ class BatchModel:
         """Take what changes with every row as it is now; encoded when called, on any thread."""
         rows_seen, next_epoch = self.rows_seen, self._next_epoch
         look_back = len(self._watch.since)
-        rows = self._rows.last(self._schedule.buffer_events + look_back)
+        rows = self._rows.packed(self._schedule.buffer_events + look_back)
         if self._shadow is not None:
             self._catch_up(self._shadow)
         shadow = None if self._shadow is None else self._shadow.shadow_scores[:]
         guard = {} if self._guard is None else {"guard": self._guard.state(look_back)}
-        held = self._held.last(self._schedule.buffer_events)
+        held = self._held.packed(self._schedule.buffer_events)
         origin, adopting = self._origin, self.is_adopting
         extreme = {"extreme": self._extreme.copy()} if self._extreme else {}
         recent = self._ewma.recent if self._ewma.reach else None  # never changed in place
@@ -505,12 +510,12 @@ class BatchModel:
             {
                 "rows_seen": rows_seen,
                 "next_epoch": next_epoch,
-                "rows": pack_array(rows),
+                "rows": rows.blocks,
                 "shadow_scores": None if shadow is None else pack_array(np.array(shadow)),
             }
             | guard
             | extreme
-            | held_state(held, origin, is_adopting=adopting)
+            | held_state(held.blocks, origin, is_adopting=adopting)
             | ({} if recent is None else {"recent_scores": pack_array(np.array(recent))})
         )
 
@@ -527,17 +532,14 @@ class BatchModel:
         self.rows_seen, self._next_epoch = kept.rows_seen, kept.next_epoch
         if kept.held is not None:
             self._origin, self.is_adopting = kept.held.origin, kept.held.is_adopting
-            self._held.extend(self._checked_rows(kept.held.rows, None, partial=self.allow_nan))
-        rows = self._checked_rows(kept.rows, kept.rows_seen)
-        self._rows.keep(len(rows))
-        self._rows.extend(rows)
+            held, _ = self._checked_rows(kept.held.rows, None, partial=self.allow_nan)
+            self._held.take_over(held)
+        rows, _ = self._checked_rows(kept.rows, kept.rows_seen)
+        self._rows.take_over(rows)
         if (self._guard is None) is not (kept.guard is None):
             raise ValueError("a guard that the schedule has not" if kept.guard else "no guard")
         if self._guard is not None and kept.guard is not None:
-            self._guard.restore(
-                kept.guard.left_out,
-                self._checked_rows(kept.guard.newest, kept.rows_seen, partial=self.allow_nan),
-            )
+            self._guard.restore(kept.guard)
         self._ewma.recent = self._checked_recent(kept.recent_scores)
         lag = self._schedule.refit_lag_events
         jobs = [
@@ -566,19 +568,24 @@ class BatchModel:
         seen: int | None,
         *,
         partial: bool = False,
-    ) -> FloatArray:
-        """Return the newest rows of so many that were seen; ``None``: of some."""
-        rows = unpack_array(packed)
+    ) -> tuple[PackedRows, FloatArray]:
+        """Return the newest rows of so many seen, and those that train; ``None``: of some."""
+        found = PackedRows.of_state(self._shape, packed)
+        rows, left_out = found.rows()
+        training: FloatArray = rows[left_out == 0]
         buffer = self._schedule.buffer_events
         most = buffer if seen is None else min(seen, buffer + self._watch.look_back)
         # A guard keeps some out, and a buffer that was made of an incident begins anew.
         some = seen is None or self._guard is not None or self._origin > 0
-        enough = some or len(rows) >= min(seen or 0, buffer)
-        if not (rows.shape[1:] == (self._rows.width,) and len(rows) <= most and enough):
-            raise ValueError(f"rows of shape {rows.shape} after {seen} rows")
-        if not ((abs(rows) <= LARGEST) | (partial & np.isnan(rows))).all():
+        enough = some or len(training) >= min(seen or 0, buffer)
+        if not (len(training) < most + BLOCK and enough):
+            raise ValueError(f"{len(training)} rows that train after {seen} rows")
+        if self._guard is None and left_out.any():
+            raise ValueError("rows left out that nobody guards")
+        lacking = np.isnan(rows) & (partial | (self.allow_nan & (left_out == 2)))[:, None]
+        if not ((abs(rows) <= LARGEST) | lacking).all():
             raise ValueError("rows that no event can give")
-        return rows
+        return found, training
 
     def _checked_recent(self, packed: Any) -> list[float]:  # noqa: ANN401 - plain values
         """Return the scores that the next mean looks back at."""
@@ -588,7 +595,9 @@ class BatchModel:
         scores: list[float] = recent.tolist()
         return scores
 
-    def _job(self, recipe: _Recipe | None, longest: int) -> tuple[int, int, FitJob] | None:
+    def _job(
+        self, recipe: _Recipe | None, longest: int
+    ) -> tuple[int, int, FitJob, PackedRows] | None:
         """Return epoch, rows seen and fit of a recipe that is at most so many rows old."""
         if recipe is None:
             return None
@@ -600,17 +609,17 @@ class BatchModel:
             and recipe.seed == derive_seed(self._seed, self._stream_key, recipe.epoch)
         ):
             raise ValueError(f"a model of epoch {recipe.epoch} that was asked for at row {asked}")
-        rows = self._checked_rows(recipe.rows, asked)
-        share = self._schedule.holdout_share
+        packed, rows = self._checked_rows(recipe.rows, asked)
+        if not 0 < recipe.n_rows <= min(len(rows), self._schedule.buffer_events):
+            raise ValueError(f"a model of {recipe.n_rows} of {len(rows)} rows")
+        share, rows = self._schedule.holdout_share, rows[-recipe.n_rows :]
         job = FitJob(self._detector, rows, recipe.seed, recipe.calibration, share)
-        return recipe.epoch, asked, job
+        return recipe.epoch, asked, job, packed
 
 
 Rows: TypeAlias = list[list[float]] | FloatArray
 """Rows of features, shape (m, d)."""
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
-
-_OPEN = 64  # rows of a buffer that are not packed yet
 
 
 class Segment(NamedTuple):
@@ -649,142 +658,116 @@ class HeldState(msgspec.Struct, forbid_unknown_fields=True):
     rows: list[Any]
 
 
-class GuardState(msgspec.Struct, forbid_unknown_fields=True):
-    """What a guard remembers."""
-
-    left_out: bytes
-    newest: list[Any]
-
-
 class RowBuffer:
-    """The newest rows, in a ring that grows to its capacity as rows come.
+    """The newest rows: as many as there is capacity for of those that train, and all between.
 
-    The newest few are doubles; the others are kept as :class:`PackedRows` keeps them, and go there
-    many at once, so that it costs a row next to nothing. A column that turns out to be of a wider
-    kind is looked at anew with all that the ring holds of it, so not often; doubles it stays.
+    The newest few are doubles, the others packed in blocks of so many rows, wherever a call is cut.
     """
 
     __slots__ = (
-        "_capacity", "_groups", "_kept", "_kinds", "_most_open", "_n_open", "_next",
-        "_open", "_pack", "_row_bytes", "_size", "width",
+        "_blocks", "_least", "_left_out", "_open", "_pack", "_row_bytes", "_shape", "capacity",
+        "n_open",
     )  # fmt: skip
 
-    def __init__(self, capacity: int, n_features: int) -> None:
-        self._capacity, self.width = capacity, n_features
+    def __init__(self, capacity: int, shape: RowShape, least: int = 0) -> None:
+        self.capacity, self._shape = capacity, shape
+        self._least = least  # of rows, whether they train or not
         self._open = bytearray()  # of doubles, row after row
-        self._groups: list[Columns] = []
-        self._kinds: list[tuple[np.dtype[Any], float]] = []
-        self._n_open = self._most_open = self._kept = self._next = self._size = 0
-        self._pack, self._row_bytes = Struct(f"{n_features}d").pack_into, 8 * n_features
-
-    def extend(self, rows: Rows) -> None:
-        """Take rows in; the oldest ones leave where there is no room."""
-        count, at = len(rows), self._n_open
-        if count == 1 and at < self._most_open:
-            self._pack(self._open, at * self._row_bytes, *rows[0])  # cheaper than an array
-            self._n_open = at + 1
-        elif count:
-            if not self._open:
-                self._most_open = min(_OPEN, self._capacity)
-                self._open = bytearray(self._most_open * self._row_bytes)
-            newest = self._newest()
-            if at + count <= self._most_open:
-                newest[at : at + count] = rows
-                self._n_open = at + count
-            else:
-                self._n_open = 0
-                self._put(np.concatenate((newest[:at], rows))[-self._capacity :])
-        size = self._size + count
-        self._size = size if size < self._capacity else self._capacity
-
-    def _newest(self) -> FloatArray:
-        """Return the rows that are not packed, and room for others: no copy."""
-        return np.frombuffer(self._open).reshape(-1, self.width)
-
-    def _put(self, rows: FloatArray) -> None:
-        """Put at most as many rows into the ring as it may have."""
-        with np.errstate(all="ignore"):
-            if not self._groups:
-                self._make_groups([as_decimals(column) for column in rows.T.copy()], rows[:0])
-            made = [group.of(rows) for group in self._groups]
-            if not all(right.all() for _, right in made):
-                self._look_again(rows, [right for _, right in made])
-                made = [group.of(rows) for group in self._groups]
-        wanted, room = min(self._capacity, self._kept + len(rows)), self._room
-        if wanted > room:  # a ring that can grow never wrapped
-            self._next, room = self._kept, min(self._capacity, max(wanted, 2 * room))
-        first = min(len(rows), room - self._next)
-        for group, (numbers, _) in zip(self._groups, made, strict=True):
-            if len(group.ring) < room:
-                grown = np.empty((room, len(group.at)), group.kind)
-                grown[: self._kept] = group.ring[: self._kept]
-                group.ring = grown
-            group.ring[self._next : self._next + first] = numbers[:first]
-            group.ring[: len(rows) - first] = numbers[first:]
-        self._next = (self._next + len(rows)) % room
-        self._kept = wanted
-
-    @property
-    def _room(self) -> int:
-        return len(self._groups[0].ring) if self._groups else 0
-
-    def _look_again(self, rows: FloatArray, right: Sequence[NDArray[np.bool_]]) -> None:
-        """Keep in another way the columns that would not give these rows back."""
-        old = self._of_ring(self._kept)
-        for group, fits in zip(self._groups, right, strict=True):
-            for j in group.at[~fits].tolist():
-                numbers, scale = as_decimals(np.concatenate((old[:, j], rows[:, j])))
-                self._kinds[j] = numbers.dtype, scale
-        self._make_groups(self._kinds, old)
-
-    def _make_groups(self, columns: Sequence[tuple[Any, float]], rows: FloatArray) -> None:
-        """Begin the ring anew with rows, in numbers of these kinds and scales."""
-        kinds = [(getattr(numbers, "dtype", numbers), scale) for numbers, scale in columns]
-        self._kinds, self._groups = kinds, []
-        for kind in dict.fromkeys(kind for kind, _ in kinds):
-            at = [j for j, (found, _) in enumerate(kinds) if found == kind]
-            group = Columns(at, kind, [kinds[j][1] for j in at])
-            group.ring = group.of(rows)[0].copy()
-            self._groups.append(group)
-        self._next = self._kept = len(rows)
-
-    def _of_ring(self, count: int) -> FloatArray:
-        """Return a copy of the newest rows of the ring."""
-        rows = np.empty((count, self.width))
-        at = (self._next - count + np.arange(count)) % max(1, self._room)
-        for group in self._groups:
-            rows[:, group.at] = group.ring[at] / group.scales
-        return rows
-
-    def keep(self, count: int) -> None:
-        """Keep at least so many of the rows that are here or come."""
-        if count > self._capacity:
-            rows = self.last(self._size)
-            self.clear()
-            self._capacity = count
-            self.extend(rows)
-
-    def last(self, count: int) -> FloatArray:
-        """Return a copy of the newest rows, oldest first."""
-        count = min(count, self._size)
-        newest = self._newest()[max(0, self._n_open - count) : self._n_open]
-        return np.concatenate((self._of_ring(count - len(newest)), newest))
-
-    def retract(self, count: int) -> None:
-        """Forget the newest rows: older ones, as far as the ring reaches, are the newest again."""
-        count = min(count, self._size)
-        self._size -= count
-        of_ring = max(0, count - self._n_open)
-        self._n_open -= count - of_ring
-        self._kept -= of_ring
-        self._next = (self._next - of_ring) % max(1, self._room)
+        self._left_out = bytearray(BLOCK)  # which of them do not train
+        self._pack, self._row_bytes = Struct(f"{shape.width}d").pack_into, 8 * shape.width
+        self.clear()
 
     def clear(self) -> None:
         """Forget all rows."""
-        self._n_open = self._kept = self._next = self._size = 0
+        self._blocks: list[Block] = []
+        self.n_open = 0
+        """Rows that are not packed; the next one has them packed where they are a block."""
 
-    def __len__(self) -> int:
-        return self._size
+    def extend(self, rows: Rows, left_out: Sequence[int] = ()) -> None:
+        """Take rows in, of which some do not train; the oldest leave where there is no room."""
+        count, at = len(rows), self.n_open
+        if count == 1 and at < BLOCK and self._open:
+            self._pack(self._open, at * self._row_bytes, *rows[0])  # cheaper than an array
+            self._left_out[at] = left_out[0] if left_out else 0
+            self.n_open = at + 1
+        elif count:
+            if not self._open:
+                self._open = bytearray(BLOCK * self._row_bytes)
+            whole = np.concatenate((self._newest(), rows))
+            flags = self._left_out[:at] + (bytearray(left_out) or bytearray(count))
+            self.n_open = n_open = (len(whole) - 1) % BLOCK + 1
+            done = len(whole) - n_open
+            self._newest()[:], self._left_out[:n_open] = whole[done:], flags[done:]
+            if done:
+                before = self._blocks[-1] if self._blocks else None
+                self._blocks += pack(self._shape, whole[:done], bytes(flags[:done]), before)
+                self._make_room()
+
+    def _newest(self) -> FloatArray:
+        """Return the rows that are not packed: no copy."""
+        return np.frombuffer(self._open).reshape(-1, self._shape.width)[: self.n_open]
+
+    def _make_room(self) -> None:
+        """Let blocks go that are not wanted any more: the oldest, and those of which none train."""
+        blocks, wanted = self._blocks, self._wanted(self.capacity, 0)
+        for i in range(len(blocks) - 1 - self._least // BLOCK):
+            if i < len(blocks) - wanted or not blocks[i].n_trained:
+                blocks[i] = blocks[i].as_past()
+        bare = self._shape.make is None
+        self._blocks = [
+            block
+            for block, after in pairwise([*blocks, blocks[-1]])
+            if not (block.is_past and (bare or after.is_past))
+        ]
+
+    def _wanted(self, count: int, n_open: int) -> int:
+        """Return how many blocks, at least, hold so many rows that train, with those not packed."""
+        count -= self._left_out.count(0, 0, n_open)
+        rows, wanted = n_open, 0
+        for block in reversed(self._blocks):
+            if count <= 0 and rows >= self._least:
+                break
+            count, rows, wanted = count - block.n_trained, rows + block.size, wanted + 1
+        return wanted
+
+    def packed(self, count: int) -> PackedRows:
+        """Return the newest rows, of which so many train, in as few blocks as hold them."""
+        blocks, first = self._blocks, len(self._blocks) - self._wanted(count, self.n_open)
+        found = blocks[first:]
+        if first and self._shape.make is not None:
+            found = [blocks[first - 1].as_past(), *found]
+        newest, flags = self._newest(), bytes(self._left_out[: self.n_open])
+        last = pack(self._shape, newest, flags, blocks[-1] if blocks else None)
+        return PackedRows(self._shape, [*found, *last])
+
+    def take_over(self, packed: PackedRows) -> None:
+        """Begin with rows that were packed before."""
+        self._blocks, self.n_open = [*packed.blocks], 0
+        if self._blocks:
+            self._unpack(len(self._blocks) - 1, BLOCK)
+
+    def _unpack(self, i: int, count: int) -> None:
+        """Have the blocks end before one of them, so many rows of which are the newest ones."""
+        around = [*(block.as_past() for block in self._blocks[:i][-1:]), self._blocks[i]]
+        rows, left_out = PackedRows(self._shape, around).rows()
+        self._open = bytearray(BLOCK * self._row_bytes)
+        self.n_open = n_open = min(count, len(rows))
+        self._newest()[:], self._left_out[:n_open] = rows[:n_open], bytes(left_out[:n_open])
+        del self._blocks[i:]
+
+    def last(self, count: int) -> FloatArray:
+        """Return a copy of the newest rows, oldest first, whether they train or not."""
+        here = count <= self.n_open
+        rows = self._newest().copy() if here else self.packed(count).rows()[0]
+        return rows[max(0, len(rows) - count) :]
+
+    def retract(self, count: int) -> None:
+        """Forget the newest rows: older ones, as far as they are kept, are the newest again."""
+        left = max(0, BLOCK * len(self._blocks) + self.n_open - count)
+        if count <= self.n_open or not self._blocks:
+            self.n_open = max(0, self.n_open - count)
+        else:
+            self._unpack(left // BLOCK, left % BLOCK)
 
 
 def _partial_in(X: Rows) -> list[int]:
@@ -798,74 +781,54 @@ def _partial_in(X: Rows) -> list[int]:
 class Guard:
     """Keeps rows out of training that score beyond a quantile, unless they are too many."""
 
-    __slots__ = ("_capacity", "_flags", "_lag", "_longest", "_most", "_n_left_out", "newest")
+    __slots__ = ("_capacity", "_flags", "_longest", "_most")
 
-    def __init__(self, schedule: RefitSchedule, n_features: int, look_back: int) -> None:
+    def __init__(self, schedule: RefitSchedule, look_back: int) -> None:
         self._capacity = schedule.buffer_events
         self._longest = schedule.buffer_events + look_back
         self._most = schedule.guard_share * schedule.buffer_events
         # of each row whether it is let in, 0, or left out: an outlier, 1, or one that lacks columns
         self._flags = bytearray()
-        self._n_left_out = 0  # outliers among the last `_capacity` of them
-        self._lag = max(1, schedule.refit_lag_events)
-        self.newest = RowBuffer(self._lag + look_back, n_features)
-        """All rows since a fit was asked for, kept out or not."""
 
-    def admit(self, X: Rows, outliers: Sequence[int], partial: Sequence[int] = ()) -> Rows:
-        """Return which of the rows X of shape (m, d) train later models.
+    def admit(
+        self, count: int, outliers: Sequence[int], partial: Sequence[int] = ()
+    ) -> Sequence[int]:
+        """Return of the next rows which train later models: 0 those that do.
 
-        No more outliers are left out than the guard's share; those that lack columns all are.
+        No more outliers of a buffer are left out than the share; those that lack columns all are.
         """
-        out, flags, capacity = [], self._flags, self._capacity
-        beyond, lacking = set(outliers), set(partial)
-        for i in range(len(X)):
-            if len(flags) >= capacity:
-                self._n_left_out -= flags[-capacity] == 1
-            flag = 2 if i in lacking else int(i in beyond and self._n_left_out < self._most)
-            flags.append(flag)
-            if flag:
-                self._n_left_out += flag == 1
-                out.append(i)
+        flags, begin = self._flags, len(self._flags)
+        flags += bytes(count)
+        for i in partial:
+            flags[begin + i] = 2
+        for at in [begin + i for i in outliers if i not in partial]:
+            if flags.count(1, max(0, at + 1 - self._capacity), at) < self._most:
+                flags[at] = 1
+        admitted = flags[begin:]
         del flags[: -self._longest]
-        self.newest.extend(X)
-        if not out:
-            return X
-        if isinstance(X, list):  # few
-            return [row for i, row in enumerate(X) if i not in out]
-        return np.delete(X, out, axis=0)
-
-    def retract(self, count: int) -> int:
-        """Forget the newest rows; return how many of them were let in."""
-        flags = self._flags
-        at = max(0, len(flags) - count)
-        admitted = flags.count(0, at)
-        del flags[at:]
-        self._n_left_out = flags[-self._capacity :].count(1)
-        self.newest.retract(count)
         return admitted
+
+    def retract(self, count: int) -> None:
+        """Forget the newest rows."""
+        del self._flags[max(0, len(self._flags) - count) :]
 
     def clear(self) -> None:
         """Forget all rows."""
         self._flags.clear()
-        self.newest.clear()
-        self._n_left_out = 0
 
-    def state(self, look_back: int) -> dict[str, Any]:
-        """Return everything it knows as plain values, to go back by so many rows at most."""
-        newest = pack_array(self.newest.last(self._lag + look_back))
-        return {"left_out": bytes(self._flags[-self._capacity - look_back :]), "newest": newest}
+    def state(self, look_back: int) -> bytes:
+        """Return everything it knows, to go back by so many rows at most."""
+        return bytes(self._flags[-self._capacity - look_back :])
 
-    def restore(self, left_out: bytes, newest: FloatArray) -> None:
+    def restore(self, left_out: bytes) -> None:
         """Take over a state."""
         if len(left_out) > self._longest or not {*left_out} <= {0, 1, 2}:
             raise ValueError(f"{len(left_out)} rows in or out of training")
         self._flags[:] = left_out
-        self._n_left_out = self._flags[-self._capacity :].count(1)
-        self.newest.extend(newest)
 
 
-def held_state(rows: FloatArray, origin: int, *, is_adopting: bool) -> dict[str, Any]:
+def held_state(rows: Sequence[Any], origin: int, *, is_adopting: bool) -> dict[str, Any]:
     """Return what belongs to incidents as a part of a state; nothing where there were none."""
-    if not (len(rows) or origin or is_adopting):
+    if not (rows or origin or is_adopting):
         return {}  # as it was written before there were incidents
-    return {"held": {"origin": origin, "is_adopting": is_adopting, "rows": pack_array(rows)}}
+    return {"held": {"origin": origin, "is_adopting": is_adopting, "rows": rows}}

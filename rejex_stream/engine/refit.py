@@ -258,7 +258,8 @@ class ModelFit:
     requested_at: int
     seed: int
     calibration: Calibration
-    training: FloatArray | PackedRows
+    n_rows: int  # how many of the newest of these that train it was or is fitted on
+    training: PackedRows
     ticket: Hashable
     fitted: Fitted | None = None
     shadow_scores: array[float] = field(default_factory=lambda: array("d"))
@@ -273,14 +274,11 @@ class ModelFit:
             if isinstance(scorer := self.fitted.scorer, TableScorer):  # calibrated by now
                 scorer = scorer.without_training()
                 self.fitted, self.score_row = replace(self.fitted, scorer=scorer), scorer.by_row()
-            if not isinstance(self.training, PackedRows):
-                self.training = PackedRows(self.training)  # the fit needs them no more
         return self.fitted
 
     def rows(self) -> FloatArray:
         """Return the rows it was or is fitted on."""
-        training = self.training  # once: a snapshot may be encoding on a thread of its own
-        return training.rows() if isinstance(training, PackedRows) else training
+        return self.training.training(self.n_rows)
 
 
 class FitFailed(NamedTuple):

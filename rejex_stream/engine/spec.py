@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from rejex_stream.rejection.arguments import check_window
 from rejex_stream.rejection.audit_sampling import KeyedSampler
 from rejex_stream.rejection.policy import WINDOW, RejectionPolicy
 
-__all__ = ["Decision", "EngineSpec", "changes"]
+__all__ = ["Decision", "EngineSpec", "changes", "in_short"]
 
 OFF = Hold(enabled=False)
 _LONGEST = 160  # characters of a part in a sentence
@@ -208,19 +208,12 @@ class EngineSpec:
     def state_parts(self) -> dict[str, str]:
         """What state is made of, by name: a snapshot is of use where all of it is equal."""
         parts = {"detector": repr(self.detector), "window": repr(self.window)}
-        parts |= {"seed": repr(self.seed)} | _repr_of_fields(self.features)
-        if self.features.preset is None:  # as it was written before there were presets
-            del parts["preset"]
-        if not self.features.flags:  # nor flags
-            del parts["flags"]
-        if not self.features.sides:  # nor sides
-            del parts["sides"]
-        if self.modes:  # nor modes
-            parts["modes"] = "True"
+        parts |= {"seed": repr(self.seed), "modes": repr(self.modes)}
+        parts |= _repr_of_fields(self.features)
         if not self.is_batch:
             return parts
         parts |= _repr_of_fields(self.schedule)
-        if not self.schedule.is_guarded:  # as it was written before there were guards
+        if not self.schedule.is_guarded:  # no share of rows says what is not kept out
             del parts["guard_quantile"], parts["guard_share"]
         return parts
 
@@ -232,12 +225,13 @@ def _repr_of_fields(parts: Any) -> dict[str, str]:  # noqa: ANN401 - any datacla
 def changes(were: Mapping[str, Any], are: Mapping[str, Any]) -> list[str]:
     """Say what differs, part by part."""
     return [
-        f"{name} {_short(str(were.get(name)))} -> {_short(str(are.get(name)))}"
+        f"{name} {in_short(were.get(name), str)} -> {in_short(are.get(name), str)}"
         for name in {**were, **are}
         if were.get(name) != are.get(name)
     ]
 
 
-def _short(text: str) -> str:
-    text = " ".join(text.split())
+def in_short(value: object, written: Callable[[object], str] = repr) -> str:
+    """Return a value as text that fits into a sentence."""
+    text = " ".join(written(value).split())
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"

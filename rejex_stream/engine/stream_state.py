@@ -116,8 +116,8 @@ class StreamState:
 
     __slots__ = (
         "_allow_nan", "_at_once", "_calendar", "_explainer", "_features", "_gaps", "_judge",
-        "_lane", "_learner", "_limits", "_mutes", "_native", "_recent", "_sensors", "_steady_model",
-        "model", "plans", "seq", "stream_key", "watch",
+        "_lane", "_learner", "_limits", "_mutes", "_recent", "_sensors", "_steady_model", "model",
+        "plans", "seq", "stream_key", "watch",
     )  # fmt: skip
 
     def __init__(
@@ -134,7 +134,7 @@ class StreamState:
         limits: Sequence[ChannelLimits] = (),
         lane: Callable[[Any], Any] | None = None,
     ) -> None:
-        self.stream_key, self._native = stream_key, lane
+        self.stream_key = stream_key
         self.seq = 0
         self.watch, self._calendar, self.plans = watch, calendar, Plans()
         self._mutes, self._limits = Mutes(features.channels), LimitCheck(limits, features.channels)
@@ -146,7 +146,7 @@ class StreamState:
         self._gaps: dict[str, list[Gap]] = {}  # of sensors that ever lacked a channel
         # What scores readings that go the straight way; None: none does, or it is not known yet.
         self._steady_model: BatchModel | None = None
-        self._lane: Any = None  # takes them in the native core, where there is one
+        self._lane = None if lane is None else lane(self)  # of the native core
 
     def advance(self, readings: Sequence[Reading], totals: Sequence[float]) -> list[Verdict]:
         """Return the verdicts for the next readings of this key, in order.
@@ -169,8 +169,6 @@ class StreamState:
             for _ in self.turns(readings, totals, verdicts):
                 pass
             self._steady_model = self._model_alone()
-            if self._steady_model is not None and self._lane is None and self._native is not None:
-                self._lane = self._native(self)
 
     def _alone(
         self, readings: Sequence[Reading], totals: Sequence[float], verdicts: list[Verdict | None]
@@ -214,9 +212,8 @@ class StreamState:
             or not watch.active
             or watch.mode is not None
             or (self._calendar or self.plans.all or self._mutes.all or self._limits.any)
-            or self._judge.shares
             or any(gap.now for own in self._gaps.values() for gap in own)  # else none goes on
-            or self._learner is not None
+            or (self._judge.shares or self._learner is not None)
         ):
             return None
         watch.beyond = _NO_LIMITS
@@ -456,6 +453,11 @@ class StreamState:
             which.append(i)
         return rows, which
 
+    def _start_recent(self, sensor: str) -> RecentRows:
+        """Begin with a sensor whose rows are made for a batch at once."""
+        found = self._recent[sensor] = self._features.start_recent(partial=self._allow_nan)
+        return found
+
     def _rows_at_once(
         self, readings: Sequence[Reading], totals: Sequence[float], verdicts: list[Verdict | None]
     ) -> tuple[Rows, list[int]]:
@@ -476,9 +478,7 @@ class StreamState:
         made: list[FloatArray] = []
         which: list[int] = []
         for name, at in of_sensor.items():
-            sensor = self._recent.get(name)
-            if sensor is None:
-                sensor = self._recent[name] = self._features.start_recent(partial=self._allow_nan)
+            sensor = self._recent.get(name) or self._start_recent(name)
             rows, found = sensor.extract([readings[i].values for i in at])
             # nan compares false; sums over a row's squares stay finite below.
             size = np.abs(rows)
@@ -531,7 +531,7 @@ class StreamState:
         governor: Governor | None,
     ) -> None:
         """Judge, hold and explain in another way from the next reading on."""
-        self._steady_model = self._lane = None
+        self._steady_model = None
         self._judge.decide(decision.policy, governor)
         self.watch.decide(decision.hold, decision.alarms)
         self._calendar, self._explainer = calendar, explainer
@@ -660,8 +660,7 @@ class StreamState:
                 self._learner.restore(state.learning)
             for name, kept in state.sensors.items():
                 if self._features.is_at_once:
-                    self._recent[name] = self._features.start_recent(partial=self._allow_nan)
-                    self._recent[name].restore(kept)
+                    self._start_recent(name).restore(kept)
                 else:
                     self._sensors[name] = self._features.start()
                     self._sensors[name].restore(kept)

@@ -214,13 +214,7 @@ class Rolling(Column):
     def state(self) -> Any:  # noqa: ANN401
         """Return the state as plain values."""
         sums = [self.pivot, self.sum, self.squares, self.reach, self.since_recompute]
-        return [
-            self.first_ms,
-            self.serial,
-            [list(point) for point in self.points],
-            [list(point) for point in self.extremes],
-            sums,
-        ]
+        return [self.first_ms, self.serial, [*self.points], [*self.extremes], sums]
 
     def restore(self, state: Any) -> None:  # noqa: ANN401
         """Take over a state."""

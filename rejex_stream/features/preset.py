@@ -235,7 +235,7 @@ class RecentRows:
     """
 
     __slots__ = ("_age", "_blocks", "_carry", "_last", "_newest", "_partial", "_parts", "_past",
-                 "_picked", "_reach", "_young")  # fmt: skip
+                 "_picked", "_young", "reach")  # fmt: skip
 
     def __init__(
         self,
@@ -249,7 +249,7 @@ class RecentRows:
         self._blocks, self._carry = tuple(blocks), carry_forward_events
         self._picked, self._partial = picked, partial
         self._parts = parts_of(blocks)
-        self._reach = max(reach_of(kind, span) for kind, span in blocks)
+        self.reach = max(reach_of(kind, span) for kind, span in blocks)
         self._past: FloatArray = np.empty((0, n_channels))
         self._last: Sequence[float] | FloatArray = [math.nan] * n_channels
         self._young = (0,) * n_channels
@@ -325,7 +325,7 @@ class RecentRows:
 
     def _begun(self) -> NewestRows | None:
         """Return what makes rows one by one, once the windows are full."""
-        if self._newest is None and len(self._past) >= max(1, self._reach):
+        if self._newest is None and len(self._past) >= max(1, self.reach):
             self._newest = NewestRows(self._blocks, self._past.tolist())
         return self._newest
 
@@ -335,93 +335,58 @@ class RecentRows:
             self._past = np.array(self._newest.past())
 
     def _at_once(self, values: Sequence[Sequence[float]]) -> tuple[FloatArray, list[int]]:
-        readings = np.array(values, dtype=np.float64)
+        readings, n_past = np.array(values, dtype=np.float64), len(self._past)
         present = np.isfinite(readings)
-        if not self._partial or present.all():
-            return self._whole(readings, present)
-        # A reading at a time until the windows are full, wherever a batch is cut.
-        done, rows, found = 0, list[FloatArray](), list[int]()
-        while done < len(readings) and len(self._past) < self._reach:
-            row, which = self._whole(readings[done : done + 1], present[done : done + 1])
-            found += [sum(map(len, rows)) if one == 0 else one for one in which]
-            rows.append(row)
-            done += 1
-        if done < len(readings):
-            row, which = self._parts_of_readings(readings[done:], present[done:])
-            before = sum(map(len, rows))
-            found += [before + one if one >= 0 else one for one in which]
-            rows.append(row)
-        return np.concatenate(rows), found
+        enter = np.asarray(present.all(axis=1))
+        if enter.all():
+            self._is_whole(readings[-1].tolist())
+        else:
+            for i, (reading, there) in enumerate(zip(readings, present, strict=True)):
+                self._age = np.where(there, 0, np.add(self._age, 1))
+                self._last = np.where(there, reading, self._last)
+                present[i] = (self._age <= self._carry) & ~np.isnan(self._last)
+                readings[i] = np.where(present[i], self._last, np.nan)
+            enter = np.asarray(present.all(axis=1))
+            if self._partial:  # once the windows are full, wherever a batch is cut
+                is_full = n_past + np.cumsum(enter) - enter >= self.reach
+                enter |= is_full & present.any(axis=1)
+            readings = readings[enter]
+        empty = np.full((self.reach - n_past, readings.shape[1]), np.nan)
+        rows, past = self.made_of(np.concatenate((empty, self._past)), readings)
+        filling = min(len(empty), len(readings))
+        self._past = past[len(empty) - filling :]
+        which = np.full(len(enter), MISSING)
+        which[enter] = np.maximum(np.arange(-filling, len(readings) - filling), FILLING)
+        return rows[filling:], which.tolist()
 
-    def _parts_of_readings(
-        self, readings: FloatArray, present: npt.NDArray[np.bool_]
-    ) -> tuple[FloatArray, list[int]]:
-        """Make rows in which the windows of each channel hold what was there of it."""
-        for i, (reading, there) in enumerate(zip(readings, present, strict=True)):
-            self._age = np.where(there, 0, np.add(self._age, 1))
-            self._last = np.where(there, reading, self._last)
-            present[i] = self._age <= self._carry
-            readings[i] = self._last
-        some = np.asarray(present.any(axis=1))
-        readings, present, d = readings[some], present[some], readings.shape[1]
-        which = np.full(len(some), MISSING)
-        which[some] = np.arange(len(readings))
-        rows = np.full((len(readings), len(self._blocks) * d), np.nan)
-        past, alike = self._past.copy(), dict[bytes, list[int]]()
+    def made_of(self, past: FloatArray, levels: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return the rows of levels of shape (m, d), nan where missing, and the levels after them.
+
+        `past` of shape (reach, d) are those before. The state is not looked at: rows can be made
+        again, bit for bit.
+        """
+        present, d, n = ~np.isnan(levels), levels.shape[1], len(self._blocks)
+        alike = dict[bytes, list[int]]()
         for channel in range(d):  # those that are there at the same readings go together
             alike.setdefault(present[:, channel].tobytes(), []).append(channel)
-        with np.errstate(all="ignore"):
+        rows, after = np.full((len(levels), n * d), np.nan), past.copy()
+        with np.errstate(all="ignore"):  # what overflows is unscorable, and said so by the caller
             for channels in alike.values():
                 at = np.flatnonzero(present[:, channels[0]])
                 if not len(at):
                     continue
-                window = np.concatenate((past[:, channels], readings[at][:, channels]))
+                window = np.concatenate((past[:, channels], levels[at][:, channels]))
                 made = self._rows(window, len(at))
                 made[np.isnan(made)] = np.inf  # what overflows is not what is missing
-                columns = [j * d + c for j in range(len(self._blocks)) for c in channels]
+                after[:, channels] = window[len(window) - self.reach :]
+                if len(channels) == d and len(at) == len(levels):
+                    return made, after
+                columns = [j * d + c for j in range(n) for c in channels]
                 rows[at[:, None], columns] = made
-                past[:, channels] = window[len(window) - self._reach :]
-        self._past = past
-        return rows, which.tolist()
-
-    def _whole(
-        self, readings: FloatArray, present: npt.NDArray[np.bool_]
-    ) -> tuple[FloatArray, list[int]]:
-        which = np.full(len(readings), FILLING, dtype=np.int64)
-        if present.all():
-            self._is_whole(readings[-1].tolist())
-        else:
-            readable = self._carried(readings, present)
-            which[~readable] = MISSING
-            readings = readings[readable]
-        window = np.concatenate((self._past, readings))
-        count = max(0, len(window) - self._reach)
-        read = np.flatnonzero(which != MISSING)
-        which[read[len(read) - count :]] = np.arange(count)
-        if self._reach:
-            self._past = window[-self._reach :].copy()
-        found = which.tolist()
-        if not count:
-            return np.empty((0, len(self._blocks) * window.shape[1])), found
-        with np.errstate(all="ignore"):  # what overflows is unscorable, and said so by the caller
-            rows = self._rows(window, count)
-            rows[np.isnan(rows)] = np.inf  # what overflows is not what is missing
-            return rows, found
-
-    def _carried(
-        self, readings: FloatArray, present: npt.NDArray[np.bool_]
-    ) -> npt.NDArray[np.bool_]:
-        """Fill gaps in place with the newest values; returns which readings are whole."""
-        readable = np.ones(len(readings), dtype=np.bool_)
-        for i, (reading, there) in enumerate(zip(readings, present, strict=True)):
-            self._age = np.where(there, 0, np.add(self._age, 1))
-            self._last = np.where(there, reading, self._last)
-            readings[i] = self._last
-            readable[i] = (self._age <= self._carry).all() and not np.isnan(self._last).any()
-        return readable
+        return rows, after
 
     def _rows(self, window: FloatArray, count: int) -> FloatArray:
-        reach, d = self._reach, window.shape[1]
+        reach, d = self.reach, window.shape[1]
         rows = np.empty((count, len(self._blocks) * d))
         sums, squares = self._windows(window)
         now = window[reach:]

@@ -115,8 +115,7 @@ class OpenIncidents:
         """
         known = self._open.get(incident.id)
         if known is not None and known.version >= incident.version:
-            newest = max(known, incident, key=lambda one: (one.version, one.changed_seq))
-            self._open[incident.id] = newest
+            self._open[incident.id] = max(known, incident, key=lambda i: (i.version, i.changed_seq))
             return None
         if incident.state is IncidentState.CLOSED:
             self._closed(incident.id)

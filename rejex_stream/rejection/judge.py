@@ -308,12 +308,8 @@ class Judge:
             )
         edges = self._edges
         if edges is None or judged is not self._edges_of:
-            at, (lower, flagged, above) = window.order_statistic, judged.edges
-            edges = (
-                at(flagged),
-                at(lower) if lower >= 1 else None,
-                at(above) if above <= n else None,
-            )
+            at, (low, first, top) = window.order_statistic, judged.edges
+            edges = at(first), at(low) if low >= 1 else None, at(top) if top <= n else None
             self._edges, self._edges_of = edges, judged
         if self._constant:
             rare = by_tail = None

@@ -17,7 +17,7 @@ from rejex_stream.tables.suspicions import named_unit, suspect
 
 __all__ = [
     "Marks", "Written", "find_marks", "find_missing", "find_times", "find_units",
-    "groups_of_thousands", "moment_ms",
+    "groups_of_thousands", "is_compact", "moment_ms",
 ]  # fmt: skip
 
 _ENOUGH = 0.95
@@ -36,7 +36,7 @@ _DATES = (
 )  # fmt: skip
 _CLOCKS = (
     "%H:%M:%S", "%H:%M", "%H:%M:%S.%f", "%H:%M:%S,%f", "%I:%M:%S %p", "%I:%M %p", "%H.%M.%S",
-    "%H.%M", "%H%M%S", "%H%M", "%H", "%I:%M%p", "%I:%M:%S%p",
+    "%H.%M", "%H%M%S", "%H%M", "%H", "%I:%M%p", "%I:%M:%S%p", "%I:%M:%S.%f %p",
 )  # fmt: skip
 _FORMATS = tuple(dict.fromkeys((
     *(
@@ -167,7 +167,7 @@ def find_times(cells: Sequence[str], name: str = "", decimal: str = ".") -> Writ
         return None
     read = number_reader()
     numbers = [value for cell in given if (value := read(cell)) is not None]
-    if len(numbers) == len(given) and not _is_compact(given):
+    if len(numbers) == len(given) and not is_compact(given):
         return Written(_unit_of(numbers, name))
     if len(numbers) < len(given) / 2 and _readable(given, None) > _ENOUGH:
         return Written("iso8601")
@@ -207,7 +207,7 @@ def _unit_of(numbers: Sequence[float], name: str) -> TimeUnit:
     return next((unit for limit, unit in sizes if largest < limit), "ns")
 
 
-def _is_compact(cells: Sequence[str]) -> bool:
+def is_compact(cells: Sequence[str]) -> bool:
     """Whether digits are a calendar's: 20240131, 202401311205, 20240131120500."""
     lengths = {len(cell) for cell in cells}
     return (

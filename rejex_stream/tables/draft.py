@@ -55,12 +55,8 @@ def draft_config(
         given = {"preset": preset, "carry_forward_events": carry or None}
         parts.append(_section("features", given))
     for column in spec.features.features:
-        made: dict[str, object] = {
-            "kind": column.kind,
-            "channel": column.channel,
-            "events": column.events,
-        }
-        parts.append(_section("[features.columns]", made | {"seconds": column.seconds}))
+        made = {name: getattr(column, name) for name in ("kind", "channel", "events", "seconds")}
+        parts.append(_section("[features.columns]", made))
     text = "\n\n".join(parts) + "\n"
     config, problems = parse_config(text)
     if config is None:

@@ -43,6 +43,7 @@ from rejex_stream.tables.time_columns import NONE, find_time_columns
 _PLAIN = Marks(".", None)
 __all__ = ["Asked", "TableGuess", "guess_table"]
 
+_MINUS_BEHIND = re.compile(r"\d[\d.,]*-")
 _ENOUGH_FOR_FLAG = 20  # values; of few, two are soon all
 _ENOUGH_FOR_SERIES = 5  # values of one sensor that are the same
 _SHOWN = 10
@@ -355,6 +356,9 @@ class _Walked:
                 f"{which} is taken for no value; --missing says which texts are, --missing '' that "
                 "none is"
             )
+        behind = [n for n, cells in self.cells.items() if any(map(_MINUS_BEHIND.fullmatch, cells))]
+        if behind:
+            yield f"minus: behind numbers of {', '.join(map(printable, behind))} it is their sign"
         if self.units:
             named = [n for n, units in self._units_of.items() if len(units) == 1]
             yield (
@@ -414,15 +418,10 @@ def _rest_of(flag: str, name: str) -> str:
 
 def _find_label(table: _Walked, free: Sequence[str]) -> str | None:
     true = [name for name in free if _says_the_truth(table, name)]
-    for name in true:
-        if LABEL.match(plain(name)):
-            return name
-    for name in true:
-        others = any(n != name and table.why_not[n] is None for n in free)
-        differ = len(set(table.cells[name]) - MISSING_TEXTS) > 1
-        if MAYBE_LABEL.match(plain(name)) and others and differ:
-            return name
-    return None
+    differ = (n for n in true if len(set(table.cells[n]) - MISSING_TEXTS) > 1)
+    numbers = {n for n in free if table.why_not[n] is None}
+    maybe = (n for n in differ if MAYBE_LABEL.match(plain(n)) and numbers - {n})
+    return next((n for n in true if LABEL.match(plain(n))), next(maybe, None))
 
 
 def _says_the_truth(table: _Walked, name: str) -> bool:

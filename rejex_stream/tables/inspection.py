@@ -54,6 +54,7 @@ _SAMPLE_BYTES = 4 << 20
 _TRUTH = {"1": True, "1.0": True, "true": True, "anomaly": True}
 _TRUTH |= {"0": False, "0.0": False, "false": False, "normal": False}
 _SHOWN = 12
+_OF_EAST_ASIA = {"gb18030": rb"[\xa1-\xf7][\xa1-\xfe]", "cp932": rb"[\x81-\x9f][@-~\x80-\xfc]"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -331,6 +332,10 @@ def _encoding(data: bytes, *, valid: bool) -> str | None:
             return name
     if valid:
         return None
+    for name, pair in _OF_EAST_ASIA.items():
+        pairs, others = re.findall(pair, data), re.findall(rb"[\x80-\xff]", re.sub(pair, b"", data))
+        if len(set(pairs)) > 2 and 4 * len(others) < len(pairs):
+            return name
     return "latin-1" if any(byte in data for byte in (0x81, 0x8D, 0x8F, 0x90, 0x9D)) else "cp1252"
 
 

@@ -29,6 +29,7 @@ from rejex_stream.tables.names import (
     good_among,
     is_quality,
     last_of,
+    plain,
 )
 from rejex_stream.tables.shapes import find_shape, json_in
 from rejex_stream.types import Record
@@ -307,14 +308,14 @@ class _Roles:
     def _sensor(self) -> str | None:
         """Choose the column that says whose a reading is: it varies, and no time comes twice."""
         # Records of one time may hold other fields each, and be of one sensor.
-        rows = zip(*(field.rows for field in self._fields.values()), strict=True)
-        there = [tuple(value is not None for value in row) for row in rows]
+        columns = [[value is not None for value in f.rows] for f in self._fields.values()]
+        there, rows = list(zip(*columns, strict=True)), range(len(columns[0]))
         found: list[tuple[float, float, int, int, str]] = []
         constant: list[tuple[int, str]] = []
         for place, (name, field) in enumerate(self._fields.items()):
             if not field.is_in(0.95) or name in self.times or field.is_moment:
                 continue
-            strength, n = _strength(name), len(field.distinct)
+            strength, n = _strength(field.path), len(field.distinct)
             if not all(isinstance(v, str) or (strength > 1 and _is_whole(v)) for v in field.values):
                 continue
             if _is_switch(field.values) or (field.is_text and all(map(is_number, field.values))):
@@ -327,11 +328,8 @@ class _Roles:
                 continue
             if _is_tag(name) and strength < 2 and not of_key and self._has_others(name):
                 continue
-            twice = 0.0
-            if self.times:
-                twice = 1 - len(set(zip(self._times(), field.rows, there, strict=True))) / len(
-                    there
-                )
+            at = zip(self._times(), field.rows, there, strict=True) if self.times else rows
+            twice = 1 - len(set(at)) / len(there)
             if strength or of_key:
                 found.append((round(twice, 1), -strength, int(name == _KEY), place, name))
         if found:
@@ -350,7 +348,8 @@ class _Roles:
 
     def _tag(self) -> str | None:
         """Find the column that names the quantity, where a reading has one value."""
-        fields = {n: f for n, f in self._fields.items() if n != self.sensor and not f.is_moment}
+        whose = None if self.sensor is None else self._fields[self.sensor]
+        fields = {n: f for n, f in self._fields.items() if f is not whose and not f.is_moment}
         numbers = [
             name
             for name, field in fields.items()
@@ -365,8 +364,11 @@ class _Roles:
             name: field.rows
             for name, field in fields.items()
             if field.is_text and field.is_in(1) and 2 <= len(field.distinct) <= 200
-        }
-        named = next((name for name in texts if _is_tag(name)), None)
+            and (whose is None or len(set(zip(whose.rows, field.rows, strict=True)))
+                 > len(whose.distinct))  # else it is another name of the sensor
+        }  # fmt: skip
+        by_name = sorted(texts, key=lambda name: not last_of(name).endswith("name"))
+        named = next((name for name in by_name if _is_tag(name)), None)
         if named is not None or self.sensor is None or not self.times:
             return named
         # What tells the records of a sensor and a time apart names the quantity.
@@ -388,8 +390,10 @@ def _is_tag(name: str) -> bool:
 
 
 def _strength(name: str) -> int:
-    last = last_of(re.split(r":|^header:ce_", name)[-1])
-    return 2 if STRONG_SENSOR.match(last) else int(bool(TEXT_SENSOR.search(last)))
+    name = re.split(r":|^header:ce_", name)[-1]
+    last, of = last_of(name), plain(".".join(name.split(".")[-2:]))  # device.name is strong
+    strong = STRONG_SENSOR.match(last) or STRONG_SENSOR.match(of)
+    return 2 if strong else int(bool(TEXT_SENSOR.search(last)))
 
 
 def _is_whole(value: object) -> bool:
@@ -494,7 +498,10 @@ def _quality_of(
             values = [x for row in rows for f in fields.values() if (x := row.get(f)) is not None]
             if good := good_among(values, other):
                 beside_each = {one: f for one, f in fields.items() if f in every}
-                return {"field": pattern if named else beside_each, "good": good}
+                within = any(
+                    f.startswith(f"{p}.") for f in fields.values() for p in channels.values()
+                )
+                return {"field": pattern if named and not within else beside_each, "good": good}
     for other in (one for one in every if one not in channels.values()):
         values = [row.get(other) for row in rows]
         if is_quality(other, values, alone=True) and (good := good_among(values, other)):

@@ -48,7 +48,7 @@ _WEAK = r"valve|source|tank|line|cell|road|location|id|name|key|ort|tag|host|ser
 STRONG_SENSOR = _exactly(_STRONG + _ENDING)
 SENSOR = _exactly(f"({_STRONG}|{_WEAK}){_ENDING}", ".*_(id|name|nr)")
 TEXT_SENSOR = re.compile(
-    r"(id|name|key|source|src|subject|host|topic|location|site|area|group|entity|urn|label|serial"
+    r"(id|name|key|connection|source|src|subject|host|topic|location|site|area|group|entity|urn|label|serial"
     r"|address|mac|eui|imei|payload)$"
 )
 """A text called so may say whose a record is."""
@@ -71,11 +71,11 @@ VALUE = _exactly(
 )
 COUNTER = re.compile(
     r"(^|[_.])(seq|seq_?(no|nr|num|number)|sequence(_?number)?|counter|count|cnt|f_?cnt|version|qos"
-    r"|offset|lsn|tx_?id|xid|msg_?id|message_?(id|no|nr|number)|id|retain|partition|row_?id|uptime\w*"
+    r"|offset|lsn|tx_?id|xid|msg_?id|message_?(id|no|nr|number)|(item|host)?_?id|retain|partition|row_?id|uptime\w*"
     r"|\w*in_?nanos|nanos|nano_?seconds?"
     r"|\w+writer_?id)$", re.I,
 )  # fmt: skip
-ASIDE = _exactly(r"index|row|split|fold|changepoint|change_?point|rul|unnamed.*|")
+ASIDE = _exactly(r"m(illi)?s(ec)?|index|row|split|fold|change_?point|rul|unnamed.*|")
 LABEL = _exactly(
     r"(is_?)?(anomal(y|ies|ous)|outlier|attack|fault|faulty|fail(ed|ure)?)(_?(label|flag))?|labels?",
     r"(att|attack|anomaly|fault|outlier)_?(flag|label)|machine_?failure|normal_attack",
@@ -89,7 +89,7 @@ TIME = _exactly(
     r"time|t(ime)?_?stamp|datetime|date|date_?time|ts|t|when|event_?time.*|.*_(time|at|ts|utc)|utc.*",
     r".*timestamp|(time|date|timestamp)_.*|datum|zeit|zeitpunkt|zeitstempel|datum_.*|.*_?datum",
     r"messzeit.*|fecha.*|heure|horodatage|tijd|tijdstip|(unix|epoch).*|.*(datenum|filetime|ticks)",
-    r"m?jd|julian.*|serial_?(date|time)|gps_?(time|seconds?|s)|zeit_.*|data_?ora|data_?hora",
+    r"yyyy_?mm_?dd|m?jd|julian.*|serial_?(date|time)|gps_?(time|seconds?|s)|zeit_.*|data_?ora|data_?hora",
 )
 TIME_OF_RECORD = re.compile(
     rf"{TIME.pattern}|(^|_)(at|moment|t0|start|created|updated|epoch)(_?(ms|us|ns|s))?$"
@@ -102,7 +102,7 @@ ELAPSED = _exactly(
 )
 CLOCK = _exactly(
     r"(local_?|utc_?)?time(_?of_?day)?|uhrzeit|zeit|clock|hora|heure|ora|tijd|hour(_?ending)?"
-    r"|stunde|he|hh|hr"
+    r"|stunde|he|hh|hr|時刻|時間|时间"
 )
 PARTS = tuple(
     _exactly(words)
@@ -145,7 +145,7 @@ NAMED_UNITS: tuple[tuple[re.Pattern[str], TimeUnit], ...] = (
 # -------------------------------------------------------------------------------------- quality
 _QUALITY = _exactly(
     r"q|qc|qf|(opc_?|data_?)?qualit(y|ät|aet|é|e|a)?(_?(code|flag))?|calidad|güte|guete|status"
-    r"|status_?code|symbol|(is_?)?(valid|good|ok)|sts?|stat|validity|gültig|gueltig|code|flag|state|zustand"
+    r"|status_?code|symbol|(is_?)?(valid|good|ok)|sts?|stat|validity|confidence|gültig|gueltig|code|flag|state|zustand"
 )
 _GOOD = re.compile(
     r"good.*|ok|okay|valid|true|normal|gut|gültig|gueltig|bon|bonne|bueno|buena|buono|goed|dobra?"
@@ -168,8 +168,9 @@ def is_quality(name: str, values: Sequence[object], *, alone: bool = False) -> b
     machine is none.
     """
     last = last_of(name)
-    called = _QUALITY.match(last) or _QUALITY.match(last.rsplit("_", 1)[-1])
-    vague = alone and _VAGUE.match(last)
+    texts = last == "s" and all(isinstance(v, str | None) for v in values)
+    called = texts or _QUALITY.match(last) or _QUALITY.match(last.rsplit("_", 1)[-1])
+    vague = alone and (_VAGUE.match(last) or last == "s")
     return bool(called and not vague) and len(set(map(str, values))) <= _MOST_QUALITIES
 
 
@@ -192,6 +193,8 @@ def good_among(values: Sequence[object], name: str = "") -> list[Any]:
         good += [code for code in codes if int(code) & 0xC0 == 0xC0]
     if 0 in codes and len(codes) > 1 and all(code == 0 or code >= 2**30 for code in codes):
         good += [0]
+    if set(codes) in ({0, 100}, {100}):
+        good += [100]
     if set(codes) == {0, 1} and re.search("valid|good|gültig|gueltig", name, re.I):
         good += [1]
     if not good and words and all(map(_BAD.match, words)):

@@ -27,7 +27,7 @@ _DELIMITERS = (",", ";", "\t", "|", "^", "~", " ")
 _TOP = 400
 """Rows among which a table begins, and of its middle that say what it is like."""
 _NUMBER = re.compile(
-    r"\(?[+-]?[.,]?\d[\d.,'’ \u00a0\u202f]*([eE][+-]?\d+)?\)?"
+    r"\(?[+\-\u2212]?\s*[.,]?\d[\d.,'’ \u00a0\u202f]*([eEdD][+-]?\d+)?-?\)?"
     r"(\s?[^\d\s\[(:,;/-][^\d\s\[(:,;]{0,7})?"
 )
 _DIGIT = re.compile(r"\W?\d")
@@ -195,7 +195,8 @@ def names_of(
     unnamed = not names[0] and body is not None and body.kinds[0] is _DIGIT
     if unnamed and TIME.match(plain(names[1])):
         names = [*names[1:], f"column_{width}"]  # the time is called so: the last has no name
-    others = [i for i in (at + 1, at - 1) if 0 <= i < len(rows)]
+    others = [i for i in (at + 1, at - 1)
+              if 0 <= i < len(rows) and any(map(str.isalnum, "".join(rows[i])))]  # fmt: skip
     beside = next((i for i in others if abs(len(rows[i]) - width) <= 1), None)
     if beside is not None and (len(set(names)) < width or not all(names)):
         upper, lower = (names, _cells(rows[beside], width))
@@ -223,7 +224,8 @@ def _with_groups(upper: list[str], lower: list[str]) -> list[str]:
 
 
 def _cells(row: Sequence[str], width: int) -> list[str]:
-    cells = [cell.strip() for cell in row[:width]]
+    marked = len(row) == width + 1 and row[0] in ("#", "%")  # a header as a remark
+    cells = [cell.strip() for cell in (row[1:] if marked else row[:width])]
     if len(row) == width - 1 and all(cells):  # names of rows, which have none themselves
         cells = ["", *cells]
     return [*cells, *[""] * (width - len(cells))]

@@ -170,12 +170,13 @@ def _bare(trees: Trees) -> _Step | None:
     return None
 
 
-_UNIONS = ("string", "double", "float", "int", "long", "boolean", "bytes")
-"""How Avro's own JSON marks which branch of a union a value is of."""
+_UNIONS = ("string", "double", "float", "int", "long", "boolean", "bytes", "S", "N", "BOOL", "M",
+           "$numberDouble", "$numberLong", "$numberInt")  # fmt: skip
+"""How Avro's own JSON, DynamoDB and MongoDB mark of which type a value is."""
 
 
 def _union(trees: Trees) -> _Step | None:
-    """Take values out of Avro's unions: ``{"double": 60.1}`` is 60.1."""
+    """Take values out of unions: ``{"double": 60.1}`` is 60.1."""
     marked = [path for path in trees.fields if path.rpartition(".")[2] in _UNIONS]
     objects = {path.rpartition(".")[0] for path in marked} - {""}
     if len(objects) < 2 or len(objects) < len(marked):
@@ -184,7 +185,7 @@ def _union(trees: Trees) -> _Step | None:
     return (
         'walk(if type == "object" and length == 1 and (keys[0] | '
         f"IN({branches})) then .[] else . end)",
-        f"unions of Avro: {marked[0]} and others are read without the name of their type",
+        f"unions: {marked[0]} and others are read without the name of their type",
     )
 
 
@@ -211,7 +212,9 @@ def _places(trees: Trees) -> _Step | None:
     for path, lists in trees.lists.items():
         within = [row for rows in lists for row in rows]
         nested = bool(within) and all(isinstance(row, list) for row in within)
-        if not (nested or path == ""):
+        # One time with one number, as Prometheus has them.
+        pair = all(len(row) == 2 and is_moment(row[0]) and is_number(row[1]) for row in lists)
+        if not (nested or path == "" or pair):
             continue
         rows = within if nested else lists
         width = len(rows[0])
@@ -224,6 +227,7 @@ def _places(trees: Trees) -> _Step | None:
         made = f"{{{', '.join(f'{name}: .[{i}]' for i, name in enumerate(names))}}}"
         where = jq_of(path)
         each = f"del({where}) as $record | {where}[] | $record + {made}" if path else made
+        each = f"del({where}) + ({where} | {made})" if path and pair else each
         return (
             f".[] | {made}" if nested and not path else each,
             f"arrays without names: their places are called {', '.join(names)}; select may rename "

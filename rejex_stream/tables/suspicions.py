@@ -157,17 +157,15 @@ def _counter(sample: Sample, name: str) -> Iterator[tuple[str, str]]:
     # An energy or a volume adds up, with rests between.
     adds_up = len(up) >= 0.1 * len(steps) and len({x for run in runs for x in run}) >= _ENOUGH
     shown = f"{printable(name)} only counts: it "
+    of_all = f"of {len(steps):,} steps"
     if len(up) >= _NEARLY_ALWAYS * len(steps):
-        yield f"{shown}rises in {len(up):,} of {len(steps):,} steps", ""
+        yield f"{shown}rises in {len(up):,} {of_all}", ""
     elif len(down) >= _NEARLY_ALWAYS * len(steps) and usual_step(down)[1] > 0.8:
-        yield (
-            f"{shown}falls by {-usual_step(down)[0]:g} in {len(down):,} of {len(steps):,} steps",
-            "",
-        )
+        yield f"{shown}falls by {-usual_step(down)[0]:g} in {len(down):,} {of_all}", ""
     elif not up:
         return
     elif len(down) <= 0.005 * len(steps) and (adds_up or _is_calendar(runs, up)):
-        yield f"{shown}rises in {len(up):,} steps and falls in {len(down):,} of {len(steps):,}", ""
+        yield f"{shown}rises in {len(up):,} steps and falls in {len(down):,} {of_all}", ""
     elif down and _is_sawtooth(pairs, up, down):
         yield f"{shown}rises, and falls back to its beginning {len(down):,} times", ""
 
@@ -322,13 +320,13 @@ def _sparse(sample: Sample, name: str) -> Iterator[tuple[str, str]]:
     """Find a channel without a value in most rows."""
     values = sample.numbers[name]
     there = sum(not math.isnan(x) for x in values)
-    if len(values) >= _ENOUGH and not there:
+    n = len(values)
+    if n >= _ENOUGH and there < 0.5 * n:
+        none = f"has no value in {n:,} rows: see what its field is now"
         yield (
-            f"{printable(name)} has no value in {len(values):,} rows: see what its field is now",
+            f"{printable(name)} {f'has a value in {there:,} of {n:,} rows' if there else none}",
             "",
         )
-    elif len(values) >= _ENOUGH and there < 0.5 * len(values):
-        yield f"{printable(name)} has a value in {there:,} of {len(values):,} rows", ""
 
 
 def carry_needed(sample: Sample, names: Sequence[str]) -> int:

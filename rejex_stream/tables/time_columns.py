@@ -13,7 +13,7 @@ from rejex_stream.decode.mapping import TimeUnit, printable
 from rejex_stream.decode.written import MISSING_TEXTS, joined, number_reader
 from rejex_stream.errors import ConfigError
 from rejex_stream.tables.columns import is_text
-from rejex_stream.tables.dialect import Written, find_times, moment_ms
+from rejex_stream.tables.dialect import Written, find_times, is_compact, moment_ms
 from rejex_stream.tables.names import CLOCK, DAY_OF_YEAR, ELAPSED, PARTS, TIME, plain
 from rejex_stream.tables.suspicions import time_doubt
 
@@ -83,9 +83,14 @@ def find_time_columns(
     called = (*by_name, *(n for n in texts if CLOCK.match(plain(n)) or ELAPSED.match(plain(n))))
     unread = [name for name in called if any(c.lower() not in MISSING_TEXTS for c in cells[name])]
     said = [
-        f"{_what(cells, names)} is called a time, and holds none that can be read: give --time "
-        f"{printable(names[0])} with --time-format, in the signs of strptime, or --time - if rows "
-        "have no time"
+        f"{_what(cells, names)} is called a time, and holds "
+        + (
+            "times of day without a date: give the column of the date as well, with --time, "
+            if all(_CLOCK.fullmatch(cell) for cell in cells[names[0]] if cell)
+            else f"none that can be read: give --time {printable(names[0])} with --time-format, in "
+            "the signs of strptime, "
+        )
+        + "or --time - if rows have no time"
         for names in (*([name] for name in unread), *look.parts_by_name())
     ]
     if said and needed:
@@ -232,7 +237,9 @@ class _Search:
         """Return the column with the time of day, where another has days that come back."""
         days = self._texts(day)
         days = [joined([cell]) or "" for cell in days]
-        if sum(":" in cell for cell in days) or len(set(days)) == len(days) or not is_text(days):
+        if sum(":" in cell for cell in days) or len(set(days)) == len(days):
+            return None
+        if not (is_text(days) or is_compact([day for day in days if day])):
             return None
         for name in self._cells:
             clocks = sum(_CLOCK.fullmatch(cell) is not None for cell in self._cells[name])

@@ -509,3 +509,14 @@ def test_a_verdict_that_cannot_be_stored_is_answered_with_what_to_do(tmp_path):
                 assert refused.status == 503
                 assert "is locked by" in refused.json["message"]
             assert click(console, chosen).status == 200
+
+
+def test_another_event_at_a_known_position_is_said_and_is_no_duplicate(new_store):
+    """Of an input that was made anew the first thousands were passed over without a word."""
+    store = new_store()
+    store.add([item(5)])
+    made_anew = [item(5, t_s=9_000), item(5, sensor="b"), item(5), item(6)]
+    counts = store.take("review", map(encode_review, made_anew))
+    assert (counts.items, counts.duplicates, counts.invalid) == (1, 1, 2)
+    assert counts.first_invalid.startswith("feed-0-5 was another event before, so its topic or")
+    assert "review.store" in counts.first_invalid

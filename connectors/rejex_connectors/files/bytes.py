@@ -188,13 +188,9 @@ def _unpacked(path: str, kind: Compression | None, packed: IO[bytes]) -> Any:  #
     """Return what reads the unpacked bytes of a file, a bounded piece at a time."""
     if kind == "zip":
         return _only_member(path, packed)
-    return (
-        gzip.GzipFile(fileobj=packed)
-        if kind == "gzip"
-        else bz2.BZ2File(packed)
-        if kind == "bz2"
-        else lzma.LZMAFile(packed)
-    )
+    if kind == "gzip":
+        return gzip.GzipFile(fileobj=packed)
+    return bz2.BZ2File(packed) if kind == "bz2" else lzma.LZMAFile(packed)
 
 
 def _only_member(path: str, packed: IO[bytes]) -> IO[bytes]:

@@ -88,12 +88,9 @@ def score(  # noqa: PLR0917 - one parameter an option
         table = open_table(_at_hand(file, exits), asked)
         print_said(table)
         choice = table.suggested(
-            contamination=contamination,
-            tolerance=tolerance,
-            rate=rate,
-            window=window,
+            contamination=contamination, tolerance=tolerance, rate=rate, window=window,
             detector=detector,
-        )
+        )  # fmt: skip
         _save_config(save_config, table, choice, detector, file)
         kept = _Kept(table.decoder(pooled=choice.pooled), everything=report is not None)
         truth, episodes = Counter[tuple[bool, Label]](), Episodes(kept.channels)
@@ -128,12 +125,7 @@ def score(  # noqa: PLR0917 - one parameter an option
         name: {str(label): truth[known, label] for label in Label}
         for name, known in (("anomalies", True), ("normal", False))
     }
-    promise = plan(
-        contamination,
-        choice.spec.window,
-        choice.spec.policy.tolerance,
-        rate=choice.spec.policy.rate,
-    )
+    promise = plan(contamination, spec.window, spec.policy.tolerance, rate=spec.policy.rate)
     incidents, others = episodes.worst(top)
     if output is As.JSON:
         found = {

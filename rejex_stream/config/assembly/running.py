@@ -340,13 +340,7 @@ def _patiently_opened(
 
 # ------------------------------------- judging outside the loop: on Spark, over a history
 class DecodedBefore:
-    """A decoder of records that were decoded beforehand, to know whose they are.
-
-    Attributes
-    ----------
-    items
-        What each reading is, by its position; of the records that come next.
-    """
+    """A decoder of records that were decoded beforehand: `items` says of each what it is."""
 
     def __init__(self, channels: Sequence[str]) -> None:
         self.channels = tuple(channels)

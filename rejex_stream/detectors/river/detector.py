@@ -381,25 +381,17 @@ def predictive(n_std: float = 3.0, learning_rate: float = 0.01) -> Any:  # noqa:
     return anomaly.PredictiveAnomalyDetection(model, n_std=n_std)
 
 
-@dataclass(frozen=True, slots=True)
-class Named:
-    """A model's factory and the recipe's defaults around it."""
-
-    factory: Callable[..., Any]
-    recipe: dict[str, Any] = field(default_factory=dict)
-
-
 # A warm-up that is not in the model's own parameters was read off stationary data: it ends where
 # the upper decile of the scores stops moving. LODA's histograms go on settling; a linear predictor
 # needs a few times the time constant of its slowest direction.
-NAMED: Final[dict[str, Named]] = {
-    "GaussianScorer": Named(anomaly.GaussianScorer, {"scale": "robust"}),
-    "HalfSpaceTrees": Named(half_space_trees, {"scale": "unit"}),
-    "LODA": Named(anomaly.LODA, {"scale": "robust", "warm_up_events": 1000}),
-    "LocalOutlierFactor": Named(local_outlier_factor, {"scale": "robust"}),
-    "OneClassSVM": Named(one_class_svm, {"scale": "robust", "sign": -1.0}),
-    "PredictiveAnomalyDetection": Named(predictive, {"scale": "robust", "warm_up_events": 1000}),
-    "StandardAbsoluteDeviation": Named(anomaly.StandardAbsoluteDeviation, {"scale": "robust"}),
+NAMED: Final[dict[str, tuple[Callable[..., Any], dict[str, Any]]]] = {
+    "GaussianScorer": (anomaly.GaussianScorer, {"scale": "robust"}),
+    "HalfSpaceTrees": (half_space_trees, {"scale": "unit"}),
+    "LODA": (anomaly.LODA, {"scale": "robust", "warm_up_events": 1000}),
+    "LocalOutlierFactor": (local_outlier_factor, {"scale": "robust"}),
+    "OneClassSVM": (one_class_svm, {"scale": "robust", "sign": -1.0}),
+    "PredictiveAnomalyDetection": (predictive, {"scale": "robust", "warm_up_events": 1000}),
+    "StandardAbsoluteDeviation": (anomaly.StandardAbsoluteDeviation, {"scale": "robust"}),
 }
 
 _OPTIONS: Final = ("scale", "scale_events", "warm_up_events")
@@ -407,8 +399,8 @@ _OPTIONS: Final = ("scale", "scale_events", "warm_up_events")
 
 def named_detector(name: str, params: dict[str, Any]) -> RiverDetector:
     """Make the recipe of a registry name."""
-    named = NAMED[name]
-    accepted = list(inspect.signature(named.factory).parameters)
+    factory, recipe = NAMED[name]
+    accepted = list(inspect.signature(factory).parameters)
     for key in params:
         if key not in accepted and key not in _OPTIONS:
             raise ConfigError(
@@ -417,7 +409,7 @@ def named_detector(name: str, params: dict[str, Any]) -> RiverDetector:
             )
     options = {key: params[key] for key in _OPTIONS if key in params}
     try:
-        model = named.factory(**{key: params[key] for key in params if key not in _OPTIONS})
+        model = factory(**{key: params[key] for key in params if key not in _OPTIONS})
     except (TypeError, ValueError) as error:
         raise ConfigError(f"river:{name} refuses its parameters {params!r}: {error}") from error
-    return river_detector(f"river:{name}", model, **(named.recipe | options))
+    return river_detector(f"river:{name}", model, **(recipe | options))

@@ -40,8 +40,7 @@ def parts(model: Any) -> Iterator[Any]:  # noqa: ANN401
     elif is_a(model, compose.TransformerUnion):
         inner = list(model.transformers.values())
     elif is_a(model, base.Base):
-        names = _parameters(model)
-        inner = [getattr(model, name, None) for name in names]
+        inner = [getattr(model, name, None) for name in _parameters(model.__class__)]
     else:
         return
     for part in inner:
@@ -49,13 +48,8 @@ def parts(model: Any) -> Iterator[Any]:  # noqa: ANN401
             yield from parts(part)
 
 
-def _parameters(model: Any) -> tuple[str, ...]:  # noqa: ANN401
-    cls: Any = type(model)
-    return _parameters_of(cls)
-
-
 @functools.cache
-def _parameters_of(cls: type) -> tuple[str, ...]:
+def _parameters(cls: Any) -> tuple[str, ...]:  # noqa: ANN401
     return tuple(inspect.signature(cls).parameters)
 
 
@@ -112,7 +106,7 @@ def make(model: Any) -> list[tuple[type, dict[str, str]]]:  # noqa: ANN401
             type(part),
             {
                 name: repr(value)
-                for name in _parameters(part)
+                for name in _parameters(part.__class__)
                 if name != "seed"
                 and type(value := getattr(part, name, None)) in (int, float, bool, str, type(None))
             },

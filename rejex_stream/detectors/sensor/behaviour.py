@@ -15,14 +15,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from rejex_stream.detectors.rowwise import affine, row_sum
 from rejex_stream.detectors.sensor.distance import Distance, SoftScale, fit_distance, fit_scale
 from rejex_stream.detectors.sensor.recipes import Index, Layout, SensorRecipe
-from rejex_stream.errors import ConfigError, DetectorError
+from rejex_stream.errors import ConfigError
 from rejex_stream.features import Feature, FeatureSpec
 from rejex_stream.protocols import Scorer
 from rejex_stream.types import FloatArray
@@ -30,7 +30,6 @@ from rejex_stream.types import FloatArray
 __all__ = ["NormalBehaviour"]
 
 _FOLDS = 5
-_LEAST_ROWS = 20
 _MOST_DEGREE = 3
 _LEAST_SMOOTH = 2  # of one event there is no deviation
 _PURGED = 10  # at most this part of the rows is left out beside a fold
@@ -122,6 +121,7 @@ class NormalBehaviour(SensorRecipe):
     True
     """
 
+    least_rows: ClassVar[int] = 20
     name: str = "rejex:NormalBehaviour"
     operating: tuple[str, ...] = ()
     degree: int = 2
@@ -187,10 +187,6 @@ class NormalBehaviour(SensorRecipe):
             )
 
     def _fit(self, X: FloatArray, layout: Layout, measured: Any, seed: int) -> Scorer:  # noqa: ANN401
-        if len(X) < _LEAST_ROWS:
-            raise DetectorError(
-                f"{self.name} cannot be fitted on {len(X)} rows: give at least {_LEAST_ROWS}."
-            )
         channels = np.array(layout.channels)
         numbers = self.explaining
         if numbers is None:  # nobody named the columns: the first ones, and one is left

@@ -180,12 +180,6 @@ class Knots(NamedTuple):
         beyond = self.start + (second - self.start_second) * self.slope_beyond
         return np.where(second < self.start_second, below, beyond)
 
-    def rescaled_one(self, second: float) -> float:
-        """Return the same of one score, bit for bit."""
-        if second < self.start_second:
-            return self.middle + (second - self.middle_second) * self.slope
-        return self.start + (second - self.start_second) * self.slope_beyond
-
 
 @dataclass(frozen=True, slots=True)
 class Quiet:
@@ -237,14 +231,14 @@ class Quiet:
             is_quiet |= found < usual
         if not is_quiet:
             return score
-        return max(score, self.knots.rescaled_one(self.inner.score_row(y)))
+        return max(score, float(self.knots.rescaled(self.inner.score_row(y))))
 
     def larger_of_partial(self, score: float, row: FloatArray) -> float:
         """Return the same of a row some of whose columns are nan."""
         y = _with_logarithms(row, self.logs, self.floors)
         if not (y[self.logs] < self.usual).any():  # nan is not
             return score
-        return max(score, self.knots.rescaled_one(self.inner.score_partial(y)))
+        return max(score, float(self.knots.rescaled(self.inner.score_partial(y))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +278,7 @@ class Surprise:
         own = largest * largest if largest <= _WILD else float(self.squared(errors))
         if own <= self.knots.start_second:
             return score
-        return max(score, self.knots.rescaled_one(own))
+        return max(score, float(self.knots.rescaled(own)))
 
 
 @dataclass(frozen=True, slots=True)

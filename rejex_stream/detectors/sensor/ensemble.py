@@ -128,11 +128,7 @@ class Ensemble:
 
     def fit(self, X: FloatArray, *, seed: int) -> TableScorer:
         """Fit on finite rows X of shape (n, d), in their order; equal X and seed, equal scores."""
-        X = training_table(self.name, X)
-        if len(X) < _LEAST_ROWS:
-            raise DetectorError(
-                f"{self.name} cannot be fitted on {len(X)} rows: give at least {_LEAST_ROWS}."
-            )
+        X = training_table(self.name, X, _LEAST_ROWS)
         older, newer = X[: len(X) // 2], X[len(X) // 2 :]
         scorers, tails = [], []
         for member in self.members:

@@ -276,6 +276,7 @@ class SensorRecipe:
     """
 
     guard_quantile: ClassVar[float] = GUARD_QUANTILE
+    least_rows: ClassVar[int] = 1
     name: str
     preset: PresetName | None = None
     flags: str = "apart"
@@ -290,7 +291,7 @@ class SensorRecipe:
 
     def fit(self, X: FloatArray, *, seed: int) -> TableScorer:
         """Fit on finite rows X of shape (n, d); equal X and seed give equal scores."""
-        X = training_table(self.name, X)
+        X = training_table(self.name, X, self.least_rows)
         layout = self.layout or Layout.plain(X.shape[1])
         if len(layout.channels) != X.shape[1]:
             raise DetectorError(

@@ -26,6 +26,9 @@ from rejex_stream.rejection.judge import EXTREME
 from rejex_stream.review.queue.database import insert, scalar
 from rejex_stream.types import ContextPoint, Incident, IncidentState, Label, Position, ReviewItem
 
+_AS_IT_CAME = (
+    *("sensor_id", "why", "confidence", "priority", "received_ms", "severity", "worth", "pattern"),
+)
 # Digits and letters that nobody mistakes for one another when read aloud.
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 
@@ -179,22 +182,15 @@ def assign(connection: Connection, event: Arrival, settings: Review) -> str:
         "episode",
         episode_id=new,
         root_id=new,
-        sensor_id=event.sensor_id,
-        why=event.why,
         status=status,
         start_ms=event.event_time_ms,
         end_ms=event.event_time_ms,
         first_seq=event.seq,
         last_seq=event.seq,
         n_events=1,
-        confidence=event.confidence,
-        priority=event.priority,
-        received_ms=event.received_ms,
         ready_ms=event.received_ms if event.priority else ready_ms,
         incident=event.incident if event.why == "rejected" else None,
-        severity=event.severity,
-        worth=event.worth,
-        pattern=event.pattern,
+        **{name: getattr(event, name) for name in _AS_IT_CAME},
     )
     return new
 

@@ -39,6 +39,12 @@ from rejex_stream.types import (
     without_limits,
 )
 
+_OF_VERDICT = "event_time_ms", "seq", "confidence", "reason", "severity"
+_MADE_ANEW = (
+    "was another event before, so its topic or file was made anew: give what is there now a store "
+    "of its own (review.store)."
+)
+
 
 class Span(NamedTuple):
     """What was read of one input without a break: from `first` up to, without, `next_offset`."""
@@ -158,15 +164,19 @@ class Intake:
 
     # ------------------------------------------------------------------------- review items
     def item(self, item: ReviewItem) -> None:
-        """Queue one review item; an event that is already known changes nothing."""
+        """Queue one review item; what is known changes nothing, another event there is refused."""
         verdict, connection = item.verdict, self._connection
         sensor_id = self.sensor_id(verdict.stream_key, verdict.sensor, item.channels)
         known = connection.execute(
-            "SELECT 1 FROM event WHERE topic = ? AND partition = ? AND offset = ? AND reading = ?",
+            "SELECT sensor_id, event_time_ms FROM event "
+            "WHERE topic = ? AND partition = ? AND offset = ? AND reading = ?",
             verdict.position,
         ).fetchone()
-        if known is not None:
+        if known is not None and tuple(known) == (sensor_id, verdict.event_time_ms):
             self.counts.duplicates += 1
+            return
+        if known is not None:  # and labels name events by position
+            self.counts.refuse(f"{verdict.position} {_MADE_ANEW}")
             return
         priority = any(
             verdict.sensor.startswith(prefix) for prefix in self._settings.priority_sensors
@@ -197,13 +207,9 @@ class Intake:
             **verdict.position._asdict(),
             sensor_id=sensor_id,
             episode_id=episode,
-            event_time_ms=verdict.event_time_ms,
-            seq=verdict.seq,
-            confidence=verdict.confidence,
-            reason=verdict.reason,
             received_ms=self._now_ms,
             item=encode_review(msgspec.structs.replace(item, context=())),
-            severity=verdict.severity,
+            **{name: getattr(verdict, name) for name in _OF_VERDICT},
             worth=worth,
         )
         width = len(item.channels)

@@ -17,9 +17,12 @@ Every message is a sentence with the offending value and the way to mend it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 __all__ = [
     "WAY_OUT", "AnotherLogError", "CheckpointError", "ConfigError", "ConnectorError",
-    "DetectorError", "EngineError", "RejexError",
+    "DetectorError", "EngineError", "RejexError", "explaining_os_errors",
 ]  # fmt: skip
 
 
@@ -64,6 +67,15 @@ class ConnectorError(RejexError):
     def __init__(self, message: str, *, retriable: bool = False) -> None:
         super().__init__(message)
         self.retriable = retriable
+
+
+@contextmanager
+def explaining_os_errors(failed: str) -> Iterator[None]:
+    """Raise what the system refuses as a :class:`ConnectorError` that begins with what failed."""
+    try:
+        yield
+    except OSError as error:
+        raise ConnectorError(f"{failed}: {error.strerror or error}") from error
 
 
 class EngineError(RejexError, RuntimeError):

@@ -120,9 +120,10 @@ def setting(
 ) -> Any:  # noqa: ANN401
     """Declare a setting: its unit, one sentence on what it decides, and limits as pydantic's.
 
-    `otherwise` is what happens where an optional one is left out, e.g. ``half a window``;
-    `example` a value that works, for error messages.
+    `otherwise` is what happens where an optional one is left out, e.g. ``half a window``, and
+    ``none`` where the default is ``None``; `example` a value that works, for error messages.
     """
+    otherwise = otherwise or ("none" if default is None else "")
     extra: dict[str, Any] = {"unit": unit, "otherwise": otherwise, "example": example}
     if isinstance(default, type):
         return Field(default_factory=default, description=says, json_schema_extra=extra, **limits)

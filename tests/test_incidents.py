@@ -210,6 +210,41 @@ def test_nobody_answers_and_who_prefers_it_adopts():
     ]
 
 
+@pytest.mark.thorough
+def test_a_sensor_without_a_level_is_seldom_flagged_and_seldom_held():
+    """A random walk was held three quarters of the time, and flagged as long."""
+    n, verdicts = 24_000, []
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        X = 0.1 * np.cumsum(rng.standard_normal((n, 3)), axis=0) + 0.3 * rng.standard_normal((n, 3))
+        walk = sensors(n, 0, 0.0)
+        walk = [r._replace(values=tuple(x)) for r, x in zip(walk, X.tolist(), strict=True)]
+        verdicts += play(engine("Sensor"), walk)
+    assert sum(v.label is Label.ANOMALY for v in verdicts) <= 0.2 * len(verdicts)
+    assert sum(v.held for v in verdicts) <= 0.25 * len(verdicts)
+
+
+def test_a_recovery_to_another_level_is_a_recovery_and_what_comes_then_is_an_incident_of_its_own():
+    """A stream that comes back elsewhere was held for ever."""
+    at = Engine(small(hold=Hold()), InlineExecutor())
+    feed = sensors(6_000, 2_000, 30.0, until=2_200, phi=0.0)
+    elsewhere = [
+        r._replace(values=(r.values[0] + (8.0 if i >= 2_200 else 0.0), *r.values[1:]))
+        for i, r in enumerate(feed)
+    ]
+    again = [
+        r._replace(values=(r.values[0] - (40.0 if 5_000 <= i < 5_100 else 0.0), *r.values[1:]))
+        for i, r in enumerate(elsewhere)
+    ]
+    verdicts = play(at, again)
+    ended = [i for i in at.take_incidents() if i.ended]
+    assert [i.ended for i in ended] == ["adopted_by_age", "recovered"]
+    assert 2_000 <= ended[0].onset_seq < 2_010
+    assert ended[0].changed_seq < 2_000 + 2 * 400
+    assert 5_000 <= ended[1].onset_seq < 5_010
+    assert not verdicts[-1].held
+
+
 def test_what_cannot_be_obeyed_changes_nothing_and_says_why():
     at = Engine(small(), InlineExecutor())
     feed = sensors(3_000, 2_000, 30.0, phi=0.0)

@@ -5,10 +5,21 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["PRIVATE", "replace_file", "sync_folder"]
+from rejex_stream.errors import explaining_os_errors
+
+__all__ = ["PRIVATE", "read_if_there", "replace_file", "sync_folder"]
 
 PRIVATE = 0o600
 """What we make is for who runs us: readings, names of sensors and state are nobody else's."""
+
+
+def read_if_there(path: Path) -> bytes | None:
+    """Return what is in a file; ``None``: there is no such file."""
+    with explaining_os_errors(f"{path} cannot be read"):
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            return None
 
 
 def replace_file(path: Path, content: bytes) -> None:

@@ -10,9 +10,9 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote
 
-from rejex_connectors.durable import PRIVATE, replace_file
+from rejex_connectors.durable import PRIVATE, read_if_there, replace_file
 from rejex_connectors.snapshot_parts import PartSets
-from rejex_stream.errors import WAY_OUT, CheckpointError, ConnectorError
+from rejex_stream.errors import WAY_OUT, CheckpointError, ConnectorError, explaining_os_errors
 from rejex_stream.protocols import SnapshotPiece
 from rejex_stream.types import Partition
 
@@ -37,12 +37,8 @@ class FolderSnapshotStore:
         self._folder = Path(folder)
         self._log_of = log_of
         self._sets: dict[Partition, PartSets] = {}
-        try:
+        with explaining_os_errors(f"the snapshot folder {self._folder} cannot be made"):
             self._folder.mkdir(0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConnectorError(
-                f"the snapshot folder {self._folder} cannot be made: {error}"
-            ) from error
 
     def save(self, partition: Partition, piece: SnapshotPiece) -> bool:
         """Keep a piece, whole or not at all. O(bytes in it)."""
@@ -72,13 +68,9 @@ class FolderSnapshotStore:
         """
         path = self._path(partition)
         found = None
-        try:
+        with explaining_os_errors(f"the snapshots in {self._folder} cannot be read"):
             self._folder.stat()  # of a folder that is gone nothing is known
             there = path.exists()
-        except OSError as error:
-            raise ConnectorError(
-                f"the snapshots in {self._folder} cannot be read: {error}"
-            ) from error
         if there:
             with _explained(path, "read"), closing(_connect(path)) as connection:
                 sets = _read(connection, self._log_of(partition))
@@ -91,32 +83,25 @@ class FolderSnapshotStore:
         """Remove every snapshot, damaged or not; `schemas`: what was decided, too."""
         path = self._path(partition)
         self._sets.pop(partition, None)
-        try:
-            decided = [self._decisions(partition)] if schemas else []
+        with explaining_os_errors(f"the snapshots {path} cannot be removed"):
+            decided = [self._path(partition, "decisions")] if schemas else []
             for file in (path.with_name(f"{path.name}-journal"), path, *decided):
                 file.unlink(missing_ok=True)
-        except OSError as error:
-            raise ConnectorError(f"the snapshots {path} cannot be removed: {error}") from error
 
     def save_decisions(self, partition: Partition, decisions: bytes) -> None:
         """Keep `decisions` in place of those before."""
-        path = self._decisions(partition)
-        try:
+        path = self._path(partition, "decisions")
+        with explaining_os_errors(f"{path} cannot be written"):
             replace_file(path, _MAGIC + hashlib.sha256(decisions).digest() + decisions)
-        except OSError as error:
-            raise ConnectorError(f"{path} cannot be written: {error}") from error
 
     def load_decisions(self, partition: Partition) -> bytes | None:
         """Return what was decided, if anything was kept."""
-        path = self._decisions(partition)
-        try:
-            content = path.read_bytes()
-        except FileNotFoundError:
+        path = self._path(partition, "decisions")
+        if (content := read_if_there(path)) is None:
             return None
-        except OSError as error:
-            raise ConnectorError(f"{path} cannot be read: {error}") from error
-        decisions = _opened(content)
-        if decisions is None:
+        start = len(_MAGIC) + _DIGEST_BYTES
+        decisions = content[start:]
+        if content[:start] != _MAGIC + hashlib.sha256(decisions).digest():
             raise CheckpointError(
                 f"{path} was altered or cut short (its checksum does not match). Restore the file; "
                 "or drop it (`rejex-stream state drop --schemas`): the registry and the control "
@@ -127,17 +112,11 @@ class FolderSnapshotStore:
     def close(self) -> None:
         """Nothing stays open between two calls."""
 
-    def _decisions(self, partition: Partition) -> Path:
-        return self._folder / f"{self._stem(partition)}decisions"
-
-    def _stem(self, partition: Partition) -> str:
+    def _path(self, partition: Partition, what: str = "snapshots.db") -> Path:
         name = quote(partition.topic, safe="")
         if len(name) > 150:  # file names end at 255 bytes
             name = f"{name[:100]}~{hashlib.sha256(name.encode()).hexdigest()[:16]}"
-        return f"{name}-{partition.partition}-"
-
-    def _path(self, partition: Partition) -> Path:
-        return self._folder / f"{self._stem(partition)}snapshots.db"
+        return self._folder / f"{name}-{partition.partition}-{what}"
 
 
 def _connect(path: Path) -> sqlite3.Connection:
@@ -169,10 +148,3 @@ def _explained(path: Path, what: str) -> Iterator[None]:
         raise CheckpointError(
             f"The snapshots {path} are damaged ({error}): restore the file, or {WAY_OUT}."
         ) from error
-
-
-def _opened(content: bytes) -> bytes | None:
-    """Return what a file holds, or ``None`` where it is not what was written."""
-    start = len(_MAGIC) + _DIGEST_BYTES
-    blob = content[start:]
-    return blob if content[:start] == _MAGIC + hashlib.sha256(blob).digest() else None

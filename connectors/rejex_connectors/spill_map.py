@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 import weakref
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
-from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -65,20 +64,14 @@ class Packed(MutableMapping[str, T], Generic[T]):
         self._run("DELETE FROM packed")
 
     def _run(self, command: str, *values: bytes) -> sqlite3.Cursor:
-        with _explained():
+        try:
             return self._file.execute(command, values)
+        except sqlite3.Error as error:
+            raise ConnectorError(
+                f"streams that are silent cannot be packed away ({error}): make room where "
+                "temporary files lie (TMPDIR), or leave state.max_live_streams out"
+            ) from error
 
 
 def _key(name: str) -> bytes:
     return name.encode("utf-8", "surrogatepass")
-
-
-@contextmanager
-def _explained() -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise ConnectorError(
-            f"streams that are silent cannot be packed away ({error}): make room where temporary "
-            "files lie (TMPDIR), or leave state.max_live_streams out"
-        ) from error

@@ -53,11 +53,9 @@ class Column(Section):
         example="mean",
     )
     channel: str = setting("", says="The channel it is made of; empty for the calendar.")
-    events: int | None = setting(
-        None, unit="events", says="Span in events.", otherwise="none", ge=1, example=24
-    )
+    events: int | None = setting(None, unit="events", says="Span in events.", ge=1, example=24)
     seconds: float | None = setting(
-        None, unit="s", says="Span in event time, instead.", otherwise="none", gt=0, example=3600
+        None, unit="s", says="Span in event time, instead.", gt=0, example=3600
     )
 
 
@@ -124,7 +122,6 @@ class ReviewBudget(Section):
         None,
         unit="share of events",
         says="Share of events that may be rejected.",
-        otherwise="none",
         gt=0,
         lt=1,
         example=0.05,
@@ -133,7 +130,6 @@ class ReviewBudget(Section):
         None,
         unit="events/day",
         says="Rejected events that people can look at in a day; needs events_per_day.",
-        otherwise="none",
         gt=0,
         example=200,
     )
@@ -141,7 +137,6 @@ class ReviewBudget(Section):
         None,
         unit="events/day",
         says="Events that arrive in a day, over all sensors.",
-        otherwise="none",
         gt=0,
         example=86400,
     )

@@ -46,7 +46,6 @@ class Input(Section):
     path: str | None = setting(
         None,
         says="The file to read, plain or .gz; - is standard input. Needed for files.",
-        otherwise="none",
         example="readings.csv",
     )
     format: Literal["auto", "csv", "jsonl", "excel", "parquet", "avro", "protobuf"] = setting(
@@ -167,10 +166,7 @@ class Input(Section):
     )
     decimal: Literal[".", ","] = setting(".", says="Decimal mark of numbers that are texts.")
     thousands: Literal[",", ".", " ", "'"] | None = setting(
-        None,
-        says="Mark between groups of three digits, in numbers that are texts.",
-        otherwise="none",
-        example=",",
+        None, says="Mark between groups of three digits, in numbers that are texts.", example=","
     )
     missing: tuple[str, ...] = setting(
         (),

@@ -25,10 +25,7 @@ class Alerts(Section):
 
     table: ClassVar[str] = "alerts"
     alertmanager_url: HttpAddress | None = setting(
-        None,
-        says="Alertmanager to post alarms and incidents to.",
-        otherwise="none",
-        example="http://localhost:9093",
+        None, says="Alertmanager to post alarms and incidents to.", example="http://localhost:9093"
     )
     alertmanager_repeat_s: float = setting(
         60.0,

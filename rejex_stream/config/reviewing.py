@@ -78,12 +78,8 @@ class Channel(Section):
     label: str | None = setting(
         None, says="What people call it.", otherwise="its name", example="Gearbox", max_length=100
     )
-    low: float | None = setting(
-        None, says="Its lower limit, drawn as a line.", otherwise="none", example=5.0
-    )
-    high: float | None = setting(
-        None, says="Its upper limit, drawn as a line.", otherwise="none", example=80.0
-    )
+    low: float | None = setting(None, says="Its lower limit, drawn as a line.", example=5.0)
+    high: float | None = setting(None, says="Its upper limit, drawn as a line.", example=80.0)
     limit: Literal["draw", "alarm"] = setting(
         "draw",
         says="What its limits do: they are drawn, or a value beyond one is an anomaly as well, "

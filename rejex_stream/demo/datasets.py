@@ -312,14 +312,10 @@ def _configure(folder: Path) -> tuple[Path, Config]:
 
 def write_water(path: Path) -> tuple[int, tuple[Fault, ...]]:
     """Write the water's flow as CSV; returns the number of rows and what is wrong in them."""
-    written = 0
+    rows = [(time.isoformat(), flow) for time, flow in water()]
     with path.open("w", newline="", encoding="utf-8") as file:
-        rows = csv.writer(file)
-        rows.writerow(("time", "flow_l_s"))
-        for time, flow in water():
-            rows.writerow((time.isoformat(), flow))
-            written += 1
-    return written, water_faults()
+        csv.writer(file).writerows([("time", "flow_l_s"), *rows])
+    return len(rows), water_faults()
 
 
 _DAYS = 35

@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import starmap
+from operator import attrgetter
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
@@ -37,12 +38,12 @@ from rejex_stream.types import (
 )
 
 __all__ = [
-    "MOST_ANSWERS", "ContextRecord", "DeadLetterRecord", "FollowUpRecord", "Form", "IncidentRecord",
-    "LeanVerdictRecord", "ReplyRecord", "ReviewRecord", "VerdictEncoder", "VerdictRecord",
-    "decode_command", "decode_dead_letter", "decode_incidents", "decode_review", "decode_reviewed",
-    "decode_verdict", "encode_command", "encode_dead_letter", "encode_follow_up", "encode_incident",
-    "encode_lean_verdict", "encode_reply", "encode_review", "encode_verdict", "identified",
-    "position_of", "require_sound",
+    "MOST_ANSWERS", "Answered", "ContextRecord", "DeadLetterRecord", "FollowUpRecord", "Form",
+    "IncidentRecord", "LeanVerdictRecord", "ReplyRecord", "ReviewRecord", "VerdictEncoder",
+    "VerdictRecord", "decode_command", "decode_dead_letter", "decode_incidents", "decode_review",
+    "decode_reviewed", "decode_verdict", "encode_command", "encode_dead_letter", "encode_follow_up",
+    "encode_incident", "encode_lean_verdict", "encode_reply", "encode_review", "encode_verdict",
+    "identified", "position_of", "require_sound",
 ]  # fmt: skip
 
 Form: TypeAlias = Literal["full", "lean"]
@@ -119,6 +120,24 @@ IncidentRecord = _with_identity(
         ``incident``.
     incident
         Id of the incident: position of the event that opened it, as text.
+    """,
+)
+
+ReplyRecord = _with_identity(
+    "ReplyRecord",
+    CommandReply,
+    [("kind", Literal["reply"])],
+    (),
+    """What became of a command, on the wire.
+
+    Attributes
+    ----------
+    id, topic, partition, offset
+        Of the event from which on it holds, or would have held.
+    kind
+        ``reply``.
+    command, accepted, said
+        As in :class:`~rejex_stream.types.CommandReply`.
     """,
 )
 
@@ -259,20 +278,12 @@ def _frame(topic: str, partition: int) -> tuple[bytes, bytes, int]:
     return start, middle, len(b'{"position":[%b,%d,,]' % (name, partition))
 
 
+_lean_fields = attrgetter(*LeanVerdictRecord.__struct_fields__[1:])
+
+
 def encode_lean_verdict(verdict: Verdict) -> bytes:
     """Encode what a verdict says as one line of JSON, a :class:`LeanVerdictRecord`, no newline."""
-    return _encode(
-        LeanVerdictRecord(
-            str(verdict.position),
-            verdict.stream_key,
-            verdict.sensor,
-            verdict.mode,
-            verdict.event_time_ms,
-            verdict.label,
-            verdict.reason,
-            verdict.severity,
-        )
-    )
+    return _encode(LeanVerdictRecord(str(verdict.position), *_lean_fields(verdict)))
 
 
 class VerdictEncoder:
@@ -355,13 +366,9 @@ def decode_review(line: bytes) -> ReviewItem:
 
 def encode_follow_up(follow_up: FollowUp) -> bytes:
     """Encode what came after a review item as one line of JSON, without the newline."""
-    topic, partition, offset, _ = follow_up.position
     return _encode(
         FollowUpRecord(
-            id=str(follow_up.position),
-            topic=topic,
-            partition=partition,
-            offset=offset,
+            **_identity(follow_up.position),
             schema_version=follow_up.schema_version,
             follows=str(follow_up.of),
             follows_offset=follow_up.of.offset,
@@ -417,23 +424,17 @@ def _context_records(points: Sequence[ContextPoint]) -> Any:  # noqa: ANN401 - o
 
 
 def _context_points(records: Sequence[ContextRecord]) -> tuple[ContextPoint, ...]:
-    return tuple(
-        ContextPoint(one.event_time_ms, one.values, one.score, one.label) for one in records
-    )
+    return tuple(starmap(ContextPoint, map(msgspec.structs.astuple, records)))
 
 
 def encode_dead_letter(record: Record, invalid: Invalid) -> bytes:
     """Encode an unreadable record with its original bytes as one line of JSON, no newline."""
-    topic, partition, offset, _ = record.position
-    id_ = str(record.position)
+    identity = _identity(record.position)
     if isinstance(record, SelectedRecord):
         record = record.source
     return _encode(
         DeadLetterRecord(
-            id=id_,
-            topic=topic,
-            partition=partition,
-            offset=offset,
+            **identity,
             stage=invalid.stage,
             reason=invalid.reason,
             timestamp_ms=record.timestamp_ms,
@@ -463,17 +464,13 @@ def identified(id_: str, topic: str, partition: int, offset: int) -> Position:
 
 def _verdict(record: Any) -> Verdict:  # noqa: ANN401 - VerdictRecord is made at run time
     fields = msgspec.structs.asdict(record)
-    place = (fields.pop(name) for name, _ in _IDENTITY)
-    position = identified(*place)
+    position = identified(*(fields.pop(name) for name, _ in _IDENTITY))
     return Verdict(position=position, **fields)
 
 
 def _parse(line: bytes, kind: type[_T], what: str) -> _T:
     try:
-        try:
-            return msgspec.json.decode(line, type=kind)
-        except msgspec.ValidationError:
-            return msgspec.json.decode(line, type=kind)
+        return msgspec.json.decode(line, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConnectorError(
             f"expected {what} as one JSON object, got {printable(line)}: {error}"
@@ -491,29 +488,6 @@ def _as_text(value: bytes | None) -> str | None:
 
 
 # ---------------------------------------------------------------- incidents, commands, replies
-class ReplyRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a command, on the wire.
-
-    Attributes
-    ----------
-    id, topic, partition, offset
-        Of the event from which on it holds, or would have held.
-    kind
-        ``reply``.
-    command, accepted, said
-        As in :class:`~rejex_stream.types.CommandReply`.
-    """
-
-    id: str
-    topic: str
-    partition: int
-    offset: int
-    kind: Literal["reply"]
-    command: str
-    accepted: bool
-    said: str
-
-
 Answered: TypeAlias = Incident | tuple[Position, CommandReply]
 
 
@@ -533,15 +507,13 @@ def encode_reply(position: Position, reply: CommandReply) -> bytes:
 def decode_incidents(line: bytes) -> Answered:
     """Decode a line of the incidents' file or topic; unknown fields are ignored."""
     what = "an incident or a reply"
-    if _parse(line, _Kind, what).kind == "reply":
-        reply = _parse(line, ReplyRecord, what)
-        position = identified(reply.id, reply.topic, reply.partition, reply.offset)
-        said = CommandReply(command=reply.command, accepted=reply.accepted, said=reply.said)
-        return position, said
-    fields = msgspec.structs.asdict(_parse(line, IncidentRecord, what))
+    is_reply = _parse(line, _Kind, what).kind == "reply"
+    fields = msgspec.structs.asdict(_parse(line, ReplyRecord if is_reply else IncidentRecord, what))
     del fields["kind"]
-    place = (fields.pop(name) for name, _ in _IDENTITY)
-    return Incident(position=identified(*place), id=fields.pop("incident"), **fields)
+    position = identified(*(fields.pop(name) for name, _ in _IDENTITY))
+    if is_reply:
+        return position, CommandReply(**fields)
+    return Incident(position=position, id=fields.pop("incident"), **fields)
 
 
 class _Kind(msgspec.Struct):

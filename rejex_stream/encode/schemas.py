@@ -24,16 +24,11 @@ from rejex_stream.encode.records import (
     VerdictRecord,
 )
 from rejex_stream.types import (
-    ChannelEvidence,
     Command,
     CommandReply,
     ContextPoint,
-    Evidence,
     FollowUp,
     Incident,
-    Learned,
-    Limited,
-    LimitExcess,
     ReviewItem,
     Verdict,
 )
@@ -85,23 +80,15 @@ SCHEMAS = tuple(_TYPES)
 """Names that :func:`json_schema` knows. ``deadletter`` is the form in files: on Kafka a dead
 letter is the original record, with the reason in headers."""
 
-# Where the fields of a wire type are explained; the last one also says what it is.
+# Where the fields of a wire type are explained, if not there; the last one also says what it is.
 _EXPLAINED_BY: dict[str, tuple[type, ...]] = {
     "VerdictRecord": (VerdictRecord, Verdict),
     "LeanVerdictRecord": (Verdict, LeanVerdictRecord),
     "ReviewRecord": (ReviewRecord, ReviewItem),
     "FollowUpRecord": (FollowUp, FollowUpRecord),
     "ContextRecord": (ContextRecord, ContextPoint),
-    "LabelRecord": (LabelRecord,),
-    "DeadLetterRecord": (DeadLetterRecord,),
     "IncidentRecord": (Incident, IncidentRecord),
     "ReplyRecord": (CommandReply, ReplyRecord),
-    "Command": (Command,),
-    "ChannelEvidence": (ChannelEvidence,),
-    "Evidence": (Evidence,),
-    "Learned": (Learned,),
-    "Limited": (Limited,),
-    "LimitExcess": (LimitExcess,),
 }
 _PLAIN_NAMES = {
     "VerdictRecord": "Verdict",

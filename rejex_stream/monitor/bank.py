@@ -4,24 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from rejex_stream.errors import CheckpointError
-from rejex_stream.monitor.alarm import (
-    NO_ALARMS,
-    ActiveAlarm,
-    ActiveAlarms,
-    Alarm,
-    AlarmKind,
-    Alternative,
-)
+from rejex_stream.monitor.alarm import NO_ALARMS, Alarm, AlarmKind, Alternative
 from rejex_stream.monitor.config import MonitorConfig
 from rejex_stream.monitor.drift import DriftDetector, DriftState
-from rejex_stream.monitor.health import HealthDetector, HealthState
-from rejex_stream.monitor.rate import RateState, RejectionRate
-from rejex_stream.monitor.status import MonitorStatus, Unranked, summarise
+from rejex_stream.monitor.status import MonitorStatus, RankMonitors, RankState, Unranked
 from rejex_stream.monitor.theory import (
     RankLaw,
     Theory,
@@ -42,89 +33,12 @@ from rejex_stream.types import (
     without_limits,
 )
 
-__all__ = ["MonitorBank", "RankMonitors", "StreamMonitor", "StuckRun"]
+__all__ = ["MonitorBank", "StreamMonitor", "StuckRun"]
 
 _NEGLIGIBLE = 1e-6  # of the usual step between two scores: noise of arithmetic, not of a sensor
 _STEPS = 32  # before a step is called usual
 _LARGEST_STEP = 4.0  # of the usual one, in its mean: a spike must not blind it
 _DRIFT_WINDOWS = 20  # that a drift stays active, unless it is seen again
-
-
-class RankState(msgspec.Struct):
-    """All these monitors have to remember; its size depends on the configuration alone."""
-
-    rate: RateState
-    health: HealthState
-    active: list[ActiveAlarm]
-    law: tuple[int, int, int, int] | None
-
-
-class RankMonitors:
-    """Rate and health: the monitors that a stream and the pipeline (key ``None``) have in common.
-
-    O(1) an event, which :class:`StreamMonitor` counts: in the stream's and the pipeline's at once.
-    """
-
-    __slots__ = ("_config", "active", "due", "fired", "health", "law", "outside", "rate")
-
-    def __init__(self, config: MonitorConfig, stream_key: str | None) -> None:
-        self._config = config
-        self.rate = RejectionRate(config)
-        self.health = HealthDetector(config)
-        self.active = ActiveAlarms(stream_key)
-        self.law: RankLaw | None = None
-        # What the last event came to: whether a count is outside its limits, which alternative has
-        # fired, and whether either asks for a look.
-        self.outside, self.due = False, False
-        self.fired: int | None = None
-
-    def switch(self, law: RankLaw) -> None:
-        """Go on by the law of another window or policy."""
-        self.rate.switch(self.law, law)
-        self.law = law
-
-    def alarms(self, verdict: Verdict, law: RankLaw) -> tuple[Alarm, ...]:
-        """Return the alarms of a counted event after which a look is `due`."""
-        rate, fired, alarms = self.rate, self.fired, NO_ALARMS
-        if fired is not None:
-            alarms = self.health.raise_alarm(
-                self.active, verdict, fired, now=rate.events, hold_events=self._config.rolling
-            )
-        if self.outside:
-            alarms += rate.raise_or_withdraw(self.active, verdict, law, self.health.inflation)
-        elif rate.events >= rate.recheck:
-            rate.set_limits(law, self.health.inflation)
-        return alarms
-
-    def status(
-        self,
-        stream_key: str | None,
-        unranked: Unranked,
-        theory: Theory | None,
-        **more: Any,  # noqa: ANN401
-    ) -> MonitorStatus:
-        """Return the status; O(rolling window), some 10 µs per thousand events."""
-        return summarise(
-            self._config, self.rate, self.health, self.law, self.active.at(self.rate.events),
-            stream_key=stream_key, unranked=unranked, theory=theory, **more,
-        )  # fmt: skip
-
-    @property
-    def state(self) -> RankState:
-        """All that has to be kept."""
-        return RankState(
-            rate=self.rate.state,
-            health=self.health.state,
-            active=self.active.state,
-            law=None if self.law is None else self.law.key,
-        )
-
-    def restore(self, state: RankState) -> None:
-        """Go on from a state."""
-        self.law = None if state.law is None else rank_law(*state.law)
-        self.rate.restore(state.rate)
-        self.health.restore(state.health, self.law)
-        self.active.restore(state.active)
 
 
 class StuckRun(msgspec.Struct):
@@ -389,9 +303,9 @@ class StreamMonitor:
     def status(self) -> MonitorStatus:
         """Return what the monitors know now; about 0.1 ms."""
         return self.ranks.status(
-            self.stream_key,
-            self._unranked,
-            self.theory,
+            stream_key=self.stream_key,
+            unranked=self._unranked,
+            theory=self.theory,
             drift=self._drift.status,
             drift_log_evidence=self._drift.log_evidence,
             tie_mass=self._tie_mass,
@@ -542,7 +456,8 @@ class MonitorBank:
             for monitor in self._streams.values()
             if (theory := monitor.theory) is not None
         ]
-        return self._pooled.status(None, self._unranked, mean_theory(parts))
+        theory = mean_theory(parts)
+        return self._pooled.status(stream_key=None, unranked=self._unranked, theory=theory)
 
     def active_alarms(self) -> list[Alarm]:
         """Return the alarms that are not withdrawn: the pipeline's and every stream's."""

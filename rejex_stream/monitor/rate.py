@@ -144,28 +144,26 @@ class RejectionRate:
         if regime is Regime.USUAL:
             active.withdraw(AlarmKind.REJECTION_RATE, AlarmKind.COLLAPSE)
             return NO_ALARMS
+        kind, direction, limit = AlarmKind.COLLAPSE, Alternative.FEWER_REJECTS, max(0, low - 1)
+        message = (
+            f"Only {count:,} of the last {length:,} events were rejected; the theory expects "
+            f"{rate * length:,.0f}. A dead sensor, or one outside its usual range."
+        )
         if regime is Regime.DOUBLED:
-            return active.raise_alarm(
-                verdict,
-                AlarmKind.REJECTION_RATE,
-                Alternative.MORE_REJECTS,
-                evidence=count / length,
-                threshold=high / length,
-                unit="rate",
-                guarantee=_HEURISTIC,
-                message=f"{count / length:.1%} of the last {length:,} events were rejected; the "
-                f"theory expects {rate:.1%}.",
+            kind, direction, limit = AlarmKind.REJECTION_RATE, Alternative.MORE_REJECTS, high
+            message = (
+                f"{count / length:.1%} of the last {length:,} events were rejected; the theory "
+                f"expects {rate:.1%}."
             )
         return active.raise_alarm(
             verdict,
-            AlarmKind.COLLAPSE,
-            Alternative.FEWER_REJECTS,
+            kind,
+            direction,
             evidence=count / length,
-            threshold=max(0, low - 1) / length,
+            threshold=limit / length,
             unit="rate",
             guarantee=_HEURISTIC,
-            message=f"Only {count:,} of the last {length:,} events were rejected; the theory "
-            f"expects {rate * length:,.0f}. A dead sensor, or one outside its usual range.",
+            message=message,
         )
 
     def judge(self, law: RankLaw, inflation: float | None) -> Regime:

@@ -1,4 +1,4 @@
-"""What the monitors know at one moment, for metrics, console and reports."""
+"""The monitors of ranks, and what they know at one moment: for metrics, console and reports."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Literal
 
 import msgspec
 
-from rejex_stream.monitor.alarm import Alarm, AlarmKind
+from rejex_stream.monitor.alarm import NO_ALARMS, ActiveAlarm, ActiveAlarms, Alarm, AlarmKind
 from rejex_stream.monitor.config import CONFIDENCE, MonitorConfig
-from rejex_stream.monitor.health import HealthDetector
-from rejex_stream.monitor.rate import RejectionRate, batch_means, rate_limits
-from rejex_stream.monitor.theory import RankLaw, Theory
+from rejex_stream.monitor.health import HealthDetector, HealthState
+from rejex_stream.monitor.rate import RateState, RejectionRate, batch_means, rate_limits
+from rejex_stream.monitor.theory import RankLaw, Theory, rank_law
 from rejex_stream.types import Reason, Verdict, without_limits
 
-__all__ = ["HealthWord", "MonitorStatus", "Unranked", "summarise"]
+__all__ = ["HealthWord", "MonitorStatus", "RankMonitors", "RankState", "Unranked"]
 
 HealthWord = Literal[
     "calibrating", "ok", "too autocorrelated to tell", "too few rejects to tell", "alarm"
@@ -88,64 +88,125 @@ class MonitorStatus(msgspec.Struct, frozen=True, kw_only=True):
     active_alarms: tuple[Alarm, ...]
 
 
-def summarise(
-    config: MonitorConfig,
-    rates: RejectionRate,
-    health: HealthDetector,
-    law: RankLaw | None,
-    active: tuple[Alarm, ...],
-    *,
-    stream_key: str | None,
-    unranked: Unranked,
-    theory: Theory | None,
-    drift: str = "off",
-    drift_log_evidence: float = -math.inf,
-    tie_mass: float = 0.0,
-) -> MonitorStatus:
-    """Return the status of these monitors; O(rolling window)."""
-    cells = rates.cells
-    count = len(cells)
-    rejects, anomalies = cells.count(1) + cells.count(2), cells.count(3)
-    rate = rejects / count if count else None
-    inflation = health.inflation
-    limits = batch_means(cells, CONFIDENCE)
-    if limits is not None and inflation is not None and law is not None:
-        limits = rate_limits(
-            rejects / count, count, law=law, inflation=inflation, confidence=CONFIDENCE,
-            streams=health.streams,
-        )  # fmt: skip
-    bound = None if theory is None else theory.frozen_bound
-    paper_bound = None if theory is None else theory.paper_bound
-    return MonitorStatus(
-        stream_key=stream_key,
-        events=rates.events,
-        warm_up_events=unranked.warm_up,
-        unscorable_events=unranked.unscorable,
-        constant_window_events=unranked.constant_window,
-        rolling_events=count,
-        rejection_rate=rate,
-        anomaly_rate=anomalies / count if count else None,
-        flagged_rate=(cells.count(2) + anomalies) / count if count else None,
-        contamination=config.contamination,
-        theory=theory,
-        lower=None if limits is None else limits.lower,
-        upper=None if limits is None else limits.upper,
-        inflation=inflation,
-        effective_events=None if inflation is None else count / inflation,
-        above_bound=rate is not None and bound is not None and rate > bound,
-        above_paper_bound=rate is not None and paper_bound is not None and rate > paper_bound,
-        lower_above_bound=limits is not None and bound is not None and limits.lower > bound,
-        health=_health_word(health, law, active),
-        health_log_evidence=health.log_evidence,
-        health_threshold=math.log(config.false_alarm_events),
-        doubling_delay_events=math.inf if law is None else health.doubling_delay(law),
-        drift=drift,
-        drift_log_evidence=drift_log_evidence,
-        review_budget=config.review_budget_per_day,
-        tie_mass=tie_mass,
-        tie_warning=tie_mass > _TIE_WARNING,
-        active_alarms=active,
-    )
+class RankState(msgspec.Struct):
+    """All these monitors have to remember; its size depends on the configuration alone."""
+
+    rate: RateState
+    health: HealthState
+    active: list[ActiveAlarm]
+    law: tuple[int, int, int, int] | None
+
+
+class RankMonitors:
+    """Rate and health: the monitors that a stream and the pipeline (key ``None``) have in common.
+
+    O(1) an event, which :class:`StreamMonitor` counts: in the stream's and the pipeline's at once.
+    """
+
+    __slots__ = ("_config", "active", "due", "fired", "health", "law", "outside", "rate")
+
+    def __init__(self, config: MonitorConfig, stream_key: str | None) -> None:
+        self._config = config
+        self.rate = RejectionRate(config)
+        self.health = HealthDetector(config)
+        self.active = ActiveAlarms(stream_key)
+        self.law: RankLaw | None = None
+        # What the last event came to: whether a count is outside its limits, which alternative has
+        # fired, and whether either asks for a look.
+        self.outside, self.due = False, False
+        self.fired: int | None = None
+
+    def switch(self, law: RankLaw) -> None:
+        """Go on by the law of another window or policy."""
+        self.rate.switch(self.law, law)
+        self.law = law
+
+    def alarms(self, verdict: Verdict, law: RankLaw) -> tuple[Alarm, ...]:
+        """Return the alarms of a counted event after which a look is `due`."""
+        rate, fired, alarms = self.rate, self.fired, NO_ALARMS
+        if fired is not None:
+            alarms = self.health.raise_alarm(
+                self.active, verdict, fired, now=rate.events, hold_events=self._config.rolling
+            )
+        if self.outside:
+            alarms += rate.raise_or_withdraw(self.active, verdict, law, self.health.inflation)
+        elif rate.events >= rate.recheck:
+            rate.set_limits(law, self.health.inflation)
+        return alarms
+
+    def status(
+        self,
+        *,
+        stream_key: str | None,
+        unranked: Unranked,
+        theory: Theory | None,
+        drift: str = "off",
+        drift_log_evidence: float = -math.inf,
+        tie_mass: float = 0.0,
+    ) -> MonitorStatus:
+        """Return the status; O(rolling window), some 10 µs per thousand events."""
+        config, rates, health, law = self._config, self.rate, self.health, self.law
+        active = self.active.at(rates.events)
+        cells = rates.cells
+        count = len(cells)
+        rejects, anomalies = cells.count(1) + cells.count(2), cells.count(3)
+        rate = rejects / count if count else None
+        inflation = health.inflation
+        limits = batch_means(cells, CONFIDENCE)
+        if limits is not None and inflation is not None and law is not None:
+            limits = rate_limits(
+                rejects / count, count, law=law, inflation=inflation, confidence=CONFIDENCE,
+                streams=health.streams,
+            )  # fmt: skip
+        bound = None if theory is None else theory.frozen_bound
+        paper_bound = None if theory is None else theory.paper_bound
+        return MonitorStatus(
+            stream_key=stream_key,
+            events=rates.events,
+            warm_up_events=unranked.warm_up,
+            unscorable_events=unranked.unscorable,
+            constant_window_events=unranked.constant_window,
+            rolling_events=count,
+            rejection_rate=rate,
+            anomaly_rate=anomalies / count if count else None,
+            flagged_rate=(cells.count(2) + anomalies) / count if count else None,
+            contamination=config.contamination,
+            theory=theory,
+            lower=None if limits is None else limits.lower,
+            upper=None if limits is None else limits.upper,
+            inflation=inflation,
+            effective_events=None if inflation is None else count / inflation,
+            above_bound=rate is not None and bound is not None and rate > bound,
+            above_paper_bound=rate is not None and paper_bound is not None and rate > paper_bound,
+            lower_above_bound=limits is not None and bound is not None and limits.lower > bound,
+            health=_health_word(health, law, active),
+            health_log_evidence=health.log_evidence,
+            health_threshold=math.log(config.false_alarm_events),
+            doubling_delay_events=math.inf if law is None else health.doubling_delay(law),
+            drift=drift,
+            drift_log_evidence=drift_log_evidence,
+            review_budget=config.review_budget_per_day,
+            tie_mass=tie_mass,
+            tie_warning=tie_mass > _TIE_WARNING,
+            active_alarms=active,
+        )
+
+    @property
+    def state(self) -> RankState:
+        """All that has to be kept."""
+        return RankState(
+            rate=self.rate.state,
+            health=self.health.state,
+            active=self.active.state,
+            law=None if self.law is None else self.law.key,
+        )
+
+    def restore(self, state: RankState) -> None:
+        """Go on from a state."""
+        self.law = None if state.law is None else rank_law(*state.law)
+        self.rate.restore(state.rate)
+        self.health.restore(state.health, self.law)
+        self.active.restore(state.active)
 
 
 def _health_word(

@@ -18,6 +18,7 @@ import math
 import zlib
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import msgspec
 
@@ -200,16 +201,10 @@ def mean_theory(parts: list[tuple[Theory, int]]) -> Theory | None:
     if not events:
         return None
 
-    def mean(name: str) -> float:
-        return math.fsum(getattr(theory, name) * weight for theory, weight in parts) / events
+    def mean(name: str) -> Any:  # noqa: ANN401 - a bound may be None
+        values = [(getattr(theory, name), weight) for theory, weight in parts if weight]
+        if any(value is None for value, _ in values):
+            return None
+        return math.fsum(value * weight for value, weight in values) / events
 
-    def mean_or_none(name: str) -> float | None:
-        missing = any(weight and getattr(theory, name) is None for theory, weight in parts)
-        return None if missing else mean(name)
-
-    return Theory(
-        expected_rate=mean("expected_rate"),
-        frozen_bound=mean("frozen_bound"),
-        paper_bound=mean_or_none("paper_bound"),
-        expected_anomaly_rate=mean("expected_anomaly_rate"),
-    )
+    return Theory(*map(mean, Theory.__struct_fields__))

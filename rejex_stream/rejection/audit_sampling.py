@@ -178,17 +178,14 @@ def _limit(strata: Sequence[Stratum], alpha: float, *, fewer: bool) -> float:
     low, high = -60.0, 60.0  # steeper and flatter than the evidence ever is
     while high - low > _FINE:
         middle = (low + high) / 2
-        if at(middle)[1] < most:
-            low = middle
-        else:
-            high = middle
+        low, high = (middle, high) if at(middle)[1] < most else (low, middle)
     return at(low)[0]
 
 
 def _with_slope(stratum: Stratum, slope: float, *, fewer: bool) -> float:
     """Return the k at which log E rises (or falls) by `slope` for one more; the least is H."""
     found, rate = stratum
-    low, high = float(found), float(found)
+    low = float(found)
 
     def steep(k: float) -> bool:
         step = log_evidence(stratum, k + 1, fewer=fewer) - log_evidence(stratum, k, fewer=fewer)
@@ -201,8 +198,5 @@ def _with_slope(stratum: Stratum, slope: float, *, fewer: bool) -> float:
         high *= 2
     while high - low > _FINE * max(1.0, low):
         middle = (low + high) / 2
-        if steep(middle):
-            high = middle
-        else:
-            low = middle
+        low, high = (low, middle) if steep(middle) else (middle, high)
     return low

@@ -251,10 +251,7 @@ def cost_quantile(
     low, high = 0.0, max(c_fp, c_fn, c_r) * 2 + 1e-300
     for _ in range(60):
         middle = (low + high) / 2
-        if probability(middle) < 1 - delta:
-            low = middle
-        else:
-            high = middle
+        low, high = (middle, high) if probability(middle) < 1 - delta else (low, middle)
     return high
 
 

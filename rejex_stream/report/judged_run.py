@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from bisect import bisect_left, bisect_right
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -21,8 +21,9 @@ from rejex_stream.config.assembly import (
     open_source,
     records_of,
 )
+from rejex_stream.config.assembly.control_line import incidents_in, lines_of
 from rejex_stream.decode import decode_records
-from rejex_stream.encode import decode_dead_letter, decode_incidents, decode_verdict
+from rejex_stream.encode import decode_dead_letter, decode_verdict
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.monitor import MonitorConfig, Theory
 from rejex_stream.monitor.theory import mean_theory, rank_law, theory_of
@@ -97,7 +98,7 @@ def read_run(config: Config, *, newest: int = _NEWEST) -> Run:
         )
     kept: deque[bytes] = deque(maxlen=newest)
     written = 0
-    for line in _lines(Path(places.verdicts)):
+    for line in lines_of(Path(places.verdicts)):
         kept.append(line)
         written += 1
     if not kept:
@@ -125,7 +126,7 @@ def read_run(config: Config, *, newest: int = _NEWEST) -> Run:
             f"{config.input.path} does not hold the reading {lost} that {places.verdicts} judges: "
             "give the input that was judged, or run the pipeline anew."
         )
-    dead = deque(_lines(Path(places.deadletter)), maxlen=newest)
+    dead = deque(lines_of(Path(places.deadletter)), maxlen=newest)
     budget = config.rejection.review_budget
     return Run(
         name=config.pipeline.name,
@@ -138,28 +139,8 @@ def read_run(config: Config, *, newest: int = _NEWEST) -> Run:
         budget=None if budget is None else budget.share,
         settings=_as_toml(config),
         left_out=written - len(verdicts),
-        incidents=tuple(_incidents(Path(places.incidents))),
+        incidents=tuple(incidents_in(lines_of(Path(places.incidents))).values()),
     )
-
-
-def _incidents(path: Path) -> Iterable[Incident]:
-    """Return incidents as they stand, in the order in which they opened."""
-    found: dict[str, Incident] = {}
-    for told in map(decode_incidents, _lines(path)):
-        if isinstance(told, Incident):
-            found[told.id] = told
-    return found.values()
-
-
-def _lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a file that was made only if there was something to write."""
-    try:
-        with path.open("rb") as file:
-            yield from file
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise ConnectorError(f"cannot read {path}: {error.strerror}.") from error
 
 
 def _as_toml(config: Config) -> str:

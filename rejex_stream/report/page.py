@@ -17,7 +17,7 @@ from typing import Any
 
 from rejex_stream import __version__
 from rejex_stream.decode.mapping import printable
-from rejex_stream.errors import ConnectorError
+from rejex_stream.errors import explaining_os_errors
 from rejex_stream.readable import how_often, number, percent, span, utc
 from rejex_stream.report.judged_run import Event, FaultFindings, Findings, Series
 from rejex_stream.types import (
@@ -105,10 +105,8 @@ def write_report(
         footer=f"<p>Made by <code>{escape(command)}</code> with rejex-stream {__version__}.</p>"
         + (f"<p>{escape(credit)}</p>" if credit else ""),
     )
-    try:
+    with explaining_os_errors(f"cannot write {path}"):
         path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConnectorError(f"cannot write {path}: {error.strerror}.") from error
 
 
 def _lead(all_findings: Sequence[Findings]) -> str:

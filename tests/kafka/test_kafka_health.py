@@ -7,6 +7,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,6 +17,7 @@ import urllib.request
 from collections import Counter
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kafka.errors import KafkaError
@@ -23,8 +25,9 @@ from kafka_harness import Kafka, pipeline_toml
 from test_kafka_delivery import CLIENTS, DEFAULT_CLIENT_FIRST
 
 from rejex_stream.types import Position, Record
+from tests.operate.alerting import Receiver
 from tests.soak_results import record
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import PATIENCE_S, pass_time, until
 from tools.kafka import broker
 
 pytestmark = [pytest.mark.kafka, pytest.mark.usefixtures("require_own_broker")]
@@ -274,3 +277,177 @@ def looked_at(pid: int, port: int, kafka: Kafka, topic: str) -> dict[str, float]
             for partition in found["partitions"]
         ),
     }
+
+
+# ------------------------------------------------------------------------- a clock that jumps
+LIBFAKETIME = "faketime/libfaketimeMT.so.1"
+JUMPS_DAYS = (0.02, 3, -40, 400, -400, 0)
+BELIEVED_DAYS = 1 / 24
+"""A broker takes nothing that is further ahead of it (message.timestamp.after.max.ms)."""
+REFUSED = "the broker refuses the times of what we write"
+N_SENSORS, MINUTES = 8, 80  # no flood: each incident is told for itself
+
+
+class Clock:
+    """The wall clock of a process, under libfaketime; its monotonic clock is the machine's."""
+
+    def __init__(self, folder: Path) -> None:
+        found = list(Path("/usr/lib").glob("*/" + LIBFAKETIME))
+        compiler = shutil.which("cc")
+        if not found or compiler is None:
+            pytest.skip("libfaketime or a C compiler is missing (Debian: libfaketime, gcc)")
+        gaps, self._file = folder / "faketime_gaps.so", folder / "clock"
+        source = Path(__file__).with_name("faketime_gaps.c")
+        subprocess.run([compiler, "-shared", "-fPIC", "-o", gaps, source], check=True)
+        self.jump(0)
+        self.environment = {
+            "LD_PRELOAD": f"{gaps} {found[0]}",
+            "FAKETIME_TIMESTAMP_FILE": str(self._file),
+            "FAKETIME_CACHE_DURATION": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            "DONT_FAKE_MONOTONIC": "1",  # as older versions call it
+            "NO_FAKE_STAT": "1",
+        }
+
+    def jump(self, days: float) -> None:
+        """Have it be wrong by so many days from the next second on."""
+        new = self._file.with_suffix(".new")
+        new.write_text(f"{86_400 * days:+.0f}s\n")
+        new.rename(self._file)
+
+
+def stretch(topic: str, number: int) -> list[Record]:
+    """Eighty minutes of sensors, of which one is away in the middle and each has a fault once."""
+    records = []
+    for t in range(number * MINUTES, (number + 1) * MINUTES):
+        for place in range(N_SENSORS):
+            if place == N_SENSORS - 1 and number in (2, 3):
+                continue
+            draw = random.Random(f"{place} {t}")
+            fault = 12.0 if 0 <= t - 200 - 20 * place < 40 else 0.0
+            event = {
+                "sensor": f"s{place}", "t": 1_700_000_000_000 + 60_000 * t,
+                "flow": draw.gauss(0, 1) + fault,
+            }  # fmt: skip
+            records.append(
+                Record(Position(topic, place % 4, 0), b"%d" % place, json.dumps(event).encode())
+            )
+    return records
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1_800)
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_clock_that_jumps_by_days_changes_no_record_and_no_alert(
+    tmp_path: Path, client: str
+) -> None:
+    """A budget a day, sensors that are forgotten, incidents told: as under a clock that is right.
+
+    Two workers of two pipelines read one input; the clock of one of them is set while it runs.
+    """
+    clock, receivers, workers = Clock(tmp_path), [Receiver(), Receiver()], list[Any]()
+    with broker.start() as cluster, Kafka(cluster.bootstrap) as kafka:
+        kinds = {"calm": kafka.settings(partitions=4), "jumping": kafka.settings(partitions=4)}
+        (topic,) = kinds["calm"].topics.input
+        names = {kind: s.topics.input[0].rpartition(".in")[0] for kind, s in kinds.items()}
+        assert kafka.partitions(topic) == 4
+        for (kind, name), receiver in zip(names.items(), receivers, strict=True):
+            folder = tmp_path / kind
+            folder.mkdir()
+            (folder / "pipeline.toml").write_text(
+                pipeline_toml(
+                    name, cluster.bootstrap,
+                    input={"topics": [topic], "sensor": "sensor", "time": "t"},
+                    detector={"name": "Mahalanobis"},
+                    rejection={"window": 100, "contamination": 0.1,
+                               "review_budget": {"rate": 0.05, "per_day": 20}},
+                    refit={"executor": "inline"},
+                    hold={"recover_events": 10, "adopt_after_events": 0},
+                    alerts={"alertmanager_url": receiver.url, "alertmanager_repeat_s": 2.0},
+                    state={"forget_after": 3_600, "snapshot_every_events": 500},
+                    kafka={"client": client},
+                ).replace("tolerance = 4\n", "")
+            )  # fmt: skip
+            wrong = clock.environment if kind == "jumping" else {}
+            with (folder / "log").open("wb") as log:
+                workers.append(
+                    subprocess.Popen(
+                        [sys.executable, "-m", "rejex_stream", "run", "pipeline.toml"],
+                        stdout=subprocess.DEVNULL, stderr=log, cwd=folder,
+                        env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"} | wrong,
+                    )
+                )  # fmt: skip
+
+        def said() -> str:
+            return "\n".join((tmp_path / kind / "log").read_text()[-3_000:] for kind in names)
+
+        def refusals() -> int:
+            return (tmp_path / "jumping" / "log").read_text().count(REFUSED)
+
+        def committed(name: str) -> bool:
+            ended = any(worker.poll() is not None for worker in workers)
+            return ended or sum(in_group(kafka, name).values()) == done
+
+        done = 0
+        try:
+            for number, days in enumerate(JUMPS_DAYS):
+                records, before = stretch(topic, number), refusals()
+                clock.jump(days)
+                pass_time(1.5, because="libfaketime looks once a second")
+                kafka.fill(kinds["calm"], records)
+                done += len(records)
+                if days > BELIEVED_DAYS:  # it says so, and goes on once its clock is right
+                    until(lambda: refusals() > before, said)  # noqa: B023
+                    clock.jump(0)
+                for name in names.values():
+                    until(lambda: committed(name), said, every_s=0.2)  # noqa: B023
+                assert all(worker.poll() is None for worker in workers), said()
+            for worker in workers:
+                worker.send_signal(signal.SIGTERM)
+            assert [worker.wait(PATIENCE_S) for worker in workers] == [0, 0], said()
+        finally:
+            for worker in workers:
+                worker.kill()
+                worker.wait()
+        counts, calm = {}, names["calm"].encode()
+        for role in ("verdicts", "review", "incidents", "deadletter"):
+            found = [
+                {
+                    partition: [
+                        (r.key, (r.value or b"").replace(names["jumping"].encode(), calm))
+                        for r in of_one
+                    ]
+                    for partition, of_one in kafka.read(s, getattr(s.topics, role)).items()
+                }
+                for s in kinds.values()
+            ]
+            assert found[0] == found[1], role
+            counts[role] = sum(map(len, found[0].values()))
+    for receiver in receivers:
+        receiver.close()
+    alerts = [posted(receiver) for receiver in receivers]
+    assert counts["incidents"] >= N_SENSORS
+    assert set(alerts[0]) == set(alerts[1])
+    assert all(ends >= starts for told in alerts for starts, ends in told.values())
+    record(
+        f"a clock that jumps ({client})",
+        size=f"{done:,} records of {N_SENSORS} sensors, 4 partitions; a budget a day, "
+        "forgotten after an hour, alerts",
+        done_to_it=f"libfaketime: wrong by {', '.join(f'{days:g}' for days in JUMPS_DAYS)} days "
+        "by turns, while it runs",
+        outcome=f"{counts['verdicts']:,} verdicts, {counts['review']:,} review items and "
+        f"{counts['incidents']:,} records of incidents, none differs from those under a clock "
+        f"that is right; {len(alerts[1])} alerts, the same ones; where it was days ahead the "
+        "broker took nothing, which was said, until it was right again",
+    )
+
+
+def posted(receiver: Receiver) -> dict[tuple[str, ...], tuple[datetime, datetime]]:
+    """When each alert began and ended, as an Alertmanager was told last."""
+    return {
+        (one["labels"]["alertname"], one["labels"].get("stream", "")): (
+            datetime.fromisoformat(one["startsAt"]), datetime.fromisoformat(one["endsAt"]),
+        )
+        for body in receiver.taken
+        for one in json.loads(body)
+    }  # fmt: skip

@@ -16,7 +16,7 @@ import zlib
 from enum import Enum
 from typing import IO, Any, Final, Literal, TypeAlias
 
-from rejex_stream.errors import ConnectorError
+from rejex_stream.errors import ConnectorError, explaining_os_errors
 
 __all__ = ["END", "NEW_FILE", "ByteInput", "Compression", "Mark", "ToUtf8", "compression_of"]
 
@@ -77,10 +77,8 @@ class ByteInput:
     def _open(self) -> int:
         if self.path == "-":
             return os.dup(sys.stdin.fileno())
-        try:
+        with explaining_os_errors(f"{self.path} cannot be opened"):
             handle = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise ConnectorError(f"{self.path} cannot be opened: {error.strerror}") from error
         if stat.S_ISDIR(os.fstat(handle).st_mode):
             os.close(handle)
             raise ConnectorError(f"{self.path} is a folder: expected a file")
@@ -102,7 +100,7 @@ class ByteInput:
     def read(self, timeout_s: float) -> bytes | Mark:
         """Return the next bytes; empty when there is nothing new within `timeout_s`."""
         if self._unpacked is None or self._packed is None:
-            return self._read_plain(timeout_s, _CHUNK_BYTES)
+            return self._read_plain(timeout_s)
         try:
             chunk = self._unpacked.read1(_CHUNK_BYTES)
         except EOFError as error:
@@ -118,12 +116,12 @@ class ByteInput:
         self._read_bytes = self._packed.tell()
         return chunk or END
 
-    def _read_plain(self, timeout_s: float, size: int) -> bytes | Mark:
+    def _read_plain(self, timeout_s: float) -> bytes | Mark:
         # A pipe may be silent for long; a regular file always answers.
         if not self._ready.poll(timeout_s * 1000.0):
             return b""
         try:
-            chunk = os.read(self._handle, size)
+            chunk = os.read(self._handle, _CHUNK_BYTES)
         except OSError as error:
             raise ConnectorError(f"{self.path} cannot be read: {error.strerror}") from error
         self._read_bytes += len(chunk)

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import msgspec
 
-from rejex_connectors.durable import PRIVATE, replace_file, sync_folder
+from rejex_connectors.durable import PRIVATE, read_if_there, replace_file, sync_folder
 from rejex_stream.encode import (
     Form,
     VerdictEncoder,
@@ -26,7 +26,7 @@ from rejex_stream.encode import (
     encode_incident,
     encode_reply,
 )
-from rejex_stream.errors import ConfigError, ConnectorError
+from rejex_stream.errors import ConfigError, ConnectorError, explaining_os_errors
 from rejex_stream.types import Outcome, Partition
 
 __all__ = [
@@ -34,7 +34,7 @@ __all__ = [
 ]  # fmt: skip
 
 _VERSION = 1
-_File = TypeVar("_File", "_CommitFile", "_InputFile")
+_File = TypeVar("_File", "_CommitFile", "InputState")
 
 
 class FileSink:
@@ -184,12 +184,10 @@ class _Output:
         self.length += len(content)
 
     def cut(self) -> None:
-        try:
+        with explaining_os_errors(f"{self.path} cannot be cut"):
             if not self._is_stdout and _is_file(self._handle):
                 os.ftruncate(self._handle, self.committed)
                 os.lseek(self._handle, self.committed, os.SEEK_SET)
-        except OSError as error:
-            raise ConnectorError(f"{self.path} cannot be cut: {error.strerror}") from error
         self.length = self.committed
 
     def close(self) -> None:
@@ -198,14 +196,12 @@ class _Output:
 
 
 def _open(path: str, length: int) -> int:
-    try:
+    with explaining_os_errors(f"{path} cannot be opened for writing"):
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
         if _is_file(handle):  # a pipe or a device has no length to restore
             os.ftruncate(handle, length)
             os.lseek(handle, length, os.SEEK_SET)
             sync_folder(Path(path).parent)
-    except OSError as error:
-        raise ConnectorError(f"{path} cannot be opened for writing: {error.strerror}") from error
     return handle
 
 
@@ -245,30 +241,23 @@ class CommitState:
         _write(folder / "commit.json", _CommitFile(_VERSION, offsets, dict(self.lengths)))
 
 
-@dataclass(frozen=True, slots=True)
-class InputState:
-    """Which file is being read: a hash of how it begins, and the offset of its first record."""
-
-    beginning: str
-    first_offset: int
-
-    def write(self, folder: Path, topic: str) -> None:
-        """Replace what was known about the input before."""
-        state = _InputFile(_VERSION, topic, self.beginning, self.first_offset)
-        _write(folder / "input.json", state)
-
-
 class _CommitFile(msgspec.Struct):
     version: int
     next_offsets: list[tuple[str, int, int]]
     outputs: dict[str, tuple[str, int]]
 
 
-class _InputFile(msgspec.Struct):
-    version: int
+class InputState(msgspec.Struct, frozen=True, kw_only=True):
+    """Which file is being read: a hash of how it begins, and the offset of its first record."""
+
+    version: int = _VERSION
     topic: str
     beginning: str
     first_offset: int
+
+    def write(self, folder: Path) -> None:
+        """Replace what was known about the input before."""
+        _write(folder / "input.json", self)
 
 
 def read_commit(folder: Path) -> CommitState | None:
@@ -282,19 +271,15 @@ def read_commit(folder: Path) -> CommitState | None:
 
 def read_input(folder: Path, topic: str) -> InputState | None:
     """Return what is known about the input of that name, if anything is."""
-    state = _read(folder / "input.json", _InputFile)
-    if state is None or state.topic != topic:
-        return None
-    return InputState(state.beginning, state.first_offset)
+    state = _read(folder / "input.json", InputState)
+    return None if state is None or state.topic != topic else state
 
 
 def lock_folder(folder: Path) -> int:
     """Make the folder and claim it for this process; returns a handle to close."""
-    try:
+    with explaining_os_errors(f"the state folder {folder} cannot be used"):
         folder.mkdir(0o700, parents=True, exist_ok=True)
         handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
-    except OSError as error:
-        raise ConnectorError(f"the state folder {folder} cannot be used: {error}") from error
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -315,8 +300,10 @@ def _write(path: Path, state: msgspec.Struct) -> None:
 
 def _read(path: Path, kind: type[_File]) -> _File | None:
     mend = "or remove the folder to start over"
+    if (content := read_if_there(path)) is None:
+        return None
     try:
-        tree = msgspec.json.decode(path.read_bytes())
+        tree = msgspec.json.decode(content)
         version = tree.get("version", _VERSION) if isinstance(tree, dict) else _VERSION
         if version != _VERSION:
             raise ConnectorError(
@@ -324,10 +311,6 @@ def _read(path: Path, kind: type[_File]) -> _File | None:
                 f"version that wrote it, {mend}"
             )
         return msgspec.convert(tree, kind)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise ConnectorError(f"the state {path} cannot be read: {error}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConnectorError(
             f"the state {path} is damaged ({type(error).__name__}: {error}): restore it, {mend}"

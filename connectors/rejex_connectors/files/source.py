@@ -19,7 +19,7 @@ from rejex_connectors.durable import PRIVATE
 from rejex_connectors.files.bytes import END, NEW_FILE, ByteInput, Mark, ToUtf8, compression_of
 from rejex_connectors.files.sink import InputState, read_commit, read_input
 from rejex_connectors.files.workbooks import WORKBOOKS, TableInput, Workbook
-from rejex_stream.errors import ConfigError, ConnectorError
+from rejex_stream.errors import ConfigError, ConnectorError, explaining_os_errors
 from rejex_stream.protocols import Assigned, ControlRecords, Revoked
 from rejex_stream.types import Partition, Position, Record
 
@@ -487,7 +487,9 @@ class FileSource:
         known = read_input(self._state_dir, self.partition.topic)
         if known is None or known.first_offset != self._first_offset:
             self._state_dir.mkdir(parents=True, exist_ok=True)
-            InputState(beginning, self._first_offset).write(self._state_dir, self.partition.topic)
+            InputState(
+                topic=self.partition.topic, beginning=beginning, first_offset=self._first_offset
+            ).write(self._state_dir)
         elif known.beginning != beginning:
             raise ConnectorError(
                 f"{self._path} is not the file that was read before: its first record differs. "
@@ -541,7 +543,7 @@ class FileControl:
 
 def append_line(path: Path, line: bytes) -> None:
     """Append one line and make it durable; what was left without an end before gets one."""
-    try:
+    with explaining_os_errors(f"{path} cannot be written"):
         handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
         try:
             size = os.fstat(handle).st_size
@@ -550,5 +552,3 @@ def append_line(path: Path, line: bytes) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
-    except OSError as error:
-        raise ConnectorError(f"{path} cannot be written: {error.strerror}") from error

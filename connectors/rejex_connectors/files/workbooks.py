@@ -20,7 +20,7 @@ from importlib import import_module
 from typing import Any, Final, Literal
 
 from rejex_connectors.files.bytes import END, Mark
-from rejex_stream.errors import ConfigError, ConnectorError
+from rejex_stream.errors import ConfigError, ConnectorError, explaining_os_errors
 
 __all__ = [
     "WORKBOOKS", "TableInput", "Workbook", "require_reader", "sheet_to_read", "sheets_of",
@@ -149,10 +149,8 @@ def _damaged(path: str, error: Exception) -> ConnectorError:
 def _opened(path: str) -> Iterator[Any]:
     import openpyxl
 
-    try:
+    with explaining_os_errors(f"{path} cannot be opened"):
         file = open(path, "rb")  # noqa: SIM115 - closed below
-    except OSError as error:
-        raise ConnectorError(f"{path} cannot be opened: {error.strerror}") from error
     with file:
         try:  # by its bytes: of a path, openpyxl looks at the ending
             book = openpyxl.load_workbook(file, read_only=True, data_only=True)

@@ -6,7 +6,7 @@ import getpass
 import math
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,6 +18,7 @@ from rejex_stream.cli.table_options import gathering
 from rejex_stream.config import load_config
 from rejex_stream.config.assembly.control_line import ControlLine, make_command
 from rejex_stream.errors import ConfigError
+from rejex_stream.readable import utc
 from rejex_stream.rejection.window import grade
 from rejex_stream.types import Box, Command, CommandKind, CommandReply, IncidentState
 
@@ -70,8 +71,7 @@ def plan(
     """Say that work is planned: verdicts go on, nothing is learnt and nobody is told."""
     line = ControlLine(load_config(config))
     times = {"from_ms": _ms("--from", begin), "until_ms": _ms("--until", until)}
-    command = _command(CommandKind.PLANNED, sender, stream_key=stream, **times)
-    _give(line, command, sender)
+    _give(line, CommandKind.PLANNED, sender, stream_key=stream, **times)
 
 
 @app.command()
@@ -101,8 +101,7 @@ def mute(
         raise ConfigError(
             f"--until is {until!r}, which is over: where events are old, give --from."
         )
-    box = _box(channel)
-    _give(line, _command(CommandKind.MUTE, sender, stream_key=stream, box=box, **times), sender)
+    _give(line, CommandKind.MUTE, sender, stream_key=stream, box=_box(channel), **times)
 
 
 @app.command()
@@ -124,8 +123,7 @@ def cancel(
             f"there is no plan or mute {planned!r} to take back; given were: {known}."
         )
     of = plans[planned].stream_key
-    command = _command(CommandKind.CANCEL, sender, cancels=planned, stream_key=of)
-    _give(line, command, sender)
+    _give(line, CommandKind.CANCEL, sender, cancels=planned, stream_key=of)
 
 
 class Judge(StrEnum):
@@ -146,7 +144,7 @@ def judge(
 ) -> None:
     """Say who gives a stream's verdicts from now on; evidence against that is gathered anew."""
     line = ControlLine(load_config(config))
-    _give(line, _command(CommandKind.JUDGE, sender, stream_key=stream, judge=who.value), sender)
+    _give(line, CommandKind.JUDGE, sender, stream_key=stream, judge=who.value)
 
 
 @app.command("list")
@@ -194,12 +192,6 @@ def list_all(
 
 
 # ------------------------------------------------------------------------------ what is said
-def _command(kind: CommandKind, sender: Sender, **fields: Any) -> Command:  # noqa: ANN401
-    by = getpass.getuser() if sender.by is None else sender.by
-    now = time.time_ns() // 1_000_000
-    return make_command(kind, by=by, note=sender.note, given_ms=now, **fields)
-
-
 def _answer(kind: CommandKind, config: Path, id_: str, sender: Sender) -> None:
     line = ControlLine(load_config(config))
     known = line.incidents()
@@ -209,10 +201,13 @@ def _answer(kind: CommandKind, config: Path, id_: str, sender: Sender) -> None:
         what = "is closed" if incident is not None else "is not known"
         raise ConfigError(f"incident {id_!r} {what}; open are: {', '.join(still) or 'none'}.")
     about = {"stream_key": incident.stream_key, "version": incident.version}
-    _give(line, _command(kind, sender, incident=id_, **about), sender)
+    _give(line, kind, sender, incident=id_, **about)
 
 
-def _give(line: ControlLine, command: Command, sender: Sender) -> None:
+def _give(line: ControlLine, kind: CommandKind, sender: Sender, **fields: Any) -> None:  # noqa: ANN401
+    by = getpass.getuser() if sender.by is None else sender.by
+    now = time.time_ns() // 1_000_000
+    command = make_command(kind, by=by, note=sender.note, given_ms=now, **fields)
     since = line.mark()
     line.publish(command)
     replies: list[CommandReply] = []
@@ -292,4 +287,4 @@ def _ms(option: str, text: str) -> int:
 
 
 def _time(ms: int) -> str:
-    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S}Z"
+    return f"{utc(ms):%Y-%m-%d %H:%M:%S}Z"

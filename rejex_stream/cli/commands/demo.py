@@ -6,7 +6,6 @@ import os
 import shlex
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +13,7 @@ import typer
 
 from rejex_stream.cli.show import console, print_table
 from rejex_stream.demo.datasets import CREDIT, FOLDER, Feed, Played, play, prepare
-from rejex_stream.readable import percent
+from rejex_stream.readable import percent, utc
 from rejex_stream.report import Findings, find, write_report
 from rejex_stream.report.judged_run import FaultFindings
 from rejex_stream.report.page import after
@@ -80,7 +79,7 @@ def _print_incidents(played: Sequence[tuple[Feed, Played]]) -> None:
         (
             one.id,
             one.stream_key,
-            f"{datetime.fromtimestamp(one.onset_ms / 1000, UTC):%Y-%m-%d %H:%M}",
+            f"{utc(one.onset_ms):%Y-%m-%d %H:%M}",
             one.ended or one.state,
             "yes" if one.answer else "",
             f"{one.n_events:,}",

@@ -219,13 +219,7 @@ def _as_plain(found: Differences) -> dict[str, object]:
         "incidents": found.incidents,
         "sensors": dict(found.sensors.most_common(100)),
         "examples": [
-            {
-                "topic": at.topic,
-                "partition": at.partition,
-                "offset": at.offset,
-                "was": was,
-                "is": is_,
-            }
+            dict(zip(("topic", "partition", "offset"), at)) | {"was": was, "is": is_}  # noqa: B905
             for at, was, is_ in found.examples
         ],
     }

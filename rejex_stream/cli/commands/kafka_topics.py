@@ -9,7 +9,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rejex_connectors.kafka.kafka_settings import KafkaSettings
@@ -21,11 +21,8 @@ from rejex_stream.config.assembly import file_places, kafka_decoder, kafka_setti
 from rejex_stream.decode.mapping import printable
 from rejex_stream.encode import decode_dead_letter
 from rejex_stream.encode.schemas import topic_schemas
-from rejex_stream.errors import ConfigError, ConnectorError
+from rejex_stream.errors import ConfigError, ConnectorError, explaining_os_errors
 from rejex_stream.types import Reading, Record
-
-if TYPE_CHECKING:
-    from rejex_connectors.kafka.topic_admin import Inputs
 
 __all__ = ["deadletter", "topics"]
 
@@ -73,7 +70,11 @@ def create(  # noqa: PLR0917 - one parameter an option
 
     inputs = look_at_inputs(settings)
     if inputs.missing and not with_input:
-        raise _missing(inputs)
+        told = "; ".join(f"topic {name!r} {said}" for name, said in inputs.missing.items())
+        raise ConnectorError(
+            f"{told}. Nothing was created: the outputs have as many partitions as the input "
+            "(--with-input makes it too, to try things out)."
+        )
     n = partitions or inputs.most or _PARTITIONS
     plans = [
         plan
@@ -124,14 +125,6 @@ def register_outputs(config: Config, settings: KafkaSettings, subjects: list[str
         subject = f"{getattr(settings.topics, role)}-value"
         registry.register(subject, json.dumps(schema))
         subjects.append(subject)
-
-
-def _missing(inputs: Inputs) -> ConnectorError:
-    told = "; ".join(f"topic {name!r} {said}" for name, said in inputs.missing.items())
-    return ConnectorError(
-        f"{told}. Nothing was created: the outputs have as many partitions as the input "
-        "(--with-input makes it too, to try things out)."
-    )
 
 
 @topics.command()
@@ -284,11 +277,8 @@ def _from_file(config: Config, newest: int) -> Iterator[tuple[Record, str, str]]
     path = file_places(config).deadletter
     if path == "-":
         raise ConfigError("dead letters went to standard output: there is no file to look at.")
-    try:
-        with open(path, "rb") as file:
-            lines = deque(file, maxlen=newest)
-    except OSError as error:
-        raise ConnectorError(f"cannot read {path}: {error.strerror}.") from error
+    with explaining_os_errors(f"{path} cannot be read"), open(path, "rb") as file:
+        lines = deque(file, maxlen=newest)
     for line in lines:
         record, invalid = decode_dead_letter(line)
         yield record, invalid.stage, invalid.reason

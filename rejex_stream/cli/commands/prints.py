@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import shlex
 from importlib.resources import files
 from pathlib import Path
@@ -13,6 +12,7 @@ import typer
 from rejex_stream.cli.show import print_json
 from rejex_stream.encode.schemas import SCHEMAS, json_schema
 from rejex_stream.errors import ConfigError
+from rejex_stream.settings import nearest
 
 __all__ = ["alerts", "dashboard", "report", "schema", "settings"]
 
@@ -49,10 +49,8 @@ def print_schema(
 
         print_json(config_schema())
     else:
-        known = ("config", *SCHEMAS)
-        near = difflib.get_close_matches(name, known, n=1)
-        mend = f"did you mean {near[0]}?" if near else f"use {', '.join(known)}."
-        raise ConfigError(f"there is no schema {name!r}: {mend}")
+        near = nearest(name, ("config", *SCHEMAS))
+        raise ConfigError(f"there is no schema {name!r}: did you mean {near}?")
 
 
 def settings() -> None:

@@ -294,18 +294,15 @@ def _print_summary(config: Config, summary: RunSummary, *, stderr: bool) -> None
         ("for review", f"{summary.n_reviews:,}"),
         ("dead letters", f"{summary.n_invalid:,}"),
     ]
-    if summary.n_ignored:
-        rows.append(("ignored", f"{summary.n_ignored:,} records without a reading of their own"))
-    if summary.n_incidents:
-        rows.append(("incidents", f"{summary.n_incidents:,} opened"))
-    if summary.n_held:
-        rows.append(("held, planned", f"{summary.n_held:,} events"))
-    if summary.n_replayed:
-        rows.append(("replayed", f"{summary.n_replayed:,}"))
-    if summary.n_fit_failures:
-        rows.append(("failed fits", f"{summary.n_fit_failures:,}"))
-    if summary.fit_waits:
-        rows.append(("waits for a fit", f"{summary.fit_waits:,}, {summary.fit_wait_s:.1f} s"))
+    happened = (
+        ("ignored", summary.n_ignored, " records without a reading of their own"),
+        ("incidents", summary.n_incidents, " opened"),
+        ("held, planned", summary.n_held, " events"),
+        ("replayed", summary.n_replayed, ""),
+        ("failed fits", summary.n_fit_failures, ""),
+        ("waits for a fit", summary.fit_waits, f", {summary.fit_wait_s:.1f} s"),
+    )
+    rows += [(name, f"{count:,}{more}") for name, count, more in happened if count]
     rate = summary.n_events / summary.seconds if summary.seconds else None
     rows.append(("time", f"{summary.seconds:.1f} s, {number(rate)} events/s"))
     done = "stopped; the next run goes on from here" if summary.stopped else "done"
@@ -323,23 +320,16 @@ def _print_rehearsal(config: Config, rehearsal: Counting, output: As) -> None:
         print_theory(measured, choice)
 
 
+_COUNTS = (
+    "n_limited", "rejection_rate", "n_invalid", "n_ignored", "n_reviews", "n_replayed", "n_commits",
+    "n_snapshots", "n_retries", "n_fit_failures", "fit_waits", "fit_wait_s", "seconds", "stopped",
+)  # fmt: skip
+
+
 def _as_plain(summary: RunSummary) -> dict[str, object]:
     return {
         "events": summary.n_events,
         "labels": {str(label): summary.labels[label] for label in Label},
         "reasons": {str(reason): count for reason, count in sorted(summary.reasons.items())},
-        "limited": summary.n_limited,
-        "rejection_rate": summary.rejection_rate,
-        "invalid": summary.n_invalid,
-        "ignored": summary.n_ignored,
-        "reviews": summary.n_reviews,
-        "replayed": summary.n_replayed,
-        "commits": summary.n_commits,
-        "snapshots": summary.n_snapshots,
-        "retries": summary.n_retries,
-        "fit_failures": summary.n_fit_failures,
-        "fit_waits": summary.fit_waits,
-        "fit_wait_s": summary.fit_wait_s,
-        "seconds": summary.seconds,
-        "stopped": summary.stopped,
+        **{name.removeprefix("n_"): getattr(summary, name) for name in _COUNTS},
     }

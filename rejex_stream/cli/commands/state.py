@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,9 +13,10 @@ from rejex_stream.cli.show import As, AsOption, ConfigFile, print_facts, print_j
 from rejex_stream.config import load_config
 from rejex_stream.config.assembly import Stored, stored
 from rejex_stream.engine.snapshot import environment, seal, unseal
-from rejex_stream.errors import CheckpointError, ConfigError, ConnectorError
+from rejex_stream.errors import CheckpointError, ConfigError, ConnectorError, explaining_os_errors
 from rejex_stream.operate.logs import escaped
 from rejex_stream.protocols import SnapshotPiece
+from rejex_stream.readable import utc
 from rejex_stream.run.partition import Described, described
 from rejex_stream.spark.job import job_snapshots
 from rejex_stream.types import Partition, of_mode, spoken
@@ -165,10 +165,8 @@ def export_state(
             raise ConnectorError(f"nothing is stored in {where}: there is nothing to export")
         content = seal(_KIND, _FORMAT, [moved, bodies])
         sealed = state.store.sealed_file(content)
-    try:
+    with explaining_os_errors(f"{file} cannot be written"):
         file.write_bytes(sealed)
-    except OSError as error:
-        raise ConnectorError(f"{file} cannot be written: {error.strerror}") from error
 
 
 def _load_of(
@@ -192,10 +190,8 @@ def import_state(
     A partition that nothing was committed of begins at the exported offset; one that stands behind
     it is refused, one ahead of it replays what lies in between.
     """
-    try:
+    with explaining_os_errors(f"{file} cannot be read"):
         sealed = file.read_bytes()
-    except OSError as error:
-        raise ConnectorError(f"{file} cannot be read: {error.strerror}") from error
     with stored(load_config(config), to_change=True) as state:
         chosen, committed = _chosen(state, partition), state.places.committed()
         found = [one for one in _unpacked(state.store.opened_file(sealed)) if one[0] in chosen]
@@ -313,15 +309,10 @@ def _at_length(said: Described) -> dict[str, Any]:
         "state": dict(said.origin.state),
         "decision": dict(said.origin.decision),
         "largest_streams": {escaped(spoken(*of_mode(key))): said.streams[key] for key in largest},
-        "silent_for_longest": {escaped(sensor): _time(ms) for ms, sensor in silent},
+        "silent_for_longest": {
+            escaped(sensor): utc(ms).isoformat(timespec="seconds") for ms, sensor in silent
+        },
     }
-
-
-def _time(ms: int) -> str:
-    try:
-        return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
-    except (OverflowError, ValueError, OSError):
-        return f"{ms} ms"
 
 
 def _in_line(value: object) -> str:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from rejex_stream.config.assembly.edges import file_places, kafka_settings
 from rejex_stream.config.pipeline_config import Config
-from rejex_stream.encode import decode_command, decode_incidents, encode_command
-from rejex_stream.errors import ConfigError, ConnectorError
-from rejex_stream.types import Command, CommandKind, CommandReply, Incident, Position
+from rejex_stream.encode import Answered, decode_command, decode_incidents, encode_command
+from rejex_stream.errors import ConfigError, ConnectorError, explaining_os_errors
+from rejex_stream.types import Command, CommandKind, CommandReply, Incident
 
 if TYPE_CHECKING:
     from rejex_connectors.kafka.kafka_settings import KafkaSettings
 
-__all__ = ["ControlLine", "make_command", "published_lines"]
+__all__ = ["ControlLine", "incidents_in", "lines_of", "make_command", "published_lines"]
 
 Published: TypeAlias = Literal["verdicts", "review", "incidents"]
 
@@ -106,16 +107,12 @@ class ControlLine:
 
     def incidents(self) -> dict[str, Incident]:
         """Return the incidents as they stand, in the order in which they opened."""
-        found: dict[str, Incident] = {}
-        for item in self._incident_records(None):
-            if isinstance(item, Incident):
-                found[item.id] = item
-        return found
+        return incidents_in(self._lines("incidents", None))
 
     def replies(self, since: Any = None) -> dict[str, list[CommandReply]]:  # noqa: ANN401
         """Return the replies by command, those since a mark."""
         found: dict[str, list[CommandReply]] = {}
-        for item in self._incident_records(since):
+        for item in _incident_records(self._lines("incidents", since)):
             if not isinstance(item, Incident):
                 found.setdefault(item[1].command, []).append(item[1])
         return found
@@ -129,17 +126,10 @@ class ControlLine:
         there = partitions_of(self._kafka, self._kafka.topics.incidents)
         return {partition: end for partition, (_, end) in bounds_of(self._kafka, there).items()}
 
-    def _incident_records(self, since: Any) -> Iterator[Incident | tuple[Position, CommandReply]]:  # noqa: ANN401
-        for line in self._lines("incidents", since):
-            try:
-                yield decode_incidents(line)
-            except ConnectorError:
-                continue  # none of ours
-
     def _lines(self, role: str, since: Any) -> Iterator[bytes]:  # noqa: ANN401
         if self._kafka is not None:
             return _of_topic(self._kafka, role, since)
-        return _of_file(self._control if role == "control" else self._incidents, since)
+        return lines_of(self._control if role == "control" else self._incidents, since)
 
 
 def published_lines(config: Config, what: Published) -> Iterator[bytes]:
@@ -150,18 +140,26 @@ def published_lines(config: Config, what: Published) -> Iterator[bytes]:
     path = file_places(config).outputs[what]
     if path == "-" or not Path(path).exists():
         raise ConfigError(f"there is no file with {what} of this pipeline ({path!r}): let it run.")
-    yield from (line.rstrip(b"\n") for line in _of_file(Path(path), None))
+    yield from (line.rstrip(b"\n") for line in lines_of(Path(path)))
 
 
-def _of_file(path: Path, since: int | None) -> Iterator[bytes]:
-    try:
-        with path.open("rb") as file:
-            file.seek(since or 0)
-            yield from (line for line in file if line.endswith(b"\n"))
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise ConnectorError(f"cannot read {path}: {error.strerror}.") from error
+def incidents_in(lines: Iterable[bytes]) -> dict[str, Incident]:
+    """Return incidents as they stand, by their ids, in the order in which they opened."""
+    return {item.id: item for item in _incident_records(lines) if isinstance(item, Incident)}
+
+
+def _incident_records(lines: Iterable[bytes]) -> Iterator[Answered]:
+    for line in lines:
+        with suppress(ConnectorError):  # none of ours
+            yield decode_incidents(line)
+
+
+def lines_of(path: Path, since: int | None = None) -> Iterator[bytes]:
+    """Yield the whole lines of a file that was made only if there was something to write."""
+    missing = suppress(FileNotFoundError)
+    with explaining_os_errors(f"{path} cannot be read"), missing, path.open("rb") as file:
+        file.seek(since or 0)
+        yield from (line for line in file if line.endswith(b"\n"))
 
 
 def _of_topic(settings: KafkaSettings, role: str, since: Any) -> Iterator[bytes]:  # noqa: ANN401

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -77,12 +77,8 @@ class FilePlaces(NamedTuple):
     @property
     def outputs(self) -> dict[str, str]:
         """Where each output goes, by its name in the config."""
-        return {
-            "verdicts": self.verdicts,
-            "review": self.review,
-            "deadletter": self.deadletter,
-            "incidents": self.incidents,
-        }
+        roles = ("verdicts", "review", "deadletter", "incidents")
+        return {role: getattr(self, role) for role in roles}
 
 
 def file_places(config: Config) -> FilePlaces:
@@ -233,7 +229,6 @@ class _LateCsvDecoder:
 
     def __init__(self, mapping: FieldMapping, source: FileSource, delimiter: str) -> None:
         self._mapping, self._source, self._delimiter = mapping, source, delimiter
-        self._decoder: CsvDecoder | None = None
 
     @property
     def channels(self) -> tuple[str, ...]:
@@ -242,17 +237,16 @@ class _LateCsvDecoder:
 
     def decode(self, record: Record) -> Reading | Invalid:
         """Decode one row."""
-        return self._known().decode(record)
+        return self._known.decode(record)
 
     def lacking(self, record: Record) -> str:
         """Say which channels a row lacks, and which columns there are."""
-        return self._known().lacking(record)
+        return self._known.lacking(record)
 
+    @cached_property
     def _known(self) -> CsvDecoder:
-        if self._decoder is None:
-            header = parse_csv_header(self._source.header, self._delimiter)
-            self._decoder = CsvDecoder(self._mapping, header, self._delimiter)
-        return self._decoder
+        header = parse_csv_header(self._source.header, self._delimiter)
+        return CsvDecoder(self._mapping, header, self._delimiter)
 
 
 def kafka_settings(config: Config) -> KafkaSettings:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -43,12 +43,10 @@ class Stored:
     where: str
 
 
-@contextmanager
-def stored(config: Config, *, to_change: bool = False) -> Iterator[Stored]:
+def stored(config: Config, *, to_change: bool = False) -> AbstractContextManager[Stored]:
     """Open what is stored; `to_change` it, nothing else may run."""
     opened = _of_kafka if config.input.kind == "kafka" else _of_files
-    with opened(config, to_change=to_change) as found:
-        yield found
+    return opened(config, to_change=to_change)
 
 
 @contextmanager
@@ -130,7 +128,9 @@ class _FilePlaces:
         from rejex_connectors.files.sink import read_input
 
         found = read_input(self._folder, partition.topic)
-        return None if found is None else asdict(found)
+        if found is None:
+            return None
+        return {"beginning": found.beginning, "first_offset": found.first_offset}
 
     def begin_at(
         self, partition: Partition, offset: int, input_is: Mapping[str, Any] | None
@@ -139,7 +139,7 @@ class _FilePlaces:
         from rejex_connectors.files.sink import CommitState, InputState
 
         if input_is is not None:
-            InputState(**input_is).write(self._folder, partition.topic)
+            InputState(topic=partition.topic, **input_is).write(self._folder)
         lengths = {
             role: (os.path.abspath(path), os.path.getsize(path) if os.path.exists(path) else 0)
             for role, path in self._places.outputs.items()

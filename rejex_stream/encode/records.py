@@ -376,7 +376,7 @@ def decode_reviewed(line: bytes) -> ReviewItem | FollowUp:
     _require_known(record, FollowUp, "follow-up")
     fields = msgspec.structs.asdict(record) | {"points": _context_points(record.points)}
     place = [fields.pop(name) for name, _ in _IDENTITY]
-    of = identified(fields.pop("follows"), *place[1:3], fields.pop("follows_offset"))
+    of = identified(fields.pop("follows"), place[1], place[2], fields.pop("follows_offset"))
     return FollowUp(position=identified(*place), of=of, **fields)
 
 

@@ -513,14 +513,13 @@ class MonitorBank:
 
 
 # --------------------------------------------------------------------------- state as bytes
-_MAGIC = b"rejex-monitor"
-_VERSION = 3
+_MAGIC = b"rejex-monitor\x03"  # and the version
 
 S = TypeVar("S", bound=msgspec.Struct)
 
 
 def _encode(state: msgspec.Struct) -> bytes:
-    return _MAGIC + bytes([_VERSION]) + msgspec.msgpack.encode(state, enc_hook=dict)
+    return _MAGIC + msgspec.msgpack.encode(state, enc_hook=dict)
 
 
 def _settings(kind: type[Section], fields: dict[str, object]) -> Section:
@@ -531,17 +530,11 @@ def _decode(blob: bytes, kind: type[S]) -> S:
     """Return the state in `blob`, or raise a :class:`CheckpointError` where it holds none."""
     if not blob.startswith(_MAGIC) or len(blob) <= len(_MAGIC):
         raise CheckpointError(
-            f"These {len(blob)} bytes are not a monitor snapshot: give what snapshot() returned, "
-            "or start the monitors anew."
-        )
-    version = blob[len(_MAGIC)]
-    if version != _VERSION:
-        raise CheckpointError(
-            f"The monitor snapshot has version {version}; this release reads version {_VERSION}: "
-            "start the monitors anew."
+            f"These {len(blob)} bytes are not a monitor snapshot of this version: give what "
+            "snapshot() returned, or start the monitors anew."
         )
     try:
-        return msgspec.msgpack.decode(blob[len(_MAGIC) + 1 :], type=kind, dec_hook=_settings)
+        return msgspec.msgpack.decode(blob[len(_MAGIC) :], type=kind, dec_hook=_settings)
     except (msgspec.MsgspecError, ValueError) as error:
         raise CheckpointError(
             f"The monitor snapshot is damaged ({error}): start the monitors anew."

@@ -512,13 +512,11 @@ class StreamState:
         explained = explainer.explain(
             [verdict for _, _, verdict in wanted],
             [rows[i] for i, _, _ in wanted],
-            model.score,
-            model.medians(),
+            model,
             [
                 age if (verdict.held and stands) or verdict.planned else age + i
                 for i, _, verdict in wanted
             ],
-            weight=model.weight,
         )
         for (_, owner, _), verdict in zip(wanted, explained, strict=True):
             verdicts[owner] = verdict

@@ -79,8 +79,11 @@ class Explainer:
         ]
 
     def _with_evidence(self, verdict: Verdict, without: list[float], age: int) -> Verdict:
-        assert verdict.score is not None  # wanted verdicts were judged
-        own, label, edges = verdict.score, verdict.label, _edges(verdict)
+        own, label, flagged = verdict.score, verdict.label, verdict.threshold
+        assert own is not None  # wanted verdicts were judged
+        assert flagged is not None
+        lower, above = verdict.score_lower, verdict.score_upper
+        edges = -math.inf if lower is None else lower, flagged, math.inf if above is None else above
         found: list[tuple[float, ChannelEvidence]] = []
         for channel, other in zip(self._channels, without, strict=True):
             if other - other != 0.0:  # not finite
@@ -94,13 +97,6 @@ class Explainer:
         ranks, score = _distance(verdict)
         evidence = Evidence(channels, flips, ranks, score, self._contamination, age)
         return msgspec.structs.replace(verdict, evidence=evidence)
-
-
-def _edges(verdict: Verdict) -> tuple[float, float, float]:
-    """Return the scores at which the label of a score under the same window and band changes."""
-    lower, flagged, above = verdict.score_lower, verdict.threshold, verdict.score_upper
-    assert flagged is not None  # wanted verdicts were judged
-    return -math.inf if lower is None else lower, flagged, math.inf if above is None else above
 
 
 def _distance(verdict: Verdict) -> tuple[int, float | None]:

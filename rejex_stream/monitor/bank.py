@@ -62,7 +62,9 @@ class StuckRun(msgspec.Struct):
     def update(self, score: float | None, ties: int, window_len: int) -> int:
         """Count one score; return the length of the run of equal, formerly rare scores."""
         if score is None or self.score is None:
-            self._begin(score, ties, window_len)
+            self.score, self.length = score, 1
+            self.last = self.last if score is None else score
+            self.was_common = 2 * ties > window_len
             return 0 if self.was_common or score is None else 1
         if self.swapped:  # the same row, as another model sees it
             self.swapped, self.score = False, score
@@ -83,11 +85,6 @@ class StuckRun(msgspec.Struct):
             self.was_common = 2 * ties > window_len
         self.last = score
         return 0 if self.was_common else self.length
-
-    def _begin(self, score: float | None, ties: int, window_len: int) -> None:
-        self.score, self.length = score, 1
-        self.last = self.last if score is None else score
-        self.was_common = 2 * ties > window_len
 
     def swap(self) -> None:
         """Note that the next score is another model's: it cannot show whether the sensor moved."""

@@ -6,6 +6,7 @@
 #   make test-all     the same proofs for every client, detector and codec; what CI runs in place of test
 #   make check        ruff, mypy, and what the text of the repository has to be
 #   make format       put the code into shape, mend what ruff can
+#   make native       build the native core and put it beside the Python one; needs Rust's cargo
 #   make bench        benchmarks of the core, into benchmarks/results/
 #   make broker       a real single-node Kafka for development, until Ctrl-C
 #   make soak         the long proofs (100 SIGKILLs, outages), results into benchmarks/results/soak.md; an hour or more
@@ -26,7 +27,7 @@ BIN := .venv/bin
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-quick mutants check format bench broker soak test-bounds test-deep test-spark test-wheel constraints sbom docs clean
+.PHONY: help demo test test-all test-quick mutants check format bench native broker soak test-bounds test-deep test-spark test-wheel constraints sbom docs clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -75,6 +76,12 @@ mutants: .venv/dev.stamp
 format: .venv/dev.stamp
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# Optional: `rejex-stream doctor` says which core judges, and REJEX_CORE=python leaves it aside.
+native: .venv/run.stamp
+	@command -v cargo >/dev/null || { echo "make native: cargo is not here: install Rust (https://rustup.rs), or go without"; exit 1; }
+	$(BIN)/python -m pip install --quiet --no-deps --force-reinstall ./native
+	REJEX_CORE= $(BIN)/python -c 'from rejex_stream.engine.core import core; print(core().why); raise SystemExit(core().lane is None)'
 
 bench: .venv/dev.stamp
 	$(BIN)/python -m benchmarks
@@ -130,4 +137,4 @@ docs: .venv/dev.stamp
 	$(BIN)/python -m tools.site site
 
 clean:
-	rm -rf .venv .venv-deep .venv-spark build dist site *.egg-info artifacts demo-output
+	rm -rf .venv .venv-deep .venv-spark build dist site *.egg-info artifacts demo-output native/target

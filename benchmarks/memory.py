@@ -40,9 +40,11 @@ CASES: tuple[tuple[str, int, int | None, bool], ...] = (
     ("HBOS", 2000, 3, False),
     ("GMM", 1000, 3, False),
     ("KNN", 1000, 3, False),
+    ("Sensor", 1000, None, False),
     ("Sensor", 1000, 3, False),
     ("HBOS", 2000, None, True),
     ("HBOS", 2000, 3, True),
+    ("Sensor", 2000, None, True),
     ("Sensor", 2000, 3, True),
 )
 """Detector, rows of the buffer, digits of a value, and whether it is refitted and alarms are on, as

@@ -54,7 +54,14 @@ class Fleet:
     """Keys with full windows, all of one model each, and what comes next of them."""
 
     def __init__(
-        self, detector: str, n: int, channels: int, keys: int, refit_every: int | None = None
+        self,
+        detector: str,
+        n: int,
+        channels: int,
+        keys: int,
+        refit_every: int | None = None,
+        *,
+        native: bool = True,
     ) -> None:
         schedule = RefitSchedule(
             first_fit_events=1000, refit_every_events=refit_every, refit_lag_events=0,
@@ -65,6 +72,8 @@ class Fleet:
             RejectionPolicy(0.05, rate=0.05), window=n, evidence=False, schedule=schedule,
         )  # fmt: skip
         self._engine, self._keys, self._seen = Engine(spec, InlineExecutor()), keys, 0
+        if not native:  # where there is a native core
+            self._engine._lane = None
         draw = np.random.default_rng(0)
         mixing = draw.normal(size=(3, channels))
         latent = draw.normal(size=(20_000, 3)) @ mixing

@@ -33,6 +33,7 @@ from rejex_stream.config.assembly import (
 from rejex_stream.decode import Decoder, decode_records
 from rejex_stream.decode.mapping import printable
 from rejex_stream.decode.written import number_reader
+from rejex_stream.engine.engine import core
 from rejex_stream.errors import ConfigError, ConnectorError, RejexError
 from rejex_stream.protocols import Assigned
 from rejex_stream.settings import toml
@@ -93,6 +94,7 @@ def examine(path: Path, *, sample: int = 200) -> Iterator[Check]:
     readings: list[Reading] = []
     looks = [
         *(_of_kafka if config.input.kind == "kafka" else _of_files)(config, sample, readings),
+        ("core", lambda: iter([Finding("ok", core()[1])])),
         ("clock", lambda: _clock(readings)),
         ("alertmanager", lambda: _alertmanager(config)),
         ("webhook", lambda: _webhook(config)),

@@ -20,16 +20,17 @@ import numpy.typing as npt
 from rejex_stream.readable import number
 
 __all__ = [
-    "MODE_MARK", "Audit", "ChannelEvidence", "Command", "CommandKind", "CommandReply",
-    "ContextPoint", "DelayedRecord", "EventAnswer", "Evidence", "FloatArray", "FollowUp",
-    "Incident", "IncidentState", "Invalid", "JudgeName", "Label", "Learned", "LimitExcess",
-    "Limited", "Outcome", "OutcomeCounts", "Partition", "Position", "Reading", "Reason", "Record",
-    "ReviewItem", "SelectedRecord", "Status", "UnreadRecord", "Verdict", "beyond",
-    "could_be_missed", "drawable", "in_mode", "is_for_review", "is_ranked", "of_mode",
+    "MODE_MARK", "Audit", "ChannelEvidence", "ColumnGroups", "Command", "CommandKind",
+    "CommandReply", "ContextPoint", "DelayedRecord", "EventAnswer", "Evidence", "FloatArray",
+    "FollowUp", "Incident", "IncidentState", "Invalid", "JudgeName", "Label", "Learned",
+    "LimitExcess", "Limited", "Outcome", "OutcomeCounts", "Partition", "Position", "Reading",
+    "Reason", "Record", "ReviewItem", "SelectedRecord", "Status", "UnreadRecord", "Verdict",
+    "beyond", "could_be_missed", "drawable", "in_mode", "is_for_review", "is_ranked", "of_mode",
     "policy_band", "reached", "spoken", "without_limits",
 ]  # fmt: skip
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
+ColumnGroups: TypeAlias = Sequence[npt.NDArray[np.intp]]
 JudgeName: TypeAlias = Literal["champion", "challenger"]
 Box: TypeAlias = dict[str, tuple[float, float]]
 
@@ -255,7 +256,8 @@ class ChannelEvidence(msgspec.Struct, frozen=True):
     Attributes
     ----------
     channel
-        Its name; in its place stood the median of what the model knows.
+        Its name. A model that scores parts of rows did not know it; for another the median of what
+        that knows stood in its place.
     contribution
         Score minus `score_without`; ``None`` where that score is not finite.
     score_without, label_without
@@ -432,6 +434,13 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     def opens(self) -> bool:
         """Whether this is the change that opened it; later ones may have version 1 as well."""
         return self.version == 1 and self.changed_seq == self.opened_seq
+
+    @property
+    def speaking(self) -> tuple[ChannelEvidence, ...]:
+        """The channels that add to the score, at least a tenth of what the first adds."""
+        known = [(one.contribution or 0.0, one) for one in self.channels]
+        least = max((added for added, _ in known), default=0.0) / 10
+        return tuple(one for added, one in known if added > 0.0 and added >= least)
 
     @property
     def passed_limit(self) -> bool:

@@ -14,7 +14,7 @@ from sklearn.covariance import LedoitWolf
 
 from rejex_stream.detectors import make_detector
 from rejex_stream.detectors.sensor.distance import (
-    _MOST_PARTS,
+    _MOST_KNOWN,
     _rescaled_sum,
     _tail,
     _unseen,
@@ -34,6 +34,11 @@ from tests.test_any_float import any_value
 POLICY = RejectionPolicy(0.05, tolerance=8)
 NAMES = ("Sensor", "SensorEnsemble", "VARResidual", "Subsequence", "SeasonalResidual")
 HOUR = 3_600_000
+
+
+def partly(model, row):
+    """Return the score of what is there of a row."""
+    return float(model.score_without(row[None], [np.empty(0, dtype=np.intp)])[0, 0])
 
 
 def fitted(name, values, step_ms=HOUR, seed=0, **params):
@@ -101,7 +106,7 @@ def test_the_distance_of_some_columns_is_the_least_that_any_values_of_the_others
     )
     row[lacking] = np.nan
     assert float(z @ precision @ z) == pytest.approx(
-        float(chi2.ppf(chi2.cdf(model.score_partial(row), 4), 2)), rel=0.02
+        float(chi2.ppf(chi2.cdf(partly(model, row), 4), 2)), rel=0.02
     )
 
 
@@ -135,7 +140,7 @@ def test_what_is_there_of_a_row_may_be_quiet():
     spreads = Layout.of(FeatureSpec(("c0", "c1", "c2"), preset="sensor")).spreads
     still[list(spreads)], still[1::3] = 0.0, np.nan
     assert np.isfinite(still[list(spreads)]).sum() == len(spreads) * 2 // 3
-    plain = several(scorer).plain.score_partial(still[scorer.inner.which])
+    plain = partly(several(scorer).plain, still[scorer.inner.which])
     assert scorer.score(still[None])[0] > 1.5 * plain
 
 
@@ -207,8 +212,8 @@ def test_a_distance_keeps_few_of_its_parts_and_makes_them_again_to_the_same_bits
         for lacking in range(1, 31):
             row = X[lacking].copy()
             row[[j for j in range(5) if lacking >> j & 1]] = np.nan
-            found.append(model.score_partial(row))
-            assert len(model._parts) <= _MOST_PARTS
+            found.append(partly(model, row))
+            assert len(model._known) <= _MOST_KNOWN
     assert found[:30] == found[30:]
 
 

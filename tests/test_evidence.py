@@ -6,6 +6,8 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rejex_stream.demo.turbine import CHANNELS, simulate
 from rejex_stream.detectors import make_detector
@@ -63,7 +65,8 @@ ROLLING = (
 @pytest.mark.parametrize(
     ("detector", "features"),
     [("GMM", ()), ("KNN", ()), ("IForest", ()), ("HBOS", ()), ("HalfSpaceTrees", ()),
-     ("KNN", ROLLING)],
+     ("KNN", ROLLING), ("Sensor", ()), ("Sensor", ROLLING),
+     ("SensorEnsemble", ROLLING)],
 )  # fmt: skip
 def test_the_faulty_channel_comes_first(detector, features):
     verdicts, faulty = run(detector, features)
@@ -76,6 +79,60 @@ def test_the_faulty_channel_comes_first(detector, features):
     assert len(places) >= 0.3 * len(faulty)  # KNN on raw units sees power above all
     assert np.mean([place == 0 for place in places]) >= 0.8
     assert np.mean([place <= 2 for place in places]) >= 0.95
+
+
+def dependent_channels(count, seed=0):
+    """Return readings of a load, and of a power and a temperature that follow it."""
+    rng = np.random.default_rng(seed)
+    load = np.convolve(rng.normal(size=count + 23), np.ones(24) / 4, "valid")
+    power, temperature = 3 * load + rng.normal(0, 0.1, count), load + rng.normal(0, 0.3, count)
+    return np.column_stack([load, power, temperature])
+
+
+@pytest.mark.parametrize("detector", ["Sensor", "Mahalanobis", "SensorEnsemble"])
+def test_of_channels_that_follow_each_other_the_one_that_left_them_is_named(detector):
+    X = dependent_channels(3_000)
+    high = np.flatnonzero(X[:2_900, 0] > 1.5)[-40:]
+    X[high, 1] = 0.0  # a power within its usual, where the load is high
+    names = ("load", "power", "temperature")
+    made = [Reading("s", "s", 600_000 * i, tuple(row), Position("t", 0, i))
+            for i, row in enumerate(X.tolist())]  # fmt: skip
+    pipeline = EngineSpec(
+        make_detector(detector), FeatureSpec(names, preset="sensor"),
+        RejectionPolicy(0.05, rate=0.05), window=WINDOW, evidence=True,
+        schedule=RefitSchedule(first_fit_events=TRAIN, refit_every_events=None, refit_lag_events=0,
+                               buffer_events=TRAIN),
+    )  # fmt: skip
+    found = Engine(pipeline, InlineExecutor()).process(made)
+    cards = [found[i].evidence for i in high if found[i].evidence is not None]
+    assert len(cards) > 30
+    assert np.mean([card.channels[0].channel == "power" for card in cards]) > 0.9
+    assert all(c.contribution >= 0 for card in cards for c in card.channels[:1])
+
+
+@given(data=st.data())
+@settings(max_examples=25)
+def test_a_row_without_a_channel_scores_as_one_that_lacks_it(data):
+    names = ("a", "b", "c", "d")
+    spec = FeatureSpec(names, preset="sensor")
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    columns = spec.channels_of_columns
+    X = rng.normal(size=(500, len(columns))) @ rng.normal(size=(len(columns),) * 2)
+    X = np.abs(X) if data.draw(st.booleans()) else X
+    scorer = make_detector("Sensor").for_features(spec).fit(X[:400], seed=1)
+    groups = [np.flatnonzero(np.array(columns) == name) for name in names]
+    rows = X[400:408] * data.draw(st.sampled_from([0.0, 0.2, 1.0, 50.0]))
+    gone = data.draw(st.sets(st.integers(0, 3), max_size=3))
+    lacking = [j for name in gone for j in groups[name]]
+    rows[np.ix_([1, 3], lacking)] = np.nan
+    found = scorer.score_without(rows, groups)
+    for row, scores in zip(rows, found, strict=True):
+        assert scorer.score_without(row[None], groups)[0].tolist() == scores.tolist()
+        for group, score in zip(groups, scores, strict=True):
+            part = row.copy()
+            part[group] = np.nan
+            expected = scorer.score(part[None])[0] if np.isfinite(part).any() else 0.0
+            assert score == pytest.approx(expected, rel=1e-6, abs=1e-6)
 
 
 def test_evidence_is_given_where_it_is_asked_for_and_only_there():
@@ -128,11 +185,11 @@ def test_a_few_rows_score_as_rows_of_a_table_do_to_the_bit(name, scale):
 
 
 @pytest.mark.parametrize("weight", [1.0, 0.25])
-def test_a_row_explained_alone_has_the_evidence_it_has_among_others(weight):
+@pytest.mark.parametrize("detector", ["GMM", "Mahalanobis"])
+def test_a_row_explained_alone_has_the_evidence_it_has_among_others(detector, weight):
     spec = FeatureSpec(("a", "b"))
     rows = np.random.default_rng(4).normal(20, 2, (300, 2))
-    scorer = make_detector("GMM").fit(rows[:200], seed=1)
-    medians = np.median(rows[:200], axis=0)
+    scorer = make_detector(detector).fit(rows[:200], seed=1)
     judge = Judge(RejectionPolicy(0.1, tolerance=4), 100)
     judge.calibrate(scorer.score(rows[100:200]).tolist())
     readings = [Reading("k", "k", i, tuple(r), Position("t", 0, i)) for i, r in enumerate(rows)]
@@ -144,13 +201,22 @@ def test_a_row_explained_alone_has_the_evidence_it_has_among_others(weight):
     wanted = [i for i in range(200, 300) if explainer.wants(verdicts[i])]
     assert len(wanted) > 3
 
-    def score(X):
-        return np.array(scorer.score_few(X)) if type(X) is list else scorer.score(X)
+    class Model:
+        def score(self, X):
+            return scorer.score(X)
+
+        def score_without(self, X, groups):
+            return scorer.score_without(X, groups)
+
+        def medians(self):
+            return np.median(rows[:200], axis=0)
+
+    Model.weight = weight
 
     def explained(which):
         found = [verdicts[i] for i in which]
         own = [rows[i].tolist() for i in which]
-        return explainer.explain(found, own, score, medians, which, weight=weight)
+        return explainer.explain(found, own, Model(), which)
 
     assert [explained([i])[0] for i in wanted] == explained(wanted)
 

@@ -157,6 +157,7 @@ def test_what_is_imported_is_required(settings):
     # Come with a requirement, which promises them.
     required |= {"markupsafe", "py4j", "pydantic-core", project["name"]}
     roots = (ROOT / "rejex_stream", ROOT / "connectors" / "rejex_connectors")
+    own = {"rejex_stream", "rejex_connectors", "rejex_native"}  # the last is built of native/
     sources = {name: path for root in roots for name, path in modules(root).items()}
     names = {
         name.partition(".")[0]
@@ -164,7 +165,7 @@ def test_what_is_imported_is_required(settings):
         for name in imported(path.read_text(encoding="utf-8"), "rejex_stream.any")
     }
     offered = packages_distributions()
-    for name in names - sys.stdlib_module_names - {"rejex_stream", "rejex_connectors"}:
+    for name in names - sys.stdlib_module_names - own:
         offers = {one.lower().replace("_", "-") for one in offered.get(name, [name])}
         assert offers & required, f"{name} is of {offers}, which pyproject.toml does not require"
 

@@ -158,8 +158,8 @@ MUTANTS = (
     Mutant(
         "m22b",
         "a guard counts what it left out of rows that are taken back",
-        "        self._n_left_out = flags[-self._capacity :].count(1)\n        self.newest.retract",
-        "        self.newest.retract",
+        "del self._flags[max(0, len(self._flags) - count) :]",
+        "del self._flags[len(self._flags) :]",
         "tests/test_guard.py::test_rows_that_are_taken_back_were_never_there",
     ),
     Mutant(
@@ -240,8 +240,8 @@ MUTANTS = (
     Mutant(
         "m72",
         "who lacks a channel cannot be quiet",
-        "return score if self.quiet is None else self.quiet.larger_of_partial(score, row)",
-        "return score",
+        "return scores if self.quiet is None else self.quiet.larger_without(scores, X, groups)",
+        "return scores",
         "tests/test_detectors_sensor.py::test_what_is_there_of_a_row_may_be_quiet",
     ),
     Mutant(

@@ -1,6 +1,6 @@
 """A fitted model with a guard around it: shapes are checked, rows that are not finite score nan.
 
-Where a model has `score_partial`, a row that lacks some columns (nan) is scored by the others.
+Where a model has `score_without`, a row that lacks some columns (nan) is scored by the others.
 
 A call of numpy costs as much as the arithmetic of a small model, so a model that has `score_row`
 scores a row that comes alone by the same additions in the same order, on plain floats or in fewer
@@ -18,9 +18,11 @@ import numpy as np
 from rejex_stream.detectors.scaling import Scale
 from rejex_stream.errors import DetectorError
 from rejex_stream.protocols import Scorer
-from rejex_stream.types import FloatArray
+from rejex_stream.types import ColumnGroups, FloatArray
 
 __all__ = ["TableScorer", "training_table"]
+
+_NOTHING = (np.empty(0, dtype=np.intp),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +58,25 @@ class TableScorer:
             readable = finite.all(axis=1)
             if readable.any():
                 scores[readable] = self.inner.score(np.ascontiguousarray(X[readable]))
-            score_partial = getattr(self.inner, "score_partial", None)
-            if score_partial is not None:
-                partial = ~readable & finite.any(axis=1) & ~np.isinf(X).any(axis=1)
-                for i in np.flatnonzero(partial).tolist():
-                    scores[i] = score_partial(X[i])
+            partial = np.flatnonzero(~readable & finite.any(axis=1) & ~np.isinf(X).any(axis=1))
+            if len(partial) and (found := self.score_without(X[partial], _NOTHING)) is not None:
+                scores[partial] = found[:, 0]
             return scores
+
+    def score_without(self, X: FloatArray, groups: ColumnGroups) -> FloatArray | None:
+        """Score rows X of shape (m, d), some with nan, by all columns but those of each group.
+
+        Shape (m, g); ``None`` where the model cannot.
+        """
+        without = getattr(self.inner, "score_without", None)
+        if without is None or self.scale is not None:
+            return None
+        with np.errstate(all="ignore"):
+            if not np.isnan(X).any():
+                found: FloatArray | None = without(X, groups)
+                return found
+            parts = [without(row, groups) for row in X[:, None]]
+            return None if parts[0] is None else np.concatenate(parts)
 
     def by_row(self) -> Callable[[Sequence[float]], float]:
         """Return what scores one finite row as :meth:`score` does, bit for bit."""

@@ -353,33 +353,19 @@ def decode_review(line: bytes) -> ReviewItem:
     """Decode what :func:`encode_review` wrote; unknown fields are ignored."""
     record = _parse(line, ReviewRecord, "a review item")
     _require_known(record, ReviewItem, "review item")
-    return ReviewItem(
-        verdict=_verdict(record.verdict),
-        channels=record.channels,
-        values=record.values,
-        context=_context_points(record.context),
-        why=record.why,
-        drawn=record.drawn,
-        schema_version=record.schema_version,
-    )
+    fields = msgspec.structs.asdict(record)
+    del fields["id"]
+    fields |= {"verdict": _verdict(record.verdict), "context": _context_points(record.context)}
+    return ReviewItem(**fields)
 
 
 def encode_follow_up(follow_up: FollowUp) -> bytes:
     """Encode what came after a review item as one line of JSON, without the newline."""
-    return _encode(
-        FollowUpRecord(
-            **_identity(follow_up.position),
-            schema_version=follow_up.schema_version,
-            follows=str(follow_up.of),
-            follows_offset=follow_up.of.offset,
-            stream_key=follow_up.stream_key,
-            sensor=follow_up.sensor,
-            channels=follow_up.channels,
-            points=_context_records(follow_up.points),
-            n_since=follow_up.n_since,
-            last=follow_up.last,
-        )
-    )
+    fields = msgspec.structs.asdict(follow_up)
+    position, of = fields.pop("position"), fields.pop("of")
+    fields["points"] = _context_records(follow_up.points)
+    identity = _identity(position) | {"follows": str(of), "follows_offset": of.offset}
+    return _encode(FollowUpRecord(**identity, **fields))
 
 
 def decode_reviewed(line: bytes) -> ReviewItem | FollowUp:
@@ -388,17 +374,10 @@ def decode_reviewed(line: bytes) -> ReviewItem | FollowUp:
         return decode_review(line)
     record = _parse(line, FollowUpRecord, "what came after a review item")
     _require_known(record, FollowUp, "follow-up")
-    return FollowUp(
-        position=identified(record.id, record.topic, record.partition, record.offset),
-        of=identified(record.follows, record.topic, record.partition, record.follows_offset),
-        stream_key=record.stream_key,
-        sensor=record.sensor,
-        channels=record.channels,
-        points=_context_points(record.points),
-        n_since=record.n_since,
-        last=record.last,
-        schema_version=record.schema_version,
-    )
+    fields = msgspec.structs.asdict(record) | {"points": _context_points(record.points)}
+    place = [fields.pop(name) for name, _ in _IDENTITY]
+    of = identified(fields.pop("follows"), place[1], place[2], fields.pop("follows_offset"))
+    return FollowUp(position=identified(*place), of=of, **fields)
 
 
 class _Followed(msgspec.Struct):

@@ -16,6 +16,7 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from heapq import heapify, heappop, heapreplace
 from numbers import Integral, Real
 from types import TracebackType
@@ -62,8 +63,8 @@ from rejex_stream.types import (
 )
 
 __all__ = [
-    "Decision", "Engine", "EngineSpec", "Origin", "Restored", "SingleOwner", "checked", "in_order",
-    "origin",
+    "Decision", "Engine", "EngineSpec", "Origin", "Restored", "SingleOwner", "checked", "core",
+    "in_order", "origin",
 ]  # fmt: skip
 
 _Snapshot: TypeAlias = tuple[
@@ -125,7 +126,7 @@ class Engine:
                 "into, and must be at least 1."
             )
         self.spec = spec
-        self._executor, self._is_batch = executor, spec.is_batch
+        self._executor, self._is_batch, self._lane = executor, spec.is_batch, core()[0]
         self._live: dict[str, StreamState] = {}  # in order of last use
         self._idle: MutableMapping[str, StreamSnapshot] = {} if idle is None else idle
         self._max_live = max_live_streams
@@ -283,8 +284,7 @@ class Engine:
     def take_failures(self) -> list[FitFailed]:
         """Return the fits that failed since the last call, for the shell to log and count."""
         with self._alone:
-            failures = self.failures[:]
-            self.failures.clear()  # models hold on to the list itself
+            failures, self.failures[:] = self.failures[:], ()  # models hold on to the list itself
         return failures
 
     def take_incidents(self) -> list[Incident]:
@@ -521,7 +521,7 @@ class Engine:
         return StreamState(
             key, spec.features, model, judge,
             watch=watch, explainer=self._explainer(), calendar=self._calendar,
-            learner=decision.learner(spec.window), limits=decision.limits,
+            learner=decision.learner(spec.window), limits=decision.limits, lane=self._lane,
         )  # fmt: skip
 
     def _wake(self) -> None:
@@ -541,6 +541,16 @@ class Engine:
     def _make_room(self) -> None:
         while self._max_live is not None and len(self._live) > self._max_live:
             self._evict(next(iter(self._live)))
+
+
+@lru_cache(maxsize=1)
+def core() -> tuple[Any, str]:
+    """Return what makes the native lane of a stream, ``None`` without one, and which core it is."""
+    try:
+        import rejex_native
+    except ImportError:
+        return None, "Python judges all events: no native core is installed (`make native`)"
+    return rejex_native.believed()  # type: ignore[no-any-return]
 
 
 _INT64 = 2**63  # a time beyond it cannot be kept

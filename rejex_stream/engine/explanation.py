@@ -1,21 +1,24 @@
 """Why a verdict is what it is: which channel speaks, and what would have flipped it.
 
-Generic for any detector: each channel in turn is replaced by its median over the rows the model
-knows, in all columns made of it, and the row is scored again. It says what the *model* reacts to,
-not what broke; with strongly dependent channels, several may share the blame.
+The row is scored again without each channel in turn, and all columns made of it. A detector that
+scores parts of rows (``Sensor`` and its kin) compares what is left: a channel speaks as far as it
+is not what the others make one expect, so of dependent channels the one that left them is named.
+For any other a channel becomes its median over the rows the model knows; dependent channels share
+the blame. It says what the *model* reacts to, not what broke.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from operator import itemgetter
 from typing import cast
 
 import msgspec
 import numpy as np
 
-from rejex_stream.engine.model import Rows
+from rejex_stream.engine.incremental_model import IncrementalModel
+from rejex_stream.engine.model import BatchModel
 from rejex_stream.features import FeatureSpec
 from rejex_stream.rejection import label_of
 from rejex_stream.types import ChannelEvidence, Evidence, FloatArray, Label, Reason, Verdict
@@ -31,15 +34,16 @@ class Explainer:
     One score per channel and explained event, in one call per segment; normal events cost nothing.
     """
 
-    __slots__ = ("_channels", "_columns", "_contamination")
+    __slots__ = ("_channels", "_columns", "_contamination", "_firsts")
 
     def __init__(self, features: FeatureSpec, contamination: float) -> None:
         of_columns = features.channels_of_columns
         self._channels = tuple(name for name in features.channels if name in of_columns)
         self._columns = tuple(
-            tuple(i for i, name in enumerate(of_columns) if name == channel)
+            np.array([i for i, name in enumerate(of_columns) if name == channel])
             for channel in self._channels
         )
+        self._firsts = [columns[0] for columns in self._columns]
         self._contamination = contamination
 
     @staticmethod
@@ -51,48 +55,35 @@ class Explainer:
         self,
         verdicts: Sequence[Verdict],
         rows: Sequence[Sequence[float] | FloatArray],
-        score: Callable[[Rows], FloatArray],
-        medians: FloatArray,
+        model: BatchModel | IncrementalModel,
         model_age_events: Sequence[int],
-        *,
-        weight: float,
     ) -> list[Verdict]:
         """Return the verdicts with their evidence."""
-        count = len(self._channels)
-        # One row stays plain floats, on which a model may score it without numpy's price of a call.
-        own: Rows = [[*map(float, rows[0])]] if len(rows) == 1 else np.array(rows, np.float64)
-        altered = self._altered(own, medians)
-        others = score(altered).reshape(len(rows), count)
-        if weight < 1.0:
+        own, count = np.array(rows, dtype=np.float64), len(self._channels)
+        others = model.score_without(own, self._columns)
+        if others is None:
+            altered, usual = np.repeat(own, count, axis=0), model.medians()
+            for i, columns in enumerate(self._columns):
+                altered[i::count, columns] = usual[columns]
+            others = model.score(altered).reshape(len(rows), count)
+        if (weight := model.weight) < 1.0:
             judged = np.array([verdict.score for verdict in verdicts], dtype=np.float64)
-            others = judged[:, None] + weight * (others - score(own)[:, None])
-        lacks = math.isnan(sum(own[0])) if isinstance(own, list) else np.isnan(own).any()
-        if lacks:  # what is missing says nothing
-            others[np.isnan(np.array(own)[:, [columns[0] for columns in self._columns]])] = math.nan
+            others = judged[:, None] + weight * (others - model.score(own)[:, None])
+        missing = np.isnan(own[:, self._firsts])
+        if missing.any():  # what is missing says nothing
+            others[missing] = math.nan
         without = others.tolist()
         return [
             self._with_evidence(verdict, scores, age)
             for verdict, scores, age in zip(verdicts, without, model_age_events, strict=True)
         ]
 
-    def _altered(self, rows: Rows, medians: FloatArray) -> Rows:
-        """Return the rows once per channel, the channel replaced."""
-        if isinstance(rows, list):
-            usual, (own,) = medians.tolist(), rows
-            whole = [own.copy() for _ in self._columns]
-            for row, columns in zip(whole, self._columns, strict=True):
-                for column in columns:
-                    row[column] = usual[column]
-            return whole
-        count = len(self._channels)
-        altered = np.repeat(rows, count, axis=0)
-        for i, columns in enumerate(self._columns):
-            altered[i::count, columns] = medians[[*columns]]
-        return altered
-
     def _with_evidence(self, verdict: Verdict, without: list[float], age: int) -> Verdict:
-        assert verdict.score is not None  # wanted verdicts were judged
-        own, label, edges = verdict.score, verdict.label, _edges(verdict)
+        own, label, flagged = verdict.score, verdict.label, verdict.threshold
+        assert own is not None  # wanted verdicts were judged
+        assert flagged is not None
+        lower, above = verdict.score_lower, verdict.score_upper
+        edges = -math.inf if lower is None else lower, flagged, math.inf if above is None else above
         found: list[tuple[float, ChannelEvidence]] = []
         for channel, other in zip(self._channels, without, strict=True):
             if other - other != 0.0:  # not finite
@@ -106,13 +97,6 @@ class Explainer:
         ranks, score = _distance(verdict)
         evidence = Evidence(channels, flips, ranks, score, self._contamination, age)
         return msgspec.structs.replace(verdict, evidence=evidence)
-
-
-def _edges(verdict: Verdict) -> tuple[float, float, float]:
-    """Return the scores at which the label of a score under the same window and band changes."""
-    lower, flagged, above = verdict.score_lower, verdict.threshold, verdict.score_upper
-    assert flagged is not None  # wanted verdicts were judged
-    return -math.inf if lower is None else lower, flagged, math.inf if above is None else above
 
 
 def _distance(verdict: Verdict) -> tuple[int, float | None]:

@@ -188,9 +188,12 @@ class IncrementalModel:
         """Return how many rows can be scored without a wait: there is none."""
         return sys.maxsize
 
-    def score(self, X: Rows) -> FloatArray:
+    def score(self, X: FloatArray) -> FloatArray:
         """Score other rows with the model as it stands, shape (m, d) to (m,)."""
-        return np.array([self._scorer.score_one(x) for x in np.asarray(X)])
+        return np.array([self._scorer.score_one(x) for x in X])
+
+    def score_without(self, X: FloatArray, groups: Any) -> None:  # noqa: ANN401
+        """Return nothing: its models score whole rows."""
 
     def medians(self) -> FloatArray:
         """Return the medians of the last rows learnt, shape (d,)."""

@@ -39,7 +39,7 @@ from rejex_stream.incidents import Turn, Watch
 from rejex_stream.incidents.thresholds import is_mixed
 from rejex_stream.protocols import BatchDetector, FitExecutor, Scorer
 from rejex_stream.rejection.judge import Judge
-from rejex_stream.types import FloatArray, IncidentState, Status
+from rejex_stream.types import ColumnGroups, FloatArray, IncidentState, Status
 
 __all__ = [
     "BatchModel", "Count", "Guard", "HeldState", "Judged", "RowBuffer",
@@ -47,6 +47,7 @@ __all__ = [
 ]  # fmt: skip
 
 _MOSTLY_SUSPECT = 64  # rows under suspicion that there is room for anyway
+_FEW = 64  # rows, up to which a model may be quicker with plain floats
 
 
 class _Recipe(msgspec.Struct, forbid_unknown_fields=True):
@@ -342,13 +343,19 @@ class BatchModel:
             self._fit_due = self._schedule.next_request(since) + self._origin
         return self._fit_due
 
-    def score(self, X: Rows) -> FloatArray:
+    def score(self, X: FloatArray) -> FloatArray:
         """Score other rows with the model that speaks now, shape (m, d) to (m,)."""
         assert self._serving is not None  # asked about rows it has scored
         scorer = self._scorer(self._serving)
-        if type(X) is list and isinstance(scorer, TableScorer):  # few: no call of numpy each
-            return np.array(scorer.score_few(X))
-        return scorer.score(np.asarray(X))
+        if len(X) <= _FEW and isinstance(scorer, TableScorer):  # no call of numpy each
+            return np.array(scorer.score_few(X.tolist()))
+        return scorer.score(X)
+
+    def score_without(self, X: FloatArray, groups: ColumnGroups) -> FloatArray | None:
+        """Score rows as if each group of columns were unknown, (m, g); ``None``: it cannot."""
+        assert self._serving is not None
+        scorer = self._scorer(self._serving)
+        return scorer.score_without(X, groups) if isinstance(scorer, TableScorer) else None
 
     def medians(self) -> FloatArray:
         """Return the medians of the rows the model was fitted on, shape (d,)."""

@@ -116,8 +116,8 @@ class StreamState:
 
     __slots__ = (
         "_allow_nan", "_at_once", "_calendar", "_explainer", "_features", "_gaps", "_judge",
-        "_learner", "_limits", "_mutes", "_recent", "_sensors", "_steady_model", "model", "plans",
-        "seq", "stream_key", "watch",
+        "_lane", "_learner", "_limits", "_mutes", "_recent", "_sensors", "_steady_model", "model",
+        "plans", "seq", "stream_key", "watch",
     )  # fmt: skip
 
     def __init__(
@@ -132,6 +132,7 @@ class StreamState:
         calendar: Sequence[Plan] = (),
         learner: Learner | None = None,
         limits: Sequence[ChannelLimits] = (),
+        lane: Callable[[Any], Any] | None = None,
     ) -> None:
         self.stream_key = stream_key
         self.seq = 0
@@ -145,6 +146,7 @@ class StreamState:
         self._gaps: dict[str, list[Gap]] = {}  # of sensors that ever lacked a channel
         # What scores readings that go the straight way; None: none does, or it is not known yet.
         self._steady_model: BatchModel | None = None
+        self._lane = None if lane is None else lane(self)  # of the native core
 
     def advance(self, readings: Sequence[Reading], totals: Sequence[float]) -> list[Verdict]:
         """Return the verdicts for the next readings of this key, in order.
@@ -153,11 +155,20 @@ class StreamState:
         judged, and `totals` are the sums of their values.
         """
         verdicts: list[Verdict | None] = [None] * len(readings)
+        if self._lane is None:
+            self._advance(readings, totals, verdicts)
+        else:
+            self._lane.advance(self, readings, totals, verdicts)
+        return verdicts  # type: ignore[return-value] # every reading took one of the paths
+
+    def _advance(
+        self, readings: Sequence[Reading], totals: Sequence[float], verdicts: list[Verdict | None]
+    ) -> None:
+        """Judge readings in Python, whatever they are."""
         if len(readings) > 1 or not self._alone(readings, totals, verdicts):
             for _ in self.turns(readings, totals, verdicts):
                 pass
             self._steady_model = self._model_alone()
-        return verdicts  # type: ignore[return-value] # every reading took one of the paths
 
     def _alone(
         self, readings: Sequence[Reading], totals: Sequence[float], verdicts: list[Verdict | None]
@@ -172,7 +183,6 @@ class StreamState:
             or not isfinite(totals[0])
         ):
             return False
-        watch.beyond = _NO_LIMITS
         make = self._rows_at_once if self._at_once else self._rows_one_by_one
         rows, which = make(readings, totals, verdicts)
         seq, self.seq = self.seq, self.seq + 1
@@ -202,10 +212,11 @@ class StreamState:
             or not watch.active
             or watch.mode is not None
             or (self._calendar or self.plans.all or self._mutes.all or self._limits.any)
-            or (self._gaps or self._judge.shares)
-            or self._learner is not None
+            or any(gap.now for own in self._gaps.values() for gap in own)  # else none goes on
+            or (self._judge.shares or self._learner is not None)
         ):
             return None
+        watch.beyond = _NO_LIMITS
         return model
 
     def turns(
@@ -501,13 +512,11 @@ class StreamState:
         explained = explainer.explain(
             [verdict for _, _, verdict in wanted],
             [rows[i] for i, _, _ in wanted],
-            model.score,
-            model.medians(),
+            model,
             [
                 age if (verdict.held and stands) or verdict.planned else age + i
                 for i, _, verdict in wanted
             ],
-            weight=model.weight,
         )
         for (_, owner, _), verdict in zip(wanted, explained, strict=True):
             verdicts[owner] = verdict

@@ -62,7 +62,9 @@ class StuckRun(msgspec.Struct):
     def update(self, score: float | None, ties: int, window_len: int) -> int:
         """Count one score; return the length of the run of equal, formerly rare scores."""
         if score is None or self.score is None:
-            self._begin(score, ties, window_len)
+            self.score, self.length = score, 1
+            self.last = self.last if score is None else score
+            self.was_common = 2 * ties > window_len
             return 0 if self.was_common or score is None else 1
         if self.swapped:  # the same row, as another model sees it
             self.swapped, self.score = False, score
@@ -83,11 +85,6 @@ class StuckRun(msgspec.Struct):
             self.was_common = 2 * ties > window_len
         self.last = score
         return 0 if self.was_common else self.length
-
-    def _begin(self, score: float | None, ties: int, window_len: int) -> None:
-        self.score, self.length = score, 1
-        self.last = self.last if score is None else score
-        self.was_common = 2 * ties > window_len
 
     def swap(self) -> None:
         """Note that the next score is another model's: it cannot show whether the sensor moved."""
@@ -516,14 +513,13 @@ class MonitorBank:
 
 
 # --------------------------------------------------------------------------- state as bytes
-_MAGIC = b"rejex-monitor"
-_VERSION = 3
+_MAGIC = b"rejex-monitor\x03"  # and the version
 
 S = TypeVar("S", bound=msgspec.Struct)
 
 
 def _encode(state: msgspec.Struct) -> bytes:
-    return _MAGIC + bytes([_VERSION]) + msgspec.msgpack.encode(state, enc_hook=dict)
+    return _MAGIC + msgspec.msgpack.encode(state, enc_hook=dict)
 
 
 def _settings(kind: type[Section], fields: dict[str, object]) -> Section:
@@ -534,17 +530,11 @@ def _decode(blob: bytes, kind: type[S]) -> S:
     """Return the state in `blob`, or raise a :class:`CheckpointError` where it holds none."""
     if not blob.startswith(_MAGIC) or len(blob) <= len(_MAGIC):
         raise CheckpointError(
-            f"These {len(blob)} bytes are not a monitor snapshot: give what snapshot() returned, "
-            "or start the monitors anew."
-        )
-    version = blob[len(_MAGIC)]
-    if version != _VERSION:
-        raise CheckpointError(
-            f"The monitor snapshot has version {version}; this release reads version {_VERSION}: "
-            "start the monitors anew."
+            f"These {len(blob)} bytes are not a monitor snapshot of this version: give what "
+            "snapshot() returned, or start the monitors anew."
         )
     try:
-        return msgspec.msgpack.decode(blob[len(_MAGIC) + 1 :], type=kind, dec_hook=_settings)
+        return msgspec.msgpack.decode(blob[len(_MAGIC) :], type=kind, dec_hook=_settings)
     except (msgspec.MsgspecError, ValueError) as error:
         raise CheckpointError(
             f"The monitor snapshot is damaged ({error}): start the monitors anew."

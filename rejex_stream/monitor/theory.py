@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 import zlib
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -176,19 +177,15 @@ def theory_of(law: RankLaw, config: MonitorConfig) -> Theory:
     (0.1059, 0.1185, 0.252)
     """
     band = RejectionBand(*law.key, config.contamination, config.tolerance)
+    paper_bound = None
+    with suppress(ConfigError):  # a window too short for r = 1
+        paper_bound = paper_rate_bound(law.n, config.contamination, config.tolerance, config.delta)
     return Theory(
         expected_rate=expected_rejection_rate(band),
         frozen_bound=exact_rate_bound(band, config.delta),
-        paper_bound=_paper_bound(law.n, config),
+        paper_bound=paper_bound,
         expected_anomaly_rate=law.null[3],
     )
-
-
-def _paper_bound(n: int, config: MonitorConfig) -> float | None:
-    try:
-        return paper_rate_bound(n, config.contamination, config.tolerance, config.delta)
-    except ConfigError:  # a window too short for r = 1
-        return None
 
 
 def mean_theory(parts: list[tuple[Theory, int]]) -> Theory | None:

@@ -33,19 +33,21 @@ _REJECTED, _AMBIGUOUS = Label.REJECTED, Reason.AMBIGUOUS  # look-up is not free
 _NOTHING: Mapping[int, str] = MappingProxyType({})
 _NOBODY: Sequence[int] = ()
 _NOT_ENTERED: float | None = math.nan  # in the place of what a score pushed out
-_Marks: TypeAlias = tuple[int, bool, bool, str | None]
+_Marks: TypeAlias = tuple[int | None, bool, bool, str | None]
 """What the verdicts of a block have in common: epoch, held, planned, and the incident."""
+_NO_MARKS: _Marks = (None, False, False, None)
 _MUTABLE = (None, Reason.AMBIGUOUS)  # other reasons are states of the sensor, and no pattern
 
 
 def rejected(
-    reading: Reading, seq: int, reason: Reason, window_len: int = 0, epoch: int | None = None
+    reading: Reading, seq: int, reason: Reason, window_len: int = 0, marks: _Marks = _NO_MARKS
 ) -> Verdict:
     """Return the verdict for an event that has no rank."""
     key, sensor, time_ms, _, position = reading
+    epoch, held, planned, incident = marks
     return Verdict(
         position, key, sensor, time_ms, seq, _REJECTED, reason,
-        window_len=window_len, model_epoch=epoch,
+        window_len=window_len, model_epoch=epoch, held=held, planned=planned, incident=incident,
     )  # fmt: skip
 
 
@@ -74,12 +76,6 @@ class Watcher(Protocol):
     def renew(self, window: ScoreWindow) -> None:
         """Begin anew with another reference."""
         ...
-
-
-def _unscorable(reading: Reading, seq: int, n: int, marks: _Marks) -> Verdict:
-    epoch, held, planned, incident = marks
-    verdict = rejected(reading, seq, Reason.UNSCORABLE, n, epoch)
-    return replace(verdict, held=held, planned=planned, incident=incident)
 
 
 class Judge:
@@ -228,7 +224,7 @@ class Judge:
             n_judged += 1
             reading, rare, evicted = readings[i], None, _NOT_ENTERED
             if score - score != 0.0:
-                verdict = _unscorable(reading, seq + i, n, marks)
+                verdict = rejected(reading, seq + i, Reason.UNSCORABLE, n, marks)
             else:  # 2. Band and 3. label
                 verdict, rare = self._verdict(
                     window, reading, score, below, at_or_below,
@@ -312,8 +308,9 @@ class Judge:
             )
         edges = self._edges
         if edges is None or judged is not self._edges_of:
-            edges = self._edges = self._order_statistics(judged, window)
-            self._edges_of = judged
+            at, (low, first, top) = window.order_statistic, judged.edges
+            edges = at(first), at(low) if low >= 1 else None, at(top) if top <= n else None
+            self._edges, self._edges_of = edges, judged
         if self._constant:
             rare = by_tail = None
         else:
@@ -428,15 +425,6 @@ class Judge:
             if (rank if mid else rank - ties + ties // 2) > quantile * n:
                 found.append(j)
         return found
-
-    @staticmethod
-    def _order_statistics(
-        band: RejectionBand, window: ScoreWindow | WindowAhead
-    ) -> tuple[float, float | None, float | None]:
-        """λ, and the scores at which rejecting begins and ends."""
-        at, n = window.order_statistic, band.n
-        lower, flagged, above = band.edges
-        return at(flagged), at(lower) if lower >= 1 else None, at(above) if above <= n else None
 
     def _speaks(self, n: int) -> bool:
         """Whether a window that is still filling can say both labels."""

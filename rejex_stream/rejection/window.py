@@ -368,7 +368,9 @@ def severity(window: ScoreWindow | WindowAhead, score: float, below: int) -> flo
     largest = window.order_statistic(n)
     excess = score - largest
     scale = _LN_10 * min(2 * _excess(window, n, largest)[1], sys.float_info.max)
-    return _beyond(math.log10(n + 1), excess, scale)
+    if scale == 0.0:  # lost: a few of the smallest floats lie apart
+        return LARGEST_SEVERITY
+    return min(math.log10(n + 1) + excess / scale, LARGEST_SEVERITY)
 
 
 class Tail:
@@ -500,12 +502,6 @@ def _shape(ordered: array[float], cluster: float) -> float:
         return 0.0
     found = 2.0 - mean / (mean - upper) - 2.0 * math.sqrt(cluster / k)
     return min(max(0.0, found), _MOST_SHAPE)
-
-
-def _beyond(start: float, excess: float, scale: float) -> float:
-    if scale == 0.0:  # lost: a few of the smallest floats lie apart
-        return LARGEST_SEVERITY
-    return min(start + excess / scale, LARGEST_SEVERITY)
 
 
 @lru_cache(maxsize=256)

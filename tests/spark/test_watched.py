@@ -441,11 +441,11 @@ def test_each_transaction_of_a_task_records_who_is_untold_and_another_try_shows_
     settings, nothing = SimpleNamespace(topics=topics), msgspec.msgpack.encode([])
     rows = [
         SimpleNamespace(
-            topic="farm", partition=0, offset=offset, output=output, to=0, key=None,
+            topic="farm", partition=0, offset=offset, place=place, output=output, to=0, key=None,
             value=bytearray(output[:1] + str(offset), "utf-8"), headers=bytearray(nothing),
         )
         for offset in range(5)
-        for output in ("verdicts", "incidents")[: 1 + (offset in {0, 3})]
+        for place, output in enumerate(("verdicts", "incidents")[: 1 + (offset in {0, 3})])
     ]  # fmt: skip
 
     def at_commit(partition, next_offset, incidents, last):

@@ -171,9 +171,9 @@ class CsvRows:
     row of its own (a broken one), and reading goes on with the next line.
     """
 
-    def __init__(self, delimiter: str, max_row_bytes: int = MAX_ROW_BYTES) -> None:
+    def __init__(self, delimiter: str) -> None:
         self._delimiter = delimiter
-        self._lines = _Lines(max_row_bytes)
+        self._lines = _Lines(MAX_ROW_BYTES)
         self._open: list[bytes] = []
         self._open_bytes = 0
 
@@ -253,7 +253,6 @@ class FileSource:
         follow: bool = False,
         state_dir: str | Path | None = None,
         sample_interval_ms: int | None = None,
-        max_row_bytes: int = MAX_ROW_BYTES,
         encoding: str | None = None,
         has_header: bool = True,
         skip_rows: int = 0,  # of a table, a title or a remark above it; blank lines are none
@@ -282,7 +281,6 @@ class FileSource:
         self._follow = follow
         self._state_dir = None if state_dir is None else Path(state_dir)
         self._interval_ms = sample_interval_ms
-        self._max_row_bytes = max_row_bytes
         self._encoding = encoding
         self._has_header = has_header and self._format != "jsonl"
         self._skip_rows = 0 if self._format == "jsonl" else skip_rows
@@ -411,9 +409,7 @@ class FileSource:
 
     def _start_file(self) -> None:
         self._splitter: LineRows | CsvRows = (
-            LineRows(self._max_row_bytes)
-            if self._format == "jsonl"
-            else CsvRows(self._delimiter, self._max_row_bytes)
+            LineRows() if self._format == "jsonl" else CsvRows(self._delimiter)
         )
         self._to_utf8 = ToUtf8(self._encoding)
         self._n_file_rows = 0

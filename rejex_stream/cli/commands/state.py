@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -148,9 +148,12 @@ def export_state(
         committed = state.places.committed()
         for one in _chosen(state, partition):
             at = committed.get(one)
-            load = state.store.load if on_spark is None else _load_of(on_spark)
-            found = None if at is None else load(one, at)
-            if at is None or found is None:
+            found = None
+            if on_spark is None and at is not None:
+                found = state.store.load(one, at)
+            elif on_spark is not None:
+                found = on_spark.get(one)
+            if at is None or found is None or found[0] > at:
                 print(f"{_name(one)}: nothing to export.")
                 continue
             next_offset, parts = found
@@ -167,18 +170,6 @@ def export_state(
         sealed = state.store.sealed_file(content)
     with explaining_os_errors(f"{file} cannot be written"):
         file.write_bytes(sealed)
-
-
-def _load_of(
-    kept: Mapping[Partition, tuple[int, Mapping[str, bytes]]],
-) -> Callable[[Partition, int], tuple[int, Mapping[str, bytes]] | None]:
-    """Return what loads of a checkpoint as a store does: nothing beyond what is committed."""
-
-    def load(partition: Partition, at_most: int) -> tuple[int, Mapping[str, bytes]] | None:
-        found = kept.get(partition)
-        return found if found is not None and found[0] <= at_most else None
-
-    return load
 
 
 @app.command("import")

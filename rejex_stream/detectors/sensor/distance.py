@@ -10,18 +10,19 @@ import math
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import repeat
 from operator import itemgetter, lt
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from rejex_stream.detectors.rowwise import affine, row_sum
-from rejex_stream.types import FloatArray
+from rejex_stream.types import ColumnGroups, FloatArray
 
 __all__ = [
-    "Distance", "Larger", "SoftScale", "Steps", "fit_distance", "fit_larger", "fit_scale", "picker",
-    "shrunk_covariance",
+    "Distance", "Larger", "SoftScale", "Steps", "fit_distance", "fit_larger", "fit_scale", "once",
+    "picker", "shrunk_covariance",
 ]  # fmt: skip
 
 _LINEAR = 30.0
@@ -42,8 +43,9 @@ _STRETCHES = 8
 """Of which each fold is made, so that no regime of a stream lies in one fold alone: its rows would
 be absurd to what has not seen it, and a second distance would be put on their scale."""
 _FEWEST = 10  # rows by which a mean excess is known
-_MOST_PARTS = 8
+_MOST_KNOWN = 8
 _SURELY = 1e-9  # more than a sum, a logarithm and an exponential are rounded by
+_T = TypeVar("_T")
 _sum_of_rows, _running_sum = np.add.reduce, np.add.accumulate  # look-up is not free
 
 
@@ -72,10 +74,9 @@ class Distance:
     scale: SoftScale  # puts columns on one scale
     mean: FloatArray  # mean of the scaled rows; shape (d,)
     root: FloatArray  # whitens a scaled row; shape (d, d)
-    # the distance of the columns that are there, by which they are; the newest few
-    _parts: dict[bytes, Distance] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
+    # the distance of the columns that are there, by which they are, and along what a whitened row
+    # is apart for groups of columns
+    _known: dict[bytes, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def score(self, X: FloatArray) -> FloatArray:
         """Score finite rows X of shape (m, d); O(d²) a row."""
@@ -108,24 +109,44 @@ class Distance:
         made: FloatArray = _sum_of_rows(z[:, None] * root)
         return made
 
-    def score_partial(self, row: FloatArray) -> float:
-        """Score a row of shape (d,) some of whose columns are nan: the distance of the others.
+    def score_without(self, X: FloatArray, groups: ColumnGroups, of: int = 0) -> FloatArray:
+        """Score rows X of shape (m, d) by the columns that are there, without a group; (m, g).
 
-        It is that of the marginal distribution, a sum of as many squares as there are columns, put
-        on the scale of all of them by Wilson's and Hilferty's cube root, under which such sums are
-        nearly normal. O(d²) a row, O(d³) for the first of those that lack these columns.
+        All rows lack the same columns (nan), or none; an empty group takes away nothing. It is the
+        distance of the marginal distribution, a sum of as many squares as there are columns, put on
+        the scale of all (or `of` so many) of them by Wilson's and Hilferty's cube root [1]_, under
+        which such sums are nearly normal. A group adds to a distance what lies along its own rows
+        of the root: the square of its residual given all others [2]_. O(d²) a row, O(d³) for the
+        first of those that lack these columns.
 
-        E. B. Wilson, M. M. Hilferty: *The distribution of chi-square*. Proceedings of the National
-        Academy of Sciences 17, 1931.
+        References
+        ----------
+        .. [1] E. B. Wilson, M. M. Hilferty: *The distribution of chi-square*. Proceedings of the
+           National Academy of Sciences 17, 1931.
+        .. [2] R. Mason, N. Tracy, J. Young: *Decomposition of T² for multivariate control chart
+           interpretation*. Journal of Quality Technology 27, 1995.
         """
-        there = np.isfinite(row)
-        pattern = there.tobytes()
-        part = self._parts.get(pattern)
-        if part is None:
-            if len(self._parts) >= _MOST_PARTS:
-                del self._parts[next(iter(self._parts))]
-            part = self._parts[pattern] = self.marginal(there)
-        return _rescaled_sum(part.score_row(row[there].tolist()), len(part.mean), len(row))
+        of, there = of or X.shape[1], np.isfinite(X[0])
+        if not there.all():
+            part = once(self._known, there.tobytes(), lambda: self.marginal(there))
+            place = there.cumsum() - 1
+            return part.score_without(X[:, there], [place[g[there[g]]] for g in groups], of)
+        key = b"|".join(map(bytes, groups))
+        along, whose, left = once(self._known, key, lambda: self._apart(groups))
+        white = self.turned(X, self.root)
+        residuals = affine(white, along, np.zeros(along.shape[1]))
+        white *= white
+        residuals *= residuals
+        taken = affine(residuals, whose, np.zeros(len(left)))  # zeros change no sum
+        squares = np.maximum(row_sum(white)[:, None] - taken, 0.0).tolist()
+        return np.array([[*map(_rescaled_sum, row, left, repeat(of))] for row in squares])
+
+    def _apart(self, groups: ColumnGroups) -> tuple[FloatArray, FloatArray, list[int]]:
+        """Return along what a whitened row is apart for groups, whose that is, what each leaves."""
+        along = [np.linalg.qr(self.root[group].T)[0] for group in groups]
+        whose = np.repeat(np.eye(len(groups)), [*map(len, groups)], axis=0)
+        left = [len(self.mean) - len(group) for group in groups]
+        return np.ascontiguousarray(np.hstack(along)), whose, left
 
     def marginal(self, there: npt.NDArray[np.bool_]) -> Distance:
         """Return the distance of the columns that are there."""
@@ -136,8 +157,22 @@ class Distance:
         return Distance(scale, self.mean[there], np.ascontiguousarray(root))
 
 
+def once(
+    known: dict[bytes, Any], key: bytes, make: Callable[[], _T], most: int = _MOST_KNOWN
+) -> _T:
+    """Return what is known under a key, made where it is not; the newest few are kept."""
+    if key not in known:
+        if len(known) >= most:
+            del known[next(iter(known))]
+        known[key] = make()
+    found: _T = known[key]
+    return found
+
+
 def _rescaled_sum(squares: float, n: int, of: int) -> float:
     """Return the sum of `of` squares of normal deviates that is as rare as that of `n`."""
+    if n in (0, of):
+        return squares if n else 0.0
     few, all_ = 2.0 / (9.0 * n), 2.0 / (9.0 * of)
     deviate = (math.cbrt(squares / n) - (1.0 - few)) / math.sqrt(few)
     return float(of * max(0.0, 1.0 - all_ + deviate * math.sqrt(all_)) ** 3)
@@ -233,12 +268,15 @@ class Quiet:
             return score
         return max(score, float(self.knots.rescaled(self.inner.score_row(y))))
 
-    def larger_of_partial(self, score: float, row: FloatArray) -> float:
-        """Return the same of a row some of whose columns are nan."""
-        y = _with_logarithms(row, self.logs, self.floors)
-        if not (y[self.logs] < self.usual).any():  # nan is not
-            return score
-        return max(score, float(self.knots.rescaled(self.inner.score_partial(y))))
+    def larger_without(self, scores: FloatArray, X: FloatArray, groups: ColumnGroups) -> FloatArray:
+        """Return the same of scores without each group, (m, g), where a column left is quiet."""
+        if not (X[:, self.logs] < self.near).any():  # nan is not
+            return scores
+        Y = _with_logarithms(X, self.logs, self.floors)
+        quiet = Y[:, self.logs] < self.usual
+        counts = np.array([quiet[:, ~np.isin(self.logs, group)].any(axis=1) for group in groups]).T
+        own = self.knots.rescaled(self.inner.score_without(Y, groups))
+        return np.where(counts, np.maximum(scores, own), scores)
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,10 +363,10 @@ class Larger:
             return score
         return self.surprise.larger_of_row(score, made[len(row) :])
 
-    def score_partial(self, row: FloatArray) -> float:
-        """Score a row of shape (d,) some of whose columns are nan, as :class:`Distance` does."""
-        score = self.plain.score_partial(row)
-        return score if self.quiet is None else self.quiet.larger_of_partial(score, row)
+    def score_without(self, X: FloatArray, groups: ColumnGroups) -> FloatArray:
+        """Score rows as :class:`Distance` does: of parts of rows there is no forecast."""
+        scores = self.plain.score_without(X, groups)
+        return scores if self.quiet is None else self.quiet.larger_without(scores, X, groups)
 
 
 def picker(which: npt.NDArray[np.intp]) -> Callable[[Sequence[float]], Sequence[float]]:

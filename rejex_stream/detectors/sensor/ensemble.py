@@ -20,7 +20,7 @@ from rejex_stream.errors import ConfigError, DetectorError
 from rejex_stream.features import FeatureSpec
 from rejex_stream.features.preset import PresetName
 from rejex_stream.protocols import BatchDetector, Scorer
-from rejex_stream.types import FloatArray
+from rejex_stream.types import ColumnGroups, FloatArray
 
 __all__ = ["Ensemble", "LogTail", "ensemble", "sensor_ensemble"]
 
@@ -73,9 +73,15 @@ class Members:
             total += np.log1p(tail(scorer.score(X)))
         return total / len(self.scorers)
 
-    def score_partial(self, row: FloatArray) -> float:
-        """Score a row some of whose columns are nan; nan where a member cannot."""
-        return float(self.score(row[None])[0])
+    def score_without(self, X: FloatArray, groups: ColumnGroups) -> FloatArray | None:
+        """Score rows X of shape (m, d) without each group, (m, g), if all members can."""
+        total = np.zeros((len(X), len(groups)))
+        for scorer, tail in zip(self.scorers, self.tails, strict=True):
+            own = scorer.score_without(X, groups) if isinstance(scorer, TableScorer) else None
+            if own is None:
+                return None
+            total += np.log1p(tail(own))
+        return total / len(self.scorers)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, Self
@@ -20,6 +19,7 @@ from rejex_stream.detectors.sensor.distance import (
     fit_distance,
     fit_larger,
     fit_scale,
+    once,
     picker,
 )
 from rejex_stream.detectors.sensor.sides import Cone, Sided, cone_of, fit_sided
@@ -28,7 +28,7 @@ from rejex_stream.errors import ConfigError, DetectorError
 from rejex_stream.features import FeatureSpec
 from rejex_stream.features.preset import PresetName
 from rejex_stream.protocols import Scorer
-from rejex_stream.types import FloatArray
+from rejex_stream.types import ColumnGroups, FloatArray
 
 __all__ = [
     "GUARD_QUANTILE", "Index", "Layout", "Mahalanobis", "SeasonalResidual", "SensorRecipe",
@@ -203,6 +203,7 @@ class Columns:
     _pick: Callable[[Sequence[float]], Sequence[float]] = field(
         init=False, repr=False, compare=False
     )
+    _known: dict[bytes, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_pick", picker(self.which))
@@ -218,15 +219,25 @@ class Columns:
             return self.inner.score_row(x)
         return float(self.inner.score(np.array([x]))[0])
 
-    def score_partial(self, row: FloatArray) -> float:
-        """Score a row some of whose columns are nan by the others; nan where that cannot be."""
-        x = row.take(self.which)
-        if not isinstance(self.inner, _BY_PARTS) or len(x) > _MOST_PARTIAL:
-            return math.nan
-        finite = np.isfinite(x)
-        if finite.all():
-            return self.inner.score_row(x.tolist())
-        return self.inner.score_partial(x) if finite.any() else math.nan
+    def score_without(self, X: FloatArray, groups: ColumnGroups) -> FloatArray | None:
+        """Score rows X of shape (m, d), of which all lack the same columns, without each group.
+
+        Shape (m, g), nan where nothing is there; ``None`` where it cannot.
+        """
+        if not isinstance(self.inner, _BY_PARTS):
+            return None
+        rows = X.take(self.which, axis=1)
+        there = np.isfinite(rows[0])
+        if not there.any() or (len(there) > _MOST_PARTIAL and not there.all()):
+            return np.full((len(X), len(groups)), np.nan)
+        own = once(self._known, b"|".join(map(bytes, groups)), lambda: self._own(groups))
+        found = self.inner.score_without(rows, own)
+        if there.all() and not all(map(len, own)):  # without flags a row is what it is
+            found[:, [not len(group) for group in own]] = self.inner.score(rows)[:, None]
+        return found
+
+    def _own(self, groups: ColumnGroups) -> list[Index]:
+        return [np.flatnonzero(np.isin(self.which, group)) for group in groups]
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import compress, product
 from typing import Any, NamedTuple
 
@@ -25,9 +26,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rejex_stream.detectors.rowwise import affine
-from rejex_stream.detectors.sensor.distance import Distance, Larger, fit_distance
+from rejex_stream.detectors.sensor.distance import Distance, Larger, fit_distance, once
 from rejex_stream.errors import ConfigError
-from rejex_stream.types import FloatArray
+from rejex_stream.types import ColumnGroups, FloatArray
 
 __all__ = ["Cone", "Sided", "cone_of", "fit_sided"]
 
@@ -157,18 +158,20 @@ class Sided:
         """Score one finite row of shape (d,) as :meth:`score` does, bit for bit."""
         return self.inner.score_row(self.without_aside(np.array([row]))[0].tolist())
 
-    def score_partial(self, row: FloatArray) -> float:
-        """Score a row of shape (d,) some of whose columns are nan: one aside is missing, too."""
-        there = np.isfinite(row)
-        leans = self._once(b"there" + there.tobytes(), lambda: self._partial(there))
-        left = row.copy()
+    def score_without(self, X: FloatArray, groups: ColumnGroups) -> FloatArray:
+        """Score rows as :class:`Distance` does; where columns are missing, one aside is, too."""
+        if np.isfinite(X).all():
+            return self.inner.score_without(self.without_aside(X), groups)
+        left, there = X[0].copy(), np.isfinite(X[0])
+        leans = once(
+            self._known, b"there" + there.tobytes(), lambda: self._partial(there), _MOST_PATTERNS
+        )
         for cone, lean in zip(self.cones, leans, strict=True):
-            if lean.is_aside(row[there][None])[0]:
+            if lean.is_aside(left[there][None])[0]:
                 left[cone.columns] = np.nan
-        if np.isfinite(left).any():
-            return self.inner.score_partial(left)
-        scale = self._plain.scale  # nothing is left that anybody asks about: an ordinary row
-        return self.inner.score_row((scale.centre + scale.spread * self._plain.mean).tolist())
+        if not np.isfinite(left).any():  # of what anybody asks about: an ordinary row
+            return np.zeros((1, len(groups)))
+        return self.inner.score_without(left[None], groups)
 
     def _partial(self, there: npt.NDArray[np.bool_]) -> list[_Lean]:
         part = self._plain.marginal(there)
@@ -180,7 +183,9 @@ class Sided:
         made, plain = X.copy(), self._plain
         for pattern in {*map(bytes, aside)} - {bytes(len(self.cones))}:
             rows = (aside == np.frombuffer(pattern, np.bool_)).all(axis=1)
-            gone, others, weights = self._once(pattern, lambda: self._expected(pattern))  # noqa: B023
+            gone, others, weights = once(
+                self._known, pattern, partial(self._expected, pattern), _MOST_PATTERNS
+            )
             Z = plain.scale.apply(X[rows]) - plain.mean
             expected = affine(Z[:, others], weights, plain.mean[gone])
             made[np.ix_(rows, gone)] = (
@@ -200,13 +205,6 @@ class Sided:
         covariance = unwhitened[:, others].T @ unwhitened
         weights = np.linalg.solve(covariance[:, others], covariance[:, gone])
         return gone, others, np.ascontiguousarray(weights)
-
-    def _once(self, key: bytes, make: Callable[[], Any]) -> Any:  # noqa: ANN401
-        if key not in self._known:
-            if len(self._known) >= _MOST_PATTERNS:
-                del self._known[next(iter(self._known))]
-            self._known[key] = make()
-        return self._known[key]
 
 
 def fit_sided(

@@ -55,7 +55,7 @@ def stretch(connection: Connection, incident: Incident) -> tuple[int, int]:
 
 def _deviations(connection: Connection, incident: Incident, end_ms: int) -> list[series.Deviation]:
     # What speaks comes first, the loudest before: a fault's channel may read as usual just now.
-    spoken = [one.channel for one in incident.channels if (one.contribution or 0.0) > 0.0]
+    spoken = [one.channel for one in incident.speaking]
     place = {name: at for at, name in enumerate(spoken)}
     found = [
         one._replace(speaks=one.reads.channel in place)

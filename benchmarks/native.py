@@ -1,0 +1,78 @@
+"""What the native core gives: the engine with it and without, in turns, the same verdicts.
+
+python -m benchmarks.native [--quick]
+
+It has to be built (make native). Both cores are checked against each other verdict by verdict, and
+then measured: processor time, in turns, beside bare work on a SortedList.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+
+from benchmarks.harness import ratio, write
+from benchmarks.scaling import Fleet, bare
+from rejex_stream.engine.engine import core
+
+N, CHANNELS = 2000, 8
+DETECTORS, AIM = ("GMM", "HBOS", "Sensor", "KNN"), 0.7
+"""The aim is of engine work beside bare, in blocks of 500, with a cheap detector."""
+
+
+def row(detector: str, each: int, turns: int) -> list[object]:
+    """Return one line: both cores judge the same events in turns."""
+    fleets = {
+        name: Fleet(detector, N, CHANNELS, 1, native=name == "native")
+        for name in ("python", "native")
+    }
+    for count in (1, 7, each):
+        said = [fleet.judged(count) for fleet in fleets.values()]
+        if said[0] != said[1]:
+            sys.exit(f"benchmarks.native: the cores differ, {detector}, {count} events")
+    taken: dict[str, list[float]] = {"bare": [], "python": [], "native": []}
+    for _ in range(turns):
+        taken["bare"].append(bare(N))
+        for name, fleet in fleets.items():
+            taken[name].append(fleet.us(each))
+    python, native = taken["python"], taken["native"]
+    aim = AIM if each > 1 else "-"
+    found: list[object] = [detector, each, statistics.median(python)]
+    found += [statistics.median(native), ratio(python, native)]
+    found += [ratio(python, taken["bare"]), ratio(native, taken["bare"]), aim]
+    print(found, flush=True)
+    return found
+
+
+def main() -> None:
+    """Run and write."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.native", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="two detectors, one turn, no results")
+    quick = parser.parse_args().quick
+    lane, why = core()
+    if lane is None:
+        sys.exit(f"benchmarks.native: {why}")
+    turns = 1 if quick else 5
+    detectors = DETECTORS[:2] if quick else DETECTORS
+    rows = [row(name, each, turns) for name in detectors for each in (500, 1)]
+    if quick:
+        print("the same verdicts")
+        return
+    write(
+        "native",
+        "The engine with the native core and without",
+        [
+            (
+                f"One stream, n = {N:,}, {CHANNELS} channels, no refits; from the reading to the "
+                "verdict.",
+                ["detector", "events a call", "Python µs/event", "native µs/event",
+                 "Python / native", "Python beside bare", "native beside bare", "aim"],
+                rows,
+            )
+        ],
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,1 +1,0 @@
-"""A prototype of the window in C, to be measured; the product has none."""

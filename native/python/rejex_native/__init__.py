@@ -1,0 +1,141 @@
+"""The native core of rejex-stream, and what it has to show before it is believed.
+
+:func:`lane_of` makes what takes the ordinary events of a stream, as
+:meth:`rejex_stream.engine.stream_state.StreamState.advance` asks for; :func:`believed` says whether
+it does: not where REJEX_CORE is ``python``, nor where it is wrong in a single one of 1,000 events.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rejex_native._core import JudgeCore, Lane, lane_of
+
+__all__ = ["JudgeCore", "Lane", "believed", "lane_of", "wrong"]
+
+_EVENTS, _CHANNELS = 1000, 3
+
+
+def believed() -> tuple[Any, str]:
+    """Return what makes lanes, None where Python judges alone, and a sentence on it."""
+    if os.environ.get("REJEX_CORE") == "python":
+        return None, "Python judges all events: REJEX_CORE=python"
+    if reason := wrong():
+        return None, f"Python judges all events: the native core {reason}"
+    return lane_of, "the native core judges ordinary events as Python would"
+
+
+def wrong() -> str | None:
+    """Return what is wrong with it by 1,000 events that both cores judge; None: nothing is."""
+    try:
+        python, native = _judged(None), _judged(lane_of)
+    except Exception as error:
+        return f"cannot judge ({type(error).__name__}: {error}): build it anew (make native)"
+    for ours, theirs in zip(python, native, strict=True):
+        if ours != theirs:
+            return "differs from it in 1,000 events: build it anew (make native)"
+    return None
+
+
+@dataclass(frozen=True)
+class _Recipe:
+    """Models of the kinds that are scored natively, without the libraries that fit them."""
+
+    kind: str
+    name: str = "self-test"
+
+    def fit(self, X: Any, *, seed: int) -> Any:
+        """Fit on rows of shape (n, d)."""
+        from rejex_stream.detectors.scorers import ColumnHistograms, GaussianMixture
+        from rejex_stream.detectors.table import TableScorer
+
+        d, inner = X.shape[1], None
+        if self.kind == "gaussian":
+            root = np.triu(np.full((d, d), 0.25)) + np.diag(1.0 / X.std(axis=0))
+            inner = GaussianMixture(X.mean(axis=0)[None], root[None], np.array([-1.5]), np.empty(0))
+        elif self.kind == "histograms":
+            edges = np.quantile(X, np.linspace(0.0, 1.0, 9), axis=0).T.copy()
+            heights = np.log2(np.arange(1.0, 11.0))[None] + np.arange(d)[:, None]
+            reach = np.array([edges[:, 0] - 0.5, edges[:, -1] + 0.5])
+            inner = ColumnHistograms(edges, reach, heights, heights.min(axis=1), np.empty(0))
+        else:
+            return _Furthest(X.mean(axis=0))
+        return TableScorer(self.name, d, None, inner)
+
+
+@dataclass(frozen=True)
+class _Furthest:
+    """A model that the native core does not know."""
+
+    mean: Any
+
+    def score(self, X: Any) -> Any:
+        """Return the largest distance from the mean in any column."""
+        return np.abs(X - self.mean).max(axis=1)
+
+
+def _judged(lane: Any) -> list[Any]:
+    """Return the verdicts and snapshots of streams, judged through a lane or in Python."""
+    found: list[Any] = []
+    for kind, decision in (
+        ("gaussian", {"rate": 0.1}),
+        ("histograms", {"rate": 0.1, "burst": 20}),
+        ("furthest", {"tolerance": 4.0, "ties": "paper"}),
+    ):
+        found += _of_stream(kind, decision, lane)
+    return found
+
+
+def _of_stream(kind: str, decision: dict[str, Any], lane: Any) -> list[Any]:
+    from rejex_stream.engine.explanation import Explainer
+    from rejex_stream.engine.refit import RefitSchedule
+    from rejex_stream.engine.spec import EngineSpec
+    from rejex_stream.engine.stream_state import StreamState, new_model
+    from rejex_stream.features import FeatureSpec
+    from rejex_stream.incidents import Alarms, Watch
+    from rejex_stream.rejection.judge import Judge
+    from rejex_stream.rejection.policy import RejectionPolicy
+    from rejex_stream.run.executors import InlineExecutor
+
+    spec = EngineSpec(
+        _Recipe(kind), FeatureSpec(tuple("abc"[:_CHANNELS])), RejectionPolicy(0.1, **decision),
+        window=60,
+        schedule=RefitSchedule(
+            first_fit_events=40, refit_every_events=90, refit_lag_events=5, buffer_events=60
+        ),
+    )  # fmt: skip
+    watch = Watch(spec.hold, "s", spec.window, None, Alarms() if kind == "histograms" else None)
+    model = new_model(spec, "s", watch, InlineExecutor(), [].append)
+    state = StreamState(
+        "s", spec.features, model, Judge(spec.policy, spec.window, None, watch),
+        watch=watch, explainer=Explainer(spec.features, spec.policy.contamination), lane=lane,
+    )  # fmt: skip
+    readings = _readings(_EVENTS // 3 + 1)
+    found: list[Any] = []
+    at = 0
+    while at < len(readings):
+        stop = at + 1 + at % 29
+        part = readings[at:stop]
+        found += state.advance(part, [sum(reading.values) for reading in part])
+        at = stop
+    return [*found, state.take_incidents(), state.snapshot()]
+
+
+def _readings(count: int) -> list[Any]:
+    from rejex_stream.types import Position, Reading
+
+    draw = np.random.default_rng(7)
+    values = draw.normal(size=(count, _CHANNELS))
+    values[::4] = np.round(values[::4])  # ties
+    values[::97] *= 40.0
+    values[150:160] = -0.0
+    values[-30, 1] = np.nan
+    values[240:270] += 9.0  # a fault
+    return [
+        Reading("s", "s", 60_000 * i, tuple(row), Position("t", 0, i))
+        for i, row in enumerate(values.tolist())
+    ]

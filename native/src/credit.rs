@@ -1,0 +1,106 @@
+//! The credit of a budget that holds (`rejection.token_bucket.Governor`), for numbers of 64 bits.
+
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyList;
+
+static NESTED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+
+/// The numbers of a `Governor` while a run lasts.
+pub struct Credit<'py> {
+    governor: Bound<'py, PyAny>,
+    clock: Option<Bound<'py, PyAny>>,
+    bands: Bound<'py, PyList>,
+    n: usize,
+    credit: i64,
+    asked: i64,
+    most: i64,
+    price: i64,
+    earns: i64,
+}
+
+impl<'py> Credit<'py> {
+    /// Return them; `None` where Python has to be asked.
+    pub fn of(governor: &Bound<'py, PyAny>, n: usize) -> PyResult<Option<Credit<'py>>> {
+        let py = governor.py();
+        if governor.getattr(intern!(py, "_n"))?.extract::<usize>()? != n {
+            return Ok(None);
+        }
+        let clock = governor.getattr(intern!(py, "_clock"))?;
+        let number = |name| governor.getattr(name)?.extract::<i64>();
+        let (Ok(credit), Ok(asked), Ok(most), Ok(price), Ok(earns)) = (
+            number(intern!(py, "credit")),
+            number(intern!(py, "asked")),
+            number(intern!(py, "most")),
+            number(intern!(py, "price")),
+            number(intern!(py, "_earns")),
+        ) else {
+            return Ok(None);
+        };
+        if credit < 0 || most < 1 {
+            return Ok(None);
+        }
+        Ok(Some(Credit {
+            clock: if clock.is_none() { None } else { Some(clock) },
+            bands: governor.getattr(intern!(py, "_bands"))?.cast_into::<PyList>()?,
+            governor: governor.clone(),
+            n,
+            credit,
+            asked,
+            most,
+            price,
+            earns,
+        }))
+    }
+
+    /// Earn for one ranked event; return the band that the credit allows for it.
+    pub fn allow(
+        &mut self,
+        sensor: &Bound<'py, PyAny>,
+        time_ms: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = sensor.py();
+        let mut earned = i128::from(self.earns);
+        self.asked += 1;
+        if let Some(clock) = &self.clock {
+            let before: Option<i64> = clock.getattr(intern!(py, "now_ms"))?.extract()?;
+            let now = clock.call_method1(intern!(py, "advance"), (sensor, time_ms))?;
+            let now: Option<i64> = now.extract()?;
+            earned *= match (before, now) {
+                (Some(before), Some(now)) => (i128::from(now) - i128::from(before)).max(0),
+                _ => 0,
+            };
+        }
+        let credit = (i128::from(self.credit) + earned).min(i128::from(self.most));
+        self.credit = credit as i64; // no more than the most
+        let mut width = 0;
+        if self.credit >= self.price {
+            let widest = self.bands.len() as i128 - 1;
+            width = (widest * credit / i128::from(self.most)) as usize;
+        }
+        let band = self.bands.get_item(width)?;
+        if !band.is_none() {
+            return Ok(band);
+        }
+        let nested = NESTED.get_or_try_init(py, || {
+            let found = py.import("rejex_stream.rejection.band")?.getattr("nested_band")?;
+            Ok::<_, PyErr>(found.unbind())
+        })?;
+        let gamma = self.governor.getattr("_policy")?.getattr("contamination")?;
+        let band = nested.bind(py).call1((self.n, gamma, width))?;
+        self.bands.set_item(width, &band)?;
+        Ok(band)
+    }
+
+    pub fn spend(&mut self) {
+        self.credit -= self.price;
+    }
+
+    /// Leave the state as it is now.
+    pub fn end(self) -> PyResult<()> {
+        let py = self.governor.py();
+        self.governor.setattr(intern!(py, "credit"), self.credit)?;
+        self.governor.setattr(intern!(py, "asked"), self.asked)
+    }
+}

@@ -1,0 +1,20 @@
+//! The way of an ordinary event through rejex-stream, compiled: readings in, verdicts out.
+
+use pyo3::prelude::*;
+
+mod alarm;
+mod credit;
+mod judge;
+mod lane;
+mod recent;
+mod scorers;
+mod tail;
+mod view;
+
+#[pymodule]
+fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<judge::JudgeCore>()?;
+    module.add_class::<lane::Lane>()?;
+    module.add_function(wrap_pyfunction!(lane::lane_of, module)?)?;
+    Ok(())
+}

@@ -1,0 +1,272 @@
+//! From a row to a score, bit for bit as the product's scorers do it: the same additions in order.
+
+use crate::view::View;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyList, PyType};
+
+static HISTOGRAMS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+static MIXTURE: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+static COLUMNS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+static LARGER: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+static TABLE: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+
+/// What scores a row here; `Python` where that is done there.
+pub enum Scorer {
+    Histograms { edges: View, heights: View },
+    Gaussian { constant: f64, mean: Vec<f64>, columns: Vec<Vec<f64>> },
+    Larger(Box<Larger>),
+    Python,
+}
+
+/// A distance from the mean: `detectors.sensor.distance.Distance`, with what it is multiplied by.
+struct Distance {
+    centre: View,
+    spread: View,
+    mean: View,
+    root: View,
+}
+
+/// How far beyond it the product adds logarithms; numpy's are other machines' other bits.
+const LINEAR: f64 = 30.0;
+const WILD: f64 = 6.0;
+
+impl Distance {
+    fn of(distance: &Bound<'_, PyAny>, root: &Bound<'_, PyAny>) -> PyResult<Option<Distance>> {
+        let scale = distance.getattr("scale")?;
+        let made = Distance {
+            centre: View::of(&scale.getattr("centre")?, false)?,
+            spread: View::of(&scale.getattr("spread")?, false)?,
+            mean: View::of(&distance.getattr("mean")?, false)?,
+            root: View::of(root, false)?,
+        };
+        let d = made.mean.get().len();
+        let whole = made.centre.get().len() == d
+            && made.spread.get().len() == d
+            && d > 0
+            && made.root.get().len() % d == 0;
+        Ok(whole.then_some(made))
+    }
+
+    /// Turn a scaled and centred row by the root into `turned`; whether no column is absurd.
+    fn turn(&self, row: impl Iterator<Item = f64>, turned: &mut Vec<f64>) -> bool {
+        let (centre, spread, mean) = (self.centre.get(), self.spread.get(), self.mean.get());
+        let (d, root) = (mean.len(), self.root.get());
+        let width = root.len() / d;
+        turned.clear();
+        turned.resize(width, 0.0);
+        for (j, x) in row.enumerate() {
+            let z = (x - centre[j]) / spread[j];
+            if !(-LINEAR..=LINEAR).contains(&z) {
+                return false;
+            }
+            let z = z - mean[j];
+            for (sum, weight) in turned.iter_mut().zip(&root[j * width..(j + 1) * width]) {
+                *sum += z * weight;
+            }
+        }
+        true
+    }
+}
+
+fn squares(white: &[f64]) -> f64 {
+    white.iter().fold(0.0, |sum, x| sum + x * x)
+}
+
+/// What puts a second distance on the scale of the first (`Knots`).
+struct Knots([f64; 6]);
+
+impl Knots {
+    fn of(knots: &Bound<'_, PyAny>) -> PyResult<Knots> {
+        Ok(Knots(knots.extract::<(f64, f64, f64, f64, f64, f64)>()?.into()))
+    }
+
+    fn rescaled(&self, second: f64) -> f64 {
+        let [middle, start, middle_second, start_second, slope, slope_beyond] = self.0;
+        if second < start_second {
+            middle + (second - middle_second) * slope
+        } else {
+            start + (second - start_second) * slope_beyond
+        }
+    }
+}
+
+struct Quiet {
+    inner: Distance,
+    near: Vec<f64>,
+    each: Vec<(usize, f64, f64)>,
+    knots: Knots,
+}
+
+/// The largest of distances (`detectors.sensor.distance.Larger`) of some columns of a row.
+pub struct Larger {
+    which: Vec<usize>,
+    plain: Distance,
+    quiet: Option<Quiet>,
+    surprise: Option<Knots>,
+    python: Py<PyAny>, // for the rows that are not scored here
+}
+
+impl Larger {
+    fn of(columns: &Bound<'_, PyAny>) -> PyResult<Option<Larger>> {
+        let inner = columns.getattr("inner")?;
+        let Some(plain) = Distance::of(&inner.getattr("plain")?, &inner.getattr("_joint")?)? else {
+            return Ok(None);
+        };
+        let (quiet, surprise) = (inner.getattr("quiet")?, inner.getattr("surprise")?);
+        let quiet = if quiet.is_none() {
+            None
+        } else {
+            let distance = quiet.getattr("inner")?;
+            let Some(inner) = Distance::of(&distance, &distance.getattr("root")?)? else {
+                return Ok(None);
+            };
+            Some(Quiet {
+                inner,
+                near: quiet.getattr("near")?.extract()?,
+                each: quiet.getattr("_each")?.extract()?,
+                knots: Knots::of(&quiet.getattr("knots")?)?,
+            })
+        };
+        let surprise = if surprise.is_none() {
+            None
+        } else {
+            Some(Knots::of(&surprise.getattr("knots")?)?)
+        };
+        let which: Vec<usize> = columns.getattr("which")?.call_method0("tolist")?.extract()?;
+        let d = plain.mean.get().len();
+        let whole = which.len() == d
+            && quiet.as_ref().is_none_or(|quiet| {
+                quiet.inner.mean.get().len() == d
+                    && quiet.inner.root.get().len() == d * d
+                    && quiet.near.len() == quiet.each.len()
+                    && quiet.each.iter().all(|(column, _, _)| *column < d)
+            })
+            && plain.root.get().len() >= d * d
+            && (surprise.is_some() == (plain.root.get().len() > d * d));
+        let python = columns.getattr("score_row")?.unbind();
+        Ok(whole.then_some(Larger { which, plain, quiet, surprise, python }))
+    }
+
+    fn score(&self, row: &[f64], room: &mut Vec<f64>) -> Option<f64> {
+        let d = self.which.len();
+        if !self.plain.turn(self.which.iter().map(|&j| row[j]), room) {
+            return None;
+        }
+        let mut score = squares(&room[..d]);
+        let error = room[d..].iter().fold(0.0, |most: f64, x| if x.abs() > most { x.abs() } else { most });
+        if error > WILD {
+            return None;
+        }
+        if let Some(quiet) = &self.quiet {
+            let low = |((column, _, _), near): (&(usize, f64, f64), &f64)| row[self.which[*column]] < *near;
+            if quiet.each.iter().zip(&quiet.near).any(low) {
+                let mut y: Vec<f64> = self.which.iter().map(|&j| row[j]).collect();
+                let mut is_quiet = false;
+                for &(column, floor, usual) in &quiet.each {
+                    let spread = y[column];
+                    y[column] = ((if 0.0 > spread { 0.0 } else { spread }) + floor).ln();
+                    is_quiet |= y[column] < usual;
+                }
+                if is_quiet {
+                    if !quiet.inner.turn(y.into_iter(), room) {
+                        return None;
+                    }
+                    let own = quiet.knots.rescaled(squares(room));
+                    score = if own > score { own } else { score };
+                }
+            }
+        }
+        if let Some(knots) = &self.surprise {
+            let own = error * error;
+            if own > knots.0[3] {
+                let own = knots.rescaled(own);
+                score = if own > score { own } else { score };
+            }
+        }
+        Some(score)
+    }
+}
+
+impl Scorer {
+    /// Return what scores as a fitted scorer of the product does.
+    pub fn of(scorer: &Bound<'_, PyAny>) -> PyResult<Scorer> {
+        let py = scorer.py();
+        let known = "rejex_stream.detectors.scorers";
+        let table = TABLE.import(py, "rejex_stream.detectors.table", "TableScorer")?;
+        if !scorer.get_type().is(table) || !scorer.getattr("scale")?.is_none() {
+            return Ok(Scorer::Python);
+        }
+        let inner = scorer.getattr("inner")?;
+        let kind = inner.get_type();
+        if kind.is(HISTOGRAMS.import(py, known, "ColumnHistograms")?) {
+            let edges = View::of(&inner.getattr("_edges")?, false)?;
+            let heights = View::of(&inner.getattr("_heights")?, false)?;
+            return Ok(Scorer::Histograms { edges, heights });
+        }
+        if kind.is(MIXTURE.import(py, known, "GaussianMixture")?) {
+            let plain = inner.getattr("_plain")?;
+            if plain.is_none() {
+                return Ok(Scorer::Python);
+            }
+            let mut columns = Vec::new();
+            for column in plain.get_item(2)?.try_iter()? {
+                columns.push(View::of(&column?, false)?.get().to_vec());
+            }
+            return Ok(Scorer::Gaussian {
+                constant: plain.get_item(0)?.extract()?,
+                mean: plain.get_item(1)?.extract()?,
+                columns,
+            });
+        }
+        let own = "rejex_stream.detectors.sensor";
+        if kind.is(COLUMNS.import(py, &format!("{own}.recipes"), "Columns")?)
+            && inner
+                .getattr("inner")?
+                .get_type()
+                .is(LARGER.import(py, &format!("{own}.distance"), "Larger")?)
+        {
+            if let Some(larger) = Larger::of(&inner)? {
+                return Ok(Scorer::Larger(Box::new(larger)));
+            }
+        }
+        Ok(Scorer::Python)
+    }
+
+    /// Score a finite row; `room` is for numbers on the way.
+    pub fn score(&self, py: Python<'_>, row: &[f64], room: &mut Vec<f64>) -> PyResult<f64> {
+        let centred = room;
+        Ok(match self {
+            Scorer::Larger(larger) => match larger.score(row, centred) {
+                Some(score) => score,
+                None => larger.python.bind(py).call1((PyList::new(py, row)?,))?.extract()?,
+            },
+            Scorer::Histograms { edges, heights } => {
+                let (edges, heights) = (edges.get(), heights.get());
+                let width = edges.len() / row.len();
+                let mut total = None;
+                for (j, &x) in row.iter().enumerate() {
+                    let (at, end) = (j * width, (j + 1) * width - 1);
+                    let found = at + edges[at..end].partition_point(|&edge| edge < x);
+                    let height = heights[found];
+                    total = Some(total.map_or(height, |sum: f64| sum + height));
+                }
+                -total.unwrap_or(f64::NAN)
+            }
+            Scorer::Gaussian { constant, mean, columns } => {
+                centred.clear();
+                centred.extend(row.iter().zip(mean).map(|(x, mean)| x - mean));
+                let mut total = 0.0;
+                for column in columns {
+                    let mut white = 0.0;
+                    for (x, weight) in centred.iter().zip(column) {
+                        white += x * weight;
+                    }
+                    total += white * white;
+                }
+                -(constant - 0.5 * total)
+            }
+            Scorer::Python => f64::NAN,
+        })
+    }
+}

@@ -1,0 +1,56 @@
+//! The doubles behind a Python object, without a copy.
+
+use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+/// Holds an export of an object's buffer: while it is there, nobody can resize the object.
+pub struct View(Box<ffi::Py_buffer>);
+
+// Nothing here runs without the interpreter's lock, under which all Python objects are touched.
+unsafe impl Send for View {}
+unsafe impl Sync for View {}
+
+impl View {
+    pub fn of(object: &Bound<'_, PyAny>, writable: bool) -> PyResult<View> {
+        let mut buffer = Box::new(ffi::Py_buffer::new());
+        let flags = if writable { ffi::PyBUF_WRITABLE } else { ffi::PyBUF_SIMPLE };
+        // SAFETY: the buffer lives in its box until it is released.
+        if unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), &mut *buffer, flags) } != 0 {
+            return Err(PyErr::fetch(object.py()));
+        }
+        let view = View(buffer);
+        if view.0.itemsize != 8 || view.0.len < 0 {
+            return Err(PyBufferError::new_err("expected a contiguous buffer of doubles"));
+        }
+        Ok(view)
+    }
+
+    pub fn get(&self) -> &[f64] {
+        if self.0.len == 0 {
+            return &[];
+        }
+        // SAFETY: contiguous, of doubles, and alive while it is exported.
+        unsafe { std::slice::from_raw_parts(self.0.buf as *const f64, self.0.len as usize / 8) }
+    }
+
+    pub fn get_mut(&mut self) -> &mut [f64] {
+        if self.0.len == 0 {
+            return &mut [];
+        }
+        // SAFETY: as above; asked for as writable, and the lock is held.
+        unsafe { std::slice::from_raw_parts_mut(self.0.buf as *mut f64, self.0.len as usize / 8) }
+    }
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        // SAFETY: got by PyObject_GetBuffer, released once, and objects die under the lock.
+        unsafe { ffi::PyBuffer_Release(&mut *self.0) }
+    }
+}
+
+/// How many of the sorted numbers are below x: Python's bisect_left.
+pub fn below(ordered: &[f64], x: f64) -> usize {
+    ordered.partition_point(|&one| one < x)
+}

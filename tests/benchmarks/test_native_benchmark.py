@@ -1,0 +1,36 @@
+"""The benchmark of both cores checks that they say the same."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+QUICK = [sys.executable, "-m", "benchmarks.native", "--quick"]
+
+pytestmark = pytest.mark.thorough
+
+
+def run(**more):
+    return subprocess.run(
+        QUICK, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300,
+        env={**os.environ, **more},
+    )  # fmt: skip
+
+
+@pytest.mark.long
+def test_both_cores_give_the_same_verdicts():
+    pytest.importorskip("rejex_native", reason="the native core is not built: make native")
+    done = run(REJEX_CORE="")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("the same verdicts\n")
+
+
+def test_without_the_native_core_it_says_so():
+    done = run(REJEX_CORE="python")
+    assert done.returncode == 1
+    assert "Python judges all events" in done.stderr

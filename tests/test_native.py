@@ -1,0 +1,239 @@
+"""The native core beside the Python one: verdicts and snapshots are the same, bit for bit."""
+
+from __future__ import annotations
+
+import random
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rejex_stream.detectors import make_detector
+from rejex_stream.engine import Engine
+from rejex_stream.engine import engine as engine_module
+from rejex_stream.engine.engine import core
+from rejex_stream.incidents import Alarms, Hold
+from rejex_stream.run.executors import InlineExecutor
+from rejex_stream.types import Command, CommandKind, Position, Reading
+from tests.streams import ROLLING, Distance, Holes, Smoothed, spec
+
+DETECTORS = {
+    "HBOS": make_detector("HBOS"),
+    "GMM": make_detector("GMM"),
+    "mixture": make_detector("GMM", n_components=2),
+    "scaled": make_detector("GMM", scale="robust"),
+    "Mahalanobis": make_detector("Mahalanobis"),
+    "Sensor": make_detector("Sensor"),
+    "distance": Distance(),
+    "holes": Holes(),
+    "smoothed": Smoothed(),
+}
+POLICIES = [
+    {"tolerance": 3.0},
+    {"tolerance": 3.0, "ties": "paper"},
+    {"rate": 0.15},
+    {"rate": 0.15, "burst": 3},
+    {"rate": 0.15, "burst": 3, "per_day": 6000},
+    {"rate": 0.15, "burst": 9, "owner": "partition"},
+]
+
+
+@pytest.fixture
+def native():
+    """Return what makes the lanes of the native core."""
+    built = pytest.importorskip("rejex_native", reason="the native core is not built: make native")
+    return built.lane_of  # may it be believed or not
+
+
+def made(pipeline, lane):
+    engine = Engine(pipeline, InlineExecutor())
+    engine._lane = lane
+    return engine
+
+
+class Counting:
+    """Hands out lanes that count what they take."""
+
+    def __init__(self, native):
+        self.native, self.taken = native, 0
+
+    def __call__(self, state):
+        lane = self.native(state)
+        return Counted(lane, self)
+
+
+class Counted:
+    def __init__(self, lane, by):
+        self.lane, self.by = lane, by
+
+    def advance(self, state, readings, totals, verdicts):
+        before, calls = state.seq, [0]
+        self.lane.advance(Seen(state, calls), readings, totals, verdicts)
+        self.by.taken += state.seq - before - calls[0]
+
+
+class Seen:
+    """A state whose calls to Python are counted."""
+
+    def __init__(self, state, calls):
+        object.__setattr__(self, "_state", state)
+        object.__setattr__(self, "_calls", calls)
+
+    def __getattr__(self, name):
+        return getattr(self._state, name)
+
+    def __setattr__(self, name, value):
+        setattr(self._state, name, value)
+
+    def _advance(self, readings, totals, verdicts):
+        self._calls[0] += len(readings)
+        self._state._advance(readings, totals, verdicts)
+
+
+def feed(seed, events, *, missing, fault, channels=2):
+    """Ties, zeros of either sign, spikes, gaps, stretches of one value, faults that last."""
+    draw, rng = np.random.default_rng(seed), random.Random(seed)
+    values = draw.normal(size=(events, channels))
+    rounded = draw.random(events) < 0.3
+    values[rounded] = values[rounded].round(rng.choice((0, 1)))
+    values[draw.random(events) < 0.01] *= 30.0
+    values[draw.random(events) < 0.01] = -0.0
+    values[draw.random(values.shape) < missing] = np.nan
+    if fault:
+        start = rng.randrange(events // 2, events)
+        values[start : start + fault] += rng.choice((-6.0, 3.0, 9.0))
+    if rng.random() < 0.2:
+        start = rng.randrange(events)
+        values[start : start + 90] = 1.5
+    if rng.random() < 0.2:
+        values[rng.randrange(events), 0] = rng.choice((1e160, 1e145, np.inf))
+    keys = [rng.choice("ab") for _ in range(events)]
+    return [
+        Reading(key, f"{key}{i % 2}", 20_000 * i, tuple(row), Position("t", 0, i))
+        for i, (key, row) in enumerate(zip(keys, values.tolist(), strict=True))
+    ]
+
+
+def told(engine, incident):
+    """Answer an incident, as a person would."""
+    kind = CommandKind.FAULT if incident.opened_seq % 2 else CommandKind.NEW_NORMAL
+    return engine.command(
+        Command(
+            id=f"c{incident.id}", kind=kind, stream_key=incident.stream_key, incident=incident.id,
+            version=incident.version,
+        )
+    )  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_both_cores_say_the_same_and_go_on_from_each_other(native, data):
+    draw = data.draw
+    detector = DETECTORS[draw(st.sampled_from([*DETECTORS]), label="detector")]
+    shadow = draw(st.booleans(), label="shadow")
+    pipeline = spec(
+        detector,
+        calibration="shadow" if shadow else "holdout",
+        window=draw(st.sampled_from((60, 100)), label="window"),
+        every=draw(st.sampled_from((130, 250, None)), label="every"),
+        lag=draw(st.sampled_from((0, 7)), label="lag"),
+        evidence=draw(st.booleans(), label="evidence"),
+        guard=draw(st.sampled_from((None, 0.9)), label="guard") if shadow else None,
+        hold=Hold(enabled=draw(st.booleans(), label="hold"), recover_events=10),
+        features=ROLLING if draw(st.integers(0, 9), label="rolling") == 0 else (),
+        **draw(st.sampled_from(POLICIES), label="policy"),
+    )
+    if draw(st.booleans(), label="alarms"):
+        object.__setattr__(pipeline, "alarms", Alarms())
+    readings = feed(
+        draw(st.integers(0, 10_000), label="seed"),
+        draw(st.sampled_from((400, 900)), label="events"),
+        missing=draw(st.sampled_from((0.0, 0.0, 0.01)), label="missing"),
+        fault=draw(st.sampled_from((0, 12, 60)), label="fault"),
+    )  # fmt: skip
+    ours, theirs, at = made(pipeline, None), made(pipeline, native), 0
+    while at < len(readings):
+        stop = at + draw(st.sampled_from((1, 2, 13, 60, 300)), label="batch")
+        expected, found = ours.process(readings[at:stop]), theirs.process(readings[at:stop])
+        for one, other in zip(expected, found, strict=True):
+            assert one == other
+        incidents = ours.take_incidents()
+        assert theirs.take_incidents() == incidents
+        for incident in incidents[:1]:
+            assert told(ours, incident) == told(theirs, incident)
+        at = stop
+        if draw(st.integers(0, 5), label="crash") == 0:
+            snapshots = ours.snapshot(), theirs.snapshot()
+            assert snapshots[0] == snapshots[1]
+            ours, theirs = made(pipeline, None), made(pipeline, native)
+            ours.restore(snapshots[1])
+            theirs.restore(snapshots[0])
+    assert ours.snapshot() == theirs.snapshot()
+
+
+@pytest.mark.parametrize("name", ["HBOS", "GMM", "Mahalanobis", "Sensor", "distance"])
+@pytest.mark.parametrize("batch", [1, 200])
+def test_nearly_all_ordinary_events_are_taken(native, name, batch):
+    counting = Counting(native)
+    engine = made(spec(DETECTORS[name], window=100, every=None, rate=0.1), counting)
+    readings = feed(1, 3000, missing=0.0, fault=0)
+    for at in range(0, len(readings), batch):
+        engine.process(readings[at : at + batch])
+    assert counting.taken > 1500
+
+
+def test_a_gap_that_is_over_leaves_the_stream_to_the_native_core(native):
+    counting = Counting(native)
+    engine = made(spec(DETECTORS["distance"], every=None), counting)
+    readings = feed(1, 900, missing=0.0, fault=0)
+    readings[300] = readings[300]._replace(values=(float("nan"), 0.0))
+    engine.process(readings[:400])
+    before = counting.taken
+    engine.process(readings[400:])
+    assert counting.taken - before > 350
+
+
+def test_a_core_that_differs_is_not_believed(native, monkeypatch):
+    import rejex_native
+
+    def off(state):
+        return Off(state)
+
+    class Off:
+        def __init__(self, state):
+            self._lane = native(state)
+
+        def advance(self, state, readings, totals, verdicts):
+            self._lane.advance(state, readings, totals, verdicts)
+            state._judge.window._oldest = 0
+
+    assert rejex_native.wrong() is None
+    monkeypatch.setattr(rejex_native, "lane_of", off)
+    core.cache_clear()
+    try:
+        lane, why = core()
+    finally:
+        core.cache_clear()
+    assert lane is None
+    assert "differs from it in 1,000 events" in why
+
+
+def test_python_judges_alone_where_it_is_told_to(native, monkeypatch):
+    import rejex_native
+
+    monkeypatch.setenv("REJEX_CORE", "python")
+    assert rejex_native.believed() == (None, "Python judges all events: REJEX_CORE=python")
+
+
+def test_python_judges_alone_where_nothing_is_installed(monkeypatch):
+    monkeypatch.setitem(sys.modules, "rejex_native", None)
+    monkeypatch.delenv("REJEX_CORE", raising=False)
+    engine_module.core.cache_clear()
+    try:
+        assert engine_module.core() == (
+            None, "Python judges all events: no native core is installed (`make native`)",
+        )  # fmt: skip
+    finally:
+        engine_module.core.cache_clear()

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import psutil
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, Request, sync_playwright
 
 from benchmarks.harness import write
 from rejex_stream.config.reviewing import Review
@@ -33,6 +33,7 @@ EPISODES, SENSORS, CONTEXT = 500, 40, 60
 CHANNELS = ("temperature", "vibration", "power", "speed")
 FLEET = 200
 LOADS, KEYS, PAGES = 20, 100, 30
+PATIENCE_MS = 450  # of the console: `shell.js`
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -192,23 +193,34 @@ def keys(browser: Browser, base: str, key: str) -> tuple[list[float], list[float
     return [ms for ms, _ in taken], answers, worked
 
 
-def pages(browser: Browser, base: str) -> tuple[list[float], float]:
-    """Decide episodes on their own screens: from the key until the next one's plots (ms)."""
+def pages(browser: Browser, base: str) -> tuple[list[float], float, list[float]]:
+    """Decide episodes on their own screens: from the key until the next one's plots (ms).
+
+    Also what a decision costs the network: requests, and bytes that were received.
+    """
     page = fresh(browser)
     page.goto(f"{base}/queue")
     page.keyboard.press("Enter")
     page.wait_for_url("**/episode/*")
-    taken, before = [], spent()
+    ready = "document.body.dataset.keys === 'on' && document.querySelector('#plots canvas')"
+    settled(page, f"!!({ready})")
+    taken, before, sent = [], spent(), list[Request]()
+    page.on("requestfinished", lambda one: sent.append(one))  # noqa: PLW0108 - it marks its handlers
     for _ in range(PAGES):
-        settled(page, "window.plotsDrawn")
-        page.wait_for_selector("#lease:has-text('yours')")
         was = page.url
         page.keyboard.press("1")
-        page.wait_for_url(lambda url, was=was: url != was)
-        taken.append(float(settled(page, "window.plotsDrawn")))
+        settled(page, f"location.href !== '{was}' && !!({ready})")
+        # A key counts only for what was seen for a while: so much later than the plots.
+        taken.append(
+            page.evaluate("performance.timeOrigin + performance.now()")
+            - float(page.evaluate("sessionStorage.getItem('bench.key')"))
+            - PATIENCE_MS
+        )
     worked = between(before, spent()) / PAGES
+    sizes = [one.sizes() for one in sent]
+    received = sum(one["responseBodySize"] + one["responseHeadersSize"] for one in sizes)
     page.context.close()
-    return taken, worked
+    return taken, worked, [len(sent) / PAGES, received / PAGES / 1000]
 
 
 def spent() -> dict[int, float]:
@@ -275,7 +287,7 @@ def main() -> None:
             decided, answers, worked = keys(browser, base, "2")
             rows.append(row("`2` (a verdict), until the next row is marked", decided, 100, worked))
             rows.append(row("the same verdict, until the console has stored it", answers, None))
-            following, worked = pages(browser, base)
+            following, worked, cost = pages(browser, base)
             rows.append(
                 row("`1` on an episode, until the plots of the next", following, None, worked)
             )
@@ -305,7 +317,13 @@ def main() -> None:
                 "clock: p95 is held against the bound).",
                 ["what", "times", "median", "p95", "worst", "bound", "held", "processor time each"],
                 rows,
-            )
+            ),
+            (
+                f"What a decision on the screen of an episode costs, of {PAGES} by keyboard one "
+                "after the other: requests that were answered, and kB received",
+                ["requests", "kB"],
+                [cost],
+            ),
         ],
         versions=about,
         note="Wall clock; the last column is what console and browser together worked for it, "

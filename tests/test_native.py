@@ -107,8 +107,8 @@ def feed(seed, events, *, missing, fault, channels=2):
     if rng.random() < 0.2:
         start = rng.randrange(events)
         values[start : start + 90] = 1.5
-    if rng.random() < 0.2:
-        values[rng.randrange(events), 0] = rng.choice((1e160, 1e145, np.inf))
+    if rng.random() < 0.5:  # near the ends of the floats, and for long in windows that roll
+        values[rng.randrange(events), 0] = rng.choice((1e160, 1e145, 1e307, 1e-310, np.inf))
     keys = [rng.choice("ab") for _ in range(events)]
     return [
         Reading(key, f"{key}{i % 2}", 20_000 * i, tuple(row), Position("t", 0, i))
@@ -182,6 +182,22 @@ def test_nearly_all_ordinary_events_are_taken(native, name, batch):
     for at in range(0, len(readings), batch):
         engine.process(readings[at : at + batch])
     assert counting.taken > 1500
+
+
+@pytest.mark.parametrize("detector", ["Sensor", "Mahalanobis", "distance"])
+@pytest.mark.parametrize("wild", [1e307, -1.7e308, 1e152, 1e149, 1e141])
+def test_what_is_wild_is_wild_for_as_long_as_it_is_in_a_window_that_rolls(native, detector, wild):
+    preset = {"features": (), "evidence": True} if detector == "Sensor" else {}
+    pipeline = spec(DETECTORS[detector], every=None, **preset)
+    readings = feed(2, 600, missing=0.0, fault=0)
+    readings[400] = readings[400]._replace(values=(wild, 0.5))
+    for batch in (1, 7, 200):
+        ours, theirs = made(pipeline, None), made(pipeline, native)
+        with np.errstate(all="ignore"):
+            for at in range(0, len(readings), batch):
+                part = readings[at : at + batch]
+                assert ours.process(part) == theirs.process(part)
+        assert ours.snapshot() == theirs.snapshot()
 
 
 def test_a_gap_that_is_over_leaves_the_stream_to_the_native_core(native):

@@ -233,7 +233,7 @@ def test_a_core_that_differs_is_not_believed(native, monkeypatch):
     finally:
         core.cache_clear()
     assert lane is None
-    assert "differs from it in 1,000 events" in why
+    assert "differs from it in 2,000 events" in why
 
 
 def test_python_judges_alone_where_it_is_told_to(native, monkeypatch):

@@ -21,13 +21,15 @@ last 256 blocks without an incident. The limit is the height that one such block
 as the blocks of a month hold `per_sensor_month` false alarms, by the Gumbel law of block maxima
 [2]_ through their median and their .9 quantile, so that faults which nobody was told of move it
 little. What crosses the limit within one block is one alarm, which is what an extremal index would
-correct for. Two quantiles of fewer than 20 blocks say little, so until then the limit is what the
-next block exceeds as seldom as that, where the k largest of m maxima lie `S` in all above the one
-below them: P(next > that + x) = (k + 1) / (m + 1) (1 + x / S)^-k, exactly so for exponential tails
-of whatever scale [3]_. The limit lies between 0.85 and 3.5: faults at which every score is beyond
-all others are reported whatever a wild past says, and before there are two blocks. What a month is
-goes by event time, by the median of the blocks' durations, so that a gap in the input silences
-nothing.
+correct for. Two quantiles of fewer than 20 blocks, or of a window that was filling, say little:
+until then the limit is what the next block exceeds as seldom as that, where the k largest of m
+maxima lie `S` in all above the one below them: P(next > that + x) = (k + 1) / (m + 1)
+(1 + x / S)^-k, exactly so for exponential tails of whatever scale [3]_. The limit lies between 0.85
+and 3.5: faults at which every score is beyond all others are reported whatever a wild past says.
+While blocks of a window that was filling count it may be 3.9, which 36 such scores in a row reach:
+one wild reading makes as many as rolling columns are long, and a first model calls more wild. What
+a month is goes by event time, by the median of the blocks' durations, so that a gap in the input
+silences nothing.
 
 References
 ----------
@@ -207,7 +209,7 @@ CALM = 0.75
 """Below it the statistic is ordinary: exchangeable scores have a mean severity of 0.43."""
 _WEIGHT, _MOST_SEVERITY = 0.1, 4.0
 _BLOCKS, _FEWEST, _SHORTEST, _PER_WINDOW = 256, 20, 20, 40
-_LOWEST, _HIGHEST = 0.85, 3.5
+_LOWEST, _HIGHEST, _EARLY = 0.85, 3.5, 3.9
 _MONTH_MS, _AGES_MS = 30 * 86_400_000, 2**62  # the time between two clocks that are wrong ends
 _Number = Annotated[float, msgspec.Meta(ge=0.0, le=1e6)]
 
@@ -230,7 +232,7 @@ class Alarm:
     def __init__(self, window: int, per_month: float) -> None:
         self._length, self._per_month = max(_SHORTEST, window // _PER_WINDOW), per_month
         self._tops, self._lengths_ms = array("d"), array("q")  # of the last blocks
-        self.level, self.limit = 0.0, _HIGHEST
+        self.level, self.limit = 0.0, _EARLY
         self._top, self._events, self._begun_ms, self._n_early = 0.0, 0, 0, 0
 
     def see(self, severity: float, time_ms: int, *, told: bool = False, full: bool = True) -> None:
@@ -267,13 +269,13 @@ class Alarm:
         tops, last = sorted(self._tops), sorted(self._lengths_ms)[count // 2]
         a_month = _MONTH_MS / max(1, last * self._length / (self._length - 1))
         rare = min(0.5, self._per_month / a_month)  # of blocks
-        if count < _FEWEST:
+        if count < _FEWEST or self._n_early:
             limit = _predicted(tops, rare)
         else:
             half, tenth = tops[count // 2], tops[count - 1 - count // 10]
             scale = (tenth - half) / (_gumbel(0.1) - _gumbel(0.5))
             limit = half + scale * (_gumbel(rare) - _gumbel(0.5))
-        self.limit = min(max(limit, _LOWEST), _HIGHEST)
+        self.limit = min(max(limit, _LOWEST), _EARLY if self._n_early else _HIGHEST)
 
     def state(self) -> dict[str, Any]:
         """Return everything it knows as plain values."""

@@ -163,7 +163,7 @@ def test_a_log_that_was_made_anew_and_is_longer_loses_no_command(
         if not runs:
             worker = workers.start(settings, "one", engine=engine)
         until(lambda: obeyed({"b6"}), lambda: worker.output, every_s=0.3)
-        until(lambda: obeyed(new), lambda: f"{replied()} of {new}", every_s=0.3, timeout_s=15.0)
+        until(lambda: obeyed(new), lambda: f"{replied()} of {new}", every_s=0.3)
         assert worker.terminate() == 0, worker.output
         worker = workers.start(settings, "one", engine=engine)  # it is the log from now on
         say(kafka, settings, plan("b7"))

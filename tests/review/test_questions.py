@@ -182,6 +182,18 @@ def test_an_extreme_anomaly_that_an_incident_begins_with_is_asked_by_that_alone(
     assert [tuple(row) for row in found] == joined
 
 
+def test_extreme_anomalies_behind_the_end_of_an_incident_are_asked_though_read_before_it(new_store):
+    """Items and incidents are read apart: of a backlog all items may come first."""
+    store = new_store(settle_s=0, gap_events=0)
+    store.add([extreme(5, 9.0), extreme(101, 54.0), extreme(900, 9.0)])
+    tell(store, incident())
+    assert starts(store) == [], "nobody knows as yet where it ends"
+    tell(store, incident(2, "closed", at=100, ended="recovered"))
+    assert starts(store) == [101_000, 900_000]
+    store.add([extreme(905, 9.0)])
+    assert starts(store) == [101_000, 900_000, 905_000]
+
+
 def test_who_works_on_an_extreme_anomaly_goes_on_and_who_undoes_is_not_asked_anew(new_store):
     store = new_store(settle_s=0, gap_events=0)
     store.add([extreme(6, 9.0), extreme(8, 9.0)])

@@ -213,17 +213,22 @@ def _of_incident(connection: Connection, event: Arrival) -> tuple[str | None, st
 def join_incident(connection: Connection, incident: Incident, now_ms: int) -> None:
     """Ask nobody about the extreme anomalies of an incident, as that asks itself."""
     # Accepted as they are, they are in no case of what was rejected, so that no figure of those is
-    # bent; what somebody works on just now stays theirs.
-    is_over = incident.state is IncidentState.CLOSED
+    # bent; what somebody works on just now stays theirs. How far it goes its end alone says: what
+    # lies behind that was joined too early, where items were read before.
+    end = incident.changed_seq if incident.state is IncidentState.CLOSED else math.inf
+    connection.execute(
+        "UPDATE episode SET status = 'open', incident = NULL WHERE incident = ? "
+        "AND status = 'held' AND why = 'extreme' AND first_seq > ?",
+        (incident.id, end),
+    )
     for sensor in incident.sensors:
         connection.execute(
             "UPDATE episode SET status = 'held', incident = ? WHERE status = 'open' "
             "AND why = 'extreme' AND last_seq >= ? AND first_seq <= ? "
             "AND coalesce(lease_until_ms, 0) <= ? "
             "AND sensor_id = (SELECT sensor_id FROM sensor WHERE stream_key = ? AND sensor = ?)",
-            (incident.id, incident.onset_seq, incident.changed_seq if is_over else math.inf,
-             now_ms, incident.stream_key, sensor),
-        )  # fmt: skip
+            (incident.id, incident.onset_seq, end, now_ms, incident.stream_key, sensor),
+        )
 
 
 def _near(connection: Connection, event: Arrival, settings: Review) -> str | None:

@@ -14,6 +14,7 @@ from rejex_stream.detectors import make_detector
 from rejex_stream.engine import Engine
 from rejex_stream.engine import engine as engine_module
 from rejex_stream.engine.engine import core
+from rejex_stream.features import Feature
 from rejex_stream.incidents import Alarms, Hold
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.types import Command, CommandKind, Position, Reading
@@ -155,7 +156,7 @@ def test_both_cores_say_the_same_and_go_on_from_each_other(native, data):
     )  # fmt: skip
     ours, theirs, at = made(pipeline, None), made(pipeline, native), 0
     while at < len(readings):
-        stop = at + draw(st.sampled_from((1, 2, 13, 60, 300)), label="batch")
+        stop = at + draw(st.sampled_from((1, 2, 13, 60, 300, 900)), label="batch")
         expected, found = ours.process(readings[at:stop]), theirs.process(readings[at:stop])
         for one, other in zip(expected, found, strict=True):
             assert one == other
@@ -182,6 +183,18 @@ def test_nearly_all_ordinary_events_are_taken(native, name, batch):
     for at in range(0, len(readings), batch):
         engine.process(readings[at : at + batch])
     assert counting.taken > 1500
+
+
+@pytest.mark.parametrize("batch", [1, 50, 3000])
+def test_columns_that_python_makes_are_pythons_from_the_first_call_on(native, batch):
+    other = (Feature("lag", "y", events=2), Feature("mean", "x", events=5))  # as many as channels
+    pipeline = spec(DETECTORS["distance"], every=None, features=other)
+    ours, theirs = made(pipeline, None), made(pipeline, native)
+    readings = feed(4, 3000, missing=0.0, fault=0)
+    for at in range(0, len(readings), batch):
+        part = readings[at : at + batch]
+        assert ours.process(part) == theirs.process(part)
+    assert ours.snapshot() == theirs.snapshot()
 
 
 @pytest.mark.parametrize("detector", ["Sensor", "Mahalanobis", "distance"])

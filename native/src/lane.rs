@@ -121,6 +121,9 @@ impl Lane {
         start: usize,
     ) -> PyResult<usize> {
         let py = state.py();
+        if !self.makes_rows(state)? {
+            return Ok(0);
+        }
         let (watch, model, judge) = (self.watch.bind(py), self.model.bind(py), self.judge.bind(py));
         if watch.getattr(intern!(py, "frozen"))?.is_truthy()? {
             return Ok(0);

@@ -121,6 +121,9 @@ impl Lane {
         start: usize,
     ) -> PyResult<usize> {
         let py = state.py();
+        if !self.makes_rows(state)? {
+            return Ok(0);
+        }
         let (watch, model, judge) = (self.watch.bind(py), self.model.bind(py), self.judge.bind(py));
         if watch.getattr(intern!(py, "frozen"))?.is_truthy()? {
             return Ok(0);
@@ -169,11 +172,22 @@ impl Lane {
         let scored: Option<Vec<f64>> = match scorer {
             Scorer::Python => {
                 before = sensors.saved();
+                let mut whole = 0;
                 for (i, &sensor) in whose.iter().enumerate() {
+                    let first = self.rows.len();
                     sensors.row(sensor, &self.flat[i * d..(i + 1) * d], &mut self.rows);
+                    if !self.rows[first..].iter().all(|x| x.abs() <= LARGE) {
+                        self.rows.truncate(first);
+                        break;
+                    }
                     sensors.keep(sensor);
+                    whole += 1;
                 }
-                let rows = python_rows(py, &self.rows, values.len())?;
+                if whole == 0 {
+                    return Ok(0);
+                }
+                whose.truncate(whole);
+                let rows = python_rows(py, &self.rows, whose.len())?;
                 let found = model.call_method1(intern!(py, "_scores"), (&serving, rows))?;
                 Some(found.extract()?)
             }
@@ -199,6 +213,9 @@ impl Lane {
                     let first = self.rows.len();
                     made += 1;
                     sensors.row(sensor, &self.flat[i * d..(i + 1) * d], &mut self.rows);
+                    if !self.rows[first..].iter().all(|x| x.abs() <= LARGE) {
+                        break; // what is far beyond all numbers is still in its windows
+                    }
                     scorer.score(py, &self.rows[first..], &mut self.room)?
                 }
             };

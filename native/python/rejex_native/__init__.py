@@ -2,13 +2,13 @@
 
 :func:`lane_of` makes what takes the ordinary events of a stream, as
 :meth:`rejex_stream.engine.stream_state.StreamState.advance` asks for; :func:`believed` says whether
-it does: not where REJEX_CORE is ``python``, nor where it is wrong in a single one of 1,000 events.
+it does: not where REJEX_CORE is ``python``, nor where it is wrong in a single one of 2,000 events.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from rejex_native._core import JudgeCore, Lane, lane_of
 
 __all__ = ["JudgeCore", "Lane", "believed", "lane_of", "wrong"]
 
-_EVENTS, _CHANNELS = 1000, 3
+_EVENTS, _CHANNELS = 2000, 3
 
 
 def believed() -> tuple[Any, str]:
@@ -30,14 +30,14 @@ def believed() -> tuple[Any, str]:
 
 
 def wrong() -> str | None:
-    """Return what is wrong with it by 1,000 events that both cores judge; None: nothing is."""
+    """Return what is wrong with it by 2,000 events that both cores judge; None: nothing is."""
     try:
         python, native = _judged(None), _judged(lane_of)
     except Exception as error:
         return f"cannot judge ({type(error).__name__}: {error}): build it anew (make native)"
     for ours, theirs in zip(python, native, strict=True):
         if ours != theirs:
-            return "differs from it in 1,000 events: build it anew (make native)"
+            return "differs from it in 2,000 events: build it anew (make native)"
     return None
 
 
@@ -85,6 +85,7 @@ def _judged(lane: Any) -> list[Any]:
         ("gaussian", {"rate": 0.1}),
         ("histograms", {"rate": 0.1, "burst": 20}),
         ("furthest", {"tolerance": 4.0, "ties": "paper"}),
+        ("sensor", {"rate": 0.1, "burst": 20, "per_day": 150}),
     ):
         found += _of_stream(kind, decision, lane)
     return found
@@ -101,20 +102,26 @@ def _of_stream(kind: str, decision: dict[str, Any], lane: Any) -> list[Any]:
     from rejex_stream.rejection.policy import RejectionPolicy
     from rejex_stream.run.executors import InlineExecutor
 
+    recipe, features = _Recipe(kind), FeatureSpec(tuple("abc"[:_CHANNELS]))
+    if kind == "sensor":
+        from rejex_stream.detectors.sensor.recipes import Mahalanobis
+
+        recipe, features = Mahalanobis(), replace(features, preset="sensor")
     spec = EngineSpec(
-        _Recipe(kind), FeatureSpec(tuple("abc"[:_CHANNELS])), RejectionPolicy(0.1, **decision),
-        window=60,
+        recipe, features, RejectionPolicy(0.1, **decision), window=60,
         schedule=RefitSchedule(
-            first_fit_events=40, refit_every_events=90, refit_lag_events=5, buffer_events=60
+            first_fit_events=60, refit_every_events=120, refit_lag_events=5, buffer_events=80
         ),
     )  # fmt: skip
-    watch = Watch(spec.hold, "s", spec.window, None, Alarms() if kind == "histograms" else None)
+    watch = Watch(
+        spec.hold, "s", spec.window, None, Alarms() if kind in ("histograms", "sensor") else None
+    )
     model = new_model(spec, "s", watch, InlineExecutor(), [].append)
     state = StreamState(
         "s", spec.features, model, Judge(spec.policy, spec.window, None, watch),
         watch=watch, explainer=Explainer(spec.features, spec.policy.contamination), lane=lane,
     )  # fmt: skip
-    readings = _readings(_EVENTS // 3 + 1)
+    readings = _readings(_EVENTS // 4)
     found: list[Any] = []
     at = 0
     while at < len(readings):
@@ -132,9 +139,10 @@ def _readings(count: int) -> list[Any]:
     values = draw.normal(size=(count, _CHANNELS))
     values[::4] = np.round(values[::4])  # ties
     values[::97] *= 40.0
-    values[150:160] = -0.0
-    values[-30, 1] = np.nan
-    values[240:270] += 9.0  # a fault
+    values[250:260] = -0.0
+    values[400, 0] = 1e200
+    values[430:450] += 9.0  # a fault
+    values[-9, 1] = np.nan
     return [
         Reading("s", "s", 60_000 * i, tuple(row), Position("t", 0, i))
         for i, row in enumerate(values.tolist())

@@ -19,6 +19,7 @@ import pytest
 from rejex_stream.cli import main
 from rejex_stream.encode import decode_verdict
 from rejex_stream.plan.promises import BESIDE_BUDGET, Costs, budget_sentence, plan_table
+from rejex_stream.rejection.window import joint_severity
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -372,9 +373,8 @@ def test_score_says_which_rows_an_incident_holds(capsys, tmp_path):
     status, out, _ = in_process(capsys, "score", path, "--output", "json", "--window", 1000)
     incidents = json.loads(out)["incidents"]
     assert {one["sensor"] for one in incidents} == {"a", "b"}
-    assert [one["severity"] for one in incidents] == sorted(
-        (one["severity"] for one in incidents), reverse=True
-    )
+    joint = [joint_severity(one["severity"], one["anomalies"]) for one in incidents]
+    assert joint == sorted(joint, reverse=True), "by what is printed of them"
     (reads,) = next(one["reads"] for one in incidents if one["sensor"] == "a")
     assert reads["channel"] == "v"
     assert reads["value"] > 480

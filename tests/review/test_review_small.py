@@ -38,8 +38,7 @@ VERDICT = Verdict(
 def audited(n: int) -> Tally:
     tally = Tally()
     tally.count(0, 0.01, "", 40_000, 400)
-    for _ in range(n):
-        tally.answer(0.01, "normal")
+    tally.answers[0.01, "normal"] += n
     return tally
 
 

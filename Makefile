@@ -81,7 +81,7 @@ format: .venv/dev.stamp
 native: .venv/run.stamp
 	@command -v cargo >/dev/null || { echo "make native: cargo is not here: install Rust (https://rustup.rs), or go without"; exit 1; }
 	$(BIN)/python -m pip install --quiet --no-deps --force-reinstall ./native
-	REJEX_CORE= $(BIN)/python -c 'from rejex_stream.engine.core import core; print(core().why); raise SystemExit(core().lane is None)'
+	REJEX_CORE= $(BIN)/python -c 'from rejex_stream.engine.engine import core; lane, why = core(); print(why); raise SystemExit(lane is None)'
 
 bench: .venv/dev.stamp
 	$(BIN)/python -m benchmarks

@@ -28,6 +28,7 @@ from rejex_stream.config.assembly import (
     require_own_places,
     require_own_topics,
 )
+from rejex_stream.config.assembly.control_line import lines_of
 from rejex_stream.config.assembly.running import watching
 from rejex_stream.errors import CheckpointError, ConfigError, ConnectorError, RejexError
 from rejex_stream.operate.alerts import log_incident
@@ -206,7 +207,7 @@ def _run_files(config: Config, job: SparkJob, stop: threading.Event) -> dict[str
         watch = exits.enter_context(_watching(config))
         monitoring = JobMonitoring(watch, config, journal, MonitorsOnSpark(spark, checkpoint))
         at = {source.partition: sink.committed(source.partition)}
-        monitoring.begin(at, still_open(_lines(places.incidents), at))
+        monitoring.begin(at, still_open(lines_of(Path(places.incidents)), at))
         write = FileBatches(sink, monitoring)
         stream = out.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint)
 
@@ -291,11 +292,6 @@ def _journal(config: Config, job: SparkJob) -> JobJournal | None:
 
 def _watching(config: Config) -> AbstractContextManager[Watch]:
     return watching(config, engine_spec(config), log_alarm, log_incident, quiet=False)
-
-
-def _lines(path: str) -> Iterator[bytes]:
-    with suppress(FileNotFoundError), open(path, "rb") as file:
-        yield from file
 
 
 class _Input:

@@ -80,11 +80,9 @@ class KafkaSecurity(Section):
         "PLAINTEXT", says="How to talk to the broker."
     )
     mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] | None = setting(
-        None, says="How to log in; for the SASL protocols.", otherwise="none", example="PLAIN"
+        None, says="How to log in; for the SASL protocols.", example="PLAIN"
     )
-    username: str | None = setting(
-        None, says="Name for PLAIN and SCRAM.", otherwise="none", example="rejex"
-    )
+    username: str | None = setting(None, says="Name for PLAIN and SCRAM.", example="rejex")
     password: SecretStr | None = secret(says="Password for PLAIN and SCRAM.")
     ca_file: str | None = setting(
         None,
@@ -93,11 +91,9 @@ class KafkaSecurity(Section):
         example="ca.pem",
     )
     cert_file: str | None = setting(
-        None, says="PEM file of the client's certificate.", otherwise="none", example="client.pem"
+        None, says="PEM file of the client's certificate.", example="client.pem"
     )
-    key_file: str | None = setting(
-        None, says="PEM file of the client's key.", otherwise="none", example="client.key"
-    )
+    key_file: str | None = setting(None, says="PEM file of the client's key.", example="client.key")
     key_password: SecretStr | None = secret(says="Password of the client's key.")
     check_hostname: bool = setting(
         True, says="Whether the broker's certificate must name the host that was dialled."
@@ -105,16 +101,13 @@ class KafkaSecurity(Section):
     oauth_token_url: HttpAddress | None = setting(
         None,
         says="Where OAUTHBEARER tokens are fetched.",
-        otherwise="none",
         example="https://login.example.com/token",
     )
     oauth_client_id: str | None = setting(
-        None, says="Client id for the token endpoint.", otherwise="none", example="rejex"
+        None, says="Client id for the token endpoint.", example="rejex"
     )
     oauth_client_secret: SecretStr | None = secret(says="Client secret for the token endpoint.")
-    oauth_scope: str | None = setting(
-        None, says="Scope to ask for.", otherwise="none", example="kafka"
-    )
+    oauth_scope: str | None = setting(None, says="Scope to ask for.", example="kafka")
     oauth_token: SecretStr | None = secret(says="A token; read anew at every login.")
 
     def check(self) -> None:
@@ -293,11 +286,10 @@ class RegistrySettings(Section):
         None,
         says="Its address, with the path of the API where there is one; a login goes into username "
         "and password.",
-        otherwise="none",
         example="http://localhost:8081",
     )
     username: str | None = setting(
-        None, says="Name for HTTP Basic authentication.", otherwise="none", example="rejex"
+        None, says="Name for HTTP Basic authentication.", example="rejex"
     )
     password: SecretStr | None = secret(says="Password that goes with the name.")
     ca_file: str | None = setting(

@@ -278,6 +278,21 @@ def test_blocks_of_a_window_that_was_not_full_leave_as_others_come():
     assert alarm.limit == alone.limit < early
 
 
+def test_while_blocks_of_a_window_that_filled_count_the_limit_is_a_prediction_limit():
+    rng, alarm = random.Random(4), Alarm(N, 1.0)
+    for i in range(20 * 40):
+        alarm.see(rng.expovariate(2.3), MINUTE * i, full=False)
+    tops = sorted(top for top, _ in alarm.state()["blocks"])
+    assert len(tops) == 40
+    blocks_a_month = 30 * 86_400_000 / (19 * MINUTE * 20 / 19)  # the last event begins no step
+    assert alarm.limit == min(3.9, _predicted(tops, 1 / blocks_a_month))
+    for i in range(20 * 40):
+        alarm.see(rng.expovariate(2.3), MINUTE * (800 + i))
+    assert not alarm.state()["n_early"]
+    assert alarm.limit != min(3.5, _predicted(sorted(t for t, _ in alarm.state()["blocks"]),
+                                              1 / blocks_a_month))  # fmt: skip
+
+
 @given(
     st.lists(
         st.tuples(st.floats(0, 400), st.integers(-(2**62), 2**62), st.booleans()), max_size=900

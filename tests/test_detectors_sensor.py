@@ -134,6 +134,21 @@ def test_a_row_that_lacks_a_channel_is_scored_by_the_others(name):
     assert np.isnan(scorer.score(partial)[:2]).all(), "nothing is there, or something absurd"
 
 
+def test_without_a_flag_a_row_scores_what_it_scores_though_a_forecast_errs():
+    series = ar(1500, 0.97, 3)
+    series[:, 2] = np.arange(1500) // 40 % 2
+    scorer, rows = fitted("Sensor", series[:1200])
+    series[1300::60, 0] += 3.0  # ordinary by itself
+    found = rows(series)[-190:]
+    columns = Layout.of(FeatureSpec(("c0", "c1", "c2"), preset="sensor")).channels
+    flag = [np.flatnonzero(np.array(columns) == columns[2])]
+    assert not np.isin(flag[0], scorer.inner.which).any(), "it is out of the distance"
+    whole = scorer.score(found)
+    nothing = several(scorer).score_without(found.take(scorer.inner.which, axis=1), [flag[0][:0]])
+    assert (whole > nothing[:, 0]).any(), "a forecast erred more than all else"
+    assert scorer.score_without(found, flag)[:, 0].tolist() == whole.tolist()
+
+
 def test_what_is_there_of_a_row_may_be_quiet():
     scorer, rows = fitted("Sensor", ar(900, 0.7, 3))
     still = np.median(rows(ar(300, 0.7, 3, seed=1)), axis=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -18,8 +19,9 @@ from rejex_stream.features import Feature, FeatureSpec
 from rejex_stream.rejection.judge import Judge
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
-from rejex_stream.types import Label, Position, Reading, Reason
+from rejex_stream.types import ChannelEvidence, Label, Position, Reading, Reason
 from tests.streams import readings, spec
+from tests.test_contract import INCIDENT
 
 WINDOW, TRAIN = 600, 1000
 
@@ -133,6 +135,15 @@ def test_a_row_without_a_channel_scores_as_one_that_lacks_it(data):
             part[group] = np.nan
             expected = scorer.score(part[None])[0] if np.isfinite(part).any() else 0.0
             assert score == pytest.approx(expected, rel=1e-6, abs=1e-6)
+
+
+def test_of_an_incident_those_channels_speak_that_add_a_tenth_of_what_the_first_adds():
+    added = {"a": 50.0, "b": 5.0, "c": 4.9, "d": 0.0, "e": -3.0, "f": None}
+    channels = tuple(ChannelEvidence(name, one, None, None) for name, one in added.items())
+    incident = msgspec.structs.replace(INCIDENT, channels=channels)
+    assert [one.channel for one in incident.speaking] == ["a", "b"]
+    nobody = msgspec.structs.replace(INCIDENT, channels=channels[3:])
+    assert nobody.speaking == ()
 
 
 def test_evidence_is_given_where_it_is_asked_for_and_only_there():

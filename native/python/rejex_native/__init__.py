@@ -17,11 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from rejex_native._core import JudgeCore, Lane, Lines, Messages, lane_of, written
+from rejex_native._core import Lane, Lines, Messages, lane_of, written
 
-__all__ = [
-    "JudgeCore", "Lane", "Lines", "Messages", "believed", "lane_of", "lines", "written", "wrong",
-]  # fmt: skip
+__all__ = ["Lane", "Lines", "Messages", "believed", "lane_of", "lines", "written", "wrong"]
 
 lines = lru_cache(Lines)
 """What encodes verdicts in a form; one of each."""

@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, cast
 
 from rejex_stream.config import Config
 from rejex_stream.config.assembly import kafka_settings
+from rejex_stream.config.assembly.control_line import topic_partitions
 from rejex_stream.encode.label_records import LabelRecord, decode_label
 from rejex_stream.encode.schemas import LABEL_TYPE
 from rejex_stream.errors import ConnectorError
 from rejex_stream.protocols import Assigned, Revoked, Source
 from rejex_stream.review.queue.database import StoreError
 from rejex_stream.review.queue.ingest import IntakeCounts, Span
-from rejex_stream.review.queue.label_store import OutboxRow
+from rejex_stream.review.queue.label_store import OutboxRow, each_once
 from rejex_stream.review.queue.review_store import ReviewStore
 from rejex_stream.types import Partition, Position, Record
 
@@ -232,7 +233,7 @@ def open_feed(config: Config, kind: FeedKind) -> SourceFeed:
     )
 
     def open_source() -> KafkaSource:
-        _partitions(settings, topic)  # a topic that is not there delivers nothing, for ever
+        topic_partitions(settings, topic)  # a topic that is not there delivers nothing, for ever
         open_consumer, _ = open_clients(settings, f"console-{kind}")
         return KafkaSource(open_consumer(), settings, open_consumer)
 
@@ -256,7 +257,7 @@ class TopicFeed:
         from rejex_connectors.kafka.partition_reader import bounds_of, read_partition
 
         total = IntakeCounts()
-        partitions = _partitions(self._settings, _topic(self._settings, self.kind))
+        partitions = topic_partitions(self._settings, _topic(self._settings, self.kind))
         for partition, (earliest, _) in bounds_of(self._settings, partitions).items():
             own = own_partition(partition)
             read_to = store.begin(own, earliest)
@@ -277,16 +278,14 @@ class TopicFeed:
 def read_label_topic(config: Config) -> Iterator[LabelRecord]:
     """Yield the records of a pipeline's labels topic, each once; those of one episode in order."""
     settings = kafka_settings(config)
-    partitions = _partitions(settings, settings.topics.labels)
-    seen: set[str] = set()
+    partitions = topic_partitions(settings, settings.topics.labels)
     # An episode keeps its partition unless partitions were added meanwhile: then time decides.
-    for record in heapq.merge(
-        *(_labels_in(settings, partition) for partition in partitions),
-        key=lambda record: record.created_ms,
-    ):
-        if record.label_id not in seen:
-            seen.add(record.label_id)
-            yield record
+    yield from each_once(
+        heapq.merge(
+            *(_labels_in(settings, partition) for partition in partitions),
+            key=lambda record: record.created_ms,
+        )
+    )
 
 
 def _labels_in(settings: KafkaSettings, partition: Partition) -> Iterator[LabelRecord]:
@@ -299,16 +298,6 @@ def _labels_in(settings: KafkaSettings, partition: Partition) -> Iterator[LabelR
             yield decode_label(record.value)
         except ConnectorError as error:
             raise ConnectorError(f"Record {record.position}: {error}") from error
-
-
-def _partitions(settings: KafkaSettings, topic: str) -> list[Partition]:
-    from rejex_connectors.kafka.partition_reader import partitions_of
-    from rejex_connectors.kafka.refusals import missing_topic
-
-    found = partitions_of(settings, topic)
-    if not found:
-        raise missing_topic(settings, topic)
-    return found
 
 
 class KafkaLabels:

@@ -236,6 +236,17 @@ class Columns:
             found[:, [not len(group) for group in own]] = self.inner.score(rows)[:, None]
         return found
 
+    def given_others(self, X: FloatArray, groups: ColumnGroups) -> FloatArray | None:
+        """Return what the others make one expect of the first column of each group, (m, g, 3)."""
+        if not isinstance(self.inner, _BY_PARTS):
+            return None
+        own, found = self._own(groups), np.full((len(X), len(groups), 3), np.nan)
+        known = [i for i, group in enumerate(groups) if group[0] in self.which]
+        if known:
+            rows = X.take(self.which, axis=1)
+            found[:, known] = self.inner.plain.given_others(rows, [own[i] for i in known])
+        return found
+
     def _own(self, groups: ColumnGroups) -> list[Index]:
         return [np.flatnonzero(np.isin(self.which, group)) for group in groups]
 

@@ -15,14 +15,13 @@ from rejex_stream.config.pipeline_config import Config
 from rejex_stream.encode import Answered, decode_command, decode_incidents, encode_command
 from rejex_stream.encode.schemas import COMMAND_TYPE
 from rejex_stream.errors import ConfigError, ConnectorError, explaining_os_errors
-from rejex_stream.types import Command, CommandKind, CommandReply, Incident, Partition
+from rejex_stream.types import Command, CommandKind, CommandReply, Incident
 
 if TYPE_CHECKING:
     from rejex_connectors.kafka.kafka_settings import KafkaSettings
 
 __all__ = [
     "ControlLine", "Published", "incidents_in", "lines_of", "make_command", "published_lines",
-    "topic_partitions",
 ]  # fmt: skip
 
 Published: TypeAlias = Literal["verdicts", "review", "incidents"]
@@ -164,20 +163,10 @@ def lines_of(path: Path, since: int | None = None) -> Iterator[bytes]:
         yield from (line for line in file if line.endswith(b"\n"))
 
 
-def topic_partitions(settings: KafkaSettings, topic: str) -> list[Partition]:
-    """Return the partitions of a topic, which has to be there."""
-    from rejex_connectors.kafka.partition_reader import partitions_of
-    from rejex_connectors.kafka.refusals import missing_topic
-
-    if found := partitions_of(settings, topic):
-        return found
-    raise missing_topic(settings, topic)
-
-
 def _of_topic(settings: KafkaSettings, role: str, since: Any) -> Iterator[bytes]:  # noqa: ANN401
-    from rejex_connectors.kafka.partition_reader import read_partition
+    from rejex_connectors.kafka.partition_reader import partitions_of, read_partition
 
-    for partition in topic_partitions(settings, getattr(settings.topics, role)):
+    for partition in partitions_of(settings, getattr(settings.topics, role), needed=True):
         start = None if since is None else since[partition]
         for record in read_partition(settings, partition, start):
             yield record.value or b""

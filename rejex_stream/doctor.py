@@ -36,6 +36,7 @@ from rejex_stream.decode.written import number_reader
 from rejex_stream.engine.engine import core
 from rejex_stream.errors import ConfigError, ConnectorError, RejexError
 from rejex_stream.protocols import Assigned
+from rejex_stream.readable import span, utc
 from rejex_stream.settings import toml
 from rejex_stream.tables.dialect import find_marks, find_times
 from rejex_stream.tables.suspicions import suspect_readings
@@ -45,7 +46,7 @@ __all__ = ["Check", "Finding", "clock_finding", "examine", "sample_findings"]
 
 Level = Literal["ok", "warning", "error", "skipped"]
 _TIMEOUT_S = 5.0
-_FUTURE_S = 300.0
+_FUTURE_MS = 300_000
 _NO_SCHEMA = 2**31 - 1
 _PARTED = (
     ": the group would have a review budget in each",
@@ -117,25 +118,16 @@ def _clock(readings: list[Reading]) -> Iterator[Finding]:
 
 def clock_finding(readings: list[Reading], now_s: float) -> Finding:
     """Compare the newest event time with this machine's clock."""
-    newest = max(reading.event_time_ms for reading in readings) / 1000
-    ahead = newest - now_s
-    when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(newest))
-    if ahead > _FUTURE_S:
+    newest_ms = max(reading.event_time_ms for reading in readings)
+    ahead_ms = newest_ms - 1000 * now_s
+    when = f"{utc(newest_ms):%Y-%m-%d %H:%M:%S} UTC"
+    if ahead_ms > _FUTURE_MS:
         return Finding(
             "warning",
-            f"the newest event is of {when}, {_duration(ahead)} ahead of this clock",
+            f"the newest event is of {when}, {span(ahead_ms)} ahead of this clock",
             "check input.time_unit, the sensor's clock and this machine's",
         )
-    return Finding("ok", f"the newest event is of {when}, {_duration(-ahead)} ago")
-
-
-def _duration(seconds: float) -> str:
-    """Return a length of time in the unit that fits."""
-    units = (("years", 31_557_600), ("days", 86_400), ("h", 3600), ("min", 60))
-    for unit, length in units:
-        if abs(seconds) >= length:
-            return f"{seconds / length:.3g} {unit}"
-    return f"{seconds:.2g} s"
+    return Finding("ok", f"the newest event is of {when}, {span(ahead_ms)} ago")
 
 
 # ------------------------------------------------------------- a sample of the records

@@ -226,7 +226,7 @@ def test_a_sensor_without_a_level_is_seldom_flagged_and_seldom_held():
 
 
 def hours(days, *, fault=None, seed=0):
-    """The power of an office, hourly: days, weekends, a winter that comes and goes; one fault below."""
+    """The power of an office, hourly: days, weekends, a winter; one fault below."""
     rng, t = np.random.default_rng(seed), np.arange(24 * days)
     day = 25 * np.sin(2 * np.pi * (t / 24 - 0.3)) * (t // 24 % 7 < 5)
     x = 40 + day + 8 * np.cos(2 * np.pi * t / 8766) + 3 * rng.standard_normal(len(t))

@@ -287,6 +287,7 @@ def encode_lean_verdict(verdict: Verdict) -> bytes:
     return _encode(LeanVerdictRecord(str(verdict.position), *_lean_fields(verdict)))
 
 
+@lru_cache(maxsize=8)
 def verdict_encoder(
     form: Form, native: Callable[[str], Any] = native
 ) -> Callable[[Verdict], bytes]:

@@ -154,26 +154,28 @@ class Distance:
 
         The value, and the ends of the range of nineteen in twenty, for rows X of shape (m, d); nan
         where that is not half as wide as without the others, and in rows that are not whole. It is
-        the first column less its residual [2]_ (:meth:`score_without`). O(d (d + g)) a row.
+        the first column less its residual [2]_ (:meth:`score_without`). O(d g) a row.
         """
         key = b"given" + b"|".join(map(bytes, groups))
         firsts, along, sure = once(self._known, key, lambda: self._others_explain(groups))
-        residuals = affine(self.turned(X, self.root), along, np.zeros(len(groups)))
-        value = self.scale.apply(X)[:, firsts] - residuals
+        Z = self.scale.apply(X)
+        value = Z[:, firsts] - affine(Z - self.mean, along, np.zeros(len(groups)))
         ends = np.stack([value, value - sure, value + sure], axis=2)
         made: FloatArray = ends * self.scale.spread[firsts, None] + self.scale.centre[firsts, None]
         return made
 
     def _others_explain(self, groups: ColumnGroups) -> tuple[Any, FloatArray, FloatArray]:
-        """Return the first columns, their residuals along a whitened row, and how far these go."""
-        along = np.array([np.linalg.pinv(self.root[group])[:, 0] for group in groups]).T
+        """Return the first columns, their residuals along a centred row, and how far these go."""
+        rows = [self.root[group] for group in groups]
+        white = np.array([np.linalg.solve(of @ of.T, np.eye(len(of))[0]) @ of for of in rows]).T
+        along = np.ascontiguousarray(self.root @ white)
         # What a shrunk covariance makes of a small variance is too much of it.
         share, added = self.shrunk
-        variances = (along * along).sum(axis=0) - added * ((self.root @ along) ** 2).sum(axis=0)
+        variances = (white * white).sum(axis=0) - added * (along * along).sum(axis=0)
         # Where nothing is left of how they go together, none explains another.
         deviations = np.sqrt(np.maximum(variances, 0.0) / (1.0 - share) if share < 1.0 else 1.0)
         sure = np.where(deviations <= _NARROW, _LIKELY * deviations, np.nan)
-        return [group[0] for group in groups], np.ascontiguousarray(along), sure
+        return [group[0] for group in groups], along, sure
 
     def _apart(self, groups: ColumnGroups) -> tuple[FloatArray, FloatArray, list[int]]:
         """Return along what a whitened row is apart for groups, whose that is, what each leaves."""

@@ -59,7 +59,7 @@ class JsonDecoder:
         plain = mapping.tag is None and mapping.mode is None and len(mapping.time_fields) < 2
         plain = plain and mapping.quality is None and len(mapping.sensor_fields) < 2
         self._quick = _quick_json(mapping, self._paths) if plain else None
-        flat = self._quick and _flat_reader(mapping, self._paths, self._quick.keys, native)
+        flat = self._quick and _flat_reader(mapping, self._quick.keys, native)
         self._flat: Callable[[Sequence[Record]], Any] = flat or (lambda _: None)
         self._max_bytes = mapping.max_value_bytes
         self._if_absent = ABSENT if mapping.partial else None
@@ -276,27 +276,16 @@ def _quick_json(mapping: FieldMapping, paths: dict[str, tuple[str, ...]]) -> _Qu
     return _Quick(decoder.decode_lines, readings, keys)
 
 
-def _flat_reader(
-    mapping: FieldMapping,
-    paths: dict[str, tuple[str, ...]],
-    keys: _Keys,
-    native: Callable[[str], Any],
-) -> Any:  # noqa: ANN401 - what reads a block natively, None of one that is not plain
-    fields, sensor = mapping.channel_fields, next(iter(mapping.sensor_fields), None)
+def _flat_reader(mapping: FieldMapping, keys: _Keys, native: Callable[[str], Any]) -> Any:  # noqa: ANN401
+    """Return what reads a block natively, and none that is not plain; ``None``: no block is."""
+    names, sensor = mapping.channel_fields, next(iter(mapping.sensor_fields), None)
     in_ms = mapping.time is None or (mapping.time_unit == "ms" and not mapping.time_is_text)
-    if (
-        _as_meant(mapping) is not None
-        or mapping.group is not None
-        or not isinstance(mapping.time, str | None)
-        or not (in_ms or mapping.time_is_text)
-        or max(map(len, paths.values())) > 1
-        or len(set(fields)) < len(fields)
-        or len(fields) > _MOST_CHANNELS
-    ):
-        return None
-    named = [None if field is None else paths[field][0] for field in (sensor, mapping.time)]
-    flat = native("Flat")
-    return flat and flat(mapping, keys, [paths[field][0] for field in fields], *named, in_ms).read
+    plain = _as_meant(mapping) is None and mapping.group is None
+    plain = plain and isinstance(mapping.time, str | None) and (in_ms or mapping.time_is_text)
+    plain = plain and len(set(names)) == len(names) <= _MOST_CHANNELS
+    plain = plain and not any("." in name or "\\" in name for name in mapping.fields)
+    flat = native("Flat") if plain else None
+    return flat and flat(mapping, keys, names, sensor, mapping.time, in_ms).read
 
 
 def _as_meant(mapping: FieldMapping) -> Callable[[tuple[Any, ...]], tuple[float, ...]] | None:

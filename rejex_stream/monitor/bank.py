@@ -12,7 +12,7 @@ from rejex_stream.errors import CheckpointError
 from rejex_stream.monitor.alarm import NO_ALARMS, Alarm, AlarmKind, Alternative
 from rejex_stream.monitor.config import MonitorConfig
 from rejex_stream.monitor.drift import DriftDetector, DriftState
-from rejex_stream.monitor.status import MonitorStatus, RankMonitors, RankState, Unranked
+from rejex_stream.monitor.status import MonitorStatus, RankMonitors, RankState, Unranked, together
 from rejex_stream.monitor.theory import (
     RankLaw,
     Theory,
@@ -132,7 +132,7 @@ class StreamMonitor:
 
     __slots__ = (
         "_config", "_drift", "_is_stuck", "_law_key", "_model_epoch", "_paper_ties", "_stuck",
-        "_stuck_events", "_tie_mass", "_unranked", "law", "ranked", "ranks", "stream_key",
+        "_stuck_events", "_tie_mass", "_unranked", "cells", "law", "ranks", "stream_key",
     )  # fmt: skip
 
     def __init__(self, config: MonitorConfig, stream_key: str) -> None:
@@ -149,14 +149,13 @@ class StreamMonitor:
         self._tie_mass = 0.0
         self._law_key: tuple[int, int, int | None, int | None] = (0, 0, None, None)
         self.law: RankLaw | None = None
-        self.ranked = False  # whether the last verdict was, and so was counted
+        self.cells = -1  # of the last verdict, as `together` says; -1: it was not ranked
 
     # ------------------------------------------------------------------------------ hot path
-    def observe(self, verdict: Verdict, pooled: RankMonitors | None = None) -> tuple[Alarm, ...]:
+    def observe(self, verdict: Verdict) -> tuple[Alarm, ...]:
         """Take note of one verdict; return the alarms it raised, mostly none.
 
-        `pooled` counts its rank as well; its alarms are its own. Never raises, whatever the verdict
-        holds. Verdicts must come in stream order.
+        Never raises, whatever the verdict holds. Verdicts must come in stream order.
         """
         rank, n, r = verdict.rank, verdict.window_len, verdict.n_anomalies
         lower, upper = policy_band(verdict)
@@ -178,18 +177,9 @@ class StreamMonitor:
             shown = drawn = 0
         else:
             shown, drawn = self._cells(verdict, law, rank, below, ties)
-        self.ranked, ranks = True, self.ranks
-        everywhere = (ranks,) if pooled is None else (ranks, pooled)
-        for counts in everywhere:  # the rate is about what people get to see: the verdict's rank
-            if law is not counts.law:
-                counts.switch(law)
-            counts.outside = counts.due = counts.rate.update(law, shown)
-        for counts in everywhere:  # health is a test: the rank drawn among its ties
-            counts.fired = fired = counts.health.update(law, drawn)
-            counts.due |= fired is not None or counts.rate.events >= counts.rate.recheck
-        if ranks.due:
-            alarms += ranks.alarms(verdict, law)
-        return alarms + self._followed(verdict, below, ties)
+        self.cells = together(shown, drawn)
+        raised = self.ranks.count(verdict, law, shown, drawn)
+        return alarms + raised + self._followed(verdict, below, ties)
 
     def _followed(self, verdict: Verdict, below: int, ties: int) -> tuple[Alarm, ...]:
         """Go on with what is the stream's alone: whether its scores drift, or stand still."""
@@ -226,7 +216,7 @@ class StreamMonitor:
 
     # --------------------------------------------------------------------------- cold path
     def _observe_unranked(self, verdict: Verdict) -> tuple[Alarm, ...]:
-        self.ranked = False
+        self.cells = -1
         self._unranked.count(verdict)
         if without_limits(verdict).reason is Reason.CONSTANT_WINDOW and self._config.stuck_events:
             return self._raise_stuck(verdict, "All reference scores are one number")
@@ -361,7 +351,7 @@ class StreamMonitor:
         self._model_epoch, self._tie_mass = state.model_epoch, state.tie_mass
         self.law = self.ranks.law
         self._law_key = (0, 0, None, None) if self.law is None else self.law.key
-        self.ranked = False
+        self.cells = -1
 
 
 class _BankSnapshot(msgspec.Struct):
@@ -415,27 +405,39 @@ class MonitorBank:
     def observe(self, verdicts: Iterable[Verdict]) -> list[Alarm]:
         """Take note of verdicts, in order; return the alarms they raised.
 
-        Never raises, whatever the verdicts hold. O(log n) an event, about 5 µs.
+        Never raises, whatever the verdicts hold. O(log n) an event, about 4 µs.
         """
         alarms: list[Alarm] = []
-        streams, pooled = self._streams, self._pooled
+        streams, waiting, cells = self._streams, list[Verdict](), bytearray()
+        law: RankLaw | None = None  # of those that wait for the pipeline to count them
         for verdict in verdicts:
             key = verdict.stream_key
             if verdict.mode is not None:
                 key = in_mode(key, verdict.mode)
             monitor = streams.get(key)
             if monitor is None:
+                alarms += self._pool(waiting, law, cells)
                 monitor = self._add(key)
-            raised = monitor.observe(verdict, pooled)
-            if raised:
-                alarms.extend(raised)
-            if not monitor.ranked:
+            raised = monitor.observe(verdict)
+            if raised or monitor.law is not law:
+                alarms += self._pool(waiting, law, cells)
+                alarms += raised
+                law = monitor.law
+            if monitor.cells < 0:
                 self._unranked.count(verdict)
-            elif pooled.due and monitor.law is not None:
-                raised = pooled.alarms(verdict, monitor.law)
-                if raised and len(streams) > 1:  # of a single stream it would be said twice
-                    alarms.extend(raised)
-        return alarms
+            else:
+                waiting.append(verdict)
+                cells.append(monitor.cells)
+        return alarms + self._pool(waiting, law, cells)
+
+    def _pool(self, verdicts: list[Verdict], law: RankLaw | None, cells: bytearray) -> list[Alarm]:
+        """Let the pipeline count what waits for it, and nothing waits; return its alarms."""
+        raised: list[Alarm] = []
+        if verdicts and law is not None:
+            raised = self._pooled.count_all(verdicts, law, cells)
+            verdicts.clear()
+            cells.clear()
+        return raised if len(self._streams) > 1 else []  # of one stream it would be said twice
 
     def _add(self, stream_key: str) -> StreamMonitor:
         monitor = self._streams[stream_key] = StreamMonitor(self._config, stream_key)

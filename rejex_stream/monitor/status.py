@@ -14,12 +14,14 @@ from rejex_stream.monitor.rate import RateState, RejectionRate, batch_means, rat
 from rejex_stream.monitor.theory import RankLaw, Theory, rank_law
 from rejex_stream.types import Reason, Verdict, without_limits
 
-__all__ = ["HealthWord", "MonitorStatus", "RankMonitors", "RankState", "Unranked"]
+__all__ = ["HealthWord", "MonitorStatus", "RankMonitors", "RankState", "Unranked", "together"]
 
 HealthWord = Literal[
     "calibrating", "ok", "too autocorrelated to tell", "too few rejects to tell", "alarm"
 ]
 
+_FEW = 8  # one by one, before many are looked at again
+_SHOWN, _DRAWN = bytes([i % 4 for i in range(256)]), bytes([i // 4 % 4 for i in range(256)])
 _TIE_WARNING = 0.01
 _NOTICEABLE_VIF = 1.5
 
@@ -40,6 +42,11 @@ class Unranked(msgspec.Struct):
             self.constant_window += 1
         else:
             self.unscorable += 1
+
+
+def together(shown: int, drawn: int) -> int:
+    """Return the cells of a verdict's rank and of one drawn among its ties as one small number."""
+    return shown + 4 * drawn
 
 
 class MonitorStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,10 +107,11 @@ class RankState(msgspec.Struct):
 class RankMonitors:
     """Rate and health: the monitors that a stream and the pipeline (key ``None``) have in common.
 
-    O(1) an event, which :class:`StreamMonitor` counts: in the stream's and the pipeline's at once.
+    The rate is about what people get to see, the cell `shown` of the verdict's rank; health is a
+    test, of the cell of a rank `drawn` among its ties. O(1) an event.
     """
 
-    __slots__ = ("_config", "active", "due", "fired", "health", "law", "outside", "rate")
+    __slots__ = ("_config", "active", "health", "law", "rate")
 
     def __init__(self, config: MonitorConfig, stream_key: str | None) -> None:
         self._config = config
@@ -111,28 +119,44 @@ class RankMonitors:
         self.health = HealthDetector(config)
         self.active = ActiveAlarms(stream_key)
         self.law: RankLaw | None = None
-        # What the last event came to: whether a count is outside its limits, which alternative has
-        # fired, and whether either asks for a look.
-        self.outside, self.due = False, False
-        self.fired: int | None = None
 
-    def switch(self, law: RankLaw) -> None:
-        """Go on by the law of another window or policy."""
-        self.rate.switch(self.law, law)
-        self.law = law
-
-    def alarms(self, verdict: Verdict, law: RankLaw) -> tuple[Alarm, ...]:
-        """Return the alarms of a counted event after which a look is `due`."""
-        rate, fired, alarms = self.rate, self.fired, NO_ALARMS
+    def count(self, verdict: Verdict, law: RankLaw, shown: int, drawn: int) -> tuple[Alarm, ...]:
+        """Count one event; return the alarms it raised."""
+        rate, alarms = self.rate, NO_ALARMS
+        if law is not self.law:
+            rate.switch(self.law, law)
+            self.law = law
+        is_outside = rate.update(law, shown)
+        fired = self.health.update(law, drawn)
         if fired is not None:
-            alarms = self.health.raise_alarm(
-                self.active, verdict, fired, now=rate.events, hold_events=self._config.rolling
-            )
-        if self.outside:
+            alarms = self._fired(verdict, fired, rate.events)
+        if is_outside:
             alarms += rate.raise_or_withdraw(self.active, verdict, law, self.health.inflation)
         elif rate.events >= rate.recheck:
             rate.set_limits(law, self.health.inflation)
         return alarms
+
+    def count_all(self, verdicts: list[Verdict], law: RankLaw, cells: bytearray) -> list[Alarm]:
+        """Count events of one law, whose cells are `together`: as one after the other."""
+        alarms: list[Alarm] = []
+        shown, drawn = cells.translate(_SHOWN), cells.translate(_DRAWN)
+        at = 0
+        while at < len(cells):
+            counted = self.rate.count_calm(shown[at:]) if law is self.law else 0
+            end = at + counted
+            while at < end:
+                at, fired = self.health.count(law, drawn, at, end)
+                if fired is not None:
+                    now = self.rate.events - (end - at)
+                    alarms += self._fired(verdicts[at - 1], fired, now)
+            for i in range(at, min(at + _FEW, len(cells))):
+                alarms += self.count(verdicts[i], law, shown[i], drawn[i])
+                at = i + 1
+        return alarms
+
+    def _fired(self, verdict: Verdict, fired: int, now: int) -> tuple[Alarm, ...]:
+        hold = self._config.rolling
+        return self.health.raise_alarm(self.active, verdict, fired, now=now, hold_events=hold)
 
     def status(
         self,

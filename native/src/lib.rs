@@ -7,13 +7,14 @@ mod credit;
 mod judge;
 mod lane;
 mod recent;
+mod rows;
 mod scorers;
+mod slot;
 mod tail;
 mod view;
 
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_class::<judge::JudgeCore>()?;
     module.add_class::<lane::Lane>()?;
     module.add_function(wrap_pyfunction!(lane::lane_of, module)?)?;
     Ok(())

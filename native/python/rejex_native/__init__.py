@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from rejex_native._core import JudgeCore, Lane, lane_of
+from rejex_native._core import Lane, lane_of
 
-__all__ = ["JudgeCore", "Lane", "believed", "lane_of", "wrong"]
+__all__ = ["Lane", "believed", "lane_of", "wrong"]
 
 _EVENTS, _CHANNELS = 2000, 3
 

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequenc
 from contextlib import contextmanager
 from functools import lru_cache
 from heapq import heapify, heappop, heapreplace
+from importlib import import_module
 from numbers import Integral, Real
 from types import TracebackType
 from typing import Any, TypeAlias
@@ -551,6 +552,11 @@ def core() -> tuple[Any, str]:
     except ImportError:
         return None, "Python judges all events: no native core is installed (`make native`)"
     return rejex_native.believed()  # type: ignore[no-any-return]
+
+
+def native(part: str) -> Any:  # noqa: ANN401 - a name of another package
+    """Return a part of the native core, ``None`` where Python does all."""
+    return None if core()[0] is None else getattr(import_module("rejex_native"), part)
 
 
 _INT64 = 2**63  # a time beyond it cannot be kept

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
@@ -39,6 +39,10 @@ _NEGLIGIBLE = 1e-6  # of the usual step between two scores: noise of arithmetic,
 _STEPS = 32  # before a step is called usual
 _LARGEST_STEP = 4.0  # of the usual one, in its mean: a spike must not blind it
 _DRIFT_WINDOWS = 20  # that a drift stays active, unless it is seen again
+
+
+Note: TypeAlias = Callable[[dict[str, Any], list[Verdict], int, RankLaw, bytearray], int]
+"""Takes note of verdicts of one law from one on, as long as that is all; returns how many."""
 
 
 class StuckRun(msgspec.Struct):
@@ -388,10 +392,11 @@ class MonitorBank:
     (100, ['pump-0', 'pump-1'], 50)
     """
 
-    __slots__ = ("_config", "_pooled", "_streams", "_unranked")
+    __slots__ = ("_config", "_note", "_pooled", "_streams", "_unranked")
 
-    def __init__(self, config: MonitorConfig) -> None:
+    def __init__(self, config: MonitorConfig, note: Note | None = None) -> None:
         self._config = config
+        self._note = note  # of the native core, for what is ordinary
         self._streams: dict[str, StreamMonitor] = {}
         self._pooled = RankMonitors(config, None)
         self._unranked = Unranked()
@@ -409,8 +414,17 @@ class MonitorBank:
         """
         alarms: list[Alarm] = []
         streams, waiting, cells = self._streams, list[Verdict](), bytearray()
-        law: RankLaw | None = None  # of those that wait for the pipeline to count them
-        for verdict in verdicts:
+        # `law` is of those that wait for the pipeline to count them.
+        every, law, at = list(verdicts), self._pooled.law, 0
+        while at < len(every):
+            if self._note is not None and law is not None:
+                noted = self._note(streams, every, at, law, cells)
+                waiting += every[at : at + noted]
+                at += noted
+                if at == len(every):
+                    break
+            verdict = every[at]
+            at += 1
             key = verdict.stream_key
             if verdict.mode is not None:
                 key = in_mode(key, verdict.mode)

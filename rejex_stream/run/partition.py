@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from rejex_stream.decode import DecidingDecoder, Decoder, decode_records
 from rejex_stream.decode.intake import Intake, IntakeRules
-from rejex_stream.engine.engine import Engine, Origin, Restored, origin
+from rejex_stream.engine.engine import Engine, Origin, Restored, native, origin
 from rejex_stream.engine.refit import FitFailed
 from rejex_stream.engine.sensor_registry import Gone, Limits, SensorRegistry
 from rejex_stream.engine.snapshot import seal, unseal
@@ -82,7 +82,9 @@ class PartitionMonitor:
         config: MonitorConfig,
         on_alarm: Callable[[Partition, Alarm], None],
     ) -> None:
-        self.bank = MonitorBank(config)  # the monitors, for metrics and the live view
+        self.bank = MonitorBank(
+            config, native("note")
+        )  # the monitors, for metrics and the live view
         self._partition = partition
         self._on_alarm = on_alarm
 

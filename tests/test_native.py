@@ -307,7 +307,8 @@ def test_monitors_leave_to_python_what_is_no_ordinary_verdict(native):
         {"reason": Reason.AMBIGUOUS}, {"rank": 2**70}, {"rank": -(2**70)}, {"ties": 2**70},
         {"ties": -3}, {"window_len": 0}, {"band_lower": None}, {"model_epoch": None},
         {"status": Status.WARM_UP_MIXED}, {"limited": Limited((), Label.NORMAL)},
-        {"limited": Limited((), Label.REJECTED, Reason.UNSCORABLE)}, {"score": 3}, {"n_anomalies": 9},
+        {"limited": Limited((), Label.REJECTED, Reason.UNSCORABLE)}, {"score": 3},
+        {"n_anomalies": 9},
     ]  # fmt: skip
     for i, changes in enumerate(odd):
         feed[300 + 20 * i] = msgspec.structs.replace(feed[300 + 20 * i], **changes)

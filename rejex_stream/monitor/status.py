@@ -56,11 +56,10 @@ class MonitorStatus(msgspec.Struct, frozen=True, kw_only=True):
     `rolling_events` ranked events; what is not known yet is ``None``. `lower` and `upper` limit
     the rejection rate (:func:`~rejex_stream.monitor.rate.rate_limits`; batch means in the first
     three windows); `inflation` is the VIF, `effective_events` = `rolling_events` / VIF.
-    `above_bound` (of a frozen window) and `above_paper_bound` (the corrected h) are facts: the law
-    of a rolling rate is another one. `health` = ``ok`` means: a doubling would have shown.
-    Evidence is in nats; health's alarm comes when it reaches `health_threshold`, log L, and a
-    doubling needs about `doubling_delay_events` to show. `drift` is ``off`` for the pipeline,
-    whose streams move by themselves. `review_budget` is in reviews a day. `tie_mass` is the share
+    `health` = ``ok`` means: a doubling would have shown. Evidence is in nats; health's alarm comes
+    when it reaches `health_threshold`, log L, and a doubling needs about `doubling_delay_events` to
+    show. `drift` is ``off`` for the pipeline, whose streams move by themselves. `review_budget` is
+    in reviews a day. `tie_mass` is the share
     of the reference that equals the threshold λ, when last seen: above 1 % the mid-rank moves the
     rates noticeably (`tie_warning`).
     """
@@ -80,9 +79,6 @@ class MonitorStatus(msgspec.Struct, frozen=True, kw_only=True):
     upper: float | None
     inflation: float | None
     effective_events: float | None
-    above_bound: bool
-    above_paper_bound: bool
-    lower_above_bound: bool
     health: HealthWord
     health_log_evidence: float
     health_threshold: float
@@ -182,8 +178,6 @@ class RankMonitors:
                 rejects / count, count, law=law, inflation=inflation, confidence=CONFIDENCE,
                 streams=health.streams,
             )  # fmt: skip
-        bound = None if theory is None else theory.frozen_bound
-        paper_bound = None if theory is None else theory.paper_bound
         return MonitorStatus(
             stream_key=stream_key,
             events=rates.events,
@@ -200,9 +194,6 @@ class RankMonitors:
             upper=None if limits is None else limits.upper,
             inflation=inflation,
             effective_events=None if inflation is None else count / inflation,
-            above_bound=rate is not None and bound is not None and rate > bound,
-            above_paper_bound=rate is not None and paper_bound is not None and rate > paper_bound,
-            lower_above_bound=limits is not None and bound is not None and limits.lower > bound,
             health=_health_word(health, law, active),
             health_log_evidence=health.log_evidence,
             health_threshold=math.log(config.false_alarm_events),

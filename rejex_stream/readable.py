@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+import msgspec
 import numpy as np
 
 _YEAR_S = 31_557_600
@@ -79,6 +80,27 @@ def utc(ms: float) -> datetime:
 
 
 # ------------------------------------------------------------------ what reads what, and usually
+class Expected(msgspec.Struct, frozen=True):
+    """What the other channels made one expect of a channel, in its own unit.
+
+    Attributes
+    ----------
+    read
+        What it read instead.
+    value, low, high
+        What was likely, and between which values nineteen of twenty readings would lie.
+    """
+
+    read: float
+    value: float
+    low: float
+    high: float
+
+    def beside(self, channel: str) -> Reads:
+        """Return it beside what the channel read."""
+        return Reads(channel, self.read, None, self)
+
+
 @dataclass(frozen=True, slots=True)
 class Reads:
     """What a channel reads, and between which values nineteen of twenty normal events lie."""
@@ -86,6 +108,7 @@ class Reads:
     channel: str
     value: float  # nan: missing
     usual: tuple[float, float] | None  # `None`: nobody knows yet
+    expected: Expected | None = None
 
     def words(self, name: str = "", unit: str = "") -> tuple[str, str]:
         """Return what it reads, by the name that people use, and what is usual, if anybody knows.
@@ -94,15 +117,19 @@ class Reads:
         --------
         >>> Reads("oil", 1.2, (3.4, 4.0)).words("Oil pressure", "bar")
         ('Oil pressure 1.2 bar', 'usually 3.4 to 4 bar')
+        >>> Reads("power", 0.0, (40.0, 900.0), Expected(0.0, 128.0, 96.0, 160.0)).words()
+        ('power 0', 'expected 128 from the others; usually 40 to 900')
         """
-        name, unit = name or self.channel, unit and f" {unit}"
+        name, unit, said = name or self.channel, unit and f" {unit}", []
         now = f"{name} missing" if math.isnan(self.value) else f"{name} {number(self.value)}{unit}"
-        if self.usual is None:
-            return now, ""
-        low, high = self.usual
-        within = "within its usual" if low <= self.value <= high else "usually"
-        ends = dict.fromkeys((number(low), number(high)))
-        return now, f"{within} {' to '.join(ends)}{unit}"
+        if self.expected is not None:
+            said.append(f"expected {number(self.expected.value)}{unit} from the others")
+        if self.usual is not None:
+            low, high = self.usual
+            within = "within its usual" if low <= self.value <= high else "usually"
+            ends = dict.fromkeys((number(low), number(high)))
+            said.append(f"{within} {' to '.join(ends)}{unit}")
+        return now, "; ".join(said)
 
 
 class UsualRows:

@@ -6,6 +6,7 @@ mod alarm;
 mod credit;
 mod judge;
 mod lane;
+mod messages;
 mod monitors;
 mod recent;
 mod rows;
@@ -13,11 +14,15 @@ mod scorers;
 mod slot;
 mod tail;
 mod view;
+mod written;
 
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<lane::Lane>()?;
+    module.add_class::<messages::Lines>()?;
+    module.add_class::<messages::Messages>()?;
     module.add_function(wrap_pyfunction!(lane::lane_of, module)?)?;
+    module.add_function(wrap_pyfunction!(messages::written, module)?)?;
     module.add_function(wrap_pyfunction!(monitors::note, module)?)?;
     Ok(())
 }

@@ -16,9 +16,7 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
 from heapq import heapify, heappop, heapreplace
-from importlib import import_module
 from numbers import Integral, Real
 from types import TracebackType
 from typing import Any, TypeAlias
@@ -47,6 +45,7 @@ from rejex_stream.engine.stream_state import (
 )
 from rejex_stream.errors import ConfigError, EngineError
 from rejex_stream.incidents import Plan, Plans, Watch
+from rejex_stream.native_core import core
 from rejex_stream.protocols import FitExecutor
 from rejex_stream.rejection.judge import Judge
 from rejex_stream.rejection.token_bucket import Credits
@@ -542,21 +541,6 @@ class Engine:
     def _make_room(self) -> None:
         while self._max_live is not None and len(self._live) > self._max_live:
             self._evict(next(iter(self._live)))
-
-
-@lru_cache(maxsize=1)
-def core() -> tuple[Any, str]:
-    """Return what makes the native lane of a stream, ``None`` without one, and which core it is."""
-    try:
-        import rejex_native
-    except ImportError:
-        return None, "Python judges all events: no native core is installed (`make native`)"
-    return rejex_native.believed()  # type: ignore[no-any-return]
-
-
-def native(part: str) -> Any:  # noqa: ANN401 - a name of another package
-    """Return a part of the native core, ``None`` where Python does all."""
-    return None if core()[0] is None else getattr(import_module("rejex_native"), part)
 
 
 _INT64 = 2**63  # a time beyond it cannot be kept

@@ -17,9 +17,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from rejex_stream import __version__
 from rejex_stream.engine import EngineSpec
-from rejex_stream.engine.engine import core
 from rejex_stream.monitor import Alarm, MonitorBank, MonitorStatus
 from rejex_stream.monitor.alarm import AlarmKind
+from rejex_stream.native_core import core
 from rejex_stream.operate.alerts import urgency
 from rejex_stream.operate.logs import escaped
 from rejex_stream.rejection.bounds import cost_bound

@@ -22,13 +22,14 @@ from msgspec.structs import replace
 
 from rejex_stream.decode import DecidingDecoder, Decoder, decode_records
 from rejex_stream.decode.intake import Intake, IntakeRules
-from rejex_stream.engine.engine import Engine, Origin, Restored, native, origin
+from rejex_stream.engine.engine import Engine, Origin, Restored, origin
 from rejex_stream.engine.refit import FitFailed
 from rejex_stream.engine.sensor_registry import Gone, Limits, SensorRegistry
 from rejex_stream.engine.snapshot import seal, unseal
 from rejex_stream.engine.stream_state import StreamSnapshot
 from rejex_stream.errors import WAY_OUT, CheckpointError, RejexError
 from rejex_stream.monitor import Alarm, MonitorBank, MonitorConfig
+from rejex_stream.native_core import native
 from rejex_stream.protocols import SnapshotPiece
 from rejex_stream.rejection.judge import rejected
 from rejex_stream.run.command_journal import Decisions

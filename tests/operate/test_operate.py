@@ -21,12 +21,12 @@ import yaml
 from rejex_stream.decode import JsonDecoder
 from rejex_stream.decode.mapping import FieldMapping
 from rejex_stream.engine import Engine, EngineSpec
-from rejex_stream.engine.engine import core
 from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.errors import ConnectorError
 from rejex_stream.features import FeatureSpec
 from rejex_stream.monitor import Alarm, MonitorBank, MonitorConfig
 from rejex_stream.monitor.alarm import AlarmKind, Alternative
+from rejex_stream.native_core import core
 from rejex_stream.operate.alerts import Alertmanager, Webhook, Wording, alert_of, event_of, sign
 from rejex_stream.operate.probes import HealthServer
 from rejex_stream.operate.run_metrics import GroupNames, RunMetrics

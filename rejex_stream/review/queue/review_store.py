@@ -130,9 +130,14 @@ class ReviewStore:
             intake.readings(stream_key, sensor, channels, points)
             intake.finish()
 
-    def begin(self, partition: Partition, earliest: int = 0) -> int:
-        """Return where to go on reading an input that still holds positions from `earliest` on."""
+    def begin(self, partition: Partition, earliest: int = 0, log: str = "") -> int:
+        """Return where to go on reading an input that still holds positions from `earliest` on.
+
+        One of another `log` than before was made anew: it is read from its start.
+        """
         # What was deleted before it was read is given up here, with a warning and an audit row.
+        if log:
+            self.begin_anew(partition, log)
         with self.database.read() as connection:
             known = ingest.next_offset(connection, partition)
         if known is not None and known >= earliest:
@@ -158,12 +163,23 @@ class ReviewStore:
         )
         return earliest
 
-    def begin_anew(self, partition: Partition) -> None:
-        """Read an input again from position 0; what is known already changes nothing."""
+    def begin_anew(self, partition: Partition, log: str = "") -> None:
+        """Read an input again from position 0, with a `log` only where that is another than before.
+
+        What is known already changes nothing.
+        """
+        name = f"{partition.topic}-{partition.partition}"
         with self.database.write() as connection:
+            if log:
+                before = database.noted(connection, f"log of {name}")
+                database.note_down(connection, f"log of {name}", log)
+                if before in (None, log):
+                    return
+            database.append_audit(connection, self.now_ms(), SYSTEM, "anew", name)
             connection.execute(
                 "UPDATE consumed SET next_offset = 0 WHERE topic = ? AND partition = ?", partition
             )
+        _log.warning("%s was made anew: it is read from its start", name)
 
     # ------------------------------------------------------------------------------------ time
     def relay(self, sink: LabelSink, *, batch: int = 500) -> int:

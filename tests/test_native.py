@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sys
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,8 +17,20 @@ from rejex_stream.engine import engine as engine_module
 from rejex_stream.engine.engine import core
 from rejex_stream.features import Feature
 from rejex_stream.incidents import Alarms, Hold
+from rejex_stream.monitor import AlarmKind, MonitorBank, MonitorConfig
 from rejex_stream.run.executors import InlineExecutor
-from rejex_stream.types import Command, CommandKind, Position, Reading
+from rejex_stream.types import (
+    Command,
+    CommandKind,
+    Label,
+    Limited,
+    Position,
+    Reading,
+    Reason,
+    Status,
+    Verdict,
+)
+from tests import test_monitor_looks
 from tests.streams import ROLLING, Distance, Holes, Smoothed, spec
 
 DETECTORS = {
@@ -222,6 +235,86 @@ def test_a_gap_that_is_over_leaves_the_stream_to_the_native_core(native):
     before = counting.taken
     engine.process(readings[400:])
     assert counting.taken - before > 350
+
+
+def ranked(seed, events, *, digits=2, keys=3):
+    """Verdicts of streams in full windows: ties, faults, stretches of one score, other models."""
+    rng, n = random.Random(seed), test_monitor_looks.N
+    windows = [[round(rng.gauss(0, 1), digits) for _ in range(n)] for _ in range(keys)]
+    wilder, stuck, epochs, found = [1.0] * keys, [0] * keys, [0] * keys, []
+    for offset in range(events):
+        key = rng.randrange(keys)
+        window = windows[key]
+        if rng.random() < 0.002:
+            wilder[key] = rng.choice((0.2, 1.0, 1.0, 1.6))
+        if rng.random() < 0.002:
+            stuck[key] = 12
+        epochs[key] += rng.random() < 0.002
+        stuck[key] = max(0, stuck[key] - 1)
+        score = window[-1] if stuck[key] else round(rng.gauss(0, wilder[key]), digits)
+        below, ties = sum(other < score for other in window), window.count(score)
+        own = {"policy_lower": n - 7, "policy_upper": n - 2} if offset % 3 == 0 else {}
+        found.append(
+            Verdict(
+                position=Position("t", 0, offset), stream_key=f"s{key}", sensor=f"s{key}",
+                event_time_ms=60_000 * offset, seq=offset, label=Label.NORMAL, score=score,
+                rank=below + ties // 2, ties=ties, window_len=n, n_anomalies=n // 10,
+                band_lower=n - 7, band_upper=n - 2, model_epoch=epochs[key], **own,
+            )
+        )  # fmt: skip
+        del window[0]
+        window.append(score)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_monitors_note_the_same_and_go_on_from_each_other(native, seed):
+    import rejex_native
+
+    def note(*arguments):
+        taken.append(rejex_native.note(*arguments))
+        return taken[-1]
+
+    rng, taken = random.Random(seed), []
+    ours, theirs = test_monitor_looks.bank(100.0), test_monitor_looks.bank(100.0)
+    theirs._note = note
+    feed = ranked(seed, 4000, digits=seed % 3 + 1) + test_monitor_looks.verdicts(seed, 1500)
+    kinds, at = set(), 0
+    while at < len(feed):
+        length = rng.choice((1, 2, 40, 300))
+        told = ours.observe(feed[at : at + length])
+        assert theirs.observe(feed[at : at + length]) == told
+        kinds |= {alarm.kind for alarm in told}
+        at += length
+        kept = ours.snapshot(), theirs.snapshot()
+        assert kept[0] == kept[1]
+        if rng.random() < 0.1:
+            ours.restore(kept[1])
+            theirs.restore(kept[0])
+    assert sum(taken) > 2500
+    assert {AlarmKind.HEALTH, AlarmKind.STUCK} <= kinds
+
+
+def test_monitors_leave_to_python_what_is_no_ordinary_verdict(native):
+    import rejex_native
+
+    config = MonitorConfig(window=40, contamination=0.1, tolerance=4)
+    ours, theirs = MonitorBank(config), MonitorBank(config, rejex_native.note)
+    feed = ranked(1, 900)
+    odd = [
+        {"rank": None}, {"score": None}, {"score": float("nan")}, {"score": float("inf")},
+        {"held": True}, {"planned": True}, {"mode": "idle"}, {"reason": Reason.UNSCORABLE},
+        {"reason": Reason.AMBIGUOUS}, {"rank": 2**70}, {"rank": -(2**70)}, {"ties": 2**70},
+        {"ties": -3}, {"window_len": 0}, {"band_lower": None}, {"model_epoch": None},
+        {"status": Status.WARM_UP_MIXED}, {"limited": Limited((), Label.NORMAL)},
+        {"limited": Limited((), Label.REJECTED, Reason.UNSCORABLE)}, {"score": 3},
+        {"n_anomalies": 9},
+    ]  # fmt: skip
+    for i, changes in enumerate(odd):
+        feed[300 + 20 * i] = msgspec.structs.replace(feed[300 + 20 * i], **changes)
+    for batch in (feed[:250], feed[250:]):
+        assert ours.observe(batch) == theirs.observe(batch)
+        assert ours.snapshot() == theirs.snapshot()
 
 
 def test_a_core_that_differs_is_not_believed(native, monkeypatch):

@@ -434,6 +434,31 @@ def test_a_replay_is_silent_and_tells_how_far_it_is():
     assert watching.of(PartitionClosed) == [PartitionClosed(ONE)]
 
 
+class Drip(ListSource):
+    def poll(self, max_records, timeout_s):
+        return super().poll(min(3, max_records), timeout_s)
+
+
+def test_what_is_replayed_is_judged_in_long_blocks_and_waits_for_no_fit():
+    class Lengths(Watching):
+        def outcomes(self, partition, outcomes, *, replaying):
+            lengths.append((replaying, len(outcomes)))
+
+    lengths, sink, store = [], ListSink(), MemorySnapshotStore()
+    knobs = {"max_poll_records": 30, "commit_interval_s": 0.0, "snapshot_every_events": 1000}
+    source = Drip([*lines(100), ABORT, *lines(2)], committed=sink.offsets)
+    with pytest.raises(Crash):
+        play(source, sink, store, knobs=knobs)
+    n = len(sink.outcomes)
+    assert n > 90
+    summary = play(source, sink, store, knobs=knobs, observers=[Lengths()])
+    replayed = [length for replaying, length in lengths if replaying]
+    assert sum(replayed) == n
+    assert set(replayed[:-1]) == {24}
+    assert summary.fit_waits == 0
+    assert positions(sink) == list(range(102))
+
+
 def test_snapshots_stand_at_committed_offsets_only():
     sink, store, watching = ListSink(), MemorySnapshotStore(keep=1000), Watching()
     knobs = {"max_poll_records": 3, "commit_interval_s": 0.2, "snapshot_every_events": 1}

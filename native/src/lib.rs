@@ -8,6 +8,7 @@ mod flat;
 mod judge;
 mod lane;
 mod messages;
+mod monitors;
 mod points;
 mod recent;
 mod rows;
@@ -26,5 +27,6 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<points::Points>()?;
     module.add_function(wrap_pyfunction!(lane::lane_of, module)?)?;
     module.add_function(wrap_pyfunction!(messages::written, module)?)?;
+    module.add_function(wrap_pyfunction!(monitors::note, module)?)?;
     Ok(())
 }

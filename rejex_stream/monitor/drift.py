@@ -71,22 +71,6 @@ class DriftDetector:
 
     The caller adds each rank's share above the middle to `excess`, counts `left` down, and closes
     the block where that comes to 0: an addition and a comparison an event.
-
-    Examples
-    --------
-    >>> import bisect, random
-    >>> rng, drift = random.Random(1), DriftDetector(MonitorConfig(window=200, contamination=0.1,
-    ...     tolerance=8))
-    >>> window = [rng.gauss(0, 1) for _ in range(200)]
-    >>> def share(score):
-    ...     below = bisect.bisect(sorted(window), score)
-    ...     window[:] = [*window[1:], score]
-    ...     return below / 200 - 0.5
-    >>> any(drift.add(share(rng.gauss(0, 1))) for _ in range(4_000)), drift.status
-    (False, 'watching')
-    >>> ramp = (drift.add(share(rng.gauss(t / 1000, 1))) for t in range(2_000))
-    >>> str(next(alarm for alarm in ramp if alarm))
-    'higher_scores'
     """
 
     __slots__ = ("_inflation", "_level", "_limit", "_memory", "_unit", "_unsettled", "_window",
@@ -103,12 +87,6 @@ class DriftDetector:
 
     def _begin(self) -> None:
         self._level, self._unsettled = 0.0, 1.0
-
-    def add(self, excess: float) -> Alternative | None:
-        """Count one event; return in which direction the level drifted, if it did."""
-        self.excess += excess
-        self.left -= 1
-        return None if self.left else self.close_block()
 
     def close_block(self) -> Alternative | None:
         """Take the block's sum in; return in which direction the level drifted, if it did."""

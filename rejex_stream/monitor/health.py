@@ -122,19 +122,6 @@ class HealthDetector:
     O(1) an event. Most events are normal and say the same thing, so they are booked in runs of at
     most 16, exactly (R -> a^m R + a + ... + a^m) and therefore checked once a run. An SR statistic
     looked at less often gives no more false alarms.
-
-    Examples
-    --------
-    >>> from rejex_stream.monitor.theory import rank_law
-    >>> law = rank_law(1000, 50, 882, 987)
-    >>> health = HealthDetector(MonitorConfig(window=1000, contamination=0.05, tolerance=32))
-    >>> usual = ([1] + [0] * 8 + [2] + [0] * 8 + [1] + [0] * 9) * 3_000
-    >>> any(health.update(law, cell) is not None for cell in usual)
-    False
-    >>> doubled = ([1] + [0] * 3 + [2] + [0] * 4) * 200
-    >>> fired = [health.update(law, cell) for cell in doubled]
-    >>> {str(ALTERNATIVES[j][0]) for j in fired if j is not None}
-    {'more_rejects'}
     """
 
     __slots__ = (
@@ -180,6 +167,24 @@ class HealthDetector:
             run, self._run = self._run, 0
             again = self._book(law, run, cell)
         return again if fired is None else fired
+
+    def count(self, law: RankLaw, cells: bytearray, at: int, end: int) -> tuple[int, int | None]:
+        """Count those from `at` on, of the law that it goes by, until one of them fires.
+
+        Return where it goes on, at `end` at the latest, and which alternative fired.
+        """
+        run, due = self._run, self._due
+        for i in range(at, end):
+            cell = cells[i]
+            run += not cell
+            if cell or run >= due:
+                self._run = 0
+                fired = self._book(law, run, cell)
+                if fired is not None:
+                    return i + 1, fired
+                run, due = 0, self._due
+        self._run = run
+        return end, None
 
     def _book(self, law: RankLaw, run: int, cell: int) -> int | None:
         """Book `run` normal events and then, unless it is 0, one event of `cell`."""

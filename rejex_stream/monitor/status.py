@@ -14,12 +14,14 @@ from rejex_stream.monitor.rate import RateState, RejectionRate, batch_means, rat
 from rejex_stream.monitor.theory import RankLaw, Theory, rank_law
 from rejex_stream.types import Reason, Verdict, without_limits
 
-__all__ = ["HealthWord", "MonitorStatus", "RankMonitors", "RankState", "Unranked"]
+__all__ = ["HealthWord", "MonitorStatus", "RankMonitors", "RankState", "Unranked", "together"]
 
 HealthWord = Literal[
     "calibrating", "ok", "too autocorrelated to tell", "too few rejects to tell", "alarm"
 ]
 
+_FEW = 8  # one by one, before many are looked at again
+_SHOWN, _DRAWN = bytes([i % 4 for i in range(256)]), bytes([i // 4 % 4 for i in range(256)])
 _TIE_WARNING = 0.01
 _NOTICEABLE_VIF = 1.5
 
@@ -42,6 +44,11 @@ class Unranked(msgspec.Struct):
             self.unscorable += 1
 
 
+def together(shown: int, drawn: int) -> int:
+    """Return the cells of a verdict's rank and of one drawn among its ties as one small number."""
+    return shown + 4 * drawn
+
+
 class MonitorStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One stream, or the pipeline, at one moment. Rates are shares of ranked events.
 
@@ -49,11 +56,10 @@ class MonitorStatus(msgspec.Struct, frozen=True, kw_only=True):
     `rolling_events` ranked events; what is not known yet is ``None``. `lower` and `upper` limit
     the rejection rate (:func:`~rejex_stream.monitor.rate.rate_limits`; batch means in the first
     three windows); `inflation` is the VIF, `effective_events` = `rolling_events` / VIF.
-    `above_bound` (of a frozen window) and `above_paper_bound` (the corrected h) are facts: the law
-    of a rolling rate is another one. `health` = ``ok`` means: a doubling would have shown.
-    Evidence is in nats; health's alarm comes when it reaches `health_threshold`, log L, and a
-    doubling needs about `doubling_delay_events` to show. `drift` is ``off`` for the pipeline,
-    whose streams move by themselves. `review_budget` is in reviews a day. `tie_mass` is the share
+    `health` = ``ok`` means: a doubling would have shown. Evidence is in nats; health's alarm comes
+    when it reaches `health_threshold`, log L, and a doubling needs about `doubling_delay_events` to
+    show. `drift` is ``off`` for the pipeline, whose streams move by themselves. `review_budget` is
+    in reviews a day. `tie_mass` is the share
     of the reference that equals the threshold λ, when last seen: above 1 % the mid-rank moves the
     rates noticeably (`tie_warning`).
     """
@@ -73,9 +79,6 @@ class MonitorStatus(msgspec.Struct, frozen=True, kw_only=True):
     upper: float | None
     inflation: float | None
     effective_events: float | None
-    above_bound: bool
-    above_paper_bound: bool
-    lower_above_bound: bool
     health: HealthWord
     health_log_evidence: float
     health_threshold: float
@@ -100,10 +103,11 @@ class RankState(msgspec.Struct):
 class RankMonitors:
     """Rate and health: the monitors that a stream and the pipeline (key ``None``) have in common.
 
-    O(1) an event, which :class:`StreamMonitor` counts: in the stream's and the pipeline's at once.
+    The rate is about what people get to see, the cell `shown` of the verdict's rank; health is a
+    test, of the cell of a rank `drawn` among its ties. O(1) an event.
     """
 
-    __slots__ = ("_config", "active", "due", "fired", "health", "law", "outside", "rate")
+    __slots__ = ("_config", "active", "health", "law", "rate")
 
     def __init__(self, config: MonitorConfig, stream_key: str | None) -> None:
         self._config = config
@@ -111,28 +115,44 @@ class RankMonitors:
         self.health = HealthDetector(config)
         self.active = ActiveAlarms(stream_key)
         self.law: RankLaw | None = None
-        # What the last event came to: whether a count is outside its limits, which alternative has
-        # fired, and whether either asks for a look.
-        self.outside, self.due = False, False
-        self.fired: int | None = None
 
-    def switch(self, law: RankLaw) -> None:
-        """Go on by the law of another window or policy."""
-        self.rate.switch(self.law, law)
-        self.law = law
-
-    def alarms(self, verdict: Verdict, law: RankLaw) -> tuple[Alarm, ...]:
-        """Return the alarms of a counted event after which a look is `due`."""
-        rate, fired, alarms = self.rate, self.fired, NO_ALARMS
+    def count(self, verdict: Verdict, law: RankLaw, shown: int, drawn: int) -> tuple[Alarm, ...]:
+        """Count one event; return the alarms it raised."""
+        rate, alarms = self.rate, NO_ALARMS
+        if law is not self.law:
+            rate.switch(self.law, law)
+            self.law = law
+        is_outside = rate.update(law, shown)
+        fired = self.health.update(law, drawn)
         if fired is not None:
-            alarms = self.health.raise_alarm(
-                self.active, verdict, fired, now=rate.events, hold_events=self._config.rolling
-            )
-        if self.outside:
+            alarms = self._fired(verdict, fired, rate.events)
+        if is_outside:
             alarms += rate.raise_or_withdraw(self.active, verdict, law, self.health.inflation)
         elif rate.events >= rate.recheck:
             rate.set_limits(law, self.health.inflation)
         return alarms
+
+    def count_all(self, verdicts: list[Verdict], law: RankLaw, cells: bytearray) -> list[Alarm]:
+        """Count events of one law, whose cells are `together`: as one after the other."""
+        alarms: list[Alarm] = []
+        shown, drawn = cells.translate(_SHOWN), cells.translate(_DRAWN)
+        at = 0
+        while at < len(cells):
+            counted = self.rate.count_calm(shown[at:]) if law is self.law else 0
+            end = at + counted
+            while at < end:
+                at, fired = self.health.count(law, drawn, at, end)
+                if fired is not None:
+                    now = self.rate.events - (end - at)
+                    alarms += self._fired(verdicts[at - 1], fired, now)
+            for i in range(at, min(at + _FEW, len(cells))):
+                alarms += self.count(verdicts[i], law, shown[i], drawn[i])
+                at = i + 1
+        return alarms
+
+    def _fired(self, verdict: Verdict, fired: int, now: int) -> tuple[Alarm, ...]:
+        hold = self._config.rolling
+        return self.health.raise_alarm(self.active, verdict, fired, now=now, hold_events=hold)
 
     def status(
         self,
@@ -158,8 +178,6 @@ class RankMonitors:
                 rejects / count, count, law=law, inflation=inflation, confidence=CONFIDENCE,
                 streams=health.streams,
             )  # fmt: skip
-        bound = None if theory is None else theory.frozen_bound
-        paper_bound = None if theory is None else theory.paper_bound
         return MonitorStatus(
             stream_key=stream_key,
             events=rates.events,
@@ -176,9 +194,6 @@ class RankMonitors:
             upper=None if limits is None else limits.upper,
             inflation=inflation,
             effective_events=None if inflation is None else count / inflation,
-            above_bound=rate is not None and bound is not None and rate > bound,
-            above_paper_bound=rate is not None and paper_bound is not None and rate > paper_bound,
-            lower_above_bound=limits is not None and bound is not None and limits.lower > bound,
             health=_health_word(health, law, active),
             health_log_evidence=health.log_evidence,
             health_threshold=math.log(config.false_alarm_events),

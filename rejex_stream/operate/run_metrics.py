@@ -19,6 +19,7 @@ from rejex_stream import __version__
 from rejex_stream.engine import EngineSpec
 from rejex_stream.monitor import Alarm, MonitorBank, MonitorStatus
 from rejex_stream.monitor.alarm import AlarmKind
+from rejex_stream.native_core import core
 from rejex_stream.operate.alerts import urgency
 from rejex_stream.operate.logs import escaped
 from rejex_stream.rejection.bounds import cost_bound
@@ -246,6 +247,10 @@ class RunMetrics:
     ) -> None:
         build = Gauge("rejex_build_info", "Version.", ["version"], registry=self.registry)
         build.labels(__version__).set(1)
+        judges = Gauge(
+            "rejex_core_info", "Which judges ordinary events.", ["core"], registry=self.registry
+        )
+        judges.labels("python" if core()[0] is None else "native").set(1)
         if spec is None:
             return
         band = spec.band

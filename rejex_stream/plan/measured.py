@@ -42,7 +42,7 @@ __all__ = [
 
 _CONFIDENCE = 0.99
 _EPISODE = EpisodeRule()
-_BATCH = 500
+_BATCH = 5_000
 _EXAMPLES = 5
 
 

@@ -29,6 +29,7 @@ from rejex_stream.engine.snapshot import seal, unseal
 from rejex_stream.engine.stream_state import StreamSnapshot
 from rejex_stream.errors import WAY_OUT, CheckpointError, RejexError
 from rejex_stream.monitor import Alarm, MonitorBank, MonitorConfig
+from rejex_stream.native_core import native
 from rejex_stream.protocols import SnapshotPiece
 from rejex_stream.rejection.judge import rejected
 from rejex_stream.run.command_journal import Decisions
@@ -82,7 +83,9 @@ class PartitionMonitor:
         config: MonitorConfig,
         on_alarm: Callable[[Partition, Alarm], None],
     ) -> None:
-        self.bank = MonitorBank(config)  # the monitors, for metrics and the live view
+        self.bank = MonitorBank(
+            config, native("note")
+        )  # the monitors, for metrics and the live view
         self._partition = partition
         self._on_alarm = on_alarm
 
@@ -484,19 +487,22 @@ class PartitionState:
         return reached(self.ahead[-1]) + 1 if self.ahead else self.next_offset
 
     def process(
-        self, records: Sequence[Record] = (), *, replay_to: int | None = None
+        self, records: Sequence[Record] = (), *, replay_to: int | None = None, at_once: int = 0
     ) -> list[Outcome]:
         """Take records and give an outcome for each, in order, unless it has to wait for a fit.
 
         What waits, and all behind it, is judged by a later call. Records before
         :attr:`taken_next` are repeats of the transport. With `replay_to` only what stands before
-        that offset is judged, for its state alone.
+        that offset is judged, for its state alone,
+        and that not before so many are there `at_once`, or all, or none comes.
         """
         self._take(records)
         ahead, outcomes = self.ahead, list[Outcome]()
         end = len(ahead)
         if replay_to is not None:
             end = bisect_left(ahead, replay_to, key=reached)
+            if records and end == len(ahead) < at_once and self.taken_next < replay_to:
+                return outcomes
         while end and (n := self._whole(self._ready(self._apply_commands(end)))):
             outcomes += self._judge(ahead[:n], self._items[:n], replaying=replay_to is not None)
             del ahead[:n], self._items[:n]

@@ -26,6 +26,7 @@ from rejex_stream.errors import ConnectorError
 from rejex_stream.features import FeatureSpec
 from rejex_stream.monitor import Alarm, MonitorBank, MonitorConfig
 from rejex_stream.monitor.alarm import AlarmKind, Alternative
+from rejex_stream.native_core import core
 from rejex_stream.operate.alerts import Alertmanager, Webhook, Wording, alert_of, event_of, sign
 from rejex_stream.operate.probes import HealthServer
 from rejex_stream.operate.run_metrics import GroupNames, RunMetrics
@@ -132,6 +133,18 @@ def test_metrics_count_what_happened(fed):
     assert found["rejex_expected_cost_bound" + '{pipeline="turbine"}']
 
 
+@pytest.mark.parametrize("which", ["native", "python"])
+def test_a_metric_says_which_core_judges(monkeypatch, which):
+    if which == "native":
+        pytest.importorskip("rejex_native", reason="the native core is not built: make native")
+    monkeypatch.setenv("REJEX_CORE", "" if which == "native" else "python")
+    core.cache_clear()
+    try:
+        assert samples(RunMetrics("p"))[f'rejex_core_info{{core="{which}"}}'] == "1.0"
+    finally:
+        core.cache_clear()
+
+
 def test_gauges_say_what_the_monitors_know():
     _, made = outcomes()
     metrics, config = RunMetrics("p"), MonitorConfig(window=100, contamination=0.1, tolerance=4.0)
@@ -171,7 +184,7 @@ NAMES_OF_THE_RESEARCH = """
     rejex_rejection_window_events rejex_rejection_window_effective_events
     rejex_expected_cost_bound rejex_scoring_duration_seconds_bucket
     rejex_event_latency_seconds_bucket rejex_consumer_lag_records rejex_consumer_lag_seconds
-    rejex_model_info rejex_model_trained_timestamp_seconds rejex_build_info
+    rejex_model_info rejex_model_trained_timestamp_seconds rejex_build_info rejex_core_info
 """
 
 

@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from rejex_native._core import Flat, Lane, Lines, Messages, Points, lane_of, written
+from rejex_native._core import Flat, Lane, Lines, Messages, Points, lane_of, note, written
 
 __all__ = [
-    "Flat", "Lane", "Lines", "Messages", "Points", "believed", "lane_of", "lines", "written",
-    "wrong",
+    "Flat", "Lane", "Lines", "Messages", "Points", "believed", "lane_of", "lines", "note",
+    "written", "wrong",
 ]  # fmt: skip
 
 lines = lru_cache(Lines)
@@ -110,6 +110,7 @@ def _of_stream(kind: str, decision: dict[str, Any], lane: Any) -> list[Any]:
     from rejex_stream.engine.stream_state import StreamState, new_model
     from rejex_stream.features import FeatureSpec
     from rejex_stream.incidents import Alarms, Watch
+    from rejex_stream.monitor import MonitorBank, MonitorConfig
     from rejex_stream.rejection.judge import Judge
     from rejex_stream.rejection.policy import RejectionPolicy
     from rejex_stream.run.executors import InlineExecutor
@@ -141,7 +142,12 @@ def _of_stream(kind: str, decision: dict[str, Any], lane: Any) -> list[Any]:
         part = readings[at:stop]
         found += state.advance(part, [sum(reading.values) for reading in part])
         at = stop
-    return [*found, state.take_incidents(), state.snapshot()]
+    known = MonitorConfig(window=60, contamination=0.1, tolerance=4.0, false_alarm_events=200.0)
+    bank = MonitorBank(known, None if lane is None else note)
+    alarms = [
+        alarm for at in range(0, len(found), 50) for alarm in bank.observe(found[at : at + 50])
+    ]
+    return [*found, state.take_incidents(), state.snapshot(), alarms, bank.snapshot()]
 
 
 def _readings(count: int) -> list[Any]:

@@ -73,7 +73,7 @@ class Fleet:
         )  # fmt: skip
         self._engine, self._keys, self._seen = Engine(spec, InlineExecutor()), keys, 0
         if not native:  # where there is a native core
-            self._engine._lane = None
+            self._engine._core = None
         draw = np.random.default_rng(0)
         mixing = draw.normal(size=(3, channels))
         latent = draw.normal(size=(20_000, 3)) @ mixing

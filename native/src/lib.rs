@@ -6,6 +6,7 @@ mod alarm;
 mod credit;
 mod judge;
 mod lane;
+mod poll;
 mod recent;
 mod rows;
 mod scorers;
@@ -17,5 +18,6 @@ mod view;
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<lane::Lane>()?;
     module.add_function(wrap_pyfunction!(lane::lane_of, module)?)?;
+    module.add_function(wrap_pyfunction!(poll::poll, module)?)?;
     Ok(())
 }

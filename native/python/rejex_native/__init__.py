@@ -1,23 +1,31 @@
 """The native core of rejex-stream, and what it has to show before it is believed.
 
-:func:`lane_of` makes what takes the ordinary events of a stream, as
-:meth:`rejex_stream.engine.stream_state.StreamState.advance` asks for; :func:`believed` says whether
-it does: not where REJEX_CORE is ``python``, nor where it is wrong in a single one of 2,000 events.
+:func:`poll` takes the events of any streams in one call, as
+:class:`rejex_stream.engine.Engine` asks for, by the lanes that :func:`lane_of` makes for each.
+:func:`believed` says whether it does: not where REJEX_CORE is ``python``, nor where a single one of
+2,000 events is judged otherwise.
 """
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from rejex_native._core import Lane, lane_of
+from rejex_native._core import Lane, lane_of, poll
 
-__all__ = ["Lane", "believed", "lane_of", "wrong"]
+__all__ = ["Core", "Lane", "believed", "lane_of", "poll", "wrong"]
 
 _EVENTS, _CHANNELS = 2000, 3
+
+
+class Core(NamedTuple):
+    """What judges natively: what makes the lane of a stream, and what takes a whole poll."""
+
+    lane: Any
+    poll: Any
 
 
 def believed() -> tuple[Any, str]:
@@ -26,7 +34,7 @@ def believed() -> tuple[Any, str]:
         return None, "Python judges all events: REJEX_CORE=python"
     if reason := wrong():
         return None, f"Python judges all events: the native core {reason}"
-    return lane_of, "the native core judges ordinary events as Python would"
+    return Core(lane_of, poll), "the native core judges ordinary events as Python would"
 
 
 def wrong() -> str | None:
@@ -127,7 +135,10 @@ def _of_stream(kind: str, decision: dict[str, Any], lane: Any) -> list[Any]:
     while at < len(readings):
         stop = at + 1 + at % 29
         part = readings[at:stop]
-        found += state.advance(part, [sum(reading.values) for reading in part])
+        if lane is None:
+            found += state.advance(part, [sum(reading.values) for reading in part])
+        else:
+            found += poll(None, {"s": state}, part, _CHANNELS)[0]
         at = stop
     return [*found, state.take_incidents(), state.snapshot()]
 

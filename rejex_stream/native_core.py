@@ -13,7 +13,7 @@ __all__ = ["core", "native"]
 
 @lru_cache(maxsize=1)
 def core() -> tuple[Any, str]:
-    """Return what makes the native lane of a stream, ``None`` without one, and which core it is."""
+    """Return the native core, ``None`` without one, and a sentence on which core judges."""
     try:
         import rejex_native
     except ImportError:

@@ -336,7 +336,7 @@ def test_the_straight_way_of_one_event_does_what_the_way_of_many_does(detector, 
 
     def played():
         engine, verdicts, incidents, states = Engine(pipeline, InlineExecutor()), [], [], []
-        engine._lane = None  # a native core would take them
+        engine._core = None  # a native core would take them
         for i, reading in enumerate(feed(values)):
             verdicts += engine.process([reading])
             incidents += engine.take_incidents()

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from rejex_stream.detectors import make_detector
 from rejex_stream.engine import Engine
 from rejex_stream.engine import engine as engine_module
+from rejex_stream.engine import model as model_module
 from rejex_stream.engine.engine import core
+from rejex_stream.errors import ConfigError
 from rejex_stream.features import Feature
 from rejex_stream.incidents import Alarms, Hold
 from rejex_stream.monitor import AlarmKind, MonitorBank, MonitorConfig
@@ -56,57 +58,23 @@ POLICIES = [
 
 @pytest.fixture
 def native():
-    """Return what makes the lanes of the native core."""
+    """Return the native core, may it be believed or not."""
     built = pytest.importorskip("rejex_native", reason="the native core is not built: make native")
-    return built.lane_of  # may it be believed or not
+    return built.Core(built.lane_of, built.poll)
 
 
-def made(pipeline, lane):
-    engine = Engine(pipeline, InlineExecutor())
-    engine._lane = lane
+def made(pipeline, core, most=None):
+    engine = Engine(pipeline, InlineExecutor(), idle={}, max_live_streams=most)
+    engine._core = core
     return engine
 
 
-class Counting:
-    """Hands out lanes that count what they take."""
-
-    def __init__(self, native):
-        self.native, self.taken = native, 0
-
-    def __call__(self, state):
-        lane = self.native(state)
-        return Counted(lane, self)
+def taken(engine):
+    """Return how many events the native core took of the streams in memory."""
+    return sum(state._lane.taken for state in engine._live.values())
 
 
-class Counted:
-    def __init__(self, lane, by):
-        self.lane, self.by = lane, by
-
-    def advance(self, state, readings, totals, verdicts):
-        before, calls = state.seq, [0]
-        self.lane.advance(Seen(state, calls), readings, totals, verdicts)
-        self.by.taken += state.seq - before - calls[0]
-
-
-class Seen:
-    """A state whose calls to Python are counted."""
-
-    def __init__(self, state, calls):
-        object.__setattr__(self, "_state", state)
-        object.__setattr__(self, "_calls", calls)
-
-    def __getattr__(self, name):
-        return getattr(self._state, name)
-
-    def __setattr__(self, name, value):
-        setattr(self._state, name, value)
-
-    def _advance(self, readings, totals, verdicts):
-        self._calls[0] += len(readings)
-        self._state._advance(readings, totals, verdicts)
-
-
-def feed(seed, events, *, missing, fault, channels=2):
+def feed(seed, events, *, missing, fault, channels=2, streams="ab"):
     """Ties, zeros of either sign, spikes, gaps, stretches of one value, faults that last."""
     draw, rng = np.random.default_rng(seed), random.Random(seed)
     values = draw.normal(size=(events, channels))
@@ -123,7 +91,7 @@ def feed(seed, events, *, missing, fault, channels=2):
         values[start : start + 90] = 1.5
     if rng.random() < 0.5:  # near the ends of the floats, and for long in windows that roll
         values[rng.randrange(events), 0] = rng.choice((1e160, 1e145, 1e307, 1e-310, np.inf))
-    keys = [rng.choice("ab") for _ in range(events)]
+    keys = [rng.choice(streams) for _ in range(events)]
     return [
         Reading(key, f"{key}{i % 2}", 20_000 * i, tuple(row), Position("t", 0, i))
         for i, (key, row) in enumerate(zip(keys, values.tolist(), strict=True))
@@ -166,8 +134,10 @@ def test_both_cores_say_the_same_and_go_on_from_each_other(native, data):
         draw(st.sampled_from((400, 900)), label="events"),
         missing=draw(st.sampled_from((0.0, 0.0, 0.01)), label="missing"),
         fault=draw(st.sampled_from((0, 12, 60)), label="fault"),
+        streams=draw(st.sampled_from(("ab", "abc\u00e4")), label="streams"),
     )  # fmt: skip
-    ours, theirs, at = made(pipeline, None), made(pipeline, native), 0
+    most = draw(st.sampled_from((None, None, 1, 3)), label="in memory")
+    ours, theirs, at = made(pipeline, None, most), made(pipeline, native, most), 0
     while at < len(readings):
         stop = at + draw(st.sampled_from((1, 2, 13, 60, 300, 900)), label="batch")
         expected, found = ours.process(readings[at:stop]), theirs.process(readings[at:stop])
@@ -181,7 +151,7 @@ def test_both_cores_say_the_same_and_go_on_from_each_other(native, data):
         if draw(st.integers(0, 5), label="crash") == 0:
             snapshots = ours.snapshot(), theirs.snapshot()
             assert snapshots[0] == snapshots[1]
-            ours, theirs = made(pipeline, None), made(pipeline, native)
+            ours, theirs = made(pipeline, None, most), made(pipeline, native, most)
             ours.restore(snapshots[1])
             theirs.restore(snapshots[0])
     assert ours.snapshot() == theirs.snapshot()
@@ -190,12 +160,82 @@ def test_both_cores_say_the_same_and_go_on_from_each_other(native, data):
 @pytest.mark.parametrize("name", ["HBOS", "GMM", "Mahalanobis", "Sensor", "distance"])
 @pytest.mark.parametrize("batch", [1, 200])
 def test_nearly_all_ordinary_events_are_taken(native, name, batch):
-    counting = Counting(native)
-    engine = made(spec(DETECTORS[name], window=100, every=None, rate=0.1), counting)
+    engine = made(spec(DETECTORS[name], window=100, every=None, rate=0.1), native)
     readings = feed(1, 3000, missing=0.0, fault=0)
     for at in range(0, len(readings), batch):
         engine.process(readings[at : at + batch])
-    assert counting.taken > 1500
+    assert taken(engine) > 1500
+
+
+STREAMS = "abcdefghijkl"
+
+
+@pytest.mark.parametrize("name", ["HBOS", "Sensor", "distance"])
+def test_a_poll_of_many_streams_is_judged_in_one_call(native, name):
+    pipeline = spec(DETECTORS[name], window=60, every=150, lag=3, rate=0.1, guard=0.9)
+    readings = feed(3, 6000, missing=0.002, fault=40, streams=STREAMS)
+    ours, theirs = made(pipeline, None), made(pipeline, native)
+    for at in range(0, len(readings), 37):
+        part = readings[at : at + 37]
+        assert ours.process(part) == theirs.process(part)
+        assert ours.take_incidents() == theirs.take_incidents()
+    assert ours.snapshot() == theirs.snapshot()
+    assert taken(theirs) > 1500
+
+
+def test_who_was_heard_of_longest_ago_leaves_memory_all_the_same(native):
+    pipeline = spec(DETECTORS["distance"], every=None)
+    readings = feed(5, 3000, missing=0.0, fault=0, streams=STREAMS)
+    ours, theirs = made(pipeline, None, 5), made(pipeline, native, 5)
+    for at in range(0, len(readings), 7):
+        part = readings[at : at + 7]
+        assert ours.process(part) == theirs.process(part)
+        assert ours.streams() == theirs.streams()
+    assert [*ours._live] == [*theirs._live]
+
+
+ODD = {
+    "integers": lambda reading: reading._replace(values=(1, 0.5)),
+    "numbers of numpy": lambda reading: reading._replace(values=tuple(np.ones(2))),
+    "a list": lambda reading: reading._replace(values=[0.5, 0.25]),
+    "a name of its own kind": lambda reading: reading._replace(sensor=np.str_("a0")),
+    "a time of numpy": lambda reading: reading._replace(event_time_ms=np.int64(7)),
+}
+
+
+@pytest.mark.parametrize("odd", [*ODD])
+def test_readings_as_nobody_decodes_them_are_judged_as_ever(native, odd):
+    readings = feed(4, 900, missing=0.0, fault=0)
+    readings[500::9] = map(ODD[odd], readings[500::9])
+    ours, theirs = made(spec(every=None), None), made(spec(every=None), native)
+    for at in range(0, len(readings), 50):
+        part = readings[at : at + 50]
+        assert ours.process(part) == theirs.process(part)
+    assert ours.snapshot() == theirs.snapshot()
+
+
+WRONG = {
+    "no reading": lambda reading: None,
+    "one channel": lambda reading: reading._replace(values=(1.0,)),
+    "a word": lambda reading: reading._replace(values=("x", 0.5)),
+    "no key": lambda reading: reading._replace(stream_key=7),
+    "a mode": lambda reading: reading._replace(stream_key="a\x1fon"),
+    "half a character": lambda reading: reading._replace(sensor="\ud800"),
+    "no time": lambda reading: reading._replace(event_time_ms=None),
+    "a time beyond all": lambda reading: reading._replace(event_time_ms=2**70),
+}
+
+
+@pytest.mark.parametrize("wrong", [*WRONG])
+def test_of_a_batch_with_a_wrong_reading_nothing_is_taken(native, wrong):
+    readings = feed(4, 900, missing=0.0, fault=0)
+    engine = made(spec(every=None), native)
+    engine.process(readings[:600])
+    before = engine.snapshot()
+    with pytest.raises(ConfigError):
+        engine.process([*readings[600:650], WRONG[wrong](readings[650])])
+    assert engine.snapshot() == before
+    engine.process(readings[600:])
 
 
 @pytest.mark.parametrize("batch", [1, 50, 3000])
@@ -227,14 +267,55 @@ def test_what_is_wild_is_wild_for_as_long_as_it_is_in_a_window_that_rolls(native
 
 
 def test_a_gap_that_is_over_leaves_the_stream_to_the_native_core(native):
-    counting = Counting(native)
-    engine = made(spec(DETECTORS["distance"], every=None), counting)
+    engine = made(spec(DETECTORS["distance"], every=None), native)
     readings = feed(1, 900, missing=0.0, fault=0)
     readings[300] = readings[300]._replace(values=(float("nan"), 0.0))
     engine.process(readings[:400])
-    before = counting.taken
+    before = taken(engine)
     engine.process(readings[400:])
-    assert counting.taken - before > 350
+    assert taken(engine) - before > 350
+
+
+KINDS = {
+    "tens": lambda x: np.round(x, -1),
+    "hundredths": lambda x: np.round(x, 2),
+    "millionths": lambda x: np.round(x, 6),
+    "floats of four bytes": lambda x: x.astype(np.float32).astype(np.float64),
+    "doubles": lambda x: x,
+    "one of each": lambda x: np.stack([np.round(x[:, 0], 1), x[:, 1]], axis=1),
+}
+
+
+@pytest.mark.parametrize("kind", [*KINDS])
+@pytest.mark.parametrize("detector", ["GMM", "Sensor"])
+def test_rows_are_put_away_as_python_does(native, monkeypatch, kind, detector):
+    preset = {"features": ()} if detector == "Sensor" else {}
+    pipeline = spec(DETECTORS[detector], window=100, every=None, **preset)
+    values = KINDS[kind](np.random.default_rng(1).normal(size=(2000, 2)) * 20.0)
+    values[1000] = 1e5 + 1.0 / 3.0  # of no such kind, and what comes then is again
+    readings = [
+        Reading("a", f"a{i // 3 % 2}" if i > 1500 else "a0", 20_000 * i, tuple(row),
+                Position("t", 0, i))
+        for i, row in enumerate(values.tolist())
+    ]  # fmt: skip
+    made_of = []
+    for core_ in (None, native):
+        engine, packed = made(pipeline, core_), [0]
+        real = model_module.pack
+
+        def counted(*args, packed=packed, real=real):
+            packed[0] += 1
+            return real(*args)
+
+        monkeypatch.setattr(model_module, "pack", counted)
+        for at in range(0, len(readings), 5):
+            engine.process(readings[at : at + 5])
+        rows = engine._live["a"].model._rows
+        made_of.append((rows._blocks, rows._newest().tobytes(), engine.snapshot(), packed[0]))
+        monkeypatch.undo()
+    ours, theirs = made_of
+    assert ours[:3] == theirs[:3]
+    assert theirs[3] < 2 * ours[3] / 3  # most are packed natively
 
 
 def ranked(seed, events, *, digits=2, keys=3):
@@ -320,19 +401,13 @@ def test_monitors_leave_to_python_what_is_no_ordinary_verdict(native):
 def test_a_core_that_differs_is_not_believed(native, monkeypatch):
     import rejex_native
 
-    def off(state):
-        return Off(state)
-
-    class Off:
-        def __init__(self, state):
-            self._lane = native(state)
-
-        def advance(self, state, readings, totals, verdicts):
-            self._lane.advance(state, readings, totals, verdicts)
+    def off(*args):
+        for state in args[1].values():
             state._judge.window._oldest = 0
+        return native.poll(*args)
 
     assert rejex_native.wrong() is None
-    monkeypatch.setattr(rejex_native, "lane_of", off)
+    monkeypatch.setattr(rejex_native, "poll", off)
     core.cache_clear()
     try:
         lane, why = core()

@@ -10,7 +10,6 @@ use crate::recent::{Columns, Recent, Saved};
 use crate::rows;
 use crate::scorers::Scorer;
 use crate::slot::Slot;
-use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -67,14 +66,15 @@ pub struct Lane {
     is_bare: Option<bool>, // whether a row is the reading, once a sensor is known
     d: usize,
     met: Vec<Met>,
-    pub turn: (u64, usize), // the call that met it last, and its number in that
+    pub turn: (u64, usize), // the poll that met it last, and its number in that
+    #[pyo3(get)]
+    taken: u64, // how many events were ordinary
 }
 
 /// Room for numbers on the way, of all lanes.
 #[derive(Default)]
 pub struct Room {
-    flat: Vec<f64>, // readings, one after the other
-    rows: Vec<f64>, // what is made of them
+    rows: Vec<f64>,
     numbers: Vec<f64>,
     whose: Vec<usize>,
     out: Vec<u8>,
@@ -95,13 +95,21 @@ impl Room {
     }
 }
 
-/// Readings, and where their verdicts go.
+/// Readings, their values one after the other, and where their verdicts go.
 pub struct Batch<'a, 'py> {
     pub readings: &'a Bound<'py, PyAny>,
+    pub values: Vec<f64>,
+    pub d: usize,
     pub verdicts: &'a Bound<'py, PyList>,
 }
 
 impl<'py> Batch<'_, 'py> {
+    /// Return the values of a reading, none of which is missing or large.
+    fn whole(&self, i: usize) -> Option<&[f64]> {
+        let values = &self.values[i * self.d..(i + 1) * self.d];
+        values.iter().all(|x| x.abs() <= LARGE).then_some(values)
+    }
+
     pub fn reading(&self, i: usize) -> PyResult<Bound<'py, PyAny>> {
         let readings = self.readings;
         if let Ok(list) = readings.cast::<PyList>() {
@@ -129,25 +137,8 @@ pub fn lane_of(state: &Bound<'_, PyAny>) -> PyResult<Lane> {
         d: state.getattr("_features")?.getattr("channels")?.len()?,
         met: Vec::new(),
         turn: (0, 0),
+        taken: 0,
     })
-}
-
-#[pymethods]
-impl Lane {
-    /// Judge readings as `StreamState.advance` does: those that are not ordinary by its own means.
-    fn advance<'py>(
-        &mut self,
-        state: &Bound<'py, PyAny>,
-        readings: &Bound<'py, PyAny>,
-        totals: &Bound<'py, PyAny>,
-        verdicts: &Bound<'py, PyList>,
-    ) -> PyResult<()> {
-        let _ = totals;
-        let places: Vec<usize> = (0..readings.len()?).collect();
-        let batch = Batch { readings, verdicts };
-        Room::with(|room| self.go(state, &batch, &places, room))?;
-        Ok(())
-    }
 }
 
 impl Lane {
@@ -231,8 +222,7 @@ impl Lane {
         let d = self.d;
         let known = if self.at_once { &RECENTS } else { &SENSORS }.get(state)?;
         let mut sensors = Sensors::of(&mut self.met, known.cast_into()?, self.at_once, d);
-        let Room { flat, rows, numbers, whose, out, told } = room;
-        flat.clear();
+        let Room { rows, numbers, whose, out, told } = room;
         rows.clear();
         whose.clear();
         let mut before = Vec::new();
@@ -242,17 +232,16 @@ impl Lane {
                 for &place in places {
                     let reading = batch.reading(place)?.cast_into::<PyTuple>()?;
                     let Some(sensor) = sensors.at(&reading.get_item(1)?)? else { break };
-                    if !plain(&reading.get_item(3)?, d, flat) {
-                        flat.truncate(whose.len() * d);
+                    if batch.whole(place).is_none() {
                         break;
                     }
                     whose.push(sensor);
                 }
                 before = sensors.saved();
                 let mut whole = 0;
-                for (reading, &sensor) in flat.chunks_exact(d).zip(&*whose) {
+                for (&place, &sensor) in places.iter().zip(&*whose) {
                     let first = rows.len();
-                    sensors.row(sensor, reading, rows);
+                    sensors.row(sensor, batch.whole(place).expect("looked at"), rows);
                     if !rows[first..].iter().all(|x| x.abs() <= LARGE) {
                         rows.truncate(first);
                         break;
@@ -293,12 +282,9 @@ impl Lane {
                 None => {
                     let Ok(reading) = reading.cast::<PyTuple>() else { break };
                     let Some(sensor) = sensors.at(&reading.get_item(1)?)? else { break };
-                    flat.clear();
-                    if !plain(&reading.get_item(3)?, d, flat) {
-                        break;
-                    }
+                    let Some(values) = batch.whole(place) else { break };
                     let first = rows.len();
-                    sensors.row(sensor, flat, rows);
+                    sensors.row(sensor, values, rows);
                     width = rows.len() - first;
                     if !rows[first..].iter().all(|x| x.abs() <= LARGE) {
                         break; // what is far beyond all numbers is still in its windows
@@ -323,8 +309,8 @@ impl Lane {
             if done < scores.len() {
                 sensors.back(&before);
                 let mut again = Vec::new();
-                for (reading, &sensor) in flat.chunks_exact(d).zip(&whose[..done]) {
-                    sensors.row(sensor, reading, &mut again);
+                for (&place, &sensor) in places.iter().zip(&whose[..done]) {
+                    sensors.row(sensor, batch.whole(place).expect("looked at"), &mut again);
                     sensors.keep(sensor);
                 }
             }
@@ -360,6 +346,7 @@ impl Lane {
             learnt.take(model, rows_seen, done)?;
         }
         told.outliers = beyond;
+        self.taken += done as u64;
         Ok((done, asked))
     }
 }
@@ -416,7 +403,7 @@ impl Learnt<'_> {
 }
 
 /// Have Python judge the readings at some places.
-fn in_python<'py>(
+pub fn in_python<'py>(
     state: &Bound<'py, PyAny>,
     batch: &Batch<'_, 'py>,
     places: &[usize],
@@ -437,29 +424,6 @@ fn in_python<'py>(
         batch.verdicts.set_item(place, verdict)?;
     }
     Ok(())
-}
-
-/// Whether values are a tuple of so many floats, none of them missing or large; takes them in.
-fn plain(values: &Bound<'_, PyAny>, d: usize, flat: &mut Vec<f64>) -> bool {
-    let Ok(values) = values.cast::<PyTuple>() else { return false };
-    if values.len() != d {
-        return false;
-    }
-    for i in 0..d {
-        // SAFETY: within the tuple.
-        let x = unsafe {
-            let one = ffi::PyTuple_GetItem(values.as_ptr(), i as ffi::Py_ssize_t);
-            if ffi::PyFloat_CheckExact(one) == 0 {
-                return false;
-            }
-            ffi::PyFloat_AsDouble(one)
-        };
-        if !(x.abs() <= LARGE) {
-            return false;
-        }
-        flat.push(x);
-    }
-    true
 }
 
 /// Return rows for Python: lists where they are few, else an array.

@@ -10,6 +10,7 @@ mod lane;
 mod messages;
 mod monitors;
 mod points;
+mod poll;
 mod recent;
 mod rows;
 mod scorers;
@@ -28,5 +29,6 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(lane::lane_of, module)?)?;
     module.add_function(wrap_pyfunction!(messages::written, module)?)?;
     module.add_function(wrap_pyfunction!(monitors::note, module)?)?;
+    module.add_function(wrap_pyfunction!(poll::poll, module)?)?;
     Ok(())
 }

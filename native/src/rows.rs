@@ -170,15 +170,17 @@ impl Kinds {
             for row in rows.chunks_exact(width) {
                 for &(j, scale) in columns {
                     let x = row[j];
-                    let y = (x * scale).round_ties_even();
+                    let nearest = || (x * scale).round_ties_even();
                     let back = match kind {
                         0 => {
-                            written.extend_from_slice(&(y as i16).to_le_bytes());
-                            f64::from(y as i16) / scale
+                            let y = nearest() as i16;
+                            written.extend_from_slice(&y.to_le_bytes());
+                            f64::from(y) / scale
                         }
                         1 => {
-                            written.extend_from_slice(&(y as i32).to_le_bytes());
-                            f64::from(y as i32) / scale
+                            let y = nearest() as i32;
+                            written.extend_from_slice(&y.to_le_bytes());
+                            f64::from(y) / scale
                         }
                         2 => {
                             written.extend_from_slice(&(x as f32).to_le_bytes());

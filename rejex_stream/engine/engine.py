@@ -126,7 +126,7 @@ class Engine:
                 "into, and must be at least 1."
             )
         self.spec = spec
-        self._executor, self._is_batch, self._lane = executor, spec.is_batch, core()[0]
+        self._executor, self._is_batch, self._core = executor, spec.is_batch, core()[0]
         self._live: dict[str, StreamState] = {}  # in order of last use
         self._idle: MutableMapping[str, StreamSnapshot] = {} if idle is None else idle
         self._max_live = max_live_streams
@@ -159,14 +159,31 @@ class Engine:
         try:
             if alone.halfway:
                 alone.require_whole()
-            readings, totals = checked(readings, self.spec.features.channels, modes=self.spec.modes)
-            alone.halfway = True
-            verdicts = self._judge(readings, totals)
+            verdicts = self._polled(readings)
+            if verdicts is None:
+                channels, modes = self.spec.features.channels, self.spec.modes
+                readings, totals = checked(readings, channels, modes=modes)
+                alone.halfway = True
+                verdicts = self._judge(readings, totals)
             if self._max_live is not None:
                 self._make_room()
             alone.halfway = False
         finally:
             alone.leave()
+        return verdicts
+
+    def _polled(self, readings: Sequence[Reading]) -> list[Verdict] | None:
+        """Judge a batch by the native core; ``None``, and nothing has happened, where it is not."""
+        if self._core is None or self._asleep or self._credits.are_shared:
+            return None
+        self._alone.halfway = True
+        channels = len(self.spec.features.channels)
+        found = self._core.poll(self._stream, self._live, readings, channels)
+        if found is None:
+            self._alone.halfway = False
+            return None
+        verdicts: list[Verdict] = found[0]
+        self._note_in_order([one for state in found[1] for one in state.take_incidents()], verdicts)
         return verdicts
 
     def _judge(self, readings: Sequence[Reading], totals: Sequence[float]) -> list[Verdict]:
@@ -521,7 +538,8 @@ class Engine:
         return StreamState(
             key, spec.features, model, judge,
             watch=watch, explainer=self._explainer(), calendar=self._calendar,
-            learner=decision.learner(spec.window), limits=decision.limits, lane=self._lane,
+            learner=decision.learner(spec.window), limits=decision.limits,
+            lane=None if self._core is None else self._core.lane,
         )  # fmt: skip
 
     def _wake(self) -> None:

@@ -146,7 +146,7 @@ class StreamState:
         self._gaps: dict[str, list[Gap]] = {}  # of sensors that ever lacked a channel
         # What scores readings that go the straight way; None: none does, or it is not known yet.
         self._steady_model: BatchModel | None = None
-        self._lane = None if lane is None else lane(self)  # of the native core
+        self._lane = None if lane is None else lane(self)  # by which the native core judges
 
     def advance(self, readings: Sequence[Reading], totals: Sequence[float]) -> list[Verdict]:
         """Return the verdicts for the next readings of this key, in order.
@@ -155,10 +155,7 @@ class StreamState:
         judged, and `totals` are the sums of their values.
         """
         verdicts: list[Verdict | None] = [None] * len(readings)
-        if self._lane is None:
-            self._advance(readings, totals, verdicts)
-        else:
-            self._lane.advance(self, readings, totals, verdicts)
+        self._advance(readings, totals, verdicts)
         return verdicts  # type: ignore[return-value] # every reading took one of the paths
 
     def _advance(

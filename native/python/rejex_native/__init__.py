@@ -1,9 +1,9 @@
 """The native core of rejex-stream, and what it has to show before it is believed.
 
-:func:`lane_of` makes what takes the ordinary events of a stream, as
-:meth:`rejex_stream.engine.stream_state.StreamState.advance` asks for; :func:`believed` says whether
-it does: not where REJEX_CORE is ``python``, nor where it is wrong in a single one of 2,000 events,
-or in a single byte that is written of them.
+:func:`poll` takes the events of any streams in one call, as
+:class:`rejex_stream.engine.Engine` asks for, by the lanes that :func:`lane_of` makes for each.
+:func:`believed` says whether it does: not where REJEX_CORE is ``python``, nor where a single one of
+2,000 events is judged otherwise, or a single byte that is written of them differs.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from rejex_native._core import Flat, Lane, Lines, Messages, Points, lane_of, note, written
+from rejex_native._core import Flat, Lane, Lines, Messages, Points, lane_of, note, poll, written
 
 __all__ = [
-    "Flat", "Lane", "Lines", "Messages", "Points", "believed", "lane_of", "lines", "note",
+    "Core", "Flat", "Lane", "Lines", "Messages", "Points", "believed", "lane_of", "lines", "note",
+    "poll",
     "written", "wrong",
 ]  # fmt: skip
 
@@ -30,13 +31,20 @@ lines = lru_cache(Lines)
 _EVENTS, _CHANNELS = 2000, 3
 
 
+class Core(NamedTuple):
+    """What judges natively: what makes the lane of a stream, and what takes a whole poll."""
+
+    lane: Any
+    poll: Any
+
+
 def believed() -> tuple[Any, str]:
     """Return what makes lanes, None where Python judges alone, and a sentence on it."""
     if os.environ.get("REJEX_CORE") == "python":
         return None, "Python judges all events: REJEX_CORE=python"
     if reason := wrong():
         return None, f"Python judges all events: the native core {reason}"
-    return lane_of, "the native core judges ordinary events as Python would"
+    return Core(lane_of, poll), "the native core judges ordinary events as Python would"
 
 
 def wrong() -> str | None:
@@ -140,7 +148,10 @@ def _of_stream(kind: str, decision: dict[str, Any], lane: Any) -> list[Any]:
     while at < len(readings):
         stop = at + 1 + at % 29
         part = readings[at:stop]
-        found += state.advance(part, [sum(reading.values) for reading in part])
+        if lane is None:
+            found += state.advance(part, [sum(reading.values) for reading in part])
+        else:
+            found += poll(None, {"s": state}, part, _CHANNELS)[0]
         at = stop
     known = MonitorConfig(window=60, contamination=0.1, tolerance=4.0, false_alarm_events=200.0)
     bank = MonitorBank(known, None if lane is None else note)

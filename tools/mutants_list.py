@@ -272,7 +272,6 @@ MUTANTS = (
         "a topic that was made anew is read on where the old one was left",
         "if before in (None, log):",
         "if before != log:",
-        "tests/review/test_review_failures.py::"
-        "test_a_topic_of_another_log_is_read_from_its_start",
+        "tests/review/test_review_failures.py::test_a_topic_of_another_log_is_read_from_its_start",
     ),
 )

@@ -267,4 +267,11 @@ MUTANTS = (
         "if alarm.level < alarm.limit and not limits:",
         "tests/test_alarm.py::test_nobody_is_told_of_events_none_of_which_was_an_anomaly",
     ),
+    Mutant(
+        "m76",
+        "a topic that was made anew is read on where the old one was left",
+        "if before in (None, log):",
+        "if before != log:",
+        "tests/review/test_review_failures.py::test_a_topic_of_another_log_is_read_from_its_start",
+    ),
 )

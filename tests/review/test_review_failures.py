@@ -367,6 +367,26 @@ def test_what_was_deleted_unread_is_told_and_kept_in_the_audit(new_store, caplog
     assert ("system", "lost", "source:farm.review-0") in audited(store)
 
 
+def test_a_topic_of_another_log_is_read_from_its_start(new_store, caplog, monkeypatch):
+    """Where no id is known any more, nothing is said of the log."""
+    monkeypatch.setattr("rejex_stream.review.queue.pipeline_logs._LOOK_EVERY_S", 0.0)
+    log = [b"old"]
+
+    def opened() -> ListSource:
+        first = 100 if log == [b"new"] else 0
+        return ListSource({TOPICS[0]: [encode_review(item(first + i)) for i in range(6)]})
+
+    feed, store = SourceFeed(opened, "review", log_of=lambda _: log[0]), new_store()
+    finish(feed, store)
+    assert stored(store) == list(range(6))
+    for log[0], wanted in ((b"", []), (b"new", [*range(100, 106)]), (b"", []), (b"new", [])):
+        before = stored(store)
+        finish(feed, store)
+        assert stored(store) == before + wanted
+    assert caplog.text.count("source:farm.review-0 was made anew: it is read from its start") == 1
+    assert audited(store).count(("system", "anew", "source:farm.review-0")) == 1
+
+
 def test_a_file_that_is_shorter_than_before_is_read_from_its_start(new_store, tmp_path):
     store, path = new_store(), tmp_path / "review.jsonl"
     feed = FileFeed(path, "review")

@@ -147,7 +147,8 @@ def sample_findings(
 ) -> Iterator[Finding]:
     """Say how many of the sample can be read, the first that cannot, and channels nobody has."""
     readings = [item for item in decoded if isinstance(item, Reading)]
-    invalid = [item for item in decoded if isinstance(item, Invalid)]
+    unread = [item for item in decoded if isinstance(item, Invalid)]
+    invalid = [item for item in unread if not item.silent]
     if not decoded:
         yield Finding("warning", "there is no record yet", "send one, then look again")
         return
@@ -160,6 +161,10 @@ def sample_findings(
             f"{first.reason}",
             _mend_of(first.reason),
         )
+    if ignored := [item for item in unread if item.silent]:
+        says = f"{len(ignored)} of {len(decoded)} records hold no reading, and are ignored; "
+        says += f"{ignored[0].position}: {ignored[0].reason}"
+        yield Finding("ok" if readings or invalid else "warning", says)
     if readings:
         yield Finding("ok", f"{len(readings)} records of {sensors} sensor(s) can be read")
     missing = [
@@ -260,10 +265,10 @@ def _of_kafka(config: Config, sample: int, readings: list[Reading]) -> list[tupl
     registry = [("registry", broker.registry)] if config.schema_registry.url is not None else []
     return [
         ("broker", broker.reachable),
-        ("topics", broker.topics),
-        ("access", broker.access),
+        ("topics", broker.if_up(broker.topics)),
+        ("access", broker.if_up(broker.access)),
         *registry,
-        ("sample", broker.sample),
+        ("sample", broker.if_up(broker.sample)),
     ]
 
 
@@ -272,11 +277,18 @@ class _Broker:
 
     def __init__(self, config: Config, sample: int, readings: list[Reading]) -> None:
         self._config, self._settings, self._sample = config, kafka_settings(config), sample
+        topics = self._settings.topics
+        self._wanted = [*topics.input, *topics.others]
         self._described: dict[str, Any] = {}
         self._missing: set[tuple[str, str]] = set()
         self._up = False
         self._schemas = config.schema_registry.url is None
         self._readings = readings
+
+    def if_up(self, look: _Look) -> _Look:
+        """Return a look that is skipped where the broker did not answer."""
+        away = Finding("skipped", "the broker does not answer")
+        return lambda: look() if self._up else iter([away])
 
     def reachable(self) -> Iterator[Finding]:
         """Ask the broker for its topics."""
@@ -290,19 +302,12 @@ class _Broker:
             yield Finding("error", str(error), "check [kafka]: the address, TLS and login")
             return
         with closing(client):
-            self._described = describe(client, settings, self._wanted())
+            self._described = describe(client, settings, self._wanted)
         self._up = True
         yield Finding("ok", f"{settings.bootstrap_servers} answers")
 
-    def _wanted(self) -> list[str]:
-        topics = self._settings.topics
-        return [*topics.input, *topics.others]
-
     def topics(self) -> Iterator[Finding]:
         """Compare the topics with what is needed."""
-        if not self._up:
-            yield Finding("skipped", "the broker does not answer")
-            return
         from rejex_connectors.kafka.topic_admin import check_topics, plan_topics
 
         plans = plan_topics(self._settings)
@@ -317,9 +322,6 @@ class _Broker:
 
     def access(self) -> Iterator[Finding]:
         """Ask the broker for the rights that a worker needs, as far as looking tells."""
-        if not self._up:
-            yield Finding("skipped", "the broker does not answer")
-            return
         from rejex_connectors.kafka.partition_reader import admin
         from rejex_connectors.kafka.refusals import grant
         from rejex_connectors.kafka.topic_admin import missing_rights
@@ -330,7 +332,7 @@ class _Broker:
                 yield Finding("error", f"{right} is not allowed", grant(right, self._settings))
         if self._missing:
             return
-        unknown = [name for name in self._wanted() if name not in self._described]
+        unknown = [name for name in self._wanted if name not in self._described]
         nothing = "nothing that a worker does is refused"
         if unknown:
             nothing = f"nothing is refused; {len(unknown)} topic(s) that do not exist were left out"
@@ -351,9 +353,6 @@ class _Broker:
 
     def sample(self) -> Iterator[Finding]:
         """Read the newest records of the input and decode them."""
-        if not self._up:
-            yield Finding("skipped", "the broker does not answer")
-            return
         if not self._schemas:
             yield Finding("skipped", "records cannot be read without the schema registry")
             return

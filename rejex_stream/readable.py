@@ -8,25 +8,29 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+import msgspec
 import numpy as np
 
 _YEAR_S = 31_557_600
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
-def number(value: float | None) -> str:
-    """Return a number with thousands separated and four digits that count.
+def number(value: float | None, digits: int = 4) -> str:
+    """Return a number with thousands separated and so many digits that count.
 
     Examples
     --------
     >>> [number(one) for one in (12345.6, 3.14159, 0.00012345, None)]
     ['12,346', '3.142', '0.0001234', '–']
+    >>> [number(one, digits=3) for one in (123.45, 0.0000123, 1e-12)]
+    ['123', '0.0000123', '1e-12']
     """
     if value is None or not math.isfinite(value):
         return "–"
-    if abs(value) < 1e15 and (abs(value) >= 1000 or value == int(value)):
+    if abs(value) < 1e15 and (abs(value) >= 10 ** (digits - 1) or value == int(value)):
         return f"{value:,.0f}"
-    return f"{value:.4g}"
+    text = f"{value:.{digits}g}"
+    return f"{float(text):.12f}".rstrip("0") if "e-" in text and abs(value) >= 1e-9 else text
 
 
 def percent(value: float | None, digits: int | None = None) -> str:
@@ -79,6 +83,27 @@ def utc(ms: float) -> datetime:
 
 
 # ------------------------------------------------------------------ what reads what, and usually
+class Expected(msgspec.Struct, frozen=True):
+    """What the other channels made one expect of a channel, in its own unit.
+
+    Attributes
+    ----------
+    read
+        What it read instead.
+    value, low, high
+        What was likely, and between which values nineteen of twenty readings would lie.
+    """
+
+    read: float
+    value: float
+    low: float
+    high: float
+
+    def beside(self, channel: str) -> Reads:
+        """Return it beside what the channel read."""
+        return Reads(channel, self.read, None, self)
+
+
 @dataclass(frozen=True, slots=True)
 class Reads:
     """What a channel reads, and between which values nineteen of twenty normal events lie."""
@@ -86,6 +111,7 @@ class Reads:
     channel: str
     value: float  # nan: missing
     usual: tuple[float, float] | None  # `None`: nobody knows yet
+    expected: Expected | None = None
 
     def words(self, name: str = "", unit: str = "") -> tuple[str, str]:
         """Return what it reads, by the name that people use, and what is usual, if anybody knows.
@@ -94,15 +120,19 @@ class Reads:
         --------
         >>> Reads("oil", 1.2, (3.4, 4.0)).words("Oil pressure", "bar")
         ('Oil pressure 1.2 bar', 'usually 3.4 to 4 bar')
+        >>> Reads("power", 0.0, (40.0, 900.0), Expected(0.0, 128.0, 96.0, 160.0)).words()
+        ('power 0', 'expected 128 from the others; usually 40 to 900')
         """
-        name, unit = name or self.channel, unit and f" {unit}"
+        name, unit, said = name or self.channel, unit and f" {unit}", []
         now = f"{name} missing" if math.isnan(self.value) else f"{name} {number(self.value)}{unit}"
-        if self.usual is None:
-            return now, ""
-        low, high = self.usual
-        within = "within its usual" if low <= self.value <= high else "usually"
-        ends = dict.fromkeys((number(low), number(high)))
-        return now, f"{within} {' to '.join(ends)}{unit}"
+        if self.expected is not None:
+            said.append(f"expected {number(self.expected.value)}{unit} from the others")
+        if self.usual is not None:
+            low, high = self.usual
+            within = "within its usual" if low <= self.value <= high else "usually"
+            ends = dict.fromkeys((number(low), number(high)))
+            said.append(f"{within} {' to '.join(ends)}{unit}")
+        return now, "; ".join(said)
 
 
 class UsualRows:

@@ -17,16 +17,16 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from rejex_stream.readable import number
+from rejex_stream.readable import Expected, number
 
 __all__ = [
     "MODE_MARK", "Audit", "ChannelEvidence", "ColumnGroups", "Command", "CommandKind",
-    "CommandReply", "ContextPoint", "DelayedRecord", "EventAnswer", "Evidence", "FloatArray",
-    "FollowUp", "Incident", "IncidentState", "Invalid", "JudgeName", "Label", "Learned",
-    "LimitExcess", "Limited", "Outcome", "OutcomeCounts", "Partition", "Position", "Reading",
-    "Reason", "Record", "ReviewItem", "SelectedRecord", "Status", "UnreadRecord", "Verdict",
-    "beyond", "could_be_missed", "drawable", "in_mode", "is_for_review", "is_ranked", "of_mode",
-    "policy_band", "reached", "spoken", "without_limits",
+    "CommandReply", "ContextPoint", "DelayedRecord", "EventAnswer", "Evidence", "Expected",
+    "FloatArray", "FollowUp", "Incident", "IncidentState", "Invalid", "JudgeName", "Label",
+    "Learned", "LimitExcess", "Limited", "Outcome", "OutcomeCounts", "Partition", "Position",
+    "Reading", "Reason", "Record", "ReviewItem", "SelectedRecord", "Status", "UnreadRecord",
+    "Verdict", "beyond", "could_be_missed", "drawable", "in_mode", "is_for_review", "is_ranked",
+    "of_mode", "policy_band", "reached", "spoken", "without_limits",
 ]  # fmt: skip
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
@@ -262,12 +262,16 @@ class ChannelEvidence(msgspec.Struct, frozen=True):
         Score minus `score_without`; ``None`` where that score is not finite.
     score_without, label_without
         What the model says then.
+    expected
+        What the others made one expect in place of what it read, where they alone are no anomaly
+        and say it at least twice as well as its past; of models of how channels go together.
     """
 
     channel: str
     contribution: float | None
     score_without: float | None
     label_without: Label | None
+    expected: Expected | msgspec.UnsetType = msgspec.UNSET
 
 
 class Evidence(msgspec.Struct, frozen=True):
@@ -681,6 +685,11 @@ class Verdict(msgspec.Struct, frozen=True, gc=False):
     muted: str | msgspec.UnsetType = msgspec.UNSET
     audit: Audit | msgspec.UnsetType = msgspec.UNSET
     limited: Limited | msgspec.UnsetType = msgspec.UNSET
+
+    def expected(self, channel: str) -> Expected | None:
+        """Return what the others made one expect of a channel, where the evidence says so."""
+        said = () if self.evidence is None else self.evidence.channels
+        return next((one.expected or None for one in said if one.channel == channel), None)
 
 
 class Invalid(NamedTuple):

@@ -17,8 +17,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from rejex_stream.cli import main
-from rejex_stream.doctor import clock_finding, examine
-from rejex_stream.types import Position, Reading
+from rejex_stream.decode import JsonDecoder, decode_records
+from rejex_stream.decode.mapping import FieldMapping
+from rejex_stream.doctor import clock_finding, examine, sample_findings
+from rejex_stream.types import Position, Reading, Record
 from tests.operate.alerting import active_alerts, alertmanager
 from tests.strangers import stranger
 
@@ -251,6 +253,26 @@ def test_records_that_cannot_be_read_and_channels_that_are_missing_are_found(pla
     )
     assert any("missing everywhere" in c.message for c in checks)
     assert not any("has a value in" in c.message for c in checks), "which says it twice"
+
+
+def test_records_without_a_reading_are_told_apart_from_those_that_cannot_be_read(place):
+    """Nothing is wrong with them: they are counted and left out."""
+    reading, broken, tombstone = (
+        Record(Position("in", 0, i), b"a", value, (), None)
+        for i, value in enumerate([b'{"t": 1700000000, "flow": 1.0}', b"{", None])
+    )
+    decoder = JsonDecoder(FieldMapping(["flow"], fixed_sensor="a", time="t", time_unit="s"))
+
+    def told(*records: Record) -> list[tuple[str, str]]:
+        read, decoded = decode_records(decoder, records)
+        return [(one.level, one.message) for one in sample_findings(read, decoded, decoder)]
+
+    ignored = "1 of 3 records hold no reading, and are ignored; in-0-2: the record has no value"
+    unread, left_out, read = told(reading, broken, tombstone)
+    assert unread[1].startswith("1 of 3 records cannot be read; in-0-1: ")
+    assert (left_out[0], left_out[1].startswith(ignored)) == ("ok", True)
+    assert read == ("ok", "1 records of 1 sensor(s) can be read")
+    assert [level for level, _ in told(tombstone)] == ["warning"]
 
 
 def test_a_feed_without_records_is_a_warning(place):

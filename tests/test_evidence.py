@@ -219,6 +219,9 @@ def test_a_row_explained_alone_has_the_evidence_it_has_among_others(detector, we
         def score_without(self, X, groups):
             return scorer.score_without(X, groups)
 
+        def given_others(self, X, groups):
+            return scorer.given_others(X, groups)
+
         def medians(self):
             return np.median(rows[:200], axis=0)
 
@@ -244,3 +247,91 @@ def test_a_channel_that_is_missing_says_nothing_and_the_others_are_compared_with
         assert (x.channel, x.label_without) == ("x", Label.NORMAL)
         assert x.contribution > 0
         assert (y.channel, y.contribution, y.label_without) == ("y", None, None)
+
+
+def inverter(n, rng):
+    """Return ten-minute means: irradiance under clouds, an inverter's power, and its heat."""
+    sun = np.maximum(0.0, np.sin(2 * np.pi * (np.arange(n) % 144) / 144 - np.pi / 2))
+    clouds = np.exp(-np.abs(np.convolve(rng.normal(0, 0.4, n + 11), np.ones(12) / 4, "valid")))
+    irradiance = 950 * sun * clouds + rng.normal(0, 3, n)
+    power = 0.15 * irradiance + rng.normal(0, 2, n)
+    heat = 18 + 0.03 * irradiance + rng.normal(0, 0.5, n)
+    return np.column_stack([irradiance, power, heat])
+
+
+def pump(n, rng):
+    """Return what a pump moves at its speed, against which head, and the current it takes."""
+    speed = 1_000 + 200 * np.tanh(np.convolve(rng.normal(size=n + 35), np.ones(36) / 4, "valid"))
+    flow = 0.08 * speed + rng.normal(0, 0.4, n)
+    head = 30 + 2e-5 * speed**2 + rng.normal(0, 0.3, n)
+    current = 0.02 * speed + 0.05 * flow + rng.normal(0, 0.08, n)
+    return np.column_stack([speed, flow, head, current])
+
+
+PLANTS = {
+    "an inverter trips at noon": (inverter, ("irradiance", "power", "heat"), "power", 0.0),
+    "a pump's current is 8 % high": (pump, ("speed", "flow", "head", "current"), "current", 1.08),
+}
+
+
+def plant_run(X, channels, detector="Sensor"):
+    made = [Reading("s", "s", 600_000 * i, tuple(row), Position("t", 0, i))
+            for i, row in enumerate(X.tolist())]  # fmt: skip
+    pipeline = EngineSpec(
+        make_detector(detector), FeatureSpec(channels, preset="sensor"),
+        RejectionPolicy(0.05, rate=0.05), window=WINDOW, evidence=True,
+        schedule=RefitSchedule(first_fit_events=2_000, refit_every_events=None, refit_lag_events=0,
+                               buffer_events=2_000),
+    )  # fmt: skip
+    return Engine(pipeline, InlineExecutor()).process(made)
+
+
+@pytest.mark.parametrize("detector", ["Sensor", "SensorEnsemble", "Mahalanobis"])
+@pytest.mark.parametrize("plant", PLANTS)
+def test_evidence_says_what_the_others_made_one_expect(plant, detector):
+    make, channels, name, factor = PLANTS[plant]
+    X, at, noon = make(3_000, np.random.default_rng(8)), channels.index(name), slice(2_805, 2_811)
+    usual, healthy = np.quantile(X[:2_000, at], (0.025, 0.975)), X[noon, at].copy()
+    X[noon, at] *= factor
+    said = 0
+    for verdict, should in zip(plant_run(X, channels, detector)[noon], healthy, strict=True):
+        first, *others = verdict.evidence.channels
+        assert first.channel == name  # the one that left the others
+        assert not any(one.expected for one in others)  # which it would have belied
+        if not first.expected:
+            assert first.label_without is Label.ANOMALY
+            continue
+        said += 1
+        given = first.expected
+        assert given.read == X[verdict.seq, at]
+        assert given.low < given.value < given.high
+        assert given.low - given.value == pytest.approx(given.value - given.high)
+        assert given.high - given.low < (usual[1] - usual[0]) / 2
+        assert abs(given.value - should) < 1.5 * (given.high - given.value)
+        assert not given.low <= given.read <= given.high
+    assert said >= 3
+
+
+@pytest.mark.parametrize("plant", PLANTS)
+def test_nineteen_of_twenty_ordinary_readings_lie_in_the_likely_range(plant):
+    make, channels, name, _ = PLANTS[plant]
+    X, spec = make(5_000, np.random.default_rng(4)), FeatureSpec(channels, preset="sensor")
+    rows, _ = spec.start_recent().extract(X.tolist())
+    columns = np.array(spec.channels_of_columns)
+    groups = [np.flatnonzero(columns == one) for one in channels]
+    scorer = make_detector("Sensor").for_features(spec).fit(rows[:2_000], seed=0)
+    found = scorer.given_others(rows[2_000:], groups)[:, channels.index(name)]
+    read = X[-len(found) :, channels.index(name)]
+    assert 0.92 < np.mean((found[:, 1] <= read) & (read <= found[:, 2])) < 0.98
+    for i in (0, 7, 1_999):  # to the bit, whatever is scored with it
+        alone = scorer.given_others(rows[2_000 + i : 2_001 + i], groups)
+        assert alone[0, channels.index(name)].tolist() == found[i].tolist()
+
+
+def test_channels_that_do_not_go_together_make_nobody_expect_anything():
+    X = np.random.default_rng(2).normal(size=(3_000, 3))
+    X[2_500:2_510, 1] = 9.0
+    verdicts = plant_run(X, ("a", "b", "c"))
+    cards = [verdict.evidence for verdict in verdicts if verdict.evidence is not None]
+    assert len(cards) > 30
+    assert not any(one.expected for card in cards for one in card.channels)

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from rejex_stream.decode.mapping import to_epoch_ms
 from rejex_stream.errors import ConfigError, RejexError
 from rejex_stream.plan.measured import replay
+from rejex_stream.readable import Expected
 from rejex_stream.rejection.window import grade
 from rejex_stream.tables import Asked, open_table
 from rejex_stream.tables.scored import Episodes
@@ -626,7 +627,9 @@ def test_what_is_graded_higher_stands_first():
 def test_the_usual_is_that_of_all_normal_events_not_of_the_first():
     episodes = Episodes(("x",))
     readings, verdicts = of_one_sensor(*[(Label.NORMAL, None)] * 5_000, (Label.ANOMALY, None))
-    evidence = Evidence((ChannelEvidence("x", 1.0, 0.0, Label.NORMAL),), None, 1, None, 0.05, 1)
+    given = Expected(5_000.0, 40.0, 30.0, 50.0)
+    told = ChannelEvidence("x", 1.0, 0.0, Label.NORMAL, given)
+    evidence = Evidence((told,), None, 1, None, 0.05, 1)
     verdicts[-1] = replace(verdicts[-1], evidence=evidence)
     for at in range(0, len(readings), 700):
         episodes.add(readings[at : at + 700], verdicts[at : at + 700])
@@ -634,6 +637,7 @@ def test_the_usual_is_that_of_all_normal_events_not_of_the_first():
     (reads,) = episode.reads
     assert (reads.channel, reads.value) == ("x", 5_000.0)
     assert reads.usual == pytest.approx((125, 4_875), rel=0.05)
+    assert reads.expected == given
 
 
 # ------------------------------------------------------------- tables that nobody here had seen

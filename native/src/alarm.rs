@@ -1,8 +1,18 @@
 //! The alarm's statistic of a stream that is not held (`incidents.state_machine.Watch.follow`).
 
+use crate::slot::Slot;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
+
+static ALARM: Slot = Slot::new("_alarm");
+static OPEN: Slot = Slot::new("open");
+static RISING: Slot = Slot::new("_rising");
+static LEVEL: Slot = Slot::new("level");
+static TOP: Slot = Slot::new("_top");
+static EVENTS: Slot = Slot::new("_events");
+static BEGUN_MS: Slot = Slot::new("_begun_ms");
+static LENGTH: Slot = Slot::new("_length");
 
 const WEIGHT: f64 = 0.1;
 const MOST: f64 = 4.0;
@@ -20,52 +30,52 @@ struct Numbers {
 
 impl Numbers {
     fn of(watch: &Bound<'_, PyAny>, alarm: &Bound<'_, PyAny>) -> PyResult<Numbers> {
-        let py = watch.py();
         Ok(Numbers {
-            level: alarm.getattr(intern!(py, "level"))?.extract()?,
-            top: alarm.getattr(intern!(py, "_top"))?.extract()?,
-            events: alarm.getattr(intern!(py, "_events"))?.extract()?,
-            begun_ms: alarm.getattr(intern!(py, "_begun_ms"))?.extract()?,
-            length: alarm.getattr(intern!(py, "_length"))?.extract()?,
-            rising: !watch.getattr(intern!(py, "_rising"))?.is_none(),
+            level: LEVEL.float(alarm)?,
+            top: TOP.float(alarm)?,
+            events: EVENTS.int(alarm)?,
+            begun_ms: BEGUN_MS.int(alarm)?,
+            length: LENGTH.int(alarm)?,
+            rising: !RISING.is_none(watch)?,
         })
     }
 
     fn leave(&self, watch: &Bound<'_, PyAny>, alarm: &Bound<'_, PyAny>) -> PyResult<()> {
-        let py = watch.py();
-        alarm.setattr(intern!(py, "level"), self.level)?;
-        alarm.setattr(intern!(py, "_top"), self.top)?;
-        alarm.setattr(intern!(py, "_events"), self.events)?;
-        alarm.setattr(intern!(py, "_begun_ms"), self.begun_ms)?;
+        LEVEL.set_float(alarm, self.level)?;
+        TOP.set_float(alarm, self.top)?;
+        EVENTS.set_int(alarm, self.events)?;
+        BEGUN_MS.set_int(alarm, self.begun_ms)?;
         if !self.rising {
-            watch.setattr(intern!(py, "_rising"), py.None())?;
+            RISING.set_none(watch)?;
         }
         Ok(())
     }
 }
 
-/// Look at verdicts as `Watch.follow` does: of event `start + i` severity and time are `seen[i]`.
+/// Look at verdicts as `Watch.follow` does: of event `which[i]` severity and time are `seen[i]`.
+///
+/// Returns whether Python was asked, which may tell of an incident.
 pub fn follow<'py>(
     watch: &Bound<'py, PyAny>,
     readings: &Bound<'py, PyAny>,
-    start: usize,
+    which: &[usize],
     verdicts: &Bound<'py, PyList>,
     seen: &[(f64, i64)],
-) -> PyResult<()> {
+) -> PyResult<bool> {
     let py = watch.py();
-    let alarm = watch.getattr(intern!(py, "_alarm"))?;
-    let mut i = 0;
+    let quiet = ALARM.is_none(watch)?;
+    let (mut i, mut asked) = (0, false);
     while i < seen.len() {
-        let open = !watch.getattr(intern!(py, "open"))?.is_none();
-        if alarm.is_none() && !open {
-            return Ok(());
+        let open = !OPEN.is_none(watch)?;
+        if quiet && !open {
+            return Ok(asked);
         }
-        if alarm.is_none() || open {
+        if quiet || open {
             // Somebody was told: its counts are Python's.
-            let which: Vec<usize> = (start + i..start + seen.len()).collect();
-            watch.call_method1(intern!(py, "follow"), (readings, which, verdicts))?;
-            return Ok(());
+            watch.call_method1(intern!(py, "follow"), (readings, which[i..].to_vec(), verdicts))?;
+            return Ok(true);
         }
+        let alarm = ALARM.get(watch)?;
         let mut now = Numbers::of(watch, &alarm)?;
         let first = i;
         while i < seen.len() {
@@ -88,9 +98,10 @@ pub fn follow<'py>(
             now.leave(watch, &alarm)?;
         }
         if i < seen.len() {
-            watch.call_method1(intern!(py, "follow"), (readings, [start + i], verdicts))?;
+            watch.call_method1(intern!(py, "follow"), (readings, [which[i]], verdicts))?;
+            asked = true;
             i += 1;
         }
     }
-    Ok(())
+    Ok(asked)
 }

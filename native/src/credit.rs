@@ -1,10 +1,20 @@
 //! The credit of a budget that holds (`rejection.token_bucket.Governor`), for numbers of 64 bits.
 
+use crate::slot::Slot;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyList;
 
+static N: Slot = Slot::new("_n");
+static CLOCK: Slot = Slot::new("_clock");
+static BANDS: Slot = Slot::new("_bands");
+static CREDIT: Slot = Slot::new("credit");
+static ASKED: Slot = Slot::new("asked");
+static MOST: Slot = Slot::new("most");
+static PRICE: Slot = Slot::new("price");
+static EARNS: Slot = Slot::new("_earns");
+static NOW_MS: Slot = Slot::new("now_ms");
 static NESTED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
 /// The numbers of a `Governor` while a run lasts.
@@ -23,18 +33,15 @@ pub struct Credit<'py> {
 impl<'py> Credit<'py> {
     /// Return them; `None` where Python has to be asked.
     pub fn of(governor: &Bound<'py, PyAny>, n: usize) -> PyResult<Option<Credit<'py>>> {
-        let py = governor.py();
-        if governor.getattr(intern!(py, "_n"))?.extract::<usize>()? != n {
+        if N.int(governor)? != n as i64 {
             return Ok(None);
         }
-        let clock = governor.getattr(intern!(py, "_clock"))?;
-        let number = |name| governor.getattr(name)?.extract::<i64>();
         let (Ok(credit), Ok(asked), Ok(most), Ok(price), Ok(earns)) = (
-            number(intern!(py, "credit")),
-            number(intern!(py, "asked")),
-            number(intern!(py, "most")),
-            number(intern!(py, "price")),
-            number(intern!(py, "_earns")),
+            CREDIT.int(governor),
+            ASKED.int(governor),
+            MOST.int(governor),
+            PRICE.int(governor),
+            EARNS.int(governor),
         ) else {
             return Ok(None);
         };
@@ -42,8 +49,8 @@ impl<'py> Credit<'py> {
             return Ok(None);
         }
         Ok(Some(Credit {
-            clock: if clock.is_none() { None } else { Some(clock) },
-            bands: governor.getattr(intern!(py, "_bands"))?.cast_into::<PyList>()?,
+            clock: if CLOCK.is_none(governor)? { None } else { Some(CLOCK.get(governor)?) },
+            bands: BANDS.get(governor)?.cast_into::<PyList>()?,
             governor: governor.clone(),
             n,
             credit,
@@ -64,7 +71,7 @@ impl<'py> Credit<'py> {
         let mut earned = i128::from(self.earns);
         self.asked += 1;
         if let Some(clock) = &self.clock {
-            let before: Option<i64> = clock.getattr(intern!(py, "now_ms"))?.extract()?;
+            let before: Option<i64> = NOW_MS.get(clock)?.extract()?;
             let now = clock.call_method1(intern!(py, "advance"), (sensor, time_ms))?;
             let now: Option<i64> = now.extract()?;
             earned *= match (before, now) {
@@ -99,8 +106,7 @@ impl<'py> Credit<'py> {
 
     /// Leave the state as it is now.
     pub fn end(self) -> PyResult<()> {
-        let py = self.governor.py();
-        self.governor.setattr(intern!(py, "credit"), self.credit)?;
-        self.governor.setattr(intern!(py, "asked"), self.asked)
+        CREDIT.set_int(&self.governor, self.credit)?;
+        ASKED.set_int(&self.governor, self.asked)
     }
 }

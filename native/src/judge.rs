@@ -5,6 +5,7 @@
 //! anew where another stands in their place.
 
 use crate::credit::Credit;
+use crate::slot::Slot;
 use crate::tail::Tail;
 use crate::view::{below, View};
 use pyo3::exceptions::PyRuntimeError;
@@ -13,9 +14,39 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList, PyTuple};
+use std::ptr::null_mut;
 
 pub const EXTREME: f64 = 4.0;
-const FIELDS: ffi::Py_ssize_t = 31;
+const FIELDS: usize = 31;
+
+static CONSTANT: Slot = Slot::new("_constant");
+static ANNOUNCED: Slot = Slot::new("_announced_constant");
+static TAIL: Slot = Slot::new("tail");
+static WINDOW: Slot = Slot::new("window");
+static FULL: Slot = Slot::new("_full");
+static EDGES: Slot = Slot::new("_edges");
+static PARTS: Slot = Slot::new("_parts");
+static RING: Slot = Slot::new("_ring");
+static OLDEST: Slot = Slot::new("_oldest");
+static MAXES: Slot = Slot::new("_maxes");
+static LEVEL: Slot = Slot::new("level");
+static LIMIT: Slot = Slot::new("limit");
+static LEAST: Slot = Slot::new("least");
+static SINCE: Slot = Slot::new("since");
+static BAND_EDGES: Slot = Slot::new("edges");
+static LOWER: Slot = Slot::new("lower");
+static UPPER: Slot = Slot::new("upper");
+static TOLERANCE: Slot = Slot::new("tolerance");
+
+extern "C" {
+    // In every Python from 3.9 on, and said to be stable since 3.12.
+    fn PyObject_Vectorcall(
+        callable: *mut ffi::PyObject,
+        args: *const *mut ffi::PyObject,
+        nargsf: usize,
+        kwnames: *mut ffi::PyObject,
+    ) -> *mut ffi::PyObject;
+}
 
 /// What is the same for all streams: classes and constants of the product.
 pub struct Names {
@@ -112,71 +143,27 @@ impl Full {
 }
 
 fn edges_of(band: &Bound<'_, PyAny>) -> PyResult<[usize; 3]> {
-    let (lower, flagged, above) = band.getattr(intern!(band.py(), "edges"))?.extract()?;
+    let (lower, flagged, above) = BAND_EDGES.get(band)?.extract()?;
     Ok([lower, flagged, above])
 }
 
 /// What is kept of a judge between calls: nothing that an event changes.
-#[pyclass(module = "rejex_native._core")]
 pub struct JudgeCore {
-    watch: Option<Py<PyAny>>,
+    watch: Py<PyAny>,
     ordinary: f64,
     most: f64,
+    n: usize, // how many scores a full window has
     full: Option<Full>,
     tail: Option<(Py<PyAny>, Tail)>,
 }
 
-#[pymethods]
 impl JudgeCore {
-    #[new]
-    #[pyo3(signature = (watch = None))]
-    fn new(watch: Option<Bound<'_, PyAny>>) -> PyResult<JudgeCore> {
-        JudgeCore::of(watch)
-    }
-
-    /// Judge scores as long as they are ordinary: as `Judge.judge`, from the `start`-th on.
-    ///
-    /// Returns how many of them were judged, and which are extreme.
-    #[pyo3(signature = (judge, readings, which, scores, verdicts, start, seq, epoch))]
-    #[allow(clippy::too_many_arguments)]
-    fn judge<'py>(
-        &mut self,
-        judge: &Bound<'py, PyAny>,
-        readings: &Bound<'py, PyAny>,
-        which: &Bound<'py, PyAny>,
-        scores: &Bound<'py, PyAny>,
-        verdicts: &Bound<'py, PyList>,
-        start: usize,
-        seq: usize,
-        epoch: &Bound<'py, PyAny>,
-    ) -> PyResult<(usize, Vec<usize>)> {
-        let Some(mut judging) = self.begin(judge, epoch)? else {
-            return Ok((0, Vec::new()));
-        };
-        let mut done = start;
-        for at in start..which.len()? {
-            let i: usize = which.get_item(at)?.extract()?;
-            let reading = readings.get_item(i)?;
-            let score: f64 = scores.get_item(at)?.extract()?;
-            let Some(verdict) = judging.one(&reading, score, seq + i, at)? else { break };
-            verdicts.set_item(i, verdict)?;
-            done += 1;
-        }
-        Ok((done - start, judging.end()?.0))
-    }
-}
-
-impl JudgeCore {
-    pub fn of(watch: Option<Bound<'_, PyAny>>) -> PyResult<JudgeCore> {
-        let number
- = |name: &str| match &watch {
-            None => Ok(0.0),
-            Some(watch) => watch.getattr(name)?.extract::<f64>(),
-        };
+    pub fn of(judge: &Bound<'_, PyAny>, watch: &Bound<'_, PyAny>) -> PyResult<JudgeCore> {
         Ok(JudgeCore {
-            ordinary: number("ordinary")?,
-            most: number("most")?,
-            watch: watch.map(Bound::unbind),
+            ordinary: watch.getattr("ordinary")?.extract()?,
+            most: watch.getattr("most")?.extract()?,
+            watch: watch.clone().unbind(),
+            n: judge.getattr("_capacity")?.extract()?,
             full: None,
             tail: None,
         })
@@ -187,60 +174,51 @@ impl JudgeCore {
         &'a mut self,
         judge: &'a Bound<'py, PyAny>,
         epoch: &'a Bound<'py, PyAny>,
+        room: &'a mut Told,
     ) -> PyResult<Option<Judging<'a, 'py>>> {
         let py = judge.py();
-        if judge.getattr(intern!(py, "_constant"))?.is_truthy()?
-            || judge.getattr(intern!(py, "_announced_constant"))?.is_truthy()?
+        if CONSTANT.truth(judge)?
+            || ANNOUNCED.truth(judge)?
+            || TAIL.is_none(judge)?
+            || FULL.is_none(judge)?
         {
             return Ok(None);
         }
-        let tail = judge.getattr(intern!(py, "tail"))?;
-        if tail.is_none() {
-            return Ok(None);
-        }
-        let window = judge.getattr(intern!(py, "window"))?;
-        let parts = window.getattr(intern!(py, "_parts"))?.cast_into::<PyList>()?;
-        let n: usize = judge.getattr(intern!(py, "_capacity"))?.extract()?;
+        let window = WINDOW.get(judge)?;
+        let parts = PARTS.get(&window)?.cast_into::<PyList>()?;
         if parts.len() != 1 {
             return Ok(None);
         }
-        let ring = View::of(&window.getattr(intern!(py, "_ring"))?, true)?;
+        let ring = View::of(&RING.get(&window)?, true)?;
         let ordered = View::of(&parts.get_item(0)?, true)?;
+        let n = self.n;
         if ring.get().len() != n || ordered.get().len() != n {
             return Ok(None);
         }
-        let oldest: usize = window.getattr(intern!(py, "_oldest"))?.extract()?;
+        let oldest = OLDEST.int(&window)? as usize;
         if oldest >= n {
             return Err(PyRuntimeError::new_err("the window's oldest score lies beyond its ring"));
         }
-        let full = judge.getattr(intern!(py, "_full"))?;
-        if full.is_none() {
-            return Ok(None);
+        if !self.full.as_ref().map_or(Ok(false), |known| FULL.is(judge, &known.of))? {
+            self.full = Some(Full::of(judge, &FULL.get(judge)?, n)?);
         }
-        if !self.full.as_ref().is_some_and(|known| known.of.is(&full)) {
-            self.full = Some(Full::of(judge, &full, n)?);
-        }
-        if !self.tail.as_ref().is_some_and(|(known, _)| known.is(&tail)) {
+        if !self.tail.as_ref().map_or(Ok(false), |(known, _)| TAIL.is(judge, known))? {
+            let tail = TAIL.get(judge)?;
             self.tail = Some((tail.clone().unbind(), Tail::of(&tail)?));
         }
-        let watch = self.watch.as_ref().map(|watch| watch.bind(py));
-        let (mut level, mut limit, mut least) = (0.0, f64::INFINITY, f64::INFINITY);
-        if let Some(watch) = watch {
-            level = watch.getattr(intern!(py, "level"))?.extract()?;
-            limit = watch.getattr(intern!(py, "limit"))?.extract()?;
-            least = watch.getattr(intern!(py, "least"))?.extract()?;
-        }
+        let watch = self.watch.bind(py);
+        let level = LEVEL.float(watch)?;
         let full = self.full.as_ref().expect("made above");
         let credit = match &full.governor {
             None => None,
             Some(governor) => Credit::of(governor.bind(py), n)?,
         };
+        room.clear();
         Ok(Some(Judging {
             py,
             names: names(py)?,
             judge,
             window,
-            parts_max: None,
             watch,
             epoch,
             full,
@@ -253,15 +231,29 @@ impl JudgeCore {
             n,
             level,
             was: level,
-            limit,
-            least,
-            extreme: Vec::new(),
+            limit: LIMIT.float(watch)?,
+            least: LEAST.float(watch)?,
             entered: false,
             quantile: None,
-            outliers: Vec::new(),
             credit,
-            seen: Vec::new(),
+            told: room,
         }))
+    }
+}
+
+/// What is said of the events of a run besides their verdicts.
+#[derive(Default)]
+pub struct Told {
+    pub extreme: Vec<usize>,
+    pub outliers: Vec<usize>,  // beyond the quantile
+    pub seen: Vec<(f64, i64)>, // severity and time of each
+}
+
+impl Told {
+    fn clear(&mut self) {
+        self.extreme.clear();
+        self.outliers.clear();
+        self.seen.clear();
     }
 }
 
@@ -271,8 +263,7 @@ pub struct Judging<'a, 'py> {
     names: &'a Names,
     judge: &'a Bound<'py, PyAny>,
     window: Bound<'py, PyAny>,
-    parts_max: Option<f64>,
-    watch: Option<&'a Bound<'py, PyAny>>,
+    watch: &'a Bound<'py, PyAny>,
     epoch: &'a Bound<'py, PyAny>,
     full: &'a Full,
     tail: &'a Tail,
@@ -286,33 +277,35 @@ pub struct Judging<'a, 'py> {
     was: f64,
     limit: f64,
     least: f64,
-    extreme: Vec<usize>,
     entered: bool,
     pub quantile: Option<f64>,
-    outliers: Vec<usize>,
     credit: Option<Credit<'py>>,
-    seen: Vec<(f64, i64)>, // severity and time of each
+    told: &'a mut Told,
 }
 
 impl<'a, 'py> Judging<'a, 'py> {
     /// Judge a score; `None`, and nothing has changed, where that is not ordinary.
     ///
-    /// `reading` is a `Reading`, `at` what is said of it among the extreme and the outliers.
+    /// `reading` is a `Reading`, `at` what is said of it among the extreme and the outliers. Returns
+    /// the verdict, and whether it is normal.
     pub fn one(
         &mut self,
         reading: &Bound<'py, PyAny>,
         score: f64,
         seq: usize,
         at: usize,
-    ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let (py, n, full) = (self.py, self.n, self.full);
+    ) -> PyResult<Option<(Bound<'py, PyAny>, bool)>> {
+        let (py, n, full, names) = (self.py, self.n, self.full, self.names);
         if !score.is_finite() {
             return Ok(None);
         }
         // 1. Rank.
         let ordered = self.ordered.get();
         let low = below(ordered, score);
-        let high = low + ordered[low..].partition_point(|&one| one <= score);
+        let high = match ordered.get(low) {
+            Some(&one) if one == score => low + ordered[low..].partition_point(|&one| one <= score),
+            _ => low,
+        };
         let ties = high - low;
         let evicted = self.ring.get()[self.oldest];
         if ties + usize::from(evicted != score) >= n {
@@ -323,28 +316,27 @@ impl<'a, 'py> Judging<'a, 'py> {
         let rare: f64 = if low < n {
             full.severities.bind(py).get_borrowed_item(low)?.extract()?
         } else {
-            self.names.severity.bind(py).call1((&self.window, score, low))?.extract()?
+            names.severity.bind(py).call1((&self.window, score, low))?.extract()?
         };
         // What turns the machine of incidents is Python's.
-        let weighs = self.watch.is_some() && (self.level != 0.0 || rare > self.least);
+        let weighs = self.level != 0.0 || rare > self.least;
         let level = self.level + if self.most < rare { self.most } else { rare } - self.ordinary;
         if weighs && level >= self.limit {
             return Ok(None);
         }
         // 2. Band and 3. label.
-        let own = full.labels.bind(py).get_borrowed_item(rank)?;
-        let mut label = own.to_owned();
-        let mut withheld = false;
+        let own = full.labels.bind(py).get_borrowed_item(rank)?.as_ptr();
+        let (mut label, mut withheld, mut edges) = (own, false, full.edges);
         let mut allowed = None;
-        let mut edges = full.edges;
         let reading = reading.as_ptr();
-        // SAFETY: a Reading is a tuple of five.
-        let item = |i: ffi::Py_ssize_t| unsafe {
-            Bound::from_borrowed_ptr(py, ffi::PyTuple_GetItem(reading, i))
-        };
+        // SAFETY: a Reading is a tuple of five, which holds them.
+        let item = |i: ffi::Py_ssize_t| unsafe { ffi::PyTuple_GetItem(reading, i) };
         let (sensor, time_ms) = (item(1), item(2));
         if let Some(governor) = &full.governor {
             let governor = governor.bind(py);
+            // SAFETY: as above.
+            let [sensor, time_ms] =
+                [sensor, time_ms].map(|one| unsafe { Bound::from_borrowed_ptr(py, one) });
             let band = match &mut self.credit {
                 Some(credit) => credit.allow(&sensor, &time_ms)?,
                 None => {
@@ -354,108 +346,113 @@ impl<'a, 'py> Judging<'a, 'py> {
             };
             edges = edges_of(&band)?;
             let cell = edges.iter().filter(|&&edge| rank >= edge).count();
-            label = self.names.labels[cell].bind(py).clone();
-            if label.is(&self.names.rejected) {
+            label = names.labels[cell].as_ptr();
+            if label == names.rejected.as_ptr() {
                 match &mut self.credit {
                     Some(credit) => credit.spend(),
                     None => drop(governor.call_method0(intern!(py, "spend"))?),
                 }
             } else {
-                withheld = own.is(&self.names.rejected);
+                withheld = own == names.rejected.as_ptr();
             }
-            allowed = Some(band);
+            allowed = Some([LOWER.get(&band)?, UPPER.get(&band)?, TOLERANCE.get(&band)?]);
         }
-        let is_rejected = label.is(&self.names.rejected);
         // 4. Whether it enters.
         let enters = by_tail < EXTREME || {
-            self.extreme.push(at);
+            self.told.extreme.push(at);
             self.n_extreme() < full.places
         };
         if let Some(quantile) = self.quantile {
             if n as f64 >= 1.0 / (1.0 - quantile) && ((low + high) / 2) as f64 > quantile * n as f64 {
-                self.outliers.push(at);
+                self.told.outliers.push(at);
             }
         }
         let verdict = {
             let ordered = self.ordered.get();
-            let statistic = |k: usize| (k >= 1 && k <= n).then(|| ordered[k - 1]);
-            let float = |x: f64| unsafe { ffi::PyFloat_FromDouble(x) };
-            let optional = |x: Option<f64>| x.map_or_else(none, float);
-            let owned = |object: &Bound<'py, PyAny>| object.clone().into_ptr();
-            let kept = |object: &Py<PyAny>| object.clone_ref(py).into_ptr();
-            let from = |table: &Py<PyTuple>, i: usize| -> PyResult<*mut ffi::PyObject> {
-                Ok(table.bind(py).get_borrowed_item(i)?.to_owned().into_ptr())
+            let float = |x: f64| x.into_pyobject(py).expect("no error").into_any();
+            let statistic = |k: usize| (k >= 1 && k <= n).then(|| float(ordered[k - 1]));
+            let [lowest, first, top] = edges.map(statistic);
+            let whole = |x: usize| x.into_pyobject(py).map(Bound::into_any);
+            let (seq, ties) = (whole(seq)?, whole(ties)?);
+            let (score, severity) = (float(score), float(by_tail));
+            // SAFETY: they are always there.
+            let (none, no, yes) = unsafe { (ffi::Py_None(), ffi::Py_False(), ffi::Py_True()) };
+            let or_none = |x: &Option<Bound<'_, PyAny>>| x.as_ref().map_or(none, |x| x.as_ptr());
+            let from = |table: &Py<PyTuple>| -> PyResult<*mut ffi::PyObject> {
+                Ok(table.bind(py).get_borrowed_item(rank)?.as_ptr())
             };
-            let mine = |i: usize, name: &Bound<'py, pyo3::types::PyString>| match &allowed {
-                None => Ok::<_, PyErr>(kept(&full.band[i])),
-                Some(band) => Ok(band.getattr(name)?.into_ptr()),
+            let policy = &full.band; // its own: n_anomalies, lower, upper, tolerance
+            let judged = |i: usize| match &allowed {
+                None => policy[i].as_ptr(),
+                Some(band) => band[i - 1].as_ptr(),
             };
-            let policy = |i: usize| if allowed.is_some() { kept(&full.band[i]) } else { none() };
-            // SAFETY: a new tuple, whose every place gets a reference of its own.
+            let is_rejected = label == names.rejected.as_ptr();
+            let governed = allowed.is_some();
+            let fields: [*mut ffi::PyObject; FIELDS] = [
+                item(4),
+                item(0),
+                sensor,
+                time_ms,
+                seq.as_ptr(),
+                label,
+                if is_rejected { names.ambiguous.as_ptr() } else { none },
+                score.as_ptr(),
+                from(&full.ranks)?,
+                ties.as_ptr(),
+                full.n.as_ptr(),
+                policy[0].as_ptr(),
+                judged(1),
+                judged(2),
+                from(&full.shares)?,
+                from(&full.p_anomalies)?,
+                from(&full.confidences)?,
+                or_none(&first),
+                or_none(&lowest),
+                or_none(&top),
+                self.epoch.as_ptr(),
+                judged(3),
+                none,
+                if withheld { yes } else { no },
+                if governed { policy[1].as_ptr() } else { none },
+                if governed { policy[2].as_ptr() } else { none },
+                severity.as_ptr(),
+                none,
+                no,
+                no,
+                none,
+            ];
+            // SAFETY: so many objects, each of which is held until it returns.
             unsafe {
-                let made = Bound::from_owned_ptr(py, ffi::PyTuple_New(FIELDS));
-                let mut next = 0;
-                let mut put = |object: *mut ffi::PyObject| {
-                    ffi::PyTuple_SetItem(made.as_ptr(), next, object);
-                    next += 1;
-                };
-                put(owned(&item(4)));
-                put(owned(&item(0)));
-                put(owned(&sensor));
-                put(owned(&time_ms));
-                put(ffi::PyLong_FromSize_t(seq));
-                put(owned(&label));
-                put(if is_rejected { kept(&self.names.ambiguous) } else { none() });
-                put(float(score));
-                put(from(&full.ranks, rank)?);
-                put(ffi::PyLong_FromSize_t(ties));
-                put(kept(&full.n));
-                put(kept(&full.band[0]));
-                put(mine(1, intern!(py, "lower"))?);
-                put(mine(2, intern!(py, "upper"))?);
-                put(from(&full.shares, rank)?);
-                put(from(&full.p_anomalies, rank)?);
-                put(from(&full.confidences, rank)?);
-                put(optional(statistic(edges[1])));
-                put(optional(statistic(edges[0])));
-                put(optional(statistic(edges[2])));
-                put(owned(self.epoch));
-                put(mine(3, intern!(py, "tolerance"))?);
-                put(none());
-                put(truth(withheld));
-                put(policy(1));
-                put(policy(2));
-                put(float(by_tail));
-                put(none());
-                put(truth(false));
-                put(truth(false));
-                put(none());
-                let verdict = ffi::PyObject_Call(
-                    self.names.verdict.as_ptr(),
-                    made.as_ptr(),
-                    std::ptr::null_mut(),
-                );
-                Bound::from_owned_ptr_or_err(py, verdict)?
+                let made =
+                    PyObject_Vectorcall(names.verdict.as_ptr(), fields.as_ptr(), FIELDS, null_mut());
+                Bound::from_owned_ptr_or_err(py, made)?
             }
         };
-        self.seen.push((by_tail, time_ms.extract()?));
+        // SAFETY: a whole number, which the reading holds.
+        let time_ms = unsafe { ffi::PyLong_AsLongLong(time_ms) };
+        if time_ms == -1 {
+            if let Some(error) = PyErr::take(py) {
+                return Err(error);
+            }
+        }
+        self.told.seen.push((by_tail, time_ms));
         // 4. Enter.
         if enters {
             self.enter(score + 0.0, evicted, low);
         }
         // 5. Evidence.
         if weighs {
-            let since = self.watch.expect("weighs").getattr(intern!(py, "since"))?;
+            let since = SINCE.get(self.watch)?;
             self.level = if level > 0.0 { level } else { 0.0 };
             if level <= 0.0 {
                 since.call_method0(intern!(py, "clear"))?;
             } else if enters {
                 since.call_method1(intern!(py, "append"), ((&verdict, evicted),))?;
             } else {
-                since.call_method1(intern!(py, "append"), ((&verdict, &self.names.nan),))?;
+                since.call_method1(intern!(py, "append"), ((&verdict, &names.nan),))?;
             }
         }
-        Ok(Some(verdict))
+        Ok(Some((verdict, label == names.normal.as_ptr())))
     }
 
     fn enter(&mut self, score: f64, evicted: f64, low: usize) {
@@ -468,7 +465,6 @@ impl<'a, 'py> Judging<'a, 'py> {
             ordered.copy_within(low..out, low + 1);
             ordered[low] = score;
         }
-        self.parts_max = ordered.last().copied();
         self.ring.get_mut()[self.oldest] = score;
         self.oldest = if self.oldest + 1 < self.n { self.oldest + 1 } else { 0 };
         self.entered = true;
@@ -480,37 +476,20 @@ impl<'a, 'py> Judging<'a, 'py> {
         self.n - ordered.partition_point(|&score| self.tail.severity(score) < EXTREME)
     }
 
-    /// Leave the state as it is now; return which were extreme, which beyond the quantile, and all.
-    pub fn end(self) -> PyResult<(Vec<usize>, Vec<usize>, Vec<(f64, i64)>)> {
-        let py = self.py;
+    /// Leave the state as it is now.
+    pub fn end(self) -> PyResult<()> {
         if self.entered {
-            self.window.setattr(intern!(py, "_oldest"), self.oldest)?;
-            let maxes = self.window.getattr(intern!(py, "_maxes"))?.cast_into::<PyList>()?;
-            maxes.set_item(0, self.parts_max)?;
-            self.judge.setattr(intern!(py, "_edges"), py.None())?;
+            OLDEST.set_int(&self.window, self.oldest as i64)?;
+            let maxes = MAXES.get(&self.window)?.cast_into::<PyList>()?;
+            maxes.set_item(0, self.ordered.get().last().copied())?;
+            EDGES.set_none(self.judge)?;
         }
         if let Some(credit) = self.credit {
             credit.end()?;
         }
-        if let Some(watch) = self.watch {
-            if self.level != self.was {
-                watch.setattr(intern!(py, "level"), self.level)?;
-            }
+        if self.level != self.was {
+            LEVEL.set_float(self.watch, self.level)?;
         }
-        Ok((self.extreme, self.outliers, self.seen))
+        Ok(())
     }
-}
-
-fn none() -> *mut ffi::PyObject {
-    // SAFETY: the one None, with a reference more.
-    unsafe {
-        let none = ffi::Py_None();
-        ffi::Py_INCREF(none);
-        none
-    }
-}
-
-fn truth(is: bool) -> *mut ffi::PyObject {
-    // SAFETY: returns a new reference.
-    unsafe { ffi::PyBool_FromLong(is.into()) }
 }

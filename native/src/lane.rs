@@ -5,22 +5,56 @@
 //! with nothing changed of it, and Python goes on from there: the state is its own.
 
 use crate::alarm;
-use crate::judge::{names, JudgeCore};
-use crate::recent::{Recent, Saved};
+use crate::judge::{JudgeCore, Told};
+use crate::recent::{Columns, Recent, Saved};
+use crate::rows;
 use crate::scorers::Scorer;
+use crate::slot::Slot;
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBytes, PyDict, PyList, PySlice, PyTuple, PyType};
+use pyo3::types::{PyBytes, PyDict, PyList, PyTuple, PyType};
+use std::cell::Cell;
 
 /// Beyond it rows are looked at by Python: squares are surely finite in sum below.
 const LARGE: f64 = 1e140;
 const MOSTLY_SUSPECT: usize = 64;
 const FEW: usize = 8;
+const BLOCK: i64 = 64;
+const MOST_MET: usize = 8; // sensors whose rings are known from call to call
 
 static JUDGED: PyOnceLock<Py<PyType>> = PyOnceLock::new();
 static FROM_BUFFER: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+static SUM: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+
+static STEADY_MODEL: Slot = Slot::new("_steady_model");
+static SEQ: Slot = Slot::new("seq");
+static EXPLAINER: Slot = Slot::new("_explainer");
+static RECENTS: Slot = Slot::new("_recent");
+static SENSORS: Slot = Slot::new("_sensors");
+static FROZEN: Slot = Slot::new("frozen");
+static SINCE: Slot = Slot::new("since");
+static ROWS_SEEN: Slot = Slot::new("rows_seen");
+static STEADY_UNTIL: Slot = Slot::new("steady_until");
+static SERVING: Slot = Slot::new("_serving");
+static PENDING: Slot = Slot::new("_pending");
+static SHADOW: Slot = Slot::new("_shadow");
+static QUANTILE: Slot = Slot::new("_quantile");
+static GUARD: Slot = Slot::new("_guard");
+static ROWS: Slot = Slot::new("_rows");
+static MOST_UNSCORED: Slot = Slot::new("_most_unscored");
+static FITTED: Slot = Slot::new("fitted");
+static EPOCH: Slot = Slot::new("epoch");
+static N_UNSCORED: Slot = Slot::new("n_unscored");
+static SHADOW_SCORES: Slot = Slot::new("shadow_scores");
+static N_OPEN: Slot = Slot::new("n_open");
+static LAST: Slot = Slot::new("_last");
+static AGE: Slot = Slot::new("_age");
+static YOUNG: Slot = Slot::new("_young");
+static RECENT_LAST: Slot = Slot::new("_last");
+static RECENT_AGE: Slot = Slot::new("_age");
+static CARRY: Slot = Slot::new("_carry");
 
 #[pyclass(module = "rejex_native._core")]
 pub struct Lane {
@@ -32,47 +66,70 @@ pub struct Lane {
     at_once: bool,
     is_bare: Option<bool>, // whether a row is the reading, once a sensor is known
     d: usize,
+    met: Vec<Met>,
+    pub turn: (u64, usize), // the call that met it last, and its number in that
+}
+
+/// Room for numbers on the way, of all lanes.
+#[derive(Default)]
+pub struct Room {
     flat: Vec<f64>, // readings, one after the other
     rows: Vec<f64>, // what is made of them
-    room: Vec<f64>,
+    numbers: Vec<f64>,
+    whose: Vec<usize>,
+    out: Vec<u8>,
+    told: Told,
+}
+
+thread_local! {
+    static ROOM: Cell<Option<Box<Room>>> = const { Cell::new(None) };
+}
+
+impl Room {
+    /// Call with room, which nobody else has meanwhile.
+    pub fn with<T>(call: impl FnOnce(&mut Room) -> T) -> T {
+        let mut room = ROOM.take().unwrap_or_default();
+        let found = call(&mut room);
+        ROOM.set(Some(room));
+        found
+    }
+}
+
+/// Readings, and where their verdicts go.
+pub struct Batch<'a, 'py> {
+    pub readings: &'a Bound<'py, PyAny>,
+    pub verdicts: &'a Bound<'py, PyList>,
+}
+
+impl<'py> Batch<'_, 'py> {
+    pub fn reading(&self, i: usize) -> PyResult<Bound<'py, PyAny>> {
+        let readings = self.readings;
+        if let Ok(list) = readings.cast::<PyList>() {
+            return list.get_item(i);
+        }
+        match readings.cast::<PyTuple>() {
+            Ok(tuple) => tuple.get_item(i),
+            Err(_) => readings.get_item(i),
+        }
+    }
 }
 
 /// Return what takes the ordinary events of a stream.
 #[pyfunction]
 pub fn lane_of(state: &Bound<'_, PyAny>) -> PyResult<Lane> {
-    let watch = state.getattr("watch")?;
+    let (judge, watch) = (state.getattr("_judge")?, state.getattr("watch")?);
     Ok(Lane {
-        core: JudgeCore::of(Some(watch.clone()))?,
-        judge: state.getattr("_judge")?.unbind(),
+        core: JudgeCore::of(&judge, &watch)?,
+        judge: judge.unbind(),
         watch: watch.unbind(),
         model: state.getattr("model")?.unbind(),
         scorer: None,
         at_once: state.getattr("_at_once")?.is_truthy()?,
         is_bare: None,
         d: state.getattr("_features")?.getattr("channels")?.len()?,
-        flat: Vec::new(),
-        rows: Vec::new(),
-        room: Vec::new(),
+        met: Vec::new(),
+        turn: (0, 0),
     })
-}
-
-impl Lane {
-    /// Whether any rows are made here: those of the presets that roll, and readings as they are.
-    fn makes_rows(&mut self, state: &Bound<'_, PyAny>) -> PyResult<bool> {
-        if self.at_once {
-            return Ok(true);
-        }
-        if let Some(known) = self.is_bare {
-            return Ok(known);
-        }
-        let py = state.py();
-        let sensors = state.getattr(intern!(py, "_sensors"))?.cast_into::<PyDict>()?;
-        let Some(sensor) = sensors.values().iter().next() else { return Ok(true) };
-        let bare = sensor.getattr(intern!(py, "_only_raw"))?.is_truthy()?
-            && sensor.getattr(intern!(py, "_picked"))?.is_none();
-        self.is_bare = Some(bare);
-        Ok(bare)
-    }
 }
 
 #[pymethods]
@@ -85,191 +142,301 @@ impl Lane {
         totals: &Bound<'py, PyAny>,
         verdicts: &Bound<'py, PyList>,
     ) -> PyResult<()> {
-        let py = state.py();
-        let count = readings.len()?;
-        if !self.makes_rows(state)? {
-            state.call_method1(intern!(py, "_advance"), (readings, totals, verdicts))?;
-            return Ok(());
-        }
-        let (mut done, mut step) = (0, 1);
-        while done < count {
-            if !state.getattr(intern!(py, "_steady_model"))?.is_none() {
-                let taken = self.run(state, readings, verdicts, done)?;
+        let _ = totals;
+        let places: Vec<usize> = (0..readings.len()?).collect();
+        let batch = Batch { readings, verdicts };
+        Room::with(|room| self.go(state, &batch, &places, room))?;
+        Ok(())
+    }
+}
+
+impl Lane {
+    /// Judge the readings at some places; return whether Python was asked, which may tell of much.
+    pub fn go<'py>(
+        &mut self,
+        state: &Bound<'py, PyAny>,
+        batch: &Batch<'_, 'py>,
+        places: &[usize],
+        room: &mut Room,
+    ) -> PyResult<bool> {
+        let (mut done, mut step, mut asked) = (0, 1, false);
+        while done < places.len() {
+            if !self.makes_rows(state)? {
+                step = places.len();
+            } else if !STEADY_MODEL.is_none(state)? {
+                let (taken, told) = self.run(state, batch, &places[done..], room)?;
+                asked |= told;
                 if taken > 0 {
                     (done, step) = (done + taken, 1);
                     continue;
                 }
             }
             // What is no event alone lasts for some.
-            let stop = (done + step).min(count);
-            let some = PySlice::new(py, done as isize, stop as isize, 1);
-            let part = PyList::new(py, (done..stop).map(|_| py.None()))?;
-            let (these, sums) = (readings.get_item(&some)?, totals.get_item(&some)?);
-            state.call_method1(intern!(py, "_advance"), (these, sums, &part))?;
-            verdicts.as_any().set_item(some, part)?;
-            (done, step) = (stop, 4 * step);
+            let stop = (done + step).min(places.len());
+            in_python(state, batch, &places[done..stop])?;
+            (done, step, asked) = (stop, 4 * step, true);
         }
-        Ok(())
+        Ok(asked)
     }
 
-    /// Judge readings from the `start`-th on as long as they are ordinary; return how many.
+    /// Whether any rows are made here: those of the presets that roll, and readings as they are.
+    fn makes_rows(&mut self, state: &Bound<'_, PyAny>) -> PyResult<bool> {
+        if self.at_once {
+            return Ok(true);
+        }
+        if let Some(known) = self.is_bare {
+            return Ok(known);
+        }
+        let py = state.py();
+        let sensors = SENSORS.get(state)?.cast_into::<PyDict>()?;
+        let Some(sensor) = sensors.values().iter().next() else { return Ok(true) };
+        let bare = sensor.getattr(intern!(py, "_only_raw"))?.is_truthy()?
+            && sensor.getattr(intern!(py, "_picked"))?.is_none();
+        self.is_bare = Some(bare);
+        Ok(bare)
+    }
+
+    /// Judge readings from the first place on as long as they are ordinary.
+    ///
+    /// Returns how many, and whether Python was asked for what may tell of an incident.
     fn run<'py>(
         &mut self,
         state: &Bound<'py, PyAny>,
-        readings: &Bound<'py, PyAny>,
-        verdicts: &Bound<'py, PyList>,
-        start: usize,
-    ) -> PyResult<usize> {
+        batch: &Batch<'_, 'py>,
+        places: &[usize],
+        room: &mut Room,
+    ) -> PyResult<(usize, bool)> {
         let py = state.py();
-        if !self.makes_rows(state)? {
-            return Ok(0);
-        }
         let (watch, model, judge) = (self.watch.bind(py), self.model.bind(py), self.judge.bind(py));
-        if watch.getattr(intern!(py, "frozen"))?.is_truthy()? {
-            return Ok(0);
+        if FROZEN.truth(watch)? {
+            return Ok((0, false));
         }
-        let rows_seen: i64 = model.getattr(intern!(py, "rows_seen"))?.extract()?;
-        let until: i64 = model.getattr(intern!(py, "steady_until"))?.extract()?;
-        let room = usize::try_from(until - rows_seen).unwrap_or(0);
-        let most = room.min(readings.len()?.saturating_sub(start));
-        if most == 0 {
-            return Ok(0);
+        let rows_seen = ROWS_SEEN.int(model)?;
+        let left = usize::try_from(STEADY_UNTIL.int(model)? - rows_seen).unwrap_or(0);
+        let places = &places[..left.min(places.len())];
+        if places.is_empty() || SERVING.is_none(model)? {
+            return Ok((0, false));
         }
-        let serving = model.getattr(intern!(py, "_serving"))?;
-        let fitted = serving.getattr(intern!(py, "fitted"))?;
-        if fitted.is_none() {
-            return Ok(0);
+        let serving = SERVING.get(model)?;
+        if FITTED.is_none(&serving)? {
+            return Ok((0, false));
         }
-        if !self.scorer.as_ref().is_some_and(|(known, _)| known.is(&fitted)) {
+        if !self.scorer.as_ref().map_or(Ok(false), |(known, _)| FITTED.is(&serving, known))? {
+            let fitted = FITTED.get(&serving)?;
             let made = Scorer::of(&fitted.getattr("scorer")?)?;
             self.scorer = Some((fitted.unbind(), made));
         }
         let scorer = &self.scorer.as_ref().expect("made above").1;
-        let epoch = serving.getattr(intern!(py, "epoch"))?;
-
-        // What is read: as far as it is whole.
-        self.flat.clear();
-        self.rows.clear();
-        let mut sensors = Sensors::of(state, self.at_once)?;
-        let mut values: Vec<Bound<'py, PyAny>> = Vec::with_capacity(most);
-        let mut whose = Vec::with_capacity(most);
-        for at in start..start + most {
-            let reading = readings.get_item(at)?.cast_into::<PyTuple>()?;
-            let Some(sensor) = sensors.at(&reading.get_item(1)?)? else { break };
-            let found = reading.get_item(3)?;
-            if !plain(&found, self.d, &mut self.flat) {
-                self.flat.truncate(values.len() * self.d);
-                break;
-            }
-            values.push(found);
-            whose.push(sensor);
-        }
-        if values.is_empty() {
-            return Ok(0);
-        }
+        let epoch = EPOCH.get(&serving)?;
         let d = self.d;
+        let known = if self.at_once { &RECENTS } else { &SENSORS }.get(state)?;
+        let mut sensors = Sensors::of(&mut self.met, known.cast_into()?, self.at_once, d);
+        let Room { flat, rows, numbers, whose, out, told } = room;
+        flat.clear();
+        rows.clear();
+        whose.clear();
         let mut before = Vec::new();
         let scored: Option<Vec<f64>> = match scorer {
             Scorer::Python => {
+                // What is read: as far as it is whole.
+                for &place in places {
+                    let reading = batch.reading(place)?.cast_into::<PyTuple>()?;
+                    let Some(sensor) = sensors.at(&reading.get_item(1)?)? else { break };
+                    if !plain(&reading.get_item(3)?, d, flat) {
+                        flat.truncate(whose.len() * d);
+                        break;
+                    }
+                    whose.push(sensor);
+                }
                 before = sensors.saved();
                 let mut whole = 0;
-                for (i, &sensor) in whose.iter().enumerate() {
-                    let first = self.rows.len();
-                    sensors.row(sensor, &self.flat[i * d..(i + 1) * d], &mut self.rows);
-                    if !self.rows[first..].iter().all(|x| x.abs() <= LARGE) {
-                        self.rows.truncate(first);
+                for (reading, &sensor) in flat.chunks_exact(d).zip(&*whose) {
+                    let first = rows.len();
+                    sensors.row(sensor, reading, rows);
+                    if !rows[first..].iter().all(|x| x.abs() <= LARGE) {
+                        rows.truncate(first);
                         break;
                     }
                     sensors.keep(sensor);
                     whole += 1;
                 }
                 if whole == 0 {
-                    return Ok(0);
+                    return Ok((0, false));
                 }
                 whose.truncate(whole);
-                let rows = python_rows(py, &self.rows, whose.len())?;
+                let rows = python_rows(py, rows, whole)?;
                 let found = model.call_method1(intern!(py, "_scores"), (&serving, rows))?;
                 Some(found.extract()?)
             }
             _ => None,
         };
 
-        let Some(mut judging) = self.core.begin(judge, &epoch)? else {
+        let Some(mut judging) = self.core.begin(judge, &epoch, told)? else {
             sensors.back(&before);
-            return Ok(0);
+            return Ok((0, false));
         };
-        let quantile = model.getattr(intern!(py, "_quantile"))?;
-        judging.quantile = quantile.extract()?;
-        let seq: usize = state.getattr(intern!(py, "seq"))?.extract()?;
-        let normal = &names(py)?.normal;
-        let explainer = state.getattr(intern!(py, "_explainer"))?;
-        let explained = !explainer.is_none();
+        let guarded = !GUARD.is_none(model)?;
+        if guarded {
+            judging.quantile = QUANTILE.get(model)?.extract()?;
+        }
+        let seq = SEQ.int(state)? as usize;
+        let explained = !EXPLAINER.is_none(state)?;
         let mut wanted = Vec::new();
-        let (mut done, mut made) = (0, if scored.is_some() { whose.len() } else { 0 });
-        for (i, &sensor) in whose.iter().enumerate() {
+        let (mut done, mut width) = (0, 0);
+        for (i, &place) in places.iter().enumerate() {
+            let reading = batch.reading(place)?;
             let score = match &scored {
-                Some(scores) => scores[i],
+                Some(scores) => match scores.get(i) {
+                    Some(&score) => score,
+                    None => break,
+                },
                 None => {
-                    let first = self.rows.len();
-                    made += 1;
-                    sensors.row(sensor, &self.flat[i * d..(i + 1) * d], &mut self.rows);
-                    if !self.rows[first..].iter().all(|x| x.abs() <= LARGE) {
+                    let Ok(reading) = reading.cast::<PyTuple>() else { break };
+                    let Some(sensor) = sensors.at(&reading.get_item(1)?)? else { break };
+                    flat.clear();
+                    if !plain(&reading.get_item(3)?, d, flat) {
+                        break;
+                    }
+                    let first = rows.len();
+                    sensors.row(sensor, flat, rows);
+                    width = rows.len() - first;
+                    if !rows[first..].iter().all(|x| x.abs() <= LARGE) {
                         break; // what is far beyond all numbers is still in its windows
                     }
-                    scorer.score(py, &self.rows[first..], &mut self.room)?
+                    whose.push(sensor);
+                    scorer.score(py, &rows[first..], numbers)?
                 }
             };
-            let reading = readings.get_item(start + i)?;
-            let Some(verdict) = judging.one(&reading, score, seq + i, i)? else { break };
+            let Some((verdict, normal)) = judging.one(&reading, score, seq + i, i)? else { break };
             if scored.is_none() {
-                sensors.keep(sensor);
+                sensors.keep(whose[i]);
             }
-            if explained && !verdict.getattr(intern!(py, "label"))?.is(normal) {
-                wanted.push((i, start + i, verdict.clone()));
+            if explained && !normal {
+                wanted.push((i, place, verdict.clone()));
             }
-            verdicts.set_item(start + i, verdict)?;
+            batch.verdicts.set_item(place, verdict)?;
             done += 1;
         }
-        let (extreme, outliers, seen) = judging.end()?;
-        if scored.is_some() && done < whose.len() {
-            sensors.back(&before);
-            let mut again = Vec::new();
-            for (i, &sensor) in whose[..done].iter().enumerate() {
-                sensors.row(sensor, &self.flat[i * d..(i + 1) * d], &mut again);
-                sensors.keep(sensor);
+        judging.end()?;
+        if let Some(scores) = &scored {
+            width = rows.len() / scores.len();
+            if done < scores.len() {
+                sensors.back(&before);
+                let mut again = Vec::new();
+                for (reading, &sensor) in flat.chunks_exact(d).zip(&whose[..done]) {
+                    sensors.row(sensor, reading, &mut again);
+                    sensors.keep(sensor);
+                }
             }
         }
         if done == 0 {
-            return Ok(0);
+            return Ok((0, false));
         }
 
         // What comes with them, in the order of Python.
-        sensors.end(&whose[..done], &values, d)?;
-        state.setattr(intern!(py, "seq"), seq + done)?;
-        let width = self.rows.len() / made;
-        let rows = python_rows(py, &self.rows[..done * width], done)?;
+        let columns = sensors.end(&whose[..done], batch, places)?;
+        SEQ.set_int(state, (seq + done) as i64)?;
+        rows.truncate(done * width);
         if !wanted.is_empty() {
-            state.call_method1(intern!(py, "_explain"), (explainer, &rows, wanted, verdicts))?;
+            let (explainer, rows) = (EXPLAINER.get(state)?, python_rows(py, rows, done)?);
+            let args = (explainer, rows, wanted, batch.verdicts);
+            state.call_method1(intern!(py, "_explain"), args)?;
         }
-        alarm::follow(watch, readings, start, verdicts, &seen)?;
-        let plainly = extreme.is_empty()
-            && model.getattr(intern!(py, "_guard"))?.is_none()
-            && model.getattr(intern!(py, "_shadow"))?.is_none()
-            && watch.getattr(intern!(py, "since"))?.len()? <= MOSTLY_SUSPECT;
-        if plainly {
-            model.getattr(intern!(py, "_rows"))?.call_method1(intern!(py, "extend"), (rows,))?;
-            model.setattr(intern!(py, "rows_seen"), rows_seen + done as i64)?;
-        } else {
+        let which = &places[..done];
+        let asked = alarm::follow(watch, batch.readings, which, batch.verdicts, &told.seen)?;
+        let mut beyond = std::mem::take(&mut told.outliers);
+        beyond.extend(&told.extreme);
+        beyond.sort_unstable();
+        beyond.dedup();
+        let learnt = Learnt { rows, beyond: &beyond, out, d, columns };
+        let crowded = !told.extreme.is_empty()
+            && !(SHADOW.is_none(model)? && PENDING.is_none(model)?);
+        if crowded || SINCE.get(watch)?.len()? > MOSTLY_SUSPECT {
             let judged = JUDGED.import(py, "rejex_stream.engine.model", "Judged")?;
-            let mut beyond = outliers;
-            beyond.extend(&extreme);
-            beyond.sort_unstable();
-            beyond.dedup();
-            let judged = judged.call1((done, beyond, extreme, py.None()))?;
+            let judged = judged.call1((done, &beyond, &told.extreme, py.None()))?;
+            let rows = python_rows(py, learnt.rows, done)?;
             model.call_method1(intern!(py, "take"), (rows, judged, judge))?;
+        } else {
+            learnt.take(model, rows_seen, done)?;
         }
-        Ok(done)
+        told.outliers = beyond;
+        Ok((done, asked))
     }
+}
+
+/// Rows that were judged, for the model to learn from.
+struct Learnt<'a> {
+    rows: &'a [f64],
+    beyond: &'a [usize],
+    out: &'a mut Vec<u8>,
+    d: usize,
+    columns: Option<Columns>,
+}
+
+impl Learnt<'_> {
+    /// Let them into the buffer, and the shadow score them: `BatchModel.take`.
+    fn take(self, model: &Bound<'_, PyAny>, rows_seen: i64, count: usize) -> PyResult<()> {
+        let py = model.py();
+        let Learnt { rows, beyond, out, d, columns } = self;
+        let shadow = if SHADOW.is_none(model)? { None } else { Some(SHADOW.get(model)?) };
+        if let (Some(shadow), true) = (&shadow, count > 1) {
+            if N_UNSCORED.int(shadow)? > 0 {
+                model.call_method1(intern!(py, "_catch_up"), (shadow,))?;
+            }
+            let rows = python_rows(py, rows, count)?;
+            let scores = model.call_method1(intern!(py, "_scores"), (shadow, rows))?;
+            SHADOW_SCORES.get(shadow)?.call_method1(intern!(py, "extend"), (scores,))?;
+        }
+        out.clear();
+        out.resize(count, 0);
+        if !GUARD.is_none(model)? {
+            rows::admit(&GUARD.get(model)?, beyond, out)?;
+        }
+        let buffer = ROWS.get(model)?;
+        let taken = rows::extend(&buffer, rows, out, d, columns)?;
+        if taken < count {
+            let width = rows.len() / count;
+            let others = python_rows(py, &rows[taken * width..], count - taken)?;
+            let out = PyBytes::new(py, &out[taken..]);
+            buffer.call_method1(intern!(py, "extend"), (others, out))?;
+        }
+        ROWS_SEEN.set_int(model, rows_seen + count as i64)?;
+        if let (Some(shadow), true) = (&shadow, count == 1) {
+            let waiting = N_UNSCORED.int(shadow)? + 1;
+            N_UNSCORED.set_int(shadow, waiting)?;
+            if waiting >= MOST_UNSCORED.int(model)?
+                || N_OPEN.int(&buffer)? == BLOCK
+                || FITTED.is_none(shadow)?
+            {
+                model.call_method1(intern!(py, "_catch_up"), (shadow,))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Have Python judge the readings at some places.
+fn in_python<'py>(
+    state: &Bound<'py, PyAny>,
+    batch: &Batch<'_, 'py>,
+    places: &[usize],
+) -> PyResult<()> {
+    let py = state.py();
+    let sum = SUM
+        .get_or_try_init(py, || Ok::<_, PyErr>(py.import("builtins")?.getattr("sum")?.unbind()))?
+        .bind(py);
+    let (these, sums) = (PyList::empty(py), PyList::empty(py));
+    for &place in places {
+        let reading = batch.reading(place)?;
+        sums.append(sum.call1((reading.get_item(3)?,))?)?;
+        these.append(reading)?;
+    }
+    let part = PyList::new(py, places.iter().map(|_| py.None()))?;
+    state.call_method1(intern!(py, "_advance"), (these, sums, &part))?;
+    for (&place, verdict) in places.iter().zip(part.iter()) {
+        batch.verdicts.set_item(place, verdict)?;
+    }
+    Ok(())
 }
 
 /// Whether values are a tuple of so many floats, none of them missing or large; takes them in.
@@ -315,84 +482,116 @@ fn python_rows<'py>(py: Python<'py>, flat: &[f64], m: usize) -> PyResult<Bound<'
     made.call1((PyBytes::new(py, bytes),))?.call_method1(intern!(py, "reshape"), (m, width))
 }
 
-/// The sensors of a stream that are met in a run: what makes their rows.
-struct Sensors<'py> {
-    known: Bound<'py, PyDict>,
-    at_once: bool,
-    met: Vec<(Bound<'py, PyAny>, Bound<'py, PyAny>, Option<Recent<'py>>)>,
-    newest: usize,
+/// A sensor of a stream, and what makes its rows.
+struct Met {
+    sensor: Py<PyAny>,
+    recent: Option<Recent>,
+    is_begun: bool, // in the run that lasts
 }
 
-impl<'py> Sensors<'py> {
-    fn of(state: &Bound<'py, PyAny>, at_once: bool) -> PyResult<Sensors<'py>> {
-        let py = state.py();
-        let name = if at_once { intern!(py, "_recent") } else { intern!(py, "_sensors") };
-        let known = state.getattr(name)?.cast_into::<PyDict>()?;
-        Ok(Sensors { known, at_once, met: Vec::new(), newest: 0 })
+/// The sensors of a stream that are met in a run.
+struct Sensors<'a, 'py> {
+    known: Bound<'py, PyDict>,
+    at_once: bool,
+    d: usize,
+    met: &'a mut Vec<Met>,
+    newest: Option<(Bound<'py, PyAny>, usize)>, // the last name, and its number
+}
+
+impl<'a, 'py> Sensors<'a, 'py> {
+    fn of(met: &'a mut Vec<Met>, known: Bound<'py, PyDict>, at_once: bool, d: usize) -> Self {
+        if met.len() > MOST_MET {
+            met.clear();
+        }
+        met.iter_mut().for_each(|met| met.is_begun = false);
+        Sensors { known, at_once, d, met, newest: None }
     }
 
     /// Return the number of a sensor; `None` where Python has to make its rows.
     fn at(&mut self, name: &Bound<'py, PyAny>) -> PyResult<Option<usize>> {
-        if self.met.get(self.newest).is_some_and(|(same, _, _)| same.is(name)) {
-            return Ok(Some(self.newest));
-        }
-        for (n, (other, _, _)) in self.met.iter().enumerate() {
-            if other.is(name) || other.eq(name)? {
-                self.newest = n;
-                return Ok(Some(n));
-            }
+        if let Some((_, n)) = self.newest.as_ref().filter(|(known, _)| known.is(name)) {
+            return Ok(Some(*n));
         }
         let Some(sensor) = self.known.get_item(name)? else { return Ok(None) };
-        let mut recent = None;
-        if self.at_once {
-            recent = Recent::of(&sensor)?;
-            if recent.is_none() {
+        let found = self.met.iter().position(|met| met.sensor.is(&sensor));
+        let n = found.unwrap_or(self.met.len());
+        if found.is_none() {
+            self.met.push(Met { sensor: sensor.clone().unbind(), recent: None, is_begun: false });
+        }
+        let met = &mut self.met[n];
+        if !met.is_begun && self.at_once {
+            let is_same = match &met.recent {
+                Some(recent) => recent.is_of(&sensor)?,
+                None => false,
+            };
+            if !is_same {
+                met.recent = Recent::of(&sensor)?;
+            } else if let Some(recent) = &mut met.recent {
+                if !recent.begin(name.py())? {
+                    met.recent = None;
+                }
+            }
+            if met.recent.as_ref().is_none_or(|recent| recent.channels() != self.d) {
+                met.recent = None;
                 return Ok(None);
             }
         }
-        self.newest = self.met.len();
-        self.met.push((name.clone(), sensor, recent));
-        Ok(Some(self.newest))
+        met.is_begun = true;
+        self.newest = Some((name.clone(), n));
+        Ok(Some(n))
     }
 
     fn row(&mut self, sensor: usize, reading: &[f64], rows: &mut Vec<f64>) {
-        match &mut self.met[sensor].2 {
+        match &mut self.met[sensor].recent {
             Some(recent) => recent.row(reading, rows),
             None => rows.extend_from_slice(reading),
         }
     }
 
     fn keep(&mut self, sensor: usize) {
-        if let Some(recent) = &mut self.met[sensor].2 {
+        if let Some(recent) = &mut self.met[sensor].recent {
             recent.keep();
         }
     }
 
-    fn saved(&self) -> Vec<Saved> {
-        self.met.iter().filter_map(|(_, _, recent)| recent.as_ref().map(Recent::saved)).collect()
+    fn begun(&mut self) -> impl Iterator<Item = &mut Recent> {
+        self.met.iter_mut().filter(|met| met.is_begun).filter_map(|met| met.recent.as_mut())
+    }
+
+    fn saved(&mut self) -> Vec<Saved> {
+        self.begun().map(|recent| recent.saved()).collect()
     }
 
     fn back(&mut self, saved: &[Saved]) {
-        let recents = self.met.iter_mut().filter_map(|(_, _, recent)| recent.as_mut());
-        for (recent, saved) in recents.zip(saved) {
+        for (recent, saved) in self.begun().zip(saved) {
             recent.back(saved);
         }
     }
 
-    /// Leave the state as it is after some readings.
-    fn end(self, whose: &[usize], values: &[Bound<'py, PyAny>], d: usize) -> PyResult<()> {
-        for (n, (_, sensor, recent)) in self.met.into_iter().enumerate() {
+    /// Leave the state as it is after some readings; return what rows are made of.
+    fn end(
+        self,
+        whose: &[usize],
+        batch: &Batch<'_, 'py>,
+        places: &[usize],
+    ) -> PyResult<Option<Columns>> {
+        let (py, mut columns) = (self.known.py(), None);
+        for (n, met) in self.met.iter().enumerate().filter(|(_, met)| met.is_begun) {
             let Some(last) = whose.iter().rposition(|&sensor| sensor == n) else { continue };
-            let py = sensor.py();
-            sensor.setattr(intern!(py, "_last"), &values[last])?;
-            if let Some(recent) = recent {
-                recent.end()?;
-                let young = sensor.getattr(intern!(py, "_young"))?;
-                sensor.setattr(intern!(py, "_age"), young)?;
-            } else if sensor.getattr(intern!(py, "_carry"))?.is_truthy()? {
-                sensor.setattr(intern!(py, "_age"), PyList::new(py, vec![0; d])?)?;
+            let sensor = met.sensor.bind(py);
+            let values = batch.reading(places[last])?.get_item(3)?;
+            if let Some(recent) = &met.recent {
+                RECENT_LAST.set(sensor, values)?;
+                recent.end(py)?;
+                RECENT_AGE.set(sensor, YOUNG.get(sensor)?)?;
+                columns = Some(recent.columns);
+                continue;
+            }
+            LAST.set(sensor, values)?;
+            if CARRY.truth(sensor)? {
+                AGE.set(sensor, PyList::new(py, vec![0; self.d])?.into_any())?;
             }
         }
-        Ok(())
+        Ok(columns)
     }
 }

@@ -5,7 +5,9 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 /// Holds an export of an object's buffer: while it is there, nobody can resize the object.
-pub struct View(Box<ffi::Py_buffer>);
+///
+/// A simple buffer has no pointers into itself, so that it may be moved.
+pub struct View(ffi::Py_buffer);
 
 // Nothing here runs without the interpreter's lock, under which all Python objects are touched.
 unsafe impl Send for View {}
@@ -13,10 +15,10 @@ unsafe impl Sync for View {}
 
 impl View {
     pub fn of(object: &Bound<'_, PyAny>, writable: bool) -> PyResult<View> {
-        let mut buffer = Box::new(ffi::Py_buffer::new());
+        let mut buffer = ffi::Py_buffer::new();
         let flags = if writable { ffi::PyBUF_WRITABLE } else { ffi::PyBUF_SIMPLE };
-        // SAFETY: the buffer lives in its box until it is released.
-        if unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), &mut *buffer, flags) } != 0 {
+        // SAFETY: it is released when it is dropped.
+        if unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), &mut buffer, flags) } != 0 {
             return Err(PyErr::fetch(object.py()));
         }
         let view = View(buffer);
@@ -46,7 +48,7 @@ impl View {
 impl Drop for View {
     fn drop(&mut self) {
         // SAFETY: got by PyObject_GetBuffer, released once, and objects die under the lock.
-        unsafe { ffi::PyBuffer_Release(&mut *self.0) }
+        unsafe { ffi::PyBuffer_Release(&mut self.0) }
     }
 }
 

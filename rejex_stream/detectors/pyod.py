@@ -69,13 +69,8 @@ _BATCH = "its score of a row depends on the batch it comes in, so cutting batche
 _SINGLE = "it cannot score a single row"
 
 REFUSED: Final[dict[str, str]] = {
-    "CD": _SINGLE,
-    "COF": _SINGLE,
-    "LMDD": _BATCH,
-    "ROD": _BATCH,
-    "SOD": _SINGLE,
-    "SOS": _SINGLE,
-}
+    "CD": _SINGLE, "COF": _SINGLE, "LMDD": _BATCH, "ROD": _BATCH, "SOD": _SINGLE, "SOS": _SINGLE,
+}  # fmt: skip
 """PyOD classes that cannot work on a stream, with the reason."""
 
 

@@ -220,15 +220,11 @@ def fit_iforest(make: Make, X: FloatArray) -> IsolationForest:
         levels = max(levels, int(depth.max()))
     normaliser = len(roots) * float(_mean_path_length(np.array([forest.max_samples_]))[0])
     flat = IsolationForest(
-        roots=np.array(roots, dtype=np.intp),
-        feature=np.concatenate(features),
-        threshold=np.concatenate(thresholds),
-        left=np.concatenate(lefts),
-        path_length=np.concatenate(lengths),
-        levels=levels,
-        normaliser=normaliser or 1.0,
+        roots=np.array(roots, dtype=np.intp), feature=np.concatenate(features),
+        threshold=np.concatenate(thresholds), left=np.concatenate(lefts),
+        path_length=np.concatenate(lengths), levels=levels, normaliser=normaliser or 1.0,
         training_scores=np.empty(0),
-    )
+    )  # fmt: skip
     return replace(flat, training_scores=flat.score(X))
 
 
@@ -247,12 +243,10 @@ def _breadth_first(tree: Any) -> tuple[npt.NDArray[Any], ...]:  # noqa: ANN401 -
         depth += [depth[len(left) - 1] + 1] * 2
     leaf = is_leaf[order]
     return (
-        np.where(leaf, 0, tree.feature[order]),
-        np.where(leaf, np.inf, tree.threshold[order]),
-        np.array(left, dtype=np.intp),
-        np.array(depth, dtype=np.float64),
+        np.where(leaf, 0, tree.feature[order]), np.where(leaf, np.inf, tree.threshold[order]),
+        np.array(left, dtype=np.intp), np.array(depth, dtype=np.float64),
         tree.n_node_samples[order],
-    )
+    )  # fmt: skip
 
 
 def _mean_path_length(n_rows: npt.NDArray[Any]) -> FloatArray:

@@ -78,6 +78,15 @@ class TableScorer:
             parts = [without(row, groups) for row in X[:, None]]
             return None if parts[0] is None else np.concatenate(parts)
 
+    def given_others(self, X: FloatArray, groups: ColumnGroups) -> FloatArray | None:
+        """Return what all other columns make one expect of the first of each group of columns.
+
+        Value and ends of its likely range, shape (m, g, 3), nan where unknown or no better than
+        what is usual; ``None`` where the model cannot.
+        """
+        own = getattr(self.inner, "given_others", None)
+        return None if own is None or self.scale is not None else own(X, groups)
+
     def by_row(self) -> Callable[[Sequence[float]], float]:
         """Return what scores one finite row as :meth:`score` does, bit for bit."""
         own: Callable[[Sequence[float]], float] | None = getattr(self.inner, "score_row", None)

@@ -10,7 +10,7 @@ their own, written by anybody: :func:`decode_command` takes none that cannot be 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import starmap
 from operator import attrgetter
@@ -20,6 +20,7 @@ import msgspec
 
 from rejex_stream.decode.mapping import printable
 from rejex_stream.errors import ConnectorError
+from rejex_stream.native_core import native
 from rejex_stream.types import (
     Command,
     CommandKind,
@@ -39,11 +40,11 @@ from rejex_stream.types import (
 
 __all__ = [
     "MOST_ANSWERS", "Answered", "ContextRecord", "DeadLetterRecord", "FollowUpRecord", "Form",
-    "IncidentRecord", "LeanVerdictRecord", "ReplyRecord", "ReviewRecord", "VerdictEncoder",
+    "IncidentRecord", "LeanVerdictRecord", "ReplyRecord", "ReviewRecord",
     "VerdictRecord", "decode_command", "decode_dead_letter", "decode_incidents", "decode_review",
     "decode_reviewed", "decode_verdict", "encode_command", "encode_dead_letter", "encode_follow_up",
     "encode_incident", "encode_lean_verdict", "encode_reply", "encode_review", "encode_verdict",
-    "identified", "position_of", "require_sound",
+    "identified", "position_of", "require_sound", "verdict_encoder",
 ]  # fmt: skip
 
 Form: TypeAlias = Literal["full", "lean"]
@@ -286,27 +287,16 @@ def encode_lean_verdict(verdict: Verdict) -> bytes:
     return _encode(LeanVerdictRecord(str(verdict.position), *_lean_fields(verdict)))
 
 
-class VerdictEncoder:
-    """Encodes verdicts in a form, and review items, whose verdict is mostly the one before."""
-
-    __slots__ = ("_encode", "_form", "_last", "_line")
-
-    def __init__(self, form: Form) -> None:
-        self._form: Form = form
-        self._encode = encode_lean_verdict if form == "lean" else encode_verdict
-        self._last: Verdict | None = None
-        self._line = b""
-
-    def verdict(self, verdict: Verdict) -> bytes:
-        """Return a verdict as one line of JSON, without the newline."""
-        self._last = verdict
-        self._line = line = self._encode(verdict)
-        return line
-
-    def review(self, item: ReviewItem) -> bytes:
-        """Return a review item as :func:`encode_review` does: in full, whatever the form."""
-        is_there = self._form == "full" and item.verdict is self._last
-        return encode_review(item, self._line if is_there else None)
+@lru_cache(maxsize=8)
+def verdict_encoder(
+    form: Form, native: Callable[[str], Any] = native
+) -> Callable[[Verdict], bytes]:
+    """Return what encodes verdicts in a form, each as one line of JSON."""
+    encode, lines = encode_lean_verdict if form == "lean" else encode_verdict, native("lines")
+    if lines is None:
+        return encode
+    ours = lines(form).verdict
+    return lambda verdict: ours(verdict) or encode(verdict)
 
 
 def decode_verdict(line: bytes) -> Verdict:

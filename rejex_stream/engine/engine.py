@@ -16,7 +16,6 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
 from heapq import heapify, heappop, heapreplace
 from numbers import Integral, Real
 from types import TracebackType
@@ -46,6 +45,7 @@ from rejex_stream.engine.stream_state import (
 )
 from rejex_stream.errors import ConfigError, EngineError
 from rejex_stream.incidents import Plan, Plans, Watch
+from rejex_stream.native_core import core
 from rejex_stream.protocols import FitExecutor
 from rejex_stream.rejection.judge import Judge
 from rejex_stream.rejection.token_bucket import Credits
@@ -541,16 +541,6 @@ class Engine:
     def _make_room(self) -> None:
         while self._max_live is not None and len(self._live) > self._max_live:
             self._evict(next(iter(self._live)))
-
-
-@lru_cache(maxsize=1)
-def core() -> tuple[Any, str]:
-    """Return what makes the native lane of a stream, ``None`` without one, and which core it is."""
-    try:
-        import rejex_native
-    except ImportError:
-        return None, "Python judges all events: no native core is installed (`make native`)"
-    return rejex_native.believed()  # type: ignore[no-any-return]
 
 
 _INT64 = 2**63  # a time beyond it cannot be kept

@@ -20,6 +20,7 @@ import numpy as np
 from rejex_stream.engine.incremental_model import IncrementalModel
 from rejex_stream.engine.model import BatchModel
 from rejex_stream.features import FeatureSpec
+from rejex_stream.readable import Expected
 from rejex_stream.rejection import label_of
 from rejex_stream.types import ChannelEvidence, Evidence, FloatArray, Label, Reason, Verdict
 
@@ -34,7 +35,7 @@ class Explainer:
     One score per channel and explained event, in one call per segment; normal events cost nothing.
     """
 
-    __slots__ = ("_channels", "_columns", "_contamination", "_firsts")
+    __slots__ = ("_are_levels", "_channels", "_columns", "_contamination", "_firsts")
 
     def __init__(self, features: FeatureSpec, contamination: float) -> None:
         of_columns = features.channels_of_columns
@@ -44,6 +45,8 @@ class Explainer:
             for channel in self._channels
         )
         self._firsts = [columns[0] for columns in self._columns]
+        kinds = [feature.kind for feature in features.columns for _ in feature.names]
+        self._are_levels = np.array([kinds[first] == "raw" for first in self._firsts])
         self._contamination = contamination
 
     @staticmethod
@@ -52,12 +55,9 @@ class Explainer:
         return verdict.label is Label.ANOMALY or verdict.reason is Reason.AMBIGUOUS
 
     def explain(
-        self,
-        verdicts: Sequence[Verdict],
-        rows: Sequence[Sequence[float] | FloatArray],
-        model: BatchModel | IncrementalModel,
-        model_age_events: Sequence[int],
-    ) -> list[Verdict]:
+        self, verdicts: Sequence[Verdict], rows: Sequence[Sequence[float] | FloatArray],
+        model: BatchModel | IncrementalModel, model_age_events: Sequence[int],
+    ) -> list[Verdict]:  # fmt: skip
         """Return the verdicts with their evidence."""
         own, count = np.array(rows, dtype=np.float64), len(self._channels)
         others = model.score_without(own, self._columns)
@@ -72,25 +72,36 @@ class Explainer:
         missing = np.isnan(own[:, self._firsts])
         if missing.any():  # what is missing says nothing
             others[missing] = math.nan
-        without = others.tolist()
+        given = model.given_others(own, self._columns)
+        if given is None:
+            given = np.full((*others.shape, 3), math.nan)
+        given[:, ~self._are_levels] = math.nan
+        said = np.concatenate((others[:, :, None], own[:, self._firsts, None], given), axis=2)
         return [
-            self._with_evidence(verdict, scores, age)
-            for verdict, scores, age in zip(verdicts, without, model_age_events, strict=True)
+            self._with_evidence(verdict, of_channels, age)
+            for verdict, of_channels, age in zip(
+                verdicts, said.tolist(), model_age_events, strict=True
+            )
         ]
 
-    def _with_evidence(self, verdict: Verdict, without: list[float], age: int) -> Verdict:
+    def _with_evidence(self, verdict: Verdict, said: list[list[float]], age: int) -> Verdict:
         own, label, flagged = verdict.score, verdict.label, verdict.threshold
         assert own is not None  # wanted verdicts were judged
         assert flagged is not None
         lower, above = verdict.score_lower, verdict.score_upper
         edges = -math.inf if lower is None else lower, flagged, math.inf if above is None else above
         found: list[tuple[float, ChannelEvidence]] = []
-        for channel, other in zip(self._channels, without, strict=True):
+        for channel, (other, *given) in zip(self._channels, said, strict=True):
             if other - other != 0.0:  # not finite
                 found.append((math.inf, ChannelEvidence(channel, None, None, None)))
                 continue
             named = label_of(other, edges)
-            found.append((other - own, ChannelEvidence(channel, own - other, other, named)))
+            read, _, low, high = given
+            is_told = named is not Label.ANOMALY and (read < low or read > high)  # none is nan
+            expected = Expected(*given) if is_told else msgspec.UNSET
+            found.append(
+                (other - own, ChannelEvidence(channel, own - other, other, named, expected))
+            )
         found.sort(key=_FIRST)
         channels = tuple([one for _, one in found])
         flips = next((c.channel for c in channels if c.label_without not in (None, label)), None)

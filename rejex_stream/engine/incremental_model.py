@@ -195,6 +195,8 @@ class IncrementalModel:
     def score_without(self, X: FloatArray, groups: Any) -> None:  # noqa: ANN401
         """Return nothing: its models score whole rows."""
 
+    given_others = score_without
+
     def medians(self) -> FloatArray:
         """Return the medians of the last rows learnt, shape (d,)."""
         return np.median(self._known.last(_KNOWN_ROWS), axis=0)

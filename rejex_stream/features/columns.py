@@ -20,12 +20,9 @@ Row: TypeAlias = list[float]
 LARGEST = 1e150
 """Beyond it no event can be scored: what squares and adds up values needs room to do so."""
 _Rolled: TypeAlias = tuple[
-    int | None,
-    int,
-    list[tuple[int, float]],
-    list[tuple[int, float]],
+    int | None, int, list[tuple[int, float]], list[tuple[int, float]],
     tuple[float, float, float, float, int],
-]
+]  # fmt: skip
 _LEAST_SQUARED = 1e-140  # squares of less lose their digits to underflow
 _MONDAY_MS = 4 * 86_400_000  # 1970-01-05 was a Monday
 

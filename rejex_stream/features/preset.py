@@ -238,14 +238,9 @@ class RecentRows:
                  "_picked", "_young", "reach")  # fmt: skip
 
     def __init__(
-        self,
-        blocks: Sequence[Block],
-        n_channels: int,
-        carry_forward_events: int,
-        picked: Sequence[int] | None = None,
-        *,
-        partial: bool = False,
-    ) -> None:
+        self, blocks: Sequence[Block], n_channels: int, carry_forward_events: int,
+        picked: Sequence[int] | None = None, *, partial: bool = False,
+    ) -> None:  # fmt: skip
         self._blocks, self._carry = tuple(blocks), carry_forward_events
         self._picked, self._partial = picked, partial
         self._parts = parts_of(blocks)

@@ -23,17 +23,9 @@ from rejex_stream.types import FloatArray
 __all__ = ["Feature", "FeatureKind", "FeatureSpec", "SensorFeatures"]
 
 FeatureKind: TypeAlias = Literal[
-    "raw",
-    "lag",
-    "difference",
-    "deviation",
-    "mean",
-    "std",
-    "min",
-    "max",
-    "hour_of_day",
+    "raw", "lag", "difference", "deviation", "mean", "std", "min", "max", "hour_of_day",
     "day_of_week",
-]
+]  # fmt: skip
 _Kept: TypeAlias = tuple[list[float], list[int], int | None, list[Any]]
 _LARGE = LARGEST / 1e10  # rows below have squares that are surely finite in sum
 SIDES: Final = ("low", "high")

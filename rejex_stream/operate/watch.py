@@ -62,14 +62,14 @@ class UsualValues:
 
     def __init__(self, channels: Sequence[str]) -> None:
         self._at = {name: index for index, name in enumerate(channels)}
-        self._newest: dict[str, Reading] = {}
+        self._newest: dict[str, tuple[Reading, Verdict]] = {}
         self._usual: dict[str, UsualRows] = {}
 
     def see(self, readings: Sequence[Reading], verdicts: Sequence[Verdict]) -> None:
         """Take note of a batch."""
         normal: dict[str, Reading] = {}
         for reading, verdict in zip(readings, verdicts, strict=True):
-            self._newest[reading.stream_key] = reading
+            self._newest[reading.stream_key] = reading, verdict
             if verdict.label is Label.NORMAL and verdict.incident is None:
                 normal[reading.stream_key] = reading
         for stream, reading in normal.items():
@@ -89,8 +89,9 @@ class UsualValues:
         at, newest = self._at.get(channel), self._newest.get(stream)
         if at is None or newest is None:
             return None
-        known = self._usual.get(stream)
-        return Reads(channel, newest.values[at], None if known is None else known.range(at))
+        known, (reading, verdict) = self._usual.get(stream), newest
+        usual = None if known is None else known.range(at)
+        return Reads(channel, reading.values[at], usual, verdict.expected(channel))
 
 
 class OpenIncidents:

@@ -71,14 +71,9 @@ class GammaChoice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare_gammas(
-    gammas: Sequence[float],
-    window: int,
-    costs: Costs,
-    *,
-    rate: float | None = None,
-    tolerance: float | None = None,
-    shares: Sequence[float] = SHARES,
-) -> tuple[GammaChoice, ...]:
+    gammas: Sequence[float], window: int, costs: Costs, *, rate: float | None = None,
+    tolerance: float | None = None, shares: Sequence[float] = SHARES,
+) -> tuple[GammaChoice, ...]:  # fmt: skip
     """Say what each γ does that a pipeline could run with; O(gammas · shares · 4,000).
 
     Raises

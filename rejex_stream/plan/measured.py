@@ -14,7 +14,7 @@ from rejex_stream.decode import Decoder, decode_records
 from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.engine.refit import FitFailed
 from rejex_stream.monitor.rate import BATCHES, batch_means
-from rejex_stream.monitor.theory import rank_law
+from rejex_stream.monitor.theory import RankLaw, rank_law
 from rejex_stream.plan.promises import EpisodeRule
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.run.partition import PartitionState
@@ -37,7 +37,7 @@ from rejex_stream.types import (
 
 __all__ = [
     "Counting", "Differences", "Measured", "Measurement", "NothingSink", "Replayed", "compare",
-    "replay",
+    "law_of", "replay",
 ]  # fmt: skip
 
 _CONFIDENCE = 0.99
@@ -152,12 +152,9 @@ class Measurement:
         if is_for_review(verdict):
             self._extend_episode(sensor, now)
         if is_ranked(verdict):
-            rank, (lower, upper) = verdict.rank, policy_band(verdict)
-            assert rank is not None
-            assert lower is not None
-            assert upper is not None
-            law = rank_law(verdict.window_len, verdict.n_anomalies, lower, upper)
-            self._cells.append(law.cell(rank))
+            law = law_of(verdict)
+            assert verdict.rank is not None
+            self._cells.append(law.cell(verdict.rank))
             self._rejected.append(verdict.label is Label.REJECTED)
             self._expected += law.rejection_rate
             self._ties += verdict.ties > 0
@@ -189,32 +186,30 @@ class Measurement:
         span_ms = self._last_ms - (self._first_ms or 0)
         days = span_ms / 86_400_000 if span_ms > 0 else None
         return Measured(
-            events=events,
-            invalid=counts.n_invalid,
-            normal=counts.labels[Label.NORMAL],
-            anomaly=counts.labels[Label.ANOMALY],
-            rejected=counts.labels[Label.REJECTED],
+            events=events, invalid=counts.n_invalid, normal=counts.labels[Label.NORMAL],
+            anomaly=counts.labels[Label.ANOMALY], rejected=counts.labels[Label.REJECTED],
             reasons={str(reason): count for reason, count in sorted(counts.reasons.items())},
-            ranked=ranked,
-            rejection_rate=counts.rejection_rate,
+            ranked=ranked, rejection_rate=counts.rejection_rate,
             expected_rate=_share(self._expected, ranked),
             lower=None if means is None else means.lower,
             upper=None if means is None else means.upper,
             anomaly_rate=_share(counts.labels[Label.ANOMALY], ranked),
             withheld_rate=_share(counts.n_withheld, ranked),
-            flagged_rate=_share(cells.count(2) + cells.count(3), ranked),
-            inflation=inflation,
-            effective_events=_share(ranked, inflation),
-            tie_share=_share(self._ties, ranked),
-            sensors=len(self._sensors),
-            streams=len(self._streams),
-            days=days,
-            events_per_day=_share(events, days),
-            rejected_per_day=_share(to_review, days),
-            episodes=self._episodes,
-            events_per_episode=_share(to_review, self._episodes),
+            flagged_rate=_share(cells.count(2) + cells.count(3), ranked), inflation=inflation,
+            effective_events=_share(ranked, inflation), tie_share=_share(self._ties, ranked),
+            sensors=len(self._sensors), streams=len(self._streams), days=days,
+            events_per_day=_share(events, days), rejected_per_day=_share(to_review, days),
+            episodes=self._episodes, events_per_episode=_share(to_review, self._episodes),
             episodes_per_day=_share(self._episodes, days),
-        )
+        )  # fmt: skip
+
+
+def law_of(verdict: Verdict) -> RankLaw:
+    """Return the law of the policy's own band of an event that was ranked."""
+    lower, upper = policy_band(verdict)
+    assert lower is not None
+    assert upper is not None
+    return rank_law(verdict.window_len, verdict.n_anomalies, lower, upper)
 
 
 def _share(part: float, whole: float | None) -> float | None:
@@ -232,13 +227,10 @@ class Replayed:
 
 
 def replay(
-    spec: EngineSpec,
-    decoder: Decoder,
-    records: Iterable[Record],
-    *,
+    spec: EngineSpec, decoder: Decoder, records: Iterable[Record], *,
     on_judged: Callable[[Sequence[Reading], Sequence[Verdict]], object] | None = None,
     on_progress: Callable[[int], object] | None = None,
-) -> Replayed:
+) -> Replayed:  # fmt: skip
     """Judge records in order and count what comes of them."""
     engine = Engine(spec, InlineExecutor())
     measurement = Measurement()
@@ -367,12 +359,9 @@ class Differences:
 
 
 def compare(
-    records: Sequence[Record],
-    one: PartitionState,
-    other: PartitionState,
-    since_ms: int | None,
+    records: Sequence[Record], one: PartitionState, other: PartitionState, since_ms: int | None,
     found: Differences,
-) -> None:
+) -> None:  # fmt: skip
     """Judge records of one partition twice, and compare what came of those since a time.
 
     What lies before it is judged as well: a verdict depends on what went before. Records that

@@ -201,18 +201,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan(
-    contamination: float,
-    window: int,
-    tolerance: float | None = None,
-    *,
-    rate: float | None = None,
-    burst: int | None = None,
-    per_day: float | None = None,
-    owner: BudgetOwner = "stream",
-    delta: float = DELTA,
-    costs: Costs | None = None,
-    events_per_day: float | None = None,
-) -> Plan:
+    contamination: float, window: int, tolerance: float | None = None, *, rate: float | None = None,
+    burst: int | None = None, per_day: float | None = None, owner: BudgetOwner = "stream",
+    delta: float = DELTA, costs: Costs | None = None, events_per_day: float | None = None,
+) -> Plan:  # fmt: skip
     """Say what a choice promises; one that cannot work is a result, not an error.
 
     Either `tolerance` is given or `rate`, which `burst` and `per_day` hold for each `owner`, as in
@@ -233,13 +225,9 @@ at tolerance T = 32: use a window of at least 1,700, or a tolerance of at most 1
         contamination, tolerance=tolerance, rate=rate, burst=burst, per_day=per_day, owner=owner
     )
     choice = Plan(
-        contamination=contamination,
-        window=window,
-        tolerance=tolerance,
-        rate=rate,
-        delta=delta,
+        contamination=contamination, window=window, tolerance=tolerance, rate=rate, delta=delta,
         promise=None,
-    )
+    )  # fmt: skip
     try:
         band = policy.band(window)
     except ConfigError as error:  # r = 0, or a rate below one rank
@@ -301,16 +289,10 @@ def plan_doubts(choice: Plan) -> tuple[tuple[str, str], ...]:
 
 
 def plan_table(
-    contamination: float,
-    windows: Sequence[int],
-    tolerances: Sequence[float] = (),
-    *,
-    rates: Sequence[float] = (),
-    burst: int | None = None,
-    delta: float = DELTA,
-    costs: Costs | None = None,
-    events_per_day: float | None = None,
-) -> tuple[Plan, ...]:
+    contamination: float, windows: Sequence[int], tolerances: Sequence[float] = (), *,
+    rates: Sequence[float] = (), burst: int | None = None, delta: float = DELTA,
+    costs: Costs | None = None, events_per_day: float | None = None,
+) -> tuple[Plan, ...]:  # fmt: skip
     """Say what every window promises with every tolerance, then with every rate.
 
     Examples
@@ -341,17 +323,11 @@ def _promise(
     except ConfigError:
         printed = None
     promise = Promise(
-        n_anomalies=r,
-        lower=band.lower,
-        upper=band.upper,
-        expected_rate=rate,
-        exact_bound=bound,
+        n_anomalies=r, lower=band.lower, upper=band.upper, expected_rate=rate, exact_bound=bound,
         paper_bound=paper_rate_bound(n, band.contamination, band.tolerance, delta),
-        paper_bound_printed=printed,
-        anomaly_rate=accepted / (n + 1),
-        normal_rate=band.edges[0] / (n + 1),
-        kept_share=accepted / r,
-    )
+        paper_bound_printed=printed, anomaly_rate=accepted / (n + 1),
+        normal_rate=band.edges[0] / (n + 1), kept_share=accepted / r,
+    )  # fmt: skip
     if costs is not None:
         c_fp, c_fn, c_r = costs.c_fp, costs.c_fn, costs.c_r
         promise = replace(
@@ -440,15 +416,12 @@ def fleet(
     lost = sum(least[:whole]) + (left - whole) * (least[whole] if whole < len(least) else 0.0)
     each = cases_per_day / len(least) if least else 0.0
     return Fleet(
-        cases_per_day=cases_per_day,
-        asked_per_day=asked,
-        never_asked_per_day=cases_per_day - asked,
-        minutes_per_day=asked * people.minutes,
-        cost_per_day=lost * each,
+        cases_per_day=cases_per_day, asked_per_day=asked, never_asked_per_day=cases_per_day - asked,
+        minutes_per_day=asked * people.minutes, cost_per_day=lost * each,
         cost_of_all=sum(least) * each,
         people_for_all=math.ceil(people.number * cases_per_day / people.cases_per_day - 1e-9),
         measured=measured,
-    )
+    )  # fmt: skip
 
 
 def estimated_fleet(choice: Plan, events_per_day: float, costs: Costs, people: People) -> Fleet:

@@ -29,21 +29,11 @@ class Suggestion:
 
 
 def suggest(
-    n_rows: int,
-    n_sensors: int,
-    channels: tuple[str, ...],
-    *,
-    contamination: float = CONTAMINATION,
-    tolerance: float | None = None,
-    rate: float | None = None,
-    window: int | None = None,
-    detector: str = DEFAULT,
-    seed: int = 0,
-    flags: tuple[str, ...] = (),
-    n_modes: int | None = None,
-    carry: int = 0,
-    totals: tuple[str, ...] = (),
-) -> Suggestion:
+    n_rows: int, n_sensors: int, channels: tuple[str, ...], *, contamination: float = CONTAMINATION,
+    tolerance: float | None = None, rate: float | None = None, window: int | None = None,
+    detector: str = DEFAULT, seed: int = 0, flags: tuple[str, ...] = (), n_modes: int | None = None,
+    carry: int = 0, totals: tuple[str, ...] = (),
+) -> Suggestion:  # fmt: skip
     """Choose window, budget, features and refits for a table, where they are not given.
 
     Examples

@@ -96,12 +96,9 @@ class Judge:
     )  # fmt: skip
 
     def __init__(
-        self,
-        policy: RejectionPolicy,
-        capacity: int,
-        governor: Governor | None = None,
+        self, policy: RejectionPolicy, capacity: int, governor: Governor | None = None,
         watcher: Watcher | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._watcher = watcher
         self.window = ScoreWindow(capacity)
         self.tail: Tail | None = None
@@ -187,17 +184,10 @@ class Judge:
         self._edges = None
 
     def judge(
-        self,
-        readings: Sequence[Reading],
-        which: Sequence[int],
-        scores: Sequence[float],
-        verdicts: list[Verdict | None],
-        *,
-        seq: int,
-        epoch: int,
-        planned: bool = False,
+        self, readings: Sequence[Reading], which: Sequence[int], scores: Sequence[float],
+        verdicts: list[Verdict | None], *, seq: int, epoch: int, planned: bool = False,
         muted: Mapping[int, str] = _NOTHING,
-    ) -> tuple[int, Sequence[int]]:
+    ) -> tuple[int, Sequence[int]]:  # fmt: skip
         """Fill ``verdicts[i]`` for every i in `which`, whose scores are `scores`, in order.
 
         Returns how many of them were judged: all, unless the watcher stopped it before the next;
@@ -266,18 +256,9 @@ class Judge:
         return ahead, [*zip(ahead.ranks, known, strict=True)]
 
     def _verdict(
-        self,
-        window: ScoreWindow | WindowAhead,
-        reading: Reading,
-        score: float,
-        below: int,
-        at_or_below: int,
-        *,
-        n: int,
-        seq: int,
-        by_tail: float | None,
-        marks: _Marks,
-    ) -> tuple[Verdict, float | None]:
+        self, window: ScoreWindow | WindowAhead, reading: Reading, score: float, below: int,
+        at_or_below: int, *, n: int, seq: int, by_tail: float | None, marks: _Marks,
+    ) -> tuple[Verdict, float | None]:  # fmt: skip
         """Return the verdict on a score among n, and how rare it is in the window of now."""
         key, sensor, time_ms, _, position = reading
         epoch, held, planned, incident = marks
@@ -328,13 +309,9 @@ class Judge:
         ), rare  # fmt: skip
 
     def _enter(
-        self,
-        window: ScoreWindow | WindowAhead,
-        n: int,
-        score: float,
-        ties: int,
+        self, window: ScoreWindow | WindowAhead, n: int, score: float, ties: int,
         by_tail: float | None,
-    ) -> float | None:
+    ) -> float | None:  # fmt: skip
         """Let a score among n into the window; return what it pushed out, if anything."""
         # ``_NOT_ENTERED`` where it is extreme and all places for such scores are taken.
         if (

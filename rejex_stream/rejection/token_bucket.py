@@ -248,13 +248,9 @@ class Credits:
                 _restore(Governor(self._policy, is_shared=len(credit) > 3), credit)
 
     def renew(
-        self,
-        policy: RejectionPolicy,
-        streams: Iterable[str],
-        known: Iterable[tuple[str, list[Any] | None]],
-        *,
-        asleep: bool,
-    ) -> None:
+        self, policy: RejectionPolicy, streams: Iterable[str],
+        known: Iterable[tuple[str, list[Any] | None]], *, asleep: bool,
+    ) -> None:  # fmt: skip
         """Make them anew for a policy, each from the newest that any of its streams knows.
 
         `streams` are all of them, `known` what those know that are not in memory. While all are

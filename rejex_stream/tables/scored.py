@@ -79,7 +79,7 @@ class Episodes:
         self._usual = defaultdict[str, UsualRows](lambda: UsualRows(_MOST_USUAL))
         self._seen: Counter[str] = Counter()
         self._runs: dict[str, tuple[int, list[Episode]]] = {}  # how many the last had seen
-        self._peaks: dict[tuple[str, int], tuple[float, ...]] = {}
+        self._peaks: dict[tuple[str, int], tuple[tuple[float, ...], Verdict]] = {}
 
     def add(self, readings: Iterable[Reading], verdicts: Iterable[Verdict]) -> None:
         """Take verdicts and what they are of, in order; warm-up is no episode."""
@@ -116,10 +116,10 @@ class Episodes:
 
     def _reads(self, episode: Episode) -> Iterator[Reads]:
         usual = self._usual[episode.sensor]
-        values = self._peaks[episode.sensor, episode.peak_row]
+        values, verdict = self._peaks[episode.sensor, episode.peak_row]
         for named, _ in episode.channels.most_common(_MOST_NAMED):
             at = self._at[named.removesuffix(_NO_VALUE)]
-            yield Reads(named, values[at], usual.range(at))
+            yield Reads(named, values[at], usual.range(at), verdict.expected(named))
 
     def _hold(self, verdict: Verdict) -> None:
         row = verdict.position.offset + 1
@@ -143,7 +143,7 @@ class Episodes:
             int(label is Label.ANOMALY), int(label is Label.REJECTED),
             verdict.severity, verdict.incident, channels,
         )  # fmt: skip
-        self._peaks[event.sensor, row] = values
+        self._peaks[event.sensor, row] = values, verdict
         seen, runs = self._runs.get(event.sensor, (0, list[Episode]()))
         n = self._seen[event.sensor]
         self._runs[event.sensor] = n, runs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import multiprocessing
 import struct
 import threading
 from collections.abc import Callable
@@ -31,7 +32,7 @@ from test_kafka_delivery import CLIENTS, CONFLUENT, finish
 from rejex_stream.errors import ConnectorError
 from rejex_stream.protocols import Assigned, Revoked
 from rejex_stream.types import Partition
-from tests.waiting import until
+from tests.waiting import pass_time, until
 
 pytestmark = pytest.mark.kafka
 
@@ -543,3 +544,42 @@ def test_who_cannot_come_back_to_a_seat_that_was_taken_tries_again(
         source.close()
         if rival is not None:
             rival.close()
+
+
+def close_before_it_is_called(settings: KafkaSettings) -> None:
+    """Come in and close, again and again, each time with what the group gave not taken yet."""
+    open_consumer, _ = open_clients(settings, "m")
+    for _ in range(8):
+        consumer = open_consumer()
+        until(consumer.member)
+        pass_time(0.3, "the answer to who has what is on its way to the library")
+        consumer.close()
+
+
+@CONFLUENT
+@pytest.mark.parametrize("named", [True, False], ids=["named", "nameless"])
+def test_a_consumer_that_closes_before_it_took_what_the_group_gave_it_ends(
+    kafka: Kafka, named: bool
+) -> None:
+    """The library once held the interpreter for good: so in a process of its own."""
+    settings = kafka.settings(partitions=4, client="confluent")
+    rest = Member(settings.replace(instance_id="rest"))
+    closing = multiprocessing.get_context("spawn").Process(
+        target=close_before_it_is_called,
+        args=(settings.replace(instance_id="m" if named else None),),
+        daemon=True,
+    )
+    closing.start()
+    try:
+
+        def ended() -> bool:
+            rest.poll()
+            return closing.exitcode is not None
+
+        until(ended, "the consumer that closes")
+        assert closing.exitcode == 0
+        # A seat is kept, so its partitions wait for whoever sits there; otherwise they are dealt.
+        until(lambda: rest.poll() or len(rest.owned) == (2 if named else 4), lambda: rest.owned)
+    finally:
+        closing.kill()
+        rest.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import uuid
+from pathlib import Path
 
 import pytest
 from kafka import KafkaProducer
@@ -12,13 +13,14 @@ from test_kafka_delivery import CLIENTS
 
 pytest.importorskip("starlette", reason="the extra `review` is not installed")
 
+from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from rejex_connectors.kafka.topic_admin import create_topics, plan_topics
 
-from rejex_stream.config import load_config
+from rejex_stream.config import Config, load_config
 from rejex_stream.config.assembly import kafka_settings
 from rejex_stream.config.reviewing import Review
 from rejex_stream.encode import encode_review
-from rejex_stream.review.console.background import Background
+from rejex_stream.review.console.background import Background, Feeding
 from rejex_stream.review.queue.pipeline_logs import TopicFeed, open_feed
 from rejex_stream.review.queue.review_store import ReviewStore
 from tests.review.test_review_store import item
@@ -52,9 +54,9 @@ def stored(store: ReviewStore) -> list[int]:
     return [row[0] for row in rows]
 
 
-@pytest.mark.parametrize("client", CLIENTS)
-def test_a_full_disk_loses_no_review_item(bootstrap, kafka: Kafka, small_disk, tmp_path, client):
-    path = tmp_path / "pipeline.toml"
+def set_up(bootstrap: str, folder: Path, client: str) -> tuple[Config, KafkaSettings]:
+    """A pipeline with topics of its own."""
+    path = folder / "pipeline.toml"
     path.write_text(
         pipeline_toml(
             f"full-{uuid.uuid4().hex[:8]}",
@@ -72,10 +74,16 @@ def test_a_full_disk_loses_no_review_item(bootstrap, kafka: Kafka, small_disk, t
     config = load_config(path)
     settings = kafka_settings(config)
     create_topics(settings, plan_topics(settings, partitions=2, replication=1))
+    return config, settings
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_full_disk_loses_no_review_item(bootstrap, kafka: Kafka, small_disk, tmp_path, client):
+    config, settings = set_up(bootstrap, tmp_path, client)
     send(kafka, settings.topics.review, 0, 600)
 
     store = ReviewStore(small_disk / "review.db", Review(settle_s=0))
-    background = Background(store, [open_feed(config, "review")])
+    background = Background(store, Feeding([open_feed(config, "review")]))
     background.start()
     until(lambda: "make room on" in background.problems.get("feed 0", ""))
     send(kafka, settings.topics.review, 600, 900)
@@ -90,3 +98,37 @@ def test_a_full_disk_loses_no_review_item(bootstrap, kafka: Kafka, small_disk, t
     # Reading what is there once goes by the same law, and finds nothing that was left out.
     assert TopicFeed(config, "review").pump(store).items == 0
     store.close()
+
+
+@pytest.mark.parametrize("n_new", [20, 200], ids=["shorter", "longer"])
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_review_topic_that_is_made_anew_is_read_from_its_start(
+    bootstrap, kafka: Kafka, tmp_path, monkeypatch, client, n_new
+):
+    """Longer than before, no offset tells: only the id of the topic does."""
+    monkeypatch.setattr("rejex_stream.review.queue.pipeline_logs._LOOK_EVERY_S", 1.0)
+    config, settings = set_up(bootstrap, tmp_path, client)
+    topic = settings.topics.review
+    send(kafka, topic, 0, 60)
+    store = ReviewStore(tmp_path / "review.db", Review(settle_s=0))
+    once = ReviewStore(tmp_path / "once.db", Review(settle_s=0))
+    assert TopicFeed(config, "review").pump(once).items == 60
+    background = Background(store, [open_feed(config, "review")])
+    background.start()
+    until(lambda: len(stored(store)) == 60, lambda: background.problems)
+
+    kafka.admin.delete_topics([topic])
+    until(lambda: topic not in kafka.admin.list_topics())
+    # A name of its own for the transactions: those of before belong to the topic that is gone.
+    create_topics(settings, plan_topics(settings, partitions=2, replication=1))
+    send(kafka, topic, 1_000, 1_000 + n_new)
+    wanted = [*range(60), *range(1_000, 1_000 + n_new)]
+    until(lambda: stored(store) == wanted, lambda: (len(stored(store)), background.problems))
+    until(lambda: not background.problems, lambda: background.problems)
+    assert background.stop(60)
+    assert TopicFeed(config, "review").pump(once).items == n_new
+    with store.database.read() as connection:
+        audited = connection.execute("SELECT subject FROM audit WHERE action = 'anew'").fetchall()
+    assert sorted(row[0] for row in audited) == [f"source:{topic}-0", f"source:{topic}-1"]
+    store.close()
+    once.close()

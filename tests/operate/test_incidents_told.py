@@ -18,7 +18,7 @@ from rejex_stream.encode.schemas import INCIDENT_TYPE
 from rejex_stream.monitor.alarm import AlarmKind
 from rejex_stream.operate.alerts import Alertmanager, Flood, Webhook, Wording, alert_of, event_of
 from rejex_stream.operate.watch import FLOOD_MS, FLOOD_STREAMS, OpenIncidents, UsualValues
-from rejex_stream.readable import Reads
+from rejex_stream.readable import Expected, Reads
 from rejex_stream.run.run_events import (
     IncidentsDurable,
     PartitionClosed,
@@ -28,6 +28,7 @@ from rejex_stream.run.run_events import (
 )
 from rejex_stream.types import (
     ChannelEvidence,
+    Evidence,
     Incident,
     IncidentState,
     Label,
@@ -462,6 +463,25 @@ def test_a_channel_that_is_missing_or_not_known_yet_is_said_in_words():
     assert said.annotations["values"] == "oil 1.25"
     said = alert_of(incident(), Wording("farm")).annotations
     assert said["summary"].startswith("WT-9: oil is not as usual; since")
+
+
+def test_an_alert_says_what_the_others_made_one_expect_of_the_newest_event():
+    told = ChannelEvidence("oil", 3.0, 0.1, Label.NORMAL, Expected(1.2, 3.5, 3.4, 3.6))
+    card = Evidence((told,), "oil", 1, 0.1, 0.05, 9)
+    usual = UsualValues(("oil",))
+    for value, evidence in ((3.4, None), (1.2, card)):
+        said = Verdict(Position("farm", 0, 1), "WT-9", "WT-9", 1, 0, Label.NORMAL)
+        said = msgspec.structs.replace(said, evidence=evidence)
+        if evidence is not None:
+            said = msgspec.structs.replace(said, label=Label.ANOMALY)
+        usual.see([reading(value)], [said])
+    shown = Wording("farm", channels={"oil": Channel(unit="bar")})
+    told = "oil 1.2 bar, expected 3.5 bar from the others; usually 3.4 bar"
+    one = usual.of("WT-9", "oil")
+    assert alert_of(incident(), shown, [one]).annotations["values"] == told
+    usual.see([reading(1.3)], [msgspec.structs.replace(said, evidence=None)])
+    later = shown.sentence(usual.of("WT-9", "oil"))
+    assert later == "oil 1.3 bar, usually 3.4 bar", "nobody said what to expect of that one"
 
 
 @pytest.mark.parametrize(("side", "word"), [("low", "drops"), ("high", "rises")])

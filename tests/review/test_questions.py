@@ -14,7 +14,8 @@ pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
 from rejex_stream.config.reviewing import Capacity
 from rejex_stream.encode import encode_review, encode_verdict
 from rejex_stream.engine import Engine
-from rejex_stream.review.console.background import Background
+from rejex_stream.readable import Expected
+from rejex_stream.review.console.background import Background, Feeding
 from rejex_stream.review.console.console import Access
 from rejex_stream.review.incidents import incident_store
 from rejex_stream.review.incidents.incident_store import AnswerRequest
@@ -391,7 +392,7 @@ def sick(wall_store):
     store.take("review", map(encode_review, review), pipeline="farm")
     store.take("verdicts", [encode_verdict(one.verdict) for one in review], pipeline="farm")
     tell(store, msgspec.structs.replace(incident(opened=45), onset_ms=40_000), pipeline="farm")
-    background = Background(store, control_lines={"farm": line})
+    background = Background(store, Feeding(control_lines={"farm": line}))
     with running(store, background=background) as console:
         yield console, line, background
 
@@ -413,7 +414,7 @@ def test_a_card_names_first_what_speaks_though_it_reads_as_usual_just_now(wall_s
     store = wall_store(settle_s=0)
     spoken = [
         ChannelEvidence("power", None, 0.1, Label.NORMAL),
-        ChannelEvidence("gearbox", 9.0, 0.1, Label.NORMAL),
+        ChannelEvidence("gearbox", 9.0, 0.1, Label.NORMAL, Expected(90.0, 21.5, 20.5, 22.5)),
         ChannelEvidence("ambient", -3.0, 9.0, Label.ANOMALY),
     ]
     opened = msgspec.structs.replace(
@@ -435,7 +436,8 @@ def test_a_card_names_first_what_speaks_though_it_reads_as_usual_just_now(wall_s
     assert "since it began" not in second
     assert page.index(">gearbox ") < page.index(">ambient ") < page.index(">power ")
     adds = page.partition("what each adds to the score</dt>")[2].partition("</dd>")[0]
-    assert "gearbox" in adds
+    assert "gearbox +9.00" in re.sub("<.*?>", "", adds)
+    assert "gearbox 90, expected 21.5 from the others" in adds
     assert "ambient" not in adds
 
 
@@ -444,7 +446,7 @@ def test_a_missing_value_is_no_limit_that_people_set(wall_store):
     missing = (LimitExcess("flow", None, 10.0, 11),)
     tell(store, incident(limits=missing), pipeline="farm")
     tell(store, incident(opened=30, stream="b", limits=(LimitExcess("vib", 7.0, 6.0),)))
-    background = Background(store, control_lines={"farm": Line(), "": Line()})
+    background = Background(store, Feeding(control_lines={"farm": Line(), "": Line()}))
     with running(store, background=background) as console:
         for path in ("/now", "/incidents", "/incidents/feed-0-10"):
             page = console.ask(path).text

@@ -13,7 +13,7 @@ pytest.importorskip("markupsafe", reason="the extra `review` is not installed")
 from rejex_stream.config.reviewing import Channel
 from rejex_stream.operate.alerts import Wording
 from rejex_stream.plan.promises import Costs
-from rejex_stream.readable import Reads, UsualRows, how_often, number, percent, span, utc
+from rejex_stream.readable import Expected, Reads, UsualRows, how_often, number, percent, span, utc
 from rejex_stream.review.certificate import Tally, certify, sentence
 from rejex_stream.review.console.formatting import age, seen
 from rejex_stream.review.gold_cases import Errors, read_cases
@@ -104,6 +104,10 @@ def test_what_a_channel_reads_is_one_sentence_wherever_it_is_said():
     unusual = Reads("oil", 1.25, (3.4, 4.0))
     assert Wording().sentence(unusual) == "oil 1.25, usually 3.4 to 4"
     assert shown.sentence(unusual) == "Oil pressure 1.25 bar, usually 3.4 to 4 bar"
+    given = Reads("oil", 1.25, (3.4, 4.0), Expected(1.25, 3.7, 3.6, 3.8))
+    said = "Oil pressure 1.25 bar, expected 3.7 bar from the others; usually 3.4 to 4 bar"
+    assert shown.sentence(given) == said
+    assert shown.sentence(given.expected.beside("oil")) == said.partition(";")[0]
     within = Reads("rpm", 12_345.6, (12_000.0, 13_000.0))
     assert shown.sentence(within) == "rpm 12,346 rpm, within its usual 12,000 to 13,000 rpm"
     assert shown.reads(Reads("oil", 3.4, (3.4, 3.4)))[1] == "within its usual 3.4 bar"

@@ -20,11 +20,12 @@ import msgspec
 from rejex_connectors.durable import PRIVATE, read_if_there, replace_file, sync_folder
 from rejex_stream.encode import (
     Form,
-    VerdictEncoder,
     encode_dead_letter,
     encode_follow_up,
     encode_incident,
     encode_reply,
+    encode_review,
+    verdict_encoder,
 )
 from rejex_stream.errors import ConfigError, ConnectorError, explaining_os_errors
 from rejex_stream.types import Outcome, Partition
@@ -141,16 +142,17 @@ def lines_of(
 
     Without `review` nothing is encoded for reviewers, whose items are the longest lines.
     """
-    encoder, lines = VerdictEncoder(form), list[tuple[str, bytes]]()
+    encode, lines = verdict_encoder(form), list[tuple[str, bytes]]()
     for record, verdict, invalid, item, incidents, replies, after in outcomes:
         for reply in replies:
             lines.append(("incidents", encode_reply(record.position, reply)))
         if verdict is not None:
-            lines.append(("verdicts", encoder.verdict(verdict)))
+            lines.append(("verdicts", line := encode(verdict)))
         elif invalid is not None and not invalid.silent:
             lines.append(("deadletter", encode_dead_letter(record, invalid)))
         if item is not None and review:
-            lines.append(("review", encoder.review(item)))
+            of_its_own = form == "lean" or item.verdict is not verdict
+            lines.append(("review", encode_review(item, None if of_its_own else line)))
         elif after is not None and review:
             lines.append(("review", encode_follow_up(after)))
         for incident in incidents:

@@ -8,7 +8,7 @@ import logging
 import operator
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import confluent_kafka as ck
@@ -112,6 +112,17 @@ def explain(
     return refusals.explained(_MEANINGS.get(code, "passing"), settings, doing, reason, rights)
 
 
+@contextlib.contextmanager
+def explaining(
+    settings: KafkaSettings, doing: str, topic: str | None = None, operation: str = "READ"
+) -> Iterator[None]:
+    """Explain what goes wrong with the library, as in :func:`explain`."""
+    try:
+        yield
+    except ck.KafkaException as error:
+        raise explain(error.args[0], settings, doing, topic=topic, operation=operation) from error
+
+
 def client_options(settings: KafkaSettings) -> dict[str, Any]:
     """Return how to connect, and whom to tell of errors."""
     return {
@@ -177,7 +188,7 @@ class FastConsumer:
         self._member: str | None = None
         self._is_fenced = False
         self._ownerless: Ownerless | None = None
-        try:
+        with explaining(settings, "connecting"):
             self._consumer: Any = ck.Consumer(
                 {
                     **client_options(settings),
@@ -193,8 +204,6 @@ class FastConsumer:
                     "fetch.wait.max.ms": 100,
                 }
             )
-        except ck.KafkaException as error:
-            raise explain(error.args[0], settings, "connecting") from error
         self._subscribe()
 
     def _subscribe(self) -> None:
@@ -207,11 +216,11 @@ class FastConsumer:
 
     def _on_assign(self, consumer: ck.Consumer, given: list[ck.TopicPartition]) -> None:
         """Note what was given; with nothing assigned in the library, nothing is fetched yet."""
-        consumer.incremental_assign([])
         dealt = self._settings.group_protocol == "classic"  # by a worker, who may forget one
         if dealt and self._member is None and self._settings.instance_id is not None:
             self._ownerless = Ownerless(self._settings)
         self._member = consumer.memberid()
+        consumer.incremental_assign([])  # last: closing, nobody answers after it
         self._noted += [Gained(Partition(tp.topic, tp.partition)) for tp in given]
 
     def _on_revoke(self, consumer: ck.Consumer, taken: list[ck.TopicPartition]) -> None:
@@ -227,15 +236,13 @@ class FastConsumer:
         """Return records of running partitions; waits for the first one only."""
         if self._is_fenced:
             raise refusals.seat_taken(self._settings)
-        try:
+        with explaining(self._settings, "reading"):
             if self._ownerless is not None:
                 self._look_for_ownerless(self._ownerless)
             first = self._consumer.poll(timeout_s)
             found: list[Any] = [] if first is None else [first]
             if first is not None and max_records > 1:
                 found += self._consumer.consume(min(max_records - 1, 1_000_000), 0.0)
-        except ck.KafkaException as error:
-            raise explain(error.args[0], self._settings, "reading") from error
         records: list[Record] = []
         running = self._running
         new = tuple.__new__  # nearly twice as fast as calling a named tuple's class
@@ -299,24 +306,18 @@ class FastConsumer:
 
     def committed(self, partition: Partition, timeout_s: float) -> Place | None:
         """Ask the group coordinator; it answers once open transactions are decided."""
-        try:
+        with explaining(self._settings, f"asking where {partition} stands"):
             (found,) = self._consumer.committed([ck.TopicPartition(*partition)], timeout=timeout_s)
-        except ck.KafkaException as error:
-            raise explain(
-                error.args[0], self._settings, f"asking where {partition} stands"
-            ) from error
-        if found.error is not None:
-            raise explain(found.error, self._settings, f"asking where {partition} stands")
+            if found.error is not None:
+                raise ck.KafkaException(found.error)
         return None if found.offset < 0 else Place(int(found.offset), note_of(found))
 
     def edge(self, partition: Partition, which: Edge, timeout_s: float) -> int:
         """Ask the partition's leader."""
         doing = f"asking for the {which} offset of {partition.topic}-{partition.partition}"
-        try:
+        with explaining(self._settings, doing, partition.topic):
             tp = ck.TopicPartition(*partition)
             found = self._consumer.get_watermark_offsets(tp, timeout_s)
-        except ck.KafkaException as error:
-            raise explain(error.args[0], self._settings, doing, topic=partition.topic) from error
         if found is None:
             raise ConnectorError(f"Kafka did not answer in time: {doing}", retriable=True)
         return int(found[which == "latest"])
@@ -363,10 +364,8 @@ class FastConsumer:
 
     def commit(self, offsets: Mapping[Partition, Place], timeout_s: float) -> None:
         """Commit for the at-least-once mode."""
-        try:
-            within(timeout_s, "committing offsets", self._commit, committable(offsets))
-        except ck.KafkaException as error:
-            raise explain(error.args[0], self._settings, "committing offsets") from error
+        with explaining(self._settings, doing := "committing offsets"):
+            within(timeout_s, doing, self._commit, committable(offsets))
 
     def _commit(self, offsets: list[ck.TopicPartition]) -> None:
         for done in self._consumer.commit(offsets=offsets, asynchronous=False):
@@ -375,8 +374,33 @@ class FastConsumer:
 
     def close(self) -> None:
         """Leave the group (a static member keeps its seat until its session ends)."""
-        with contextlib.suppress(ck.KafkaException, ConnectorError, RuntimeError):
-            within(4.0, "leaving the group", self._consumer.close)
+        if self._consumer is None:
+            return  # closed before
+        # Defect of the library, up to 2.16 (its issue 4884): closed with `_on_assign` to be called,
+        # it calls `_on_revoke` too, and may be gone by then. Nobody answers what that asks, and the
+        # interpreter is held for good. So what is due is called before; and a seat that is kept
+        # needs no farewell: its consumer is dropped, which calls nothing.
+        held, stays = [self._consumer], "group.instance.id" in _membership(self._settings)
+        with contextlib.suppress(ck.KafkaException, ConnectorError):
+            self._give_back(stays)
+            if not stays:
+                within(4.0, "leaving the group", self._consumer.close)
+        self._consumer = None
+        with contextlib.suppress(ConnectorError):
+            within(4.0, "ending the consumer", held.clear)
+
+    def _give_back(self, stays: bool) -> None:
+        """Read no more; leave, unless one `stays`. Waits for what is due, two seconds at most."""
+        for partition in list(self._running):
+            self.stop(partition)
+        if not stays:
+            self._consumer.unsubscribe()
+        # Who leaves has no id then, but where the broker deals.
+        has_id = not stays and self._settings.group_protocol == "classic"
+        deadline = time.monotonic() + 2.0
+        while self._consumer.poll(0.05) or (has_id and self._consumer.memberid()):
+            if time.monotonic() > deadline:
+                return
 
 
 class FastProducer:
@@ -419,29 +443,16 @@ class FastProducer:
             raise explain(next(iter(refused), error.args[0]), settings, "connecting") from None
 
     def partitions(self, topic: str) -> int:
-        """Look into the cluster's metadata, fetched once."""
-        if not self._partitions:
-            self._partitions = {
-                name: len(found.partitions) for name, found in self._topics(topic, None).items()
-            }
-        if not self._partitions.get(topic):
-            # All topics are those that we may know of: asked by name, it is missing or refused.
-            found = self._topics(topic, topic)[topic]
-            if found.error is not None and found.error.code() not in NO_TOPIC:
-                doing = f"looking for topic {topic!r}"
-                raise explain(found.error, self._settings, doing, topic=topic, operation="WRITE")
+        """Ask for the topic's metadata, once."""
+        if topic not in self._partitions:
+            with explaining(self._settings, f"looking for topic {topic!r}", topic, "WRITE"):
+                found = self._producer.list_topics(topic, timeout=ASK_S).topics[topic]
+                if found.error is not None and found.error.code() not in NO_TOPIC:
+                    raise ck.KafkaException(found.error)
             if not found.partitions:
                 raise refusals.missing_topic(self._settings, topic)
             self._partitions[topic] = len(found.partitions)
         return self._partitions[topic]
-
-    def _topics(self, wanted: str, asked: str | None) -> dict[str, Any]:
-        try:
-            topics: dict[str, Any] = self._producer.list_topics(asked, timeout=ASK_S).topics
-        except ck.KafkaException as error:
-            doing = f"looking for topic {wanted!r}"
-            raise explain(error.args[0], self._settings, doing) from error
-        return topics
 
     def publish(
         self, messages: Sequence[Message], offsets: Mapping[Partition, Place], consumer: Consumer

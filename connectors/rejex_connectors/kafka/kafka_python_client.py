@@ -44,6 +44,7 @@ from rejex_connectors.kafka.partition_reader import (
     client_options,
     connecting,
     explain,
+    explaining,
     missing_of,
     records_of,
     root_cause,
@@ -138,10 +139,8 @@ class PythonConsumer:
         """Return records of running partitions."""
         if is_fenced(self._consumer):
             raise refusals.seat_taken(self._settings)
-        try:
+        with explaining(self._settings, "reading"):
             batch = self._poll_in_slices(max_records, time.monotonic() + timeout_s)
-        except ke.KafkaError as error:
-            raise explain(error, self._settings, "reading") from error
         if not batch and (refused := refused_topics(self._consumer)):
             raise refusals.not_allowed(
                 self._settings, [refusals.Right("topic", name, "READ") for name in refused]
@@ -233,10 +232,8 @@ class PythonConsumer:
     def committed(self, partition: Partition, timeout_s: float) -> Place | None:
         """Ask the group coordinator; it answers once open transactions are decided."""
         tp = TopicPartition(*partition)
-        try:
+        with explaining(self._settings, f"asking where {partition} stands"):
             found = self._consumer.committed(tp, metadata=True, timeout_ms=timeout_s * 1000)
-        except ke.KafkaError as error:
-            raise explain(error, self._settings, f"asking where {partition} stands") from error
         return None if found is None or found.offset < 0 else Place(found.offset, found.metadata)
 
     def edge(self, partition: Partition, which: Edge, timeout_s: float) -> int:
@@ -246,10 +243,8 @@ class PythonConsumer:
         doing = f"asking for the {which} offset of {partition.topic}-{partition.partition}"
         consumer = self._consumer
         offsets = consumer.beginning_offsets if which == "earliest" else consumer.end_offsets
-        try:
+        with explaining(self._settings, doing):
             return int(offsets([tp], timeout_ms=timeout_s * 1000)[tp])
-        except ke.KafkaError as error:
-            raise explain(error, self._settings, doing) from error
 
     def take_stuck(self) -> Mapping[Partition, int]:
         """Return nothing: what this library cannot read, it was mended to read."""
@@ -287,18 +282,14 @@ class PythonConsumer:
         meanwhile: a worker that was thrown out must notice here.
         """
         metadata = self._consumer.group_metadata()
-        if metadata.generation_id < 0 or self._seat is None:
-            raise refusals.no_member(self._settings)
-        if metadata.member_id != self._seat.member_id:
+        if metadata.generation_id < 0 or metadata.member_id != getattr(self._seat, "member_id", ""):
             raise refusals.no_member(self._settings)
         return metadata
 
     def commit(self, offsets: Mapping[Partition, Place], timeout_s: float) -> None:
         """Commit for the at-least-once mode."""
-        try:
+        with explaining(self._settings, "committing offsets"):
             self._consumer.commit(_offsets(offsets), timeout_ms=timeout_s * 1000)
-        except ke.KafkaError as error:
-            raise explain(error, self._settings, "committing offsets") from error
 
     def close(self) -> None:
         """Leave the group (a static member keeps its seat until its session ends)."""

@@ -14,13 +14,19 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from urllib.parse import quote, unquote
 
 import msgspec
 
 from rejex_connectors.kafka.clients import Message
-from rejex_stream.encode import VerdictEncoder, encode_follow_up, encode_incident, encode_reply
+from rejex_stream.encode import (
+    encode_follow_up,
+    encode_incident,
+    encode_reply,
+    encode_review,
+    verdict_encoder,
+)
 from rejex_stream.encode.schemas import (
     CONNECT_PREFIX,
     FOLLOW_UP_TYPE,
@@ -30,6 +36,7 @@ from rejex_stream.encode.schemas import (
     REVIEW_TYPE,
     VERDICT_TYPE,
 )
+from rejex_stream.native_core import native
 from rejex_stream.types import (
     CommandReply,
     FollowUp,
@@ -52,6 +59,7 @@ __all__ = [
 ]  # fmt: skip
 
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
+Own: TypeAlias = list[tuple[str, bytes]]
 
 CUT_BYTES, CUT_SHA256 = "rejex.cut.value.bytes", "rejex.cut.value.sha256"
 CUT_HEADERS, NULL_VALUE = "rejex.cut.headers", "rejex.null.value"
@@ -71,9 +79,14 @@ class Cut(NamedTuple):
 class OutcomeMessages:
     """Turns outcomes into messages."""
 
-    def __init__(self, settings: KafkaSettings, partitions: Callable[[str], int]) -> None:
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        partitions: Callable[[str], int],
+        native: Callable[[str], Any] = native,
+    ) -> None:
         topics = settings.topics
-        self._limit = settings.max_message_bytes
+        self._limit = settings.max_message_bytes - _RECORD_OVERHEAD
         self._verdicts, self._review = topics.verdicts, topics.review
         self._deadletter, self._incidents = topics.deadletter, topics.incidents
         self._n_verdicts = partitions(topics.verdicts)
@@ -84,22 +97,26 @@ class OutcomeMessages:
         self._pipeline, self._worker = settings.pipeline, settings.instance_id or ""
         event_type = LEAN_VERDICT_TYPE if settings.form == "lean" else VERDICT_TYPE
         self._verdict_headers = EventHeaders(event_type, settings.pipeline, version)
-        self._encoder = VerdictEncoder(settings.form)
+        self._encode, self._lean = verdict_encoder(settings.form, native), settings.form == "lean"
         self._review_headers = EventHeaders(REVIEW_TYPE, settings.pipeline, version)
         self._follow_up_headers = EventHeaders(FOLLOW_UP_TYPE, settings.pipeline, version)
         self._incident_headers = EventHeaders(INCIDENT_TYPE, settings.pipeline, version)
         self._reply_headers = EventHeaders(REPLY_TYPE, settings.pipeline, version)
+        make = native("Messages")
+        self._native = make and make(self, settings.form)
 
-    def of(self, outcomes: Sequence[Outcome]) -> Iterator[Message]:
-        """Yield the messages of `outcomes`, in order."""
-        limit = self._limit - _RECORD_OVERHEAD
+    def of(self, outcomes: list[Outcome]) -> Iterable[Message]:
+        """Return the messages of `outcomes`, in order."""
+        return self._native.of(outcomes, self._of) if self._native else self._of(outcomes)
+
+    def _of(self, outcomes: list[Outcome]) -> Iterator[Message]:
         headers_of, topic, n = self._verdict_headers.of, self._verdicts, self._n_verdicts
-        surely_fits = limit - self._verdict_headers.most
-        encode_verdict = self._encoder.verdict
+        surely_fits = self._limit - self._verdict_headers.most
+        encode_verdict = self._encode
         new = tuple.__new__  # nearly twice as fast as calling a named tuple's class
         for record, verdict, invalid, review, incidents, replies, after in outcomes:
             for nth, reply in enumerate(replies):
-                yield self._replied(record.position, nth, reply, limit)
+                yield self._replied(record.position, nth, reply)
             if verdict is None:
                 assert invalid is not None
                 if not invalid.silent:
@@ -110,18 +127,19 @@ class OutcomeMessages:
             headers = headers_of(position, verdict.sensor, verdict.event_time_ms, original)
             message = new(Message, (topic, position[1] % n, key, value, headers))
             size = len(value) + len(key or b"") + 4 * len(verdict.sensor)
-            if size > surely_fits and _is_above(limit, message):
+            if size > surely_fits and _is_above(self._limit, message):
                 yield self._dead(record, _unsendable(position, "verdict", _size(message)))
             else:
                 yield message
                 if review is not None:
-                    yield self._reviewed(record, review, headers, limit)
+                    line = None if self._lean or review.verdict is not verdict else value
+                    yield self._reviewed(record, review, headers, line)
                 elif after is not None:
-                    yield self._followed(record, after, limit)
+                    yield self._followed(record, after)
             for incident in incidents:
-                yield self._changed(record, incident, limit)
+                yield self._changed(record, incident)
 
-    def _replied(self, position: Position, nth: int, reply: CommandReply, limit: int) -> Message:
+    def _replied(self, position: Position, nth: int, reply: CommandReply) -> Message:
         # Each partition that a command concerns answers for itself, each time that it was given.
         id_ = f"{reply.command}-{position}" + (f"-{nth}" if nth else "")
         headers = self._reply_headers.named(id_, reply.command)
@@ -129,12 +147,12 @@ class OutcomeMessages:
         to = position.partition % self._n_incidents
         while True:
             message = Message(self._incidents, to, key, encode_reply(position, reply), headers)
-            if not (_is_above(limit, message) and reply.said):
+            if not (_is_above(self._limit, message) and reply.said):
                 return message
             half = reply.said[: len(reply.said) // 2]
             reply = msgspec.structs.replace(reply, said=half)
 
-    def _changed(self, record: Record, incident: Incident, limit: int) -> Message:
+    def _changed(self, record: Record, incident: Incident) -> Message:
         """Return a change of an incident; where it is too large, its names go first."""
         position = record.position
         headers = self._incident_headers.of(
@@ -148,7 +166,7 @@ class OutcomeMessages:
         while True:
             value = encode_incident(incident)
             message = Message(self._incidents, to, record.key, value, headers)
-            if not _is_above(limit, message):
+            if not _is_above(self._limit, message):
                 return message
             if not incident.channels and not incident.sensors:
                 what = _unsendable(position, "incident", _size(message))
@@ -160,24 +178,24 @@ class OutcomeMessages:
             )
 
     def _reviewed(
-        self, record: Record, review: ReviewItem, headers: list[tuple[str, bytes]], limit: int
+        self, record: Record, review: ReviewItem, headers: Own, line: bytes | None
     ) -> Message:
         """Return the review record; where it is too large, its oldest context goes first."""
-        # `headers` are those of its verdict.
+        # `headers` are those of its verdict, `line` its full form where that is at hand.
         position = record.position
         headers = self._review_headers.like(headers)
         partition = position.partition % self._n_review
         while True:
-            value = self._encoder.review(review)
+            value = encode_review(review, line)
             message = Message(self._review, partition, record.key, value, headers)
-            if not _is_above(limit, message):
+            if not _is_above(self._limit, message):
                 return message
             if not review.context:
                 return self._dead(record, _unsendable(position, "review record", _size(message)))
             half = len(review.context) - len(review.context) // 2
             review = msgspec.structs.replace(review, context=review.context[half:])
 
-    def _followed(self, record: Record, after: FollowUp, limit: int) -> Message:
+    def _followed(self, record: Record, after: FollowUp) -> Message:
         """Return what came after a review item; where it is too large, its oldest goes first."""
         position = record.position
         headers = self._follow_up_headers.of(
@@ -186,7 +204,7 @@ class OutcomeMessages:
         partition = position.partition % self._n_review
         while True:
             message = Message(self._review, partition, record.key, encode_follow_up(after), headers)
-            if not _is_above(limit, message):
+            if not _is_above(self._limit, message):
                 return message
             if not after.points:
                 return self._dead(record, _unsendable(position, "follow-up", _size(message)))
@@ -218,7 +236,7 @@ class OutcomeMessages:
             ours.append((NULL_VALUE, b"1"))
         to = partition % self._n_deadletter
         message = Message(self._deadletter, to, key, value or b"", original + ours)
-        if _size(message) <= self._limit - _RECORD_OVERHEAD:
+        if _size(message) <= self._limit:
             return message
         return self._cut(message, original, ours)
 
@@ -231,7 +249,7 @@ class OutcomeMessages:
             (CUT_BYTES, b"%d" % len(value)),
             (CUT_SHA256, hashlib.sha256(value).hexdigest().encode()),
         ]
-        budget = self._limit - _RECORD_OVERHEAD - _headers_size(ours) - 100
+        budget = self._limit - _headers_size(ours) - 100
         key = message.key
         if _headers_size(original) > budget // 2:
             ours.append((CUT_HEADERS, b"%d" % len(original)))

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "KafkaControl", "PartitionReader", "admin", "asking", "bounds_of", "client_options",
-    "committed_offsets", "connecting", "explain", "missing_of", "newest_records",
+    "committed_offsets", "connecting", "explain", "explaining", "missing_of", "newest_records",
     "partitions_of", "read_partition", "records_of", "root_cause", "topic_ids", "unreachable",
 ]  # fmt: skip
 
@@ -84,19 +84,25 @@ def asking(
     settings: KafkaSettings, doing: str, *, operation: str = "READ"
 ) -> Iterator[KafkaAdminClient]:
     """Lend an admin client, and explain what goes wrong with it as in :func:`explain`."""
-    client = admin(settings)
-    try:
+    with closing(admin(settings)) as client, explaining(settings, doing, operation=operation):
         yield client
+
+
+@contextmanager
+def explaining(settings: KafkaSettings, doing: str, *, operation: str = "READ") -> Iterator[None]:
+    """Explain what goes wrong with the library, as in :func:`explain`."""
+    try:
+        yield
     except ke.KafkaError as error:
         raise explain(error, settings, doing, operation=operation) from error
-    finally:
-        client.close()
 
 
-def partitions_of(settings: KafkaSettings, topic: str) -> list[Partition]:
-    """Return the partitions of a topic; none if it does not exist."""
+def partitions_of(settings: KafkaSettings, topic: str, *, needed: bool = False) -> list[Partition]:
+    """Return the partitions of a topic; none if it does not exist, which a `needed` one has to."""
     with asking(settings, f"looking at {topic}") as client:
         if topic not in client.list_topics():
+            if needed:
+                raise refusals.missing_topic(settings, topic)
             return []
         count = len(client.describe_topics([topic])[0]["partitions"])
     return [Partition(topic, number) for number in range(count)]
@@ -115,23 +121,25 @@ def topic_ids(settings: KafkaSettings) -> Callable[[Partition], bytes]:
     Asked once a second at most. Where the broker has none (before Kafka 2.8) the partition's first
     record tells it, by its time and bytes; empty where that is not there any more.
     """
-    known: dict[Partition, tuple[float, bytes]] = {}
+    known: dict[Partition | str, tuple[float, bytes]] = {}
 
     def of(partition: Partition) -> bytes:
-        topic = partition.topic
-        now, (asked, known_id) = time.monotonic(), known.get(partition, (-math.inf, b""))
+        topic, now = partition.topic, time.monotonic()
+        asked, known_id = known.get(topic) or known.get(partition, (-math.inf, b""))
         if now - asked <= _ID_HOLDS_S:
             return known_id
         with asking(settings, f"looking at {topic}") as client:
             (found,) = client.describe_topics([topic])
             if found["error_code"]:  # it has an id that is not known yet, or has gone
                 raise ke.for_code(found["error_code"])
-        id_ = str(found.get("topic_id") or "")
-        if not id_.strip("0-"):
+        id_ = str(found.get("topic_id") or "").encode()
+        if id_.strip(b"0-"):
+            known[topic] = now, id_
+        else:
             first = next(read_partition(settings, partition, stop=1), None)
-            id_ = "" if first is None else blake2b(repr(first[1:]).encode()).hexdigest()
-        known[partition] = now, id_.encode()
-        return known[partition][1]
+            id_ = b"" if first is None else blake2b(repr(first[1:]).encode()).hexdigest().encode()
+            known[partition] = now, id_
+        return id_
 
     return of
 
@@ -161,13 +169,9 @@ def committed_offsets(
     settings: KafkaSettings, partitions: Sequence[Partition]
 ) -> dict[Partition, int]:
     """Return where the group stands, for the partitions where it does."""
-    consumer = _consumer(settings, group_id=settings.group)
-    try:
-        found = {p: consumer.committed(TopicPartition(*p)) for p in partitions}
-    except ke.KafkaError as error:
-        raise explain(error, settings, f"asking where group {settings.group} stands") from error
-    finally:
-        consumer.close(autocommit=False)
+    doing = f"asking where group {settings.group} stands"
+    with closing(_consumer(settings, group_id=settings.group)) as one, explaining(settings, doing):
+        found = {p: one.committed(TopicPartition(*p)) for p in partitions}
     return {partition: offset for partition, offset in found.items() if offset is not None}
 
 
@@ -340,9 +344,10 @@ class KafkaControl:
 
     def _follow(self) -> None:
         topic = self._settings.topics.control
-        doing = f"listening to {topic}"
-        consumer = _consumer(self._settings)
-        try:
+        with (
+            closing(_consumer(self._settings)) as consumer,
+            explaining(self._settings, f"listening to {topic}"),
+        ):
             if not consumer.partitions_for_topic(topic):
                 # The broker does not say whether it is not there, or not for us to see.
                 granted = refusals.grant(refusals.Right("topic", topic, "READ"), self._settings)
@@ -352,16 +357,13 @@ class KafkaControl:
                 )
             tp = TopicPartition(topic, 0)
             consumer.assign([tp])
-            while not self._end.is_set():
-                self._seek(consumer, tp)
-                self._take(consumer, tp)
-        except ke.OffsetOutOfRangeError:
-            with self._lock:
-                self._sought = True  # trimmed or made anew while we read: looked at again
-        except ke.KafkaError as error:
-            raise explain(error, self._settings, doing) from error
-        finally:
-            consumer.close(autocommit=False)
+            try:
+                while not self._end.is_set():
+                    self._seek(consumer, tp)
+                    self._take(consumer, tp)
+            except ke.OffsetOutOfRangeError:
+                with self._lock:
+                    self._sought = True  # trimmed or made anew while we read: looked at again
 
     def _seek(self, consumer: Any, tp: TopicPartition) -> None:  # noqa: ANN401 - without types
         with self._lock:

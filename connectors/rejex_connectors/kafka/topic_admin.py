@@ -13,7 +13,7 @@ from kafka import errors as ke
 from kafka.admin import ConfigResource, ConfigResourceType
 
 from rejex_connectors.kafka.messages import pipeline_of
-from rejex_connectors.kafka.partition_reader import PartitionReader, asking, explain
+from rejex_connectors.kafka.partition_reader import PartitionReader, asking, explain, explaining
 from rejex_connectors.kafka.refusals import Right, transactional_right
 from rejex_stream.errors import ConfigError, ConnectorError
 
@@ -305,10 +305,8 @@ def describe(
 
     Of the latter it says an ``error_code`` and no partitions.
     """
-    try:
+    with explaining(settings, "looking at topics", operation="DESCRIBE"):
         topics = client.describe_topics(list(names))
-    except ke.KafkaError as error:
-        raise explain(error, settings, "looking at topics", operation="DESCRIBE") from error
     return {
         topic["name"]: topic
         for topic in topics

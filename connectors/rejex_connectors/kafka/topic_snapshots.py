@@ -21,7 +21,7 @@ from rejex_connectors.kafka.partition_reader import (
     partitions_of,
     topic_ids,
 )
-from rejex_connectors.kafka.refusals import missing_topic, undecided
+from rejex_connectors.kafka.refusals import undecided
 from rejex_connectors.kafka.transactional_writer import TransactionalWriter, records_to_write
 from rejex_connectors.kafka.unassigned_partitions import group_of
 from rejex_connectors.snapshot_parts import PartSets
@@ -240,10 +240,7 @@ class AloneSink:
 
     def partitions(self, topic: str) -> int:
         """Return how many partitions a topic has."""
-        found = len(partitions_of(self._settings, topic))
-        if not found:
-            raise missing_topic(self._settings, topic)
-        return found
+        return len(partitions_of(self._settings, topic, needed=True))
 
     def keep(self, partition: Partition, messages: list[Message]) -> None:
         """Write with the next snapshot."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import islice
 from threading import Event
@@ -140,14 +140,12 @@ def _plan(
 
 def _read_again(settings: KafkaSettings, position: Position, cut: Cut) -> Record | None:
     topic, partition, offset, _ = position
-    try:
+    with suppress(ConnectorError):
         for record in read_partition(settings, Partition(topic, partition), offset, offset + 1):
             value = record.value or b""
             same = record.position == position and len(value) == cut.value_bytes
             if same and hashlib.sha256(value).hexdigest() == cut.sha256:
                 return record
-    except ConnectorError:
-        return None
     return None
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kafka import KafkaProducer, OffsetAndMetadata, TopicPartition
-from kafka import errors as ke
 
 from rejex_connectors.kafka.clients import Message, transactional_id
-from rejex_connectors.kafka.partition_reader import client_options, connecting, explain
+from rejex_connectors.kafka.partition_reader import client_options, connecting, explaining
+from rejex_stream.errors import ConnectorError
 from rejex_stream.types import Partition, Position, Record
 
 if TYPE_CHECKING:
@@ -41,15 +41,16 @@ class TransactionalWriter:
                 metrics_enabled=False,
             )
         try:
-            self._producer.init_transactions()
-        except ke.KafkaError as error:
+            with explaining(self._settings, self._doing, operation="WRITE"):
+                self._producer.init_transactions()
+        except ConnectorError:
             self.close()
-            raise self._explained(error) from error
+            raise
 
     def write(self, records: Sequence[Record], next_offsets: Mapping[Partition, int]) -> None:
         """Write records where their positions say, and how far we are, both or neither."""
         producer = self._producer
-        try:
+        with explaining(self._settings, self._doing, operation="WRITE"):
             producer.begin_transaction()
             sent = [
                 producer.send(
@@ -72,11 +73,6 @@ class TransactionalWriter:
                 }
                 producer.send_offsets_to_transaction(at, self._group)
             producer.commit_transaction()
-        except ke.KafkaError as error:
-            raise self._explained(error) from error
-
-    def _explained(self, error: ke.KafkaError) -> Exception:
-        return explain(error, self._settings, self._doing, operation="WRITE")
 
     def close(self) -> None:
         """Let go; what is not committed is dropped."""

@@ -2,20 +2,30 @@
 
 :func:`lane_of` makes what takes the ordinary events of a stream, as
 :meth:`rejex_stream.engine.stream_state.StreamState.advance` asks for; :func:`believed` says whether
-it does: not where REJEX_CORE is ``python``, nor where it is wrong in a single one of 2,000 events.
+it does: not where REJEX_CORE is ``python``, nor where it is wrong in a single one of 2,000 events,
+or in a single byte that is written of them.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from rejex_native._core import JudgeCore, Lane, lane_of
+from rejex_native._core import Flat, Lane, Lines, Messages, Points, lane_of, written
 
-__all__ = ["JudgeCore", "Lane", "believed", "lane_of", "wrong"]
+__all__ = [
+    "Flat", "Lane", "Lines", "Messages", "Points", "believed", "lane_of", "lines", "written",
+    "wrong",
+]  # fmt: skip
+
+lines = lru_cache(Lines)
+"""What encodes verdicts in a form; one of each."""
 
 _EVENTS, _CHANNELS = 2000, 3
 
@@ -33,11 +43,13 @@ def wrong() -> str | None:
     """Return what is wrong with it by 2,000 events that both cores judge; None: nothing is."""
     try:
         python, native = _judged(None), _judged(lane_of)
+        verdicts = [one for one in python if hasattr(one, "label")]
+        python += _written(verdicts, lambda _: None)
+        native += _written(verdicts, globals().get)
     except Exception as error:
         return f"cannot judge ({type(error).__name__}: {error}): build it anew (make native)"
-    for ours, theirs in zip(python, native, strict=True):
-        if ours != theirs:
-            return "differs from it in 2,000 events: build it anew (make native)"
+    if python != native:
+        return "differs from it in 2,000 events: build it anew (make native)"
     return None
 
 
@@ -147,3 +159,49 @@ def _readings(count: int) -> list[Any]:
         Reading("s", "s", 60_000 * i, tuple(row), Position("t", 0, i))
         for i, row in enumerate(values.tolist())
     ]
+
+
+def _written(verdicts: list[Any], native: Callable[[str], Any]) -> list[Any]:
+    """Return what becomes of verdicts, natively or in Python: messages, and lines."""
+    import msgspec
+    from rejex_connectors.kafka.messages import OutcomeMessages
+
+    from rejex_stream.decode import JsonDecoder
+    from rejex_stream.decode.mapping import FieldMapping
+    from rejex_stream.encode.records import verdict_encoder
+    from rejex_stream.run.review_items import ReviewItems
+    from rejex_stream.types import Position, Record
+
+    topics = SimpleNamespace(verdicts="v", review="r", deadletter="d", incidents="i")
+    settings = SimpleNamespace(
+        topics=topics, max_message_bytes=6_000, pipeline_version="1", pipeline="p",
+        instance_id=None, form="full",
+    )  # fmt: skip
+    odd = '\u00e9"\\\n\x00\U0001f600'
+    draw = np.random.default_rng(3)
+    floats = draw.integers(0, 2**64, 2000, dtype=np.uint64).view(np.float64).tolist()
+    found: list[Any] = []
+    for form in ("full", "lean"):
+        settings.form = form
+        items = ReviewItems(("a", odd), points=9, native=native)
+        records, readings, some = [], [], []
+        for verdict, reading in zip(verdicts, _readings(len(verdicts)), strict=True):
+            at = reading.position.offset
+            position = reading.position._replace(topic=odd, reading=at % 3)
+            some.append(
+                msgspec.structs.replace(verdict, position=position, score=floats[at % 2000])
+            )
+            records.append(Record(position, None if at % 5 else b"key", b"", (), None))
+            readings.append(reading._replace(position=position))
+        outcomes = items.outcomes(records, readings, some)
+        made = OutcomeMessages(settings, lambda _: 3, native)
+        found += made.of(outcomes)
+        found += map(verdict_encoder(form, native), some)
+    fields = FieldMapping(("a", "b"), time="t", sensor="s")
+    told = [
+        b'{"a":%b,"s":"x%d","t":%d,"b":%d}' % (msgspec.json.encode(x), i % 9, i, i)
+        for i, x in enumerate(floats)
+    ]
+    records = [Record(Position("t", 0, i), None, value) for i, value in enumerate(told)]
+    found += map(str, JsonDecoder(fields, native).decode_all(records))
+    return found

@@ -152,13 +152,9 @@ class RiverDetector:
         """Bring a model back from :meth:`RiverScorer.state`."""
         match told := unseal(state):
             case {
-                "name": str(name),
-                "columns": [*columns],
-                "scale": dict(scale),
-                "previous": previous,
-                "models": models,
-                "also": dict(also),
-            } if len(told) == 6 and all(type(column) is str for column in columns):
+                "name": str(name), "columns": [*columns], "scale": dict(scale),
+                "previous": previous, "models": models, "also": dict(also),
+            } if len(told) == 6 and all(type(column) is str for column in columns):  # fmt: skip
                 pass
             case _:
                 raise CheckpointError(f"This is not the state of {self.name}; start without it.")
@@ -350,12 +346,9 @@ def half_space_trees(
 
 
 def one_class_svm(
-    nu: float = 0.1,
-    learning_rate: float = 0.05,
-    gamma: float | None = None,
-    n_components: int = 100,
-    seed: int | None = None,
-) -> Any:  # noqa: ANN401 - a River pipeline
+    nu: float = 0.1, learning_rate: float = 0.05, gamma: float | None = None,
+    n_components: int = 100, seed: int | None = None,
+) -> Any:  # noqa: ANN401 - a River pipeline  # fmt: skip
     """River's linear one-class SVM on random Fourier features of the whole row.
 
     On raw columns a linear one separates nothing: normal rows lie on both sides of the origin.

@@ -68,11 +68,8 @@ DTYPES: Final = frozenset(
     {"|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<f4", "<f8", "<c16"}
 )
 DICTS: Final[dict[str, type[dict[Any, Any]]]] = {
-    "dict": dict,
-    "OrderedDict": OrderedDict,
-    "Counter": Counter,
-    "defaultdict": defaultdict,
-}
+    "dict": dict, "OrderedDict": OrderedDict, "Counter": Counter, "defaultdict": defaultdict,
+}  # fmt: skip
 SCALARS: Final = {type(None): "none", bool: "bool", int: "int", float: "float", str: "str"}
 _QUANTILE = struct.Struct("<21d2B")
 _IQR = struct.Struct("<21d2B21d2B2d")
@@ -353,11 +350,9 @@ class _Writer:
         """Write a function; it must be one of the recipe's own to be read back."""
         if isinstance(value, functools.partial):
             plain = [
-                "p",
-                self._callable(value.func, ""),
-                [_plain_key(item) for item in value.args],
+                "p", self._callable(value.func, ""), [_plain_key(item) for item in value.args],
                 [[name, _plain_key(item)] for name, item in value.keywords.items()],
-            ]
+            ]  # fmt: skip
         elif isinstance(value, MethodType):
             if isinstance(value.__self__, type):
                 raise _cannot(type(value), at, "it is bound to a class")

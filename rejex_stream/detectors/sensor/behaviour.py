@@ -246,11 +246,6 @@ def _fit_polynomial(now: FloatArray, given: FloatArray, degree: int, ridge: floa
     # Variance of a forecast in those of the remainder: x' (X'X / repeats + I)⁻¹ x.
     values, vectors = np.linalg.eigh(gram / ridge)
     return Polynomial(
-        low,
-        high,
-        terms,
-        np.ascontiguousarray(weights),
-        mean - middle @ weights,
-        middle,
+        low, high, terms, np.ascontiguousarray(weights), mean - middle @ weights, middle,
         np.ascontiguousarray(vectors / np.sqrt(values)),
-    )
+    )  # fmt: skip

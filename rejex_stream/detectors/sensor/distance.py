@@ -42,6 +42,8 @@ _FOLDS = 5  # so that what is fitted without one has seen nearly as many rows as
 _STRETCHES = 8
 """Of which each fold is made, so that no regime of a stream lies in one fold alone: its rows would
 be absurd to what has not seen it, and a second distance would be put on their scale."""
+_NARROW = 0.5  # deviations that are left of a channel given the others, where these explain it
+_LIKELY = 1.96
 _FEWEST = 10  # rows by which a mean excess is known
 _MOST_KNOWN = 8
 _SURELY = 1e-9  # more than a sum, a logarithm and an exponential are rounded by
@@ -74,9 +76,15 @@ class Distance:
     scale: SoftScale  # puts columns on one scale
     mean: FloatArray  # mean of the scaled rows; shape (d,)
     root: FloatArray  # whitens a scaled row; shape (d, d)
+    shrunk: tuple[float, float] = (0.0, 0.0)  # by which share, and to what variance times that
     # the distance of the columns that are there, by which they are, and along what a whitened row
     # is apart for groups of columns
     _known: dict[bytes, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @property
+    def plain(self) -> Distance:
+        """Itself, as of :class:`Larger`."""
+        return self
 
     def score(self, X: FloatArray) -> FloatArray:
         """Score finite rows X of shape (m, d); O(d²) a row."""
@@ -140,6 +148,34 @@ class Distance:
         taken = affine(residuals, whose, np.zeros(len(left)))  # zeros change no sum
         squares = np.maximum(row_sum(white)[:, None] - taken, 0.0).tolist()
         return np.array([[*map(_rescaled_sum, row, left, repeat(of))] for row in squares])
+
+    def given_others(self, X: FloatArray, groups: ColumnGroups) -> FloatArray:
+        """Return what all other columns make one expect of the first of each group, (m, g, 3).
+
+        The value, and the ends of the range of nineteen in twenty, for rows X of shape (m, d); nan
+        where that is not half as wide as without the others, and in rows that are not whole. It is
+        the first column less its residual [2]_ (:meth:`score_without`). O(d g) a row.
+        """
+        key = b"given" + b"|".join(map(bytes, groups))
+        firsts, along, sure = once(self._known, key, lambda: self._others_explain(groups))
+        Z = self.scale.apply(X)
+        value = Z[:, firsts] - affine(Z - self.mean, along, np.zeros(len(groups)))
+        ends = np.stack([value, value - sure, value + sure], axis=2)
+        made: FloatArray = ends * self.scale.spread[firsts, None] + self.scale.centre[firsts, None]
+        return made
+
+    def _others_explain(self, groups: ColumnGroups) -> tuple[Any, FloatArray, FloatArray]:
+        """Return the first columns, their residuals along a centred row, and how far these go."""
+        rows = [self.root[group] for group in groups]
+        white = np.array([np.linalg.solve(of @ of.T, np.eye(len(of))[0]) @ of for of in rows]).T
+        along = np.ascontiguousarray(self.root @ white)
+        # What a shrunk covariance makes of a small variance is too much of it.
+        share, added = self.shrunk
+        variances = (white * white).sum(axis=0) - added * (along * along).sum(axis=0)
+        # Where nothing is left of how they go together, none explains another.
+        deviations = np.sqrt(np.maximum(variances, 0.0) / (1.0 - share) if share < 1.0 else 1.0)
+        sure = np.where(deviations <= _NARROW, _LIKELY * deviations, np.nan)
+        return [group[0] for group in groups], along, sure
 
     def _apart(self, groups: ColumnGroups) -> tuple[FloatArray, FloatArray, list[int]]:
         """Return along what a whitened row is apart for groups, whose that is, what each leaves."""
@@ -425,7 +461,7 @@ class _Fitted(NamedTuple):
         Z = scale.apply(X)
         mean = Z.mean(axis=0)
         Z -= mean
-        return cls(Distance(scale, mean, _whitening(Z)), Z)
+        return cls(Distance(scale, mean, *_whitening(Z)), Z)
 
     def with_others(self, X: FloatArray, which: npt.NDArray[np.intp]) -> Distance:
         """Return the distance fitted on the same rows with other values X in some columns."""
@@ -435,27 +471,28 @@ class _Fitted(NamedTuple):
         new = part.apply(X)
         mean[which] = new_mean = new.mean(axis=0)
         Z[:, which] = new - new_mean
-        return Distance(SoftScale(centre, spread), mean, _whitening(Z))
+        return Distance(SoftScale(centre, spread), mean, *_whitening(Z))
 
 
-def _whitening(Z: FloatArray) -> FloatArray:
-    """Return what whitens rows like Z of shape (n, d), which are centred; shape (d, d)."""
-    values, vectors = np.linalg.eigh(shrunk_covariance(Z))
+def _whitening(Z: FloatArray) -> tuple[FloatArray, tuple[float, float]]:
+    """Return what whitens rows like Z of shape (n, d), which are centred, and how it is shrunk."""
+    covariance, share = shrunk_covariance(Z)
+    values, vectors = np.linalg.eigh(covariance)
     if values[-1] <= 0:  # no column moved at all
         values, vectors = np.ones_like(values), np.eye(len(values))
     root = vectors / np.sqrt(np.maximum(values, _FLOOR * values[-1]))
-    return np.ascontiguousarray(root)
+    return np.ascontiguousarray(root), (share, share * float(np.trace(covariance)) / len(values))
 
 
-def shrunk_covariance(X: FloatArray) -> FloatArray:
-    """Return the covariance of centred rows X of shape (n, d), shrunk by Ledoit and Wolf's share.
+def shrunk_covariance(X: FloatArray) -> tuple[FloatArray, float]:
+    """Return the covariance of centred rows X of shape (n, d), shrunk, and Ledoit and Wolf's share.
 
     Bit for bit ``sklearn.covariance.ledoit_wolf(X, assume_centered=True)``, up to 1,000 columns; to
     import that costs a worker 66 MB. O(n d²).
     """
     n, d = X.shape
     if d == 1:
-        return np.atleast_2d((X**2).mean())
+        return np.atleast_2d((X**2).mean()), 0.0
     squares = X**2
     traces = np.sum(squares, axis=0) / n
     mu = np.sum(traces) / d
@@ -468,7 +505,7 @@ def shrunk_covariance(X: FloatArray) -> FloatArray:
     plain = gram / n
     shrunk: FloatArray = (1.0 - share) * plain
     shrunk.flat[:: d + 1] += share * (np.sum(np.trace(plain)) / d)
-    return shrunk
+    return shrunk, float(share)
 
 
 def fit_larger(
@@ -507,7 +544,7 @@ def fit_surprise(plain: Distance, Z: FloatArray, steps: Steps) -> Surprise:
     past -= past.mean(axis=0)
     weights = np.linalg.solve(past.T @ past + _RIDGE * np.eye(past.shape[1]), past.T @ now)
     left = (now - past @ weights) / size
-    covariance = shrunk_covariance(left) + _LEAST_ERROR * np.eye(left.shape[1])
+    covariance = shrunk_covariance(left)[0] + _LEAST_ERROR * np.eye(left.shape[1])
     inverse = np.linalg.inv(covariance)
     alone = inverse / np.sqrt(np.diag(inverse)) / size[:, None]
     # Of rows with a mean of 0, so that the forecast has no constant.

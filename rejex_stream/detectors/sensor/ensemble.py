@@ -73,6 +73,13 @@ class Members:
             total += np.log1p(tail(scorer.score(X)))
         return total / len(self.scorers)
 
+    def given_others(self, X: FloatArray, groups: ColumnGroups) -> FloatArray | None:
+        """Return what the first member that knows expects of each group, given the others."""
+        knowing = (
+            one.given_others(X, groups) for one in self.scorers if hasattr(one, "given_others")
+        )
+        return next((found for found in knowing if found is not None), None)
+
     def score_without(self, X: FloatArray, groups: ColumnGroups) -> FloatArray | None:
         """Score rows X of shape (m, d) without each group, (m, g), if all members can."""
         total = np.zeros((len(X), len(groups)))

@@ -230,14 +230,29 @@ class Columns:
         there = np.isfinite(rows[0])
         if not there.any() or (len(there) > _MOST_PARTIAL and not there.all()):
             return np.full((len(X), len(groups)), np.nan)
-        own = once(self._known, b"|".join(map(bytes, groups)), lambda: self._own(groups))
+        own = self._own(groups)
         found = self.inner.score_without(rows, own)
         if there.all() and not all(map(len, own)):  # without flags a row is what it is
             found[:, [not len(group) for group in own]] = self.inner.score(rows)[:, None]
         return found
 
+    def given_others(self, X: FloatArray, groups: ColumnGroups) -> FloatArray | None:
+        """Return what the others make one expect of the first column of each group, (m, g, 3)."""
+        if not isinstance(self.inner, _BY_PARTS):
+            return None
+        own, found = self._own(groups), np.full((len(X), len(groups), 3), np.nan)
+        places = self.which.tolist()
+        known = [i for i, at in enumerate(own) if len(at) and places[at[0]] == groups[i][0]]
+        if known:
+            rows = X.take(self.which, axis=1)
+            found[:, known] = self.inner.plain.given_others(rows, [own[i] for i in known])
+        return found
+
     def _own(self, groups: ColumnGroups) -> list[Index]:
-        return [np.flatnonzero(np.isin(self.which, group)) for group in groups]
+        def own() -> list[Index]:
+            return [np.flatnonzero(np.isin(self.which, group)) for group in groups]
+
+        return once(self._known, b"|".join(map(bytes, groups)), own)
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,12 +143,13 @@ class Sided:
     _known: dict[bytes, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        leans = tuple(_Lean.of(self._plain, cone) for cone in self.cones)
+        leans = tuple(_Lean.of(self.plain, cone) for cone in self.cones)
         object.__setattr__(self, "_leans", leans)
 
     @property
-    def _plain(self) -> Distance:
-        return self.inner.plain if isinstance(self.inner, Larger) else self.inner
+    def plain(self) -> Distance:
+        """The distance of whole rows."""
+        return self.inner.plain
 
     def score(self, X: FloatArray) -> FloatArray:
         """Score finite rows X of shape (m, d); O(d² + k² 2^k) a row for k shifts of a channel."""
@@ -174,13 +175,13 @@ class Sided:
         return self.inner.score_without(left[None], groups)
 
     def _partial(self, there: npt.NDArray[np.bool_]) -> list[_Lean]:
-        part = self._plain.marginal(there)
+        part = self.plain.marginal(there)
         return [_Lean.of(part, cone, there) for cone in self.cones]
 
     def without_aside(self, X: FloatArray) -> FloatArray:
         """Return rows in which channels that are put aside are as the others make one expect."""
         aside = np.array([lean.is_aside(X) for lean in self._leans]).T
-        made, plain = X.copy(), self._plain
+        made, plain = X.copy(), self.plain
         for pattern in {*map(bytes, aside)} - {bytes(len(self.cones))}:
             rows = (aside == np.frombuffer(pattern, np.bool_)).all(axis=1)
             gone, others, weights = once(
@@ -200,8 +201,8 @@ class Sided:
     def _expected(self, pattern: bytes) -> tuple[Any, Any, FloatArray]:
         """Return which columns are put aside, the others, and what these make one expect."""
         gone = np.concatenate([cone.columns for cone in compress(self.cones, pattern)])
-        others = np.setdiff1d(np.arange(len(self._plain.mean)), gone)
-        unwhitened = np.linalg.inv(self._plain.root)
+        others = np.setdiff1d(np.arange(len(self.plain.mean)), gone)
+        unwhitened = np.linalg.inv(self.plain.root)
         covariance = unwhitened[:, others].T @ unwhitened
         weights = np.linalg.solve(covariance[:, others], covariance[:, gone])
         return gone, others, np.ascontiguousarray(weights)

@@ -7,7 +7,7 @@ committed offsets are not used. Labels are sent at least once, with deterministi
 from __future__ import annotations
 
 import heapq
-import logging
+import time
 import uuid
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +23,7 @@ from rejex_stream.errors import ConnectorError
 from rejex_stream.protocols import Assigned, Revoked, Source
 from rejex_stream.review.queue.database import StoreError
 from rejex_stream.review.queue.ingest import IntakeCounts, Span
-from rejex_stream.review.queue.label_store import OutboxRow
+from rejex_stream.review.queue.label_store import OutboxRow, each_once
 from rejex_stream.review.queue.review_store import ReviewStore
 from rejex_stream.types import Partition, Position, Record
 
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 FeedKind: TypeAlias = Literal["review", "verdicts", "incidents"]
 FEED_KINDS: tuple[FeedKind, ...] = ("review", "verdicts", "incidents")
 Stop: TypeAlias = Callable[[], bool] | None
-_log = logging.getLogger(__name__)
 _CHUNK_BYTES = 1 << 20
 _MAX_RECORDS = 500
 _LONGEST_LINE_BYTES = 64 << 20
+_LOOK_EVERY_S = 30.0
 
 
 class Feed(Protocol):
@@ -51,8 +51,8 @@ class Feed(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the input."""
-        ...
+        """Let go of the input; by itself a feed holds nothing open between two calls."""
+        return
 
 
 class _Chunk(NamedTuple):
@@ -60,7 +60,7 @@ class _Chunk(NamedTuple):
     span: Span
 
 
-class FileFeed:
+class FileFeed(Feed):
     """A JSON Lines file that may still grow; every call of :meth:`pump` takes what is new."""
 
     def __init__(self, path: Path, kind: FeedKind, pipeline: str = "") -> None:
@@ -77,8 +77,7 @@ class FileFeed:
             known = store.begin(self._partition)
             chunk = self._read(known)
             if chunk.span.first < known:
-                _log.warning("%s is shorter than what was read of it: from its start", self.path)
-                store.begin_anew(self._partition)
+                store.begin_anew(self._partition)  # shorter than what was read of it
             if not chunk.lines and chunk.span.first == chunk.span.next_offset:
                 return total
             total += store.take(
@@ -115,24 +114,27 @@ class FileFeed:
         lines = [line for line in data[:end].split(b"\n") if line.strip()]
         return _Chunk(lines, Span(offset, offset + end))
 
-    def close(self) -> None:
-        """Nothing is held open between two calls."""
-
 
 class _Batch(NamedTuple):
     spans: dict[Partition, Span]
     lines: list[bytes]
 
 
-class SourceFeed:
+class SourceFeed(Feed):
     """Any :class:`~rejex_stream.protocols.Source`, such as the review topic."""
 
     def __init__(
-        self, open_source: Callable[[], Source], kind: FeedKind, pipeline: str = ""
+        self,
+        open_source: Callable[[], Source],
+        kind: FeedKind,
+        pipeline: str = "",
+        log_of: Callable[[Partition], bytes] = lambda _: b"",
     ) -> None:
-        self._open_source = open_source
+        self._open_source, self._log_of = open_source, log_of
+        self._logs: dict[Partition, bytes] = {}
         self._source: Source | None = None
         self._read_to: dict[Partition, int] = {}
+        self._look_at = 0.0
         self._waiting: _Batch | None = None
         self._changes: list[Assigned | Revoked] = []
         self.kind = kind
@@ -152,6 +154,11 @@ class SourceFeed:
 
     def _pump(self, source: Source, store: ReviewStore, stop: Stop) -> IntakeCounts:
         total = IntakeCounts()
+        if time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + _LOOK_EVERY_S
+            if any(self._log_of(partition) != log for partition, log in self._logs.items()):
+                self.close()  # the next source begins where the new log does
+                return total
         while stop is None or not stop():
             if self._waiting is None:
                 records = source.poll(_MAX_RECORDS, 0.2)
@@ -170,8 +177,10 @@ class SourceFeed:
 
     def _follow(self, source: Source, store: ReviewStore, change: Assigned | Revoked) -> None:
         self._read_to.pop(change.partition, None)
+        self._logs.pop(change.partition, None)
         if isinstance(change, Assigned):
-            begun = store.begin(own_partition(change.partition), change.earliest)
+            log = self._logs[change.partition] = self._log_of(change.partition)
+            begun = store.begin(own_partition(change.partition), change.earliest, log.decode())
             self._read_to[change.partition] = begun
             source.seek(change.partition, begun)
 
@@ -196,6 +205,7 @@ class SourceFeed:
         """Let go of the source."""
         source, self._source = self._source, None
         self._read_to.clear()
+        self._logs.clear()
         self._changes.clear()
         self._waiting = None
         if source is not None:
@@ -207,7 +217,6 @@ def own_partition(partition: Partition) -> Partition:
     return Partition(f"source:{partition.topic}", partition.partition)
 
 
-_BATCH = 500
 _SETTLE_S = 10.0
 """How long to wait for transactions that are being decided."""
 
@@ -215,10 +224,11 @@ _SETTLE_S = 10.0
 def open_feed(config: Config, kind: FeedKind) -> SourceFeed:
     """Return a feed that follows one topic that a pipeline writes."""
     from rejex_connectors.kafka import KafkaSource
+    from rejex_connectors.kafka.partition_reader import partitions_of, topic_ids
     from rejex_connectors.kafka.sink import open_clients
 
     settings = kafka_settings(config)
-    topic = _topic(settings, kind)
+    topic = str(getattr(settings.topics, kind))
     others = settings.topics.replace(
         input=(topic,), review="_", verdicts="__", incidents="___", state=None
     )
@@ -232,18 +242,14 @@ def open_feed(config: Config, kind: FeedKind) -> SourceFeed:
     )
 
     def open_source() -> KafkaSource:
-        _partitions(settings, topic)  # a topic that is not there delivers nothing, for ever
+        partitions_of(settings, topic, needed=True)  # without it nothing comes, for ever
         open_consumer, _ = open_clients(settings, f"console-{kind}")
         return KafkaSource(open_consumer(), settings, open_consumer)
 
-    return SourceFeed(open_source, kind, config.pipeline.name)
+    return SourceFeed(open_source, kind, config.pipeline.name, topic_ids(settings))
 
 
-def _topic(settings: KafkaSettings, kind: FeedKind) -> str:
-    return str(getattr(settings.topics, kind))
-
-
-class TopicFeed:
+class TopicFeed(Feed):
     """What a topic holds now, taken once: for imports and rebuilds."""
 
     def __init__(self, config: Config, kind: FeedKind) -> None:
@@ -253,15 +259,21 @@ class TopicFeed:
 
     def pump(self, store: ReviewStore, *, stop: Stop = None) -> IntakeCounts:
         """Take everything up to the ends of the topic's partitions; returns what became of it."""
-        from rejex_connectors.kafka.partition_reader import bounds_of, read_partition
+        from rejex_connectors.kafka.partition_reader import (
+            bounds_of,
+            partitions_of,
+            read_partition,
+            topic_ids,
+        )
 
-        total = IntakeCounts()
-        partitions = _partitions(self._settings, _topic(self._settings, self.kind))
+        total, log_of = IntakeCounts(), topic_ids(self._settings)
+        topic = getattr(self._settings.topics, self.kind)
+        partitions = partitions_of(self._settings, topic, needed=True)
         for partition, (earliest, _) in bounds_of(self._settings, partitions).items():
             own = own_partition(partition)
-            read_to = store.begin(own, earliest)
+            read_to = store.begin(own, earliest, log_of(partition).decode())
             records = read_partition(self._settings, partition, read_to, settle_s=_SETTLE_S)
-            while batch := list(islice(records, _BATCH)):
+            while batch := list(islice(records, _MAX_RECORDS)):
                 lines = [record.value for record in batch if record.value is not None]
                 span = Span(read_to, batch[-1].position.offset + 1)
                 total += store.take(self.kind, lines, {own: span}, pipeline=self.pipeline)
@@ -270,23 +282,20 @@ class TopicFeed:
                     return total
         return total
 
-    def close(self) -> None:
-        """Nothing is held open between two calls."""
-
 
 def read_label_topic(config: Config) -> Iterator[LabelRecord]:
     """Yield the records of a pipeline's labels topic, each once; those of one episode in order."""
+    from rejex_connectors.kafka.partition_reader import partitions_of
+
     settings = kafka_settings(config)
-    partitions = _partitions(settings, settings.topics.labels)
-    seen: set[str] = set()
+    partitions = partitions_of(settings, settings.topics.labels, needed=True)
     # An episode keeps its partition unless partitions were added meanwhile: then time decides.
-    for record in heapq.merge(
-        *(_labels_in(settings, partition) for partition in partitions),
-        key=lambda record: record.created_ms,
-    ):
-        if record.label_id not in seen:
-            seen.add(record.label_id)
-            yield record
+    yield from each_once(
+        heapq.merge(
+            *(_labels_in(settings, partition) for partition in partitions),
+            key=lambda record: record.created_ms,
+        )
+    )
 
 
 def _labels_in(settings: KafkaSettings, partition: Partition) -> Iterator[LabelRecord]:
@@ -299,16 +308,6 @@ def _labels_in(settings: KafkaSettings, partition: Partition) -> Iterator[LabelR
             yield decode_label(record.value)
         except ConnectorError as error:
             raise ConnectorError(f"Record {record.position}: {error}") from error
-
-
-def _partitions(settings: KafkaSettings, topic: str) -> list[Partition]:
-    from rejex_connectors.kafka.partition_reader import partitions_of
-    from rejex_connectors.kafka.refusals import missing_topic
-
-    found = partitions_of(settings, topic)
-    if not found:
-        raise missing_topic(settings, topic)
-    return found
 
 
 class KafkaLabels:

@@ -24,6 +24,7 @@ from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.plan.promises import Costs
 from rejex_stream.review.queue import cases, database, ingest
 from rejex_stream.review.queue.database import (
+    AT_POSITION,
     Database,
     position_in,
     require_replaceable,
@@ -52,7 +53,7 @@ class ReviewStore:
     """A review queue in one database."""
 
     # Safe for several threads and processes. What comes in and the labels that go out pass here;
-    # what people do is in `claims` and `decisions`, pages read through :attr:`database`. Whatever
+    # what people do is in `decisions`, pages read through :attr:`database`. Whatever
     # changes something is one transaction.
 
     def __init__(
@@ -130,9 +131,14 @@ class ReviewStore:
             intake.readings(stream_key, sensor, channels, points)
             intake.finish()
 
-    def begin(self, partition: Partition, earliest: int = 0) -> int:
-        """Return where to go on reading an input that still holds positions from `earliest` on."""
+    def begin(self, partition: Partition, earliest: int = 0, log: str = "") -> int:
+        """Return where to go on reading an input that still holds positions from `earliest` on.
+
+        One of another `log` than before was made anew: it is read from its start.
+        """
         # What was deleted before it was read is given up here, with a warning and an audit row.
+        if log:
+            self.begin_anew(partition, log)
         with self.database.read() as connection:
             known = ingest.next_offset(connection, partition)
         if known is not None and known >= earliest:
@@ -158,12 +164,23 @@ class ReviewStore:
         )
         return earliest
 
-    def begin_anew(self, partition: Partition) -> None:
-        """Read an input again from position 0; what is known already changes nothing."""
+    def begin_anew(self, partition: Partition, log: str = "") -> None:
+        """Read an input again from position 0, with a `log` only where that is another than before.
+
+        What is known already changes nothing.
+        """
+        name = f"{partition.topic}-{partition.partition}"
         with self.database.write() as connection:
+            if log:
+                before = database.noted(connection, f"log of {name}")
+                database.note_down(connection, f"log of {name}", log)
+                if before in (None, log):
+                    return
+            database.append_audit(connection, self.now_ms(), SYSTEM, "anew", name)
             connection.execute(
                 "UPDATE consumed SET next_offset = 0 WHERE topic = ? AND partition = ?", partition
             )
+        _log.warning("%s was made anew: it is read from its start", name)
 
     # ------------------------------------------------------------------------------------ time
     def relay(self, sink: LabelSink, *, batch: int = 500) -> int:
@@ -256,15 +273,9 @@ def apply_labels(store: ReviewStore, records: Iterable[LabelRecord]) -> tuple[in
     new, unknown = 0, 0
     with store.database.write() as connection:
         for record in records:
-            events = [
-                row[0]
-                for position in record.events
-                for row in connection.execute(
-                    "SELECT event_id FROM event WHERE topic = ? AND partition = ? AND offset = ? "
-                    "AND reading = ?",
-                    position,
-                )
-            ]
+            query = f"SELECT event_id FROM event WHERE {AT_POSITION}"
+            found = (scalar(connection, query, position) for position in record.events)
+            events = [event for event in found if event is not None]
             if not events:
                 unknown += 1
                 continue

@@ -1,0 +1,519 @@
+//! Outcomes as messages (`rejex_connectors.kafka.messages.OutcomeMessages`): values and headers.
+//!
+//! A verdict, its review item and what follows that are made here where all of them are ordinary and
+//! surely fit; an outcome with anything else is left to Python, with nothing made of it.
+
+use crate::written::{escaped, is_text, kept, parts_of, text, utf8, whole, Layout, Named, Object, Writer};
+use pyo3::exceptions::PyUnicodeError;
+use pyo3::ffi;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
+
+const LAST_MS: i64 = 253_402_300_799_999;
+const LONGEST_TRACE: ffi::Py_ssize_t = 512;
+
+/// A verdict as one line of JSON, full or lean.
+#[pyclass(module = "rejex_native._core", frozen)]
+pub struct Lines {
+    writer: Writer,
+    verdict: Layout,
+    full: Vec<(Vec<u8>, usize)>, // `,"name":`, and where its value is
+    lean: Vec<(Vec<u8>, usize)>,
+    position: usize,
+    unset: Py<PyAny>,
+    is_lean: bool,
+}
+
+#[pymethods]
+impl Lines {
+    #[new]
+    fn new(py: Python<'_>, form: &str) -> PyResult<Lines> {
+        let types = py.import("rejex_stream.types")?;
+        let verdict = Layout::of(&types.getattr("Verdict")?)?;
+        let lean = py.import("rejex_stream.encode.records")?.getattr("LeanVerdictRecord")?;
+        let lean: Vec<String> = lean.getattr("__struct_fields__")?.extract()?;
+        let named = |name: &str| Ok((format!(",\"{name}\":").into_bytes(), verdict.at(name)?));
+        let full = verdict.names().filter(|&name| name != "position");
+        Ok(Lines {
+            writer: Writer::of(py)?,
+            full: full.map(named).collect::<PyResult<_>>()?,
+            lean: lean[1..].iter().map(|name| named(name)).collect::<PyResult<_>>()?,
+            position: verdict.at("position")?,
+            unset: py.import("msgspec")?.getattr("UNSET")?.unbind(),
+            is_lean: form == "lean",
+            verdict,
+        })
+    }
+
+    /// Return a verdict as Python encodes it; None where Python has to.
+    fn verdict<'py>(&self, verdict: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let mut line = Vec::with_capacity(1024);
+        let found = self.line(verdict.py(), verdict.as_ptr(), self.is_lean, &mut line);
+        let is_ours = ours(verdict.py(), found.map(Some))?.unwrap_or(false);
+        Ok(is_ours.then(|| PyBytes::new(verdict.py(), &line)))
+    }
+}
+
+impl Lines {
+    fn line(&self, py: Python<'_>, verdict: Object, lean: bool, out: &mut Vec<u8>) -> PyResult<bool> {
+        if !self.verdict.is(verdict) {
+            return Ok(false);
+        }
+        let Some(place) = Place::of(py, self.verdict.get(verdict, self.position))? else {
+            return Ok(false);
+        };
+        out.extend_from_slice(b"{\"id\":\"");
+        escaped(place.topic, out);
+        place.numbers(out);
+        out.push(b'"');
+        if !lean {
+            out.extend_from_slice(b",\"topic\":");
+            text(place.topic, out);
+            named(b",\"partition\":", place.partition, out);
+            named(b",\"offset\":", place.offset, out);
+        }
+        for (name, at) in if lean { &self.lean } else { &self.full } {
+            let value = self.verdict.get(verdict, *at);
+            if value != self.unset.as_ptr() {
+                out.extend_from_slice(name);
+                self.writer.value(py, value, out)?;
+            }
+        }
+        out.push(b'}');
+        Ok(true)
+    }
+}
+
+/// Return what was made; `None` of what cannot be written: Python says so.
+fn ours<T>(py: Python<'_>, found: PyResult<Option<T>>) -> PyResult<Option<T>> {
+    match found {
+        Err(error) if error.is_instance_of::<PyUnicodeError>(py) => Ok(None),
+        found => found,
+    }
+}
+
+/// Return any value as JSON.
+#[pyfunction]
+pub fn written<'py>(value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
+    let mut out = Vec::new();
+    Writer::of(value.py())?.value(value.py(), value.as_ptr(), &mut out)?;
+    Ok(PyBytes::new(value.py(), &out))
+}
+
+fn named(name: &[u8], number: i64, out: &mut Vec<u8>) {
+    out.extend_from_slice(name);
+    out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+}
+
+/// The parts of a position.
+struct Place<'a> {
+    topic: &'a [u8],
+    partition: i64,
+    offset: i64,
+    reading: i64,
+}
+
+impl<'a> Place<'a> {
+    fn of(py: Python<'_>, position: Object) -> PyResult<Option<Place<'a>>> {
+        let Some([topic, partition, offset, reading]) = parts_of::<4>(position) else {
+            return Ok(None);
+        };
+        let numbers = (whole(partition), whole(offset), whole(reading));
+        let (Some(partition), Some(offset), Some(reading)) = numbers else { return Ok(None) };
+        if !is_text(topic) {
+            return Ok(None);
+        }
+        Ok(Some(Place { topic: utf8(py, topic)?, partition, offset, reading }))
+    }
+
+    /// Write what stands behind the topic in the id of an event.
+    fn numbers(&self, out: &mut Vec<u8>) {
+        named(b"-", self.partition, out);
+        named(b"-", self.offset, out);
+        if self.reading != 0 {
+            named(b".", self.reading, out);
+        }
+    }
+}
+
+/// The headers of one kind of event.
+struct Headers {
+    fixed: Vec<Py<PyAny>>,
+    version: String,
+}
+
+impl Headers {
+    fn of(made: &Bound<'_, PyAny>) -> PyResult<Headers> {
+        let fixed = made.getattr("_fixed")?.try_iter()?.map(|one| Ok(one?.unbind()));
+        let fixed = fixed.collect::<PyResult<_>>()?;
+        Ok(Headers { fixed, version: made.getattr("_version")?.extract()? })
+    }
+
+    fn list<'py>(&self, py: Python<'py>, own: &[Bound<'py, PyTuple>]) -> PyResult<Bound<'py, PyList>> {
+        let fixed = self.fixed.iter().map(|one| one.bind(py).clone());
+        let all: Vec<_> = fixed.chain(own.iter().map(|one| one.clone().into_any())).collect();
+        PyList::new(py, all)
+    }
+}
+
+/// Makes the messages of ordinary outcomes as an `OutcomeMessages` would.
+#[pyclass(module = "rejex_native._core", frozen)]
+pub struct Messages {
+    lines: Lines,
+    review: Layout,
+    after: Layout,
+    message: Named,
+    verdict_headers: Headers,
+    review_headers: Headers,
+    after_headers: Headers,
+    topic: Py<PyAny>,
+    review_topic: Py<PyAny>,
+    n: i64,
+    n_review: i64,
+    limit: i64,
+    surely_fits: i64,
+    sensor: usize,
+    time: usize,
+}
+
+#[pymethods]
+impl Messages {
+    #[new]
+    fn new(of: &Bound<'_, PyAny>, form: &str) -> PyResult<Messages> {
+        let py = of.py();
+        let types = py.import("rejex_stream.types")?;
+        let lines = Lines::new(py, form)?;
+        let headers = of.getattr("_verdict_headers")?;
+        let limit = of.getattr("_limit")?.extract::<i64>()?;
+        Ok(Messages {
+            review: Layout::of(&types.getattr("ReviewItem")?)?,
+            after: Layout::of(&types.getattr("FollowUp")?)?,
+            message: Named::of(&py.import("rejex_connectors.kafka.clients")?.getattr("Message")?)?,
+            verdict_headers: Headers::of(&headers)?,
+            review_headers: Headers::of(&of.getattr("_review_headers")?)?,
+            after_headers: Headers::of(&of.getattr("_follow_up_headers")?)?,
+            topic: of.getattr("_verdicts")?.unbind(),
+            review_topic: of.getattr("_review")?.unbind(),
+            n: of.getattr("_n_verdicts")?.extract()?,
+            n_review: of.getattr("_n_review")?.extract()?,
+            limit,
+            surely_fits: limit - headers.getattr("most")?.extract::<i64>()?,
+            sensor: lines.verdict.at("sensor")?,
+            time: lines.verdict.at("event_time_ms")?,
+            lines,
+        })
+    }
+
+    /// Return the messages of outcomes; `python` makes those of one that is not ordinary.
+    fn of<'py>(
+        &self,
+        outcomes: &Bound<'py, PyList>,
+        python: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let py = outcomes.py();
+        let made = PyList::empty(py);
+        let mut room = Vec::with_capacity(4096);
+        for outcome in outcomes.iter() {
+            if let Some(ours) = ours(py, self.ordinary(&outcome, &mut room))? {
+                for message in ours.into_iter().flatten() {
+                    made.append(message)?;
+                }
+                continue;
+            }
+            for message in python.call1((PyList::new(py, [outcome])?,))?.try_iter()? {
+                made.append(message?)?;
+            }
+        }
+        Ok(made)
+    }
+}
+
+impl Messages {
+    /// Return the messages of an outcome; `None` where Python has to make them.
+    fn ordinary<'py>(
+        &self,
+        outcome: &Bound<'py, PyAny>,
+        room: &mut Vec<u8>,
+    ) -> PyResult<Option<[Option<Bound<'py, PyTuple>>; 2]>> {
+        let py = outcome.py();
+        let parts = parts_of::<7>(outcome.as_ptr());
+        let Some([record, verdict, _, review, incidents, replies, after]) = parts else {
+            return Ok(None);
+        };
+        if !self.lines.verdict.is(verdict) || !empty(incidents) || !empty(replies) {
+            return Ok(None);
+        }
+        let Some([position, key, _, original, _]) = parts_of::<5>(record) else { return Ok(None) };
+        let Some(place) = Place::of(py, position)? else { return Ok(None) };
+        room.clear();
+        if !self.lines.line(py, verdict, self.lines.is_lean, room)? {
+            return Ok(None);
+        }
+        let sensor = self.lines.verdict.get(verdict, self.sensor);
+        let Some(time) = whole(self.lines.verdict.get(verdict, self.time)) else { return Ok(None) };
+        let Some(own) = own_headers(py, &place, sensor, time, original, &self.verdict_headers)? else {
+            return Ok(None);
+        };
+        // SAFETY: live objects; a key is bytes where it is no None.
+        let n_key = unsafe {
+            if key == ffi::Py_None() {
+                0
+            } else if ffi::PyBytes_Check(key) != 0 {
+                ffi::PyBytes_Size(key) as i64
+            } else {
+                return Ok(None);
+            }
+        };
+        if room.len() as i64 + n_key + 4 * utf8(py, sensor)?.len() as i64 > self.surely_fits {
+            return Ok(None);
+        }
+        let headers = self.verdict_headers.list(py, &own)?;
+        let value = PyBytes::new(py, room);
+        let first = self.message(py, &self.topic, place.partition % self.n, key, value, headers)?;
+        // SAFETY: one None.
+        let none = unsafe { ffi::Py_None() };
+        let headers = if review != none {
+            if !self.review(py, review, verdict, room)? {
+                return Ok(None);
+            }
+            self.review_headers.list(py, &own)?
+        } else if after != none {
+            let Some(last_ms) = self.follow_up(py, after, &place, room)? else { return Ok(None) };
+            let sensor = self.after.get(after, self.after.at("sensor")?);
+            let own = own_headers(py, &place, sensor, last_ms, original, &self.after_headers)?;
+            let Some(own) = own else { return Ok(None) };
+            self.after_headers.list(py, &own)?
+        } else {
+            return Ok(Some([Some(first), None]));
+        };
+        let mut most = room.len() as i64 + n_key + 64 * headers.len() as i64;
+        for header in headers.iter() {
+            most += header.get_item(1)?.len()? as i64;
+        }
+        if most > self.limit {
+            return Ok(None);
+        }
+        let (value, to) = (PyBytes::new(py, room), place.partition % self.n_review);
+        let second = self.message(py, &self.review_topic, to, key, value, headers)?;
+        Ok(Some([Some(first), Some(second)]))
+    }
+
+    fn message<'py>(
+        &self,
+        py: Python<'py>,
+        topic: &Py<PyAny>,
+        partition: i64,
+        key: Object,
+        value: Bound<'py, PyBytes>,
+        headers: Bound<'py, PyList>,
+    ) -> PyResult<Bound<'py, PyTuple>> {
+        // SAFETY: returns a new reference.
+        let partition = unsafe { ffi::PyLong_FromLongLong(partition) };
+        let fields =
+            [kept(topic.as_ptr()), partition, kept(key), value.into_ptr(), headers.into_ptr()];
+        self.message.made(py, &fields)
+    }
+
+    /// Write a review item; `out` holds the line of its outcome's verdict. False: Python has to.
+    fn review(&self, py: Python<'_>, item: Object, verdict: Object, out: &mut Vec<u8>) -> PyResult<bool> {
+        if !self.review.is(item) {
+            return Ok(false);
+        }
+        let get = |name| Ok::<_, PyErr>(self.review.get(item, self.review.at(name)?));
+        let Some(lines) = self.points(py, get("context")?)? else { return Ok(false) };
+        let whose = get("verdict")?;
+        let line = if self.lines.is_lean || whose != verdict {
+            let mut line = Vec::with_capacity(1024);
+            if !self.lines.line(py, whose, false, &mut line)? {
+                return Ok(false);
+            }
+            line
+        } else {
+            out.clone()
+        };
+        let Some(place) = Place::of(py, self.lines.verdict.get(whose, self.lines.position))? else {
+            return Ok(false);
+        };
+        out.clear();
+        out.extend_from_slice(b"{\"id\":\"");
+        escaped(place.topic, out);
+        place.numbers(out);
+        out.push(b'"');
+        for name in ["schema_version", "why", "channels", "values"] {
+            out.extend_from_slice(format!(",\"{name}\":").as_bytes());
+            self.lines.writer.value(py, get(name)?, out)?;
+        }
+        out.extend_from_slice(b",\"verdict\":");
+        out.extend_from_slice(&line);
+        joined(b",\"context\":[", &lines, out)?;
+        out.extend_from_slice(b",\"drawn\":");
+        self.lines.writer.value(py, get("drawn")?, out)?;
+        out.push(b'}');
+        Ok(true)
+    }
+
+    /// Write a follow-up and return the time of its last point; `None`: Python has to.
+    fn follow_up(
+        &self,
+        py: Python<'_>,
+        item: Object,
+        place: &Place<'_>,
+        out: &mut Vec<u8>,
+    ) -> PyResult<Option<i64>> {
+        if !self.after.is(item) {
+            return Ok(None);
+        }
+        let get = |name| Ok::<_, PyErr>(self.after.get(item, self.after.at(name)?));
+        let Some(lines) = self.points(py, get("points")?)? else { return Ok(None) };
+        let Some(of) = Place::of(py, get("of")?)? else { return Ok(None) };
+        let Some(own) = Place::of(py, get("position")?)? else { return Ok(None) };
+        let same = (own.topic, own.partition, own.offset, own.reading)
+            == (place.topic, place.partition, place.offset, place.reading);
+        let Some(last) = lines.as_ref().and_then(|lines| lines.iter().last()) else { return Ok(None) };
+        let last = last.cast_into::<PyBytes>()?;
+        let last = last.as_bytes().strip_prefix(b"{\"event_time_ms\":").unwrap_or(b"");
+        let digits = last.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        let last_ms = std::str::from_utf8(&last[..digits]).ok().and_then(|text| text.parse().ok());
+        let (Some(last_ms), true) = (last_ms, same) else { return Ok(None) };
+        out.clear();
+        out.extend_from_slice(b"{\"id\":\"");
+        escaped(place.topic, out);
+        place.numbers(out);
+        out.extend_from_slice(b"\",\"topic\":");
+        text(place.topic, out);
+        named(b",\"partition\":", place.partition, out);
+        named(b",\"offset\":", place.offset, out);
+        out.extend_from_slice(b",\"schema_version\":");
+        self.lines.writer.value(py, get("schema_version")?, out)?;
+        out.extend_from_slice(b",\"follows\":\"");
+        escaped(of.topic, out);
+        of.numbers(out);
+        out.push(b'"');
+        named(b",\"follows_offset\":", of.offset, out);
+        for name in ["stream_key", "sensor", "channels"] {
+            out.extend_from_slice(format!(",\"{name}\":").as_bytes());
+            self.lines.writer.value(py, get(name)?, out)?;
+        }
+        joined(b",\"points\":[", &lines, out)?;
+        for name in ["n_since", "last"] {
+            out.extend_from_slice(format!(",\"{name}\":").as_bytes());
+            self.lines.writer.value(py, get(name)?, out)?;
+        }
+        out.push(b'}');
+        Ok(Some(last_ms))
+    }
+
+    /// Return the JSON of points; inside `None` where there are none, outside where Python has them.
+    #[allow(clippy::type_complexity)]
+    fn points<'py>(&self, py: Python<'py>, points: Object) -> PyResult<Option<Option<Bound<'py, PyTuple>>>> {
+        if empty(points) {
+            return Ok(Some(None));
+        }
+        // SAFETY: a live object.
+        let points = unsafe { Bound::from_borrowed_ptr(py, points) };
+        let Some(lines) = points.getattr_opt(intern!(py, "lines"))? else { return Ok(None) };
+        Ok(Some(Some(lines.cast_into()?)))
+    }
+}
+
+fn joined(name: &[u8], lines: &Option<Bound<'_, PyTuple>>, out: &mut Vec<u8>) -> PyResult<()> {
+    out.extend_from_slice(name);
+    for (at, line) in lines.iter().flat_map(|lines| lines.iter()).enumerate() {
+        if at > 0 {
+            out.push(b',');
+        }
+        out.extend_from_slice(line.cast::<PyBytes>()?.as_bytes());
+    }
+    out.push(b']');
+    Ok(())
+}
+
+fn empty(object: Object) -> bool {
+    // SAFETY: a live object.
+    unsafe { ffi::PyTuple_Check(object) != 0 && ffi::PyTuple_Size(object) == 0 }
+}
+
+/// Render a time as RFC 3339 has it, from 1970 to the end of 9999.
+fn moment(ms: i64) -> [u8; 24] {
+    let (days, ms) = (ms / 86_400_000, ms % 86_400_000);
+    // Days of the era of 400 years that begins with March of the year 0.
+    let shifted = days + 719_468;
+    let (era, day) = (shifted / 146_097, shifted % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let of_year = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = year + 400 * era + i64::from(month <= 2);
+    let mut out = *b"0000-00-00T00:00:00.000Z";
+    let seconds = ms / 1000;
+    for (at, n, mut number) in [
+        (0, 4, year),
+        (5, 2, month),
+        (8, 2, day),
+        (11, 2, seconds / 3600),
+        (14, 2, seconds / 60 % 60),
+        (17, 2, seconds % 60),
+        (20, 3, ms % 1000),
+    ] {
+        for digit in out[at..at + n].iter_mut().rev() {
+            *digit = b'0' + (number % 10) as u8;
+            number /= 10;
+        }
+    }
+    out
+}
+
+/// Return those headers that no other event has, with its trace; `None`: Python has to make them.
+fn own_headers<'py>(
+    py: Python<'py>,
+    place: &Place<'_>,
+    subject: Object,
+    time: i64,
+    original: Object,
+    of: &Headers,
+) -> PyResult<Option<Vec<Bound<'py, PyTuple>>>> {
+    if !(0..=LAST_MS).contains(&time) || !is_text(subject) {
+        return Ok(None);
+    }
+    let mut id = Vec::with_capacity(64);
+    id.extend_from_slice(place.topic);
+    place.numbers(&mut id);
+    id.extend_from_slice(of.version.as_bytes());
+    let pair = |name: &Bound<'py, PyString>, value: &[u8]| {
+        PyTuple::new(py, [name.as_any().clone(), PyBytes::new(py, value).into_any()])
+    };
+    let mut own = Vec::with_capacity(5);
+    own.push(pair(intern!(py, "ce_id"), &id)?);
+    own.push(pair(intern!(py, "ce_time"), &moment(time))?);
+    own.push(pair(intern!(py, "ce_subject"), utf8(py, subject)?)?);
+    if !empty(original) {
+        // SAFETY: a live object.
+        let original = unsafe { Bound::from_borrowed_ptr(py, original) };
+        let known = (intern!(py, "traceparent"), intern!(py, "tracestate"));
+        let mut found = [false; 2];
+        for header in original.cast_into::<PyTuple>()?.iter() {
+            let Some([name, value]) = parts_of::<2>(header.as_ptr()) else { return Ok(None) };
+            // SAFETY: live objects; only the size of bytes is asked for.
+            let (name, value, size) = unsafe {
+                let size = (ffi::PyBytes_Check(value) != 0).then(|| ffi::PyBytes_Size(value));
+                (Bound::from_borrowed_ptr(py, name), Bound::from_borrowed_ptr(py, value), size)
+            };
+            let which = usize::from(!name.eq(known.0)?);
+            if which == 1 && !name.eq(known.1)? {
+                continue;
+            }
+            if value.is_none() || size.is_some_and(|size| size > LONGEST_TRACE) {
+                continue;
+            }
+            if size.is_none() {
+                return Ok(None);
+            }
+            if !std::mem::replace(&mut found[which], true) {
+                own.push(PyTuple::new(py, [name, value])?);
+            }
+        }
+    }
+    Ok(Some(own))
+}

@@ -1,0 +1,251 @@
+//! The newest rows of a model (`engine.model.RowBuffer`), and their blocks (`engine.packed_rows`).
+
+use crate::recent::{Columns, RING};
+use crate::slot::Slot;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyByteArray, PyBytes, PyList, PyTuple, PyType};
+
+const BLOCK: usize = 64;
+const DIGITS: u8 = 7;
+const SCALES: [f64; DIGITS as usize] = [1.0, 10.0, 100.0, 1e3, 1e4, 1e5, 1e6];
+/// Beyond it what is made of a level may be no number, which Python looks at.
+const LARGE: f64 = 1e140;
+
+static OPEN: Slot = Slot::new("_open");
+static LEFT_OUT: Slot = Slot::new("_left_out");
+static N_OPEN: Slot = Slot::new("n_open");
+static BLOCKS: Slot = Slot::new("_blocks");
+static BLOCK_TYPE: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+
+/// Take rows in, of which some are `left_out` of training, `made` of `d` levels by these columns.
+///
+/// Returns how many were taken: where it is not all, Python takes the others.
+pub fn extend(
+    buffer: &Bound<'_, PyAny>,
+    rows: &[f64],
+    out: &[u8],
+    d: usize,
+    made: Option<Columns>,
+) -> PyResult<usize> {
+    let count = out.len();
+    let width = rows.len() / count;
+    let open = OPEN.get(buffer)?.cast_into::<PyByteArray>()?;
+    let left_out = LEFT_OUT.get(buffer)?.cast_into::<PyByteArray>()?;
+    if open.len() != 8 * width * BLOCK || left_out.len() != BLOCK {
+        return Ok(0);
+    }
+    let mut n_open = N_OPEN.int(buffer)? as usize;
+    let (mut taken, mut packed) = (0, false);
+    while taken < count {
+        if n_open >= BLOCK {
+            if n_open > BLOCK || !pack(buffer, &open, &left_out, width, d, made)? {
+                break;
+            }
+            (n_open, packed) = (0, true);
+        }
+        let some = (count - taken).min(BLOCK - n_open);
+        let part = &rows[taken * width..(taken + some) * width];
+        // SAFETY: so many doubles have room, no Python runs meanwhile, and bytes need no alignment.
+        unsafe {
+            let at = open.data().add(8 * width * n_open);
+            std::ptr::copy_nonoverlapping(part.as_ptr().cast::<u8>(), at, 8 * part.len());
+            std::ptr::copy_nonoverlapping(out[taken..].as_ptr(), left_out.data().add(n_open), some);
+        }
+        (n_open, taken) = (n_open + some, taken + some);
+    }
+    N_OPEN.set_int(buffer, n_open as i64)?;
+    if packed {
+        buffer.call_method0(intern!(buffer.py(), "_make_room"))?;
+    }
+    Ok(taken)
+}
+
+/// Put the rows of a block away by the numbers of the one before; whether they can be.
+fn pack(
+    buffer: &Bound<'_, PyAny>,
+    open: &Bound<'_, PyByteArray>,
+    left_out: &Bound<'_, PyByteArray>,
+    width: usize,
+    d: usize,
+    made: Option<Columns>,
+) -> PyResult<bool> {
+    let py = buffer.py();
+    let blocks = BLOCKS.get(buffer)?.cast_into::<PyList>()?;
+    let Some(before) = blocks.len().checked_sub(1) else { return Ok(false) };
+    let before = blocks.get_item(before)?.cast_into::<PyTuple>()?;
+    let codes = before.get_item(0)?.cast_into::<PyBytes>()?;
+    let (numbers, size) = (before.get_item(1)?.cast_into::<PyBytes>()?, before.get_item(2)?);
+    let n_levels = if made.is_some() { d } else { width };
+    if codes.as_bytes().len() != n_levels || size.extract::<usize>()? != BLOCK {
+        return Ok(false);
+    }
+    // SAFETY: bytes of doubles; nobody changes them while they are copied.
+    let rows: Vec<f64> = unsafe { std::slice::from_raw_parts(open.data(), open.len()) }
+        .chunks_exact(8)
+        .map(|bytes| f64::from_ne_bytes(bytes.try_into().expect("eight")))
+        .collect();
+    let columns = Kinds::of(codes.as_bytes());
+    let Some(written) = columns.written(&rows, width) else { return Ok(false) };
+    let mut odd = Vec::new();
+    if let Some(made) = made {
+        let Some(past) = columns.read(numbers.as_bytes()) else { return Ok(false) };
+        let levels = (0..BLOCK).flat_map(|i| &rows[i * width..i * width + d]);
+        if !past.iter().chain(levels).all(|x| x.abs() <= LARGE) {
+            return Ok(false);
+        }
+        odd = odd_rows(&past, &rows, width, d, made);
+    }
+    // SAFETY: as above.
+    let flags = unsafe { std::slice::from_raw_parts(left_out.data(), BLOCK) };
+    let flags = if flags.iter().any(|&flag| flag != 0) { flags } else { &[] };
+    let odd_bytes: Vec<u8> = odd
+        .iter()
+        .flat_map(|&i| &rows[i as usize * width..(i as usize + 1) * width])
+        .flat_map(|x| x.to_ne_bytes())
+        .collect();
+    let block = BLOCK_TYPE.import(py, "rejex_stream.engine.packed_rows", "Block")?;
+    let parts = (
+        codes,
+        PyBytes::new(py, &written),
+        BLOCK,
+        PyBytes::new(py, flags),
+        PyBytes::new(py, &odd),
+        PyBytes::new(py, &odd_bytes),
+    );
+    blocks.append(block.call1(parts)?)?;
+    Ok(true)
+}
+
+/// Return which rows are not what their levels and those before make.
+fn odd_rows(past: &[f64], rows: &[f64], width: usize, d: usize, made: Columns) -> Vec<u8> {
+    let length = made.ring();
+    let mut rings = vec![0.0; d * length];
+    let (mut next, mut row, mut odd) = (vec![0; d], Vec::with_capacity(width), Vec::new());
+    let base = rings.as_mut_ptr();
+    // SAFETY: one ring is there at a time.
+    let mut ring = |c: usize| unsafe { std::slice::from_raw_parts_mut(base.add(c * length), length) };
+    let levels = past[past.len() - RING * d..].chunks_exact(d);
+    let own = (0..BLOCK).map(|i| &rows[i * width..i * width + d]);
+    for (i, reading) in levels.chain(own).enumerate() {
+        row.clear();
+        made.row(reading, &mut ring, &next, &mut row);
+        next.iter_mut().for_each(|at| *at = (*at + 1) % RING);
+        let Some(i) = i.checked_sub(RING) else { continue };
+        let same = |(a, b): (&f64, &f64)| a.to_bits() == b.to_bits();
+        if row.len() != width || !row.iter().zip(&rows[i * width..]).all(same) {
+            odd.push(i as u8);
+        }
+    }
+    odd
+}
+
+/// Columns by the kind of numbers that they are kept by, in the order of the kinds (`_Numbers`).
+struct Kinds(Vec<(u8, Vec<(usize, f64)>)>, usize);
+
+impl Kinds {
+    fn of(codes: &[u8]) -> Kinds {
+        let mut kinds: Vec<(u8, Vec<(usize, f64)>)> = Vec::new();
+        for (j, code) in codes.iter().enumerate() {
+            let (kind, scale) = (code / DIGITS, SCALES[(code % DIGITS) as usize]);
+            match kinds.iter_mut().find(|(known, _)| *known == kind) {
+                Some((_, columns)) => columns.push((j, scale)),
+                None => kinds.push((kind, vec![(j, scale)])),
+            }
+        }
+        Kinds(kinds, codes.len())
+    }
+
+    /// Return the numbers of levels; `None` where they do not give them back, or fewer would do.
+    fn written(&self, rows: &[f64], width: usize) -> Option<Vec<u8>> {
+        let mut written = Vec::with_capacity(8 * BLOCK * self.1);
+        for (kind, columns) in &self.0 {
+            if *kind == 3 {
+                let decimal = |x: f64| (x * 1e6).round_ties_even() / 1e6 == x;
+                if columns.iter().any(|&(j, _)| decimal(rows[j])) {
+                    return None;
+                }
+            }
+            for row in rows.chunks_exact(width) {
+                for &(j, scale) in columns {
+                    let x = row[j];
+                    let y = (x * scale).round_ties_even();
+                    let back = match kind {
+                        0 => {
+                            written.extend_from_slice(&(y as i16).to_le_bytes());
+                            f64::from(y as i16) / scale
+                        }
+                        1 => {
+                            written.extend_from_slice(&(y as i32).to_le_bytes());
+                            f64::from(y as i32) / scale
+                        }
+                        2 => {
+                            written.extend_from_slice(&(x as f32).to_le_bytes());
+                            f64::from(x as f32) / scale
+                        }
+                        3 => {
+                            written.extend_from_slice(&x.to_le_bytes());
+                            x
+                        }
+                        _ => return None,
+                    };
+                    if back.to_bits() != x.to_bits() {
+                        return None;
+                    }
+                }
+            }
+        }
+        Some(written)
+    }
+
+    /// Return the levels of a block, row after row.
+    fn read(&self, numbers: &[u8]) -> Option<Vec<f64>> {
+        let mut levels = vec![0.0; BLOCK * self.1];
+        let mut at = 0;
+        for (kind, columns) in &self.0 {
+            for i in 0..BLOCK {
+                for &(j, scale) in columns {
+                    let size = [2, 4, 4, 8][*kind as usize];
+                    let bytes = numbers.get(at..at + size)?;
+                    at += size;
+                    levels[i * self.1 + j] = match kind {
+                        0 => f64::from(i16::from_le_bytes(bytes.try_into().ok()?)) / scale,
+                        1 => f64::from(i32::from_le_bytes(bytes.try_into().ok()?)) / scale,
+                        2 => f64::from(f32::from_le_bytes(bytes.try_into().ok()?)) / scale,
+                        _ => f64::from_le_bytes(bytes.try_into().ok()?),
+                    };
+                }
+            }
+        }
+        Some(levels)
+    }
+}
+
+static FLAGS: Slot = Slot::new("_flags");
+static CAPACITY: Slot = Slot::new("_capacity");
+static LONGEST: Slot = Slot::new("_longest");
+static MOST: Slot = Slot::new("_most");
+
+/// Say of whole rows which train, as `Guard.admit` does.
+pub fn admit(guard: &Bound<'_, PyAny>, outliers: &[usize], out: &mut [u8]) -> PyResult<()> {
+    let (capacity, longest) = (CAPACITY.int(guard)? as usize, LONGEST.int(guard)? as usize);
+    let most = MOST.float(guard)?;
+    let kept = FLAGS.get(guard)?.cast_into::<PyByteArray>()?;
+    let begin = kept.len();
+    // SAFETY: nobody else sees it meanwhile.
+    let mut flags = unsafe { kept.as_bytes() }.to_vec();
+    flags.resize(begin + out.len(), 0);
+    for at in outliers.iter().map(|i| begin + i) {
+        let before = &flags[(at + 1).saturating_sub(capacity)..at];
+        if (before.iter().filter(|&&flag| flag == 1).count() as f64) < most {
+            flags[at] = 1;
+        }
+    }
+    out.copy_from_slice(&flags[begin..]);
+    let surplus = flags.len().saturating_sub(longest);
+    kept.resize(flags.len() - surplus)?;
+    // SAFETY: as long as that now.
+    unsafe { kept.as_bytes_mut() }.copy_from_slice(&flags[surplus..]);
+    Ok(())
+}

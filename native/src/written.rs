@@ -1,0 +1,304 @@
+//! JSON as msgspec writes it: numbers by the same shortest digits, texts with the same escapes.
+
+use pyo3::exceptions::{PyTypeError, PyUnicodeEncodeError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyTuple, PyType};
+use std::ffi::c_int;
+
+pub type Object = *mut ffi::PyObject;
+
+/// Where a struct of msgspec keeps its fields: found once, by one whose values are known.
+pub struct Layout {
+    pub of: Py<PyType>,
+    fields: Vec<(String, usize)>,
+}
+
+impl Layout {
+    pub fn of(kind: &Bound<'_, PyAny>) -> PyResult<Layout> {
+        let py = kind.py();
+        let names: Vec<String> = kind.getattr("__struct_fields__")?.extract()?;
+        let given = PyDict::new(py);
+        for name in &names {
+            given.set_item(name, PyList::empty(py))?;
+        }
+        let known = kind.call((), Some(&given))?;
+        let words = kind.getattr("__basicsize__")?.extract::<usize>()? / size_of::<Object>();
+        let mut fields = Vec::with_capacity(names.len());
+        for name in names {
+            let value = given.get_item(&name)?.expect("put there above").as_ptr();
+            // SAFETY: within the object, as its type says.
+            let at = (0..words).find(|&at| unsafe { *known.as_ptr().cast::<Object>().add(at) } == value);
+            let Some(at) = at else {
+                return Err(PyTypeError::new_err(format!("{name} of a {kind} is not where it was")));
+            };
+            fields.push((name, at));
+        }
+        Ok(Layout { of: kind.clone().cast_into::<PyType>()?.unbind(), fields })
+    }
+
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.fields.iter().map(|(name, _)| name.as_str())
+    }
+
+    /// Return where a field is.
+    pub fn at(&self, name: &str) -> PyResult<usize> {
+        let found = self.fields.iter().find(|(known, _)| known == name);
+        found.map(|&(_, at)| at).ok_or_else(|| PyTypeError::new_err(format!("there is no {name}")))
+    }
+
+    pub fn is(&self, object: Object) -> bool {
+        // SAFETY: objects have a type.
+        unsafe { ffi::Py_TYPE(object) == self.of.as_ptr().cast() }
+    }
+
+    /// Return a field of a struct of this type, borrowed from it.
+    pub fn get(&self, object: Object, at: usize) -> Object {
+        debug_assert!(self.is(object));
+        // SAFETY: found there in another one of this type; structs are made with all their fields.
+        unsafe { *object.cast::<Object>().add(at) }
+    }
+}
+
+/// Writes what is found in a struct.
+pub struct Writer {
+    encode: Py<PyAny>, // msgspec's, for all that is not known here
+    words: Vec<(Py<PyAny>, Vec<u8>)>, // members of enums, as they are written
+}
+
+impl Writer {
+    pub fn of(py: Python<'_>) -> PyResult<Writer> {
+        let types = py.import("rejex_stream.types")?;
+        let encode = py.import("msgspec.json")?.getattr("Encoder")?.call0()?.getattr("encode")?;
+        let mut words = Vec::new();
+        for name in ["Label", "Reason", "Status"] {
+            for member in types.getattr(name)?.try_iter()? {
+                let member = member?;
+                let written = encode.call1((&member,))?.extract()?;
+                words.push((member.unbind(), written));
+            }
+        }
+        Ok(Writer { encode: encode.unbind(), words })
+    }
+
+    /// Write any value.
+    pub fn value(&self, py: Python<'_>, object: Object, out: &mut Vec<u8>) -> PyResult<()> {
+        // SAFETY: a live object, and the interpreter's lock is held.
+        unsafe {
+            let kind = ffi::Py_TYPE(object);
+            if object == ffi::Py_None() {
+                out.extend_from_slice(b"null");
+            } else if kind == &raw mut ffi::PyFloat_Type {
+                float(ffi::PyFloat_AsDouble(object), out);
+            } else if kind == &raw mut ffi::PyUnicode_Type {
+                text(utf8(py, object)?, out);
+            } else if let Some(number) = whole(object) {
+                out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+            } else if object == ffi::Py_True() {
+                out.extend_from_slice(b"true");
+            } else if object == ffi::Py_False() {
+                out.extend_from_slice(b"false");
+            } else if let Some((_, word)) = self.words.iter().find(|(one, _)| one.as_ptr() == object) {
+                out.extend_from_slice(word);
+            } else if kind == &raw mut ffi::PyTuple_Type {
+                out.push(b'[');
+                for at in 0..ffi::PyTuple_Size(object) {
+                    if at > 0 {
+                        out.push(b',');
+                    }
+                    self.value(py, ffi::PyTuple_GetItem(object, at), out)?;
+                }
+                out.push(b']');
+            } else {
+                let object = Bound::from_borrowed_ptr(py, object);
+                let written = self.encode.bind(py).call1((object,))?;
+                out.extend_from_slice(written.extract::<&[u8]>()?);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Return a number that is surely an `int`, and not too large.
+pub fn whole(object: Object) -> Option<i64> {
+    // SAFETY: a live object; an overflow is told and not raised.
+    unsafe {
+        if ffi::Py_TYPE(object) != &raw mut ffi::PyLong_Type {
+            return None;
+        }
+        let mut beyond: c_int = 0;
+        let number = ffi::PyLong_AsLongLongAndOverflow(object, &raw mut beyond);
+        (beyond == 0).then_some(number)
+    }
+}
+
+/// Return a text as UTF-8; raises where it has none.
+pub fn utf8<'a>(py: Python<'_>, object: Object) -> PyResult<&'a [u8]> {
+    let mut size: ffi::Py_ssize_t = 0;
+    // SAFETY: the text keeps the bytes for as long as it lives, which is longer than a call of ours.
+    unsafe {
+        let found = ffi::PyUnicode_AsUTF8AndSize(object, &raw mut size);
+        if found.is_null() {
+            return Err(PyErr::take(py).unwrap_or_else(|| PyUnicodeEncodeError::new_err("no text")));
+        }
+        Ok(std::slice::from_raw_parts(found.cast::<u8>(), size as usize))
+    }
+}
+
+/// Write a text between its marks.
+pub fn text(text: &[u8], out: &mut Vec<u8>) {
+    out.push(b'"');
+    escaped(text, out);
+    out.push(b'"');
+}
+
+/// Write a text without the marks around it.
+pub fn escaped(text: &[u8], out: &mut Vec<u8>) {
+    let mut from = 0;
+    for (at, &byte) in text.iter().enumerate() {
+        if byte >= b' ' && byte != b'"' && byte != b'\\' {
+            continue;
+        }
+        out.extend_from_slice(&text[from..at]);
+        from = at + 1;
+        let short = match byte {
+            b'"' | b'\\' => byte,
+            0x08 => b'b',
+            b'\t' => b't',
+            b'\n' => b'n',
+            0x0c => b'f',
+            b'\r' => b'r',
+            _ => {
+                out.extend_from_slice(format!("\\u{byte:04x}").as_bytes());
+                continue;
+            }
+        };
+        out.extend_from_slice(&[b'\\', short]);
+    }
+    out.extend_from_slice(&text[from..]);
+}
+
+/// Write a double: the fewest digits that say which it is, with an exponent where msgspec has one.
+pub fn float(x: f64, out: &mut Vec<u8>) {
+    if !x.is_finite() {
+        out.extend_from_slice(b"null");
+        return;
+    }
+    if x.is_sign_negative() {
+        out.push(b'-');
+    }
+    if x == 0.0 {
+        out.extend_from_slice(b"0.0");
+        return;
+    }
+    let mut buffer = ryu::Buffer::new();
+    let found = buffer.format_finite(x.abs()).as_bytes();
+    // Its digits and where the point stands behind the first of them; ryu has it where it likes.
+    let mut digits = [b'0'; 20];
+    let (mut n, mut point, mut behind, mut exponent) = (0, 0_i32, false, 0_i32);
+    let mut bytes = found.iter();
+    while let Some(&byte) = bytes.next() {
+        match byte {
+            b'.' => behind = true,
+            b'e' => {
+                let rest = std::str::from_utf8(bytes.as_slice()).unwrap_or("0");
+                exponent = rest.parse().unwrap_or(0);
+                break;
+            }
+            b'0' if n == 0 => point -= i32::from(behind),
+            _ => {
+                digits[n] = byte;
+                n += 1;
+                point += i32::from(!behind);
+            }
+        }
+    }
+    let point = point + exponent;
+    while n > 1 && digits[n - 1] == b'0' {
+        n -= 1;
+    }
+    let digits = &digits[..n];
+    let place = usize::try_from(point).unwrap_or(0);
+    if (1..=16).contains(&point) {
+        if n <= place {
+            out.extend_from_slice(digits);
+            out.extend(std::iter::repeat_n(b'0', place - n));
+            out.extend_from_slice(b".0");
+        } else {
+            out.extend_from_slice(&digits[..place]);
+            out.push(b'.');
+            out.extend_from_slice(&digits[place..]);
+        }
+    } else if point > -5 && point <= 0 {
+        out.extend_from_slice(b"0.");
+        out.extend(std::iter::repeat_n(b'0', point.unsigned_abs() as usize));
+        out.extend_from_slice(digits);
+    } else {
+        out.push(digits[0]);
+        if n > 1 {
+            out.push(b'.');
+            out.extend_from_slice(&digits[1..]);
+        }
+        out.push(b'e');
+        out.extend_from_slice(itoa::Buffer::new().format(point - 1).as_bytes());
+    }
+}
+
+/// Make tuples of a named kind: calling its class takes twice as long.
+pub struct Named {
+    kind: Py<PyType>,
+    alloc: ffi::allocfunc,
+}
+
+impl Named {
+    pub fn of(kind: &Bound<'_, PyAny>) -> PyResult<Named> {
+        let kind = kind.clone().cast_into::<PyType>()?;
+        // SAFETY: types have this slot.
+        let alloc = unsafe {
+            let found = ffi::PyType_GetSlot(kind.as_ptr().cast(), ffi::Py_tp_alloc);
+            std::mem::transmute::<*mut std::ffi::c_void, Option<ffi::allocfunc>>(found)
+        };
+        let alloc = alloc.ok_or_else(|| PyTypeError::new_err("a type that makes nothing"))?;
+        Ok(Named { kind: kind.unbind(), alloc })
+    }
+
+    /// Return one of these fields, whose references it takes over.
+    pub fn made<'py>(&self, py: Python<'py>, fields: &[Object]) -> PyResult<Bound<'py, PyTuple>> {
+        // SAFETY: new, so it may be filled; each field is a reference of ours.
+        unsafe {
+            let made = (self.alloc)(self.kind.as_ptr().cast(), fields.len() as ffi::Py_ssize_t);
+            for (at, &field) in fields.iter().enumerate() {
+                if made.is_null() {
+                    ffi::Py_DECREF(field);
+                } else {
+                    ffi::PyTuple_SetItem(made, at as ffi::Py_ssize_t, field);
+                }
+            }
+            Ok(Bound::from_owned_ptr_or_err(py, made)?.cast_into_unchecked())
+        }
+    }
+}
+
+/// Return one more reference to an object.
+pub fn kept(object: Object) -> Object {
+    // SAFETY: a live object.
+    unsafe { ffi::Py_INCREF(object) };
+    object
+}
+
+/// Return the parts of a tuple of so many, borrowed from it.
+pub fn parts_of<const N: usize>(object: Object) -> Option<[Object; N]> {
+    // SAFETY: a live object, that is checked to be a tuple with so many parts.
+    unsafe {
+        if ffi::PyTuple_Check(object) == 0 || ffi::PyTuple_Size(object) != N as ffi::Py_ssize_t {
+            return None;
+        }
+        Some(std::array::from_fn(|at| ffi::PyTuple_GetItem(object, at as ffi::Py_ssize_t)))
+    }
+}
+
+/// Whether an object is surely a text.
+pub fn is_text(object: Object) -> bool {
+    // SAFETY: a live object.
+    unsafe { ffi::Py_TYPE(object) == &raw mut ffi::PyUnicode_Type }
+}

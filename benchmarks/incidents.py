@@ -68,10 +68,13 @@ def readings(X: Floats, every_ms: int = 1_000) -> list[Reading]:
     ]
 
 
-def engine(detector: str, contamination: float = 0.02, **given: Any) -> Engine:
+def engine(
+    detector: str, contamination: float = 0.02, *, channels: int = 3, **given: Any
+) -> Engine:
     policy = RejectionPolicy(contamination, rate=RATE)
     given = {"evidence": False} | given
-    spec = EngineSpec(make_detector(detector), FeatureSpec(CHANNELS), policy, window=N, **given)
+    features = FeatureSpec(CHANNELS[:channels])
+    spec = EngineSpec(make_detector(detector), features, policy, window=N, **given)
     return Engine(spec, InlineExecutor())
 
 

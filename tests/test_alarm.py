@@ -226,15 +226,22 @@ def test_no_cut_of_the_input_and_no_restart_changes_anything(seed):
 def rate(per_month, phi, months=20):
     """Return false alarms a month where severities are what AR(φ) scores have."""
     x = lfilter([math.sqrt(1 - phi**2)], [1, -phi], noise(months * MONTH))
-    alarm, alarms, opened, calm = Alarm(2000, per_month), 0, False, 0
-    for i, severity in enumerate((-np.log10(norm.sf(x))).tolist()):
-        alarm.see(severity, MINUTE * i, told=opened)
-        if opened:
-            calm = calm + 1 if alarm.level < 0.75 else 0
-            opened = calm < 50
+    severities = -np.log10(norm.sf(x))
+    return len(told_by(Alarm(2000, per_month), severities, MINUTE)) / months
+
+
+def told_by(alarm, severities, every_ms, counts=True):
+    """Return at which events somebody is told, where all of it is chance: neither held nor long."""
+    opened, calm, top = [], 50, 0.0
+    for i, severity in enumerate(severities.tolist()):
+        alarm.see(severity, every_ms * i, told=calm < 50)
+        if calm < 50:
+            top, calm = max(top, alarm.level), calm + 1 if alarm.level < 0.75 else 0
+            if calm == 50:
+                alarm.calm(top * counts)
         elif alarm.level >= alarm.limit:
-            alarms, opened, calm = alarms + 1, True, 0
-    return alarms / months
+            opened, calm, top = [*opened, i], 0, alarm.level
+    return opened
 
 
 @pytest.mark.thorough
@@ -380,12 +387,73 @@ def test_few_false_alarms_come_before_twenty_blocks_were_seen(phi):
         z = np.concatenate((np.zeros(500), rng.standard_normal(400)))
         z[:500] = rng.standard_normal(500)
         x = lfilter([math.sqrt(1 - phi**2)], [1, -phi], z)[500:]
-        alarm, opened, calm = Alarm(336, 1.0), False, 0
-        for i, severity in enumerate((-np.log10(norm.sf(x))).tolist()):
-            alarm.see(severity, 3_600_000 * i, told=opened)
-            if opened:
-                calm = calm + 1 if alarm.level < 0.75 else 0
-                opened = calm < 50
-            elif alarm.level >= alarm.limit:
-                alarms, opened, calm = alarms + 1, True, 0
+        alarms += len(told_by(Alarm(336, 1.0), -np.log10(norm.sf(x)), 3_600_000))
     assert alarms / (30 * 400 / 720) <= 2
+
+
+# ------------------------------------------------------------------------- what was told in vain
+LAWS = {
+    "alike": lambda rng: 3.0,
+    "evenly": lambda rng: rng.uniform(2.0, 4.0),
+    "few are high": lambda rng: 2.0 + rng.expovariate(2.0),
+}
+
+
+def wild(law, months, seed=0, every=1_500):
+    """Return severities a minute of which 24 in a row are high, 29 times a month."""
+    rng = random.Random(seed)
+    severities = np.array([rng.expovariate(2.3) for _ in range(months * MONTH)])
+    for start in range(3_000, len(severities) - every, every):
+        at = start + rng.randrange(every - 200)
+        severities[at : at + 24] = LAWS[law](rng)
+    return severities
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_of_what_may_be_chance_one_alarm_is_told_in_the_time_that_people_allow_one(law):
+    severities = wild(law, 6)
+    told = told_by(Alarm(2000, 1.0), severities, MINUTE)
+    assert 3 <= sum(at > MONTH for at in told) <= 7, "in five months"
+    assert len(told) <= 12, "at first there is little to remember"
+    assert len(told_by(Alarm(2000, 1.0), severities, MINUTE, counts=False)) > 100
+
+
+def test_after_a_month_the_same_is_told_again_and_what_is_higher_at_once():
+    rng, alarm = random.Random(2), Alarm(800, 1.0)
+    severities = np.array([rng.expovariate(2.3) for _ in range(120_000)])
+    for at, height in ((20_000, 3.0), (30_000, 2.8), (40_000, 3.9), (50_000, 3.0), (110_000, 3.0)):
+        severities[at : at + 24] = height
+    told = told_by(alarm, severities, MINUTE)
+    assert [at // 1000 for at in told] == [20, 40, 110]
+
+
+@pytest.mark.parametrize(
+    ("length", "may_hold", "kind", "counts"),
+    [
+        (10, False, None, True),
+        (100, False, None, False),
+        (10, True, None, False),
+        (4, True, CommandKind.FAULT, False),
+    ],
+)
+def test_what_was_told_counts_as_chance_unless_it_lasted_or_was_held_or_answered(
+    length, may_hold, kind, counts
+):
+    of = small(hold=Hold(enabled=may_hold))
+    readings, engine = feed((2000, 2000 + length), by=2.5), Engine(of, InlineExecutor())
+    at, told = 1990, []
+    engine.process(readings[:at])
+    engine.take_incidents()
+    while not told:
+        engine.process(readings[at : at + 1])
+        at, told = at + 1, engine.take_incidents()
+    if kind is not None:
+        assert answered(engine, told[-1], kind).accepted
+    engine.process(readings[at:2600])
+    assert engine.take_incidents()[-1].ended == "recovered"
+    alarm = engine._live["s"].watch.state()["alarm"]
+    assert (max(alarm["in_vain"], alarm["before"]) > 0) is counts
+    again = Engine(engine.spec, InlineExecutor())
+    again.restore(engine.snapshot())
+    assert again.process(readings[2600:]) == engine.process(readings[2600:])
+    assert again.snapshot() == engine.snapshot()

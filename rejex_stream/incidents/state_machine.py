@@ -15,21 +15,23 @@ finds the reference as the turn left it.
 
 The alarm's statistic is an exponentially weighted mean of severities, A <- A + (min(severity, 4) -
 A) / 10 [1]_: a fault that lasts raises it, however slowly it came, and a single spike does not. How
-high it may be by chance differs from stream to stream, by what its scores are correlated with. So
-the stream itself says it: the largest A of every block of n/40 events (20 at least) is kept, of the
-last 256 blocks without an incident. The limit is the height that one such block exceeds as seldom
-as the blocks of a month hold `per_sensor_month` false alarms, by the Gumbel law of block maxima
-[2]_ through their median and their .9 quantile, so that faults which nobody was told of move it
-little. What crosses the limit within one block is one alarm, which is what an extremal index would
-correct for. Two quantiles of fewer than 20 blocks, or of a window that was filling, say little:
-until then the limit is what the next block exceeds as seldom as that, where the k largest of m
-maxima lie `S` in all above the one below them: P(next > that + x) = (k + 1) / (m + 1)
-(1 + x / S)^-k, exactly so for exponential tails of whatever scale [3]_. The limit lies between 0.85
-and 3.5: faults at which every score is beyond all others are reported whatever a wild past says.
-While blocks of a window that was filling count it may be 3.9, which 36 such scores in a row reach:
-one wild reading makes as many as rolling columns are long, and a first model calls more wild. What
-a month is goes by event time, by the median of the blocks' durations, so that a gap in the input
-silences nothing.
+high it may be by chance is seen in the stream itself: the largest A of every block of n/40 events
+(20 at least), of the last 256 blocks without an incident. The limit is what one such block exceeds
+twice as often as a month's blocks hold `per_sensor_month` false alarms, by the Gumbel law of block
+maxima [2]_ through their median and their .9 quantile: faults which nobody was told of move it
+little. Until there are 20 blocks, none of a window that was filling, it is what the next exceeds as
+seldom as people said, where the k largest of m maxima lie `S` in all above the one below them:
+P(next > that + x) = (k + 1) / (m + 1) (1 + x / S)^-k, exactly so for exponential tails [3]_. It
+lies between 0.85 and 3.5, so faults at which every score is beyond all others are reported whatever
+a wild past says; up to 3.9 while a window's filling counts, which 36 such scores in a row reach:
+one wild reading makes as many as rolling columns are long.
+
+No law of tails fits every stream, so what was told in vain counts. What recovered, neither held nor
+answered, beyond no limit of people's, with 24 anomalies at most, may have been chance: its highest
+A, 3.9 at most, is remembered for 2/3 to 4/3 of the blocks that hold one false alarm, as is what was
+below that and above the limit by the blocks. No less is told meanwhile: of N such, of exchangeable
+heights, one in N + 1, whatever their law. What a month is goes by the median of the blocks'
+durations: no gap in the input, and no wrong clock, silences anything.
 
 References
 ----------
@@ -140,6 +142,7 @@ class _Open(msgspec.Struct, forbid_unknown_fields=True):
     unpublished: bool = False
     held: bool = True
     calm: int = 0
+    top: float = 0.0
     published_ms: int = 0
     limits: list[LimitExcess] = []
 
@@ -210,30 +213,37 @@ CALM = 0.75
 _WEIGHT, _MOST_SEVERITY = 0.1, 4.0
 _BLOCKS, _FEWEST, _SHORTEST, _PER_WINDOW = 256, 20, 20, 40
 _LOWEST, _HIGHEST, _EARLY = 0.85, 3.5, 3.9
+_TWICE, _MOST_BY_CHANCE, _REMEMBERED_FOR = 2, 24, 2 / 3
 _MONTH_MS, _AGES_MS = 30 * 86_400_000, 2**62  # the time between two clocks that are wrong ends
 _Number = Annotated[float, msgspec.Meta(ge=0.0, le=1e6)]
+_Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class _AlarmState(msgspec.Struct, forbid_unknown_fields=True):
     level: _Number
     top: _Number
-    events: Annotated[int, msgspec.Meta(ge=0)]
+    events: _Count
     begun_ms: int
+    n_early: Annotated[int, msgspec.Meta(ge=0, le=_BLOCKS)]
+    in_vain: _Number
+    before: _Number
+    left: _Count
     blocks: list[tuple[_Number, Annotated[int, msgspec.Meta(ge=-_AGES_MS, le=_AGES_MS)]]]
-    n_early: Annotated[int, msgspec.Meta(ge=0, le=_BLOCKS)] = 0
 
 
 class Alarm:
     """The statistic of one stream (`level`), and the `limit` that the stream itself sets."""
 
-    __slots__ = ("_begun_ms", "_events", "_length", "_lengths_ms", "_n_early", "_per_month", "_top",
-                 "_tops", "level", "limit")  # fmt: skip
+    __slots__ = ("_apart", "_before", "_begun_ms", "_by_blocks", "_events", "_in_vain", "_left",
+                 "_length", "_lengths_ms", "_n_early", "_per_month", "_top", "_tops", "level",
+                 "limit")  # fmt: skip
 
     def __init__(self, window: int, per_month: float) -> None:
         self._length, self._per_month = max(_SHORTEST, window // _PER_WINDOW), per_month
         self._tops, self._lengths_ms = array("d"), array("q")  # of the last blocks
-        self.level, self.limit = 0.0, _EARLY
+        self.level, self.limit, self._by_blocks = 0.0, _EARLY, _EARLY
         self._top, self._events, self._begun_ms, self._n_early = 0.0, 0, 0, 0
+        self._in_vain, self._before, self._left, self._apart = 0.0, 0.0, 0, 0.0
 
     def see(self, severity: float, time_ms: int, *, told: bool = False, full: bool = True) -> None:
         """Weigh the severity of an event; of one that somebody is told of, no limit is made. O(1).
@@ -256,11 +266,24 @@ class Alarm:
             del self._tops[:surplus], self._lengths_ms[:surplus]
             self._n_early = min(len(self._tops), max(0, self._n_early + (-1 if full else 1)))
             self._events = 0
+            self._remember()
             self._look()
 
-    def calm(self) -> None:
-        """Begin anew: what was told is over."""
+    def calm(self, in_vain: float = 0.0) -> None:
+        """Begin anew: what was told is over, and had this height where it may have been chance."""
         self.level, self._events = 0.0, 0
+        if in_vain:
+            self._in_vain = max(self._in_vain, min(in_vain, _EARLY))
+            self._look()
+
+    def _remember(self) -> None:
+        """Remember what nobody was told of since less is told for a while, and forget in time."""
+        if self._by_blocks <= self._top < self.limit:
+            self._in_vain = max(self._in_vain, self._top)
+        self._left -= 1
+        if self._left < 0:
+            self._before, self._in_vain = self._in_vain, 0.0
+            self._left = math.ceil(self._apart * _REMEMBERED_FOR)
 
     def _look(self) -> None:
         count = len(self._tops)
@@ -268,29 +291,31 @@ class Alarm:
             return
         tops, last = sorted(self._tops), sorted(self._lengths_ms)[count // 2]
         a_month = _MONTH_MS / max(1, last * self._length / (self._length - 1))
-        rare = min(0.5, self._per_month / a_month)  # of blocks
+        self._apart = a_month / self._per_month  # blocks
         if count < _FEWEST or self._n_early:
-            limit = _predicted(tops, rare)
+            limit = _predicted(tops, min(0.5, 1 / self._apart))
         else:
+            rare = min(0.5, _TWICE / self._apart)
             half, tenth = tops[count // 2], tops[count - 1 - count // 10]
             scale = (tenth - half) / (_gumbel(0.1) - _gumbel(0.5))
             limit = half + scale * (_gumbel(rare) - _gumbel(0.5))
-        self.limit = min(max(limit, _LOWEST), _EARLY if self._n_early else _HIGHEST)
+        self._by_blocks = min(max(limit, _LOWEST), _EARLY if self._n_early else _HIGHEST)
+        self.limit = max(self._by_blocks, self._in_vain, self._before)
 
     def state(self) -> dict[str, Any]:
         """Return everything it knows as plain values."""
         known = _AlarmState(
-            self.level, self._top, self._events, self._begun_ms,
-            [*zip(self._tops, self._lengths_ms, strict=True)], self._n_early,
+            self.level, self._top, self._events, self._begun_ms, self._n_early, self._in_vain,
+            self._before, self._left, [*zip(self._tops, self._lengths_ms, strict=True)],
         )  # fmt: skip
-        plain: dict[str, Any] = msgspec.to_builtins(known)
-        return plain
+        return cast("dict[str, Any]", msgspec.to_builtins(known))
 
     def restore(self, state: Any) -> None:  # noqa: ANN401 - plain values
         """Go on from a state."""
         known = msgspec.convert(state, _AlarmState)
         self.level, self._top, self._events = known.level, known.top, known.events
         self._begun_ms, self._n_early = known.begun_ms, known.n_early
+        self._in_vain, self._before, self._left = known.in_vain, known.before, known.left
         self._tops.extend(top for top, _ in known.blocks[-_BLOCKS:])
         self._lengths_ms.extend(length for _, length in known.blocks[-_BLOCKS:])
         self._look()
@@ -494,6 +519,7 @@ class Watch:
         if (alarm.level < alarm.limit or not to_be_seen) and not limits:
             return
         kept.id, kept.opened_ms, kept.opened_seq = str(reading.position), at, seq
+        kept.top = alarm.level
         kept.channels = [] if verdict.evidence is None else list(verdict.evidence.channels)
         self._exceed(kept, verdict)
         self.open, self._rising = kept, None
@@ -508,6 +534,7 @@ class Watch:
         if not kept.channels and verdict.evidence is not None:
             kept.channels = list(verdict.evidence.channels)
         is_news = self._exceed(kept, verdict)
+        kept.top = max(kept.top, alarm.level)
         kept.calm = kept.calm + 1 if alarm.level < CALM and not limits else 0
         if kept.calm >= self._hold.recover_events:
             self._end(reading, verdict.seq, "recovered")
@@ -662,7 +689,8 @@ class Watch:
         self._publish(reading, seq, ended)
         self.open = None
         if self._alarm is not None:
-            self._alarm.calm()
+            sure = kept.held or kept.limits or kept.n_anomalies > _MOST_BY_CHANCE
+            self._alarm.calm(0.0 if sure else kept.top)
         self._show()
 
     def publish(self, reading: Reading, seq: int) -> None:
@@ -745,24 +773,20 @@ class Watch:
             level, self._inflation, self._measured, since, kept, self._last, self._usual,
             None if self._alarm is None else self._alarm.state(), self._rising,
         )  # fmt: skip
-        plain: dict[str, Any] = msgspec.to_builtins(known)
-        return plain
+        return cast("dict[str, Any]", msgspec.to_builtins(known))
 
     def restore(self, state: Any) -> None:  # noqa: ANN401 - plain values
         """Go on from a state; ``None``: one that was blank."""
         kept = msgspec.convert(state, _State) if state else _State(0.0, None, 0, [], None, None)
-        if len(kept.since) > (self.since.maxlen or 0) or (
-            kept.open and kept.open.held and kept.since
-        ):
+        is_held = kept.open is not None and kept.open.held
+        if len(kept.since) > (self.since.maxlen or 0) * (not is_held):
             raise ValueError(f"{len(kept.since)} events under suspicion")
-        self.open, self._last = kept.open, kept.last
-        self._inflation, self._measured = kept.inflation, kept.n_measured
-        self._usual = kept.usual
+        self.open, self._last, self._rising = kept.open, kept.last, kept.rising
+        self._inflation, self._measured, self._usual = kept.inflation, kept.n_measured, kept.usual
         self.limit = limit_of(kept.inflation, kept.n_measured)
         self.since.clear()
         self.since.extend((s, s.evicted if s.entered else math.nan) for s in kept.since)
-        self._saved_level = 0.0 if kept.open and kept.open.held else kept.level
-        self._rising = kept.rising
+        self._saved_level = 0.0 if is_held else kept.level
         if self._alarm is not None and kept.alarm is not None:
             self._alarm.restore(kept.alarm)
         self._show()

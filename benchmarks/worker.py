@@ -5,13 +5,15 @@ python -m benchmarks.worker [--sensors 1000] [--polls 20]
 JSON bytes come in and the messages of a topic go out, keys and headers included; between them is
 everything that a service does: decoding, judging, evidence, review items, monitors, metrics and
 commits. Beside it, within the same run, bare work on a SortedList (as in `benchmarks.scaling`): the
-ratio travels, the microseconds say how busy the machine was.
+ratio travels, the microseconds say how busy the machine was. Each row once with Python alone and,
+where it is built, once with the native core.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -31,6 +33,7 @@ from rejex_stream.config.assembly.running import (
 )
 from rejex_stream.config.load import parse_config
 from rejex_stream.decode import JsonDecoder
+from rejex_stream.native_core import core
 from rejex_stream.operate.run_metrics import RunMetrics
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.run.loop import run
@@ -173,6 +176,18 @@ class Polls(ListSource):
         return self._ended
 
 
+def cores() -> list[str]:
+    """Return which cores there are to be measured."""
+    use("native")
+    return ["Python"] if core()[0] is None else ["Python", "native"]
+
+
+def use(name: str) -> None:
+    """Have one of the cores do what is begun from now on."""
+    os.environ["REJEX_CORE"] = "python" if name == "Python" else ""
+    core.cache_clear()
+
+
 def row(
     detector: str,
     form: str,
@@ -229,12 +244,12 @@ def main() -> None:
     parser.add_argument("--polls", type=int, default=20, help="that are timed")
     asked = parser.parse_args()
     many, polls = asked.sensors, asked.polls
-    rows = [
-        row("HBOS", "full", many, polls, 1),
-        row("HBOS", "lean", many, polls, 1),
-        row("HBOS", "full", 8, polls, many // 8),
-        row("HBOS", "lean", 8, polls, many // 8),
-    ]
+    rows = []
+    for sensors, each in ((many, 1), (8, many // 8)):
+        for form in ("full", "lean"):
+            for name in cores():
+                use(name)
+                rows.append([name, *row("HBOS", form, sensors, polls, each)])
     write(
         "worker",
         "An event in a whole worker without a broker",
@@ -244,8 +259,8 @@ def main() -> None:
                 "no snapshots; refits as they come, in the loop and within its time. Bare: two "
                 f"bisections, one score out and one in, on a SortedList of {N}, {EVENTS:,} times "
                 "before each poll.",
-                ["detector", "output.form", "sensors", "events a sensor and poll", "µs/event",
-                 "bare SortedList µs/event", "ratio", "of it making messages, µs",
+                ["core", "detector", "output.form", "sensors", "events a sensor and poll",
+                 "µs/event", "bare SortedList µs/event", "ratio", "of it making messages, µs",
                  "bytes of a verdict", "refits", "of it fitting, µs"],
                 rows,
             )

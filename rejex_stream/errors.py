@@ -17,12 +17,12 @@ Every message is a sentence with the offending value and the way to mend it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 __all__ = [
     "WAY_OUT", "AnotherLogError", "CheckpointError", "ConfigError", "ConnectorError",
-    "DetectorError", "EngineError", "RejexError", "explaining_os_errors",
+    "DetectorError", "EngineError", "RejexError", "explaining_os_errors", "needing_extra",
 ]  # fmt: skip
 
 
@@ -70,12 +70,27 @@ class ConnectorError(RejexError):
 
 
 @contextmanager
-def explaining_os_errors(failed: str) -> Iterator[None]:
-    """Raise what the system refuses as a :class:`ConnectorError` that begins with what failed."""
+def explaining_os_errors(
+    failed: str, mend: str = "", *, kind: Callable[[str], RejexError] = ConnectorError
+) -> Iterator[None]:
+    """Raise what the system refuses as an error of ours: what failed, why, and how to mend it."""
     try:
         yield
     except OSError as error:
-        raise ConnectorError(f"{failed}: {error.strerror or error}") from error
+        why = error.strerror or error
+        raise kind(f"{failed} ({why}): {mend}." if mend else f"{failed}: {why}") from error
+
+
+@contextmanager
+def needing_extra(extra: str, what: str, otherwise: str = "") -> Iterator[None]:
+    """Raise what cannot be imported as a :class:`ConfigError` that names the extra to install."""
+    try:
+        yield
+    except ImportError as error:
+        raise ConfigError(
+            f"{what} needs {error.name}: install the extra with pip install "
+            f"'rejex-stream[{extra}]'{otherwise}."
+        ) from error
 
 
 class EngineError(RejexError, RuntimeError):

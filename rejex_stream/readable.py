@@ -15,19 +15,22 @@ _YEAR_S = 31_557_600
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
-def number(value: float | None) -> str:
-    """Return a number with thousands separated and four digits that count.
+def number(value: float | None, digits: int = 4) -> str:
+    """Return a number with thousands separated and so many digits that count.
 
     Examples
     --------
     >>> [number(one) for one in (12345.6, 3.14159, 0.00012345, None)]
     ['12,346', '3.142', '0.0001234', '–']
+    >>> [number(one, digits=3) for one in (123.45, 0.0000123, 1e-12)]
+    ['123', '0.0000123', '1e-12']
     """
     if value is None or not math.isfinite(value):
         return "–"
-    if abs(value) < 1e15 and (abs(value) >= 1000 or value == int(value)):
+    if abs(value) < 1e15 and (abs(value) >= 10 ** (digits - 1) or value == int(value)):
         return f"{value:,.0f}"
-    return f"{value:.4g}"
+    text = f"{value:.{digits}g}"
+    return f"{float(text):.12f}".rstrip("0") if "e-" in text and abs(value) >= 1e-9 else text
 
 
 def percent(value: float | None, digits: int | None = None) -> str:

@@ -21,7 +21,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from rejex_stream.addresses import expected_http_address, without_login
-from rejex_stream.errors import ConfigError
+from rejex_stream.errors import ConfigError, explaining_os_errors
 
 __all__ = [
     "SECRET", "HttpAddress", "Problem", "Section", "extra_of", "field_at", "nearest",
@@ -99,12 +99,9 @@ class Section(BaseModel):
                 f"{self.table}.{name}: environment variable {place} is not set: it holds a secret."
             )
         if kind == "file":
-            try:
+            failed = f"{self.table}.{name}: {place} cannot be read"
+            with explaining_os_errors(failed, kind=ConfigError):
                 text = Path(place).read_bytes().decode("utf-8", "surrogateescape")
-            except OSError as error:
-                raise ConfigError(
-                    f"{self.table}.{name}: {place} cannot be read: {error.strerror}."
-                ) from None
             return text.removesuffix("\r\n").removesuffix("\n")
         return value
 

@@ -9,14 +9,23 @@ from itertools import pairwise
 ORDINARY = 0.75
 
 
-def inflation(scores):
-    """Return the larger of an AR(1) estimate and of the variances of means of blocks."""
+def severities(scores):
+    """Return the severities of scores among themselves, less their mean."""
     n = len(scores)
-    if n < 50 or len(set(scores)) == 1:
-        return None
     x = [math.log10((n + 1) / sum(other >= s for other in scores)) for s in scores]
     mean = math.fsum(x) / n
-    x = [value - mean for value in x]
+    return [value - mean for value in x]
+
+
+def inflation(scores):
+    """Return the larger of an AR(1) estimate and of the variances of means of blocks."""
+    if len(scores) < 50 or len(set(scores)) == 1:
+        return None
+    return inflation_of(severities(scores))
+
+
+def inflation_of(x):
+    n = len(x)
     variance = math.fsum(value * value for value in x) / n
     r = math.fsum(a * b for a, b in pairwise(x)) / n / variance
     r = min(r + (1 + 4 * r) / n, 1 - 1 / n)
@@ -28,6 +37,19 @@ def inflation(scores):
             squares = math.fsum(s * s for s in sums)
             found.append(squares / (blocks * size * variance) * (1 + 1 / blocks))
     return max(found)
+
+
+def rises(scores):
+    """Whether a line through the severities rises by more than 2.33 standard errors."""
+    n = len(scores)
+    if n < 50 or len(set(scores)) == 1:
+        return False
+    x, t = severities(scores), [i - (n - 1) / 2 for i in range(n)]
+    squares = math.fsum(at * at for at in t)
+    slope = math.fsum(a * b for a, b in zip(x, t, strict=True)) / squares
+    left = [a - slope * b for a, b in zip(x, t, strict=True)]
+    variance = math.fsum(value * value for value in left) / n
+    return slope > 2.33 * math.sqrt(variance * inflation_of(left) / squares)
 
 
 class Hold:
@@ -81,7 +103,14 @@ class Hold:
             self.level, self.since = 0.0, []
             return False
         self.since = [*self.since, (before, verdict)][-self.quarter :]
-        return self.level >= self.limit
+        if self.level < self.limit:
+            return False
+        window = [*before.window, verdict.score][-self.n :] if before.entered else before.window
+        entered = sum(before.entered for before, _ in self.since)
+        if rises(window[: len(window) - entered]):  # nothing is held till a reference does not
+            self.level, self.since, self.inflated, self.limit = 0.0, [], None, math.inf
+            return False
+        return True
 
     def begin(self, verdict):
         events = [event for _, event in self.since]

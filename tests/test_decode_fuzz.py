@@ -155,13 +155,12 @@ TOGETHER = (
 
 
 @pytest.mark.parametrize("together", TOGETHER)
-def test_records_decoded_at_once_become_what_each_becomes_alone(together, monkeypatch):
+def test_records_decoded_at_once_become_what_each_becomes_alone(together):
     decoder, _ = from_json()
     values = [READABLE, *together, READABLE, *reversed(together), *[READABLE] * 200, *together]
     records = [Record(AT._replace(offset=i), None, v, (), 5) for i, v in enumerate(values)]
     alone = [decoder.decode(record) for record in records]
     assert repr(decoder.decode_all(records)) == repr(alone)  # nan is not itself
-    monkeypatch.setattr("rejex_stream.decode.json._WORTH_A_BLOCK", 1)
     for record, one in zip(records, alone, strict=True):
         assert repr(decoder.decode_all([record])) == repr([one])
 

@@ -228,7 +228,7 @@ def test_names_and_formats_come_from_the_path_or_are_given(tmp_path):
     tabs = FileSource(written(tmp_path, b'a\tb\n"1,\t2"\t3', "c.tsv"))
     assert tabs.header == b"a\tb"
     with pytest.raises(ConfigError, match="say format"):
-        FileSource(written(tmp_path, b"", "d.txt"))
+        FileSource(written(tmp_path, b"", "d.dat"))
 
 
 @pytest.mark.parametrize("what", ["missing.jsonl", "folder.jsonl"])

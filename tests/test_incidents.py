@@ -15,7 +15,8 @@ from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.engine.spec import Decision
 from rejex_stream.features import FeatureSpec
-from rejex_stream.incidents import Hold, Plan, Plans, Watch
+from rejex_stream.incidents import Alarms, Hold, Plan, Plans, Watch
+from rejex_stream.incidents.thresholds import rises
 from rejex_stream.rejection import RejectionPolicy
 from rejex_stream.rejection.window import ScoreWindow
 from rejex_stream.run.executors import InlineExecutor
@@ -222,6 +223,51 @@ def test_a_sensor_without_a_level_is_seldom_flagged_and_seldom_held():
         verdicts += play(engine("Sensor"), walk)
     assert sum(v.label is Label.ANOMALY for v in verdicts) <= 0.2 * len(verdicts)
     assert sum(v.held for v in verdicts) <= 0.25 * len(verdicts)
+
+
+def hours(days, *, fault=None, seed=0):
+    """The power of an office, hourly: days, weekends, a winter that comes and goes; one fault below."""
+    rng, t = np.random.default_rng(seed), np.arange(24 * days)
+    day = 25 * np.sin(2 * np.pi * (t / 24 - 0.3)) * (t // 24 % 7 < 5)
+    x = 40 + day + 8 * np.cos(2 * np.pi * t / 8766) + 3 * rng.standard_normal(len(t))
+    if fault is not None:
+        x[fault : fault + 240] -= 25.0
+    return [
+        Reading("s", "s", 3_600_000 * i, (value,), Position("t", 0, i))
+        for i, value in enumerate(x.tolist())
+    ]
+
+
+def test_a_season_is_told_and_not_held_though_a_fault_in_it_is():
+    """It was held 47 % of the time: whoever holds spring judges summer by it."""
+    spec = EngineSpec(
+        make_detector("Sensor"), FeatureSpec(("kw",)), RejectionPolicy(0.05, rate=0.05),
+        window=2000, alarms=Alarms(),
+    )  # fmt: skip
+    at = Engine(spec, InlineExecutor())
+    verdicts = play(at, hours(700))
+    told = at.take_incidents()
+    assert not any(one.held for one in told)
+    assert sum(one.opens for one in told) <= 24, "one a month is allowed"
+    assert sum(v.label is Label.ANOMALY for v in verdicts) < 0.27 * len(verdicts)
+    for fault in (13_000, 13_500):
+        at = Engine(spec, InlineExecutor())
+        verdicts = play(at, hours(600, fault=fault))[fault : fault + 24]
+        assert sum(v.label is Label.ANOMALY for v in verdicts) >= 12
+        told = {one.id: one for one in at.take_incidents()}.values()
+        assert any(one.opened_seq < fault + 24 and one.changed_seq > fault for one in told)
+
+
+@pytest.mark.parametrize("phi", [0.0, 0.9])
+def test_scores_that_only_vary_seldom_rise_and_a_season_does(phi):
+    rng, n = np.random.default_rng(4), 1500
+    steps = rng.standard_normal((600, n))
+    series = lfilter([np.sqrt(1 - phi * phi)], [1, -phi], steps, axis=1)
+    assert sum(map(rises, series)) <= 0.025 * len(series), "one in a hundred is meant"
+    drift = np.linspace(0, 2.0 if phi else 0.5, n)
+    assert sum(map(rises, series + drift)) > 0.9 * len(series)
+    assert not any(map(rises, series - drift)), "what falls is the model's good luck"
+    assert not rises(np.ones(n))
 
 
 def test_a_recovery_to_another_level_is_a_recovery_and_what_comes_then_is_an_incident_of_its_own():

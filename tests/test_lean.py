@@ -133,7 +133,7 @@ def test_the_console_of_a_lean_pipeline_has_items_and_says_what_it_lacks(
         fed = feeding(store.database.path, configs=[load_config(folder / "pump.toml")])
         (said,) = fed.lacks
         assert said.startswith("pump writes lean verdicts")
-        background = Background(store, fed.feeds, fed.sink)
+        background = Background(store, fed)
         assert background.round()
         assert background.invalid == {}
         assert background.stop()

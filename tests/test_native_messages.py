@@ -1,7 +1,8 @@
-"""What the native core writes beside what Python writes: the same, byte for byte."""
+"""What the native core reads and writes beside what Python does: the same, byte for byte."""
 
 from __future__ import annotations
 
+import json
 import math
 import struct
 from types import SimpleNamespace
@@ -13,8 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rejex_connectors.kafka.messages import OutcomeMessages
 
+from rejex_stream.decode import JsonDecoder
+from rejex_stream.decode.mapping import FieldMapping
 from rejex_stream.encode import encode_verdict, verdict_encoder
-from rejex_stream.run.review_items import EncodedPoints
+from rejex_stream.run.review_items import REVIEW_REASONS, AuditDraw, EncodedPoints, ReviewItems
 from rejex_stream.types import (
     Audit,
     ChannelEvidence,
@@ -32,6 +35,7 @@ from rejex_stream.types import (
     LimitExcess,
     Outcome,
     Position,
+    Reading,
     Reason,
     Record,
     ReviewItem,
@@ -321,3 +325,163 @@ def test_bytes_that_differ_are_not_believed(native, monkeypatch):
     assert rejex_native.wrong() is None
     monkeypatch.setattr(rejex_native, "Messages", Off)
     assert "differs from it" in rejex_native.wrong()
+
+
+# ------------------------------------------------------------------------- what reviewers see
+@st.composite
+def judged(draw, at):
+    """An event of one of two sensors, ordinary or not, with a verdict as an engine gives it."""
+    sensor = draw(st.sampled_from(("a", "b")))
+    place = Position("t", 0, at)
+    values = (draw(NUMBERS), draw(NUMBERS))
+    label = draw(st.sampled_from([Label.NORMAL] * 6 + [Label.ANOMALY, Label.REJECTED]))
+    verdict = Verdict(
+        place, sensor, sensor, 1000 * at, at, label,
+        draw(st.sampled_from(Reason)) if label is Label.REJECTED else None,
+        draw(maybe(NUMBERS)), window_len=40,
+        severity=draw(maybe(st.sampled_from((0.3, 2.9, 3.0, 6.0, 9.0, 40.0)))),
+        status=draw(st.sampled_from([None] * 9 + [*Status])),
+        held=draw(st.sampled_from((False, False, True))),
+        muted="m" if draw(st.integers(0, 9)) == 0 else msgspec.UNSET,
+    )  # fmt: skip
+    return Record(place, b"k", b"{}"), Reading(sensor, sensor, 1000 * at, values, place), verdict
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=SLOW)
+@given(data=st.data())
+def test_reviewers_are_shown_the_same(native, data):
+    points = data.draw(st.sampled_from((0, 1, 5, 8)), label="points")
+    audit = AuditDraw(rate=data.draw(st.sampled_from((0.0, 0.0, 0.4)), label="audit"))
+    reasons = data.draw(st.sampled_from((REVIEW_REASONS, ())), label="reasons")
+    ours, theirs = (
+        ReviewItems(("x", "y"), points=points, reasons=reasons, audit=audit, native=of)
+        for of in (alone, native)
+    )
+    at = 0
+    for size in data.draw(st.lists(st.integers(1, 20), min_size=1, max_size=6), label="batches"):
+        told = [data.draw(judged(at + i)) for i in range(size)]
+        expected, found = (
+            items.outcomes(*map(list, zip(*told, strict=True))) for items in (ours, theirs)
+        )
+        assert repr(found) == repr(expected)  # nan is not itself
+        assert list(map(type, found)) == list(map(type, expected))
+        assert [list(made(of, "full", 10**6).of(expected)) for of in (alone, native)] == [
+            list(made(of, "full", 10**6).of(found)) for of in (native, alone)
+        ]
+        views = [{name: items.view(name)() for name in items.sensors()} for items in (ours, theirs)]
+        assert views[0] == views[1]
+        if data.draw(st.integers(0, 3), label="restored") == 0:  # each from the other's
+            ours.restore(views[1])
+            theirs.restore(views[0])
+        at += size
+
+
+def test_an_ordinary_event_is_remembered_natively(native):
+    items = ReviewItems(("x",), points=4, native=native)
+    place = Position("t", 0, 1)
+    told = Verdict(place, "a", "a", 1, 1, Label.NORMAL, score=0.25, severity=0.1)
+    reading, record = Reading("a", "a", 1, (0.5,), place), Record(place, None, b"")
+    items.outcomes([record], [reading], [told])  # a sensor that is new is Python's
+    items.observe = pytest.fail
+    (found,) = items.outcomes([record], [reading], [told])
+    assert found == Outcome(record, told)
+    assert type(found) is Outcome
+
+
+# ------------------------------------------------------------------------------------- reading
+JSON_TEXTS = st.text(max_size=6).map(lambda text: json.dumps(text, ensure_ascii=False)) | (
+    st.sampled_from(
+        ['"a"', '"b\\u00e9"', '"\\\\u0061"', '"\\ud800"', '"\x01"', '"', '"a\\"', '"\x7f"']
+    )
+)
+JSON_NUMBERS = (
+    st.floats(allow_nan=False, allow_infinity=False).map(json.dumps)
+    | st.integers(-(10**25), 10**25).map(str)
+    | st.from_regex(r"-?[0-9]{1,25}(\.[0-9]{0,25})?([eE][+-]?[0-9]{1,4})?", fullmatch=True)
+    | st.sampled_from(
+        ["0", "-0", "-0.0", "01", "1.", ".5", "1e999", "-1e-999", "1e308", "1.8e308", "NaN", "+1",
+         "Infinity", "-Infinity", "9007199254740993", "18446744073709551616", "1" * 400, "-",
+         "1_0", "0x1", "1e", "5e-324", "2.4703282292062327e-324", "9" * 310, "1e+2", "1E2"]
+    )
+)  # fmt: skip
+JSON_VALUES = JSON_NUMBERS | JSON_TEXTS | st.sampled_from(
+    ["null", "true", "false", "nul", "[]", "{}", "[1,2]", '{"x":1}', "[" * 70 + "]" * 70, ""]
+)  # fmt: skip
+JSON_NAMES = st.sampled_from(['"x"', '"y"', '"sensor"', '"t"', '"z"', '"\\u0078"', '""', "x"])
+SPACE = st.sampled_from(["", "", "", " ", "\n", "\t\r", "\x0b", "\ufeff"])
+SOUND = st.fixed_dictionaries(
+    {'"sensor"': JSON_TEXTS, '"t"': st.integers(-(10**14), 10**15).map(str) | JSON_NUMBERS},
+    optional={'"x"': JSON_NUMBERS, '"y"': JSON_NUMBERS | JSON_TEXTS, '"z"': JSON_VALUES},
+).map(lambda fields: list(fields.items()))
+
+
+@st.composite
+def texts(draw):
+    """Flat objects, most of them sound, and what is nearly one."""
+    pairs = draw(SOUND | SOUND | st.lists(st.tuples(JSON_NAMES, JSON_VALUES), max_size=5))
+    space = draw(SPACE)
+    text = "{" + ",".join(f"{space}{name}{space}:{space}{value}" for name, value in pairs) + "}"
+    text = draw(st.sampled_from([text] * 12 + [text + text, f"[{text}]", text[:-1], text + " x"]))
+    value = f"{space}{text}{space}".encode("utf-8", "surrogatepass")
+    if draw(st.integers(0, 9)) == 0 and value:
+        at = draw(st.integers(0, len(value) - 1))
+        value = value[:at] + draw(st.binary(max_size=3)) + value[at + 1 :]
+    return value
+
+
+MAPPINGS = (
+    {"sensor": "sensor", "time": "t"},
+    {"sensor": "sensor"},
+    {"fixed_sensor": "pump", "time": "t"},
+    {"sensor_from": "key", "time": "t", "groups": {"a": "g"}},
+    {"sensor": "sensor", "time": "t", "pooled": True, "max_value_bytes": 60},
+    {"sensor": ["sensor"], "time": "t", "time_unit": "iso8601"},
+    {"sensor": "sensor", "time": ["t"], "time_unit": "iso8601"},
+    {"sensor": "sensor", "time": "t", "time_unit": "s"},
+    {"sensor": "sensor", "time": "t", "group": "z"},
+    {"sensor": "sensor", "time": "t", "partial": True},
+    {"sensor": "sensor", "time": "t", "missing": ["-999", "---", "1"]},
+    {"sensor": "sensor", "time": "t", "numbers": "text"},
+    {"sensor": "sensor", "time": "x"},
+    {"sensor": "sensor", "time": "t", "flags": ["y"]},
+)
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=SLOW)
+@given(
+    values=st.lists(st.none() | st.just(b"") | texts() | texts() | texts(), min_size=1, max_size=6),
+    mapping=st.sampled_from(MAPPINGS),
+    stamps=st.sampled_from((None, 5, 2**62)),
+    key=st.sampled_from((b"a", b"", None, b"\xff")),
+)
+def test_any_bytes_are_read_the_same(native, values, mapping, stamps, key):
+    records = [
+        Record(Position("t", 0, i), key, value, (), stamps) for i, value in enumerate(values)
+    ]
+    fields = FieldMapping(("x", "y"), **mapping)
+    ours, theirs = JsonDecoder(fields, alone), JsonDecoder(fields, native)
+    expected = list(map(ours.decode, records))
+    for found in (theirs.decode_all(records), list(map(theirs.decode, records))):
+        assert list(map(repr, found)) == list(map(repr, expected))
+
+
+def test_every_byte_of_a_record_matters(native):
+    """Each byte of a sound record, changed to every other, removed, and doubled."""
+    sound = b'{"x": 1.25e3, "sensor":"ab", "t":17, "z":null,"y":-0.5}'
+    fields = FieldMapping(("x", "y"), sensor="sensor", time="t")
+    ours, theirs = JsonDecoder(fields, alone), JsonDecoder(fields, native)
+    for at in range(len(sound)):
+        changed = [sound[:at] + bytes([byte]) + sound[at + 1 :] for byte in range(256)]
+        for value in (*changed, sound[:at] + sound[at + 1 :], sound[:at] + sound[at : at + 1] * 2):
+            record = Record(Position("t", 0, 0), None, value)
+            assert repr(theirs.decode_all([record])) == repr([ours.decode(record)]), value
+
+
+def test_flat_records_are_read_natively(native):
+    for mapping in (MAPPINGS[0], MAPPINGS[1], MAPPINGS[2], MAPPINGS[3]):
+        decoder = JsonDecoder(FieldMapping(("x", "y"), **mapping), native)
+        value = b'{"sensor":"a","t":17,"x":1.5,"y":null,"other":"\xc3\xa9"}'
+        record = Record(Position("t", 0, 0), b"a", value, (), 5)
+        (found,) = decoder._flat([record])
+        assert type(found) is Reading
+        assert found.values[0] == 1.5

@@ -75,9 +75,7 @@ def of_an_answer() -> dict[str, list[Call]]:
         run()
         store = ReviewStore(Path(name) / "review.db")
         fed = feeding(store.database.path, configs=[load_config(folder / "pump.toml")])
-        background = Background(
-            store, fed.feeds, fed.sink, control_lines=fed.control_lines, undo_ms=0
-        )
+        background = Background(store, fed, undo_ms=0)
         while background.round():
             pass
         with store.database.read() as connection:

@@ -32,7 +32,7 @@ class Load(NamedTuple):
     warm: int = 40_000
 
 
-FEW, MANY = Load(), Load(200, 200, 100_000)
+FEW, MANY, MOST = Load(), Load(200, 200, 100_000), Load(1_000, 200, 500_000)
 COMMIT_S = 0.5
 CHANNELS = ("temperature", "vibration", "power")
 DETECTORS = {"HBOS": "", "GMM": "params = { n_components = 3 }", "HalfSpaceTrees": ""}

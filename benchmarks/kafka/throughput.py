@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks import harness
+from benchmarks import harness, worker
 from benchmarks.kafka.loops import Pace, bare, service
 from benchmarks.kafka.setting import CLIENTS, DETECTORS, FEW, Load, Pinned, fill, settings_of
 
@@ -33,8 +33,12 @@ def throughput(
     repeats: int,
     load: Load = FEW,
     detectors: Sequence[str] = tuple(DETECTORS),
+    clients: Sequence[str] = CLIENTS,
 ) -> list[list[Any]]:
-    """Return a row per client and loop; ratios are medians of those within a repeat."""
+    """Return a row per client and loop; ratios are medians of those within a repeat.
+
+    The service's loops come once with each core of :func:`benchmarks.worker.cores`.
+    """
     topic = settings_of(bootstrap).topics.input[0]
     fill(bootstrap, topic, n_events, load.sensors)
     loops: dict[str, tuple[Any, Any, str]] = {
@@ -43,12 +47,16 @@ def throughput(
         SAME_BYTES: (bare, True, "exactly_once"),
     }
     for detector in detectors:
-        loops[f"service, {detector}"] = (service, detector, "exactly_once")
+        for name in worker.cores():
+            loops[service_of(detector, name)] = (service, detector, "exactly_once")
     rows: list[list[Any]] = []
     paces: dict[tuple[str, str], list[Pace]] = {}
     for _ in range(repeats):
-        for client in CLIENTS:
+        for client in clients:
             for name, (loop, what, delivery) in loops.items():
+                worker.use(
+                    "native" if name.endswith("native core") else "Python"
+                )  # of who is begun
                 settings = settings_of(bootstrap, client, topic=topic, delivery=delivery)
                 pace = Pinned(core, loop, settings, n_events, load, what).result()
                 paces.setdefault((client, name), []).append(pace)
@@ -72,6 +80,11 @@ def throughput(
     return rows
 
 
+def service_of(detector: str, core: str = "Python") -> str:
+    """Name the loop of the service, which is Python's where it names no core."""
+    return f"service, {detector}" + ("" if core == "Python" else f", {core} core")
+
+
 PARTS = [
     "client",
     "passing a value through",
@@ -89,7 +102,7 @@ def parts(rows: list[list[Any]]) -> list[list[Any]]:
     found: list[list[Any]] = []
     for client in CLIENTS:
         through, same = cost[client, PASS_THROUGH], cost[client, SAME_BYTES]
-        whole = cost[client, "service, HBOS"]
+        whole = cost[client, service_of("HBOS")]
         found.append(
             [
                 client,

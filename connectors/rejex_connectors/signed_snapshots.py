@@ -11,7 +11,7 @@ import hmac
 from collections.abc import Mapping
 from pathlib import Path
 
-from rejex_stream.errors import WAY_OUT, CheckpointError, ConfigError
+from rejex_stream.errors import WAY_OUT, CheckpointError, ConfigError, explaining_os_errors
 from rejex_stream.protocols import SnapshotPiece, SnapshotStore
 from rejex_stream.types import Partition
 
@@ -25,10 +25,8 @@ _NOWHERE = Partition("", 0)
 
 def read_key(path: str, setting: str = "state.seal_key_file") -> bytes:
     """Return the key in a file that a setting names, less white space around it."""
-    try:
+    with explaining_os_errors(f"{setting} {path} cannot be read", kind=ConfigError):
         key = Path(path).read_bytes().strip()
-    except OSError as error:
-        raise ConfigError(f"{setting} {path} cannot be read: {error.strerror}.") from None
     if len(key) < _FEWEST:
         raise ConfigError(
             f"The key in {setting} {path} has {len(key)} bytes: give at least {_FEWEST}, "

@@ -4,9 +4,11 @@ use pyo3::prelude::*;
 
 mod alarm;
 mod credit;
+mod flat;
 mod judge;
 mod lane;
 mod messages;
+mod points;
 mod recent;
 mod rows;
 mod scorers;
@@ -17,9 +19,11 @@ mod written;
 
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<flat::Flat>()?;
     module.add_class::<lane::Lane>()?;
     module.add_class::<messages::Lines>()?;
     module.add_class::<messages::Messages>()?;
+    module.add_class::<points::Points>()?;
     module.add_function(wrap_pyfunction!(lane::lane_of, module)?)?;
     module.add_function(wrap_pyfunction!(messages::written, module)?)?;
     Ok(())

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Sequence
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +16,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from rejex_stream import readable
 from rejex_stream.operate.logs import escaped
 from rejex_stream.plan.promises import BESIDE_BUDGET, Plan
 
@@ -85,19 +87,12 @@ def print_facts(facts: Sequence[tuple[str, str]], *, title: str = "", stderr: bo
     out.print(table)
 
 
-def share(value: float | None, digits: int = 3) -> str:
+number = partial(readable.number, digits=3)
+
+
+def share(value: float | None) -> str:
     """Return a share as per cent."""
-    return "-" if value is None else f"{number(100 * value, digits)} %"
-
-
-def number(value: float | None, digits: int = 3) -> str:
-    """Return a number with thousands separated and so many digits that mean something."""
-    if value is None:
-        return "-"
-    if abs(value) >= 100 or value == int(value):
-        return f"{value:,.0f}"
-    text = f"{value:.{digits}g}"
-    return f"{float(text):.12f}".rstrip("0").rstrip(".") if "e" in text else text
+    return "–" if value is None else f"{number(100 * value)} %"
 
 
 def held_rows(choice: Plan) -> list[tuple[str, str]]:

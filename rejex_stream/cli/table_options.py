@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any, TypeAlias
 
 import typer
@@ -12,7 +13,9 @@ import typer
 from rejex_stream.decode.mapping import TimeUnit
 from rejex_stream.tables import Asked
 
-__all__ = ["Contamination", "Detector", "Rate", "Tolerance", "Window", "gathering", "of_a_table"]
+__all__ = [
+    "Contamination", "Detector", "Rate", "TableOptions", "Tolerance", "Window", "gathering",
+]  # fmt: skip
 
 Contamination = Annotated[
     float, typer.Option("--contamination", "-c", help="γ, the expected share of anomalies.")
@@ -33,76 +36,61 @@ _Text: TypeAlias = str | None
 _Texts: TypeAlias = list[str] | None
 
 
-def _guessed(help: str) -> Any:  # noqa: ANN401 - as typer's
-    return typer.Option(help=f"{help}  [default: guessed]")
+def _guessed(help: str, *name: str) -> Any:  # noqa: ANN401 - as typer's
+    return typer.Option(*name, help=f"{help}  [default: guessed]")
 
 
-def of_a_table(
-    *,
-    time: Annotated[_Texts, _guessed("Column of the time; twice for day and hour.")] = None,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableOptions:
+    """What somebody knows about a table or a feed, option by option."""
+
+    time: Annotated[_Texts, _guessed("Column of the time; twice for day and hour.")] = None
     sensor: Annotated[
         _Texts, _guessed("Column of the sensor; - for none, several times for a joined name.")
-    ] = None,
-    tag: Annotated[_Text, _guessed("Column of the quantity, where a row has one value.")] = None,
+    ] = None
+    tag: Annotated[_Text, _guessed("Column of the quantity, where a row has one value.")] = None
     mode: Annotated[
         _Text,
         typer.Option(help="Column of the operating mode: each is judged apart.  [default: none]"),
-    ] = None,
-    channel: Annotated[_Texts, _guessed("A channel; several times.")] = None,
-    flag: Annotated[_Texts, _guessed("A channel to keep out of the score; several times.")] = None,
-    label: Annotated[_Text, _guessed("Column of the known truth.")] = None,
-    delimiter: Annotated[_Text, _guessed("Between the columns.")] = None,
-    encoding: Annotated[_Text, _guessed("Such as cp1252 or utf-16.")] = None,
-    decimal: Annotated[_Text, _guessed("Decimal mark, . or ,")] = None,
-    thousands: Annotated[_Text, _guessed("Mark between three digits.")] = None,
-    missing: Annotated[_Texts, _guessed("A text where a value is missing; several times.")] = None,
+    ] = None
+    channels: Annotated[_Texts, _guessed("A channel; several times.", "--channel")] = None
+    flags: Annotated[
+        _Texts, _guessed("A channel to keep out of the score; several times.", "--flag")
+    ] = None
+    label: Annotated[_Text, _guessed("Column of the known truth.")] = None
+    delimiter: Annotated[_Text, _guessed("Between the columns.")] = None
+    encoding: Annotated[_Text, _guessed("Such as cp1252 or utf-16.")] = None
+    decimal: Annotated[_Text, _guessed("Decimal mark, . or ,")] = None
+    thousands: Annotated[_Text, _guessed("Mark between three digits.")] = None
+    missing: Annotated[_Texts, _guessed("A text where a value is missing; several times.")] = None
     header: Annotated[
         bool | None,
         typer.Option("--header/--no-header", help="Does the first row name the columns?"),
-    ] = None,
+    ] = None
     skip_rows: Annotated[
         int | None, typer.Option(min=0, help="Rows above the table.  [default: guessed]")
-    ] = None,
-    sheet: Annotated[
-        _Text, typer.Option(help="Of an Excel workbook.  [default: the first]")
-    ] = None,
+    ] = None
+    sheet: Annotated[_Text, typer.Option(help="Of an Excel workbook.  [default: the first]")] = None
     time_unit: Annotated[
         TimeUnit | None, _guessed("Of times that are numbers: s, ms, excel, …")
-    ] = None,
+    ] = None
     carry: Annotated[
         int | None,
         typer.Option(
             min=0, help="Rows for which a channel's last value stands.  [default: guessed]"
         ),
-    ] = None,
-    time_format: Annotated[_Text, _guessed("Such as '%d.%m.%Y %H:%M'.")] = None,
+    ] = None
+    time_format: Annotated[_Text, _guessed("Such as '%d.%m.%Y %H:%M'.")] = None
     time_zone: Annotated[
         _Text, typer.Option(help="Of times without one: Europe/Berlin.  [default: UTC]")
-    ] = None,
-) -> Asked:
-    """Return what somebody knows about a table or a feed, as the options say it."""
-    return Asked(
-        time=time or (),
-        sensor=sensor[0] if sensor and len(sensor) == 1 else None,
-        sensors=sensor if sensor and len(sensor) > 1 else (),
-        label=label,
-        tag=tag,
-        mode=mode,
-        channels=channel or (),
-        flags=flag,
-        delimiter=delimiter,
-        encoding=encoding,
-        decimal=decimal,
-        thousands=thousands,
-        missing=missing,
-        header=header,
-        skip_rows=skip_rows,
-        sheet=sheet,
-        time_unit=time_unit,
-        time_format=time_format,
-        carry=carry,
-        time_zone=time_zone,
-    )
+    ] = None
+
+    def known(self) -> Asked:
+        """Return it as those who guess want it: what was not given is left to them."""
+        given = {name: value for name, value in asdict(self).items() if value is not None}
+        if sensors := given.pop("sensor", None):
+            given |= {"sensor": sensors[0]} if len(sensors) == 1 else {"sensors": sensors}
+        return Asked(**given)
 
 
 def gathering(**groups: Callable[..., object]) -> Callable[[Command], Command]:

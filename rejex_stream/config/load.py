@@ -18,11 +18,19 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel, ValidationError
 from pydantic_settings import EnvSettingsSource, SettingsError
 
+from rejex_stream.config.assembly import file_format, file_places, kafka_settings, monitor_config
 from rejex_stream.config.input import REGISTRY_FORMATS
 from rejex_stream.config.pipeline_config import ENV_PREFIX, Config
 from rejex_stream.config.reviewing import Channel, sides_of
+from rejex_stream.decode import CsvDecoder
+from rejex_stream.detectors import make_detector
+from rejex_stream.detectors.smoothing import reach_of
+from rejex_stream.engine import EngineSpec
 from rejex_stream.errors import ConfigError, RejexError
 from rejex_stream.features import FeatureSpec
+from rejex_stream.protocols import require_identity
+from rejex_stream.rejection.audit_sampling import KeyedSampler
+from rejex_stream.rejection.bounds import cost_bound
 from rejex_stream.settings import Problem, nearest, of_validation, render
 
 __all__ = ["check_config", "load_config", "name_of", "parse_config"]
@@ -205,8 +213,6 @@ def _places(config: Any) -> None:  # noqa: ANN401 - the sections that stand
 def _outputs(config: Any) -> None:  # noqa: ANN401
     if config.input.kind != "file":
         return
-    from rejex_stream.config.assembly import file_places
-
     file_places(config)
 
 
@@ -226,8 +232,6 @@ def _format(config: Any) -> None:  # noqa: ANN401
             f"{source.format} is for kind = 'kafka': a file is csv, jsonl, excel or parquet."
         )
     elif source.path is not None:
-        from rejex_stream.config.assembly import file_format
-
         kind, _ = file_format(config)
         if kind not in ("excel", "parquet"):
             if source.sheet is not None:
@@ -244,11 +248,8 @@ def _select(config: Any) -> None:  # noqa: ANN401
     source = config.input
     if source.select is None:
         return
-    if source.kind == "file" and source.path is not None:
-        from rejex_stream.config.assembly import file_format
-
-        if file_format(config)[0] != "jsonl":
-            raise _Misfit("select is for JSON: a table has one reading a row; drop it.")
+    if source.kind == "file" and source.path is not None and file_format(config)[0] != "jsonl":
+        raise _Misfit("select is for JSON: a table has one reading a row; drop it.")
     from rejex_stream.decode.select import Selector
 
     Selector(source.select)
@@ -258,9 +259,6 @@ def _columns(config: Any) -> None:  # noqa: ANN401
     source = config.input
     if not source.columns or source.kind != "file" or source.path is None:
         return
-    from rejex_stream.config.assembly import file_format
-    from rejex_stream.decode import CsvDecoder
-
     kind, delimiter = file_format(config)
     if kind in ("jsonl", "parquet"):
         raise _Misfit("columns is for tables without a header: this format names its fields.")
@@ -305,8 +303,6 @@ def _registry(config: Any) -> None:  # noqa: ANN401
 
 
 def _costs(config: Any) -> None:  # noqa: ANN401
-    from rejex_stream.rejection.bounds import cost_bound
-
     rejection = config.rejection
     if rejection.costs.c_r is not None:
         costs = rejection.costs
@@ -315,8 +311,6 @@ def _costs(config: Any) -> None:  # noqa: ANN401
 
 
 def _learning(config: Any) -> None:  # noqa: ANN401
-    from rejex_stream.rejection.audit_sampling import KeyedSampler
-
     rejection = config.rejection
     learning = config.learning.spec(rejection.costs, rejection.contamination, KeyedSampler())
     if learning is not None:
@@ -328,9 +322,6 @@ def _schedule(config: Any) -> None:  # noqa: ANN401
 
 
 def _smoothed(config: Any) -> None:  # noqa: ANN401
-    from rejex_stream.detectors import make_detector
-    from rejex_stream.detectors.smoothing import reach_of
-
     detector = make_detector(config.detector.name, **config.detector.params)
     window = config.rejection.window
     config.refit.schedule(window).require(window, reach_of(detector))
@@ -348,15 +339,10 @@ def _features(config: Any) -> None:  # noqa: ANN401
 
 
 def _detector(config: Any) -> None:  # noqa: ANN401
-    from rejex_stream.detectors import make_detector
-    from rejex_stream.protocols import require_identity
-
     require_identity(make_detector(config.detector.name, **config.detector.params))
 
 
 def _monitor(config: Any) -> None:  # noqa: ANN401
-    from rejex_stream.config.assembly import monitor_config
-
     monitor_config(config).require()
 
 
@@ -380,9 +366,6 @@ def _channels(config: Any) -> None:  # noqa: ANN401
 
 
 def _sides(config: Any) -> None:  # noqa: ANN401
-    from rejex_stream.detectors import make_detector
-    from rejex_stream.engine import EngineSpec
-
     if sides := sides_of(config.channels):
         names, flags = config.input.mapping().channel_names, config.input.flags
         detector = make_detector(config.detector.name, **config.detector.params)
@@ -392,8 +375,6 @@ def _sides(config: Any) -> None:  # noqa: ANN401
 
 def _kafka(config: Any) -> None:  # noqa: ANN401
     if config.input.kind == "kafka" and config.input.topics:
-        from rejex_stream.config.assembly import kafka_settings
-
         kafka_settings(config)
 
 

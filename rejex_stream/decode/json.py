@@ -24,6 +24,7 @@ from rejex_stream.decode.mapping import (
 )
 from rejex_stream.decode.paths import field_path, refuse_nested
 from rejex_stream.decode.written import missing_numbers
+from rejex_stream.native_core import native
 from rejex_stream.types import MODE_MARK, Invalid, Reading, Record
 
 __all__ = ["JsonDecoder", "flat"]
@@ -33,8 +34,8 @@ MAX_NESTING = 64
 
 _BLOCK = 128
 """Records that are parsed at once; if one of them is unusual, as many are decoded one by one."""
-_WORTH_A_BLOCK = 4
 _MOST_NAMES = 1 << 16
+_MOST_CHANNELS = 64  # of what is read natively
 _UNSURE = (msgspec.DecodeError, UnicodeDecodeError, AttributeError, Unreadable)
 """What the quick way raises where the thorough one must look."""
 
@@ -49,7 +50,7 @@ class JsonDecoder:
     Also accepts the bare ``NaN`` and ``Infinity`` that Python producers write (as missing).
     """
 
-    def __init__(self, mapping: FieldMapping) -> None:
+    def __init__(self, mapping: FieldMapping, native: Callable[[str], Any] = native) -> None:
         self._mapping = mapping
         self._paths = {field: field_path(field) for field in mapping.fields if field}
         refuse_nested(self._paths)
@@ -58,6 +59,8 @@ class JsonDecoder:
         plain = mapping.tag is None and mapping.mode is None and len(mapping.time_fields) < 2
         plain = plain and mapping.quality is None and len(mapping.sensor_fields) < 2
         self._quick = _quick_json(mapping, self._paths) if plain else None
+        flat = self._quick and _flat_reader(mapping, self._quick.keys, native)
+        self._flat: Callable[[Sequence[Record]], Any] = flat or (lambda _: None)
         self._max_bytes = mapping.max_value_bytes
         self._if_absent = ABSENT if mapping.partial else None
 
@@ -82,12 +85,8 @@ class JsonDecoder:
                 record.position, "decode", f"JSON nested more than {MAX_NESTING} levels deep"
             )
         try:
-            if self._quick is not None:
-                try:
-                    return self._quick.readings((record,), [self._quick.parse(value)])[0]
-                except _UNSURE:
-                    pass
-            return self._thorough(record, value)
+            found = self._at_once((record,))
+            return found[0] if found else self._thorough(record, value)
         except Exception as error:  # the stack is short, say
             return self._mapping.given_up(record, error)
 
@@ -96,8 +95,7 @@ class JsonDecoder:
         found: list[Reading | Invalid] = []
         for start in range(0, len(records), _BLOCK):
             block = records[start : start + _BLOCK]
-            at_once = self._at_once(block) if len(block) >= _WORTH_A_BLOCK else None
-            found += at_once or map(self.decode, block)
+            found += self._flat(block) or self._at_once(block) or map(self.decode, block)
         return found
 
     def _at_once(self, records: Sequence[Record]) -> Sequence[Reading] | None:
@@ -199,9 +197,9 @@ class _Quick(NamedTuple):
     It raises one of :data:`_UNSURE` at whatever it is not sure of.
     """
 
-    parse: Callable[[bytes], Any]
     parse_lines: Callable[[bytes], list[Any]]
     readings: Callable[[Sequence[Record], list[Any]], list[Reading]]
+    keys: _Keys
 
 
 class _Keys(dict[str, tuple[str, str]]):
@@ -275,7 +273,19 @@ def _quick_json(mapping: FieldMapping, paths: dict[str, tuple[str, ...]]) -> _Qu
             found.append(new(Reading, (key, sensor, time, values, record[0])))
         return found
 
-    return _Quick(decoder.decode, decoder.decode_lines, readings)
+    return _Quick(decoder.decode_lines, readings, keys)
+
+
+def _flat_reader(mapping: FieldMapping, keys: _Keys, native: Callable[[str], Any]) -> Any:  # noqa: ANN401
+    """Return what reads a block natively, and none that is not plain; ``None``: no block is."""
+    names, sensor = mapping.channel_fields, next(iter(mapping.sensor_fields), None)
+    in_ms = mapping.time is None or (mapping.time_unit == "ms" and not mapping.time_is_text)
+    plain = _as_meant(mapping) is None and mapping.group is None
+    plain = plain and isinstance(mapping.time, str | None) and (in_ms or mapping.time_is_text)
+    plain = plain and len(set(names)) == len(names) <= _MOST_CHANNELS
+    plain = plain and not any("." in name or "\\" in name for name in mapping.fields)
+    flat = native("Flat") if plain else None
+    return flat and flat(mapping, keys, names, sensor, mapping.time, in_ms).read
 
 
 def _as_meant(mapping: FieldMapping) -> Callable[[tuple[Any, ...]], tuple[float, ...]] | None:

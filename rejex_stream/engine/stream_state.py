@@ -197,10 +197,10 @@ class StreamState:
         if quantile is not None:
             outliers = extreme or judge.beyond(quantile, which, verdicts)
         turn = None
-        if watch.turning is None:
-            watch.follow(readings, which, verdicts)
-        else:
+        if watch.turns(judge.window):
             turn = self._turn(readings, 0, verdicts)
+        else:
+            watch.follow(readings, which, verdicts)
         model.take(rows, Judged(1, outliers, extreme, turn), judge)
         return True
 
@@ -374,7 +374,7 @@ class StreamState:
             if at_once:
                 self._learn(segment.rows[n_judged:], part[:count], verdicts)
             n_judged += count
-            turns = watch.turning is not None
+            turns = watch.turns(judge.window)
         owners = owners[:n_judged]
         if (explainer := self._explainer) is not None:
             wanted = list[tuple[int, int, Verdict]]()

@@ -48,11 +48,10 @@ from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple, cast
 
 import msgspec
-import numpy as np
 
 from rejex_stream.incidents.calendar import AGAIN, reply
 from rejex_stream.incidents.incident_settings import Alarms, Hold
-from rejex_stream.incidents.thresholds import ORDINARY, inflation, limit_of, recovery_of
+from rejex_stream.incidents.thresholds import ORDINARY, inflation, limit_of, recovery_of, rises
 from rejex_stream.rejection.judge import EXTREME
 from rejex_stream.rejection.window import ScoreWindow
 from rejex_stream.types import (
@@ -60,6 +59,7 @@ from rejex_stream.types import (
     Command,
     CommandKind,
     CommandReply,
+    FloatArray,
     Incident,
     IncidentState,
     Label,
@@ -577,8 +577,7 @@ class Watch:
         """
         inflated, n = None, 0
         if is_due or self._usual.count or len(window) == self._window:
-            entered, n = sum(Suspect.of(*event).entered for event in self.since), len(window)
-            inflated = inflation(np.array(window.scores(), dtype=np.float64)[: n - entered])
+            inflated, n = inflation(self._trusted(window)), len(window)
         if inflated is not None:
             if n == self._window:
                 self._usual = self._usual.after(inflated)
@@ -589,12 +588,26 @@ class Watch:
             self._calm()
         self._show()
 
+    def _trusted(self, window: ScoreWindow) -> FloatArray:
+        """Return the scores of the reference in their order, without what is under suspicion."""
+        entered = sum(Suspect.of(*event).entered for event in self.since)
+        return window.in_order()[: len(window) - entered]
+
     def _calm(self) -> None:
         if not self.frozen:
             self.level = 0.0
         self.since.clear()
 
     # ------------------------------------------------------------------------------ turns
+    def turns(self, window: ScoreWindow) -> bool:
+        """Whether the last event turns the machine: nothing is held where the reference moves."""
+        if self.turning is IncidentState.OPEN and not self.frozen and rises(self._trusted(window)):
+            # Until there is one that does not.
+            self.turning, self._inflation, self.limit = None, None, math.inf
+            self._calm()
+            self._show()
+        return self.turning is not None
+
     def turn(self, reading: Reading, verdict: Verdict) -> Turn:
         """Make the turn that :meth:`see` asked for, and tell it of this event."""
         state, self.turning = self.turning, None

@@ -13,6 +13,10 @@ A single V is a guess, and where it is too small by chance an incident opens by 
 is no less than the mean of those measured before. Where a window is worth fewer than ten
 independent events, n < 10 V, or none was full yet, nothing is judged.
 
+A fault begins against a reference that stood still. Where its scores rose before the onset already,
+the stream moves away from its model, as in spring: that is drift, and whoever held it would judge
+summer by winter. Such a crossing is no hold (:func:`rises`): the evidence begins anew.
+
 The evidence for the end is the CUSUM of the other side, of so many ordinary events as are worth ten
 independent ones, half a window at most.
 
@@ -33,6 +37,8 @@ References
 .. [1] E. S. Page: Continuous Inspection Schemes. Biometrika, 1954.
 .. [2] F. Marriott, J. Pope: Bias in the Estimation of Autocorrelations. Biometrika, 1954.
 .. [3] N. Kuiper: Tests concerning random points on a circle. Indagationes Mathematicae, 1960.
+.. [4] W. Woodward, H. Gray: Global Warming and the Problem of Testing for Trend in Time Series
+   Data. Journal of Climate, 1993.
 """
 
 from __future__ import annotations
@@ -43,13 +49,14 @@ import numpy as np
 
 from rejex_stream.types import FloatArray
 
-__all__ = ["ORDINARY", "inflation", "is_mixed", "limit_of", "recovery_of", "spread"]
+__all__ = ["ORDINARY", "inflation", "is_mixed", "limit_of", "recovery_of", "rises", "spread"]
 
 ORDINARY = 0.75
 """Severities above it are evidence, those below it are evidence to the contrary."""
 _LEAST_SCORES = 50  # of which an inflation can be measured
 _LEAST_WORTH = 10
 _BLOCKS = (40, 20, 10)  # to a window
+_RISES = 2.33  # standard errors
 _RECOVERY_WORTH = 10
 _DRIFT = ORDINARY - 1 / math.log(10)  # what an ordinary event adds to the contrary, on average
 
@@ -60,19 +67,42 @@ def inflation(scores: FloatArray) -> float | None:
     Of their severities among themselves, so the scale of the scores is of no account.
     O(n log n).
     """
+    if len(scores) < _LEAST_SCORES:
+        return None
+    x = _severities(scores)
+    variance = float(x @ x) / len(x)
+    return _inflation(x, variance) if variance > 0.0 else None
+
+
+def rises(scores: FloatArray) -> bool:
+    """Whether scores rise in their order, by more than one in a hundred series would by chance.
+
+    Of their severities among themselves the slope, in standard errors that count the inflation of
+    what the line leaves [4]_. O(n log n).
+    """
     n = len(scores)
     if n < _LEAST_SCORES:
-        return None
+        return False
+    x, t = _severities(scores), np.arange(n) - (n - 1) / 2
+    squares = float(t @ t)
+    slope = float(x @ t) / squares
+    x -= slope * t
+    variance = float(x @ x) / n
+    if variance <= 0.0:
+        return slope > 0.0
+    return slope * math.sqrt(squares / (variance * _inflation(x, variance))) > _RISES
+
+
+def _severities(scores: FloatArray) -> FloatArray:
+    """Return the severities of scores among themselves, less their mean."""
+    n = len(scores)
     order = np.argsort(scores)
     ordered, place = scores[order], np.arange(n)
     first = np.concatenate(([True], ordered[1:] > ordered[:-1]))  # of scores that are tied
     x = np.empty(n)
     x[order] = np.log10((n + 1) / (n - np.maximum.accumulate(np.where(first, place, 0))))
     x -= x.mean()
-    variance = float(x @ x) / n
-    if variance <= 0.0:
-        return None
-    return _inflation(x, variance)
+    return x
 
 
 def limit_of(inflated: float | None, n: int) -> float:

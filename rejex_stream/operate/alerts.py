@@ -550,7 +550,7 @@ class Webhook:
 
     Headers: ``X-Rejex-Signature`` (see :func:`sign`, over the raw body) and ``Idempotency-Key``,
     the same for every try and for a replay. Of incidents it is the outbox of a run, see
-    :class:`~rejex_stream.run.progress.Outbox`.
+    :class:`~rejex_stream.run.run_events.Outbox`.
     """
 
     def __init__(

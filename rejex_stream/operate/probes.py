@@ -13,7 +13,7 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
-from rejex_stream.errors import ConnectorError
+from rejex_stream.errors import explaining_os_errors
 from rejex_stream.operate.watch import Health
 
 __all__ = ["HealthServer"]
@@ -26,13 +26,9 @@ class HealthServer:
         self, host: str, port: int, health: Health, exposition: Callable[[], bytes]
     ) -> None:
         handler = type("Handler", (_Handler,), {"health": health, "exposition": exposition})
-        try:
+        failed = f"Metrics cannot be served on {host}:{port}"
+        with explaining_os_errors(failed, "choose another metrics.port, or 0 for none"):
             self._server = ThreadingHTTPServer((host, port), handler)
-        except OSError as error:
-            raise ConnectorError(
-                f"Metrics cannot be served on {host}:{port} ({error.strerror}): choose another "
-                "metrics.port, or 0 for none."
-            ) from error
         self._server.daemon_threads = True
         self.port = int(self._server.server_address[1])
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)

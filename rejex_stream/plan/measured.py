@@ -14,7 +14,7 @@ from rejex_stream.decode import Decoder, decode_records
 from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.engine.refit import FitFailed
 from rejex_stream.monitor.rate import BATCHES, batch_means
-from rejex_stream.monitor.theory import rank_law
+from rejex_stream.monitor.theory import RankLaw, rank_law
 from rejex_stream.plan.promises import EpisodeRule
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.run.partition import PartitionState
@@ -37,7 +37,7 @@ from rejex_stream.types import (
 
 __all__ = [
     "Counting", "Differences", "Measured", "Measurement", "NothingSink", "Replayed", "compare",
-    "replay",
+    "law_of", "replay",
 ]  # fmt: skip
 
 _CONFIDENCE = 0.99
@@ -152,12 +152,9 @@ class Measurement:
         if is_for_review(verdict):
             self._extend_episode(sensor, now)
         if is_ranked(verdict):
-            rank, (lower, upper) = verdict.rank, policy_band(verdict)
-            assert rank is not None
-            assert lower is not None
-            assert upper is not None
-            law = rank_law(verdict.window_len, verdict.n_anomalies, lower, upper)
-            self._cells.append(law.cell(rank))
+            law = law_of(verdict)
+            assert verdict.rank is not None
+            self._cells.append(law.cell(verdict.rank))
             self._rejected.append(verdict.label is Label.REJECTED)
             self._expected += law.rejection_rate
             self._ties += verdict.ties > 0
@@ -205,6 +202,14 @@ class Measurement:
             episodes=self._episodes, events_per_episode=_share(to_review, self._episodes),
             episodes_per_day=_share(self._episodes, days),
         )  # fmt: skip
+
+
+def law_of(verdict: Verdict) -> RankLaw:
+    """Return the law of the policy's own band of an event that was ranked."""
+    lower, upper = policy_band(verdict)
+    assert lower is not None
+    assert upper is not None
+    return rank_law(verdict.window_len, verdict.n_anomalies, lower, upper)
 
 
 def _share(part: float, whole: float | None) -> float | None:

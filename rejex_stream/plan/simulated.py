@@ -6,7 +6,6 @@ are: its columns are rolling. So the engine itself is run, and what it says is c
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
@@ -18,11 +17,11 @@ from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.features import FeatureSpec
 from rejex_stream.incidents import Alarms
-from rejex_stream.rejection.band import rank_edges
+from rejex_stream.plan.measured import law_of
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.threads import one_thread
-from rejex_stream.types import FloatArray, Label, Position, Reading, Verdict, is_ranked, policy_band
+from rejex_stream.types import FloatArray, Label, Position, Reading, is_ranked
 
 __all__ = ["Simulated", "simulate"]
 
@@ -99,17 +98,6 @@ def simulate(
     )
 
 
-def _cell(verdict: Verdict) -> int:
-    """Return which of the four cells of the policy's own band the rank of an event is in."""
-    lower, upper = policy_band(verdict)
-    assert verdict.rank is not None  # it was ranked
-    assert verdict.n_anomalies is not None
-    assert lower is not None
-    assert upper is not None
-    edges = rank_edges(verdict.window_len, verdict.n_anomalies, lower, upper)
-    return bisect_right(edges, verdict.rank)
-
-
 def _of(
     name: str, policy: RejectionPolicy, window: int, *, per_day: float, days: float, seed: int
 ) -> Simulated:
@@ -131,7 +119,7 @@ def _of(
     engine.close()
     ranked = [verdict for verdict in verdicts if is_ranked(verdict)]
     rejected = np.array([verdict.label is Label.REJECTED for verdict in verdicts])
-    cells = [_cell(verdict) for verdict in ranked]
+    cells = [law_of(one).cell(one.rank) for one in ranked if one.rank is not None]
     own = sum(0 < cell < 3 for cell in cells)  # of the policy's own band
     flagged = sum(cell >= 2 for cell in cells)
     of_day = np.convolve(rejected, np.ones(min(a_day, len(rejected))), "valid")

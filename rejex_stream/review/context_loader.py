@@ -14,6 +14,8 @@ from contextlib import closing
 from itertools import chain
 from typing import NamedTuple
 
+from rejex_connectors.files.sink import read_input
+
 from rejex_stream.config import Config
 from rejex_stream.config.assembly import (
     file_decoder,
@@ -119,8 +121,6 @@ class ContextLoader:
     def _file(
         self, position: Position, stretches: list[tuple[int, int]]
     ) -> tuple[Decoder, Iterator[Record | None]]:
-        from rejex_connectors.files.sink import read_input
-
         source_settings = self._config.input.model_copy(update={"follow": False})
         config = self._config.model_copy(update={"input": source_settings})
         state = file_places(config).state

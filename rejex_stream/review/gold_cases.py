@@ -30,12 +30,12 @@ from scipy.stats import beta
 
 from rejex_stream.config import Config
 from rejex_stream.encode import decode_verdict
-from rejex_stream.encode.label_records import active_labels
-from rejex_stream.errors import ConfigError
+from rejex_stream.errors import ConfigError, explaining_os_errors
 from rejex_stream.review.context_loader import ContextLoader
 from rejex_stream.review.queue import database
+from rejex_stream.review.queue.database import AT_POSITION, scalar
 from rejex_stream.review.queue.ingest import Intake
-from rejex_stream.review.queue.label_store import records_of
+from rejex_stream.review.queue.label_store import said_of
 from rejex_stream.review.queue.review_store import ReviewStore
 from rejex_stream.run.review_items import AuditDraw, committed
 from rejex_stream.types import Audit, ContextPoint, FollowUp, Label, Position, ReviewItem, Verdict
@@ -106,11 +106,7 @@ def known_cases(connection: Connection, since_ms: int = 0, pipeline: str | None 
     ).fetchall()
     waiting, found = 0, dict[str, Errors]()
     for row in rows:
-        labels = [
-            label
-            for label in active_labels(records_of(connection, row["episode_id"]))
-            if label.source == "human"
-        ]
+        labels = said_of(connection, row["episode_id"])
         waiting += not labels
         for label in labels:
             if row["whole"] and label.role != "adjudication" and label.verdict != "unsure":
@@ -145,12 +141,10 @@ class Case(NamedTuple):
 def read_cases(path: Path) -> tuple[list[Case], list[str]]:
     r"""Return the cases of a file, each event once, and a sentence for each row that is none."""
     # An event that is given with two truths is no case at all. O(rows).
+    failed = f"{str(path)!r} cannot be read"
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise ConfigError(
-            f"{str(path)!r} cannot be read ({error.strerror}): check the path."
-        ) from None
+        with explaining_os_errors(failed, "check the path", kind=ConfigError):
+            text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise ConfigError(f"{str(path)!r} is no text in UTF-8: write it as such.") from None
     return _each_once(_rows(text, path))
@@ -237,7 +231,7 @@ def _event(connection: Connection, case: Case) -> Row | None:
     row: Row | None = connection.execute(
         "SELECT e.*, s.stream_key, k.truth FROM event v JOIN episode e USING (episode_id) "
         "JOIN sensor s ON s.sensor_id = v.sensor_id LEFT JOIN known k USING (event_id) "
-        "WHERE v.topic = ? AND v.partition = ? AND v.offset = ? AND v.reading = ?",
+        f"WHERE {AT_POSITION}",
         case.position,
     ).fetchone()
     return row
@@ -334,30 +328,26 @@ def _put(store: ReviewStore, connection: Connection, case: Case, made: Made) -> 
     """Put an item that was made into the queue, or say why it cannot be there."""
     verdict, now_ms = made.item.verdict, store.now_ms()
     # Its neighbour's arrival is its own: among old events one that came just now would stand out.
-    beside = connection.execute(
+    beside_ms = scalar(
+        connection,
         "SELECT v.received_ms FROM event v JOIN sensor s USING (sensor_id) WHERE v.topic = ? "
         "ORDER BY abs(v.event_time_ms - ?), v.event_id LIMIT 1",
         (verdict.position.topic, verdict.event_time_ms),
-    ).fetchone()
-    received_ms = min(now_ms, now_ms if beside is None else beside["received_ms"])
+    )
+    received_ms = min(now_ms, now_ms if beside_ms is None else beside_ms)
     if now_ms - received_ms >= store.settings.max_age_ms:
         return (
             f"items of its time have expired (review.max_age_hours = "
             f"{store.settings.max_age_hours:g}), and it would stand out: give later events."
         )
-    pipeline = connection.execute(
-        "SELECT pipeline FROM sensor WHERE stream_key = ? AND pipeline <> '' LIMIT 1",
-        (verdict.stream_key,),
-    ).fetchone()
-    intake = Intake(
-        connection, store.settings, received_ms, "" if pipeline is None else pipeline["pipeline"]
-    )
+    query = "SELECT pipeline FROM sensor WHERE stream_key = ? AND pipeline <> '' LIMIT 1"
+    pipeline = scalar(connection, query, (verdict.stream_key,)) or ""
+    intake = Intake(connection, store.settings, received_ms, pipeline)
     intake.item(made.item)
     intake.follow_up(made.after)
     intake.finish()
     connection.execute(
-        "INSERT INTO known SELECT event_id, episode_id, ?, 1 FROM event "
-        "WHERE topic = ? AND partition = ? AND offset = ? AND reading = ?",
+        f"INSERT INTO known SELECT event_id, episode_id, ?, 1 FROM event WHERE {AT_POSITION}",
         (case.truth, *case.position),
     )
     return ""

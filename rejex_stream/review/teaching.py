@@ -20,11 +20,10 @@ from rejex_stream.encode.label_records import active_labels, decode_label, resol
 from rejex_stream.encode.records import MOST_ANSWERS
 from rejex_stream.errors import ConfigError
 from rejex_stream.review.queue import database
-from rejex_stream.review.queue.database import Database, note_down, noted
-from rejex_stream.review.queue.label_store import LabelCache
+from rejex_stream.review.queue.database import AT_POSITION, Database, note_down, noted, scalar
+from rejex_stream.review.queue.label_store import FINAL, LabelCache
 from rejex_stream.types import CommandKind, EventAnswer, Position
 
-_FINAL = ("labelled", "agreed", "adjudicated")
 _AT_ONCE = 200  # labels a transaction
 _MOST_NAME = 100
 _log = logging.getLogger(__name__)
@@ -89,8 +88,8 @@ def _answered(
     for place in dict.fromkeys(named):
         event = connection.execute(
             "SELECT v.event_id, v.item, s.stream_key FROM event v JOIN sensor s USING (sensor_id) "
-            "JOIN episode e USING (episode_id) WHERE v.topic = ? AND v.partition = ? "
-            "AND v.offset = ? AND v.reading = ? AND s.pipeline = ? AND e.status <> 'needs_second' "
+            f"JOIN episode e USING (episode_id) WHERE {AT_POSITION} "
+            "AND s.pipeline = ? AND e.status <> 'needs_second' "
             "AND NOT EXISTS (SELECT 1 FROM taught WHERE event_id = v.event_id) "
             "AND NOT EXISTS (SELECT 1 FROM known WHERE event_id = v.event_id)",
             (*place, pipeline),
@@ -108,7 +107,7 @@ def _answered(
         if said[-1]["label_seq"] > last:
             continue  # somebody has just said more: that is looked at when its own time comes
         found = resolve(active_labels(cache.get(*tuple(row)) for row in said))
-        if found.state in _FINAL and found.verdict is not None:
+        if found.state in FINAL and found.verdict is not None:
             answer = EventAnswer(Position(*place), found.verdict)
             yield _Answered(event["event_id"], event["stream_key"], answer, found.reviewers)
 
@@ -157,9 +156,10 @@ def lessons(connection: Connection, pipeline: str) -> Lessons:
         "FROM taught JOIN answer USING (command) WHERE pipeline = ?",
         (pipeline,),
     ).fetchone()
-    reply = connection.execute(
+    reply = scalar(
+        connection,
         "SELECT said FROM reply JOIN answer USING (command) WHERE pipeline = ? AND incident = '' "
         "ORDER BY reply_seq DESC LIMIT 1",
         (pipeline,),
-    ).fetchone()
-    return Lessons(sent, waiting, "" if reply is None else reply["said"])
+    )
+    return Lessons(sent, waiting, reply or "")

@@ -7,12 +7,13 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TypeAlias, overload
+from typing import Any, TypeAlias, overload
 
 import msgspec
 
 from rejex_stream.encode.records import ContextRecord
 from rejex_stream.errors import CheckpointError, ConfigError
+from rejex_stream.native_core import native
 from rejex_stream.rejection.audit_sampling import KeyedSampler, commitment
 from rejex_stream.rejection.band import label_of, rank_edges
 from rejex_stream.rejection.judge import EXTREME
@@ -217,6 +218,7 @@ class ReviewItems:
         points: int = 32,  # so many earlier events, and so many later ones
         reasons: Collection[Reason] = REVIEW_REASONS,  # without any, nothing goes to review
         audit: AuditDraw = NO_AUDIT,  # labels from the boundary alone say nothing about the rest
+        native: Callable[[str], Any] = native,
     ) -> None:
         if points < 0:
             raise ConfigError(f"review context is {points} points: expected 0 or more")
@@ -225,11 +227,16 @@ class ReviewItems:
         self._reasons = frozenset(reasons)
         self._audit, self._audits = audit, audit != NO_AUDIT
         self._sensors: dict[str, _Sensor] = {}
+        make = None if self._audits else native("Points")
+        self._native = make and make(points)
 
     def outcomes(
         self, records: Sequence[Record], readings: Sequence[Reading], verdicts: Sequence[Verdict]
     ) -> list[Outcome]:
         """Return what judged records come to: their verdicts, and what people are shown of each."""
+        if self._native is not None:
+            given = self._sensors, self.observe, ReviewItem, records, readings, verdicts
+            return self._native.outcomes(*given)  # type: ignore[no-any-return]
         found = []
         for record, reading, verdict in zip(records, readings, verdicts, strict=True):
             made = self.observe(reading, verdict)

@@ -10,11 +10,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from itertools import chain
 from pathlib import Path
 from shlex import quote
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
+
+from rejex_connectors.files import FileControl, FileSink
+from rejex_connectors.spark.sink import FileBatches, KafkaBatches
+from rejex_connectors.spark.source import COLUMNS, Chunks
 
 from rejex_stream.config import Config
 from rejex_stream.config.assembly import (
@@ -30,7 +35,13 @@ from rejex_stream.config.assembly import (
 )
 from rejex_stream.config.assembly.control_line import lines_of
 from rejex_stream.config.assembly.running import watching
-from rejex_stream.errors import CheckpointError, ConfigError, ConnectorError, RejexError
+from rejex_stream.errors import (
+    CheckpointError,
+    ConfigError,
+    ConnectorError,
+    RejexError,
+    needing_extra,
+)
 from rejex_stream.operate.alerts import log_incident
 from rejex_stream.operate.watch import Watch
 from rejex_stream.run.partition import log_alarm
@@ -99,15 +110,9 @@ def job_snapshots(checkpoint: str) -> dict[Partition, tuple[int, dict[str, bytes
 
 def _require_extra() -> None:
     """Refuse to begin where a package is missing, by its name."""
-    from importlib import import_module
-
-    for name in _NEEDED:
-        try:
+    with needing_extra("spark", "Spark"):
+        for name in _NEEDED:
             import_module(name)
-        except ImportError:
-            raise ConfigError(
-                f"Spark needs {name}: install the extra with pip install 'rejex-stream[spark]'."
-            ) from None
 
 
 @contextmanager
@@ -162,10 +167,6 @@ def _python(job: SparkJob, folder: Path) -> str:
 
 
 def _run_files(config: Config, job: SparkJob, stop: threading.Event) -> dict[str, int]:
-    from rejex_connectors.files import FileControl, FileSink
-    from rejex_connectors.spark.sink import FileBatches
-    from rejex_connectors.spark.source import COLUMNS, Chunks
-
     places = file_places(config)
     if places.state is None:
         raise ConfigError(
@@ -230,7 +231,6 @@ def _run_topics(config: Config, job: SparkJob, stop: threading.Event) -> dict[st
         partitions_of,
     )
     from rejex_connectors.kafka.topic_snapshots import AloneSink
-    from rejex_connectors.spark.sink import KafkaBatches
 
     settings = _settings(config)
     folder = job.checkpoint or config.state.folder

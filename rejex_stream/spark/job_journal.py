@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from rejex_connectors.files import FileControl
+from rejex_connectors.folder_snapshots import FolderSnapshotStore
+
 from rejex_stream.config import Config
 from rejex_stream.config.assembly import file_places, kafka_settings
 from rejex_stream.encode import decode_incidents
@@ -17,7 +20,6 @@ from rejex_stream.run.command_journal import Decisions
 from rejex_stream.types import Incident, Partition
 
 if TYPE_CHECKING:
-    from rejex_connectors.folder_snapshots import FolderSnapshotStore
     from rejex_connectors.kafka.clients import Message
     from rejex_connectors.kafka.kafka_settings import KafkaSettings
     from rejex_connectors.kafka.topic_snapshots import KafkaSnapshots
@@ -110,8 +112,6 @@ class JobJournal:
     def _store(self) -> tuple[FolderSnapshotStore | KafkaSnapshots, list[Message]]:
         """Open where decisions are kept, and what to write for them with the next commit."""
         if self.settings is None:
-            from rejex_connectors.folder_snapshots import FolderSnapshotStore
-
             return FolderSnapshotStore(cast("Path", self.folder)), []
         from rejex_connectors.kafka.topic_snapshots import KafkaSnapshots, PendingMessages
 
@@ -120,8 +120,6 @@ class JobJournal:
 
     def _commands_from(self, start: int) -> ControlRecords:
         if self.settings is None:
-            from rejex_connectors.files import FileControl
-
             return FileControl(cast("Path", self.control), self.inputs).read(start)
         from rejex_connectors.kafka.partition_reader import read_partition, topic_ids
 

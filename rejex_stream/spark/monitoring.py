@@ -25,6 +25,7 @@ from rejex_stream.encode import (
     decode_reviewed,
     decode_verdict,
 )
+from rejex_stream.encode.schemas import CONNECT_PREFIX
 from rejex_stream.engine.snapshot import seal, unseal
 from rejex_stream.errors import CheckpointError, ConnectorError
 from rejex_stream.operate.watch import Watch
@@ -293,8 +294,6 @@ def _invalid(position: Position, letter: Written) -> Invalid:
     if not letter.headers:
         return decode_dead_letter(letter.value)[1]
     from rejex_connectors.kafka.messages import split_headers
-
-    from rejex_stream.encode.schemas import CONNECT_PREFIX
 
     said = split_headers(msgspec.msgpack.decode(letter.headers)).said
     stage = (said.get(f"{CONNECT_PREFIX}stage") or b"").decode()

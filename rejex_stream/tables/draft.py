@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rejex_stream.config import Config, parse_config
-from rejex_stream.errors import ConfigError, ConnectorError
+from rejex_stream.errors import ConfigError, explaining_os_errors
 from rejex_stream.plan.suggest import Suggestion
 from rejex_stream.settings import field_at, render, toml
 
@@ -76,7 +76,5 @@ def _section(title: str, values: Mapping[str, object]) -> str:
 
 def save_draft(where: Path, text: str) -> None:
     """Write a config to a file."""
-    try:
+    with explaining_os_errors(f"cannot write {where}"):
         where.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConnectorError(f"cannot write {where}: {error.strerror}.") from error

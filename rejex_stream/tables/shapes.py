@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from rejex_stream.decode.json import flat
-from rejex_stream.errors import ConfigError
+from rejex_stream.errors import needing_extra
 from rejex_stream.tables.fields import MOSTLY, FieldProfile, Trees, is_moment, is_number, jq_of
 from rejex_stream.tables.names import (
     PAIR,
@@ -100,13 +100,8 @@ def _clock_gone_back(readings: Sequence[Sequence[Any]]) -> str | None:
 
 
 def _run(program: str, readings: Sequence[Sequence[Any]]) -> list[list[Any]]:
-    try:
+    with needing_extra("select", f"the jq program {program}, which reads the records,"):
         import jq
-    except ImportError:
-        raise ConfigError(
-            f"the records are read by a jq program, {program}, and jq is not installed: pip "
-            "install 'rejex-stream[select]', then look again."
-        ) from None
     compiled = jq.compile(program)
     made = []
     for found in readings:

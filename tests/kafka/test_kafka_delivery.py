@@ -6,7 +6,7 @@ import importlib.util
 import random
 import re
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from rejex_connectors.kafka import KafkaSettings
 from rejex_connectors.kafka.sink import open_clients
 
 from rejex_stream.encode import decode_verdict
+from rejex_stream.native_core import core
 from rejex_stream.types import Partition, Record
 from tests.waiting import pass_time, until
 
@@ -185,6 +186,39 @@ def test_random_kills_lose_nothing_and_double_nothing(
         max_poll_records=100, snapshot_every_events=200, engine={"kind": "chain"},
     )  # fmt: skip
     assert_exactly(kafka, settings, records)
+
+
+@pytest.mark.parametrize("client", DEFAULT_CLIENT_FIRST)
+def test_workers_with_either_core_write_what_python_alone_would(
+    kafka: Kafka, tmp_path: Path, client: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed at random, each goes on from the other's snapshots, now natively and now in Python."""
+    pytest.importorskip("rejex_native", reason="the native core is not built: make native")
+    use_core(monkeypatch, "")
+    assert core()[0] is not None, "it is not believed, and the workers would not use it"
+    settings = kafka.settings(partitions=2, client=client)
+    records, draw = feed(settings, 6_000, sensors=8, partitions=2, seed=6), random.Random(6)
+    chaos(
+        kafka, settings, tmp_path, records, draw, kills=5, engine={"kind": "HBOS"},
+        after=lambda: monkeypatch.setenv("REJEX_CORE", draw.choice(("", "", "python"))),
+        max_poll_records=200, snapshot_every_events=300,
+    )  # fmt: skip
+    use_core(monkeypatch, "python")
+    assert core()[0] is None
+    assert_exactly(kafka, settings, records, "HBOS")
+
+
+def use_core(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Have this process, and those that it starts, ask anew which core there is."""
+    monkeypatch.setenv("REJEX_CORE", name)
+    core.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def forget_the_core() -> Iterator[None]:
+    """Leave the next test its own choice."""
+    yield
+    core.cache_clear()
 
 
 @pytest.mark.parametrize(

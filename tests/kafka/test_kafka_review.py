@@ -302,7 +302,7 @@ def test_an_incident_comes_from_its_topic_and_the_answer_goes_to_the_control_top
     topics = settings.topics
     store = ReviewStore(config.parent / "review.db")
     fed = feeding(store.database.path, configs=[loaded])
-    background = Background(store, fed.feeds, fed.sink, control_lines=fed.control_lines, undo_ms=0)
+    background = Background(store, fed, undo_ms=0)
     said = AnswerRequest("r", "feed-0-10", 1, "new_normal", "a new pump")
 
     def known() -> Any:

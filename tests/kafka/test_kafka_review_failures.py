@@ -20,7 +20,7 @@ from rejex_stream.config import Config, load_config
 from rejex_stream.config.assembly import kafka_settings
 from rejex_stream.config.reviewing import Review
 from rejex_stream.encode import encode_review
-from rejex_stream.review.console.background import Background
+from rejex_stream.review.console.background import Background, Feeding
 from rejex_stream.review.queue.pipeline_logs import TopicFeed, open_feed
 from rejex_stream.review.queue.review_store import ReviewStore
 from tests.review.test_review_store import item
@@ -83,7 +83,7 @@ def test_a_full_disk_loses_no_review_item(bootstrap, kafka: Kafka, small_disk, t
     send(kafka, settings.topics.review, 0, 600)
 
     store = ReviewStore(small_disk / "review.db", Review(settle_s=0))
-    background = Background(store, [open_feed(config, "review")])
+    background = Background(store, Feeding([open_feed(config, "review")]))
     background.start()
     until(lambda: "make room on" in background.problems.get("feed 0", ""))
     send(kafka, settings.topics.review, 600, 900)

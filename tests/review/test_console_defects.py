@@ -19,7 +19,7 @@ from rejex_stream.config import load_config
 from rejex_stream.config.reviewing import Channel
 from rejex_stream.encode import encode_review, encode_verdict
 from rejex_stream.operate.alerts import Wording
-from rejex_stream.review.console.background import Background
+from rejex_stream.review.console.background import Background, Feeding
 from rejex_stream.review.context_loader import ContextLoader
 from rejex_stream.review.incidents import incident_store
 from rejex_stream.types import Label, Position
@@ -214,7 +214,7 @@ def test_readings_that_nobody_has_are_hatched_and_counted(fault, desk):
 def test_an_answer_by_key_is_pending_and_taken_back_by_key(wall_store, desk):
     store, line = wall_store(), Line()
     tell(store, incident(), pipeline="farm")
-    background = Background(store, control_lines={"farm": line})
+    background = Background(store, Feeding(control_lines={"farm": line}))
     with running(store, background=background) as console, desk(console) as place:
         page = place.open("/incidents/feed-0-10")
         verdict(page, "1")
@@ -234,7 +234,7 @@ def test_an_answer_by_key_is_pending_and_taken_back_by_key(wall_store, desk):
 @pytest.mark.browser
 def test_new_normal_says_what_will_be_learnt_and_asks_again(fault, desk):
     store, _ = fault
-    background = Background(store, control_lines={"farm": Line()})
+    background = Background(store, Feeding(control_lines={"farm": Line()}))
     with running(store, background=background) as console, desk(console) as place:
         page = place.open(f"/incidents/{WHICH}")
         verdict(page, "2")
@@ -350,7 +350,7 @@ def test_a_broker_that_is_away_says_that_labels_wait(wall_store):
     store = wall_store(settle_s=0)
     store.add([item(1)])
     label(store, ADA, episodes(store))
-    background = Background(store, sink=Away())
+    background = Background(store, Feeding(sink=Away()))
     background.round()
     with running(store, background=background) as console:
         page = console.ask("/now").text

@@ -15,7 +15,7 @@ from rejex_stream.config.reviewing import Capacity
 from rejex_stream.encode import encode_review, encode_verdict
 from rejex_stream.engine import Engine
 from rejex_stream.readable import Expected
-from rejex_stream.review.console.background import Background
+from rejex_stream.review.console.background import Background, Feeding
 from rejex_stream.review.console.console import Access
 from rejex_stream.review.incidents import incident_store
 from rejex_stream.review.incidents.incident_store import AnswerRequest
@@ -392,7 +392,7 @@ def sick(wall_store):
     store.take("review", map(encode_review, review), pipeline="farm")
     store.take("verdicts", [encode_verdict(one.verdict) for one in review], pipeline="farm")
     tell(store, msgspec.structs.replace(incident(opened=45), onset_ms=40_000), pipeline="farm")
-    background = Background(store, control_lines={"farm": line})
+    background = Background(store, Feeding(control_lines={"farm": line}))
     with running(store, background=background) as console:
         yield console, line, background
 
@@ -446,7 +446,7 @@ def test_a_missing_value_is_no_limit_that_people_set(wall_store):
     missing = (LimitExcess("flow", None, 10.0, 11),)
     tell(store, incident(limits=missing), pipeline="farm")
     tell(store, incident(opened=30, stream="b", limits=(LimitExcess("vib", 7.0, 6.0),)))
-    background = Background(store, control_lines={"farm": Line(), "": Line()})
+    background = Background(store, Feeding(control_lines={"farm": Line(), "": Line()}))
     with running(store, background=background) as console:
         for path in ("/now", "/incidents", "/incidents/feed-0-10"):
             page = console.ask(path).text

@@ -21,7 +21,7 @@ pytest.importorskip("starlette", reason="the extra `review` is not installed")
 from rejex_stream.config.reviewing import Review
 from rejex_stream.encode import encode_review, encode_verdict
 from rejex_stream.errors import ConnectorError
-from rejex_stream.review.console.background import Background
+from rejex_stream.review.console.background import Background, Feeding
 from rejex_stream.review.console.queue_metrics import exposition
 from rejex_stream.review.queue import decisions
 from rejex_stream.review.queue.database import Database, StoreError
@@ -385,7 +385,7 @@ def test_a_full_disk_is_told_once_and_all_is_read_when_there_is_room(
     monkeypatch.setattr("rejex_stream.review.queue.pipeline_logs._MAX_RECORDS", 20)
     review, n_items = source_feed(random.Random(0))
     with impatient(small_disk / "review.db") as store:
-        background = Background(store, [review])
+        background = Background(store, Feeding([review]))
         for _ in range(30):
             background.round()
         problem = background.problems["feed 0"]

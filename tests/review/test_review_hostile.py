@@ -16,7 +16,7 @@ import pytest
 
 from rejex_stream.encode import encode_review
 from rejex_stream.review.console import api, fleet, pages
-from rejex_stream.review.console.background import Background
+from rejex_stream.review.console.background import Background, Feeding
 from rejex_stream.review.incidents import screen
 from tests.review.console_server import running
 from tests.review.test_questions import Line, ill, incident, tell
@@ -92,7 +92,9 @@ def test_no_mutated_request_is_an_error_of_the_console(wall_store, caplog, n):
     routes = all_routes()
     assert len(routes) > 25
     with (
-        running(store, background=Background(store, control_lines={"farm": Line()})) as console,
+        running(
+            store, background=Background(store, Feeding(control_lines={"farm": Line()}))
+        ) as console,
         caplog.at_level(logging.ERROR),
     ):
         for i in range(n):

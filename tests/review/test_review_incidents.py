@@ -21,7 +21,7 @@ from rejex_stream.encode import decode_command, encode_incident, encode_review, 
 from rejex_stream.errors import ConnectorError
 from rejex_stream.operate.alerts import Wording, sentence_of
 from rejex_stream.rejection.window import grade
-from rejex_stream.review.console.background import Background, feeding
+from rejex_stream.review.console.background import Background, Feeding, feeding
 from rejex_stream.review.console.console import Access
 from rejex_stream.review.incidents import incident_store
 from rejex_stream.review.incidents.incident_store import AnswerRequest
@@ -244,7 +244,7 @@ def ward(wall_store):
     verdicts = [msgspec.structs.replace(one.verdict, tolerance=32.0) for one in review]
     store.take("verdicts", map(encode_verdict, verdicts), pipeline="farm")
     tell(store, incident(), pipeline="farm")
-    background = Background(store, control_lines={"farm": line}, undo_ms=0)
+    background = Background(store, Feeding(control_lines={"farm": line}), undo_ms=0)
     with running(store, background=background) as console:
         yield console, line, background
 
@@ -339,7 +339,7 @@ def test_an_incident_by_a_limit_says_which_limit_and_stands_first(wall_store, he
     tell(store, by_limit, pipeline="farm")
     shown = Wording(channels={"vib": Channel(unit="mm/s", label="Vibration <1>")})
     said = "Vibration &lt;1&gt; 7.25 mm/s is above its limit of 6 mm/s"
-    background = Background(store, control_lines={"farm": Line()})
+    background = Background(store, Feeding(control_lines={"farm": Line()}))
     with running(store, background=background) as console:
         console.console.shown["farm"] = shown
         now, all_of_them = console.ask("/now").text, console.ask("/incidents").text
@@ -484,7 +484,7 @@ def test_a_config_is_all_a_console_needs_to_hear_and_to_tell(tmp_path, monkeypat
     (tmp_path / "incidents.jsonl").write_bytes(encode_incident(incident()) + b"\nnonsense\n")
     store: ReviewStore = wall_store()
     fed = feeding(store.database.path, configs=[load_config(tmp_path / "pump.toml")])
-    background = Background(store, fed.feeds, fed.sink, control_lines=fed.control_lines, undo_ms=0)
+    background = Background(store, fed, undo_ms=0)
     background.round()
     assert look(store).pipeline == "pump"
     assert background.invalid["incidents"][0] == 1
@@ -596,7 +596,7 @@ def test_a_fault_is_held_answered_on_the_page_and_over_in_a_real_pipeline(
     feed(1500, 1600, 20.0)
     store = wall_store(settle_s=0)
     fed = feeding(store.database.path, configs=[load_config(tmp_path / "pump.toml")])
-    background = Background(store, fed.feeds, fed.sink, control_lines=fed.control_lines, undo_ms=0)
+    background = Background(store, fed, undo_ms=0)
     background.round()
     with running(store, background=background) as console:
         with store.database.read() as connection:

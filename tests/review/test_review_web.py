@@ -514,7 +514,7 @@ def counted(store):
 
 @pytest.mark.thorough
 def test_upkeep_follows_files_sends_labels_and_shows_what_fails(wall_store, farm, tmp_path):
-    from rejex_stream.review.console.background import Background
+    from rejex_stream.review.console.background import Background, Feeding
     from rejex_stream.review.queue.label_store import LabelFile, read_labels
     from rejex_stream.review.queue.pipeline_logs import FileFeed
 
@@ -523,8 +523,10 @@ def test_upkeep_follows_files_sends_labels_and_shows_what_fails(wall_store, farm
     labels = tmp_path / "labels.jsonl"
     background = Background(
         store,
-        [FileFeed(review, "review", "farm"), FileFeed(verdicts, "verdicts", "farm")],
-        LabelFile(labels),
+        Feeding(
+            [FileFeed(review, "review", "farm"), FileFeed(verdicts, "verdicts", "farm")],
+            LabelFile(labels),
+        ),
         pause_s=0.05,
     )
     with running(store, background=background) as console:
@@ -545,7 +547,7 @@ def test_upkeep_follows_files_sends_labels_and_shows_what_fails(wall_store, farm
 
 
 def test_a_label_given_just_before_the_end_leaves_with_the_console(wall_store, tmp_path):
-    from rejex_stream.review.console.background import Background
+    from rejex_stream.review.console.background import Background, Feeding
     from rejex_stream.review.queue.label_store import LabelFile, read_labels
 
     first_round_over = threading.Event()
@@ -559,7 +561,7 @@ def test_a_label_given_just_before_the_end_leaves_with_the_console(wall_store, t
     store = wall_store(settle_s=0)
     store.add([item(0)])
     labels = tmp_path / "labels.jsonl"
-    background = Watched(store, [], LabelFile(labels), pause_s=3600)
+    background = Watched(store, Feeding(sink=LabelFile(labels)), pause_s=3600)
     background.start()
     assert first_round_over.wait(PATIENCE_S)  # the next is an hour away
     decisions.decide(
@@ -572,7 +574,7 @@ def test_a_label_given_just_before_the_end_leaves_with_the_console(wall_store, t
 
 @pytest.mark.thorough
 def test_a_feed_that_never_pauses_does_not_hold_labels_back(wall_store, tmp_path):
-    from rejex_stream.review.console.background import Background
+    from rejex_stream.review.console.background import Background, Feeding
     from rejex_stream.review.queue.ingest import IntakeCounts
     from rejex_stream.review.queue.label_store import LabelFile, read_labels
     from rejex_stream.review.queue.pipeline_logs import FeedKind
@@ -599,7 +601,7 @@ def test_a_feed_that_never_pauses_does_not_hold_labels_back(wall_store, tmp_path
     )
     floods = [Flood(), Flood()]
     labels = tmp_path / "labels.jsonl"
-    background = Background(store, floods, LabelFile(labels))
+    background = Background(store, Feeding(floods, LabelFile(labels)))
     background.round()
     assert len(list(read_labels(labels))) == 1
     assert [flood.pumps for flood in floods] == [1, 1]
@@ -608,7 +610,7 @@ def test_a_feed_that_never_pauses_does_not_hold_labels_back(wall_store, tmp_path
 
 @pytest.mark.thorough
 def test_the_end_does_not_wait_for_a_broker_that_is_away(wall_store):
-    from rejex_stream.review.console.background import Background
+    from rejex_stream.review.console.background import Background, Feeding
 
     class Away:
         kind = "review"
@@ -624,7 +626,7 @@ def test_the_end_does_not_wait_for_a_broker_that_is_away(wall_store):
             raise AssertionError("closed while in use")
 
     away = Away()
-    background = Background(wall_store(), [away])
+    background = Background(wall_store(), Feeding([away]))
     background.start()
     assert away.asked.wait(PATIENCE_S)
     assert not background.stop()

@@ -12,7 +12,7 @@ pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
 
 from rejex_stream.errors import ConnectorError
 from rejex_stream.operate.alerts import Alertmanager, Wording, alert_of
-from rejex_stream.review.console.background import Background
+from rejex_stream.review.console.background import Background, Feeding
 from rejex_stream.review.incidents.silences import Silences
 from rejex_stream.review.queue.database import wall_clock_ms
 from tests.operate.alerting import Receiver, alertmanager, until
@@ -53,7 +53,7 @@ def test_a_muted_incident_pages_nobody_until_the_mute_ends(tmp_path, wall_store)
         manager = Alertmanager(url, repeat_s=0.5)
         manager.update(alert_of(one, Wording("farm")) for one in both)
         until(lambda: state_of(url) == {"feed-0-10": "active", "feed-0-30": "active"})
-        background = Background(store, silences={"farm": Silences(url, "farm")})
+        background = Background(store, Feeding(silences={"farm": Silences(url, "farm")}))
         background.round()
         mute(console, 2)
         assert Silences(url, "farm").bring_in_line(store)
@@ -90,7 +90,7 @@ def test_an_alertmanager_that_is_away_is_said_on_every_page_and_tried_again(wall
     store = wall_store()
     tell(store, incident(), pipeline="farm")
     silences = Silences("http://127.0.0.1:1/hunter2", "farm")
-    background = Background(store, silences={"farm": silences})
+    background = Background(store, Feeding(silences={"farm": silences}))
     with running(store, background=background) as console:
         mute(console, 2)
         background.round()

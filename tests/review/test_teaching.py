@@ -164,9 +164,7 @@ def desk(folder, clock=None, **settings):
     with closing(ReviewStore(folder / "review.db", section)) as store:
         store.now_ms = clock or store.now_ms
         fed = feeding(store.database.path, configs=[config])
-        background = Background(
-            store, fed.feeds, fed.sink, control_lines=fed.control_lines, learns=fed.learns
-        )
+        background = Background(store, fed)
         try:
             yield store, background
             assert background.problems == {}

@@ -13,21 +13,27 @@ import re
 from collections import deque
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from rejex_connectors.durable import PRIVATE
 from rejex_connectors.files.bytes import END, NEW_FILE, ByteInput, Mark, ToUtf8, compression_of
 from rejex_connectors.files.sink import InputState, read_commit, read_input
 from rejex_connectors.files.workbooks import WORKBOOKS, TableInput, Workbook
-from rejex_stream.errors import ConfigError, ConnectorError
+from rejex_stream.errors import ConfigError, ConnectorError, explaining_os_errors
 from rejex_stream.protocols import Assigned, ControlRecords, Revoked
 from rejex_stream.types import Partition, Position, Record
 
-__all__ = ["CsvRows", "FileControl", "FileSource", "LineRows", "append_line"]
+__all__ = [
+    "CsvRows", "FileControl", "FileSource", "Format", "LineRows", "append_line", "named_format",
+]  # fmt: skip
 
 _PACKED = re.compile(r"\.(gz|bz2|xz|zip)$")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_FORMATS = {".csv": "csv", ".tsv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
+Format: TypeAlias = Literal["jsonl", "csv", "excel", "parquet"]
+_FORMATS: dict[str, Format] = {
+    **WORKBOOKS, ".csv": "csv", ".tsv": "csv", ".txt": "csv",
+    ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
+}  # fmt: skip
 _MOST_CONTROL_BYTES = 1 << 20  # at once; a line longer than that is none
 
 MAX_ROW_BYTES = 16 << 20
@@ -38,6 +44,12 @@ MAX_OPEN_BYTES = 64 << 10
 
 _FIRST_END = re.compile(rb'"|\r\n|\r|\n')
 _JSON_MARKS = re.compile(rb'"(?:[^"\\]|\\.)*("|\Z)|[{}\[\]]', re.DOTALL)
+
+
+def named_format(path: str) -> tuple[Format | None, str]:
+    """Return the format that a file's name tells, if it does, and what parts its columns."""
+    suffix = Path(_PACKED.sub("", Path(path).name)).suffix.lower()
+    return _FORMATS.get(suffix), "\t" if suffix == ".tsv" else ","
 
 
 class _Lines:
@@ -247,7 +259,7 @@ class FileSource:
         self,
         path: str | Path,
         *,
-        format: Literal["jsonl", "csv", "excel", "parquet"] | None = None,
+        format: Format | None = None,
         delimiter: str | None = None,
         topic: str | None = None,  # in positions; by default the file's name, or `stdin`
         follow: bool = False,
@@ -259,9 +271,8 @@ class FileSource:
         sheet: str | None = None,
     ) -> None:
         self._path = str(path)
-        name = Path(self._path).name
-        suffix = Path(_PACKED.sub("", name)).suffix.lower()
-        self._format = format or _FORMATS.get(suffix) or WORKBOOKS.get(suffix)
+        named, usual = named_format(self._path)
+        self._format = format or named
         if self._format not in ("jsonl", "csv", "excel", "parquet"):
             raise ConfigError(
                 f"the format of {self._path} is {self._format!r}: say format = 'jsonl', 'csv', "
@@ -275,7 +286,7 @@ class FileSource:
             why = "compressed" if compression else "no text that grows"
             mend = "unpack it" if compression else "write it as CSV"
             raise ConfigError(f"{self._path} is {why} and cannot be followed: {mend}")
-        self._delimiter = delimiter or ("\t" if suffix == ".tsv" else ",")
+        self._delimiter = delimiter or usual
         if workbook is not None:
             self._delimiter, encoding = ",", "utf-8"
         self._follow = follow
@@ -284,7 +295,8 @@ class FileSource:
         self._encoding = encoding
         self._has_header = has_header and self._format != "jsonl"
         self._skip_rows = 0 if self._format == "jsonl" else skip_rows
-        self.partition = Partition(topic or ("stdin" if self._path == "-" else name), 0)
+        name = "stdin" if self._path == "-" else Path(self._path).name
+        self.partition = Partition(topic or name, 0)
         self._header: bytes | None = None
         self._announce = True
         self._reading = False
@@ -539,7 +551,7 @@ class FileControl:
 
 def append_line(path: Path, line: bytes) -> None:
     """Append one line and make it durable; what was left without an end before gets one."""
-    try:
+    with explaining_os_errors(f"{path} cannot be written"):
         handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
         try:
             size = os.fstat(handle).st_size
@@ -548,5 +560,3 @@ def append_line(path: Path, line: bytes) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
-    except OSError as error:
-        raise ConnectorError(f"{path} cannot be written: {error.strerror}") from error

@@ -20,7 +20,7 @@ from importlib import import_module
 from typing import Any, Final, Literal
 
 from rejex_connectors.files.bytes import END, Mark
-from rejex_stream.errors import ConfigError, ConnectorError, explaining_os_errors
+from rejex_stream.errors import ConfigError, ConnectorError, explaining_os_errors, needing_extra
 
 __all__ = [
     "WORKBOOKS", "TableInput", "Workbook", "require_reader", "sheet_to_read", "sheets_of",
@@ -58,14 +58,9 @@ def workbook_of(path: str) -> Workbook | None:
 
 def require_reader(kind: Workbook) -> None:
     """Make sure that the library for a format is there."""
-    try:
+    what = "an Excel workbook" if kind == "excel" else "Parquet"
+    with needing_extra(kind, what, ", or save the table as CSV"):
         import_module(_READERS[kind])
-    except ImportError:
-        what = "an Excel workbook" if kind == "excel" else "Parquet"
-        raise ConfigError(
-            f"{what} needs {_READERS[kind]}: install the extra with "
-            f"pip install 'rejex-stream[{kind}]', or save the table as CSV."
-        ) from None
 
 
 def sheets_of(path: str) -> list[str]:

@@ -17,9 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from rejex_native._core import Lane, Lines, Messages, lane_of, written
+from rejex_native._core import Flat, Lane, Lines, Messages, Points, lane_of, written
 
-__all__ = ["Lane", "Lines", "Messages", "believed", "lane_of", "lines", "written", "wrong"]
+__all__ = [
+    "Flat", "Lane", "Lines", "Messages", "Points", "believed", "lane_of", "lines", "written",
+    "wrong",
+]  # fmt: skip
 
 lines = lru_cache(Lines)
 """What encodes verdicts in a form; one of each."""
@@ -163,9 +166,11 @@ def _written(verdicts: list[Any], native: Callable[[str], Any]) -> list[Any]:
     import msgspec
     from rejex_connectors.kafka.messages import OutcomeMessages
 
+    from rejex_stream.decode import JsonDecoder
+    from rejex_stream.decode.mapping import FieldMapping
     from rejex_stream.encode.records import verdict_encoder
     from rejex_stream.run.review_items import ReviewItems
-    from rejex_stream.types import Record
+    from rejex_stream.types import Position, Record
 
     topics = SimpleNamespace(verdicts="v", review="r", deadletter="d", incidents="i")
     settings = SimpleNamespace(
@@ -178,7 +183,7 @@ def _written(verdicts: list[Any], native: Callable[[str], Any]) -> list[Any]:
     found: list[Any] = []
     for form in ("full", "lean"):
         settings.form = form
-        items = ReviewItems(("a", odd), points=9)
+        items = ReviewItems(("a", odd), points=9, native=native)
         records, readings, some = [], [], []
         for verdict, reading in zip(verdicts, _readings(len(verdicts)), strict=True):
             at = reading.position.offset
@@ -192,4 +197,11 @@ def _written(verdicts: list[Any], native: Callable[[str], Any]) -> list[Any]:
         made = OutcomeMessages(settings, lambda _: 3, native)
         found += made.of(outcomes)
         found += map(verdict_encoder(form, native), some)
+    fields = FieldMapping(("a", "b"), time="t", sensor="s")
+    told = [
+        b'{"a":%b,"s":"x%d","t":%d,"b":%d}' % (msgspec.json.encode(x), i % 9, i, i)
+        for i, x in enumerate(floats)
+    ]
+    records = [Record(Position("t", 0, i), None, value) for i, value in enumerate(told)]
+    found += map(str, JsonDecoder(fields, native).decode_all(records))
     return found

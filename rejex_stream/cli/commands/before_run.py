@@ -28,6 +28,7 @@ from rejex_stream.config import Config, check_config, load_config
 from rejex_stream.config.assembly import budget_of_groups, require_extras
 from rejex_stream.errors import ConfigError
 from rejex_stream.operate.logs import escaped
+from rejex_stream.plan.gamma import SHARES, SHIFT, compare_gammas
 from rejex_stream.plan.promises import (
     Costs,
     Fleet,
@@ -39,6 +40,7 @@ from rejex_stream.plan.promises import (
     plan_table,
 )
 from rejex_stream.plan.promises import plan as plan_one
+from rejex_stream.plan.simulated import simulate
 from rejex_stream.rejection.bounds import DELTA
 from rejex_stream.rejection.policy import CONTAMINATION, RejectionPolicy
 from rejex_stream.settings import render
@@ -225,8 +227,6 @@ def _print_gammas(
     output: As,
 ) -> None:
     """Print what γ and its neighbours do, and which has the least regret."""
-    from rejex_stream.plan.gamma import SHARES, SHIFT, compare_gammas
-
     windows, tolerances, rates = given
     if len(windows) != 1 or len([*tolerances, *rates]) != 1:
         raise ConfigError(
@@ -284,7 +284,7 @@ def _print_plans(rows: tuple[Plan, ...], output: As) -> None:
         cells = [number(row.window), number(row.tolerance)]
         promise = row.promise
         if promise is None or row.refusal is not None:
-            cells += [number(promise.n_anomalies) if promise else "-", "impossible"]
+            cells += [number(promise.n_anomalies if promise else None), "impossible"]
             table.append(cells + [""] * (len(columns) - len(cells)))
             continue
         cells += [
@@ -312,8 +312,6 @@ def _print_plans(rows: tuple[Plan, ...], output: As) -> None:
 
 def _print_simulated(rows: tuple[Plan, ...], burst: int | None, per_day: float, output: As) -> None:
     """Print plans, and what each of those that work does in a day."""
-    from rejex_stream.plan.simulated import simulate
-
     held = [None if row.rate is None else burst for row in rows]
     found = [
         () if row.refusal is not None or row.promise is None else simulate(

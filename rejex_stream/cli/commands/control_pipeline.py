@@ -7,7 +7,6 @@ import math
 import time
 from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,7 +19,7 @@ from rejex_stream.config.assembly.control_line import ControlLine, make_command
 from rejex_stream.errors import ConfigError
 from rejex_stream.readable import utc
 from rejex_stream.rejection.window import grade
-from rejex_stream.types import Box, Command, CommandKind, CommandReply, IncidentState
+from rejex_stream.types import Box, Command, CommandKind, CommandReply, IncidentState, JudgeName
 
 __all__ = ["app"]
 
@@ -126,25 +125,18 @@ def cancel(
     _give(line, CommandKind.CANCEL, sender, cancels=planned, stream_key=of)
 
 
-class Judge(StrEnum):
-    """Who is to give the verdicts."""
-
-    CHAMPION = "champion"
-    CHALLENGER = "challenger"
-
-
 @app.command()
 @gathering(sender=Sender)
 def judge(
     config: ConfigFile,
     stream: Annotated[str, typer.Argument(help="Key of the stream.")],
-    who: Annotated[Judge, typer.Argument(help="The detector itself, or what answers taught.")],
+    who: Annotated[JudgeName, typer.Argument(help="The detector itself, or what answers taught.")],
     *,
     sender: Sender,
 ) -> None:
     """Say who gives a stream's verdicts from now on; evidence against that is gathered anew."""
     line = ControlLine(load_config(config))
-    _give(line, CommandKind.JUDGE, sender, stream_key=stream, judge=who.value)
+    _give(line, CommandKind.JUDGE, sender, stream_key=stream, judge=who)
 
 
 @app.command("list")

@@ -36,7 +36,7 @@ _REGISTRY = "REJEX_SCHEMA_REGISTRY__URL"
 _JSON = re.compile(rb"(\xef\xbb\xbf)?\s*(\[\s*)?\{")
 
 
-@options.gathering(asked=options.of_a_table)
+@options.gathering(asked=options.TableOptions)
 def init(  # noqa: PLR0917 - one parameter an option
     file: Annotated[
         Path | None, typer.Argument(help="A table or JSON Lines, plain or gzip.")
@@ -58,7 +58,7 @@ def init(  # noqa: PLR0917 - one parameter an option
     window: options.Window = None,
     detector: options.Detector = DEFAULT,
     *,
-    asked: Asked,
+    asked: options.TableOptions,
 ) -> None:
     """Look at records, guess what they are, and write the config that reads them.
 
@@ -77,7 +77,7 @@ def init(  # noqa: PLR0917 - one parameter an option
     rekey_from = ""
     if kafka is not None:
         servers, topic = kafka
-        found, partitions, format = _of_topic(servers, topic, asked)
+        found, partitions, format = _of_topic(servers, topic, asked.known())
         split = partitions > 1 and not found.from_key and (found.keyless or found.parted)
         rekey_from, read = (topic, f"{topic}.keyed") if split else ("", topic)
         source = {"kind": "kafka", "format": format, "topics": [read], **found.settings()}
@@ -87,7 +87,7 @@ def init(  # noqa: PLR0917 - one parameter an option
             source["fixed_sensor"] = topic
     else:
         assert file is not None
-        found, source = _of_file(file, asked)
+        found, source = _of_file(file, asked.known())
     for line in found.said:
         print(f"{file.name if file else kafka[1]}: {escaped(line)}", file=sys.stderr)  # type: ignore[index]
     guessed = []

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,12 +22,12 @@ from rejex_connectors.signed_snapshots import read_key
 
 from rejex_stream.cli.show import As, AsOption, number, print_facts, print_json, print_table, share
 from rejex_stream.config import Config, load_config
-from rejex_stream.config.assembly.control_line import ControlLine, published_lines
+from rejex_stream.config.assembly.control_line import ControlLine, Published, published_lines
 from rejex_stream.config.assembly.running import audit_draw
 from rejex_stream.config.operating import Logging
-from rejex_stream.config.reviewing import SYSTEM, Review, named_reviewer, networks
+from rejex_stream.config.reviewing import SYSTEM, AuthMode, Review, named_reviewer, networks
 from rejex_stream.encode import decode_reviewed
-from rejex_stream.errors import ConfigError, ConnectorError
+from rejex_stream.errors import ConfigError, ConnectorError, explaining_os_errors, needing_extra
 from rejex_stream.operate.logs import logging_to_stderr
 from rejex_stream.plan.promises import Costs
 from rejex_stream.review import certificate, gold_cases, teaching
@@ -41,6 +40,7 @@ from rejex_stream.review.queue.database import Viewer, scalar
 from rejex_stream.review.queue.ingest import IntakeCounts
 from rejex_stream.review.queue.label_report import PipelineReport, pipelines_of
 from rejex_stream.review.queue.label_report import report as make_report
+from rejex_stream.review.queue.label_store import ExportFormat
 from rejex_stream.review.queue.review_store import ReviewStore
 from rejex_stream.run.review_items import AuditDraw
 from rejex_stream.types import Position, ReviewItem
@@ -95,21 +95,6 @@ KeyOption = Annotated[
 ]
 
 
-class AuthChoice(StrEnum):
-    """How people prove who they are."""
-
-    NONE = "none"
-    TOKEN = "token"
-    PROXY = "proxy"
-
-
-class FormChoice(StrEnum):
-    """Form of an export."""
-
-    CSV = "csv"
-    JSONL = "jsonl"
-
-
 # ----------------------------------------------------------------------- configs and the store
 def load_pipelines(paths: Sequence[Path]) -> Configs:
     """Read the configs of all pipelines; two of the same name are refused."""
@@ -151,7 +136,7 @@ def overridden(configs: Configs, **given: Any) -> Review:  # noqa: ANN401 - as t
 def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever typer makes of an option
     if isinstance(value, list):
         return tuple(value)
-    return str(value) if isinstance(value, Path | StrEnum) else value
+    return str(value) if isinstance(value, Path) else value
 
 
 def _loaded(config: list[Path] | None, **given: Any) -> tuple[Configs, Review]:  # noqa: ANN401
@@ -214,7 +199,7 @@ def serve(
         ),
     ] = None,
     auth: Annotated[
-        AuthChoice | None,
+        AuthMode | None,
         typer.Option(
             help="How people prove who they are; none: loopback only.",
             show_default=_of_config("auth", "none"),
@@ -239,14 +224,9 @@ def serve(
         config, store=store, labels=labels, host=host, port=port, auth=auth, reviewers=reviewer,
         proxies=proxy, allowed_hosts=allow_host, tls_cert=tls_cert,
     )  # fmt: skip
-    try:
+    with needing_extra("review", "The review console"):
         from rejex_stream.review.console.server import require_certificate
         from rejex_stream.review.console.server import serve as serve_console
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"The review console needs {error.name}: install the extra with "
-            "pip install 'rejex-stream[review]'."
-        ) from error
     if section.tls_cert is not None:
         require_certificate(section.tls_cert)
     people = [Viewer(*named_reviewer(text)) for text in section.reviewers]
@@ -398,7 +378,7 @@ def export(
     store: StoreOption = None,
     config: ConfigOption = None,
     form: Annotated[
-        FormChoice | None, typer.Option("--format", help="By default as the file's name says.")
+        ExportFormat | None, typer.Option("--format", help="By default as the file's name says.")
     ] = None,
     everything: Annotated[
         bool, typer.Option("--all", help="Also events that nobody has labelled.")
@@ -414,8 +394,8 @@ def export(
 ) -> None:
     """Write labelled events to a file; cells that a spreadsheet would run are made harmless."""
     _, section = _loaded(config, store=store)
-    named = form.value if form is not None else to.suffix.lstrip(".").lower()
-    wanted = next((one for one in label_store.FORMATS if one == named), None)
+    named = to.suffix.lstrip(".").lower()
+    wanted = form or next((one for one in label_store.FORMATS if one == named), None)
     if wanted is None:
         raise ConfigError(f"{str(to)!r} does not tell its format: give --format csv or jsonl.")
     with _existing(section) as opened:
@@ -613,12 +593,10 @@ def seed(
                 )
             with opened.database.read() as connection:
                 lacking = gold_cases.unknown(connection, found)
-            try:
-                with verdicts.open("rb") as lines:
-                    draw = audit_draw(configs[0])
-                    made = gold_cases.make_items(configs[0], lacking, lines, draw)
-            except OSError as error:
-                raise ConfigError(f"{str(verdicts)!r} cannot be read ({error.strerror}).") from None
+            failed = f"{str(verdicts)!r} cannot be read"
+            with explaining_os_errors(failed, kind=ConfigError), verdicts.open("rb") as lines:
+                draw = audit_draw(configs[0])
+                made = gold_cases.make_items(configs[0], lacking, lines, draw)
         done = gold_cases.seed(opened, found, by=_user(SYSTEM), made=made)
     refused += done.refused
     if output is As.JSON:
@@ -681,14 +659,6 @@ def certify(
     print(f"{names[0]}: {certificate.sentence(found)}", file=sys.stderr)
 
 
-class Published(StrEnum):
-    """What can be written to a file."""
-
-    VERDICTS = "verdicts"
-    REVIEW = "review"
-    INCIDENTS = "incidents"
-
-
 @app.command()
 def dump(
     what: Annotated[Published, typer.Argument(help="What of it.")],
@@ -701,16 +671,15 @@ def dump(
     if len(configs) != 1:
         raise ConfigError("give the --config of one pipeline.")
     count, part = 0, to.with_name(to.name + ".part")
-    try:
-        with part.open("wb") as file:
-            for line in published_lines(configs[0], what.value):
-                file.write(line + b"\n")
-                count += 1
-        part.replace(to)  # a dump that broke off is none
-    except OSError as error:
-        raise ConfigError(f"{str(to)!r} cannot be written ({error.strerror}).") from None
-    finally:
-        part.unlink(missing_ok=True)
+    with explaining_os_errors(f"{str(to)!r} cannot be written", kind=ConfigError):
+        try:
+            with part.open("wb") as file:
+                for line in published_lines(configs[0], what):
+                    file.write(line + b"\n")
+                    count += 1
+            part.replace(to)  # a dump that broke off is none
+        finally:
+            part.unlink(missing_ok=True)
     print(f"{count:,} records written to {to}", file=sys.stderr)
 
 

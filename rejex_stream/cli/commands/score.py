@@ -25,14 +25,14 @@ from rejex_stream.config import name_of
 from rejex_stream.decode import Decoder
 from rejex_stream.detectors import DEFAULT
 from rejex_stream.encode import encode_verdict
-from rejex_stream.errors import ConfigError, ConnectorError
+from rejex_stream.errors import ConfigError, ConnectorError, explaining_os_errors
 from rejex_stream.operate.alerts import Wording
 from rejex_stream.operate.logs import escaped
 from rejex_stream.plan.measured import Measured, Replayed, replay
 from rejex_stream.plan.promises import Plan, plan
 from rejex_stream.plan.suggest import Suggestion
 from rejex_stream.rejection.window import grade
-from rejex_stream.tables import Asked, Table, draft_config, open_table
+from rejex_stream.tables import Table, draft_config, open_table
 from rejex_stream.tables.draft import save_draft
 from rejex_stream.tables.scored import Episode, Episodes, ScoredCsv
 from rejex_stream.types import Invalid, Label, Reading, Record, Verdict
@@ -46,7 +46,7 @@ _SENSORS_HELD = 5
 """Of so many sensors it is said how many rows an incident held."""
 
 
-@options.gathering(asked=options.of_a_table)
+@options.gathering(asked=options.TableOptions)
 def score(  # noqa: PLR0917 - one parameter an option
     file: Annotated[
         Path, typer.Argument(help="CSV, plain or gzip, Excel or Parquet; - is standard input.")
@@ -57,7 +57,7 @@ def score(  # noqa: PLR0917 - one parameter an option
     window: options.Window = None,
     detector: options.Detector = DEFAULT,
     *,
-    asked: Asked,
+    asked: options.TableOptions,
     out: Annotated[
         Path | None, typer.Option(help="Where to write the table with its verdicts; - for stdout.")
     ] = None,
@@ -85,7 +85,7 @@ def score(  # noqa: PLR0917 - one parameter an option
     if report is not None and not report.parent.is_dir():  # not only after all rows
         raise ConnectorError(f"cannot write {report}: there is no folder {report.parent}.")
     with ExitStack() as exits:
-        table = open_table(_at_hand(file, exits), asked)
+        table = open_table(_at_hand(file, exits), asked.known())
         print_said(table)
         choice = table.suggested(
             contamination=contamination, tolerance=tolerance, rate=rate, window=window,
@@ -235,10 +235,10 @@ def _row(found: Episode) -> tuple[str, ...]:
         f"{found.first_row:,}{last}",
         number(found.anomalies),
         number(found.rejected),
-        "-"
+        "–"
         if found.severity is None
         else "{} of 100 ({})".format(*grade(found.severity, found.anomalies)),
-        "; ".join(map(Wording().sentence, found.reads)) or "-",
+        "; ".join(map(Wording().sentence, found.reads)) or "–",
     )
 
 
@@ -343,10 +343,8 @@ def _writer(path: Path | None, exits: ExitStack) -> Callable[[Sequence[Verdict]]
 def _opened(path: Path, exits: ExitStack) -> IO[bytes]:
     if str(path) == "-":
         return sys.stdout.buffer
-    try:
+    with explaining_os_errors(f"cannot write {path}"):
         return exits.enter_context(path.open("wb"))
-    except OSError as error:
-        raise ConnectorError(f"cannot write {path}: {error.strerror}.") from error
 
 
 def _print_verdicts(
@@ -387,7 +385,7 @@ def print_theory(measured: Measured, promise: Plan, *, stderr: bool = False) -> 
     """Print predicted beside measured."""
     known = promise.promise
     assert known is not None
-    limits = "-"
+    limits = "–"
     if measured.lower is not None:
         limits = f"{share(measured.lower)} to {share(measured.upper)}"
     rows = [

@@ -8,16 +8,21 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
+from rejex_connectors.files.source import append_line
+
 from rejex_stream.config.assembly.edges import file_places, kafka_settings
 from rejex_stream.config.pipeline_config import Config
 from rejex_stream.encode import Answered, decode_command, decode_incidents, encode_command
+from rejex_stream.encode.schemas import COMMAND_TYPE
 from rejex_stream.errors import ConfigError, ConnectorError, explaining_os_errors
 from rejex_stream.types import Command, CommandKind, CommandReply, Incident
 
 if TYPE_CHECKING:
     from rejex_connectors.kafka.kafka_settings import KafkaSettings
 
-__all__ = ["ControlLine", "incidents_in", "lines_of", "make_command", "published_lines"]
+__all__ = [
+    "ControlLine", "Published", "incidents_in", "lines_of", "make_command", "published_lines",
+]  # fmt: skip
 
 Published: TypeAlias = Literal["verdicts", "review", "incidents"]
 
@@ -63,16 +68,12 @@ class ControlLine:
     def publish(self, *commands: Command) -> None:
         """Make commands durable in the control log, in this order."""
         if self._kafka is None:
-            from rejex_connectors.files.source import append_line
-
             for command in commands:
                 append_line(self._control, encode_command(command))
             return
         from rejex_connectors.kafka.clients import Message
         from rejex_connectors.kafka.messages import EventHeaders
         from rejex_connectors.kafka.sink import open_clients
-
-        from rejex_stream.encode.schemas import COMMAND_TYPE
 
         settings = self._kafka.replace(delivery="at_least_once")
         made = EventHeaders(COMMAND_TYPE, settings.pipeline, settings.pipeline_version)
@@ -164,13 +165,8 @@ def lines_of(path: Path, since: int | None = None) -> Iterator[bytes]:
 
 def _of_topic(settings: KafkaSettings, role: str, since: Any) -> Iterator[bytes]:  # noqa: ANN401
     from rejex_connectors.kafka.partition_reader import partitions_of, read_partition
-    from rejex_connectors.kafka.refusals import missing_topic
 
-    topic = getattr(settings.topics, role)
-    partitions = partitions_of(settings, topic)
-    if not partitions:
-        raise missing_topic(settings, topic)
-    for partition in partitions:
+    for partition in partitions_of(settings, getattr(settings.topics, role), needed=True):
         start = None if since is None else since[partition]
         for record in read_partition(settings, partition, start):
             yield record.value or b""

@@ -9,22 +9,25 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, NamedTuple, cast
 
+from rejex_connectors.durable import replace_file
+from rejex_connectors.files import FileControl, FileSink, FileSource
+from rejex_connectors.files.sink import read_commit
+from rejex_connectors.files.source import Format, named_format
+from rejex_connectors.files.workbooks import require_reader
+from rejex_connectors.folder_snapshots import FolderSnapshotStore
 from rejex_connectors.kafka.kafka_settings import KafkaSettings, KafkaTopics
+from rejex_connectors.signed_snapshots import SealedStore, read_key
 
 from rejex_stream.config.input import REGISTRY_FORMATS
 from rejex_stream.config.pipeline_config import Config
 from rejex_stream.decode import CsvDecoder, Decoder, JsonDecoder, parse_csv_header
 from rejex_stream.decode.mapping import FieldMapping, printable
-from rejex_stream.errors import ConfigError, ConnectorError
+from rejex_stream.errors import ConfigError, ConnectorError, needing_extra
 from rejex_stream.plan.measured import NothingSink
 from rejex_stream.protocols import Assigned, ControlLog, Sink, SnapshotStore, Source
 from rejex_stream.types import Invalid, Partition, Reading, Record
-
-if TYPE_CHECKING:
-    from rejex_connectors.files import FileSource
-    from rejex_connectors.signed_snapshots import SealedStore
 
 __all__ = [
     "Edges", "FilePlaces", "MissingTopicError", "budget_of_groups", "file_decoder", "file_format",
@@ -118,8 +121,6 @@ def file_places(config: Config) -> FilePlaces:
 
 def require_own_places(config: Config) -> None:
     """Refuse outputs and state that another pipeline writes: they would be mixed, or cut off."""
-    from rejex_connectors.files.sink import read_commit
-
     places, name = file_places(config), config.pipeline.name
     if places.state is None:
         return
@@ -144,34 +145,21 @@ def require_own_places(config: Config) -> None:
                 )
 
 
-def file_format(config: Config) -> tuple[Literal["csv", "jsonl", "excel", "parquet"], str]:
+def file_format(config: Config) -> tuple[Format, str]:
     """Return the format of the input file and the delimiter of its columns."""
-    from rejex_connectors.files.workbooks import WORKBOOKS
-
     source = config.input
-    suffixes = [suffix.lower() for suffix in Path(source.path or "").suffixes]
-    ending = next((suffix for suffix in reversed(suffixes) if suffix != ".gz"), "")
-    delimiter = source.delimiter or ("\t" if ending == ".tsv" else ",")
-    if source.format in ("csv", "jsonl"):
-        return source.format, delimiter
-    if source.format in ("excel", "parquet"):
-        return source.format, ","
-    if ending in WORKBOOKS:
-        return WORKBOOKS[ending], ","
-    if ending in (".csv", ".tsv", ".txt"):
-        return "csv", delimiter
-    if ending in (".jsonl", ".ndjson", ".json"):
-        return "jsonl", delimiter
-    raise ConfigError(
-        f"the name {printable(source.path)} does not tell its format: give input.format, csv, "
-        "jsonl, excel or parquet."
-    )
+    named, usual = named_format(source.path or "")
+    kind = named if source.format == "auto" else cast(Format, source.format)
+    if kind is None:
+        raise ConfigError(
+            f"the name {printable(source.path)} does not tell its format: give input.format, csv, "
+            "jsonl, excel or parquet."
+        )
+    return kind, "," if kind in ("excel", "parquet") else source.delimiter or usual
 
 
 def open_source(config: Config, state: Path | None = None) -> FileSource:
     """Open the input file of a config."""
-    from rejex_connectors.files import FileSource
-
     source = config.input
     assert source.path is not None
     kind, delimiter = file_format(config)
@@ -301,8 +289,6 @@ def kafka_decoder(config: Config) -> Decoder:
 
 def require_extras(config: Config) -> None:
     """Make sure that what the config asks for is installed here."""
-    from rejex_connectors.files.workbooks import require_reader
-
     source = config.input
     if source.kind == "kafka":
         if config.kafka.client == "confluent":
@@ -321,21 +307,12 @@ def _require_extra(kind: str) -> None:
 
 
 def _require(modules: Sequence[str], what: str, extra: str) -> None:
-    try:
+    with needing_extra(extra, what):
         for name in modules:
             import_module(name)
-    except ImportError as error:
-        raise ConfigError(
-            f"{what} needs {error.name}: install the extra with pip install "
-            f"'rejex-stream[{extra}]'."
-        ) from None
 
 
 def _file_edges(config: Config, *, dry_run: bool) -> Edges:
-    from rejex_connectors.durable import replace_file
-    from rejex_connectors.files import FileControl, FileSink
-    from rejex_connectors.folder_snapshots import FolderSnapshotStore
-
     places = file_places(config)
     if dry_run:
         source = open_source(config)
@@ -393,8 +370,6 @@ def _kafka_edges(config: Config, *, dry_run: bool) -> Edges:
     source.inspect = inspect
     store: SnapshotStore
     if config.state.folder is not None:
-        from rejex_connectors.folder_snapshots import FolderSnapshotStore
-
         store = FolderSnapshotStore(config.state.folder, topic_ids(settings))
     else:
         from rejex_connectors.kafka.topic_snapshots import KafkaSnapshots
@@ -454,7 +429,5 @@ def require_own_topics(settings: KafkaSettings) -> None:
 
 def sealing(config: Config) -> Callable[[SnapshotStore], SealedStore]:
     """Read the key, and return what puts a store under it."""
-    from rejex_connectors.signed_snapshots import SealedStore, read_key
-
     path = config.state.seal_key_file
     return partial(SealedStore, key=None if path is None else read_key(path))

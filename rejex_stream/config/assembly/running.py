@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from rejex_connectors.signed_snapshots import read_key
 from rejex_connectors.spill_map import Packed
 
 from rejex_stream.config.assembly.edges import Edges, MissingTopicError, open_edges
@@ -19,6 +20,7 @@ from rejex_stream.config.operating import Alerts
 from rejex_stream.config.pipeline_config import Config
 from rejex_stream.config.reviewing import sides_of
 from rejex_stream.decode import Decoder
+from rejex_stream.detectors import make_detector
 from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.engine.stream_state import StreamSnapshot
 from rejex_stream.errors import ConfigError, ConnectorError
@@ -31,7 +33,7 @@ from rejex_stream.operate.watch import Watch
 from rejex_stream.protocols import FitExecutor
 from rejex_stream.rejection.audit_sampling import KeyedSampler
 from rejex_stream.run.executors import InlineExecutor, ProcessFitExecutor, ThreadFitExecutor
-from rejex_stream.run.loop import Retries
+from rejex_stream.run.loop import Retries, run
 from rejex_stream.run.partition import PartitionState, log_alarm
 from rejex_stream.run.review_items import AuditDraw, ReviewItems, commitment
 from rejex_stream.run.run_events import Progress, Retrying, RunObserver, RunSummary
@@ -49,8 +51,6 @@ _log = logging.getLogger(__name__)
 
 def engine_spec(config: Config) -> EngineSpec:
     """Return everything that decides a verdict."""
-    from rejex_stream.detectors import make_detector
-
     rejection, sampler = config.rejection, _audit_sampler(config)
     names, flags = config.input.mapping().channel_names, config.input.flags
     return EngineSpec(
@@ -106,8 +106,6 @@ def run_settings(config: Config) -> RunSettings:
 
 def audit_draw(config: Config) -> AuditDraw:
     """Return which accepted events are audited."""
-    from rejex_connectors.signed_snapshots import read_key
-
     output, key = config.output, b""
     if output.audit_key_file is not None:
         key = read_key(output.audit_key_file, "output.audit_key_file")
@@ -151,8 +149,6 @@ def make_executor(config: Config) -> InlineExecutor | ThreadFitExecutor | Proces
 
 def _fit_once(name: str, params: Mapping[str, Any]) -> None:
     """Fit on rows that mean nothing, for the modules that a fit loads."""
-    from rejex_stream.detectors import make_detector
-
     rows = np.random.default_rng(0).normal(size=(64, 2))
     make_detector(name, **params).fit(rows, seed=0)  # type: ignore[union-attr] # fails: no matter
 
@@ -262,8 +258,6 @@ def run_pipeline(
 
     `on_readings` is shown what was judged for as long as it returns that it wants more.
     """
-    from rejex_stream.run.loop import run
-
     stop = stop or threading.Event()
     make = make_engine(config)
     settings = run_settings(config)

@@ -9,6 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from rejex_connectors.files.sink import (
+    CommitState,
+    InputState,
+    lock_folder,
+    read_commit,
+    read_input,
+)
+from rejex_connectors.folder_snapshots import FolderSnapshotStore
 from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from rejex_connectors.signed_snapshots import SealedStore
 
@@ -51,9 +59,6 @@ def stored(config: Config, *, to_change: bool = False) -> AbstractContextManager
 
 @contextmanager
 def _of_files(config: Config, *, to_change: bool) -> Iterator[Stored]:
-    from rejex_connectors.files.sink import lock_folder
-    from rejex_connectors.folder_snapshots import FolderSnapshotStore
-
     folder = file_places(config).state
     if folder is None:
         raise ConfigError(
@@ -72,7 +77,6 @@ def _of_files(config: Config, *, to_change: bool) -> Iterator[Stored]:
 
 @contextmanager
 def _of_kafka(config: Config, *, to_change: bool) -> Iterator[Stored]:
-    from rejex_connectors.folder_snapshots import FolderSnapshotStore
     from rejex_connectors.kafka.partition_reader import partitions_of
     from rejex_connectors.kafka.topic_snapshots import AloneSink, KafkaSnapshots, PendingMessages
 
@@ -111,22 +115,16 @@ class _FilePlaces:
 
     def committed(self) -> dict[Partition, int]:
         """Return the next offset of each partition that has one."""
-        from rejex_connectors.files.sink import read_commit
-
         found = read_commit(self._folder)
         return {} if found is None else dict(found.next_offsets)
 
     def earliest(self, partition: Partition) -> int:
         """Return the first offset that can still be read."""
-        from rejex_connectors.files.sink import read_input
-
         found = read_input(self._folder, partition.topic)
         return 0 if found is None else found.first_offset
 
     def input_is(self, partition: Partition) -> dict[str, Any] | None:
         """Return how its file is known again."""
-        from rejex_connectors.files.sink import read_input
-
         found = read_input(self._folder, partition.topic)
         if found is None:
             return None
@@ -136,8 +134,6 @@ class _FilePlaces:
         self, partition: Partition, offset: int, input_is: Mapping[str, Any] | None
     ) -> None:
         """Commit an offset for a partition that has none; outputs go on after what they hold."""
-        from rejex_connectors.files.sink import CommitState, InputState
-
         if input_is is not None:
             InputState(topic=partition.topic, **input_is).write(self._folder)
         lengths = {

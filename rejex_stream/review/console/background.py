@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -58,32 +58,39 @@ _MEANWHILE = {
 """What becomes of a part's work while it fails."""
 
 
+@dataclass(slots=True)
+class Feeding:
+    """Where a store is fed from, where labels and answers go, and what is shown."""
+
+    feeds: list[Feed] = field(default_factory=list)
+    sink: LabelSink | None = None
+    control_lines: dict[str, CommandLog] = field(default_factory=dict)
+    learns: list[str] = field(default_factory=list)
+    shown: dict[str, Wording] = field(default_factory=dict)
+    inputs: dict[str, ContextLoader] = field(default_factory=dict)
+    silences: dict[str, Silences] = field(default_factory=dict)
+    lacks: list[str] = field(default_factory=list)
+    title: str = "review"
+
+
 class Background:
     """A thread that keeps a store up to date until it is stopped."""
 
     def __init__(
         self,
         store: ReviewStore,
-        feeds: Sequence[Feed] = (),
-        sink: LabelSink | None = None,
+        fed: Feeding | None = None,
         *,
-        control_lines: Mapping[str, CommandLog] | None = None,
-        learns: Collection[str] = (),
-        inputs: Mapping[str, ContextLoader] | None = None,
-        silences: Mapping[str, Silences] | None = None,
         undo_ms: int = UNDO_MS,
         pause_s: float = 0.5,
     ) -> None:
         self._store = store
-        self._feeds = tuple(feeds)
-        self._sink = sink
-        self.control_lines = dict(control_lines or {})
-        self.learns = sorted(self.control_lines.keys() & set(learns))
+        self._fed = fed or Feeding()
+        self.control_lines = self._fed.control_lines
+        self.learns = sorted(self.control_lines.keys() & set(self._fed.learns))
         self._pause_s = pause_s
         self._undo_ms = undo_ms
-        self._inputs = dict(inputs or {})
         self._tried: set[str] = set()
-        self._silences = dict(silences or {})
         self._due_s = dict.fromkeys(("expiry", "upkeep", "mutes", "readings"), 0.0)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="review-background", daemon=True)
@@ -105,10 +112,10 @@ class Background:
             self._thread.join(patience_s)
             if self._thread.is_alive():
                 return False
-        for feed in self._feeds:
+        for feed in self._fed.feeds:
             feed.close()
-        if self._sink is not None:
-            self._sink.close()
+        if self._fed.sink is not None:
+            self._fed.sink.close()
         return True
 
     def _run(self) -> None:
@@ -120,7 +127,7 @@ class Background:
     def round(self) -> bool:
         """Do everything once; says whether anything came in."""
         busy = False
-        for number, feed in enumerate(self._feeds):
+        for number, feed in enumerate(self._fed.feeds):
             if self._stop.is_set():
                 return busy
             busy |= self._try(f"feed {number}", partial(self._pump, feed))
@@ -131,10 +138,10 @@ class Background:
         if self._is_due("upkeep", _UPKEEP_EVERY_S):
             self._try("upkeep", self._forget)
         if self._is_due("mutes", _MUTES_EVERY_S):
-            for pipeline, silences in self._silences.items():
+            for pipeline, silences in self._fed.silences.items():
                 self._try(f"mutes {pipeline}", partial(silences.bring_in_line, self._store))
-        if self._inputs and self._is_due("readings", _READINGS_EVERY_S):
-            look = partial(load_next, self._store, self._inputs, self._tried)
+        if self._fed.inputs and self._is_due("readings", _READINGS_EVERY_S):
+            look = partial(load_next, self._store, self._fed.inputs, self._tried)
             if self._try("readings", look):
                 self._due_s["readings"] = 0.0
         return busy
@@ -147,7 +154,7 @@ class Background:
         return due
 
     def _send(self) -> bool:
-        sink, store = self._sink, self._store
+        sink, store = self._fed.sink, self._store
         busy = sink is not None and self._try("labels", lambda: bool(store.relay(sink)))
         for pipeline in self.learns:
             busy |= self._try(f"teaching {pipeline}", partial(self._collect, pipeline))
@@ -208,27 +215,12 @@ class Background:
 
     def failing(self) -> dict[str, bool]:
         """Return every part of the work, and whether it fails now."""
-        parts = [f"feed {number}" for number in range(len(self._feeds))]
+        parts = [f"feed {number}" for number in range(len(self._fed.feeds))]
         parts += [f"answers {pipeline}" for pipeline in self.control_lines]
         parts += [f"teaching {pipeline}" for pipeline in self.learns]
-        parts += [f"mutes {pipeline}" for pipeline in self._silences]
-        parts += ["labels", "expiry", "upkeep"] + ["readings"] * bool(self._inputs)
+        parts += [f"mutes {pipeline}" for pipeline in self._fed.silences]
+        parts += ["labels", "expiry", "upkeep"] + ["readings"] * bool(self._fed.inputs)
         return {name: name in self.problems for name in parts}
-
-
-@dataclass(slots=True)
-class Feeding:
-    """Where a store is fed from, where labels and answers go, and what is shown."""
-
-    feeds: list[Feed] = field(default_factory=list)
-    sink: LabelSink | None = None
-    control_lines: dict[str, CommandLog] = field(default_factory=dict)
-    learns: list[str] = field(default_factory=list)
-    shown: dict[str, Wording] = field(default_factory=dict)
-    inputs: dict[str, ContextLoader] = field(default_factory=dict)
-    silences: dict[str, Silences] = field(default_factory=dict)
-    lacks: list[str] = field(default_factory=list)
-    title: str = "review"
 
 
 def feeding(

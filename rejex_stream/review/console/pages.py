@@ -31,7 +31,7 @@ from rejex_stream.review.console.console import (
 )
 from rejex_stream.review.console.formatting import FILTERS, seen, spark_svg
 from rejex_stream.review.queue import database, label_report, label_store
-from rejex_stream.review.queue.database import Refusal, Viewer, scalar
+from rejex_stream.review.queue.database import Refusal, Viewer, scalar, scalars
 from rejex_stream.review.queue.decisions import LEASE_MS, people
 from rejex_stream.review.queue.detail import episode_detail
 from rejex_stream.review.queue.listing import (
@@ -287,8 +287,8 @@ def _audit(console: Console, connection: Connection, viewer: Viewer, request: Re
         "lines": unblinded(connection, console.store.settings, rows[:200], viewer),
         "more": rows[199].seq if len(rows) > 200 else None,
         "chosen": {name: query.get(name, "") for name in ("actor", "action", "subject")},
-        "actors": _distinct(connection, "actor"),
-        "actions": _distinct(connection, "action"),
+        "actors": scalars(connection, "SELECT DISTINCT actor FROM audit ORDER BY 1"),
+        "actions": scalars(connection, "SELECT DISTINCT action FROM audit ORDER BY 1"),
         "places": {
             row["label_id"]: row["place"] or ("waiting" if row["sent_ms"] is None else "sent")
             for row in connection.execute(
@@ -304,10 +304,6 @@ def _audit(console: Console, connection: Connection, viewer: Viewer, request: Re
         ],
         "pending": label_store.pending(connection),
     }
-
-
-def _distinct(connection: Connection, column: str) -> list[str]:
-    return [row[0] for row in connection.execute(f"SELECT DISTINCT {column} FROM audit ORDER BY 1")]
 
 
 # ---------------------------------------------------------------------------------------- login

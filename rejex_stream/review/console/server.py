@@ -23,7 +23,7 @@ from starlette.staticfiles import StaticFiles
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rejex_stream.config.reviewing import check_bind, is_loopback
-from rejex_stream.errors import ConfigError, ConnectorError
+from rejex_stream.errors import ConfigError, ConnectorError, explaining_os_errors
 from rejex_stream.review.console import api, fleet, pages
 from rejex_stream.review.console.background import Background, Feeding
 from rejex_stream.review.console.console import Access, Console, Guard
@@ -126,13 +126,9 @@ def warn_of_plain_http(host: str, access: Access, *, encrypted: bool) -> None:
 
 def require_certificate(path: str) -> None:
     """Refuse a file that holds no certificate with its key."""
-    try:
+    mend = "give a PEM file that holds the certificate and its key"
+    with explaining_os_errors(f"review.tls_cert = {path!r} cannot be used", mend, kind=ConfigError):
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(path)
-    except OSError as error:
-        raise ConfigError(
-            f"review.tls_cert = {path!r} cannot be used ({error.strerror}): give a PEM file that "
-            "holds the certificate and its key."
-        ) from error
 
 
 class _Impatient(H11Protocol):
@@ -228,15 +224,7 @@ def serve(
 ) -> None:
     """Serve the console until a signal comes; closes feeds, labels and store."""
     warn_of_plain_http(host, access, encrypted=certificate is not None)
-    background = Background(
-        store,
-        fed.feeds,
-        fed.sink,
-        control_lines=fed.control_lines,
-        learns=fed.learns,
-        inputs=fed.inputs,
-        silences=fed.silences,
-    )
+    background = Background(store, fed)
     try:
         check_bind(host, access.mode)
         listener = listen(host, port)

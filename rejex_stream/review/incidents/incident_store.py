@@ -79,12 +79,9 @@ def take(
     """Store a change of an incident or a reply, in a write transaction; says whether it was new."""
     if not isinstance(published, Incident):
         position, reply = published
-        cursor = connection.execute(
-            "INSERT INTO reply (command, position, accepted, said) VALUES (?,?,?,?) "
-            "ON CONFLICT DO NOTHING",
-            (reply.command, str(position), int(reply.accepted), reply.said),
-        )
-        return cursor.rowcount > 0
+        fields = msgspec.structs.asdict(reply) | {"position": str(position)}
+        found = database.insert(connection, "reply", "ON CONFLICT DO NOTHING", **fields)
+        return found.rowcount > 0
     record = encode_incident(published)
     turned = connection.execute(
         "INSERT INTO incident_change (incident, version, record) VALUES (?,?,?) "
@@ -311,9 +308,10 @@ def give(store: ReviewStore, request: AnswerRequest, viewer: Viewer) -> Command:
     id_ = f"c-{hashlib.sha256(words.encode()).hexdigest()[:12]}"
     now_ms = store.now_ms()
     with store.database.write() as connection:
-        known = connection.execute("SELECT record FROM answer WHERE command = ?", (id_,)).fetchone()
+        query = "SELECT record FROM answer WHERE command = ?"
+        known = database.scalar(connection, query, (id_,))
         if known is not None:
-            return decode_command(known["record"])
+            return decode_command(known)
         stored = stored_incident(connection, request.incident)
         if stored is None:
             raise Refusal("unknown", f"There is no incident {request.incident[:200]!r}.")
@@ -401,16 +399,14 @@ def send_commands(
 ) -> list[Command]:
     """Send a pipeline the commands that are `wait_ms` old, in order; one thread at a time."""
     sent: list[Command] = []
-    database, now = store.database, store.now_ms
-    with database.read() as connection:  # most rounds find nothing, and need no write lock
-        if not connection.execute(
-            "SELECT 1 FROM answer WHERE pipeline = ? AND sent_ms IS NULL AND withdrawn_ms IS NULL",
-            (pipeline,),
-        ).fetchone():
+    kept, now = store.database, store.now_ms
+    unsent = "SELECT 1 FROM answer WHERE pipeline = ? AND sent_ms IS NULL AND withdrawn_ms IS NULL"
+    with kept.read() as connection:  # most rounds find nothing, and need no write lock
+        if not database.scalar(connection, unsent, (pipeline,)):
             return sent
     while True:
         # Noted before it is sent: nobody takes back what may be in the log already.
-        with database.write() as connection:
+        with kept.write() as connection:
             waiting = connection.execute(
                 "UPDATE answer SET leaving_ms = ? WHERE answer_seq IN (SELECT answer_seq FROM "
                 "answer WHERE pipeline = ? AND sent_ms IS NULL AND withdrawn_ms IS NULL "
@@ -422,7 +418,7 @@ def send_commands(
         waiting.sort(key=lambda row: row["answer_seq"])
         commands = [decode_command(row["record"]) for row in waiting]
         log.publish(*commands)
-        with database.write() as connection:
+        with kept.write() as connection:
             connection.executemany(
                 "UPDATE answer SET sent_ms = ? WHERE answer_seq = ?",
                 [(now(), row["answer_seq"]) for row in waiting],

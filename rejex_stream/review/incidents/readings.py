@@ -14,7 +14,7 @@ from typing import NamedTuple
 from rejex_stream.review.context_loader import ContextLoader
 from rejex_stream.review.incidents.incident_store import StoredIncident, open_incidents, sensors_of
 from rejex_stream.review.queue import series
-from rejex_stream.review.queue.database import note_down, noted
+from rejex_stream.review.queue.database import note_down, noted, scalar
 from rejex_stream.review.queue.review_store import ReviewStore
 from rejex_stream.review.queue.series import DAY_MS, LABEL_CODES, pipeline_clock
 from rejex_stream.types import Incident, IncidentState, Label, Position
@@ -116,13 +116,13 @@ def load(store: ReviewStore, source: ContextLoader, stored: StoredIncident) -> s
         onset_ms, end_ms = stretch(connection, incident)
         sensors = sensors_of(connection, incident)
         step = int(noted(connection, key) or 1)
+        begin_ms = onset_ms - (end_ms - onset_ms) // 2
+        without = (
+            "SELECT 1 FROM point WHERE sensor_id = ? AND t_ms BETWEEN ? AND ? "
+            "AND channel_values IS NULL LIMIT 1"
+        )
         missing = any(
-            connection.execute(
-                "SELECT 1 FROM point WHERE sensor_id = ? AND t_ms BETWEEN ? AND ? "
-                "AND channel_values IS NULL LIMIT 1",
-                (one["sensor_id"], onset_ms - (end_ms - onset_ms) // 2, end_ms),
-            ).fetchone()
-            for one in sensors
+            scalar(connection, without, (one["sensor_id"], begin_ms, end_ms)) for one in sensors
         )
     if not missing or step > _MOST_STEPS:
         return ""

@@ -84,11 +84,8 @@ def _learning(incident: Incident) -> str:
 
 
 def _seen_by(connection: Connection, incident: str) -> list[str]:
-    rows = connection.execute(
-        "SELECT DISTINCT actor FROM audit WHERE subject = ? AND action IN ('seen', 'answer')",
-        (incident,),
-    )
-    return sorted(row[0] for row in rows)
+    seen = "SELECT DISTINCT actor FROM audit WHERE subject = ? AND action IN ('seen', 'answer')"
+    return sorted(database.scalars(connection, seen, (incident,)))
 
 
 def _quiet(connection: Connection, pipeline: str, now_ms: int) -> int | None:

@@ -23,9 +23,13 @@ import numpy as np
 from rejex_stream.config.reviewing import Review
 from rejex_stream.plan.promises import Costs, cost_of_leaning
 from rejex_stream.rejection.judge import EXTREME
-from rejex_stream.review.queue.database import insert, scalar
+from rejex_stream.review.queue.database import insert, scalar, scalars
 from rejex_stream.types import ContextPoint, Incident, IncidentState, Label, Position, ReviewItem
 
+_COPIED = (
+    "sensor_id, why, start_ms, end_ms, first_seq, last_seq, n_events, confidence, priority, "
+    "received_ms, ready_ms, incident, pattern"
+)
 _AS_IT_CAME = (
     *("sensor_id", "why", "confidence", "priority", "received_ms", "severity", "worth", "pattern"),
 )
@@ -284,13 +288,9 @@ def split(
     while connection.execute("SELECT 1 FROM episode WHERE episode_id = ?", (child,)).fetchone():
         child = episode_id("split", child)
     connection.execute(
-        "INSERT INTO episode (episode_id, root_id, sensor_id, why, status, verdict, start_ms, "
-        "end_ms, first_seq, last_seq, n_events, confidence, priority, received_ms, ready_ms, "
-        "incident, pattern) "
-        "SELECT ?, coalesce(?, root_id), sensor_id, why, status, verdict, start_ms, "
-        "end_ms, first_seq, last_seq, n_events, confidence, priority, received_ms, ready_ms, "
-        "incident, pattern "
-        "FROM episode WHERE episode_id = ?",
+        f"INSERT INTO episode (episode_id, root_id, status, verdict, {_COPIED}) "
+        f"SELECT ?, coalesce(?, root_id), status, verdict, {_COPIED} FROM episode "
+        "WHERE episode_id = ?",
         (child, child if own_root else None, parent),
     )
     connection.execute(
@@ -333,12 +333,8 @@ def _measure(connection: Connection, episode: str) -> None:
 def holding(connection: Connection, event_ids: list[int]) -> set[str]:
     """Return the episodes that hold any of these events now."""
     marks = ",".join("?" * len(event_ids))
-    return {
-        str(row[0])
-        for row in connection.execute(
-            f"SELECT DISTINCT episode_id FROM event WHERE event_id IN ({marks})", event_ids
-        )
-    }
+    query = f"SELECT DISTINCT episode_id FROM event WHERE event_id IN ({marks})"
+    return set(scalars(connection, query, event_ids))
 
 
 def adopt(connection: Connection, episode: str, root_id: str, event_ids: list[int]) -> set[str]:
@@ -348,22 +344,18 @@ def adopt(connection: Connection, episode: str, root_id: str, event_ids: list[in
     marks = ",".join("?" * len(event_ids))
     before = holding(connection, event_ids)
     connection.execute(
-        "INSERT INTO episode (episode_id, root_id, sensor_id, why, status, start_ms, end_ms, "
-        "first_seq, last_seq, n_events, priority, received_ms, ready_ms, incident, pattern) "
-        "SELECT ?, ?, sensor_id, why, 'open', start_ms, end_ms, first_seq, last_seq, n_events, "
-        "priority, received_ms, ready_ms, incident, pattern FROM episode WHERE episode_id = ? "
+        f"INSERT INTO episode (episode_id, root_id, status, {_COPIED}) "
+        f"SELECT ?, ?, 'open', {_COPIED} FROM episode WHERE episode_id = ? "
         "ON CONFLICT (episode_id) DO UPDATE SET "
         "status = CASE WHEN episode.status = 'empty' THEN 'open' ELSE episode.status END",
         (episode, root_id, min(before)),
     )
-    rest = [
-        row["event_id"]
-        for row in connection.execute(
-            f"SELECT event_id FROM event WHERE episode_id = ? AND event_id NOT IN ({marks}) "
-            "ORDER BY event_time_ms, event_id",
-            (episode, *event_ids),
-        )
-    ]
+    rest = scalars(
+        connection,
+        f"SELECT event_id FROM event WHERE episode_id = ? AND event_id NOT IN ({marks}) "
+        "ORDER BY event_time_ms, event_id",
+        (episode, *event_ids),
+    )
     connection.execute(
         f"UPDATE event SET episode_id = ? WHERE event_id IN ({marks})", (episode, *event_ids)
     )

@@ -371,11 +371,25 @@ def scalar(connection: sqlite3.Connection, query: str, values: Any = ()) -> Any:
     return None if row is None else row[0]
 
 
-def insert(connection: sqlite3.Connection, table: str, **values: Any) -> None:  # noqa: ANN401
-    """Add a row to a table, value by name of column."""
+def scalars(connection: sqlite3.Connection, query: str, values: Any = ()) -> list[Any]:  # noqa: ANN401
+    """Return the first value of every row of a query."""
+    return [row[0] for row in connection.execute(query, values)]
+
+
+def insert(
+    connection: sqlite3.Connection,
+    table: str,
+    otherwise: str = "",
+    **values: Any,  # noqa: ANN401
+) -> sqlite3.Cursor:
+    """Add a row to a table, value by name of column; `otherwise` says what if it is there."""
     marks = ", ".join("?" * len(values))
-    query = f"INSERT INTO {table} ({', '.join(values)}) VALUES ({marks})"
-    connection.execute(query, tuple(values.values()))
+    query = f"INSERT INTO {table} ({', '.join(values)}) VALUES ({marks}) {otherwise}"
+    return connection.execute(query, tuple(values.values()))
+
+
+AT_POSITION = "topic = ? AND partition = ? AND offset = ? AND reading = ?"
+"""Finds an event by its position."""
 
 
 def noted(connection: sqlite3.Connection, key: str) -> str | None:
@@ -568,12 +582,9 @@ def require_replaceable(path: Path) -> None:
     """Refuse to put another store in the place of one that is in use or holds unsent labels."""
     connection = sqlite3.connect(path, timeout=0.5, isolation_level=None)
     try:
-        tables = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'outbox'").fetchone()
-        if tables is None:
+        if not scalar(connection, "SELECT 1 FROM sqlite_schema WHERE name = 'outbox'"):
             raise ConfigError(f"{str(path)!r} is no review store: give another path.")
-        waiting = connection.execute(
-            "SELECT count(*) FROM outbox WHERE sent_ms IS NULL"
-        ).fetchone()[0]
+        waiting = scalar(connection, "SELECT count(*) FROM outbox WHERE sent_ms IS NULL")
         if waiting:
             raise ConfigError(
                 f"{waiting} labels in {str(path)!r} have not been published yet and would be lost: "
@@ -651,9 +662,9 @@ def append_audit(
     **detail: Any,  # noqa: ANN401 - whatever JSON can hold
 ) -> None:
     """Add one row; the caller's transaction holds the change it speaks of."""
-    last = connection.execute("SELECT hash FROM audit ORDER BY seq DESC LIMIT 1").fetchone()
+    last = scalar(connection, "SELECT hash FROM audit ORDER BY seq DESC LIMIT 1")
     text = json.dumps(detail, ensure_ascii=False, sort_keys=True)
-    digest = _digest(last["hash"] if last else _GENESIS, at_ms, actor, action, subject, text)
+    digest = _digest(last or _GENESIS, at_ms, actor, action, subject, text)
     connection.execute(
         "INSERT INTO audit (at_ms, actor, action, subject, detail, hash) VALUES (?,?,?,?,?,?)",
         (at_ms, actor, action, subject, text, digest),

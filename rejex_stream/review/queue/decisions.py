@@ -170,14 +170,10 @@ def people(
     # In a `blind` review those who have acted are left out: one of them gave the first answer.
     roles = dict(named_reviewer(text) for text in settings.reviewers)
     named = {name for name, role in roles.items() if role != "viewer"}
-    acted = {
-        row[0]
-        for row in connection.execute(
-            "SELECT DISTINCT actor FROM audit WHERE action IN ('claim', 'label', 'assign')"
-        )
-    }
+    query = "SELECT DISTINCT actor FROM audit WHERE action IN ('claim', 'label', 'assign')"
+    acted = set() if blind else set(database.scalars(connection, query))
     may_not = {SYSTEM} | {name for name, role in roles.items() if role == "viewer"}
-    return sorted((named | (set() if blind else acted) | {viewer.reviewer}) - may_not)
+    return sorted((named | acted | {viewer.reviewer}) - may_not)
 
 
 def assign(store: ReviewStore, targets: Sequence[str], viewer: Viewer, *, to: str) -> str:
@@ -470,10 +466,8 @@ def _take_back(  # noqa: PLR0917
     parts = dict(payload["parts"])
     changed, n_events = [], 0
     for target in payload["labels"]:
-        found = connection.execute(
-            "SELECT record FROM label WHERE label_id = ?", (target,)
-        ).fetchone()
-        record = decode_label(found["record"])
+        of_label = "SELECT record FROM label WHERE label_id = ?"
+        record = decode_label(database.scalar(connection, of_label, (target,)))
         episode = record.episode_id
         retraction = msgspec.structs.replace(
             record,
@@ -490,13 +484,8 @@ def _take_back(  # noqa: PLR0917
             batch_id=request_id,
         )
         publish(connection, retraction)
-        events = [
-            row[0]
-            for row in connection.execute(
-                "SELECT event_id FROM label_event JOIN label USING (label_seq) WHERE label_id = ?",
-                (target,),
-            )
-        ]
+        query = "SELECT event_id FROM label_event JOIN label USING (label_seq) WHERE label_id = ?"
+        events = database.scalars(connection, query, (target,))
         parent = parts.get(episode)
         if parent is not None and _can_rejoin(connection, episode, parent):
             cases.merge_back(connection, episode, parent)
@@ -521,12 +510,11 @@ def _take_back(  # noqa: PLR0917
 
 def _can_rejoin(connection: Connection, child: str, parent: str) -> bool:
     """Say whether a part and the rest have the same labels again, and nobody holds the rest."""
-    row = connection.execute(
-        "SELECT status FROM episode WHERE episode_id = ?", (parent,)
-    ).fetchone()
-    return row["status"] != "empty" and active_labels(
-        records_of(connection, child)
-    ) == active_labels(records_of(connection, parent))
+    query = "SELECT status FROM episode WHERE episode_id = ?"
+    status = database.scalar(connection, query, (parent,))
+    return status != "empty" and active_labels(records_of(connection, child)) == active_labels(
+        records_of(connection, parent)
+    )
 
 
 def expire_due(store: ReviewStore, *, limit: int = 500) -> list[str]:

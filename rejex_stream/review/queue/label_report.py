@@ -31,12 +31,12 @@ import msgspec
 import numpy as np
 
 from rejex_stream.encode import decode_review
-from rejex_stream.encode.label_records import LabelRecord, active_labels, resolve
+from rejex_stream.encode.label_records import LabelRecord, resolve
 from rejex_stream.plan.gamma import Answered, Neighbour, cheaper_neighbours
 from rejex_stream.plan.promises import Costs
 from rejex_stream.review.gold_cases import Errors, Interval, Known, jeffreys, known_cases
-from rejex_stream.review.queue.database import scalar
-from rejex_stream.review.queue.label_store import OF_KNOWN, records_of
+from rejex_stream.review.queue.database import scalar, scalars
+from rejex_stream.review.queue.label_store import OF_KNOWN, said_of
 from rejex_stream.review.queue.series import DAY_MS, FORGOTTEN_MS, HOUR_MS, pipeline_clock
 from rejex_stream.types import FloatArray, Label
 
@@ -104,11 +104,7 @@ def judged_episodes(
         {"pipeline": pipeline, "since": since_ms},
     ).fetchall()
     for row in rows:
-        labels = tuple(
-            label
-            for label in active_labels(records_of(connection, row["episode_id"]))
-            if label.source == "human"
-        )
+        labels = said_of(connection, row["episode_id"])
         found = resolve(labels)
         if not labels:
             continue
@@ -130,14 +126,10 @@ def quality(
     """Return the estimates from all verdicts from an event time on, and labels of the same."""
     # Of hours that were forgotten only the sum is known: what begins among them begins after them.
     since_ms -= since_ms % HOUR_MS
-    if (
-        since_ms
-        and connection.execute(
-            "SELECT 1 FROM hour WHERE t_ms = ? LIMIT 1", (FORGOTTEN_MS,)
-        ).fetchone()
-    ):
-        kept = connection.execute("SELECT min(t_ms) FROM hour WHERE t_ms > ?", (FORGOTTEN_MS,))
-        since_ms = max(since_ms, kept.fetchone()[0] or 0)
+    forgotten = "SELECT 1 FROM hour WHERE t_ms = ? LIMIT 1"
+    if since_ms and scalar(connection, forgotten, (FORGOTTEN_MS,)):
+        kept = "SELECT min(t_ms) FROM hour WHERE t_ms > ?"
+        since_ms = max(since_ms, scalar(connection, kept, (FORGOTTEN_MS,)) or 0)
     since_all = since_ms or FORGOTTEN_MS
     asked = {"pipeline": pipeline, "since": since_ms}
     accepted = connection.execute(
@@ -425,11 +417,8 @@ def report(
 
     With `neighbours` every answered event is looked at: O(answered events).
     """
-    names = [
-        row[0] for row in connection.execute("SELECT DISTINCT pipeline FROM sensor ORDER BY 1")
-    ]
     found = {}
-    for name in names:
+    for name in scalars(connection, "SELECT DISTINCT pipeline FROM sensor ORDER BY 1"):
         begin = event_time_of(connection, name, since_ms, now_ms)
         said = quality(connection, (costs or {}).get(name), begin, name)
         both, differ, neither = (
@@ -501,14 +490,12 @@ def case_load(connection: Connection, pipeline: str) -> tuple[int, float, list[f
         "SELECT count(*), min(first_ms) FROM sensor WHERE last_ms IS NOT NULL AND pipeline = ?",
         (pipeline,),
     ).fetchone()
-    worths = [
-        row[0]
-        for row in connection.execute(
-            "SELECT e.worth FROM episode e JOIN sensor USING (sensor_id) WHERE pipeline = ? "
-            "AND root_id = episode_id AND status <> 'empty' AND incident IS NULL",
-            (pipeline,),
-        )
-    ]
+    worths = scalars(
+        connection,
+        "SELECT e.worth FROM episode e JOIN sensor USING (sensor_id) WHERE pipeline = ? "
+        "AND root_id = episode_id AND status <> 'empty' AND incident IS NULL",
+        (pipeline,),
+    )
     asked = "SELECT count(*) FROM incident WHERE pipeline = ?"
     incidents = scalar(connection, asked, (pipeline,))
     days = 0.0 if clock is None or first is None else (clock.now_ms - first) / DAY_MS
@@ -517,10 +504,8 @@ def case_load(connection: Connection, pipeline: str) -> tuple[int, float, list[f
 
 def pipelines_of(connection: Connection) -> list[str]:
     """Return the names of the pipelines that have given a verdict."""
-    rows = connection.execute(
-        "SELECT DISTINCT pipeline FROM sensor WHERE last_ms IS NOT NULL ORDER BY 1"
-    )
-    return [row[0] for row in rows]
+    query = "SELECT DISTINCT pipeline FROM sensor WHERE last_ms IS NOT NULL ORDER BY 1"
+    return scalars(connection, query)
 
 
 def event_time_of(connection: Connection, pipeline: str, since_ms: int, now_ms: int) -> int:

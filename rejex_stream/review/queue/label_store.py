@@ -15,7 +15,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
@@ -34,8 +34,16 @@ from rejex_stream.encode.label_records import (
     encode_label,
     resolve,
 )
-from rejex_stream.errors import ConnectorError
-from rejex_stream.review.queue.database import Database, owner_only, scalar
+from rejex_stream.errors import ConnectorError, explaining_os_errors
+from rejex_stream.review.queue.database import (
+    AT_POSITION,
+    Database,
+    insert,
+    owner_only,
+    scalar,
+    scalars,
+)
+from rejex_stream.review.queue.listing import case_row
 from rejex_stream.review.queue.series import LABEL_CODES, values_of
 
 OF_KNOWN = (
@@ -66,6 +74,12 @@ def records_of(connection: Connection, episode: str) -> list[LabelRecord]:
     return [decode_label(row[0]) for row in rows]
 
 
+def said_of(connection: Connection, episode: str) -> tuple[LabelRecord, ...]:
+    """Return what people say of an episode, the labels of theirs that stand."""
+    standing = active_labels(records_of(connection, episode))
+    return tuple(label for label in standing if label.source == "human")
+
+
 class LabelCache:
     """Decoded labels by number, without their lists of events: for walks over many events."""
 
@@ -91,6 +105,10 @@ def resolution_of(connection: Connection, episode: str) -> Resolution:
     return resolve(active_labels(records_of(connection, episode)))
 
 
+FINAL = ("labelled", "agreed", "adjudicated")
+"""What labels add up to where people have an answer."""
+
+
 def refresh_status(connection: Connection, episode: str, settings: Review, now_ms: int) -> None:
     """Bring an episode's status in line with its labels, and give up the claim on it."""
     row = connection.execute(
@@ -99,14 +117,7 @@ def refresh_status(connection: Connection, episode: str, settings: Review, now_m
     if row["status"] == "empty":
         return
     found = resolution_of(connection, episode)
-    status = {
-        "open": "open",
-        "expired": "expired",
-        "disputed": "disputed",
-        "agreed": "done",
-        "adjudicated": "done",
-        "labelled": "done",
-    }[found.state]
+    status: str = "done" if found.state in FINAL else found.state
     if found.state == "open" and _follows_an_answer(connection, episode):
         status = "held"
     if found.state == "labelled" and drawn_for_second_review(
@@ -127,53 +138,42 @@ def refresh_status(connection: Connection, episode: str, settings: Review, now_m
 
 def _follows_an_answer(connection: Connection, episode: str) -> bool:
     """Say whether others of their incident had been decided, or that asks in their place."""
-    return (
-        connection.execute(
-            "SELECT 1 FROM episode e JOIN episode o ON o.incident = e.incident "
-            "AND (e.why = 'extreme' OR o.why <> 'extreme' AND o.root_id <> e.root_id "
-            "AND o.rowid < e.rowid AND o.status <> 'empty') WHERE e.episode_id = ?",
-            (episode,),
-        ).fetchone()
-        is not None
+    query = (
+        "SELECT 1 FROM episode e JOIN episode o ON o.incident = e.incident "
+        "AND (e.why = 'extreme' OR o.why <> 'extreme' AND o.root_id <> e.root_id "
+        "AND o.rowid < e.rowid AND o.status <> 'empty') WHERE e.episode_id = ?"
     )
+    return scalar(connection, query, (episode,)) is not None
+
+
+_OF_RECORD = "label_id", "episode_id", "reviewer", "kind", "source", "verdict", "created_ms"
 
 
 def publish(connection: Connection, record: LabelRecord, *, sent: bool = False) -> bool:
     """Store a record with its events and put it into the outbox; says whether it was new."""
     # What is said of a known case stays in the store: it measures who says it, and teaches nobody.
     value = encode_label(record)
-    made = connection.execute(
-        "INSERT INTO label (label_id, episode_id, reviewer, kind, target, source, verdict, "
-        "created_ms, record) VALUES (?,?,?,?,?,?,?,?,?) ON CONFLICT DO NOTHING "
-        "RETURNING label_seq",
-        (
-            record.label_id,
-            record.episode_id,
-            record.reviewer,
-            record.kind,
-            record.retracts,
-            record.source,
-            record.verdict,
-            record.created_ms,
-            value,
-        ),
+    made = insert(
+        connection,
+        "label",
+        "ON CONFLICT DO NOTHING RETURNING label_seq",
+        **{name: getattr(record, name) for name in _OF_RECORD},
+        target=record.retracts,
+        record=value,
     ).fetchone()
     if made is None:
         return False
     connection.executemany(
-        "INSERT INTO label_event (event_id, label_seq) SELECT event_id, ? FROM event "
-        "WHERE topic = ? AND partition = ? AND offset = ? AND reading = ?",
+        f"INSERT INTO label_event (event_id, label_seq) SELECT event_id, ? FROM event "
+        f"WHERE {AT_POSITION}",
         [(made["label_seq"], *position) for position in record.events],
     )
-    if connection.execute(
-        "SELECT 1 FROM label_event JOIN known USING (event_id) WHERE label_seq = ? LIMIT 1",
-        (made["label_seq"],),
-    ).fetchone():
-        return True
-    connection.execute(
-        "INSERT INTO outbox (label_id, key, value, sent_ms) VALUES (?,?,?,?)",
-        (record.label_id, record.root_id.encode(), value, record.created_ms if sent else None),
-    )
+    of_known = "SELECT 1 FROM label_event JOIN known USING (event_id) WHERE label_seq = ? LIMIT 1"
+    if not scalar(connection, of_known, (made["label_seq"],)):
+        sent_ms, key = record.created_ms if sent else None, record.root_id.encode()
+        insert(
+            connection, "outbox", label_id=record.label_id, key=key, value=value, sent_ms=sent_ms
+        )
     return True
 
 
@@ -205,13 +205,9 @@ class LabelFile:
         self.path = path
         self._lines = self._end = 0
         self._file: FileIO | None = None
-        try:
+        failed = f"The labels file {str(path)!r} cannot be written"
+        with explaining_os_errors(failed, "give a path that can"):
             self._file = self._open()
-        except OSError as error:
-            raise ConnectorError(
-                f"The labels file {str(path)!r} cannot be written ({error.strerror}): "
-                "give a path that can."
-            ) from error
 
     def _open(self) -> FileIO:
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -283,20 +279,19 @@ def pending(connection: Connection) -> int:
 
 def read_labels(path: Path) -> Iterator[LabelRecord]:
     """Yield the records of a labels file in order, each once, but an unfinished last line."""
+    failed = f"The labels file {str(path)!r} cannot be read"
+    with explaining_os_errors(failed, "check the path"), path.open("rb") as lines:
+        whole = (line for line in lines if line.endswith(b"\n") and line.strip())
+        yield from each_once(map(decode_label, whole))
+
+
+def each_once(records: Iterable[LabelRecord]) -> Iterator[LabelRecord]:
+    """Yield records in their order, each the first time that it comes."""
     seen: set[str] = set()
-    try:
-        with path.open("rb") as lines:
-            for line in lines:
-                if not line.endswith(b"\n") or not line.strip():
-                    continue
-                record = decode_label(line)
-                if record.label_id not in seen:
-                    seen.add(record.label_id)
-                    yield record
-    except OSError as error:
-        raise ConnectorError(
-            f"The labels file {str(path)!r} cannot be read ({error.strerror}): check the path."
-        ) from error
+    for record in records:
+        if record.label_id not in seen:
+            seen.add(record.label_id)
+            yield record
 
 
 ExportFormat: TypeAlias = Literal["csv", "jsonl"]
@@ -428,28 +423,23 @@ def reading_rows(database: Database) -> Iterator[ReadingRow]:
     its sensors' events, of which few were in review. A short read per case, at most 2,000 rows.
     """
     with database.read() as connection:
-        cases = connection.execute(
+        cases = scalars(
+            connection,
             "SELECT e.episode_id FROM episode e WHERE e.status NOT IN ('open', 'held', 'empty') "
-            f"AND NOT {OF_KNOWN} ORDER BY e.rowid"
-        ).fetchall()
-    for (case,) in cases:
+            f"AND NOT {OF_KNOWN} ORDER BY e.rowid",
+        )
+    for case in cases:
         with database.read() as connection:
             yield from _readings_of(connection, case)
 
 
 def _readings_of(connection: Connection, case: str) -> list[ReadingRow]:
     found = resolution_of(connection, case)
-    row = connection.execute(
-        "SELECT e.*, s.stream_key FROM episode e JOIN sensor s USING (sensor_id) "
-        "WHERE episode_id = ?",
-        (case,),
-    ).fetchone()
+    row = case_row(connection, case)
     low, high = row["start_ms"], row["end_ms"]
-    change = connection.execute(
-        "SELECT record FROM incident WHERE incident = ?", (row["incident"],)
-    ).fetchone()
-    if change is not None:
-        newest = msgspec.json.decode(change["record"])
+    incident = "SELECT record FROM incident WHERE incident = ?"
+    if record := scalar(connection, incident, (row["incident"],)):
+        newest = msgspec.json.decode(record)
         low, high = min(low, newest["onset_ms"]), max(high, newest["changed_ms"])
     labels = {code: str(label) for label, code in LABEL_CODES.items()}
     sensors = connection.execute(  # those of a group are judged together

@@ -23,7 +23,7 @@ from rejex_stream.readable import how_often
 from rejex_stream.rejection import label_of, rank_edges
 from rejex_stream.rejection.window import grade
 from rejex_stream.review.queue import database, series
-from rejex_stream.review.queue.database import Refusal, Viewer, scalar
+from rejex_stream.review.queue.database import Refusal, Viewer, scalar, scalars
 from rejex_stream.types import Label, Reason, Status, Verdict
 
 Tab: TypeAlias = Literal["ready", "mine", "claimed", "waiting", "disputed", "done", "all"]
@@ -286,12 +286,8 @@ def unblinded(
     """Return audit rows without what others said about episodes that wait for a second opinion."""
     if settings.blind == "off":
         return list(lines)
-    waiting = {
-        row[0]
-        for row in connection.execute(
-            "SELECT episode_id FROM episode WHERE status = 'needs_second'"
-        )
-    }
+    second = "SELECT episode_id FROM episode WHERE status = 'needs_second'"
+    waiting = set(scalars(connection, second))
     return [
         line._replace(detail={})
         if line.subject in waiting and line.actor != viewer.reviewer
@@ -364,13 +360,12 @@ def _accepted_in_short(verdict: Verdict, why: str, *, blind: bool) -> str:
 
 def _main_event(connection: Connection, episode: str) -> Verdict:
     """Return what stands for an episode: its least stable event, or the most severe one."""
-    row = connection.execute(
+    query = (
         "SELECT v.item FROM event v JOIN episode e USING (episode_id) WHERE episode_id = ? "
         "ORDER BY CASE WHEN e.why = 'extreme' THEN -v.severity END, "
-        "v.confidence IS NULL, v.confidence, v.event_id LIMIT 1",
-        (episode,),
-    ).fetchone()
-    return decode_review(row["item"]).verdict
+        "v.confidence IS NULL, v.confidence, v.event_id LIMIT 1"
+    )
+    return decode_review(scalar(connection, query, (episode,))).verdict
 
 
 def row_of(

@@ -23,7 +23,7 @@ from rejex_stream.errors import ConnectorError
 from rejex_stream.protocols import Assigned, Revoked, Source
 from rejex_stream.review.queue.database import StoreError
 from rejex_stream.review.queue.ingest import IntakeCounts, Span
-from rejex_stream.review.queue.label_store import OutboxRow
+from rejex_stream.review.queue.label_store import OutboxRow, each_once
 from rejex_stream.review.queue.review_store import ReviewStore
 from rejex_stream.types import Partition, Position, Record
 
@@ -224,7 +224,7 @@ _SETTLE_S = 10.0
 def open_feed(config: Config, kind: FeedKind) -> SourceFeed:
     """Return a feed that follows one topic that a pipeline writes."""
     from rejex_connectors.kafka import KafkaSource
-    from rejex_connectors.kafka.partition_reader import topic_ids
+    from rejex_connectors.kafka.partition_reader import partitions_of, topic_ids
     from rejex_connectors.kafka.sink import open_clients
 
     settings = kafka_settings(config)
@@ -242,7 +242,7 @@ def open_feed(config: Config, kind: FeedKind) -> SourceFeed:
     )
 
     def open_source() -> KafkaSource:
-        _partitions(settings, topic)  # a topic that is not there delivers nothing, for ever
+        partitions_of(settings, topic, needed=True)  # without it nothing comes, for ever
         open_consumer, _ = open_clients(settings, f"console-{kind}")
         return KafkaSource(open_consumer(), settings, open_consumer)
 
@@ -259,10 +259,16 @@ class TopicFeed(Feed):
 
     def pump(self, store: ReviewStore, *, stop: Stop = None) -> IntakeCounts:
         """Take everything up to the ends of the topic's partitions; returns what became of it."""
-        from rejex_connectors.kafka.partition_reader import bounds_of, read_partition, topic_ids
+        from rejex_connectors.kafka.partition_reader import (
+            bounds_of,
+            partitions_of,
+            read_partition,
+            topic_ids,
+        )
 
         total, log_of = IntakeCounts(), topic_ids(self._settings)
-        partitions = _partitions(self._settings, getattr(self._settings.topics, self.kind))
+        topic = getattr(self._settings.topics, self.kind)
+        partitions = partitions_of(self._settings, topic, needed=True)
         for partition, (earliest, _) in bounds_of(self._settings, partitions).items():
             own = own_partition(partition)
             read_to = store.begin(own, earliest, log_of(partition).decode())
@@ -279,17 +285,17 @@ class TopicFeed(Feed):
 
 def read_label_topic(config: Config) -> Iterator[LabelRecord]:
     """Yield the records of a pipeline's labels topic, each once; those of one episode in order."""
+    from rejex_connectors.kafka.partition_reader import partitions_of
+
     settings = kafka_settings(config)
-    partitions = _partitions(settings, settings.topics.labels)
-    seen: set[str] = set()
+    partitions = partitions_of(settings, settings.topics.labels, needed=True)
     # An episode keeps its partition unless partitions were added meanwhile: then time decides.
-    for record in heapq.merge(
-        *(_labels_in(settings, partition) for partition in partitions),
-        key=lambda record: record.created_ms,
-    ):
-        if record.label_id not in seen:
-            seen.add(record.label_id)
-            yield record
+    yield from each_once(
+        heapq.merge(
+            *(_labels_in(settings, partition) for partition in partitions),
+            key=lambda record: record.created_ms,
+        )
+    )
 
 
 def _labels_in(settings: KafkaSettings, partition: Partition) -> Iterator[LabelRecord]:
@@ -302,12 +308,6 @@ def _labels_in(settings: KafkaSettings, partition: Partition) -> Iterator[LabelR
             yield decode_label(record.value)
         except ConnectorError as error:
             raise ConnectorError(f"Record {record.position}: {error}") from error
-
-
-def _partitions(settings: KafkaSettings, topic: str) -> list[Partition]:
-    from rejex_connectors.kafka.partition_reader import partitions_of
-
-    return partitions_of(settings, topic, needed=True)
 
 
 class KafkaLabels:

@@ -24,6 +24,7 @@ from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.plan.promises import Costs
 from rejex_stream.review.queue import cases, database, ingest
 from rejex_stream.review.queue.database import (
+    AT_POSITION,
     Database,
     position_in,
     require_replaceable,
@@ -52,7 +53,7 @@ class ReviewStore:
     """A review queue in one database."""
 
     # Safe for several threads and processes. What comes in and the labels that go out pass here;
-    # what people do is in `claims` and `decisions`, pages read through :attr:`database`. Whatever
+    # what people do is in `decisions`, pages read through :attr:`database`. Whatever
     # changes something is one transaction.
 
     def __init__(
@@ -272,15 +273,9 @@ def apply_labels(store: ReviewStore, records: Iterable[LabelRecord]) -> tuple[in
     new, unknown = 0, 0
     with store.database.write() as connection:
         for record in records:
-            events = [
-                row[0]
-                for position in record.events
-                for row in connection.execute(
-                    "SELECT event_id FROM event WHERE topic = ? AND partition = ? AND offset = ? "
-                    "AND reading = ?",
-                    position,
-                )
-            ]
+            query = f"SELECT event_id FROM event WHERE {AT_POSITION}"
+            found = (scalar(connection, query, position) for position in record.events)
+            events = [event for event in found if event is not None]
             if not events:
                 unknown += 1
                 continue

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rejex_stream.readable import Reads, middle
-from rejex_stream.review.queue.database import scalar
+from rejex_stream.review.queue.database import scalar, scalars
 from rejex_stream.types import FloatArray, Label
 
 LABEL_CODES = {Label.NORMAL: 0, Label.ANOMALY: 1, Label.REJECTED: 2}
@@ -297,11 +297,8 @@ def _leaps_after(connection: Connection, sensor_id: int, now_ms: int) -> bool:
 
 def _before_leap(connection: Connection, sensor_id: int, last_ms: int) -> int:
     """Return the newest time of a sensor that is not far from its events before, of nine."""
-    rows = connection.execute(
-        "SELECT t_ms FROM point WHERE sensor_id = ? AND t_ms <= ? ORDER BY t_ms DESC LIMIT 9",
-        (sensor_id, last_ms),
-    )
-    t = [row[0] for row in rows]
+    newest = "SELECT t_ms FROM point WHERE sensor_id = ? AND t_ms <= ? ORDER BY t_ms DESC LIMIT 9"
+    t = scalars(connection, newest, (sensor_id, last_ms))
     steps = [late - early for late, early in itertools.pairwise(t)]
     widest = max(steps, default=0)
     if widest <= max(DAY_MS, 10 * float(np.median(steps or [0]))):
@@ -348,12 +345,13 @@ def readings(
     connection: Connection, sensor_id: int, width: int, span_ms: tuple[int, int], most: int
 ) -> FloatArray:
     """Return the newest readings of a stretch, its end left out, oldest first; shape (m, width)."""
-    rows = connection.execute(
+    newest = scalars(
+        connection,
         "SELECT channel_values FROM point WHERE sensor_id = ? AND t_ms >= ? AND t_ms < ? "
         "AND channel_values IS NOT NULL ORDER BY t_ms DESC LIMIT ?",
         (sensor_id, *span_ms, most),
-    ).fetchall()
-    blobs = [row[0] for row in reversed(rows) if len(row[0]) == 8 * width]
+    )
+    blobs = [blob for blob in reversed(newest) if len(blob) == 8 * width]
     return np.frombuffer(b"".join(blobs), dtype="<f8").reshape(len(blobs), width)
 
 

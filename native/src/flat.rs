@@ -1,0 +1,295 @@
+//! JSON of flat records (`decode.json.JsonDecoder`): objects of numbers, texts, booleans and nulls.
+//!
+//! What is taken is what the quick way of Python takes, and less: anything with an escape, a list or
+//! an object in it, a field of ours twice, a number out of range is left to Python.
+
+use crate::written::{kept, parts_of, whole, Named, Object};
+use pyo3::exceptions::PyValueError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PyString, PyTuple};
+use std::collections::HashMap;
+
+const MOST_DIGITS: usize = 18; // of an integer that is surely within 64 bits
+const MOST_CHANNELS: usize = 64;
+
+#[derive(Clone, Copy)]
+enum Role {
+    Channel(usize),
+    Sensor,
+    Time,
+}
+
+/// A value as it is written.
+#[derive(Clone, Copy)]
+enum Written<'a> {
+    Number(&'a str),
+    Text(&'a str),
+    Null,
+    Truth,
+}
+
+/// Reads records with these fields.
+#[pyclass(module = "rejex_native._core", frozen)]
+pub struct Flat {
+    roles: HashMap<String, Role>,
+    n: usize,
+    has_sensor: bool,
+    has_time: bool,
+    in_ms: bool,
+    keys: Py<PyAny>,    // key and name of a sensor
+    mapping: Py<PyAny>, // who knows what else is a name or a time
+    most_bytes: usize,
+    first_ms: i64,
+    last_ms: i64,
+    reading: Named,
+}
+
+#[pymethods]
+impl Flat {
+    #[new]
+    fn new(
+        mapping: &Bound<'_, PyAny>,
+        keys: Py<PyAny>,
+        channels: Vec<String>,
+        sensor: Option<String>,
+        time: Option<String>,
+        in_ms: bool,
+    ) -> PyResult<Flat> {
+        let py = mapping.py();
+        if channels.len() > MOST_CHANNELS {
+            return Err(PyValueError::new_err("too many channels"));
+        }
+        let of_mapping = py.import("rejex_stream.decode.mapping")?;
+        let (has_sensor, has_time, n) = (sensor.is_some(), time.is_some(), channels.len());
+        let named = channels.into_iter().enumerate().map(|(at, name)| (name, Role::Channel(at)));
+        let sensor = sensor.map(|name| (name, Role::Sensor));
+        let time = time.map(|name| (name, Role::Time));
+        Ok(Flat {
+            roles: named.chain(sensor).chain(time).collect(),
+            n,
+            has_sensor,
+            has_time,
+            in_ms,
+            keys,
+            most_bytes: mapping.getattr("max_value_bytes")?.extract()?,
+            first_ms: of_mapping.getattr("MIN_EPOCH_MS")?.extract()?,
+            last_ms: of_mapping.getattr("MAX_EPOCH_MS")?.extract()?,
+            reading: Named::of(&py.import("rejex_stream.types")?.getattr("Reading")?)?,
+            mapping: mapping.clone().unbind(),
+        })
+    }
+
+    /// Return what records hold; `None` where any is not flat or plain.
+    fn read<'py>(&self, records: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyList>>> {
+        let py = records.py();
+        let made = PyList::empty(py);
+        for record in records.try_iter()? {
+            let Some(reading) = self.one(py, &record?) else { return Ok(None) };
+            made.append(reading)?;
+        }
+        Ok(Some(made))
+    }
+}
+
+impl Flat {
+    /// Return the reading of a record; `None` where Python has to look.
+    fn one<'py>(&self, py: Python<'py>, record: &Bound<'py, PyAny>) -> Option<Bound<'py, PyTuple>> {
+        let [position, _, value, _, timestamp] = parts_of::<5>(record.as_ptr())?;
+        // SAFETY: a live object, checked to be bytes, which the record holds.
+        let bytes = unsafe {
+            if ffi::PyBytes_Check(value) == 0 {
+                return None;
+            }
+            let size = ffi::PyBytes_Size(value) as usize;
+            std::slice::from_raw_parts(ffi::PyBytes_AsString(value).cast::<u8>(), size)
+        };
+        if bytes.len() > self.most_bytes {
+            return None;
+        }
+        let mut values = [f64::NAN; MOST_CHANNELS];
+        let mut seen = 0_u64;
+        let (mut sensor, mut time) = (None, None);
+        let mut text = Text { text: std::str::from_utf8(bytes).ok()?, at: 0 };
+        text.object(|name, value| {
+            let Some(role) = self.roles.get(name) else { return Some(()) };
+            match (*role, value) {
+                (Role::Channel(at), found) => {
+                    if seen & (1 << at) != 0 {
+                        return None;
+                    }
+                    seen |= 1 << at;
+                    values[at] = match found {
+                        Written::Number(digits) => number(digits)?,
+                        Written::Null => f64::NAN,
+                        _ => return None,
+                    };
+                }
+                (Role::Sensor, Written::Text(name)) if sensor.is_none() => sensor = Some(name),
+                (Role::Time, Written::Number(_) | Written::Text(_)) if time.is_none() => {
+                    time = Some(value);
+                }
+                _ => return None,
+            }
+            Some(())
+        })?;
+        let name = if self.has_sensor {
+            PyString::new(py, sensor?).into_any()
+        } else {
+            self.mapping.bind(py).call_method1("sensor_of", (record, py.None())).ok()?
+        };
+        let known = self.keys.bind(py).get_item(name).ok()?;
+        let [key, name] = parts_of::<2>(known.as_ptr())?;
+        let time_ms = if self.has_time { self.time(py, record, time?)? } else { self.stamp(timestamp)? };
+        // SAFETY: returns new references.
+        let (time_ms, floats) = unsafe {
+            let floats = ffi::PyTuple_New(self.n as ffi::Py_ssize_t);
+            for (at, &value) in values[..self.n].iter().enumerate() {
+                ffi::PyTuple_SetItem(floats, at as ffi::Py_ssize_t, ffi::PyFloat_FromDouble(value));
+            }
+            (ffi::PyLong_FromLongLong(time_ms), floats)
+        };
+        self.reading.made(py, &[kept(key), kept(name), time_ms, floats, kept(position)]).ok()
+    }
+
+    fn stamp(&self, timestamp: Object) -> Option<i64> {
+        whole(timestamp).filter(|ms| (self.first_ms..=self.last_ms).contains(ms))
+    }
+
+    /// Return the time of a record in ms; what is written in another way is asked of the mapping.
+    fn time(&self, py: Python<'_>, record: &Bound<'_, PyAny>, found: Written<'_>) -> Option<i64> {
+        match found {
+            Written::Number(digits) if self.in_ms => {
+                let ms = integer(digits)?;
+                (self.first_ms..=self.last_ms).contains(&ms).then_some(ms)
+            }
+            Written::Text(text) if !self.in_ms => {
+                let mapping = self.mapping.bind(py);
+                whole(mapping.call_method1("time_of", (record, text)).ok()?.as_ptr())
+            }
+            _ => None,
+        }
+    }
+}
+
+fn integer(digits: &str) -> Option<i64> {
+    let is_one = digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-');
+    (is_one && digits.len() <= MOST_DIGITS).then(|| digits.parse().ok())?
+}
+
+fn number(digits: &str) -> Option<f64> {
+    // Of an integer Python makes a float of its own: of -0 it may have no sign.
+    if digits == "-0" || digits.len() > 200 {
+        return None;
+    }
+    digits.parse().ok().filter(|x: &f64| x.is_finite())
+}
+
+/// A text that is read from its beginning; `None` is what is not taken.
+struct Text<'a> {
+    text: &'a str,
+    at: usize,
+}
+
+impl<'a> Text<'a> {
+    fn object(&mut self, mut field: impl FnMut(&'a str, Written<'a>) -> Option<()>) -> Option<()> {
+        self.space();
+        self.take(b'{')?;
+        self.space();
+        if self.next() == Some(b'}') {
+            return None;
+        }
+        loop {
+            self.space();
+            let name = self.string()?;
+            self.space();
+            self.take(b':')?;
+            self.space();
+            let value = self.value()?;
+            field(name, value)?;
+            self.space();
+            match self.next()? {
+                b',' => self.at += 1,
+                b'}' => break,
+                _ => return None,
+            }
+        }
+        self.at += 1;
+        self.space();
+        (self.at == self.text.len()).then_some(())
+    }
+
+    fn next(&self) -> Option<u8> {
+        self.text.as_bytes().get(self.at).copied()
+    }
+
+    fn take(&mut self, byte: u8) -> Option<()> {
+        (self.next()? == byte).then(|| self.at += 1)
+    }
+
+    fn space(&mut self) {
+        while matches!(self.next(), Some(b' ' | b'\t' | b'\n' | b'\r')) {
+            self.at += 1;
+        }
+    }
+
+    fn string(&mut self) -> Option<&'a str> {
+        self.take(b'"')?;
+        let from = self.at;
+        loop {
+            match self.next()? {
+                b'"' => break,
+                b'\\' | 0..0x20 => return None,
+                _ => self.at += 1,
+            }
+        }
+        self.at += 1;
+        Some(&self.text[from..self.at - 1])
+    }
+
+    fn value(&mut self) -> Option<Written<'a>> {
+        let rest = &self.text.as_bytes()[self.at..];
+        for (word, what) in [
+            (&b"null"[..], Written::Null),
+            (b"true", Written::Truth),
+            (b"false", Written::Truth),
+        ] {
+            if rest.starts_with(word) {
+                self.at += word.len();
+                return Some(what);
+            }
+        }
+        if self.next()? == b'"' {
+            return self.string().map(Written::Text);
+        }
+        let from = self.at;
+        if self.next()? == b'-' {
+            self.at += 1;
+        }
+        let first = self.next()?;
+        let n = self.digits()?;
+        if first == b'0' && n > 1 {
+            return None;
+        }
+        if self.next() == Some(b'.') {
+            self.at += 1;
+            self.digits()?;
+        }
+        if matches!(self.next(), Some(b'e' | b'E')) {
+            self.at += 1;
+            if matches!(self.next(), Some(b'+' | b'-')) {
+                self.at += 1;
+            }
+            self.digits()?;
+        }
+        Some(Written::Number(&self.text[from..self.at]))
+    }
+
+    fn digits(&mut self) -> Option<usize> {
+        let from = self.at;
+        while self.next().is_some_and(|byte| byte.is_ascii_digit()) {
+            self.at += 1;
+        }
+        (self.at > from).then_some(self.at - from)
+    }
+}

@@ -1,0 +1,143 @@
+//! What is remembered of ordinary events for reviewers (`run.review_items.ReviewItems`).
+
+use crate::slot::Slot;
+use crate::written::{kept, parts_of, Layout, Named, Object, Writer};
+use pyo3::ffi;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList};
+
+static RECENT: Slot = Slot::new("recent");
+static OF: Slot = Slot::new("of");
+static N_SINCE: Slot = Slot::new("n_since");
+
+/// Makes the outcomes of judged records as a `ReviewItems` would, one that draws no audits.
+#[pyclass(module = "rejex_native._core", frozen)]
+pub struct Points {
+    writer: Writer,
+    verdict: Layout,
+    outcome: Named,
+    rejected: Py<PyAny>,
+    anomaly: Py<PyAny>,
+    extreme: f64,
+    points: i64,
+    label: usize,
+    severity: usize,
+    status: usize,
+    score: usize,
+}
+
+#[pymethods]
+impl Points {
+    #[new]
+    fn new(py: Python<'_>, points: i64) -> PyResult<Points> {
+        let types = py.import("rejex_stream.types")?;
+        let verdict = Layout::of(&types.getattr("Verdict")?)?;
+        let labels = types.getattr("Label")?;
+        Ok(Points {
+            writer: Writer::of(py)?,
+            outcome: Named::of(&types.getattr("Outcome")?)?,
+            rejected: labels.getattr("REJECTED")?.unbind(),
+            anomaly: labels.getattr("ANOMALY")?.unbind(),
+            extreme: py.import("rejex_stream.rejection.judge")?.getattr("EXTREME")?.extract()?,
+            points,
+            label: verdict.at("label")?,
+            severity: verdict.at("severity")?,
+            status: verdict.at("status")?,
+            score: verdict.at("score")?,
+            verdict,
+        })
+    }
+
+    /// Return what judged records come to; `observe` is asked about an event that is not ordinary.
+    fn outcomes<'py>(
+        &self,
+        sensors: &Bound<'py, PyDict>,
+        observe: &Bound<'py, PyAny>,
+        item: &Bound<'py, PyAny>,
+        records: &Bound<'py, PyAny>,
+        readings: &Bound<'py, PyAny>,
+        verdicts: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let py = sensors.py();
+        let made = PyList::empty(py);
+        // SAFETY: None and an empty tuple are always there.
+        let (none, nothing) = unsafe { (ffi::Py_None(), pyo3::types::PyTuple::empty(py)) };
+        let mut room = Vec::with_capacity(256);
+        for at in 0..records.len()? {
+            let (reading, verdict) = (readings.get_item(at)?, verdicts.get_item(at)?);
+            let (mut review, mut after) = (none, none);
+            let told;
+            if !self.ordinary(sensors, &reading, verdict.as_ptr(), &mut room)? {
+                told = observe.call1((&reading, &verdict))?;
+                let to = if told.get_type().is(item) { &mut review } else { &mut after };
+                *to = told.as_ptr();
+            }
+            let record = records.get_item(at)?.into_ptr();
+            let changes = (nothing.as_ptr(), nothing.as_ptr());
+            let fields = [
+                record, verdict.into_ptr(), kept(none), kept(review), kept(changes.0),
+                kept(changes.1), kept(after),
+            ];
+            made.append(self.outcome.made(py, &fields)?)?;
+        }
+        Ok(made)
+    }
+}
+
+impl Points {
+    /// Remember an event of which nobody is told now; false: Python has to look, nothing is changed.
+    fn ordinary<'py>(
+        &self,
+        sensors: &Bound<'py, PyDict>,
+        reading: &Bound<'py, PyAny>,
+        verdict: Object,
+        room: &mut Vec<u8>,
+    ) -> PyResult<bool> {
+        let py = sensors.py();
+        let Some([_, sensor, time, values, _]) = parts_of::<5>(reading.as_ptr()) else {
+            return Ok(false);
+        };
+        if !self.verdict.is(verdict) {
+            return Ok(false);
+        }
+        let get = |at| self.verdict.get(verdict, at);
+        // SAFETY: live objects of the verdict.
+        unsafe {
+            let (label, severity) = (get(self.label), get(self.severity));
+            if label == self.rejected.as_ptr() || get(self.status) != ffi::Py_None() {
+                return Ok(false);
+            }
+            if label == self.anomaly.as_ptr() && severity != ffi::Py_None() {
+                let is_float = ffi::Py_TYPE(severity) == &raw mut ffi::PyFloat_Type;
+                if !is_float || ffi::PyFloat_AsDouble(severity) >= self.extreme {
+                    return Ok(false);
+                }
+            }
+        }
+        // SAFETY: held by the reading.
+        let name = unsafe { Bound::from_borrowed_ptr(py, sensor) };
+        let Some(known) = sensors.get_item(name)? else { return Ok(false) };
+        let owed = !OF.is_none(&known)?;
+        let n_since = if owed { N_SINCE.int(&known)? + 1 } else { 0 };
+        if owed && (n_since & (n_since - 1) == 0 || n_since >= self.points) {
+            return Ok(false);
+        }
+        room.clear();
+        for (field, value) in [
+            (&b"{\"event_time_ms\":"[..], time),
+            (b",\"values\":", values),
+            (b",\"score\":", get(self.score)),
+            (b",\"label\":", get(self.label)),
+        ] {
+            room.extend_from_slice(field);
+            self.writer.value(py, value, room)?;
+        }
+        room.push(b'}');
+        RECENT.get(&known)?.call_method1(intern!(py, "append"), (PyBytes::new(py, room),))?;
+        if owed {
+            N_SINCE.set_int(&known, n_since)?;
+        }
+        Ok(true)
+    }
+}

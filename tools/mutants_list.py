@@ -27,6 +27,20 @@ class Mutant(NamedTuple):
 
 MUTANTS = (
     Mutant(
+        "m76",
+        "a channel is said to lie off what others that are ill make one expect",
+        "is_told = named is not Label.ANOMALY and (read < low or read > high)",
+        "is_told = read < low or read > high",
+        "tests/test_evidence.py::test_evidence_says_what_the_others_made_one_expect",
+    ),
+    Mutant(
+        "m77",
+        "the likely range is that of a shrunk covariance, which is too wide",
+        " - added * (along * along).sum(axis=0)",
+        "",
+        "tests/test_evidence.py::test_nineteen_of_twenty_ordinary_readings_lie_in_the_likely_range",
+    ),
+    Mutant(
         "m63",
         "what nobody looked at certifies the machine by its own word",
         'return None if state == "expired" else verdict',

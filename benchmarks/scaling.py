@@ -31,9 +31,11 @@ EVENTS = 4000
 """That are timed in a turn."""
 
 
-def bare(n: int, clock: Callable[[], float] = time.process_time) -> float:
-    """Return µs an event of bare work on a sorted list of n scores."""
+def bare(n: int, clock: Callable[[], float] = time.process_time, lists: int = 1) -> float:
+    """Return µs an event of bare work on a sorted list of n scores, or on so many in turns."""
     draw = random.Random(0)
+    if lists > 1:
+        return _bare_in_turns(n, clock, lists, draw)
     scores = [draw.random() for _ in range(n + EVENTS)]
     fifo = deque(scores[:n], maxlen=n)
     ordered = SortedList(fifo)
@@ -47,6 +49,21 @@ def bare(n: int, clock: Callable[[], float] = time.process_time) -> float:
         remove(fifo[0])
         fifo.append(score)
         add(score)
+    return 1e6 * (clock() - start) / EVENTS
+
+
+def _bare_in_turns(n: int, clock: Callable[[], float], lists: int, draw: random.Random) -> float:
+    fifos = [deque((draw.random() for _ in range(n)), maxlen=n) for _ in range(lists)]
+    kept = [(fifo, SortedList(fifo)) for fifo in fifos]
+    scores = [draw.random() for _ in range(EVENTS)]
+    start = clock()
+    for i, score in enumerate(scores):
+        fifo, ordered = kept[i % lists]
+        ordered.bisect_left(score)
+        ordered.bisect_right(score)
+        ordered.remove(fifo[0])
+        fifo.append(score)
+        ordered.add(score)
     return 1e6 * (clock() - start) / EVENTS
 
 

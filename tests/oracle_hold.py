@@ -107,7 +107,7 @@ class Hold:
             return False
         window = [*before.window, verdict.score][-self.n :] if before.entered else before.window
         entered = sum(before.entered for before, _ in self.since)
-        if rises(window[: len(window) - entered]):  # nothing is held till a reference does not
+        if len(window) == self.n and rises(window[: len(window) - entered]):  # till one does not
             self.level, self.since, self.inflated, self.limit = 0.0, [], None, math.inf
             return False
         return True

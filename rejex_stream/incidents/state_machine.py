@@ -628,7 +628,8 @@ class Watch:
     # ------------------------------------------------------------------------------ turns
     def turns(self, window: ScoreWindow) -> bool:
         """Whether the last event turns the machine: nothing is held where the reference moves."""
-        if self.turning is IncidentState.OPEN and not self.frozen and rises(self._trusted(window)):
+        opens = self.turning is IncidentState.OPEN and not self.frozen
+        if opens and len(window) == self._window and rises(self._trusted(window)):
             # Until there is one that does not.
             self.turning, self._inflation, self.limit = None, None, math.inf
             self._calm()

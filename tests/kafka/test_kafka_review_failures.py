@@ -113,7 +113,7 @@ def test_a_review_topic_that_is_made_anew_is_read_from_its_start(
     store = ReviewStore(tmp_path / "review.db", Review(settle_s=0))
     once = ReviewStore(tmp_path / "once.db", Review(settle_s=0))
     assert TopicFeed(config, "review").pump(once).items == 60
-    background = Background(store, [open_feed(config, "review")])
+    background = Background(store, Feeding([open_feed(config, "review")]))
     background.start()
     until(lambda: len(stored(store)) == 60, lambda: background.problems)
 

@@ -78,7 +78,7 @@ def test_a_certificate_is_a_sentence():
         (percent, 0, "0 %"),
         (percent, None, "–"),
         (number, 12345.678, "12,346"),
-        (number, 0.0000123456, "1.235e-05"),
+        (number, 0.0000123456, "0.00001235"),
         (number, math.inf, "–"),
         (number, 1e16, "1e+16"),
         (how_often, math.log(0.44), "44 % of cases"),

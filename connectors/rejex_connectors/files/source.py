@@ -19,7 +19,7 @@ from rejex_connectors.durable import PRIVATE
 from rejex_connectors.files.bytes import END, NEW_FILE, ByteInput, Mark, ToUtf8, compression_of
 from rejex_connectors.files.sink import InputState, read_commit, read_input
 from rejex_connectors.files.workbooks import WORKBOOKS, TableInput, Workbook
-from rejex_stream.errors import ConfigError, ConnectorError, explaining_os_errors
+from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.protocols import Assigned, ControlRecords, Revoked
 from rejex_stream.types import Partition, Position, Record
 
@@ -551,7 +551,7 @@ class FileControl:
 
 def append_line(path: Path, line: bytes) -> None:
     """Append one line and make it durable; what was left without an end before gets one."""
-    with explaining_os_errors(f"{path} cannot be written"):
+    try:
         handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
         try:
             size = os.fstat(handle).st_size
@@ -560,3 +560,5 @@ def append_line(path: Path, line: bytes) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+    except OSError as error:
+        raise ConnectorError(f"{path} cannot be written: {error.strerror}") from error

@@ -21,8 +21,7 @@ from rejex_native._core import Flat, Lane, Lines, Messages, Points, lane_of, not
 
 __all__ = [
     "Core", "Flat", "Lane", "Lines", "Messages", "Points", "believed", "lane_of", "lines", "note",
-    "poll",
-    "written", "wrong",
+    "poll", "written", "wrong",
 ]  # fmt: skip
 
 lines = lru_cache(Lines)

@@ -8,7 +8,10 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-__all__ = ["core", "native"]
+__all__ = ["SEAM", "core", "native"]
+
+SEAM = 1
+"""Grows with what the two say to each other: a core of another tree is left aside."""
 
 
 @lru_cache(maxsize=1)
@@ -18,6 +21,11 @@ def core() -> tuple[Any, str]:
         import rejex_native
     except ImportError:
         return None, "Python judges all events: no native core is installed (`make native`)"
+    if getattr(rejex_native, "SEAM", None) != SEAM:
+        return (
+            None,
+            "Python judges all events: the native core is another version's (`make native`)",
+        )
     return rejex_native.believed()  # type: ignore[no-any-return]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -434,3 +435,14 @@ def test_python_judges_alone_where_nothing_is_installed(monkeypatch):
         )  # fmt: skip
     finally:
         engine_module.core.cache_clear()
+
+
+def test_a_core_of_another_tree_is_left_aside(monkeypatch):
+    """It stopped the run: a name was not there."""
+    monkeypatch.setitem(sys.modules, "rejex_native", SimpleNamespace(SEAM=0, believed=None))
+    core.cache_clear()
+    try:
+        assert core()[0] is None
+        assert "make native" in core()[1]
+    finally:
+        core.cache_clear()

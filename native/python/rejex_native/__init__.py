@@ -20,9 +20,12 @@ import numpy as np
 from rejex_native._core import Flat, Lane, Lines, Messages, Points, lane_of, note, poll, written
 
 __all__ = [
-    "Core", "Flat", "Lane", "Lines", "Messages", "Points", "believed", "lane_of", "lines", "note",
-    "poll", "written", "wrong",
+    "SEAM", "Core", "Flat", "Lane", "Lines", "Messages", "Points", "believed", "lane_of", "lines",
+    "note", "poll", "written", "wrong",
 ]  # fmt: skip
+
+SEAM = 1
+"""As `rejex_stream.native_core` has it."""
 
 lines = lru_cache(Lines)
 """What encodes verdicts in a form; one of each."""

@@ -270,6 +270,22 @@ def test_scores_that_only_vary_seldom_rise_and_a_season_does(phi):
     assert not rises(np.ones(n))
 
 
+def test_a_refused_crossing_begins_the_evidence_anew_and_waits_for_another_reference():
+    noise = np.random.default_rng(5).standard_normal(400)
+    for slope, events, holds in ((0.0, 400, True), (1.0, 400, False), (1.0, 300, True)):
+        window, watch = ScoreWindow(400), Watch(Hold(), "s", 400)
+        for score in (noise + np.linspace(0.0, slope, 400))[:events].tolist():
+            window.push(score)
+        watch.measure(window, is_due=True)
+        assert watch.limit < math.inf
+        watch.level, watch.turning = 50.0, IncidentState.OPEN
+        assert watch.turns(window) is holds
+        assert (watch.turning is None, watch.limit == math.inf) == (not holds, not holds)
+        assert watch.level == (50.0 if holds else 0.0)
+        watch.measure(window, is_due=True)
+        assert watch.limit < math.inf, "measured again, it is asked again"
+
+
 def test_a_recovery_to_another_level_is_a_recovery_and_what_comes_then_is_an_incident_of_its_own():
     """A stream that comes back elsewhere was held for ever."""
     at = Engine(small(hold=Hold()), InlineExecutor())

@@ -282,10 +282,17 @@ MUTANTS = (
         "tests/test_alarm.py::test_nobody_is_told_of_events_none_of_which_was_an_anomaly",
     ),
     Mutant(
-        "m76",
+        "m78",
         "a topic that was made anew is read on where the old one was left",
         "if before in (None, log):",
         "if before != log:",
         "tests/review/test_review_failures.py::test_a_topic_of_another_log_is_read_from_its_start",
+    ),
+    Mutant(
+        "m79",
+        "a season is held: its scores rose before the onset already",
+        "if opens and len(window) == self._window and rises(self._trusted(window)):",
+        "if False:",
+        "tests/test_incidents.py::test_a_season_is_told_and_not_held_though_a_fault_in_it_is",
     ),
 )

@@ -22,10 +22,7 @@ def core() -> tuple[Any, str]:
     except ImportError:
         return None, "Python judges all events: no native core is installed (`make native`)"
     if getattr(rejex_native, "SEAM", None) != SEAM:
-        return (
-            None,
-            "Python judges all events: the native core is another version's (`make native`)",
-        )
+        return None, "Python judges all events: the native core is of another tree (`make native`)"
     return rejex_native.believed()  # type: ignore[no-any-return]
 
 

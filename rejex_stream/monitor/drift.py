@@ -71,6 +71,23 @@ class DriftDetector:
 
     The caller adds each rank's share above the middle to `excess`, counts `left` down, and closes
     the block where that comes to 0: an addition and a comparison an event.
+
+    Examples
+    --------
+    >>> import bisect, random
+    >>> rng, drift = random.Random(1), DriftDetector(MonitorConfig(window=200, contamination=0.1,
+    ...     tolerance=8))
+    >>> window = [rng.gauss(0, 1) for _ in range(200)]
+    >>> def added(score):
+    ...     drift.excess += bisect.bisect(sorted(window), score) / 200 - 0.5
+    ...     window[:] = [*window[1:], score]
+    ...     drift.left -= 1
+    ...     return None if drift.left else drift.close_block()
+    >>> any(added(rng.gauss(0, 1)) for _ in range(4_000)), drift.status
+    (False, 'watching')
+    >>> ramp = (added(rng.gauss(t / 1000, 1)) for t in range(2_000))
+    >>> str(next(alarm for alarm in ramp if alarm))
+    'higher_scores'
     """
 
     __slots__ = ("_inflation", "_level", "_limit", "_memory", "_unit", "_unsettled", "_window",

@@ -122,6 +122,19 @@ class HealthDetector:
     O(1) an event. Most events are normal and say the same thing, so they are booked in runs of at
     most 16, exactly (R -> a^m R + a + ... + a^m) and therefore checked once a run. An SR statistic
     looked at less often gives no more false alarms.
+
+    Examples
+    --------
+    >>> from rejex_stream.monitor.theory import rank_law
+    >>> law = rank_law(1000, 50, 882, 987)
+    >>> health = HealthDetector(MonitorConfig(window=1000, contamination=0.05, tolerance=32))
+    >>> usual = ([1] + [0] * 8 + [2] + [0] * 8 + [1] + [0] * 9) * 3_000
+    >>> any(health.update(law, cell) is not None for cell in usual)
+    False
+    >>> doubled = ([1] + [0] * 3 + [2] + [0] * 4) * 200
+    >>> fired = [health.update(law, cell) for cell in doubled]
+    >>> {str(ALTERNATIVES[j][0]) for j in fired if j is not None}
+    {'more_rejects'}
     """
 
     __slots__ = (

@@ -69,6 +69,21 @@ class RejectionRate:
     `expected_rate` is R; where the law changes (a filling window, a pipeline of different streams)
     its average, with a memory of a window. The regime stays while low <= in_window <= high and
     in_rolling >= deep.
+
+    Examples
+    --------
+    >>> from rejex_stream.monitor.theory import rank_law
+    >>> counts = RejectionRate(MonitorConfig(window=1000, contamination=0.05, tolerance=32))
+    >>> law = rank_law(1000, 50, 882, 987)
+    >>> counts.switch(None, law)
+    >>> for event in range(2_000):
+    ...     outside = counts.update(law, 1 if event % 4 == 0 else 0)
+    ...     if counts.events == counts.recheck:
+    ...         counts.set_limits(law, inflation=None)
+    >>> outside, counts.in_window, counts.high
+    (True, 250, 211)
+    >>> counts.judge(law, inflation=None)
+    <Regime.DOUBLED: 'doubled'>
     """
 
     __slots__ = (
@@ -113,12 +128,9 @@ class RejectionRate:
         n = min(len(cells), window, len(ring) - max(at, first), self.recheck - self.events - 1)
         if n < 1 or self.events < self._mixed_until:
             return 0
-        come, left, oldest = (
-            cells[:n],
-            _rejects(ring[first : first + n]),
-            _rejects(ring[at : at + n]),
-        )
-        now = _rejects(come)
+        come = cells[:n]
+        now, left = _rejects(come), _rejects(ring[first : first + n])
+        oldest = _rejects(ring[at : at + n])
         if self.in_window + now > self.high or self.in_window - left < self.low:
             return 0
         if self.in_rolling - oldest < self.deep:
@@ -259,6 +271,11 @@ def doubling_limits(rate: float, events: int, nats: float) -> tuple[int, int]:
     Where R is so small that chance alone doubles it now and then, the least count that independent
     events exceed with probability exp(-nats) at most (Chernoff's bound) takes the place of 2 R. It
     clears half-way back, so that it does not flicker.
+
+    Examples
+    --------
+    >>> doubling_limits(0.1059, 1000, nats=13.8), doubling_limits(0.005, 1000, nats=13.8)
+    ((211, 158), (20, 12))
     """
     high = min(events, math.floor(2.0 * rate * events))
     while high < events and events * _divergence((high + 1) / events, rate) < nats:
@@ -272,6 +289,13 @@ def collapse_limit(rate: float, events: int, inflation: float, nats: float) -> i
 
     The count shows it if a rate of R / 4 would give as few with probability exp(-nats) at most, by
     Chernoff's bound for the effective number of events, `events` / `inflation`.
+
+    Examples
+    --------
+    >>> collapse_limit(0.1059, 1000, inflation=1.0, nats=13.8)
+    4
+    >>> collapse_limit(0.1059, 1000, inflation=46.0, nats=13.8)   # too autocorrelated to tell
+    -1
     """
     quarter = _COLLAPSE * rate
     effective = events / inflation
@@ -318,6 +342,13 @@ def batch_means(cells: bytes, confidence: float) -> BatchMeans | None:
 
     `cells` are rank cells 0..3, one byte an event, oldest first; ``None`` below 60 events.
     O(number of events), some microseconds per thousand.
+
+    Examples
+    --------
+    >>> cells = bytes([0, 0, 0, 0, 1, 0, 0, 0, 2, 0] * 300)
+    >>> means = batch_means(cells, 0.99)
+    >>> means.lower < 0.2 < means.upper, means.inflation
+    (True, 1.0)
     """
     length = len(cells) // BATCHES
     if length < 2:
@@ -347,6 +378,15 @@ def sliding_variance(law: RankLaw, events: int) -> float:
     edges exact. An event between an edge and its estimate, whose standard deviation is
     sqrt(q (1 - q) / n), is counted by the one and learnt by the other: half of the mean width of
     that gap is added an event, in the long run.
+
+    Examples
+    --------
+    >>> from rejex_stream.monitor.theory import rank_law
+    >>> law = rank_law(1000, 50, 882, 987)
+    >>> round(sliding_variance(law, 3_600), 1)
+    79.1
+    >>> round(3_600 * law.rejection_rate * (1 - law.rejection_rate), 1)    # in a binomial count
+    340.8
     """
     n, rate = law.n, law.rejection_rate
     gaps = math.fsum(
@@ -373,6 +413,14 @@ def rate_limits(
 
     `rate` is the share of `events` rejected ones, of so many `streams`, each ranked by `law` in a
     window of its own; `confidence` is of both limits together.
+
+    Examples
+    --------
+    >>> from rejex_stream.monitor.theory import rank_law
+    >>> law = rank_law(1000, 50, 882, 987)
+    >>> limits = rate_limits(0.1, 3_600, law=law, inflation=1.0, confidence=0.99)
+    >>> round(limits.lower, 4), round(limits.upper, 4)
+    (0.0929, 0.1071)
     """
     each = max(1, round(events / streams))
     deviation = math.sqrt(streams * sliding_variance(law, each) * inflation) / events

@@ -59,9 +59,8 @@ class MonitorStatus(msgspec.Struct, frozen=True, kw_only=True):
     `health` = ``ok`` means: a doubling would have shown. Evidence is in nats; health's alarm comes
     when it reaches `health_threshold`, log L, and a doubling needs about `doubling_delay_events` to
     show. `drift` is ``off`` for the pipeline, whose streams move by themselves. `review_budget` is
-    in reviews a day. `tie_mass` is the share
-    of the reference that equals the threshold λ, when last seen: above 1 % the mid-rank moves the
-    rates noticeably (`tie_warning`).
+    in reviews a day. `tie_mass` is the share of the reference that equals the threshold λ, when
+    last seen: above 1 % the mid-rank moves the rates noticeably (`tie_warning`).
     """
 
     stream_key: str | None

@@ -83,9 +83,8 @@ class PartitionMonitor:
         config: MonitorConfig,
         on_alarm: Callable[[Partition, Alarm], None],
     ) -> None:
-        self.bank = MonitorBank(
-            config, native("note")
-        )  # the monitors, for metrics and the live view
+        # The monitors, for metrics and the live view.
+        self.bank = MonitorBank(config, native("note"))
         self._partition = partition
         self._on_alarm = on_alarm
 
@@ -493,8 +492,8 @@ class PartitionState:
 
         What waits, and all behind it, is judged by a later call. Records before
         :attr:`taken_next` are repeats of the transport. With `replay_to` only what stands before
-        that offset is judged, for its state alone,
-        and that not before so many are there `at_once`, or all, or none comes.
+        that offset is judged, for its state alone; it waits until `at_once` records are there, or
+        all of them, or a call brings none.
         """
         self._take(records)
         ahead, outcomes = self.ahead, list[Outcome]()

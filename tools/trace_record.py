@@ -26,6 +26,7 @@ from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
+from unittest import mock
 
 ROOT = Path(__file__).resolve().parent.parent
 CONNECTORS = ROOT / "connectors"
@@ -137,6 +138,19 @@ def lines(start: int, stop: int) -> str:
     return "".join(f"{1_700_000_000 + i},{value(i)}\n" for i in range(start, stop))
 
 
+@contextlib.contextmanager
+def without_native() -> Iterator[None]:
+    """Have Python judge meanwhile, whatever is installed: it is its way that is drawn."""
+    from rejex_stream.native_core import core
+
+    with mock.patch.dict(sys.modules, {"rejex_native": None}):
+        core.cache_clear()
+        try:
+            yield
+        finally:
+            core.cache_clear()
+
+
 def run() -> None:
     """Run the pipeline in this folder, silently."""
     from rejex_stream.cli.main import main
@@ -162,6 +176,7 @@ def pipeline() -> Iterator[Path]:
             os.chdir(before)
 
 
+@without_native()
 def of_a_run(events: int = EVENTS) -> list[Call]:
     """Return the calls of a whole run: fits, a fault that stays, columns with a state."""
     trace = Trace()
@@ -191,6 +206,7 @@ class Way(NamedTuple):
         return list(dict.fromkeys(call.file for call in self.calls))
 
 
+@without_native()
 def of_one_record(events: int = EVENTS) -> Way:
     """Return the way of one record: what so many more of them add to a run, by their number."""
     few, many = 20, 70

@@ -112,6 +112,7 @@ class SensorRegistry:
         self._last_seen: dict[str, dict[str, int]] = {}  # by sensor and stream: when, at least
         self._sensors_of: Counter[str] = Counter()  # how many sensors a stream has
         self._n_pairs = 0
+        self.n_untrusted = 0  # sensors that have a clock that is not believed
 
     def admit(self, items: Sequence[object], start: int = 0) -> Admission:
         """Take note of events in order, up to the first before which anybody is to be forgotten.
@@ -167,6 +168,7 @@ class SensorRegistry:
                 if status := clock.turned(sensor, time_ms, n_usual, usual=usual):
                     clocks[i] = status
         self._clock = _Clock(ahead, ahead_ms, now, n_usual, doubted, clock.far)
+        self._count_untrusted()
         return Admission(end, turned_away, gone, clocks)
 
     def _silent_since(self, before_ms: int) -> Gone:
@@ -195,6 +197,7 @@ class SensorRegistry:
         for key in gone.streams:
             del self._sensors_of[key]
         self._n_pairs -= len(gone.pairs)
+        self._count_untrusted()
 
     def __len__(self) -> int:
         return self._n_pairs
@@ -206,10 +209,8 @@ class SensorRegistry:
         now_ms = clock.ahead_ms if len(self._last_seen) == 1 else clock.now_ms
         return None if now_ms == _NEVER else now_ms
 
-    @property
-    def n_untrusted(self) -> int:
-        """How many sensors have a clock that is not believed. O(those that are doubted)."""
-        return sum(since == _ASTRAY for since in self._clock.doubted.values())
+    def _count_untrusted(self) -> None:  # O(those that are doubted)
+        self.n_untrusted = list(self._clock.doubted.values()).count(_ASTRAY)
 
     def view(self, sensor: str) -> dict[str, int]:
         """Return when a sensor was heard of last, by stream."""
@@ -231,6 +232,7 @@ class SensorRegistry:
         self._last_seen = {sensor: streams for sensor, streams in heard.items() if streams}
         self._sensors_of = Counter(key for each in self._last_seen.values() for key in each)
         self._n_pairs = self._sensors_of.total()
+        self._count_untrusted()
 
 
 def joined(heads: Iterable[object]) -> dict[str, Any]:

@@ -244,6 +244,17 @@ class Ownership:
                 owned.paused = False
                 self.source.seek(partition, owned.state.taken_next)
 
+    def note_wait(self, owned: OwnedPartition, *, went_on: bool) -> None:
+        """Remember since when a partition waits for a fit; count the wait when it is over."""
+        if went_on and owned.waits_since is not None:
+            waited = self.clock() - owned.waits_since
+            self.summary.fit_waits += 1
+            self.summary.fit_wait_s += waited
+            self.summary.longest_fit_wait_s = max(self.summary.longest_fit_wait_s, waited)
+            owned.waits_since = None
+        if owned.state.ahead and owned.waits_since is None and not owned.state.goes_on:
+            owned.waits_since = self.clock()
+
     def note_waits(self) -> None:
         """Have the source know which partitions wait for a fit, with all else made durable.
 
@@ -576,7 +587,7 @@ class Commits:
             self._committed_at = work.committed
             states = {partition: owned.state for partition, owned in ours.items()}
             waiting = {p: len(state.decisions.undecided) for p, state in states.items()}
-            clocks = {p: state.n_untrusted_clocks for p, state in states.items()}
+            clocks = {p: state.registry.n_untrusted for p, state in states.items()}
             for partition, outcomes in work.outcomes.items():
                 owned = ours[partition]
                 owned.committed = work.offsets[partition]

@@ -325,7 +325,7 @@ class _Loop:
             self.summary.n_replayed += len(outcomes)
             self._show(state, outcomes, replaying=True)
             if state.judged_next < owned.live_from:
-                self._note_wait(owned, went_on=bool(outcomes))
+                self.ownership.note_wait(owned, went_on=bool(outcomes))
                 return
             events, at = owned.replay_begun
             self._emit(PartitionLive(state.partition, state.n_events - events, self.clock() - at))
@@ -341,7 +341,7 @@ class _Loop:
         if self.unscorable.alarm is not before:
             self._emit(NothingScorable(state.partition, self.unscorable.alarm))
         self._show(state, outcomes, replaying=False)
-        self._note_wait(owned, went_on=bool(outcomes))
+        self.ownership.note_wait(owned, went_on=bool(outcomes))
 
     def _show(self, state: PartitionState, outcomes: Sequence[Outcome], *, replaying: bool) -> None:
         if outcomes:
@@ -353,18 +353,6 @@ class _Loop:
             for failed in state.take_failures():
                 self.summary.n_fit_failures += 1
                 self._emit(FitFailure(state.partition, failed))
-
-    # --------------------------------------------------------------------------------- waiting
-    def _note_wait(self, owned: OwnedPartition, *, went_on: bool) -> None:
-        """Remember since when a partition waits for a fit; count the wait when it is over."""
-        if went_on and owned.waits_since is not None:
-            waited = self.clock() - owned.waits_since
-            self.summary.fit_waits += 1
-            self.summary.fit_wait_s += waited
-            self.summary.longest_fit_wait_s = max(self.summary.longest_fit_wait_s, waited)
-            owned.waits_since = None
-        if owned.state.ahead and owned.waits_since is None and not owned.state.goes_on:
-            owned.waits_since = self.clock()
 
     def _at_the_end(self) -> bool:
         """Whether a finite input was read to its end, and all of it judged."""

@@ -464,11 +464,11 @@ class PartitionState:
         # is begun meanwhile would contain what a replay from it does again.
         self.replies: tuple[CommandReply, ...] = ()
         self._limits = limits or Limits()
-        self._registry = SensorRegistry(self._limits)
+        self.registry = SensorRegistry(self._limits)  # who is known
         self.forgotten: list[str] = []  # streams, until they are taken
         self.failures = engine.failures  # of background fits, until they are taken
         # what of it has moved since the last snapshot, and the one that is under way
-        self.parts = MovedParts(engine, context, self._registry, monitor)
+        self.parts = MovedParts(engine, context, self.registry, monitor)
 
     @property
     def goes_on(self) -> bool:
@@ -540,18 +540,13 @@ class PartitionState:
             return end
         return bisect_left(self.ahead, since, hi=end, key=reached)
 
-    @property
-    def n_untrusted_clocks(self) -> int:
-        """How many sensors have a clock that is not believed."""
-        return self._registry.n_untrusted
-
     def _is_over(self, command: Command) -> bool | None:
         """Whether a command could change nothing any more; ``None`` before the first event."""
         if not self.n_events:
             return None
         if command.incident is not None:
             return all(command.incident != one.id for one in self._engine.open_incidents())
-        now_ms = self._registry.now_ms
+        now_ms = self.registry.now_ms
         return now_ms is not None and command.until_ms is not None and command.until_ms <= now_ms
 
     def _command(self, command: Command) -> CommandReply | None:
@@ -585,7 +580,7 @@ class PartitionState:
         ended: tuple[Incident, ...] = ()
         self.parts.before(_readings(items))
         while at < n:
-            end, turned_away, gone, clocks = self._registry.admit(items, at)
+            end, turned_away, gone, clocks = self.registry.admit(items, at)
             outcomes += self._judge_admitted(
                 records[at:end],
                 items[at:end],
@@ -691,7 +686,7 @@ class PartitionState:
 
     def _forget(self, gone: Gone) -> None:
         self.parts.before_forgetting(gone)
-        self._registry.forget(gone)
+        self.registry.forget(gone)
         for key, sensor in gone.pairs:
             if key not in gone.streams:
                 self._engine.forget(key, sensor)
@@ -737,7 +732,7 @@ class PartitionState:
             self.next_offset,
             self.n_events,
             self._engine.head(),
-            self._registry.head(),
+            self.registry.head(),
             None if self._monitor is None else self._monitor.head(),
             None if self._judged_intake is None else self._judged_intake.state(),
         )
@@ -757,7 +752,7 @@ class PartitionState:
     def decide(self) -> Restored | None:
         """Decide as configured from here on; return what it was, if a snapshot said otherwise."""
         pending, self._pending = self._pending, None
-        self._registry.limits = self._limits
+        self.registry.limits = self._limits
         if pending is not None:
             self._engine.decide(pending.now)
         return pending
@@ -780,7 +775,7 @@ class PartitionState:
                 self._engine.decide(restored.was)
                 self._pending = restored
             self._context.restore(kept.context)
-            self._registry.restore(head.sensors, kept.registry)
+            self.registry.restore(head.sensors, kept.registry)
             for intake in (self._intake, self._judged_intake):
                 if intake is not None and head.intake is not None:
                     intake.restore(head.intake)

@@ -17,14 +17,25 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rejex_native._core import Flat, Lane, Lines, Messages, Points, lane_of, note, poll, written
+from rejex_native._core import (
+    Flat,
+    Lane,
+    Lines,
+    Messages,
+    Points,
+    lane_of,
+    note,
+    plain,
+    poll,
+    written,
+)
 
 __all__ = [
     "SEAM", "Core", "Flat", "Lane", "Lines", "Messages", "Points", "believed", "lane_of", "lines",
-    "note", "poll", "written", "wrong",
+    "note", "plain", "poll", "written", "wrong",
 ]  # fmt: skip
 
-SEAM = 1
+SEAM = 2
 """As `rejex_stream.native_core` has it."""
 
 lines = lru_cache(Lines)

@@ -16,6 +16,7 @@ import typer
 from rejex_stream.cli.show import As, AsOption, print_facts, print_json, print_table, share
 from rejex_stream.config import Config, load_config
 from rejex_stream.config.assembly import (
+    DecodedBefore,
     Judging,
     by_partition,
     file_decoder,
@@ -121,10 +122,8 @@ def _judge_share(
     once = alike and (first.spec, first.settings) == (second.spec, second.settings)
     with one_thread(), seldom_collecting():
         for partition, decoders, records in _histories(one, other):
-            read = [_Read(decoder.channels) for decoder in decoders]
-            states = [
-                made.state(partition, r) for made, r in zip((first, second), read, strict=True)
-            ]
+            read, again = (DecodedBefore(decoder.channels) for decoder in decoders)
+            state, other_state = first.state(partition, read), second.state(partition, again)
             while batch := list(islice(records, _BATCH)):
                 ours, items = decode_records(decoders[0], batch)
                 others = items if alike else _read_as(decoders[1], batch, ours)
@@ -132,27 +131,12 @@ def _judge_share(
                     keep = [_is_mine(item, which, of, mine) for item in items]
                     ours = list(compress(ours, keep))
                     items, others = list(compress(items, keep)), list(compress(others, keep))
-                read[0].items, read[1].items = items, others
-                outcomes = states[0].process(ours)
-                found.see(outcomes, outcomes if once else states[1].process(ours), since_ms)
+                places = [record.position for record in ours]
+                read.items = dict(zip(places, items, strict=True))
+                again.items = read.items if alike else dict(zip(places, others, strict=True))
+                outcomes = state.process(ours)
+                found.see(outcomes, outcomes if once else other_state.process(ours), since_ms)
     return found
-
-
-class _Read:
-    """A decoder of records that were read beforehand: `items` says in their order what they are."""
-
-    def __init__(self, channels: Sequence[str]) -> None:
-        self.channels = tuple(channels)
-        self.items: list[Reading | Invalid] = []
-
-    def decode(self, record: Record) -> Reading | Invalid:
-        """Look a record up."""
-        raise NotImplementedError  # all are asked for at once
-
-    def decode_all(self, records: Sequence[Record]) -> list[Reading | Invalid]:
-        """Return what all of them are."""
-        assert len(records) == len(self.items)
-        return self.items
 
 
 def _read_as(
@@ -168,12 +152,10 @@ def _read_as(
 
 
 def _is_mine(item: Reading | Invalid, which: int, of: int, known: dict[str, bool]) -> bool:
-    key = item[0] if type(item) is Reading else ""
-    found = known.get(key)
-    if found is None:
-        share = zlib.crc32(key.encode()) % of if key else 0
-        found = known[key] = share == which
-    return found
+    key = item.stream_key if type(item) is Reading else ""
+    if key not in known:
+        known[key] = (zlib.crc32(key.encode()) % of if key else 0) == which
+    return known[key]
 
 
 def _histories(

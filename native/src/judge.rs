@@ -5,6 +5,7 @@
 //! anew where another stands in their place.
 
 use crate::credit::Credit;
+use crate::evidence::{Explaining, Unexplained};
 use crate::slot::Slot;
 use crate::tail::Tail;
 use crate::view::{below, View};
@@ -62,6 +63,17 @@ pub struct Names {
     severity: Py<PyAny>,
     stability_at: Py<PyAny>,
     nan: Py<PyAny>,
+}
+
+impl Names {
+    /// The label of what has so many edges at or below it.
+    pub fn label(&self, cell: usize) -> &Py<PyAny> {
+        &self.labels[cell]
+    }
+
+    pub fn rejected(&self) -> *mut ffi::PyObject {
+        self.rejected.as_ptr()
+    }
 }
 
 static NAMES: PyOnceLock<Names> = PyOnceLock::new();
@@ -344,6 +356,7 @@ impl JudgeCore {
             least: LEAST.float(watch)?,
             entered: false,
             quantile: None,
+            explaining: None,
             credit,
             told: room,
         }))
@@ -397,6 +410,7 @@ pub struct Judging<'a, 'py> {
     least: f64,
     entered: bool,
     pub quantile: Option<f64>,
+    pub explaining: Option<Explaining<'a, 'py>>,
     credit: Option<Credit<'py>>,
     told: &'a mut Told,
 }
@@ -404,11 +418,12 @@ pub struct Judging<'a, 'py> {
 impl<'a, 'py> Judging<'a, 'py> {
     /// Judge a score; `None`, and nothing has changed, where that is not ordinary.
     ///
-    /// `reading` is a `Reading`, `at` what is said of it among the extreme and the outliers. Returns
-    /// the verdict, and whether it is normal.
+    /// `reading` is a `Reading`, `row` what is scored of it, `at` what is said of it among the extreme
+    /// and the outliers. Returns the verdict, and whether it is still to be explained.
     pub fn one(
         &mut self,
         reading: &Bound<'py, PyAny>,
+        row: &[f64],
         score: f64,
         seq: usize,
         at: usize,
@@ -503,12 +518,15 @@ impl<'a, 'py> Judging<'a, 'py> {
                 self.told.outliers.push(at);
             }
         }
+        let unexplained;
         let verdict = {
+            let at_rank = |k: usize| (k >= 1 && k <= n).then(|| ordered[k - 1]);
+            let edges = edges.map(at_rank);
             let float = |x: f64| x.into_pyobject(py).expect("no error").into_any();
-            let statistic = |k: usize| (k >= 1 && k <= n).then(|| float(ordered[k - 1]));
-            let [lowest, first, top] = edges.map(statistic);
+            let [lowest, first, top] = edges.map(|edge| edge.map(float));
             let whole = |x: usize| x.into_pyobject(py).map(Bound::into_any);
             let (seq, ties) = (whole(seq)?, whole(ties)?);
+            let own_score = score;
             let (score, severity) = (float(score), float(by_tail));
             let by_rank: [Bound<'_, PyAny>; 4] = match full {
                 Some(full) => {
@@ -530,6 +548,21 @@ impl<'a, 'py> Judging<'a, 'py> {
                 Some(band) => band[i - 1].as_ptr(),
             };
             let is_rejected = label == names.rejected.as_ptr();
+            let evidence = match &self.explaining {
+                Some(explaining) if label != names.normal.as_ptr() => {
+                    let rank_of = |i: usize| -> PyResult<i64> {
+                        match &allowed {
+                            None => policy[i].bind(py).extract(),
+                            Some(band) => band[i - 1].extract(),
+                        }
+                    };
+                    let band = [rank_of(1)?, rank_of(2)?];
+                    let event = Unexplained { row, label, score: own_score, rank, band, edges };
+                    explaining.evidence(py, names, &event, at)?
+                }
+                _ => None,
+            };
+            unexplained = label != names.normal.as_ptr() && evidence.is_none();
             let governed = allowed.is_some();
             let fields: [*mut ffi::PyObject; FIELDS] = [
                 item(4),
@@ -554,7 +587,7 @@ impl<'a, 'py> Judging<'a, 'py> {
                 or_none(&top),
                 self.epoch.as_ptr(),
                 judged(3),
-                none,
+                or_none(&evidence),
                 if withheld { yes } else { no },
                 if governed { policy[1].as_ptr() } else { none },
                 if governed { policy[2].as_ptr() } else { none },
@@ -595,7 +628,7 @@ impl<'a, 'py> Judging<'a, 'py> {
                 since.call_method1(intern!(py, "append"), ((&verdict, &names.nan),))?;
             }
         }
-        Ok(Some((verdict, label == names.normal.as_ptr())))
+        Ok(Some((verdict, unexplained)))
     }
 
     /// Let a score in that has so many below it, where a full window has one leave.

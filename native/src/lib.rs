@@ -4,6 +4,7 @@ use pyo3::prelude::*;
 
 mod alarm;
 mod credit;
+mod evidence;
 mod flat;
 mod judge;
 mod lane;

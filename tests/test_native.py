@@ -168,6 +168,24 @@ def test_nearly_all_ordinary_events_are_taken(native, name, batch):
     assert taken(engine) > 1500
 
 
+@pytest.mark.parametrize("policy", [*POLICIES[:5]], ids=str)
+@pytest.mark.parametrize("batch", [1, 7, 300])
+def test_a_window_that_fills_again_after_a_fit_is_left_to_the_native_core(native, batch, policy):
+    pipeline = spec(DETECTORS["HBOS"], window=100, every=150, calibration="holdout", **policy)
+    object.__setattr__(pipeline, "alarms", Alarms())
+    readings = feed(1, 3000, missing=0.0, fault=60)
+    ours, theirs, n_filling = made(pipeline, None), made(pipeline, native), 0
+    for at in range(0, len(readings), batch):
+        part = readings[at : at + batch]
+        judged = theirs.process(part)
+        assert ours.process(part) == judged
+        n_filling += sum(verdict.label in (Label.NORMAL, Label.ANOMALY)
+                         and verdict.window_len < 100 for verdict in judged)  # fmt: skip
+    assert ours.snapshot() == theirs.snapshot()
+    assert n_filling > 500
+    assert taken(theirs) > 2000
+
+
 STREAMS = "abcdefghijkl"
 
 

@@ -161,6 +161,9 @@ impl Lane {
                     (done, step) = (done + taken, 1);
                     continue;
                 }
+                if step == 1 && self.is_due(state.py())? {
+                    step = 2; // what is asked for with an event, and done before the next
+                }
             }
             // What is no event alone lasts for some.
             let stop = (done + step).min(places.len());
@@ -168,6 +171,12 @@ impl Lane {
             (done, step, asked) = (stop, 4 * step, true);
         }
         Ok(asked)
+    }
+
+    /// Whether something comes with the next row that is no score.
+    fn is_due(&self, py: Python<'_>) -> PyResult<bool> {
+        let model = self.model.bind(py);
+        Ok(ROWS_SEEN.int(model)? == STEADY_UNTIL.int(model)?)
     }
 
     /// Whether any rows are made here: those of the presets that roll, and readings as they are.

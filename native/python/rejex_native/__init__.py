@@ -24,7 +24,7 @@ __all__ = [
     "note", "poll", "written", "wrong",
 ]  # fmt: skip
 
-SEAM = 1
+SEAM = 2
 """As `rejex_stream.native_core` has it."""
 
 lines = lru_cache(Lines)

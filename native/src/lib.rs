@@ -5,6 +5,7 @@ use pyo3::prelude::*;
 mod alarm;
 mod cells;
 mod credit;
+mod evidence;
 mod flat;
 mod judge;
 mod lane;

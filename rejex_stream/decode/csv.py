@@ -64,12 +64,9 @@ class CsvDecoder:
     """
 
     def __init__(
-        self,
-        mapping: FieldMapping,
-        header: Sequence[str],
-        delimiter: str = ",",
+        self, mapping: FieldMapping, header: Sequence[str], delimiter: str = ",",
         native: Callable[[str], Any] = native,
-    ) -> None:
+    ) -> None:  # fmt: skip
         if len(delimiter) != 1 or delimiter in '"\r\n':
             raise ConfigError(f"delimiter is {delimiter!r}: expected one character such as , or ;")
         columns = {field: _column(field, header) for field in mapping.fields if field}

@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import compress, islice
+from itertools import islice
 
 import msgspec
 
@@ -331,39 +331,27 @@ class Differences:
         """Compare what became of the same records since a time. O(records).
 
         What lies before it was judged as well: a verdict depends on what went before. Records that
-        cannot be read have no time, and count. Two ways that are one are given as one list.
+        cannot be read have no time, and count.
         """
+        pairs = list(zip(ones, others, strict=True))
         if since_ms is not None:
-            later = [_is_since(since_ms, *pair) for pair in zip(ones, others, strict=True)]
-            same = ones is others
-            ones = list(compress(ones, later))
-            others = ones if same else list(compress(others, later))
-        self.records += len(ones)
-        labels = [_labels(outcomes) for outcomes in (ones, others)]
-        self.labels.update(zip(*labels, strict=True))
-        for i, outcomes in enumerate((ones, others)):
-            self.reviews[i] += len(outcomes) - [one[3] for one in outcomes].count(None)
-            self.incidents[i] += sum(now.opens for one in outcomes if one[4] for now in one[4])
-        if ones is not others:
-            self._compare(ones, others, *labels)
-
-    def _compare(
-        self,
-        ones: Sequence[Outcome],
-        others: Sequence[Outcome],
-        first: list[str],
-        second: list[str],
-    ) -> None:
-        for one, other, was, now in zip(ones, others, first, second, strict=True):
-            if one[1:] == other[1:]:
+            pairs = [pair for pair in pairs if _is_since(since_ms, *pair)]
+        self.records += len(pairs)
+        labels = [(_label(one[1]), _label(other[1])) for one, other in pairs]
+        self.labels.update(labels)
+        for i in (0, 1):
+            self.reviews[i] += sum(pair[i][3] is not None for pair in pairs)
+            self.incidents[i] += sum(now.opens for pair in pairs for now in pair[i][4])
+        for (one, other), (was, is_) in zip(pairs, labels, strict=True):
+            if one is other or one[1:] == other[1:]:
                 continue
             self.other += 1
-            if was != now:
+            if was != is_:
                 named = one.verdict or other.verdict
                 assert named is not None
                 self.sensors[named.sensor] += 1
                 if len(self.examples) < _EXAMPLES:
-                    self.examples.append((one.record.position, was, now))
+                    self.examples.append((one.record.position, was, is_))
             elif one.verdict != other.verdict:
                 self.figures += 1
 
@@ -384,5 +372,5 @@ def _is_since(since_ms: int, one: Outcome, other: Outcome) -> bool:
     return verdict is None or verdict.event_time_ms >= since_ms
 
 
-def _labels(outcomes: Iterable[Outcome]) -> list[str]:
-    return ["dead letter" if one[1] is None else str(one[1].label) for one in outcomes]
+def _label(verdict: Verdict | None) -> str:
+    return "dead letter" if verdict is None else str(verdict.label)

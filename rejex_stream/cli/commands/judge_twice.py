@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
+from functools import partial
 from itertools import compress, islice
 from multiprocessing import get_context
 from pathlib import Path
@@ -103,12 +104,9 @@ def _reading_the_same(new: Config, old: Config) -> Config:
 def _judged(one: Config, other: Config, since_ms: int | None, workers: int) -> Differences:
     if workers == 1:
         return _judge_share(one, other, since_ms, 0, 1)
-    found = Differences()
+    found, judge = Differences(), partial(_judge_share, one, other, since_ms, of=workers)
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        for part in pool.map(
-            _judge_share,
-            *zip(*[(one, other, since_ms, i, workers) for i in range(workers)], strict=True),
-        ):
+        for part in pool.map(judge, range(workers)):
             found.join(part)
     return found
 

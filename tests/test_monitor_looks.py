@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -56,10 +57,11 @@ def verdicts(seed: int, length: int) -> list[Verdict]:
     return found
 
 
-def bank(every: float = 200.0) -> MonitorBank:
+def bank(every: float = 200.0, **others: Any) -> MonitorBank:
     return MonitorBank(
         MonitorConfig(
             window=N, contamination=0.1, tolerance=4, false_alarm_events=every, stuck_events=5,
+            **others,
         )
     )  # fmt: skip
 

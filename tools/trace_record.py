@@ -26,7 +26,6 @@ from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
-from unittest import mock
 
 ROOT = Path(__file__).resolve().parent.parent
 CONNECTORS = ROOT / "connectors"
@@ -143,12 +142,16 @@ def without_native() -> Iterator[None]:
     """Have Python judge meanwhile, whatever is installed: it is its way that is drawn."""
     from rejex_stream.native_core import core
 
-    with mock.patch.dict(sys.modules, {"rejex_native": None}):
+    there = sys.modules.get("rejex_native")
+    sys.modules["rejex_native"] = None  # type: ignore[assignment] # which no import gets past
+    core.cache_clear()
+    try:
+        yield
+    finally:  # what was imported meanwhile stays
+        del sys.modules["rejex_native"]
+        if there is not None:
+            sys.modules["rejex_native"] = there
         core.cache_clear()
-        try:
-            yield
-        finally:
-            core.cache_clear()
 
 
 def run() -> None:

@@ -1,5 +1,6 @@
 //! The alarm's statistic of a stream that is not held (`incidents.state_machine.Watch.follow`).
 
+use crate::judge::Seen;
 use crate::slot::Slot;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -13,6 +14,8 @@ static TOP: Slot = Slot::new("_top");
 static EVENTS: Slot = Slot::new("_events");
 static BEGUN_MS: Slot = Slot::new("_begun_ms");
 static LENGTH: Slot = Slot::new("_length");
+static N_EARLY: Slot = Slot::new("_n_early");
+static TOPS: Slot = Slot::new("_tops");
 
 const WEIGHT: f64 = 0.1;
 const MOST: f64 = 4.0;
@@ -26,6 +29,7 @@ struct Numbers {
     begun_ms: i64,
     length: i64,
     rising: bool,
+    are_early: bool, // whether all blocks are of a window that was not full
 }
 
 impl Numbers {
@@ -36,6 +40,7 @@ impl Numbers {
             events: EVENTS.int(alarm)?,
             begun_ms: BEGUN_MS.int(alarm)?,
             length: LENGTH.int(alarm)?,
+            are_early: N_EARLY.int(alarm)? as usize == TOPS.get(alarm)?.len()?,
             rising: !RISING.is_none(watch)?,
         })
     }
@@ -52,7 +57,7 @@ impl Numbers {
     }
 }
 
-/// Look at verdicts as `Watch.follow` does: of event `which[i]` severity and time are `seen[i]`.
+/// Look at verdicts as `Watch.follow` does: event `which[i]` is `seen[i]`.
 ///
 /// Returns whether Python was asked, which may tell of an incident.
 pub fn follow<'py>(
@@ -60,7 +65,7 @@ pub fn follow<'py>(
     readings: &Bound<'py, PyAny>,
     which: &[usize],
     verdicts: &Bound<'py, PyList>,
-    seen: &[(f64, i64)],
+    seen: &[Seen],
 ) -> PyResult<bool> {
     let py = watch.py();
     let quiet = ALARM.is_none(watch)?;
@@ -79,11 +84,17 @@ pub fn follow<'py>(
         let mut now = Numbers::of(watch, &alarm)?;
         let first = i;
         while i < seen.len() {
-            let (severity, time_ms) = seen[i];
+            let Seen { severity, time_ms, full } = seen[i];
             let level = now.level
                 + WEIGHT * (if MOST < severity { MOST } else { severity } - now.level);
-            if now.events + 1 >= now.length || level >= CALM {
+            let counts = full || now.are_early;
+            if (counts && now.events + 1 >= now.length) || level >= CALM {
                 break; // a block ends, or something rises
+            }
+            if !counts {
+                (now.level, now.events, now.rising) = (level, 0, false);
+                i += 1;
+                continue;
             }
             if now.events == 0 {
                 (now.begun_ms, now.top) = (time_ms, 0.0);

@@ -5,6 +5,7 @@
 //! anew where another stands in their place.
 
 use crate::credit::Credit;
+use crate::evidence::{Explaining, Unexplained};
 use crate::slot::Slot;
 use crate::tail::Tail;
 use crate::view::{below, View};
@@ -14,7 +15,9 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList, PyTuple};
+use std::collections::HashMap;
 use std::ptr::null_mut;
+use std::sync::{Arc, Mutex};
 
 pub const EXTREME: f64 = 4.0;
 const FIELDS: usize = 31;
@@ -24,6 +27,8 @@ static ANNOUNCED: Slot = Slot::new("_announced_constant");
 static TAIL: Slot = Slot::new("tail");
 static WINDOW: Slot = Slot::new("window");
 static FULL: Slot = Slot::new("_full");
+static GOVERNOR: Slot = Slot::new("_governor");
+static POLICY: Slot = Slot::new("_policy");
 static EDGES: Slot = Slot::new("_edges");
 static PARTS: Slot = Slot::new("_parts");
 static RING: Slot = Slot::new("_ring");
@@ -56,7 +61,19 @@ pub struct Names {
     pub normal: Py<PyAny>,
     ambiguous: Py<PyAny>,
     severity: Py<PyAny>,
+    stability_at: Py<PyAny>,
     nan: Py<PyAny>,
+}
+
+impl Names {
+    /// The label of what has so many edges at or below it.
+    pub fn label(&self, cell: usize) -> &Py<PyAny> {
+        &self.labels[cell]
+    }
+
+    pub fn rejected(&self) -> *mut ffi::PyObject {
+        self.rejected.as_ptr()
+    }
 }
 
 static NAMES: PyOnceLock<Names> = PyOnceLock::new();
@@ -79,6 +96,10 @@ pub fn names(py: Python<'_>) -> PyResult<&Names> {
             normal: normal.unbind(),
             ambiguous: types.getattr("Reason")?.getattr("AMBIGUOUS")?.unbind(),
             severity: py.import("rejex_stream.rejection.window")?.getattr("severity")?.unbind(),
+            stability_at: py
+                .import("rejex_stream.rejection.exceed")?
+                .getattr("stability_at")?
+                .unbind(),
             nan: py.import("math")?.getattr("nan")?.unbind(),
         })
     })
@@ -102,44 +123,86 @@ struct Full {
     edges: [usize; 3],
     places: usize,
     band: [Py<PyAny>; 4], // n_anomalies, lower, upper, tolerance
-    labels: Py<PyTuple>,
     p_anomalies: Py<PyTuple>,
     confidences: Py<PyTuple>,
     severities: Py<PyTuple>,
     ranks: Py<PyTuple>,
     shares: Py<PyTuple>,
     n: Py<PyAny>,
-    by_mid_rank: bool,
-    governor: Option<Py<PyAny>>,
 }
 
 impl Full {
-    fn of(judge: &Bound<'_, PyAny>, full: &Bound<'_, PyAny>, n: usize) -> PyResult<Full> {
-        let py = judge.py();
+    fn of(full: &Bound<'_, PyAny>, n: usize) -> PyResult<Full> {
+        let py = full.py();
         let band = full.getattr("band")?;
         let edges = edges_of(&band)?;
-        let governor = judge.getattr("_governor")?;
         let (ranks, shares) = ranks(py, n)?;
-        let part = |name: &str| -> PyResult<Py<PyAny>> { Ok(band.getattr(name)?.unbind()) };
         let table = |name: &str| -> PyResult<Py<PyTuple>> {
             Ok(full.getattr(name)?.cast_into::<PyTuple>()?.unbind())
         };
         Ok(Full {
             of: full.clone().unbind(),
             edges,
-            places: ((n + 1).saturating_sub(edges[2]) / 2).max(1),
-            band: [part("n_anomalies")?, part("lower")?, part("upper")?, part("tolerance")?],
-            labels: table("labels")?,
+            places: places(n, &edges),
+            band: parts_of(&band)?,
             p_anomalies: table("p_anomalies")?,
             confidences: table("confidences")?,
             severities: table("severities")?,
             ranks,
             shares,
             n: n.into_pyobject(py)?.into_any().unbind(),
-            by_mid_rank: judge.getattr("_by_mid_rank")?.extract()?,
-            governor: if governor.is_none() { None } else { Some(governor.unbind()) },
         })
     }
+}
+
+/// What ranks mean in a window that still fills, and is as long as this.
+struct Filling {
+    edges: [usize; 3],
+    band: [Py<PyAny>; 4],
+    n: Py<PyAny>,
+}
+
+/// Those of a policy by their length, for all streams; `None` where such a window says nothing.
+type Lengths = Arc<Mutex<HashMap<usize, Option<Arc<Filling>>>>>;
+
+static OF_POLICIES: Mutex<Vec<(Py<PyAny>, Lengths)>> = Mutex::new(Vec::new());
+const MOST_POLICIES: usize = 16;
+
+fn lengths_of(policy: &Bound<'_, PyAny>) -> Lengths {
+    let mut known = OF_POLICIES.lock().expect("nobody panics with it");
+    if let Some((_, found)) = known.iter().find(|(one, _)| one.is(policy)) {
+        return found.clone();
+    }
+    if known.len() >= MOST_POLICIES {
+        known.remove(0);
+    }
+    known.push((policy.clone().unbind(), Lengths::default()));
+    known[known.len() - 1].1.clone()
+}
+
+impl Filling {
+    fn of(policy: &Bound<'_, PyAny>, n: usize) -> PyResult<Option<Arc<Filling>>> {
+        let py = policy.py();
+        if n < policy.getattr(intern!(py, "first_window"))?.extract()? {
+            return Ok(None);
+        }
+        let band = policy.call_method1(intern!(py, "band"), (n,))?;
+        if !band.getattr(intern!(py, "can_accept_both"))?.is_truthy()? {
+            return Ok(None);
+        }
+        let n = n.into_pyobject(py)?.into_any().unbind();
+        Ok(Some(Arc::new(Filling { edges: edges_of(&band)?, band: parts_of(&band)?, n })))
+    }
+}
+
+/// How many extreme scores there may be in a window (`Judge._places`).
+fn places(n: usize, edges: &[usize; 3]) -> usize {
+    ((n + 1).saturating_sub(edges[2]) / 2).max(1)
+}
+
+fn parts_of(band: &Bound<'_, PyAny>) -> PyResult<[Py<PyAny>; 4]> {
+    let part = |name: &str| -> PyResult<Py<PyAny>> { Ok(band.getattr(name)?.unbind()) };
+    Ok([part("n_anomalies")?, part("lower")?, part("upper")?, part("tolerance")?])
 }
 
 fn edges_of(band: &Bound<'_, PyAny>) -> PyResult<[usize; 3]> {
@@ -152,9 +215,69 @@ pub struct JudgeCore {
     watch: Py<PyAny>,
     ordinary: f64,
     most: f64,
-    n: usize, // how many scores a full window has
+    capacity: usize,
     full: Option<Full>,
+    policy: Option<Policy>,
     tail: Option<(Py<PyAny>, Tail)>,
+}
+
+/// What a judge goes by.
+struct Policy {
+    of: Py<PyAny>,
+    lengths: Lengths,
+    by_mid_rank: bool,
+    governor: Option<Py<PyAny>>,
+}
+
+impl Policy {
+    fn of(judge: &Bound<'_, PyAny>) -> PyResult<Policy> {
+        let (policy, governor) = (judge.getattr("_policy")?, judge.getattr("_governor")?);
+        Ok(Policy {
+            lengths: lengths_of(&policy),
+            of: policy.unbind(),
+            by_mid_rank: judge.getattr("_by_mid_rank")?.extract()?,
+            governor: if governor.is_none() { None } else { Some(governor.unbind()) },
+        })
+    }
+
+    /// Whether a judge still goes by it.
+    fn is_of(&self, judge: &Bound<'_, PyAny>) -> PyResult<bool> {
+        Ok(POLICY.is(judge, &self.of)?
+            && match &self.governor {
+                None => GOVERNOR.is_none(judge)?,
+                Some(governor) => GOVERNOR.is(judge, governor)?,
+            })
+    }
+
+    /// Return what ranks mean in a window that fills; `None` where it says nothing.
+    fn filling(&self, py: Python<'_>, n: usize) -> PyResult<Option<Arc<Filling>>> {
+        if let Some(known) = self.lengths.lock().expect("nobody panics with it").get(&n) {
+            return Ok(known.clone());
+        }
+        let found = Filling::of(self.of.bind(py), n)?;
+        self.lengths.lock().expect("nobody panics with it").insert(n, found.clone());
+        Ok(found)
+    }
+}
+
+/// The scores of a window, where they lie: as they came, and in order.
+struct Scores {
+    ring: View,
+    ordered: View,
+}
+
+impl Scores {
+    /// `None` where they are in more parts than one.
+    fn of(window: &Bound<'_, PyAny>) -> PyResult<Option<Scores>> {
+        let parts = PARTS.get(window)?.cast_into::<PyList>()?;
+        if parts.len() != 1 {
+            return Ok(None);
+        }
+        let ring = View::of(&RING.get(window)?, true)?;
+        let ordered = View::of(&parts.get_item(0)?, true)?;
+        let whole = ring.get().len() == ordered.get().len() && !ring.get().is_empty();
+        Ok(whole.then_some(Scores { ring, ordered }))
+    }
 }
 
 impl JudgeCore {
@@ -163,8 +286,9 @@ impl JudgeCore {
             ordinary: watch.getattr("ordinary")?.extract()?,
             most: watch.getattr("most")?.extract()?,
             watch: watch.clone().unbind(),
-            n: judge.getattr("_capacity")?.extract()?,
+            capacity: judge.getattr("_capacity")?.extract()?,
             full: None,
+            policy: None,
             tail: None,
         })
     }
@@ -177,30 +301,26 @@ impl JudgeCore {
         room: &'a mut Told,
     ) -> PyResult<Option<Judging<'a, 'py>>> {
         let py = judge.py();
-        if CONSTANT.truth(judge)?
-            || ANNOUNCED.truth(judge)?
-            || TAIL.is_none(judge)?
-            || FULL.is_none(judge)?
-        {
+        if CONSTANT.truth(judge)? || ANNOUNCED.truth(judge)? || TAIL.is_none(judge)? {
             return Ok(None);
         }
         let window = WINDOW.get(judge)?;
-        let parts = PARTS.get(&window)?.cast_into::<PyList>()?;
-        if parts.len() != 1 {
-            return Ok(None);
-        }
-        let ring = View::of(&RING.get(&window)?, true)?;
-        let ordered = View::of(&parts.get_item(0)?, true)?;
-        let n = self.n;
-        if ring.get().len() != n || ordered.get().len() != n {
-            return Ok(None);
-        }
+        let Some(scores) = Scores::of(&window)? else { return Ok(None) };
+        let (n, capacity) = (scores.ring.get().len(), self.capacity);
         let oldest = OLDEST.int(&window)? as usize;
-        if oldest >= n {
+        if n > capacity || oldest >= n {
             return Err(PyRuntimeError::new_err("the window's oldest score lies beyond its ring"));
         }
-        if !self.full.as_ref().map_or(Ok(false), |known| FULL.is(judge, &known.of))? {
-            self.full = Some(Full::of(judge, &FULL.get(judge)?, n)?);
+        if !self.policy.as_ref().map_or(Ok(false), |known| known.is_of(judge))? {
+            self.policy = Some(Policy::of(judge)?);
+        }
+        let policy = self.policy.as_ref().expect("made above");
+        if n < capacity {
+            // What is known of a full one is for later.
+        } else if FULL.is_none(judge)? {
+            return Ok(None);
+        } else if !self.full.as_ref().map_or(Ok(false), |known| FULL.is(judge, &known.of))? {
+            self.full = Some(Full::of(&FULL.get(judge)?, n)?);
         }
         if !self.tail.as_ref().map_or(Ok(false), |(known, _)| TAIL.is(judge, known))? {
             let tail = TAIL.get(judge)?;
@@ -208,8 +328,8 @@ impl JudgeCore {
         }
         let watch = self.watch.bind(py);
         let level = LEVEL.float(watch)?;
-        let full = self.full.as_ref().expect("made above");
-        let credit = match &full.governor {
+        let credit = match &policy.governor {
+            _ if n < capacity => None,
             None => None,
             Some(governor) => Credit::of(governor.bind(py), n)?,
         };
@@ -221,20 +341,22 @@ impl JudgeCore {
             window,
             watch,
             epoch,
-            full,
+            policy,
+            full: if n < capacity { None } else { self.full.as_ref() },
             tail: &self.tail.as_ref().expect("made above").1,
             ordinary: self.ordinary,
             most: self.most,
-            ring,
-            ordered,
+            scores: Some(scores),
             oldest,
             n,
+            capacity,
             level,
             was: level,
             limit: LIMIT.float(watch)?,
             least: LEAST.float(watch)?,
             entered: false,
             quantile: None,
+            explaining: None,
             credit,
             told: room,
         }))
@@ -246,7 +368,15 @@ impl JudgeCore {
 pub struct Told {
     pub extreme: Vec<usize>,
     pub outliers: Vec<usize>,  // beyond the quantile
-    pub seen: Vec<(f64, i64)>, // severity and time of each
+    pub seen: Vec<Seen>,
+
+}
+
+/// What the alarm looks at of an event.
+pub struct Seen {
+    pub severity: f64,
+    pub time_ms: i64,
+    pub full: bool, // whether its window was
 }
 
 impl Told {
@@ -265,20 +395,22 @@ pub struct Judging<'a, 'py> {
     window: Bound<'py, PyAny>,
     watch: &'a Bound<'py, PyAny>,
     epoch: &'a Bound<'py, PyAny>,
-    full: &'a Full,
+    policy: &'a Policy,
+    full: Option<&'a Full>, // of a full window
     tail: &'a Tail,
     ordinary: f64,
     most: f64,
-    ring: View,
-    ordered: View,
+    scores: Option<Scores>,
     oldest: usize,
     n: usize,
+    capacity: usize,
     level: f64,
     was: f64,
     limit: f64,
     least: f64,
     entered: bool,
     pub quantile: Option<f64>,
+    pub explaining: Option<Explaining<'a, 'py>>,
     credit: Option<Credit<'py>>,
     told: &'a mut Told,
 }
@@ -286,37 +418,49 @@ pub struct Judging<'a, 'py> {
 impl<'a, 'py> Judging<'a, 'py> {
     /// Judge a score; `None`, and nothing has changed, where that is not ordinary.
     ///
-    /// `reading` is a `Reading`, `at` what is said of it among the extreme and the outliers. Returns
-    /// the verdict, and whether it is normal.
+    /// `reading` is a `Reading`, `row` what is scored of it, `at` what is said of it among the extreme
+    /// and the outliers. Returns the verdict, and whether it is still to be explained.
     pub fn one(
         &mut self,
         reading: &Bound<'py, PyAny>,
+        row: &[f64],
         score: f64,
         seq: usize,
         at: usize,
     ) -> PyResult<Option<(Bound<'py, PyAny>, bool)>> {
         let (py, n, full, names) = (self.py, self.n, self.full, self.names);
-        if !score.is_finite() {
+        let Some(scores) = &self.scores else { return Ok(None) };
+        if !score.is_finite() || (full.is_none() && n >= self.capacity) {
             return Ok(None);
         }
+        let filling = match full {
+            None => match self.policy.filling(py, n)? {
+                None => return Ok(None),
+                found => found,
+            },
+            Some(_) => None,
+        };
         // 1. Rank.
-        let ordered = self.ordered.get();
+        let ordered = scores.ordered.get();
         let low = below(ordered, score);
         let high = match ordered.get(low) {
             Some(&one) if one == score => low + ordered[low..].partition_point(|&one| one <= score),
             _ => low,
         };
         let ties = high - low;
-        let evicted = self.ring.get()[self.oldest];
-        if ties + usize::from(evicted != score) >= n {
-            return Ok(None); // the window would be constant
+        let evicted = full.map(|_| scores.ring.get()[self.oldest]);
+        // With the newcomer the window would be constant.
+        if ties + usize::from(evicted.is_some_and(|evicted| evicted != score)) >= n {
+            return Ok(None);
         }
         let by_tail = self.tail.severity(score);
-        let rank = if full.by_mid_rank { (low + high) / 2 } else { high };
-        let rare: f64 = if low < n {
+        let rank = if self.policy.by_mid_rank { (low + high) / 2 } else { high };
+        let rare: f64 = if low >= n {
+            names.severity.bind(py).call1((&self.window, score, low))?.extract()?
+        } else if let Some(full) = full {
             full.severities.bind(py).get_borrowed_item(low)?.extract()?
         } else {
-            names.severity.bind(py).call1((&self.window, score, low))?.extract()?
+            ((n + 1) as f64 / (n - low + 1) as f64).log10()
         };
         // What turns the machine of incidents is Python's.
         let weighs = self.level != 0.0 || rare > self.least;
@@ -325,14 +469,22 @@ impl<'a, 'py> Judging<'a, 'py> {
             return Ok(None);
         }
         // 2. Band and 3. label.
-        let own = full.labels.bind(py).get_borrowed_item(rank)?.as_ptr();
-        let (mut label, mut withheld, mut edges) = (own, false, full.edges);
+        let (own_edges, policy, n_object) = match (full, &filling) {
+            (Some(full), _) => (full.edges, &full.band, &full.n),
+            (None, Some(filling)) => (filling.edges, &filling.band, &filling.n),
+            _ => return Ok(None),
+        };
+        let label_in = |edges: &[usize; 3]| {
+            names.labels[edges.iter().filter(|&&edge| rank >= edge).count()].as_ptr()
+        };
+        let own = label_in(&own_edges);
+        let (mut label, mut withheld, mut edges) = (own, false, own_edges);
         let mut allowed = None;
         let reading = reading.as_ptr();
         // SAFETY: a Reading is a tuple of five, which holds them.
         let item = |i: ffi::Py_ssize_t| unsafe { ffi::PyTuple_GetItem(reading, i) };
         let (sensor, time_ms) = (item(1), item(2));
-        if let Some(governor) = &full.governor {
+        if let Some(governor) = &self.policy.governor {
             let governor = governor.bind(py);
             // SAFETY: as above.
             let [sensor, time_ms] =
@@ -340,13 +492,12 @@ impl<'a, 'py> Judging<'a, 'py> {
             let band = match &mut self.credit {
                 Some(credit) => credit.allow(&sensor, &time_ms)?,
                 None => {
-                    let args = (&full.n, &sensor, &time_ms);
+                    let args = (n_object, &sensor, &time_ms);
                     governor.call_method1(intern!(py, "allow"), args)?
                 }
             };
             edges = edges_of(&band)?;
-            let cell = edges.iter().filter(|&&edge| rank >= edge).count();
-            label = names.labels[cell].as_ptr();
+            label = label_in(&edges);
             if label == names.rejected.as_ptr() {
                 match &mut self.credit {
                     Some(credit) => credit.spend(),
@@ -360,33 +511,58 @@ impl<'a, 'py> Judging<'a, 'py> {
         // 4. Whether it enters.
         let enters = by_tail < EXTREME || {
             self.told.extreme.push(at);
-            self.n_extreme() < full.places
+            self.n_extreme() < full.map_or_else(|| places(n, &own_edges), |full| full.places)
         };
         if let Some(quantile) = self.quantile {
             if n as f64 >= 1.0 / (1.0 - quantile) && ((low + high) / 2) as f64 > quantile * n as f64 {
                 self.told.outliers.push(at);
             }
         }
+        let unexplained;
         let verdict = {
-            let ordered = self.ordered.get();
+            let at_rank = |k: usize| (k >= 1 && k <= n).then(|| ordered[k - 1]);
+            let edges = edges.map(at_rank);
             let float = |x: f64| x.into_pyobject(py).expect("no error").into_any();
-            let statistic = |k: usize| (k >= 1 && k <= n).then(|| float(ordered[k - 1]));
-            let [lowest, first, top] = edges.map(statistic);
+            let [lowest, first, top] = edges.map(|edge| edge.map(float));
             let whole = |x: usize| x.into_pyobject(py).map(Bound::into_any);
             let (seq, ties) = (whole(seq)?, whole(ties)?);
+            let own_score = score;
             let (score, severity) = (float(score), float(by_tail));
+            let by_rank: [Bound<'_, PyAny>; 4] = match full {
+                Some(full) => {
+                    let of = |table: &Py<PyTuple>| table.bind(py).get_item(rank);
+                    [of(&full.ranks)?, of(&full.shares)?, of(&full.p_anomalies)?, of(&full.confidences)?]
+                }
+                None => {
+                    let sure = names.stability_at.bind(py).call1((rank, n, &policy[0]))?;
+                    let sure = sure.cast_into::<PyTuple>()?;
+                    let share = float(rank as f64 / n as f64);
+                    [whole(rank)?, share, sure.get_item(0)?, sure.get_item(1)?]
+                }
+            };
             // SAFETY: they are always there.
             let (none, no, yes) = unsafe { (ffi::Py_None(), ffi::Py_False(), ffi::Py_True()) };
             let or_none = |x: &Option<Bound<'_, PyAny>>| x.as_ref().map_or(none, |x| x.as_ptr());
-            let from = |table: &Py<PyTuple>| -> PyResult<*mut ffi::PyObject> {
-                Ok(table.bind(py).get_borrowed_item(rank)?.as_ptr())
-            };
-            let policy = &full.band; // its own: n_anomalies, lower, upper, tolerance
             let judged = |i: usize| match &allowed {
                 None => policy[i].as_ptr(),
                 Some(band) => band[i - 1].as_ptr(),
             };
             let is_rejected = label == names.rejected.as_ptr();
+            let evidence = match &self.explaining {
+                Some(explaining) if label != names.normal.as_ptr() => {
+                    let rank_of = |i: usize| -> PyResult<i64> {
+                        match &allowed {
+                            None => policy[i].bind(py).extract(),
+                            Some(band) => band[i - 1].extract(),
+                        }
+                    };
+                    let band = [rank_of(1)?, rank_of(2)?];
+                    let event = Unexplained { row, label, score: own_score, rank, band, edges };
+                    explaining.evidence(py, names, &event, at)?
+                }
+                _ => None,
+            };
+            unexplained = label != names.normal.as_ptr() && evidence.is_none();
             let governed = allowed.is_some();
             let fields: [*mut ffi::PyObject; FIELDS] = [
                 item(4),
@@ -397,21 +573,21 @@ impl<'a, 'py> Judging<'a, 'py> {
                 label,
                 if is_rejected { names.ambiguous.as_ptr() } else { none },
                 score.as_ptr(),
-                from(&full.ranks)?,
+                by_rank[0].as_ptr(),
                 ties.as_ptr(),
-                full.n.as_ptr(),
+                n_object.as_ptr(),
                 policy[0].as_ptr(),
                 judged(1),
                 judged(2),
-                from(&full.shares)?,
-                from(&full.p_anomalies)?,
-                from(&full.confidences)?,
+                by_rank[1].as_ptr(),
+                by_rank[2].as_ptr(),
+                by_rank[3].as_ptr(),
                 or_none(&first),
                 or_none(&lowest),
                 or_none(&top),
                 self.epoch.as_ptr(),
                 judged(3),
-                none,
+                or_none(&evidence),
                 if withheld { yes } else { no },
                 if governed { policy[1].as_ptr() } else { none },
                 if governed { policy[2].as_ptr() } else { none },
@@ -435,10 +611,10 @@ impl<'a, 'py> Judging<'a, 'py> {
                 return Err(error);
             }
         }
-        self.told.seen.push((by_tail, time_ms));
+        self.told.seen.push(Seen { severity: by_tail, time_ms, full: full.is_some() });
         // 4. Enter.
         if enters {
-            self.enter(score + 0.0, evicted, low);
+            self.enter(score, evicted, low)?;
         }
         // 5. Evidence.
         if weighs {
@@ -452,11 +628,21 @@ impl<'a, 'py> Judging<'a, 'py> {
                 since.call_method1(intern!(py, "append"), ((&verdict, &names.nan),))?;
             }
         }
-        Ok(Some((verdict, label == names.normal.as_ptr())))
+        Ok(Some((verdict, unexplained)))
     }
 
-    fn enter(&mut self, score: f64, evicted: f64, low: usize) {
-        let ordered = self.ordered.get_mut();
+    /// Let a score in that has so many below it, where a full window has one leave.
+    fn enter(&mut self, score: f64, evicted: Option<f64>, low: usize) -> PyResult<()> {
+        self.entered = true;
+        let Some(evicted) = evicted else {
+            self.scores = None; // nobody else holds what grows
+            self.window.call_method1(intern!(self.py, "push"), (score,))?;
+            self.scores = Scores::of(&self.window)?;
+            self.n += 1;
+            return Ok(());
+        };
+        let Some(scores) = &mut self.scores else { return Ok(()) };
+        let (score, ordered) = (score + 0.0, scores.ordered.get_mut());
         let out = below(ordered, evicted);
         if out < low {
             ordered.copy_within(out + 1..low, out);
@@ -465,23 +651,25 @@ impl<'a, 'py> Judging<'a, 'py> {
             ordered.copy_within(low..out, low + 1);
             ordered[low] = score;
         }
-        self.ring.get_mut()[self.oldest] = score;
+        scores.ring.get_mut()[self.oldest] = score;
         self.oldest = if self.oldest + 1 < self.n { self.oldest + 1 } else { 0 };
-        self.entered = true;
+        Ok(())
     }
 
     /// How many scores of the window are extreme: a severity never falls with its score.
     fn n_extreme(&self) -> usize {
-        let ordered = self.ordered.get();
-        self.n - ordered.partition_point(|&score| self.tail.severity(score) < EXTREME)
+        let Some(scores) = &self.scores else { return 0 };
+        self.n - scores.ordered.get().partition_point(|&score| self.tail.severity(score) < EXTREME)
     }
 
     /// Leave the state as it is now.
     pub fn end(self) -> PyResult<()> {
         if self.entered {
-            OLDEST.set_int(&self.window, self.oldest as i64)?;
-            let maxes = MAXES.get(&self.window)?.cast_into::<PyList>()?;
-            maxes.set_item(0, self.ordered.get().last().copied())?;
+            if let (Some(scores), Some(_)) = (&self.scores, self.full) {
+                OLDEST.set_int(&self.window, self.oldest as i64)?;
+                let maxes = MAXES.get(&self.window)?.cast_into::<PyList>()?;
+                maxes.set_item(0, scores.ordered.get().last().copied())?;
+            }
             EDGES.set_none(self.judge)?;
         }
         if let Some(credit) = self.credit {

@@ -3,8 +3,10 @@
 use pyo3::prelude::*;
 
 mod alarm;
+mod cells;
 mod counts;
 mod credit;
+mod evidence;
 mod flat;
 mod judge;
 mod lane;
@@ -22,6 +24,7 @@ mod written;
 
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<cells::Cells>()?;
     module.add_class::<flat::Flat>()?;
     module.add_class::<lane::Lane>()?;
     module.add_class::<messages::Lines>()?;

@@ -1,44 +1,102 @@
-//! What the monitors of a stream note of an ordinary verdict (`monitor.bank.StreamMonitor.observe`).
+//! What the monitors make of a verdict (`monitor.bank.MonitorBank.observe`), of its stream and of all.
 //!
-//! Ordinary is a ranked verdict by the law that the pipeline counts by, at the same model, that
-//! raises no alarm, ends no block and reaches no new limit. A run ends before the first that is
-//! not, with nothing changed of it. The state is Python's: numbers of its objects, and its rings.
+//! Numbers of a stream are read when it comes and written back when another does; what is seldom (an
+//! alarm, another model, new limits, the end of a window) is asked of Python, whose state it all is.
+//! Left to Python is what is odd: a stream that is not known, a limit of people's, a constant window.
 
 use crate::slot::Slot;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBool, PyByteArray, PyDict, PyFloat, PyList, PyString, PyTuple};
+use pyo3::types::{PyBool, PyByteArray, PyDict, PyFloat, PyList, PyTuple};
+use std::rc::Rc;
 
 const LONGEST_RUN: i64 = 16;
-const EMPTY: usize = 5; // cells, and a slot that no event has filled yet
-const IS_REJECT: [i64; EMPTY] = [0, 1, 1, 0, 0];
+const IS_REJECT: [i64; 5] = [0, 1, 1, 0, 0];
+const MIXED_RECHECK: i64 = 64;
+const MIN_EFFECTIVE: f64 = 10.0;
 const NEGLIGIBLE: f64 = 1e-6;
 const STEPS: i64 = 32;
 const LARGEST_STEP: f64 = 4.0;
+const DRIFT_MEMORY: f64 = 8.0;
 const LARGE: i64 = 1 << 40;
 const ALTERNATIVES: usize = 7;
-
-static DRAWN: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-static AMBIGUOUS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-static UNSET: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+const LAWS: usize = 16; // that are remembered within a call
 
 type Object<'py> = Bound<'py, PyAny>;
+type Evidence = [f64; ALTERNATIVES];
 
+/// Something of Python's that is looked up once.
+struct Known(PyOnceLock<Py<PyAny>>, &'static str, &'static [&'static str]);
+
+impl Known {
+    const fn new(module: &'static str, names: &'static [&'static str]) -> Known {
+        Known(PyOnceLock::new(), module, names)
+    }
+
+    fn get<'py>(&'static self, py: Python<'py>) -> PyResult<&'py Object<'py>> {
+        let found = self.0.get_or_try_init(py, || {
+            let mut object = py.import(self.1)?.into_any();
+            for name in self.2 {
+                object = object.getattr(*name)?;
+            }
+            Ok::<_, PyErr>(object.unbind())
+        })?;
+        Ok(found.bind(py))
+    }
+}
+
+static AMBIGUOUS: Known = Known::new("rejex_stream.types", &["Reason", "AMBIGUOUS"]);
+static CONSTANT: Known = Known::new("rejex_stream.types", &["Reason", "CONSTANT_WINDOW"]);
+static DRAWN: Known = Known::new("rejex_stream.monitor.theory", &["randomised_rank"]);
+static IN_MODE: Known = Known::new("rejex_stream.types", &["in_mode"]);
+static MIXED: Known = Known::new("rejex_stream.types", &["Status", "WARM_UP_MIXED"]);
+static RANK_LAW: Known = Known::new("rejex_stream.monitor.theory", &["rank_law"]);
+static UNSET: Known = Known::new("msgspec", &["UNSET"]);
+static WARM_UP: Known = Known::new("rejex_stream.types", &["Reason", "WARM_UP"]);
+
+static B_STATE: Slot = Slot::new("state");
+static B_SCALES: Slot = Slot::new("_scales");
+static B_UNITS: Slot = Slot::new("_units");
+static B_FACTOR: Slot = Slot::new("factor");
+static BS_MARKS: Slot = Slot::new("marks");
+static BS_SQUARES: Slot = Slot::new("squares");
+static BS_TOTALS: Slot = Slot::new("totals");
+static BS_UNITS: Slot = Slot::new("units");
 static D_EXCESS: Slot = Slot::new("excess");
+static D_INFLATION: Slot = Slot::new("_inflation");
 static D_LEFT: Slot = Slot::new("left");
+static D_LEVEL: Slot = Slot::new("_level");
+static D_LIMIT: Slot = Slot::new("_limit");
+static D_MEMORY: Slot = Slot::new("_memory");
+static D_UNIT: Slot = Slot::new("_unit");
+static D_UNSETTLED: Slot = Slot::new("_unsettled");
+static D_WINDOW: Slot = Slot::new("_window");
 static H_COUNTS: Slot = Slot::new("_counts");
-static H_DUE: Slot = Slot::new("_due");
+static H_CROSSINGS: Slot = Slot::new("crossings");
 static H_EVIDENCE: Slot = Slot::new("_evidence");
+static H_EXPECTED: Slot = Slot::new("_expected");
+static H_FIRED: Slot = Slot::new("fired_log_evidence");
+static H_INFLATION: Slot = Slot::new("_inflation");
+static H_IS_BLIND: Slot = Slot::new("_is_blind");
 static H_LAW: Slot = Slot::new("_law");
-static H_LEFT: Slot = Slot::new("_left");
 static H_LIMIT: Slot = Slot::new("_limit");
 static H_RATIOS: Slot = Slot::new("_ratios");
-static H_RUN: Slot = Slot::new("_run");
+static H_RUN: [Slot; 3] = [Slot::new("_run"), Slot::new("_due"), Slot::new("_left")];
+static H_SINCE: Slot = Slot::new("_since");
+static H_STREAMS: Slot = Slot::new("streams");
+static H_UNIT: Slot = Slot::new("_unit");
+static H_VARIANCE: Slot = Slot::new("_variance");
+static H_WINDOW: Slot = Slot::new("_window");
+static K_ACTIVE: Slot = Slot::new("active");
 static K_HEALTH: Slot = Slot::new("health");
 static K_LAW: Slot = Slot::new("law");
 static K_RATE: Slot = Slot::new("rate");
 static L_EDGES: Slot = Slot::new("edges");
+static L_FLAGGED: Slot = Slot::new("flagged_rate");
+static L_KEY: Slot = Slot::new("key");
+static L_LOG_RATIOS: Slot = Slot::new("log_ratios");
+static L_REJECTED: Slot = Slot::new("rejection_rate");
 static M_DRIFT: Slot = Slot::new("_drift");
 static M_IS_STUCK: Slot = Slot::new("_is_stuck");
 static M_LAW: Slot = Slot::new("law");
@@ -49,24 +107,29 @@ static M_RANKS: Slot = Slot::new("ranks");
 static M_STUCK: Slot = Slot::new("_stuck");
 static M_STUCK_EVENTS: Slot = Slot::new("_stuck_events");
 static M_TIE_MASS: Slot = Slot::new("_tie_mass");
-static R_AT: Slot = Slot::new("_at");
-static R_DEEP: Slot = Slot::new("deep");
-static R_EVENTS: Slot = Slot::new("events");
-static R_HIGH: Slot = Slot::new("high");
-static R_IN_ROLLING: Slot = Slot::new("in_rolling");
-static R_IN_WINDOW: Slot = Slot::new("in_window");
-static R_LOW: Slot = Slot::new("low");
-static R_MIXED_UNTIL: Slot = Slot::new("_mixed_until");
-static R_RECHECK: Slot = Slot::new("recheck");
+static M_UNRANKED: Slot = Slot::new("_unranked");
+static R_COUNTS: [Slot; 9] = [
+    Slot::new("_at"),
+    Slot::new("events"),
+    Slot::new("in_window"),
+    Slot::new("in_rolling"),
+    Slot::new("_mixed_until"),
+    Slot::new("recheck"),
+    Slot::new("low"),
+    Slot::new("high"),
+    Slot::new("deep"),
+];
+static R_EXPECTED: Slot = Slot::new("expected_rate");
 static R_RING: Slot = Slot::new("_ring");
 static R_WINDOW: Slot = Slot::new("_window");
+static S_COUNTS: [Slot; 2] = [Slot::new("length"), Slot::new("steps")];
 static S_LAST: Slot = Slot::new("last");
-static S_LENGTH: Slot = Slot::new("length");
 static S_SCORE: Slot = Slot::new("score");
-static S_STEPS: Slot = Slot::new("steps");
 static S_SWAPPED: Slot = Slot::new("swapped");
 static S_USUAL_STEP: Slot = Slot::new("usual_step");
 static S_WAS_COMMON: Slot = Slot::new("was_common");
+static U_UNSCORABLE: Slot = Slot::new("unscorable");
+static U_WARM_UP: Slot = Slot::new("warm_up");
 static V_BAND_LOWER: Slot = Slot::new("band_lower");
 static V_BAND_UPPER: Slot = Slot::new("band_upper");
 static V_HELD: Slot = Slot::new("held");
@@ -86,383 +149,855 @@ static V_STREAM_KEY: Slot = Slot::new("stream_key");
 static V_TIES: Slot = Slot::new("ties");
 static V_WINDOW_LEN: Slot = Slot::new("window_len");
 
-/// Return what `?` unwraps, or that the event is not ordinary.
-macro_rules! ordinary {
-    ($is:expr) => {
-        if !$is {
-            return Ok(None);
-        }
-    };
-}
-
-fn known<'py>(
-    py: Python<'py>,
-    kept: &'static PyOnceLock<Py<PyAny>>,
-    module: &str,
-    names: &[&str],
-) -> PyResult<&'py Object<'py>> {
-    let found = kept.get_or_try_init(py, || {
-        let mut object = py.import(module)?.into_any();
-        for name in names {
-            object = object.getattr(*name)?;
-        }
-        Ok::<_, PyErr>(object.unbind())
-    })?;
-    Ok(found.bind(py))
-}
-
 /// Return a number that can be reckoned with; what is larger, or none, is Python's.
 fn whole(number: &Object<'_>) -> Option<i64> {
     number.extract::<i64>().ok().filter(|n| n.abs() < LARGE)
 }
 
-/// The law of a run: its window and policy, the edges of its cells.
-struct Law<'a, 'py> {
-    law: &'a Object<'py>,
-    edges: [i64; 3],
+fn doubles<const N: usize>(list: &Object<'_>) -> PyResult<[f64; N]> {
+    let list = list.cast::<PyList>()?;
+    let mut found = [0.0; N];
+    for (i, number) in found.iter_mut().enumerate() {
+        *number = list.get_item(i)?.extract()?;
+    }
+    Ok(found)
 }
 
-impl Law<'_, '_> {
+/// Whole numbers of an object, of which those that changed are written back.
+#[derive(Clone, Copy)]
+struct Counts<const N: usize> {
+    now: [i64; N],
+    was: [i64; N],
+}
+
+impl<const N: usize> Counts<N> {
+    fn of(object: &Object<'_>, slots: &'static [Slot; N]) -> PyResult<Counts<N>> {
+        let mut now = [0; N];
+        for (number, slot) in now.iter_mut().zip(slots) {
+            *number = slot.int(object)?;
+        }
+        Ok(Counts { now, was: now })
+    }
+
+    fn leave(&mut self, object: &Object<'_>, slots: &'static [Slot; N]) -> PyResult<()> {
+        for i in 0..N {
+            if self.now[i] != self.was[i] {
+                slots[i].set_int(object, self.now[i])?;
+            }
+        }
+        self.was = self.now;
+        Ok(())
+    }
+}
+
+/// `theory.RankLaw`.
+struct Law<'py> {
+    of: Object<'py>,
+    edges: [i64; 3],
+    rejected: f64,
+    flagged: f64,
+}
+
+impl<'py> Law<'py> {
     fn cell(&self, rank: i64) -> u8 {
         self.edges.iter().filter(|&&edge| rank >= edge).count() as u8
     }
-}
 
-/// Take note of verdicts from the `start`-th on as long as they are ordinary.
-///
-/// What each came to is added to `cells`; returns how many there were.
-#[pyfunction]
-pub fn note<'py>(
-    streams: &Bound<'py, PyDict>,
-    verdicts: &Bound<'py, PyList>,
-    start: usize,
-    law: &Object<'py>,
-    cells: &Bound<'py, PyByteArray>,
-) -> PyResult<usize> {
-    let edges: (i64, i64, i64) = L_EDGES.get(law)?.extract()?;
-    let law = Law { law, edges: [edges.0, edges.1, edges.2] };
-    let mut noted = Vec::new();
-    for at in start..verdicts.len() {
-        match one(streams, &verdicts.get_item(at)?, &law)? {
-            Some(cell) => noted.push(cell),
-            None => break,
+    fn is_as(&self, other: &Law<'py>) -> PyResult<bool> {
+        Ok(self.of.is(&other.of) || L_KEY.get(&self.of)?.eq(L_KEY.get(&other.of)?)?)
+    }
+
+    /// Return the ratios of a cell, to the power 1 / VIF (`health._Ratios.of`).
+    fn ratios(&self, cell: u8, factor: f64) -> PyResult<Evidence> {
+        let table = L_LOG_RATIOS.get(&self.of)?.cast_into::<PyTuple>()?;
+        let line = table.get_borrowed_item(usize::from(cell))?.cast::<PyTuple>()?.to_owned();
+        let mut found = [0.0; ALTERNATIVES];
+        for (i, ratio) in found.iter_mut().enumerate() {
+            let logarithm: f64 = line.get_borrowed_item(i)?.extract()?;
+            *ratio = (logarithm / factor).exp();
         }
+        Ok(found)
     }
-    let before = cells.len();
-    cells.resize(before + noted.len())?;
-    // SAFETY: nothing of Python runs while it is borrowed.
-    let added = &mut unsafe { cells.as_bytes_mut() }[before..];
-    added.copy_from_slice(&noted);
-    Ok(noted.len())
 }
 
-/// Take note of one verdict; `None`, and nothing has changed, where it is not ordinary.
-fn one<'py>(
-    streams: &Bound<'py, PyDict>,
-    verdict: &Object<'py>,
-    law: &Law<'_, 'py>,
-) -> PyResult<Option<u8>> {
-    let py = verdict.py();
-    // 1. Is it ranked, by the law, and of a stream and a model that are known?
-    let reason = V_REASON.get(&verdict)?;
-    let ambiguous = known(py, &AMBIGUOUS, "rejex_stream.types", &["Reason", "AMBIGUOUS"])?;
-    ordinary!(reason.is_none() || reason.is(ambiguous));
-    ordinary!(V_STATUS.is_none(&verdict)? && V_MODE.is_none(&verdict)?);
-    ordinary!(!V_HELD.truth(&verdict)? && !V_PLANNED.truth(&verdict)?);
-    let unset = known(py, &UNSET, "msgspec", &["UNSET"])?;
-    ordinary!(V_LIMITED.get(&verdict)?.is(unset));
-    let Some(rank) = whole(&V_RANK.get(&verdict)?) else { return Ok(None) };
-    let Some(monitor) = streams.get_item(V_STREAM_KEY.get(&verdict)?)? else { return Ok(None) };
-    let (epoch, own) = (V_MODEL_EPOCH.get(&verdict)?, M_MODEL_EPOCH.get(&monitor)?);
-    ordinary!(epoch.is(&own) || epoch.eq(own)?);
-    let Some(n) = whole(&V_WINDOW_LEN.get(&verdict)?) else { return Ok(None) };
-    let mut band = (V_POLICY_LOWER.get(&verdict)?, V_POLICY_UPPER.get(&verdict)?);
-    if band.0.is_none() {
-        band = (V_BAND_LOWER.get(&verdict)?, V_BAND_UPPER.get(&verdict)?);
-    }
-    ordinary!(n >= 1 && !band.0.is_none() && !band.1.is_none());
-    let ranks = M_RANKS.get(&monitor)?;
-    let health = K_HEALTH.get(&ranks)?;
-    ordinary!(M_LAW.get(&monitor)?.is(law.law) && K_LAW.get(&ranks)?.is(law.law));
-    ordinary!(H_LAW.get(&health)?.is(law.law));
-    let key = M_LAW_KEY.get(&monitor)?.cast_into::<PyTuple>()?;
-    for (i, part) in [V_WINDOW_LEN.get(&verdict)?, V_N_ANOMALIES.get(&verdict)?, band.0, band.1]
-        .iter()
-        .enumerate()
-    {
-        let same = key.get_borrowed_item(i)?;
-        ordinary!(same.is(part) || same.eq(part)?);
-    }
+/// Laws that were read within a call.
+#[derive(Default)]
+struct Laws<'py>(Vec<Rc<Law<'py>>>);
 
-    // 2. The cells of its rank, and of one drawn among its ties.
-    let Some(ties) = whole(&V_TIES.get(&verdict)?) else { return Ok(None) };
-    let ties = ties.max(0);
-    let by_mid_rank = !M_PAPER_TIES.truth(&monitor)?;
-    let below = rank - if by_mid_rank { ties / 2 } else { ties };
-    let (mut shown, mut drawn) = (0, 0);
-    let mut mass = None;
-    if below + ties >= law.edges[0] {
-        (shown, drawn) = (law.cell(rank), law.cell(rank));
-        if ties > 0 {
-            drawn = law.cell(below);
-            if drawn != law.cell(below + ties) {
-                let draw = known(py, &DRAWN, "rejex_stream.monitor.theory", &["randomised_rank"])?;
-                let found = draw.call1((below, ties, V_POSITION.get(&verdict)?))?;
-                drawn = law.cell(found.extract()?);
-            }
-            if below < law.edges[1] && law.edges[1] <= below + ties {
-                mass = Some(ties as f64 / n as f64);
+impl<'py> Laws<'py> {
+    fn read(&mut self, of: Object<'py>) -> PyResult<Rc<Law<'py>>> {
+        if let Some(known) = self.0.iter().rev().find(|law| law.of.is(&of)) {
+            return Ok(known.clone());
+        }
+        let edges: (i64, i64, i64) = L_EDGES.get(&of)?.extract()?;
+        let (rejected, flagged) = (L_REJECTED.float(&of)?, L_FLAGGED.float(&of)?);
+        let law = Rc::new(Law { of, edges: [edges.0, edges.1, edges.2], rejected, flagged });
+        if self.0.len() == LAWS {
+            self.0.remove(0);
+        }
+        self.0.push(law.clone());
+        Ok(law)
+    }
+}
+
+/// End a unit as `inflation.Inflation.close` does; false, and nothing has changed: a window ends too.
+fn close<const KINDS: usize>(inflation: &Object<'_>, added: [[f64; KINDS]; 2]) -> PyResult<bool> {
+    let state = B_STATE.get(inflation)?;
+    let units = BS_UNITS.int(&state)? + 1;
+    if units >= B_UNITS.int(inflation)? {
+        return Ok(false);
+    }
+    let totals = BS_TOTALS.get(&state)?.cast_into::<PyList>()?;
+    let mut now = added;
+    for (i, total) in now.as_flattened_mut().iter_mut().enumerate() {
+        *total += totals.get_item(i)?.extract::<f64>()?;
+    }
+    let kept = PyList::new(inflation.py(), now.as_flattened())?;
+    let squares = BS_SQUARES.get(&state)?.cast_into::<PyList>()?;
+    let marks = BS_MARKS.get(&state)?.cast_into::<PyList>()?;
+    for (s, scale) in B_SCALES.get(inflation)?.cast_into::<PyTuple>()?.iter().enumerate() {
+        if units % scale.extract::<i64>()? != 0 {
+            continue;
+        }
+        let mark = marks.get_item(s)?.cast_into::<PyList>()?;
+        for k in 0..KINDS {
+            let variance = now[1][k] - mark.get_item(KINDS + k)?.extract::<f64>()?;
+            if variance > 0.0 {
+                let apart = now[0][k] - mark.get_item(k)?.extract::<f64>()?;
+                let square: f64 = squares.get_item(KINDS * s + k)?.extract()?;
+                squares.set_item(KINDS * s + k, square + apart * apart / variance)?;
             }
         }
+        marks.set_item(s, &kept)?;
     }
-
-    // 3. Look whether any of its monitors has more to do than to count.
-    ordinary!(!M_IS_STUCK.truth(&monitor)?);
-    let Some(rate) = Rate::of(K_RATE.get(&ranks)?, shown)? else { return Ok(None) };
-    let Some(health) = Health::of(health, drawn)? else { return Ok(None) };
-    let drift = M_DRIFT.get(&monitor)?;
-    let left: i64 = D_LEFT.int(&drift)?;
-    ordinary!(left > 1);
-    let score = V_SCORE.get(&verdict)?;
-    let stuck = M_STUCK.get(&monitor)?;
-    let most: f64 = M_STUCK_EVENTS.float(&monitor)?;
-    let Some(stuck) = Stuck::of(stuck, score, ties, n, most)? else { return Ok(None) };
-
-    // 4. It is ordinary.
-    if let Some(mass) = mass {
-        M_TIE_MASS.set_float(&monitor, mass)?;
-    }
-    rate.keep()?;
-    health.keep()?;
-    let share = (below + below + ties) as f64 / (n + n) as f64;
-    if (0.0..=1.0).contains(&share) {
-        let excess: f64 = D_EXCESS.float(&drift)?;
-        D_EXCESS.set_float(&drift, excess + (share - 0.5))?;
-    }
-    D_LEFT.set_int(&drift, left - 1)?;
-    stuck.keep()?;
-    Ok(Some(shown + 4 * drawn))
+    BS_TOTALS.set(&state, kept.into_any())?;
+    BS_UNITS.set_int(&state, units)?;
+    Ok(true)
 }
 
-/// `rate.RejectionRate.update`.
+fn factor_of(inflation: &Object<'_>) -> PyResult<Option<f64>> {
+    B_FACTOR.get(inflation)?.extract()
+}
+
+const AT: usize = 0;
+const EVENTS: usize = 1;
+const IN_WINDOW: usize = 2;
+const IN_ROLLING: usize = 3;
+const MIXED_UNTIL: usize = 4;
+const RECHECK: usize = 5;
+const LOW: usize = 6;
+const HIGH: usize = 7;
+const DEEP: usize = 8;
+
+/// `rate.RejectionRate`.
 struct Rate<'py> {
-    rate: Object<'py>,
-    change: Option<(Bound<'py, PyByteArray>, u8, i64, i64)>, // cell and counts, where any is new
-    at: usize,
-    next: usize,
-    events: i64,
+    of: Object<'py>,
+    ring: Bound<'py, PyByteArray>,
+    window: i64,
+    counts: Counts<9>,
+    expected: Option<f64>, // where it changed
 }
 
 impl<'py> Rate<'py> {
-    fn of(rate: Object<'py>, cell: u8) -> PyResult<Option<Rate<'py>>> {
-        let events: i64 = R_EVENTS.int(&rate)?;
-        let events = events + 1;
-        let (mixed_until, recheck): (i64, i64) = (R_MIXED_UNTIL.int(&rate)?, R_RECHECK.int(&rate)?);
-        ordinary!(events >= mixed_until && events < recheck);
-        let ring = R_RING.get(&rate)?.cast_into::<PyByteArray>()?;
-        let (at, window) = (R_AT.int(&rate)? as usize, R_WINDOW.int(&rate)? as usize);
-        // SAFETY: nothing of Python runs while it is borrowed.
-        let cells = unsafe { ring.as_bytes() };
-        ordinary!(at < cells.len() && window <= cells.len());
-        let first = if at >= window { at - window } else { at + cells.len() - window };
-        let (left, oldest) = (usize::from(cells[first]), usize::from(cells[at]));
-        let next = if at + 1 < cells.len() { at + 1 } else { 0 };
-        ordinary!(left < EMPTY && oldest < EMPTY);
-        let (mut in_window, mut in_rolling): (i64, i64) =
-            (R_IN_WINDOW.int(&rate)?, R_IN_ROLLING.int(&rate)?);
-        let is_new = cell != 0 || left != 0 || oldest != 0;
-        if is_new {
-            let is_reject = IS_REJECT[usize::from(cell)];
-            in_window += is_reject - IS_REJECT[left];
-            in_rolling += is_reject - IS_REJECT[oldest];
-        }
-        let (low, high, deep): (i64, i64, i64) =
-            (R_LOW.int(&rate)?, R_HIGH.int(&rate)?, R_DEEP.int(&rate)?);
-        ordinary!(low <= in_window && in_window <= high && in_rolling >= deep);
-        let change = is_new.then_some((ring, cell, in_window, in_rolling));
-        Ok(Some(Rate { rate, change, at, next, events }))
+    fn of(of: Object<'py>) -> PyResult<Rate<'py>> {
+        let ring = R_RING.get(&of)?.cast_into::<PyByteArray>()?;
+        let (window, counts) = (R_WINDOW.int(&of)?, Counts::of(&of, &R_COUNTS)?);
+        Ok(Rate { of, ring, window, counts, expected: None })
     }
 
-    fn keep(self) -> PyResult<()> {
-        if let Some((ring, cell, in_window, in_rolling)) = self.change {
-            R_IN_WINDOW.set_int(&self.rate, in_window)?;
-            R_IN_ROLLING.set_int(&self.rate, in_rolling)?;
-            // SAFETY: nothing of Python runs while it is borrowed.
-            let cells = unsafe { ring.as_bytes_mut() };
-            cells[self.at] = cell;
+    fn leave(&mut self) -> PyResult<()> {
+        self.counts.leave(&self.of, &R_COUNTS)?;
+        match self.expected.take() {
+            Some(expected) => R_EXPECTED.set_float(&self.of, expected),
+            None => Ok(()),
         }
-        R_AT.set_int(&self.rate, self.next as i64)?;
-        R_EVENTS.set_int(&self.rate, self.events)?;
+    }
+
+    /// Note a change of law.
+    fn switch(&mut self, old: &Law<'py>, new: &Law<'py>) -> PyResult<()> {
+        let (window, counts) = (self.window, &mut self.counts.now);
+        if counts[EVENTS] == 0 {
+            self.expected = Some(new.rejected);
+        } else if !new.is_as(old)? {
+            counts[MIXED_UNTIL] = counts[EVENTS] + window;
+            counts[RECHECK] = counts[RECHECK].min(window.max(counts[EVENTS] + MIXED_RECHECK));
+        }
         Ok(())
     }
+
+    /// Count one event; return whether a count is outside its limits.
+    fn update(&mut self, law: &Law<'py>, cell: u8) -> PyResult<bool> {
+        let counts = &mut self.counts.now;
+        // SAFETY: nothing of Python runs while it is borrowed.
+        let ring = unsafe { self.ring.as_bytes_mut() };
+        let (at, window) = (counts[AT] as usize, self.window as usize);
+        let first = if at >= window { at - window } else { at + ring.len() - window };
+        let (left, oldest) = (ring[first], ring[at]);
+        if cell != 0 || left != 0 || oldest != 0 {
+            let is_reject = IS_REJECT[usize::from(cell)];
+            counts[IN_WINDOW] += is_reject - IS_REJECT[usize::from(left)];
+            counts[IN_ROLLING] += is_reject - IS_REJECT[usize::from(oldest)];
+            ring[at] = cell;
+        }
+        counts[AT] = if at + 1 < ring.len() { at as i64 + 1 } else { 0 };
+        counts[EVENTS] += 1;
+        if counts[EVENTS] < counts[MIXED_UNTIL] {
+            let expected = match self.expected {
+                Some(expected) => expected,
+                None => R_EXPECTED.float(&self.of)?,
+            };
+            self.expected = Some(expected + (law.rejected - expected) / window as f64);
+        }
+        let is_inside = counts[LOW] <= counts[IN_WINDOW] && counts[IN_WINDOW] <= counts[HIGH];
+        Ok(!is_inside || counts[IN_ROLLING] < counts[DEEP])
+    }
 }
 
-/// `health.HealthDetector.update`.
+const RUN: usize = 0;
+const DUE: usize = 1;
+const LEFT: usize = 2;
+
+/// `health.HealthDetector`.
 struct Health<'py> {
-    health: Object<'py>,
-    run: i64,
-    booked: Option<Booked<'py>>,
+    of: Object<'py>,
+    law: Rc<Law<'py>>,
+    is_other_law: bool,
+    counts: Counts<3>,
+    booked: Option<Booked<'py>>, // read when first something is booked
 }
 
+/// What changes where events are booked.
 struct Booked<'py> {
-    cell: u8,
-    left: i64,
-    evidence: Option<(Bound<'py, PyList>, [f64; ALTERNATIVES])>,
+    inflation: Object<'py>,
+    factor: Option<f64>,
+    is_blind: bool,
+    limit: f64,
+    evidence: Evidence,
+    since: i64,
+    rejected_flagged: [i64; 2],
+    expected: [f64; 2],
+    variance: [f64; 2],
+    was: (Evidence, i64, [i64; 2]),
 }
 
-impl<'py> Health<'py> {
-    fn of(health: Object<'py>, cell: u8) -> PyResult<Option<Health<'py>>> {
-        let mut run: i64 = H_RUN.int(&health)?;
-        if cell == 0 {
-            run += 1;
-            let due: i64 = H_DUE.int(&health)?;
-            if run < due {
-                return Ok(Some(Health { health, run, booked: None }));
-            }
-        }
-        let left: i64 = H_LEFT.int(&health)?;
-        let left = left - run - i64::from(cell != 0);
-        ordinary!(left > 0);
-        let ratios = H_RATIOS.get(&health)?;
-        let mut evidence = None;
-        if !ratios.is_none() {
-            let kept = H_EVIDENCE.get(&health)?.cast_into::<PyList>()?;
-            let mut sums = [0.0; ALTERNATIVES];
-            for (i, sum) in sums.iter_mut().enumerate() {
-                *sum = kept.get_item(i)?.extract()?;
-            }
-            if run > 1 {
-                let of = table(&ratios, intern!(health.py(), "_runs"), "of_run", run)?;
-                for (i, sum) in sums.iter_mut().enumerate() {
-                    *sum = *sum * double(&of, i)? + double(&of, ALTERNATIVES + i)?;
-                }
-            } else if run == 1 {
-                bet(&mut sums, &ratios, 0)?;
-            }
-            if cell != 0 {
-                bet(&mut sums, &ratios, cell)?;
-            }
-            let mut total = sums[0];
-            for sum in &sums[1..] {
-                total += sum;
-            }
-            let limit: f64 = H_LIMIT.float(&health)?;
-            ordinary!(total < limit);
-            evidence = Some((kept, sums));
-        }
-        Ok(Some(Health { health, run: 0, booked: Some(Booked { cell, left, evidence }) }))
+impl<'py> Booked<'py> {
+    fn of(health: &Object<'py>) -> PyResult<Booked<'py>> {
+        let inflation = H_INFLATION.get(health)?;
+        let evidence = doubles(&H_EVIDENCE.get(health)?)?;
+        let since = H_SINCE.int(health)?;
+        let counts = H_COUNTS.get(health)?.cast_into::<PyList>()?;
+        let rejected_flagged = [counts.get_item(0)?.extract()?, counts.get_item(1)?.extract()?];
+        Ok(Booked {
+            factor: factor_of(&inflation)?,
+            inflation,
+            is_blind: H_IS_BLIND.truth(health)?,
+            limit: H_LIMIT.float(health)?,
+            evidence,
+            since,
+            rejected_flagged,
+            expected: doubles(&H_EXPECTED.get(health)?)?,
+            variance: doubles(&H_VARIANCE.get(health)?)?,
+            was: (evidence, since, rejected_flagged),
+        })
     }
 
-    fn keep(self) -> PyResult<()> {
-        let health = self.health;
-        H_RUN.set_int(&health, self.run)?;
-        let Some(Booked { cell, left, evidence }) = self.booked else { return Ok(()) };
-        if let Some((kept, sums)) = evidence {
-            for (i, sum) in sums.into_iter().enumerate() {
-                kept.set_item(i, sum)?;
+    fn leave(&self, health: &Object<'py>) -> PyResult<()> {
+        let py = health.py();
+        if self.evidence != self.was.0 {
+            H_EVIDENCE.set(health, PyList::new(py, self.evidence)?.into_any())?;
+        }
+        if self.rejected_flagged != self.was.2 {
+            H_COUNTS.set(health, PyList::new(py, self.rejected_flagged)?.into_any())?;
+        }
+        if self.since != self.was.1 {
+            H_SINCE.set_int(health, self.since)?;
+            H_EXPECTED.set(health, PyList::new(py, self.expected)?.into_any())?;
+            H_VARIANCE.set(health, PyList::new(py, self.variance)?.into_any())?;
+        }
+        Ok(())
+    }
+
+    /// Book the expectation of the events since the last call, which all had this law.
+    fn settle(&mut self, law: &Law<'py>, left: i64) {
+        let events = (self.since - left) as f64;
+        self.since = left;
+        for (i, p) in [law.rejected, law.flagged].into_iter().enumerate() {
+            self.expected[i] += events * p;
+            self.variance[i] += events * p * (1.0 - p);
+        }
+    }
+
+    fn bet(&mut self, law: &Law<'py>, run: i64, cell: u8) -> PyResult<bool> {
+        let factor = self.factor.unwrap_or(1.0);
+        let sums = &mut self.evidence;
+        if run > 0 {
+            let ratios = law.ratios(0, factor)?;
+            if run == 1 {
+                follow(sums, &ratios);
+            } else {
+                let (mut power, mut total) = ([1.0; ALTERNATIVES], [0.0; ALTERNATIVES]);
+                for _ in 0..run {
+                    for i in 0..ALTERNATIVES {
+                        power[i] *= ratios[i];
+                        total[i] += power[i];
+                    }
+                }
+                for i in 0..ALTERNATIVES {
+                    sums[i] = sums[i] * power[i] + total[i];
+                }
             }
         }
         if cell != 0 {
-            let counts = H_COUNTS.get(&health)?.cast_into::<PyList>()?;
-            for (i, counted) in [cell < 3, cell > 1].into_iter().enumerate() {
-                let count: i64 = counts.get_item(i)?.extract()?;
-                counts.set_item(i, count + i64::from(counted))?;
+            follow(sums, &law.ratios(cell, factor)?);
+        }
+        let mut sum = sums[0];
+        for more in &sums[1..] {
+            sum += more;
+        }
+        Ok(sum >= self.limit)
+    }
+}
+
+fn follow(sums: &mut Evidence, ratios: &Evidence) {
+    for (sum, ratio) in sums.iter_mut().zip(ratios) {
+        *sum = (*sum + 1.0) * ratio;
+    }
+}
+
+impl<'py> Health<'py> {
+    fn of(of: Object<'py>, law: Rc<Law<'py>>) -> PyResult<Health<'py>> {
+        let counts = Counts::of(&of, &H_RUN)?;
+        Ok(Health { of, law, is_other_law: false, counts, booked: None })
+    }
+
+    fn leave(&mut self) -> PyResult<()> {
+        self.counts.leave(&self.of, &H_RUN)?;
+        if let Some(booked) = self.booked.take() {
+            booked.leave(&self.of)?;
+            if self.is_other_law {
+                let is_blind = PyBool::new(self.of.py(), booked.is_blind).to_owned();
+                H_IS_BLIND.set(&self.of, is_blind.into_any())?;
+                H_RATIOS.set_none(&self.of)?; // which Python then makes
             }
         }
-        H_LEFT.set_int(&health, left)?;
-        H_DUE.set_int(&health, left.min(LONGEST_RUN))?;
+        if self.is_other_law {
+            H_LAW.set(&self.of, self.law.of.clone())?;
+            self.is_other_law = false;
+        }
+        Ok(())
+    }
+
+    /// Count one event; return which alternative fired.
+    fn update(&mut self, law: &Rc<Law<'py>>, cell: u8) -> PyResult<Option<usize>> {
+        let fired = if law.of.is(&self.law.of) { None } else { self.switch(law)? };
+        let run = self.counts.now[RUN] + i64::from(cell == 0);
+        if cell == 0 && run < self.counts.now[DUE] {
+            self.counts.now[RUN] = run;
+            return Ok(fired);
+        }
+        self.counts.now[RUN] = 0;
+        let again = self.book(run, cell)?;
+        Ok(fired.or(again))
+    }
+
+    fn booked(&mut self) -> PyResult<&mut Booked<'py>> {
+        if self.booked.is_none() {
+            self.booked = Some(Booked::of(&self.of)?);
+        }
+        Ok(self.booked.as_mut().expect("it was read"))
+    }
+
+    fn switch(&mut self, law: &Rc<Law<'py>>) -> PyResult<Option<usize>> {
+        let mut fired = None;
+        let is_same = self.law.is_as(law)?;
+        if !is_same {
+            let run = std::mem::take(&mut self.counts.now[RUN]);
+            if run > 0 {
+                fired = self.book(run, 0)?;
+            }
+            let (old, left) = (self.law.clone(), self.counts.now[LEFT]);
+            let most = (H_WINDOW.int(&self.of)? * H_STREAMS.int(&self.of)?) as f64;
+            let booked = self.booked()?;
+            booked.settle(&old, left);
+            booked.is_blind = booked.factor.is_none_or(|factor| factor * MIN_EFFECTIVE > most);
+            if booked.is_blind {
+                booked.evidence = [0.0; ALTERNATIVES];
+            }
+        }
+        (self.law, self.is_other_law) = (law.clone(), true);
+        Ok(fired)
+    }
+
+    /// Book `run` normal events and then, unless it is 0, one event of `cell`.
+    fn book(&mut self, run: i64, cell: u8) -> PyResult<Option<usize>> {
+        let law = self.law.clone();
+        let booked = self.booked()?;
+        let fires = !booked.is_blind && booked.bet(&law, run, cell)?;
+        if cell != 0 {
+            booked.rejected_flagged[0] += i64::from(cell < 3);
+            booked.rejected_flagged[1] += i64::from(cell > 1);
+        }
+        let fired = if fires { Some(self.fire()?) } else { None };
+        self.counts.now[LEFT] -= run + i64::from(cell != 0);
+        if self.counts.now[LEFT] == 0 {
+            self.close_block()?;
+        }
+        self.counts.now[DUE] = self.counts.now[LEFT].min(LONGEST_RUN);
+        Ok(fired)
+    }
+
+    fn fire(&mut self) -> PyResult<usize> {
+        let of = self.of.clone();
+        let booked = self.booked()?;
+        booked.leave(&of)?;
+        H_FIRED.set(&of, of.getattr(intern!(of.py(), "log_evidence"))?)?;
+        H_CROSSINGS.set_int(&of, H_CROSSINGS.int(&of)? + 1)?;
+        let mut most = 0;
+        for (i, sum) in booked.evidence.iter().enumerate() {
+            if *sum > booked.evidence[most] {
+                most = i;
+            }
+        }
+        // What was written is no longer what was read.
+        booked.was = (booked.evidence, booked.since, booked.rejected_flagged);
+        booked.evidence = [0.0; ALTERNATIVES];
+        Ok(most)
+    }
+
+    fn close_block(&mut self) -> PyResult<()> {
+        let (law, unit) = (self.law.clone(), H_UNIT.int(&self.of)?);
+        let booked = self.booked()?;
+        let (since, kept) = (booked.since, (booked.expected, booked.variance));
+        booked.settle(&law, 0);
+        let apart = [0, 1].map(|i| booked.rejected_flagged[i] as f64 - booked.expected[i]);
+        if close(&booked.inflation, [apart, booked.variance])? {
+            booked.since = unit;
+            booked.rejected_flagged = [0, 0];
+            (booked.expected, booked.variance) = ([0.0; 2], [0.0; 2]);
+            booked.was.1 = 0; // the expectation is another one
+            self.counts.now[LEFT] = unit;
+            return Ok(());
+        }
+        booked.since = since;
+        (booked.expected, booked.variance) = kept;
+        self.leave()?;
+        self.of.call_method1(intern!(self.of.py(), "_close_block"), (&self.law.of,))?;
+        self.counts = Counts::of(&self.of, &H_RUN)?;
         Ok(())
     }
 }
 
-fn bet(sums: &mut [f64; ALTERNATIVES], ratios: &Object<'_>, cell: u8) -> PyResult<()> {
-    let of = table(ratios, intern!(ratios.py(), "_cells"), "of", i64::from(cell))?;
-    for (i, sum) in sums.iter_mut().enumerate() {
-        *sum = (*sum + 1.0) * double(&of, i)?;
-    }
-    Ok(())
+/// `status.RankMonitors`.
+struct Ranks<'py> {
+    of: Object<'py>,
+    rate: Rate<'py>,
+    health: Health<'py>,
 }
 
-/// Return a line of a table of ratios, which Python makes where it is not there yet.
-fn table<'py>(
-    ratios: &Object<'py>,
-    name: &Bound<'py, PyString>,
-    make: &str,
-    i: i64,
-) -> PyResult<Bound<'py, PyTuple>> {
-    let lines = ratios.getattr(name)?.cast_into::<PyList>()?;
-    if (i as usize) < lines.len() {
-        if let Ok(line) = lines.get_item(i as usize)?.cast_into::<PyTuple>() {
-            return Ok(line);
+impl<'py> Ranks<'py> {
+    /// Return them, unless there was no event yet.
+    fn of(of: Object<'py>, laws: &mut Laws<'py>) -> PyResult<Option<Ranks<'py>>> {
+        let (law, health) = (K_LAW.get(&of)?, K_HEALTH.get(&of)?);
+        if law.is_none() || !law.is(&H_LAW.get(&health)?) {
+            return Ok(None);
         }
+        let health = Health::of(health, laws.read(law)?)?;
+        Ok(Some(Ranks { rate: Rate::of(K_RATE.get(&of)?)?, health, of }))
     }
-    Ok(ratios.call_method1(make, (i,))?.cast_into::<PyTuple>()?)
+
+    fn leave(&mut self) -> PyResult<()> {
+        if !K_LAW.get(&self.of)?.is(&self.health.law.of) {
+            K_LAW.set(&self.of, self.health.law.of.clone())?;
+        }
+        self.rate.leave()?;
+        self.health.leave()
+    }
+
+    /// Count one event; return the alarms that it raised.
+    fn count(
+        &mut self,
+        verdict: &Object<'py>,
+        law: &Rc<Law<'py>>,
+        shown: u8,
+        drawn: u8,
+        alarms: &mut Vec<Object<'py>>,
+    ) -> PyResult<()> {
+        let py = verdict.py();
+        if !law.of.is(&self.health.law.of) {
+            self.rate.switch(&self.health.law, law)?;
+        }
+        let is_outside = self.rate.update(law, shown)?;
+        if let Some(fired) = self.health.update(law, drawn)? {
+            let now = self.rate.counts.now[EVENTS];
+            let raised = self.of.call_method1(intern!(py, "_fired"), (verdict, fired, now))?;
+            alarms.push(raised);
+        }
+        if !is_outside && self.rate.counts.now[EVENTS] < self.rate.counts.now[RECHECK] {
+            return Ok(());
+        }
+        self.rate.leave()?;
+        let (rate, inflation) = (&self.rate.of, B_FACTOR.get(&H_INFLATION.get(&self.health.of)?)?);
+        if is_outside {
+            let given = (K_ACTIVE.get(&self.of)?, verdict, &law.of, inflation);
+            alarms.push(rate.call_method1(intern!(py, "raise_or_withdraw"), given)?);
+        } else {
+            rate.call_method1(intern!(py, "set_limits"), (&law.of, inflation))?;
+        }
+        self.rate.counts = Counts::of(&self.rate.of, &R_COUNTS)?;
+        Ok(())
+    }
 }
 
-fn double(line: &Bound<'_, PyTuple>, i: usize) -> PyResult<f64> {
-    line.get_borrowed_item(i)?.extract()
+/// `drift.DriftDetector`.
+struct Drift<'py> {
+    of: Object<'py>,
+    excess: f64,
+    left: i64,
 }
 
-/// `bank.StuckRun.update`.
+impl<'py> Drift<'py> {
+    fn of(of: Object<'py>) -> PyResult<Drift<'py>> {
+        Ok(Drift { excess: D_EXCESS.float(&of)?, left: D_LEFT.int(&of)?, of })
+    }
+
+    fn leave(&self) -> PyResult<()> {
+        D_EXCESS.set_float(&self.of, self.excess)?;
+        D_LEFT.set_int(&self.of, self.left)
+    }
+
+    /// Take the block's sum in; false, and nothing has changed: there is more to do.
+    fn close_block(&mut self) -> PyResult<bool> {
+        let (drift, unit, window) = (&self.of, D_UNIT.int(&self.of)?, D_WINDOW.float(&self.of)?);
+        let inflation = D_INFLATION.get(drift)?;
+        let (mut level, mut unsettled) = (0.0, 1.0);
+        let factor = factor_of(&inflation)?.filter(|factor| factor * MIN_EFFECTIVE <= window);
+        if let Some(factor) = factor {
+            let memory = D_MEMORY.float(drift)?;
+            level = D_LEVEL.float(drift)? * memory + self.excess;
+            unsettled = D_UNSETTLED.float(drift)? * (memory * memory);
+            let variance = window / 36.0 * (1.0 + unsettled) + DRIFT_MEMORY / 24.0;
+            if level * level / (2.0 * variance * factor) >= D_LIMIT.float(drift)? {
+                return Ok(false);
+            }
+        }
+        if !close(&inflation, [[self.excess], [unit as f64 / 12.0]])? {
+            return Ok(false);
+        }
+        D_LEVEL.set_float(drift, level)?;
+        D_UNSETTLED.set_float(drift, unsettled)?;
+        (self.excess, self.left) = (0.0, unit);
+        Ok(true)
+    }
+}
+
+const LENGTH: usize = 0;
+const LEARNT: usize = 1;
+
+/// `bank.StuckRun`.
 struct Stuck<'py> {
-    stuck: Object<'py>,
-    score: Object<'py>,
-    length: i64,
-    began: Option<bool>, // a new run does: whether its value is common
-    step: Option<(f64, i64)>,
+    of: Object<'py>,
+    counts: Counts<2>,
+    first: Option<f64>, // where the run began
+    last: f64,
+    usual_step: f64,
+    was_common: bool,
+    swapped: bool,
+    is_new: bool, // a run has begun
 }
 
 impl<'py> Stuck<'py> {
-    fn of(
-        stuck: Object<'py>,
-        score: Object<'py>,
-        ties: i64,
-        n: i64,
-        most: f64,
-    ) -> PyResult<Option<Stuck<'py>>> {
-        let began_at = S_SCORE.get(&stuck)?;
-        ordinary!(score.is_exact_instance_of::<PyFloat>() && !began_at.is_none());
-        ordinary!(!S_SWAPPED.truth(&stuck)?);
-        let (now, first): (f64, f64) = (score.extract()?, began_at.extract()?);
-        ordinary!(now.is_finite());
-        let (usual, steps): (f64, i64) = (S_USUAL_STEP.float(&stuck)?, S_STEPS.int(&stuck)?);
-        let is_usual = steps >= STEPS;
-        let nearest = if is_usual { NEGLIGIBLE * usual } else { 0.0 };
-        let mut found = Stuck { stuck, score, length: 1, began: None, step: None };
-        let is_common;
-        if (now - first).abs() <= nearest {
-            let length: i64 = S_LENGTH.int(&found.stuck)?;
-            found.length = length + 1;
-            is_common = S_WAS_COMMON.truth(&found.stuck)?;
-        } else {
-            let last: f64 = S_LAST.float(&found.stuck)?;
-            let mut step = (now - last).abs();
-            if is_usual && LARGEST_STEP * usual < step {
-                step = LARGEST_STEP * usual;
-            }
-            if step > nearest {
-                let steps = if is_usual { steps } else { steps + 1 };
-                found.step = Some((usual + (step - usual) / steps as f64, steps));
-            }
-            is_common = 2 * ties > n;
-            found.began = Some(is_common);
-        }
-        ordinary!(is_common || (found.length as f64) < most);
-        Ok(Some(found))
+    fn of(of: Object<'py>) -> PyResult<Stuck<'py>> {
+        Ok(Stuck {
+            counts: Counts::of(&of, &S_COUNTS)?,
+            first: S_SCORE.get(&of)?.extract()?,
+            last: S_LAST.float(&of)?,
+            usual_step: S_USUAL_STEP.float(&of)?,
+            was_common: S_WAS_COMMON.truth(&of)?,
+            swapped: S_SWAPPED.truth(&of)?,
+            is_new: false,
+            of,
+        })
     }
 
-    fn keep(self) -> PyResult<()> {
-        let stuck = self.stuck;
-        if let Some((usual, steps)) = self.step {
-            S_USUAL_STEP.set_float(&stuck, usual)?;
-            S_STEPS.set_int(&stuck, steps)?;
+    fn leave(&mut self) -> PyResult<()> {
+        let py = self.of.py();
+        self.counts.leave(&self.of, &S_COUNTS)?;
+        S_LAST.set_float(&self.of, self.last)?;
+        if std::mem::take(&mut self.is_new) {
+            S_SCORE.set(&self.of, self.first.into_pyobject(py)?.into_any())?;
+            S_USUAL_STEP.set_float(&self.of, self.usual_step)?;
+            let flags = [(&S_WAS_COMMON, self.was_common), (&S_SWAPPED, self.swapped)];
+            for (slot, is) in flags {
+                slot.set(&self.of, PyBool::new(py, is).to_owned().into_any())?;
+            }
         }
-        S_LENGTH.set_int(&stuck, self.length)?;
-        if let Some(is_common) = self.began {
-            S_SCORE.set(&stuck, self.score.clone())?;
-            S_WAS_COMMON.set(&stuck, PyBool::new(stuck.py(), is_common).to_owned().into_any())?;
-        }
-        S_LAST.set(&stuck, self.score)?;
         Ok(())
     }
+
+    /// Count one score; return the length of the run of equal, formerly rare scores.
+    fn update(&mut self, score: f64, ties: i64, n: i64) -> i64 {
+        let counts = &mut self.counts.now;
+        if self.first.is_some() && std::mem::take(&mut self.swapped) {
+            (self.first, self.is_new) = (Some(score), true);
+        }
+        let (usual, is_usual) = (self.usual_step, counts[LEARNT] >= STEPS);
+        let nearest = if is_usual { NEGLIGIBLE * usual } else { 0.0 };
+        match self.first {
+            Some(first) if (score - first).abs() <= nearest => counts[LENGTH] += 1,
+            begun => {
+                if begun.is_some() {
+                    let mut step = (score - self.last).abs();
+                    if is_usual && LARGEST_STEP * usual < step {
+                        step = LARGEST_STEP * usual;
+                    }
+                    if step > nearest {
+                        counts[LEARNT] += i64::from(!is_usual);
+                        self.usual_step = usual + (step - usual) / counts[LEARNT] as f64;
+                    }
+                }
+                (self.first, self.is_new) = (Some(score), true);
+                counts[LENGTH] = 1;
+                self.was_common = 2 * ties > n;
+            }
+        }
+        self.last = score;
+        if self.was_common { 0 } else { counts[LENGTH] }
+    }
+}
+
+/// `bank.StreamMonitor`.
+struct Stream<'py> {
+    of: Object<'py>,
+    ranks: Ranks<'py>,
+    drift: Drift<'py>,
+    stuck: Stuck<'py>,
+    law: Rc<Law<'py>>,
+    key: Option<[i64; 4]>, // of the law
+    epoch: Object<'py>,
+    stuck_events: f64,
+    paper_ties: bool,
+}
+
+impl<'py> Stream<'py> {
+    /// Return it, unless it has had no ranked event yet.
+    fn of(of: &Object<'py>, laws: &mut Laws<'py>) -> PyResult<Option<Stream<'py>>> {
+        let Some(ranks) = Ranks::of(M_RANKS.get(of)?, laws)? else { return Ok(None) };
+        Ok(Some(Stream {
+            ranks,
+            drift: Drift::of(M_DRIFT.get(of)?)?,
+            stuck: Stuck::of(M_STUCK.get(of)?)?,
+            law: laws.read(M_LAW.get(of)?)?,
+            key: M_LAW_KEY.get(of)?.extract::<(i64, i64, i64, i64)>().ok().map(Into::into),
+            epoch: M_MODEL_EPOCH.get(of)?,
+            stuck_events: M_STUCK_EVENTS.float(of)?,
+            paper_ties: M_PAPER_TIES.truth(of)?,
+            of: of.clone(),
+        }))
+    }
+
+    fn leave(&mut self) -> PyResult<()> {
+        self.ranks.leave()?;
+        self.drift.leave()?;
+        self.stuck.leave()
+    }
+
+    /// Go by the law of a verdict.
+    fn judge_by(&mut self, key: [i64; 4], laws: &mut Laws<'py>) -> PyResult<()> {
+        if self.key == Some(key) {
+            return Ok(());
+        }
+        let named = PyTuple::new(self.of.py(), key)?;
+        self.law = laws.read(RANK_LAW.get(self.of.py())?.call1(&named)?)?;
+        self.key = Some(key);
+        M_LAW.set(&self.of, self.law.of.clone())?;
+        M_LAW_KEY.set(&self.of, named.into_any())
+    }
+
+    /// Return the cells of the verdict's own rank and of one drawn among its ties.
+    fn cells(&self, verdict: &Object<'py>, rank: i64, below: i64, ties: i64) -> PyResult<(u8, u8)> {
+        let law = &self.law;
+        if below + ties < law.edges[0] {
+            return Ok((0, 0));
+        }
+        let (shown, mut drawn) = (law.cell(rank), law.cell(rank));
+        if ties > 0 {
+            drawn = law.cell(below);
+            if drawn != law.cell(below + ties) {
+                let draw = DRAWN.get(verdict.py())?;
+                drawn = law.cell(draw.call1((below, ties, V_POSITION.get(verdict)?))?.extract()?);
+            }
+            if below < law.edges[1] && law.edges[1] <= below + ties {
+                let n = V_WINDOW_LEN.int(verdict)?;
+                M_TIE_MASS.set_float(&self.of, ties as f64 / n as f64)?;
+            }
+        }
+        Ok((shown, drawn))
+    }
+
+    /// Go on with what is the stream's alone: whether its scores drift, or stand still.
+    fn follow(
+        &mut self,
+        verdict: &Object<'py>,
+        (below, ties, n): (i64, i64, i64),
+        score: Option<f64>,
+        alarms: &mut Vec<Object<'py>>,
+    ) -> PyResult<()> {
+        let (py, drift) = (verdict.py(), &mut self.drift);
+        let share = (below + below + ties) as f64 / (n + n) as f64;
+        if (0.0..=1.0).contains(&share) {
+            drift.excess += share - 0.5;
+        }
+        drift.left -= 1;
+        if drift.left == 0 && !drift.close_block()? {
+            drift.leave()?;
+            let moved = drift.of.call_method0(intern!(py, "close_block"))?;
+            self.drift = Drift::of(drift.of.clone())?;
+            if !moved.is_none() {
+                self.ranks.leave()?;
+                let raised = self.of.call_method1(intern!(py, "_raise_drift"), (verdict, moved))?;
+                alarms.push(raised);
+            }
+        }
+        let Some(score) = score.filter(|score| score.is_finite()) else { return Ok(()) };
+        if self.stuck.update(score, ties, n) as f64 >= self.stuck_events {
+            self.stuck.leave()?;
+            alarms.push(self.of.call_method1(intern!(py, "_raise_run"), (verdict,))?);
+        } else if M_IS_STUCK.truth(&self.of)? {
+            self.of.call_method0(intern!(py, "_moves_again"))?;
+        }
+        Ok(())
+    }
+}
+
+/// All monitors, as far as they have been read.
+struct Bank<'a, 'py> {
+    streams: &'a Bound<'py, PyDict>,
+    unranked: &'a Object<'py>,
+    alarms: &'a Bound<'py, PyList>,
+    laws: Laws<'py>,
+    pooled: Ranks<'py>,
+    stream: Option<Stream<'py>>,
+    raised: Vec<Object<'py>>,
+}
+
+impl<'py> Bank<'_, 'py> {
+    fn leave(&mut self) -> PyResult<()> {
+        if let Some(mut stream) = self.stream.take() {
+            stream.leave()?;
+        }
+        self.pooled.leave()
+    }
+
+    /// Make a stream the one that is read; false: it has had no ranked event yet.
+    fn read(&mut self, monitor: &Object<'py>, epoch: Object<'py>) -> PyResult<bool> {
+        let mut known = self.stream.take();
+        if !known.as_ref().is_some_and(|stream| stream.of.is(monitor)) {
+            if let Some(mut other) = known {
+                other.leave()?;
+            }
+            known = Stream::of(monitor, &mut self.laws)?;
+        }
+        let Some(mut stream) = known else { return Ok(false) };
+        if !epoch.is(&stream.epoch) && !epoch.eq(&stream.epoch)? {
+            stream.leave()?;
+            monitor.call_method1(intern!(epoch.py(), "_swap"), (epoch,))?;
+            self.stream = Stream::of(monitor, &mut self.laws)?;
+        } else {
+            self.stream = Some(stream);
+        }
+        Ok(true)
+    }
+
+    /// Take note of one verdict; false, and nothing has changed: it is Python's.
+    fn note(&mut self, verdict: &Object<'py>) -> PyResult<bool> {
+        let py = verdict.py();
+        if !V_LIMITED.get(verdict)?.is(UNSET.get(py)?) || V_STATUS.get(verdict)?.is(MIXED.get(py)?)
+        {
+            return Ok(false);
+        }
+        let (mut key, mode) = (V_STREAM_KEY.get(verdict)?, V_MODE.get(verdict)?);
+        if !mode.is_none() {
+            key = IN_MODE.get(py)?.call1((key, mode))?;
+        }
+        let Some(monitor) = self.streams.get_item(&key)? else { return Ok(false) };
+
+        // 1. Is it ranked?
+        let (reason, rank) = (V_REASON.get(verdict)?, V_RANK.get(verdict)?);
+        let mut band = (V_POLICY_LOWER.get(verdict)?, V_POLICY_UPPER.get(verdict)?);
+        if band.0.is_none() {
+            band = (V_BAND_LOWER.get(verdict)?, V_BAND_UPPER.get(verdict)?);
+        }
+        let Some(n) = whole(&V_WINDOW_LEN.get(verdict)?) else { return Ok(false) };
+        let is_ranked = (reason.is_none() || reason.is(AMBIGUOUS.get(py)?))
+            && !V_HELD.truth(verdict)?
+            && !V_PLANNED.truth(verdict)?;
+        if !is_ranked || n < 1 || rank.is_none() || band.0.is_none() || band.1.is_none() {
+            if reason.is(CONSTANT.get(py)?) {
+                return Ok(false);
+            }
+            let slot = if reason.is(WARM_UP.get(py)?) { &U_WARM_UP } else { &U_UNSCORABLE };
+            for counts in [&M_UNRANKED.get(&monitor)?, self.unranked] {
+                slot.set_int(counts, slot.int(counts)? + 1)?;
+            }
+            return Ok(true);
+        }
+
+        // 2. Can it be reckoned with?
+        let Some(rank) = whole(&rank) else { return Ok(false) };
+        let Some(ties) = whole(&V_TIES.get(verdict)?) else { return Ok(false) };
+        let Some(r) = whole(&V_N_ANOMALIES.get(verdict)?) else { return Ok(false) };
+        let (Some(lower), Some(upper)) = (whole(&band.0), whole(&band.1)) else { return Ok(false) };
+        let score = V_SCORE.get(verdict)?;
+        let score = match score.cast_exact::<PyFloat>() {
+            Ok(number) => Some(number.extract::<f64>()?),
+            Err(_) if score.is_none() => None,
+            Err(_) => return Ok(false),
+        };
+        if !self.read(&monitor, V_MODEL_EPOCH.get(verdict)?)? {
+            return Ok(false);
+        }
+
+        // 3. It counts, for its stream and for all of them.
+        let Some(stream) = &mut self.stream else { return Ok(false) };
+        let ties = ties.max(0);
+        let below = rank - if stream.paper_ties { ties } else { ties / 2 };
+        stream.judge_by([n, r, lower, upper], &mut self.laws)?;
+        let (shown, drawn) = stream.cells(verdict, rank, below, ties)?;
+        let (law, raised) = (stream.law.clone(), &mut self.raised);
+        stream.ranks.count(verdict, &law, shown, drawn, raised)?;
+        stream.follow(verdict, (below, ties, n), score, raised)?;
+        let own = raised.len();
+        self.pooled.count(verdict, &law, shown, drawn, raised)?;
+        if self.streams.len() == 1 {
+            raised.truncate(own); // it would be said twice
+        }
+        for alarms in raised.drain(..) {
+            self.alarms.call_method1(intern!(py, "extend"), (alarms,))?;
+        }
+        Ok(true)
+    }
+}
+
+/// Take note of verdicts from the `start`-th on, until one is Python's; return where that is.
+///
+/// What they raise is added to `alarms`.
+#[pyfunction]
+pub fn note<'py>(
+    streams: &Bound<'py, PyDict>,
+    pooled: Object<'py>,
+    unranked: &Object<'py>,
+    verdicts: &Bound<'py, PyList>,
+    start: usize,
+    alarms: &Bound<'py, PyList>,
+) -> PyResult<usize> {
+    let mut laws = Laws::default();
+    let Some(pooled) = Ranks::of(pooled, &mut laws)? else { return Ok(start) };
+    let (stream, raised) = (None, Vec::new());
+    let mut bank = Bank { streams, unranked, alarms, laws, pooled, stream, raised };
+    let mut at = start;
+    while at < verdicts.len() && bank.note(&verdicts.get_item(at)?)? {
+        at += 1;
+    }
+    bank.leave()?;
+    Ok(at)
 }

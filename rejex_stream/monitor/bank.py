@@ -41,8 +41,10 @@ _LARGEST_STEP = 4.0  # of the usual one, in its mean: a spike must not blind it
 _DRIFT_WINDOWS = 20  # that a drift stays active, unless it is seen again
 
 
-Note: TypeAlias = Callable[[dict[str, Any], list[Verdict], int, RankLaw, bytearray], int]
-"""Takes note of verdicts of one law from one on, as long as that is all; returns how many."""
+Note: TypeAlias = Callable[
+    [dict[str, Any], RankMonitors, Unranked, list[Verdict], int, list[Alarm]], int
+]
+"""Takes note of verdicts from one on, until one is Python's; returns where that is."""
 
 
 class StuckRun(msgspec.Struct):
@@ -198,10 +200,9 @@ class StreamMonitor:
         if score is None or score - score != 0.0:  # not finite
             return alarms
         if self._stuck.update(score, ties, n) >= self._stuck_events:
-            alarms += self._raise_stuck(verdict, f"{self._stuck.length:,} equal scores in a row")
+            alarms += self._raise_run(verdict)
         elif self._is_stuck:
-            self._is_stuck = False
-            self.ranks.active.withdraw(AlarmKind.STUCK)
+            self._moves_again()
         return alarms
 
     def _cells(
@@ -254,6 +255,13 @@ class StreamMonitor:
             "a fault, begin anew once it is over (rejex-stream state drop CONFIG); if they hold "
             "operating modes, name their field (input.mode).",
         )
+
+    def _raise_run(self, verdict: Verdict) -> tuple[Alarm, ...]:
+        return self._raise_stuck(verdict, f"{self._stuck.length:,} equal scores in a row")
+
+    def _moves_again(self) -> None:
+        self._is_stuck = False
+        self.ranks.active.withdraw(AlarmKind.STUCK)
 
     def _raise_stuck(self, verdict: Verdict, what: str) -> tuple[Alarm, ...]:
         self._is_stuck = True
@@ -396,7 +404,7 @@ class MonitorBank:
 
     def __init__(self, config: MonitorConfig, note: Note | None = None) -> None:
         self._config = config
-        self._note = note  # of the native core, for what is ordinary
+        self._note = note  # of the native core
         self._streams: dict[str, StreamMonitor] = {}
         self._pooled = RankMonitors(config, None)
         self._unranked = Unranked()
@@ -417,10 +425,10 @@ class MonitorBank:
         # `law` is of those that wait for the pipeline to count them.
         every, law, at = list(verdicts), self._pooled.law, 0
         while at < len(every):
-            if self._note is not None and law is not None:
-                noted = self._note(streams, every, at, law, cells)
-                waiting += every[at : at + noted]
-                at += noted
+            if self._note is not None:
+                alarms += self._pool(waiting, law, cells)
+                at = self._note(streams, self._pooled, self._unranked, every, at, alarms)
+                law = self._pooled.law
                 if at == len(every):
                     break
             verdict = every[at]

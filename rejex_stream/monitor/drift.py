@@ -128,7 +128,7 @@ class DriftDetector:
     def log_evidence(self) -> float:
         """D² / (2 Var D) in nats; the alarm comes at log L."""
         variance = self._window / 36 * (1.0 + self._unsettled) + _MEMORY_WINDOWS / 24
-        return self._level**2 / (2.0 * variance * (self._inflation.factor or 1.0))
+        return self._level * self._level / (2.0 * variance * (self._inflation.factor or 1.0))
 
     @property
     def status(self) -> Literal["collecting", "watching", "too autocorrelated to tell"]:

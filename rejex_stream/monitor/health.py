@@ -138,9 +138,9 @@ class HealthDetector:
     """
 
     __slots__ = (
-        "_counts", "_due", "_every", "_evidence", "_expected", "_inflation", "_law", "_left",
-        "_limit", "_ratios", "_run", "_since", "_tempered", "_unit", "_variance", "_window",
-        "crossings", "fired_log_evidence", "streams",
+        "_counts", "_due", "_every", "_evidence", "_expected", "_inflation", "_is_blind", "_law",
+        "_left", "_limit", "_ratios", "_run", "_since", "_tempered", "_unit", "_variance",
+        "_window", "crossings", "fired_log_evidence", "streams",
     )  # fmt: skip
 
     def __init__(self, config: MonitorConfig, streams: int = 1) -> None:
@@ -151,7 +151,8 @@ class HealthDetector:
         self._inflation = Inflation(config.window, kinds=2)
         self._law: RankLaw | None = None
         self._tempered: dict[tuple[int, ...], _Ratios] = {}
-        self._ratios: _Ratios | None = None
+        self._ratios: _Ratios | None = None  # made when they are asked for
+        self._is_blind = True  # no VIF can be relied on
         self._evidence = list(_ZEROS)
         self._run = 0
         self._due = 1
@@ -202,8 +203,8 @@ class HealthDetector:
     def _book(self, law: RankLaw, run: int, cell: int) -> int | None:
         """Book `run` normal events and then, unless it is 0, one event of `cell`."""
         fired = None
-        ratios = self._ratios
-        if ratios is not None:
+        if not self._is_blind:
+            ratios = self._ratios or self._ratios_of(law)
             s0, s1, s2, s3, s4, s5, s6 = self._evidence
             if run > 1:
                 a, b, c, d, e, f, g, h0, h1, h2, h3, h4, h5, h6 = ratios.of_run(run)
@@ -240,7 +241,7 @@ class HealthDetector:
             self._unit = unit_of(self._window) * max(1, self.streams)
             if self._inflation.factor is not None:
                 self._tempered.clear()
-                self._ratios = self._ratios_of(law)
+                self._temper()
         self._begin_block()
 
     def _settle(self, law: RankLaw) -> None:
@@ -289,20 +290,23 @@ class HealthDetector:
                 fired = self._book(self._law, run, 0)
             self._settle(self._law)
         self._law = law
-        self._ratios = self._ratios_of(law)
+        self._temper()
         return fired
 
-    def _ratios_of(self, law: RankLaw) -> _Ratios | None:
-        """Return ratio ** (1 / VIF) by cell, or ``None`` where no VIF can be relied on."""
-        factor = self._inflation.factor
-        if factor is None or factor * _MIN_EFFECTIVE > self._window * self.streams:
+    def _temper(self) -> None:
+        """Go by ratios ** (1 / VIF), or by none where no VIF can be relied on."""
+        factor, self._ratios = self._inflation.factor, None
+        self._is_blind = factor is None or factor * _MIN_EFFECTIVE > self._window * self.streams
+        if self._is_blind:
             self._evidence = list(_ZEROS)
-            return None
+
+    def _ratios_of(self, law: RankLaw) -> _Ratios:
         ratios = self._tempered.get(law.key)
         if ratios is None:
             if len(self._tempered) >= min(_LAWS_A_STREAM * self.streams, _MOST_LAWS):
                 self._tempered.clear()
-            ratios = self._tempered[law.key] = _Ratios(law, factor)
+            ratios = self._tempered[law.key] = _Ratios(law, self._inflation.factor or 1.0)
+        self._ratios = ratios
         return ratios
 
     # ------------------------------------------------------------------------------- status
@@ -326,7 +330,7 @@ class HealthDetector:
 
     def can_tell(self, law: RankLaw) -> bool:
         """Whether silence means health: a doubling would show within ten windows."""
-        if self._ratios is None:
+        if self._is_blind:
             return False
         return self.doubling_delay(law) <= _BLIND_WINDOWS * self._window * self.streams
 
@@ -356,6 +360,8 @@ class HealthDetector:
         self._expected, self._variance = list(state.expected), list(state.variance)
         self._tempered.clear()
         self._law = law
-        self._ratios = None if law is None else self._ratios_of(law)
+        self._ratios, self._is_blind = None, True
+        if law is not None:
+            self._temper()
         # The first ranked event of all is booked at once, as by a detector that was never saved.
         self._due = 1 if law is None else min(_LONGEST_RUN, self._left)

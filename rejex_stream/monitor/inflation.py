@@ -113,7 +113,8 @@ class Inflation:
             for k in range(kinds):
                 variance = now[kinds + k] - marks[s][kinds + k]
                 if variance > 0.0:
-                    squares[kinds * s + k] += (now[k] - marks[s][k]) ** 2 / variance
+                    apart = now[k] - marks[s][k]
+                    squares[kinds * s + k] += apart * apart / variance
             marks[s] = now
         if units < self._units:
             return False

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rejex_connectors.kafka.messages import OutcomeMessages
 
-from rejex_stream.decode import JsonDecoder
+from rejex_stream.decode import CsvDecoder, JsonDecoder
 from rejex_stream.decode.mapping import FieldMapping
 from rejex_stream.encode import encode_verdict, verdict_encoder
 from rejex_stream.run.review_items import REVIEW_REASONS, AuditDraw, EncodedPoints, ReviewItems
@@ -486,3 +486,87 @@ def test_flat_records_are_read_natively(native):
         (found,) = decoder._flat([record])
         assert type(found) is Reading
         assert found.values[0] == 1.5
+
+
+# ------------------------------------------------------------------------------------ rows of CSV
+CELLS = JSON_NUMBERS | st.sampled_from(
+    ["", " ", "nan", "-", "+", ".", "1.", ".5", "+.5e1", "1e", "e1", " 1.5", "1.5 ", "1_0", "1,5",
+     "\u0663", "-999", "-999.0", "--", "1.5 C", "5-", "inf", "1d3", "true", "on", "\x00", "17",
+     "1e309", "-0", "007", "2024-01-01T00:00:00Z", "1700000000000", "999999999999999999"]
+)  # fmt: skip
+SENSORS = st.sampled_from(["a", "a", "b", " a", "a ", "", "\u00e9", "x" * 300, "a\x1fb", "\u3000a"])
+ROWS_OF = (
+    {"sensor": "s", "time": "t"},
+    {"sensor": "s"},
+    {"fixed_sensor": "pump", "time": "t", "time_unit": "iso8601"},
+    {"sensor_from": "key", "time": "t"},
+    {"sensor": "s", "time": "t", "time_unit": "s", "missing": ["-999", "---", "1"]},
+    {"sensor": ["s", "z"], "time": "t"},
+    {"sensor": "s", "time": ["t", "z"], "time_unit": "iso8601"},
+    {"sensor": "s", "time": "t", "group": "z"},
+    {"sensor": "s", "time": "t", "flags": ["y"], "units": ["C"], "pooled": True},
+    {"sensor": "s", "time": "t", "decimal": ",", "max_value_bytes": 40},
+    {"sensor": "s", "time": "t", "thousands": "'"},
+    {"sensor": "s", "time": "x", "time_unit": "excel"},
+)
+
+
+@st.composite
+def rows(draw):
+    """Rows of five cells, most of them sound, and what is nearly one."""
+    many = draw(st.integers(0, 9))
+    count = 4 + (many == 0) - (many == 1)
+    time = st.integers(0, 10**13).map(str) | st.just("2024-01-01T00:00:00Z") | CELLS
+    cells = [draw(SENSORS), draw(time)] + [draw(CELLS) for _ in range(count - 1)]
+    cells += draw(st.sampled_from([[], [], [], [""], ["", " "], ["1"]]))
+    if draw(st.integers(0, 9)) == 0:
+        cells[-1] = f'"{cells[-1]}"'
+    value = ",".join(cells).encode("utf-8", "surrogatepass")
+    if draw(st.integers(0, 9)) == 0:
+        at = draw(st.integers(0, len(value)))
+        value = value[:at] + draw(st.binary(max_size=3)) + value[at + 1 :]
+    return value
+
+
+@settings(max_examples=600, deadline=None, suppress_health_check=SLOW)
+@given(
+    values=st.lists(st.none() | st.just(b"") | st.just(b",,,,") | rows(), min_size=1, max_size=9),
+    mapping=st.sampled_from(ROWS_OF),
+    stamps=st.sampled_from((None, 5, 2**62)),
+    key=st.sampled_from((b"a", b"", None, b"\xff")),
+)
+def test_any_row_is_read_the_same(native, values, mapping, stamps, key):
+    records = [
+        Record(Position("t", 0, i), key, value, (), stamps) for i, value in enumerate(values * 2)
+    ]
+    fields = FieldMapping(("x", "y"), **mapping)
+    ours, theirs = (CsvDecoder(fields, "stxyz", native=one) for one in (alone, native))
+    expected = list(map(ours.decode, records))
+    assert list(map(repr, theirs.decode_all(records))) == list(map(repr, expected))
+    assert list(map(repr, ours.decode_all(records))) == list(map(repr, expected))
+
+
+def test_every_byte_of_a_row_matters(native):
+    """Each byte of a sound row, changed to every other, removed, and doubled."""
+    sound = b"ab,17,1.25e3,,-0.5"
+    fields = FieldMapping(("x", "y"), sensor="s", time="t")
+    ours, theirs = (CsvDecoder(fields, "stxyz", native=one) for one in (alone, native))
+    for at in range(len(sound)):
+        changed = [sound[:at] + bytes([byte]) + sound[at + 1 :] for byte in range(256)]
+        for value in (*changed, sound[:at] + sound[at + 1 :], sound[:at] + sound[at : at + 1] * 2):
+            record = Record(Position("t", 0, 0), None, value)
+            assert repr(theirs.decode_all([record])) == repr([ours.decode(record)]), value
+
+
+def test_plain_rows_are_read_natively(native):
+    for mapping in (ROWS_OF[0], ROWS_OF[1], ROWS_OF[2], ROWS_OF[4], ROWS_OF[8]):
+        decoder = CsvDecoder(FieldMapping(("x", "y"), **mapping), "stxyz", native=native)
+        time = "2024-01-01T00:00:00Z" if mapping.get("time_unit") == "iso8601" else "17"
+        value = f"a,{time},1.5,,\u00e9".encode()
+        record = Record(Position("t", 0, 0), b"a", value, (), 5)
+        decoder.decode(record)  # a sensor that is new is Python's
+        decoder.decode = pytest.fail
+        (found,) = decoder.decode_all([record])
+        assert type(found) is Reading
+        assert found.values[0] == 1.5
+        assert math.isnan(found.values[1])

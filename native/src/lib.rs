@@ -3,6 +3,7 @@
 use pyo3::prelude::*;
 
 mod alarm;
+mod cells;
 mod credit;
 mod evidence;
 mod flat;
@@ -22,6 +23,7 @@ mod written;
 
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<cells::Cells>()?;
     module.add_class::<flat::Flat>()?;
     module.add_class::<lane::Lane>()?;
     module.add_class::<messages::Lines>()?;

@@ -1,4 +1,4 @@
-"""The whole engine beside the bare detector, with refits on, and beside its peers.
+"""The whole engine beside the bare detector, with refits on, and beside its peers; by both cores.
 
 python -m benchmarks.engine
 """
@@ -19,6 +19,7 @@ from pysad.models.integrations import ReferenceWindowModel
 from river import anomaly
 
 from benchmarks.harness import paired, write
+from benchmarks.worker import cores, use
 from rejex_stream.detectors import make_detector
 from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.engine.refit import RefitSchedule, derive_seed
@@ -47,10 +48,13 @@ def feed(events: int) -> list[Reading]:
     ]
 
 
-def engine_run(detector, readings: list[Reading], batch: int, *, evidence: bool = False):
+def engine_run(
+    detector, readings: list[Reading], batch: int, *, evidence: bool = False, core: str = "Python"
+):
     spec = EngineSpec(detector, **SPEC, evidence=evidence)
 
     def run() -> None:
+        use(core)
         engine = Engine(spec, InlineExecutor())
         for start in range(0, len(readings), batch):
             engine.process(readings[start : start + batch])
@@ -99,19 +103,32 @@ def overhead_rows() -> list[list[object]]:
             slow = batch == 1 or name == "SensorEnsemble"
             events = 8000 if slow or name == "HalfSpaceTrees" else 30_000
             readings, detector = feed(events), make_detector(name)
-            taken = paired(
-                {
-                    "engine": engine_run(detector, readings, batch),
-                    "bare": bare_run(detector, readings, batch),
-                },
-                repeats=3,
-            )
-            engine, bare = (statistics.median(taken[k]) / events * 1e6 for k in ("engine", "bare"))
-            over = statistics.median(
-                (a - b) / events * 1e6 for a, b in zip(taken["engine"], taken["bare"], strict=True)
-            )
-            rows.append([name, batch, 1e6 / engine, engine, bare, over])
+            runs = {c: engine_run(detector, readings, batch, core=c) for c in cores()}
+            taken = paired(runs | {"bare": bare_run(detector, readings, batch)}, repeats=3)
+            bare = statistics.median(taken["bare"]) / events * 1e6
+            for core in runs:
+                engine = statistics.median(taken[core]) / events * 1e6
+                over = statistics.median(
+                    (a - b) / events * 1e6 for a, b in zip(taken[core], taken["bare"], strict=True)
+                )
+                rows.append([name, core, batch, 1e6 / engine, engine, bare, over])
     return rows
+
+
+def beside(
+    label: str,
+    peer: Callable[[], None],
+    events: int,
+    name: str,
+    readings: list[Reading],
+    batch: int,
+) -> list[list[object]]:
+    """Return a row for each core: a peer that takes so many events, and our engine."""
+    runs = {c: engine_run(make_detector(name), readings, batch, core=c) for c in cores()}
+    taken = paired({"peer": peer} | runs, repeats=3)
+    theirs = statistics.median(taken["peer"]) / events * 1e6
+    ours = {c: statistics.median(taken[c]) / len(readings) * 1e6 for c in runs}
+    return [[label, c, batch, theirs, each, theirs / each] for c, each in ours.items()]
 
 
 def peer_rows() -> list[list[object]]:
@@ -128,15 +145,9 @@ def peer_rows() -> list[list[object]]:
                     model.fit_partial(x)
                     model.score_partial(x)
 
+        label = f"PySAD ReferenceWindowModel({name})"
         for batch in (1, 500):
-            taken = paired(
-                {"pysad": pysad, "ours": engine_run(make_detector(name), readings, batch)},
-                repeats=3,
-            )
-            theirs = statistics.median(taken["pysad"]) / (len(X) - N) * 1e6
-            ours = statistics.median(taken["ours"]) / len(X) * 1e6
-            label = f"PySAD ReferenceWindowModel({name})"
-            rows.append([label, batch, theirs, ours, theirs / ours])
+            rows += beside(label, pysad, len(X) - N, name, readings, batch)
 
     def quantile_filter() -> None:
         model = anomaly.QuantileFilter(anomaly.HalfSpaceTrees(seed=0), q=0.95)
@@ -144,36 +155,27 @@ def peer_rows() -> list[list[object]]:
             model.classify(model.score_one(x))
             model.learn_one(x)
 
-    taken = paired(
-        {
-            "river": quantile_filter,
-            "ours": engine_run(make_detector("HalfSpaceTrees"), readings, 500),
-        },
-        repeats=3,
-    )
-    theirs, ours = (statistics.median(taken[k]) / len(X) * 1e6 for k in ("river", "ours"))
-    rows.append(["River QuantileFilter(HalfSpaceTrees)", 500, theirs, ours, theirs / ours])
-    return rows
+    label = "River QuantileFilter(HalfSpaceTrees)"
+    return rows + beside(label, quantile_filter, len(X), "HalfSpaceTrees", readings, 500)
 
 
 def evidence_rows() -> list[list[object]]:
     rows, readings = [], feed(20_000)
     for name in ("HBOS", "GMM", "KNN", "IForest"):
         detector = make_detector(name)
-        taken = paired(
-            {
-                "with": engine_run(detector, readings, 500, evidence=True),
-                "without": engine_run(detector, readings, 500),
-            },
-            repeats=3,
-        )
-        more = statistics.median(
-            a - b for a, b in zip(taken["with"], taken["without"], strict=True)
-        )
+        runs = {
+            (core, evidence): engine_run(detector, readings, 500, evidence=evidence, core=core)
+            for core in cores()
+            for evidence in (True, False)
+        }
+        taken = paired(runs, repeats=3)
         engine = Engine(EngineSpec(detector, **SPEC, evidence=True), InlineExecutor())
         explained = sum(v.evidence is not None for v in engine.process(readings))
         share = explained / len(readings)
-        rows.append([name, share, more / len(readings) * 1e6, more / explained * 1e6])
+        for core in cores():
+            pairs = zip(taken[core, True], taken[core, False], strict=True)
+            more = 1e6 * statistics.median(a - b for a, b in pairs)
+            rows.append([name, core, share, more / len(readings), more / explained])
     return rows
 
 
@@ -187,20 +189,21 @@ def main() -> None:
                 f"{CHANNELS} channels, n = {N:,}, refit every {EVERY:,} events on the last {N:,} "
                 "(holdout). 'bare' is the same detector doing the same fits and scores in the same "
                 "cuts; overhead is everything else: features, window, rank, verdict, bookkeeping.",
-                ["detector", "batch", "events/s", "engine µs/event", "bare µs/event",
+                ["detector", "core", "batch", "events/s", "engine µs/event", "bare µs/event",
                  "overhead µs/event"],
                 overhead_rows(),
             ),
             (
                 "Peers in the same run, with the same detector, window and refit interval. They "
                 "give a score or a binary label; ours gives three verdicts. 'batch' is ours.",
-                ["peer", "batch", "peer µs/event", "ours µs/event", "peer / ours"],
+                ["peer", "core", "batch", "peer µs/event", "ours µs/event", "peer / ours"],
                 peer_rows(),
             ),
             (
                 f"Evidence switched on: {CHANNELS} more scores for every anomaly and ambiguous "
                 "event, in one call per batch of 500.",
-                ["detector", "share explained", "more µs per event", "µs per explained event"],
+                ["detector", "core", "share explained", "more µs per event",
+                 "µs per explained event"],
                 evidence_rows(),
             ),
         ],

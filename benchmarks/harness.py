@@ -7,11 +7,12 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+K = TypeVar("K", bound=Hashable)
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = (
     "numpy",
@@ -55,11 +56,11 @@ def cpu_seconds(run: Callable[[], object]) -> float:
     return time.process_time() - start
 
 
-def paired(runs: dict[str, Callable[[], object]], repeats: int = 7) -> dict[str, list[float]]:
+def paired(runs: Mapping[K, Callable[[], object]], repeats: int = 7) -> dict[K, list[float]]:
     """Time several calls in turn, A B C A B C, so that all meet the same weather."""
     for run in runs.values():
         run()
-    taken: dict[str, list[float]] = {name: [] for name in runs}
+    taken: dict[K, list[float]] = {name: [] for name in runs}
     for _ in range(repeats):
         for name, run in runs.items():
             taken[name].append(cpu_seconds(run))

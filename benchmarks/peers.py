@@ -4,7 +4,8 @@ python -m benchmarks.peers [--events 6000]
 
 Each scores an event before it learns it, on one core, in turns with the others; processor time of
 everything after a warm-up of 2,000 events, of AWS's forest that of the whole virtual machine. What
-is not installed is left out with a word. They give a score, we three verdicts, and fits are ours.
+is not installed is left out, a peer with a word. They give a score, we three verdicts, and fits are
+ours.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 from benchmarks.engine import CHANNELS, SPEC, N, feed
 from benchmarks.harness import write
 from benchmarks.streams import rivals
+from benchmarks.worker import cores, use
 from rejex_stream.detectors import make_detector
 from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.run.executors import InlineExecutor
@@ -38,8 +40,9 @@ def timed(X: FloatArray, step: Callable[[list[float]], object]) -> float:
     return 1e6 * (time.process_time() - start) / (len(rows) - N)
 
 
-def ours(detector: str, readings: list[Reading], batch: int) -> float:
+def ours(detector: str, readings: list[Reading], batch: int, core: str) -> float:
     """Return the same of the whole engine, refits and all."""
+    use(core)
     engine = Engine(EngineSpec(make_detector(detector), **SPEC), InlineExecutor())
     engine.process(readings[:N])
     start = time.process_time()
@@ -120,11 +123,12 @@ def main() -> None:
     readings = feed(options.events)
     X = np.array([reading.values for reading in readings])
     ways: dict[str, Callable[[], float]] = {
-        f"rejex-stream {name}, batch {batch}": lambda name=name, batch=batch: ours(
-            name, readings, batch
+        f"rejex-stream {name}, {core}, batch {batch}": (
+            lambda name=name, batch=batch, core=core: ours(name, readings, batch, core)
         )
         for name in ("GMM", "HBOS", "Sensor")
         for batch in (1, 500)
+        for core in cores()
     }
     ways |= {
         "AWS RandomCutForest (Java)": lambda: java(X, thresholded=False),
@@ -144,7 +148,7 @@ def main() -> None:
                     taken[name].append(way())
                 except ImportError as error:
                     absent[name] = str(error)
-    base = statistics.median(taken["rejex-stream GMM, batch 1"])
+    base = statistics.median(taken["rejex-stream GMM, Python, batch 1"])
     rows: list[list[object]] = [
         [name, statistics.median(found), statistics.median(found) / base]
         for name, found in taken.items()

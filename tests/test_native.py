@@ -17,8 +17,9 @@ from rejex_stream.engine import Engine
 from rejex_stream.engine import engine as engine_module
 from rejex_stream.engine import model as model_module
 from rejex_stream.engine.engine import core
+from rejex_stream.engine.explanation import Explainer
 from rejex_stream.errors import ConfigError
-from rejex_stream.features import Feature
+from rejex_stream.features import Feature, FeatureSpec
 from rejex_stream.incidents import Alarms, Hold
 from rejex_stream.monitor import AlarmKind, MonitorBank, MonitorConfig
 from rejex_stream.run.executors import InlineExecutor
@@ -184,6 +185,33 @@ def test_a_window_that_fills_again_after_a_fit_is_left_to_the_native_core(native
     assert ours.snapshot() == theirs.snapshot()
     assert n_filling > 500
     assert taken(theirs) > 2000
+
+
+@pytest.mark.parametrize("name", ["HBOS", "GMM"])
+@pytest.mark.parametrize("preset", [None, "sensor"])
+def test_what_scores_whole_rows_is_explained_by_the_native_core(native, monkeypatch, name, preset):
+    pipeline = spec(DETECTORS[name], window=100, every=150, evidence=True, rate=0.15, burst=9)
+    if preset is not None:  # channels of many columns
+        object.__setattr__(pipeline, "features", FeatureSpec(("x", "y"), preset=preset))
+    readings = feed(2, 2000, missing=0.0, fault=60)
+    flat = [reading._replace(values=(1.0, reading.values[1])) for reading in readings[:300]]
+    readings[:300] = flat  # a channel that says nothing
+    ours, theirs = made(pipeline, None), made(pipeline, native)
+    expected = [one for at in range(0, 2000, 40) for one in ours.process(readings[at : at + 40])]
+    asked, real = [], Explainer.explain
+
+    def counted(self, verdicts, *args):
+        asked.extend(verdicts)
+        return real(self, verdicts, *args)
+
+    monkeypatch.setattr(Explainer, "explain", counted)
+    found = [one for at in range(0, 2000, 40) for one in theirs.process(readings[at : at + 40])]
+    assert found == expected
+    explained = [one for one in found if one.evidence is not None]
+    assert len(explained) > 100
+    assert any(one.evidence.flip for one in explained)
+    assert len(asked) < len(explained) / 2
+    assert ours.snapshot() == theirs.snapshot()
 
 
 STREAMS = "abcdefghijkl"

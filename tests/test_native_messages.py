@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rejex_connectors.kafka.messages import OutcomeMessages
 
-from rejex_stream.decode import JsonDecoder
+from rejex_stream.decode import CsvDecoder, JsonDecoder
 from rejex_stream.decode.mapping import FieldMapping
 from rejex_stream.encode import encode_verdict, verdict_encoder
 from rejex_stream.run.review_items import REVIEW_REASONS, AuditDraw, EncodedPoints, ReviewItems
@@ -34,6 +34,7 @@ from rejex_stream.types import (
     Limited,
     LimitExcess,
     Outcome,
+    OutcomeCounts,
     Position,
     Reading,
     Reason,
@@ -282,6 +283,27 @@ def test_any_verdict_becomes_the_same_line(native, verdict, form):
     assert ours == theirs
 
 
+@settings(max_examples=200, deadline=None, suppress_health_check=SLOW)
+@given(told=st.lists(outcomes(), max_size=9))
+def test_outcomes_are_counted_the_same(native, told):
+    counted = []
+    for of in (alone, native):
+        counted.append(counts := OutcomeCounts(plain=of("plain")))
+        counts.add(told)
+    assert counted[0] == counted[1]
+
+
+def test_more_than_a_block_of_outcomes_is_written_in_order(native):
+    told = []
+    for offset in range(250):
+        place = Position("t", 0, offset)
+        verdict = Verdict(place, "a", "a", 1, offset, Label.NORMAL, score=offset / 7)
+        told.append(Outcome(Record(place, b"k" if offset % 3 else None, b""), verdict))
+    expected, found = (list(made(of, "full", 10_000).of(told)) for of in (alone, native))
+    assert found == expected
+    assert [json.loads(message.value)["offset"] for message in found] == list(range(250))
+
+
 def test_what_cannot_be_written_is_refused_as_python_refuses_it(native):
     odd = Verdict(Position("t", 0, 1), "a\ud800", "a\ud800", 1, 1, Label.NORMAL)
     told = [Outcome(Record(odd.position, None, b""), odd)]
@@ -305,7 +327,7 @@ def test_all_but_the_extraordinary_is_made_natively(native):
     for form in ("full", "lean"):
         messages = made(native, form, 1_000_000)
         messages._of = pytest.fail
-        assert len(messages.of(told)) == 4
+        assert len(list(messages.of(told))) == 4
     assert native("lines")("full").verdict(plain) == encode_verdict(plain)
 
 
@@ -486,3 +508,87 @@ def test_flat_records_are_read_natively(native):
         (found,) = decoder._flat([record])
         assert type(found) is Reading
         assert found.values[0] == 1.5
+
+
+# ------------------------------------------------------------------------------------ rows of CSV
+CELLS = JSON_NUMBERS | st.sampled_from(
+    ["", " ", "nan", "-", "+", ".", "1.", ".5", "+.5e1", "1e", "e1", " 1.5", "1.5 ", "1_0", "1,5",
+     "\u0663", "-999", "-999.0", "--", "1.5 C", "5-", "inf", "1d3", "true", "on", "\x00", "17",
+     "1e309", "-0", "007", "2024-01-01T00:00:00Z", "1700000000000", "999999999999999999"]
+)  # fmt: skip
+SENSORS = st.sampled_from(["a", "a", "b", " a", "a ", "", "\u00e9", "x" * 300, "a\x1fb", "\u3000a"])
+ROWS_OF = (
+    {"sensor": "s", "time": "t"},
+    {"sensor": "s"},
+    {"fixed_sensor": "pump", "time": "t", "time_unit": "iso8601"},
+    {"sensor_from": "key", "time": "t"},
+    {"sensor": "s", "time": "t", "time_unit": "s", "missing": ["-999", "---", "1"]},
+    {"sensor": ["s", "z"], "time": "t"},
+    {"sensor": "s", "time": ["t", "z"], "time_unit": "iso8601"},
+    {"sensor": "s", "time": "t", "group": "z"},
+    {"sensor": "s", "time": "t", "flags": ["y"], "units": ["C"], "pooled": True},
+    {"sensor": "s", "time": "t", "decimal": ",", "max_value_bytes": 40},
+    {"sensor": "s", "time": "t", "thousands": "'"},
+    {"sensor": "s", "time": "x", "time_unit": "excel"},
+)
+
+
+@st.composite
+def rows(draw):
+    """Rows of five cells, most of them sound, and what is nearly one."""
+    many = draw(st.integers(0, 9))
+    count = 4 + (many == 0) - (many == 1)
+    time = st.integers(0, 10**13).map(str) | st.just("2024-01-01T00:00:00Z") | CELLS
+    cells = [draw(SENSORS), draw(time)] + [draw(CELLS) for _ in range(count - 1)]
+    cells += draw(st.sampled_from([[], [], [], [""], ["", " "], ["1"]]))
+    if draw(st.integers(0, 9)) == 0:
+        cells[-1] = f'"{cells[-1]}"'
+    value = ",".join(cells).encode("utf-8", "surrogatepass")
+    if draw(st.integers(0, 9)) == 0:
+        at = draw(st.integers(0, len(value)))
+        value = value[:at] + draw(st.binary(max_size=3)) + value[at + 1 :]
+    return value
+
+
+@settings(max_examples=600, deadline=None, suppress_health_check=SLOW)
+@given(
+    values=st.lists(st.none() | st.just(b"") | st.just(b",,,,") | rows(), min_size=1, max_size=9),
+    mapping=st.sampled_from(ROWS_OF),
+    stamps=st.sampled_from((None, 5, 2**62)),
+    key=st.sampled_from((b"a", b"", None, b"\xff")),
+)
+def test_any_row_is_read_the_same(native, values, mapping, stamps, key):
+    records = [
+        Record(Position("t", 0, i), key, value, (), stamps) for i, value in enumerate(values * 2)
+    ]
+    fields = FieldMapping(("x", "y"), **mapping)
+    ours, theirs = (CsvDecoder(fields, "stxyz", native=one) for one in (alone, native))
+    expected = list(map(ours.decode, records))
+    assert list(map(repr, theirs.decode_all(records))) == list(map(repr, expected))
+    assert list(map(repr, ours.decode_all(records))) == list(map(repr, expected))
+
+
+def test_every_byte_of_a_row_matters(native):
+    """Each byte of a sound row, changed to every other, removed, and doubled."""
+    sound = b"ab,17,1.25e3,,-0.5"
+    fields = FieldMapping(("x", "y"), sensor="s", time="t")
+    ours, theirs = (CsvDecoder(fields, "stxyz", native=one) for one in (alone, native))
+    for at in range(len(sound)):
+        changed = [sound[:at] + bytes([byte]) + sound[at + 1 :] for byte in range(256)]
+        for value in (*changed, sound[:at] + sound[at + 1 :], sound[:at] + sound[at : at + 1] * 2):
+            record = Record(Position("t", 0, 0), None, value)
+            assert repr(theirs.decode_all([record])) == repr([ours.decode(record)]), value
+
+
+def test_plain_rows_are_read_natively(native):
+    for mapping in (ROWS_OF[0], ROWS_OF[1], ROWS_OF[2], ROWS_OF[4], ROWS_OF[8]):
+        decoder = CsvDecoder(FieldMapping(("x", "y"), **mapping), "stxyz", native=native)
+        time = "2024-01-01T00:00:00Z" if mapping.get("time_unit") == "iso8601" else "17"
+        value = f"a,{time},1.5,,\u00e9".encode()
+        record = Record(Position("t", 0, 0), b"a", value, (), 5)
+        decoder.decode(record)  # a sensor that is new is Python's
+        decoder.decode = pytest.fail
+        (found,) = decoder.decode_all([record])
+        assert type(found) is Reading
+        assert found.values[0] == 1.5
+        assert math.isnan(found.values[1])

@@ -112,3 +112,25 @@ def test_streams_that_share_are_not_divided(history, capsys):
 def test_a_time_that_is_none_is_said(history, capsys):
     assert main(["replay", "old.toml", "--since", "yesterday"]) == 2
     assert "--since 'yesterday': expected a time in ISO 8601" in capsys.readouterr().err
+
+
+def test_records_that_hold_no_reading_or_several_are_compared_too(history, replayed):
+    lines = [
+        json.dumps({"rows": [{"t": i * 1000, "id": f"s{j}", "flow": i % 7} for j in range(i % 3)]})
+        for i in range(900)
+    ]
+    (history / "feed.jsonl").write_text("\n".join(lines) + "\n")
+    for name in ("old", "new"):
+        text = (history / f"{name}.toml").read_text().replace("feed.csv", "feed.jsonl")
+        (history / f"{name}.toml").write_text(text.replace("time =", 'select = ".rows[]"\ntime ='))
+    found = [replayed("old.toml", "--config", "new.toml", "--workers", n) for n in "12"]
+    assert found[0] == found[1]
+    assert found[0]["records"] == 1_200
+    assert found[0]["labels"]["dead letter > dead letter"] == 300
+
+
+def test_without_another_config_nothing_is_compared(history, capsys):
+    assert main(["replay", "old.toml"]) == 0
+    said = capsys.readouterr().out
+    assert "3,000 records judged" in said
+    assert "Changed labels" not in said

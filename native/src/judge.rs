@@ -5,6 +5,7 @@
 //! anew where another stands in their place.
 
 use crate::credit::Credit;
+use crate::evidence::{Explaining, Unexplained};
 use crate::slot::Slot;
 use crate::tail::Tail;
 use crate::view::{below, View};
@@ -64,6 +65,17 @@ pub struct Names {
     nan: Py<PyAny>,
 }
 
+impl Names {
+    /// The label of what has so many edges at or below it.
+    pub fn label(&self, cell: usize) -> &Py<PyAny> {
+        &self.labels[cell]
+    }
+
+    pub fn rejected(&self) -> *mut ffi::PyObject {
+        self.rejected.as_ptr()
+    }
+}
+
 static NAMES: PyOnceLock<Names> = PyOnceLock::new();
 static RANKS: PyOnceLock<Py<PyDict>> = PyOnceLock::new();
 
@@ -114,13 +126,14 @@ struct Full {
     p_anomalies: Py<PyTuple>,
     confidences: Py<PyTuple>,
     severities: Py<PyTuple>,
+    bands: Option<Py<PyList>>,
     ranks: Py<PyTuple>,
     shares: Py<PyTuple>,
     n: Py<PyAny>,
 }
 
 impl Full {
-    fn of(full: &Bound<'_, PyAny>, n: usize) -> PyResult<Full> {
+    fn of(full: &Bound<'_, PyAny>, policy: &Bound<'_, PyAny>, n: usize) -> PyResult<Full> {
         let py = full.py();
         let band = full.getattr("band")?;
         let edges = edges_of(&band)?;
@@ -136,6 +149,7 @@ impl Full {
             p_anomalies: table("p_anomalies")?,
             confidences: table("confidences")?,
             severities: table("severities")?,
+            bands: bands_of(policy, n)?,
             ranks,
             shares,
             n: n.into_pyobject(py)?.into_any().unbind(),
@@ -147,6 +161,7 @@ impl Full {
 struct Filling {
     edges: [usize; 3],
     band: [Py<PyAny>; 4],
+    bands: Option<Py<PyList>>,
     n: Py<PyAny>,
 }
 
@@ -178,9 +193,22 @@ impl Filling {
         if !band.getattr(intern!(py, "can_accept_both"))?.is_truthy()? {
             return Ok(None);
         }
-        let n = n.into_pyobject(py)?.into_any().unbind();
-        Ok(Some(Arc::new(Filling { edges: edges_of(&band)?, band: parts_of(&band)?, n })))
+        Ok(Some(Arc::new(Filling {
+            edges: edges_of(&band)?,
+            band: parts_of(&band)?,
+            bands: bands_of(policy, n)?,
+            n: n.into_pyobject(py)?.into_any().unbind(),
+        })))
     }
+}
+
+/// The bands of a budget that holds, by width: as many are made as are met (`token_bucket._bands`).
+fn bands_of(policy: &Bound<'_, PyAny>, n: usize) -> PyResult<Option<Py<PyList>>> {
+    if policy.getattr("burst")?.is_none() {
+        return Ok(None);
+    }
+    let of = policy.py().import("rejex_stream.rejection.token_bucket")?.getattr("_bands")?;
+    Ok(Some(of.call1((policy, n))?.cast_into::<PyList>()?.unbind()))
 }
 
 /// How many extreme scores there may be in a window (`Judge._places`).
@@ -215,6 +243,7 @@ struct Policy {
     lengths: Lengths,
     by_mid_rank: bool,
     governor: Option<Py<PyAny>>,
+    holds: bool, // whether its budget does
 }
 
 impl Policy {
@@ -222,6 +251,7 @@ impl Policy {
         let (policy, governor) = (judge.getattr("_policy")?, judge.getattr("_governor")?);
         Ok(Policy {
             lengths: lengths_of(&policy),
+            holds: !policy.getattr("burst")?.is_none(),
             of: policy.unbind(),
             by_mid_rank: judge.getattr("_by_mid_rank")?.extract()?,
             governor: if governor.is_none() { None } else { Some(governor.unbind()) },
@@ -308,7 +338,7 @@ impl JudgeCore {
         } else if FULL.is_none(judge)? {
             return Ok(None);
         } else if !self.full.as_ref().map_or(Ok(false), |known| FULL.is(judge, &known.of))? {
-            self.full = Some(Full::of(&FULL.get(judge)?, n)?);
+            self.full = Some(Full::of(&FULL.get(judge)?, policy.of.bind(py), n)?);
         }
         if !self.tail.as_ref().map_or(Ok(false), |(known, _)| TAIL.is(judge, known))? {
             let tail = TAIL.get(judge)?;
@@ -317,9 +347,8 @@ impl JudgeCore {
         let watch = self.watch.bind(py);
         let level = LEVEL.float(watch)?;
         let credit = match &policy.governor {
-            _ if n < capacity => None,
-            None => None,
-            Some(governor) => Credit::of(governor.bind(py), n)?,
+            Some(governor) if policy.holds => Credit::of(governor.bind(py))?,
+            _ => None,
         };
         room.clear();
         Ok(Some(Judging {
@@ -344,6 +373,7 @@ impl JudgeCore {
             least: LEAST.float(watch)?,
             entered: false,
             quantile: None,
+            explaining: None,
             credit,
             told: room,
         }))
@@ -397,6 +427,7 @@ pub struct Judging<'a, 'py> {
     least: f64,
     entered: bool,
     pub quantile: Option<f64>,
+    pub explaining: Option<Explaining<'a, 'py>>,
     credit: Option<Credit<'py>>,
     told: &'a mut Told,
 }
@@ -404,11 +435,12 @@ pub struct Judging<'a, 'py> {
 impl<'a, 'py> Judging<'a, 'py> {
     /// Judge a score; `None`, and nothing has changed, where that is not ordinary.
     ///
-    /// `reading` is a `Reading`, `at` what is said of it among the extreme and the outliers. Returns
-    /// the verdict, and whether it is normal.
+    /// `reading` is a `Reading`, `row` what is scored of it, `at` what is said of it among the extreme
+    /// and the outliers. Returns the verdict, and whether it is still to be explained.
     pub fn one(
         &mut self,
         reading: &Bound<'py, PyAny>,
+        row: &[f64],
         score: f64,
         seq: usize,
         at: usize,
@@ -454,9 +486,11 @@ impl<'a, 'py> Judging<'a, 'py> {
             return Ok(None);
         }
         // 2. Band and 3. label.
-        let (own_edges, policy, n_object) = match (full, &filling) {
-            (Some(full), _) => (full.edges, &full.band, &full.n),
-            (None, Some(filling)) => (filling.edges, &filling.band, &filling.n),
+        let (own_edges, policy, bands, n_object) = match (full, &filling) {
+            (Some(full), _) => (full.edges, &full.band, &full.bands, &full.n),
+            (None, Some(filling)) => {
+                (filling.edges, &filling.band, &filling.bands, &filling.n)
+            }
             _ => return Ok(None),
         };
         let label_in = |edges: &[usize; 3]| {
@@ -474,9 +508,11 @@ impl<'a, 'py> Judging<'a, 'py> {
             // SAFETY: as above.
             let [sensor, time_ms] =
                 [sensor, time_ms].map(|one| unsafe { Bound::from_borrowed_ptr(py, one) });
-            let band = match &mut self.credit {
-                Some(credit) => credit.allow(&sensor, &time_ms)?,
-                None => {
+            let band = match (&mut self.credit, bands) {
+                (Some(credit), Some(bands)) => {
+                    credit.allow(n, bands.bind(py), &sensor, &time_ms)?
+                }
+                _ => {
                     let args = (n_object, &sensor, &time_ms);
                     governor.call_method1(intern!(py, "allow"), args)?
                 }
@@ -485,8 +521,8 @@ impl<'a, 'py> Judging<'a, 'py> {
             label = label_in(&edges);
             if label == names.rejected.as_ptr() {
                 match &mut self.credit {
-                    Some(credit) => credit.spend(),
-                    None => drop(governor.call_method0(intern!(py, "spend"))?),
+                    Some(credit) if bands.is_some() => credit.spend(),
+                    _ => drop(governor.call_method0(intern!(py, "spend"))?),
                 }
             } else {
                 withheld = own == names.rejected.as_ptr();
@@ -503,12 +539,15 @@ impl<'a, 'py> Judging<'a, 'py> {
                 self.told.outliers.push(at);
             }
         }
+        let unexplained;
         let verdict = {
+            let at_rank = |k: usize| (k >= 1 && k <= n).then(|| ordered[k - 1]);
+            let edges = edges.map(at_rank);
             let float = |x: f64| x.into_pyobject(py).expect("no error").into_any();
-            let statistic = |k: usize| (k >= 1 && k <= n).then(|| float(ordered[k - 1]));
-            let [lowest, first, top] = edges.map(statistic);
+            let [lowest, first, top] = edges.map(|edge| edge.map(float));
             let whole = |x: usize| x.into_pyobject(py).map(Bound::into_any);
             let (seq, ties) = (whole(seq)?, whole(ties)?);
+            let own_score = score;
             let (score, severity) = (float(score), float(by_tail));
             let by_rank: [Bound<'_, PyAny>; 4] = match full {
                 Some(full) => {
@@ -530,6 +569,21 @@ impl<'a, 'py> Judging<'a, 'py> {
                 Some(band) => band[i - 1].as_ptr(),
             };
             let is_rejected = label == names.rejected.as_ptr();
+            let evidence = match &self.explaining {
+                Some(explaining) if label != names.normal.as_ptr() => {
+                    let rank_of = |i: usize| -> PyResult<i64> {
+                        match &allowed {
+                            None => policy[i].bind(py).extract(),
+                            Some(band) => band[i - 1].extract(),
+                        }
+                    };
+                    let band = [rank_of(1)?, rank_of(2)?];
+                    let event = Unexplained { row, label, score: own_score, rank, band, edges };
+                    explaining.evidence(py, names, &event, at)?
+                }
+                _ => None,
+            };
+            unexplained = label != names.normal.as_ptr() && evidence.is_none();
             let governed = allowed.is_some();
             let fields: [*mut ffi::PyObject; FIELDS] = [
                 item(4),
@@ -554,7 +608,7 @@ impl<'a, 'py> Judging<'a, 'py> {
                 or_none(&top),
                 self.epoch.as_ptr(),
                 judged(3),
-                none,
+                or_none(&evidence),
                 if withheld { yes } else { no },
                 if governed { policy[1].as_ptr() } else { none },
                 if governed { policy[2].as_ptr() } else { none },
@@ -595,7 +649,7 @@ impl<'a, 'py> Judging<'a, 'py> {
                 since.call_method1(intern!(py, "append"), ((&verdict, &names.nan),))?;
             }
         }
-        Ok(Some((verdict, label == names.normal.as_ptr())))
+        Ok(Some((verdict, unexplained)))
     }
 
     /// Let a score in that has so many below it, where a full window has one leave.

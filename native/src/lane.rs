@@ -5,6 +5,7 @@
 //! with nothing changed of it, and Python goes on from there: the state is its own.
 
 use crate::alarm;
+use crate::evidence::{Explainer, Explaining};
 use crate::judge::{JudgeCore, Told};
 use crate::recent::{Columns, Recent, Saved};
 use crate::rows;
@@ -15,6 +16,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple, PyType};
 use std::cell::Cell;
+use std::sync::{Arc, OnceLock};
 
 /// Beyond it rows are looked at by Python: squares are surely finite in sum below.
 const LARGE: f64 = 1e140;
@@ -44,6 +46,7 @@ static GUARD: Slot = Slot::new("_guard");
 static ROWS: Slot = Slot::new("_rows");
 static MOST_UNSCORED: Slot = Slot::new("_most_unscored");
 static FITTED: Slot = Slot::new("fitted");
+static REQUESTED_AT: Slot = Slot::new("requested_at");
 static EPOCH: Slot = Slot::new("epoch");
 static N_UNSCORED: Slot = Slot::new("n_unscored");
 static SHADOW_SCORES: Slot = Slot::new("shadow_scores");
@@ -62,6 +65,8 @@ pub struct Lane {
     model: Py<PyAny>,
     core: JudgeCore,
     scorer: Option<(Py<PyAny>, Scorer)>,
+    usual: OnceLock<Vec<f64>>, // the medians of its rows, once they are asked for
+    explainer: Option<Arc<Explainer>>,
     at_once: bool,
     is_bare: Option<bool>, // whether a row is the reading, once a sensor is known
     d: usize,
@@ -132,6 +137,8 @@ pub fn lane_of(state: &Bound<'_, PyAny>) -> PyResult<Lane> {
         watch: watch.unbind(),
         model: state.getattr("model")?.unbind(),
         scorer: None,
+        usual: OnceLock::new(),
+        explainer: None,
         at_once: state.getattr("_at_once")?.is_truthy()?,
         is_bare: None,
         d: state.getattr("_features")?.getattr("channels")?.len()?,
@@ -161,9 +168,6 @@ impl Lane {
                     (done, step) = (done + taken, 1);
                     continue;
                 }
-                if step == 1 && self.is_due(state.py())? {
-                    step = 2; // what is asked for with an event, and done before the next
-                }
             }
             // What is no event alone lasts for some.
             let stop = (done + step).min(places.len());
@@ -171,12 +175,6 @@ impl Lane {
             (done, step, asked) = (stop, 4 * step, true);
         }
         Ok(asked)
-    }
-
-    /// Whether something comes with the next row that is no score.
-    fn is_due(&self, py: Python<'_>) -> PyResult<bool> {
-        let model = self.model.bind(py);
-        Ok(ROWS_SEEN.int(model)? == STEADY_UNTIL.int(model)?)
     }
 
     /// Whether any rows are made here: those of the presets that roll, and readings as they are.
@@ -208,11 +206,29 @@ impl Lane {
     ) -> PyResult<(usize, bool)> {
         let py = state.py();
         let (watch, model, judge) = (self.watch.bind(py), self.model.bind(py), self.judge.bind(py));
-        if FROZEN.truth(watch)? {
+        if FROZEN.truth(watch)? || places.is_empty() {
             return Ok((0, false));
         }
-        let rows_seen = ROWS_SEEN.int(model)?;
-        let left = usize::try_from(STEADY_UNTIL.int(model)? - rows_seen).unwrap_or(0);
+        let (rows_seen, mut until) = (ROWS_SEEN.int(model)?, STEADY_UNTIL.int(model)?);
+        let Room { rows, numbers, whose, out, told } = room;
+        rows.clear();
+        whose.clear();
+        if until > 0 && rows_seen == until {
+            // Something comes before the next row, if there is one.
+            let known = if self.at_once { &RECENTS } else { &SENSORS }.get(state)?;
+            let mut sensors = Sensors::of(&mut self.met, known.cast_into()?, self.at_once, self.d);
+            let reading = batch.reading(places[0])?.cast_into::<PyTuple>()?;
+            let Some(sensor) = sensors.at(&reading.get_item(1)?)? else { return Ok((0, false)) };
+            let Some(values) = batch.whole(places[0]) else { return Ok((0, false)) };
+            sensors.row(sensor, values, rows);
+            if !rows.iter().all(|x| x.abs() <= LARGE) {
+                return Ok((0, false));
+            }
+            rows.clear();
+            model.call_method1(intern!(py, "settle"), (judge,))?;
+            until = STEADY_UNTIL.int(model)?;
+        }
+        let left = usize::try_from(until - rows_seen).unwrap_or(0);
         let places = &places[..left.min(places.len())];
         if places.is_empty() || SERVING.is_none(model)? {
             return Ok((0, false));
@@ -224,16 +240,13 @@ impl Lane {
         if !self.scorer.as_ref().map_or(Ok(false), |(known, _)| FITTED.is(&serving, known))? {
             let fitted = FITTED.get(&serving)?;
             let made = Scorer::of(&fitted.getattr("scorer")?)?;
-            self.scorer = Some((fitted.unbind(), made));
+            (self.scorer, self.usual) = (Some((fitted.unbind(), made)), OnceLock::new());
         }
         let scorer = &self.scorer.as_ref().expect("made above").1;
         let epoch = EPOCH.get(&serving)?;
         let d = self.d;
         let known = if self.at_once { &RECENTS } else { &SENSORS }.get(state)?;
         let mut sensors = Sensors::of(&mut self.met, known.cast_into()?, self.at_once, d);
-        let Room { rows, numbers, whose, out, told } = room;
-        rows.clear();
-        whose.clear();
         let mut before = Vec::new();
         let scored: Option<Vec<f64>> = match scorer {
             Scorer::Python => {
@@ -279,6 +292,16 @@ impl Lane {
         }
         let seq = SEQ.int(state)? as usize;
         let explained = !EXPLAINER.is_none(state)?;
+        if explained && scorer.scores_whole_rows() {
+            let explainer = EXPLAINER.get(state)?;
+            if !self.explainer.as_ref().is_some_and(|known| known.is_of(&explainer)) {
+                self.explainer = Some(Explainer::of(&explainer)?);
+            }
+            if let Some(explainer) = &self.explainer {
+                let (usual, age) = (&self.usual, rows_seen - REQUESTED_AT.int(&serving)?);
+                judging.explaining = Some(Explaining { explainer, model, scorer, usual, age });
+            }
+        }
         let mut wanted = Vec::new();
         let (mut done, mut width) = (0, 0);
         for (i, &place) in places.iter().enumerate() {
@@ -302,11 +325,14 @@ impl Lane {
                     scorer.score(py, &rows[first..], numbers)?
                 }
             };
-            let Some((verdict, normal)) = judging.one(&reading, score, seq + i, i)? else { break };
+            let row = if scored.is_none() { &rows[rows.len() - width..] } else { &[] };
+            let Some((verdict, unexplained)) = judging.one(&reading, row, score, seq + i, i)? else {
+                break;
+            };
             if scored.is_none() {
                 sensors.keep(whose[i]);
             }
-            if explained && !normal {
+            if explained && unexplained {
                 wanted.push((i, place, verdict.clone()));
             }
             batch.verdicts.set_item(place, verdict)?;
@@ -353,6 +379,9 @@ impl Lane {
             model.call_method1(intern!(py, "take"), (rows, judged, judge))?;
         } else {
             learnt.take(model, rows_seen, done)?;
+            if rows_seen + done as i64 == until {
+                model.call_method0(intern!(py, "ask"))?;
+            }
         }
         told.outliers = beyond;
         self.taken += done as u64;

@@ -3,7 +3,10 @@
 use pyo3::prelude::*;
 
 mod alarm;
+mod cells;
+mod counts;
 mod credit;
+mod evidence;
 mod flat;
 mod judge;
 mod lane;
@@ -21,12 +24,14 @@ mod written;
 
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<cells::Cells>()?;
     module.add_class::<flat::Flat>()?;
     module.add_class::<lane::Lane>()?;
     module.add_class::<messages::Lines>()?;
     module.add_class::<messages::Messages>()?;
     module.add_class::<points::Points>()?;
     module.add_function(wrap_pyfunction!(lane::lane_of, module)?)?;
+    module.add_function(wrap_pyfunction!(counts::plain, module)?)?;
     module.add_function(wrap_pyfunction!(messages::written, module)?)?;
     module.add_function(wrap_pyfunction!(monitors::note, module)?)?;
     module.add_function(wrap_pyfunction!(poll::poll, module)?)?;

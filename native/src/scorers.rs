@@ -233,6 +233,11 @@ impl Scorer {
         Ok(Scorer::Python)
     }
 
+    /// Whether all that is asked of a row, and of one with another value in it, is its score.
+    pub fn scores_whole_rows(&self) -> bool {
+        matches!(self, Scorer::Histograms { .. } | Scorer::Gaussian { .. })
+    }
+
     /// Score a finite row; `room` is for numbers on the way.
     pub fn score(&self, py: Python<'_>, row: &[f64], room: &mut Vec<f64>) -> PyResult<f64> {
         let centred = room;

@@ -6,11 +6,14 @@ import csv
 import difflib
 import math
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from operator import itemgetter
+from typing import Any
 
 from rejex_stream.decode.mapping import SWITCHES, FieldMapping, Unreadable, printable
 from rejex_stream.decode.written import missing_numbers, number_reader
 from rejex_stream.errors import ConfigError
+from rejex_stream.native_core import native
 from rejex_stream.types import Invalid, Reading, Record
 
 __all__ = ["CsvDecoder", "parse_csv_header", "split_row"]
@@ -60,7 +63,10 @@ class CsvDecoder:
     Empty cells and the texts ``nan``, ``na``, ``n/a``, ``null`` and ``none`` are missing channels.
     """
 
-    def __init__(self, mapping: FieldMapping, header: Sequence[str], delimiter: str = ",") -> None:
+    def __init__(
+        self, mapping: FieldMapping, header: Sequence[str], delimiter: str = ",",
+        native: Callable[[str], Any] = native,
+    ) -> None:  # fmt: skip
         if len(delimiter) != 1 or delimiter in '"\r\n':
             raise ConfigError(f"delimiter is {delimiter!r}: expected one character such as , or ;")
         columns = {field: _column(field, header) for field in mapping.fields if field}
@@ -84,6 +90,7 @@ class CsvDecoder:
         )
         self._none = missing_numbers(mapping.missing)
         self._plain = mapping.decimal == "." and mapping.thousands is None
+        self._columns, self._native = columns, native
 
     @property
     def channels(self) -> tuple[str, ...]:
@@ -105,6 +112,27 @@ class CsvDecoder:
             return Invalid(record.position, "decode", f"not CSV: {printable(str(error))}")
         except Exception as error:
             return self._mapping.given_up(record, error)
+
+    def decode_all(self, records: Sequence[Record]) -> list[Reading | Invalid]:
+        """Decode rows, each to what :meth:`decode` makes of it; faster. O(bytes)."""
+        if self._cells is None:
+            return list(map(self.decode, records))
+        return self._cells.read(records, self.decode)  # type: ignore[no-any-return]
+
+    @cached_property
+    def _cells(self) -> Any:  # noqa: ANN401
+        """What reads plain rows natively; ``None``: Python reads all."""
+        mapping, time, delimiter = self._mapping, self._mapping.time, self._delimiter
+        plain = self._plain and self._alone and mapping.quality is None
+        plain = plain and delimiter.isascii() and delimiter != " "
+        if not plain or not (time is None or isinstance(time, str)):
+            return None
+        at, in_ms = self._columns, mapping.time_unit == "ms" and not mapping.time_is_text
+        cells = self._native("Cells")
+        return cells and cells(
+            mapping, self._known, [at[field] for field in mapping.channel_fields], self._sensor,
+            time and at[time], in_ms, list(self._none), ord(delimiter), self._width,
+        )  # fmt: skip
 
     def lacking(self, record: Record) -> str:
         """Say which channels a row lacks, and which columns there are."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 import msgspec
 
@@ -17,7 +17,6 @@ from rejex_stream.monitor.rate import BATCHES, batch_means
 from rejex_stream.monitor.theory import RankLaw, rank_law
 from rejex_stream.plan.promises import EpisodeRule
 from rejex_stream.run.executors import InlineExecutor
-from rejex_stream.run.partition import PartitionState
 from rejex_stream.run.run_events import RunEvent
 from rejex_stream.threads import one_thread
 from rejex_stream.types import (
@@ -36,8 +35,8 @@ from rejex_stream.types import (
 )
 
 __all__ = [
-    "Counting", "Differences", "Measured", "Measurement", "NothingSink", "Replayed", "compare",
-    "law_of", "replay",
+    "Counting", "Differences", "Measured", "Measurement", "NothingSink", "Replayed", "law_of",
+    "replay",
 ]  # fmt: skip
 
 _CONFIDENCE = 0.99
@@ -239,7 +238,7 @@ def replay(
     done = 0
     source = iter(records)
     with one_thread():
-        while batch := list(itertools.islice(source, _BATCH)):
+        while batch := list(islice(source, _BATCH)):
             _, decoded = decode_records(decoder, batch)
             readings = [item for item in decoded if isinstance(item, Reading)]
             unread = [item for item in decoded if isinstance(item, Invalid) and not item.silent]
@@ -326,25 +325,35 @@ class Differences:
             found[labels[which]] += count
         return found
 
-    def add(self, one: Outcome, other: Outcome) -> None:
-        """Compare what became of one record. O(1)."""
-        first, second = one.verdict, other.verdict
-        labels = _label(first), _label(second)
-        self.records += 1
-        self.labels[labels] += 1
-        for i, outcome in enumerate((one, other)):
-            self.reviews[i] += outcome.review is not None
-            self.incidents[i] += sum(incident.opens for incident in outcome.incidents)
-        if labels[0] != labels[1]:
-            named = first or second
-            assert named is not None
-            self.sensors[named.sensor] += 1
-            if len(self.examples) < _EXAMPLES:
-                self.examples.append((one.record.position, *labels))
-        elif first != second:
-            self.figures += 1
-        if one[1:] != other[1:]:
+    def see(
+        self, ones: Sequence[Outcome], others: Sequence[Outcome], since_ms: int | None = None
+    ) -> None:
+        """Compare what became of the same records since a time. O(records).
+
+        What lies before it was judged as well: a verdict depends on what went before. Records that
+        cannot be read have no time, and count.
+        """
+        pairs = list(zip(ones, others, strict=True))
+        if since_ms is not None:
+            pairs = [pair for pair in pairs if _is_since(since_ms, *pair)]
+        self.records += len(pairs)
+        labels = [(_label(one[1]), _label(other[1])) for one, other in pairs]
+        self.labels.update(labels)
+        for i in (0, 1):
+            self.reviews[i] += sum(pair[i][3] is not None for pair in pairs)
+            self.incidents[i] += sum(now.opens for pair in pairs for now in pair[i][4])
+        for (one, other), (was, is_) in zip(pairs, labels, strict=True):
+            if one is other or one[1:] == other[1:]:
+                continue
             self.other += 1
+            if was != is_:
+                named = one.verdict or other.verdict
+                assert named is not None
+                self.sensors[named.sensor] += 1
+                if len(self.examples) < _EXAMPLES:
+                    self.examples.append((one.record.position, was, is_))
+            elif one.verdict != other.verdict:
+                self.figures += 1
 
     def join(self, more: Differences) -> None:
         """Take over what another process has found in other streams."""
@@ -358,24 +367,9 @@ class Differences:
         self.examples = sorted([*self.examples, *more.examples])[:_EXAMPLES]
 
 
-def compare(
-    records: Sequence[Record], one: PartitionState, other: PartitionState, since_ms: int | None,
-    found: Differences,
-) -> None:  # fmt: skip
-    """Judge records of one partition twice, and compare what came of those since a time.
-
-    What lies before it is judged as well: a verdict depends on what went before. Records that
-    cannot be read have no time, and count.
-    """
-    pairs: Iterable[tuple[Outcome, Outcome]] = zip(
-        one.process(records), other.process(records), strict=True
-    )
-    for first, second in pairs:
-        if since_ms is not None:
-            verdict = first.verdict or second.verdict
-            if verdict is not None and verdict.event_time_ms < since_ms:
-                continue
-        found.add(first, second)
+def _is_since(since_ms: int, one: Outcome, other: Outcome) -> bool:
+    verdict = one.verdict or other.verdict
+    return verdict is None or verdict.event_time_ms >= since_ms
 
 
 def _label(verdict: Verdict | None) -> str:

@@ -12,6 +12,7 @@ import os
 import re
 from collections import deque
 from collections.abc import Iterable, Sequence
+from itertools import repeat
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -34,6 +35,7 @@ _FORMATS: dict[str, Format] = {
     **WORKBOOKS, ".csv": "csv", ".tsv": "csv", ".txt": "csv",
     ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
 }  # fmt: skip
+_named = tuple.__new__  # nearly twice as fast as calling a named tuple's class
 _MOST_CONTROL_BYTES = 1 << 20  # at once; a line longer than that is none
 
 MAX_ROW_BYTES = 16 << 20
@@ -109,7 +111,7 @@ def _rows(lines: list[bytes]) -> list[bytes]:
     rows = [
         line[:-1] if line.endswith(b"\r") else line for line in lines if line and not line.isspace()
     ]
-    if any(b"\0" in row for row in rows):  # a power loss: what was there before and after is read
+    if b"\0" in b"".join(rows):  # a power loss: what was there before and after is read
         rows = [row.strip(b"\0\r") or b"\0" if b"\0" in row else row for row in rows]
     return rows
 
@@ -192,7 +194,7 @@ class CsvRows:
     def feed(self, chunk: bytes) -> list[bytes]:
         """Take the next bytes; returns the rows that are complete now. O(bytes)."""
         lines = self._lines.feed(chunk)
-        if self._open or any(b'"' in line for line in lines):
+        if self._open or b'"' in b"".join(lines):
             lines = self._join(lines)
         return _rows(lines)
 
@@ -321,17 +323,12 @@ class FileSource:
         self._at += len(rows)
         first = self._next
         self._next += len(rows)
-        topic, interval_ms = self.partition.topic, self._interval_ms
-        return [
-            Record(
-                Position(topic, 0, offset),
-                None,
-                row,
-                (),
-                None if interval_ms is None else offset * interval_ms,
-            )
-            for offset, row in enumerate(rows, first)
-        ]
+        topic, step = self.partition.topic, self._interval_ms
+        offsets = range(first, self._next)
+        times = repeat(None) if step is None else [offset * step for offset in offsets]
+        places = map(_named, repeat(Position), zip(repeat(topic), repeat(0), offsets, repeat(0)))
+        parts = zip(places, repeat(None), rows, repeat(()), times)
+        return list(map(_named, repeat(Record), parts))
 
     def changes(self) -> Sequence[Assigned | Revoked]:
         """Report the one partition, once."""

@@ -17,14 +17,26 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rejex_native._core import Flat, Lane, Lines, Messages, Points, lane_of, note, poll, written
+from rejex_native._core import (
+    Cells,
+    Flat,
+    Lane,
+    Lines,
+    Messages,
+    Points,
+    lane_of,
+    note,
+    plain,
+    poll,
+    written,
+)
 
 __all__ = [
-    "SEAM", "Core", "Flat", "Lane", "Lines", "Messages", "Points", "believed", "lane_of", "lines",
-    "note", "poll", "written", "wrong",
+    "SEAM", "Cells", "Core", "Flat", "Lane", "Lines", "Messages", "Points", "believed", "lane_of",
+    "lines", "note", "plain", "poll", "written", "wrong",
 ]  # fmt: skip
 
-SEAM = 2
+SEAM = 3
 """As `rejex_stream.native_core` has it."""
 
 lines = lru_cache(Lines)
@@ -185,7 +197,7 @@ def _written(verdicts: list[Any], native: Callable[[str], Any]) -> list[Any]:
     import msgspec
     from rejex_connectors.kafka.messages import OutcomeMessages
 
-    from rejex_stream.decode import JsonDecoder
+    from rejex_stream.decode import CsvDecoder, JsonDecoder
     from rejex_stream.decode.mapping import FieldMapping
     from rejex_stream.encode.records import verdict_encoder
     from rejex_stream.run.review_items import ReviewItems
@@ -223,4 +235,8 @@ def _written(verdicts: list[Any], native: Callable[[str], Any]) -> list[Any]:
     ]
     records = [Record(Position("t", 0, i), None, value) for i, value in enumerate(told)]
     found += map(str, JsonDecoder(fields, native).decode_all(records))
+    told = [b"%r,x%d,%d,%d" % (x, i % 9, i, i) for i, x in enumerate(floats)]
+    records = [Record(Position("t", 0, i), None, value) for i, value in enumerate(told)]
+    rows = CsvDecoder(fields, ("a", "s", "t", "b"), native=native)
+    found += map(str, rows.decode_all(records))
     return found

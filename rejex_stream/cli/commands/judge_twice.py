@@ -6,7 +6,8 @@ import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
-from itertools import islice
+from functools import partial
+from itertools import compress, islice
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated
@@ -28,7 +29,7 @@ from rejex_stream.config.assembly import (
 from rejex_stream.config.input import REGISTRY_FORMATS
 from rejex_stream.decode import Decoder, decode_records
 from rejex_stream.errors import ConfigError
-from rejex_stream.plan.measured import Differences, compare
+from rejex_stream.plan.measured import Differences
 from rejex_stream.threads import one_thread, seldom_collecting
 from rejex_stream.types import Invalid, Partition, Reading, Record
 
@@ -52,8 +53,7 @@ def replay(
     """Judge a history anew, by a config and by another one, and show what would be different.
 
     Reads the whole file, or all that topics hold; writes nothing. Both judge all of it, as verdicts
-    depend on what went before; what is compared begins with --since. Without --config the config is
-    compared with itself: no difference.
+    depend on what went before; what is compared, or counted without --config, begins with --since.
     """
     one = _whole(load_config(config))
     other = one if new is None else _reading_the_same(load_config(new), one)
@@ -104,12 +104,9 @@ def _reading_the_same(new: Config, old: Config) -> Config:
 def _judged(one: Config, other: Config, since_ms: int | None, workers: int) -> Differences:
     if workers == 1:
         return _judge_share(one, other, since_ms, 0, 1)
-    found = Differences()
+    found, judge = Differences(), partial(_judge_share, one, other, since_ms, of=workers)
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        for part in pool.map(
-            _judge_share,
-            *zip(*[(one, other, since_ms, i, workers) for i in range(workers)], strict=True),
-        ):
+        for part in pool.map(judge, range(workers)):
             found.join(part)
     return found
 
@@ -118,26 +115,25 @@ def _judge_share(
     one: Config, other: Config, since_ms: int | None, which: int, of: int
 ) -> Differences:
     """Judge the streams that fall to one of several processes; each reads everything."""
-    found = Differences()
-    makes = Judging(one), Judging(other)
+    found, alike, mine = Differences(), one.input == other.input, dict[str, bool]()
+    first, second = Judging(one), Judging(other)
+    once = alike and (first.spec, first.settings) == (second.spec, second.settings)
     with one_thread(), seldom_collecting():
         for partition, decoders, records in _histories(one, other):
-            pair = [DecodedBefore(decoder.channels) for decoder in decoders]
-            alike = one.input == other.input
-            first, second = (m.state(partition, d) for m, d in zip(makes, pair, strict=True))
+            read, again = (DecodedBefore(decoder.channels) for decoder in decoders)
+            state, other_state = first.state(partition, read), second.state(partition, again)
             while batch := list(islice(records, _BATCH)):
-                records_read, items = decode_records(decoders[0], batch)
-                others = items if alike else _read_as(decoders[1], batch, records_read)
-                ours = []
-                for record, item, other_item in zip(records_read, items, others, strict=True):
-                    if of > 1 and _share_of(item, of) != which:
-                        continue
-                    ours.append(record)
-                    pair[0].items[record.position] = item
-                    pair[1].items[record.position] = other_item
-                compare(ours, first, second, since_ms, found)
-                for decoded in pair:
-                    decoded.items.clear()
+                ours, items = decode_records(decoders[0], batch)
+                others = items if alike else _read_as(decoders[1], batch, ours)
+                if of > 1:
+                    keep = [_is_mine(item, which, of, mine) for item in items]
+                    ours = list(compress(ours, keep))
+                    items, others = list(compress(items, keep)), list(compress(others, keep))
+                places = [record.position for record in ours]
+                read.items = dict(zip(places, items, strict=True))
+                again.items = read.items if alike else dict(zip(places, others, strict=True))
+                outcomes = state.process(ours)
+                found.see(outcomes, outcomes if once else other_state.process(ours), since_ms)
     return found
 
 
@@ -153,8 +149,11 @@ def _read_as(
     ]
 
 
-def _share_of(item: Reading | Invalid, of: int) -> int:
-    return zlib.crc32(item.stream_key.encode()) % of if isinstance(item, Reading) else 0
+def _is_mine(item: Reading | Invalid, which: int, of: int, known: dict[str, bool]) -> bool:
+    key = item.stream_key if type(item) is Reading else ""
+    if key not in known:
+        known[key] = (zlib.crc32(key.encode()) % of if key else 0) == which
+    return known[key]
 
 
 def _histories(
@@ -185,10 +184,14 @@ def _print(found: Differences, one: Config, other: Config, *, changed: bool) -> 
         ("for review", f"{found.reviews[0]:,}", f"{found.reviews[1]:,}"),
         ("incidents opened", f"{found.incidents[0]:,}", f"{found.incidents[1]:,}"),
     ]
-    title = f"{found.records:,} records judged twice"
-    print_table(
-        ["", one.pipeline.name, other.pipeline.name if changed else "again"], rows, title=title
+    title, columns = (
+        f"{found.records:,} records judged",
+        ["", one.pipeline.name, other.pipeline.name],
     )
+    if not changed:
+        print_table(columns[:2], [row[:2] for row in rows], title=title)
+        return
+    print_table(columns, rows, title=title)
     facts = [
         (f"{was} → {is_}", f"{count:,}")
         for (was, is_), count in sorted(found.labels.items())

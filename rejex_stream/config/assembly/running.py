@@ -344,6 +344,10 @@ class DecodedBefore:
         """Look the record up. O(1)."""
         return self.items[record.position]
 
+    def decode_all(self, records: Sequence[Record]) -> list[Reading | Invalid]:
+        """Look records up."""
+        return [self.items[record[0]] for record in records]
+
 
 class Judging:
     """Makes states that judge as a worker's do, without threads: fits run where they are due."""

@@ -273,6 +273,8 @@ class Quiet:
     _pick: Callable[[Sequence[float]], Sequence[float]] = field(
         init=False, repr=False, compare=False
     )
+    # which logarithms are left without each of some groups, by these
+    _known: dict[bytes, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         near = np.exp(self.usual) * (1.0 + _SURELY) - self.floors
@@ -310,7 +312,9 @@ class Quiet:
             return scores
         Y = _with_logarithms(X, self.logs, self.floors)
         quiet = Y[:, self.logs] < self.usual
-        counts = np.array([quiet[:, ~np.isin(self.logs, group)].any(axis=1) for group in groups]).T
+        key = b"|".join(map(bytes, groups))
+        left = once(self._known, key, lambda: ~np.array([np.isin(self.logs, g) for g in groups]))
+        counts = (quiet[:, None] & left).any(axis=2)
         own = self.knots.rescaled(self.inner.score_without(Y, groups))
         return np.where(counts, np.maximum(scores, own), scores)
 

@@ -1,0 +1,196 @@
+//! Rows of CSV (`decode.csv.CsvDecoder`): plain cells between delimiters.
+//!
+//! A row with a quote, too many cells or too few, a number that is not plain or a sensor that was not
+//! met before is Python's, which is asked for that row alone.
+
+use crate::written::{kept, parts_of, whole, Named, Object};
+use pyo3::ffi;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyString, PyTuple};
+
+const MOST_DIGITS: usize = 15; // of a time in ms that is surely in range of an integer
+
+/// Reads rows with these columns.
+#[pyclass(module = "rejex_native._core", frozen)]
+pub struct Cells {
+    mapping: Py<PyAny>, // who knows what else is a time
+    known: Py<PyDict>,  // key and name of a sensor that was met, by its cell
+    channels: Vec<usize>,
+    sensor: Option<usize>,
+    time: Option<usize>,
+    in_ms: bool,
+    missing: Vec<f64>,
+    nan: Py<PyAny>,
+    delimiter: u8,
+    width: usize,
+    most_bytes: usize,
+    first_ms: i64,
+    last_ms: i64,
+    reading: Named,
+}
+
+/// What rows that follow each other have in common: mostly the time, as it is written, or the sensor.
+#[derive(Default)]
+struct Before {
+    time: String,
+    time_ms: Option<i64>,
+    cells: Vec<(usize, usize)>,
+    values: Vec<f64>,
+}
+
+#[pymethods]
+impl Cells {
+    #[new]
+    #[pyo3(signature = (mapping, known, channels, sensor, time, in_ms, missing, delimiter, width))]
+    #[allow(clippy::too_many_arguments)]
+    fn new(
+        mapping: &Bound<'_, PyAny>,
+        known: Py<PyDict>,
+        channels: Vec<usize>,
+        sensor: Option<usize>,
+        time: Option<usize>,
+        in_ms: bool,
+        missing: Vec<f64>,
+        delimiter: u8,
+        width: usize,
+    ) -> PyResult<Cells> {
+        let py = mapping.py();
+        let of_mapping = py.import("rejex_stream.decode.mapping")?;
+        Ok(Cells {
+            known,
+            channels,
+            sensor,
+            time,
+            in_ms,
+            missing,
+            nan: py.import("math")?.getattr("nan")?.unbind(),
+            delimiter,
+            width,
+            most_bytes: mapping.getattr("max_value_bytes")?.extract()?,
+            first_ms: of_mapping.getattr("MIN_EPOCH_MS")?.extract()?,
+            last_ms: of_mapping.getattr("MAX_EPOCH_MS")?.extract()?,
+            reading: Named::of(&py.import("rejex_stream.types")?.getattr("Reading")?)?,
+            mapping: mapping.clone().unbind(),
+        })
+    }
+
+    /// Return what records hold; `decode` is asked about those that are not plain.
+    fn read<'py>(
+        &self,
+        records: &Bound<'py, PyAny>,
+        decode: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let py = records.py();
+        let (made, mut before) = (PyList::empty(py), Before::default());
+        for record in records.try_iter()? {
+            let record = record?;
+            match self.one(py, record.as_ptr(), &mut before) {
+                Some(reading) => made.append(reading)?,
+                None => made.append(decode.call1((record,))?)?,
+            }
+        }
+        Ok(made)
+    }
+}
+
+impl Cells {
+    /// Return the reading of a record; `None` where Python has to look.
+    fn one<'py>(
+        &self,
+        py: Python<'py>,
+        record: Object,
+        before: &mut Before,
+    ) -> Option<Bound<'py, PyTuple>> {
+        let [position, _, value, _, timestamp] = parts_of::<5>(record)?;
+        // SAFETY: a live object, checked to be bytes, which the record holds.
+        let bytes = unsafe {
+            if ffi::PyBytes_CheckExact(value) == 0 {
+                return None;
+            }
+            let size = ffi::PyBytes_Size(value) as usize;
+            std::slice::from_raw_parts(ffi::PyBytes_AsString(value).cast::<u8>(), size)
+        };
+        if bytes.len() > self.most_bytes {
+            return None;
+        }
+        let row = std::str::from_utf8(bytes).ok()?;
+        let (cells, mut from) = (&mut before.cells, 0);
+        cells.clear();
+        for (at, &byte) in bytes.iter().enumerate() {
+            if byte == self.delimiter {
+                cells.push((from, at));
+                from = at + 1;
+            } else if byte == b'"' {
+                return None;
+            }
+        }
+        cells.push((from, bytes.len()));
+        if cells.len() != self.width {
+            return None;
+        }
+        let cell = |column: usize| &row[cells[column].0..cells[column].1];
+        before.values.clear();
+        for &column in &self.channels {
+            before.values.push(self.number(cell(column))?);
+        }
+        let known = self.known.bind(py);
+        let known = match self.sensor {
+            Some(column) => known.get_item(PyString::new(py, cell(column))),
+            None => known.get_item(py.None()),
+        };
+        let known = known.ok()??;
+        let [key, name] = parts_of::<2>(known.as_ptr())?;
+        let time_ms = match self.time {
+            None => whole(timestamp).filter(|ms| (self.first_ms..=self.last_ms).contains(ms))?,
+            Some(column) => {
+                let text = cell(column);
+                match before.time_ms {
+                    Some(ms) if before.time == text => ms,
+                    _ => {
+                        let ms = self.time(py, text)?;
+                        before.time.clear();
+                        before.time.push_str(text);
+                        before.time_ms = Some(ms);
+                        ms
+                    }
+                }
+            }
+        };
+        // SAFETY: returns new references, each of which the tuple takes over.
+        let (time_ms, floats) = unsafe {
+            let floats = ffi::PyTuple_New(before.values.len() as ffi::Py_ssize_t);
+            for (at, &value) in before.values.iter().enumerate() {
+                let value = match value.is_nan() {
+                    true => kept(self.nan.as_ptr()),
+                    false => ffi::PyFloat_FromDouble(value),
+                };
+                ffi::PyTuple_SetItem(floats, at as ffi::Py_ssize_t, value);
+            }
+            (ffi::PyLong_FromLongLong(time_ms), floats)
+        };
+        self.reading.made(py, &[kept(key), kept(name), time_ms, floats, kept(position)]).ok()
+    }
+
+    /// Return a number as it is written, or nan of an empty cell.
+    fn number(&self, cell: &str) -> Option<f64> {
+        if cell.is_empty() {
+            return Some(f64::NAN);
+        }
+        let plain = |byte: u8| byte.is_ascii_digit() || matches!(byte, b'.' | b'-' | b'+' | b'e' | b'E');
+        if !cell.bytes().all(plain) {
+            return None;
+        }
+        cell.parse().ok().filter(|x: &f64| x.is_finite() && !self.missing.contains(x))
+    }
+
+    /// Return a time in ms; what is written in another way is asked of the mapping.
+    fn time(&self, py: Python<'_>, cell: &str) -> Option<i64> {
+        if self.in_ms && cell.len() <= MOST_DIGITS && cell.bytes().all(|byte| byte.is_ascii_digit()) {
+            let ms = cell.parse().ok()?;
+            return (self.first_ms..=self.last_ms).contains(&ms).then_some(ms);
+        }
+        let found = self.mapping.bind(py).call_method1(intern!(py, "epoch_ms"), (cell,)).ok()?;
+        whole(found.as_ptr())
+    }
+}

@@ -1,6 +1,6 @@
 //! What the monitors make of a verdict (`monitor.bank.MonitorBank.observe`), of its stream and of all.
 //!
-//! Numbers of a stream are read when it comes and written back when another does; what is seldom (an
+//! Numbers of a stream are read when it comes and written back after many others; what is seldom (an
 //! alarm, another model, new limits, the end of a window) is asked of Python, whose state it all is.
 //! Left to Python is what is odd: a stream that is not known, a limit of people's, a constant window.
 
@@ -23,6 +23,7 @@ const DRIFT_MEMORY: f64 = 8.0;
 const LARGE: i64 = 1 << 40;
 const ALTERNATIVES: usize = 7;
 const LAWS: usize = 16; // that are remembered within a call
+const STREAMS: usize = 32; // that are read at a time
 const BLOCK: usize = 16; // verdicts whose monitors are fetched at once
 
 type Object<'py> = Bound<'py, PyAny>;
@@ -969,13 +970,13 @@ struct Bank<'a, 'py> {
     alarms: &'a Bound<'py, PyList>,
     laws: Laws<'py>,
     pooled: Ranks<'py>,
-    stream: Option<Stream<'py>>,
+    read: Vec<Stream<'py>>,
     raised: Vec<Object<'py>>,
 }
 
 impl<'py> Bank<'_, 'py> {
     fn leave(&mut self) -> PyResult<()> {
-        if let Some(mut stream) = self.stream.take() {
+        for mut stream in self.read.drain(..) {
             stream.leave()?;
         }
         self.pooled.leave()
@@ -996,24 +997,31 @@ impl<'py> Bank<'_, 'py> {
         }
     }
 
-    /// Make a stream the one that is read; false: it has had no ranked event yet.
-    fn read(&mut self, monitor: &Object<'py>, epoch: Object<'py>) -> PyResult<bool> {
-        let mut known = self.stream.take();
-        if !known.as_ref().is_some_and(|stream| stream.of.is(monitor)) {
-            if let Some(mut other) = known {
-                other.leave()?;
+    /// Return where a stream is among those that are read; `None`: it has had no ranked event yet.
+    fn read(&mut self, monitor: &Object<'py>, epoch: Object<'py>) -> PyResult<Option<usize>> {
+        let known = self.read.iter().position(|stream| stream.of.is(monitor));
+        let at = match known {
+            Some(at) => at,
+            None => {
+                if self.read.len() == STREAMS {
+                    for mut stream in self.read.drain(..) {
+                        stream.leave()?;
+                    }
+                }
+                let Some(stream) = Stream::of(monitor, &mut self.laws)? else { return Ok(None) };
+                self.read.push(stream);
+                self.read.len() - 1
             }
-            known = Stream::of(monitor, &mut self.laws)?;
-        }
-        let Some(mut stream) = known else { return Ok(false) };
+        };
+        let stream = &mut self.read[at];
         if !epoch.is(&stream.epoch) && !epoch.eq(&stream.epoch)? {
             stream.leave()?;
             monitor.call_method1(intern!(epoch.py(), "_swap"), (epoch,))?;
-            self.stream = Stream::of(monitor, &mut self.laws)?;
-        } else {
-            self.stream = Some(stream);
+            if let Some(other) = Stream::of(monitor, &mut self.laws)? {
+                *stream = other;
+            }
         }
-        Ok(true)
+        Ok(Some(at))
     }
 
     /// Take note of one verdict; false, and nothing has changed: it is Python's.
@@ -1056,12 +1064,10 @@ impl<'py> Bank<'_, 'py> {
             Err(_) if score.is_none() => None,
             Err(_) => return Ok(false),
         };
-        if !self.read(monitor, V_MODEL_EPOCH.get(verdict)?)? {
-            return Ok(false);
-        }
+        let Some(at) = self.read(monitor, V_MODEL_EPOCH.get(verdict)?)? else { return Ok(false) };
 
         // 3. It counts, for its stream and for all of them.
-        let Some(stream) = &mut self.stream else { return Ok(false) };
+        let stream = &mut self.read[at];
         let ties = ties.max(0);
         let below = rank - if stream.paper_ties { ties } else { ties / 2 };
         stream.judge_by([n, r, lower, upper], &mut self.laws)?;
@@ -1095,8 +1101,8 @@ pub fn note<'py>(
 ) -> PyResult<usize> {
     let mut laws = Laws::default();
     let Some(pooled) = Ranks::of(pooled, &mut laws)? else { return Ok(start) };
-    let (stream, raised) = (None, Vec::new());
-    let mut bank = Bank { streams, unranked, alarms, laws, pooled, stream, raised };
+    let (read, raised) = (Vec::with_capacity(STREAMS), Vec::new());
+    let mut bank = Bank { streams, unranked, alarms, laws, pooled, read, raised };
     let mut at = start;
     'all: while at < verdicts.len() {
         let mut block = Vec::with_capacity(BLOCK);

@@ -35,7 +35,7 @@ __all__ = [
     "lines", "note", "poll", "written", "wrong",
 ]  # fmt: skip
 
-SEAM = 2
+SEAM = 4
 """As `rejex_stream.native_core` has it."""
 
 lines = lru_cache(Lines)

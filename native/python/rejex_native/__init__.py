@@ -26,13 +26,14 @@ from rejex_native._core import (
     Points,
     lane_of,
     note,
+    plain,
     poll,
     written,
 )
 
 __all__ = [
     "SEAM", "Cells", "Core", "Flat", "Lane", "Lines", "Messages", "Points", "believed", "lane_of",
-    "lines", "note", "poll", "written", "wrong",
+    "lines", "note", "plain", "poll", "written", "wrong",
 ]  # fmt: skip
 
 SEAM = 4

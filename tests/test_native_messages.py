@@ -34,6 +34,7 @@ from rejex_stream.types import (
     Limited,
     LimitExcess,
     Outcome,
+    OutcomeCounts,
     Position,
     Reading,
     Reason,
@@ -282,6 +283,27 @@ def test_any_verdict_becomes_the_same_line(native, verdict, form):
     assert ours == theirs
 
 
+@settings(max_examples=200, deadline=None, suppress_health_check=SLOW)
+@given(told=st.lists(outcomes(), max_size=9))
+def test_outcomes_are_counted_the_same(native, told):
+    counted = []
+    for of in (alone, native):
+        counted.append(counts := OutcomeCounts(plain=of("plain")))
+        counts.add(told)
+    assert counted[0] == counted[1]
+
+
+def test_more_than_a_block_of_outcomes_is_written_in_order(native):
+    told = []
+    for offset in range(250):
+        place = Position("t", 0, offset)
+        verdict = Verdict(place, "a", "a", 1, offset, Label.NORMAL, score=offset / 7)
+        told.append(Outcome(Record(place, b"k" if offset % 3 else None, b""), verdict))
+    expected, found = (list(made(of, "full", 10_000).of(told)) for of in (alone, native))
+    assert found == expected
+    assert [json.loads(message.value)["offset"] for message in found] == list(range(250))
+
+
 def test_what_cannot_be_written_is_refused_as_python_refuses_it(native):
     odd = Verdict(Position("t", 0, 1), "a\ud800", "a\ud800", 1, 1, Label.NORMAL)
     told = [Outcome(Record(odd.position, None, b""), odd)]
@@ -305,7 +327,7 @@ def test_all_but_the_extraordinary_is_made_natively(native):
     for form in ("full", "lean"):
         messages = made(native, form, 1_000_000)
         messages._of = pytest.fail
-        assert len(messages.of(told)) == 4
+        assert len(list(messages.of(told))) == 4
     assert native("lines")("full").verdict(plain) == encode_verdict(plain)
 
 

@@ -6,9 +6,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyList;
 
-static N: Slot = Slot::new("_n");
 static CLOCK: Slot = Slot::new("_clock");
-static BANDS: Slot = Slot::new("_bands");
 static CREDIT: Slot = Slot::new("credit");
 static ASKED: Slot = Slot::new("asked");
 static MOST: Slot = Slot::new("most");
@@ -21,8 +19,6 @@ static NESTED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 pub struct Credit<'py> {
     governor: Bound<'py, PyAny>,
     clock: Option<Bound<'py, PyAny>>,
-    bands: Bound<'py, PyList>,
-    n: usize,
     credit: i64,
     asked: i64,
     most: i64,
@@ -32,10 +28,7 @@ pub struct Credit<'py> {
 
 impl<'py> Credit<'py> {
     /// Return them; `None` where Python has to be asked.
-    pub fn of(governor: &Bound<'py, PyAny>, n: usize) -> PyResult<Option<Credit<'py>>> {
-        if N.int(governor)? != n as i64 {
-            return Ok(None);
-        }
+    pub fn of(governor: &Bound<'py, PyAny>) -> PyResult<Option<Credit<'py>>> {
         let (Ok(credit), Ok(asked), Ok(most), Ok(price), Ok(earns)) = (
             CREDIT.int(governor),
             ASKED.int(governor),
@@ -50,9 +43,7 @@ impl<'py> Credit<'py> {
         }
         Ok(Some(Credit {
             clock: if CLOCK.is_none(governor)? { None } else { Some(CLOCK.get(governor)?) },
-            bands: BANDS.get(governor)?.cast_into::<PyList>()?,
             governor: governor.clone(),
-            n,
             credit,
             asked,
             most,
@@ -61,9 +52,11 @@ impl<'py> Credit<'py> {
         }))
     }
 
-    /// Earn for one ranked event; return the band that the credit allows for it.
+    /// Earn for an event ranked among n; return the one of its `bands` by width that is allowed.
     pub fn allow(
         &mut self,
+        n: usize,
+        bands: &Bound<'py, PyList>,
         sensor: &Bound<'py, PyAny>,
         time_ms: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
@@ -83,10 +76,10 @@ impl<'py> Credit<'py> {
         self.credit = credit as i64; // no more than the most
         let mut width = 0;
         if self.credit >= self.price {
-            let widest = self.bands.len() as i128 - 1;
+            let widest = bands.len() as i128 - 1;
             width = (widest * credit / i128::from(self.most)) as usize;
         }
-        let band = self.bands.get_item(width)?;
+        let band = bands.get_item(width)?;
         if !band.is_none() {
             return Ok(band);
         }
@@ -95,8 +88,8 @@ impl<'py> Credit<'py> {
             Ok::<_, PyErr>(found.unbind())
         })?;
         let gamma = self.governor.getattr("_policy")?.getattr("contamination")?;
-        let band = nested.bind(py).call1((self.n, gamma, width))?;
-        self.bands.set_item(width, &band)?;
+        let band = nested.bind(py).call1((n, gamma, width))?;
+        bands.set_item(width, &band)?;
         Ok(band)
     }
 

@@ -126,13 +126,14 @@ struct Full {
     p_anomalies: Py<PyTuple>,
     confidences: Py<PyTuple>,
     severities: Py<PyTuple>,
+    bands: Option<Py<PyList>>,
     ranks: Py<PyTuple>,
     shares: Py<PyTuple>,
     n: Py<PyAny>,
 }
 
 impl Full {
-    fn of(full: &Bound<'_, PyAny>, n: usize) -> PyResult<Full> {
+    fn of(full: &Bound<'_, PyAny>, policy: &Bound<'_, PyAny>, n: usize) -> PyResult<Full> {
         let py = full.py();
         let band = full.getattr("band")?;
         let edges = edges_of(&band)?;
@@ -148,6 +149,7 @@ impl Full {
             p_anomalies: table("p_anomalies")?,
             confidences: table("confidences")?,
             severities: table("severities")?,
+            bands: bands_of(policy, n)?,
             ranks,
             shares,
             n: n.into_pyobject(py)?.into_any().unbind(),
@@ -159,6 +161,7 @@ impl Full {
 struct Filling {
     edges: [usize; 3],
     band: [Py<PyAny>; 4],
+    bands: Option<Py<PyList>>,
     n: Py<PyAny>,
 }
 
@@ -190,9 +193,22 @@ impl Filling {
         if !band.getattr(intern!(py, "can_accept_both"))?.is_truthy()? {
             return Ok(None);
         }
-        let n = n.into_pyobject(py)?.into_any().unbind();
-        Ok(Some(Arc::new(Filling { edges: edges_of(&band)?, band: parts_of(&band)?, n })))
+        Ok(Some(Arc::new(Filling {
+            edges: edges_of(&band)?,
+            band: parts_of(&band)?,
+            bands: bands_of(policy, n)?,
+            n: n.into_pyobject(py)?.into_any().unbind(),
+        })))
     }
+}
+
+/// The bands of a budget that holds, by width: as many are made as are met (`token_bucket._bands`).
+fn bands_of(policy: &Bound<'_, PyAny>, n: usize) -> PyResult<Option<Py<PyList>>> {
+    if policy.getattr("burst")?.is_none() {
+        return Ok(None);
+    }
+    let of = policy.py().import("rejex_stream.rejection.token_bucket")?.getattr("_bands")?;
+    Ok(Some(of.call1((policy, n))?.cast_into::<PyList>()?.unbind()))
 }
 
 /// How many extreme scores there may be in a window (`Judge._places`).
@@ -227,6 +243,7 @@ struct Policy {
     lengths: Lengths,
     by_mid_rank: bool,
     governor: Option<Py<PyAny>>,
+    holds: bool, // whether its budget does
 }
 
 impl Policy {
@@ -234,6 +251,7 @@ impl Policy {
         let (policy, governor) = (judge.getattr("_policy")?, judge.getattr("_governor")?);
         Ok(Policy {
             lengths: lengths_of(&policy),
+            holds: !policy.getattr("burst")?.is_none(),
             of: policy.unbind(),
             by_mid_rank: judge.getattr("_by_mid_rank")?.extract()?,
             governor: if governor.is_none() { None } else { Some(governor.unbind()) },
@@ -320,7 +338,7 @@ impl JudgeCore {
         } else if FULL.is_none(judge)? {
             return Ok(None);
         } else if !self.full.as_ref().map_or(Ok(false), |known| FULL.is(judge, &known.of))? {
-            self.full = Some(Full::of(&FULL.get(judge)?, n)?);
+            self.full = Some(Full::of(&FULL.get(judge)?, policy.of.bind(py), n)?);
         }
         if !self.tail.as_ref().map_or(Ok(false), |(known, _)| TAIL.is(judge, known))? {
             let tail = TAIL.get(judge)?;
@@ -329,9 +347,8 @@ impl JudgeCore {
         let watch = self.watch.bind(py);
         let level = LEVEL.float(watch)?;
         let credit = match &policy.governor {
-            _ if n < capacity => None,
-            None => None,
-            Some(governor) => Credit::of(governor.bind(py), n)?,
+            Some(governor) if policy.holds => Credit::of(governor.bind(py))?,
+            _ => None,
         };
         room.clear();
         Ok(Some(Judging {
@@ -469,9 +486,11 @@ impl<'a, 'py> Judging<'a, 'py> {
             return Ok(None);
         }
         // 2. Band and 3. label.
-        let (own_edges, policy, n_object) = match (full, &filling) {
-            (Some(full), _) => (full.edges, &full.band, &full.n),
-            (None, Some(filling)) => (filling.edges, &filling.band, &filling.n),
+        let (own_edges, policy, bands, n_object) = match (full, &filling) {
+            (Some(full), _) => (full.edges, &full.band, &full.bands, &full.n),
+            (None, Some(filling)) => {
+                (filling.edges, &filling.band, &filling.bands, &filling.n)
+            }
             _ => return Ok(None),
         };
         let label_in = |edges: &[usize; 3]| {
@@ -489,9 +508,11 @@ impl<'a, 'py> Judging<'a, 'py> {
             // SAFETY: as above.
             let [sensor, time_ms] =
                 [sensor, time_ms].map(|one| unsafe { Bound::from_borrowed_ptr(py, one) });
-            let band = match &mut self.credit {
-                Some(credit) => credit.allow(&sensor, &time_ms)?,
-                None => {
+            let band = match (&mut self.credit, bands) {
+                (Some(credit), Some(bands)) => {
+                    credit.allow(n, bands.bind(py), &sensor, &time_ms)?
+                }
+                _ => {
                     let args = (n_object, &sensor, &time_ms);
                     governor.call_method1(intern!(py, "allow"), args)?
                 }
@@ -500,8 +521,8 @@ impl<'a, 'py> Judging<'a, 'py> {
             label = label_in(&edges);
             if label == names.rejected.as_ptr() {
                 match &mut self.credit {
-                    Some(credit) => credit.spend(),
-                    None => drop(governor.call_method0(intern!(py, "spend"))?),
+                    Some(credit) if bands.is_some() => credit.spend(),
+                    _ => drop(governor.call_method0(intern!(py, "spend"))?),
                 }
             } else {
                 withheld = own == names.rejected.as_ptr();

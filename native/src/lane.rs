@@ -168,9 +168,6 @@ impl Lane {
                     (done, step) = (done + taken, 1);
                     continue;
                 }
-                if step == 1 && self.is_due(state.py())? {
-                    step = 2; // what is asked for with an event, and done before the next
-                }
             }
             // What is no event alone lasts for some.
             let stop = (done + step).min(places.len());
@@ -178,12 +175,6 @@ impl Lane {
             (done, step, asked) = (stop, 4 * step, true);
         }
         Ok(asked)
-    }
-
-    /// Whether something comes with the next row that is no score.
-    fn is_due(&self, py: Python<'_>) -> PyResult<bool> {
-        let model = self.model.bind(py);
-        Ok(ROWS_SEEN.int(model)? == STEADY_UNTIL.int(model)?)
     }
 
     /// Whether any rows are made here: those of the presets that roll, and readings as they are.
@@ -215,11 +206,29 @@ impl Lane {
     ) -> PyResult<(usize, bool)> {
         let py = state.py();
         let (watch, model, judge) = (self.watch.bind(py), self.model.bind(py), self.judge.bind(py));
-        if FROZEN.truth(watch)? {
+        if FROZEN.truth(watch)? || places.is_empty() {
             return Ok((0, false));
         }
-        let rows_seen = ROWS_SEEN.int(model)?;
-        let left = usize::try_from(STEADY_UNTIL.int(model)? - rows_seen).unwrap_or(0);
+        let (rows_seen, mut until) = (ROWS_SEEN.int(model)?, STEADY_UNTIL.int(model)?);
+        let Room { rows, numbers, whose, out, told } = room;
+        rows.clear();
+        whose.clear();
+        if until > 0 && rows_seen == until {
+            // Something comes before the next row, if there is one.
+            let known = if self.at_once { &RECENTS } else { &SENSORS }.get(state)?;
+            let mut sensors = Sensors::of(&mut self.met, known.cast_into()?, self.at_once, self.d);
+            let reading = batch.reading(places[0])?.cast_into::<PyTuple>()?;
+            let Some(sensor) = sensors.at(&reading.get_item(1)?)? else { return Ok((0, false)) };
+            let Some(values) = batch.whole(places[0]) else { return Ok((0, false)) };
+            sensors.row(sensor, values, rows);
+            if !rows.iter().all(|x| x.abs() <= LARGE) {
+                return Ok((0, false));
+            }
+            rows.clear();
+            model.call_method1(intern!(py, "settle"), (judge,))?;
+            until = STEADY_UNTIL.int(model)?;
+        }
+        let left = usize::try_from(until - rows_seen).unwrap_or(0);
         let places = &places[..left.min(places.len())];
         if places.is_empty() || SERVING.is_none(model)? {
             return Ok((0, false));
@@ -238,9 +247,6 @@ impl Lane {
         let d = self.d;
         let known = if self.at_once { &RECENTS } else { &SENSORS }.get(state)?;
         let mut sensors = Sensors::of(&mut self.met, known.cast_into()?, self.at_once, d);
-        let Room { rows, numbers, whose, out, told } = room;
-        rows.clear();
-        whose.clear();
         let mut before = Vec::new();
         let scored: Option<Vec<f64>> = match scorer {
             Scorer::Python => {
@@ -373,6 +379,9 @@ impl Lane {
             model.call_method1(intern!(py, "take"), (rows, judged, judge))?;
         } else {
             learnt.take(model, rows_seen, done)?;
+            if rows_seen + done as i64 == until {
+                model.call_method0(intern!(py, "ask"))?;
+            }
         }
         told.outliers = beyond;
         self.taken += done as u64;

@@ -4,6 +4,7 @@ use pyo3::prelude::*;
 
 mod alarm;
 mod cells;
+mod counts;
 mod credit;
 mod evidence;
 mod flat;
@@ -30,6 +31,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<messages::Messages>()?;
     module.add_class::<points::Points>()?;
     module.add_function(wrap_pyfunction!(lane::lane_of, module)?)?;
+    module.add_function(wrap_pyfunction!(counts::plain, module)?)?;
     module.add_function(wrap_pyfunction!(messages::written, module)?)?;
     module.add_function(wrap_pyfunction!(monitors::note, module)?)?;
     module.add_function(wrap_pyfunction!(poll::poll, module)?)?;

@@ -3,8 +3,9 @@
 //! A verdict, its review item and what follows that are made here where all of them are ordinary and
 //! surely fit; an outcome with anything else is left to Python, with nothing made of it.
 
-use crate::written::{escaped, is_text, kept, parts_of, text, utf8, whole, Layout, Named, Object, Writer};
-use pyo3::exceptions::PyUnicodeError;
+use crate::written::{empty, escaped, is_text, kept, parts_of, soon, text, utf8, whole};
+use crate::written::{Layout, Named, Object, Word, Writer};
+use pyo3::exceptions::{PyTypeError, PyUnicodeError};
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -18,8 +19,8 @@ const LONGEST_TRACE: ffi::Py_ssize_t = 512;
 pub struct Lines {
     writer: Writer,
     verdict: Layout,
-    full: Vec<(Vec<u8>, usize)>, // `,"name":`, and where its value is
-    lean: Vec<(Vec<u8>, usize)>,
+    full: Vec<(Word, usize)>, // `,"name":`, and where its value is
+    lean: Vec<(Word, usize)>,
     position: usize,
     unset: Py<PyAny>,
     is_lean: bool,
@@ -33,7 +34,10 @@ impl Lines {
         let verdict = Layout::of(&types.getattr("Verdict")?)?;
         let lean = py.import("rejex_stream.encode.records")?.getattr("LeanVerdictRecord")?;
         let lean: Vec<String> = lean.getattr("__struct_fields__")?.extract()?;
-        let named = |name: &str| Ok((format!(",\"{name}\":").into_bytes(), verdict.at(name)?));
+        let named = |name: &str| {
+            let written = Word::of(format!(",\"{name}\":").as_bytes());
+            Ok((written.ok_or_else(|| PyTypeError::new_err("a long name"))?, verdict.at(name)?))
+        };
         let full = verdict.names().filter(|&name| name != "position");
         Ok(Lines {
             writer: Writer::of(py)?,
@@ -76,12 +80,23 @@ impl Lines {
         for (name, at) in if lean { &self.lean } else { &self.full } {
             let value = self.verdict.get(verdict, *at);
             if value != self.unset.as_ptr() {
-                out.extend_from_slice(name);
+                name.write(out);
                 self.writer.value(py, value, out)?;
             }
         }
         out.push(b'}');
         Ok(true)
+    }
+
+    /// Have the fields of a verdict fetched, or where they lie.
+    fn soon(&self, verdict: Object, fields: bool) {
+        if !fields {
+            soon(verdict, 5);
+        } else if self.verdict.is(verdict) {
+            for (_, at) in if self.is_lean { &self.lean } else { &self.full } {
+                soon(self.verdict.get(verdict, *at), 1);
+            }
+        }
     }
 }
 
@@ -137,6 +152,9 @@ impl<'a> Place<'a> {
     }
 }
 
+/// What of its headers an event shares with no other: its id, time, subject and trace.
+type Own<'py> = [Option<Bound<'py, PyTuple>>; 5];
+
 /// The headers of one kind of event.
 struct Headers {
     fixed: Vec<Py<PyAny>>,
@@ -150,10 +168,18 @@ impl Headers {
         Ok(Headers { fixed, version: made.getattr("_version")?.extract()? })
     }
 
-    fn list<'py>(&self, py: Python<'py>, own: &[Bound<'py, PyTuple>]) -> PyResult<Bound<'py, PyList>> {
-        let fixed = self.fixed.iter().map(|one| one.bind(py).clone());
-        let all: Vec<_> = fixed.chain(own.iter().map(|one| one.clone().into_any())).collect();
-        PyList::new(py, all)
+    fn list<'py>(&self, py: Python<'py>, own: &Own<'py>) -> PyResult<Bound<'py, PyList>> {
+        let fixed = self.fixed.iter().map(|one| one.as_ptr());
+        let n = self.fixed.len() + own.iter().flatten().count();
+        // SAFETY: new, and filled at once; each place takes over a reference of ours.
+        unsafe {
+            let list = ffi::PyList_New(n as ffi::Py_ssize_t);
+            let made = Bound::from_owned_ptr_or_err(py, list)?.cast_into_unchecked();
+            for (at, one) in fixed.chain(own.iter().flatten().map(|one| one.as_ptr())).enumerate() {
+                ffi::PyList_SetItem(list, at as ffi::Py_ssize_t, kept(one));
+            }
+            Ok(made)
+        }
     }
 }
 
@@ -214,7 +240,10 @@ impl Messages {
         let py = outcomes.py();
         let made = PyList::empty(py);
         let mut room = Vec::with_capacity(4096);
-        for outcome in outcomes.iter() {
+        for (at, outcome) in outcomes.iter().enumerate() {
+            for (ahead, fields) in [(3, false), (1, true)] {
+                self.fetch(outcomes, at + ahead, fields);
+            }
             if let Some(ours) = ours(py, self.ordinary(&outcome, &mut room))? {
                 for message in ours.into_iter().flatten() {
                     made.append(message)?;
@@ -230,6 +259,19 @@ impl Messages {
 }
 
 impl Messages {
+    /// Have an outcome fetched that will be written soon.
+    fn fetch(&self, outcomes: &Bound<'_, PyList>, at: usize, fields: bool) {
+        let Ok(outcome) = outcomes.get_item(at) else { return };
+        let Some([record, verdict, ..]) = parts_of::<7>(outcome.as_ptr()) else { return };
+        self.lines.soon(verdict, fields);
+        if !fields {
+            soon(record, 2);
+        } else if let Some([position, key, ..]) = parts_of::<5>(record) {
+            soon(position, 2);
+            soon(key, 1);
+        }
+    }
+
     /// Return the messages of an outcome; `None` where Python has to make them.
     fn ordinary<'py>(
         &self,
@@ -252,7 +294,7 @@ impl Messages {
         }
         let sensor = self.lines.verdict.get(verdict, self.sensor);
         let Some(time) = whole(self.lines.verdict.get(verdict, self.time)) else { return Ok(None) };
-        let Some(own) = own_headers(py, &place, sensor, time, original, &self.verdict_headers)? else {
+        let Some(own) = own_headers(py, &place, sensor, time, original, &self.verdict_headers, room)? else {
             return Ok(None);
         };
         // SAFETY: live objects; a key is bytes where it is no None.
@@ -281,7 +323,7 @@ impl Messages {
         } else if after != none {
             let Some(last_ms) = self.follow_up(py, after, &place, room)? else { return Ok(None) };
             let sensor = self.after.get(after, self.after.at("sensor")?);
-            let own = own_headers(py, &place, sensor, last_ms, original, &self.after_headers)?;
+            let own = own_headers(py, &place, sensor, last_ms, original, &self.after_headers, room)?;
             let Some(own) = own else { return Ok(None) };
             self.after_headers.list(py, &own)?
         } else {
@@ -429,11 +471,6 @@ fn joined(name: &[u8], lines: &Option<Bound<'_, PyTuple>>, out: &mut Vec<u8>) ->
     Ok(())
 }
 
-fn empty(object: Object) -> bool {
-    // SAFETY: a live object.
-    unsafe { ffi::PyTuple_Check(object) != 0 && ffi::PyTuple_Size(object) == 0 }
-}
-
 /// Render a time as RFC 3339 has it, from 1970 to the end of 9999.
 fn moment(ms: i64) -> [u8; 24] {
     let (days, ms) = (ms / 86_400_000, ms % 86_400_000);
@@ -465,6 +502,20 @@ fn moment(ms: i64) -> [u8; 24] {
     out
 }
 
+fn pair<'py>(
+    name: &Bound<'py, PyString>,
+    value: Bound<'py, PyBytes>,
+) -> PyResult<Bound<'py, PyTuple>> {
+    // SAFETY: new, and filled at once; each place takes over a reference of ours.
+    unsafe {
+        let made = ffi::PyTuple_New(2);
+        let found = Bound::from_owned_ptr_or_err(name.py(), made)?;
+        ffi::PyTuple_SetItem(made, 0, kept(name.as_ptr()));
+        ffi::PyTuple_SetItem(made, 1, value.into_ptr());
+        Ok(found.cast_into_unchecked())
+    }
+}
+
 /// Return those headers that no other event has, with its trace; `None`: Python has to make them.
 fn own_headers<'py>(
     py: Python<'py>,
@@ -473,21 +524,20 @@ fn own_headers<'py>(
     time: i64,
     original: Object,
     of: &Headers,
-) -> PyResult<Option<Vec<Bound<'py, PyTuple>>>> {
+    room: &mut Vec<u8>,
+) -> PyResult<Option<Own<'py>>> {
     if !(0..=LAST_MS).contains(&time) || !is_text(subject) {
         return Ok(None);
     }
-    let mut id = Vec::with_capacity(64);
-    id.extend_from_slice(place.topic);
-    place.numbers(&mut id);
-    id.extend_from_slice(of.version.as_bytes());
-    let pair = |name: &Bound<'py, PyString>, value: &[u8]| {
-        PyTuple::new(py, [name.as_any().clone(), PyBytes::new(py, value).into_any()])
-    };
-    let mut own = Vec::with_capacity(5);
-    own.push(pair(intern!(py, "ce_id"), &id)?);
-    own.push(pair(intern!(py, "ce_time"), &moment(time))?);
-    own.push(pair(intern!(py, "ce_subject"), utf8(py, subject)?)?);
+    let from = room.len(); // behind what is written there
+    room.extend_from_slice(place.topic);
+    place.numbers(room);
+    room.extend_from_slice(of.version.as_bytes());
+    let id = pair(intern!(py, "ce_id"), PyBytes::new(py, &room[from..]));
+    room.truncate(from);
+    let time = pair(intern!(py, "ce_time"), PyBytes::new(py, &moment(time)));
+    let subject = pair(intern!(py, "ce_subject"), PyBytes::new(py, utf8(py, subject)?));
+    let mut own = [Some(id?), Some(time?), Some(subject?), None, None];
     if !empty(original) {
         // SAFETY: a live object.
         let original = unsafe { Bound::from_borrowed_ptr(py, original) };
@@ -511,7 +561,8 @@ fn own_headers<'py>(
                 return Ok(None);
             }
             if !std::mem::replace(&mut found[which], true) {
-                own.push(PyTuple::new(py, [name, value])?);
+                let at = if own[3].is_none() { 3 } else { 4 };
+                own[at] = Some(PyTuple::new(py, [name, value])?);
             }
         }
     }

@@ -11,6 +11,13 @@ static RECENT: Slot = Slot::new("recent");
 static OF: Slot = Slot::new("of");
 static N_SINCE: Slot = Slot::new("n_since");
 
+/// What became of an event that was to be remembered.
+enum Seen<'py> {
+    Nothing,
+    Due(Bound<'py, PyAny>), // the sensor whose item is owed what came after it
+    Not,                    // Python has to look, nothing is changed
+}
+
 /// Makes the outcomes of judged records as a `ReviewItems` would, one that draws no audits.
 #[pyclass(module = "rejex_native._core", frozen)]
 pub struct Points {
@@ -49,11 +56,14 @@ impl Points {
         })
     }
 
-    /// Return what judged records come to; `observe` is asked about an event that is not ordinary.
+    /// Return what judged records come to; `observe` is asked about an event that is not ordinary,
+    /// `follow_up` for what is due to the item before an ordinary one.
+    #[allow(clippy::too_many_arguments)]
     fn outcomes<'py>(
         &self,
         sensors: &Bound<'py, PyDict>,
         observe: &Bound<'py, PyAny>,
+        follow_up: &Bound<'py, PyAny>,
         item: &Bound<'py, PyAny>,
         records: &Bound<'py, PyAny>,
         readings: &Bound<'py, PyAny>,
@@ -61,17 +71,25 @@ impl Points {
     ) -> PyResult<Bound<'py, PyList>> {
         let py = sensors.py();
         let made = PyList::empty(py);
+        let (records, readings, verdicts) = (listed(records)?, listed(readings)?, listed(verdicts)?);
         // SAFETY: None and an empty tuple are always there.
         let (none, nothing) = unsafe { (ffi::Py_None(), pyo3::types::PyTuple::empty(py)) };
         let mut room = Vec::with_capacity(256);
-        for at in 0..records.len()? {
+        for at in 0..records.len() {
             let (reading, verdict) = (readings.get_item(at)?, verdicts.get_item(at)?);
             let (mut review, mut after) = (none, none);
             let told;
-            if !self.ordinary(sensors, &reading, verdict.as_ptr(), &mut room)? {
-                told = observe.call1((&reading, &verdict))?;
-                let to = if told.get_type().is(item) { &mut review } else { &mut after };
-                *to = told.as_ptr();
+            match self.ordinary(sensors, &reading, verdict.as_ptr(), &mut room)? {
+                Seen::Nothing => {}
+                Seen::Due(known) => {
+                    told = follow_up.call1((&known, OF.get(&known)?, &verdict))?;
+                    after = told.as_ptr();
+                }
+                Seen::Not => {
+                    told = observe.call1((&reading, &verdict))?;
+                    let to = if told.get_type().is(item) { &mut review } else { &mut after };
+                    *to = told.as_ptr();
+                }
             }
             let record = records.get_item(at)?.into_ptr();
             let changes = (nothing.as_ptr(), nothing.as_ptr());
@@ -86,45 +104,42 @@ impl Points {
 }
 
 impl Points {
-    /// Remember an event of which nobody is told now; false: Python has to look, nothing is changed.
+    /// Remember an event that is no item itself, and say whether one before it is due something.
     fn ordinary<'py>(
         &self,
         sensors: &Bound<'py, PyDict>,
         reading: &Bound<'py, PyAny>,
         verdict: Object,
         room: &mut Vec<u8>,
-    ) -> PyResult<bool> {
+    ) -> PyResult<Seen<'py>> {
         let py = sensors.py();
         let Some([_, sensor, time, values, _]) = parts_of::<5>(reading.as_ptr()) else {
-            return Ok(false);
+            return Ok(Seen::Not);
         };
         if !self.verdict.is(verdict) {
-            return Ok(false);
+            return Ok(Seen::Not);
         }
         let get = |at| self.verdict.get(verdict, at);
         // SAFETY: live objects of the verdict.
         unsafe {
             let (label, severity) = (get(self.label), get(self.severity));
             if label == self.rejected.as_ptr() || get(self.status) != ffi::Py_None() {
-                return Ok(false);
+                return Ok(Seen::Not);
             }
             if label == self.anomaly.as_ptr() && severity != ffi::Py_None() {
                 let is_float = ffi::Py_TYPE(severity) == &raw mut ffi::PyFloat_Type;
                 if !is_float || ffi::PyFloat_AsDouble(severity) >= self.extreme {
-                    return Ok(false);
+                    return Ok(Seen::Not);
                 }
             }
         }
         // SAFETY: held by the reading.
         let name = unsafe { Bound::from_borrowed_ptr(py, sensor) };
-        let Some(known) = sensors.get_item(name)? else { return Ok(false) };
+        let Some(known) = sensors.get_item(name)? else { return Ok(Seen::Not) };
         let owed = !OF.is_none(&known)?;
         let n_since = if owed { N_SINCE.int(&known)? + 1 } else { 0 };
-        if owed && (n_since & (n_since - 1) == 0 || n_since >= self.points) {
-            return Ok(false);
-        }
-        if self.points == 0 {
-            return Ok(true);
+        if self.points == 0 && !owed {
+            return Ok(Seen::Nothing);
         }
         room.clear();
         for (field, value) in [
@@ -137,10 +152,25 @@ impl Points {
             self.writer.value(py, value, room)?;
         }
         room.push(b'}');
-        RECENT.get(&known)?.call_method1(intern!(py, "append"), (PyBytes::new(py, room),))?;
+        let (recent, point) = (RECENT.get(&known)?, PyBytes::new(py, room));
+        // SAFETY: live objects; what is returned is a new reference, and None.
+        unsafe {
+            let append = intern!(py, "append").as_ptr();
+            let end = std::ptr::null_mut::<ffi::PyObject>();
+            let done = ffi::PyObject_CallMethodObjArgs(recent.as_ptr(), append, point.as_ptr(), end);
+            Bound::from_owned_ptr_or_err(py, done)?;
+        }
         if owed {
             N_SINCE.set_int(&known, n_since)?;
         }
-        Ok(true)
+        let due = owed && (n_since & (n_since - 1) == 0 || n_since >= self.points);
+        Ok(if due { Seen::Due(known) } else { Seen::Nothing })
+    }
+}
+
+fn listed<'py>(given: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
+    match given.cast::<PyList>() {
+        Ok(list) => Ok(list.clone()),
+        Err(_) => PyList::new(given.py(), given.try_iter()?.collect::<PyResult<Vec<_>>>()?),
     }
 }

@@ -16,10 +16,10 @@ import random
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final
 
 import numpy as np
@@ -95,7 +95,8 @@ class PyODDetector:
         try:
             if self.class_path not in WITHOUT_PARAMETERS:
                 _load(self.class_path)  # before the lock: importing takes seconds
-            with contained(seed):
+            # Containing takes longer than the fit of what neither draws nor calculates in parallel.
+            with np.errstate(all="ignore") if fitter is scorers.fit_hbos else contained(seed):
                 inner = fitter(lambda: self._make(seed), scaled)
         except DetectorError:
             raise
@@ -105,14 +106,12 @@ class PyODDetector:
         return TableScorer(self.name, X.shape[1], scale, inner, training)
 
     def _make(self, seed: int) -> Any:  # noqa: ANN401 - PyOD is untyped
-        cls = _load(self.class_path)
-        accepted = inspect.signature(cls).parameters
-        params = dict(self.params)
+        accepted, params = _parameters(self.class_path), dict(self.params)
         if "random_state" in accepted and params.get("random_state") is None:
             params["random_state"] = seed
         if "verbose" in accepted and accepted["verbose"].default:
             params.setdefault("verbose", 0)
-        return cls(**params)
+        return _load(self.class_path)(**params)
 
 
 def pyod_detector(
@@ -158,7 +157,7 @@ def _checked(name: str, class_path: str, params: dict[str, Any]) -> tuple[tuple[
         return tuple(sorted(BETTER_DEFAULTS.get(class_path, {}).items()))
     accepted: set[str] = set()
     if class_path not in WITHOUT_PARAMETERS:
-        accepted = set(inspect.signature(_load(class_path)).parameters) - {"contamination"}
+        accepted = {*_parameters(class_path)} - {"contamination"}
     for key, value in params.items():
         if key not in accepted:
             known = ", ".join(sorted(accepted | {"scale"}))
@@ -183,6 +182,11 @@ def check_constant(name: str, key: str, value: object) -> None:
             f"{key} of {name} is a {type(value).__name__}, which changes as it is used; "
             f"give an int, or nothing: each fit is seeded."
         )
+
+
+@lru_cache(maxsize=64)
+def _parameters(class_path: str) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(_load(class_path)).parameters
 
 
 def _load(class_path: str) -> Any:  # noqa: ANN401 - PyOD is untyped

@@ -10,6 +10,7 @@ calls; its `few` says of how many rows that is cheaper than `score` of all of th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass, is_dataclass, replace
 from typing import Any
 
@@ -108,7 +109,8 @@ class TableScorer:
         """Return the same model without its training scores: 8 bytes a row, if not twice."""
         inner = self.inner
         if is_dataclass(inner) and hasattr(inner, "training_scores"):
-            inner = replace(inner, training_scores=np.empty(0))
+            inner = copy(inner)  # with what it has made of its fields
+            object.__setattr__(inner, "training_scores", np.empty(0))
         return replace(self, inner=inner, training_scores=None)
 
 

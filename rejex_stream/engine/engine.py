@@ -286,7 +286,7 @@ class Engine:
         return ready
 
     def _steady_rows(self, key: str) -> int:
-        """Return before how many rows, at least, no fit is asked for, installed or waited for."""
+        """Return before how many rows, at least, no fit is installed or waited for."""
         state = self._live.get(key)
         return 0 if state is None else state.model.steady_until - state.model.rows_seen
 

@@ -137,7 +137,7 @@ class BatchModel:
         self._token = object()  # tickets of two engines on one executor never meet
         self.rows_seen = 0
         self._due = 0  # at what row count something happens next; 0: not looked yet
-        self.steady_until = 0  # before which row count nothing does but scores; 0: it may
+        self.steady_until = 0  # before which row count nothing comes before scores; 0: it may
         self._fit_due = 0  # and a fit may be asked for; 0 as well
         self._next_epoch = 0
         self._serving: ModelFit | None = None
@@ -165,8 +165,7 @@ class BatchModel:
         stop, begun = len(rows), self._serving is not None
         if not (held or planned):
             if self.rows_seen >= self._due:
-                self._settle(judge)
-                self._due = self._boundary(judge)
+                self.settle(judge)
             stop = min(stop, start + self._due - self.rows_seen)
         X = rows[start:stop]
         if stop - start > 1:
@@ -176,7 +175,7 @@ class BatchModel:
             return Segment(start, stop, X, None, -1, held=held, learns=not (held or planned))
         own = self._scores(self._serving, X)
         guarded = self._guard is not None and not (held or planned or self.is_adopting)
-        self.steady_until = 0 if self._ewma.reach or self.is_adopting else self._due - 1
+        self.steady_until = 0 if self._ewma.reach or self.is_adopting else self._due
         return Segment(
             start,
             stop,
@@ -207,30 +206,20 @@ class BatchModel:
         return Status.NO_LEVEL if lacks_level is not None and lacks_level(rows) else None
 
     def learn(self, segment: Segment, judged: Judged, judge: Judge) -> None:
-        """Take in what was judged of a segment, and ask for a fit where one is due."""
+        """Take in what was judged of a segment."""
         count = judged.stop - segment.start
         if self._ewma.reach and segment.scores is not None:
             self._ewma.remember(segment.own[:count])
         X = segment.rows[:count]
         if segment.held:
             self._held.extend(X)
+            if judged.turn is not None:
+                self._make(judged.turn, judge)
         elif segment.learns:
             self.take(X, judged, judge)
-        else:
-            return
-        if segment.held and judged.turn is not None:
-            self._make(judged.turn, judge)
-        elif (
-            segment.learns
-            and judged.turn is None
-            and self.rows_seen >= self._due
-            and self._wants_a_model()
-            and self._schedule.is_request(self.rows_seen - self._origin)
-        ):
-            self._request()
 
     def take(self, X: Rows, judged: Judged, judge: Judge) -> None:
-        """Let rows that were judged into the buffer, and the shadow score them."""
+        """Let rows that were judged into the buffer, have the shadow score them, ask for a fit."""
         count, shadow = len(X), self._shadow
         if shadow is not None and count > 1:
             self._catch_up(shadow)
@@ -253,6 +242,13 @@ class BatchModel:
                 self._catch_up(shadow)
         if judged.turn is not None:
             self._make(judged.turn, judge)
+        elif self.rows_seen >= self._due:
+            self.ask()
+
+    def ask(self) -> None:
+        """Ask for a fit, where one is due with the last row."""
+        if self._wants_a_model() and self._schedule.is_request(self.rows_seen - self._origin):
+            self._request()
 
     def _catch_up(self, shadow: ModelFit) -> None:
         """Let a shadow score the rows that came alone: many at once cost a fraction each."""
@@ -411,7 +407,7 @@ class BatchModel:
             boundary = full if seen < full < boundary else boundary
         return boundary
 
-    def _settle(self, judge: Judge) -> None:
+    def settle(self, judge: Judge) -> None:
         """Do what is due before the next row: swap a full shadow, install a fit that is needed."""
         self._swap(judge)
         if not self.is_adopting:
@@ -424,6 +420,9 @@ class BatchModel:
             self._pending = None
             self._install(pending, judge)
             self._swap(judge)  # a lag as long as the window fills the shadow at once
+        self._due = self._boundary(judge)
+        if self.steady_until:
+            self.steady_until = self._due
 
     def _swap(self, judge: Judge) -> None:
         shadow = self._shadow

@@ -19,7 +19,7 @@ from rejex_stream import __version__
 from rejex_stream.engine import EngineSpec
 from rejex_stream.monitor import Alarm, MonitorBank, MonitorStatus
 from rejex_stream.monitor.alarm import AlarmKind
-from rejex_stream.native_core import core
+from rejex_stream.native_core import core, native
 from rejex_stream.operate.alerts import urgency
 from rejex_stream.operate.logs import escaped
 from rejex_stream.rejection.bounds import cost_bound
@@ -209,6 +209,7 @@ class RunMetrics:
         self.registry = CollectorRegistry()
         self._pipeline, self._clock, self._groups = pipeline, clock, GroupNames(grouped)
         self._refresh_s, self._refreshed_at = refresh_s, -math.inf
+        self._plain = native("plain")
         self._banks: dict[Partition, MonitorBank] = {}
         self._nothing_scorable = False
         self._epochs: dict[str, int] = {}
@@ -311,7 +312,7 @@ class RunMetrics:
             self._counter("dlq_records").inc()
         judged = [outcome for outcome in outcomes if outcome.verdict is not None]
         for group, those in self._groups.by_group(judged).items():
-            counts = OutcomeCounts()
+            counts = OutcomeCounts(plain=self._plain)
             counts.add(those)
             for label, count in counts.labels.items():
                 self._counter("events", group, label.value).inc(count)

@@ -67,11 +67,13 @@ class UsualValues:
 
     def see(self, readings: Sequence[Reading], verdicts: Sequence[Verdict]) -> None:
         """Take note of a batch."""
-        normal: dict[str, Reading] = {}
-        for reading, verdict in zip(readings, verdicts, strict=True):
-            self._newest[reading.stream_key] = reading, verdict
-            if verdict.label is Label.NORMAL and verdict.incident is None:
-                normal[reading.stream_key] = reading
+        told = list(zip(readings, verdicts, strict=True))
+        self._newest |= {reading.stream_key: (reading, verdict) for reading, verdict in told}
+        normal = {
+            reading.stream_key: reading
+            for reading, verdict in told
+            if verdict.label is Label.NORMAL and verdict.incident is None
+        }
         for stream, reading in normal.items():
             known = self._usual.get(stream)
             if known is None:

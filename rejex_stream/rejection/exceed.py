@@ -25,7 +25,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.special import betainc, gammaln
+from scipy.special import betainc, cython_special, gammaln
 
 from rejex_stream.errors import ConfigError
 from rejex_stream.rejection.arguments import check_number, check_window, decimal, round_up
@@ -41,6 +41,7 @@ __all__ = [
 
 # Below this, betainc is too close to the smallest float to carry full precision.
 _DEEP_TAIL = 1e-280
+_betainc = cython_special.betainc  # of plain floats: the same bits in a tenth of the time
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +199,9 @@ def stability(rank: int | npt.ArrayLike, n: int, contamination: float) -> Stabil
 
 def stability_at(rank: int, n: int, r: int) -> tuple[float, float]:
     """Return (P1, confidence) for one rank, quickly; callers vouch for the arguments. O(1)."""
-    p_anomaly = float(betainc(n - r + 1, r, (rank + 1) / (n + 2)))
-    p_normal = float(betainc(r, n - r + 1, (n - rank + 1) / (n + 2)))
+    low, high = float(r), float(n - r + 1)
+    p_anomaly: float = _betainc(high, low, (rank + 1) / (n + 2))
+    p_normal: float = _betainc(low, high, (n - rank + 1) / (n + 2))
     return p_anomaly, 1.0 - 2.0 * min(p_anomaly, p_normal, 0.5)
 
 

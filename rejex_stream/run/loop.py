@@ -28,6 +28,7 @@ from rejex_stream.decode import Decoder
 from rejex_stream.engine import Engine
 from rejex_stream.errors import ConnectorError, RejexError
 from rejex_stream.monitor import Alarm, AlarmKind, Alternative
+from rejex_stream.native_core import native
 from rejex_stream.protocols import ControlLog, FitExecutor, Sink, SnapshotStore, Source
 from rejex_stream.run.command_journal import CommandReader
 from rejex_stream.run.commit import Commits, OwnedPartition, Ownership
@@ -161,7 +162,7 @@ class _Loop:
     commits: Commits = field(init=False)
     commands: CommandReader = field(init=False)
     outcome_observers: Sequence[OutcomeObserver] = field(init=False)
-    summary: RunSummary = field(default_factory=RunSummary)
+    summary: RunSummary = field(default_factory=lambda: RunSummary(plain=native("plain")))
     unreadable: UnreadableShare = field(init=False)
     unscorable: UnscorableStreak = field(init=False)
     retries: Retries = field(init=False)

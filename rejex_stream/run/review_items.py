@@ -235,8 +235,8 @@ class ReviewItems:
     ) -> list[Outcome]:
         """Return what judged records come to: their verdicts, and what people are shown of each."""
         if self._native is not None:
-            given = self._sensors, self.observe, ReviewItem, records, readings, verdicts
-            return self._native.outcomes(*given)  # type: ignore[no-any-return]
+            given = self.observe, self._follow_up, ReviewItem, records, readings, verdicts
+            return self._native.outcomes(self._sensors, *given)  # type: ignore[no-any-return]
         found = []
         for record, reading, verdict in zip(records, readings, verdicts, strict=True):
             made = self.observe(reading, verdict)

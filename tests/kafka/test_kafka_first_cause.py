@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import pytest
 from kafka_harness import MAPPING, RUN, ChainEngine, feed
@@ -93,17 +93,17 @@ class Broker:
         return 1
 
     def publish(
-        self, messages: Sequence[Message], offsets: Mapping[Partition, Place], consumer: Consumer
+        self, messages: Iterable[Message], offsets: Mapping[Partition, Place], consumer: Consumer
     ) -> None:
-        failure = None
-        if not messages:
+        failure, sent = None, list(messages)
+        if not sent:
             failure = self._noting
         elif self._script:
             failure = self._script.pop(0)
         if failure is not None:
             raise failure
         (self.committed,) = offsets.values()
-        self.n_taken += len(messages)
+        self.n_taken += len(sent)
 
     def close(self) -> None:
         pass

@@ -7,7 +7,7 @@ exceptions stop there: what crosses is a record, a :class:`Message` or a ``Conne
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from rejex_stream.errors import ConnectorError
@@ -107,10 +107,11 @@ class Producer(Protocol):
         """Return how many partitions `topic` has; raises when there is no such topic."""
 
     def publish(
-        self, messages: Sequence[Message], offsets: Mapping[Partition, Place], consumer: Consumer
+        self, messages: Iterable[Message], offsets: Mapping[Partition, Place], consumer: Consumer
     ) -> None:
         """Write all messages and commit the offsets, both or neither.
 
+        The messages are asked for once, and again where it has to be said what failed.
         At-least-once: the offsets once every message was acknowledged.
         """
 

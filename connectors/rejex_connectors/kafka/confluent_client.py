@@ -8,7 +8,7 @@ import logging
 import operator
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import confluent_kafka as ck
@@ -455,7 +455,7 @@ class FastProducer:
         return self._partitions[topic]
 
     def publish(
-        self, messages: Sequence[Message], offsets: Mapping[Partition, Place], consumer: Consumer
+        self, messages: Iterable[Message], offsets: Mapping[Partition, Place], consumer: Consumer
     ) -> None:
         """Write, check, commit."""
         began = time.monotonic()
@@ -516,7 +516,7 @@ class FastProducer:
         may = {name: about.get("authorized_operations") or () for name, about in found.items()}
         return [refusals.Right("topic", name, "WRITE") for name in may if "WRITE" not in may[name]]
 
-    def _send(self, messages: Sequence[Message], deadline: float) -> None:
+    def _send(self, messages: Iterable[Message], deadline: float) -> None:
         produce, poll = self._producer.produce, self._producer.poll
         for topic, partition, key, value, headers in messages:
             while True:

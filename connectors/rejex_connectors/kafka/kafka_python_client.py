@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -342,7 +342,7 @@ class PythonProducer:
             ) from error
 
     def publish(
-        self, messages: Sequence[Message], offsets: Mapping[Partition, Place], consumer: Consumer
+        self, messages: Iterable[Message], offsets: Mapping[Partition, Place], consumer: Consumer
     ) -> None:
         """Write, check every acknowledgement, commit."""
         began = time.monotonic()
@@ -366,7 +366,7 @@ class PythonProducer:
 
     def _publish_in_transaction(
         self,
-        messages: Sequence[Message],
+        messages: Iterable[Message],
         offsets: Mapping[Partition, Place],
         consumer: Consumer,
         deadline: float,
@@ -388,7 +388,7 @@ class PythonProducer:
             deadline - time.monotonic(), "committing the transaction", producer.commit_transaction
         )
 
-    def _send(self, messages: Sequence[Message], deadline: float) -> None:
+    def _send(self, messages: Iterable[Message], deadline: float) -> None:
         """Send all and wait for all; a failed send does not fail a transaction by itself."""
         waiting: deque[Any] = deque()
         send = self._producer.send

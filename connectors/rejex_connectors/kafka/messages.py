@@ -13,8 +13,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from functools import lru_cache, partial
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import quote, unquote
 
 import msgspec
@@ -60,11 +61,13 @@ __all__ = [
 
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 Own: TypeAlias = list[tuple[str, bytes]]
+_Shown = TypeVar("_Shown", ReviewItem, FollowUp)
 
 CUT_BYTES, CUT_SHA256 = "rejex.cut.value.bytes", "rejex.cut.value.sha256"
 CUT_HEADERS, NULL_VALUE = "rejex.cut.headers", "rejex.null.value"
 UNREAD = "rejex.unread"
 """Header of a dead letter of which nothing but the position is known."""
+_AT_ONCE = 100  # outcomes; what is made of them and sent stays in the processor's caches
 _RECORD_OVERHEAD = 100
 """Bytes the log adds to a record, and a little more."""
 
@@ -105,9 +108,12 @@ class OutcomeMessages:
         make = native("Messages")
         self._native = make and make(self, settings.form)
 
-    def of(self, outcomes: list[Outcome]) -> Iterable[Message]:
-        """Return the messages of `outcomes`, in order."""
-        return self._native.of(outcomes, self._of) if self._native else self._of(outcomes)
+    def of(self, outcomes: list[Outcome]) -> Iterator[Message]:
+        """Yield the messages of `outcomes`, in order, made a few at a time."""
+        if not self._native:
+            return self._of(outcomes)
+        blocks = (outcomes[at : at + _AT_ONCE] for at in range(0, len(outcomes), _AT_ONCE))
+        return chain.from_iterable(self._native.of(block, self._of) for block in blocks)
 
     def _of(self, outcomes: list[Outcome]) -> Iterator[Message]:
         headers_of, topic, n = self._verdict_headers.of, self._verdicts, self._n_verdicts
@@ -133,9 +139,13 @@ class OutcomeMessages:
                 yield message
                 if review is not None:
                     line = None if self._lean or review.verdict is not verdict else value
-                    yield self._reviewed(record, review, headers, line)
+                    headers = self._review_headers.like(headers)
+                    yield self._shown(record, review, headers, partial(encode_review, verdict=line))
                 elif after is not None:
-                    yield self._followed(record, after)
+                    headers = self._follow_up_headers.of(
+                        position, after.sensor, after.points[-1].event_time_ms, original
+                    )
+                    yield self._shown(record, after, headers, encode_follow_up)
             for incident in incidents:
                 yield self._changed(record, incident)
 
@@ -177,39 +187,22 @@ class OutcomeMessages:
                 sensors=incident.sensors[: len(incident.sensors) // 2],
             )
 
-    def _reviewed(
-        self, record: Record, review: ReviewItem, headers: Own, line: bytes | None
+    def _shown(
+        self, record: Record, item: _Shown, headers: Own, encode: Callable[[_Shown], bytes]
     ) -> Message:
-        """Return the review record; where it is too large, its oldest context goes first."""
-        # `headers` are those of its verdict, `line` its full form where that is at hand.
-        position = record.position
-        headers = self._review_headers.like(headers)
-        partition = position.partition % self._n_review
+        """Return what reviewers see; where it is too large, its oldest points go first."""
+        partition = record.position.partition % self._n_review
+        is_item = isinstance(item, ReviewItem)
+        name, what = ("context", "review record") if is_item else ("points", "follow-up")
         while True:
-            value = encode_review(review, line)
-            message = Message(self._review, partition, record.key, value, headers)
+            message = Message(self._review, partition, record.key, encode(item), headers)
             if not _is_above(self._limit, message):
                 return message
-            if not review.context:
-                return self._dead(record, _unsendable(position, "review record", _size(message)))
-            half = len(review.context) - len(review.context) // 2
-            review = msgspec.structs.replace(review, context=review.context[half:])
-
-    def _followed(self, record: Record, after: FollowUp) -> Message:
-        """Return what came after a review item; where it is too large, its oldest goes first."""
-        position = record.position
-        headers = self._follow_up_headers.of(
-            position, after.sensor, after.points[-1].event_time_ms, record.headers
-        )
-        partition = position.partition % self._n_review
-        while True:
-            message = Message(self._review, partition, record.key, encode_follow_up(after), headers)
-            if not _is_above(self._limit, message):
-                return message
-            if not after.points:
-                return self._dead(record, _unsendable(position, "follow-up", _size(message)))
-            half = len(after.points) - len(after.points) // 2
-            after = msgspec.structs.replace(after, points=after.points[half:])
+            points = getattr(item, name)
+            if not points:
+                return self._dead(record, _unsendable(record.position, what, _size(message)))
+            kept = points[len(points) - len(points) // 2 :]
+            item = msgspec.structs.replace(item, **{name: kept})
 
     def _dead(self, record: Record, invalid: Invalid) -> Message:
         """Return the original with the reason in headers, cut where it cannot be sent whole."""

@@ -7,9 +7,10 @@ import logging
 import socket
 import sys
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import groupby
+from itertools import chain, groupby
+from typing import TypeAlias
 
 from rejex_connectors.kafka.clients import Consumer, Message, Producer
 from rejex_connectors.kafka.kafka_settings import KafkaSettings
@@ -22,6 +23,17 @@ from rejex_stream.types import Outcome, Partition
 __all__ = ["KafkaSink", "connect", "open_clients"]
 
 _log = logging.getLogger(__name__)
+_Part: TypeAlias = Callable[[], Iterable[Message]]
+
+
+class _All:
+    """Messages, made as they are sent: thousands that lie there cost more than to make them."""
+
+    def __init__(self, parts: Sequence[_Part]) -> None:
+        self._parts = parts
+
+    def __iter__(self) -> Iterator[Message]:
+        return chain.from_iterable(part() for part in self._parts)
 
 
 class KafkaSink:
@@ -38,15 +50,15 @@ class KafkaSink:
         self._producer: Producer | None = producer
         self._open_producer = open_producer
         self._messages = messages
-        self._written: dict[Partition, list[Message]] = {}
+        self._written: dict[Partition, list[_Part]] = {}
         source.settle = self._settle
-        source.remember = lambda offsets: self._publish(offsets, {})
+        source.remember = lambda offsets: self._publish(offsets, [])
 
     def write(self, outcomes: Sequence[Outcome]) -> None:
-        """Encode and keep; nothing is sent before :meth:`commit`. O(outcomes)."""
+        """Keep; nothing is encoded or sent before :meth:`commit`. O(outcomes)."""
         for (topic, partition), of_one in groupby(outcomes, key=_partition_of):
             kept = self._written.setdefault(Partition(topic, partition), [])
-            kept.extend(self._messages.of(list(of_one)))
+            kept.append(partial(self._messages.of, list(of_one)))
 
     def commit(self, next_offsets: Mapping[Partition, int]) -> None:
         """Make what was written durable, with the offsets, in one transaction.
@@ -58,19 +70,16 @@ class KafkaSink:
         for partition in [p for p in self._written if p not in owned]:
             del self._written[partition]
         offsets = {p: offset for p, offset in next_offsets.items() if p in owned}
-        self._publish(offsets, {p: self._written.pop(p, []) for p in offsets})
+        self._publish(offsets, [part for p in offsets for part in self._written.pop(p, [])])
 
-    def _publish(
-        self, offsets: Mapping[Partition, int], messages: Mapping[Partition, Sequence[Message]]
-    ) -> None:
+    def _publish(self, offsets: Mapping[Partition, int], written: Sequence[_Part]) -> None:
         if not offsets:
             return
         if self._producer is None:
             raise ConnectorError("Kafka: the last commit failed and was not aborted yet")
-        flat = [message for of_one in messages.values() for message in of_one]
         places = self._source.places(offsets)
         try:
-            self._producer.publish(flat, places, self._source.consumer)
+            self._producer.publish(_All(written), places, self._source.consumer)
         except SeatTakenError as error:
             self._drop_producer()
             self._source.reseat(error)
@@ -88,7 +97,7 @@ class KafkaSink:
 
     def keep(self, partition: Partition, messages: list[Message]) -> None:
         """Write state with the next commit of its partition, or before its offset."""
-        self._written.setdefault(partition, []).extend(messages)
+        self._written.setdefault(partition, []).append(messages.__iter__)
 
     def keep_snapshot(
         self, partition: Partition, next_offset: int, pieces: list[Message]
@@ -102,7 +111,7 @@ class KafkaSink:
         if committed is None:
             return None
         if next_offset <= committed and not self._written.get(partition):
-            self._publish({partition: committed}, {partition: pieces})
+            self._publish({partition: committed}, [pieces.__iter__])
             return True
         self.keep(partition, pieces)
         return False

@@ -26,16 +26,17 @@ from rejex_native._core import (
     Points,
     lane_of,
     note,
+    plain,
     poll,
     written,
 )
 
 __all__ = [
     "SEAM", "Cells", "Core", "Flat", "Lane", "Lines", "Messages", "Points", "believed", "lane_of",
-    "lines", "note", "poll", "written", "wrong",
+    "lines", "note", "plain", "poll", "written", "wrong",
 ]  # fmt: skip
 
-SEAM = 2
+SEAM = 4
 """As `rejex_stream.native_core` has it."""
 
 lines = lru_cache(Lines)

@@ -1,0 +1,78 @@
+//! Outcomes of which nothing is to be told but their label (`types.OutcomeCounts`).
+
+use crate::written::{empty, parts_of, soon, Layout, Object};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyList;
+
+/// What a verdict has in these places where it is plain, and its labels.
+struct Plain {
+    verdict: Layout,
+    label: usize,
+    fields: Vec<(usize, Py<PyAny>)>,
+    labels: Vec<Py<PyAny>>,
+}
+
+static PLAIN: PyOnceLock<Plain> = PyOnceLock::new();
+
+impl Plain {
+    fn of(py: Python<'_>) -> PyResult<Plain> {
+        let types = py.import("rejex_stream.types")?;
+        let verdict = Layout::of(&types.getattr("Verdict")?)?;
+        let unset = py.import("msgspec")?.getattr("UNSET")?.unbind();
+        let no = pyo3::types::PyBool::new(py, false).to_owned().into_any().unbind();
+        let fields = [
+            ("reason", py.None()),
+            ("status", py.None()),
+            ("withheld", no.clone_ref(py)),
+            ("held", no.clone_ref(py)),
+            ("planned", no),
+            ("muted", unset.clone_ref(py)),
+            ("limited", unset),
+        ];
+        let fields = fields.into_iter().map(|(name, value)| Ok((verdict.at(name)?, value)));
+        let fields = fields.collect::<PyResult<_>>()?;
+        let labels = types.getattr("Label")?.try_iter()?.map(|one| Ok(one?.unbind()));
+        let labels = labels.collect::<PyResult<_>>()?;
+        Ok(Plain { label: verdict.at("label")?, verdict, fields, labels })
+    }
+
+    /// Return which label a plain outcome has.
+    fn label(&self, outcome: Object) -> Option<usize> {
+        let [_, verdict, invalid, review, incidents, replies, after] = parts_of::<7>(outcome)?;
+        let _ = (replies, after); // counted by nobody
+        // SAFETY: None is always there.
+        let none = unsafe { ffi::Py_None() };
+        if invalid != none || review != none || !empty(incidents) || !self.verdict.is(verdict) {
+            return None;
+        }
+        let get = |at| self.verdict.get(verdict, at);
+        if self.fields.iter().any(|(at, value)| get(*at) != value.as_ptr()) {
+            return None;
+        }
+        self.labels.iter().position(|label| label.as_ptr() == get(self.label))
+    }
+}
+
+/// Count plain outcomes by label, and return the others.
+#[pyfunction]
+pub fn plain<'py>(
+    outcomes: &Bound<'py, PyList>,
+) -> PyResult<(Vec<(Py<PyAny>, usize)>, Bound<'py, PyList>)> {
+    let py = outcomes.py();
+    let of = PLAIN.get_or_try_init(py, || Plain::of(py))?;
+    let (mut counts, others) = (vec![0; of.labels.len()], PyList::empty(py));
+    for (at, outcome) in outcomes.iter().enumerate() {
+        let ahead = outcomes.get_item(at + 4).ok().and_then(|one| parts_of::<7>(one.as_ptr()));
+        if let Some([_, verdict, ..]) = ahead {
+            soon(verdict, 5);
+        }
+        match of.label(outcome.as_ptr()) {
+            Some(label) => counts[label] += 1,
+            None => others.append(outcome)?,
+        }
+    }
+    let labels = of.labels.iter().map(|label| label.clone_ref(py));
+    Ok((labels.zip(counts).filter(|(_, n)| *n > 0).collect(), others))
+}

@@ -6,7 +6,8 @@ JSON bytes come in and the messages of a topic go out, keys and headers included
 everything that a service does: decoding, judging, evidence, review items, monitors, metrics and
 commits. Beside it, within the same run, bare work on a SortedList (as in `benchmarks.scaling`): the
 ratio travels, the microseconds say how busy the machine was. Each row once with Python alone and,
-where it is built, once with the native core.
+where it is built, once with the native core. A second table says which share of it fits take where
+sensors are at any place between two of them.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from rejex_stream.types import Outcome, Partition, Position, Record
 from tests.doubles import ListSource
 
 N = 200
+REFIT = 2 * N  # events from one refit to the next, as `[refit]` has it
 CONFIG = """
 [pipeline]
 name = "worker"
@@ -99,7 +101,15 @@ class Fits(InlineExecutor):
 
     def __init__(self) -> None:
         super().__init__()
-        self.n, self.spent = 0, 0.0
+        self.begin()
+
+    def begin(self) -> None:
+        """Count from now on."""
+        self.n, self.spent, self.most, self._before = 0, 0.0, 0, 0
+
+    def judged(self) -> None:
+        """Note that a poll is judged."""
+        self.most, self._before = max(self.most, self.n - self._before), self.n
 
     def result(self, key: Hashable) -> Any:
         """Run the fit."""
@@ -121,13 +131,15 @@ class Polls(ListSource):
         each: int,
         at_last: Callable[[], object],
         at_end: Callable[[], object],
+        spread: int,
     ) -> None:
         super().__init__([])
         self._at_last, self._at_end = at_last, at_end
         rng = np.random.default_rng(0)
         self._values = rng.normal(10, 1, (4001, 3)).round(3).tolist()
         self._offset = 0
-        filling = [[s for s in range(at, min(at + 10, sensors)) for _ in range(2 * N + 20)]
+        filling = [[s for s in range(at, min(at + 10, sensors))
+                    for _ in range(2 * N + 20 + s * spread // sensors)]
                    for at in range(0, sensors, 10)]  # fmt: skip
         # What is polled while the partition is assigned belongs to the time before.
         self._filling: Iterator[list[int]] = iter([[], *filling])
@@ -197,10 +209,12 @@ def row(
     each: int,
     at_last: Callable[[], object] = lambda: None,
     at_end: Callable[[], object] = lambda: None,
+    spread: int = 0,
 ) -> list[object]:
     """Return one line of the table.
 
     `at_last` is called when the windows are full, `at_end` when the last timed poll is judged.
+    `spread` is by how many events sensors are apart by then.
     """
     config, problems = parse_config(CONFIG.format(detector=detector, form=form, n=N))
     assert config is not None, problems
@@ -208,11 +222,15 @@ def row(
     fits = Fits()
 
     def begin() -> None:
-        fits.n, fits.spent = 0, 0.0
+        fits.begin()
         sink.spent, sink.verdicts, sink.bytes = 0.0, 0, 0
         at_last()
 
-    source = Polls(sensors, polls, each, begin, at_end)
+    def judged(_: Partition, readings: Sequence[object], __: object, seconds: float) -> None:
+        fits.judged()
+        metrics.scoring_duration.observe(seconds / len(readings))
+
+    source = Polls(sensors, polls, each, begin, at_end, spread)
     metrics = RunMetrics("worker", engine_spec(config))
     make, monitors = make_engine(config), monitor_config(config)
 
@@ -227,13 +245,14 @@ def row(
         make,
         JsonDecoder(config.input.mapping()),
         settings=settings, make_monitor=monitor, observers=[metrics], executor=fits,
-        on_judged=lambda _, readings, __, s: metrics.scoring_duration.observe(s / len(readings)),
+        on_judged=judged,
     )  # fmt: skip
     events = sensors * each * polls
     ours, beside = 1e6 * source.spent / events, statistics.mean(source.beside)
     found: list[object] = [detector, form, sensors, each, ours, beside, ours / beside]
     found += [1e6 * sink.spent / sink.verdicts, sink.bytes / sink.verdicts]
-    found += [fits.n, 1e6 * fits.spent / events]
+    fitting = 1e6 * fits.spent / events
+    found += [fits.n, fits.most, fitting, 100 * fitting / ours]
     print(found, flush=True)
     return found
 
@@ -245,12 +264,20 @@ def main() -> None:
     parser.add_argument("--polls", type=int, default=20, help="that are timed")
     asked = parser.parse_args()
     many, polls = asked.sensors, asked.polls
-    rows = []
+    rows, refits = [], []
     for sensors, each in ((many, 1), (8, many // 8)):
         for form in ("full", "lean"):
             for name in cores():
                 use(name)
                 rows.append([name, *row("HBOS", form, sensors, polls, each)])
+    for sensors, each in ((many, 1), (8, many // 8)):
+        for name in cores():
+            use(name)
+            refits.append([name, *row("HBOS", "full", sensors, 2 * polls, each, spread=REFIT)])
+    columns = ["core", "detector", "output.form", "sensors", "events a sensor and poll",
+               "µs/event", "bare SortedList µs/event", "ratio", "of it making messages, µs",
+               "bytes of a verdict", "refits", "refits in a poll at most", "of it fitting, µs",
+               "of it fitting, %"]  # fmt: skip
     write(
         "worker",
         "An event in a whole worker without a broker",
@@ -260,11 +287,16 @@ def main() -> None:
                 "no snapshots; refits as they come, in the loop and within its time. Bare: two "
                 f"bisections, one score out and one in, on a SortedList of {N}, {EVENTS:,} times "
                 "before each poll.",
-                ["core", "detector", "output.form", "sensors", "events a sensor and poll",
-                 "µs/event", "bare SortedList µs/event", "ratio", "of it making messages, µs",
-                 "bytes of a verdict", "refits", "of it fitting, µs"],
+                columns,
                 rows,
-            )
+            ),
+            (
+                f"The same where sensors are anywhere between two refits ({REFIT} events): what "
+                "they take for good. A fit is asked for by count, and runs here when it "
+                "is needed; executors of a service run one at a time, what is waited for first.",
+                columns,
+                refits,
+            ),
         ],
     )  # fmt: skip
 

@@ -10,7 +10,7 @@ from typing import Any
 
 __all__ = ["SEAM", "core", "native"]
 
-SEAM = 3
+SEAM = 4
 """Grows with what the two say to each other: a core of another tree is left aside."""
 
 

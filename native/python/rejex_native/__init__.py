@@ -36,7 +36,7 @@ __all__ = [
     "lines", "note", "plain", "poll", "written", "wrong",
 ]  # fmt: skip
 
-SEAM = 3
+SEAM = 4
 """As `rejex_stream.native_core` has it."""
 
 lines = lru_cache(Lines)

@@ -157,8 +157,8 @@ def main() -> None:
         "Kafka: a worker that died and was restarted",
         [
             (
-                f"HBOS, n = {WINDOW}, snapshots in the state topic. With {EACH} events of every key "
-                "the last one lies before the first fit of most keys, so that what is replayed "
+                f"HBOS, n = {WINDOW}, snapshots in the state topic. With {EACH} events of every "
+                "key the last one lies before the first fit of most keys, so that what is replayed "
                 f"holds it: a key of a fleet is at its dearest then. With {FULL} all windows are "
                 "full. CPU is of all threads of the worker, while it replays.",
                 COLUMNS,

@@ -163,7 +163,7 @@ struct Headers {
 
 impl Headers {
     fn of(made: &Bound<'_, PyAny>) -> PyResult<Headers> {
-        let fixed = made.getattr("_fixed")?.try_iter()?.map(|one| Ok(one?.unbind()));
+        let fixed = made.getattr("fixed")?.try_iter()?.map(|one| Ok(one?.unbind()));
         let fixed = fixed.collect::<PyResult<_>>()?;
         Ok(Headers { fixed, version: made.getattr("_version")?.extract()? })
     }

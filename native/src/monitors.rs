@@ -1,10 +1,11 @@
 //! What the monitors make of a verdict (`monitor.bank.MonitorBank.observe`), of its stream and of all.
 //!
-//! Numbers of a stream are read when it comes and written back when another does; what is seldom (an
+//! Numbers of a stream are read when it comes and written back after many others; what is seldom (an
 //! alarm, another model, new limits, the end of a window) is asked of Python, whose state it all is.
 //! Left to Python is what is odd: a stream that is not known, a limit of people's, a constant window.
 
 use crate::slot::Slot;
+use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -22,6 +23,8 @@ const DRIFT_MEMORY: f64 = 8.0;
 const LARGE: i64 = 1 << 40;
 const ALTERNATIVES: usize = 7;
 const LAWS: usize = 16; // that are remembered within a call
+const STREAMS: usize = 32; // that are read at a time
+const BLOCK: usize = 16; // verdicts whose monitors are fetched at once
 
 type Object<'py> = Bound<'py, PyAny>;
 type Evidence = [f64; ALTERNATIVES];
@@ -869,6 +872,97 @@ impl<'py> Stream<'py> {
     }
 }
 
+/// Of many streams with an event each, nothing is in the processor's caches, and one waits for one
+/// pointer after the other. So those of a block of events are asked for together, level by level.
+mod ahead {
+    use super::*;
+    use std::ptr::null_mut;
+
+    const NODES: usize = 17;
+    const RATE: usize = 5;
+    const RING: usize = 11;
+    /// How many lines of each.
+    static LINES: [usize; NODES] = [3, 2, 2, 2, 1, 3, 4, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1];
+    /// Of what, and which of its slots: what is fetched follows in this order.
+    static TREE: [&[(usize, &Slot)]; 3] = [
+        &[(0, &M_RANKS), (0, &M_DRIFT), (0, &M_STUCK), (0, &M_LAW_KEY)],
+        &[
+            (1, &K_RATE),
+            (1, &K_HEALTH),
+            (2, &D_EXCESS),
+            (3, &S_SCORE),
+            (3, &S_LAST),
+            (3, &S_USUAL_STEP),
+        ],
+        &[
+            (5, &R_RING),
+            (5, &R_COUNTS[AT]),
+            (5, &R_COUNTS[EVENTS]),
+            (5, &R_COUNTS[MIXED_UNTIL]),
+            (5, &R_COUNTS[RECHECK]),
+            (5, &R_EXPECTED),
+        ],
+    ];
+
+    fn prefetch(of: *const u8, lines: usize) {
+        #[cfg(target_arch = "x86_64")]
+        for line in 0..lines {
+            use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
+            // SAFETY: a hint; it reads nothing.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(of.wrapping_add(64 * line).cast()) };
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = (of, lines);
+    }
+
+    /// Ask for what an event of each monitor will need.
+    pub fn fetch(py: Python<'_>, monitors: impl Iterator<Item = *mut ffi::PyObject>) {
+        let mut found: Vec<[*mut ffi::PyObject; NODES]> = Vec::with_capacity(BLOCK);
+        for at in monitors {
+            if !at.is_null() && found.last().is_none_or(|last| last[0] != at) {
+                prefetch(at.cast(), LINES[0]);
+                let mut nodes = [null_mut(); NODES];
+                nodes[0] = at;
+                found.push(nodes);
+            }
+        }
+        if found.len() < 2 {
+            return;
+        }
+        let mut next = 1;
+        for level in TREE {
+            for nodes in &mut found {
+                for (i, (of, slot)) in level.iter().enumerate() {
+                    if nodes[*of].is_null() {
+                        continue;
+                    }
+                    // SAFETY: what is above it holds it, and nothing of Python runs meanwhile.
+                    let above = unsafe { Borrowed::from_ptr(py, nodes[*of]) };
+                    let at = slot.pointer(&above);
+                    prefetch(at.cast(), LINES[next + i]);
+                    nodes[next + i] = at;
+                }
+            }
+            next += level.len();
+        }
+        for nodes in &found {
+            if nodes[RATE].is_null() || nodes[RING].is_null() {
+                continue;
+            }
+            // SAFETY: as above.
+            let (rate, ring) =
+                unsafe { (Borrowed::from_ptr(py, nodes[RATE]), Borrowed::from_ptr(py, nodes[RING])) };
+            if let (Ok(at), Ok(window), Ok(ring)) =
+                (R_COUNTS[AT].int(&rate), R_WINDOW.int(&rate), ring.cast::<PyByteArray>())
+            {
+                for at in [at, at - window] {
+                    prefetch(ring.data().wrapping_offset(at as isize), 1);
+                }
+            }
+        }
+    }
+}
+
 /// All monitors, as far as they have been read.
 struct Bank<'a, 'py> {
     streams: &'a Bound<'py, PyDict>,
@@ -876,50 +970,67 @@ struct Bank<'a, 'py> {
     alarms: &'a Bound<'py, PyList>,
     laws: Laws<'py>,
     pooled: Ranks<'py>,
-    stream: Option<Stream<'py>>,
+    read: Vec<Stream<'py>>,
     raised: Vec<Object<'py>>,
 }
 
 impl<'py> Bank<'_, 'py> {
     fn leave(&mut self) -> PyResult<()> {
-        if let Some(mut stream) = self.stream.take() {
+        for mut stream in self.read.drain(..) {
             stream.leave()?;
         }
         self.pooled.leave()
     }
 
-    /// Make a stream the one that is read; false: it has had no ranked event yet.
-    fn read(&mut self, monitor: &Object<'py>, epoch: Object<'py>) -> PyResult<bool> {
-        let mut known = self.stream.take();
-        if !known.as_ref().is_some_and(|stream| stream.of.is(monitor)) {
-            if let Some(mut other) = known {
-                other.leave()?;
-            }
-            known = Stream::of(monitor, &mut self.laws)?;
+    /// Return the monitor of a verdict's stream, null where that is not known. It is not touched.
+    fn of(&self, verdict: &Object<'py>) -> PyResult<*mut ffi::PyObject> {
+        let (mut key, mode) = (V_STREAM_KEY.get(verdict)?, V_MODE.get(verdict)?);
+        if !mode.is_none() {
+            key = IN_MODE.get(verdict.py())?.call1((key, mode))?;
         }
-        let Some(mut stream) = known else { return Ok(false) };
+        // SAFETY: a dict and a key.
+        let found =
+            unsafe { ffi::PyDict_GetItemWithError(self.streams.as_ptr(), key.as_ptr()) };
+        match PyErr::take(verdict.py()).filter(|_| found.is_null()) {
+            Some(error) => Err(error),
+            None => Ok(found),
+        }
+    }
+
+    /// Return where a stream is among those that are read; `None`: it has had no ranked event yet.
+    fn read(&mut self, monitor: &Object<'py>, epoch: Object<'py>) -> PyResult<Option<usize>> {
+        let known = self.read.iter().position(|stream| stream.of.is(monitor));
+        let at = match known {
+            Some(at) => at,
+            None => {
+                if self.read.len() == STREAMS {
+                    for mut stream in self.read.drain(..) {
+                        stream.leave()?;
+                    }
+                }
+                let Some(stream) = Stream::of(monitor, &mut self.laws)? else { return Ok(None) };
+                self.read.push(stream);
+                self.read.len() - 1
+            }
+        };
+        let stream = &mut self.read[at];
         if !epoch.is(&stream.epoch) && !epoch.eq(&stream.epoch)? {
             stream.leave()?;
             monitor.call_method1(intern!(epoch.py(), "_swap"), (epoch,))?;
-            self.stream = Stream::of(monitor, &mut self.laws)?;
-        } else {
-            self.stream = Some(stream);
+            if let Some(other) = Stream::of(monitor, &mut self.laws)? {
+                *stream = other;
+            }
         }
-        Ok(true)
+        Ok(Some(at))
     }
 
     /// Take note of one verdict; false, and nothing has changed: it is Python's.
-    fn note(&mut self, verdict: &Object<'py>) -> PyResult<bool> {
+    fn note(&mut self, verdict: &Object<'py>, monitor: &Object<'py>) -> PyResult<bool> {
         let py = verdict.py();
         if !V_LIMITED.get(verdict)?.is(UNSET.get(py)?) || V_STATUS.get(verdict)?.is(MIXED.get(py)?)
         {
             return Ok(false);
         }
-        let (mut key, mode) = (V_STREAM_KEY.get(verdict)?, V_MODE.get(verdict)?);
-        if !mode.is_none() {
-            key = IN_MODE.get(py)?.call1((key, mode))?;
-        }
-        let Some(monitor) = self.streams.get_item(&key)? else { return Ok(false) };
 
         // 1. Is it ranked?
         let (reason, rank) = (V_REASON.get(verdict)?, V_RANK.get(verdict)?);
@@ -936,7 +1047,7 @@ impl<'py> Bank<'_, 'py> {
                 return Ok(false);
             }
             let slot = if reason.is(WARM_UP.get(py)?) { &U_WARM_UP } else { &U_UNSCORABLE };
-            for counts in [&M_UNRANKED.get(&monitor)?, self.unranked] {
+            for counts in [&M_UNRANKED.get(monitor)?, self.unranked] {
                 slot.set_int(counts, slot.int(counts)? + 1)?;
             }
             return Ok(true);
@@ -953,12 +1064,10 @@ impl<'py> Bank<'_, 'py> {
             Err(_) if score.is_none() => None,
             Err(_) => return Ok(false),
         };
-        if !self.read(&monitor, V_MODEL_EPOCH.get(verdict)?)? {
-            return Ok(false);
-        }
+        let Some(at) = self.read(monitor, V_MODEL_EPOCH.get(verdict)?)? else { return Ok(false) };
 
         // 3. It counts, for its stream and for all of them.
-        let Some(stream) = &mut self.stream else { return Ok(false) };
+        let stream = &mut self.read[at];
         let ties = ties.max(0);
         let below = rank - if stream.paper_ties { ties } else { ties / 2 };
         stream.judge_by([n, r, lower, upper], &mut self.laws)?;
@@ -992,11 +1101,23 @@ pub fn note<'py>(
 ) -> PyResult<usize> {
     let mut laws = Laws::default();
     let Some(pooled) = Ranks::of(pooled, &mut laws)? else { return Ok(start) };
-    let (stream, raised) = (None, Vec::new());
-    let mut bank = Bank { streams, unranked, alarms, laws, pooled, stream, raised };
+    let (read, raised) = (Vec::with_capacity(STREAMS), Vec::new());
+    let mut bank = Bank { streams, unranked, alarms, laws, pooled, read, raised };
     let mut at = start;
-    while at < verdicts.len() && bank.note(&verdicts.get_item(at)?)? {
-        at += 1;
+    'all: while at < verdicts.len() {
+        let mut block = Vec::with_capacity(BLOCK);
+        for i in at..verdicts.len().min(at + BLOCK) {
+            let verdict = verdicts.get_item(i)?;
+            block.push((bank.of(&verdict)?, verdict));
+        }
+        ahead::fetch(streams.py(), block.iter().map(|(monitor, _)| *monitor));
+        for (monitor, verdict) in &block {
+            // SAFETY: the streams hold it, and none comes or goes meanwhile.
+            match unsafe { Bound::from_borrowed_ptr_or_opt(streams.py(), *monitor) } {
+                Some(monitor) if bank.note(verdict, &monitor)? => at += 1,
+                _ => break 'all,
+            }
+        }
     }
     bank.leave()?;
     Ok(at)

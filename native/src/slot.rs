@@ -71,7 +71,7 @@ impl Slot {
 
     /// The pointer there; null where it has to be looked up.
     #[inline]
-    fn pointer(&self, object: &Bound<'_, PyAny>) -> *mut ffi::PyObject {
+    pub fn pointer(&self, object: &Bound<'_, PyAny>) -> *mut ffi::PyObject {
         // SAFETY: as said by `at`.
         self.at(object).map_or(null_mut(), |at| unsafe { *at })
     }

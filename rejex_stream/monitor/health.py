@@ -32,6 +32,8 @@ References
 from __future__ import annotations
 
 import math
+from itertools import repeat
+from operator import add, mul, truediv
 
 import msgspec
 
@@ -80,36 +82,30 @@ class HealthState(msgspec.Struct):
             raise ValueError("the run of normal events is out of order")
 
 
-class _Ratios:
-    """Ratios of one law, each to the power 1 / VIF: made when they are asked for, and then kept.
+class _Ratios(dict[int, tuple[float, ...]]):
+    """Ratios a of one law by cell, to the power 1 / VIF, made when they are asked for, then kept.
 
-    While a window fills, every event brings a law of its own, and few cells of it are ever seen.
+    By -m stands what m normal events come to: a^m of each alternative, then a + ... + a^m. While a
+    window fills, every event brings a law of its own, and few cells of it are ever seen.
     """
 
-    __slots__ = ("_cells", "_factor", "_log_ratios", "_runs")
+    __slots__ = ("_factor", "_log_ratios")
 
     def __init__(self, law: RankLaw, factor: float) -> None:
         self._log_ratios, self._factor = law.log_ratios, factor
-        self._cells: list[tuple[float, ...] | None] = [None] * len(law.log_ratios)
-        self._runs = [(1.0,) * len(_ZEROS) + (0.0,) * len(_ZEROS)]
 
-    def of(self, cell: int) -> tuple[float, ...]:
-        """Return the ratio a of each alternative."""
-        ratios = self._cells[cell]
-        if ratios is None:
-            factor = self._factor
-            ratios = tuple([math.exp(ratio / factor) for ratio in self._log_ratios[cell]])
-            self._cells[cell] = ratios
-        return ratios
-
-    def of_run(self, length: int) -> tuple[float, ...]:
-        """Return (a^m of each alternative, then a + ... + a^m) of m normal events."""
-        runs, n = self._runs, len(_ZEROS)
-        while length >= len(runs):
-            power, total = runs[-1][:n], runs[-1][n:]
-            power = tuple([p * a for p, a in zip(power, self.of(0), strict=True)])
-            runs.append(power + tuple([t + p for t, p in zip(total, power, strict=True)]))
-        return runs[length]
+    def __missing__(self, cell: int) -> tuple[float, ...]:
+        if cell >= 0:
+            tempered = map(truediv, self._log_ratios[cell], repeat(self._factor))
+            found = tuple(map(math.exp, tempered))
+        elif cell == -1:
+            found = self[0] * 2
+        else:
+            before = self[cell + 1]
+            power = tuple(map(mul, before, self[0]))
+            found = power + tuple(map(add, before[len(power) :], power))
+        self[cell] = found
+        return found
 
 
 class HealthDetector:
@@ -150,7 +146,7 @@ class HealthDetector:
         self._limit = self._every * len(ALTERNATIVES)
         self._inflation = Inflation(config.window, kinds=2)
         self._law: RankLaw | None = None
-        self._tempered: dict[tuple[int, ...], _Ratios] = {}
+        self._tempered: dict[RankLaw, _Ratios] = {}
         self._ratios: _Ratios | None = None  # made when they are asked for
         self._is_blind = True  # no VIF can be relied on
         self._evidence = list(_ZEROS)
@@ -170,16 +166,11 @@ class HealthDetector:
     def update(self, law: RankLaw, cell: int) -> int | None:
         """Count one event by the cell of its randomised rank; return which alternative fired."""
         fired = None if law is self._law else self._switch(law)
-        if not cell:
-            run = self._run + 1
-            if run < self._due:
-                self._run = run
-                return fired
-            self._run = 0
-            again = self._book(law, run, 0)
-        else:
-            run, self._run = self._run, 0
-            again = self._book(law, run, cell)
+        run, self._run = self._run + (not cell), 0
+        if not cell and run < self._due:
+            self._run = run
+            return fired
+        again = self._book(law, run, cell)
         return again if fired is None else fired
 
     def count(self, law: RankLaw, cells: bytearray, at: int, end: int) -> tuple[int, int | None]:
@@ -204,18 +195,20 @@ class HealthDetector:
         """Book `run` normal events and then, unless it is 0, one event of `cell`."""
         fired = None
         if not self._is_blind:
-            ratios = self._ratios or self._ratios_of(law)
+            ratios = self._ratios
+            if ratios is None:
+                self._ratios = ratios = self._ratios_of(law)
             s0, s1, s2, s3, s4, s5, s6 = self._evidence
             if run > 1:
-                a, b, c, d, e, f, g, h0, h1, h2, h3, h4, h5, h6 = ratios.of_run(run)
+                a, b, c, d, e, f, g, h0, h1, h2, h3, h4, h5, h6 = ratios[-run]
                 s0, s1, s2, s3 = s0 * a + h0, s1 * b + h1, s2 * c + h2, s3 * d + h3
                 s4, s5, s6 = s4 * e + h4, s5 * f + h5, s6 * g + h6
             elif run:
-                a, b, c, d, e, f, g = ratios.of(0)
+                a, b, c, d, e, f, g = ratios[0]
                 s0, s1, s2, s3 = (s0 + 1) * a, (s1 + 1) * b, (s2 + 1) * c, (s3 + 1) * d
                 s4, s5, s6 = (s4 + 1) * e, (s5 + 1) * f, (s6 + 1) * g
             if cell:
-                a, b, c, d, e, f, g = ratios.of(cell)
+                a, b, c, d, e, f, g = ratios[cell]
                 s0, s1, s2, s3 = (s0 + 1) * a, (s1 + 1) * b, (s2 + 1) * c, (s3 + 1) * d
                 s4, s5, s6 = (s4 + 1) * e, (s5 + 1) * f, (s6 + 1) * g
             evidence = self._evidence = [s0, s1, s2, s3, s4, s5, s6]
@@ -301,12 +294,11 @@ class HealthDetector:
             self._evidence = list(_ZEROS)
 
     def _ratios_of(self, law: RankLaw) -> _Ratios:
-        ratios = self._tempered.get(law.key)
+        ratios = self._tempered.get(law)
         if ratios is None:
             if len(self._tempered) >= min(_LAWS_A_STREAM * self.streams, _MOST_LAWS):
                 self._tempered.clear()
-            ratios = self._tempered[law.key] = _Ratios(law, self._inflation.factor or 1.0)
-        self._ratios = ratios
+            ratios = self._tempered[law] = _Ratios(law, self._inflation.factor or 1.0)
         return ratios
 
     # ------------------------------------------------------------------------------- status

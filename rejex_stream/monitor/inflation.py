@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Sequence
-from operator import truediv
+from operator import add, truediv
 
 import msgspec
 
@@ -104,16 +104,16 @@ class Inflation:
         """End a unit whose sums were so far from expected; return whether a window ended too."""
         state, kinds = self.state, self._kinds
         state.units = units = state.units + 1
-        added = zip(state.totals, (*deviations, *variances), strict=True)
-        state.totals = now = [total + more for total, more in added]
+        state.totals = now = list(map(add, state.totals, (*deviations, *variances)))
         squares, marks = state.squares, state.marks
         for s, scale in enumerate(self._scales):
             if units % scale:
                 continue
+            mark = marks[s]
             for k in range(kinds):
-                variance = now[kinds + k] - marks[s][kinds + k]
+                variance = now[kinds + k] - mark[kinds + k]
                 if variance > 0.0:
-                    apart = now[k] - marks[s][k]
+                    apart = now[k] - mark[k]
                     squares[kinds * s + k] += apart * apart / variance
             marks[s] = now
         if units < self._units:

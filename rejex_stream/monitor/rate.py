@@ -121,12 +121,12 @@ class RejectionRate:
             self.expected_rate += (law.rejection_rate - self.expected_rate) / window
         return not self.low <= self.in_window <= self.high or self.in_rolling < self.deep
 
-    def count_calm(self, cells: bytearray) -> int:
+    def count_calm(self, law: RankLaw, cells: bytearray) -> int:
         """Count the first of some events, where no count can leave its limits; return how many."""
         ring, at, window = self._ring, self._at, self._window
         first = at - window if at >= window else at - window + len(ring)
         n = min(len(cells), window, len(ring) - max(at, first), self.recheck - self.events - 1)
-        if n < 1 or self.events < self._mixed_until:
+        if n < 1:
             return 0
         come = cells[:n]
         now, left = _rejects(come), _rejects(ring[first : first + n])
@@ -139,6 +139,8 @@ class RejectionRate:
         self.in_rolling += now - oldest
         ring[at : at + n] = come
         self._at = (at + n) % len(ring)
+        for _ in range(min(n, self._mixed_until - self.events - 1)):
+            self.expected_rate += (law.rejection_rate - self.expected_rate) / window
         self.events += n
         return n
 

@@ -134,18 +134,20 @@ class RankMonitors:
     def count_all(self, verdicts: list[Verdict], law: RankLaw, cells: bytearray) -> list[Alarm]:
         """Count events of one law, whose cells are `together`: as one after the other."""
         alarms: list[Alarm] = []
-        shown, drawn = cells.translate(_SHOWN), cells.translate(_DRAWN)
-        at = 0
+        at, is_many = 0, len(cells) > _FEW
+        if is_many:
+            shown, drawn = cells.translate(_SHOWN), cells.translate(_DRAWN)
         while at < len(cells):
-            counted = self.rate.count_calm(shown[at:]) if law is self.law else 0
-            end = at + counted
+            end = at
+            if is_many and law is self.law:
+                end += self.rate.count_calm(law, shown[at:])
             while at < end:
                 at, fired = self.health.count(law, drawn, at, end)
                 if fired is not None:
                     now = self.rate.events - (end - at)
                     alarms += self._fired(verdicts[at - 1], fired, now)
             for i in range(at, min(at + _FEW, len(cells))):
-                alarms += self.count(verdicts[i], law, shown[i], drawn[i])
+                alarms += self.count(verdicts[i], law, cells[i] % 4, cells[i] // 4)
                 at = i + 1
         return alarms
 

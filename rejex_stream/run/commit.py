@@ -270,14 +270,6 @@ class Ownership:
         """Count the outcomes that are not durable yet."""
         return sum(len(owned.held) for owned in self.owned.values())
 
-    def to_decide(self) -> bool:
-        """Whether people have said something that a commit can record."""
-        return any(owned.to_decide for owned in self.owned.values())
-
-    def held(self) -> list[Outcome]:
-        """Return the outcomes that are not durable yet."""
-        return [outcome for owned in self.owned.values() for outcome in owned.held]
-
     def replays(self) -> dict[Partition, Replay]:
         """Say how far each silent replay has come."""
         return {
@@ -418,13 +410,13 @@ class Commits:
 
     The effects, in their order; each is a comment with its number in the code:
 
-    1. **Write**, the loop's thread: the sink takes the outcomes and encodes them. What people
-       said since is decided: it holds from the offset of this commit on. What people are to be
-       told once it is durable is recorded with it, and what they were told is struck out.
+    1. **Write**, the loop's thread: the sink takes the outcomes. What people said since is
+       decided: it holds from the offset of this commit on. What people are to be told once it is
+       durable is recorded with it, and what they were told is struck out.
     2. **View**, the loop's thread, for :data:`VIEW_S` a turn: the streams that have moved, of the
        partitions whose snapshot is due.
-    3. **Commit**, a thread of its own: outcomes and offsets become durable, all or nothing; what
-       was decided with them, or just before.
+    3. **Commit**, a thread of its own: outcomes, which Kafka's sink encodes as it sends them, and
+       offsets become durable, all or nothing; what was decided with them, or just before.
     4. **Snapshot**, that thread: what was viewed is encoded and saved, each at an offset that is
        committed by now; there is a snapshot once its last piece is saved.
     5. **Let go**, the loop's thread: of what is durable, and tell.
@@ -475,7 +467,8 @@ class Commits:
 
     def _commit_is_due(self, now: float) -> bool:
         interval_s, n_held = self.settings.commit_interval_s, self.ours.n_held()
-        decides = self.ours.to_decide() or any(map(self._strikes_out, self.ours.owned.values()))
+        every = self.ours.owned.values()
+        decides = any(owned.to_decide or self._strikes_out(owned) for owned in every)
         if not n_held and not decides:  # the interval begins with the first outcome
             self._committed_at = max(self._committed_at, now - interval_s)
             return False

@@ -381,7 +381,7 @@ class _Loop:
     def _report(self) -> None:
         if self.on_progress is None:
             return
-        held = self.ownership.held()
+        held = [one for owned in self.ownership.owned.values() for one in owned.held]
         self.on_progress(
             Progress(
                 self.summary.n_events + len(held),

@@ -139,7 +139,8 @@ class OutcomeMessages:
                 yield message
                 if review is not None:
                     line = None if self._lean or review.verdict is not verdict else value
-                    headers = self._review_headers.like(headers)
+                    fixed = self._review_headers.fixed
+                    headers = [*fixed, *headers[len(fixed) :]]
                     yield self._shown(record, review, headers, partial(encode_review, verdict=line))
                 elif after is not None:
                     headers = self._follow_up_headers.of(
@@ -338,19 +339,19 @@ class EventHeaders:
 
     def __init__(self, event_type: str, pipeline: str, pipeline_version: str) -> None:
         self._version = f"@{pipeline_version}"
-        self._fixed: list[tuple[str, bytes]] = [
+        self.fixed: list[tuple[str, bytes]] = [
             ("ce_specversion", b"1.0"),
             ("ce_type", event_type.encode()),
             ("ce_source", f"{_SOURCE}{quote(pipeline, safe='')}".encode()),
             ("content-type", b"application/json"),
         ]
         # What the headers of one event take at most, without its subject.
-        self.most = _headers_size(self._fixed) + len(self._version) + _OTHERS_BYTES
+        self.most = _headers_size(self.fixed) + len(self._version) + _OTHERS_BYTES
 
     def named(self, id_: str, subject: str) -> list[tuple[str, bytes]]:
         """Return the headers of what is told from others by an id of its own, and has no time."""
         return [
-            *self._fixed,
+            *self.fixed,
             ("ce_id", f"{id_}{self._version}".encode("utf-8", "replace")),
             ("ce_subject", subject.encode("utf-8", "replace")),
         ]
@@ -367,7 +368,7 @@ class EventHeaders:
         minute, ms = divmod(event_time_ms, 60_000)
         place = f"{offset}.{index}" if index else offset
         headers = [
-            *self._fixed,
+            *self.fixed,
             ("ce_id", f"{topic}-{partition}-{place}{self._version}".encode()),
             ("ce_time", _minute(minute) + _SECONDS[ms // 1000] + _MILLISECONDS[ms % 1000]),
             ("ce_subject", subject.encode("utf-8", "replace")),
@@ -379,10 +380,6 @@ class EventHeaders:
                     kept.setdefault(name, value)
             headers += kept.items()
         return headers
-
-    def like(self, headers: list[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
-        """Return the headers of one event as of this kind, which were made as of another."""
-        return [*self._fixed, *headers[len(self._fixed) :]]
 
 
 _SECONDS = [b"%02d." % s for s in range(60)]

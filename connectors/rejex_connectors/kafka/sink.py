@@ -56,7 +56,7 @@ class KafkaSink:
 
     def write(self, outcomes: Sequence[Outcome]) -> None:
         """Keep; nothing is encoded or sent before :meth:`commit`. O(outcomes)."""
-        for (topic, partition), of_one in groupby(outcomes, key=_partition_of):
+        for (topic, partition), of_one in groupby(outcomes, key=lambda one: one[0][0][:2]):
             kept = self._written.setdefault(Partition(topic, partition), [])
             kept.append(partial(self._messages.of, list(of_one)))
 
@@ -147,10 +147,6 @@ class KafkaSink:
             with contextlib.suppress(ConnectorError):
                 self._source.ended_well()
         self._drop_producer()
-
-
-def _partition_of(outcome: Outcome) -> tuple[str, int]:
-    return outcome[0][0][:2]
 
 
 def connect(settings: KafkaSettings) -> tuple[KafkaSource, KafkaSink]:

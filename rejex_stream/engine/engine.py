@@ -191,9 +191,16 @@ class Engine:
             return []
         if self._asleep:
             self._wake()
+        keys = [reading[0] for reading in readings]
+        if keys.count(keys[0]) == len(keys):
+            state = self._stream(keys[0])
+            judged = state.advance(readings, totals)
+            if state.watch.changes:
+                self._note(state.take_incidents())
+            return judged
         by_key: defaultdict[str, list[int]] = defaultdict(list)
-        for i, reading in enumerate(readings):
-            by_key[reading[0]].append(i)
+        for i, key in enumerate(keys):
+            by_key[key].append(i)
         verdicts: list[Verdict] = [None] * len(readings)  # type: ignore[list-item] # filled below
         if self._credits.are_shared:
             return self._judge_in_turns(readings, totals, by_key)

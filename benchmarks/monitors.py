@@ -1,6 +1,6 @@
 """False alarms per million events and detection delays of the monitors, beside common ones.
 
-    python -m benchmarks.monitors [--fast] [--jobs N] [--only refits|limits]
+    python -m benchmarks.monitors [--fast] [--jobs N] [--only refits|limits|costs]
 
 The monitor under test is the shipped `StreamMonitor`, fed with real `Verdict`s; only the scores and
 their ranks are simulated. Writes benchmarks/results/monitors.json and monitors.md;
@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
+import msgspec
 import numpy as np
 from river.drift import ADWIN, KSWIN, PageHinkley
 from scipy.stats import chi2
@@ -48,14 +49,16 @@ from benchmarks.monitor_streams import (
     verdicts,
 )
 from rejex_stream.monitor import MonitorBank, MonitorConfig, StreamMonitor
-from rejex_stream.monitor.bank import StuckRun
+from rejex_stream.monitor.bank import Note, StuckRun
 from rejex_stream.monitor.config import CONFIDENCE
 from rejex_stream.monitor.drift import DriftDetector
 from rejex_stream.monitor.health import HealthDetector
 from rejex_stream.monitor.rate import BatchMeans, RejectionRate, batch_means, rate_limits
 from rejex_stream.monitor.theory import rank_law
+from rejex_stream.native_core import native
 from rejex_stream.rejection import rejection_band
 from rejex_stream.rejection.bounds import exact_rate_bound, paper_rate_bound
+from rejex_stream.types import Verdict
 
 H = paper_rate_bound(N, CONTAMINATION, TOLERANCE, 0.1)
 BETA99 = exact_rate_bound(BAND, 0.01)
@@ -456,9 +459,12 @@ def costs() -> dict[str, float]:
             rolling.update(law, cell)
 
     def drift() -> None:
-        add = DriftDetector(PLAIN).add
+        sums = DriftDetector(PLAIN)
         for rank in events.upto.tolist():
-            add(rank / N - 0.5)
+            sums.excess += rank / N - 0.5
+            sums.left -= 1
+            if not sums.left:
+                sums.close_block()
 
     def stuck() -> None:
         update = StuckRun().update
@@ -470,6 +476,19 @@ def costs() -> dict[str, float]:
         for verdict in ready:
             observe(verdict)
 
+    in_turn = [
+        msgspec.structs.replace(verdict, stream_key=f"s{i % STREAMS}")
+        for i, verdict in enumerate(ready)
+    ]
+
+    def bank(known: list[Verdict], note: Note | None) -> Callable[[], None]:
+        def run() -> None:
+            observe = MonitorBank(PLAIN, note).observe
+            for at in range(0, len(known), 500):
+                observe(known[at : at + 500])
+
+        return run
+
     def call() -> None:
         def nothing(_table: object, _cell: int) -> None:
             return None
@@ -477,15 +496,20 @@ def costs() -> dict[str, float]:
         for cell in cells:
             nothing(law, cell)
 
-    result = {}
-    for name, run in (
+    rows = [
         ("an empty Python call", call),
         ("health", health),
         ("rolling counts", counts),
         ("drift", drift),
         ("stuck sensor", stuck),
         ("StreamMonitor.observe, all", everything),
-    ):
+    ]
+    for core, note in (("Python", None), ("native core", native("note"))):
+        if note is not None or core == "Python":
+            rows.append((f"MonitorBank, one stream, {core}", bank(ready, note)))
+            rows.append((f"MonitorBank, {STREAMS} streams in turn, {core}", bank(in_turn, note)))
+    result = {}
+    for name, run in rows:
         times = []
         for _ in range(5):
             start = time.process_time()
@@ -530,7 +554,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="False alarms and delays of the monitors.")
     parser.add_argument("--fast", action="store_true", help="a tenth of the events or less")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
-    parser.add_argument("--only", choices=("refits", "limits"), help="measure this part alone")
+    parser.add_argument(
+        "--only", choices=("refits", "limits", "costs"), help="measure this part alone"
+    )
     options = parser.parse_args()
     fast, only = options.fast, options.only
     RESULTS.mkdir(exist_ok=True)
@@ -543,7 +569,7 @@ def main() -> None:
             result["refits"] = refit_part(pool, fast=fast) | {"fast": fast}
         if only in (None, "limits"):
             result["limits"] = limits_part(pool, fast=fast) | {"fast": fast}
-    if only is None:
+    if only in (None, "costs"):
         result["cost_us"] = costs()
     data.write_text(json.dumps(result, indent=1) + "\n")
     page = markdown(result, [*OURS, *PEERS, KSWIN_NAME])

@@ -1,6 +1,6 @@
-"""How far one worker goes, and two, and Spark; how long a history takes to be judged anew.
+"""How far one worker goes, and Spark.
 
-python -m benchmarks.scale [--days 3] [--only run,replay]
+python -m benchmarks.scale [--days 3] [--only run]
 python -m benchmarks.scale --only run,spark     from .venv-spark; a result of its own
 
 Each way judges the same file of sensors, one event a minute each, and is charged the processor time
@@ -97,10 +97,6 @@ def ways(config: Path, only: set[str]) -> dict[str, list[str]]:
     found = {}
     if "run" in only:
         found["run"] = [*program, "run", str(config)]
-    if "replay" in only:
-        found["replay, two configs, 1 process"] = [*program, "replay", str(config)]
-        found["replay, two configs, 2 processes"] = [*found["replay, two configs, 1 process"],
-                                                     "--workers", "2"]  # fmt: skip
     if "spark" in only:
         for executors in (1, 2):  # processes of their own, of one core each
             found[f"spark, {executors} executor{'s' * (executors - 1)}"] = [
@@ -154,7 +150,7 @@ def main() -> None:
     parser.add_argument("--days", type=float, default=3.0)
     parser.add_argument("--sensors", type=int, nargs="*", default=[SENSORS])
     parser.add_argument("--detector", default="HBOS")
-    parser.add_argument("--only", default="run,replay")
+    parser.add_argument("--only", default="run")
     parser.add_argument("--name", default="scale-spark", help="of the result with Spark")
     options = parser.parse_args()
     if ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
@@ -201,7 +197,7 @@ def _write_of_spark(name: str, detector: str, rows: list[list[object]]) -> None:
 def _write(detector: str, rows: list[list[object]]) -> None:
     write(
         "scale",
-        "One process, and two",
+        "One process",
         [
             (f"{detector}, window 1000, one file.", COLUMNS, rows),
             (

@@ -138,6 +138,9 @@ impl Points {
         let Some(known) = sensors.get_item(name)? else { return Ok(Seen::Not) };
         let owed = !OF.is_none(&known)?;
         let n_since = if owed { N_SINCE.int(&known)? + 1 } else { 0 };
+        if self.points == 0 && !owed {
+            return Ok(Seen::Nothing);
+        }
         room.clear();
         for (field, value) in [
             (&b"{\"event_time_ms\":"[..], time),

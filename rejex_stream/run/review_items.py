@@ -274,8 +274,9 @@ class ReviewItems:
             item = self._item(reading, verdict, sensor.recent, "extreme")
         if item is None and verdict.status is not None and self._reasons:
             item = self._item(reading, verdict, sensor.recent, "status")
-        point = ContextRecord(reading.event_time_ms, reading.values, verdict.score, verdict.label)
-        sensor.recent.append(_encode(point))
+        if self._points:
+            said = reading.event_time_ms, reading.values, verdict.score, verdict.label
+            sensor.recent.append(_encode(ContextRecord(*said)))
         if item is not None:
             if self._points:
                 sensor.of, sensor.n_since = verdict.position, 0

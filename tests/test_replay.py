@@ -11,6 +11,7 @@ import pytest
 
 from rejex_stream.cli import main
 from rejex_stream.encode import decode_verdict
+from rejex_stream.plan.measured import Differences
 
 CONFIG = """
 [pipeline]
@@ -134,3 +135,12 @@ def test_without_another_config_nothing_is_compared(history, capsys):
     said = capsys.readouterr().out
     assert "3,000 records judged" in said
     assert "Changed labels" not in said
+
+
+def test_who_changed_most_does_not_depend_on_who_counted():
+    parts = [Differences(sensors=Counter(s3=2, s1=1)), Differences(sensors=Counter(s9=5, s2=2))]
+    for order in (parts, parts[::-1]):
+        found = Differences()
+        for part in order:
+            found.join(part)
+        assert found.most_changed(3) == [("s9", 5), ("s2", 2), ("s3", 2)]

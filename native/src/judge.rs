@@ -311,6 +311,13 @@ impl JudgeCore {
         })
     }
 
+    /// Ask for what is kept of it, and for the middle of what is searched.
+    pub fn ahead(&self) {
+        if let Some((_, tail)) = &self.tail {
+            tail.ahead();
+        }
+    }
+
     /// Look at the state of now; `None` where it is not ordinary.
     pub fn begin<'a, 'py>(
         &'a mut self,

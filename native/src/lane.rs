@@ -4,6 +4,7 @@
 //! due, judged in a full window, that turns no incident. A run ends *before* the first that is not,
 //! with nothing changed of it, and Python goes on from there: the state is its own.
 
+use crate::ahead::{self, Shape};
 use crate::alarm;
 use crate::evidence::{Explainer, Explaining};
 use crate::judge::{JudgeCore, Told};
@@ -57,6 +58,16 @@ static YOUNG: Slot = Slot::new("_young");
 static RECENT_LAST: Slot = Slot::new("_last");
 static RECENT_AGE: Slot = Slot::new("_age");
 static CARRY: Slot = Slot::new("_carry");
+
+static WINDOW: Slot = Slot::new("window");
+static GOVERNOR: Slot = Slot::new("_governor");
+static ALARM: Slot = Slot::new("_alarm");
+static OLDEST: Slot = Slot::new("_oldest");
+static RING: Slot = Slot::new("_ring");
+static PARTS: Slot = Slot::new("_parts");
+static SHAPES: [Shape; 9] = [const { Shape::new() }; 9];
+/// How many streams ahead the last of what one touches is asked for, and the first.
+pub const STAGES: usize = 6;
 
 #[pyclass(module = "rejex_native._core")]
 pub struct Lane {
@@ -149,6 +160,52 @@ pub fn lane_of(state: &Bound<'_, PyAny>) -> PyResult<Lane> {
 }
 
 impl Lane {
+    /// Ask for a part of what an event will touch, each once the one before is near.
+    pub fn ahead(&self, state: &Bound<'_, PyAny>, stage: usize) -> PyResult<()> {
+        let py = state.py();
+        let (watch, model, judge) = (self.watch.bind(py), self.model.bind(py), self.judge.bind(py));
+        if stage > 2 && STEADY_MODEL.is_none(state)? {
+            return Ok(());
+        }
+        match stage {
+            0 => ahead::bytes(std::ptr::from_ref(self).cast(), std::mem::size_of::<Lane>()),
+            1 => {
+                for (one, size) in [(&self.judge, 128), (&self.watch, 256), (&self.model, 320)] {
+                    ahead::object(one, size);
+                }
+                ahead::bytes(state.as_ptr().cast(), 192);
+                self.met.iter().for_each(|met| ahead::object(&met.sensor, 128));
+                self.core.ahead();
+                if let Some((_, scorer)) = &self.scorer {
+                    scorer.ahead();
+                }
+            }
+            2 => {
+                let objects = [judge, watch, model, state];
+                objects.into_iter().zip(&SHAPES).for_each(|(one, shape)| shape.children(one));
+            }
+            3 => {
+                SHAPES[4].children(&WINDOW.get(judge)?);
+                SHAPES[5].children(&SERVING.get(model)?);
+                SHAPES[6].children(&ROWS.get(model)?);
+                SHAPES[7].children(&ALARM.get(watch)?);
+                SHAPES[8].children(&GOVERNOR.get(judge)?);
+            }
+            4 => {
+                let window = WINDOW.get(judge)?;
+                ahead::items(&PARTS.get(&window)?, 0, 8);
+                ahead::items(&RING.get(&window)?, 8 * OLDEST.int(&window)? as usize, 8);
+            }
+            _ => {
+                let parts = PARTS.get(&WINDOW.get(judge)?)?.cast_into::<PyList>()?;
+                if parts.len() == 1 {
+                    ahead::items(&parts.get_item(0)?, 0, 2048);
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Judge the readings at some places; return whether Python was asked, which may tell of much.
     pub fn go<'py>(
         &mut self,

@@ -2,6 +2,7 @@
 
 use pyo3::prelude::*;
 
+mod ahead;
 mod alarm;
 mod cells;
 mod counts;

@@ -1,6 +1,6 @@
 //! The events of many streams in one call (`engine.Engine.process`).
 
-use crate::lane::{in_python, Batch, Lane, Room};
+use crate::lane::{in_python, Batch, Lane, Room, STAGES};
 use crate::slot::Slot;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -9,6 +9,7 @@ use pyo3::types::{PyDict, PyList, PyTuple, PyType};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const MODE_MARK: u8 = 0x1f;
+const MANY: usize = 32; // streams, of which not all is in the caches
 const NONE: usize = usize::MAX;
 
 static LANE: Slot = Slot::new("_lane");
@@ -50,7 +51,14 @@ pub fn poll<'py>(
     let (streams, next) = by_stream(stream, live, &batch, count)?;
     let mut asked = Vec::new();
     let mut places = Vec::new();
-    for own in streams {
+    let is_many = streams.len() >= MANY;
+    for (k, own) in streams.iter().enumerate() {
+        for stage in 0..if is_many { STAGES } else { 0 } {
+            let Some(later) = streams.get(k + STAGES - stage) else { continue };
+            if let Some(lane) = &later.lane {
+                lane.try_borrow()?.ahead(&later.state, stage)?;
+            }
+        }
         places.clear();
         let mut at = own.first;
         while at != NONE {
@@ -68,7 +76,7 @@ pub fn poll<'py>(
             }
         };
         if told {
-            asked.push(own.state);
+            asked.push(own.state.clone());
         }
     }
     Ok(Some((verdicts, asked)))

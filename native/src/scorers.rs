@@ -1,5 +1,6 @@
 //! From a row to a score, bit for bit as the product's scorers do it: the same additions in order.
 
+use crate::ahead;
 use crate::view::View;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -236,6 +237,15 @@ impl Scorer {
     /// Whether all that is asked of a row, and of one with another value in it, is its score.
     pub fn scores_whole_rows(&self) -> bool {
         matches!(self, Scorer::Histograms { .. } | Scorer::Gaussian { .. })
+    }
+
+    /// Ask for its numbers.
+    pub fn ahead(&self) {
+        if let Scorer::Histograms { edges, heights } = self {
+            for part in [edges.get(), heights.get()] {
+                ahead::bytes(part.as_ptr().cast(), (8 * part.len()).min(1024));
+            }
+        }
     }
 
     /// Score a finite row; `room` is for numbers on the way.

@@ -1,5 +1,6 @@
 //! How rare a score is among the scores that its model was calibrated with (`rejection.window.Tail`).
 
+use crate::ahead;
 use crate::view::{below, View};
 use pyo3::prelude::*;
 
@@ -25,6 +26,12 @@ impl Tail {
             start: number("_start")?,
             shade: number("_shade")?,
         })
+    }
+
+    /// Ask for its scores.
+    pub fn ahead(&self) {
+        let ordered = self.ordered.get();
+        ahead::bytes(ordered.as_ptr().cast(), (8 * ordered.len()).min(2048));
     }
 
     pub fn severity(&self, score: f64) -> f64 {

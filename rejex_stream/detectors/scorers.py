@@ -141,10 +141,8 @@ def fit_hbos(make: Make, X: FloatArray) -> ColumnHistograms:
     for j, (heights, edges) in enumerate(columns):
         all_edges[j, : len(edges)] = edges
         log_heights[j, : len(edges) + 1] = np.concatenate([heights[:1], heights, heights[-1:]])
-        reach[:, j] = (
-            edges[0] - model.tol * (edges[1] - edges[0]),
-            edges[-1] + model.tol * (edges[-1] - edges[-2]),
-        )
+        first, last = edges[1] - edges[0], edges[-1] - edges[-2]
+        reach[:, j] = edges[0] - model.tol * first, edges[-1] + model.tol * last
     rarest = np.array([heights.min() for heights, _ in columns])
     fitted = ColumnHistograms(all_edges, reach, log_heights, rarest, np.empty(0))
     object.__setattr__(fitted, "training_scores", fitted.score(X))
@@ -154,8 +152,7 @@ def fit_hbos(make: Make, X: FloatArray) -> ColumnHistograms:
 def histogram(x: FloatArray, bins: int) -> tuple[FloatArray, FloatArray]:
     """Return density and edges as ``np.histogram(x, bins, density=True)``, in half the time."""
     ordered = np.sort(x)
-    low, high = ordered[0], ordered[-1]
-    edges = np.linspace(low, high, bins + 1)
+    edges = np.linspace(ordered[0], ordered[-1], bins + 1)
     width = edges[1:] - edges[:-1]
     if not width.min() > 0.0:  # one value, or none between two
         return np.histogram(x, bins=bins, density=True)

@@ -325,6 +325,10 @@ class Differences:
             found[labels[which]] += count
         return found
 
+    def most_changed(self, n: int) -> list[tuple[str, int]]:
+        """Return the sensors with most changes, however many processes counted. O(s log s)."""
+        return sorted(self.sensors.items(), key=lambda one: (-one[1], one[0]))[:n]
+
     def see(
         self, ones: Sequence[Outcome], others: Sequence[Outcome], since_ms: int | None = None
     ) -> None:

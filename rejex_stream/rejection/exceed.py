@@ -143,7 +143,7 @@ def _log_tails(rank: FloatArray, n: int, r: int) -> tuple[FloatArray, FloatArray
 
 def log_p_anomaly(rank: int, n: int, r: int) -> float:
     """Return log P1 for one rank, with full precision wherever P1 <= 1/2 (callers vouch for r)."""
-    p = float(betainc(n - r + 1, r, (rank + 1) / (n + 2)))
+    p = _betainc(n - r + 1.0, float(r), (rank + 1) / (n + 2))
     return math.log(p) if p >= _DEEP_TAIL else float(_log_tails(np.array([1.0 * rank]), n, r)[0][0])
 
 
@@ -199,9 +199,8 @@ def stability(rank: int | npt.ArrayLike, n: int, contamination: float) -> Stabil
 
 def stability_at(rank: int, n: int, r: int) -> tuple[float, float]:
     """Return (P1, confidence) for one rank, quickly; callers vouch for the arguments. O(1)."""
-    low, high = float(r), float(n - r + 1)
-    p_anomaly: float = _betainc(high, low, (rank + 1) / (n + 2))
-    p_normal: float = _betainc(low, high, (n - rank + 1) / (n + 2))
+    p_anomaly: float = _betainc(n - r + 1.0, float(r), (rank + 1) / (n + 2))
+    p_normal: float = _betainc(float(r), n - r + 1.0, (n - rank + 1) / (n + 2))
     return p_anomaly, 1.0 - 2.0 * min(p_anomaly, p_normal, 0.5)
 
 

@@ -27,7 +27,7 @@ _Part: TypeAlias = Callable[[], Iterable[Message]]
 
 
 class _All:
-    """Messages, made as they are sent: thousands that lie there cost more than to make them."""
+    """Messages, made as they are sent, so that no copy of a whole commit lies there."""
 
     def __init__(self, parts: Sequence[_Part]) -> None:
         self._parts = parts

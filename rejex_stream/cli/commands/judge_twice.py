@@ -206,7 +206,7 @@ def _print(found: Differences, one: Config, other: Config, *, changed: bool) -> 
         ("records that differ in anything", f"{found.other:,}"),
     ]
     if found.sensors:
-        most = ", ".join(f"{name} {count:,}" for name, count in found.sensors.most_common(5))
+        most = ", ".join(f"{name} {count:,}" for name, count in found.most_changed(5))
         facts.append(("sensors with most changes", most))
     facts += [
         (f"e.g. {at.topic}-{at.partition}-{at.offset}", f"{was} → {is_}")
@@ -224,7 +224,7 @@ def _as_plain(found: Differences) -> dict[str, object]:
         "differ": found.other,
         "reviews": found.reviews,
         "incidents": found.incidents,
-        "sensors": dict(found.sensors.most_common(100)),
+        "sensors": dict(found.most_changed(100)),
         "examples": [
             dict(zip(("topic", "partition", "offset"), at)) | {"was": was, "is": is_}  # noqa: B905
             for at, was, is_ in found.examples

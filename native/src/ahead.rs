@@ -1,0 +1,73 @@
+//! What an event of a stream will touch, asked of memory before it is that stream's turn.
+//!
+//! Of many streams with an event each nothing is in the processor's caches, and what an event needs
+//! hangs on a chain of pointers: judge, window, ring, its numbers. Nothing is read here that may not
+//! be there, and nothing follows from it but that it is near.
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+
+const LINE: usize = 64;
+const FIRST: usize = 2; // word of an object behind its count and its type
+
+/// Ask for the memory at an address, however it is none.
+#[inline]
+fn near(address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint, which no address makes fail.
+    unsafe {
+        use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
+        _mm_prefetch::<_MM_HINT_T0>(address.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}
+
+/// Ask for so many bytes.
+pub fn bytes(start: *const u8, count: usize) {
+    for at in (0..count).step_by(LINE) {
+        near(start.wrapping_add(at));
+    }
+}
+
+/// Ask for an object of so many bytes.
+pub fn object(object: &Py<PyAny>, count: usize) {
+    bytes(object.as_ptr().cast(), count);
+}
+
+/// The size of objects of one class, whose words are pointers.
+pub struct Shape(PyOnceLock<(usize, usize)>);
+
+impl Shape {
+    pub const fn new() -> Shape {
+        Shape(PyOnceLock::new())
+    }
+
+    /// Ask for whatever an object that is near points at.
+    pub fn children(&self, object: &Bound<'_, PyAny>) {
+        let py = object.py();
+        // SAFETY: an object has a type.
+        let kind = unsafe { ffi::Py_TYPE(object.as_ptr()) } as usize;
+        let (known, words) = *self.0.get_or_init(py, || {
+            let size = object.get_type().getattr("__basicsize__").and_then(|size| size.extract());
+            (kind, size.unwrap_or(0) / 8)
+        });
+        if known == kind {
+            for i in FIRST..words {
+                near(word(object, i));
+            }
+        }
+    }
+}
+
+/// A word of an object that has as many.
+fn word(object: &Bound<'_, PyAny>, i: usize) -> *const u8 {
+    // SAFETY: as its callers know.
+    unsafe { *object.as_ptr().cast::<*const u8>().add(i) }
+}
+
+/// Ask for so many bytes of the items of a list, or of the numbers of an array, that is near.
+pub fn items(object: &Bound<'_, PyAny>, start: usize, count: usize) {
+    bytes(word(object, 3).wrapping_add(start), count); // either has three words before them
+}

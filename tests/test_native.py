@@ -434,6 +434,45 @@ def test_monitors_note_the_same_and_go_on_from_each_other(native, seed):
     assert {AlarmKind.HEALTH, AlarmKind.STUCK, AlarmKind.DRIFT, AlarmKind.REJECTION_RATE} <= kinds
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_health_that_cannot_be_relied_on_is_so_for_both_cores(native, seed):
+    """Ranks that come in clusters, laws that change, and fewer streams to rely on."""
+    import rejex_native
+
+    rng, n, level = random.Random(seed), 40, 0.0
+    config = MonitorConfig(window=n, contamination=0.1, tolerance=4, false_alarm_events=1e6)
+    ours, theirs = MonitorBank(config), MonitorBank(config, rejex_native.note)
+    known, at = set(), 0
+    while at < 6000:
+        feed, upto = [], at + rng.choice((1, 7, 60))
+        keys = 3 if at // 1500 % 2 else 1
+        for i in range(at, upto):
+            level = 0.3 * level + rng.gauss(0, 0.3)
+            now = n - i // 97 % 3
+            rank = min(now, max(0, int((0.5 + level / 2 + rng.uniform(-0.2, 0.2)) * n)))
+            feed.append(
+                Verdict(
+                    position=Position("t", 0, i), stream_key=f"s{i % keys}", sensor="s", seq=i,
+                    event_time_ms=i, label=Label.NORMAL, score=rng.random(), rank=rank, ties=0,
+                    window_len=now, n_anomalies=now // 10, band_lower=now - 7, band_upper=now - 2,
+                    model_epoch=0,
+                )
+            )  # fmt: skip
+        at = upto
+        assert ours.observe(feed) == theirs.observe(feed)
+        assert ours.snapshot() == theirs.snapshot()
+        told = ours.status()
+        assert theirs.status() == told
+        is_blind = ours._pooled.health._is_blind
+        assert theirs._pooled.health._is_blind == is_blind
+        known.add((told.inflation is None, is_blind))
+        if not at // 1500 % 2:  # only one of three goes on
+            for key in sorted({*ours} - {"s0"}):
+                ours.forget(key)
+                theirs.forget(key)
+    assert known == {(True, True), (False, True), (False, False)}
+
+
 def test_monitors_leave_to_python_what_is_odd(native):
     import rejex_native
 

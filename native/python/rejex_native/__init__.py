@@ -201,7 +201,7 @@ def _written(verdicts: list[Any], native: Callable[[str], Any]) -> list[Any]:
     from rejex_stream.decode.mapping import FieldMapping
     from rejex_stream.encode.records import verdict_encoder
     from rejex_stream.run.review_items import ReviewItems
-    from rejex_stream.types import Position, Record
+    from rejex_stream.types import OutcomeCounts, Position, Record
 
     topics = SimpleNamespace(verdicts="v", review="r", deadletter="d", incidents="i")
     settings = SimpleNamespace(
@@ -227,6 +227,9 @@ def _written(verdicts: list[Any], native: Callable[[str], Any]) -> list[Any]:
         outcomes = items.outcomes(records, readings, some)
         made = OutcomeMessages(settings, lambda _: 3, native)
         found += made.of(outcomes)
+        counts = OutcomeCounts(plain=native("plain"))
+        counts.add(outcomes)
+        found.append(counts)
         found += map(verdict_encoder(form, native), some)
     fields = FieldMapping(("a", "b"), time="t", sensor="s")
     told = [

@@ -592,3 +592,18 @@ def test_plain_rows_are_read_natively(native):
         assert type(found) is Reading
         assert found.values[0] == 1.5
         assert math.isnan(found.values[1])
+
+
+@pytest.mark.parametrize("more", [-1, 0, 1])
+def test_a_record_may_be_as_long_as_it_may_be(native, more):
+    known = FieldMapping(("x",), sensor="s", time="t", max_value_bytes=40)
+    for decoders, begun, ended in (
+        ([CsvDecoder(known, "stx", native=one) for one in (alone, native)], b"a,17,1.", b""),
+        ([JsonDecoder(known, one) for one in (alone, native)], b'{"s":"a","t":17,"x":1.', b"}"),
+    ):
+        value = begun + b"5" * (40 + more - len(begun) - len(ended)) + ended
+        record = Record(Position("t", 0, 0), None, value, (), 5)
+        short = Record(Position("t", 0, 0), None, begun + b"5" + ended, (), 5)
+        ours, theirs = (one.decode_all([short, record])[1] for one in decoders)
+        assert ours == theirs
+        assert isinstance(ours, Invalid) is (more > 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections import Counter
 from datetime import UTC, datetime
 
@@ -135,6 +136,15 @@ def test_without_another_config_nothing_is_compared(history, capsys):
     said = capsys.readouterr().out
     assert "3,000 records judged" in said
     assert "Changed labels" not in said
+
+
+def test_columns_are_named_by_what_differs(history, capsys):
+    assert main(["replay", "old.toml", "--config", "new.toml"]) == 0
+    assert re.search(r"^ +old\.toml +new\.toml *$", capsys.readouterr().out, re.M)
+    (history / "next").mkdir()
+    (history / "next" / "old.toml").write_text((history / "new.toml").read_text())
+    assert main(["replay", "old.toml", "--config", "next/old.toml"]) == 0
+    assert re.search(r"^ +old\.toml +next/old\.toml *$", capsys.readouterr().out, re.M)
 
 
 def test_who_changed_most_does_not_depend_on_who_counted():

@@ -76,7 +76,9 @@ def replay(
     if output is As.JSON:
         print_json(_as_plain(found))
     else:
-        _print(found, one, other, changed=new is not None)
+        paths = [config] if new is None else [config, new]
+        same = new is not None and config.name == new.name
+        _print(found, [str(path) if same else path.name for path in paths])
 
 
 def _time(given: str) -> int:
@@ -178,7 +180,7 @@ def _histories(
             yield partition, decoders, read_partition(settings, partition)
 
 
-def _print(found: Differences, one: Config, other: Config, *, changed: bool) -> None:
+def _print(found: Differences, configs: list[str]) -> None:
     first, second = found.of(0), found.of(1)
     total = max(1, found.records)
     names = sorted(first | second)
@@ -188,14 +190,11 @@ def _print(found: Differences, one: Config, other: Config, *, changed: bool) -> 
         ("for review", f"{found.reviews[0]:,}", f"{found.reviews[1]:,}"),
         ("incidents opened", f"{found.incidents[0]:,}", f"{found.incidents[1]:,}"),
     ]
-    title, columns = (
-        f"{found.records:,} records judged",
-        ["", one.pipeline.name, other.pipeline.name],
-    )
-    if not changed:
-        print_table(columns[:2], [row[:2] for row in rows], title=title)
+    columns = ["", *configs]
+    shown = [row[: len(columns)] for row in rows]
+    print_table(columns, shown, title=f"{found.records:,} records judged")
+    if len(configs) == 1:
         return
-    print_table(columns, rows, title=title)
     facts = [
         (f"{was} → {is_}", f"{count:,}")
         for (was, is_), count in sorted(found.labels.items())

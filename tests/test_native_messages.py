@@ -293,6 +293,26 @@ def test_outcomes_are_counted_the_same(native, told):
     assert counted[0] == counted[1]
 
 
+ODD = [
+    {"reason": Reason.AMBIGUOUS, "label": Label.REJECTED}, {"status": Status.CLOCK_BEGINS},
+    {"withheld": True}, {"held": True}, {"planned": True}, {"muted": "m"},
+    {"limited": Limited((), Label.NORMAL), "label": Label.ANOMALY},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("odd", ODD, ids=lambda odd: next(iter(odd)))
+def test_a_verdict_that_is_odd_in_one_thing_is_not_counted_as_plain(native, odd):
+    place = Position("t", 0, 0)
+    verdict = Verdict(place, "a", "a", 1, 0, Label.NORMAL, score=1.0)
+    plain = Outcome(Record(place, None, b""), verdict)
+    other = plain._replace(verdict=msgspec.structs.replace(verdict, **odd))
+    assert native("plain")([plain, other]) == ([(Label.NORMAL, 1)], [other])
+    counted = [OutcomeCounts(plain=of("plain")) for of in (alone, native)]
+    for counts in counted:
+        counts.add([plain, other])
+    assert counted[0] == counted[1]
+
+
 def test_more_than_a_block_of_outcomes_is_written_in_order(native):
     told = []
     for offset in range(250):

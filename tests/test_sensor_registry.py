@@ -275,7 +275,7 @@ def test_a_flood_of_names_takes_no_model_from_anybody_and_leaves_nothing_behind(
     expected = [r for r in feed(*told) if json.loads(r.value)["id"] in "ab"]
     assert known == verdicts(alone.process(expected))
     assert len(state._engine.streams()) == len(state._context.sensors()) == 2
-    assert len(state._registry) == 2
+    assert len(state.registry) == 2
     assert sorted(state._monitor.bank) == ["a", "b"]
 
 

@@ -3,7 +3,7 @@
 //! A row with a quote, too many cells or too few, a number that is not plain or a sensor that was not
 //! met before is Python's, which is asked for that row alone.
 
-use crate::written::{kept, parts_of, whole, Named, Object};
+use crate::written::{kept, parts_of, text_of, whole, Named, Object};
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -103,21 +103,11 @@ impl Cells {
         before: &mut Before,
     ) -> Option<Bound<'py, PyTuple>> {
         let [position, _, value, _, timestamp] = parts_of::<5>(record)?;
-        // SAFETY: a live object, checked to be bytes, which the record holds.
-        let bytes = unsafe {
-            if ffi::PyBytes_CheckExact(value) == 0 {
-                return None;
-            }
-            let size = ffi::PyBytes_Size(value) as usize;
-            std::slice::from_raw_parts(ffi::PyBytes_AsString(value).cast::<u8>(), size)
-        };
-        if bytes.len() > self.most_bytes {
-            return None;
-        }
-        let row = std::str::from_utf8(bytes).ok()?;
+        // SAFETY: the record holds it.
+        let row = unsafe { text_of(value, self.most_bytes) }?;
         let (cells, mut from) = (&mut before.cells, 0);
         cells.clear();
-        for (at, &byte) in bytes.iter().enumerate() {
+        for (at, byte) in row.bytes().enumerate() {
             if byte == self.delimiter {
                 cells.push((from, at));
                 from = at + 1;
@@ -125,7 +115,7 @@ impl Cells {
                 return None;
             }
         }
-        cells.push((from, bytes.len()));
+        cells.push((from, row.len()));
         if cells.len() != self.width {
             return None;
         }

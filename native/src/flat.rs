@@ -3,7 +3,7 @@
 //! What is taken is what the quick way of Python takes, and less: anything with an escape, a list or
 //! an object in it, a field of ours twice, a number out of range is left to Python.
 
-use crate::written::{kept, parts_of, whole, Named, Object};
+use crate::written::{kept, parts_of, text_of, whole, Named, Object};
 use pyo3::exceptions::PyValueError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -96,21 +96,11 @@ impl Flat {
     /// Return the reading of a record; `None` where Python has to look.
     fn one<'py>(&self, py: Python<'py>, record: &Bound<'py, PyAny>) -> Option<Bound<'py, PyTuple>> {
         let [position, _, value, _, timestamp] = parts_of::<5>(record.as_ptr())?;
-        // SAFETY: a live object, checked to be bytes, which the record holds.
-        let bytes = unsafe {
-            if ffi::PyBytes_Check(value) == 0 {
-                return None;
-            }
-            let size = ffi::PyBytes_Size(value) as usize;
-            std::slice::from_raw_parts(ffi::PyBytes_AsString(value).cast::<u8>(), size)
-        };
-        if bytes.len() > self.most_bytes {
-            return None;
-        }
+        // SAFETY: the record holds it.
+        let mut text = Text { text: unsafe { text_of(value, self.most_bytes) }?, at: 0 };
         let mut values = [f64::NAN; MOST_CHANNELS];
         let mut seen = 0_u64;
         let (mut sensor, mut time) = (None, None);
-        let mut text = Text { text: std::str::from_utf8(bytes).ok()?, at: 0 };
         text.object(|name, value| {
             let Some(role) = self.roles.get(name) else { return Some(()) };
             match (*role, value) {

@@ -287,6 +287,19 @@ pub fn parts_of<const N: usize>(object: Object) -> Option<[Object; N]> {
     }
 }
 
+/// Return the text that a record's value is, of at most so many bytes; `None`: it is none.
+///
+/// # Safety
+/// The object is alive, and somebody holds it for as long as the text is used.
+pub unsafe fn text_of<'a>(value: Object, most_bytes: usize) -> Option<&'a str> {
+    let size = (ffi::PyBytes_Check(value) != 0).then(|| ffi::PyBytes_Size(value) as usize)?;
+    if size > most_bytes {
+        return None;
+    }
+    let bytes = std::slice::from_raw_parts(ffi::PyBytes_AsString(value).cast::<u8>(), size);
+    std::str::from_utf8(bytes).ok()
+}
+
 /// Whether an object is surely a text.
 pub fn is_text(object: Object) -> bool {
     // SAFETY: a live object.

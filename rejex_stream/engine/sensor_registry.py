@@ -167,8 +167,8 @@ class SensorRegistry:
                 n_usual = n_usual + usual if doubted else 0
                 if status := clock.turned(sensor, time_ms, n_usual, usual=usual):
                     clocks[i] = status
+                    self.n_untrusted += 1 if status is Status.CLOCK_BEGINS else -1
         self._clock = _Clock(ahead, ahead_ms, now, n_usual, doubted, clock.far)
-        self._count_untrusted()
         return Admission(end, turned_away, gone, clocks)
 
     def _silent_since(self, before_ms: int) -> Gone:

@@ -1,4 +1,4 @@
-"""docs/architecture.md is the map: each file it names exists, each room has its line."""
+"""docs/explanation/architecture.md is the map: each file it names exists, each room has a line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.test_imports import ROOMS as FLOORS
 from tools import trace_record
 
 ROOT = Path(__file__).resolve().parent.parent
-MAP = ROOT / "docs" / "architecture.md"
+MAP = ROOT / "docs" / "explanation" / "architecture.md"
 
 pytestmark = [
     pytest.mark.text,

@@ -397,7 +397,7 @@ def test_score_pools_sensors_that_are_too_short_alone(capsys, tmp_path):
 def test_settings_print_the_page(capsys):
     status, out, _ = in_process(capsys, "settings")
     assert status == 0
-    assert out == (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
+    assert out == (ROOT / "docs" / "reference" / "settings.md").read_text(encoding="utf-8")
 
 
 def test_rules_and_dashboard_are_printed(capsys):

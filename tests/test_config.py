@@ -426,9 +426,9 @@ def test_every_example_of_a_setting_is_accepted_by_it():
 
 
 def test_the_page_of_settings_is_in_step():
-    page = ROOT / "docs" / "settings.md"
+    page = ROOT / "docs" / "reference" / "settings.md"
     assert page.read_text(encoding="utf-8") == settings_markdown(), (
-        "docs/settings.md is out of date: rejex-stream settings > docs/settings.md"
+        f"out of date: rejex-stream settings > {page.relative_to(ROOT)}"
     )
 
 

@@ -36,7 +36,7 @@ from rejex_stream.run.review_items import AuditDraw
 from rejex_stream.run.run_settings import Output, Run, RunSettings, State
 from rejex_stream.types import Partition
 
-PAGE = Path(__file__).parents[1] / "docs" / "settings.md"
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "settings.md"
 LEAST = """
 [input]
 path = "water.csv"
@@ -258,7 +258,7 @@ def test_an_episode_is_planned_as_it_is_queued():
     assert (rule.max_s * 1000, rule.max_events) == (cases.LONGEST_MS, cases.MOST_EVENTS)
 
 
-# --------------------------------------------------------------- every row of docs/settings.md
+# ------------------------------------------------------------- every row of the settings page
 def rows():
     section = None
     for line in PAGE.read_text(encoding="utf-8").splitlines():

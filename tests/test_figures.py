@@ -13,8 +13,11 @@ from rejex_stream.review.gold_cases import jeffreys
 
 ROOT = Path(__file__).parents[1]
 PAGES = (
-    "README.md", "docs/theory.md", "docs/incidents.md", "docs/review.md", "docs/learning.md",
-)  # fmt: skip
+    "README.md",
+    *(f"docs/explanation/{page}.md" for page in ("incidents", "learning", "theory")),
+    *(f"docs/howto/{page}.md" for page in ("alert", "console", "fleet", "incidents", "learn")),
+    *(f"docs/howto/{page}.md" for page in ("measure", "review")),
+)
 # What a measurement looks like in prose: shares, ratios, decimals, medians, so many in so many.
 MEASURED = re.compile(
     r"\d\s?%|\b\d[\d.,]*\s(times|of \d)|(?<![\w.])\.\d+|\b0\.\d+|\b\d+ in [\d,]+|10⁻|\bmillion\b"
@@ -42,7 +45,7 @@ def sentences(text):
 
 def table():
     """Return (page, beginning, source) of each row."""
-    rows = (ROOT / "docs/figures.md").read_text().splitlines()
+    rows = (ROOT / "docs/reference/figures.md").read_text().splitlines()
     cells = [re.split(r"(?<!\\) \| ", row.strip("| ")) for row in rows if row.startswith("| ")]
     return [(page, start, source.replace("\\|", "|")) for page, start, source in cells[1:]]
 
@@ -52,9 +55,11 @@ def test_every_sentence_with_a_figure_is_in_the_table_and_the_table_has_no_other
     found = sentences((ROOT / page).read_text())
     starts = [start for of, start, _ in table() if of == page]
     without = [one for one in found if not any(map(one.startswith, starts))]
-    assert not without, "name where these figures come from in docs/figures.md, or leave them out"
+    assert not without, (
+        "name where these figures come from in docs/reference/figures.md, or leave them out"
+    )
     of_none = [start for start in starts if sum(one.startswith(start) for one in found) != 1]
-    assert not of_none, "these rows of docs/figures.md are of no sentence, or of several"
+    assert not of_none, "these rows of docs/reference/figures.md are of no sentence, or of several"
 
 
 def test_every_source_is_there_and_holds_the_cells_that_are_named():

@@ -45,7 +45,7 @@ def test_without_what_only_pyod_asks_for_a_plain_install_stays_below_400_mb():
     assert {"numba", "llvmlite", "matplotlib", "scipy", "pyod"} <= whole.keys()
     assert not {"numba", "llvmlite", "matplotlib", "pillow", "fonttools"} & lean.keys()
     assert 50e6 < sum(lean.values()) < 400e6
-    said = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
+    said = (ROOT / "docs" / "howto" / "install.md").read_text(encoding="utf-8")
     (most,) = re.findall(r"A plain install is (\d+) MB", said)
     assert sum(whole.values()) / 1e6 == pytest.approx(float(most), rel=0.15)
 
@@ -55,7 +55,7 @@ def test_an_idle_worker_is_small_and_loads_nothing_that_only_pyod_asks_for():
     measured = runpy.run_path(str(ROOT / "tools" / "install-size"))
     resident, loaded = measured["idle_worker"]()
     assert loaded == []
-    assert resident < 130e6, "docs/install.md says 120 MB; other builds of numpy weigh more"
+    assert resident < 130e6, "docs/howto/install.md says 120 MB; other builds of numpy weigh more"
     assert measured["first_import"]() < 0.1
 
 
@@ -299,7 +299,7 @@ def test_one_version_everywhere():
 
 
 def test_every_target_the_releasing_page_names_is_there():
-    page = (ROOT / "docs" / "releasing.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "howto" / "release.md").read_text(encoding="utf-8")
     targets = (ROOT / "Makefile").read_text(encoding="utf-8")
     for target in set(re.findall(r"`make ([a-z-]+)", page)):
         assert f"\n{target}:" in targets, target

@@ -1,4 +1,4 @@
-"""Places for the extreme: earlier faults cannot hold the places of later ones (docs/theory.md)."""
+"""Places for the extreme: earlier faults cannot hold the places of later ones."""
 
 from __future__ import annotations
 

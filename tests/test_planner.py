@@ -138,7 +138,7 @@ def test_plan_prints_it_with_the_promise(capsys):
 
 
 # ------------------------------------------------------------------------- one sentence of a budget
-@pytest.mark.parametrize("page", ["README.md", "docs/theory.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/explanation/theory.md"])
 def test_what_a_budget_promises_is_one_sentence_wherever_it_stands(page):
     text = " ".join((ROOT / page).read_text().split())
     assert budget_sentence() in text

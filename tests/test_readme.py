@@ -18,7 +18,11 @@ from tests.waiting import PATIENCE_S, until
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
-REVIEW = ROOT / "docs" / "review.md"
+HOWTO = ROOT / "docs" / "howto"
+REVIEW = HOWTO / "review.md"
+# The commands of these pages follow each other, in one folder.
+ABOUT_REVIEWING = (REVIEW, HOWTO / "fleet.md", HOWTO / "measure.md", HOWTO / "console.md")
+PAGES = (README, *sorted(set(HOWTO.glob("*.md")) - set(ABOUT_REVIEWING)))
 
 pytestmark = pytest.mark.skipif(
     not README.exists(), reason="README.md is not here: the tests run from a copy without sources"
@@ -31,9 +35,8 @@ def blocks(language, file=README):
 
 
 def commands():
-    lines = [line for block in blocks("bash") for line in block.splitlines()]
-    lines += [
-        line for b in blocks("bash", ROOT / "docs" / "operations.md") for line in b.splitlines()
+    lines = [
+        line for page in PAGES for block in blocks("bash", page) for line in block.splitlines()
     ]
     return [line.split("#")[0].strip() for line in lines if line.strip()]
 
@@ -100,11 +103,13 @@ def test_the_quick_tests_need_no_broker_and_no_browser_and_the_whole_leaves_out_
 
 
 @pytest.mark.thorough
-def test_the_page_about_reviewing_works_from_top_to_bottom(tmp_path):
+def test_the_pages_about_reviewing_work_from_top_to_bottom(tmp_path):
     pytest.importorskip("starlette", reason="the extra `review` is not installed")
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    lines = [line for b in blocks("bash", REVIEW) for line in b.splitlines()]
+    lines = [
+        line for page in ABOUT_REVIEWING for b in blocks("bash", page) for line in b.splitlines()
+    ]
     assert len(lines) == 9
     for line in lines:
         words = line.split()

@@ -25,48 +25,31 @@ from mkdocs.config import load_config
 from tools.notebooks import as_markdown
 
 ROOT = Path(__file__).resolve().parent.parent
-NAV: dict[str, list[tuple[str, str]]] = {
-    "Tutorials": [
-        ("The first hour, with a CSV", "docs/tutorials/csv.md"),
-        ("The first hour, with a topic", "docs/tutorials/topic.md"),
-        ("In a notebook: a table", "examples/table.ipynb"),
-        ("In a notebook: a stream", "examples/stream.ipynb"),
-        ("More examples", "examples/README.md"),
-    ],
-    "How-to": [
-        ("Install", "docs/install.md"),
-        ("Deploy on Kubernetes", "deploy/helm/rejex-stream/README.md"),
-        ("Operate, scale, incidents", "docs/operations.md"),
-        ("Review", "docs/review.md"),
-        ("Which detector, when", "docs/howto/choose.md"),
-        ("Read what comes out", "docs/howto/consume.md"),
-        ("A detector of your own", "docs/howto/detector.md"),
-        ("Release", "docs/releasing.md"),
-        ("Contribute", "CONTRIBUTING.md"),
-        ("Security", "SECURITY.md"),
-    ],
-    "Reference": [
-        ("API", "reference/api.md"),
-        ("Commands", "reference/commands.md"),
-        ("Settings", "docs/settings.md"),
-        ("Schemas", "reference/schemas.md"),
-        ("Metrics", "reference/metrics.md"),
-        ("Changes", "CHANGELOG.md"),
-    ],
-    "Explanation": [
-        ("What is proved", "docs/theory.md"),
-        ("How it is built", "docs/architecture.md"),
-        ("Why it is built so", "docs/decisions.md"),
-        ("What it costs, how good it is", "benchmarks/README.md"),
-        ("Where every figure comes from", "docs/figures.md"),
-    ],
+INDEX = ROOT / "docs" / "README.md"
+GENERATED = {  # titles of the pages made from the program
+    "API": "reference/api.md",
+    "Commands": "reference/commands.md",
+    "Schemas": "reference/schemas.md",
+    "Metrics": "reference/metrics.md",
 }
 PROMISED = ("rejection", "engine", "detectors", "facade", "checks")
 _LINK = re.compile(r"(\]\()(?!https?:|#|mailto:)([^)#\s]+)(#[^)]*)?(\))")
 
 
+def navigation() -> dict[str, list[tuple[str, str]]]:
+    """Return title and source of the pages of each part, as docs/README.md lists them."""
+    parts = {}
+    for part in INDEX.read_text(encoding="utf-8").split("\n## ")[1:]:
+        links = re.findall(r"^- \[(.+?)\]\((.+?)\)", part, re.M)
+        parts[part.partition("\n")[0]] = [
+            (title, os.path.normpath(f"docs/{target}")) for title, target in links
+        ]
+    parts["Reference"] += GENERATED.items()
+    return parts
+
+
 def staged(source: str) -> str:
-    """Return where a page of the repository stands on the site."""
+    """Return the path of a page of the repository on the site."""
     if source == "README.md":
         return "index.md"
     page = source.removeprefix("docs/").replace("README.md", "index.md").replace(".ipynb", ".md")
@@ -78,12 +61,7 @@ def stage(folder: Path) -> list[dict[str, object]]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     home = f"{project['urls']['Homepage']}/blob/main/"
     made = dict(generated())
-    parts = {part: list(entries) for part, entries in NAV.items()}
-    named = {source for entries in parts.values() for _, source in entries}
-    for path in sorted((ROOT / "docs").glob("*.md")):
-        if f"docs/{path.name}" not in named:  # nobody has given it a place yet
-            title = path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
-            parts["How-to"].append((title, f"docs/{path.name}"))
+    parts = navigation()
     pages = ["README.md", *(source for part in parts.values() for _, source in part)]
     for source in pages:
         target = folder / staged(source)
@@ -195,7 +173,7 @@ def metrics() -> str:
 
     lines = [
         "# Metrics\n\nAt `/metrics` with `metrics.port` set; groups on request, see "
-        "[operations](../operations.md).\n",
+        "[Monitor a pipeline](../howto/monitor.md).\n",
         "| metric | type | meaning |",
         "|---|---|---|",
     ]

@@ -1,8 +1,8 @@
 """One TOML file in, one immutable value out, and every problem of it told at once.
 
 Open `pipeline_config` first: it collects the sections, one class each, and makes
-``docs/settings.md`` of them; `load` reads a file and sees what no section can see alone. `assembly`
-makes running parts.
+``docs/reference/settings.md`` of them; `load` reads a file and sees what no section can see alone.
+`assembly` makes running parts.
 """
 
 from rejex_stream.config.load import check_config, load_config, name_of, parse_config

@@ -97,7 +97,7 @@ file before the default; lists and tables are written as JSON there. Two setting
 which channels to read, and the share of anomalies to expect; and one choice has none: a tolerance,
 or a review budget.
 
-This page is made from the program: `rejex-stream settings > docs/settings.md`.
+This page is made from the program: `rejex-stream settings > docs/reference/settings.md`.
 """
 
 

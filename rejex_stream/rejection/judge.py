@@ -87,7 +87,7 @@ class Judge:
 
     A score whose severity is at least :data:`EXTREME` enters only while fewer than half of the
     flagged places hold such scores. So what is extreme is an anomaly in a full window, whatever
-    came before: earlier faults cannot hold the places of later ones (docs/theory.md).
+    came before: earlier faults cannot hold the places of later ones (docs/explanation/theory.md).
     """
 
     __slots__ = (

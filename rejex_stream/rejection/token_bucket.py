@@ -9,7 +9,7 @@ the credit is full: the first w ranks of the order in which ranks enter as T gro
 Theorem: in any L consecutive ranked events of any stream, at most ρL + B are rejected. Earned by
 event time: at most per_day τ + B while the trusted clock (:mod:`rejex_stream.trusted_clock`)
 advances by τ days. Nothing is assumed of the scores. Proof, and what stays true of the exact law:
-``docs/theory.md``.
+``docs/explanation/theory.md``.
 
 References
 ----------

@@ -647,8 +647,8 @@ def test_an_answer_passes_few_files_from_its_page_to_the_model():
         "rejex_stream/review/queue/database.py",
     ]
     assert int(re.match(r"one answer: (\d+) files", out)[1]) <= 12
-    page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    page = (ROOT / "docs" / "explanation" / "architecture.md").read_text("utf-8")
     told = page.split("## The way of one answer")[1].split("\n## ")[0]
     named = re.findall(r"`((?:rejex_stream|connectors)/[\w/]+\.py)`", told)
     to_the_model = list(way)[: list(way).index("rejex_stream/incidents/state_machine.py") + 1]
-    assert set(named) == set(to_the_model), "docs/architecture.md goes another way"
+    assert set(named) == set(to_the_model), "docs/explanation/architecture.md goes another way"

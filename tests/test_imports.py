@@ -18,8 +18,8 @@ CONNECTORS = Path(find_spec("rejex_connectors").origin).parent
 
 # The house from the ground up: a room imports from rooms before it, never from one behind it.
 ROOMS = (
-    "readable", "types", "errors", "addresses", "threads", "trusted_clock", "native_core",
-    "settings", "protocols",
+    "readable", "types", "errors", "addresses", "threads", "trusted_clock", "native_seam",
+    "native_core", "settings", "protocols",
     "decode", "features", "detectors", "checks", "rejection", "learning", "incidents", "engine",
     "facade", "monitor", "encode", "run", "plan", "connectors", "operate", "config", "spark",
     "tables", "report", "doctor", "review", "demo", "cli", "__main__",

@@ -1,0 +1,73 @@
+"""The seam between the languages: what Rust reaches by name is there, and is declared."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from importlib import import_module
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from rejex_stream.native_seam import REACHED
+
+SOURCES = Path(__file__).parents[1] / "native" / "src"
+# What is Python's own, numpy's, msgspec's or a header's, and no name of ours.
+THEIRS = {
+    "UNSET", "__basicsize__", "__struct_fields__", "append", "builtins", "ce_id", "ce_subject",
+    "ce_time", "clear", "encode", "Encoder", "extend", "frombuffer", "math", "msgspec",
+    "msgspec.json", "nan", "numpy", "reshape", "sum", "tolist", "traceparent", "tracestate",
+}  # fmt: skip
+
+
+def owner(named):
+    """Return a module, or a class of one."""
+    module, _, name = named.partition(":")
+    return getattr(import_module(module), name) if name else import_module(module)
+
+
+def written_in(owned):
+    """Return the attributes that the methods of a class, and of those it inherits from, set."""
+    found = set()
+    for base in inspect.getmro(owned)[:-1]:
+        try:
+            tree = ast.parse(dedent(inspect.getsource(base)))
+        except (OSError, TypeError, SyntaxError):
+            continue
+        found |= {
+            node.attr
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+        }
+    return found
+
+
+@pytest.mark.parametrize("named", [*REACHED])
+def test_what_the_core_reaches_is_there(named):
+    owned = owner(named)
+    there = set(dir(owned)) | set(getattr(owned, "__annotations__", ()))
+    if isinstance(owned, type):
+        there |= written_in(owned)
+    gone = [name for name in REACHED[named] if name not in there]
+    assert not gone, f"renamed or removed: change native_seam.py and native/src with it: {gone}"
+
+
+def test_nothing_else_is_named_in_rust():
+    """By the text of the sources, so that no compiler is needed to see it."""
+    text = "\n".join(path.read_text("utf-8") for path in sorted(SOURCES.glob("*.rs")))
+    calls = r"(?:Slot::new|getattr|getattr_opt|intern!|import|number|table|part|get|at|Known::new)"
+    literal = re.findall(rf'\b{calls}\((?:py, |[a-z.]+\(\), )?&?"([\w.]+)"', text)
+    literal += re.findall(r'call_method\w*\((?:"|intern!\([^"]*")(\w+)"', text)
+    for names in re.findall(r"&\[((?:\"\w+\"(?:, )?)+)\]", text):  # Known: the way from a module
+        literal += re.findall(r'"(\w+)"', names)
+    for module, name in re.findall(r'import\(py, "([\w.]+)", "(\w+)"\)', text):
+        literal += [module, name]
+    for name in re.findall(r'for name in \[((?:"\w+"(?:, )?)+)\]', text):
+        literal += re.findall(r'"(\w+)"', name)
+    modules = {named.partition(":")[0] for named in REACHED}
+    declared = {name for names in REACHED.values() for name in names}
+    unknown = set(literal) - declared - modules - THEIRS
+    assert not unknown
+    assert not declared - set(re.findall(r'"(\w+)"', text)), "no longer reached"

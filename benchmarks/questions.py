@@ -39,7 +39,7 @@ from rejex_stream.rejection import RejectionPolicy
 from rejex_stream.review.incidents.incident_store import (
     AnswerRequest,
     flagged,
-    give,
+    give_answer,
     stored_incident,
 )
 from rejex_stream.review.queue import decisions
@@ -206,7 +206,7 @@ def people(judged: Sequence[Judged], days: int, capacity: int, how: str, folder:
             if stored.incident.state is not IncidentState.OPEN:
                 continue  # over, or adopted, by the evening
             wanted = AnswerRequest(f"{how}/{one.id}", one.id, stored.incident.version, "fault")
-            command = give(store, wanted, PEOPLE).id
+            command = give_answer(store, wanted, PEOPLE).id
             obeyed = encode_reply(
                 one.position, CommandReply(command=command, accepted=True, said="")
             )

@@ -317,7 +317,7 @@ def test_an_incident_comes_from_its_topic_and_the_answer_goes_to_the_control_top
             told = published(incident())
             kafka.fill(settings, [Record(Position(topics.incidents, 1, 0), b"k", *told)])
             until(lambda: known()[0], "the incident is known")
-            command_ = incident_store.give(store, said, Viewer("ada"))
+            command_ = incident_store.give_answer(store, said, Viewer("ada"))
             until(lambda: known()[1][0].sent, "the answer is told")
             ((record,),) = kafka.read(settings, topics.control).values()
             assert decode_command(record.value) == command_

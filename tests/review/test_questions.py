@@ -263,14 +263,14 @@ def test_an_incident_that_was_answered_is_one_question_and_none_the_day_after(ne
     store = new_store(settle_s=0, capacity=Capacity(questions_per_day=9))
     tell(store, incident(), incident(opened=30, stream="b"))
     assert left(store) == 7
-    given = incident_store.give(store, AnswerRequest("r1", "feed-0-10", 1, "fault"), ADA)
+    given = incident_store.give_answer(store, AnswerRequest("r1", "feed-0-10", 1, "fault"), ADA)
     assert left(store) == 7
     clock.pass_ms(86_400_000)
     assert left(store) == 8, "the other one is asked again"
     tell(store, incident(2, "fault"))
     assert left(store) == 8
-    again = incident_store.give(store, AnswerRequest("r2", "feed-0-30", 1, "fault"), ADA)
-    incident_store.withdraw(store, again.id, ADA)
+    again = incident_store.give_answer(store, AnswerRequest("r2", "feed-0-30", 1, "fault"), ADA)
+    incident_store.withdraw_answer(store, again.id, ADA)
     assert (left(store), given.kind) == (8, "fault"), "taken back, it waits for one"
 
 
@@ -278,7 +278,7 @@ def test_who_answered_an_incident_is_not_asked_about_its_events(new_store):
     store = new_store(settle_s=0)
     store.add([held(10), held(11)])
     tell(store, incident())
-    command = incident_store.give(store, AnswerRequest("r1", "feed-0-10", 1, "fault"), ADA)
+    command = incident_store.give_answer(store, AnswerRequest("r1", "feed-0-10", 1, "fault"), ADA)
     incident_store.send_commands(store, "", Line())
     tell(store, CommandReply(command=command.id, accepted=True, said="It is held."))
     tell(store, incident(2, "closed", ended="recovered"))
@@ -290,43 +290,50 @@ def test_who_answered_an_incident_is_not_asked_about_its_events(new_store):
 def test_an_answer_under_way_locks_the_incident_for_everybody(new_store):
     store, line = new_store(), Line()
     tell(store, incident())
-    command = incident_store.give(store, AnswerRequest("r1", "feed-0-10", 1, "fault"), ADA)
+    command = incident_store.give_answer(store, AnswerRequest("r1", "feed-0-10", 1, "fault"), ADA)
     for viewer, request in ((BOB, "r2"), (ADA, "r3")):
         with pytest.raises(Refusal, match="ada answered fault, and the pipeline has not replied"):
-            incident_store.give(store, AnswerRequest(request, "feed-0-10", 1, "new_normal"), viewer)
-    assert incident_store.give(store, AnswerRequest("r1", "feed-0-10", 1, "fault"), ADA) == command
+            incident_store.give_answer(
+                store, AnswerRequest(request, "feed-0-10", 1, "new_normal"), viewer
+            )
+    assert (
+        incident_store.give_answer(store, AnswerRequest("r1", "feed-0-10", 1, "fault"), ADA)
+        == command
+    )
     assert incident_store.send_commands(store, "", line) == [command]
     tell(store, CommandReply(command=command.id, accepted=False, said="It is at 4."))
-    incident_store.give(store, AnswerRequest("r4", "feed-0-10", 1, "fault"), BOB)
+    incident_store.give_answer(store, AnswerRequest("r4", "feed-0-10", 1, "fault"), BOB)
 
 
 def test_an_answer_is_taken_back_until_it_leaves(new_store, clock):
     store, line = new_store(), Line()
     tell(store, incident())
-    first = incident_store.give(store, AnswerRequest("r1", "feed-0-10", 1, "new_normal"), ADA)
+    first = incident_store.give_answer(
+        store, AnswerRequest("r1", "feed-0-10", 1, "new_normal"), ADA
+    )
     assert incident_store.send_commands(store, "", line, wait_ms=10_000) == []
     with pytest.raises(Refusal, match="Who gave an answer"):
-        incident_store.withdraw(store, first.id, BOB)
-    assert incident_store.withdraw(store, first.id, ADA) == "feed-0-10"
-    incident_store.withdraw(store, first.id, ADA)
+        incident_store.withdraw_answer(store, first.id, BOB)
+    assert incident_store.withdraw_answer(store, first.id, ADA) == "feed-0-10"
+    incident_store.withdraw_answer(store, first.id, ADA)
     clock.pass_ms(20_000)
     assert incident_store.send_commands(store, "", line, wait_ms=10_000) == []
-    second = incident_store.give(store, AnswerRequest("r2", "feed-0-10", 1, "fault"), BOB)
+    second = incident_store.give_answer(store, AnswerRequest("r2", "feed-0-10", 1, "fault"), BOB)
     clock.pass_ms(10_000)
     assert incident_store.send_commands(store, "", line, wait_ms=10_000) == [second]
     with pytest.raises(Refusal, match="control log and cannot be taken back"):
-        incident_store.withdraw(store, second.id, BOB)
+        incident_store.withdraw_answer(store, second.id, BOB)
 
 
 def test_what_may_be_in_the_log_is_not_taken_back_and_is_sent_again(new_store):
     store, line = new_store(), Line()
     tell(store, incident())
-    command = incident_store.give(store, AnswerRequest("r1", "feed-0-10", 1, "fault"), ADA)
+    command = incident_store.give_answer(store, AnswerRequest("r1", "feed-0-10", 1, "fault"), ADA)
     line.away = True
     with pytest.raises(Exception, match="away"):
         incident_store.send_commands(store, "", line)
     with pytest.raises(Refusal, match="cannot be taken back"):
-        incident_store.withdraw(store, command.id, ADA)
+        incident_store.withdraw_answer(store, command.id, ADA)
     line.away = False
     assert incident_store.send_commands(store, "", line) == [command]
 

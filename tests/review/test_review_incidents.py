@@ -184,8 +184,8 @@ def test_the_queue_is_sorted_by_severity_where_there_is_one(new_store):
 def test_an_answer_is_said_once_whatever_is_repeated(new_store):
     store, line = new_store(), Line()
     tell(store, incident())
-    first = incident_store.give(store, said(), ADA)
-    assert incident_store.give(store, said(), ADA) == first
+    first = incident_store.give_answer(store, said(), ADA)
+    assert incident_store.give_answer(store, said(), ADA) == first
     line.away = True
     with pytest.raises(ConnectorError):
         incident_store.send_commands(store, "", line)
@@ -221,7 +221,7 @@ def test_an_answer_that_comes_too_late_is_refused_with_what_is_true(new_store, n
     store, line = new_store(), Line()
     tell(store, incident(), now)
     with pytest.raises(Refusal, match=words):
-        incident_store.give(store, said(kind=kind), ADA)
+        incident_store.give_answer(store, said(kind=kind), ADA)
     assert (incident_store.send_commands(store, "", line), audited(store)) == ([], [])
 
 
@@ -229,9 +229,9 @@ def test_who_may_only_look_answers_nothing(new_store):
     store = new_store()
     tell(store, incident())
     with pytest.raises(Refusal, match="ask for the role reviewer"):
-        incident_store.give(store, said(), LOOKER)
+        incident_store.give_answer(store, said(), LOOKER)
     with pytest.raises(Refusal, match="There is no incident"):
-        incident_store.give(store, msgspec.structs.replace(said(), incident="feed-0-1"), ADA)
+        incident_store.give_answer(store, msgspec.structs.replace(said(), incident="feed-0-1"), ADA)
 
 
 # -------------------------------------------------------------------------------------- the web
@@ -488,7 +488,7 @@ def test_a_config_is_all_a_console_needs_to_hear_and_to_tell(tmp_path, monkeypat
     background.round()
     assert look(store).pipeline == "pump"
     assert background.invalid["incidents"][0] == 1
-    command = incident_store.give(store, said(), ADA)
+    command = incident_store.give_answer(store, said(), ADA)
     background.round()
     background.round()
     (line,) = (tmp_path / "control.jsonl").read_bytes().splitlines()

@@ -1,37 +1,32 @@
-"""What the store keeps of incidents: each as it stands, its changes, the answers and the replies.
+"""Incidents in the store: the newest state of each, its changes, the answers and the replies.
 
-An answer is written once, in one transaction, and leaves from there for the control log: while that
-cannot be written, it waits and is not lost. Its id is made of the request, so that neither a
-repeated request nor a crash between writing and remembering it says anything twice.
+An answer is stored once, in one transaction, and goes from there to the control log: while that
+cannot be written, the answer waits and is not lost. Its id follows from the request, so neither a
+repeated request nor a crash between sending it and recording that gives it twice.
 
 While an answer is pending, which is until the pipeline has replied, nobody can give another one.
-For its first seconds it stays here, and who gave it can take it back; what is in the control log
-cannot be taken back, since a pipeline that starts anew reads it again.
+For its first seconds it stays here, and who gave it can withdraw it. What is in the control log
+cannot be withdrawn: a pipeline that starts again reads it again.
 """
 
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Iterable, Iterator
 from sqlite3 import Connection, Row
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, Protocol
+from typing import Annotated, Literal, NamedTuple, Protocol
 
 import msgspec
 from msgspec import Meta
 
 from rejex_stream.config.assembly.control_line import make_command
-from rejex_stream.encode import decode_command, decode_incidents, encode_command, encode_incident
+from rejex_stream.encode import decode_command, decode_incidents, encode_command
 from rejex_stream.errors import ConfigError
 from rejex_stream.operate.alerts import standing_of
-from rejex_stream.rejection.window import joint_severity
 from rejex_stream.review.queue import database, series
 from rejex_stream.review.queue.database import Name, Refusal, Viewer, require_reviewer
-from rejex_stream.types import Command, CommandKind, CommandReply, Incident, IncidentState, Position
-
-if TYPE_CHECKING:
-    from rejex_stream.review.queue.review_store import ReviewStore
-
+from rejex_stream.review.queue.review_store import ReviewStore
+from rejex_stream.types import Command, CommandKind, CommandReply, Incident, IncidentState
 
 _MOST_CLOSED = 2_000
 _MOST_CHANGES = 500
@@ -70,46 +65,6 @@ class Answer(NamedTuple):
         """What the pipeline said to it."""
         words = [reply.said for reply in self.replies if reply.accepted == self.accepted]
         return " ".join(dict.fromkeys(words))
-
-
-# ----------------------------------------------------------------------------------- coming in
-def take(
-    connection: Connection, published: Incident | tuple[Position, CommandReply], pipeline: str
-) -> bool:
-    """Store a change of an incident or a reply, in a write transaction; says whether it was new."""
-    if not isinstance(published, Incident):
-        position, reply = published
-        fields = msgspec.structs.asdict(reply) | {"position": str(position)}
-        found = database.insert(connection, "reply", "ON CONFLICT DO NOTHING", **fields)
-        return found.rowcount > 0
-    record = encode_incident(published)
-    turned = connection.execute(
-        "INSERT INTO incident_change (incident, version, record) VALUES (?,?,?) "
-        "ON CONFLICT DO NOTHING",
-        (published.id, published.version, record),
-    )
-    cursor = connection.execute(
-        "INSERT INTO incident VALUES (?,?,?,?,?,?,?,?,?) ON CONFLICT (incident) DO UPDATE SET "
-        "pipeline = excluded.pipeline, state = excluded.state, version = excluded.version, "
-        "severity = excluded.severity, changed_ms = excluded.changed_ms, "
-        "changed_seq = excluded.changed_seq, record = excluded.record WHERE "
-        "(excluded.version, excluded.changed_seq) > (incident.version, incident.changed_seq)",
-        (
-            published.id,
-            pipeline,
-            published.stream_key,
-            published.state,
-            published.version,
-            # What must never be so is looked at first, however ordinary its scores are.
-            math.inf
-            if published.passed_limit
-            else joint_severity(published.peak_severity, published.n_anomalies),
-            published.changed_ms,
-            published.changed_seq,
-            record,
-        ),
-    )
-    return max(turned.rowcount, cursor.rowcount) > 0
 
 
 # -------------------------------------------------------------------------------------- looking
@@ -185,12 +140,6 @@ def _incident(record: bytes) -> Incident:
     found = decode_incidents(record)
     assert isinstance(found, Incident), "replies have a table of their own"
     return found
-
-
-def of_stream(connection: Connection, stream_key: str) -> list[Incident]:
-    """Return the incidents of a stream as they stand. O(incidents)."""
-    found = connection.execute(f"{_NEWEST} WHERE i.stream_key = ?", (stream_key,))
-    return [one.incident for one in _stored(found)]
 
 
 def held_streams(connection: Connection) -> dict[tuple[str, str], str]:
@@ -301,7 +250,7 @@ def state_sentence(incident: Incident) -> str:
     return f"At version {incident.version} now, it {standing_of(incident)}."
 
 
-def give(store: ReviewStore, request: AnswerRequest, viewer: Viewer) -> Command:
+def give_answer(store: ReviewStore, request: AnswerRequest, viewer: Viewer) -> Command:
     """Store an answer, which :func:`send_commands` sends; once a request."""
     require_reviewer(viewer)
     words = "\x1f".join((viewer.reviewer, request.request_id))
@@ -364,7 +313,7 @@ def give(store: ReviewStore, request: AnswerRequest, viewer: Viewer) -> Command:
         return command
 
 
-def withdraw(store: ReviewStore, command: str, viewer: Viewer) -> str:
+def withdraw_answer(store: ReviewStore, command: str, viewer: Viewer) -> str:
     """Take an answer back that has not left for the pipeline; returns its incident."""
     now_ms = store.now_ms()
     with store.database.write() as connection:
@@ -383,7 +332,7 @@ def withdraw(store: ReviewStore, command: str, viewer: Viewer) -> str:
         if row["leaving_ms"] is not None:
             raise Refusal(
                 "changed",
-                "It is in the pipeline's control log and cannot be taken back: answer anew once "
+                "It is in the pipeline's control log and cannot be taken back: answer again once "
                 "the pipeline has replied.",
             )
         if row["withdrawn_ms"] is None:

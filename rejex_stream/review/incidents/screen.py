@@ -23,10 +23,10 @@ from rejex_stream.review.incidents import incident_store, readings
 from rejex_stream.review.incidents.incident_store import (
     AnswerRequest,
     StoredIncident,
-    give,
+    give_answer,
     pending_answer,
     state_sentence,
-    withdraw,
+    withdraw_answer,
 )
 from rejex_stream.review.queue import database, decisions, series
 from rejex_stream.review.queue.database import Name, Refusal, Viewer, noted, require_reviewer
@@ -286,14 +286,14 @@ def _known(connection: Connection, incident: str) -> StoredIncident:
 @takes(AnswerRequest)
 def post_answer(call: Call, wanted: AnswerRequest) -> object:
     """Say what an incident is; the reply of the pipeline comes later, on its page."""
-    command = give(call.store, wanted, call.viewer)
+    command = give_answer(call.store, wanted, call.viewer)
     return {"command": command, "message": "Answered: it leaves in a few seconds."}
 
 
 @takes(WithdrawIn)
 def post_withdraw(call: Call, wanted: WithdrawIn) -> object:
     """Take an answer back that has not left yet."""
-    incident = withdraw(call.store, wanted.command, call.viewer)
+    incident = withdraw_answer(call.store, wanted.command, call.viewer)
     return {"incident": incident, "message": "Taken back: nothing was answered."}
 
 

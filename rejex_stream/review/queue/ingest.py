@@ -7,6 +7,7 @@ reader therefore changes nothing: events are known by (topic, partition, offset)
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from sqlite3 import Connection
@@ -15,12 +16,12 @@ from typing import NamedTuple
 import msgspec
 
 from rejex_stream.config.reviewing import Review
-from rejex_stream.encode import encode_review
+from rejex_stream.encode import decode_incidents, encode_incident, encode_review
 from rejex_stream.errors import ConnectorError
 from rejex_stream.plan.promises import Costs
-from rejex_stream.review.incidents import incident_store
+from rejex_stream.rejection.window import joint_severity
 from rejex_stream.review.queue import cases
-from rejex_stream.review.queue.database import insert, note_down, scalar
+from rejex_stream.review.queue.database import insert, note_down, scalar, scalars
 from rejex_stream.review.queue.series import COUNTS, DAY_MS, HOUR_MS, Point, SeriesBatch
 from rejex_stream.types import (
     CommandReply,
@@ -40,6 +41,13 @@ from rejex_stream.types import (
 )
 
 _OF_VERDICT = "event_time_ms", "seq", "confidence", "reason", "severity"
+_UPDATE_NEWER = (
+    "ON CONFLICT (incident) DO UPDATE SET "
+    "pipeline = excluded.pipeline, state = excluded.state, version = excluded.version, "
+    "severity = excluded.severity, changed_ms = excluded.changed_ms, "
+    "changed_seq = excluded.changed_seq, record = excluded.record WHERE "
+    "(excluded.version, excluded.changed_seq) > (incident.version, incident.changed_seq)"
+)
 _MADE_ANEW = (
     "was another event before, so its topic or file was made anew: give what is there now a store "
     "of its own (review.store)."
@@ -219,8 +227,11 @@ class Intake:
             sensor_id, Point(verdict.event_time_ms, values, verdict.score, verdict.label)
         )
         if item.why == "extreme":
-            for one in incident_store.of_stream(connection, verdict.stream_key):
-                cases.join_incident(connection, one, self._now_ms)
+            records = "SELECT record FROM incident WHERE stream_key = ?"
+            for record in scalars(connection, records, (verdict.stream_key,)):
+                incident = decode_incidents(record)
+                assert isinstance(incident, Incident), "replies have a table of their own"
+                cases.join_incident(connection, incident, self._now_ms)
         self.counts.items += 1
 
     def follow_up(self, after: FollowUp) -> None:
@@ -281,13 +292,50 @@ class Intake:
 
     # ---------------------------------------------------------------------------- incidents
     def incident(self, published: Incident | tuple[Position, CommandReply]) -> None:
-        """Store a change of an incident, or what became of a command."""
-        if incident_store.take(self._connection, published, self._pipeline):
-            self.counts.incidents += 1
-            if isinstance(published, Incident):
+        """Store a change of an incident, or the reply to a command."""
+        if isinstance(published, Incident):
+            is_new = self._store_incident(published)
+            if is_new:
                 cases.join_incident(self._connection, published, self._now_ms)
         else:
-            self.counts.duplicates += 1
+            position, reply = published
+            fields = msgspec.structs.asdict(reply) | {"position": str(position)}
+            stored = insert(self._connection, "reply", "ON CONFLICT DO NOTHING", **fields)
+            is_new = stored.rowcount > 0
+        self.counts.incidents += is_new
+        self.counts.duplicates += not is_new
+
+    def _store_incident(self, incident: Incident) -> bool:
+        connection, record = self._connection, encode_incident(incident)
+        change = insert(
+            connection,
+            "incident_change",
+            "ON CONFLICT DO NOTHING",
+            incident=incident.id,
+            version=incident.version,
+            record=record,
+        )
+        # A value beyond a limit comes first, however ordinary its scores are.
+        severity = (
+            math.inf
+            if incident.passed_limit
+            else joint_severity(incident.peak_severity, incident.n_anomalies)
+        )
+        newest = insert(
+            connection,
+            "incident",
+            _UPDATE_NEWER,
+            incident=incident.id,
+            pipeline=self._pipeline,
+            stream_key=incident.stream_key,
+            state=incident.state,
+            version=incident.version,
+            severity=severity,
+            changed_ms=incident.changed_ms,
+            changed_seq=incident.changed_seq,
+            record=record,
+        )
+        return change.rowcount > 0 or newest.rowcount > 0
 
     # ----------------------------------------------------------------------------- readings
     def readings(

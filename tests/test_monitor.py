@@ -233,6 +233,8 @@ def test_heavy_ties_at_the_threshold_are_warned_of():
     observe_all(monitor, stream(scores("rounded", 2_000, 1), epoch=1))
     assert monitor.status().tie_warning
     assert monitor.status().tie_mass > 0.05
+    observe_all(monitor, stream(scores("iid", N + 1, 1), epoch=2))  # another model's scores
+    assert monitor.status().tie_mass == 0.0
 
 
 def test_windows_of_few_anomalies_say_that_they_cannot_tell():

@@ -397,6 +397,19 @@ def test_the_expected_rate_follows_a_filling_window_and_then_is_exact():
     assert counts.expected_rate == LAW.rejection_rate
 
 
+@pytest.mark.parametrize(("at", "recheck"), [(500, 1_000), (1_010, 1_074), (1_200, 1_250)])
+def test_a_change_of_law_brings_new_limits_within_64_events_but_none_before_a_window(at, recheck):
+    counts = RejectionRate(CONFIG.replace(window=1_000))
+    old, new = (rank_law(1_000, 50, lower, 987) for lower in (882, 900))
+    counts.switch(None, old)
+    for _ in range(at):
+        counts.update(old, 0)
+        if counts.events == counts.recheck:
+            counts.set_limits(old, None)
+    counts.switch(old, new)
+    assert counts.recheck == recheck
+
+
 def test_the_limits_of_the_counts_are_those_of_the_expected_rate():
     counts, nats = RejectionRate(CONFIG), math.log(CONFIG.false_alarm_events)
     counts.switch(None, LAW)

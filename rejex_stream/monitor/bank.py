@@ -12,7 +12,7 @@ from rejex_stream.errors import CheckpointError
 from rejex_stream.monitor.alarm import NO_ALARMS, Alarm, AlarmKind, Alternative
 from rejex_stream.monitor.config import MonitorConfig
 from rejex_stream.monitor.drift import DriftDetector, DriftState
-from rejex_stream.monitor.status import MonitorStatus, RankMonitors, RankState, Unranked, together
+from rejex_stream.monitor.status import MonitorStatus, RankMonitors, RankState, Unranked
 from rejex_stream.monitor.theory import (
     RankLaw,
     Theory,
@@ -155,7 +155,8 @@ class StreamMonitor:
         self._tie_mass = 0.0
         self._law_key: tuple[int, int, int | None, int | None] = (0, 0, None, None)
         self.law: RankLaw | None = None
-        self.cells = -1  # of the last verdict, as `together` says; -1: it was not ranked
+        # of the last verdict: of its rank, and of one drawn among its ties; not ranked: ``None``
+        self.cells: tuple[int, int] | None = None
 
     # ------------------------------------------------------------------------------ hot path
     def observe(self, verdict: Verdict) -> tuple[Alarm, ...]:
@@ -183,7 +184,7 @@ class StreamMonitor:
             shown = drawn = 0
         else:
             shown, drawn = self._cells(verdict, law, rank, below, ties)
-        self.cells = together(shown, drawn)
+        self.cells = shown, drawn
         raised = self.ranks.count(verdict, law, shown, drawn)
         return alarms + raised + self._followed(verdict, below, ties)
 
@@ -221,7 +222,7 @@ class StreamMonitor:
 
     # --------------------------------------------------------------------------- cold path
     def _observe_unranked(self, verdict: Verdict) -> tuple[Alarm, ...]:
-        self.cells = -1
+        self.cells = None
         self._unranked.count(verdict)
         if without_limits(verdict).reason is Reason.CONSTANT_WINDOW and self._config.stuck_events:
             return self._raise_stuck(verdict, "All reference scores are one number")
@@ -363,7 +364,7 @@ class StreamMonitor:
         self._model_epoch, self._tie_mass = state.model_epoch, state.tie_mass
         self.law = self.ranks.law
         self._law_key = (0, 0, None, None) if self.law is None else self.law.key
-        self.cells = -1
+        self.cells = None
 
 
 class _BankSnapshot(msgspec.Struct):
@@ -421,14 +422,10 @@ class MonitorBank:
         Never raises, whatever the verdicts hold. O(log n) an event, about 4 µs.
         """
         alarms: list[Alarm] = []
-        streams, waiting, cells = self._streams, list[Verdict](), bytearray()
-        # `law` is of those that wait for the pipeline to count them.
-        every, law, at = list(verdicts), self._pooled.law, 0
+        streams, every, at = self._streams, list(verdicts), 0
         while at < len(every):
             if self._note is not None:
-                alarms += self._pool(waiting, law, cells)
                 at = self._note(streams, self._pooled, self._unranked, every, at, alarms)
-                law = self._pooled.law
                 if at == len(every):
                     break
             verdict = every[at]
@@ -436,30 +433,15 @@ class MonitorBank:
             key = verdict.stream_key
             if verdict.mode is not None:
                 key = in_mode(key, verdict.mode)
-            monitor = streams.get(key)
-            if monitor is None:
-                alarms += self._pool(waiting, law, cells)
-                monitor = self._add(key)
-            raised = monitor.observe(verdict)
-            if raised or monitor.law is not law:
-                alarms += self._pool(waiting, law, cells)
-                alarms += raised
-                law = monitor.law
-            if monitor.cells < 0:
+            monitor = streams.get(key) or self._add(key)
+            alarms += monitor.observe(verdict)
+            if monitor.cells is None or monitor.law is None:
                 self._unranked.count(verdict)
-            else:
-                waiting.append(verdict)
-                cells.append(monitor.cells)
-        return alarms + self._pool(waiting, law, cells)
-
-    def _pool(self, verdicts: list[Verdict], law: RankLaw | None, cells: bytearray) -> list[Alarm]:
-        """Let the pipeline count what waits for it, and nothing waits; return its alarms."""
-        raised: list[Alarm] = []
-        if verdicts and law is not None:
-            raised = self._pooled.count_all(verdicts, law, cells)
-            verdicts.clear()
-            cells.clear()
-        return raised if len(self._streams) > 1 else []  # of one stream it would be said twice
+                continue
+            pooled = self._pooled.count(verdict, monitor.law, *monitor.cells)
+            if len(streams) > 1:  # of one stream it would be said twice
+                alarms += pooled
+        return alarms
 
     def _add(self, stream_key: str) -> StreamMonitor:
         monitor = self._streams[stream_key] = StreamMonitor(self._config, stream_key)

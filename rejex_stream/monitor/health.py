@@ -173,24 +173,6 @@ class HealthDetector:
         again = self._book(law, run, cell)
         return again if fired is None else fired
 
-    def count(self, law: RankLaw, cells: bytearray, at: int, end: int) -> tuple[int, int | None]:
-        """Count those from `at` on, of the law that it goes by, until one of them fires.
-
-        Return where it goes on, at `end` at the latest, and which alternative fired.
-        """
-        run, due = self._run, self._due
-        for i in range(at, end):
-            cell = cells[i]
-            run += not cell
-            if cell or run >= due:
-                self._run = 0
-                fired = self._book(law, run, cell)
-                if fired is not None:
-                    return i + 1, fired
-                run, due = 0, self._due
-        self._run = run
-        return end, None
-
     def _book(self, law: RankLaw, run: int, cell: int) -> int | None:
         """Book `run` normal events and then, unless it is 0, one event of `cell`."""
         fired = None

@@ -121,29 +121,6 @@ class RejectionRate:
             self.expected_rate += (law.rejection_rate - self.expected_rate) / window
         return not self.low <= self.in_window <= self.high or self.in_rolling < self.deep
 
-    def count_calm(self, law: RankLaw, cells: bytearray) -> int:
-        """Count the first of some events, where no count can leave its limits; return how many."""
-        ring, at, window = self._ring, self._at, self._window
-        first = at - window if at >= window else at - window + len(ring)
-        n = min(len(cells), window, len(ring) - max(at, first), self.recheck - self.events - 1)
-        if n < 1:
-            return 0
-        come = cells[:n]
-        now, left = _rejects(come), _rejects(ring[first : first + n])
-        oldest = _rejects(ring[at : at + n])
-        if self.in_window + now > self.high or self.in_window - left < self.low:
-            return 0
-        if self.in_rolling - oldest < self.deep:
-            return 0
-        self.in_window += now - left
-        self.in_rolling += now - oldest
-        ring[at : at + n] = come
-        self._at = (at + n) % len(ring)
-        for _ in range(min(n, self._mixed_until - self.events - 1)):
-            self.expected_rate += (law.rejection_rate - self.expected_rate) / window
-        self.events += n
-        return n
-
     def switch(self, old: RankLaw | None, new: RankLaw) -> None:
         """Note a change of law: R is then averaged until one law has filled a whole window."""
         if old is None or not self.events:
@@ -260,10 +237,6 @@ class RejectionRate:
         self.low, self.high, self.deep, self.recheck = state.limits
         self.regime = state.regime
         self._usual_inflation = state.usual_inflation
-
-
-def _rejects(cells: bytearray) -> int:
-    return cells.count(1) + cells.count(2)
 
 
 @lru_cache(maxsize=1_024)

@@ -14,14 +14,12 @@ from rejex_stream.monitor.rate import RateState, RejectionRate, batch_means, rat
 from rejex_stream.monitor.theory import RankLaw, Theory, rank_law
 from rejex_stream.types import Reason, Verdict, without_limits
 
-__all__ = ["HealthWord", "MonitorStatus", "RankMonitors", "RankState", "Unranked", "together"]
+__all__ = ["HealthWord", "MonitorStatus", "RankMonitors", "RankState", "Unranked"]
 
 HealthWord = Literal[
     "calibrating", "ok", "too autocorrelated to tell", "too few rejects to tell", "alarm"
 ]
 
-_FEW = 8  # one by one, before many are looked at again
-_SHOWN, _DRAWN = bytes([i % 4 for i in range(256)]), bytes([i // 4 % 4 for i in range(256)])
 _TIE_WARNING = 0.01
 _NOTICEABLE_VIF = 1.5
 
@@ -42,11 +40,6 @@ class Unranked(msgspec.Struct):
             self.constant_window += 1
         else:
             self.unscorable += 1
-
-
-def together(shown: int, drawn: int) -> int:
-    """Return the cells of a verdict's rank and of one drawn among its ties as one small number."""
-    return shown + 4 * drawn
 
 
 class MonitorStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,36 +117,14 @@ class RankMonitors:
         is_outside = rate.update(law, shown)
         fired = self.health.update(law, drawn)
         if fired is not None:
-            alarms = self._fired(verdict, fired, rate.events)
+            alarms = self.health.raise_alarm(
+                self.active, verdict, fired, now=rate.events, hold_events=self._config.rolling
+            )
         if is_outside:
             alarms += rate.raise_or_withdraw(self.active, verdict, law, self.health.inflation)
         elif rate.events >= rate.recheck:
             rate.set_limits(law, self.health.inflation)
         return alarms
-
-    def count_all(self, verdicts: list[Verdict], law: RankLaw, cells: bytearray) -> list[Alarm]:
-        """Count events of one law, whose cells are `together`: as one after the other."""
-        alarms: list[Alarm] = []
-        at, is_many = 0, len(cells) > _FEW
-        if is_many:
-            shown, drawn = cells.translate(_SHOWN), cells.translate(_DRAWN)
-        while at < len(cells):
-            end = at
-            if is_many and law is self.law:
-                end += self.rate.count_calm(law, shown[at:])
-            while at < end:
-                at, fired = self.health.count(law, drawn, at, end)
-                if fired is not None:
-                    now = self.rate.events - (end - at)
-                    alarms += self._fired(verdicts[at - 1], fired, now)
-            for i in range(at, min(at + _FEW, len(cells))):
-                alarms += self.count(verdicts[i], law, cells[i] % 4, cells[i] // 4)
-                at = i + 1
-        return alarms
-
-    def _fired(self, verdict: Verdict, fired: int, now: int) -> tuple[Alarm, ...]:
-        hold = self._config.rolling
-        return self.health.raise_alarm(self.active, verdict, fired, now=now, hold_events=hold)
 
     def status(
         self,

@@ -10,7 +10,7 @@ import pytest
 
 from rejex_stream.decode import JsonDecoder, decode_records
 from rejex_stream.decode.mapping import FieldMapping
-from rejex_stream.decode.select import MOST_READINGS, SelectingDecoder, Selector
+from rejex_stream.decode.select import MAX_READINGS, SelectingDecoder, Selector
 from rejex_stream.detectors import make_detector
 from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.errors import ConfigError
@@ -83,9 +83,8 @@ def test_no_bytes_make_it_raise(value: bytes) -> None:
     [
         (".a[", "line 1, column 3"),
         (".a |\n  foo(.)", "foo/1 is not defined in line 2, column 3"),
-        ("{t: now}", "uses now"),
-        ("$ENV.HOME", r"uses \$ENV"),
-        ("input", "uses input"),
+        ('import "a" as a; .', "module not found"),
+        ("module {}; .", "without import, include or module"),
     ],
 )
 def test_a_program_that_cannot_be_is_refused_with_its_place(program: str, said: str) -> None:
@@ -93,14 +92,70 @@ def test_a_program_that_cannot_be_is_refused_with_its_place(program: str, said: 
         Selector(program)
 
 
-def test_fields_and_texts_may_be_called_as_what_is_refused() -> None:
-    Selector('{now: .now, b: "now input", env: .a.env} # now')
+def builtins() -> list[str]:
+    import jq
+
+    found: list[str] = jq.compile("builtins | sort").input_value(None).first()
+    return found
+
+
+IMPURE = {
+    "builtins", "debug", "env", "get_jq_origin", "get_prog_origin", "get_search_list", "halt",
+    "halt_error", "have_decnum", "have_literal_numbers", "input", "input_filename",
+    "input_line_number", "inputs", "localtime", "modulemeta", "now", "stderr", "strflocaltime",
+}  # fmt: skip
+CALLS = [
+    "CALL", "{t:CALL,v:.v}", "def f: CALL; {v: f}", r'"\(CALL)"', r'{x: "a\("b\(CALL)")"}',
+    "@base64 \"\\(CALL)\"", ".a |= CALL", "try CALL catch .", "reduce (CALL) as $x (0; $x)",
+    ". as [$a] ?// $a | CALL", "{(CALL | tostring): 1}", "#now\nCALL", "{v: CALL }|.v",
+    "def f(g): g; f(CALL)", "if CALL then 1 else 2 end", "(def NAME: 1; 2), CALL", ".[CALL]?",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("position", CALLS)
+def test_a_builtin_is_allowed_anywhere_or_refused_anywhere(position: str) -> None:
+    allowed = []
+    for builtin in builtins():
+        name, _, arity = builtin.partition("/")
+        call = f"{name}({'; '.join('.' * int(arity))})" if int(arity) else name
+        program = position.replace("CALL", call).replace("NAME", name)
+        if name not in IMPURE:
+            allowed.append(f"({program}\n)")
+            continue
+        with pytest.raises(ConfigError, match=rf"uses {name}, .* Take the value from a field"):
+            Selector(program)
+    Selector(", ".join(allowed))
+
+
+@pytest.mark.parametrize("program", [
+    "{NAME: .NAME}", "{NAME}", '."NAME"', '{b: "NAME input"}', ". # NAME", ". as $NAME | $NAME",
+    "def NAME: 1; NAME", "def f(NAME): NAME; f(1)", "def f($NAME): NAME; f(1)", "{a: {NAME: 1}}",
+    "def f: NAME; 1", '.["NAME"]', "..|.NAME?", "label $NAME | break $NAME",
+])  # fmt: skip
+def test_fields_variables_and_functions_may_be_called_as_what_is_refused(program: str) -> None:
+    Selector(", ".join(f"({program.replace('NAME', name)}\n)" for name in IMPURE))
+
+
+def test_a_program_sees_neither_the_environment_nor_the_zone_nor_a_file_of_definitions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for program in ("$ENV.HOME", r'{x: "\($ENV.PATH)"}', "{$ENV}", ". as {a: $b} | $ENV"):
+        with pytest.raises(ConfigError, match=r"uses \$ENV"):
+            Selector(program)
+    (item,) = items('. + {flow: (.t | strftime("%-s") | tonumber)}', {"machine": "a", "t": 1})
+    assert "reads the machine's time zone" in item.reason
+    (item,) = items('{t: ("7 %s" | strptime("%d %%s") | .[2]), flow: 1, machine: 1}', {})
+    assert item.event_time_ms == 7
+    (tmp_path / ".jq").write_text("def map(f): now;")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(ConfigError, match="rename that file"):
+        Selector("map(.)")
 
 
 def test_too_many_readings_are_a_dead_letter() -> None:
     (item,) = items("range(1e9) | {t: ., flow: 1}", {})
     assert item.stage == "select"
-    assert f"{MOST_READINGS + 1:,} readings" in item.reason
+    assert f"{MAX_READINGS + 1:,} readings" in item.reason
 
 
 # ------------------------------------------------------------------------------ in the loop
@@ -176,7 +231,7 @@ ODD = [
 @pytest.mark.parametrize(
     "program",
     [ARRAY, ".", "select(.type)", ".readings", ".readings[]?, {t: 1}", "empty", "error", "null",
-     ".readings[] | .t # [] is said twice"],
+     ".readings[] | .t # [] is said twice", "{t: $__loc__.line}"],
 )  # fmt: skip
 def test_records_that_go_through_a_program_together_give_what_each_gives_alone(
     program: str,

@@ -13,6 +13,8 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
 
 import msgspec
 
@@ -22,25 +24,97 @@ from rejex_stream.decode.registry_decoder import RegistryDecoder
 from rejex_stream.errors import ConfigError
 from rejex_stream.types import Invalid, Reading, Record, SelectedRecord
 
-__all__ = ["MOST_READINGS", "RegistrySelectingDecoder", "SelectingDecoder", "Selector"]
+__all__ = ["MAX_READINGS", "RegistrySelectingDecoder", "SelectingDecoder", "Selector"]
 
-MOST_READINGS = 10_000
+MAX_READINGS = 10_000
 """Of one record; one that gives more is a dead letter."""
-_MOST_BYTES = 1 << 26
-_SMALL_BYTES = 1 << 13
+_MAX_BYTES = 1 << 26
+_MAX_BYTES_TOGETHER = 1 << 13
 _BLOCK = 64  # records that go through a program together
-_LONGEST_S = 60
+_TIMEOUT_S = 60
 """So long a program may work on the records of one poll; then the process ends, as it cannot be
 interrupted. On Kafka its successors find the record by itself and leave it out."""
 
 _LIST = msgspec.json.Decoder(list[msgspec.Raw])
 _TEXT_OR_COMMENT = re.compile(r'"(?:[^"\\]|\\.)*"|#.*')
-_UNREPEATABLE = re.compile(
-    r"(?<![\w.$:])(now|input|inputs|env|input_filename|localtime|strflocaltime|halt|halt_error"
-    r"|input_line_number|import|include)(?![\w:])(?!\s*:)|\$ENV\b"
-)
 _MANY = re.compile(r"\b(range|repeat|while|until|recurse\w*|def|foreach|combinations)\b|\.\.")
 """What may give more than a record has elements."""
+
+_PURE = """
+    IN INDEX JOIN abs acos acosh add all any arrays ascii ascii_downcase ascii_upcase asin asinh
+    atan atan2 atanh booleans bsearch capture cbrt ceil combinations contains copysign cos cosh
+    date dateadd datesub del delpaths drem empty endswith erf erfc error exp exp10 exp2 explode
+    expm1 fabs fdim finites first flatten floor fma fmax fmin fmod format frexp from_entries
+    fromdate fromdateiso8601 fromjson fromstream gamma getpath gmtime group_by gsub has hypot
+    implode in index indices infinite inside isempty isfinite isinfinite isnan isnormal isvalid
+    iterables j0 j1 jn join keys keys_unsorted last ldexp leaf_paths length lgamma lgamma_r limit
+    log log10 log1p log2 logb ltrim ltrimstr map map_values match max max_by min min_by mktime modf
+    nan nearbyint nextafter nexttoward normals not nth nulls numbers objects path paths pick pow
+    pow10 range recurse recurse_down remainder repeat reverse rindex rint round rtrim rtrimstr
+    scalars scalb scalbln scan select setpath significand sin sinh skip sort sort_by split splits
+    sqrt startswith strftime strings strptime sub tan tanh test tgamma to_entries toarray toboolean
+    todate todateiso8601 tojson tonumber tostream tostring transpose trim trimstr trunc
+    truncate_stream type unique unique_by until utf8bytelength values walk while with_entries y0 y1
+    yn
+"""
+"""The builtins of jq that depend on their input and arguments alone."""
+_REFUSED = "rejex_refuses_"
+_ZONE = """
+def rejex_zone: if test("(^|[^%])(%%)*%[-_0^#]*[0-9]*[EO]*s")
+  then error("%s in a format of time reads the machine's time zone") else . end;
+def rejex_strftime(f): strftime(f | rejex_zone);
+def rejex_strptime(f): strptime(f | rejex_zone);
+def strftime(f): rejex_strftime(f);
+def strptime(f): rejex_strptime(f);
+"""
+
+
+@cache
+def _guard() -> str:
+    """Return what stands before a program, so that jq itself finds what it may not call.
+
+    Each builtin that is not pure is defined again with a body that does not compile. jq leaves
+    out definitions that nothing calls, so only a program that calls one fails, by jq's own rules
+    for scopes, strings and fields.
+    """
+    import jq
+
+    builtins: list[str] = jq.compile("builtins").input_value(None).first()
+    definitions, pure = [], set(_PURE.split())
+    for builtin in sorted(builtins):
+        name, _, arity = builtin.partition("/")
+        if name not in pure:
+            parameters = f"({'; '.join(f'p{i}' for i in range(int(arity)))})" if int(arity) else ""
+            definitions.append(f"def {name}{parameters}: {_REFUSED}{name};")
+    return " ".join(definitions) + _ZONE
+
+
+def _check_purity(program: str) -> None:
+    """Raise where a program that compiles depends on more than the record."""
+    import jq
+
+    refused = "$ENV" if re.search(r"\$ENV\b", program) else None
+    try:
+        jq.compile(f"{_guard()}\n{program}")
+    except ValueError as error:
+        impure = re.search(rf"{_REFUSED}(\w+)", str(error))
+        if impure is None:
+            raise ConfigError(
+                "input.select must be one expression of jq, without import, include or module: "
+                "write the definitions into the program."
+            ) from None
+        refused = impure[1]
+    if refused is not None:
+        raise ConfigError(
+            f"input.select uses {refused}, and a program may depend on the record alone: it must "
+            "say the same when the record is read again, on any machine. Take the value from a "
+            "field of the record, or add it after the pipeline."
+        )
+    if (library := Path.home() / ".jq").is_file():
+        raise ConfigError(
+            f"jq reads {library} into every program, and input.select may depend on the record "
+            "alone: rename that file, or start with another HOME."
+        )
 
 
 class Selector:
@@ -54,22 +128,18 @@ class Selector:
                 "input.select is a jq program, and jq is not installed: pip install "
                 "'rejex-stream[select]'."
             ) from None
-        found = _UNREPEATABLE.search(_TEXT_OR_COMMENT.sub(" ", program))
-        if found is not None:
-            raise ConfigError(
-                f"input.select uses {found[0]}, which may say something else when the record is "
-                "read again: a program may depend on the record alone."
-            )
         try:
             jq.compile(program)
-            # Going once through a small record gives no more readings than it has bytes.
-            bare = _TEXT_OR_COMMENT.sub(" ", program)
-            few = bare.count("[]") < 2 and not _MANY.search(bare)
-            self._arrays = jq.compile(f"[{program}\n]") if few else None
-            # Never more than one reading too many; a comment ends with its line.
-            self._program = jq.compile(f"limit({MOST_READINGS + 1};\n{program}\n)")
         except ValueError as error:
             raise ConfigError(f"input.select is no jq program: {_in_words(error)}") from None
+        _check_purity(program)
+        guarded = f"{_guard()}\n{program}"
+        # Going once through a small record gives no more readings than it has bytes.
+        bare = _TEXT_OR_COMMENT.sub(" ", program)
+        bounded = bare.count("[]") < 2 and not _MANY.search(bare)
+        self._arrays = jq.compile(f"[\n{guarded}\n]") if bounded else None
+        # Never more than one reading too many; a comment ends with its line.
+        self._program = jq.compile(f"limit({MAX_READINGS + 1};\n{guarded}\n)")
 
     def readings(self, record: Record, value: bytes) -> list[Record]:
         """Return what a record holds, at least one: readings, or why there is none. O(bytes)."""
@@ -80,12 +150,12 @@ class Selector:
         lines = [line for line in text.split("\n") if line and line != "null"]
         if not lines:
             return [_ignored(record)]
-        if len(lines) > MOST_READINGS or len(text) > _MOST_BYTES:
+        if len(lines) > MAX_READINGS or len(text) > _MAX_BYTES:
             return [
                 self._failed(
                     record,
                     f"input.select makes {len(lines):,} readings of it, {len(text):,} characters: "
-                    f"more than {MOST_READINGS:,}, or than {_MOST_BYTES:,}",
+                    f"more than {MAX_READINGS:,}, or than {_MAX_BYTES:,}",
                 )
             ]
         return [SelectedRecord.of(record, i, line.encode()) for i, line in enumerate(lines)]
@@ -96,7 +166,7 @@ class Selector:
         They are lines of one text: see :meth:`JsonDecoder.decode_all` why none reaches into the
         next. O(bytes).
         """
-        if self._arrays is None or max(map(len, values)) > _SMALL_BYTES:
+        if self._arrays is None or max(map(len, values)) > _MAX_BYTES_TOGETHER:
             return None
         lines = b"\n".join(values)
         if not lines.count(b"\n") == lines.count(b"}\n{") == len(values) - 1:
@@ -132,7 +202,7 @@ def _bounded() -> Iterator[None]:
     if sys.__stderr__ is None:  # nowhere to say why
         yield
         return
-    faulthandler.dump_traceback_later(_LONGEST_S, exit=True, file=sys.__stderr__)
+    faulthandler.dump_traceback_later(_TIMEOUT_S, exit=True, file=sys.__stderr__)
     try:
         yield
     finally:

@@ -55,8 +55,8 @@ _PARTED = (
 """What that means of a group, and of a sensor; then how to mend it."""
 _PUT_TOGETHER = (
     'key the records by group; or give rejection.review_budget.owner = "partition"',
-    "key the records by sensor, as `rejex-stream topics rekey` does; or input.order = "
-    '"as_it_comes", if it changes its partition for good',
+    "key the records by sensor, as `rejex-stream topics rekey` does; or "
+    'input.partitioning = "trust", if it changes its partition for good',
 )
 _GOT = re.compile(r"'([^']+)'(?: lies outside|;|$)")
 
@@ -371,7 +371,7 @@ class _Broker:
         """Say whether a sensor's records stay together: apart, they are several streams."""
         from rejex_connectors.kafka.source import keyless
 
-        by_key = self._config.input.order == "by_key"
+        by_key = self._config.input.partitioning == "check"
         if not by_key and budget_of_groups(self._config) is None:
             return
         if by_key and not self._config.input.mapping().sensor_from:
@@ -383,7 +383,7 @@ class _Broker:
                     f"{every[topic]} partitions: each sensor would be parted into as many streams, "
                     "each with a model of its own",
                     f'set input.topics = ["{topic}.keyed"] and run `rejex-stream topics rekey '
-                    f'CONFIG --from {topic}`; or input.order = "as_it_comes", if every sensor is '
+                    f'CONFIG --from {topic}`; or input.partitioning = "trust", if every sensor is '
                     "in one partition all the same",
                 )
                 return

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -423,6 +425,49 @@ def test_every_example_of_a_setting_is_accepted_by_it():
             TypeAdapter(field.annotation).validate_python(example)
             checked += 1
     assert checked > 30
+
+
+def messages():
+    """Every text in the program that is no docstring: where it stands, values as {}."""
+    for folder in ("rejex_stream", "connectors/rejex_connectors"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            tree = ast.parse(path.read_text())
+            skip = {n.value for n in ast.walk(tree) if isinstance(n, ast.Expr)}
+            for node in ast.walk(tree):
+                if isinstance(node, ast.JoinedStr):
+                    skip |= set(node.values)
+                    parts = [getattr(part, "value", "{}") for part in node.values]
+                    text = "".join(part if isinstance(part, str) else "{}" for part in parts)
+                elif isinstance(node, ast.Constant) and node not in skip:
+                    text = node.value
+                else:
+                    continue
+                if isinstance(text, str):
+                    yield f"{path.relative_to(ROOT)}:{node.lineno}", text
+
+
+FILE_ENDINGS = {"db", "html", "json", "jsonl", "toml", "yml"}
+NOT_SETTINGS = {
+    "data_format": "Telegraf's", "kafka.bootstrap.servers": "Spark's",
+    "kafka.isolation.level": "Spark's", "kafka.net": "a module", "run.executors": "a module",
+    "review.example.com": "a host",
+}  # fmt: skip
+
+
+def test_every_setting_that_a_message_names_exists():
+    names = {name for row in settings() for name in row.key.split(".")}
+    sections, checked = "|".join(Config.model_fields), 0
+    for where, text in messages():
+        keys = re.findall(rf"(?<![\w./:-])((?:{sections})(?:\.[a-z_]+)+)\b(?![(/{{])", text)
+        keys += map(".".join, re.findall(rf"\[({sections})\] ([a-z_]+) =", text))
+        keys = [key for key in keys if key.rpartition(".")[2] not in FILE_ENDINGS]
+        for key in set(keys) - set(NOT_SETTINGS):
+            checked += 1
+            assert field_at(Config, key.split(".")) is not None, f"{where} names {key}: {text}"
+        for name in re.findall(r"(?<![\w.])([a-z][a-z_]+) = [\"'][\w-]+[\"']", text):
+            if not re.search(r"\b(SELECT|UPDATE|WHERE)\b", text) and name not in NOT_SETTINGS:
+                assert name in names, f"{where} names {name}: {text}"
+    assert checked > 150
 
 
 def test_the_page_of_settings_is_in_step():

@@ -129,7 +129,7 @@ def test_what_a_config_leaves_out_is_the_default_of_its_concept(concept, told, o
 
 
 # A concept's name for a setting of the page, where it is another.
-RENAMED = {"lost_state": "lost", "review_context_events": "context_events"}
+RENAMED = {"review_context_events": "context_events"}
 # Facts of one pipeline, which a config resolves: no default of the page can stand for them.
 RESOLVED = {"group", "topics", "form", "window", "contamination", "tolerance", "delta", "ties"}
 
@@ -171,7 +171,7 @@ topic_wait_s = 5.5
 [state]
 snapshot_every_events = 6
 snapshot_interval_s = 7
-lost = "restart"
+lost_state = "restart"
 environment = "refuse"
 forget_after = 8
 max_keys = 9

@@ -294,7 +294,7 @@ def test_a_lost_state_names_the_command_that_brings_it_back(here, rejex):
     assert (status, "`rejex-stream state import`" in said) == (1, True)
     said = rejex("state", "drop", "one.toml", "--all")[1]
     assert "records before 3 are gone" in said
-    assert 'state.lost = "restart"' in said
+    assert 'state.lost_state = "restart"' in said
 
 
 # ------------------------------------------------------------------------- what a job begins with

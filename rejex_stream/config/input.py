@@ -103,11 +103,11 @@ class Input(Section):
         min_length=1,
         example="control.jsonl",
     )
-    order: Literal["by_key", "as_it_comes"] = setting(
-        "by_key",
-        says="by_key: records without a key in a topic of several partitions end a run, as a "
+    partitioning: Literal["check", "trust"] = setting(
+        "check",
+        says="check: records without a key in a topic of several partitions end a run, as a "
         "sensor in several partitions is several streams, and so does a review budget of groups; "
-        "as_it_comes: every sensor and group is in one partition all the same.",
+        "trust: the producer keeps every sensor and group in one partition by other means.",
     )
     select: str | None = setting(
         None,

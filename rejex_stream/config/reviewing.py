@@ -10,14 +10,14 @@ from rejex_stream.errors import ConfigError
 from rejex_stream.settings import Section, setting
 
 __all__ = [
-    "ROLES", "SYSTEM", "AuthMode", "Capacity", "Channel", "Fallback", "Network", "Review", "Role",
-    "Sensor", "check_bind", "is_loopback", "named_reviewer", "networks", "sides_of",
+    "ROLES", "SYSTEM", "AuthMode", "Capacity", "Channel", "DefaultAnswer", "Network", "Review",
+    "Role", "Sensor", "check_bind", "is_loopback", "named_reviewer", "networks", "sides_of",
 ]  # fmt: skip
 
 Role: TypeAlias = Literal["viewer", "reviewer", "lead", "admin"]
 ROLES: tuple[Role, ...] = ("viewer", "reviewer", "lead", "admin")
 Blind: TypeAlias = Literal["off", "second", "always"]
-Fallback: TypeAlias = Literal["none", "model", "anomaly"]
+DefaultAnswer: TypeAlias = Literal["none", "model", "anomaly"]
 AuthMode: TypeAlias = Literal["none", "token", "proxy"]
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 SYSTEM = "system"
@@ -158,7 +158,7 @@ class Review(Section):
     max_age_hours: float = setting(
         168.0, unit="h", says="Age at which an episode that nobody reviewed expires.", ge=0
     )
-    fallback: Fallback = setting(
+    default_answer: DefaultAnswer = setting(
         "none",
         says="What it expires into: no verdict, the model's own raw label, or anomaly; never "
         "counted as a person's.",

@@ -43,7 +43,7 @@ class LabelRecord(msgspec.Struct, frozen=True, kw_only=True):
     events
         Positions of the events this speaks about.
     verdict
-        ``None`` for a retraction, and for an expiry whose fallback is no verdict.
+        ``None`` for a retraction, and for an expiry whose default answer is no verdict.
     source
         ``human``, or ``expired`` when nobody looked in time; an expiry is never a person's word.
     why

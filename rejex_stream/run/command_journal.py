@@ -255,7 +255,7 @@ class Decisions:
                 f"offset {offset}, but commands that held from before "
                 f"{self._durable.complete_from} were dropped once there were newer snapshots. "
                 "Either bring those snapshots back, "
-                'or allow a restart without the old state (lost_state = "restart").'
+                'or allow a restart without the old state (state.lost_state = "restart").'
             )
         self._next = sum(order.since < offset for order in self._durable.orders)
 

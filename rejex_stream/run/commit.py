@@ -76,9 +76,9 @@ def starting_point(
             return Start(assigned.earliest, None, assigned.earliest, anew=True)
         raise CheckpointError(
             f"{partition_name(assigned.partition)}: {error}. Drop the state (`rejex-stream state "
-            'drop --all`) to begin at its first record, or allow that with state.lost = "restart" '
-            "(models warm up again). A new pipeline.version keeps its verdicts apart from those of "
-            "the log before: their ids name offsets"
+            "drop --all`) to begin at its first record, or allow that with state.lost_state = "
+            '"restart" (models warm up again). A new pipeline.version keeps its verdicts apart '
+            "from those of the log before: their ids name offsets"
         ) from None
 
 
@@ -129,7 +129,7 @@ def _starting_point(
         mend = "bring a snapshot back (`rejex-stream state import`)"
     raise CheckpointError(
         f"{partition_name(partition)} {problem}. Either {mend}, or allow a restart without the old "
-        'state (lost_state = "restart"; models warm up again).'
+        'state (state.lost_state = "restart"; models warm up again).'
     )
 
 

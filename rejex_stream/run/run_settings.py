@@ -18,7 +18,7 @@ __all__ = ["Output", "Run", "RunSettings", "State"]
 
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 Environment: TypeAlias = Literal["accept", "refuse"]
-Lost: TypeAlias = Literal["refuse", "restart"]
+LostState: TypeAlias = Literal["refuse", "restart"]
 
 
 class Output(Section):
@@ -123,7 +123,7 @@ class State(Section):
     snapshot_interval_s: float = setting(
         300.0, unit="s", says="Longest time between snapshots while events arrive.", gt=0
     )
-    lost: Lost = setting(
+    lost_state: LostState = setting(
         "refuse",
         says="What to do when the state cannot be rebuilt: stop and say why, or warm up again.",
     )
@@ -212,7 +212,7 @@ class RunSettings(Run):
 
     snapshot_every_events: int = stated(State, "snapshot_every_events")
     snapshot_interval_s: float = stated(State, "snapshot_interval_s")
-    lost_state: Lost = stated(State, "lost")
+    lost_state: LostState = stated(State, "lost_state")
     environment: Environment = stated(State, "environment")
     forget_after: float | None = stated(State, "forget_after")
     max_keys: int = stated(State, "max_keys")

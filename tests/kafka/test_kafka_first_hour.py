@@ -101,11 +101,11 @@ def test_a_topic_without_keys_is_an_error_of_the_doctor_and_refused_by_a_run(
     said = err.splitlines()[-1]
     assert "records have no key" in said
     assert "topics rekey" in said
-    assert 'input.order = "as_it_comes"' in said
+    assert 'input.partitioning = "trust"' in said
     assert kafka.count(settings, f"{path.stem}.verdicts") == 0, "nothing was judged"
 
     # Somebody who knows says so, and is believed.
-    knowing = config(place, bootstrap, topic, input={"order": "as_it_comes"})
+    knowing = config(place, bootstrap, topic, input={"partitioning": "trust"})
     create_outputs(capsys, knowing)
     assert "have no key" not in run(capsys, "doctor", knowing)[1]
     status, out, _ = run(capsys, "run", knowing, "--dry-run", "--limit", "400")
@@ -353,7 +353,7 @@ def test_a_budget_of_groups_that_may_lie_in_several_partitions_is_refused(
     assert kafka.count(settings, f"{path.stem}.verdicts") == 0, "nothing was judged"
 
     # Whoever says that they do not is believed by a run, and corrected by the doctor.
-    knowing = config(place, bootstrap, topic, input=section | {"order": "as_it_comes"})
+    knowing = config(place, bootstrap, topic, input=section | {"partitioning": "trust"})
     create_outputs(capsys, budgeted(knowing, **budget))
     assert "with a budget that is held" not in run(capsys, "validate", knowing)[1]
     assert run(capsys, "run", knowing, "--dry-run", "--limit", "400")[0] == 0

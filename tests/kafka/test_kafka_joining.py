@@ -339,7 +339,7 @@ def test_partitions_given_while_the_next_round_is_under_way_are_a_seat(kafka: Ka
 def test_where_a_partition_ends_is_right_while_the_group_deals_again(kafka: Kafka) -> None:
     """A round on the library's thread moved the position that was asked for: the end was 0.
 
-    So a log was taken for made anew, and with ``state.lost = "restart"`` all of it judged again.
+    A log was then taken for a new one; with ``state.lost_state = "restart"`` it was judged again.
     """
     settings = kafka.settings(partitions=1)
     kafka.fill(settings, feed(settings, 50, partitions=1))

@@ -246,12 +246,12 @@ def test_a_limit_of_a_share_holds_at_every_look():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("fallback", ["model", "anomaly", "none"])
+@pytest.mark.parametrize("default_answer", ["model", "anomaly", "none"])
 def test_what_nobody_looked_at_is_no_answer_whatever_it_expires_into(
-    new_store, clock, tmp_path, fallback
+    new_store, clock, tmp_path, default_answer
 ):
     """By the model's own word of 400 normals it would certify itself: 500, not 47,000."""
-    store = new_store(settle_s=0, max_age_hours=10 / 3_600_000, fallback=fallback)
+    store = new_store(settle_s=0, max_age_hours=10 / 3_600_000, default_answer=default_answer)
     drawn = [
         msgspec.structs.replace(
             one,
@@ -267,7 +267,7 @@ def test_what_nobody_looked_at_is_no_answer_whatever_it_expires_into(
     with closing(LabelFile(tmp_path / "labels.jsonl")) as sink:
         store.relay(sink)
     expired = list(read_labels(tmp_path / "labels.jsonl"))
-    said = {"model": "normal", "anomaly": "anomaly", "none": None}[fallback]
+    said = {"model": "normal", "anomaly": "anomaly", "none": None}[default_answer]
     assert [(one.source, one.verdict) for one in expired] == [("expired", said)] * 400
 
     with store.database.read() as connection:

@@ -69,7 +69,7 @@ gap_events = 3
 capacity = { questions_per_day = 240 }
 settle_s = 1.5
 max_age_hours = 0.5
-fallback = "model"
+default_answer = "model"
 double_review_ratio = 0.2
 blind = "always"
 priority_sensors = ["T07/"]
@@ -81,10 +81,10 @@ priority_sensors = ["T07/"]
     assert told.settle_ms == 2_500
     assert told.max_age_ms == 1_800_000
     assert (told.gap_events, told.capacity.questions_per_day) == (3, 240)
-    assert (told.fallback, told.blind, told.double_review_ratio) == ("model", "always", 0.2)
+    assert (told.default_answer, told.blind, told.double_review_ratio) == ("model", "always", 0.2)
     assert told.priority_sensors == ("T07/",)
     over = overridden([config], port=9, reviewers=["ada"], host=None, labels=None)
-    assert (over.port, over.reviewers, over.fallback) == (9, ("ada",), "model")
+    assert (over.port, over.reviewers, over.default_answer) == (9, ("ada",), "model")
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ priority_sensors = ["T07/"]
         ('reviewers = ["system"]', "cannot be a reviewer's name"),
         ('proxies = ["gateway"]', "is no address or network"),
         ("double_review_ratio = 7", "review.double_review_ratio = 7: expected less than or equal"),
-        ('fallback = "normal"', "review.fallback"),
+        ('default_answer = "normal"', "review.default_answer"),
         ("setle_s = 3", "did you mean 'settle_s'?"),
     ],
 )
@@ -188,7 +188,7 @@ def test_serve_takes_its_settings_from_the_config_and_the_command_line_first(fol
 @pytest.mark.thorough
 def test_what_nobody_reviews_leaves_with_the_fallback_and_never_as_a_persons_word(folder, capsys):
     config = folder / "pipeline.toml"
-    config.write_text(f'{PIPELINE}[review]\nmax_age_hours = 0\nfallback = "anomaly"\n')
+    config.write_text(f'{PIPELINE}[review]\nmax_age_hours = 0\ndefault_answer = "anomaly"\n')
     labels = folder / "labels.jsonl"
     with serving("--config", config, folder=folder) as (process, base, _):
         until(lambda: labels.exists() and labels.stat().st_size)

@@ -285,7 +285,7 @@ def test_an_export_of_100_000_rows_takes_the_memory_of_a_small_one(new_store, tm
 
 
 def test_decisions_by_nobody_do_not_count_as_labels(new_store, clock):
-    store = new_store(settle_s=0, max_age_hours=10 / 3_600_000, fallback="anomaly")
+    store = new_store(settle_s=0, max_age_hours=10 / 3_600_000, default_answer="anomaly")
     store.add([item(0)])
     clock.pass_ms(20)
     decisions.expire_due(store)

@@ -376,7 +376,7 @@ def test_an_episode_settles_before_it_is_ready_unless_it_has_priority(new_store,
 
 
 def test_expiry_never_looks_like_a_person(new_store, clock):
-    store = new_store(max_age_hours=1 / 3600, fallback="model")
+    store = new_store(max_age_hours=1 / 3600, default_answer="model")
     store.add([item(0)])
     assert decisions.expire_due(store) == []
     clock.pass_ms(1001)

@@ -233,7 +233,7 @@ def test_a_changed_mind_is_told_as_it_is_when_it_cannot_be_undone_any_more(judge
 
 def test_an_expiry_is_no_answer_and_a_person_may_still_give_one(judged, clock):
     clock.now_ms = wall_clock_ms()  # the store was filled by it
-    with desk(judged, clock, fallback="anomaly", teach_after_s=0) as (store, background):
+    with desk(judged, clock, default_answer="anomaly", teach_after_s=0) as (store, background):
         n = len(episodes(store))
         clock.pass_ms(8 * 24 * 3_600_000)
         assert len(decisions.expire_due(store)) == n

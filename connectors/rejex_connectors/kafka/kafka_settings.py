@@ -245,7 +245,7 @@ class KafkaTopics(Section):
     def check(self) -> None:
         """Refuse topics that have two roles, or none to read."""
         if not self.input:
-            raise ConfigError("kafka.topics.input is empty: name at least one topic to read")
+            raise ConfigError("input.topics is empty: name at least one topic to read")
         names = [*self.input, *self.others]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:

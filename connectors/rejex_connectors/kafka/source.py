@@ -314,6 +314,6 @@ class KeyWatch:
                     f"{total} of the first {self._seen} records have no key, and {topic!r} has "
                     f"{self._partitions[topic]} partitions: each sensor would be parted into as "
                     "many streams, each with a model of its own. Key them (`rejex-stream topics "
-                    'rekey` makes a keyed copy), or say by input.order = "as_it_comes" that every '
+                    'rekey` makes a keyed copy), or say by input.partitioning = "trust" that every '
                     "sensor is in one partition"
                 )

@@ -60,7 +60,7 @@ class KafkaSnapshots:
         self, settings: KafkaSettings, sink: KafkaSink | AloneSink | PendingMessages
     ) -> None:
         if settings.topics.state is None:
-            raise ConfigError("kafka.topics.state is unset: name it, or keep snapshots in a folder")
+            raise ConfigError("state.topic is unset: name it, or keep snapshots in a folder")
         self._settings = settings
         self._topic = settings.topics.state
         self._sink = sink

@@ -379,10 +379,10 @@ def validate(config: ConfigFile, output: AsOption = As.TABLE) -> None:
     for doubt, fix in plan_doubts(promise):
         print(f"Doubtful: {doubt}: {fix}.")
     setting = budget_of_groups(found) if source.kind == "kafka" else None
-    if setting is not None and source.order == "by_key":
+    if setting is not None and source.partitioning == "check":
         print(
             f"{setting} with a budget that is held: input of several partitions will be refused, "
-            'unless input.order = "as_it_comes" says that every group is in one.'
+            'unless input.partitioning = "trust" says that every group is in one.'
         )
 
 

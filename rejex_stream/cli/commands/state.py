@@ -264,7 +264,7 @@ def _rebuilt(state: Stored, partition: Partition, committed: Mapping[Partition, 
         return f"the next run judges records 0 to {at} again, silently, and goes on"
     return (
         f"its records before {earliest} are gone, so its state cannot be rebuilt: the next run "
-        'needs state.lost = "restart" (models warm up again), or an import'
+        'needs state.lost_state = "restart" (models warm up again), or an import'
     )
 
 

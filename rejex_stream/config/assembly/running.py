@@ -92,7 +92,7 @@ def run_settings(config: Config) -> RunSettings:
         **dict(config.run),
         snapshot_every_events=state.snapshot_every_events,
         snapshot_interval_s=state.snapshot_interval_s,
-        lost_state=state.lost,
+        lost_state=state.lost_state,
         environment=state.environment,
         forget_after=state.forget_after,
         max_keys=state.max_keys,

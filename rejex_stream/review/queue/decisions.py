@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, field
 
-from rejex_stream.config.reviewing import SYSTEM, Fallback, Review, named_reviewer
+from rejex_stream.config.reviewing import SYSTEM, DefaultAnswer, Review, named_reviewer
 from rejex_stream.encode import decode_review
 from rejex_stream.encode.label_records import (
     HumanVerdict,
@@ -535,7 +535,7 @@ def expire_due(store: ReviewStore, *, limit: int = 500) -> list[str]:
             record = LabelRecord(
                 label_id=label_id("expired", episode, str(row["n_events"])),
                 **_about(connection, row),
-                verdict=_fallback(connection, episode, settings.fallback),
+                verdict=_default_answer(connection, episode, settings.default_answer),
                 source="expired",
                 reviewer=SYSTEM,
                 created_ms=now_ms,
@@ -550,16 +550,18 @@ def expire_due(store: ReviewStore, *, limit: int = 500) -> list[str]:
                 SYSTEM,
                 "expire",
                 episode,
-                fallback=settings.fallback,
+                default_answer=settings.default_answer,
                 verdict=record.verdict,
             )
         return [row["episode_id"] for row in due]
 
 
-def _fallback(connection: Connection, episode: str, fallback: Fallback) -> HumanVerdict | None:
-    if fallback == "none":
+def _default_answer(
+    connection: Connection, episode: str, default_answer: DefaultAnswer
+) -> HumanVerdict | None:
+    if default_answer == "none":
         return None
-    if fallback == "anomaly":
+    if default_answer == "anomaly":
         return "anomaly"
     items = connection.execute("SELECT item FROM event WHERE episode_id = ?", (episode,))
     leanings = [model_leaning(decode_review(row[0]).verdict) for row in items]

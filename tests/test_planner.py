@@ -90,6 +90,23 @@ def test_arguments_that_cannot_be_are_errors(arguments):
         plan(*arguments)
 
 
+def test_a_refused_plan_names_a_window_that_works(capsys):
+    """--window 20 was told 50, which is refused; n = 2,400 works, and no window was named."""
+    assert main(["plan", "-c", "0.02", "--rate", "0.02", "--window", "20"]) == 1
+    assert "use a window of 150." in capsys.readouterr().out
+    assert main(["plan", "-c", "0.02", "--rate", "0.02", "--window", "150"]) == 0
+    assert main(["plan", "-c", "0.0021", "--rate", "0.0031", "-n", "1200"]) == 1
+    assert "use a window of 1,429, or a rate" in capsys.readouterr().out
+    assert main(["plan", "-c", "0.0021", "--rate", "0.0031", "-n", "1429"]) == 0
+
+
+def test_a_table_is_refused_at_once_where_no_window_has_the_rate(capsys):
+    """100,000 bands were tried, for minutes."""
+    table = str(ROOT / "examples" / "readings.csv")
+    assert main(["score", table, "--contamination", ".0015", "--rate", ".074"]) == 2
+    assert "use a rate of 0.0015, with which" in capsys.readouterr().err
+
+
 # ---------------------------------------------------------------------------------- measured
 @pytest.mark.thorough
 @pytest.mark.parametrize("rate", [0.01, 0.1, 0.3])

@@ -8,7 +8,9 @@ import random
 import re
 import time
 import warnings
+from collections import Counter
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rejex_stream.errors import ConfigError
+from rejex_stream.rejection import band
 from rejex_stream.rejection.band import (
     _band,
     anomaly_count,
@@ -341,16 +344,6 @@ def test_what_a_refusal_advises_is_not_what_it_refused():
         assert advised(call, words) > refused
 
 
-def test_a_rate_is_advised_only_where_one_works():
-    with pytest.raises(ConfigError, match=r"rejected\. Use a larger contamination\.$"):
-        RejectionPolicy(0.03, rate=0.17).require(38)
-    for n, gamma, rate in ((500, 0.05, 0.3), (100, 0.02, 0.2), (150, 0.02, 0.1)):
-        policy = RejectionPolicy(gamma, rate=rate)
-        most = advised(lambda p=policy, n=n: p.require(n), "a rate of at most")
-        if most is not None:
-            RejectionPolicy(gamma, rate=most).require(n)
-
-
 @pytest.mark.parametrize("gamma", [0.02, 0.05, 0.1, 0.2, 0.29, 0.45])
 @pytest.mark.parametrize(
     "kept",
@@ -409,25 +402,76 @@ def test_verdicts_equal_those_of_pyod_for_distinct_scores(n, gamma, tolerance):
     assert ours == theirs.tolist()
 
 
-def test_advice_is_taken_and_works():
-    """Of 868 refusals 246 advised a window that the tolerance then refused: n = 14 and T = 45."""
-    rng, tried = random.Random(3), 0
-    while tried < 1_000:
+NUMBER = r"([\d,]+(?:\.\d+)?(?:e-\d+)?)"
+
+
+@pytest.mark.parametrize("given", ["tolerance", "rate"])
+def test_advice_given_works(given):
+    """Every window, tolerance, rate and contamination that a refusal names, tried."""
+    rng, advices = random.Random(3), Counter()
+    while advices["refused"] < 400:
         n, gamma = rng.randint(2, 900), round(10 ** rng.uniform(-3.3, -0.35), rng.randint(3, 5))
-        if not 0 < gamma < 0.5:
+        share = round(10 ** rng.uniform(-3.3, -0.05), 4)
+        how = {given: round(rng.uniform(0.8, 60), 2) if given == "tolerance" else share}
+        if not (0 < gamma < 0.5 and 0 < share < 1):
             continue
-        how = {"tolerance": round(rng.uniform(0.8, 60), 2)}
-        policy = RejectionPolicy(gamma, **how)
         try:
-            policy.require(n)
+            RejectionPolicy(gamma, **how).require(n)
         except ConfigError as error:
             said = str(error)
         else:
             continue
-        tried += 1
-        if window := re.search(r"a window of at least ([\d,]+)", said):
-            policy.require(int(window[1].replace(",", "")))
-        if larger := re.search(r"a contamination of at least (\d[\d.e-]*\d)", said):
-            RejectionPolicy(float(larger[1]), **how).require(n)
-        if tolerance := re.search(r"a tolerance of at most (\d[\d.]*\d)", said):
-            RejectionPolicy(gamma, tolerance=float(tolerance[1])).require(n)
+        advices["refused"] += 1
+        ways = re.findall(rf"a (\w+) of (?:at least |at most )?{NUMBER}", said.rpartition(": ")[2])
+        assert ways or "use a larger window" in said, said
+        for name, number in ways:
+            value = float(number.replace(",", ""))
+            if name == "window":
+                RejectionPolicy(gamma, **how).require(int(value))
+            elif name == "contamination":
+                RejectionPolicy(value, **how).require(n)
+            else:
+                RejectionPolicy(gamma, **{given: value}).require(n)
+            advices[name] += 1
+    assert min(advices["window"], advices["contamination"], advices[given]) > 20, advices
+
+
+def advice(gamma, rate, n):
+    with pytest.raises(ConfigError) as refusal:
+        RejectionPolicy(gamma, rate=rate).require(n)
+    return str(refusal.value).rpartition(": ")[2]
+
+
+def test_advice_is_the_smallest_that_works():
+    assert advice(0.0021, 0.0031, 1_200) == (
+        "use a window of 1,429, or a rate of at most 0.00166, or a contamination of at least "
+        "0.0025."
+    )
+    assert advice(0.02, 0.02, 20) == "use a window of 150."  # 50 was advised, and refused
+    assert advice(0.03, 0.17, 38) == "use a window of 2,467, or a contamination of at least 0.14."
+    policy = RejectionPolicy(0.0021, rate=0.0031)
+    assert not any(map(policy.works, range(1_201, 1_429)))
+    assert not RejectionPolicy(0.0021, rate=0.00167).works(1_200)
+    assert not RejectionPolicy(0.0024, rate=0.0031).works(1_200)
+
+
+@pytest.mark.parametrize(("gamma", "rate"), [(0.0015, 0.074), (0.003, 0.9), (1e-9, 0.5)])
+def test_a_rate_that_no_window_allows_is_refused_at_once(gamma, rate, monkeypatch):
+    """100,000 bands were searched, for minutes."""
+    tails = Counter()
+    for name in ("log_p_anomaly", "log_p_normal"):
+        monkeypatch.setattr(band, name, partial(counted, tails, getattr(band, name)))
+    with pytest.raises(ConfigError, match=f"use a rate of {gamma:g}|give a smaller rate"):
+        _ = RejectionPolicy(gamma, rate=rate).first_window
+    assert 0 < tails["asked"] < 5_000
+
+
+def counted(tails, tail, *arguments):
+    tails["asked"] += 1
+    return tail(*arguments)
+
+
+def test_the_window_that_a_refusal_of_a_rate_names_exists():
+    with pytest.raises(ConfigError, match=r"a rate of 0\.0015, with which a window of 2,000 works"):
+        _ = RejectionPolicy(0.0015, rate=0.074).first_window
+    RejectionPolicy(0.0015, rate=0.0015).require(2_000)

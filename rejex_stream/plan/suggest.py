@@ -1,4 +1,4 @@
-"""Settings that suit a table of a given length, for a quick look; each choice is said aloud."""
+"""Settings that suit a table of a given length, for a quick look; each choice is reported."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def suggest(
             per_sensor, pooled = n_rows, True
             notes.append(f"pooled: {n_sensors} sensors share one model, each alone is too short")
         window = max(least, min(_LARGEST, _round(per_sensor // 4)))
-        while window < _LARGEST and not _reachable(policy, window):
+        while window < _LARGEST and not policy.works(window):
             window += 1
         notes.append(f"window: n = {window:,}, for {per_sensor:,} rows a stream")
     if per_sensor < 2 * window:
@@ -102,14 +102,6 @@ def suggest(
             f"{schedule.refit_every_events:,}"
         )
     return Suggestion(spec, pooled, tuple(notes))
-
-
-def _reachable(policy: RejectionPolicy, window: int) -> bool:
-    try:
-        policy.require(window)
-    except ConfigError:
-        return False
-    return True
 
 
 def _round(n: int) -> int:

@@ -14,7 +14,7 @@ from typing import SupportsFloat
 
 from rejex_stream.errors import ConfigError
 
-__all__ = ["check_burst", "check_number", "check_window", "decimal", "round_up"]
+__all__ = ["check_burst", "check_number", "check_window", "decimal", "round_down", "round_up"]
 
 
 _MOST_WINDOW = 10**15
@@ -47,6 +47,12 @@ def round_up(share: Fraction) -> str:
     """Return `share` in (0, 1] with two digits, rounded up: what is enough stays enough."""
     digits = 1 - math.floor(math.log10(share))
     return f"{math.ceil(share * 10**digits) / 10**digits:g}"
+
+
+def round_down(share: Fraction) -> float:
+    """Return the largest number of three digits below `share` in (0, 1]."""
+    digits = 2 - math.floor(math.log10(share))
+    return float((math.ceil(share * 10**digits) - 1) / 10**digits)
 
 
 def _number(name: str, value: SupportsFloat, wanted: str) -> float:

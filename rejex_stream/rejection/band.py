@@ -14,7 +14,7 @@ References
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
@@ -41,9 +41,10 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 __all__ = [
-    "TOLERANCE", "RejectionBand", "Stability", "anomaly_count", "cell_of", "label_of",
-    "label_table", "max_tolerance", "min_window", "nested_band", "rank_edges", "rejection_band",
-    "require_reachable", "stability", "tolerance_for_rate", "widest_band", "window_for_rate",
+    "TOLERANCE", "RejectionBand", "Stability", "anomaly_count", "cell_of", "is_top_left",
+    "label_of", "label_table", "max_tolerance", "min_window", "nested_band", "rank_edges",
+    "rejection_band", "require_reachable", "stability", "tolerance_for_rate", "widest_band",
+    "window_for_rate",
 ]  # fmt: skip
 
 TOLERANCE = 32.0
@@ -231,9 +232,10 @@ def rejection_band(n: int, contamination: float, tolerance: float = TOLERANCE) -
 def _enough_for(n: int, contamination: float, tolerance: float) -> str:
     """Say which window, or which contamination, leaves both labels at a tolerance: each tried."""
     advice = f"use a window of at least {min_window(contamination, tolerance):,}"
-    for r in range(1, (n - 1) // 2 + 1):
-        if _flip_tolerance(n, n, r) > tolerance:
-            return f"{advice}, or a contamination of at least {round_up(Fraction(r, n))}"
+    counts = range(1, (n - 1) // 2 + 1)
+    first = bisect_left(counts, True, key=lambda r: _flip_tolerance(n, n, r) > tolerance)
+    if first < len(counts):
+        advice += f", or a contamination of at least {round_up(Fraction(counts[first], n))}"
     return advice
 
 
@@ -367,7 +369,9 @@ def require_reachable(band: RejectionBand) -> RejectionBand:
     )
 
 
-def tolerance_for_rate(rate: float, n: int, contamination: float) -> float:
+def tolerance_for_rate(
+    rate: float, n: int, contamination: float, fix: Callable[[], str] | None = None
+) -> float:
     """Return the tolerance whose band is the widest with an expected rejection rate <= `rate`.
 
     Parameters
@@ -376,6 +380,8 @@ def tolerance_for_rate(rate: float, n: int, contamination: float) -> float:
         Wanted share of rejected events, in [1 / (n + 1), 1).
     n, contamination
         As in :func:`rejection_band`.
+    fix
+        What a refusal advises, where more than this function's arguments decides.
 
     Raises
     ------
@@ -393,15 +399,17 @@ def tolerance_for_rate(rate: float, n: int, contamination: float) -> float:
     >>> round(tolerance, 1), rejection_band(2000, 0.05, tolerance).width, int(0.05 * 2001)
     (15.7, 100, 100)
     """
-    r = checked_count(n, contamination)
+    r = checked_count(n, contamination, fix)
     rate = check_number("rate", rate)
     width = math.floor(decimal(rate) * (n + 1))
     if width < 1:
-        window = math.ceil(1 / decimal(rate)) - 1
+        advice = (
+            f"use a window of at least {math.ceil(1 / decimal(rate)) - 1:,}, or a rate of at least "
+            f"{round_up(Fraction(1, n + 1))}"
+        )
         raise ConfigError(
             f"A rejection rate of {rate:g} is less than one rank of a window of n = {n:,} "
-            f"(1/{n + 1:,}): use a window of at least {window:,}, or a rate of at least "
-            f"{round_up(Fraction(1, n + 1))}."
+            f"(1/{n + 1:,}): {fix() if fix else advice}."
         )
 
     while width >= 1:
@@ -411,7 +419,7 @@ def tolerance_for_rate(rate: float, n: int, contamination: float) -> float:
         width -= 1  # two ranks flip at the very same tolerance: this width does not exist
     raise ConfigError(
         f"No tolerance gives a rejection rate of at most {rate:g} at window n = {n:,}: "
-        "use a larger rate or window."
+        f"{fix() if fix else 'use a larger rate or window'}."
     )
 
 
@@ -434,6 +442,13 @@ def _easiest(n: int, r: int, width: int) -> tuple[int, float, float]:
     )
     inside = max(distance(low), distance(low + width - 1), math.log(2))
     return low, inside, min(distance(low - 1), distance(low + width))
+
+
+def is_top_left(n: int, r: int, width: int) -> bool:
+    """Whether the top rank is not among the `width` that flip most easily. O(1)."""
+    return width < 1 or (
+        width <= n and _flip_tolerance(n - width, n, r) <= _flip_tolerance(n, n, r)
+    )
 
 
 def _between(inside: float, outside: float) -> float:

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from functools import lru_cache
+from bisect import bisect_left
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import lru_cache, partial
 from typing import Literal, TypeAlias, get_args
 
 from rejex_stream.errors import ConfigError
-from rejex_stream.rejection.arguments import check_burst, check_number, decimal
+from rejex_stream.rejection.arguments import (
+    check_burst,
+    check_number,
+    decimal,
+    round_down,
+    round_up,
+)
 from rejex_stream.rejection.band import (
     TOLERANCE,
     RejectionBand,
+    is_top_left,
     min_window,
     rejection_band,
     require_reachable,
     tolerance_for_rate,
+    widest_band,
 )
 from rejex_stream.rejection.exceed import anomaly_count
 
@@ -135,39 +145,53 @@ class RejectionPolicy:
     @property
     def first_window(self) -> int:
         """The smallest window in which both labels can be accepted: below it lies warm-up."""
-        return _first_window(self)
+        first = _next_window(self, 2)
+        if first is not None:
+            return first
+        fix = "give a smaller rate, or a larger contamination"
+        matching = _next_window(replace(self, rate=self.contamination), 2)
+        if matching is not None:
+            fix = (
+                f"use a rate of {self.contamination:g}, with which a window of {matching:,} works, "
+                "or a larger contamination"
+            )
+        raise ConfigError(
+            f"At contamination {self.contamination:g} and a rejection rate of {self.rate:g} no "
+            f"window can call an anomaly: {fix}."
+        )
+
+    def works(self, n: int) -> bool:
+        """Whether both labels can be accepted in a full window of n."""
+        return _works(self.contamination, self.tolerance, self.rate, n)
 
     def require(self, n: int) -> RejectionBand:
-        """Return the band for a full window of n, refusing one that can never say a label.
+        """Return the band for a full window of n, refusing one in which a label is impossible.
 
         Raises
         ------
         ConfigError
-            Naming the smallest window and the largest tolerance or rate that can work.
+            Naming a window, a tolerance or rate, and a contamination that work with the others.
         """
         band = self.band(n)
-        if self.rate is None or (band.can_accept_anomaly and band.can_accept_normal):
+        if self.rate is None:
             return require_reachable(band)
-        low, high = 0.0, self.rate  # bisect for the largest rate that leaves both labels
-        for _ in range(40):
-            middle = (low + high) / 2
-            if middle * (n + 1) < 1:
-                break
-            at = rejection_band(
-                n, self.contamination, tolerance_for_rate(middle, n, self.contamination)
-            )
-            reachable = at.can_accept_anomaly and at.can_accept_normal
-            low, high = (middle, high) if reachable else (low, middle)
+        if band.can_accept_both:
+            return band
         missing = "normal" if band.can_accept_anomaly else "an anomaly"
-        most = math.floor(low * 1e4) / 1e4
-        mend = "a larger contamination"
-        if most * (n + 1) >= 1:
-            mend = f"a rate of at most {most:g}, or {mend}"
         raise ConfigError(
             f"With window n = {n:,} and contamination {self.contamination:g} no score can ever be "
-            f"called {missing} at a rejection rate of {self.rate:g}: everything flagged would be "
-            f"rejected. Use {mend}."
+            f"called {missing} at a rejection rate of {self.rate:g}: {_advice(self, n)}."
         )
+
+
+def _works(contamination: float, tolerance: float | None, rate: float | None, n: int) -> bool:
+    try:
+        if tolerance is None:
+            assert rate is not None
+            tolerance = tolerance_for_rate(rate, n, contamination)
+        return rejection_band(n, contamination, tolerance).can_accept_both
+    except ConfigError:
+        return False
 
 
 @lru_cache(maxsize=65_536)
@@ -175,24 +199,68 @@ def _band(policy: RejectionPolicy, n: int) -> RejectionBand:
     tolerance = policy.tolerance
     if tolerance is None:
         assert policy.rate is not None
-        tolerance = tolerance_for_rate(policy.rate, n, policy.contamination)
+        gamma, advice = policy.contamination, partial(_advice, policy, n)
+        tolerance = tolerance_for_rate(policy.rate, n, gamma, advice)
     return rejection_band(n, policy.contamination, tolerance)
 
 
+_MAX_WINDOW = 10**9
+"""No machine holds more scores of each stream: the search for a window ends here."""
+_SMALL_COUNT = 64
+"""Up to so many anomalies in the window a rank more or less decides, and each count is tried."""
+
+
 @lru_cache(maxsize=1024)
-def _first_window(policy: RejectionPolicy) -> int:
-    if policy.tolerance is not None:
+def _next_window(policy: RejectionPolicy, at_least: int) -> int | None:
+    """Return the smallest window from one on in which both labels can be accepted, if there is one.
+
+    O(log n), some 100 bands.
+    """
+    if policy.rate is None:
+        assert policy.tolerance is not None
         return min_window(policy.contamination, policy.tolerance)
+    gamma, rate = decimal(policy.contamination), decimal(policy.rate)
+    at_least = max(at_least, math.ceil(1 / gamma), math.ceil(1 / rate) - 1)
+
+    def shortest(count: int) -> int:
+        """Return the window that is easiest of those with so many anomalies: the shortest."""
+        return max(at_least, math.ceil(count / gamma))
+
+    def leaves_anomaly(count: int, spare: int) -> bool:
+        n = shortest(count)
+        return is_top_left(n, count, math.floor(rate * (n + 1)) - spare)
+
+    count, last = math.floor(at_least * gamma), math.floor(_MAX_WINDOW * gamma)
+    while count <= last:
+        # A width may be missing, so that the band is a rank narrower than the rate allows.
+        if leaves_anomaly(count, spare=1) and policy.works(shortest(count)):
+            return shortest(count)
+        count += 1
+        if count >= _SMALL_COUNT:  # it grows easier with the count, but for a rank or two
+            left = partial(leaves_anomaly, spare=2)
+            count += bisect_left(range(count, last + 1), True, key=left)
+    return None
+
+
+def _advice(policy: RejectionPolicy, n: int) -> str:
+    """Return what makes a rate work that does not at n; each way was tried. O(log n) bands."""
     assert policy.rate is not None
-    gamma = decimal(policy.contamination)
-    n = max(2, math.ceil(1 / gamma), math.ceil(1 / decimal(policy.rate)) - 1)
-    for _ in range(100_000):
-        band = _band(policy, n)
-        if band.can_accept_anomaly and band.can_accept_normal:
-            return n
-        # The same r in a longer window is no easier: go to the next r.
-        n = max(n + 1, math.ceil((anomaly_count(n, policy.contamination) + 1) / gamma))
-    raise ConfigError(
-        f"At contamination {policy.contamination:g} and a rejection rate of {policy.rate:g} no "
-        "window can call an anomaly: give a smaller rate."
-    )
+    gamma, rate, ways = policy.contamination, policy.rate, []
+    width = math.floor(decimal(rate) * (n + 1))
+    if (window := _next_window(policy, n)) is not None:
+        ways.append(f"a window of {window:,}")
+    if width < 1:
+        larger = round_up(Fraction(1, n + 1))
+        if _works(gamma, None, float(larger), n):
+            ways.append(f"a rate of at least {larger}")
+    elif anomaly_count(n, gamma) >= 1:
+        smaller = round_down(Fraction(widest_band(n, gamma) + 1, n + 1))
+        if smaller > 0 and _works(gamma, None, smaller, n):
+            ways.append(f"a rate of at most {smaller:g}")
+    counts = range(anomaly_count(n, gamma) + 1, (n - 1) // 2 + 1 if width >= 1 else 0)
+    first = bisect_left(counts, True, key=lambda count: _works(count / n, None, rate, n))
+    if first < len(counts):
+        share = round_up(Fraction(counts[first], n))
+        if float(share) < 0.5 and _works(float(share), None, rate, n):
+            ways.append(f"a contamination of at least {share}")
+    return "use " + (", or ".join(ways) or "a larger window and a larger contamination")

@@ -28,6 +28,7 @@ from rejex_stream.types import (
     CommandKind,
     IncidentState,
     Label,
+    LimitExcess,
     Outcome,
     OutcomeCounts,
     Position,
@@ -457,3 +458,44 @@ def test_what_was_told_counts_as_chance_unless_it_lasted_or_was_held_or_answered
     again.restore(engine.snapshot())
     assert again.process(readings[2600:]) == engine.process(readings[2600:])
     assert again.snapshot() == engine.snapshot()
+
+
+def test_other_settings_leave_what_the_stream_has_shown():
+    watch = Watch(Hold(enabled=False), "s", N, alarms=Alarms())
+    for i in range(20 * 30):
+        watch._alarm.see(0.4 + (i % 7) / 10, MINUTE * i)
+    before = watch._alarm.state()
+    assert len(before["blocks"]) == 30
+    watch.decide(Hold(), Alarms(false_alarms=FalseAlarms(per_sensor_month=100.0)))
+    assert watch._alarm.state() == before
+    assert watch._alarm.limit < Alarm(N, 1.0).limit
+
+
+def test_a_stream_that_only_has_an_alarm_is_kept_too():
+    readings, off = feed(n=900), Hold(enabled=False)
+    engine = Engine(small(hold=off), InlineExecutor())
+    play(engine, readings)
+    restored = Engine(engine.spec, InlineExecutor())
+    restored.restore(engine.snapshot())
+    alarm = engine._live["s"].watch._alarm
+    assert alarm.state()["blocks"]
+    assert restored._live["s"].watch._alarm.state() == alarm.state()
+
+
+@pytest.mark.parametrize(("anomalies", "limits", "may_be_chance"), [
+    (24, False, True), (25, False, False), (3, True, False),
+])  # fmt: skip
+def test_many_anomalies_and_limits_of_peoples_are_no_chance(anomalies, limits, may_be_chance):
+    readings, off = feed((1700, 1740), n=2000, by=1.6), Hold(enabled=False, recover_events=5)
+    verdicts = play(Engine(small(hold=off, alarms=None), InlineExecutor()), readings)[0]
+    watch, n_anomalies = Watch(off, "s", N, alarms=Alarms()), 0
+    for i, (reading, verdict) in enumerate(zip(readings, verdicts, strict=True)):
+        is_anomaly = i > 1700 and n_anomalies < anomalies
+        watch.beyond = {i: [LimitExcess("x", 9.0, 6.0)]} if limits and is_anomaly else {}
+        label = Label.ANOMALY if is_anomaly else Label.NORMAL
+        watch.follow([reading], [0], [msgspec.structs.replace(verdict, label=label)])
+        n_anomalies = 0 if watch.open is None else watch.open.n_anomalies
+        if watch.changes and watch.changes[-1].ended:
+            break
+    assert (watch.changes[-1].ended, watch.changes[-1].n_anomalies) == ("recovered", anomalies)
+    assert (watch._alarm._in_vain > 0.0) is may_be_chance

@@ -125,7 +125,11 @@ def test_a_stuck_sensor_is_said_once_where_it_begins_and_once_where_it_ends():
         for i, r in enumerate([*moving, *stuck, *moving, *stuck])
     ]
     # One model for ever, so that only the window decides.
-    _, verdicts = run(spec(every=None), events)
+    engine, verdicts = run(spec(every=None), events[:400])
+    restored = Engine(spec(every=None), InlineExecutor())
+    restored.restore(engine.snapshot())  # in a window that is constant, which was said
+    assert verdicts[-1].reason is Reason.CONSTANT_WINDOW
+    verdicts += restored.process(events[400:])
     constant = [v.reason is Reason.CONSTANT_WINDOW for v in verdicts]
     said = {v.seq: str(v.status) for v in verdicts if v.status is not None}
     edges = [i for i in range(1, len(constant)) if constant[i] != constant[i - 1]]

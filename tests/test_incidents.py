@@ -21,7 +21,7 @@ from rejex_stream.rejection import RejectionPolicy
 from rejex_stream.rejection.window import ScoreWindow
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.types import Command, CommandKind, IncidentState, Label, Position, Reading
-from tests.streams import Distance
+from tests.streams import Distance, PartsByVersion, stream_of
 
 FAULT, NEW_NORMAL = CommandKind.FAULT, CommandKind.NEW_NORMAL
 
@@ -474,6 +474,41 @@ def test_cuts_evictions_and_restores_change_nothing(kind, seed):
         assert story(pipeline, feed, commands, other) == wanted
 
 
+@pytest.mark.parametrize(("kind", "cuts"), [("sensor", 1), ("guarded", 300), ("plain", 1)])
+def test_what_is_adopted_is_the_second_of_two_incidents_and_nothing_of_the_first(kind, cuts):
+    """The first is recovered from; of the second some rows lack a channel. Nothing restarts."""
+    guard = RefitSchedule.for_window(300, guard_quantile=None if kind == "plain" else 0.95)
+    detector = make_detector("Sensor") if kind == "sensor" else Distance()
+    made = Engine(small(detector=detector, window=300, schedule=guard), InlineExecutor())
+    feed, parts = sensors(3_600, 2_000, 30.0, until=2_060, phi=0.0), PartsByVersion()
+    for i in range(2_600, len(feed)):
+        x, *others = feed[i].values
+        missing = float("nan") if i < 2_800 and i % 11 in (0, 1, 2) else others[0]
+        feed[i] = feed[i]._replace(values=(x - 30.0, missing, others[1]))
+    play(made, feed[:2_690], cuts)
+    first, *_, ended, second = made.take_incidents()
+    assert (first.held, ended.id, ended.ended) == (True, first.id, "recovered")
+    assert (second.held, second.opened_seq > 2_600) == (True, True)
+    parts.keep(made)
+    assert answer(made, NEW_NORMAL, second).accepted
+    verdicts = play(made, feed[2_690:3_000], cuts)
+    assert made.take_incidents()[-1].ended == "adopted"
+    model = made._live["s"].model
+    assert model._origin > 0
+    learnt = model._rows.packed(10_000).training(10_000)
+    for rows in (learnt, model._serving.rows()):
+        assert rows[:, 0].max() < 15
+        assert np.mean(rows[:, 0] < -15) > 0.9
+        assert not np.isnan(rows).any()
+    parts.keep(made)
+    restored = parts.restore(Engine(made.spec, InlineExecutor()))
+    late = play(made, feed[3_000:3_200], cuts)
+    assert play(restored, feed[3_000:3_200], cuts) == late
+    verdicts += late
+    assert not any(v.held for v in verdicts[150:])
+    assert sum(v.label is Label.NORMAL for v in late) > 0.8 * len(late)
+
+
 def test_a_hold_that_is_switched_off_leaves_every_byte_as_it_was():
     feed = sensors(3_000, 2_000, 30.0, phi=0.0)
     off = Engine(small(hold=Hold(enabled=False)), InlineExecutor())
@@ -561,11 +596,11 @@ def test_a_measurement_that_is_small_by_chance_is_no_less_than_usual():
 
 
 # --------------------------------------------------------------------------- right after a turn
-@pytest.mark.parametrize("guard", [None, 0.95])
-def test_no_fit_is_made_of_rows_that_are_taken_back(guard):
+@pytest.mark.parametrize(("guard", "lag"), [(None, 50), (0.95, 50), (None, 2)])
+def test_no_fit_is_made_of_rows_that_are_taken_back(guard, lag):
     """A fit that was asked for between the onset and its discovery would learn the fault."""
     schedule = RefitSchedule(
-        first_fit_events=400, refit_every_events=800, refit_lag_events=50, buffer_events=400,
+        first_fit_events=400, refit_every_events=800, refit_lag_events=lag, buffer_events=400,
         guard_quantile=guard,
     )  # fmt: skip
     given_up = 0
@@ -573,9 +608,10 @@ def test_no_fit_is_made_of_rows_that_are_taken_back(guard):
         held = Engine(small(schedule=schedule), InlineExecutor())
         feed = sensors(onset + 30, onset, 30.0, phi=0.0)
         play(held, feed[:onset])
-        model, asked = held._live["s"].model, []
+        model, asked, parts = held._live["s"].model, [], PartsByVersion()
         for reading in feed[onset:]:
             held.process([reading])
+            parts.keep(held)
             asked += [one["requested_at"] for one in model.recipes()().values() if one]
         (opened,) = held.open_incidents()
         assert opened.onset_seq == onset == model.rows_seen
@@ -584,6 +620,8 @@ def test_no_fit_is_made_of_rows_that_are_taken_back(guard):
         fits = [one for one in (model._serving, model._pending, model._shadow) if one]
         assert len(fits) == len(left)
         assert all(fit.rows()[:, 0].max() < 15 for fit in fits)
+        other = parts.restore(Engine(held.spec, InlineExecutor()))
+        assert stream_of(other, "s") == stream_of(held, "s")
         given_up += max(asked) > model.rows_seen
     assert given_up >= 3
 
@@ -655,3 +693,39 @@ def test_a_model_that_learns_has_its_warm_up_with_what_it_adopted_too():
     verdicts = play(at, feed[seen:])
     warm = [v.score is None for v in verdicts].index(False)
     assert warm == detector.warm_up_events - held > 100
+
+
+def test_it_is_never_said_that_a_stream_is_held_longer_than_it_is():
+    for hold, state in (
+        (Hold(recover_events=60), "recovered"), (Hold(adopt_after_events=90), "adopted_by_age")
+    ):  # fmt: skip
+        feed = sensors(4_000, 2_000, 30.0, until=2_010 if state == "recovered" else None, phi=0.0)
+        at, told, done = Engine(small(hold=hold), InlineExecutor()), [], 2_012
+        play(at, feed[:done])
+        watch = watch_of(at)
+        while watch.frozen and not watch.is_adopting:
+            told.append(watch.least_events_held())
+            at.process([feed[done]])
+            done += 1
+        held = range(len(told), 0, -1)
+        more = state == "adopted_by_age"  # then the next row needs no fit either
+        assert all(least < n + more for least, n in zip(told, held, strict=True))
+        assert max(told) > 20
+        assert told[-1] == more
+        play(at, feed[done:])
+        assert at.take_incidents()[-1].ended == state
+
+
+@pytest.mark.parametrize("is_answered", [False, True])
+def test_rows_that_were_held_are_gone_where_the_hold_is_switched_off(is_answered):
+    at = Engine(small(), InlineExecutor())
+    play(at, sensors(2_200, 2_000, 30.0, phi=0.0))
+    model = at._live["s"].model
+    assert len(model._held.last(400)) > 100
+    if is_answered:
+        assert answer(at, NEW_NORMAL, at.take_incidents()[-1]).accepted
+    assert model.is_adopting is is_answered
+    at.decide(small(hold=Hold(enabled=False)).decision)
+    play(at, sensors(2_201, 2_000, 30.0, phi=0.0)[2_200:])
+    assert not model.is_adopting
+    assert len(model._held.last(400)) == 0

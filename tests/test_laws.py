@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rejex_stream.detectors import make_detector
 from rejex_stream.engine import Engine
 from rejex_stream.run.executors import InlineExecutor
-from tests.streams import ROLLING, Distance, Smoothed, readings, spec
+from tests.streams import ROLLING, Distance, PartsByVersion, Smoothed, readings, spec, stream_of
 
 FEED = readings()
 FEW = settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
@@ -137,6 +137,25 @@ def test_law_3_a_crash_anywhere_changes_no_verdict(name, seed):
             done = snapshot[0]
             engine.restore(snapshot[1])
     assert list(verdicts.values()) == expected(name)
+
+
+@every_pipeline
+def test_law_3_a_crash_goes_on_from_parts_that_are_written_once_a_version(name):
+    """The engine that is kept runs on: only what is restored from its parts begins anew."""
+    rng, parts = random.Random(7), PartsByVersion()
+    engine, done, wanted = Engine(PIPELINES[name], InlineExecutor()), 0, expected(name)
+    while done < len(FEED) - 25:
+        size = rng.choice([1, 1, 1, 25])
+        assert engine.process(FEED[done : done + size]) == wanted[done : done + size]
+        done += size
+        if rng.random() < 0.4:
+            parts.keep(engine)
+            if rng.random() < 0.4:
+                other = parts.restore(Engine(PIPELINES[name], InlineExecutor()))
+                assert all(
+                    stream_of(other, key) == stream_of(engine, key) for key in engine.streams()
+                )
+                assert other.process(FEED[done : done + 25]) == wanted[done : done + 25]
 
 
 @every_pipeline

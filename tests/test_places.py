@@ -158,3 +158,28 @@ def test_a_fault_while_the_window_fills_keeps_no_length_that_says_nothing():
         reasons = [verdict.reason for verdict in judged(judge, [50.0] * 40, n)]
         assert reasons[0] is Reason.WARM_UP
         assert reasons[-1] is not Reason.WARM_UP, n
+
+
+@pytest.mark.parametrize("n", [60, 90, 120])
+def test_a_filling_window_has_places_for_half_of_what_its_own_band_flags(n):
+    policy = POLICIES[2]
+    judge = a_judge(policy, n=n)
+    flagged = n + 1 - policy.band(n).edges[2]
+    assert judge._places(n) == flagged // 2 < (N + 1 - policy.band(N).edges[2]) // 2
+    for score in (50.0 + i for i in range(3 * flagged)):
+        judged(judge, [score])
+    extreme, now = judge._n_extreme(), len(judge.window)
+    assert extreme == judge._places(now) == now - n
+
+
+def test_what_calibrates_is_the_newest_of_each_kind():
+    """Severities go by the newest ordinary scores, the window holds the newest of all."""
+    draw, judge = np.random.default_rng(4), Judge(POLICIES[0], N)
+    scores = draw.exponential(size=2 * N).tolist()
+    extreme = {*range(5, 2 * N, 40)}
+    for i in extreme:
+        scores[i] = 0.5 + i / 1000
+    judge.calibrate(scores, extreme)
+    ordinary = [score for i, score in enumerate(scores) if i not in extreme]
+    assert list(judge.tail.ordered) == sorted(ordinary[-N:])
+    assert judge.window.scores() == scores[-N:]

@@ -295,3 +295,23 @@ def test_the_word_for_many_events_goes_by_the_worst_and_by_how_many():
     points = [grade(1.3, n)[0] for n in range(1, 2000)]
     assert points == sorted(points)
     assert grade(9.9, 10**6) == (100, "extreme")
+
+
+def test_a_cluster_is_what_a_stretch_has_above_the_largest_of_another_in_quarters():
+    def mean_above(x):
+        """Return it as the sentence says, a pair of stretches at a time."""
+        found = []
+        for blocks in (16, 8):
+            size = len(x) // blocks
+            parts = [x[i * size : (i + 1) * size] for i in range(blocks)]
+            found += [np.mean([(a > max(b)).sum() for a in parts for b in parts if a is not b])]
+        return np.mean(found)
+
+    rng, ranges = np.random.default_rng(8), set()
+    for phi in (0.0, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9) * 4:
+        x = lfilter([1.0], [1.0, -phi], rng.standard_normal(517))
+        mean, size = mean_above(x), cluster_size(x.tolist())
+        wanted = 1.0 if mean < 1.5 else 2.0 if mean < 2.0 else round(4 * mean) / 4
+        assert size == wanted, mean
+        ranges.add(min(int(2 * mean), 5))
+    assert {2, 3, 4} <= ranges, "below 1.5, below 2 and above are all met"

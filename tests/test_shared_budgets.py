@@ -352,3 +352,24 @@ def test_a_budget_outlives_the_streams_that_are_forgotten(owner, gone):
         whole.forget(key)
     other.restore(whole.snapshot())
     assert other.process(feed[800:]) == whole.process(feed[800:])
+
+
+def test_a_credit_of_another_owner_says_nothing():
+    def credit(owner, spent, *, is_shared):
+        governor = Governor(
+            RejectionPolicy(0.1, rate=0.1, burst=9, owner=owner), is_shared=is_shared
+        )
+        for _ in range(spent):
+            governor.allow(200, "s", 0)
+            governor.spend()
+        return governor
+
+    own, group = credit("partition", 0, is_shared=True), credit("group", 5, is_shared=True)
+    alone = credit("stream", 5, is_shared=False)
+    for other in (group, alone):
+        own.restore(other.state())
+        assert own.credit == own.most
+    own.restore(credit("partition", 5, is_shared=True).state())
+    assert own.credit < own.most
+    alone.restore(group.state())
+    assert alone.state() == credit("stream", 5, is_shared=False).state()

@@ -295,4 +295,35 @@ MUTANTS = (
         "if False:",
         "tests/test_incidents.py::test_a_season_is_told_and_not_held_though_a_fault_in_it_is",
     ),
+    Mutant(
+        "m80",
+        "a swap of models is not written: what is kept by version is refused",
+        "self._serving, self._shadow = shadow, None\n            self.recipe_version += 1\n",
+        "self._serving, self._shadow = shadow, None\n",
+        "tests/test_laws.py::"
+        "test_law_3_a_crash_goes_on_from_parts_that_are_written_once_a_version[distance-shadow]",
+    ),
+    Mutant(
+        "m81",
+        "what is adopted contains rows of the fault before",
+        "self._held.clear()\n\n    def _retract",
+        "pass\n\n    def _retract",
+        "tests/test_incidents.py::"
+        "test_what_is_adopted_is_the_second_of_two_incidents_and_nothing_of_the_first",
+    ),
+    Mutant(
+        "m82",
+        "rows that lack a column are adopted",
+        "        rows = np.delete(rows, _partial_in(rows), axis=0)\n",
+        "",
+        "tests/test_incidents.py::"
+        "test_what_is_adopted_is_the_second_of_two_incidents_and_nothing_of_the_first",
+    ),
+    Mutant(
+        "m83",
+        "a model that is on its way survives that its rows are taken back",
+        "        self._shadow = None if model is self._shadow else self._shadow\n",
+        "",
+        "tests/test_incidents.py::test_no_fit_is_made_of_rows_that_are_taken_back",
+    ),
 )

@@ -21,7 +21,7 @@ PAGES = (
 # What a measurement looks like in prose: shares, ratios, decimals, medians, so many in so many.
 MEASURED = re.compile(
     r"\d\s?%|\b\d[\d.,]*\s(times|of \d)|(?<![\w.])\.\d+|\b0\.\d+|\b\d+ in [\d,]+|10⁻|\bmillion\b"
-    r"|in the mean|\bas often\b|\ba (third|quarter|fifth|sixth|tenth)\b|\bmedian\b"
+    r"|in the mean\b|\bas often\b|\ba (third|quarter|fifth|sixth|tenth)\b|\bmedian\b"
 )
 SENTENCE = re.compile(r"(?<=[.:!?])\s+(?=[A-Z*`(\[])")
 BLOCK = re.compile(r"```.*?```", re.S)

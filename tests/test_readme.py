@@ -1,7 +1,10 @@
-"""Every command and every example of the README, run as a reader would."""
+"""Every command and every example of the README and of docs/, run as a reader would."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import io
 import json
 import os
 import re
@@ -14,15 +17,19 @@ from pathlib import Path
 
 import pytest
 
+from rejex_stream.cli.main import _PARTS, main
+from rejex_stream.config.pipeline_config import settings
 from tests.waiting import PATIENCE_S, until
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
-HOWTO = ROOT / "docs" / "howto"
+DOCS = ROOT / "docs"
+HOWTO = DOCS / "howto"
 REVIEW = HOWTO / "review.md"
 # The commands of these pages follow each other, in one folder.
 ABOUT_REVIEWING = (REVIEW, HOWTO / "fleet.md", HOWTO / "measure.md", HOWTO / "console.md")
-PAGES = (README, *sorted(set(HOWTO.glob("*.md")) - set(ABOUT_REVIEWING)))
+PAGES = (README, *sorted(set(DOCS.rglob("*.md")) - set(ABOUT_REVIEWING)))
+ENVIRONMENT = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 
 pytestmark = pytest.mark.skipif(
     not README.exists(), reason="README.md is not here: the tests run from a copy without sources"
@@ -34,11 +41,8 @@ def blocks(language, file=README):
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.M | re.S)
 
 
-def commands():
-    lines = [
-        line for page in PAGES for block in blocks("bash", page) for line in block.splitlines()
-    ]
-    return [line.split("#")[0].strip() for line in lines if line.strip()]
+def lines(page, language="bash"):
+    return [line.split("  #")[0] for block in blocks(language, page) for line in block.splitlines()]
 
 
 # What a command needs beside the checkout, and where it is run instead.
@@ -49,38 +53,79 @@ ELSEWHERE = {
     "make demo": "test_make_demo_works_in_a_fresh_checkout",
     "rejex-stream topics create examples/kafka.toml": "tests/kafka: needs a broker",
     "rejex-stream run examples/kafka.toml": "tests/kafka: needs a broker",
-    **dict.fromkeys(
-        (
-            'rejex-stream control fault pipeline.toml plant-0-1234 --note "bearing, ordered"',
-            "rejex-stream control new-normal pipeline.toml plant-0-1234",
-            "rejex-stream control plan pipeline.toml --from 2024-05-01T06:00+02:00 "
-            "--until 2024-05-01T14:00+02:00",
-            "rejex-stream control cancel pipeline.toml c-0123456789ab",
-            "rejex-stream control mute pipeline.toml T07 --channel flow=1.2:3.4 "
-            '--until 2024-06-01T00:00Z --note "washing"',
-            "rejex-stream control judge pipeline.toml T07 champion",
-            "rejex-stream control list pipeline.toml",
-        ),
-        "tests/test_control_cli.py: needs a pipeline with incidents",
-    ),
 }
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("command", [c for c in commands() if c not in ELSEWHERE])
-def test_the_command_works(command, tmp_path):
-    for name in ("examples", "docs"):
-        shutil.copytree(ROOT / name, tmp_path / name)
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+def run(command, folder):
+    """Run a command of a page in a folder that has the examples, and return what it prints."""
+    if not (folder / "examples").exists():
+        shutil.copytree(ROOT / "examples", folder / "examples")
     done = subprocess.run(
-        command, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True,
+        command, shell=True, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True,
         timeout=120, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == 0, command + done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("page", [p for p in PAGES if lines(p)], ids=lambda page: page.stem)
+def test_the_commands_of_a_page_work_from_top_to_bottom(page, tmp_path):
+    for config in blocks("toml", page)[: page.parent.name == "tutorials"]:
+        (tmp_path / "pump.toml").write_text(config, encoding="utf-8")
+    for command in lines(page):
+        if command.strip() not in ELSEWHERE:
+            run(command, tmp_path)
 
 
 def test_every_command_that_runs_elsewhere_is_still_in_the_readme():
-    assert set(ELSEWHERE) <= set(commands())
+    assert set(ELSEWHERE) <= {line.strip() for line in lines(README)}
+
+
+@functools.cache
+def help_of(*words):
+    """Return the help of a command, and the names of the commands below it."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        main([*words, "--help"])
+    below = out.getvalue().partition("\nCommands:\n")[2]
+    return out.getvalue(), set(re.findall(r"^  ([a-z-]+)  ", below, re.M))
+
+
+def test_every_command_and_option_that_a_page_names_exists():
+    checked = 0
+    for page in PAGES + ABOUT_REVIEWING:
+        text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+        text += "".join(f"\n$ {line}" for line in lines(page))
+        for given in re.findall(r"[$`] ?rejex-stream ([a-z][^`\n|]*)", text):
+            name, *rest = given.split()
+            assert name in {part.name for part in _PARTS}, (page.name, given)
+            if help_of(name)[1] and rest:
+                assert rest[0] in help_of(name)[1], (page.name, given)
+            said = help_of(name, *(rest[:1] if help_of(name)[1] else ()))[0]
+            for option in re.findall(r"(?<=\s)--[a-z][a-z-]+", given):
+                assert option in said, (page.name, given)
+                checked += 1
+    assert checked > 40
+
+
+def unknown_settings(value, key=""):
+    """Yield the keys of a config that are no setting."""
+    if key in {row.key for row in settings()}:
+        return
+    for table in value if isinstance(value, list) else [value]:
+        if not isinstance(table, dict):
+            yield key
+            continue
+        for name, inner in table.items():
+            yield from unknown_settings(inner, f"{key}.{name}".lstrip("."))
+
+
+def test_every_setting_that_a_page_shows_exists():
+    for page in PAGES + ABOUT_REVIEWING:
+        for block in blocks("toml", page):
+            nameless = re.sub(r"^\[(channels|sensors)\..+\]", r"[[\1]]", block, flags=re.M)
+            assert not [*unknown_settings(tomllib.loads(nameless))], page.name
 
 
 def left_out_by(target):
@@ -105,23 +150,12 @@ def test_the_quick_tests_need_no_broker_and_no_browser_and_the_whole_leaves_out_
 @pytest.mark.thorough
 def test_the_pages_about_reviewing_work_from_top_to_bottom(tmp_path):
     pytest.importorskip("starlette", reason="the extra `review` is not installed")
-    shutil.copytree(ROOT / "examples", tmp_path / "examples")
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    lines = [
-        line for page in ABOUT_REVIEWING for b in blocks("bash", page) for line in b.splitlines()
-    ]
-    assert len(lines) == 9
-    for line in lines:
-        words = line.split()
-        if "serve" not in words:
-            done = subprocess.run(
-                words, cwd=tmp_path, env=environment, capture_output=True, text=True,
-                timeout=120, check=False,
-            )  # fmt: skip
-            assert done.returncode == 0, line + done.stdout + done.stderr
+    for line in [line for page in ABOUT_REVIEWING for line in lines(page)]:
+        if "serve" not in line:
+            last = run(line, tmp_path)
             continue
         with subprocess.Popen(
-            [*words, "--port", "0"], cwd=tmp_path, env=environment, stdout=subprocess.PIPE,
+            [*line.split(), "--port", "0"], cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, text=True,
         ) as console:  # fmt: skip
             said = console.stdout.readline()
@@ -132,7 +166,7 @@ def test_the_pages_about_reviewing_work_from_top_to_bottom(tmp_path):
             console.terminate()
             assert "Traceback" not in console.communicate(timeout=PATIENCE_S)[1]
     assert (tmp_path / "labels.csv").read_text().count(",normal,") >= 1
-    assert "same as checked" in done.stdout
+    assert "same as checked" in last
 
 
 def _wait_until_sent(base):

@@ -197,7 +197,7 @@ def _decide_one(base):
 
 def test_the_keys_on_the_page_about_reviewing_are_those_of_the_console():
     pages = pytest.importorskip("rejex_stream.review.console.pages")
-    work = REVIEW.read_text(encoding="utf-8").partition("## Work")[2].partition("\nThe filter")[0]
+    work = REVIEW.read_text(encoding="utf-8").partition("## Keys")[2].partition("\nThe filter")[0]
     table = "\n".join(line for line in work.splitlines() if line.startswith("|"))
     keys = {key for keys, _ in pages.KEYS.values() for key in keys}
     named = set(re.findall(r"`(.)`", table))

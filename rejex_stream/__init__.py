@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rejex_stream.checks import check_detector
+    from rejex_stream.config.assembly.in_python import Pipeline
     from rejex_stream.demo.datasets import load_dataset
     from rejex_stream.detectors import make_detector
     from rejex_stream.engine import Engine, EngineSpec, RefitSchedule
@@ -56,8 +57,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "Engine", "EngineSpec", "Feature", "FeatureSpec", "InlineExecutor", "Label", "Position",
-    "ProcessFitExecutor", "Reading", "Reason", "RefitSchedule", "RejectingDetector",
+    "Engine", "EngineSpec", "Feature", "FeatureSpec", "InlineExecutor", "Label", "Pipeline",
+    "Position", "ProcessFitExecutor", "Reading", "Reason", "RefitSchedule", "RejectingDetector",
     "RejectingStream", "RejectionBand", "RejectionPolicy", "ScoreWindow", "Stability",
     "ThreadFitExecutor", "Verdict", "__version__", "check_detector", "cost_bound",
     "cost_quantile", "exact_rate_bound", "expected_rejection_rate", "load_dataset",
@@ -68,6 +69,7 @@ __all__ = [
 # Loaded when first asked for: the command line should not wait for scikit-learn to say --help.
 _HOMES = {
     "checks": ("check_detector",),
+    "config.assembly.in_python": ("Pipeline",),
     "demo.datasets": ("load_dataset",),
     "detectors": ("make_detector",),
     "engine": ("Engine", "EngineSpec", "RefitSchedule"),

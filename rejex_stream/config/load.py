@@ -33,7 +33,7 @@ from rejex_stream.rejection.audit_sampling import KeyedSampler
 from rejex_stream.rejection.bounds import cost_bound
 from rejex_stream.settings import Problem, nearest, of_validation, render
 
-__all__ = ["check_config", "load_config", "name_of", "parse_config"]
+__all__ = ["check_config", "check_sections", "load_config", "name_of", "parse_config"]
 
 
 def load_config(path: str | Path) -> Config:
@@ -80,6 +80,13 @@ def parse_config(
         given = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         return None, (Problem("", None, "a TOML file", f"{error}: mend that line"),)
+    return check_sections(given, name=name)
+
+
+def check_sections(
+    given: Mapping[str, Any], *, name: str | None = None
+) -> tuple[Config | None, tuple[Problem, ...]]:
+    """Check a config given as its sections, with overrides from the environment."""
     overrides, problems = _environment()
     merged = _merge({"pipeline": {"name": name}} if name else {}, _merge(given, overrides))
     variables = {key: ENV_PREFIX + key.replace(".", "__").upper() for key in _paths(overrides)}

@@ -65,6 +65,8 @@ def run(command, folder):
         timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, command + done.stdout + done.stderr
+    for name in re.findall(r"(?:--(?:out|report|save-config|to)|>) (\S+)", command):
+        assert (folder / name).stat().st_size, command
     return done.stdout
 
 

@@ -1,9 +1,7 @@
 """Bytes to readings: one record in, one :class:`Reading` or one :class:`Invalid` out.
 
-Nothing a record holds makes a decoder raise. Each decoder has two ways: a quick one for what
-almost every record looks like, and a thorough one (:meth:`FieldMapping.reading`) that says in a
-sentence what is wrong. Where the quick way succeeds both give the same reading, which is a test.
-Open `mapping` first.
+Nothing a record holds makes a decoder raise. Each format finds the fields; what they mean, and the
+sentence about what is wrong, is :meth:`FieldMapping.reading`. Open `mapping` first.
 """
 
 from rejex_stream.decode.csv import CsvDecoder, parse_csv_header

@@ -20,7 +20,6 @@ from rejex_stream.decode.registry_decoder import (
     MisfitError,
     PayloadReader,
     UnusableSchemaError,
-    reading_of,
 )
 from rejex_stream.protocols import RegisteredSchema
 from rejex_stream.types import Reading, Record
@@ -68,8 +67,14 @@ def avro_reader(schema: RegisteredSchema, mapping: FieldMapping) -> PayloadReade
 
     def read(record: Record) -> Reading:
         tree = tree_of(record)
-        named = (find_time(tree), find_sensor(tree), find_group(tree), find_mode(tree))
-        return reading_of(mapping, record, named, fetch(tree))
+        return mapping.reading(
+            record,
+            time=find_time(tree),
+            sensor=find_sensor(tree),
+            group=find_group(tree),
+            mode=find_mode(tree),
+            values=fetch(tree),
+        )
 
     return read
 

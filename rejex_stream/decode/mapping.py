@@ -50,8 +50,8 @@ from rejex_stream.types import (
 
 __all__ = [
     "ABSENT", "GLOBAL_KEY", "SWITCHES", "DecidingDecoder", "Decoder", "FieldMapping", "NotWanted",
-    "Numbers", "Quality", "TimeUnit", "Unreadable", "decode_records", "parse_moment", "printable",
-    "to_epoch_ms",
+    "Numbers", "Quality", "TimeUnit", "Unreadable", "checked_name", "decode_records", "floats_of",
+    "parse_moment", "printable", "to_epoch_ms",
 ]  # fmt: skip
 
 TimeUnit: TypeAlias = Literal[
@@ -364,27 +364,32 @@ class FieldMapping:
         mode: object = None,
         qualities: Sequence[object] = (),
     ) -> Reading:
-        """Make a reading of raw field values, each checked; the slow and thorough way.
+        """Make a reading of raw field values, each checked.
 
         `time`, `sensor`, `tag`, `group` and `mode` are ignored where the mapping has no field for
         them; `None` stands for absent, and among the values :data:`ABSENT` does.
         """
         if self.joined:
-            name, values = self.sensor_of(record, sensor), self._only(_name("tag", tag), values)
+            name, values = (
+                self.sensor_of(record, sensor),
+                self._only(checked_name("tag", tag), values),
+            )
         else:
             name = self.sensor_of(record, sensor, tag)
         if self.quality is not None:
             values = self.quality.only_good(values, qualities)
-        came = values
-        if self.numbers == "text" or self.missing:
-            values = self._numbers(values)
-        if self.flags:
-            values = self._switches(came, values)
+        if (floats := floats_of(tuple(values))) is None:
+            came = values
+            if self.numbers == "text" or self.missing:
+                values = self._numbers(values)
+            if self.flags:
+                values = self._switches(came, values)
+            floats = tuple(map(_channel_value, self.channel_names, values))
         return Reading(
             self.key_of(name, group, mode),
             name,
             self.time_of(record, time),
-            self.without_missing(tuple(map(_channel_value, self.channel_names, values))),
+            self.without_missing(floats),
             record.position,
         )
 
@@ -433,10 +438,10 @@ class FieldMapping:
                 raise Unreadable(f"sensor: {error}") from None
         if isinstance(found, list) and len(self.sensor_fields) > 1:
             found = _joined_name(found)
-        name = _name("sensor", found)
+        name = checked_name("sensor", found)
         if self.tag is None or self.joined:
             return name
-        return _name("sensor", f"{name}/{_name('tag', tag)}")
+        return checked_name("sensor", f"{name}/{checked_name('tag', tag)}")
 
     def key_of(self, sensor: str, group: object, mode: object = None) -> str:
         """Say which stream an event belongs to, and in which mode."""
@@ -444,7 +449,7 @@ class FieldMapping:
             return self._stream_of(sensor, group)
         if isinstance(mode, bool):
             mode = "true" if mode else "false"
-        named = _name("mode", mode.strip() if isinstance(mode, str) else mode)
+        named = checked_name("mode", mode.strip() if isinstance(mode, str) else mode)
         return in_mode(self._stream_of(sensor, group), named)
 
     def _stream_of(self, sensor: str, group: object) -> str:
@@ -458,12 +463,14 @@ class FieldMapping:
                     f"sensor: {printable(sensor)} is not in the table of groups; add it there"
                 ) from None
         if self.group is not None:
-            return _name("group", group)
+            return checked_name("group", group)
         return sensor
 
     def time_of(self, record: Record, found: object) -> int:
         """Say when it was measured, in UTC milliseconds since 1970."""
         if self.time is not None:
+            if type(found) is int and self.time_unit == "ms" and self.time_format is None:
+                return found if MIN_EPOCH_MS <= found <= MAX_EPOCH_MS else _in_range(found, found)
             return self.epoch_ms(found if isinstance(self.time, str) else joined(found))
         if record.timestamp_ms is None:
             raise Unreadable("time: the record carries no timestamp, and no time field is mapped")
@@ -647,11 +654,12 @@ def printable(value: object, limit: int = 80) -> str:
 
 def _joined_name(parts: Sequence[object]) -> str:
     """Make one name of several; no two sensors have the same, whatever they are called."""
-    names = [_name("sensor", part) for part in parts]
+    names = [checked_name("sensor", part) for part in parts]
     return "/".join(name.replace("%", "%25").replace("/", "%2F") for name in names)
 
 
-def _name(what: str, found: object) -> str:
+def checked_name(what: str, found: object) -> str:
+    """Return a name that streams may have; ``Unreadable`` where it is none."""
     if isinstance(found, int) and not isinstance(found, bool):
         found = str(found)
     if not isinstance(found, str):
@@ -678,6 +686,24 @@ def _switch(came: object, value: object) -> object:
     if isinstance(came, str):
         return SWITCHES.get(came.strip().lower(), math.nan if value is came else value)
     return value
+
+
+def floats_of(values: tuple[Any, ...]) -> tuple[float, ...] | None:
+    """Return numbers as floats and nan for ``None``; ``None`` where any needs a closer look."""
+    kinds = [*map(type, values)]
+    n_floats = kinds.count(float)
+    if n_floats < len(kinds):
+        if n_floats + kinds.count(int) < len(kinds):
+            present = tuple([value for value in values if value is not None])
+            if len(present) == len(values) or (some := floats_of(present)) is None:
+                return None
+            numbers = iter(some)
+            return tuple([math.nan if value is None else next(numbers) for value in values])
+        try:
+            values = tuple(map(float, values))
+        except OverflowError:
+            return None
+    return values if math.isfinite(sum(values)) else None
 
 
 def _channel_value(name: str, found: object) -> float:

@@ -23,7 +23,6 @@ from rejex_stream.decode.registry_decoder import (
     MisfitError,
     PayloadReader,
     UnusableSchemaError,
-    reading_of,
 )
 from rejex_stream.errors import ConnectorError
 from rejex_stream.protocols import RegisteredSchema
@@ -67,9 +66,14 @@ def protobuf_reader(schema: RegisteredSchema, mapping: FieldMapping) -> PayloadR
 
     def read(record: Record) -> Reading:
         message, tree = message_of(record)
-        named = (message.time(tree), message.sensor(tree), message.group(tree), message.mode(tree))
-        values = tuple([get(tree) for get in message.values])
-        return reading_of(message.mapping, record, named, values)
+        return message.mapping.reading(
+            record,
+            time=message.time(tree),
+            sensor=message.sensor(tree),
+            group=message.group(tree),
+            mode=message.mode(tree),
+            values=[get(tree) for get in message.values],
+        )
 
     return read
 

@@ -22,7 +22,6 @@ from rejex_stream.types import Invalid, Reading, Record
 
 __all__ = [
     "HEADER_BYTES", "MisfitError", "PayloadReader", "RegistryDecoder", "UnusableSchemaError",
-    "reading_of",
 ]  # fmt: skip
 
 HEADER_BYTES = 5
@@ -282,30 +281,6 @@ class _Schemas:
             raise
         except Exception as error:
             return f"cannot be used: {type(error).__name__}"
-
-
-def reading_of(
-    mapping: FieldMapping,
-    record: Record,
-    named: tuple[object, object, object, object],
-    values: tuple[object, ...],
-) -> Reading:
-    """Make a reading of decoded fields: `named` are time, sensor, group and mode.
-
-    ``None`` stands for what is absent or not mapped.
-    """
-    time, sensor, group, mode = named
-    # Plain finite floats, as nearly always, need no second look.
-    if {*map(type, values)} == {float} and math.isfinite(sum(values)):  # type: ignore[arg-type]
-        name = mapping.sensor_of(record, sensor)
-        return Reading(
-            mapping.key_of(name, group, mode),
-            name,
-            mapping.time_of(record, time),
-            mapping.without_missing(values),  # type: ignore[arg-type]
-            record.position,
-        )
-    return mapping.reading(record, time=time, sensor=sensor, group=group, values=values, mode=mode)
 
 
 def _no_header(header: bytes) -> str:

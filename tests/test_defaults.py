@@ -181,7 +181,7 @@ context_events = 10
 audit_rate = { normal = 0.5, near = 0.6, anomaly = 0.7 }
 """)
     )
-    own = {"intake", "poll_timeout_s", "batch_s", "retry_first_s", "retry_longest_s",
+    own = {"reorder", "poll_timeout_s", "batch_s", "retry_first_s", "retry_longest_s",
            "progress_interval_s", "commit_every_events", "invalid_window_events"}  # fmt: skip
     told = {name: value for name, value in found if name not in own}
     assert list(told.values()) == [

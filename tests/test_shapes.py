@@ -15,7 +15,7 @@ import pytest
 from rejex_stream.config import parse_config
 from rejex_stream.config.assembly import kafka_decoder
 from rejex_stream.decode import decode_records
-from rejex_stream.decode.intake import Intake
+from rejex_stream.decode.reorder_buffer import ReorderBuffer
 from rejex_stream.errors import ConfigError
 from rejex_stream.settings import toml
 from rejex_stream.tables import Feed, draft_config, open_feed
@@ -61,10 +61,10 @@ def read(records: list[Record]) -> tuple[Feed, list[Reading], list[Invalid]]:
     text += '[rejection]\ncontamination = 0.05\ntolerance = 4\n[kafka]\nbootstrap_servers = "b:9"\n'
     config, problems = parse_config(text)
     assert config is not None, (problems, text)
-    intake = Intake(config.input.intake())
+    reorder = ReorderBuffer(config.input.reorder_rules())
     readings, invalid = [], []
     for pair in zip(*decode_records(kafka_decoder(config), records), strict=True):
-        for _, item in intake.take(*pair):
+        for _, item in reorder.add(*pair):
             if isinstance(item, Reading):
                 readings.append(item)
             else:

@@ -6,9 +6,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Literal
 
-from rejex_stream.decode.intake import IntakeRules
 from rejex_stream.decode.mapping import FieldMapping, Numbers, Quality, TimeUnit
 from rejex_stream.decode.paths import origin_of
+from rejex_stream.decode.reorder_buffer import ReorderRules
 from rejex_stream.encode.schemas import TOPICS
 from rejex_stream.settings import Section, setting
 
@@ -262,9 +262,9 @@ class Input(Section):
         example="mode",
     )
 
-    def intake(self) -> IntakeRules:
+    def reorder_rules(self) -> ReorderRules:
         """Return what becomes of readings before they are judged."""
-        return IntakeRules(
+        return ReorderRules(
             step_ms=round(1000 * self.step_s) if self.mapping().joined else None,
             hold=self.partial == "hold_last",
             max_age_ms=None if self.max_age_s is None else round(1000 * self.max_age_s),

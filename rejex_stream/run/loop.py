@@ -207,7 +207,7 @@ class _Loop:
             accept_environment=settings.environment == "accept",
             inputs=None if self.control is None else self.control.inputs,
             limits=settings.limits,
-            intake=settings.intake,
+            reorder=settings.reorder,
             on_judged=self.on_judged,
         )
 

@@ -21,7 +21,7 @@ import msgspec
 from msgspec.structs import replace
 
 from rejex_stream.decode import DecidingDecoder, Decoder, decode_records
-from rejex_stream.decode.intake import Intake, IntakeRules
+from rejex_stream.decode.reorder_buffer import ReorderBuffer, ReorderRules
 from rejex_stream.engine.engine import Engine, Origin, Restored, origin
 from rejex_stream.engine.refit import FitFailed
 from rejex_stream.engine.sensor_registry import Gone, Limits, SensorRegistry
@@ -148,7 +148,7 @@ class Head(msgspec.Struct, forbid_unknown_fields=True):
     engine: bytes
     sensors: dict[str, Any]
     monitor: bytes | None
-    intake: Any = None
+    reorder: Any = None
 
     def sealed(self) -> bytes:
         """Return it as a part of a snapshot."""
@@ -434,7 +434,7 @@ class PartitionState:
         accept_environment: bool = True,
         inputs: Iterable[str] | None = None,
         limits: Limits | None = None,
-        intake: IntakeRules | None = None,
+        reorder: ReorderRules | None = None,
         on_judged: OnJudged | None = None,
     ) -> None:
         self.partition = partition
@@ -452,9 +452,9 @@ class PartitionState:
         self._items: list[Reading | Invalid] = []  # and what was read of them
         # What is remembered of the input where records are taken, and where they are judged: a
         # snapshot stands there.
-        rules = intake if intake is not None and intake.any else None
-        self._intake = None if rules is None else Intake(rules)
-        self._judged_intake = None if rules is None else Intake(rules)
+        rules = reorder if reorder is not None and reorder.any else None
+        self._reorder = None if rules is None else ReorderBuffer(rules)
+        self._judged_reorder = None if rules is None else ReorderBuffer(rules)
         self._followed: list[tuple[Record, Reading | Invalid]] = []  # by the second
         self._inputs = inputs
         # what was decided for it, with the offset from which it holds
@@ -506,8 +506,8 @@ class PartitionState:
             outcomes += self._judge(ahead[:n], self._items[:n], replaying=replay_to is not None)
             del ahead[:n], self._items[:n]
             end -= n
-        if self._judged_intake is not None:
-            self._follow(self._judged_intake)
+        if self._judged_reorder is not None:
+            self._follow(self._judged_reorder)
         return outcomes
 
     def _take(self, records: Sequence[Record]) -> None:
@@ -515,19 +515,19 @@ class PartitionState:
         if records and records[0].position.offset < taken_next:  # they come in order
             records = [record for record in records if record.position.offset >= taken_next]
         records, items = decode_records(self._decoder, records)
-        if self._intake is not None:
+        if self._reorder is not None:
             taken = list(zip(records, items, strict=True))
             self._followed += taken
-            made = [one for pair in taken for one in self._intake.take(*pair)]
+            made = [one for pair in taken for one in self._reorder.add(*pair)]
             records, items = [record for record, _ in made], [item for _, item in made]
         self._items += items
         self.ahead += records
 
-    def _follow(self, intake: Intake) -> None:
+    def _follow(self, reorder: ReorderBuffer) -> None:
         """Bring what is remembered of the input, for a snapshot, to where judging stands."""
         n = bisect_left(self._followed, self.next_offset, key=_offset)
         for record, item in self._followed[:n]:
-            intake.take(record, item)
+            reorder.add(record, item)
         del self._followed[:n]
 
     def _apply_commands(self, end: int) -> int:
@@ -734,7 +734,7 @@ class PartitionState:
             self._engine.head(),
             self.registry.head(),
             None if self._monitor is None else self._monitor.head(),
-            None if self._judged_intake is None else self._judged_intake.state(),
+            None if self._judged_reorder is None else self._judged_reorder.state(),
         )
         self.parts.begin(self.next_offset, self.n_events, head.sealed())
 
@@ -776,9 +776,9 @@ class PartitionState:
                 self._pending = restored
             self._context.restore(kept.context)
             self.registry.restore(head.sensors, kept.registry)
-            for intake in (self._intake, self._judged_intake):
-                if intake is not None and head.intake is not None:
-                    intake.restore(head.intake)
+            for reorder in (self._reorder, self._judged_reorder):
+                if reorder is not None and head.reorder is not None:
+                    reorder.restore(head.reorder)
             all_used = head.monitor is None
             if self._monitor is not None and head.monitor and not self._monitor_waits:
                 all_used = self._monitor.restore(head.monitor, kept.monitor)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field
 
-from rejex_stream.decode.intake import IntakeRules
+from rejex_stream.decode.reorder_buffer import ReorderRules
 from rejex_stream.encode.records import Form
 from rejex_stream.encode.schemas import TOPICS
 from rejex_stream.engine.sensor_registry import Limits
@@ -219,7 +219,7 @@ class RunSettings(Run):
     review_context_events: int = stated(Output, "context_events")
     review_reasons: tuple[Reason, ...] = stated(Output, "review_reasons")
     audit: AuditDraw = AuditDraw()
-    intake: IntakeRules = IntakeRules()
+    reorder: ReorderRules = ReorderRules()
     commit_every_events: int = setting(
         20_000, unit="events", says="Or so many of them, whichever comes first.", ge=1
     )

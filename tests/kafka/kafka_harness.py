@@ -28,8 +28,8 @@ from rejex_connectors.kafka.topic_admin import create_topics, plan_topics
 from rejex_connectors.kafka.topic_snapshots import KafkaSnapshots
 
 from rejex_stream.decode import Decoder, JsonDecoder
-from rejex_stream.decode.intake import IntakeRules
 from rejex_stream.decode.mapping import FieldMapping, Quality
+from rejex_stream.decode.reorder_buffer import ReorderRules
 from rejex_stream.decode.select import SelectingDecoder, Selector
 from rejex_stream.engine.engine import Decision, Restored
 from rejex_stream.engine.refit import RefitSchedule
@@ -69,7 +69,7 @@ DOOR = FieldMapping(
     quality=Quality({"temp": "q", "press": "q"}, ("good",)),
 )  # fmt: skip
 DOOR_PROGRAM = ".m as $m | .readings[] | . + {m: $m}"
-DOOR_RULES = IntakeRules(step_ms=1_000, reorder_ms=2_500, max_age_ms=9_000)
+DOOR_RULES = ReorderRules(step_ms=1_000, reorder_ms=2_500, max_age_ms=9_000)
 SCHEDULE = RefitSchedule(first_fit_events=100, refit_every_events=150)
 RUN = RunSettings(
     commit_interval_s=0.1,
@@ -92,7 +92,7 @@ def reading_by(
     knobs = RUN.replace(audit=AuditDraw(key=AUDIT_KEY, differ_rate=0.5)) if learning else RUN
     if door:
         decoder = SelectingDecoder(Selector(DOOR_PROGRAM), JsonDecoder(DOOR))
-        return decoder, knobs.replace(intake=DOOR_RULES)
+        return decoder, knobs.replace(reorder=DOOR_RULES)
     return JsonDecoder(IN_MODES if modes else MAPPING), knobs
 
 

@@ -99,7 +99,7 @@ def run_settings(config: Config) -> RunSettings:
         review_context_events=output.context_events,
         review_reasons=output.review_reasons,
         audit=audit_draw(config),
-        intake=config.input.intake(),
+        reorder=config.input.reorder_rules(),
         progress_interval_s=0.5,
     )
 
@@ -378,7 +378,7 @@ class Judging:
             accept_environment=settings.environment == "accept",
             inputs=inputs,
             limits=settings.limits,
-            intake=settings.intake,
+            reorder=settings.reorder,
         )
 
 
@@ -393,5 +393,5 @@ def by_partition(config: Config) -> bool:
         # A sensor may speak in two groups, with one history.
         or config.input.mapping().group is not None
         or config.input.mode is not None
-        or config.input.intake().any  # which has one clock
+        or config.input.reorder_rules().any  # which has one clock
     )

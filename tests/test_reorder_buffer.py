@@ -17,8 +17,8 @@ from rejex_connectors.files.sink import lines_of
 from rejex_stream.config import parse_config
 from rejex_stream.config.assembly import Judging
 from rejex_stream.decode import JsonDecoder
-from rejex_stream.decode.intake import Intake, IntakeRules
 from rejex_stream.decode.mapping import FieldMapping
+from rejex_stream.decode.reorder_buffer import ReorderBuffer, ReorderRules
 from rejex_stream.detectors import make_detector
 from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.features import FeatureSpec
@@ -61,12 +61,12 @@ def lines(trees: list[dict[str, Any]]) -> list[Any]:
 
 
 def judged(
-    script: list[Any], mapping: FieldMapping, rules: IntakeRules, commits: list[str] | None = None
+    script: list[Any], mapping: FieldMapping, rules: ReorderRules, commits: list[str] | None = None
 ) -> list[Outcome]:
     """Run it to its end, however often it crashes."""
     sink, store = ListSink(commits or []), MemorySnapshotStore()
     knobs = RunSettings(
-        intake=rules, commit_every_events=7, snapshot_every_events=19, max_poll_records=5,
+        reorder=rules, commit_every_events=7, snapshot_every_events=19, max_poll_records=5,
         commit_interval_s=0.01, snapshot_interval_s=0.01,
     )  # fmt: skip
     source = ListSource(script, committed=sink.offsets)
@@ -86,7 +86,7 @@ def verdicts(outcomes: list[Outcome]) -> list[tuple[Any, ...]]:
     return [(v.stream_key, v.event_time_ms, v.seq, v.score, v.reason) for v in found]
 
 
-JOIN = IntakeRules(step_ms=1000)
+JOIN = ReorderRules(step_ms=1000)
 
 
 @pytest.mark.thorough
@@ -94,7 +94,7 @@ def test_long_records_that_all_come_are_judged_as_wide_ones_are() -> None:
     wide = rows()
     long = [part for row in wide for part in parts(row)]
     assert verdicts(judged(lines(long), LONG, JOIN)) == verdicts(
-        judged(lines(wide), WIDE, IntakeRules())
+        judged(lines(wide), WIDE, ReorderRules())
     )
 
 
@@ -125,7 +125,7 @@ def test_a_value_that_is_too_old_is_missing() -> None:
         {"m": "a", "t": T0 + 5000, "temp": 4},
         {"m": "a", "t": T0 + 6001, "temp": 5, "press": None},
     ]
-    rules = IntakeRules(hold=True, max_age_ms=6000)
+    rules = ReorderRules(hold=True, max_age_ms=6000)
     found = rows_of(script, PART, rules)
     assert [time for time, _ in found] == [T0, T0 + 5000, T0 + 6001]
     assert found[1][1] == (4, 2, 3)
@@ -143,19 +143,19 @@ def test_a_tag_that_nobody_wants_and_a_heartbeat_are_ignored() -> None:
     assert "the tag 'temperature' is none of the channels: did you mean 'temp'?" in str(
         outcomes[0].invalid.reason
     )
-    outcomes = judged(lines([{"m": "a", "t": T0, "up": 3}]), PART, IntakeRules(hold=True))
+    outcomes = judged(lines([{"m": "a", "t": T0, "up": 3}]), PART, ReorderRules(hold=True))
     assert outcomes[0].invalid is not None
     assert outcomes[0].invalid.stage == "ignored"
 
 
 def rows_of(
-    script: list[dict[str, Any]], mapping: FieldMapping, rules: IntakeRules
+    script: list[dict[str, Any]], mapping: FieldMapping, rules: ReorderRules
 ) -> list[tuple[int, tuple[float, ...]]]:
-    intake, decoder = Intake(rules), JsonDecoder(mapping)
+    reorder, decoder = ReorderBuffer(rules), JsonDecoder(mapping)
     found = []
     for i, line in enumerate(lines(script)):
         record = Record(Position("in", 0, i), None, line)
-        for _, item in intake.take(record, decoder.decode(record)):
+        for _, item in reorder.add(record, decoder.decode(record)):
             if isinstance(item, Reading):
                 found.append((item.event_time_ms, item.values))
     return found
@@ -168,7 +168,7 @@ def test_late_events_are_judged_in_order_where_they_are_waited_for() -> None:
     chance = random.Random(9)
     late.sort(key=lambda row: row["t"] + chance.uniform(0, 4500))
     assert late != ordered
-    rules = IntakeRules(reorder_ms=5000)
+    rules = ReorderRules(reorder_ms=5000)
     by_sensor: dict[str, list[int]] = {}
     for key, time_ms, *_ in verdicts(judged(lines(late), WIDE, rules)):
         by_sensor.setdefault(key, []).append(time_ms)
@@ -187,11 +187,11 @@ SCRIPTS = {
     "joined": (LONG, JOIN, [part for row in rows(45) for part in parts(row)]),
     "held": (
         PART,
-        IntakeRules(hold=True, max_age_ms=9000),
+        ReorderRules(hold=True, max_age_ms=9000),
         [some(row, i) for i, row in enumerate(rows(120))],
     ),
-    "in order": (WIDE, IntakeRules(reorder_ms=3000), LATE),
-    "all": (LONG, IntakeRules(step_ms=1000, reorder_ms=2000), GAPS),
+    "in order": (WIDE, ReorderRules(reorder_ms=3000), LATE),
+    "all": (LONG, ReorderRules(step_ms=1000, reorder_ms=2000), GAPS),
 }
 
 

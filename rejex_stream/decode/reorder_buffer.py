@@ -25,7 +25,7 @@ from rejex_stream.decode.mapping import ABSENT
 from rejex_stream.trusted_clock import TrustedClock
 from rejex_stream.types import DelayedRecord, Invalid, Position, Reading, Record
 
-__all__ = ["Intake", "IntakeRules"]
+__all__ = ["ReorderBuffer", "ReorderRules"]
 
 _MOST_SENSORS = 200_000
 _MOST_WAITING = 100_000
@@ -33,7 +33,7 @@ _MOST_WAITING = 100_000
 _Taken: TypeAlias = tuple[Record, Reading | Invalid]
 
 
-class IntakeRules(NamedTuple):
+class ReorderRules(NamedTuple):
     """What becomes of readings before they are judged."""
 
     step_ms: int | None = None  # rows of joined channels end then; None: nothing is joined
@@ -73,18 +73,18 @@ class _Row:
         )
 
 
-class Intake:
+class ReorderBuffer:
     """Makes events of the readings of one partition."""
 
-    def __init__(self, rules: IntakeRules) -> None:
+    def __init__(self, rules: ReorderRules) -> None:
         self._rules = rules
         self._clock = TrustedClock()
         self._rows: dict[str, _Row] = {}
         self._waiting: list[tuple[int, int, Record, Reading]] = []
         self._n = 0
 
-    def take(self, record: Record, item: Reading | Invalid) -> list[_Taken]:
-        """Take a reading; return what can be judged now, and what became of the record itself.
+    def add(self, record: Record, item: Reading | Invalid) -> list[_Taken]:
+        """Add a reading; return what can be judged now, and what became of the record itself.
 
         The last has the record's own place; those before it have come with earlier records.
         """

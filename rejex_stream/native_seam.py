@@ -88,6 +88,7 @@ _REACHED: Mapping[str, str] = {
     "rejex_stream.monitor.theory:RankLaw": (
         "edges flagged_rate key log_ratios rejection_rate"
     ),
+    "rejex_stream.native_core": "broke_off",
     "rejex_stream.rejection.band": "nested_band",
     "rejex_stream.rejection.band:RejectionBand": (
         "can_accept_both edges lower n_anomalies tolerance upper"

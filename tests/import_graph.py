@@ -18,22 +18,11 @@ def modules(root: Path) -> dict[str, Path]:
 
 
 def imported(source: str, package: str = "") -> Iterator[str]:
-    """Every name a module imports, within functions too; not what only type checkers read.
+    """Every name a module imports: within functions too, and for type checkers alone.
 
     `package` is the one the module lies in; relative names are seen from there.
     """
-    tree = ast.parse(source)
-    unread = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If)
-        and any(getattr(name, "id", None) == "TYPE_CHECKING" for name in ast.walk(node.test))
-        for statement in node.body
-        for inner in ast.walk(statement)
-    }
-    for node in ast.walk(tree):
-        if id(node) in unread:
-            continue
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

@@ -1,21 +1,10 @@
 //! The alarm's statistic of a stream that is not held (`incidents.state_machine.Watch.follow`).
 
 use crate::judge::Seen;
-use crate::slot::Slot;
-use pyo3::intern;
+use crate::seam::*;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
-static ALARM: Slot = Slot::new("_alarm");
-static OPEN: Slot = Slot::new("open");
-static RISING: Slot = Slot::new("_rising");
-static LEVEL: Slot = Slot::new("level");
-static TOP: Slot = Slot::new("_top");
-static EVENTS: Slot = Slot::new("_events");
-static BEGUN_MS: Slot = Slot::new("_begun_ms");
-static LENGTH: Slot = Slot::new("_length");
-static N_EARLY: Slot = Slot::new("_n_early");
-static TOPS: Slot = Slot::new("_tops");
 
 const WEIGHT: f64 = 0.1;
 const MOST: f64 = 4.0;
@@ -35,23 +24,23 @@ struct Numbers {
 impl Numbers {
     fn of(watch: &Bound<'_, PyAny>, alarm: &Bound<'_, PyAny>) -> PyResult<Numbers> {
         Ok(Numbers {
-            level: LEVEL.float(alarm)?,
-            top: TOP.float(alarm)?,
-            events: EVENTS.int(alarm)?,
-            begun_ms: BEGUN_MS.int(alarm)?,
-            length: LENGTH.int(alarm)?,
-            are_early: N_EARLY.int(alarm)? as usize == TOPS.get(alarm)?.len()?,
-            rising: !RISING.is_none(watch)?,
+            level: ALARM_LEVEL.float(alarm)?,
+            top: ALARM_TOP.float(alarm)?,
+            events: ALARM_EVENTS.int(alarm)?,
+            begun_ms: ALARM_BEGUN_MS.int(alarm)?,
+            length: ALARM_LENGTH.int(alarm)?,
+            are_early: ALARM_N_EARLY.int(alarm)? as usize == ALARM_TOPS.get(alarm)?.len()?,
+            rising: !WATCH_RISING.is_none(watch)?,
         })
     }
 
     fn leave(&self, watch: &Bound<'_, PyAny>, alarm: &Bound<'_, PyAny>) -> PyResult<()> {
-        LEVEL.set_float(alarm, self.level)?;
-        TOP.set_float(alarm, self.top)?;
-        EVENTS.set_int(alarm, self.events)?;
-        BEGUN_MS.set_int(alarm, self.begun_ms)?;
+        ALARM_LEVEL.set_float(alarm, self.level)?;
+        ALARM_TOP.set_float(alarm, self.top)?;
+        ALARM_EVENTS.set_int(alarm, self.events)?;
+        ALARM_BEGUN_MS.set_int(alarm, self.begun_ms)?;
         if !self.rising {
-            RISING.set_none(watch)?;
+            WATCH_RISING.set_none(watch)?;
         }
         Ok(())
     }
@@ -68,19 +57,19 @@ pub fn follow<'py>(
     seen: &[Seen],
 ) -> PyResult<bool> {
     let py = watch.py();
-    let quiet = ALARM.is_none(watch)?;
+    let quiet = WATCH_ALARM.is_none(watch)?;
     let (mut i, mut asked) = (0, false);
     while i < seen.len() {
-        let open = !OPEN.is_none(watch)?;
+        let open = !WATCH_OPEN.is_none(watch)?;
         if quiet && !open {
             return Ok(asked);
         }
         if quiet || open {
             // Somebody was told: its counts are Python's.
-            watch.call_method1(intern!(py, "follow"), (readings, which[i..].to_vec(), verdicts))?;
+            watch.call_method1(WATCH_FOLLOW.name(py), (readings, which[i..].to_vec(), verdicts))?;
             return Ok(true);
         }
-        let alarm = ALARM.get(watch)?;
+        let alarm = WATCH_ALARM.get(watch)?;
         let mut now = Numbers::of(watch, &alarm)?;
         let first = i;
         while i < seen.len() {
@@ -109,7 +98,7 @@ pub fn follow<'py>(
             now.leave(watch, &alarm)?;
         }
         if i < seen.len() {
-            watch.call_method1(intern!(py, "follow"), (readings, [which[i]], verdicts))?;
+            watch.call_method1(WATCH_FOLLOW.name(py), (readings, [which[i]], verdicts))?;
             asked = true;
             i += 1;
         }

@@ -3,9 +3,10 @@
 //! A row with a quote, too many cells or too few, a number that is not plain or a sensor that was not
 //! met before is Python's, which is asked for that row alone.
 
+use crate::guard::{self, guarded};
+use crate::seam::*;
 use crate::written::{kept, parts_of, text_of, whole, Named, Object};
 use pyo3::ffi;
-use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 
@@ -56,7 +57,6 @@ impl Cells {
         width: usize,
     ) -> PyResult<Cells> {
         let py = mapping.py();
-        let of_mapping = py.import("rejex_stream.decode.mapping")?;
         Ok(Cells {
             known,
             channels,
@@ -67,10 +67,10 @@ impl Cells {
             nan: py.import("math")?.getattr("nan")?.unbind(),
             delimiter,
             width,
-            most_bytes: mapping.getattr("max_value_bytes")?.extract()?,
-            first_ms: of_mapping.getattr("MIN_EPOCH_MS")?.extract()?,
-            last_ms: of_mapping.getattr("MAX_EPOCH_MS")?.extract()?,
-            reading: Named::of(&py.import("rejex_stream.types")?.getattr("Reading")?)?,
+            most_bytes: MAPPING_MAX_VALUE_BYTES.get(&mapping)?.extract()?,
+            first_ms: MAPPING_MIN_EPOCH_MS.int(py)?,
+            last_ms: MAPPING_MAX_EPOCH_MS.int(py)?,
+            reading: Named::of(TYPES_READING.get(py)?)?,
             mapping: mapping.clone().unbind(),
         })
     }
@@ -81,16 +81,19 @@ impl Cells {
         records: &Bound<'py, PyAny>,
         decode: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyList>> {
-        let py = records.py();
-        let (made, mut before) = (PyList::empty(py), Before::default());
-        for record in records.try_iter()? {
-            let record = record?;
-            match self.one(py, record.as_ptr(), &mut before) {
-                Some(reading) => made.append(reading)?,
-                None => made.append(decode.call1((record,))?)?,
+        guarded(records, || {
+            let py = records.py();
+            let (made, mut before) = (PyList::empty(py), Before::default());
+            for (at, record) in records.try_iter()?.enumerate() {
+                guard::at(at);
+                let record = record?;
+                match self.one(py, record.as_ptr(), &mut before) {
+                    Some(reading) => made.append(reading)?,
+                    None => made.append(decode.call1((record,))?)?,
+                }
             }
-        }
-        Ok(made)
+            Ok(made)
+        })
     }
 }
 
@@ -180,7 +183,7 @@ impl Cells {
             let ms = cell.parse().ok()?;
             return (self.first_ms..=self.last_ms).contains(&ms).then_some(ms);
         }
-        let found = self.mapping.bind(py).call_method1(intern!(py, "epoch_ms"), (cell,)).ok()?;
+        let found = self.mapping.bind(py).call_method1(MAPPING_EPOCH_MS.name(py), (cell,)).ok()?;
         whole(found.as_ptr())
     }
 }

@@ -1,5 +1,7 @@
 //! Outcomes of which nothing is to be told but their label (`types.OutcomeCounts`).
 
+use crate::guard::guarded;
+use crate::seam::*;
 use crate::written::{empty, parts_of, soon, Layout, Object};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -18,24 +20,23 @@ static PLAIN: PyOnceLock<Plain> = PyOnceLock::new();
 
 impl Plain {
     fn of(py: Python<'_>) -> PyResult<Plain> {
-        let types = py.import("rejex_stream.types")?;
-        let verdict = Layout::of(&types.getattr("Verdict")?)?;
-        let unset = py.import("msgspec")?.getattr("UNSET")?.unbind();
+        let verdict = Layout::of(TYPES_VERDICT.get(py)?)?;
+        let unset = UNSET.get(py)?.clone().unbind();
         let no = pyo3::types::PyBool::new(py, false).to_owned().into_any().unbind();
         let fields = [
-            ("reason", py.None()),
-            ("status", py.None()),
-            ("withheld", no.clone_ref(py)),
-            ("held", no.clone_ref(py)),
-            ("planned", no),
-            ("muted", unset.clone_ref(py)),
-            ("limited", unset),
+            (&VERDICT_REASON, py.None()),
+            (&VERDICT_STATUS, py.None()),
+            (&VERDICT_WITHHELD, no.clone_ref(py)),
+            (&VERDICT_HELD, no.clone_ref(py)),
+            (&VERDICT_PLANNED, no),
+            (&VERDICT_MUTED, unset.clone_ref(py)),
+            (&VERDICT_LIMITED, unset),
         ];
         let fields = fields.into_iter().map(|(name, value)| Ok((verdict.at(name)?, value)));
         let fields = fields.collect::<PyResult<_>>()?;
-        let labels = types.getattr("Label")?.try_iter()?.map(|one| Ok(one?.unbind()));
+        let labels = TYPES_LABEL.get(py)?.try_iter()?.map(|one| Ok(one?.unbind()));
         let labels = labels.collect::<PyResult<_>>()?;
-        Ok(Plain { label: verdict.at("label")?, verdict, fields, labels })
+        Ok(Plain { label: verdict.at(&VERDICT_LABEL)?, verdict, fields, labels })
     }
 
     /// Return which label a plain outcome has.
@@ -59,7 +60,13 @@ impl Plain {
 #[pyfunction]
 pub fn plain<'py>(
     outcomes: &Bound<'py, PyList>,
-) -> PyResult<(Vec<(Py<PyAny>, usize)>, Bound<'py, PyList>)> {
+) -> PyResult<Counted<'py>> {
+    guarded(outcomes, || counted(outcomes))
+}
+
+type Counted<'py> = (Vec<(Py<PyAny>, usize)>, Bound<'py, PyList>);
+
+fn counted<'py>(outcomes: &Bound<'py, PyList>) -> PyResult<Counted<'py>> {
     let py = outcomes.py();
     let of = PLAIN.get_or_try_init(py, || Plain::of(py))?;
     let (mut counts, others) = (vec![0; of.labels.len()], PyList::empty(py));

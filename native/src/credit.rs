@@ -1,19 +1,9 @@
 //! The credit of a budget that holds (`rejection.token_bucket.Governor`), for numbers of 64 bits.
 
-use crate::slot::Slot;
-use pyo3::intern;
+use crate::seam::*;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::PyList;
 
-static CLOCK: Slot = Slot::new("_clock");
-static CREDIT: Slot = Slot::new("credit");
-static ASKED: Slot = Slot::new("asked");
-static MOST: Slot = Slot::new("most");
-static PRICE: Slot = Slot::new("price");
-static EARNS: Slot = Slot::new("_earns");
-static NOW_MS: Slot = Slot::new("now_ms");
-static NESTED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
 /// The numbers of a `Governor` while a run lasts.
 pub struct Credit<'py> {
@@ -30,11 +20,11 @@ impl<'py> Credit<'py> {
     /// Return them; `None` where Python has to be asked.
     pub fn of(governor: &Bound<'py, PyAny>) -> PyResult<Option<Credit<'py>>> {
         let (Ok(credit), Ok(asked), Ok(most), Ok(price), Ok(earns)) = (
-            CREDIT.int(governor),
-            ASKED.int(governor),
-            MOST.int(governor),
-            PRICE.int(governor),
-            EARNS.int(governor),
+            GOVERNOR_CREDIT.int(governor),
+            GOVERNOR_ASKED.int(governor),
+            GOVERNOR_MOST.int(governor),
+            GOVERNOR_PRICE.int(governor),
+            GOVERNOR_EARNS.int(governor),
         ) else {
             return Ok(None);
         };
@@ -42,7 +32,7 @@ impl<'py> Credit<'py> {
             return Ok(None);
         }
         Ok(Some(Credit {
-            clock: if CLOCK.is_none(governor)? { None } else { Some(CLOCK.get(governor)?) },
+            clock: if GOVERNOR_CLOCK.is_none(governor)? { None } else { Some(GOVERNOR_CLOCK.get(governor)?) },
             governor: governor.clone(),
             credit,
             asked,
@@ -64,8 +54,8 @@ impl<'py> Credit<'py> {
         let mut earned = i128::from(self.earns);
         self.asked += 1;
         if let Some(clock) = &self.clock {
-            let before: Option<i64> = NOW_MS.get(clock)?.extract()?;
-            let now = clock.call_method1(intern!(py, "advance"), (sensor, time_ms))?;
+            let before: Option<i64> = CLOCK_NOW_MS.get(clock)?.extract()?;
+            let now = clock.call_method1(CLOCK_ADVANCE.name(py), (sensor, time_ms))?;
             let now: Option<i64> = now.extract()?;
             earned *= match (before, now) {
                 (Some(before), Some(now)) => (i128::from(now) - i128::from(before)).max(0),
@@ -83,12 +73,9 @@ impl<'py> Credit<'py> {
         if !band.is_none() {
             return Ok(band);
         }
-        let nested = NESTED.get_or_try_init(py, || {
-            let found = py.import("rejex_stream.rejection.band")?.getattr("nested_band")?;
-            Ok::<_, PyErr>(found.unbind())
-        })?;
-        let gamma = self.governor.getattr("_policy")?.getattr("contamination")?;
-        let band = nested.bind(py).call1((n, gamma, width))?;
+        let policy = GOVERNOR_POLICY.get(&self.governor)?;
+        let gamma = POLICY_CONTAMINATION.get(&policy)?;
+        let band = BAND_NESTED_BAND.get(py)?.call1((n, gamma, width))?;
         bands.set_item(width, &band)?;
         Ok(band)
     }
@@ -99,7 +86,7 @@ impl<'py> Credit<'py> {
 
     /// Leave the state as it is now.
     pub fn end(self) -> PyResult<()> {
-        CREDIT.set_int(&self.governor, self.credit)?;
-        ASKED.set_int(&self.governor, self.asked)
+        GOVERNOR_CREDIT.set_int(&self.governor, self.credit)?;
+        GOVERNOR_ASKED.set_int(&self.governor, self.asked)
     }
 }

@@ -2,15 +2,13 @@
 
 use crate::judge::Names;
 use crate::scorers::Scorer;
+use crate::seam::*;
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyTuple, PyType};
+use pyo3::types::PyTuple;
 use std::sync::{Arc, Mutex, OnceLock};
 
-static CHANNEL: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-static EVIDENCE: PyOnceLock<Py<PyType>> = PyOnceLock::new();
 
 /// What an `Explainer` knows: channels with their columns.
 pub struct Explainer {
@@ -29,11 +27,11 @@ impl Explainer {
             return Ok(found);
         }
         let mut channels = Vec::new();
-        let names = explainer.getattr("_channels")?;
-        for (name, columns) in names.try_iter()?.zip(explainer.getattr("_columns")?.try_iter()?) {
+        let names = EXPLAINER_CHANNELS.get(&explainer)?;
+        for (name, columns) in names.try_iter()?.zip(EXPLAINER_COLUMNS.get(&explainer)?.try_iter()?) {
             channels.push((name?.unbind(), columns?.call_method0("tolist")?.extract()?));
         }
-        let contamination = explainer.getattr("_contamination")?.unbind();
+        let contamination = EXPLAINER_CONTAMINATION.get(&explainer)?.unbind();
         let of = explainer.clone().unbind();
         let made = Arc::new(Explainer { of, channels, contamination });
         let mut known = KNOWN.lock().expect("nobody panics with it");
@@ -78,7 +76,7 @@ impl<'py> Explaining<'_, 'py> {
         if let Some(known) = self.usual.get() {
             return Ok(known);
         }
-        let found = self.model.call_method0(intern!(self.model.py(), "medians"))?;
+        let found = self.model.call_method0(MODEL_MEDIANS.name(self.model.py()))?;
         let found = found.call_method0(intern!(self.model.py(), "tolist"))?.extract()?;
         Ok(self.usual.get_or_init(|| found))
     }
@@ -110,7 +108,7 @@ impl<'py> Explaining<'_, 'py> {
         found.sort_by(|one, other| one.0.partial_cmp(&other.0).expect("finite"));
         let flip = found.iter().find(|(_, _, _, without)| without.as_ptr() != label);
         let flip = flip.map(|(_, i, _, _)| &self.explainer.channels[*i].0);
-        let made = CHANNEL.import(py, "rejex_stream.types", "ChannelEvidence")?;
+        let made = TYPES_CHANNEL_EVIDENCE.get(py)?;
         let channels = found
             .iter()
             .map(|(_, i, other, without)| {
@@ -119,7 +117,7 @@ impl<'py> Explaining<'_, 'py> {
             })
             .collect::<PyResult<Vec<_>>>()?;
         let (ranks, in_score) = distance(event, names);
-        let evidence = EVIDENCE.import(py, "rejex_stream.types", "Evidence")?;
+        let evidence = TYPES_EVIDENCE.get(py)?;
         let age = self.age + at as i64;
         let channels = PyTuple::new(py, channels)?;
         let contamination = &self.explainer.contamination;

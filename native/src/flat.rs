@@ -3,6 +3,8 @@
 //! What is taken is what the quick way of Python takes, and less: anything with an escape, a list or
 //! an object in it, a field of ours twice, a number out of range is left to Python.
 
+use crate::guard::{self, guarded};
+use crate::seam::*;
 use crate::written::{kept, parts_of, text_of, whole, Named, Object};
 use pyo3::exceptions::PyValueError;
 use pyo3::ffi;
@@ -60,7 +62,6 @@ impl Flat {
         if channels.len() > MOST_CHANNELS {
             return Err(PyValueError::new_err("too many channels"));
         }
-        let of_mapping = py.import("rejex_stream.decode.mapping")?;
         let (has_sensor, has_time, n) = (sensor.is_some(), time.is_some(), channels.len());
         let named = channels.into_iter().enumerate().map(|(at, name)| (name, Role::Channel(at)));
         let sensor = sensor.map(|name| (name, Role::Sensor));
@@ -72,23 +73,26 @@ impl Flat {
             has_time,
             in_ms,
             keys,
-            most_bytes: mapping.getattr("max_value_bytes")?.extract()?,
-            first_ms: of_mapping.getattr("MIN_EPOCH_MS")?.extract()?,
-            last_ms: of_mapping.getattr("MAX_EPOCH_MS")?.extract()?,
-            reading: Named::of(&py.import("rejex_stream.types")?.getattr("Reading")?)?,
+            most_bytes: MAPPING_MAX_VALUE_BYTES.get(&mapping)?.extract()?,
+            first_ms: MAPPING_MIN_EPOCH_MS.int(py)?,
+            last_ms: MAPPING_MAX_EPOCH_MS.int(py)?,
+            reading: Named::of(TYPES_READING.get(py)?)?,
             mapping: mapping.clone().unbind(),
         })
     }
 
     /// Return what records hold; `None` where any is not flat or plain.
     fn read<'py>(&self, records: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyList>>> {
-        let py = records.py();
-        let made = PyList::empty(py);
-        for record in records.try_iter()? {
-            let Some(reading) = self.one(py, &record?) else { return Ok(None) };
-            made.append(reading)?;
-        }
-        Ok(Some(made))
+        guarded(records, || {
+            let py = records.py();
+            let made = PyList::empty(py);
+            for (at, record) in records.try_iter()?.enumerate() {
+                guard::at(at);
+                let Some(reading) = self.one(py, &record?) else { return Ok(None) };
+                made.append(reading)?;
+            }
+            Ok(Some(made))
+        })
     }
 }
 
@@ -126,7 +130,7 @@ impl Flat {
         let name = if self.has_sensor {
             PyString::new(py, sensor?).into_any()
         } else {
-            self.mapping.bind(py).call_method1("sensor_of", (record, py.None())).ok()?
+            self.mapping.bind(py).call_method1(MAPPING_SENSOR_OF.name(py), (record, py.None())).ok()?
         };
         let known = self.keys.bind(py).get_item(name).ok()?;
         let [key, name] = parts_of::<2>(known.as_ptr())?;
@@ -155,7 +159,7 @@ impl Flat {
             }
             Written::Text(text) if !self.in_ms => {
                 let mapping = self.mapping.bind(py);
-                whole(mapping.call_method1("time_of", (record, text)).ok()?.as_ptr())
+                whole(mapping.call_method1(MAPPING_TIME_OF.name(py), (record, text)).ok()?.as_ptr())
             }
             _ => None,
         }

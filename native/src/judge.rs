@@ -6,6 +6,7 @@
 
 use crate::credit::Credit;
 use crate::evidence::{Explaining, Unexplained};
+use crate::seam::*;
 use crate::slot::Slot;
 use crate::tail::Tail;
 use crate::view::{below, View};
@@ -22,26 +23,6 @@ use std::sync::{Arc, Mutex};
 pub const EXTREME: f64 = 4.0;
 const FIELDS: usize = 31;
 
-static CONSTANT: Slot = Slot::new("_constant");
-static ANNOUNCED: Slot = Slot::new("_announced_constant");
-static TAIL: Slot = Slot::new("tail");
-static WINDOW: Slot = Slot::new("window");
-static FULL: Slot = Slot::new("_full");
-static GOVERNOR: Slot = Slot::new("_governor");
-static POLICY: Slot = Slot::new("_policy");
-static EDGES: Slot = Slot::new("_edges");
-static PARTS: Slot = Slot::new("_parts");
-static RING: Slot = Slot::new("_ring");
-static OLDEST: Slot = Slot::new("_oldest");
-static MAXES: Slot = Slot::new("_maxes");
-static LEVEL: Slot = Slot::new("level");
-static LIMIT: Slot = Slot::new("limit");
-static LEAST: Slot = Slot::new("least");
-static SINCE: Slot = Slot::new("since");
-static BAND_EDGES: Slot = Slot::new("edges");
-static LOWER: Slot = Slot::new("lower");
-static UPPER: Slot = Slot::new("upper");
-static TOLERANCE: Slot = Slot::new("tolerance");
 
 extern "C" {
     // In every Python from 3.9 on, and said to be stable since 3.12.
@@ -81,25 +62,20 @@ static RANKS: PyOnceLock<Py<PyDict>> = PyOnceLock::new();
 
 pub fn names(py: Python<'_>) -> PyResult<&Names> {
     NAMES.get_or_try_init(py, || {
-        let types = py.import("rejex_stream.types")?;
-        let label = types.getattr("Label")?;
-        let (normal, rejected) = (label.getattr("NORMAL")?, label.getattr("REJECTED")?);
+        let (normal, rejected) = (LABEL_NORMAL.get(py)?, LABEL_REJECTED.get(py)?);
         Ok(Names {
-            verdict: types.getattr("Verdict")?.unbind(),
+            verdict: TYPES_VERDICT.get(py)?.clone().unbind(),
             labels: [
                 normal.clone().unbind(),
                 rejected.clone().unbind(),
                 rejected.clone().unbind(),
-                label.getattr("ANOMALY")?.unbind(),
+                LABEL_ANOMALY.get(py)?.clone().unbind(),
             ],
-            rejected: rejected.unbind(),
-            normal: normal.unbind(),
-            ambiguous: types.getattr("Reason")?.getattr("AMBIGUOUS")?.unbind(),
-            severity: py.import("rejex_stream.rejection.window")?.getattr("severity")?.unbind(),
-            stability_at: py
-                .import("rejex_stream.rejection.exceed")?
-                .getattr("stability_at")?
-                .unbind(),
+            rejected: rejected.clone().unbind(),
+            normal: normal.clone().unbind(),
+            ambiguous: REASON_AMBIGUOUS.get(py)?.clone().unbind(),
+            severity: WINDOW_SEVERITY.get(py)?.clone().unbind(),
+            stability_at: EXCEED_STABILITY_AT.get(py)?.clone().unbind(),
             nan: py.import("math")?.getattr("nan")?.unbind(),
         })
     })
@@ -135,20 +111,20 @@ struct Full {
 impl Full {
     fn of(full: &Bound<'_, PyAny>, policy: &Bound<'_, PyAny>, n: usize) -> PyResult<Full> {
         let py = full.py();
-        let band = full.getattr("band")?;
+        let band = FULL_BAND.get(full)?;
         let edges = edges_of(&band)?;
         let (ranks, shares) = ranks(py, n)?;
-        let table = |name: &str| -> PyResult<Py<PyTuple>> {
-            Ok(full.getattr(name)?.cast_into::<PyTuple>()?.unbind())
+        let table = |slot: &Slot| -> PyResult<Py<PyTuple>> {
+            Ok(slot.get(full)?.cast_into::<PyTuple>()?.unbind())
         };
         Ok(Full {
             of: full.clone().unbind(),
             edges,
             places: places(n, &edges),
             band: parts_of(&band)?,
-            p_anomalies: table("p_anomalies")?,
-            confidences: table("confidences")?,
-            severities: table("severities")?,
+            p_anomalies: table(&FULL_P_ANOMALIES)?,
+            confidences: table(&FULL_CONFIDENCES)?,
+            severities: table(&FULL_SEVERITIES)?,
             bands: bands_of(policy, n)?,
             ranks,
             shares,
@@ -186,11 +162,11 @@ fn lengths_of(policy: &Bound<'_, PyAny>) -> Lengths {
 impl Filling {
     fn of(policy: &Bound<'_, PyAny>, n: usize) -> PyResult<Option<Arc<Filling>>> {
         let py = policy.py();
-        if n < policy.getattr(intern!(py, "first_window"))?.extract()? {
+        if n < policy.getattr(POLICY_FIRST_WINDOW.name(py))?.extract()? {
             return Ok(None);
         }
-        let band = policy.call_method1(intern!(py, "band"), (n,))?;
-        if !band.getattr(intern!(py, "can_accept_both"))?.is_truthy()? {
+        let band = policy.call_method1(POLICY_BAND.name(py), (n,))?;
+        if !band.getattr(BAND_CAN_ACCEPT_BOTH.name(py))?.is_truthy()? {
             return Ok(None);
         }
         Ok(Some(Arc::new(Filling {
@@ -204,10 +180,10 @@ impl Filling {
 
 /// The bands of a budget that holds, by width: as many are made as are met (`token_bucket._bands`).
 fn bands_of(policy: &Bound<'_, PyAny>, n: usize) -> PyResult<Option<Py<PyList>>> {
-    if policy.getattr("burst")?.is_none() {
+    if POLICY_BURST.get(&policy)?.is_none() {
         return Ok(None);
     }
-    let of = policy.py().import("rejex_stream.rejection.token_bucket")?.getattr("_bands")?;
+    let of = TOKEN_BUCKET_BANDS.get(policy.py())?;
     Ok(Some(of.call1((policy, n))?.cast_into::<PyList>()?.unbind()))
 }
 
@@ -217,8 +193,10 @@ fn places(n: usize, edges: &[usize; 3]) -> usize {
 }
 
 fn parts_of(band: &Bound<'_, PyAny>) -> PyResult<[Py<PyAny>; 4]> {
-    let part = |name: &str| -> PyResult<Py<PyAny>> { Ok(band.getattr(name)?.unbind()) };
-    Ok([part("n_anomalies")?, part("lower")?, part("upper")?, part("tolerance")?])
+    let part = |slot: &Slot| -> PyResult<Py<PyAny>> { Ok(slot.get(band)?.unbind()) };
+    Ok([
+        part(&BAND_N_ANOMALIES)?, part(&BAND_LOWER)?, part(&BAND_UPPER)?, part(&BAND_TOLERANCE)?,
+    ])
 }
 
 fn edges_of(band: &Bound<'_, PyAny>) -> PyResult<[usize; 3]> {
@@ -248,22 +226,22 @@ struct Policy {
 
 impl Policy {
     fn of(judge: &Bound<'_, PyAny>) -> PyResult<Policy> {
-        let (policy, governor) = (judge.getattr("_policy")?, judge.getattr("_governor")?);
+        let (policy, governor) = (JUDGE_POLICY.get(&judge)?, JUDGE_GOVERNOR.get(&judge)?);
         Ok(Policy {
             lengths: lengths_of(&policy),
-            holds: !policy.getattr("burst")?.is_none(),
+            holds: !POLICY_BURST.get(&policy)?.is_none(),
             of: policy.unbind(),
-            by_mid_rank: judge.getattr("_by_mid_rank")?.extract()?,
+            by_mid_rank: JUDGE_BY_MID_RANK.get(&judge)?.extract()?,
             governor: if governor.is_none() { None } else { Some(governor.unbind()) },
         })
     }
 
     /// Whether a judge still goes by it.
     fn is_of(&self, judge: &Bound<'_, PyAny>) -> PyResult<bool> {
-        Ok(POLICY.is(judge, &self.of)?
+        Ok(JUDGE_POLICY.is(judge, &self.of)?
             && match &self.governor {
-                None => GOVERNOR.is_none(judge)?,
-                Some(governor) => GOVERNOR.is(judge, governor)?,
+                None => JUDGE_GOVERNOR.is_none(judge)?,
+                Some(governor) => JUDGE_GOVERNOR.is(judge, governor)?,
             })
     }
 
@@ -287,11 +265,11 @@ struct Scores {
 impl Scores {
     /// `None` where they are in more parts than one.
     fn of(window: &Bound<'_, PyAny>) -> PyResult<Option<Scores>> {
-        let parts = PARTS.get(window)?.cast_into::<PyList>()?;
+        let parts = WINDOW_PARTS.get(window)?.cast_into::<PyList>()?;
         if parts.len() != 1 {
             return Ok(None);
         }
-        let ring = View::of(&RING.get(window)?, true)?;
+        let ring = View::of(&WINDOW_RING.get(window)?, true)?;
         let ordered = View::of(&parts.get_item(0)?, true)?;
         let whole = ring.get().len() == ordered.get().len() && !ring.get().is_empty();
         Ok(whole.then_some(Scores { ring, ordered }))
@@ -301,10 +279,10 @@ impl Scores {
 impl JudgeCore {
     pub fn of(judge: &Bound<'_, PyAny>, watch: &Bound<'_, PyAny>) -> PyResult<JudgeCore> {
         Ok(JudgeCore {
-            ordinary: watch.getattr("ordinary")?.extract()?,
-            most: watch.getattr("most")?.extract()?,
+            ordinary: WATCH_ORDINARY.get(&watch)?.extract()?,
+            most: WATCH_MOST.get(&watch)?.extract()?,
             watch: watch.clone().unbind(),
-            capacity: judge.getattr("_capacity")?.extract()?,
+            capacity: JUDGE_CAPACITY.get(&judge)?.extract()?,
             full: None,
             policy: None,
             tail: None,
@@ -326,13 +304,13 @@ impl JudgeCore {
         room: &'a mut Told,
     ) -> PyResult<Option<Judging<'a, 'py>>> {
         let py = judge.py();
-        if CONSTANT.truth(judge)? || ANNOUNCED.truth(judge)? || TAIL.is_none(judge)? {
+        if JUDGE_CONSTANT.truth(judge)? || JUDGE_ANNOUNCED_CONSTANT.truth(judge)? || JUDGE_TAIL.is_none(judge)? {
             return Ok(None);
         }
-        let window = WINDOW.get(judge)?;
+        let window = JUDGE_WINDOW.get(judge)?;
         let Some(scores) = Scores::of(&window)? else { return Ok(None) };
         let (n, capacity) = (scores.ring.get().len(), self.capacity);
-        let oldest = OLDEST.int(&window)? as usize;
+        let oldest = WINDOW_OLDEST.int(&window)? as usize;
         if n > capacity || oldest >= n {
             return Err(PyRuntimeError::new_err("the window's oldest score lies beyond its ring"));
         }
@@ -342,17 +320,17 @@ impl JudgeCore {
         let policy = self.policy.as_ref().expect("made above");
         if n < capacity {
             // What is known of a full one is for later.
-        } else if FULL.is_none(judge)? {
+        } else if JUDGE_FULL.is_none(judge)? {
             return Ok(None);
-        } else if !self.full.as_ref().map_or(Ok(false), |known| FULL.is(judge, &known.of))? {
-            self.full = Some(Full::of(&FULL.get(judge)?, policy.of.bind(py), n)?);
+        } else if !self.full.as_ref().map_or(Ok(false), |known| JUDGE_FULL.is(judge, &known.of))? {
+            self.full = Some(Full::of(&JUDGE_FULL.get(judge)?, policy.of.bind(py), n)?);
         }
-        if !self.tail.as_ref().map_or(Ok(false), |(known, _)| TAIL.is(judge, known))? {
-            let tail = TAIL.get(judge)?;
+        if !self.tail.as_ref().map_or(Ok(false), |(known, _)| JUDGE_TAIL.is(judge, known))? {
+            let tail = JUDGE_TAIL.get(judge)?;
             self.tail = Some((tail.clone().unbind(), Tail::of(&tail)?));
         }
         let watch = self.watch.bind(py);
-        let level = LEVEL.float(watch)?;
+        let level = WATCH_LEVEL.float(watch)?;
         let credit = match &policy.governor {
             Some(governor) if policy.holds => Credit::of(governor.bind(py))?,
             _ => None,
@@ -376,8 +354,8 @@ impl JudgeCore {
             capacity,
             level,
             was: level,
-            limit: LIMIT.float(watch)?,
-            least: LEAST.float(watch)?,
+            limit: WATCH_LIMIT.float(watch)?,
+            least: WATCH_LEAST.float(watch)?,
             entered: false,
             quantile: None,
             explaining: None,
@@ -521,7 +499,7 @@ impl<'a, 'py> Judging<'a, 'py> {
                 }
                 _ => {
                     let args = (n_object, &sensor, &time_ms);
-                    governor.call_method1(intern!(py, "allow"), args)?
+                    governor.call_method1(GOVERNOR_ALLOW.name(py), args)?
                 }
             };
             edges = edges_of(&band)?;
@@ -529,12 +507,12 @@ impl<'a, 'py> Judging<'a, 'py> {
             if label == names.rejected.as_ptr() {
                 match &mut self.credit {
                     Some(credit) if bands.is_some() => credit.spend(),
-                    _ => drop(governor.call_method0(intern!(py, "spend"))?),
+                    _ => drop(governor.call_method0(GOVERNOR_SPEND.name(py))?),
                 }
             } else {
                 withheld = own == names.rejected.as_ptr();
             }
-            allowed = Some([LOWER.get(&band)?, UPPER.get(&band)?, TOLERANCE.get(&band)?]);
+            allowed = Some([BAND_LOWER.get(&band)?, BAND_UPPER.get(&band)?, BAND_TOLERANCE.get(&band)?]);
         }
         // 4. Whether it enters.
         let enters = by_tail < EXTREME || {
@@ -646,7 +624,7 @@ impl<'a, 'py> Judging<'a, 'py> {
         }
         // 5. Evidence.
         if weighs {
-            let since = SINCE.get(self.watch)?;
+            let since = WATCH_SINCE.get(self.watch)?;
             self.level = if level > 0.0 { level } else { 0.0 };
             if level <= 0.0 {
                 since.call_method0(intern!(py, "clear"))?;
@@ -664,7 +642,7 @@ impl<'a, 'py> Judging<'a, 'py> {
         self.entered = true;
         let Some(evicted) = evicted else {
             self.scores = None; // nobody else holds what grows
-            self.window.call_method1(intern!(self.py, "push"), (score,))?;
+            self.window.call_method1(WINDOW_PUSH.name(self.py), (score,))?;
             self.scores = Scores::of(&self.window)?;
             self.n += 1;
             return Ok(());
@@ -694,17 +672,17 @@ impl<'a, 'py> Judging<'a, 'py> {
     pub fn end(self) -> PyResult<()> {
         if self.entered {
             if let (Some(scores), Some(_)) = (&self.scores, self.full) {
-                OLDEST.set_int(&self.window, self.oldest as i64)?;
-                let maxes = MAXES.get(&self.window)?.cast_into::<PyList>()?;
+                WINDOW_OLDEST.set_int(&self.window, self.oldest as i64)?;
+                let maxes = WINDOW_MAXES.get(&self.window)?.cast_into::<PyList>()?;
                 maxes.set_item(0, scores.ordered.get().last().copied())?;
             }
-            EDGES.set_none(self.judge)?;
+            JUDGE_EDGES.set_none(self.judge)?;
         }
         if let Some(credit) = self.credit {
             credit.end()?;
         }
         if self.level != self.was {
-            LEVEL.set_float(self.watch, self.level)?;
+            WATCH_LEVEL.set_float(self.watch, self.level)?;
         }
         Ok(())
     }

@@ -7,15 +7,16 @@
 use crate::ahead::{self, Shape};
 use crate::alarm;
 use crate::evidence::{Explainer, Explaining};
+use crate::guard;
 use crate::judge::{JudgeCore, Told};
 use crate::recent::{Columns, Recent, Saved};
 use crate::rows;
 use crate::scorers::Scorer;
-use crate::slot::Slot;
+use crate::seam::*;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBytes, PyDict, PyList, PyTuple, PyType};
+use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 use std::cell::Cell;
 use std::sync::{Arc, OnceLock};
 
@@ -26,45 +27,10 @@ const FEW: usize = 8;
 const BLOCK: i64 = 64;
 const MOST_MET: usize = 8; // sensors whose rings are known from call to call
 
-static JUDGED: PyOnceLock<Py<PyType>> = PyOnceLock::new();
 static FROM_BUFFER: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 static SUM: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
-static STEADY_MODEL: Slot = Slot::new("_steady_model");
-static SEQ: Slot = Slot::new("seq");
-static EXPLAINER: Slot = Slot::new("_explainer");
-static RECENTS: Slot = Slot::new("_recent");
-static SENSORS: Slot = Slot::new("_sensors");
-static FROZEN: Slot = Slot::new("frozen");
-static SINCE: Slot = Slot::new("since");
-static ROWS_SEEN: Slot = Slot::new("rows_seen");
-static STEADY_UNTIL: Slot = Slot::new("steady_until");
-static SERVING: Slot = Slot::new("_serving");
-static PENDING: Slot = Slot::new("_pending");
-static SHADOW: Slot = Slot::new("_shadow");
-static QUANTILE: Slot = Slot::new("_quantile");
-static GUARD: Slot = Slot::new("_guard");
-static ROWS: Slot = Slot::new("_rows");
-static MOST_UNSCORED: Slot = Slot::new("_most_unscored");
-static FITTED: Slot = Slot::new("fitted");
-static REQUESTED_AT: Slot = Slot::new("requested_at");
-static EPOCH: Slot = Slot::new("epoch");
-static N_UNSCORED: Slot = Slot::new("n_unscored");
-static SHADOW_SCORES: Slot = Slot::new("shadow_scores");
-static N_OPEN: Slot = Slot::new("n_open");
-static LAST: Slot = Slot::new("_last");
-static AGE: Slot = Slot::new("_age");
-static YOUNG: Slot = Slot::new("_young");
-static RECENT_LAST: Slot = Slot::new("_last");
-static RECENT_AGE: Slot = Slot::new("_age");
-static CARRY: Slot = Slot::new("_carry");
 
-static WINDOW: Slot = Slot::new("window");
-static GOVERNOR: Slot = Slot::new("_governor");
-static ALARM: Slot = Slot::new("_alarm");
-static OLDEST: Slot = Slot::new("_oldest");
-static RING: Slot = Slot::new("_ring");
-static PARTS: Slot = Slot::new("_parts");
 static SHAPES: [Shape; 9] = [const { Shape::new() }; 9];
 /// How many streams ahead the last of what one touches is asked for, and the first.
 pub const STAGES: usize = 6;
@@ -141,18 +107,18 @@ impl<'py> Batch<'_, 'py> {
 /// Return what takes the ordinary events of a stream.
 #[pyfunction]
 pub fn lane_of(state: &Bound<'_, PyAny>) -> PyResult<Lane> {
-    let (judge, watch) = (state.getattr("_judge")?, state.getattr("watch")?);
+    let (judge, watch) = (STREAM_JUDGE.get(&state)?, STREAM_WATCH.get(&state)?);
     Ok(Lane {
         core: JudgeCore::of(&judge, &watch)?,
         judge: judge.unbind(),
         watch: watch.unbind(),
-        model: state.getattr("model")?.unbind(),
+        model: STREAM_MODEL.get(&state)?.unbind(),
         scorer: None,
         usual: OnceLock::new(),
         explainer: None,
-        at_once: state.getattr("_at_once")?.is_truthy()?,
+        at_once: STREAM_AT_ONCE.get(&state)?.is_truthy()?,
         is_bare: None,
-        d: state.getattr("_features")?.getattr("channels")?.len()?,
+        d: FEATURES_CHANNELS.get(&STREAM_FEATURES.get(&state)?)?.len()?,
         met: Vec::new(),
         turn: (0, 0),
         taken: 0,
@@ -164,7 +130,7 @@ impl Lane {
     pub fn ahead(&self, state: &Bound<'_, PyAny>, stage: usize) -> PyResult<()> {
         let py = state.py();
         let (watch, model, judge) = (self.watch.bind(py), self.model.bind(py), self.judge.bind(py));
-        if stage > 2 && STEADY_MODEL.is_none(state)? {
+        if stage > 2 && STREAM_STEADY_MODEL.is_none(state)? {
             return Ok(());
         }
         match stage {
@@ -185,19 +151,19 @@ impl Lane {
                 objects.into_iter().zip(&SHAPES).for_each(|(one, shape)| shape.children(one));
             }
             3 => {
-                SHAPES[4].children(&WINDOW.get(judge)?);
-                SHAPES[5].children(&SERVING.get(model)?);
-                SHAPES[6].children(&ROWS.get(model)?);
-                SHAPES[7].children(&ALARM.get(watch)?);
-                SHAPES[8].children(&GOVERNOR.get(judge)?);
+                SHAPES[4].children(&JUDGE_WINDOW.get(judge)?);
+                SHAPES[5].children(&MODEL_SERVING.get(model)?);
+                SHAPES[6].children(&MODEL_ROWS.get(model)?);
+                SHAPES[7].children(&WATCH_ALARM.get(watch)?);
+                SHAPES[8].children(&JUDGE_GOVERNOR.get(judge)?);
             }
             4 => {
-                let window = WINDOW.get(judge)?;
-                ahead::items(&PARTS.get(&window)?, 0, 8);
-                ahead::items(&RING.get(&window)?, 8 * OLDEST.int(&window)? as usize, 8);
+                let window = JUDGE_WINDOW.get(judge)?;
+                ahead::items(&WINDOW_PARTS.get(&window)?, 0, 8);
+                ahead::items(&WINDOW_RING.get(&window)?, 8 * WINDOW_OLDEST.int(&window)? as usize, 8);
             }
             _ => {
-                let parts = PARTS.get(&WINDOW.get(judge)?)?.cast_into::<PyList>()?;
+                let parts = WINDOW_PARTS.get(&JUDGE_WINDOW.get(judge)?)?.cast_into::<PyList>()?;
                 if parts.len() == 1 {
                     ahead::items(&parts.get_item(0)?, 0, 2048);
                 }
@@ -218,7 +184,7 @@ impl Lane {
         while done < places.len() {
             if !self.makes_rows(state)? {
                 step = places.len();
-            } else if !STEADY_MODEL.is_none(state)? {
+            } else if !STREAM_STEADY_MODEL.is_none(state)? {
                 let (taken, told) = self.run(state, batch, &places[done..], room)?;
                 asked |= told;
                 if taken > 0 {
@@ -243,10 +209,10 @@ impl Lane {
             return Ok(known);
         }
         let py = state.py();
-        let sensors = SENSORS.get(state)?.cast_into::<PyDict>()?;
+        let sensors = STREAM_SENSORS.get(state)?.cast_into::<PyDict>()?;
         let Some(sensor) = sensors.values().iter().next() else { return Ok(true) };
-        let bare = sensor.getattr(intern!(py, "_only_raw"))?.is_truthy()?
-            && sensor.getattr(intern!(py, "_picked"))?.is_none();
+        let bare = sensor.getattr(SENSOR_ONLY_RAW.name(py))?.is_truthy()?
+            && sensor.getattr(SENSOR_PICKED.name(py))?.is_none();
         self.is_bare = Some(bare);
         Ok(bare)
     }
@@ -263,16 +229,16 @@ impl Lane {
     ) -> PyResult<(usize, bool)> {
         let py = state.py();
         let (watch, model, judge) = (self.watch.bind(py), self.model.bind(py), self.judge.bind(py));
-        if FROZEN.truth(watch)? || places.is_empty() {
+        if WATCH_FROZEN.truth(watch)? || places.is_empty() {
             return Ok((0, false));
         }
-        let (rows_seen, mut until) = (ROWS_SEEN.int(model)?, STEADY_UNTIL.int(model)?);
+        let (rows_seen, mut until) = (MODEL_ROWS_SEEN.int(model)?, MODEL_STEADY_UNTIL.int(model)?);
         let Room { rows, numbers, whose, out, told } = room;
         rows.clear();
         whose.clear();
         if until > 0 && rows_seen == until {
             // Something comes before the next row, if there is one.
-            let known = if self.at_once { &RECENTS } else { &SENSORS }.get(state)?;
+            let known = if self.at_once { &STREAM_RECENT } else { &STREAM_SENSORS }.get(state)?;
             let mut sensors = Sensors::of(&mut self.met, known.cast_into()?, self.at_once, self.d);
             let reading = batch.reading(places[0])?.cast_into::<PyTuple>()?;
             let Some(sensor) = sensors.at(&reading.get_item(1)?)? else { return Ok((0, false)) };
@@ -282,32 +248,33 @@ impl Lane {
                 return Ok((0, false));
             }
             rows.clear();
-            model.call_method1(intern!(py, "settle"), (judge,))?;
-            until = STEADY_UNTIL.int(model)?;
+            model.call_method1(MODEL_SETTLE.name(py), (judge,))?;
+            until = MODEL_STEADY_UNTIL.int(model)?;
         }
         let left = usize::try_from(until - rows_seen).unwrap_or(0);
         let places = &places[..left.min(places.len())];
-        if places.is_empty() || SERVING.is_none(model)? {
+        if places.is_empty() || MODEL_SERVING.is_none(model)? {
             return Ok((0, false));
         }
-        let serving = SERVING.get(model)?;
-        if FITTED.is_none(&serving)? {
+        let serving = MODEL_SERVING.get(model)?;
+        if FIT_FITTED.is_none(&serving)? {
             return Ok((0, false));
         }
-        if !self.scorer.as_ref().map_or(Ok(false), |(known, _)| FITTED.is(&serving, known))? {
-            let fitted = FITTED.get(&serving)?;
-            let made = Scorer::of(&fitted.getattr("scorer")?)?;
+        if !self.scorer.as_ref().map_or(Ok(false), |(known, _)| FIT_FITTED.is(&serving, known))? {
+            let fitted = FIT_FITTED.get(&serving)?;
+            let made = Scorer::of(&FITTED_SCORER.get(&fitted)?)?;
             (self.scorer, self.usual) = (Some((fitted.unbind(), made)), OnceLock::new());
         }
         let scorer = &self.scorer.as_ref().expect("made above").1;
-        let epoch = EPOCH.get(&serving)?;
+        let epoch = FIT_EPOCH.get(&serving)?;
         let d = self.d;
-        let known = if self.at_once { &RECENTS } else { &SENSORS }.get(state)?;
+        let known = if self.at_once { &STREAM_RECENT } else { &STREAM_SENSORS }.get(state)?;
         let mut sensors = Sensors::of(&mut self.met, known.cast_into()?, self.at_once, d);
         let mut before = Vec::new();
         let scored: Option<Vec<f64>> = match scorer {
             Scorer::Python => {
                 // What is read: as far as it is whole.
+                guard::at(places[0]);
                 for &place in places {
                     let reading = batch.reading(place)?.cast_into::<PyTuple>()?;
                     let Some(sensor) = sensors.at(&reading.get_item(1)?)? else { break };
@@ -333,7 +300,7 @@ impl Lane {
                 }
                 whose.truncate(whole);
                 let rows = python_rows(py, rows, whole)?;
-                let found = model.call_method1(intern!(py, "_scores"), (&serving, rows))?;
+                let found = model.call_method1(MODEL_SCORES.name(py), (&serving, rows))?;
                 Some(found.extract()?)
             }
             _ => None,
@@ -343,25 +310,26 @@ impl Lane {
             sensors.back(&before);
             return Ok((0, false));
         };
-        let guarded = !GUARD.is_none(model)?;
+        let guarded = !MODEL_GUARD.is_none(model)?;
         if guarded {
-            judging.quantile = QUANTILE.get(model)?.extract()?;
+            judging.quantile = MODEL_QUANTILE.get(model)?.extract()?;
         }
-        let seq = SEQ.int(state)? as usize;
-        let explained = !EXPLAINER.is_none(state)?;
+        let seq = STREAM_SEQ.int(state)? as usize;
+        let explained = !STREAM_EXPLAINER.is_none(state)?;
         if explained && scorer.scores_whole_rows() {
-            let explainer = EXPLAINER.get(state)?;
+            let explainer = STREAM_EXPLAINER.get(state)?;
             if !self.explainer.as_ref().is_some_and(|known| known.is_of(&explainer)) {
                 self.explainer = Some(Explainer::of(&explainer)?);
             }
             if let Some(explainer) = &self.explainer {
-                let (usual, age) = (&self.usual, rows_seen - REQUESTED_AT.int(&serving)?);
+                let (usual, age) = (&self.usual, rows_seen - FIT_REQUESTED_AT.int(&serving)?);
                 judging.explaining = Some(Explaining { explainer, model, scorer, usual, age });
             }
         }
         let mut wanted = Vec::new();
         let (mut done, mut width) = (0, 0);
         for (i, &place) in places.iter().enumerate() {
+            guard::at(place);
             let reading = batch.reading(place)?;
             let score = match &scored {
                 Some(scores) => match scores.get(i) {
@@ -413,12 +381,12 @@ impl Lane {
 
         // What comes with them, in the order of Python.
         let columns = sensors.end(&whose[..done], batch, places)?;
-        SEQ.set_int(state, (seq + done) as i64)?;
+        STREAM_SEQ.set_int(state, (seq + done) as i64)?;
         rows.truncate(done * width);
         if !wanted.is_empty() {
-            let (explainer, rows) = (EXPLAINER.get(state)?, python_rows(py, rows, done)?);
+            let (explainer, rows) = (STREAM_EXPLAINER.get(state)?, python_rows(py, rows, done)?);
             let args = (explainer, rows, wanted, batch.verdicts);
-            state.call_method1(intern!(py, "_explain"), args)?;
+            state.call_method1(STREAM_EXPLAIN.name(py), args)?;
         }
         let which = &places[..done];
         let asked = alarm::follow(watch, batch.readings, which, batch.verdicts, &told.seen)?;
@@ -428,16 +396,16 @@ impl Lane {
         beyond.dedup();
         let learnt = Learnt { rows, beyond: &beyond, out, d, columns };
         let crowded = !told.extreme.is_empty()
-            && !(SHADOW.is_none(model)? && PENDING.is_none(model)?);
-        if crowded || SINCE.get(watch)?.len()? > MOSTLY_SUSPECT {
-            let judged = JUDGED.import(py, "rejex_stream.engine.model", "Judged")?;
+            && !(MODEL_SHADOW.is_none(model)? && MODEL_PENDING.is_none(model)?);
+        if crowded || WATCH_SINCE.get(watch)?.len()? > MOSTLY_SUSPECT {
+            let judged = MODEL_JUDGED.get(py)?;
             let judged = judged.call1((done, &beyond, &told.extreme, py.None()))?;
             let rows = python_rows(py, learnt.rows, done)?;
-            model.call_method1(intern!(py, "take"), (rows, judged, judge))?;
+            model.call_method1(MODEL_TAKE.name(py), (rows, judged, judge))?;
         } else {
             learnt.take(model, rows_seen, done)?;
             if rows_seen + done as i64 == until {
-                model.call_method0(intern!(py, "ask"))?;
+                model.call_method0(MODEL_ASK.name(py))?;
             }
         }
         told.outliers = beyond;
@@ -460,37 +428,37 @@ impl Learnt<'_> {
     fn take(self, model: &Bound<'_, PyAny>, rows_seen: i64, count: usize) -> PyResult<()> {
         let py = model.py();
         let Learnt { rows, beyond, out, d, columns } = self;
-        let shadow = if SHADOW.is_none(model)? { None } else { Some(SHADOW.get(model)?) };
+        let shadow = if MODEL_SHADOW.is_none(model)? { None } else { Some(MODEL_SHADOW.get(model)?) };
         if let (Some(shadow), true) = (&shadow, count > 1) {
-            if N_UNSCORED.int(shadow)? > 0 {
-                model.call_method1(intern!(py, "_catch_up"), (shadow,))?;
+            if FIT_N_UNSCORED.int(shadow)? > 0 {
+                model.call_method1(MODEL_CATCH_UP.name(py), (shadow,))?;
             }
             let rows = python_rows(py, rows, count)?;
-            let scores = model.call_method1(intern!(py, "_scores"), (shadow, rows))?;
-            SHADOW_SCORES.get(shadow)?.call_method1(intern!(py, "extend"), (scores,))?;
+            let scores = model.call_method1(MODEL_SCORES.name(py), (shadow, rows))?;
+            FIT_SHADOW_SCORES.get(shadow)?.call_method1(intern!(py, "extend"), (scores,))?;
         }
         out.clear();
         out.resize(count, 0);
-        if !GUARD.is_none(model)? {
-            rows::admit(&GUARD.get(model)?, beyond, out)?;
+        if !MODEL_GUARD.is_none(model)? {
+            rows::admit(&MODEL_GUARD.get(model)?, beyond, out)?;
         }
-        let buffer = ROWS.get(model)?;
+        let buffer = MODEL_ROWS.get(model)?;
         let taken = rows::extend(&buffer, rows, out, d, columns)?;
         if taken < count {
             let width = rows.len() / count;
             let others = python_rows(py, &rows[taken * width..], count - taken)?;
             let out = PyBytes::new(py, &out[taken..]);
-            buffer.call_method1(intern!(py, "extend"), (others, out))?;
+            buffer.call_method1(BUFFER_EXTEND.name(py), (others, out))?;
         }
-        ROWS_SEEN.set_int(model, rows_seen + count as i64)?;
+        MODEL_ROWS_SEEN.set_int(model, rows_seen + count as i64)?;
         if let (Some(shadow), true) = (&shadow, count == 1) {
-            let waiting = N_UNSCORED.int(shadow)? + 1;
-            N_UNSCORED.set_int(shadow, waiting)?;
-            if waiting >= MOST_UNSCORED.int(model)?
-                || N_OPEN.int(&buffer)? == BLOCK
-                || FITTED.is_none(shadow)?
+            let waiting = FIT_N_UNSCORED.int(shadow)? + 1;
+            FIT_N_UNSCORED.set_int(shadow, waiting)?;
+            if waiting >= MODEL_MOST_UNSCORED.int(model)?
+                || BUFFER_N_OPEN.int(&buffer)? == BLOCK
+                || FIT_FITTED.is_none(shadow)?
             {
-                model.call_method1(intern!(py, "_catch_up"), (shadow,))?;
+                model.call_method1(MODEL_CATCH_UP.name(py), (shadow,))?;
             }
         }
         Ok(())
@@ -514,7 +482,7 @@ pub fn in_python<'py>(
         these.append(reading)?;
     }
     let part = PyList::new(py, places.iter().map(|_| py.None()))?;
-    state.call_method1(intern!(py, "_advance"), (these, sums, &part))?;
+    state.call_method1(STREAM_ADVANCE.name(py), (these, sums, &part))?;
     for (&place, verdict) in places.iter().zip(part.iter()) {
         batch.verdicts.set_item(place, verdict)?;
     }
@@ -642,13 +610,13 @@ impl<'a, 'py> Sensors<'a, 'py> {
             if let Some(recent) = &met.recent {
                 RECENT_LAST.set(sensor, values)?;
                 recent.end(py)?;
-                RECENT_AGE.set(sensor, YOUNG.get(sensor)?)?;
+                RECENT_AGE.set(sensor, RECENT_YOUNG.get(sensor)?)?;
                 columns = Some(recent.columns);
                 continue;
             }
-            LAST.set(sensor, values)?;
-            if CARRY.truth(sensor)? {
-                AGE.set(sensor, PyList::new(py, vec![0; self.d])?.into_any())?;
+            SENSOR_LAST.set(sensor, values)?;
+            if SENSOR_CARRY.truth(sensor)? {
+                SENSOR_AGE.set(sensor, PyList::new(py, vec![0; self.d])?.into_any())?;
             }
         }
         Ok(columns)

@@ -9,6 +9,7 @@ mod counts;
 mod credit;
 mod evidence;
 mod flat;
+mod guard;
 mod judge;
 mod lane;
 mod messages;
@@ -18,6 +19,7 @@ mod poll;
 mod recent;
 mod rows;
 mod scorers;
+mod seam;
 mod slot;
 mod tail;
 mod view;
@@ -25,6 +27,8 @@ mod written;
 
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    guard::listen();
+    module.add("REACHED", seam::reached())?;
     module.add_class::<cells::Cells>()?;
     module.add_class::<flat::Flat>()?;
     module.add_class::<lane::Lane>()?;

@@ -3,6 +3,9 @@
 //! A verdict, its review item and what follows that are made here where all of them are ordinary and
 //! surely fit; an outcome with anything else is left to Python, with nothing made of it.
 
+use crate::guard::{self, guarded};
+use crate::seam::*;
+use crate::slot::Slot;
 use crate::written::{empty, escaped, is_text, kept, parts_of, soon, text, utf8, whole};
 use crate::written::{Layout, Named, Object, Word, Writer};
 use pyo3::exceptions::{PyTypeError, PyUnicodeError};
@@ -30,21 +33,20 @@ pub struct Lines {
 impl Lines {
     #[new]
     fn new(py: Python<'_>, form: &str) -> PyResult<Lines> {
-        let types = py.import("rejex_stream.types")?;
-        let verdict = Layout::of(&types.getattr("Verdict")?)?;
-        let lean = py.import("rejex_stream.encode.records")?.getattr("LeanVerdictRecord")?;
+        let verdict = Layout::of(TYPES_VERDICT.get(py)?)?;
+        let lean = RECORDS_LEAN_VERDICT_RECORD.get(py)?;
         let lean: Vec<String> = lean.getattr("__struct_fields__")?.extract()?;
         let named = |name: &str| {
             let written = Word::of(format!(",\"{name}\":").as_bytes());
-            Ok((written.ok_or_else(|| PyTypeError::new_err("a long name"))?, verdict.at(name)?))
+            Ok((written.ok_or_else(|| PyTypeError::new_err("a long name"))?, verdict.place(name)?))
         };
         let full = verdict.names().filter(|&name| name != "position");
         Ok(Lines {
             writer: Writer::of(py)?,
             full: full.map(named).collect::<PyResult<_>>()?,
             lean: lean[1..].iter().map(|name| named(name)).collect::<PyResult<_>>()?,
-            position: verdict.at("position")?,
-            unset: py.import("msgspec")?.getattr("UNSET")?.unbind(),
+            position: verdict.at(&VERDICT_POSITION)?,
+            unset: UNSET.get(py)?.clone().unbind(),
             is_lean: form == "lean",
             verdict,
         })
@@ -52,10 +54,12 @@ impl Lines {
 
     /// Return a verdict as Python encodes it; None where Python has to.
     fn verdict<'py>(&self, verdict: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyBytes>>> {
-        let mut line = Vec::with_capacity(1024);
-        let found = self.line(verdict.py(), verdict.as_ptr(), self.is_lean, &mut line);
-        let is_ours = ours(verdict.py(), found.map(Some))?.unwrap_or(false);
-        Ok(is_ours.then(|| PyBytes::new(verdict.py(), &line)))
+        guarded(verdict, || {
+            let mut line = Vec::with_capacity(1024);
+            let found = self.line(verdict.py(), verdict.as_ptr(), self.is_lean, &mut line);
+            let is_ours = ours(verdict.py(), found.map(Some))?.unwrap_or(false);
+            Ok(is_ours.then(|| PyBytes::new(verdict.py(), &line)))
+        })
     }
 }
 
@@ -163,9 +167,9 @@ struct Headers {
 
 impl Headers {
     fn of(made: &Bound<'_, PyAny>) -> PyResult<Headers> {
-        let fixed = made.getattr("fixed")?.try_iter()?.map(|one| Ok(one?.unbind()));
+        let fixed = HEADERS_FIXED.get(&made)?.try_iter()?.map(|one| Ok(one?.unbind()));
         let fixed = fixed.collect::<PyResult<_>>()?;
-        Ok(Headers { fixed, version: made.getattr("_version")?.extract()? })
+        Ok(Headers { fixed, version: HEADERS_VERSION.get(&made)?.extract()? })
     }
 
     fn list<'py>(&self, py: Python<'py>, own: &Own<'py>) -> PyResult<Bound<'py, PyList>> {
@@ -208,25 +212,24 @@ impl Messages {
     #[new]
     fn new(of: &Bound<'_, PyAny>, form: &str) -> PyResult<Messages> {
         let py = of.py();
-        let types = py.import("rejex_stream.types")?;
         let lines = Lines::new(py, form)?;
-        let headers = of.getattr("_verdict_headers")?;
-        let limit = of.getattr("_limit")?.extract::<i64>()?;
+        let headers = MESSAGES_VERDICT_HEADERS.get(&of)?;
+        let limit = MESSAGES_LIMIT.get(&of)?.extract::<i64>()?;
         Ok(Messages {
-            review: Layout::of(&types.getattr("ReviewItem")?)?,
-            after: Layout::of(&types.getattr("FollowUp")?)?,
-            message: Named::of(&py.import("rejex_connectors.kafka.clients")?.getattr("Message")?)?,
+            review: Layout::of(TYPES_REVIEW_ITEM.get(py)?)?,
+            after: Layout::of(TYPES_FOLLOW_UP.get(py)?)?,
+            message: Named::of(CLIENTS_MESSAGE.get(py)?)?,
             verdict_headers: Headers::of(&headers)?,
-            review_headers: Headers::of(&of.getattr("_review_headers")?)?,
-            after_headers: Headers::of(&of.getattr("_follow_up_headers")?)?,
-            topic: of.getattr("_verdicts")?.unbind(),
-            review_topic: of.getattr("_review")?.unbind(),
-            n: of.getattr("_n_verdicts")?.extract()?,
-            n_review: of.getattr("_n_review")?.extract()?,
+            review_headers: Headers::of(&MESSAGES_REVIEW_HEADERS.get(&of)?)?,
+            after_headers: Headers::of(&MESSAGES_FOLLOW_UP_HEADERS.get(&of)?)?,
+            topic: MESSAGES_VERDICTS.get(&of)?.unbind(),
+            review_topic: MESSAGES_REVIEW.get(&of)?.unbind(),
+            n: MESSAGES_N_VERDICTS.get(&of)?.extract()?,
+            n_review: MESSAGES_N_REVIEW.get(&of)?.extract()?,
             limit,
-            surely_fits: limit - headers.getattr("most")?.extract::<i64>()?,
-            sensor: lines.verdict.at("sensor")?,
-            time: lines.verdict.at("event_time_ms")?,
+            surely_fits: limit - HEADERS_MOST.get(&headers)?.extract::<i64>()?,
+            sensor: lines.verdict.at(&VERDICT_SENSOR)?,
+            time: lines.verdict.at(&VERDICT_EVENT_TIME_MS)?,
             lines,
         })
     }
@@ -237,24 +240,27 @@ impl Messages {
         outcomes: &Bound<'py, PyList>,
         python: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyList>> {
-        let py = outcomes.py();
-        let made = PyList::empty(py);
-        let mut room = Vec::with_capacity(4096);
-        for (at, outcome) in outcomes.iter().enumerate() {
-            for (ahead, fields) in [(3, false), (1, true)] {
-                self.fetch(outcomes, at + ahead, fields);
-            }
-            if let Some(ours) = ours(py, self.ordinary(&outcome, &mut room))? {
-                for message in ours.into_iter().flatten() {
-                    made.append(message)?;
+        guarded(outcomes, || {
+            let py = outcomes.py();
+            let made = PyList::empty(py);
+            let mut room = Vec::with_capacity(4096);
+            for (at, outcome) in outcomes.iter().enumerate() {
+                guard::at(at);
+                for (ahead, fields) in [(3, false), (1, true)] {
+                    self.fetch(outcomes, at + ahead, fields);
                 }
-                continue;
+                if let Some(ours) = ours(py, self.ordinary(&outcome, &mut room))? {
+                    for message in ours.into_iter().flatten() {
+                        made.append(message)?;
+                    }
+                    continue;
+                }
+                for message in python.call1((PyList::new(py, [outcome])?,))?.try_iter()? {
+                    made.append(message?)?;
+                }
             }
-            for message in python.call1((PyList::new(py, [outcome])?,))?.try_iter()? {
-                made.append(message?)?;
-            }
-        }
-        Ok(made)
+            Ok(made)
+        })
     }
 }
 
@@ -322,7 +328,7 @@ impl Messages {
             self.review_headers.list(py, &own)?
         } else if after != none {
             let Some(last_ms) = self.follow_up(py, after, &place, room)? else { return Ok(None) };
-            let sensor = self.after.get(after, self.after.at("sensor")?);
+            let sensor = self.after.get(after, self.after.at(&FOLLOW_UP_SENSOR)?);
             let own = own_headers(py, &place, sensor, last_ms, original, &self.after_headers, room)?;
             let Some(own) = own else { return Ok(None) };
             self.after_headers.list(py, &own)?
@@ -362,9 +368,9 @@ impl Messages {
         if !self.review.is(item) {
             return Ok(false);
         }
-        let get = |name| Ok::<_, PyErr>(self.review.get(item, self.review.at(name)?));
-        let Some(lines) = self.points(py, get("context")?)? else { return Ok(false) };
-        let whose = get("verdict")?;
+        let get = |slot: &Slot| Ok::<_, PyErr>(self.review.get(item, self.review.at(slot)?));
+        let Some(lines) = self.points(py, get(&REVIEW_ITEM_CONTEXT)?)? else { return Ok(false) };
+        let whose = get(&REVIEW_ITEM_VERDICT)?;
         let line = if self.lines.is_lean || whose != verdict {
             let mut line = Vec::with_capacity(1024);
             if !self.lines.line(py, whose, false, &mut line)? {
@@ -382,15 +388,17 @@ impl Messages {
         escaped(place.topic, out);
         place.numbers(out);
         out.push(b'"');
-        for name in ["schema_version", "why", "channels", "values"] {
-            out.extend_from_slice(format!(",\"{name}\":").as_bytes());
-            self.lines.writer.value(py, get(name)?, out)?;
+        for slot in [
+            &REVIEW_ITEM_SCHEMA_VERSION, &REVIEW_ITEM_WHY, &REVIEW_ITEM_CHANNELS, &REVIEW_ITEM_VALUES,
+        ] {
+            out.extend_from_slice(format!(",\"{}\":", slot.text()).as_bytes());
+            self.lines.writer.value(py, get(slot)?, out)?;
         }
         out.extend_from_slice(b",\"verdict\":");
         out.extend_from_slice(&line);
         joined(b",\"context\":[", &lines, out)?;
         out.extend_from_slice(b",\"drawn\":");
-        self.lines.writer.value(py, get("drawn")?, out)?;
+        self.lines.writer.value(py, get(&REVIEW_ITEM_DRAWN)?, out)?;
         out.push(b'}');
         Ok(true)
     }
@@ -406,10 +414,10 @@ impl Messages {
         if !self.after.is(item) {
             return Ok(None);
         }
-        let get = |name| Ok::<_, PyErr>(self.after.get(item, self.after.at(name)?));
-        let Some(lines) = self.points(py, get("points")?)? else { return Ok(None) };
-        let Some(of) = Place::of(py, get("of")?)? else { return Ok(None) };
-        let Some(own) = Place::of(py, get("position")?)? else { return Ok(None) };
+        let get = |slot: &Slot| Ok::<_, PyErr>(self.after.get(item, self.after.at(slot)?));
+        let Some(lines) = self.points(py, get(&FOLLOW_UP_POINTS)?)? else { return Ok(None) };
+        let Some(of) = Place::of(py, get(&FOLLOW_UP_OF)?)? else { return Ok(None) };
+        let Some(own) = Place::of(py, get(&FOLLOW_UP_POSITION)?)? else { return Ok(None) };
         let same = (own.topic, own.partition, own.offset, own.reading)
             == (place.topic, place.partition, place.offset, place.reading);
         let Some(last) = lines.as_ref().and_then(|lines| lines.iter().last()) else { return Ok(None) };
@@ -427,20 +435,20 @@ impl Messages {
         named(b",\"partition\":", place.partition, out);
         named(b",\"offset\":", place.offset, out);
         out.extend_from_slice(b",\"schema_version\":");
-        self.lines.writer.value(py, get("schema_version")?, out)?;
+        self.lines.writer.value(py, get(&FOLLOW_UP_SCHEMA_VERSION)?, out)?;
         out.extend_from_slice(b",\"follows\":\"");
         escaped(of.topic, out);
         of.numbers(out);
         out.push(b'"');
         named(b",\"follows_offset\":", of.offset, out);
-        for name in ["stream_key", "sensor", "channels"] {
-            out.extend_from_slice(format!(",\"{name}\":").as_bytes());
-            self.lines.writer.value(py, get(name)?, out)?;
+        for slot in [&FOLLOW_UP_STREAM_KEY, &FOLLOW_UP_SENSOR, &FOLLOW_UP_CHANNELS] {
+            out.extend_from_slice(format!(",\"{}\":", slot.text()).as_bytes());
+            self.lines.writer.value(py, get(slot)?, out)?;
         }
         joined(b",\"points\":[", &lines, out)?;
-        for name in ["n_since", "last"] {
-            out.extend_from_slice(format!(",\"{name}\":").as_bytes());
-            self.lines.writer.value(py, get(name)?, out)?;
+        for slot in [&FOLLOW_UP_N_SINCE, &FOLLOW_UP_LAST] {
+            out.extend_from_slice(format!(",\"{}\":", slot.text()).as_bytes());
+            self.lines.writer.value(py, get(slot)?, out)?;
         }
         out.push(b'}');
         Ok(Some(last_ms))
@@ -454,7 +462,7 @@ impl Messages {
         }
         // SAFETY: a live object.
         let points = unsafe { Bound::from_borrowed_ptr(py, points) };
-        let Some(lines) = points.getattr_opt(intern!(py, "lines"))? else { return Ok(None) };
+        let Some(lines) = points.getattr_opt(POINTS_LINES.name(py))? else { return Ok(None) };
         Ok(Some(Some(lines.cast_into()?)))
     }
 }

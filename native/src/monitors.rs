@@ -4,11 +4,12 @@
 //! alarm, another model, new limits, the end of a window) is asked of Python, whose state it all is.
 //! Left to Python is what is odd: a stream that is not known, a limit of people's, a constant window.
 
+use crate::guard::{self, guarded};
+use crate::seam::*;
 use crate::slot::Slot;
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyByteArray, PyDict, PyFloat, PyList, PyTuple};
 use std::rc::Rc;
 
@@ -19,7 +20,7 @@ const MIN_EFFECTIVE: f64 = 10.0;
 const NEGLIGIBLE: f64 = 1e-6;
 const STEPS: i64 = 32;
 const LARGEST_STEP: f64 = 4.0;
-const DRIFT_MEMORY: f64 = 8.0;
+const MEMORY_WINDOWS: f64 = 8.0;
 const LARGE: i64 = 1 << 40;
 const ALTERNATIVES: usize = 7;
 const LAWS: usize = 16; // that are remembered within a call
@@ -29,128 +30,19 @@ const BLOCK: usize = 16; // verdicts whose monitors are fetched at once
 type Object<'py> = Bound<'py, PyAny>;
 type Evidence = [f64; ALTERNATIVES];
 
-/// Something of Python's that is looked up once.
-struct Known(PyOnceLock<Py<PyAny>>, &'static str, &'static [&'static str]);
-
-impl Known {
-    const fn new(module: &'static str, names: &'static [&'static str]) -> Known {
-        Known(PyOnceLock::new(), module, names)
-    }
-
-    fn get<'py>(&'static self, py: Python<'py>) -> PyResult<&'py Object<'py>> {
-        let found = self.0.get_or_try_init(py, || {
-            let mut object = py.import(self.1)?.into_any();
-            for name in self.2 {
-                object = object.getattr(*name)?;
-            }
-            Ok::<_, PyErr>(object.unbind())
-        })?;
-        Ok(found.bind(py))
-    }
-}
-
-static AMBIGUOUS: Known = Known::new("rejex_stream.types", &["Reason", "AMBIGUOUS"]);
-static CONSTANT: Known = Known::new("rejex_stream.types", &["Reason", "CONSTANT_WINDOW"]);
-static DRAWN: Known = Known::new("rejex_stream.monitor.theory", &["randomised_rank"]);
-static IN_MODE: Known = Known::new("rejex_stream.types", &["in_mode"]);
-static MIXED: Known = Known::new("rejex_stream.types", &["Status", "WARM_UP_MIXED"]);
-static RANK_LAW: Known = Known::new("rejex_stream.monitor.theory", &["rank_law"]);
-static UNSET: Known = Known::new("msgspec", &["UNSET"]);
-static WARM_UP: Known = Known::new("rejex_stream.types", &["Reason", "WARM_UP"]);
-
-static B_STATE: Slot = Slot::new("state");
-static B_SCALES: Slot = Slot::new("_scales");
-static B_UNITS: Slot = Slot::new("_units");
-static B_FACTOR: Slot = Slot::new("factor");
-static BS_MARKS: Slot = Slot::new("marks");
-static BS_SQUARES: Slot = Slot::new("squares");
-static BS_TOTALS: Slot = Slot::new("totals");
-static BS_UNITS: Slot = Slot::new("units");
-static D_EXCESS: Slot = Slot::new("excess");
-static D_INFLATION: Slot = Slot::new("_inflation");
-static D_LEFT: Slot = Slot::new("left");
-static D_LEVEL: Slot = Slot::new("_level");
-static D_LIMIT: Slot = Slot::new("_limit");
-static D_MEMORY: Slot = Slot::new("_memory");
-static D_UNIT: Slot = Slot::new("_unit");
-static D_UNSETTLED: Slot = Slot::new("_unsettled");
-static D_WINDOW: Slot = Slot::new("_window");
-static H_COUNTS: Slot = Slot::new("_counts");
-static H_CROSSINGS: Slot = Slot::new("crossings");
-static H_EVIDENCE: Slot = Slot::new("_evidence");
-static H_EXPECTED: Slot = Slot::new("_expected");
-static H_FIRED: Slot = Slot::new("fired_log_evidence");
-static H_INFLATION: Slot = Slot::new("_inflation");
-static H_IS_BLIND: Slot = Slot::new("_is_blind");
-static H_LAW: Slot = Slot::new("_law");
-static H_LIMIT: Slot = Slot::new("_limit");
-static H_RATIOS: Slot = Slot::new("_ratios");
-static H_RUN: [Slot; 3] = [Slot::new("_run"), Slot::new("_due"), Slot::new("_left")];
-static H_SINCE: Slot = Slot::new("_since");
-static H_STREAMS: Slot = Slot::new("streams");
-static H_UNIT: Slot = Slot::new("_unit");
-static H_VARIANCE: Slot = Slot::new("_variance");
-static H_WINDOW: Slot = Slot::new("_window");
-static K_ACTIVE: Slot = Slot::new("active");
-static K_HEALTH: Slot = Slot::new("health");
-static K_LAW: Slot = Slot::new("law");
-static K_RATE: Slot = Slot::new("rate");
-static L_EDGES: Slot = Slot::new("edges");
-static L_FLAGGED: Slot = Slot::new("flagged_rate");
-static L_KEY: Slot = Slot::new("key");
-static L_LOG_RATIOS: Slot = Slot::new("log_ratios");
-static L_REJECTED: Slot = Slot::new("rejection_rate");
-static M_DRIFT: Slot = Slot::new("_drift");
-static M_IS_STUCK: Slot = Slot::new("_is_stuck");
-static M_LAW: Slot = Slot::new("law");
-static M_LAW_KEY: Slot = Slot::new("_law_key");
-static M_MODEL_EPOCH: Slot = Slot::new("_model_epoch");
-static M_PAPER_TIES: Slot = Slot::new("_paper_ties");
-static M_RANKS: Slot = Slot::new("ranks");
-static M_STUCK: Slot = Slot::new("_stuck");
-static M_STUCK_EVENTS: Slot = Slot::new("_stuck_events");
-static M_TIE_MASS: Slot = Slot::new("_tie_mass");
-static M_UNRANKED: Slot = Slot::new("_unranked");
-static R_COUNTS: [Slot; 9] = [
-    Slot::new("_at"),
-    Slot::new("events"),
-    Slot::new("in_window"),
-    Slot::new("in_rolling"),
-    Slot::new("_mixed_until"),
-    Slot::new("recheck"),
-    Slot::new("low"),
-    Slot::new("high"),
-    Slot::new("deep"),
+static H_RUN: [&Slot; 3] = [&HEALTH_RUN, &HEALTH_DUE, &HEALTH_LEFT];
+static R_COUNTS: [&Slot; 9] = [
+    &RATE_AT,
+    &RATE_EVENTS,
+    &RATE_IN_WINDOW,
+    &RATE_IN_ROLLING,
+    &RATE_MIXED_UNTIL,
+    &RATE_RECHECK,
+    &RATE_LOW,
+    &RATE_HIGH,
+    &RATE_DEEP,
 ];
-static R_EXPECTED: Slot = Slot::new("expected_rate");
-static R_RING: Slot = Slot::new("_ring");
-static R_WINDOW: Slot = Slot::new("_window");
-static S_COUNTS: [Slot; 2] = [Slot::new("length"), Slot::new("steps")];
-static S_LAST: Slot = Slot::new("last");
-static S_SCORE: Slot = Slot::new("score");
-static S_SWAPPED: Slot = Slot::new("swapped");
-static S_USUAL_STEP: Slot = Slot::new("usual_step");
-static S_WAS_COMMON: Slot = Slot::new("was_common");
-static U_UNSCORABLE: Slot = Slot::new("unscorable");
-static U_WARM_UP: Slot = Slot::new("warm_up");
-static V_BAND_LOWER: Slot = Slot::new("band_lower");
-static V_BAND_UPPER: Slot = Slot::new("band_upper");
-static V_HELD: Slot = Slot::new("held");
-static V_LIMITED: Slot = Slot::new("limited");
-static V_MODE: Slot = Slot::new("mode");
-static V_MODEL_EPOCH: Slot = Slot::new("model_epoch");
-static V_N_ANOMALIES: Slot = Slot::new("n_anomalies");
-static V_PLANNED: Slot = Slot::new("planned");
-static V_POLICY_LOWER: Slot = Slot::new("policy_lower");
-static V_POLICY_UPPER: Slot = Slot::new("policy_upper");
-static V_POSITION: Slot = Slot::new("position");
-static V_RANK: Slot = Slot::new("rank");
-static V_REASON: Slot = Slot::new("reason");
-static V_SCORE: Slot = Slot::new("score");
-static V_STATUS: Slot = Slot::new("status");
-static V_STREAM_KEY: Slot = Slot::new("stream_key");
-static V_TIES: Slot = Slot::new("ties");
-static V_WINDOW_LEN: Slot = Slot::new("window_len");
+static S_COUNTS: [&Slot; 2] = [&STUCK_LENGTH, &STUCK_STEPS];
 
 /// Return a number that can be reckoned with; what is larger, or none, is Python's.
 fn whole(number: &Object<'_>) -> Option<i64> {
@@ -174,7 +66,7 @@ struct Counts<const N: usize> {
 }
 
 impl<const N: usize> Counts<N> {
-    fn of(object: &Object<'_>, slots: &'static [Slot; N]) -> PyResult<Counts<N>> {
+    fn of(object: &Object<'_>, slots: &'static [&'static Slot; N]) -> PyResult<Counts<N>> {
         let mut now = [0; N];
         for (number, slot) in now.iter_mut().zip(slots) {
             *number = slot.int(object)?;
@@ -182,7 +74,7 @@ impl<const N: usize> Counts<N> {
         Ok(Counts { now, was: now })
     }
 
-    fn leave(&mut self, object: &Object<'_>, slots: &'static [Slot; N]) -> PyResult<()> {
+    fn leave(&mut self, object: &Object<'_>, slots: &'static [&'static Slot; N]) -> PyResult<()> {
         for i in 0..N {
             if self.now[i] != self.was[i] {
                 slots[i].set_int(object, self.now[i])?;
@@ -207,12 +99,12 @@ impl<'py> Law<'py> {
     }
 
     fn is_as(&self, other: &Law<'py>) -> PyResult<bool> {
-        Ok(self.of.is(&other.of) || L_KEY.get(&self.of)?.eq(L_KEY.get(&other.of)?)?)
+        Ok(self.of.is(&other.of) || LAW_KEY.get(&self.of)?.eq(LAW_KEY.get(&other.of)?)?)
     }
 
     /// Return the ratios of a cell, to the power 1 / VIF (`health._Ratios.of`).
     fn ratios(&self, cell: u8, factor: f64) -> PyResult<Evidence> {
-        let table = L_LOG_RATIOS.get(&self.of)?.cast_into::<PyTuple>()?;
+        let table = LAW_LOG_RATIOS.get(&self.of)?.cast_into::<PyTuple>()?;
         let line = table.get_borrowed_item(usize::from(cell))?.cast::<PyTuple>()?.to_owned();
         let mut found = [0.0; ALTERNATIVES];
         for (i, ratio) in found.iter_mut().enumerate() {
@@ -232,8 +124,8 @@ impl<'py> Laws<'py> {
         if let Some(known) = self.0.iter().rev().find(|law| law.of.is(&of)) {
             return Ok(known.clone());
         }
-        let edges: (i64, i64, i64) = L_EDGES.get(&of)?.extract()?;
-        let (rejected, flagged) = (L_REJECTED.float(&of)?, L_FLAGGED.float(&of)?);
+        let edges: (i64, i64, i64) = LAW_EDGES.get(&of)?.extract()?;
+        let (rejected, flagged) = (LAW_REJECTION_RATE.float(&of)?, LAW_FLAGGED_RATE.float(&of)?);
         let law = Rc::new(Law { of, edges: [edges.0, edges.1, edges.2], rejected, flagged });
         if self.0.len() == LAWS {
             self.0.remove(0);
@@ -245,20 +137,20 @@ impl<'py> Laws<'py> {
 
 /// End a unit as `inflation.Inflation.close` does; false, and nothing has changed: a window ends too.
 fn close<const KINDS: usize>(inflation: &Object<'_>, added: [[f64; KINDS]; 2]) -> PyResult<bool> {
-    let state = B_STATE.get(inflation)?;
-    let units = BS_UNITS.int(&state)? + 1;
-    if units >= B_UNITS.int(inflation)? {
+    let state = INFLATION_STATE.get(inflation)?;
+    let units = INFLATION_STATE_UNITS.int(&state)? + 1;
+    if units >= INFLATION_UNITS.int(inflation)? {
         return Ok(false);
     }
-    let totals = BS_TOTALS.get(&state)?.cast_into::<PyList>()?;
+    let totals = INFLATION_STATE_TOTALS.get(&state)?.cast_into::<PyList>()?;
     let mut now = added;
     for (i, total) in now.as_flattened_mut().iter_mut().enumerate() {
         *total += totals.get_item(i)?.extract::<f64>()?;
     }
     let kept = PyList::new(inflation.py(), now.as_flattened())?;
-    let squares = BS_SQUARES.get(&state)?.cast_into::<PyList>()?;
-    let marks = BS_MARKS.get(&state)?.cast_into::<PyList>()?;
-    for (s, scale) in B_SCALES.get(inflation)?.cast_into::<PyTuple>()?.iter().enumerate() {
+    let squares = INFLATION_STATE_SQUARES.get(&state)?.cast_into::<PyList>()?;
+    let marks = INFLATION_STATE_MARKS.get(&state)?.cast_into::<PyList>()?;
+    for (s, scale) in INFLATION_SCALES.get(inflation)?.cast_into::<PyTuple>()?.iter().enumerate() {
         if units % scale.extract::<i64>()? != 0 {
             continue;
         }
@@ -273,13 +165,13 @@ fn close<const KINDS: usize>(inflation: &Object<'_>, added: [[f64; KINDS]; 2]) -
         }
         marks.set_item(s, &kept)?;
     }
-    BS_TOTALS.set(&state, kept.into_any())?;
-    BS_UNITS.set_int(&state, units)?;
+    INFLATION_STATE_TOTALS.set(&state, kept.into_any())?;
+    INFLATION_STATE_UNITS.set_int(&state, units)?;
     Ok(true)
 }
 
 fn factor_of(inflation: &Object<'_>) -> PyResult<Option<f64>> {
-    B_FACTOR.get(inflation)?.extract()
+    INFLATION_FACTOR.get(inflation)?.extract()
 }
 
 const AT: usize = 0;
@@ -303,15 +195,15 @@ struct Rate<'py> {
 
 impl<'py> Rate<'py> {
     fn of(of: Object<'py>) -> PyResult<Rate<'py>> {
-        let ring = R_RING.get(&of)?.cast_into::<PyByteArray>()?;
-        let (window, counts) = (R_WINDOW.int(&of)?, Counts::of(&of, &R_COUNTS)?);
+        let ring = RATE_RING.get(&of)?.cast_into::<PyByteArray>()?;
+        let (window, counts) = (RATE_WINDOW.int(&of)?, Counts::of(&of, &R_COUNTS)?);
         Ok(Rate { of, ring, window, counts, expected: None })
     }
 
     fn leave(&mut self) -> PyResult<()> {
         self.counts.leave(&self.of, &R_COUNTS)?;
         match self.expected.take() {
-            Some(expected) => R_EXPECTED.set_float(&self.of, expected),
+            Some(expected) => RATE_EXPECTED_RATE.set_float(&self.of, expected),
             None => Ok(()),
         }
     }
@@ -347,7 +239,7 @@ impl<'py> Rate<'py> {
         if counts[EVENTS] < counts[MIXED_UNTIL] {
             let expected = match self.expected {
                 Some(expected) => expected,
-                None => R_EXPECTED.float(&self.of)?,
+                None => RATE_EXPECTED_RATE.float(&self.of)?,
             };
             self.expected = Some(expected + (law.rejected - expected) / window as f64);
         }
@@ -385,21 +277,21 @@ struct Booked<'py> {
 
 impl<'py> Booked<'py> {
     fn of(health: &Object<'py>) -> PyResult<Booked<'py>> {
-        let inflation = H_INFLATION.get(health)?;
-        let evidence = doubles(&H_EVIDENCE.get(health)?)?;
-        let since = H_SINCE.int(health)?;
-        let counts = H_COUNTS.get(health)?.cast_into::<PyList>()?;
+        let inflation = HEALTH_INFLATION.get(health)?;
+        let evidence = doubles(&HEALTH_EVIDENCE.get(health)?)?;
+        let since = HEALTH_SINCE.int(health)?;
+        let counts = HEALTH_COUNTS.get(health)?.cast_into::<PyList>()?;
         let rejected_flagged = [counts.get_item(0)?.extract()?, counts.get_item(1)?.extract()?];
         Ok(Booked {
             factor: factor_of(&inflation)?,
             inflation,
-            is_blind: H_IS_BLIND.truth(health)?,
-            limit: H_LIMIT.float(health)?,
+            is_blind: HEALTH_IS_BLIND.truth(health)?,
+            limit: HEALTH_LIMIT.float(health)?,
             evidence,
             since,
             rejected_flagged,
-            expected: doubles(&H_EXPECTED.get(health)?)?,
-            variance: doubles(&H_VARIANCE.get(health)?)?,
+            expected: doubles(&HEALTH_EXPECTED.get(health)?)?,
+            variance: doubles(&HEALTH_VARIANCE.get(health)?)?,
             was: (evidence, since, rejected_flagged),
         })
     }
@@ -407,15 +299,15 @@ impl<'py> Booked<'py> {
     fn leave(&self, health: &Object<'py>) -> PyResult<()> {
         let py = health.py();
         if self.evidence != self.was.0 {
-            H_EVIDENCE.set(health, PyList::new(py, self.evidence)?.into_any())?;
+            HEALTH_EVIDENCE.set(health, PyList::new(py, self.evidence)?.into_any())?;
         }
         if self.rejected_flagged != self.was.2 {
-            H_COUNTS.set(health, PyList::new(py, self.rejected_flagged)?.into_any())?;
+            HEALTH_COUNTS.set(health, PyList::new(py, self.rejected_flagged)?.into_any())?;
         }
         if self.since != self.was.1 {
-            H_SINCE.set_int(health, self.since)?;
-            H_EXPECTED.set(health, PyList::new(py, self.expected)?.into_any())?;
-            H_VARIANCE.set(health, PyList::new(py, self.variance)?.into_any())?;
+            HEALTH_SINCE.set_int(health, self.since)?;
+            HEALTH_EXPECTED.set(health, PyList::new(py, self.expected)?.into_any())?;
+            HEALTH_VARIANCE.set(health, PyList::new(py, self.variance)?.into_any())?;
         }
         Ok(())
     }
@@ -479,12 +371,12 @@ impl<'py> Health<'py> {
             booked.leave(&self.of)?;
             if self.is_other_law {
                 let is_blind = PyBool::new(self.of.py(), booked.is_blind).to_owned();
-                H_IS_BLIND.set(&self.of, is_blind.into_any())?;
-                H_RATIOS.set_none(&self.of)?; // which Python then makes
+                HEALTH_IS_BLIND.set(&self.of, is_blind.into_any())?;
+                HEALTH_RATIOS.set_none(&self.of)?; // which Python then makes
             }
         }
         if self.is_other_law {
-            H_LAW.set(&self.of, self.law.of.clone())?;
+            HEALTH_LAW.set(&self.of, self.law.of.clone())?;
             self.is_other_law = false;
         }
         Ok(())
@@ -519,7 +411,7 @@ impl<'py> Health<'py> {
                 fired = self.book(run, 0)?;
             }
             let (old, left) = (self.law.clone(), self.counts.now[LEFT]);
-            let most = (H_WINDOW.int(&self.of)? * H_STREAMS.int(&self.of)?) as f64;
+            let most = (HEALTH_WINDOW.int(&self.of)? * HEALTH_STREAMS.int(&self.of)?) as f64;
             let booked = self.booked()?;
             booked.settle(&old, left);
             booked.is_blind = booked.factor.is_none_or(|factor| factor * MIN_EFFECTIVE > most);
@@ -553,8 +445,8 @@ impl<'py> Health<'py> {
         let of = self.of.clone();
         let booked = self.booked()?;
         booked.leave(&of)?;
-        H_FIRED.set(&of, of.getattr(intern!(of.py(), "log_evidence"))?)?;
-        H_CROSSINGS.set_int(&of, H_CROSSINGS.int(&of)? + 1)?;
+        HEALTH_FIRED_LOG_EVIDENCE.set(&of, of.getattr(HEALTH_LOG_EVIDENCE.name(of.py()))?)?;
+        HEALTH_CROSSINGS.set_int(&of, HEALTH_CROSSINGS.int(&of)? + 1)?;
         let mut most = 0;
         for (i, sum) in booked.evidence.iter().enumerate() {
             if *sum > booked.evidence[most] {
@@ -568,7 +460,7 @@ impl<'py> Health<'py> {
     }
 
     fn close_block(&mut self) -> PyResult<()> {
-        let (law, unit) = (self.law.clone(), H_UNIT.int(&self.of)?);
+        let (law, unit) = (self.law.clone(), HEALTH_UNIT.int(&self.of)?);
         let booked = self.booked()?;
         let (since, kept) = (booked.since, (booked.expected, booked.variance));
         booked.settle(&law, 0);
@@ -584,7 +476,7 @@ impl<'py> Health<'py> {
         booked.since = since;
         (booked.expected, booked.variance) = kept;
         self.leave()?;
-        self.of.call_method1(intern!(self.of.py(), "_close_block"), (&self.law.of,))?;
+        self.of.call_method1(HEALTH_CLOSE_BLOCK.name(self.of.py()), (&self.law.of,))?;
         self.counts = Counts::of(&self.of, &H_RUN)?;
         Ok(())
     }
@@ -600,17 +492,17 @@ struct Ranks<'py> {
 impl<'py> Ranks<'py> {
     /// Return them, unless there was no event yet.
     fn of(of: Object<'py>, laws: &mut Laws<'py>) -> PyResult<Option<Ranks<'py>>> {
-        let (law, health) = (K_LAW.get(&of)?, K_HEALTH.get(&of)?);
-        if law.is_none() || !law.is(&H_LAW.get(&health)?) {
+        let (law, health) = (RANKS_LAW.get(&of)?, RANKS_HEALTH.get(&of)?);
+        if law.is_none() || !law.is(&HEALTH_LAW.get(&health)?) {
             return Ok(None);
         }
         let health = Health::of(health, laws.read(law)?)?;
-        Ok(Some(Ranks { rate: Rate::of(K_RATE.get(&of)?)?, health, of }))
+        Ok(Some(Ranks { rate: Rate::of(RANKS_RATE.get(&of)?)?, health, of }))
     }
 
     fn leave(&mut self) -> PyResult<()> {
-        if !K_LAW.get(&self.of)?.is(&self.health.law.of) {
-            K_LAW.set(&self.of, self.health.law.of.clone())?;
+        if !RANKS_LAW.get(&self.of)?.is(&self.health.law.of) {
+            RANKS_LAW.set(&self.of, self.health.law.of.clone())?;
         }
         self.rate.leave()?;
         self.health.leave()
@@ -632,19 +524,19 @@ impl<'py> Ranks<'py> {
         let is_outside = self.rate.update(law, shown)?;
         if let Some(fired) = self.health.update(law, drawn)? {
             let now = self.rate.counts.now[EVENTS];
-            let raised = self.of.call_method1(intern!(py, "_fired"), (verdict, fired, now))?;
+            let raised = self.of.call_method1(RANKS_FIRED.name(py), (verdict, fired, now))?;
             alarms.push(raised);
         }
         if !is_outside && self.rate.counts.now[EVENTS] < self.rate.counts.now[RECHECK] {
             return Ok(());
         }
         self.rate.leave()?;
-        let (rate, inflation) = (&self.rate.of, B_FACTOR.get(&H_INFLATION.get(&self.health.of)?)?);
+        let (rate, inflation) = (&self.rate.of, INFLATION_FACTOR.get(&HEALTH_INFLATION.get(&self.health.of)?)?);
         if is_outside {
-            let given = (K_ACTIVE.get(&self.of)?, verdict, &law.of, inflation);
-            alarms.push(rate.call_method1(intern!(py, "raise_or_withdraw"), given)?);
+            let given = (RANKS_ACTIVE.get(&self.of)?, verdict, &law.of, inflation);
+            alarms.push(rate.call_method1(RATE_RAISE_OR_WITHDRAW.name(py), given)?);
         } else {
-            rate.call_method1(intern!(py, "set_limits"), (&law.of, inflation))?;
+            rate.call_method1(RATE_SET_LIMITS.name(py), (&law.of, inflation))?;
         }
         self.rate.counts = Counts::of(&self.rate.of, &R_COUNTS)?;
         Ok(())
@@ -660,34 +552,34 @@ struct Drift<'py> {
 
 impl<'py> Drift<'py> {
     fn of(of: Object<'py>) -> PyResult<Drift<'py>> {
-        Ok(Drift { excess: D_EXCESS.float(&of)?, left: D_LEFT.int(&of)?, of })
+        Ok(Drift { excess: DRIFT_EXCESS.float(&of)?, left: DRIFT_LEFT.int(&of)?, of })
     }
 
     fn leave(&self) -> PyResult<()> {
-        D_EXCESS.set_float(&self.of, self.excess)?;
-        D_LEFT.set_int(&self.of, self.left)
+        DRIFT_EXCESS.set_float(&self.of, self.excess)?;
+        DRIFT_LEFT.set_int(&self.of, self.left)
     }
 
     /// Take the block's sum in; false, and nothing has changed: there is more to do.
     fn close_block(&mut self) -> PyResult<bool> {
-        let (drift, unit, window) = (&self.of, D_UNIT.int(&self.of)?, D_WINDOW.float(&self.of)?);
-        let inflation = D_INFLATION.get(drift)?;
+        let (drift, unit, window) = (&self.of, DRIFT_UNIT.int(&self.of)?, DRIFT_WINDOW.float(&self.of)?);
+        let inflation = DRIFT_INFLATION.get(drift)?;
         let (mut level, mut unsettled) = (0.0, 1.0);
         let factor = factor_of(&inflation)?.filter(|factor| factor * MIN_EFFECTIVE <= window);
         if let Some(factor) = factor {
-            let memory = D_MEMORY.float(drift)?;
-            level = D_LEVEL.float(drift)? * memory + self.excess;
-            unsettled = D_UNSETTLED.float(drift)? * (memory * memory);
-            let variance = window / 36.0 * (1.0 + unsettled) + DRIFT_MEMORY / 24.0;
-            if level * level / (2.0 * variance * factor) >= D_LIMIT.float(drift)? {
+            let memory = DRIFT_MEMORY.float(drift)?;
+            level = DRIFT_LEVEL.float(drift)? * memory + self.excess;
+            unsettled = DRIFT_UNSETTLED.float(drift)? * (memory * memory);
+            let variance = window / 36.0 * (1.0 + unsettled) + MEMORY_WINDOWS / 24.0;
+            if level * level / (2.0 * variance * factor) >= DRIFT_LIMIT.float(drift)? {
                 return Ok(false);
             }
         }
         if !close(&inflation, [[self.excess], [unit as f64 / 12.0]])? {
             return Ok(false);
         }
-        D_LEVEL.set_float(drift, level)?;
-        D_UNSETTLED.set_float(drift, unsettled)?;
+        DRIFT_LEVEL.set_float(drift, level)?;
+        DRIFT_UNSETTLED.set_float(drift, unsettled)?;
         (self.excess, self.left) = (0.0, unit);
         Ok(true)
     }
@@ -712,11 +604,11 @@ impl<'py> Stuck<'py> {
     fn of(of: Object<'py>) -> PyResult<Stuck<'py>> {
         Ok(Stuck {
             counts: Counts::of(&of, &S_COUNTS)?,
-            first: S_SCORE.get(&of)?.extract()?,
-            last: S_LAST.float(&of)?,
-            usual_step: S_USUAL_STEP.float(&of)?,
-            was_common: S_WAS_COMMON.truth(&of)?,
-            swapped: S_SWAPPED.truth(&of)?,
+            first: STUCK_SCORE.get(&of)?.extract()?,
+            last: STUCK_LAST.float(&of)?,
+            usual_step: STUCK_USUAL_STEP.float(&of)?,
+            was_common: STUCK_WAS_COMMON.truth(&of)?,
+            swapped: STUCK_SWAPPED.truth(&of)?,
             is_new: false,
             of,
         })
@@ -725,11 +617,11 @@ impl<'py> Stuck<'py> {
     fn leave(&mut self) -> PyResult<()> {
         let py = self.of.py();
         self.counts.leave(&self.of, &S_COUNTS)?;
-        S_LAST.set_float(&self.of, self.last)?;
+        STUCK_LAST.set_float(&self.of, self.last)?;
         if std::mem::take(&mut self.is_new) {
-            S_SCORE.set(&self.of, self.first.into_pyobject(py)?.into_any())?;
-            S_USUAL_STEP.set_float(&self.of, self.usual_step)?;
-            let flags = [(&S_WAS_COMMON, self.was_common), (&S_SWAPPED, self.swapped)];
+            STUCK_SCORE.set(&self.of, self.first.into_pyobject(py)?.into_any())?;
+            STUCK_USUAL_STEP.set_float(&self.of, self.usual_step)?;
+            let flags = [(&STUCK_WAS_COMMON, self.was_common), (&STUCK_SWAPPED, self.swapped)];
             for (slot, is) in flags {
                 slot.set(&self.of, PyBool::new(py, is).to_owned().into_any())?;
             }
@@ -784,16 +676,16 @@ struct Stream<'py> {
 impl<'py> Stream<'py> {
     /// Return it, unless it has had no ranked event yet.
     fn of(of: &Object<'py>, laws: &mut Laws<'py>) -> PyResult<Option<Stream<'py>>> {
-        let Some(ranks) = Ranks::of(M_RANKS.get(of)?, laws)? else { return Ok(None) };
+        let Some(ranks) = Ranks::of(MONITOR_RANKS.get(of)?, laws)? else { return Ok(None) };
         Ok(Some(Stream {
             ranks,
-            drift: Drift::of(M_DRIFT.get(of)?)?,
-            stuck: Stuck::of(M_STUCK.get(of)?)?,
-            law: laws.read(M_LAW.get(of)?)?,
-            key: M_LAW_KEY.get(of)?.extract::<(i64, i64, i64, i64)>().ok().map(Into::into),
-            epoch: M_MODEL_EPOCH.get(of)?,
-            stuck_events: M_STUCK_EVENTS.float(of)?,
-            paper_ties: M_PAPER_TIES.truth(of)?,
+            drift: Drift::of(MONITOR_DRIFT.get(of)?)?,
+            stuck: Stuck::of(MONITOR_STUCK.get(of)?)?,
+            law: laws.read(MONITOR_LAW.get(of)?)?,
+            key: MONITOR_LAW_KEY.get(of)?.extract::<(i64, i64, i64, i64)>().ok().map(Into::into),
+            epoch: MONITOR_MODEL_EPOCH.get(of)?,
+            stuck_events: MONITOR_STUCK_EVENTS.float(of)?,
+            paper_ties: MONITOR_PAPER_TIES.truth(of)?,
             of: of.clone(),
         }))
     }
@@ -810,10 +702,10 @@ impl<'py> Stream<'py> {
             return Ok(());
         }
         let named = PyTuple::new(self.of.py(), key)?;
-        self.law = laws.read(RANK_LAW.get(self.of.py())?.call1(&named)?)?;
+        self.law = laws.read(THEORY_RANK_LAW.get(self.of.py())?.call1(&named)?)?;
         self.key = Some(key);
-        M_LAW.set(&self.of, self.law.of.clone())?;
-        M_LAW_KEY.set(&self.of, named.into_any())
+        MONITOR_LAW.set(&self.of, self.law.of.clone())?;
+        MONITOR_LAW_KEY.set(&self.of, named.into_any())
     }
 
     /// Return the cells of the verdict's own rank and of one drawn among its ties.
@@ -826,12 +718,12 @@ impl<'py> Stream<'py> {
         if ties > 0 {
             drawn = law.cell(below);
             if drawn != law.cell(below + ties) {
-                let draw = DRAWN.get(verdict.py())?;
-                drawn = law.cell(draw.call1((below, ties, V_POSITION.get(verdict)?))?.extract()?);
+                let draw = THEORY_RANDOMISED_RANK.get(verdict.py())?;
+                drawn = law.cell(draw.call1((below, ties, VERDICT_POSITION.get(verdict)?))?.extract()?);
             }
             if below < law.edges[1] && law.edges[1] <= below + ties {
-                let n = V_WINDOW_LEN.int(verdict)?;
-                M_TIE_MASS.set_float(&self.of, ties as f64 / n as f64)?;
+                let n = VERDICT_WINDOW_LEN.int(verdict)?;
+                MONITOR_TIE_MASS.set_float(&self.of, ties as f64 / n as f64)?;
             }
         }
         Ok((shown, drawn))
@@ -853,20 +745,20 @@ impl<'py> Stream<'py> {
         drift.left -= 1;
         if drift.left == 0 && !drift.close_block()? {
             drift.leave()?;
-            let moved = drift.of.call_method0(intern!(py, "close_block"))?;
+            let moved = drift.of.call_method0(DRIFT_CLOSE_BLOCK.name(py))?;
             self.drift = Drift::of(drift.of.clone())?;
             if !moved.is_none() {
                 self.ranks.leave()?;
-                let raised = self.of.call_method1(intern!(py, "_raise_drift"), (verdict, moved))?;
+                let raised = self.of.call_method1(MONITOR_RAISE_DRIFT.name(py), (verdict, moved))?;
                 alarms.push(raised);
             }
         }
         let Some(score) = score.filter(|score| score.is_finite()) else { return Ok(()) };
         if self.stuck.update(score, ties, n) as f64 >= self.stuck_events {
             self.stuck.leave()?;
-            alarms.push(self.of.call_method1(intern!(py, "_raise_run"), (verdict,))?);
-        } else if M_IS_STUCK.truth(&self.of)? {
-            self.of.call_method0(intern!(py, "_moves_again"))?;
+            alarms.push(self.of.call_method1(MONITOR_RAISE_RUN.name(py), (verdict,))?);
+        } else if MONITOR_IS_STUCK.truth(&self.of)? {
+            self.of.call_method0(MONITOR_MOVES_AGAIN.name(py))?;
         }
         Ok(())
     }
@@ -885,22 +777,22 @@ mod ahead {
     static LINES: [usize; NODES] = [3, 2, 2, 2, 1, 3, 4, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1];
     /// Of what, and which of its slots: what is fetched follows in this order.
     static TREE: [&[(usize, &Slot)]; 3] = [
-        &[(0, &M_RANKS), (0, &M_DRIFT), (0, &M_STUCK), (0, &M_LAW_KEY)],
+        &[(0, &MONITOR_RANKS), (0, &MONITOR_DRIFT), (0, &MONITOR_STUCK), (0, &MONITOR_LAW_KEY)],
         &[
-            (1, &K_RATE),
-            (1, &K_HEALTH),
-            (2, &D_EXCESS),
-            (3, &S_SCORE),
-            (3, &S_LAST),
-            (3, &S_USUAL_STEP),
+            (1, &RANKS_RATE),
+            (1, &RANKS_HEALTH),
+            (2, &DRIFT_EXCESS),
+            (3, &STUCK_SCORE),
+            (3, &STUCK_LAST),
+            (3, &STUCK_USUAL_STEP),
         ],
         &[
-            (5, &R_RING),
-            (5, &R_COUNTS[AT]),
-            (5, &R_COUNTS[EVENTS]),
-            (5, &R_COUNTS[MIXED_UNTIL]),
-            (5, &R_COUNTS[RECHECK]),
-            (5, &R_EXPECTED),
+            (5, &RATE_RING),
+            (5, R_COUNTS[AT]),
+            (5, R_COUNTS[EVENTS]),
+            (5, R_COUNTS[MIXED_UNTIL]),
+            (5, R_COUNTS[RECHECK]),
+            (5, &RATE_EXPECTED_RATE),
         ],
     ];
 
@@ -953,7 +845,7 @@ mod ahead {
             let (rate, ring) =
                 unsafe { (Borrowed::from_ptr(py, nodes[RATE]), Borrowed::from_ptr(py, nodes[RING])) };
             if let (Ok(at), Ok(window), Ok(ring)) =
-                (R_COUNTS[AT].int(&rate), R_WINDOW.int(&rate), ring.cast::<PyByteArray>())
+                (R_COUNTS[AT].int(&rate), RATE_WINDOW.int(&rate), ring.cast::<PyByteArray>())
             {
                 for at in [at, at - window] {
                     prefetch(ring.data().wrapping_offset(at as isize), 1);
@@ -984,9 +876,9 @@ impl<'py> Bank<'_, 'py> {
 
     /// Return the monitor of a verdict's stream, null where that is not known. It is not touched.
     fn of(&self, verdict: &Object<'py>) -> PyResult<*mut ffi::PyObject> {
-        let (mut key, mode) = (V_STREAM_KEY.get(verdict)?, V_MODE.get(verdict)?);
+        let (mut key, mode) = (VERDICT_STREAM_KEY.get(verdict)?, VERDICT_MODE.get(verdict)?);
         if !mode.is_none() {
-            key = IN_MODE.get(verdict.py())?.call1((key, mode))?;
+            key = TYPES_IN_MODE.get(verdict.py())?.call1((key, mode))?;
         }
         // SAFETY: a dict and a key.
         let found =
@@ -1016,7 +908,7 @@ impl<'py> Bank<'_, 'py> {
         let stream = &mut self.read[at];
         if !epoch.is(&stream.epoch) && !epoch.eq(&stream.epoch)? {
             stream.leave()?;
-            monitor.call_method1(intern!(epoch.py(), "_swap"), (epoch,))?;
+            monitor.call_method1(MONITOR_SWAP.name(epoch.py()), (epoch,))?;
             if let Some(other) = Stream::of(monitor, &mut self.laws)? {
                 *stream = other;
             }
@@ -1027,27 +919,27 @@ impl<'py> Bank<'_, 'py> {
     /// Take note of one verdict; false, and nothing has changed: it is Python's.
     fn note(&mut self, verdict: &Object<'py>, monitor: &Object<'py>) -> PyResult<bool> {
         let py = verdict.py();
-        if !V_LIMITED.get(verdict)?.is(UNSET.get(py)?) || V_STATUS.get(verdict)?.is(MIXED.get(py)?)
+        if !VERDICT_LIMITED.get(verdict)?.is(UNSET.get(py)?) || VERDICT_STATUS.get(verdict)?.is(STATUS_WARM_UP_MIXED.get(py)?)
         {
             return Ok(false);
         }
 
         // 1. Is it ranked?
-        let (reason, rank) = (V_REASON.get(verdict)?, V_RANK.get(verdict)?);
-        let mut band = (V_POLICY_LOWER.get(verdict)?, V_POLICY_UPPER.get(verdict)?);
+        let (reason, rank) = (VERDICT_REASON.get(verdict)?, VERDICT_RANK.get(verdict)?);
+        let mut band = (VERDICT_POLICY_LOWER.get(verdict)?, VERDICT_POLICY_UPPER.get(verdict)?);
         if band.0.is_none() {
-            band = (V_BAND_LOWER.get(verdict)?, V_BAND_UPPER.get(verdict)?);
+            band = (VERDICT_BAND_LOWER.get(verdict)?, VERDICT_BAND_UPPER.get(verdict)?);
         }
-        let Some(n) = whole(&V_WINDOW_LEN.get(verdict)?) else { return Ok(false) };
-        let is_ranked = (reason.is_none() || reason.is(AMBIGUOUS.get(py)?))
-            && !V_HELD.truth(verdict)?
-            && !V_PLANNED.truth(verdict)?;
+        let Some(n) = whole(&VERDICT_WINDOW_LEN.get(verdict)?) else { return Ok(false) };
+        let is_ranked = (reason.is_none() || reason.is(REASON_AMBIGUOUS.get(py)?))
+            && !VERDICT_HELD.truth(verdict)?
+            && !VERDICT_PLANNED.truth(verdict)?;
         if !is_ranked || n < 1 || rank.is_none() || band.0.is_none() || band.1.is_none() {
-            if reason.is(CONSTANT.get(py)?) {
+            if reason.is(REASON_CONSTANT_WINDOW.get(py)?) {
                 return Ok(false);
             }
-            let slot = if reason.is(WARM_UP.get(py)?) { &U_WARM_UP } else { &U_UNSCORABLE };
-            for counts in [&M_UNRANKED.get(monitor)?, self.unranked] {
+            let slot = if reason.is(REASON_WARM_UP.get(py)?) { &UNRANKED_WARM_UP } else { &UNRANKED_UNSCORABLE };
+            for counts in [&MONITOR_UNRANKED.get(monitor)?, self.unranked] {
                 slot.set_int(counts, slot.int(counts)? + 1)?;
             }
             return Ok(true);
@@ -1055,16 +947,16 @@ impl<'py> Bank<'_, 'py> {
 
         // 2. Can it be reckoned with?
         let Some(rank) = whole(&rank) else { return Ok(false) };
-        let Some(ties) = whole(&V_TIES.get(verdict)?) else { return Ok(false) };
-        let Some(r) = whole(&V_N_ANOMALIES.get(verdict)?) else { return Ok(false) };
+        let Some(ties) = whole(&VERDICT_TIES.get(verdict)?) else { return Ok(false) };
+        let Some(r) = whole(&VERDICT_N_ANOMALIES.get(verdict)?) else { return Ok(false) };
         let (Some(lower), Some(upper)) = (whole(&band.0), whole(&band.1)) else { return Ok(false) };
-        let score = V_SCORE.get(verdict)?;
+        let score = VERDICT_SCORE.get(verdict)?;
         let score = match score.cast_exact::<PyFloat>() {
             Ok(number) => Some(number.extract::<f64>()?),
             Err(_) if score.is_none() => None,
             Err(_) => return Ok(false),
         };
-        let Some(at) = self.read(monitor, V_MODEL_EPOCH.get(verdict)?)? else { return Ok(false) };
+        let Some(at) = self.read(monitor, VERDICT_MODEL_EPOCH.get(verdict)?)? else { return Ok(false) };
 
         // 3. It counts, for its stream and for all of them.
         let stream = &mut self.read[at];
@@ -1099,6 +991,17 @@ pub fn note<'py>(
     start: usize,
     alarms: &Bound<'py, PyList>,
 ) -> PyResult<usize> {
+    guarded(verdicts, || noted(streams, pooled, unranked, verdicts, start, alarms))
+}
+
+fn noted<'py>(
+    streams: &Bound<'py, PyDict>,
+    pooled: Object<'py>,
+    unranked: &Object<'py>,
+    verdicts: &Bound<'py, PyList>,
+    start: usize,
+    alarms: &Bound<'py, PyList>,
+) -> PyResult<usize> {
     let mut laws = Laws::default();
     let Some(pooled) = Ranks::of(pooled, &mut laws)? else { return Ok(start) };
     let (read, raised) = (Vec::with_capacity(STREAMS), Vec::new());
@@ -1112,6 +1015,7 @@ pub fn note<'py>(
         }
         ahead::fetch(streams.py(), block.iter().map(|(monitor, _)| *monitor));
         for (monitor, verdict) in &block {
+            guard::at(at);
             // SAFETY: the streams hold it, and none comes or goes meanwhile.
             match unsafe { Bound::from_borrowed_ptr_or_opt(streams.py(), *monitor) } {
                 Some(monitor) if bank.note(verdict, &monitor)? => at += 1,

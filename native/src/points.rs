@@ -1,15 +1,13 @@
 //! What is remembered of ordinary events for reviewers (`run.review_items.ReviewItems`).
 
-use crate::slot::Slot;
+use crate::guard::{self, guarded};
+use crate::seam::*;
 use crate::written::{kept, parts_of, Layout, Named, Object, Writer};
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 
-static RECENT: Slot = Slot::new("recent");
-static OF: Slot = Slot::new("of");
-static N_SINCE: Slot = Slot::new("n_since");
 
 /// What became of an event that was to be remembered.
 enum Seen<'py> {
@@ -38,20 +36,18 @@ pub struct Points {
 impl Points {
     #[new]
     fn new(py: Python<'_>, points: i64) -> PyResult<Points> {
-        let types = py.import("rejex_stream.types")?;
-        let verdict = Layout::of(&types.getattr("Verdict")?)?;
-        let labels = types.getattr("Label")?;
+        let verdict = Layout::of(TYPES_VERDICT.get(py)?)?;
         Ok(Points {
             writer: Writer::of(py)?,
-            outcome: Named::of(&types.getattr("Outcome")?)?,
-            rejected: labels.getattr("REJECTED")?.unbind(),
-            anomaly: labels.getattr("ANOMALY")?.unbind(),
-            extreme: py.import("rejex_stream.rejection.judge")?.getattr("EXTREME")?.extract()?,
+            outcome: Named::of(TYPES_OUTCOME.get(py)?)?,
+            rejected: LABEL_REJECTED.get(py)?.clone().unbind(),
+            anomaly: LABEL_ANOMALY.get(py)?.clone().unbind(),
+            extreme: JUDGE_EXTREME.float(py)?,
             points,
-            label: verdict.at("label")?,
-            severity: verdict.at("severity")?,
-            status: verdict.at("status")?,
-            score: verdict.at("score")?,
+            label: verdict.at(&VERDICT_LABEL)?,
+            severity: verdict.at(&VERDICT_SEVERITY)?,
+            status: verdict.at(&VERDICT_STATUS)?,
+            score: verdict.at(&VERDICT_SCORE)?,
             verdict,
         })
     }
@@ -69,37 +65,40 @@ impl Points {
         readings: &Bound<'py, PyAny>,
         verdicts: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyList>> {
-        let py = sensors.py();
-        let made = PyList::empty(py);
-        let (records, readings, verdicts) = (listed(records)?, listed(readings)?, listed(verdicts)?);
-        // SAFETY: None and an empty tuple are always there.
-        let (none, nothing) = unsafe { (ffi::Py_None(), pyo3::types::PyTuple::empty(py)) };
-        let mut room = Vec::with_capacity(256);
-        for at in 0..records.len() {
-            let (reading, verdict) = (readings.get_item(at)?, verdicts.get_item(at)?);
-            let (mut review, mut after) = (none, none);
-            let told;
-            match self.ordinary(sensors, &reading, verdict.as_ptr(), &mut room)? {
-                Seen::Nothing => {}
-                Seen::Due(known) => {
-                    told = follow_up.call1((&known, OF.get(&known)?, &verdict))?;
-                    after = told.as_ptr();
+        guarded(verdicts, || {
+            let py = sensors.py();
+            let made = PyList::empty(py);
+            let (records, readings, verdicts) = (listed(records)?, listed(readings)?, listed(verdicts)?);
+            // SAFETY: None and an empty tuple are always there.
+            let (none, nothing) = unsafe { (ffi::Py_None(), pyo3::types::PyTuple::empty(py)) };
+            let mut room = Vec::with_capacity(256);
+            for at in 0..records.len() {
+                guard::at(at);
+                let (reading, verdict) = (readings.get_item(at)?, verdicts.get_item(at)?);
+                let (mut review, mut after) = (none, none);
+                let told;
+                match self.ordinary(sensors, &reading, verdict.as_ptr(), &mut room)? {
+                    Seen::Nothing => {}
+                    Seen::Due(known) => {
+                        told = follow_up.call1((&known, REVIEWED_OF.get(&known)?, &verdict))?;
+                        after = told.as_ptr();
+                    }
+                    Seen::Not => {
+                        told = observe.call1((&reading, &verdict))?;
+                        let to = if told.get_type().is(item) { &mut review } else { &mut after };
+                        *to = told.as_ptr();
+                    }
                 }
-                Seen::Not => {
-                    told = observe.call1((&reading, &verdict))?;
-                    let to = if told.get_type().is(item) { &mut review } else { &mut after };
-                    *to = told.as_ptr();
-                }
+                let record = records.get_item(at)?.into_ptr();
+                let changes = (nothing.as_ptr(), nothing.as_ptr());
+                let fields = [
+                    record, verdict.into_ptr(), kept(none), kept(review), kept(changes.0),
+                    kept(changes.1), kept(after),
+                ];
+                made.append(self.outcome.made(py, &fields)?)?;
             }
-            let record = records.get_item(at)?.into_ptr();
-            let changes = (nothing.as_ptr(), nothing.as_ptr());
-            let fields = [
-                record, verdict.into_ptr(), kept(none), kept(review), kept(changes.0),
-                kept(changes.1), kept(after),
-            ];
-            made.append(self.outcome.made(py, &fields)?)?;
-        }
-        Ok(made)
+            Ok(made)
+        })
     }
 }
 
@@ -136,8 +135,8 @@ impl Points {
         // SAFETY: held by the reading.
         let name = unsafe { Bound::from_borrowed_ptr(py, sensor) };
         let Some(known) = sensors.get_item(name)? else { return Ok(Seen::Not) };
-        let owed = !OF.is_none(&known)?;
-        let n_since = if owed { N_SINCE.int(&known)? + 1 } else { 0 };
+        let owed = !REVIEWED_OF.is_none(&known)?;
+        let n_since = if owed { REVIEWED_N_SINCE.int(&known)? + 1 } else { 0 };
         if self.points == 0 && !owed {
             return Ok(Seen::Nothing);
         }
@@ -152,7 +151,7 @@ impl Points {
             self.writer.value(py, value, room)?;
         }
         room.push(b'}');
-        let (recent, point) = (RECENT.get(&known)?, PyBytes::new(py, room));
+        let (recent, point) = (REVIEWED_RECENT.get(&known)?, PyBytes::new(py, room));
         // SAFETY: live objects; what is returned is a new reference, and None.
         unsafe {
             let append = intern!(py, "append").as_ptr();
@@ -161,7 +160,7 @@ impl Points {
             Bound::from_owned_ptr_or_err(py, done)?;
         }
         if owed {
-            N_SINCE.set_int(&known, n_since)?;
+            REVIEWED_N_SINCE.set_int(&known, n_since)?;
         }
         let due = owed && (n_since & (n_since - 1) == 0 || n_since >= self.points);
         Ok(if due { Seen::Due(known) } else { Seen::Nothing })

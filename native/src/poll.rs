@@ -1,19 +1,17 @@
 //! The events of many streams in one call (`engine.Engine.process`).
 
+use crate::guard::guarded;
 use crate::lane::{in_python, Batch, Lane, Room, STAGES};
-use crate::slot::Slot;
+use crate::seam::*;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PyList, PyTuple, PyType};
+use pyo3::types::{PyDict, PyList, PyTuple};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const MODE_MARK: u8 = 0x1f;
 const MANY: usize = 32; // streams, of which not all is in the caches
 const NONE: usize = usize::MAX;
 
-static LANE: Slot = Slot::new("_lane");
-static READING: PyOnceLock<Py<PyType>> = PyOnceLock::new();
 static CALLS: AtomicU64 = AtomicU64::new(0);
 
 /// A stream, and which readings of the poll are its own: the first, and from each the next.
@@ -35,7 +33,18 @@ pub fn poll<'py>(
     live: &Bound<'py, PyDict>,
     readings: &Bound<'py, PyAny>,
     d: usize,
-) -> PyResult<Option<(Bound<'py, PyList>, Vec<Bound<'py, PyAny>>)>> {
+) -> PyResult<Option<Judged<'py>>> {
+    guarded(readings, || judged(stream, live, readings, d))
+}
+
+type Judged<'py> = (Bound<'py, PyList>, Vec<Bound<'py, PyAny>>);
+
+fn judged<'py>(
+    stream: &Bound<'py, PyAny>,
+    live: &Bound<'py, PyDict>,
+    readings: &Bound<'py, PyAny>,
+    d: usize,
+) -> PyResult<Option<Judged<'py>>> {
     let py = live.py();
     let count = match (readings.cast_exact::<PyList>(), readings.cast_exact::<PyTuple>()) {
         (Ok(list), _) => list.len(),
@@ -104,7 +113,7 @@ fn by_stream<'py>(
                 Some(state) => state,
                 None => stream.call1((&name,))?,
             };
-            let lane = LANE.get(&state)?.cast_into_exact::<Lane>().ok();
+            let lane = STREAM_LANE.get(&state)?.cast_into_exact::<Lane>().ok();
             let known = match &lane {
                 Some(lane) => {
                     let lane = lane.try_borrow()?;
@@ -138,7 +147,7 @@ fn by_stream<'py>(
 /// Take the values of readings; whether all are as decoders make them, so that nothing is wrong.
 fn are_plain(batch: &mut Batch<'_, '_>, count: usize) -> PyResult<bool> {
     let (py, d) = (batch.readings.py(), batch.d);
-    let kind = READING.import(py, "rejex_stream.types", "Reading")?.as_type_ptr();
+    let kind = TYPES_READING.get(py)?.as_ptr().cast();
     let mut known = std::ptr::null_mut(); // a name that was looked at
     for i in 0..count {
         let reading = batch.reading(i)?;

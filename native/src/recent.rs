@@ -1,8 +1,7 @@
 //! The columns that roll, of one sensor (`features.preset.NewestRows`): sums kept in Python's rings.
 
-use crate::slot::Slot;
+use crate::seam::*;
 use crate::view::View;
-use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
@@ -10,12 +9,6 @@ pub const RING: usize = 32;
 const SUMS: usize = 7;
 const FEW_CHANNELS: usize = 10;
 
-static PICKED: Slot = Slot::new("_picked");
-static NEWEST: Slot = Slot::new("_newest");
-static RINGS: Slot = Slot::new("_rings");
-static ROLLS: Slot = Slot::new("_rolls");
-static NEXT: Slot = Slot::new("_next");
-static N_LAGS: Slot = Slot::new("_n_lags");
 
 pub type Saved = (Vec<Vec<f64>>, Vec<usize>);
 
@@ -114,22 +107,22 @@ impl Recent {
     /// Return them of a `RecentRows`; `None` where Python has to make its rows.
     pub fn of(recent: &Bound<'_, PyAny>) -> PyResult<Option<Recent>> {
         let py = recent.py();
-        if !PICKED.is_none(recent)? {
+        if !RECENT_PICKED.is_none(recent)? {
             return Ok(None);
         }
-        let newest = match NEWEST.get(recent)? {
+        let newest = match RECENT_NEWEST.get(recent)? {
             newest if !newest.is_none() => newest,
-            _ => recent.call_method0(intern!(py, "_begun"))?,
+            _ => recent.call_method0(RECENT_BEGUN.name(py))?,
         };
         if newest.is_none() {
             return Ok(None);
         }
         let mut rings = Vec::new();
-        for ring in RINGS.get(&newest)?.try_iter()? {
+        for ring in NEWEST_RINGS.get(&newest)?.try_iter()? {
             rings.push(View::of(&ring?, true)?);
         }
-        let rolls = ROLLS.truth(&newest)?;
-        let n_lags = N_LAGS.int(&newest)? as usize;
+        let rolls = NEWEST_ROLLS.truth(&newest)?;
+        let n_lags = NEWEST_N_LAGS.int(&newest)? as usize;
         let columns = Columns { rolls, n_lags };
         let whole = rings.iter().all(|ring| ring.get().len() == columns.ring()) && n_lags < RING;
         let mut made = Recent { newest: newest.unbind(), rings, next: Vec::new(), columns };
@@ -142,12 +135,12 @@ impl Recent {
 
     /// Whether it is of the same that makes the rows of now.
     pub fn is_of(&self, recent: &Bound<'_, PyAny>) -> PyResult<bool> {
-        Ok(NEWEST.is(recent, &self.newest)? && PICKED.is_none(recent)?)
+        Ok(RECENT_NEWEST.is(recent, &self.newest)? && RECENT_PICKED.is_none(recent)?)
     }
 
     /// Look where the channels go on; whether they are whole.
     pub fn begin(&mut self, py: Python<'_>) -> PyResult<bool> {
-        let next = NEXT.get(self.newest.bind(py))?.cast_into::<PyList>()?;
+        let next = NEWEST_NEXT.get(self.newest.bind(py))?.cast_into::<PyList>()?;
         self.next.clear();
         for at in next.iter() {
             self.next.push(at.extract()?);
@@ -188,7 +181,7 @@ impl Recent {
 
     /// Leave the state as it is now.
     pub fn end(&self, py: Python<'_>) -> PyResult<()> {
-        let next = NEXT.get(self.newest.bind(py))?.cast_into::<PyList>()?;
+        let next = NEWEST_NEXT.get(self.newest.bind(py))?.cast_into::<PyList>()?;
         for (c, at) in self.next.iter().enumerate() {
             next.set_item(c, at)?;
         }

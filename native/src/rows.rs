@@ -1,11 +1,9 @@
 //! The newest rows of a model (`engine.model.RowBuffer`), and their blocks (`engine.packed_rows`).
 
 use crate::recent::{Columns, RING};
-use crate::slot::Slot;
-use pyo3::intern;
+use crate::seam::*;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyByteArray, PyBytes, PyList, PyTuple, PyType};
+use pyo3::types::{PyByteArray, PyBytes, PyList, PyTuple};
 
 const BLOCK: usize = 64;
 const DIGITS: u8 = 7;
@@ -13,11 +11,6 @@ const SCALES: [f64; DIGITS as usize] = [1.0, 10.0, 100.0, 1e3, 1e4, 1e5, 1e6];
 /// Beyond it what is made of a level may be no number, which Python looks at.
 const LARGE: f64 = 1e140;
 
-static OPEN: Slot = Slot::new("_open");
-static LEFT_OUT: Slot = Slot::new("_left_out");
-static N_OPEN: Slot = Slot::new("n_open");
-static BLOCKS: Slot = Slot::new("_blocks");
-static BLOCK_TYPE: PyOnceLock<Py<PyType>> = PyOnceLock::new();
 
 /// Take rows in, of which some are `left_out` of training, `made` of `d` levels by these columns.
 ///
@@ -31,12 +24,12 @@ pub fn extend(
 ) -> PyResult<usize> {
     let count = out.len();
     let width = rows.len() / count;
-    let open = OPEN.get(buffer)?.cast_into::<PyByteArray>()?;
-    let left_out = LEFT_OUT.get(buffer)?.cast_into::<PyByteArray>()?;
+    let open = BUFFER_OPEN.get(buffer)?.cast_into::<PyByteArray>()?;
+    let left_out = BUFFER_LEFT_OUT.get(buffer)?.cast_into::<PyByteArray>()?;
     if open.len() != 8 * width * BLOCK || left_out.len() != BLOCK {
         return Ok(0);
     }
-    let mut n_open = N_OPEN.int(buffer)? as usize;
+    let mut n_open = BUFFER_N_OPEN.int(buffer)? as usize;
     let (mut taken, mut packed) = (0, false);
     while taken < count {
         if n_open >= BLOCK {
@@ -55,9 +48,9 @@ pub fn extend(
         }
         (n_open, taken) = (n_open + some, taken + some);
     }
-    N_OPEN.set_int(buffer, n_open as i64)?;
+    BUFFER_N_OPEN.set_int(buffer, n_open as i64)?;
     if packed {
-        buffer.call_method0(intern!(buffer.py(), "_make_room"))?;
+        buffer.call_method0(BUFFER_MAKE_ROOM.name(buffer.py()))?;
     }
     Ok(taken)
 }
@@ -72,7 +65,7 @@ fn pack(
     made: Option<Columns>,
 ) -> PyResult<bool> {
     let py = buffer.py();
-    let blocks = BLOCKS.get(buffer)?.cast_into::<PyList>()?;
+    let blocks = BUFFER_BLOCKS.get(buffer)?.cast_into::<PyList>()?;
     let Some(before) = blocks.len().checked_sub(1) else { return Ok(false) };
     let before = blocks.get_item(before)?.cast_into::<PyTuple>()?;
     let codes = before.get_item(0)?.cast_into::<PyBytes>()?;
@@ -105,7 +98,7 @@ fn pack(
         .flat_map(|&i| &rows[i as usize * width..(i as usize + 1) * width])
         .flat_map(|x| x.to_ne_bytes())
         .collect();
-    let block = BLOCK_TYPE.import(py, "rejex_stream.engine.packed_rows", "Block")?;
+    let block = PACKED_ROWS_BLOCK.get(py)?;
     let parts = (
         codes,
         PyBytes::new(py, &written),
@@ -224,16 +217,12 @@ impl Kinds {
     }
 }
 
-static FLAGS: Slot = Slot::new("_flags");
-static CAPACITY: Slot = Slot::new("_capacity");
-static LONGEST: Slot = Slot::new("_longest");
-static MOST: Slot = Slot::new("_most");
 
 /// Say of whole rows which train, as `Guard.admit` does.
 pub fn admit(guard: &Bound<'_, PyAny>, outliers: &[usize], out: &mut [u8]) -> PyResult<()> {
-    let (capacity, longest) = (CAPACITY.int(guard)? as usize, LONGEST.int(guard)? as usize);
-    let most = MOST.float(guard)?;
-    let kept = FLAGS.get(guard)?.cast_into::<PyByteArray>()?;
+    let (capacity, longest) = (GUARD_CAPACITY.int(guard)? as usize, GUARD_LONGEST.int(guard)? as usize);
+    let most = GUARD_MOST.float(guard)?;
+    let kept = GUARD_FLAGS.get(guard)?.cast_into::<PyByteArray>()?;
     let begin = kept.len();
     // SAFETY: nobody else sees it meanwhile.
     let mut flags = unsafe { kept.as_bytes() }.to_vec();

@@ -1,16 +1,11 @@
 //! From a row to a score, bit for bit as the product's scorers do it: the same additions in order.
 
 use crate::ahead;
+use crate::seam::*;
 use crate::view::View;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyList, PyType};
+use pyo3::types::PyList;
 
-static HISTOGRAMS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-static MIXTURE: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-static COLUMNS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-static LARGER: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-static TABLE: PyOnceLock<Py<PyType>> = PyOnceLock::new();
 
 /// What scores a row here; `Python` where that is done there.
 pub enum Scorer {
@@ -34,11 +29,11 @@ const WILD: f64 = 6.0;
 
 impl Distance {
     fn of(distance: &Bound<'_, PyAny>, root: &Bound<'_, PyAny>) -> PyResult<Option<Distance>> {
-        let scale = distance.getattr("scale")?;
+        let scale = DISTANCE_SCALE.get(distance)?;
         let made = Distance {
-            centre: View::of(&scale.getattr("centre")?, false)?,
-            spread: View::of(&scale.getattr("spread")?, false)?,
-            mean: View::of(&distance.getattr("mean")?, false)?,
+            centre: View::of(&SCALE_CENTRE.get(&scale)?, false)?,
+            spread: View::of(&SCALE_SPREAD.get(&scale)?, false)?,
+            mean: View::of(&DISTANCE_MEAN.get(distance)?, false)?,
             root: View::of(root, false)?,
         };
         let d = made.mean.get().len();
@@ -110,31 +105,31 @@ pub struct Larger {
 
 impl Larger {
     fn of(columns: &Bound<'_, PyAny>) -> PyResult<Option<Larger>> {
-        let inner = columns.getattr("inner")?;
-        let Some(plain) = Distance::of(&inner.getattr("plain")?, &inner.getattr("_joint")?)? else {
+        let inner = COLUMNS_INNER.get(columns)?;
+        let Some(plain) = Distance::of(&LARGER_PLAIN.get(&inner)?, &LARGER_JOINT.get(&inner)?)? else {
             return Ok(None);
         };
-        let (quiet, surprise) = (inner.getattr("quiet")?, inner.getattr("surprise")?);
+        let (quiet, surprise) = (LARGER_QUIET.get(&inner)?, LARGER_SURPRISE.get(&inner)?);
         let quiet = if quiet.is_none() {
             None
         } else {
-            let distance = quiet.getattr("inner")?;
-            let Some(inner) = Distance::of(&distance, &distance.getattr("root")?)? else {
+            let distance = QUIET_INNER.get(&quiet)?;
+            let Some(inner) = Distance::of(&distance, &DISTANCE_ROOT.get(&distance)?)? else {
                 return Ok(None);
             };
             Some(Quiet {
                 inner,
-                near: quiet.getattr("near")?.extract()?,
-                each: quiet.getattr("_each")?.extract()?,
-                knots: Knots::of(&quiet.getattr("knots")?)?,
+                near: QUIET_NEAR.get(&quiet)?.extract()?,
+                each: QUIET_EACH.get(&quiet)?.extract()?,
+                knots: Knots::of(&QUIET_KNOTS.get(&quiet)?)?,
             })
         };
         let surprise = if surprise.is_none() {
             None
         } else {
-            Some(Knots::of(&surprise.getattr("knots")?)?)
+            Some(Knots::of(&SURPRISE_KNOTS.get(&surprise)?)?)
         };
-        let which: Vec<usize> = columns.getattr("which")?.call_method0("tolist")?.extract()?;
+        let which: Vec<usize> = COLUMNS_WHICH.get(columns)?.call_method0("tolist")?.extract()?;
         let d = plain.mean.get().len();
         let whole = which.len() == d
             && quiet.as_ref().is_none_or(|quiet| {
@@ -145,7 +140,7 @@ impl Larger {
             })
             && plain.root.get().len() >= d * d
             && (surprise.is_some() == (plain.root.get().len() > d * d));
-        let python = columns.getattr("score_row")?.unbind();
+        let python = COLUMNS_SCORE_ROW.get(columns)?.unbind();
         Ok(whole.then_some(Larger { which, plain, quiet, surprise, python }))
     }
 
@@ -193,20 +188,19 @@ impl Scorer {
     /// Return what scores as a fitted scorer of the product does.
     pub fn of(scorer: &Bound<'_, PyAny>) -> PyResult<Scorer> {
         let py = scorer.py();
-        let known = "rejex_stream.detectors.scorers";
-        let table = TABLE.import(py, "rejex_stream.detectors.table", "TableScorer")?;
-        if !scorer.get_type().is(table) || !scorer.getattr("scale")?.is_none() {
+        let table = TABLE_TABLE_SCORER.get(py)?;
+        if !scorer.get_type().is(table) || !TABLE_SCALE.get(scorer)?.is_none() {
             return Ok(Scorer::Python);
         }
-        let inner = scorer.getattr("inner")?;
+        let inner = TABLE_INNER.get(scorer)?;
         let kind = inner.get_type();
-        if kind.is(HISTOGRAMS.import(py, known, "ColumnHistograms")?) {
-            let edges = View::of(&inner.getattr("_edges")?, false)?;
-            let heights = View::of(&inner.getattr("_heights")?, false)?;
+        if kind.is(SCORERS_COLUMN_HISTOGRAMS.get(py)?) {
+            let edges = View::of(&HISTOGRAMS_EDGES.get(&inner)?, false)?;
+            let heights = View::of(&HISTOGRAMS_HEIGHTS.get(&inner)?, false)?;
             return Ok(Scorer::Histograms { edges, heights });
         }
-        if kind.is(MIXTURE.import(py, known, "GaussianMixture")?) {
-            let plain = inner.getattr("_plain")?;
+        if kind.is(SCORERS_GAUSSIAN_MIXTURE.get(py)?) {
+            let plain = MIXTURE_PLAIN.get(&inner)?;
             if plain.is_none() {
                 return Ok(Scorer::Python);
             }
@@ -220,12 +214,8 @@ impl Scorer {
                 columns,
             });
         }
-        let own = "rejex_stream.detectors.sensor";
-        if kind.is(COLUMNS.import(py, &format!("{own}.recipes"), "Columns")?)
-            && inner
-                .getattr("inner")?
-                .get_type()
-                .is(LARGER.import(py, &format!("{own}.distance"), "Larger")?)
+        if kind.is(RECIPES_COLUMNS.get(py)?)
+            && COLUMNS_INNER.get(&inner)?.get_type().is(DISTANCE_LARGER_CLASS.get(py)?)
         {
             if let Some(larger) = Larger::of(&inner)? {
                 return Ok(Scorer::Larger(Box::new(larger)));

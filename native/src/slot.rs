@@ -40,6 +40,39 @@ pub struct Slot {
     place: PyOnceLock<(usize, usize)>, // the class, and where its objects have it
 }
 
+/// Something of a module, or of a class ("module:Class"), that is looked up once.
+pub struct Global {
+    owner: &'static str,
+    name: &'static str,
+    found: PyOnceLock<Py<PyAny>>,
+}
+
+impl Global {
+    pub const fn new(owner: &'static str, name: &'static str) -> Global {
+        Global { owner, name, found: PyOnceLock::new() }
+    }
+
+    pub fn get<'py>(&'static self, py: Python<'py>) -> PyResult<&'py Bound<'py, PyAny>> {
+        let found = self.found.get_or_try_init(py, || {
+            let (module, class) = self.owner.split_once(':').unwrap_or((self.owner, ""));
+            let mut owner = py.import(module)?.into_any();
+            if !class.is_empty() {
+                owner = owner.getattr(class)?;
+            }
+            Ok::<_, PyErr>(owner.getattr(self.name)?.unbind())
+        })?;
+        Ok(found.bind(py))
+    }
+
+    pub fn float(&'static self, py: Python<'_>) -> PyResult<f64> {
+        self.get(py)?.extract()
+    }
+
+    pub fn int(&'static self, py: Python<'_>) -> PyResult<i64> {
+        self.get(py)?.extract()
+    }
+}
+
 static IS_KNOWN: PyOnceLock<bool> = PyOnceLock::new();
 
 impl Slot {
@@ -47,7 +80,13 @@ impl Slot {
         Slot { name, named: PyOnceLock::new(), place: PyOnceLock::new() }
     }
 
-    fn named<'py>(&self, py: Python<'py>) -> &Bound<'py, PyString> {
+    /// Return the name as it is written.
+    pub fn text(&self) -> &'static str {
+        self.name
+    }
+
+    /// Return the name as Python looks it up.
+    pub fn name<'py>(&self, py: Python<'py>) -> &Bound<'py, PyString> {
         self.named.get_or_init(py, || PyString::intern(py, self.name).unbind()).bind(py)
     }
 
@@ -80,7 +119,7 @@ impl Slot {
     pub fn get<'py>(&self, object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let (py, found) = (object.py(), self.pointer(object));
         if found.is_null() {
-            return object.getattr(self.named(py));
+            return object.getattr(self.name(py));
         }
         // SAFETY: the object holds it.
         Ok(unsafe { Bound::from_borrowed_ptr(py, found) })
@@ -95,7 +134,7 @@ impl Slot {
     ) -> PyResult<T> {
         let found = self.pointer(object);
         if found.is_null() {
-            return Ok(look(object.getattr(self.named(object.py()))?.as_ptr()));
+            return Ok(look(object.getattr(self.name(object.py()))?.as_ptr()));
         }
         Ok(look(found))
     }
@@ -148,7 +187,7 @@ impl Slot {
     #[inline]
     pub fn set(&self, object: &Bound<'_, PyAny>, value: Bound<'_, PyAny>) -> PyResult<()> {
         match self.at(object) {
-            None => object.setattr(self.named(object.py()), value),
+            None => object.setattr(self.name(object.py()), value),
             Some(at) => {
                 // SAFETY: the reference goes over to the object, that of what was there is ours.
                 unsafe {

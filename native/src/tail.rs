@@ -1,6 +1,8 @@
 //! How rare a score is among the scores that its model was calibrated with (`rejection.window.Tail`).
 
 use crate::ahead;
+use crate::seam::*;
+use crate::slot::Slot;
 use crate::view::{below, View};
 use pyo3::prelude::*;
 
@@ -17,14 +19,14 @@ pub struct Tail {
 
 impl Tail {
     pub fn of(tail: &Bound<'_, PyAny>) -> PyResult<Tail> {
-        let number = |name: &str| tail.getattr(name)?.extract::<f64>();
+        let number = |slot: &Slot| slot.float(tail);
         Ok(Tail {
-            ordered: View::of(&tail.getattr("ordered")?, false)?,
-            of_ranks: View::of(&tail.getattr("_array")?, false)?,
-            sigma: number("_sigma")?,
-            shape: number("_shape")?,
-            start: number("_start")?,
-            shade: number("_shade")?,
+            ordered: View::of(&TAIL_ORDERED.get(&tail)?, false)?,
+            of_ranks: View::of(&TAIL_ARRAY.get(&tail)?, false)?,
+            sigma: number(&TAIL_SIGMA)?,
+            shape: number(&TAIL_SHAPE)?,
+            start: number(&TAIL_START)?,
+            shade: number(&TAIL_SHADE)?,
         })
     }
 

@@ -1,5 +1,7 @@
 //! JSON as msgspec writes it: numbers by the same shortest digits, texts with the same escapes.
 
+use crate::seam::*;
+use crate::slot::Slot;
 use pyo3::exceptions::{PyTypeError, PyUnicodeEncodeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -42,7 +44,12 @@ impl Layout {
     }
 
     /// Return where a field is.
-    pub fn at(&self, name: &str) -> PyResult<usize> {
+    pub fn at(&self, slot: &Slot) -> PyResult<usize> {
+        self.place(slot.text())
+    }
+
+    /// Return where the field of this name is.
+    pub fn place(&self, name: &str) -> PyResult<usize> {
         let found = self.fields.iter().find(|(known, _)| known == name);
         found.map(|&(_, at)| at).ok_or_else(|| PyTypeError::new_err(format!("there is no {name}")))
     }
@@ -110,11 +117,10 @@ pub struct Writer {
 
 impl Writer {
     pub fn of(py: Python<'_>) -> PyResult<Writer> {
-        let types = py.import("rejex_stream.types")?;
         let encode = py.import("msgspec.json")?.getattr("Encoder")?.call0()?.getattr("encode")?;
         let mut words = Vec::new();
-        for name in ["Label", "Reason", "Status"] {
-            for member in types.getattr(name)?.try_iter()? {
+        for kind in [&TYPES_LABEL, &TYPES_REASON, &TYPES_STATUS] {
+            for member in kind.get(py)?.try_iter()? {
                 let member = member?;
                 let written = encode.call1((&member,))?;
                 words.extend(Word::of(written.extract()?).map(|word| (member.unbind(), word)));

@@ -376,8 +376,21 @@ class BatchModel:
         scorer = self._scorer(model) if model.fitted is None else model.fitted.scorer
         if model.score_row is not None and type(X) is list and len(X) == 1:
             return [model.score_row(X[0])]
-        scores: list[float] = scorer.score(np.asarray(X)).tolist()
+        scores: list[float] = self._checked(scorer.score(np.asarray(X)), len(X)).tolist()
         return scores
+
+    def _checked(self, scores: Any, count: int) -> FloatArray:  # noqa: ANN401 - of a detector
+        """Return scores as floats, one a row: whatever judges them goes by that."""
+        try:
+            found = np.asarray(scores, dtype=np.float64)
+        except (TypeError, ValueError):
+            found = np.empty(0)
+        if found.shape != (count,):
+            raise DetectorError(
+                f"{self._detector.name} scored {count} rows of stream {self._stream_key!r} with "
+                f"{type(scores).__name__} of shape {np.shape(scores)}: expected a float a row."
+            )
+        return found
 
     def _scorer(self, model: ModelFit) -> Scorer:
         try:

@@ -1,0 +1,504 @@
+//! All that is reached of Python's objects by name: attributes, methods, classes, constants.
+//!
+//! `rejex_stream/native_seam.py` declares the same names; the two lists are compared when the core is
+//! loaded, and `tests/test_native_seam.py` compares them without a compiler. No other file here names
+//! anything of rejex-stream.
+
+use crate::slot::{Global, Slot};
+
+macro_rules! attributes {
+    ($($owner:literal { $($name:ident = $text:literal,)* })*) => {
+        $($(pub static $name: Slot = Slot::new($text);)*)*
+        const ATTRIBUTES: &[&str] = &[$($(concat!($owner, ".", $text),)*)*];
+    };
+}
+
+macro_rules! globals {
+    ($($owner:literal { $($name:ident = $text:literal,)* })*) => {
+        $($(pub static $name: Global = Global::new($owner, $text);)*)*
+        const GLOBALS: &[&str] = &[$($(concat!($owner, ".", $text),)*)*];
+    };
+}
+
+/// All of them as "owner.name", for Python to compare.
+pub fn reached() -> Vec<&'static str> {
+    ATTRIBUTES.iter().chain(GLOBALS).copied().collect()
+}
+
+/// What stands for nothing in a struct of msgspec.
+pub static UNSET: Global = Global::new("msgspec", "UNSET");
+
+// By class: attributes and methods of its objects.
+attributes! {
+    "rejex_connectors.kafka.messages:EventHeaders" {
+        HEADERS_VERSION = "_version",
+        HEADERS_FIXED = "fixed",
+        HEADERS_MOST = "most",
+    }
+    "rejex_connectors.kafka.messages:OutcomeMessages" {
+        MESSAGES_FOLLOW_UP_HEADERS = "_follow_up_headers",
+        MESSAGES_LIMIT = "_limit",
+        MESSAGES_N_REVIEW = "_n_review",
+        MESSAGES_N_VERDICTS = "_n_verdicts",
+        MESSAGES_REVIEW = "_review",
+        MESSAGES_REVIEW_HEADERS = "_review_headers",
+        MESSAGES_VERDICT_HEADERS = "_verdict_headers",
+        MESSAGES_VERDICTS = "_verdicts",
+    }
+    "rejex_stream.decode.mapping:FieldMapping" {
+        MAPPING_EPOCH_MS = "epoch_ms",
+        MAPPING_MAX_VALUE_BYTES = "max_value_bytes",
+        MAPPING_SENSOR_OF = "sensor_of",
+        MAPPING_TIME_OF = "time_of",
+    }
+    "rejex_stream.detectors.scorers:ColumnHistograms" {
+        HISTOGRAMS_EDGES = "_edges",
+        HISTOGRAMS_HEIGHTS = "_heights",
+    }
+    "rejex_stream.detectors.scorers:GaussianMixture" {
+        MIXTURE_PLAIN = "_plain",
+    }
+    "rejex_stream.detectors.sensor.distance:Distance" {
+        DISTANCE_MEAN = "mean",
+        DISTANCE_ROOT = "root",
+        DISTANCE_SCALE = "scale",
+    }
+    "rejex_stream.detectors.sensor.distance:Larger" {
+        LARGER_JOINT = "_joint",
+        LARGER_PLAIN = "plain",
+        LARGER_QUIET = "quiet",
+        LARGER_SURPRISE = "surprise",
+    }
+    "rejex_stream.detectors.sensor.distance:Quiet" {
+        QUIET_EACH = "_each",
+        QUIET_INNER = "inner",
+        QUIET_KNOTS = "knots",
+        QUIET_NEAR = "near",
+    }
+    "rejex_stream.detectors.sensor.distance:SoftScale" {
+        SCALE_CENTRE = "centre",
+        SCALE_SPREAD = "spread",
+    }
+    "rejex_stream.detectors.sensor.distance:Surprise" {
+        SURPRISE_KNOTS = "knots",
+    }
+    "rejex_stream.detectors.sensor.recipes:Columns" {
+        COLUMNS_INNER = "inner",
+        COLUMNS_SCORE_ROW = "score_row",
+        COLUMNS_WHICH = "which",
+    }
+    "rejex_stream.detectors.table:TableScorer" {
+        TABLE_INNER = "inner",
+        TABLE_SCALE = "scale",
+    }
+    "rejex_stream.engine.explanation:Explainer" {
+        EXPLAINER_CHANNELS = "_channels",
+        EXPLAINER_COLUMNS = "_columns",
+        EXPLAINER_CONTAMINATION = "_contamination",
+    }
+    "rejex_stream.engine.model:BatchModel" {
+        MODEL_CATCH_UP = "_catch_up",
+        MODEL_GUARD = "_guard",
+        MODEL_MOST_UNSCORED = "_most_unscored",
+        MODEL_PENDING = "_pending",
+        MODEL_QUANTILE = "_quantile",
+        MODEL_ROWS = "_rows",
+        MODEL_SCORES = "_scores",
+        MODEL_SERVING = "_serving",
+        MODEL_SHADOW = "_shadow",
+        MODEL_ASK = "ask",
+        MODEL_MEDIANS = "medians",
+        MODEL_ROWS_SEEN = "rows_seen",
+        MODEL_SETTLE = "settle",
+        MODEL_STEADY_UNTIL = "steady_until",
+        MODEL_TAKE = "take",
+    }
+    "rejex_stream.engine.model:Guard" {
+        GUARD_CAPACITY = "_capacity",
+        GUARD_FLAGS = "_flags",
+        GUARD_LONGEST = "_longest",
+        GUARD_MOST = "_most",
+    }
+    "rejex_stream.engine.model:RowBuffer" {
+        BUFFER_BLOCKS = "_blocks",
+        BUFFER_LEFT_OUT = "_left_out",
+        BUFFER_MAKE_ROOM = "_make_room",
+        BUFFER_OPEN = "_open",
+        BUFFER_EXTEND = "extend",
+        BUFFER_N_OPEN = "n_open",
+    }
+    "rejex_stream.engine.refit:Fitted" {
+        FITTED_SCORER = "scorer",
+    }
+    "rejex_stream.engine.refit:ModelFit" {
+        FIT_EPOCH = "epoch",
+        FIT_FITTED = "fitted",
+        FIT_N_UNSCORED = "n_unscored",
+        FIT_REQUESTED_AT = "requested_at",
+        FIT_SHADOW_SCORES = "shadow_scores",
+    }
+    "rejex_stream.engine.stream_state:StreamState" {
+        STREAM_ADVANCE = "_advance",
+        STREAM_AT_ONCE = "_at_once",
+        STREAM_EXPLAIN = "_explain",
+        STREAM_EXPLAINER = "_explainer",
+        STREAM_FEATURES = "_features",
+        STREAM_JUDGE = "_judge",
+        STREAM_LANE = "_lane",
+        STREAM_RECENT = "_recent",
+        STREAM_SENSORS = "_sensors",
+        STREAM_STEADY_MODEL = "_steady_model",
+        STREAM_MODEL = "model",
+        STREAM_SEQ = "seq",
+        STREAM_WATCH = "watch",
+    }
+    "rejex_stream.features.preset:NewestRows" {
+        NEWEST_N_LAGS = "_n_lags",
+        NEWEST_NEXT = "_next",
+        NEWEST_RINGS = "_rings",
+        NEWEST_ROLLS = "_rolls",
+    }
+    "rejex_stream.features.preset:RecentRows" {
+        RECENT_AGE = "_age",
+        RECENT_BEGUN = "_begun",
+        RECENT_LAST = "_last",
+        RECENT_NEWEST = "_newest",
+        RECENT_PICKED = "_picked",
+        RECENT_YOUNG = "_young",
+    }
+    "rejex_stream.features.spec:FeatureSpec" {
+        FEATURES_CHANNELS = "channels",
+    }
+    "rejex_stream.features.spec:SensorFeatures" {
+        SENSOR_AGE = "_age",
+        SENSOR_CARRY = "_carry",
+        SENSOR_LAST = "_last",
+        SENSOR_ONLY_RAW = "_only_raw",
+        SENSOR_PICKED = "_picked",
+    }
+    "rejex_stream.incidents.state_machine:Alarm" {
+        ALARM_BEGUN_MS = "_begun_ms",
+        ALARM_EVENTS = "_events",
+        ALARM_LENGTH = "_length",
+        ALARM_N_EARLY = "_n_early",
+        ALARM_TOP = "_top",
+        ALARM_TOPS = "_tops",
+        ALARM_LEVEL = "level",
+    }
+    "rejex_stream.incidents.state_machine:Watch" {
+        WATCH_ALARM = "_alarm",
+        WATCH_RISING = "_rising",
+        WATCH_FOLLOW = "follow",
+        WATCH_FROZEN = "frozen",
+        WATCH_LEAST = "least",
+        WATCH_LEVEL = "level",
+        WATCH_LIMIT = "limit",
+        WATCH_MOST = "most",
+        WATCH_OPEN = "open",
+        WATCH_ORDINARY = "ordinary",
+        WATCH_SINCE = "since",
+    }
+    "rejex_stream.monitor.bank:StreamMonitor" {
+        MONITOR_DRIFT = "_drift",
+        MONITOR_IS_STUCK = "_is_stuck",
+        MONITOR_LAW_KEY = "_law_key",
+        MONITOR_MODEL_EPOCH = "_model_epoch",
+        MONITOR_MOVES_AGAIN = "_moves_again",
+        MONITOR_PAPER_TIES = "_paper_ties",
+        MONITOR_RAISE_DRIFT = "_raise_drift",
+        MONITOR_RAISE_RUN = "_raise_run",
+        MONITOR_STUCK = "_stuck",
+        MONITOR_STUCK_EVENTS = "_stuck_events",
+        MONITOR_SWAP = "_swap",
+        MONITOR_TIE_MASS = "_tie_mass",
+        MONITOR_UNRANKED = "_unranked",
+        MONITOR_LAW = "law",
+        MONITOR_RANKS = "ranks",
+    }
+    "rejex_stream.monitor.bank:StuckRun" {
+        STUCK_LAST = "last",
+        STUCK_LENGTH = "length",
+        STUCK_SCORE = "score",
+        STUCK_STEPS = "steps",
+        STUCK_SWAPPED = "swapped",
+        STUCK_USUAL_STEP = "usual_step",
+        STUCK_WAS_COMMON = "was_common",
+    }
+    "rejex_stream.monitor.drift:DriftDetector" {
+        DRIFT_INFLATION = "_inflation",
+        DRIFT_LEVEL = "_level",
+        DRIFT_LIMIT = "_limit",
+        DRIFT_MEMORY = "_memory",
+        DRIFT_UNIT = "_unit",
+        DRIFT_UNSETTLED = "_unsettled",
+        DRIFT_WINDOW = "_window",
+        DRIFT_CLOSE_BLOCK = "close_block",
+        DRIFT_EXCESS = "excess",
+        DRIFT_LEFT = "left",
+    }
+    "rejex_stream.monitor.health:HealthDetector" {
+        HEALTH_CLOSE_BLOCK = "_close_block",
+        HEALTH_COUNTS = "_counts",
+        HEALTH_DUE = "_due",
+        HEALTH_EVIDENCE = "_evidence",
+        HEALTH_EXPECTED = "_expected",
+        HEALTH_INFLATION = "_inflation",
+        HEALTH_IS_BLIND = "_is_blind",
+        HEALTH_LAW = "_law",
+        HEALTH_LEFT = "_left",
+        HEALTH_LIMIT = "_limit",
+        HEALTH_RATIOS = "_ratios",
+        HEALTH_RUN = "_run",
+        HEALTH_SINCE = "_since",
+        HEALTH_UNIT = "_unit",
+        HEALTH_VARIANCE = "_variance",
+        HEALTH_WINDOW = "_window",
+        HEALTH_CROSSINGS = "crossings",
+        HEALTH_FIRED_LOG_EVIDENCE = "fired_log_evidence",
+        HEALTH_LOG_EVIDENCE = "log_evidence",
+        HEALTH_STREAMS = "streams",
+    }
+    "rejex_stream.monitor.inflation:Inflation" {
+        INFLATION_SCALES = "_scales",
+        INFLATION_UNITS = "_units",
+        INFLATION_FACTOR = "factor",
+        INFLATION_STATE = "state",
+    }
+    "rejex_stream.monitor.inflation:InflationState" {
+        INFLATION_STATE_MARKS = "marks",
+        INFLATION_STATE_SQUARES = "squares",
+        INFLATION_STATE_TOTALS = "totals",
+        INFLATION_STATE_UNITS = "units",
+    }
+    "rejex_stream.monitor.rate:RejectionRate" {
+        RATE_AT = "_at",
+        RATE_MIXED_UNTIL = "_mixed_until",
+        RATE_RING = "_ring",
+        RATE_WINDOW = "_window",
+        RATE_DEEP = "deep",
+        RATE_EVENTS = "events",
+        RATE_EXPECTED_RATE = "expected_rate",
+        RATE_HIGH = "high",
+        RATE_IN_ROLLING = "in_rolling",
+        RATE_IN_WINDOW = "in_window",
+        RATE_LOW = "low",
+        RATE_RAISE_OR_WITHDRAW = "raise_or_withdraw",
+        RATE_RECHECK = "recheck",
+        RATE_SET_LIMITS = "set_limits",
+    }
+    "rejex_stream.monitor.status:RankMonitors" {
+        RANKS_FIRED = "_fired",
+        RANKS_ACTIVE = "active",
+        RANKS_HEALTH = "health",
+        RANKS_LAW = "law",
+        RANKS_RATE = "rate",
+    }
+    "rejex_stream.monitor.status:Unranked" {
+        UNRANKED_UNSCORABLE = "unscorable",
+        UNRANKED_WARM_UP = "warm_up",
+    }
+    "rejex_stream.monitor.theory:RankLaw" {
+        LAW_EDGES = "edges",
+        LAW_FLAGGED_RATE = "flagged_rate",
+        LAW_KEY = "key",
+        LAW_LOG_RATIOS = "log_ratios",
+        LAW_REJECTION_RATE = "rejection_rate",
+    }
+    "rejex_stream.rejection.band:RejectionBand" {
+        BAND_CAN_ACCEPT_BOTH = "can_accept_both",
+        BAND_EDGES = "edges",
+        BAND_LOWER = "lower",
+        BAND_N_ANOMALIES = "n_anomalies",
+        BAND_TOLERANCE = "tolerance",
+        BAND_UPPER = "upper",
+    }
+    "rejex_stream.rejection.judge:Judge" {
+        JUDGE_ANNOUNCED_CONSTANT = "_announced_constant",
+        JUDGE_BY_MID_RANK = "_by_mid_rank",
+        JUDGE_CAPACITY = "_capacity",
+        JUDGE_CONSTANT = "_constant",
+        JUDGE_EDGES = "_edges",
+        JUDGE_FULL = "_full",
+        JUDGE_GOVERNOR = "_governor",
+        JUDGE_POLICY = "_policy",
+        JUDGE_TAIL = "tail",
+        JUDGE_WINDOW = "window",
+    }
+    "rejex_stream.rejection.judge:_Full" {
+        FULL_BAND = "band",
+        FULL_CONFIDENCES = "confidences",
+        FULL_P_ANOMALIES = "p_anomalies",
+        FULL_SEVERITIES = "severities",
+    }
+    "rejex_stream.rejection.policy:RejectionPolicy" {
+        POLICY_BAND = "band",
+        POLICY_BURST = "burst",
+        POLICY_CONTAMINATION = "contamination",
+        POLICY_FIRST_WINDOW = "first_window",
+    }
+    "rejex_stream.rejection.token_bucket:Governor" {
+        GOVERNOR_CLOCK = "_clock",
+        GOVERNOR_EARNS = "_earns",
+        GOVERNOR_POLICY = "_policy",
+        GOVERNOR_ALLOW = "allow",
+        GOVERNOR_ASKED = "asked",
+        GOVERNOR_CREDIT = "credit",
+        GOVERNOR_MOST = "most",
+        GOVERNOR_PRICE = "price",
+        GOVERNOR_SPEND = "spend",
+    }
+    "rejex_stream.rejection.window:ScoreWindow" {
+        WINDOW_MAXES = "_maxes",
+        WINDOW_OLDEST = "_oldest",
+        WINDOW_PARTS = "_parts",
+        WINDOW_RING = "_ring",
+        WINDOW_PUSH = "push",
+    }
+    "rejex_stream.rejection.window:Tail" {
+        TAIL_ARRAY = "_array",
+        TAIL_SHADE = "_shade",
+        TAIL_SHAPE = "_shape",
+        TAIL_SIGMA = "_sigma",
+        TAIL_START = "_start",
+        TAIL_ORDERED = "ordered",
+    }
+    "rejex_stream.run.review_items:EncodedPoints" {
+        POINTS_LINES = "lines",
+    }
+    "rejex_stream.run.review_items:_Sensor" {
+        REVIEWED_N_SINCE = "n_since",
+        REVIEWED_OF = "of",
+        REVIEWED_RECENT = "recent",
+    }
+    "rejex_stream.trusted_clock:TrustedClock" {
+        CLOCK_ADVANCE = "advance",
+        CLOCK_NOW_MS = "now_ms",
+    }
+    "rejex_stream.types:FollowUp" {
+        FOLLOW_UP_CHANNELS = "channels",
+        FOLLOW_UP_LAST = "last",
+        FOLLOW_UP_N_SINCE = "n_since",
+        FOLLOW_UP_OF = "of",
+        FOLLOW_UP_POINTS = "points",
+        FOLLOW_UP_POSITION = "position",
+        FOLLOW_UP_SCHEMA_VERSION = "schema_version",
+        FOLLOW_UP_SENSOR = "sensor",
+        FOLLOW_UP_STREAM_KEY = "stream_key",
+    }
+    "rejex_stream.types:ReviewItem" {
+        REVIEW_ITEM_CHANNELS = "channels",
+        REVIEW_ITEM_CONTEXT = "context",
+        REVIEW_ITEM_DRAWN = "drawn",
+        REVIEW_ITEM_SCHEMA_VERSION = "schema_version",
+        REVIEW_ITEM_VALUES = "values",
+        REVIEW_ITEM_VERDICT = "verdict",
+        REVIEW_ITEM_WHY = "why",
+    }
+    "rejex_stream.types:Verdict" {
+        VERDICT_BAND_LOWER = "band_lower",
+        VERDICT_BAND_UPPER = "band_upper",
+        VERDICT_EVENT_TIME_MS = "event_time_ms",
+        VERDICT_HELD = "held",
+        VERDICT_LABEL = "label",
+        VERDICT_LIMITED = "limited",
+        VERDICT_MODE = "mode",
+        VERDICT_MODEL_EPOCH = "model_epoch",
+        VERDICT_MUTED = "muted",
+        VERDICT_N_ANOMALIES = "n_anomalies",
+        VERDICT_PLANNED = "planned",
+        VERDICT_POLICY_LOWER = "policy_lower",
+        VERDICT_POLICY_UPPER = "policy_upper",
+        VERDICT_POSITION = "position",
+        VERDICT_RANK = "rank",
+        VERDICT_REASON = "reason",
+        VERDICT_SCORE = "score",
+        VERDICT_SENSOR = "sensor",
+        VERDICT_SEVERITY = "severity",
+        VERDICT_STATUS = "status",
+        VERDICT_STREAM_KEY = "stream_key",
+        VERDICT_TIES = "ties",
+        VERDICT_WINDOW_LEN = "window_len",
+        VERDICT_WITHHELD = "withheld",
+    }
+}
+
+// By module, or class: what is looked up once.
+globals! {
+    "rejex_connectors.kafka.clients" {
+        CLIENTS_MESSAGE = "Message",
+    }
+    "rejex_stream.decode.mapping" {
+        MAPPING_MAX_EPOCH_MS = "MAX_EPOCH_MS",
+        MAPPING_MIN_EPOCH_MS = "MIN_EPOCH_MS",
+    }
+    "rejex_stream.detectors.scorers" {
+        SCORERS_COLUMN_HISTOGRAMS = "ColumnHistograms",
+        SCORERS_GAUSSIAN_MIXTURE = "GaussianMixture",
+    }
+    "rejex_stream.detectors.sensor.distance" {
+        DISTANCE_LARGER_CLASS = "Larger",
+    }
+    "rejex_stream.detectors.sensor.recipes" {
+        RECIPES_COLUMNS = "Columns",
+    }
+    "rejex_stream.detectors.table" {
+        TABLE_TABLE_SCORER = "TableScorer",
+    }
+    "rejex_stream.encode.records" {
+        RECORDS_LEAN_VERDICT_RECORD = "LeanVerdictRecord",
+    }
+    "rejex_stream.engine.model" {
+        MODEL_JUDGED = "Judged",
+    }
+    "rejex_stream.engine.packed_rows" {
+        PACKED_ROWS_BLOCK = "Block",
+    }
+    "rejex_stream.monitor.theory" {
+        THEORY_RANDOMISED_RANK = "randomised_rank",
+        THEORY_RANK_LAW = "rank_law",
+    }
+    "rejex_stream.native_core" {
+        NATIVE_CORE_BROKE_OFF = "broke_off",
+    }
+    "rejex_stream.rejection.band" {
+        BAND_NESTED_BAND = "nested_band",
+    }
+    "rejex_stream.rejection.exceed" {
+        EXCEED_STABILITY_AT = "stability_at",
+    }
+    "rejex_stream.rejection.judge" {
+        JUDGE_EXTREME = "EXTREME",
+    }
+    "rejex_stream.rejection.token_bucket" {
+        TOKEN_BUCKET_BANDS = "_bands",
+    }
+    "rejex_stream.rejection.window" {
+        WINDOW_SEVERITY = "severity",
+    }
+    "rejex_stream.types" {
+        TYPES_CHANNEL_EVIDENCE = "ChannelEvidence",
+        TYPES_EVIDENCE = "Evidence",
+        TYPES_FOLLOW_UP = "FollowUp",
+        TYPES_IN_MODE = "in_mode",
+        TYPES_LABEL = "Label",
+        TYPES_OUTCOME = "Outcome",
+        TYPES_READING = "Reading",
+        TYPES_REASON = "Reason",
+        TYPES_REVIEW_ITEM = "ReviewItem",
+        TYPES_STATUS = "Status",
+        TYPES_VERDICT = "Verdict",
+    }
+    "rejex_stream.types:Label" {
+        LABEL_ANOMALY = "ANOMALY",
+        LABEL_NORMAL = "NORMAL",
+        LABEL_REJECTED = "REJECTED",
+    }
+    "rejex_stream.types:Reason" {
+        REASON_AMBIGUOUS = "AMBIGUOUS",
+        REASON_CONSTANT_WINDOW = "CONSTANT_WINDOW",
+        REASON_WARM_UP = "WARM_UP",
+    }
+    "rejex_stream.types:Status" {
+        STATUS_WARM_UP_MIXED = "WARM_UP_MIXED",
+    }
+}

@@ -114,7 +114,7 @@ def fill_fleet(path: Path) -> str:
     last = int(time.time() * 1000)
     store = ReviewStore(path, Review(settle_s=0))
     line = encode_review(review_item("big", 0, last, np.random.default_rng(7)))
-    store.take("review", [line[:-1] + b',"padding":"' + b"x" * 1_000_000 + b'"}'])
+    store.ingest("review", [line[:-1] + b',"padding":"' + b"x" * 1_000_000 + b'"}'])
     with store.database.write() as connection:
         for sensor in range(10, 10 + FLEET):
             connection.execute(

@@ -108,7 +108,9 @@ def fill(path: Path) -> None:
         )
         items.append(msgspec.structs.replace(shown, verdict=rejected, context=context))
     store.add(items)
-    store.take("incidents", [encode_incident(opened(number, last)) for number in range(INCIDENTS)])
+    store.ingest(
+        "incidents", [encode_incident(opened(number, last)) for number in range(INCIDENTS)]
+    )
     hour = last - last % 3_600_000
     with store.database.write() as connection:
         ids = [row[0] for row in connection.execute("SELECT sensor_id FROM sensor")]

@@ -42,9 +42,9 @@ from rejex_stream.review.incidents.incident_store import (
     give_answer,
     stored_incident,
 )
-from rejex_stream.review.queue import decisions
+from rejex_stream.review.queue import labelling
 from rejex_stream.review.queue.database import Viewer
-from rejex_stream.review.queue.decisions import Decision, Target
+from rejex_stream.review.queue.labelling import LabelRequest, Target
 from rejex_stream.review.queue.listing import QueueFilter, model_leaning
 from rejex_stream.review.queue.review_store import ReviewStore
 from rejex_stream.run.executors import InlineExecutor
@@ -197,7 +197,7 @@ def people(judged: Sequence[Judged], days: int, capacity: int, how: str, folder:
     for day in range(days):
         now[0] = EPOCH_MS + WARM * HOUR_MS + (day + 1) * DAY_MS - 1
         store.add(by_day.get(day, []), said.get(day, []))
-        store.take("incidents", [encode_incident(one) for one in opened.get(day, [])])
+        store.ingest("incidents", [encode_incident(one) for one in opened.get(day, [])])
         new = [one for one in opened.get(day, []) if one.opens]
         for one in new:  # asked as well, and answered at once
             with store.database.read() as connection:
@@ -210,7 +210,7 @@ def people(judged: Sequence[Judged], days: int, capacity: int, how: str, folder:
             obeyed = encode_reply(
                 one.position, CommandReply(command=command, accepted=True, said="")
             )
-            store.take("incidents", [obeyed])
+            store.ingest("incidents", [obeyed])
         outcome.incidents |= {(one.stream_key, one.position.offset) for one in new}
         today: list[int] = []
         with store.database.read() as connection:
@@ -232,9 +232,9 @@ def people(judged: Sequence[Judged], days: int, capacity: int, how: str, folder:
             today.append(sum(wrong[str(one.position)] for one in verdicts))
             hours = [one.position.offset for one in verdicts]
             outcome.cases.add((verdicts[0].sensor, min(hours), max(hours)))
-            decisions.decide(
+            labelling.label_cases(
                 store,
-                Decision(
+                LabelRequest(
                     request_id=f"{how}{day}/{episode}",
                     verdict="normal",
                     targets=(Target(episode, n_events, status),),

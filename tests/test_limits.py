@@ -23,7 +23,8 @@ from rejex_stream.errors import ConfigError
 from rejex_stream.features import FeatureSpec
 from rejex_stream.incidents import Alarms, ChannelLimits, Hold
 from rejex_stream.monitor import MonitorBank, MonitorConfig
-from rejex_stream.operate.alerts import Wording, alert_of
+from rejex_stream.operate.alerts import make_alert
+from rejex_stream.operate.incident_text import DisplayNames
 from rejex_stream.rejection import RejectionPolicy
 from rejex_stream.review.certificate import Evidence, read_log
 from rejex_stream.run.executors import InlineExecutor
@@ -197,12 +198,12 @@ def test_the_event_that_makes_an_incident_a_hold_says_its_limit():
 
 def test_the_alert_says_what_is_beyond_which_limit():
     incident = play(engine(), lone(20, value=7.2))[1][0]
-    wording = Wording("p", channels={"x": Channel(unit="bar", label="pressure")})
-    alert = alert_of(incident, wording)
+    wording = DisplayNames("p", channels={"x": Channel(unit="bar", label="pressure")})
+    alert = make_alert(incident, wording)
     assert "s: pressure 7.2 bar is above its limit of 6 bar; since" in alert.annotations["summary"]
     assert "x 7.2 is above its limit of 6" in alert.annotations["description"]
     low = play(engine((ChannelLimits("x", -5.0),)), lone(20, value=-7.2))[1][0]
-    assert "pressure -7.2 bar is below its limit of -5 bar" in alert_of(low, wording).annotations[
+    assert "pressure -7.2 bar is below its limit of -5 bar" in make_alert(low, wording).annotations[
         "summary"
     ]  # fmt: skip
 
@@ -446,7 +447,7 @@ def test_a_channel_that_goes_missing_is_an_anomaly_and_one_incident_until_it_is_
     assert len({change.id for change in changes}) == 1
     text = "x has had no value for 11 events, more than 10 are not usual"
     assert opened.limits == (LimitExcess("x", None, 10.0, 11),)
-    assert text in alert_of(opened, Wording("p")).annotations["summary"]
+    assert text in make_alert(opened, DisplayNames("p")).annotations["summary"]
     assert decode_incidents(encode_incident(opened)).limits == opened.limits
 
 

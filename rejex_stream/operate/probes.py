@@ -1,6 +1,6 @@
-"""The HTTP endpoint of a run: whether it lives and is ready, and its metrics.
+"""The HTTP endpoint of a run: whether it is live and ready, and its metrics.
 
-``/livez``: the loop turns. It never asks the broker: an outage must not restart every worker.
+``/livez``: the loop runs. It never asks the broker: an outage must not restart every worker.
 ``/readyz``: partitions are ours, or the group has none for us; they are replayed to their committed
 offset, and the edge answers; with ``?verbose`` one line a check. ``/metrics``: Prometheus' text
 format. ``/healthz`` is ``/livez``.
@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
 from rejex_stream.errors import explaining_os_errors
-from rejex_stream.operate.watch import Health
+from rejex_stream.operate.run_monitor import Health
 
 __all__ = ["HealthServer"]
 
@@ -56,7 +56,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(200, type(self).exposition(), "text/plain; version=0.0.4; charset=utf-8")
         elif address.path in ("/livez", "/healthz"):
             live = self.health.is_live
-            self._send(200 if live else 503, b"ok\n" if live else b"the loop does not turn\n")
+            self._send(200 if live else 503, b"ok\n" if live else b"the loop does not run\n")
         elif address.path == "/readyz":
             self._ready(verbose="verbose" in address.query)
         else:
@@ -67,7 +67,7 @@ class _Handler(BaseHTTPRequestHandler):
         ready = all(check.ok for check in checks)
         lines = ["ready" if ready else "not ready"]
         if verbose:
-            lines += [f"[{'+' if c.ok else '-'}] {c.name}: {c.says}" for c in checks]
+            lines += [f"[{'+' if c.ok else '-'}] {c.name}: {c.detail}" for c in checks]
         self._send(200 if ready else 503, ("\n".join(lines) + "\n").encode())
 
     def _send(self, status: int, body: bytes, kind: str = "text/plain; charset=utf-8") -> None:

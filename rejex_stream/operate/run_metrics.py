@@ -20,7 +20,7 @@ from rejex_stream.engine import EngineSpec
 from rejex_stream.monitor import Alarm, MonitorBank, MonitorStatus
 from rejex_stream.monitor.alarm import AlarmKind
 from rejex_stream.native_core import core, native
-from rejex_stream.operate.alerts import urgency
+from rejex_stream.operate.incident_text import urgency
 from rejex_stream.operate.logs import escaped
 from rejex_stream.rejection.bounds import cost_bound
 from rejex_stream.run.run_events import (

@@ -30,8 +30,8 @@ from rejex_stream.types import Partition, Position, Reading, Record
 
 RECORDS = 5_000
 """Read by one step on either side of the item."""
-MOST_BYTES = 32 << 20
-PATIENCE_S = 6.0
+_MAX_BYTES = 32 << 20
+_PATIENCE_S = 6.0
 
 
 class Found(NamedTuple):
@@ -48,22 +48,17 @@ class ContextLoader:
     """Reads the input of a pipeline around positions, for one asker at a time."""
 
     def __init__(
-        self,
-        config: Config,
-        *,
-        records: int = RECORDS,
-        most_bytes: int = MOST_BYTES,
-        patience_s: float = PATIENCE_S,
+        self, config: Config, *, records: int = RECORDS, patience_s: float = _PATIENCE_S
     ) -> None:
         if config.input.kind == "file" and config.input.path == "-":
             raise ConfigError("standard input cannot be read twice: readings wait for a file.")
         self._config = config
-        self._records, self._most_bytes, self._patience_s = records, most_bytes, patience_s
-        self._one = threading.Lock()
+        self._records, self._patience_s = records, patience_s
+        self._busy = threading.Lock()
 
     def around(self, position: Position, stream_key: str, sensor: str, step: int) -> Found:
         """Read the records that lie `step - 1` to `step` times the width before and after."""
-        if not self._one.acquire(blocking=False):
+        if not self._busy.acquire(blocking=False):
             raise ConfigError("The input is being read for somebody else: try again in a moment.")
         try:
             near, far = (step - 1) * self._records, step * self._records
@@ -72,7 +67,7 @@ class ContextLoader:
             decoder, records = self._open(position, stretches)
             return self._read(decoder, records, stream_key, sensor)
         finally:
-            self._one.release()
+            self._busy.release()
 
     def _read(
         self, decoder: Decoder, records: Iterator[Record | None], stream_key: str, sensor: str
@@ -93,8 +88,8 @@ class ContextLoader:
                 ):
                     values = tuple(None if v != v else v for v in found.values)  # noqa: PLR0124
                     points.append((found.event_time_ms, values))
-            if n_bytes > self._most_bytes:
-                cut = f"the records hold more than {self._most_bytes >> 20} MiB"
+            if n_bytes > _MAX_BYTES:
+                cut = f"the records hold more than {_MAX_BYTES >> 20} MiB"
                 break
         return Found(tuple(decoder.channels), tuple(points), read, cut)
 

@@ -1,16 +1,15 @@
 """Cases whose truth is known, put into the queue to measure the people who answer them.
 
-They become ordinary items; only the store knows which they are. A rejected event that waits in the
-queue stays what it is. One that was accepted and not drawn gets the item that a draw would have
-made, with the readings of the input and the arrival of its time. One that was drawn is refused:
-taken out for what it is, it would bend what the audit proves.
+They are rejected events that wait in the queue, and stay ordinary cases there: only the store knows
+which of them are known. An event that was drawn for the audit is refused: taken out for what it is,
+it would bias what the audit proves.
 
-With the truth known an error is seen, not inferred: their count among n answers is binomial.
+With the truth known an error is observed, not inferred: their count among n answers is binomial.
 
 References
 ----------
 .. [1] L. D. Brown, T. T. Cai, A. DasGupta: Interval Estimation for a Binomial Proportion.
-   Statistical Science 16, 2001, section 3 (Jeffreys' prior, its ends mended).
+   Statistical Science 16, 2001, section 3 (Jeffreys' prior, its ends corrected).
 """
 
 from __future__ import annotations
@@ -18,9 +17,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from sqlite3 import Connection, Row
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
@@ -28,17 +25,12 @@ from typing import Any, Literal, NamedTuple, TypeAlias, cast
 import msgspec
 from scipy.stats import beta
 
-from rejex_stream.config import Config
-from rejex_stream.encode import decode_verdict
 from rejex_stream.errors import ConfigError, explaining_os_errors
-from rejex_stream.review.context_loader import ContextLoader
 from rejex_stream.review.queue import database
-from rejex_stream.review.queue.database import AT_POSITION, scalar
-from rejex_stream.review.queue.ingest import Intake
+from rejex_stream.review.queue.database import AT_POSITION
 from rejex_stream.review.queue.label_store import said_of
 from rejex_stream.review.queue.review_store import ReviewStore
-from rejex_stream.run.review_items import AuditDraw, committed
-from rejex_stream.types import Audit, ContextPoint, FollowUp, Label, Position, ReviewItem, Verdict
+from rejex_stream.types import Position
 
 
 class Interval(NamedTuple):
@@ -120,13 +112,11 @@ def known_cases(connection: Connection, since_ms: int = 0, pipeline: str | None 
     return Known(cases=len(rows), waiting=waiting, reviewers=dict(sorted(found.items())))
 
 
-_PATIENCE_S = 60.0
-
 # --------------------------------------------------------------------------- a file of truths
 Truth: TypeAlias = Literal["anomaly", "normal"]
 _FIELDS = ("stream", "event", "truth")
 _EVENT = re.compile(r"(.+)-(\d{1,9})-(\d{1,18})(?:\.(\d{1,9}))?")
-_MOST_SHOWN = 60
+_MAX_SHOWN = 60
 
 
 class Case(NamedTuple):
@@ -199,7 +189,7 @@ def _case(number: int, row: Mapping[str, Any]) -> Case | str:
 def shown(value: object) -> str:
     """Return a value of a file as a sentence can hold it."""
     text = repr(str(value) if isinstance(value, Position) else value)
-    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
 
 
 # ------------------------------------------------------------------------- into the queue
@@ -209,22 +199,6 @@ class Seeded(NamedTuple):
     new: int
     known: int
     refused: tuple[str, ...]
-
-
-class Made(NamedTuple):
-    """An item for an event about which the pipeline did not ask, and what came after it."""
-
-    item: ReviewItem
-    after: FollowUp
-
-
-Found: TypeAlias = Mapping[Position, Made | str]
-"""By position: an item, or why there is none."""
-
-
-def unknown(connection: Connection, cases: Iterable[Case]) -> list[Case]:
-    """Return the cases whose events the store does not hold as items."""
-    return [case for case in cases if _event(connection, case) is None]
 
 
 def _event(connection: Connection, case: Case) -> Row | None:
@@ -237,10 +211,8 @@ def _event(connection: Connection, case: Case) -> Row | None:
     return row
 
 
-def seed(
-    store: ReviewStore, cases: Sequence[Case], *, by: str, made: Found | None = None
-) -> Seeded:
-    """Make items of cases, in one transaction: each that can be one, whatever the others are."""
+def seed(store: ReviewStore, cases: Sequence[Case], *, by: str) -> Seeded:
+    """Mark cases as known, in one transaction: each that can be one, whatever the others are."""
     # What is said of an event is said of the whole episode that it waits in: the question is one.
     # Cases that were put in before change nothing. O(cases).
     refused: list[tuple[Case, str]] = []
@@ -252,13 +224,7 @@ def seed(
             if row is not None:
                 together.setdefault(row["episode_id"], []).append((case, row))
                 continue
-            found = (made or {}).get(case.position, "the store does not know it: ingest the review "
-                "items first; of an accepted event give --verdicts and --config, too.")  # fmt: skip
-            why = found if isinstance(found, str) else _put(store, connection, case, found)
-            if why:
-                refused.append((case, why))
-            else:
-                new += 1
+            refused.append((case, _UNKNOWN))
         for episode, those in together.items():
             first = those[0][0]
             for case, row in those:
@@ -270,15 +236,18 @@ def seed(
                 else:
                     new += 1
                     connection.execute(
-                        "INSERT INTO known SELECT event_id, episode_id, ?, 0 FROM event "
+                        "INSERT INTO known SELECT event_id, episode_id, ? FROM event "
                         "WHERE episode_id = ?",
                         (case.truth, episode),
                     )
         if new:
             database.append_audit(connection, store.now_ms(), by, "seed", "known cases", cases=new)
-    refused.sort(key=lambda one: one[0].line)
-    told = (f"line {case.line}: {shown(case.position)}: {why}" for case, why in refused)
-    return Seeded(new, known, tuple(told))
+    refused.sort(key=lambda pair: pair[0].line)
+    sentences = (f"line {case.line}: {shown(case.position)}: {why}" for case, why in refused)
+    return Seeded(new, known, tuple(sentences))
+
+
+_UNKNOWN = "the store has no such event: ingest the review items first, and give rejected events."
 
 
 _OVER = {
@@ -289,9 +258,11 @@ _OVER = {
 
 def _why_not(case: Case, row: Row, truths: set[str]) -> str:
     """Say why an event that is in the queue is no known case; empty: it is one."""
-    why = _of_another(case, row["stream_key"])
-    if why:
-        return why
+    if row["stream_key"] != case.stream_key:
+        return (
+            f"it is of the stream {shown(row['stream_key'])}, not {shown(case.stream_key)}: give "
+            "the position and the stream of the same event."
+        )
     if len(truths) > 1 or row["truth"] not in (None, case.truth):
         other = "normal" if case.truth == "anomaly" else "anomaly"
         return (
@@ -309,156 +280,6 @@ def _why_not(case: Case, row: Row, truths: set[str]) -> str:
 
 
 _DRAWN = (
-    "it was drawn for the audit, and what was missed is proved by that draw: give rejected events, "
-    "or accepted ones that were not drawn."
+    "it was drawn for the audit, and what was missed is proved by that draw: give rejected events."
 )
-_STATE = "it tells a state of the sensor, about which no answer is wrong: leave it out."
-
-
-def _of_another(case: Case, stream_key: str) -> str:
-    if stream_key == case.stream_key:
-        return ""
-    return (
-        f"it is of the stream {shown(stream_key)}, not {shown(case.stream_key)}: give the position "
-        "and the stream of the same event."
-    )
-
-
-def _put(store: ReviewStore, connection: Connection, case: Case, made: Made) -> str:
-    """Put an item that was made into the queue, or say why it cannot be there."""
-    verdict, now_ms = made.item.verdict, store.now_ms()
-    # Its neighbour's arrival is its own: among old events one that came just now would stand out.
-    beside_ms = scalar(
-        connection,
-        "SELECT v.received_ms FROM event v JOIN sensor s USING (sensor_id) WHERE v.topic = ? "
-        "ORDER BY abs(v.event_time_ms - ?), v.event_id LIMIT 1",
-        (verdict.position.topic, verdict.event_time_ms),
-    )
-    received_ms = min(now_ms, now_ms if beside_ms is None else beside_ms)
-    if now_ms - received_ms >= store.settings.max_age_ms:
-        return (
-            f"items of its time have expired (review.max_age_hours = "
-            f"{store.settings.max_age_hours:g}), and it would stand out: give later events."
-        )
-    query = "SELECT pipeline FROM sensor WHERE stream_key = ? AND pipeline <> '' LIMIT 1"
-    pipeline = scalar(connection, query, (verdict.stream_key,)) or ""
-    intake = Intake(connection, store.settings, received_ms, pipeline)
-    intake.item(made.item)
-    intake.follow_up(made.after)
-    intake.finish()
-    connection.execute(
-        f"INSERT INTO known SELECT event_id, episode_id, ?, 1 FROM event WHERE {AT_POSITION}",
-        (case.truth, *case.position),
-    )
-    return ""
-
-
-# ------------------------------------------------------------------- what was accepted, from a log
-@dataclass
-class _Seen:
-    """A verdict among those before and after it of its sensor."""
-
-    verdict: Verdict
-    before: tuple[Verdict, ...]
-    after: list[Verdict] = field(default_factory=list)
-
-
-def make_items(
-    config: Config, cases: Sequence[Case], verdicts: Iterable[bytes], draw: AuditDraw
-) -> Found:
-    """Return the items that a draw would have made of events that were not drawn. O(verdicts)."""
-    seen = _find(cases, verdicts, config.output.context_events)
-    wider = ContextLoader(config, most_bytes=1 << 30, patience_s=_PATIENCE_S)
-    found: dict[Position, Made | str] = {}
-    for case in cases:
-        one = seen.get(case.position)
-        found[case.position] = (
-            "neither the store nor the log of verdicts knows it: give the topic, partition and "
-            "offset of an event that was judged."
-            if one is None
-            else _made(case, one, draw, wider)
-        )
-    return found
-
-
-def _find(
-    cases: Sequence[Case], verdicts: Iterable[bytes], points: int
-) -> Mapping[Position, _Seen]:
-    """Return the verdicts of the cases, with so many of their sensor on either side."""
-    wanted = {case.position for case in cases}
-    topics = {position.topic for position in wanted}
-    recent: dict[tuple[str, str], deque[Verdict]] = {}
-    growing: dict[tuple[str, str], list[_Seen]] = {}
-    seen: dict[Position, _Seen] = {}
-    for line in verdicts:
-        verdict = decode_verdict(line)
-        if verdict.position.topic not in topics:
-            continue
-        who = verdict.stream_key, verdict.sensor
-        before = recent.setdefault(who, deque(maxlen=points))
-        for one in growing.get(who, ()):
-            one.after.append(verdict)
-        growing[who] = [one for one in growing.get(who, ()) if len(one.after) < points]
-        if verdict.position in wanted:
-            seen[verdict.position] = _Seen(verdict, tuple(before))
-            if points:
-                growing[who].append(seen[verdict.position])
-        before.append(verdict)
-    return seen
-
-
-def _undrawable(case: Case, verdict: Verdict, draw: AuditDraw) -> str:
-    """Say why an audit could not have asked about it, or did; empty: it could, and did not."""
-    share = draw.probability(verdict)
-    why = _of_another(case, verdict.stream_key)
-    if not why and verdict.label is Label.REJECTED and not verdict.muted:
-        why = "it was rejected, and the store does not have it: ingest the review items first."
-    if not why and not share:
-        why = (
-            "none like it is ever drawn for the audit (it is held or planned, or output.audit_rate "
-            "is 0), and it would stand out: give others, or raise the rate."
-        )
-    return _DRAWN if not why and draw.is_drawn(verdict.position, share) else why
-
-
-def _made(case: Case, one: _Seen, draw: AuditDraw, wider: ContextLoader) -> Made | str:
-    verdict = one.verdict
-    why = _undrawable(case, verdict, draw)
-    if why:
-        return why
-    try:
-        read = wider.around(verdict.position, verdict.stream_key, verdict.sensor, 1)
-    except ConfigError as error:
-        return str(error)
-    values = dict(read.points)
-    if verdict.event_time_ms not in values:
-        cut = f" ({read.cut})" if read.cut else ""
-        return f"its reading is not in the input any more{cut}: give events that are."
-
-    def points(verdicts: Iterable[Verdict]) -> tuple[ContextPoint, ...]:
-        return tuple(
-            ContextPoint(v.event_time_ms, values[v.event_time_ms], v.score, v.label)
-            for v in verdicts
-            if v.event_time_ms in values
-        )
-
-    share = draw.probability(verdict)
-    item = ReviewItem(
-        verdict=msgspec.structs.replace(verdict, audit=Audit(share, True, committed(draw.key))),
-        channels=read.channels,
-        values=values[verdict.event_time_ms],
-        context=points(one.before),
-        why="audit",
-        drawn=share,
-    )
-    after = FollowUp(
-        position=verdict.position,
-        of=verdict.position,
-        stream_key=verdict.stream_key,
-        sensor=verdict.sensor,
-        channels=read.channels,
-        points=points(one.after),
-        n_since=len(one.after),
-        last=True,
-    )
-    return Made(item, after)
+_STATE = "it is about a state of the sensor, of which no answer is wrong: leave it out."

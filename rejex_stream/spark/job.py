@@ -34,7 +34,7 @@ from rejex_stream.config.assembly import (
     require_own_topics,
 )
 from rejex_stream.config.assembly.control_line import lines_of
-from rejex_stream.config.assembly.running import watching
+from rejex_stream.config.assembly.running import open_run_monitor
 from rejex_stream.errors import (
     CheckpointError,
     ConfigError,
@@ -43,7 +43,7 @@ from rejex_stream.errors import (
     needing_extra,
 )
 from rejex_stream.operate.alerts import log_incident
-from rejex_stream.operate.watch import Watch
+from rejex_stream.operate.run_monitor import RunMonitor
 from rejex_stream.run.partition import log_alarm
 from rejex_stream.spark.frames import refused, verdicts
 from rejex_stream.spark.job_journal import JobJournal
@@ -290,8 +290,8 @@ def _journal(config: Config, job: SparkJob) -> JobJournal | None:
     return JobJournal.of(config, listens=job.control)
 
 
-def _watching(config: Config) -> AbstractContextManager[Watch]:
-    return watching(config, engine_spec(config), log_alarm, log_incident, quiet=False)
+def _watching(config: Config) -> AbstractContextManager[RunMonitor]:
+    return open_run_monitor(config, engine_spec(config), log_alarm, log_incident, quiet=False)
 
 
 class _Input:

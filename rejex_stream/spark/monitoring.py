@@ -28,7 +28,7 @@ from rejex_stream.encode import (
 from rejex_stream.encode.schemas import CONNECT_PREFIX
 from rejex_stream.engine.snapshot import seal, unseal
 from rejex_stream.errors import CheckpointError, ConnectorError
-from rejex_stream.operate.watch import Watch
+from rejex_stream.operate.run_monitor import RunMonitor
 from rejex_stream.run.loop import UnscorableStreak
 from rejex_stream.run.partition import PartitionMonitor
 from rejex_stream.run.run_events import IncidentsDurable, NothingScorable, PartitionOpened, Progress
@@ -74,17 +74,22 @@ class JobMonitoring:
 
     def __init__(
         self,
-        watch: Watch,
+        run_monitor: RunMonitor,
         config: Config,
         journal: JobJournal | None,
         store: MonitorsOnSpark | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._watch, self._journal, self._store, self._clock = watch, journal, store, clock
+        self._run_monitor, self._journal, self._store, self._clock = (
+            run_monitor,
+            journal,
+            store,
+            clock,
+        )
         self._lean = config.output.form == "lean"
         self._monitored = config.monitor.enabled and not self._lean
         if self._lean:
-            watch.metrics.of_lean_verdicts()
+            run_monitor.metrics.of_lean_verdicts()
         if config.monitor.enabled and self._lean:
             _log.warning(
                 "the monitors do not run: on Spark they read what is written, and with output.form "
@@ -110,7 +115,7 @@ class JobMonitoring:
         for partition, offset in at.items():
             self._event(PartitionOpened(partition, None, offset, offset))
             self._monitor(partition)
-        self._watch.were_open(were_open)
+        self._run_monitor.register_open(were_open)
         if self._store is not None and self._monitored:
             self._restore(self._store.load())
         if self._journal is not None:
@@ -121,12 +126,12 @@ class JobMonitoring:
                     self._event(IncidentsDurable(partition, left, again=True))
 
     def _event(self, event: PartitionOpened | IncidentsDurable | NothingScorable) -> None:
-        for observer in self._watch.observers:
+        for observer in self._run_monitor.observers:
             observer.event(event)
 
     def _monitor(self, partition: Partition) -> PartitionMonitor | None:
         if self._monitored and partition not in self._monitors:
-            self._monitors[partition] = self._watch.monitor(partition)
+            self._monitors[partition] = self._run_monitor.make_monitor(partition)
         return self._monitors.get(partition)
 
     # ------------------------------------------------------------------------------ micro-batches
@@ -137,7 +142,7 @@ class JobMonitoring:
             return self._under_way
 
     def _at_commit(self) -> AtCommit:
-        outbox, left = self._watch.outbox, None
+        outbox, left = self._run_monitor.outbox, None
         if outbox is not None:
             left = {partition: outbox.left(partition) for partition in self._at}
         return AtCommit(self._journal, dict(self._at), left, dict(self._kept))
@@ -155,7 +160,7 @@ class JobMonitoring:
                     self._kept[partition] = pending or ()
                     self._at[partition] = end
                 self._see(partition, every, at, end)
-            self._watch.metrics.committed(self._at)
+            self._run_monitor.metrics.committed(self._at)
             if self._clock() - self._saved_at >= self._every_s:
                 self._save()
 
@@ -173,7 +178,7 @@ class JobMonitoring:
             self._event(IncidentsDurable(partition, changes))
 
     def _show(self, partition: Partition, outcomes: Sequence[Outcome]) -> None:
-        self._watch.metrics.outcomes(partition, outcomes, replaying=False)
+        self._run_monitor.metrics.outcomes(partition, outcomes, replaying=False)
         before = self._unscorable.alarm
         self._unscorable.see(outcomes)
         if self._unscorable.alarm is not before:
@@ -185,7 +190,7 @@ class JobMonitoring:
         if now - self._turned_at >= _TURN_S and self._lock.acquire(blocking=False):
             try:
                 self._turned_at = now
-                self._watch.progress(Progress(0, 0, 0.0, 0, {}))
+                self._run_monitor.progress(Progress(0, 0, 0.0, 0, {}))
             finally:
                 self._lock.release()
 
@@ -196,7 +201,7 @@ class JobMonitoring:
     # ------------------------------------------------------------------------------------ the end
     def end(self, write: Callable[[Partition, Sequence[Message]], object]) -> None:
         """Let people be told, for a while; keep what is pending after that, and the monitors."""
-        outbox = self._watch.outbox
+        outbox = self._run_monitor.outbox
         if outbox is not None:
             outbox.settle(_TELLING_S)
         with self._lock:

@@ -110,7 +110,7 @@ def test_an_alertmanager_that_comes_late_is_told_then(tmp_path):
         pass  # its address, and nobody there
     port = url.rpartition(":")[2]
     with running(tmp_path, f'alertmanager_url = "{url}"\nalertmanager_repeat_s = 1\n'):
-        until(lambda: b"did not take" in (tmp_path / "log").read_bytes())
+        until(lambda: b"did not accept" in (tmp_path / "log").read_bytes())
         with alertmanager(tmp_path, told.url, port=int(port)):
             until(lambda: STUCK in active_alerts(url))
     told.close()
@@ -146,7 +146,7 @@ def test_what_the_webhook_did_not_take_is_said_and_its_address_is_not(tmp_path):
     assert process.returncode == 0
     told.close()
     log = (tmp_path / "log").read_text()
-    assert f"the webhook at {told.url.removesuffix('/hook')}/*** did not take event" in log
+    assert f"the webhook at {told.url.removesuffix('/hook')}/*** did not accept event" in log
     assert log.count("HTTP 503") == len({h["Idempotency-Key"] for h, _ in told.got})
     assert "hunter2" not in log
 
@@ -201,7 +201,7 @@ def test_a_clock_that_went_back_leaves_no_alert_behind_for_as_long_as_it_was_ahe
     try:
         lasting, passing = (Alert({"alertname": name}, {}) for name in ("Lasting", "Passing"))
         manager.update([lasting])
-        manager.over(passing)
+        manager.post_ended(passing)
         until(lambda: receiver.taken, "both are told")
         ahead, seen = timedelta(), len(receiver.taken)
         manager.update([])

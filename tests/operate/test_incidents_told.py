@@ -11,13 +11,14 @@ import pytest
 
 from rejex_stream.config import parse_config
 from rejex_stream.config.assembly import engine_spec
-from rejex_stream.config.assembly.running import make_watch
+from rejex_stream.config.assembly.running import make_run_monitor
 from rejex_stream.config.reviewing import Channel
 from rejex_stream.encode.records import encode_incident
 from rejex_stream.encode.schemas import INCIDENT_TYPE
 from rejex_stream.monitor.alarm import AlarmKind
-from rejex_stream.operate.alerts import Alertmanager, Flood, Webhook, Wording, alert_of, event_of
-from rejex_stream.operate.watch import FLOOD_MS, FLOOD_STREAMS, OpenIncidents, UsualValues
+from rejex_stream.operate.alerts import Alertmanager, Webhook, make_alert, make_event
+from rejex_stream.operate.incident_text import DisplayNames
+from rejex_stream.operate.run_monitor import TypicalValues
 from rejex_stream.readable import Expected, Reads
 from rejex_stream.run.run_events import (
     IncidentsDurable,
@@ -117,7 +118,7 @@ def receiver():
 def watching(alertmanager=None, webhook=None, on_incident=lambda _: None):
     config, problems = parse_config(CONFIG)
     assert not problems
-    return make_watch(
+    return make_run_monitor(
         config,
         engine_spec(config),
         lambda *_: None,
@@ -133,6 +134,10 @@ def durable(watch, *changes, again=False):
 
 def look(watch):
     watch.progress(Progress(0, 0, 0.0, 0, {}))
+
+
+def alerts_in(notification):
+    return len(json.loads(notification[1])["alerts"])
 
 
 def alerts_at(url):
@@ -162,7 +167,7 @@ def test_an_incident_is_one_alert_that_fires_is_updated_and_resolved(tmp_path, r
     with alertmanager(tmp_path, receiver.url) as url:
         manager = Alertmanager(url, repeat_s=60)
         watch = watching(manager)
-        engine = watch.engine(FARM, _Engine())
+        engine = watch.register_engine(FARM, _Engine())
         readings = [reading(3.4), reading(1.2)]
         watch.judged(FARM, readings, engine.process(readings), 0.001)
         durable(watch, incident())
@@ -209,16 +214,18 @@ def severities(url):
 )
 def test_an_alert_is_as_severe_as_its_incident_whoever_tells_of_it(peak, anomalies, word):
     one = incident(peak_severity=peak, n_anomalies=anomalies)
-    assert alert_of(one, Wording("farm")).labels["severity"] == word
+    assert make_alert(one, DisplayNames("farm")).labels["severity"] == word
     watch = watching()
     durable(watch, one)
     look(watch)
     (waits,) = metric(watch, "rejex_incident_waiting_seconds{")
     assert f'severity="{word}"' in waits
     beyond = msgspec.structs.replace(one, limits=(LimitExcess("oil", 7.0, 6.0),))
-    assert alert_of(beyond, Wording("farm")).labels["severity"] == "critical"
+    assert make_alert(beyond, DisplayNames("farm")).labels["severity"] == "critical"
     silent = msgspec.structs.replace(one, limits=(LimitExcess("oil", None, 10.0, 11),))
-    assert alert_of(silent, Wording("farm")).labels["severity"] == word, "people set no limit there"
+    assert make_alert(silent, DisplayNames("farm")).labels["severity"] == word, (
+        "people set no limit there"
+    )
 
 
 @pytest.mark.prometheus
@@ -239,7 +246,8 @@ def test_what_gets_worse_is_told_as_critical_and_what_ends_is_not(tmp_path, rece
         durable(watch, incident(20, version=2, state=CLOSED))
         look(watch)
         until(lambda: severities(url) == worse[1:], "what comes late takes nothing back")
-        assert not manager._over, "nobody is called for its end, though it was critical by then"
+        active = [posted.ends_s == math.inf for posted in manager._posted.values()]
+        assert all(active), "nobody is called for its end, though it was critical by then"
         manager.close()
 
 
@@ -248,7 +256,7 @@ def test_who_takes_over_goes_on_telling_and_who_gave_it_up_ends_nothing(tmp_path
     with alertmanager(tmp_path, receiver.url) as url:
         manager = Alertmanager(url, repeat_s=60)
         watch = watching(manager)
-        watch.engine(FARM, _Engine(incident(version=4, state=FAULT)))
+        watch.register_engine(FARM, _Engine(incident(version=4, state=FAULT)))
         watch.event(PartitionOpened(FARM, 5, 7, 9))
         assert len(watch._incidents) == 0, "what is open at a snapshot may be over by now"
         watch.event(PartitionLive(FARM, 2, 0.1))
@@ -256,13 +264,12 @@ def test_who_takes_over_goes_on_telling_and_who_gave_it_up_ends_nothing(tmp_path
         until(lambda: "farm-0-9" in alerts_at(url))
         heir = Alertmanager(url, repeat_s=60)
         after = watching(heir)
-        after.engine(FARM, _Engine(incident(version=4, state=FAULT)))
+        after.register_engine(FARM, _Engine(incident(version=4, state=FAULT)))
         after.event(PartitionLive(FARM, 2, 0.1))
         watch.event(PartitionClosed(FARM))
         look(watch)
         look(after)
-        watch_ends = manager._resolved
-        assert not watch_ends, "it goes on: whose it is now says when it ends"
+        assert not manager._posted, "it goes on: whose it is now says when it ends"
         assert list(alerts_at(url)) == ["farm-0-9"], "one alert, whoever tells of it"
         durable(after, incident(version=5, state=CLOSED))
         look(after)
@@ -291,8 +298,7 @@ def test_an_incident_that_is_over_before_anybody_looked_is_told_all_the_same(tmp
         look(watch)
         durable(watch, incident(20, version=2, state=CLOSED))
         look(watch)
-        (one,) = manager._over.keys() or [()]
-        assert ("incident", "farm-0-20") not in one, "who was told of it hears the end as ever"
+        until(lambda: not manager._posted, "who was told of it hears the end as ever")
         manager.close()
 
 
@@ -335,7 +341,7 @@ def test_what_is_left_is_what_nobody_took_and_is_told_again_with_its_id():
     watch.outbox.settle(PATIENCE_S)
     assert watch.outbox.left(FARM) == []
     after = watching(webhook=hook)  # another process, after a kill
-    after.engine(FARM, _Engine(change))
+    after.register_engine(FARM, _Engine(change))
     after.event(PartitionOpened(FARM, 5, 9, 9))
     durable(after, change, again=True)
     after.outbox.settle(PATIENCE_S)
@@ -355,65 +361,24 @@ def test_what_nobody_takes_is_left_no_longer_once_it_is_given_up():
     hook.close()
 
 
-@pytest.mark.thorough
-def test_one_more_of_a_flood_is_not_left_and_told_again_it_is_the_flood(receiver):
-    hook = Webhook(receiver.url)
-    watch = watching(webhook=hook)
-    changes = opened(*range(FLOOD_STREAMS + 2))
-    durable(watch, *changes)
-    watch.outbox.settle(PATIENCE_S)
-    durable(watch, changes[FLOOD_STREAMS], again=True)
-    watch.outbox.settle(PATIENCE_S)
-    hook.close()
-    types = [json.loads(body)["type"].split(".")[-2] for _, body in receiver.got]
-    assert types == [*["incident"] * FLOOD_STREAMS, *["incident-flood"] * 2]
-
-
 def test_two_pipelines_events_are_not_the_same():
-    assert event_of(incident(), Wording("a")).id != event_of(incident(), Wording("b")).id
+    assert (
+        make_event(incident(), DisplayNames("a")).id != make_event(incident(), DisplayNames("b")).id
+    )
 
 
-# ---------------------------------------------------------------------------------- floods
-def opened(*offsets, apart_ms=1000):
-    return [incident(i, opened_ms=apart_ms * at) for at, i in enumerate(offsets)]
-
-
-def test_more_sensors_than_ten_within_a_minute_are_one_alert_until_all_are_over():
-    seen = OpenIncidents()
-    told = [seen.changed(one) for one in opened(*range(FLOOD_STREAMS + 3))]
-    assert [type(one) for one in told] == [
-        *[Incident] * FLOOD_STREAMS, Flood, type(None), type(None)
-    ]  # fmt: skip
-    (flood,) = seen.to_publish()
-    assert flood.id == "farm-0-0"
-    assert flood.streams == tuple(f"WT-{i}" for i in range(FLOOD_STREAMS + 3))
-    alert = alert_of(flood, Wording("farm", CONSOLE))
-    assert alert.annotations["summary"].startswith("13 sensors are not as usual at once")
-    for i in range(FLOOD_STREAMS + 2):
-        assert seen.changed(incident(i, 2, CLOSED)).state is CLOSED
-        assert alert_of(seen.to_publish()[0], Wording("farm")).labels == alert.labels, (
-            "the same alert"
-        )
-    seen.changed(incident(FLOOD_STREAMS + 2, 2, CLOSED))
-    assert seen.to_publish() == []
-    assert len(seen) == 0
-
-
-def test_ten_sensors_or_more_than_a_minute_are_no_flood():
-    seen = OpenIncidents()
-    assert all(isinstance(seen.changed(one), Incident) for one in opened(*range(FLOOD_STREAMS)))
-    assert len(seen.to_publish()) == FLOOD_STREAMS
-    late = OpenIncidents()
-    apart = FLOOD_MS // 5 + 1
-    told = [late.changed(one) for one in opened(*range(30), apart_ms=apart)]
-    assert all(isinstance(one, Incident) for one in told), "never eleven within a minute"
-
-
-def test_one_sensor_that_opens_often_is_no_flood():
-    seen = OpenIncidents()
-    for i in range(20):
-        told = seen.changed(incident(i, stream_key="WT-1", sensors=("WT-1",)))
-        assert isinstance(told, Incident)
+@pytest.mark.prometheus
+def test_alertmanager_groups_the_incidents_of_many_sensors_into_one_notification(
+    tmp_path, receiver
+):
+    with alertmanager(tmp_path, receiver.url) as url:
+        manager = Alertmanager(url, repeat_s=60)
+        watch = watching(manager)
+        durable(watch, *(incident(i) for i in range(30)))
+        look(watch)
+        until(lambda: 30 in map(alerts_in, receiver.got), "one notification names them all")
+        manager.close()
+        assert len(receiver.got) <= 3, "some may come while Alertmanager reads them"
 
 
 # --------------------------------------------------------------------------------- metrics
@@ -457,59 +422,61 @@ def test_each_incident_waits_for_itself():
 
 # ---------------------------------------------------------------------------------- wording
 def test_a_channel_that_is_missing_or_not_known_yet_is_said_in_words():
-    said = alert_of(incident(), Wording("farm"), [Reads("oil", math.nan, (3.0, 4.0))]).annotations
+    said = make_alert(
+        incident(), DisplayNames("farm"), [Reads("oil", math.nan, (3.0, 4.0))]
+    ).annotations
     assert said["summary"].startswith("WT-9: oil missing, usually 3 to 4; since")
-    said = alert_of(incident(), Wording("farm"), [Reads("oil", 1.25, None)])
+    said = make_alert(incident(), DisplayNames("farm"), [Reads("oil", 1.25, None)])
     assert said.annotations["values"] == "oil 1.25"
-    said = alert_of(incident(), Wording("farm")).annotations
+    said = make_alert(incident(), DisplayNames("farm")).annotations
     assert said["summary"].startswith("WT-9: oil is not as usual; since")
 
 
 def test_an_alert_says_what_the_others_made_one_expect_of_the_newest_event():
     told = ChannelEvidence("oil", 3.0, 0.1, Label.NORMAL, Expected(1.2, 3.5, 3.4, 3.6))
     card = Evidence((told,), "oil", 1, 0.1, 0.05, 9)
-    usual = UsualValues(("oil",))
+    usual = TypicalValues(("oil",))
     for value, evidence in ((3.4, None), (1.2, card)):
         said = Verdict(Position("farm", 0, 1), "WT-9", "WT-9", 1, 0, Label.NORMAL)
         said = msgspec.structs.replace(said, evidence=evidence)
         if evidence is not None:
             said = msgspec.structs.replace(said, label=Label.ANOMALY)
-        usual.see([reading(value)], [said])
-    shown = Wording("farm", channels={"oil": Channel(unit="bar")})
+        usual.update([reading(value)], [said])
+    shown = DisplayNames("farm", channels={"oil": Channel(unit="bar")})
     told = "oil 1.2 bar, expected 3.5 bar from the others; usually 3.4 bar"
-    one = usual.of("WT-9", "oil")
-    assert alert_of(incident(), shown, [one]).annotations["values"] == told
-    usual.see([reading(1.3)], [msgspec.structs.replace(said, evidence=None)])
-    later = shown.sentence(usual.of("WT-9", "oil"))
+    one = usual.reading("WT-9", "oil")
+    assert make_alert(incident(), shown, [one]).annotations["values"] == told
+    usual.update([reading(1.3)], [msgspec.structs.replace(said, evidence=None)])
+    later = shown.reading_text(usual.reading("WT-9", "oil"))
     assert later == "oil 1.3 bar, usually 3.4 bar", "nobody said what to expect of that one"
 
 
 @pytest.mark.parametrize(("side", "word"), [("low", "drops"), ("high", "rises")])
 def test_of_a_channel_with_one_side_it_is_said_which(side, word):
-    shown = Wording("farm", channels={"oil": Channel(unit="bar", side=side)})
-    said = alert_of(incident(), shown, [Reads("oil", 1.2, (3.0, 4.0))])
+    shown = DisplayNames("farm", channels={"oil": Channel(unit="bar", side=side)})
+    said = make_alert(incident(), shown, [Reads("oil", 1.2, (3.0, 4.0))])
     told = f"oil 1.2 bar, usually 3 to 4 bar (only {word} are asked about)"
     assert said.annotations["values"] == told
     assert f"{told}; since" in said.annotations["summary"]
 
 
 def test_what_is_usual_forgets_and_is_not_what_faults_were():
-    seen = UsualValues(["oil"])
+    seen = TypicalValues(["oil"])
     for value in (3.0, 1.0, 3.0, 1.0):
         readings = [reading(value)]
-        seen.see(readings, _Engine().process(readings))
-    assert seen.of("WT-9", "oil") == Reads("oil", 1.0, (3.0, 3.0))
+        seen.update(readings, _Engine().process(readings))
+    assert seen.reading("WT-9", "oil") == Reads("oil", 1.0, (3.0, 3.0))
     for _ in range(2_000):
         readings = [reading(5.0)]
-        seen.see(readings, _Engine().process(readings))
-    assert seen.of("WT-9", "oil").usual == (5.0, 5.0)
+        seen.update(readings, _Engine().process(readings))
+    assert seen.reading("WT-9", "oil").usual == (5.0, 5.0)
     seen.forget(["WT-9"])
-    assert seen.of("WT-9", "oil") is seen.of("WT-9", "gas") is None
+    assert seen.reading("WT-9", "oil") is seen.reading("WT-9", "gas") is None
 
 
 @pytest.mark.parametrize("state", IncidentState)
 def test_every_state_has_words(state):
-    told = alert_of(incident(state=state), Wording("farm")).annotations
+    told = make_alert(incident(state=state), DisplayNames("farm")).annotations
     is_over = "was not as usual from" if state is CLOSED else "is not as usual since"
     begun = f"WT-9 (oil) {is_over} Tue 14 November 2023, 22:13 UTC"
     assert told["description"].startswith(begun)
@@ -520,7 +487,7 @@ def test_every_state_has_words(state):
 
 def test_the_answers_say_what_becomes_of_an_incident_with_and_without_them():
     def said(**more):
-        return alert_of(incident(**more), Wording("farm")).annotations
+        return make_alert(incident(**more), DisplayNames("farm")).annotations
 
     assert "Fault: What was measured since it began is never learnt." in said()["answers"]
     assert "becomes the new normal by itself" in said()["answers"], "in silence it does not wait"
@@ -541,7 +508,7 @@ def test_the_answers_say_what_becomes_of_an_incident_with_and_without_them():
 
 def test_a_group_is_named_as_one_and_its_sensors_are_listed():
     sensors = tuple(f"WT-{i}" for i in range(25))
-    alert = alert_of(incident(stream_key="north", sensors=sensors), Wording("farm"))
+    alert = make_alert(incident(stream_key="north", sensors=sensors), DisplayNames("farm"))
     assert alert.labels["sensor_group"] == "north"
     assert "stream" not in alert.labels
     assert alert.annotations["sensors"].endswith("WT-19 and 5 more")

@@ -27,10 +27,11 @@ from rejex_stream.features import FeatureSpec
 from rejex_stream.monitor import Alarm, MonitorBank, MonitorConfig
 from rejex_stream.monitor.alarm import AlarmKind, Alternative
 from rejex_stream.native_core import core
-from rejex_stream.operate.alerts import Alertmanager, Webhook, Wording, alert_of, event_of, sign
+from rejex_stream.operate.alerts import Alertmanager, Webhook, make_alert, make_event, sign
+from rejex_stream.operate.incident_text import DisplayNames
 from rejex_stream.operate.probes import HealthServer
 from rejex_stream.operate.run_metrics import GroupNames, RunMetrics
-from rejex_stream.operate.watch import Health, Watch
+from rejex_stream.operate.run_monitor import Health, RunMonitor
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.run.partition import PartitionState
@@ -248,13 +249,13 @@ def test_the_work_of_an_engine_is_timed_and_its_first_readings_are_passed_on():
     metrics = RunMetrics("p", spec)
     monitors = MonitorConfig(window=100, contamination=0.1, tolerance=4.0)
     nobody = {"on_alarm": lambda *_: None, "on_incident": lambda _: None}
-    watch = Watch(metrics, monitors, Wording("p"), ("x", "y"), **nobody)
+    watch = RunMonitor(metrics, monitors, DisplayNames("p"), ("x", "y"), **nobody)
     shown = []
     watch.on_readings = lambda readings: shown.append(len(readings)) or len(shown) < 2
     state = PartitionState(
         PART,
         decoder=JsonDecoder(FieldMapping(sensor="s", channels=["x", "y"])),
-        engine=watch.engine(PART, Engine(spec, InlineExecutor())),
+        engine=watch.register_engine(PART, Engine(spec, InlineExecutor())),
         context=ReviewItems(("x", "y")),
         on_judged=watch.judged,
     )
@@ -268,7 +269,7 @@ def test_the_work_of_an_engine_is_timed_and_its_first_readings_are_passed_on():
     assert found['rejex_scoring_duration_seconds_count{pipeline="p"}'] == "3.0"
     assert 0 < float(found['rejex_scoring_duration_seconds_sum{pipeline="p"}']) < 3
     assert shown == [1, 1], "until somebody has seen enough"
-    assert watch._usual[PART].of("s", "y").value == 2
+    assert watch._typical[PART].reading("s", "y").value == 2
 
 
 def test_a_lost_partition_leaves_no_gauges_behind(fed):
@@ -427,8 +428,8 @@ def test_that_nothing_can_be_scored_is_an_active_alarm_until_it_is_over():
 def test_a_webhook_is_signed_retried_and_says_the_same_twice(tmp_path):
     receiver = Receiver([503, 500])
     hook = Webhook(receiver.url, secret=b"key", wait=lambda s: None)
-    hook.post(event_of(alarm(), Wording("turbine")))
-    hook.post(event_of(alarm(), Wording("turbine")))  # raised again, say by a recovery
+    hook.post(make_event(alarm(), DisplayNames("turbine")))
+    hook.post(make_event(alarm(), DisplayNames("turbine")))  # raised again, say by a recovery
     hook.close()
     receiver.close()
     assert hook.delivered == 2
@@ -445,16 +446,16 @@ def test_a_webhook_is_signed_retried_and_says_the_same_twice(tmp_path):
 def test_an_alarm_that_nobody_takes_is_said_in_the_log_and_the_address_is_not(caplog):
     receiver = Receiver([410])
     hook = Webhook(receiver.url + "/T0/hunter2", wait=lambda s: None)
-    hook.post(event_of(alarm(), Wording("turbine")))
+    hook.post(make_event(alarm(), DisplayNames("turbine")))
     hook.close()
     receiver.close()
     assert len(receiver.got) == 1  # 410 Gone: the same request will be refused again
     nobody = Webhook("http://127.0.0.1:1/hunter2", attempts=2, wait=lambda s: None)
-    nobody.post(event_of(alarm(), Wording("turbine")))
+    nobody.post(make_event(alarm(), DisplayNames("turbine")))
     nobody.close()
     assert nobody.given_up == 1
     assert "HTTP 410" in caplog.text
-    assert "http://127.0.0.1:1/*** did not take event" in caplog.text
+    assert "http://127.0.0.1:1/*** did not accept event" in caplog.text
     assert "hunter2" not in caplog.text
 
 
@@ -464,7 +465,7 @@ def test_a_real_alertmanager_groups_keeps_and_resolves(tmp_path):
     with alertmanager(tmp_path, receiver.url) as url:
         manager = Alertmanager(url, repeat_s=0.5)
         manager.update(
-            alert_of(one, Wording("turbine"))
+            make_alert(one, DisplayNames("turbine"))
             for one in (alarm(), alarm("pump-8"), alarm(None, AlarmKind.DRIFT))
         )
         until(lambda: len(receiver.got) >= 1)
@@ -473,7 +474,7 @@ def test_a_real_alertmanager_groups_keeps_and_resolves(tmp_path):
             alerts = json.load(answer)
         assert {a["labels"]["alertname"] for a in alerts} == {"RejexHealth", "RejexDrift"}
         assert all(a["annotations"]["guarantee"] for a in alerts)
-        manager.update([alert_of(alarm(), Wording("turbine"))])
+        manager.update([make_alert(alarm(), DisplayNames("turbine"))])
         until(
             lambda: any(
                 a["status"] == "resolved" and a["labels"].get("stream") == "pump-8"
@@ -491,7 +492,7 @@ def test_an_alertmanager_that_is_away_costs_the_run_nothing():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         manager = Alertmanager(f"http://127.0.0.1:{silent.getsockname()[1]}", repeat_s=0.05)
         for _ in range(3):
-            manager.update([alert_of(alarm(), Wording("turbine"))])
+            manager.update([make_alert(alarm(), DisplayNames("turbine"))])
         assert manager.failures == 0, "still waiting, in the background"
     until(lambda: manager.failures > 0)
     manager.close()
@@ -501,14 +502,14 @@ def test_an_alertmanager_that_is_away_costs_the_run_nothing():
 def test_an_answer_that_is_not_http_ends_neither_alertmanagers_thread_nor_the_webhooks(caplog):
     with stranger() as url:
         manager = Alertmanager(url, repeat_s=0.05)
-        manager.update([alert_of(alarm(), Wording("turbine"))])
+        manager.update([make_alert(alarm(), DisplayNames("turbine"))])
         until(lambda: manager.failures > 1)
         manager.close()
         hook = Webhook(url, attempts=2, wait=lambda s: None)
-        hook.post(event_of(alarm(), Wording("turbine")))
-        hook.post(event_of(alarm("pump-8"), Wording("turbine")))
+        hook.post(make_event(alarm(), DisplayNames("turbine")))
+        hook.post(make_event(alarm("pump-8"), DisplayNames("turbine")))
         until(lambda: hook.given_up == 2)
         hook.close()
-    refused = [line for line in caplog.messages if "did not take event" in line]
+    refused = [line for line in caplog.messages if "did not accept event" in line]
     assert len(refused) == 2
     assert all("the answer is not HTTP" in line for line in refused)

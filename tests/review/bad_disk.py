@@ -19,10 +19,10 @@ from rejex_stream.config.reviewing import Review
 from rejex_stream.encode import encode_review
 from rejex_stream.encode.label_records import decode_label
 from rejex_stream.errors import ConnectorError
-from rejex_stream.review.queue import decisions
+from rejex_stream.review.queue import labelling
 from rejex_stream.review.queue.database import Database, broken_link
-from rejex_stream.review.queue.decisions import Decision
 from rejex_stream.review.queue.label_store import LabelFile, pending
+from rejex_stream.review.queue.labelling import LabelRequest
 from rejex_stream.review.queue.pipeline_logs import FileFeed
 from rejex_stream.review.queue.review_store import ReviewStore
 from tests.review.test_review_store import ADA, episodes, item
@@ -52,14 +52,14 @@ def day(folder: Path, errors: list[str]) -> None:
     tried(errors, lambda: feed.pump(store))
     sink = tried(errors, lambda: LabelFile(folder / "labels.jsonl"))
     for number, target in enumerate(sorted(tried(errors, lambda: episodes(store)), key=str)):
-        request = Decision(
+        request = LabelRequest(
             request_id=f"r{number}", verdict=("normal", "anomaly")[number % 2], targets=(target,)
         )
-        tried(errors, lambda: decisions.decide(store, request, ADA))  # noqa: B023
+        tried(errors, lambda: labelling.label_cases(store, request, ADA))  # noqa: B023
         if number % 3 == 0:
-            tried(errors, lambda: store.relay(sink))
-    tried(errors, lambda: decisions.undo(store, "undo", ADA))
-    tried(errors, lambda: store.relay(sink))
+            tried(errors, lambda: store.send_labels(sink))
+    tried(errors, lambda: labelling.undo(store, "undo", ADA))
+    tried(errors, lambda: store.send_labels(sink))
     sink.close()
     store.close()
 

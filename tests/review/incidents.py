@@ -62,7 +62,7 @@ def published(*told: Incident | CommandReply) -> list[bytes]:
 
 def tell(store, *told: Incident | CommandReply, pipeline: str = "") -> None:
     """Bring changes and replies as the feed would."""
-    store.take("incidents", published(*told), pipeline=pipeline)
+    store.ingest("incidents", published(*told), pipeline=pipeline)
 
 
 def held(offset: int, opened: int = 10, severity: float = 4.0, **more):

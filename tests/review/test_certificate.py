@@ -34,10 +34,10 @@ from rejex_stream.review.certificate import (
     tally_of_store,
 )
 from rejex_stream.review.gold_cases import Errors
-from rejex_stream.review.queue import decisions
+from rejex_stream.review.queue import labelling
 from rejex_stream.review.queue.database import Viewer
-from rejex_stream.review.queue.decisions import Decision
 from rejex_stream.review.queue.label_store import LabelFile, read_labels
+from rejex_stream.review.queue.labelling import LabelRequest
 from rejex_stream.review.queue.review_store import ReviewStore
 from rejex_stream.run.review_items import AuditDraw
 from rejex_stream.types import Audit
@@ -262,10 +262,10 @@ def test_what_nobody_looked_at_is_no_answer_whatever_it_expires_into(
     ]
     store.add(drawn, [one.verdict for one in drawn])
     clock.pass_ms(20)
-    while decisions.expire_due(store):
+    while labelling.expire_due(store):
         pass
     with closing(LabelFile(tmp_path / "labels.jsonl")) as sink:
-        store.relay(sink)
+        store.send_labels(sink)
     expired = list(read_labels(tmp_path / "labels.jsonl"))
     said = {"model": "normal", "anomaly": "anomaly", "none": None}[default_answer]
     assert [(one.source, one.verdict) for one in expired] == [("expired", said)] * 400
@@ -316,12 +316,12 @@ def answered(folder, *, but=0):
     section = load_config(folder / "pump.toml").review
     with closing(ReviewStore(folder / "review.db", section)) as store:
         waiting = episodes(store)
-        decision = Decision(
+        decision = LabelRequest(
             request_id="r", verdict="normal", targets=tuple(waiting[: len(waiting) - but])
         )
-        decisions.decide(store, decision, Viewer("ada"))
+        labelling.label_cases(store, decision, Viewer("ada"))
         sink = LabelFile(folder / "labels.jsonl")
-        store.relay(sink)
+        store.send_labels(sink)
         sink.close()
     return len(waiting)
 

@@ -18,7 +18,7 @@ pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
 from rejex_stream.config import load_config
 from rejex_stream.config.reviewing import Channel
 from rejex_stream.encode import encode_review, encode_verdict
-from rejex_stream.operate.alerts import Wording
+from rejex_stream.operate.incident_text import DisplayNames
 from rejex_stream.review.console.background import Background, Feeding
 from rejex_stream.review.context_loader import ContextLoader
 from rejex_stream.review.incidents import incident_store
@@ -135,7 +135,7 @@ def fault(tmp_path, monkeypatch, wall_store):
         )
         for n in range(FIRST, END, 2)
     ]
-    store.take("verdicts", map(encode_verdict, lines), pipeline="farm")
+    store.ingest("verdicts", map(encode_verdict, lines), pipeline="farm")
     opened = msgspec.structs.replace(
         incident(opened=OPENED, at=OPENED),
         id=WHICH, position=Position("readings.csv", 0, OPENED), onset_ms=1000 * ONSET,
@@ -157,7 +157,7 @@ def test_all_readings_of_an_open_incident_are_drawn_with_units_times_and_what_is
     store, config = fault
     with running(store) as console, desk(console) as place:
         console.console.inputs["farm"] = ContextLoader(config, records=200)
-        console.console.shown["farm"] = Wording(
+        console.console.shown["farm"] = DisplayNames(
             channels={"vib": Channel(unit="mm/s", label="Vibration", high=9.0)}
         )
         page = place.open(f"/incidents/{WHICH}")
@@ -197,7 +197,7 @@ def test_readings_that_nobody_has_are_hatched_and_counted(fault, desk):
     point = msgspec.structs.replace(item(ONSET + 2), context=())
     placed = msgspec.structs.replace(point.verdict, position=Position("readings.csv", 0, ONSET + 2))
     line = encode_review(msgspec.structs.replace(point, verdict=placed))
-    store.take("review", [line], pipeline="farm")
+    store.ingest("review", [line], pipeline="farm")
     with running(store) as console, desk(console) as place:
         page = place.open(f"/incidents/{WHICH}")
         sees(page, "The readings of 1 of 750 events are known here", "#loading")
@@ -268,7 +268,7 @@ def test_two_pipelines_two_years_apart_keep_their_history(wall_store):
             )
             for n in range(200)
         ]
-        store.take("verdicts", map(encode_verdict, lines), pipeline=pipeline)
+        store.ingest("verdicts", map(encode_verdict, lines), pipeline=pipeline)
     with store.database.write() as connection:
         series.forget(connection)
         counts = connection.execute(

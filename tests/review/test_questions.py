@@ -19,11 +19,11 @@ from rejex_stream.review.console.background import Background, Feeding
 from rejex_stream.review.console.console import Access
 from rejex_stream.review.incidents import incident_store
 from rejex_stream.review.incidents.incident_store import AnswerRequest
-from rejex_stream.review.queue import decisions
+from rejex_stream.review.queue import labelling
 from rejex_stream.review.queue.cases import Costs
 from rejex_stream.review.queue.database import Refusal, Viewer
-from rejex_stream.review.queue.decisions import Decision
 from rejex_stream.review.queue.label_report import judged_episodes
+from rejex_stream.review.queue.labelling import LabelRequest
 from rejex_stream.review.queue.listing import QueueFilter, queue_rows, summary
 from rejex_stream.review.queue.review_store import ReviewStore
 from rejex_stream.run.executors import InlineExecutor
@@ -67,8 +67,8 @@ def left(store: ReviewStore) -> int | None:
 
 def answer_first(store: ReviewStore, request: str) -> None:
     first = episodes(store)[0]
-    decision = Decision(request_id=request, verdict="normal", targets=(first,))
-    decisions.decide(store, decision, ADA)
+    decision = LabelRequest(request_id=request, verdict="normal", targets=(first,))
+    labelling.label_cases(store, decision, ADA)
 
 
 def test_so_many_are_asked_a_day_the_most_valuable_first(new_store, clock):
@@ -199,14 +199,14 @@ def test_who_works_on_an_extreme_anomaly_goes_on_and_who_undoes_is_not_asked_ane
     store = new_store(settle_s=0, gap_events=0)
     store.add([extreme(6, 9.0), extreme(8, 9.0)])
     first, second = episodes(store)
-    decisions.claim(store, first.episode_id, ADA)
+    labelling.claim(store, first.episode_id, ADA)
     tell(store, incident())
     assert [row.episode_id for row in episodes(store)] == [first.episode_id]
     label(store, ADA, [first], "anomaly")
     joined = [row for row in episodes(store, tab="all") if row.episode_id == second.episode_id]
     label(store, BOB, joined, "normal", request="r2")
     tell(store, incident(2, "closed", at=100, ended="recovered"))
-    decisions.undo(store, "u1", BOB)
+    labelling.undo(store, "u1", BOB)
     assert episodes(store) == [], "the incident asked"
 
 
@@ -239,8 +239,8 @@ def test_whoever_leans_to_an_alarm_is_asked_before_whoever_does_not(new_store):
 
 def test_what_mistakes_cost_decides_what_an_answer_is_worth(tmp_path):
     store = ReviewStore(tmp_path / "r.db", costs={"farm": Costs(c_fp=1.0, c_fn=10.0)})
-    store.take("review", [encode_review(doubtful(0, 0.2))], pipeline="farm")
-    store.take("review", [encode_review(doubtful(900, 0.2, sensor="x"))], pipeline="other")
+    store.ingest("review", [encode_review(doubtful(0, 0.2))], pipeline="farm")
+    store.ingest("review", [encode_review(doubtful(900, 0.2, sensor="x"))], pipeline="other")
     with store.database.read() as connection:
         found = connection.execute("SELECT worth FROM episode ORDER BY start_ms").fetchall()
     store.close()
@@ -360,8 +360,8 @@ def test_cases_that_look_alike_are_listed_and_answered_together_and_that_is_undo
         msgspec.structs.replace(begun(13_000, 4.0), context=()),
     ]  # fmt: skip
     lines = [encode_review(one) for one in (*alike, *others)]
-    store.take("review", lines, pipeline="farm")
-    store.take("review", [encode_review(begun(20_000, 4.0))], pipeline="other")
+    store.ingest("review", lines, pipeline="farm")
+    store.ingest("review", [encode_review(begun(20_000, 4.0))], pipeline="other")
     with running(store) as console:
         first = episodes(store)[0]
         page = console.ask(f"/episode/{first.episode_id}").text
@@ -396,8 +396,8 @@ def ill(offset: int):
 def sick(wall_store):
     store, line = wall_store(settle_s=0), Line()
     review = [ill(45)]
-    store.take("review", map(encode_review, review), pipeline="farm")
-    store.take("verdicts", [encode_verdict(one.verdict) for one in review], pipeline="farm")
+    store.ingest("review", map(encode_review, review), pipeline="farm")
+    store.ingest("verdicts", [encode_verdict(one.verdict) for one in review], pipeline="farm")
     tell(store, msgspec.structs.replace(incident(opened=45), onset_ms=40_000), pipeline="farm")
     background = Background(store, Feeding(control_lines={"farm": line}))
     with running(store, background=background) as console:
@@ -484,7 +484,7 @@ def test_a_pipeline_of_which_nothing_comes_is_said_to_be_quiet(wall_store):
 
     away = [0]
     store = wall_store(clock_ms=lambda: wall_clock_ms() + away[0])
-    store.take("verdicts", [encode_verdict(item(1).verdict)], pipeline="farm")
+    store.ingest("verdicts", [encode_verdict(item(1).verdict)], pipeline="farm")
     tell(store, incident(), pipeline="farm")
     with running(store) as console:
         assert "is it running?" not in console.ask("/now").text
@@ -582,7 +582,7 @@ def test_an_idle_tab_is_told_that_nothing_changed_and_pages_come_compressed(new_
         page = console.ask("/queue", headers={"accept-encoding": "gzip"})
         assert page.headers["content-encoding"] == "gzip"
         assert len(page.body) < 20_000
-        decisions.claim(store, episodes(store)[0].episode_id, Viewer("bob"))
+        labelling.claim(store, episodes(store)[0].episode_id, Viewer("bob"))
         changed = console.ask("/api/summary", headers={"if-none-match": first.headers["etag"]})
         assert changed.status == 200
 

@@ -12,7 +12,7 @@ pytest.importorskip("starlette", reason="the extra `review` is not installed")
 pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
 
 from rejex_stream.review.console.console import Access
-from rejex_stream.review.queue import decisions
+from rejex_stream.review.queue import labelling
 from rejex_stream.review.queue.database import Viewer
 from tests.review.console_server import running
 from tests.review.desk import counts, cursor, ids, labels, sees, shot, verdict
@@ -220,7 +220,7 @@ def test_a_selection_survives_a_refusal(office):
     page.keyboard.press("x")
     page.keyboard.press("j")
     page.keyboard.press("x")
-    decisions.claim(console.store, before[1], Viewer("bob"))
+    labelling.claim(console.store, before[1], Viewer("bob"))
     verdict(page, "1")
     sees(page, f"bob is working on {before[1]}")
     sees(page, "2 cases selected", "#what")

@@ -22,7 +22,7 @@ pytest.importorskip("starlette", reason="the extra `review` is not installed")
 pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
 
 from rejex_stream.cli.main import main
-from rejex_stream.review.queue import decisions
+from rejex_stream.review.queue import labelling
 from rejex_stream.review.queue.label_store import LabelFile, read_labels
 from rejex_stream.review.queue.review_store import ReviewStore
 from tests.review.test_review_store import ADA, episodes, label
@@ -76,9 +76,9 @@ def test_ingest_report_export_and_rebuild_work_together(files, capsys, tmp_path)
     store = ReviewStore(tmp_path / "review.db")
     for number, target in enumerate(episodes(store)[:20]):
         label(store, ADA, [target], ("anomaly", "normal")[number % 2], request=str(number))
-    decisions.undo(store, "u", ADA)
+    labelling.undo(store, "u", ADA)
     sink = LabelFile(tmp_path / "labels.jsonl")
-    store.relay(sink)
+    store.send_labels(sink)
     sink.close()
     store.close()
     assert run("report", "--output", "json") == 0
@@ -249,7 +249,7 @@ def test_a_rebuild_never_takes_the_place_of_what_would_be_lost(files, tmp_path, 
     assert "is no review store" in capsys.readouterr().err
     store = ReviewStore(tmp_path / "review.db")
     sink = LabelFile(tmp_path / "labels.jsonl")
-    store.relay(sink)
+    store.send_labels(sink)
     sink.close()
     store.close()
     assert run(*again) == 0

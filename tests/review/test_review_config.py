@@ -20,8 +20,8 @@ from rejex_stream.cli.main import main
 from rejex_stream.config import load_config, parse_config
 from rejex_stream.errors import ConfigError
 from rejex_stream.review.console.background import feeding
-from rejex_stream.review.queue.decisions import LEASE_MS
 from rejex_stream.review.queue.label_store import read_labels
+from rejex_stream.review.queue.labelling import LEASE_MS
 from rejex_stream.review.queue.review_store import ReviewStore
 from tests.review.test_review_cli import serving
 from tests.waiting import PATIENCE_S, until

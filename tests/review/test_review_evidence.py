@@ -222,7 +222,7 @@ def test_readings_that_follow_an_item_are_stored_once(new_store):
                 ContextPoint(2_000, (None,), 0.2, Label.NORMAL)),
     )  # fmt: skip
     for _ in range(2):
-        counts = store.take("review", [encode_follow_up(after)])
+        counts = store.ingest("review", [encode_follow_up(after)])
         assert (counts.invalid, counts.items) == (0, 0)
     with store.database.read() as connection:
         (sensor,) = connection.execute("SELECT sensor_id FROM sensor WHERE sensor = 's'").fetchone()

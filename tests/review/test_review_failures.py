@@ -23,9 +23,9 @@ from rejex_stream.encode import encode_review, encode_verdict
 from rejex_stream.errors import ConnectorError
 from rejex_stream.review.console.background import Background, Feeding
 from rejex_stream.review.console.queue_metrics import exposition
-from rejex_stream.review.queue import decisions
+from rejex_stream.review.queue import labelling
 from rejex_stream.review.queue.database import Database, StoreError
-from rejex_stream.review.queue.ingest import IntakeCounts, Span
+from rejex_stream.review.queue.ingest import IngestCounts, Span
 from rejex_stream.review.queue.label_store import LabelFile, read_labels
 from rejex_stream.review.queue.pipeline_logs import Feed, FileFeed, SourceFeed
 from rejex_stream.review.queue.review_store import ReviewStore
@@ -280,15 +280,15 @@ LINES = [encode_review(item(i)) for i in range(3)]
 def test_the_store_refuses_what_does_not_follow_what_it_holds(new_store):
     store = new_store()
     with pytest.raises(ConnectorError, match="up to position None"):
-        store.take("review", LINES[:1], {TOPICS[0]: Span(0, 1)})
+        store.ingest("review", LINES[:1], {TOPICS[0]: Span(0, 1)})
     assert store.begin(TOPICS[0], 10) == 10
-    store.take("review", LINES[:1], {TOPICS[0]: Span(10, 25)})
+    store.ingest("review", LINES[:1], {TOPICS[0]: Span(10, 25)})
     with pytest.raises(ConnectorError, match=r"up to position 25, and was given what follows 26"):
-        store.take("review", LINES[1:], {TOPICS[0]: Span(26, 30)})
+        store.ingest("review", LINES[1:], {TOPICS[0]: Span(26, 30)})
     assert stored(store) == [0], "not even the items"
-    assert store.take("review", LINES[1:], {TOPICS[0]: Span(25, 40)}).items == 2
+    assert store.ingest("review", LINES[1:], {TOPICS[0]: Span(25, 40)}).items == 2
     # A second reader may be behind, and takes nobody back.
-    assert store.take("review", LINES[:1], {TOPICS[0]: Span(10, 25)}).duplicates == 1
+    assert store.ingest("review", LINES[:1], {TOPICS[0]: Span(10, 25)}).duplicates == 1
     assert store.begin(TOPICS[0], 10) == 40
 
 
@@ -395,7 +395,7 @@ def test_a_file_that_is_shorter_than_before_is_read_from_its_start(new_store, tm
     path.write_bytes(encode_review(item(9)) + b"\n" + LINES[0] + b"\n")
     counts = feed.pump(store)
     assert (counts.items, counts.duplicates) == (1, 1)
-    assert feed.pump(store) == IntakeCounts()
+    assert feed.pump(store) == IngestCounts()
 
 
 # ------------------------------------------------------------------------------- what is said
@@ -477,14 +477,14 @@ def test_a_label_counts_as_sent_when_it_is_whole_in_the_file(new_store, tmp_path
     store, path = new_store(settle_s=0, double_review_ratio=0.0), tmp_path / "labels.jsonl"
     labelled(store, 5)
     sink = LabelFile(path)
-    store.relay(sink)
+    store.send_labels(sink)
     whole = path.stat().st_size
-    decisions.undo(store, "u", ADA)
+    labelling.undo(store, "u", ADA)
     with no_more_than(whole + 700), pytest.raises(ConnectorError, match="wait in the store"):
-        store.relay(sink)
+        store.send_labels(sink)
     assert path.stat().st_size == whole, "no half of a batch"
     assert unsent(store) == 5
-    assert store.relay(sink) == 5
+    assert store.send_labels(sink) == 5
     sink.close()
     lines = path.read_bytes().splitlines()
     assert len(lines) == len(set(lines)) == len(list(read_labels(path))) == 10
@@ -498,7 +498,7 @@ def test_labels_follow_the_path_when_the_file_is_taken_away(new_store, tmp_path)
     sink = LabelFile(path)
     path.rename(tmp_path / "rotated.jsonl")
     labelled(store, 3)
-    assert store.relay(sink) == 3
+    assert store.send_labels(sink) == 3
     sink.close()
     assert len(list(read_labels(path))) == 3
 
@@ -511,10 +511,10 @@ def test_a_store_that_cannot_note_what_was_sent_does_not_send_it_again_and_again
         with locked(store, random.Random(0)):
             for _ in range(3):
                 with pytest.raises(StoreError):
-                    store.relay(sink)
+                    store.send_labels(sink)
         assert unsent(store) == 4, "it is sent, and yet nobody knows"
-        assert store.relay(sink) == 4
-        assert (store.relay(sink), unsent(store)) == (0, 0)
+        assert store.send_labels(sink) == 4
+        assert (store.send_labels(sink), unsent(store)) == (0, 0)
         sink.close()
         assert len(path.read_bytes().splitlines()) == 4
 
@@ -536,7 +536,7 @@ def test_another_event_at_a_known_position_is_said_and_is_no_duplicate(new_store
     store = new_store()
     store.add([item(5)])
     made_anew = [item(5, t_s=9_000), item(5, sensor="b"), item(5), item(6)]
-    counts = store.take("review", map(encode_review, made_anew))
+    counts = store.ingest("review", map(encode_review, made_anew))
     assert (counts.items, counts.duplicates, counts.invalid) == (1, 1, 2)
     assert counts.first_invalid.startswith("feed-0-5 was another event before, so its topic or")
     assert "review.store" in counts.first_invalid

@@ -87,7 +87,7 @@ def all_routes():
 def test_no_mutated_request_is_an_error_of_the_console(wall_store, caplog, n):
     store, rng, met = wall_store(settle_s=0), random.Random(n), Counter()
     review = [ill(45)]
-    store.take("review", map(encode_review, review), pipeline="farm")
+    store.ingest("review", map(encode_review, review), pipeline="farm")
     tell(store, msgspec.structs.replace(incident(opened=45), onset_ms=40_000), pipeline="farm")
     routes = all_routes()
     assert len(routes) > 25

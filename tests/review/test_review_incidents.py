@@ -19,13 +19,13 @@ from rejex_stream.config import load_config
 from rejex_stream.config.reviewing import Channel
 from rejex_stream.encode import decode_command, encode_incident, encode_review, encode_verdict
 from rejex_stream.errors import ConnectorError
-from rejex_stream.operate.alerts import Wording, sentence_of
+from rejex_stream.operate.incident_text import DisplayNames, describe_incident
 from rejex_stream.rejection.window import grade
 from rejex_stream.review.console.background import Background, Feeding, feeding
 from rejex_stream.review.console.console import Access
 from rejex_stream.review.incidents import incident_store
 from rejex_stream.review.incidents.incident_store import AnswerRequest
-from rejex_stream.review.queue import decisions
+from rejex_stream.review.queue import labelling
 from rejex_stream.review.queue.database import Refusal, wall_clock_ms
 from rejex_stream.review.queue.listing import QueueFilter, summary
 from rejex_stream.review.queue.review_store import ReviewStore, apply_labels
@@ -121,7 +121,7 @@ def test_pages_and_alerts_have_one_scale_of_severity(ward, severity):
     for path in ("/now", "/incidents", f"/incidents/{severe.id}"):
         text = " ".join(re.sub(r"<[^>]+>", "", console.ask(path).text).split())
         assert f"{points} of 100, {word}" in text, path
-    assert f"severity {points} of 100 ({word})" in sentence_of(severe)
+    assert f"severity {points} of 100 ({word})" in describe_incident(severe)
 
 
 def test_one_incident_is_one_item_whatever_its_length_and_answers(new_store):
@@ -134,7 +134,7 @@ def test_one_incident_is_one_item_whatever_its_length_and_answers(new_store):
     store.add([held(i) for i in (9_001, 20_000)])
     assert [t.n_events for t in episodes(store)] == [1], "nobody is asked about it again"
     assert sorted(t.status for t in episodes(store, tab="all")) == ["done", "held", "open"]
-    decisions.undo(store, "u1", ADA)
+    labelling.undo(store, "u1", ADA)
     store.add([held(20_001)])
     assert sorted(t.n_events for t in episodes(store)) == [1, 7]
     store.add([held(30_000, opened=30_000), item(40_000)])
@@ -240,9 +240,9 @@ def ward(wall_store):
     """A console on one incident with its item, and the line to its pipeline."""
     store, line = wall_store(settle_s=0), Line()
     review = [item(2), *(held(i) for i in range(10, 14))]
-    store.take("review", map(encode_review, review), pipeline="farm")
+    store.ingest("review", map(encode_review, review), pipeline="farm")
     verdicts = [msgspec.structs.replace(one.verdict, tolerance=32.0) for one in review]
-    store.take("verdicts", map(encode_verdict, verdicts), pipeline="farm")
+    store.ingest("verdicts", map(encode_verdict, verdicts), pipeline="farm")
     tell(store, incident(), pipeline="farm")
     background = Background(store, Feeding(control_lines={"farm": line}), undo_ms=0)
     with running(store, background=background) as console:
@@ -322,7 +322,7 @@ def test_a_list_counts_the_events_of_now_and_not_those_of_the_opening(ward):
     console, _, _ = ward
     for at in range(400, 440):
         line = encode_verdict(item(at, sensor="T07/vib").verdict)
-        console.store.take("verdicts", [line], pipeline="farm")
+        console.store.ingest("verdicts", [line], pipeline="farm")
     page, now = console.ask("/incidents").text, console.ask("/now").text
     (events,) = re.findall(r'<td class="num">([\d,]+)</td>', page)
     assert int(events) >= 40
@@ -337,7 +337,7 @@ def test_an_incident_by_a_limit_says_which_limit_and_stands_first(wall_store, he
     passed = (LimitExcess("vib", 7.25, 6.0), LimitExcess("<t>", -4.0, -2.5))
     by_limit = incident(severity=0.0, held=held, limits=passed)
     tell(store, by_limit, pipeline="farm")
-    shown = Wording(channels={"vib": Channel(unit="mm/s", label="Vibration <1>")})
+    shown = DisplayNames(channels={"vib": Channel(unit="mm/s", label="Vibration <1>")})
     said = "Vibration &lt;1&gt; 7.25 mm/s is above its limit of 6 mm/s"
     background = Background(store, Feeding(control_lines={"farm": Line()}))
     with running(store, background=background) as console:

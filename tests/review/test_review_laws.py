@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 
 from rejex_stream.config.reviewing import Review
 from rejex_stream.encode.label_records import LabelRecord, active_labels, decode_label, resolve
-from rejex_stream.review.queue import database, decisions
+from rejex_stream.review.queue import database, labelling
 from rejex_stream.review.queue.database import Refusal, Viewer
-from rejex_stream.review.queue.decisions import Decision, Target
+from rejex_stream.review.queue.labelling import LabelRequest, Target
 from rejex_stream.review.queue.listing import TABS, QueueFilter
 from rejex_stream.review.queue.review_store import ReviewStore, rebuild, state_hash
 from tests.review.conftest import Clock
@@ -57,10 +57,13 @@ class Office:
         what = rng.choice(("label", "label", "label", "part", "undo", "claim", "expire"))
         try:
             if what == "label":
-                done = decisions.decide(store, self._decision(request, chosen), viewer)
+                done = labelling.label_cases(store, self._decision(request, chosen), viewer)
                 self.changes += len(done.episodes)
                 if rng.random() < 0.3:  # a retried request changes nothing
-                    assert decisions.decide(store, self._decision(request, chosen), viewer) == done
+                    assert (
+                        labelling.label_cases(store, self._decision(request, chosen), viewer)
+                        == done
+                    )
             elif what == "part" and chosen:
                 with store.database.read() as connection:
                     row = connection.execute(
@@ -68,19 +71,19 @@ class Office:
                         (chosen[0].episode_id,),
                     ).fetchone()
                 span = (row[0], rng.randint(row[0], row[1]))
-                decisions.decide(store, self._decision(request, chosen[:1], span), viewer)
+                labelling.label_cases(store, self._decision(request, chosen[:1], span), viewer)
                 self.changes += 1
             elif what == "undo":
-                self.changes += len(decisions.undo(store, request, viewer).episodes)
+                self.changes += len(labelling.undo(store, request, viewer).episodes)
             elif what == "claim" and chosen:
                 before = self._owner(chosen[0].episode_id)
-                decisions.claim(store, chosen[0].episode_id, viewer)
+                labelling.claim(store, chosen[0].episode_id, viewer)
                 self.changes += before != viewer.reviewer
                 if rng.random() < 0.5:
-                    self.changes += decisions.release(store, chosen[0].episode_id, viewer)
+                    self.changes += labelling.release(store, chosen[0].episode_id, viewer)
             elif what == "expire":
                 self.clock.pass_ms(rng.choice((1, 30_000, 3_000_000)))
-                self.changes += len(decisions.expire_due(store))
+                self.changes += len(labelling.expire_due(store))
         except Refusal:
             pass
 
@@ -91,9 +94,9 @@ class Office:
             ).fetchone()
         return row[0] if row[0] and row[1] > self.clock.now_ms else None
 
-    def _decision(self, request, chosen, span=None) -> Decision:
+    def _decision(self, request, chosen, span=None) -> LabelRequest:
         verdict = random.Random(request).choice(("anomaly", "normal", "unsure"))
-        return Decision(
+        return LabelRequest(
             request_id=request, verdict=verdict, targets=tuple(chosen), span_ms=span, note="=1+1"
         )
 

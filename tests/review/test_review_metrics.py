@@ -16,7 +16,7 @@ from rejex_stream.cli.main import main
 from rejex_stream.config.reviewing import Capacity
 from rejex_stream.review.certificate import certify, sentence, tally_of_store
 from rejex_stream.review.console.queue_metrics import exposition
-from rejex_stream.review.queue import decisions
+from rejex_stream.review.queue import labelling
 from rejex_stream.types import Audit, Label
 from tests.operate.alerting import tool
 from tests.review.test_questions import doubtful
@@ -47,7 +47,7 @@ def test_open_episodes_are_told_by_priority(new_store):
     found = told(store)
     assert open_of(found) == (3, 1), "what is urgent comes first"
     assert found["labels_total", ("source", "human"), ("verdict", "normal")] == 1
-    decisions.undo(store, "u", ADA)
+    labelling.undo(store, "u", ADA)
     assert open_of(told(store)) == (3, 2)
 
 

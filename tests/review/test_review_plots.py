@@ -11,7 +11,7 @@ pytest.importorskip("starlette", reason="the extra `review` is not installed")
 pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
 
 from rejex_stream.config.reviewing import Channel, Sensor
-from rejex_stream.operate.alerts import Wording
+from rejex_stream.operate.incident_text import DisplayNames
 from rejex_stream.types import (
     ChannelEvidence,
     ContextPoint,
@@ -29,7 +29,7 @@ from tests.review.test_review_store import episodes, item
 pytestmark = pytest.mark.browser
 
 CHANNELS = tuple(f"c{i}" for i in range(9))
-SHOWN = Wording(
+SHOWN = DisplayNames(
     channels={"c7": Channel(unit="°C", label="Gearbox", low=0.0, high=30.0)},
     sensors={"pump*": Sensor(link="https://wiki.example/{sensor}")},
 )
@@ -173,7 +173,9 @@ def test_a_case_shows_and_says_what_is_usual_in_units(wall_store, desk):
     read = [(1000 * t, (10_000.0 + t % 5 if t < 60 else 12_345.6,)) for t in range(70)]
     store.add_readings("p1", "p1", ("vib",), read)
     with running(store) as console, desk(console) as place:
-        console.console.shown[""] = Wording(channels={"vib": Channel(unit="rpm", label="Speed")})
+        console.console.shown[""] = DisplayNames(
+            channels={"vib": Channel(unit="rpm", label="Speed")}
+        )
         (target,) = episodes(store)
         page = place.open(f"/episode/{target.episode_id}")
         page.wait_for_selector("#plots canvas")

@@ -17,9 +17,9 @@ from msgspec.structs import replace
 from rejex_stream.encode import encode_review, encode_verdict
 from rejex_stream.plan.promises import Costs
 from rejex_stream.review.gold_cases import jeffreys
-from rejex_stream.review.queue import decisions, label_store
-from rejex_stream.review.queue.decisions import Decision
+from rejex_stream.review.queue import label_store, labelling
 from rejex_stream.review.queue.label_report import Group, estimate, judged_episodes, quality, report
+from rejex_stream.review.queue.labelling import LabelRequest
 from rejex_stream.review.queue.listing import in_short
 from rejex_stream.types import Label, Reason, Status
 from tests.review.console_server import running
@@ -288,12 +288,12 @@ def test_decisions_by_nobody_do_not_count_as_labels(new_store, clock):
     store = new_store(settle_s=0, max_age_hours=10 / 3_600_000, default_answer="anomaly")
     store.add([item(0)])
     clock.pass_ms(20)
-    decisions.expire_due(store)
+    labelling.expire_due(store)
     with store.database.read() as connection:
         found = report(connection, now_ms=store.now_ms())
     assert found.pipelines[""].quality.rejected.judged == 0
     assert found.workload.expired == 1
-    assert Decision  # the report never decides
+    assert LabelRequest  # the report never decides
 
 
 DAY_MS = 86_400_000
@@ -307,8 +307,8 @@ def test_every_pipeline_has_figures_of_its_own_time_and_none_are_pooled(wall_sto
             item(10**6 * first + 1000 * i, sensor=name, t_s=1.6e9 + i * days * 86_400 / cases)
             for i in range(cases + 1)
         ]
-        store.take("review", map(encode_review, lines), pipeline=name)
-        store.take("verdicts", [encode_verdict(one.verdict) for one in lines], pipeline=name)
+        store.ingest("review", map(encode_review, lines), pipeline=name)
+        store.ingest("verdicts", [encode_verdict(one.verdict) for one in lines], pipeline=name)
     ovens = [target for target in episodes(store, ADA) if "ovens" in sensor_of(store, target)]
     label(store, ADA, ovens[:3], "anomaly")
     with store.database.read() as connection:
@@ -415,9 +415,9 @@ def test_the_report_says_which_gamma_would_have_been_cheaper(wall_store, capsys)
         one = item(1000 * k, sensor="s", why=why)
         verdict = replace(one.verdict, rank=960 if k % 2 else 930, band_lower=940, band_upper=970)
         lines.append(replace(one, verdict=verdict, drawn=0.1 if why == "audit" else None))
-    store.take("review", map(encode_review, lines), pipeline="farm")
+    store.ingest("review", map(encode_review, lines), pipeline="farm")
     counted = [replace(item(10**6 + k).verdict, label=Label.NORMAL) for k in range(400)]
-    store.take("verdicts", map(encode_verdict, counted), pipeline="farm")
+    store.ingest("verdicts", map(encode_verdict, counted), pipeline="farm")
     for number, target in enumerate(episodes(store)):
         label(store, ADA, [target], "anomaly", request=str(number))
     with store.database.read() as connection:

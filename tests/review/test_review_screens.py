@@ -12,9 +12,9 @@ pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
 from rejex_stream.config.reviewing import Review
 from rejex_stream.encode import encode_review, encode_verdict
 from rejex_stream.review.console.console import Access
-from rejex_stream.review.queue import decisions
+from rejex_stream.review.queue import labelling
 from rejex_stream.review.queue.database import Viewer
-from rejex_stream.review.queue.decisions import Decision
+from rejex_stream.review.queue.labelling import LabelRequest
 from rejex_stream.review.queue.review_store import ReviewStore
 from tests.review.console_server import running
 from tests.review.desk import sees, shot, violations
@@ -33,14 +33,14 @@ def farm_office(tmp_path_factory):
     farm = simulate(start_ms=int(time.time() * 1000) - 2400 * 10_000)
     settings = Review(double_review_ratio=0.2)
     store = ReviewStore(tmp_path_factory.mktemp("farm") / "review.db", settings)
-    store.take("review", [encode_review(i) for i in farm.items], pipeline="farm")
-    store.take("verdicts", [encode_verdict(v) for v in farm.verdicts], pipeline="farm")
+    store.ingest("review", [encode_review(i) for i in farm.items], pipeline="farm")
+    store.ingest("verdicts", [encode_verdict(v) for v in farm.verdicts], pipeline="farm")
     for number, target in enumerate(episodes(store)[:60:2]):
         verdict = ("normal", "anomaly", "normal", "unsure")[number % 4]
-        decision = Decision(
+        decision = LabelRequest(
             request_id=f"seed{number}", verdict=verdict, targets=(target,), note="oil change"
         )
-        decisions.decide(store, decision, Viewer("bob"))
+        labelling.label_cases(store, decision, Viewer("bob"))
     with running(store) as console:
         yield console
     store.close()
@@ -134,15 +134,15 @@ def test_a_phone_is_enough(farm_office, desk):
 
 
 def test_no_column_falls_off_a_laptop(wall_store, desk):
-    """With names of 26 characters the queue's state was cut, and the fleet's "to review"."""
+    """With names of 26 characters the queue's state was cut."""
     names = [f"plant-{n}/gearbox-temp-sensor" for n in range(3)]
     store = wall_store(settle_s=0, gap_events=0)
     lines = [encode_review(item(1000 * i, sensor=names[i % 3])) for i in range(9)]
-    store.take("review", lines, pipeline="farm")
+    store.ingest("review", lines, pipeline="farm")
     verdicts = [encode_verdict(item(1000 * i, sensor=names[i % 3]).verdict) for i in range(9)]
-    store.take("verdicts", verdicts, pipeline="farm")
+    store.ingest("verdicts", verdicts, pipeline="farm")
     tell(store, incident(stream=names[0], severity=191.7), pipeline="farm")
-    decisions.claim(store, episodes(store)[0].episode_id, Viewer("bob"))
+    labelling.claim(store, episodes(store)[0].episode_id, Viewer("bob"))
     with running(store) as console, desk(console) as place:
         page = place.open("/queue?tab=all", width=1280, height=800)
         for path in ("/queue?tab=all", "/fleet", "/incidents", "/audit"):
@@ -160,16 +160,10 @@ def test_no_column_falls_off_a_laptop(wall_store, desk):
             )
             assert wide == 0, path
             short = page.evaluate(
-                "[...document.querySelectorAll('.fleet-open, .page-head, input[type=search]')]"
+                "[...document.querySelectorAll('.page-head, input[type=search]')]"
                 ".filter(one => one.scrollWidth > one.clientWidth + 1).map(one => one.outerHTML)"
             )
             assert short == [], path
-        page.set_viewport_size({"width": 1180, "height": 760})
-        page.goto(console.base + "/fleet")
-        assert page.evaluate(
-            "[...document.querySelectorAll('.fleet-open')].every("
-            "one => one.scrollWidth <= one.clientWidth + 1)"
-        ), "the number to review beside the mark of an incident"
 
 
 def test_a_viewer_presses_every_key_and_is_told_and_nothing_breaks(wall_store, desk):
@@ -204,19 +198,19 @@ def test_hostile_names_and_notes_are_text_everywhere(wall_store, desk):
     store = wall_store(settle_s=0)
     name = '<b onclick="x">farm</b>'
     lines = [encode_review(i) for i in farm.items]
-    store.take("review", lines, pipeline=name)
-    store.take("verdicts", [encode_verdict(v) for v in farm.verdicts], pipeline=name)
+    store.ingest("review", lines, pipeline=name)
+    store.ingest("verdicts", [encode_verdict(v) for v in farm.verdicts], pipeline=name)
     store.add([item(10**6, sensor=names[6])])
     note = "</q></script><script>alert(3)</script><img src=http://evil.example/x onerror=alert(4)>"
     for number, target in enumerate(episodes(store)[:8]):
-        decision = Decision(
+        decision = LabelRequest(
             request_id=str(number),
             verdict="anomaly",
             targets=(target,),
             note=note,
             fault_code=note[:80],
         )
-        decisions.decide(store, decision, Viewer("<i>eve</i>"))
+        labelling.label_cases(store, decision, Viewer("<i>eve</i>"))
     with running(store) as console, desk(console) as place:
         page = place.open("/queue")
         assert page.locator("#rows bdi", has_text="<img src=x").count() > 0

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 pytest.importorskip("markupsafe", reason="the extra `review` is not installed")
 
 from rejex_stream.config.reviewing import Channel
-from rejex_stream.operate.alerts import Wording
+from rejex_stream.operate.incident_text import DisplayNames
 from rejex_stream.plan.promises import Costs
 from rejex_stream.readable import Expected, Reads, UsualRows, how_often, number, percent, span, utc
 from rejex_stream.review.certificate import Tally, certify, sentence
@@ -19,11 +19,11 @@ from rejex_stream.review.console.formatting import age, seen
 from rejex_stream.review.gold_cases import Errors, read_cases
 from rejex_stream.review.queue import cases
 from rejex_stream.review.queue.database import filesystem_of
-from rejex_stream.review.queue.decisions import counted
 from rejex_stream.review.queue.detail import count_as_contamination
 from rejex_stream.review.queue.ingest import group_of
 from rejex_stream.review.queue.label_report import Group, estimate
 from rejex_stream.review.queue.label_store import cell, drawn_for_second_review
+from rejex_stream.review.queue.labelling import counted
 from rejex_stream.review.queue.listing import QueueFilter, in_short, parse_filter
 from rejex_stream.types import ContextPoint, Label, Position, Reason, ReviewItem, Verdict
 
@@ -100,23 +100,26 @@ def test_values_are_said_as_people_read_them(function, given, text):
 
 def test_what_a_channel_reads_is_one_sentence_wherever_it_is_said():
     channels = {"oil": Channel(unit="bar", label="Oil pressure"), "rpm": Channel(unit="rpm")}
-    shown = Wording(channels=channels)
+    shown = DisplayNames(channels=channels)
     unusual = Reads("oil", 1.25, (3.4, 4.0))
-    assert Wording().sentence(unusual) == "oil 1.25, usually 3.4 to 4"
-    assert shown.sentence(unusual) == "Oil pressure 1.25 bar, usually 3.4 to 4 bar"
+    assert DisplayNames().reading_text(unusual) == "oil 1.25, usually 3.4 to 4"
+    assert shown.reading_text(unusual) == "Oil pressure 1.25 bar, usually 3.4 to 4 bar"
     given = Reads("oil", 1.25, (3.4, 4.0), Expected(1.25, 3.7, 3.6, 3.8))
     said = "Oil pressure 1.25 bar, expected 3.7 bar from the others; usually 3.4 to 4 bar"
-    assert shown.sentence(given) == said
-    assert shown.sentence(given.expected.beside("oil")) == said.partition(";")[0]
+    assert shown.reading_text(given) == said
+    assert shown.reading_text(given.expected.beside("oil")) == said.partition(";")[0]
     within = Reads("rpm", 12_345.6, (12_000.0, 13_000.0))
-    assert shown.sentence(within) == "rpm 12,346 rpm, within its usual 12,000 to 13,000 rpm"
-    assert shown.reads(Reads("oil", 3.4, (3.4, 3.4)))[1] == "within its usual 3.4 bar"
-    assert Wording().sentence(Reads("oil", math.nan, (3.0, 4.0))) == "oil missing, usually 3 to 4"
-    assert Wording().sentence(Reads("oil", 1.25, None)) == "oil 1.25"
-    one_sided = Wording(channels={"oil": Channel(side="low")})
-    assert one_sided.sentence(Reads("oil", 1.25, None)) == "oil 1.25"
+    assert shown.reading_text(within) == "rpm 12,346 rpm, within its usual 12,000 to 13,000 rpm"
+    assert shown.describe_reading(Reads("oil", 3.4, (3.4, 3.4)))[1] == "within its usual 3.4 bar"
+    assert (
+        DisplayNames().reading_text(Reads("oil", math.nan, (3.0, 4.0)))
+        == "oil missing, usually 3 to 4"
+    )
+    assert DisplayNames().reading_text(Reads("oil", 1.25, None)) == "oil 1.25"
+    one_sided = DisplayNames(channels={"oil": Channel(side="low")})
+    assert one_sided.reading_text(Reads("oil", 1.25, None)) == "oil 1.25"
     said = "oil 1.25, usually 3.4 to 4 (only drops are asked about)"
-    assert one_sided.sentence(unusual) == said
+    assert one_sided.reading_text(unusual) == said
     assert utc(10**18).year == 1970, "a clock that no calendar has"
 
 

@@ -14,10 +14,10 @@ from rejex_stream.config.reviewing import Review
 from rejex_stream.encode import encode_review, encode_verdict
 from rejex_stream.encode.label_records import decode_label
 from rejex_stream.errors import ConfigError
-from rejex_stream.review.queue import cases, database, decisions
+from rejex_stream.review.queue import cases, database, labelling
 from rejex_stream.review.queue.database import Database, Refusal, Viewer, filesystem_of
-from rejex_stream.review.queue.decisions import Decision, Target
 from rejex_stream.review.queue.label_store import LabelFile, pending, read_labels, resolution_of
+from rejex_stream.review.queue.labelling import LabelRequest, Target
 from rejex_stream.review.queue.listing import QueueFilter
 from rejex_stream.review.queue.pipeline_logs import FileFeed
 from rejex_stream.review.queue.review_store import ReviewStore
@@ -71,8 +71,8 @@ def episodes(store: ReviewStore, viewer: Viewer = ADA, tab: str = "ready") -> li
 
 
 def label(store, viewer, targets, verdict="normal", request="r1", **extra):
-    decision = Decision(request_id=request, verdict=verdict, targets=tuple(targets), **extra)
-    return decisions.decide(store, decision, viewer)
+    decision = LabelRequest(request_id=request, verdict=verdict, targets=tuple(targets), **extra)
+    return labelling.label_cases(store, decision, viewer)
 
 
 def unsent(store: ReviewStore) -> int:
@@ -133,10 +133,10 @@ def test_anomalies_between_two_rejected_events_join_them(new_store):
 def test_a_store_made_anew_has_the_same_cases_whatever_else_it_knows(new_store, farm):
     lines = [encode_review(one) for one in farm.items]
     store, again = new_store(), new_store("again.db")
-    store.take("verdicts", [encode_verdict(one) for one in farm.verdicts])
+    store.ingest("verdicts", [encode_verdict(one) for one in farm.verdicts])
     for start in range(0, len(lines), 7):
-        store.take("review", lines[start : start + 7])
-    again.take("review", lines)
+        store.ingest("review", lines[start : start + 7])
+    again.ingest("review", lines)
     query = "SELECT episode_id, n_events, worth, start_ms, end_ms FROM episode ORDER BY 1"
     found = []
     for one in (store, again):
@@ -171,8 +171,8 @@ def test_redelivered_records_change_neither_rows_nor_order(new_store, farm, tmp_
     first = FileFeed(review, "review").pump(store)
     FileFeed(verdicts, "verdicts").pump(store)
     before = episodes(store)
-    again = store.take("review", review.read_bytes().splitlines())
-    again_verdicts = store.take("verdicts", verdicts.read_bytes().splitlines())
+    again = store.ingest("review", review.read_bytes().splitlines())
+    again_verdicts = store.ingest("verdicts", verdicts.read_bytes().splitlines())
     assert (again.items, again.duplicates) == (0, first.items)
     assert (again_verdicts.verdicts, again_verdicts.duplicates) == (0, len(farm.verdicts))
     assert episodes(store) == before
@@ -248,12 +248,12 @@ def test_undo_goes_back_three_levels_and_restores_the_order(new_store):
         label(store, ADA, [before[i]], request=f"r{i}")
     assert episodes(store) == [before[1], before[3]]
     for i in range(3):
-        decisions.undo(store, f"u{i}", ADA)
+        labelling.undo(store, f"u{i}", ADA)
     assert episodes(store) == before
     with pytest.raises(Refusal, match="nothing"):
-        decisions.undo(store, "u9", ADA)
+        labelling.undo(store, "u9", ADA)
     with pytest.raises(Refusal, match="nothing"):
-        decisions.undo(store, "u10", BOB)
+        labelling.undo(store, "u10", BOB)
 
 
 def test_undo_of_a_changed_mind_brings_the_first_verdict_back(new_store):
@@ -264,7 +264,7 @@ def test_undo_of_a_changed_mind_brings_the_first_verdict_back(new_store):
     with store.database.read() as connection:
         episode = episodes(store, tab="done")[0].episode_id
         assert resolution_of(connection, episode).verdict == "anomaly"
-    decisions.undo(store, "u", ADA)
+    labelling.undo(store, "u", ADA)
     with store.database.read() as connection:
         assert resolution_of(connection, episode).verdict == "normal"
 
@@ -280,7 +280,7 @@ def test_a_marked_range_labels_exactly_the_events_inside_it(new_store):
         ).fetchall()
     assert [row[0] for row in inside] == [3, 4, 5, 6]
     assert [t.n_events for t in episodes(store)] == [6]
-    decisions.undo(store, "u", ADA)
+    labelling.undo(store, "u", ADA)
     assert [t.n_events for t in episodes(store)] == [10]
     with pytest.raises(Refusal, match="No event"):
         label(store, ADA, episodes(store), span_ms=(3100, 3200), request="x")
@@ -299,7 +299,7 @@ def test_a_batch_with_one_refusal_writes_nothing(new_store):
     store = new_store()
     store.add([item(1000 * i) for i in range(3)])
     targets = episodes(store)
-    decisions.claim(store, targets[1].episode_id, BOB)
+    labelling.claim(store, targets[1].episode_id, BOB)
     with pytest.raises(Refusal, match="bob is working on"):
         label(store, ADA, targets)
     assert [t.status for t in episodes(store, tab="all")] == ["open"] * 3
@@ -320,20 +320,20 @@ def test_a_claim_holds_is_renewed_lapses_and_is_released(new_store, clock):
     store = new_store()
     store.add([item(0)])
     (target,) = episodes(store)
-    decisions.claim(store, target.episode_id, ADA)
+    labelling.claim(store, target.episode_id, ADA)
     assert episodes(store, BOB) == []
     assert [t.episode_id for t in episodes(store, BOB, "claimed")] == [target.episode_id]
     with pytest.raises(Refusal, match="ada is working on"):
-        decisions.claim(store, target.episode_id, BOB)
+        labelling.claim(store, target.episode_id, BOB)
     clock.pass_ms(590_000)
-    again = decisions.claim(store, target.episode_id, ADA)
-    assert again.until_ms == clock.now_ms + decisions.LEASE_MS
+    again = labelling.claim(store, target.episode_id, ADA)
+    assert again.until_ms == clock.now_ms + labelling.LEASE_MS
     clock.pass_ms(600_001)
-    decisions.claim(store, target.episode_id, BOB)
+    labelling.claim(store, target.episode_id, BOB)
     with pytest.raises(Refusal, match="bob is working on"):
         label(store, ADA, [target])
-    assert decisions.release(store, target.episode_id, BOB)
-    assert not decisions.release(store, target.episode_id, BOB)
+    assert labelling.release(store, target.episode_id, BOB)
+    assert not labelling.release(store, target.episode_id, BOB)
     label(store, ADA, [target])
 
 
@@ -378,10 +378,10 @@ def test_an_episode_settles_before_it_is_ready_unless_it_has_priority(new_store,
 def test_expiry_never_looks_like_a_person(new_store, clock):
     store = new_store(max_age_hours=1 / 3600, default_answer="model")
     store.add([item(0)])
-    assert decisions.expire_due(store) == []
+    assert labelling.expire_due(store) == []
     clock.pass_ms(1001)
-    (episode,) = decisions.expire_due(store)
-    assert decisions.expire_due(store) == []
+    (episode,) = labelling.expire_due(store)
+    assert labelling.expire_due(store) == []
     with store.database.read() as connection:
         found = resolution_of(connection, episode)
         record = decode_label(connection.execute("SELECT record FROM label").fetchone()[0])
@@ -390,7 +390,7 @@ def test_expiry_never_looks_like_a_person(new_store, clock):
     label(store, ADA, episodes(store, tab="done"), "normal")
     with store.database.read() as connection:
         assert resolution_of(connection, episode).state == "labelled"
-    decisions.undo(store, "u", ADA)
+    labelling.undo(store, "u", ADA)
     assert [t.status for t in episodes(store, tab="done")] == ["expired"]
 
 
@@ -441,14 +441,14 @@ def test_labels_leave_by_the_outbox_in_order_and_a_torn_line_is_mended(new_store
     targets = episodes(store)
     label(store, ADA, targets[:2])
     sink = LabelFile(path)
-    assert store.relay(sink) == 2
+    assert store.send_labels(sink) == 2
     sink.close()
     with path.open("ab") as file:
         file.write(b'{"label_id": "torn')
-    decisions.undo(store, "u", ADA)
+    labelling.undo(store, "u", ADA)
     sink = LabelFile(path)
-    assert store.relay(sink) == 2
-    assert store.relay(sink) == 0
+    assert store.send_labels(sink) == 2
+    assert store.send_labels(sink) == 0
     sink.close()
     records = list(read_labels(path))
     assert [record.kind for record in records] == ["label", "label", "retract", "retract"]
@@ -470,10 +470,10 @@ def test_a_crash_between_sending_and_noting_it_repeats_the_same_ids(new_store, t
 
     sink = Dies(path)
     with pytest.raises(KeyboardInterrupt):
-        store.relay(sink)
+        store.send_labels(sink)
     sink.close()
     sink = LabelFile(path)
-    assert store.relay(sink) == 1
+    assert store.send_labels(sink) == 1
     sink.close()
     lines = path.read_bytes().splitlines()
     assert len(lines) == 2
@@ -520,7 +520,7 @@ def test_a_backup_is_a_working_store(new_store, tmp_path):
 @pytest.mark.thorough
 def test_counts_of_verdicts_are_exact_and_by_event_time(new_store, farm):
     store = new_store()
-    store.take("verdicts", [encode_verdict(v) for v in farm.verdicts])
+    store.ingest("verdicts", [encode_verdict(v) for v in farm.verdicts])
     with store.database.read() as connection:
         total = connection.execute(
             "SELECT sum(normal), sum(anomaly), sum(rejected), sum(ambiguous) FROM hour"
@@ -542,17 +542,17 @@ def _claim_until_empty(path: Path, name: str, start, out) -> None:
     while True:
         start.wait(60)  # all claim at once, every time: alone, a quick one would take everything
         try:
-            lease = decisions.claim_next(store, QueueFilter(), viewer)
+            lease = labelling.claim_next(store, QueueFilter(), viewer)
         except Refusal:
             break
         mine.append(lease.episode_id)
         if len(mine) % 2:
-            decision = Decision(
+            decision = LabelRequest(
                 request_id=f"{name}-{len(mine)}",
                 verdict="normal",
                 targets=(Target(lease.episode_id, 1, "open"),),
             )
-            decisions.decide(store, decision, viewer)
+            labelling.label_cases(store, decision, viewer)
     store.close()
     out.put((name, mine))
 

@@ -11,7 +11,7 @@ pytest.importorskip("starlette", reason="the extra `review` is not installed")
 pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
 
 from rejex_stream.review.console.console import Access
-from rejex_stream.review.queue import decisions
+from rejex_stream.review.queue import labelling
 from rejex_stream.review.queue.database import Refusal, Viewer
 from rejex_stream.review.queue.detail import episode_detail
 from rejex_stream.review.queue.listing import QueueFilter
@@ -51,7 +51,7 @@ def two(new_store):
 
 
 def assign(store, targets, to, viewer=ADA):
-    return decisions.assign(store, [t.episode_id for t in targets], viewer, to=to)
+    return labelling.assign(store, [t.episode_id for t in targets], viewer, to=to)
 
 
 def test_what_is_given_to_somebody_is_theirs_and_no_longer_ready_for_others(two):
@@ -65,7 +65,7 @@ def test_what_is_given_to_somebody_is_theirs_and_no_longer_ready_for_others(two)
     ]  # fmt: skip
     with two.database.read() as connection:
         assert QueueFilter("all", "for:bob").count(connection, ADA, two.now_ms()) == 1
-    assert decisions.claim_next(two, QueueFilter(), ADA).episode_id == second.episode_id
+    assert labelling.claim_next(two, QueueFilter(), ADA).episode_id == second.episode_id
     assign(two, [first], "bob")
     assert assign(two, [first], "", BOB) == "1 case given back to everybody"
     assert first in episodes(two)
@@ -89,7 +89,7 @@ def test_nothing_is_given_to_nobody_nor_by_who_only_looks_nor_when_it_is_decided
 
 # ------------------------------------------------------------------------------------ comments
 def say(store, target, viewer, text, request="c1"):
-    decisions.comment(store, request, target.episode_id, viewer, text=text)
+    labelling.comment(store, request, target.episode_id, viewer, text=text)
 
 
 def history(store, target, viewer):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import html
 import json
@@ -30,10 +29,10 @@ from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.review.console import api
 from rejex_stream.review.console.console import Access, Sessions
 from rejex_stream.review.console.server import warn_of_plain_http
-from rejex_stream.review.queue import decisions
+from rejex_stream.review.queue import labelling
 from rejex_stream.review.queue.database import Viewer
-from rejex_stream.review.queue.decisions import Decision, Target
 from rejex_stream.review.queue.label_store import LabelFile
+from rejex_stream.review.queue.labelling import LabelRequest, Target
 from rejex_stream.review.queue.listing import QueueFilter
 from rejex_stream.review.queue.review_store import ReviewStore
 from tests.review.console_server import Running, running
@@ -61,8 +60,8 @@ def farm_console(farm, tmp_path_factory):
     store = ReviewStore(tmp_path_factory.mktemp("farm") / "review.db", Review())
     from rejex_stream.encode import encode_review, encode_verdict
 
-    store.take("review", [encode_review(i) for i in farm.items], pipeline="farm")
-    store.take("verdicts", [encode_verdict(v) for v in farm.verdicts], pipeline="farm")
+    store.ingest("review", [encode_review(i) for i in farm.items], pipeline="farm")
+    store.ingest("verdicts", [encode_verdict(v) for v in farm.verdicts], pipeline="farm")
     with running(store) as console:
         yield console
     store.close()
@@ -337,7 +336,7 @@ def test_a_label_names_what_follows_and_a_conflict_names_who(small):
     done = label(small, chosen[1:2], view={"tab": "ready", "q": "", "sort": ""}).json
     assert done["next"] == chosen[2]["id"]
     assert done["counts"]["ready"] == 4
-    decisions.claim(small.store, chosen[0]["id"], Viewer("bob"))
+    labelling.claim(small.store, chosen[0]["id"], Viewer("bob"))
     answer = label(small, chosen[:1], request="r2")
     assert answer.status == 409
     assert answer.json["message"].startswith("bob is working on")
@@ -355,7 +354,7 @@ def test_the_same_keypress_sent_twice_counts_once(small):
 def test_every_count_on_a_tab_is_the_number_of_rows_behind_it(small):
     chosen = targets(small)
     label(small, chosen[:1])
-    decisions.claim(small.store, chosen[2]["id"], Viewer("bob"))
+    labelling.claim(small.store, chosen[2]["id"], Viewer("bob"))
     text = small.ask("/queue?tab=all").text
     tabs = re.findall(r'<a href="(/queue\?[^"]+)" data-tab="(\w+)".*?<b[^>]*>(\d+)</b>', text)
     assert {name for _, name, _ in tabs} == {"ready", "claimed", "done", "all"}
@@ -389,10 +388,10 @@ def test_open_pages_of_a_store_that_stands_still_cost_no_query(new_store, clock,
         assert [open_cases() for _ in range(5)] == [3] * 5
         assert len(asked) == 1
         assert open_cases("/api/summary?q=sensor:x") == 0, "of another filter"
-        decisions.claim(store, episodes(store)[0].episode_id, BOB)
+        labelling.claim(store, episodes(store)[0].episode_id, BOB)
         assert open_cases() == 2, "a write is seen at once"
         other = ReviewStore(store.database.path, store.settings, clock_ms=clock)
-        decisions.claim(other, episodes(other)[0].episode_id, BOB)
+        labelling.claim(other, episodes(other)[0].episode_id, BOB)
         other.close()
         assert open_cases() == 1, "and one of another process"
         before = len(asked)
@@ -407,13 +406,13 @@ def test_blind_review_hides_leaning_labels_and_cases_until_the_verdict(wall_stor
     store = wall_store(settle_s=0, double_review_ratio=1.0, blind="second")
     store.add([item(0), item(5000)])
     (first, second) = episodes(store, ADA)
-    decisions.decide(
-        store, Decision(request_id="0", verdict="anomaly", targets=(second,)), Viewer("zoe")
+    labelling.label_cases(
+        store, LabelRequest(request_id="0", verdict="anomaly", targets=(second,)), Viewer("zoe")
     )
-    decided = Decision(
+    decided = LabelRequest(
         request_id="1", verdict="anomaly", targets=(first,), note="bearing-XYZ", tags=("process",)
     )
-    decisions.decide(store, decided, Viewer("zoe"))
+    labelling.label_cases(store, decided, Viewer("zoe"))
     with running(store) as console:
         path = f"/episode/{first.episode_id}"
         page = console.ask(path).text
@@ -429,7 +428,9 @@ def test_blind_review_hides_leaning_labels_and_cases_until_the_verdict(wall_stor
             assert "bearing-XYZ" not in found, page
             assert "anomaly" not in found.partition("<tbody>")[2].partition("</tbody>")[0], page
         again = Target(first.episode_id, 1, "needs_second")
-        decisions.decide(store, Decision(request_id="2", verdict="anomaly", targets=(again,)), ADA)
+        labelling.label_cases(
+            store, LabelRequest(request_id="2", verdict="anomaly", targets=(again,)), ADA
+        )
         for page in (path, "/audit", "/api/export/jsonl"):
             assert "bearing-XYZ" in console.ask(page).text, page
 
@@ -443,27 +444,7 @@ def test_an_audit_hides_what_the_model_said(wall_store):
         assert "Is it right?" in page
 
 
-# ------------------------------------------------------------------------------ live and fleet
-def _marks(store) -> set[str]:
-    with store.database.read() as connection:
-        return {row[0] for row in connection.execute("SELECT kind FROM mark")}
-
-
-def _live_state(console: Running) -> str:
-    page = console.ask("/live?hours=all").text
-    return re.search(r'id="state">([^<]+)<', page).group(1)
-
-
-@pytest.mark.thorough
-def test_missing_data_in_the_fleet_is_a_sign_and_never_zero_percent(farm_console):
-    text = farm_console.ask("/fleet").text
-    empty = re.findall(r'<span class="cell cell-none" title="([^"]*)">(.)</span>', text)
-    assert empty
-    assert all("no data" in title and sign == "×" for title, sign in empty)
-    signs = dict(re.findall(r'class="cell cell-(\w+)" aria-hidden="true">(.)<', text))
-    assert len(set(signs.values())) == len(signs) == 6
-
-
+# ----------------------------------------------------------------------------------- fleet
 def test_two_hundred_sensors_are_on_four_pages(wall_store):
     store = wall_store()
     with store.database.write() as connection:
@@ -482,27 +463,12 @@ def test_two_hundred_sensors_are_on_four_pages(wall_store):
         address, shown = "/fleet", []
         while address:
             page = console.ask(address).text
-            shown += re.findall(r'class="fleet-name"[^>]*><bdi>(s\d+)</bdi>', page)
+            shown += re.findall(r'<th scope="row"><a [^>]*><bdi>(s\d+)</bdi>', page)
             found = re.search(r'rel="next" href="([^"]*)"', page)
             address = found and html.unescape(found[1])
-            assert "as planned <b>200</b>" in page
+            assert "normal <b>200</b>" in page
         assert "silent" not in console.ask("/fleet?state=ok&hours=24").text.split("</nav>")[1]
     assert len(shown) == len(set(shown)) == 200
-
-
-@contextlib.contextmanager
-def viewing(console):
-    """The event stream of the farm, read as it comes."""
-    with socket.create_connection(("127.0.0.1", console.port), timeout=0.02) as stream:
-        stream.sendall(b"GET /api/live/stream?pipeline=farm HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
-        heard = bytearray()
-
-        def listen():
-            with contextlib.suppress(TimeoutError):
-                heard.extend(stream.recv(1 << 20))
-            return heard
-
-        yield listen
 
 
 # ------------------------------------------------------------------------------------ the rest
@@ -564,8 +530,8 @@ def test_a_label_given_just_before_the_end_leaves_with_the_console(wall_store, t
     background = Watched(store, Feeding(sink=LabelFile(labels)), pause_s=3600)
     background.start()
     assert first_round_over.wait(PATIENCE_S)  # the next is an hour away
-    decisions.decide(
-        store, Decision(request_id="1", verdict="normal", targets=tuple(episodes(store))), ADA
+    labelling.label_cases(
+        store, LabelRequest(request_id="1", verdict="normal", targets=tuple(episodes(store))), ADA
     )
     assert not labels.exists() or not list(read_labels(labels))
     assert background.stop(60)
@@ -575,7 +541,7 @@ def test_a_label_given_just_before_the_end_leaves_with_the_console(wall_store, t
 @pytest.mark.thorough
 def test_a_feed_that_never_pauses_does_not_hold_labels_back(wall_store, tmp_path):
     from rejex_stream.review.console.background import Background, Feeding
-    from rejex_stream.review.queue.ingest import IntakeCounts
+    from rejex_stream.review.queue.ingest import IngestCounts
     from rejex_stream.review.queue.label_store import LabelFile, read_labels
     from rejex_stream.review.queue.pipeline_logs import FeedKind
 
@@ -589,15 +555,15 @@ def test_a_feed_that_never_pauses_does_not_hold_labels_back(wall_store, tmp_path
         def pump(self, store, *, tap=None, stop=None):
             until(stop, "it is told to let others work")
             self.pumps += 1
-            return IntakeCounts(verdicts=1)
+            return IngestCounts(verdicts=1)
 
         def close(self):
             pass
 
     store = wall_store(settle_s=0)
     store.add([item(0)])
-    decisions.decide(
-        store, Decision(request_id="1", verdict="normal", targets=tuple(episodes(store))), ADA
+    labelling.label_cases(
+        store, LabelRequest(request_id="1", verdict="normal", targets=tuple(episodes(store))), ADA
     )
     floods = [Flood(), Flood()]
     labels = tmp_path / "labels.jsonl"

@@ -14,6 +14,7 @@ pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
 from rejex_stream.config import load_config
 from rejex_stream.encode import encode_review
 from rejex_stream.errors import ConfigError
+from rejex_stream.review import context_loader
 from rejex_stream.review.console.background import feeding
 from rejex_stream.review.console.console import Access
 from rejex_stream.review.context_loader import ContextLoader
@@ -73,8 +74,10 @@ def test_each_step_reads_what_the_one_before_did_not_and_only_this_sensor(config
     assert ends.points[0][0] == 0
 
 
-def test_a_step_is_bounded_in_bytes_and_in_time_and_says_so(config):
-    bytes_cut = ContextLoader(config, most_bytes=500).around(at(AT), "T07/vib", "T07/vib", 1)
+def test_a_step_is_bounded_in_bytes_and_in_time_and_says_so(config, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(context_loader, "_MAX_BYTES", 500)
+        bytes_cut = ContextLoader(config).around(at(AT), "T07/vib", "T07/vib", 1)
     assert "the records hold more than" in bytes_cut.cut
     assert 0 < bytes_cut.records < 100
     late = ContextLoader(config, patience_s=0.0).around(at(AT), "T07/vib", "T07/vib", 1)
@@ -97,7 +100,7 @@ def office(store, config, viewer="ada"):
     found = item(AT)
     place = msgspec.structs.replace(found.verdict, position=at(AT))
     line = encode_review(msgspec.structs.replace(found, verdict=place))
-    store.take("review", [line], pipeline="farm")
+    store.ingest("review", [line], pipeline="farm")
     access = Access(local=viewer if isinstance(viewer, Viewer) else Viewer(viewer))
     with running(store, access=access) as console:
         console.console.inputs.update(feeding(None, configs=[config]).inputs)

@@ -11,7 +11,8 @@ pytest.importorskip("starlette", reason="the extra `review` is not installed")
 pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
 
 from rejex_stream.errors import ConnectorError
-from rejex_stream.operate.alerts import Alertmanager, Wording, alert_of
+from rejex_stream.operate.alerts import Alertmanager, make_alert
+from rejex_stream.operate.incident_text import DisplayNames
 from rejex_stream.review.console.background import Background, Feeding
 from rejex_stream.review.incidents.silences import Silences
 from rejex_stream.review.queue.database import wall_clock_ms
@@ -51,7 +52,7 @@ def test_a_muted_incident_pages_nobody_until_the_mute_ends(tmp_path, wall_store)
         }  # fmt: skip
         Silences(url, "farm")._ask("POST", "silences", other)
         manager = Alertmanager(url, repeat_s=0.5)
-        manager.update(alert_of(one, Wording("farm")) for one in both)
+        manager.update(make_alert(one, DisplayNames("farm")) for one in both)
         until(lambda: state_of(url) == {"feed-0-10": "active", "feed-0-30": "active"})
         background = Background(store, Feeding(silences={"farm": Silences(url, "farm")}))
         background.round()

@@ -21,9 +21,9 @@ from rejex_stream.errors import ConfigError
 from rejex_stream.review import teaching
 from rejex_stream.review.console.background import Background, feeding
 from rejex_stream.review.incidents import incident_store
-from rejex_stream.review.queue import decisions
+from rejex_stream.review.queue import labelling
 from rejex_stream.review.queue.database import Viewer, wall_clock_ms
-from rejex_stream.review.queue.decisions import Decision
+from rejex_stream.review.queue.labelling import LabelRequest
 from rejex_stream.review.queue.review_store import ReviewStore
 from rejex_stream.review.teaching import lessons
 from tests.pump import feed, pump_toml
@@ -81,9 +81,9 @@ def answer(folder, verdict, *, but=0):
     section = load_config(folder / "pump.toml").review
     with closing(ReviewStore(folder / "review.db", section)) as store:
         waiting = episodes(store)[but:]
-        decisions.decide(
+        labelling.label_cases(
             store,
-            Decision(request_id=f"r-{verdict}-{but}", verdict=verdict, targets=tuple(waiting)),
+            LabelRequest(request_id=f"r-{verdict}-{but}", verdict=verdict, targets=tuple(waiting)),
             Viewer("ada"),
         )
     return len(waiting)
@@ -192,7 +192,7 @@ def test_the_console_tells_answers_by_itself_once_they_cannot_be_undone(judged, 
         clock.pass_ms(59_000)
         settle(background)
         assert told(judged) == []
-        decisions.undo(store, "u", ADA)
+        labelling.undo(store, "u", ADA)
         clock.pass_ms(2_000)
         settle(background)
         once = told(judged)
@@ -200,7 +200,7 @@ def test_the_console_tells_answers_by_itself_once_they_cannot_be_undone(judged, 
         assert len(once) == first.n_events
         clock.pass_ms(600_000)
         settle(background)
-        decisions.undo(store, "v", ADA)  # too late for what was told
+        labelling.undo(store, "v", ADA)  # too late for what was told
         label(
             store,
             ADA,
@@ -236,7 +236,7 @@ def test_an_expiry_is_no_answer_and_a_person_may_still_give_one(judged, clock):
     with desk(judged, clock, default_answer="anomaly", teach_after_s=0) as (store, background):
         n = len(episodes(store))
         clock.pass_ms(8 * 24 * 3_600_000)
-        assert len(decisions.expire_due(store)) == n
+        assert len(labelling.expire_due(store)) == n
         settle(background)
         assert told(judged) == []
         label(store, ADA, episodes(store, tab="all")[-1:], "normal")

@@ -33,7 +33,7 @@ from rejex_stream.config.assembly import (
     run_pipeline,
     running,
 )
-from rejex_stream.config.assembly.running import watching
+from rejex_stream.config.assembly.running import open_run_monitor
 from rejex_stream.encode import encode_dead_letter, encode_incident, encode_verdict
 from rejex_stream.errors import ConfigError
 from rejex_stream.operate.run_metrics import GAUGES
@@ -123,7 +123,7 @@ def worker(feed):
 
     @contextmanager
     def seen(*arguments, **more):
-        with watching(*arguments, **more) as watch:
+        with open_run_monitor(*arguments, **more) as watch:
             note = watch.metrics.event
 
             def event(event):
@@ -137,7 +137,7 @@ def worker(feed):
             yield watch
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(running, "watching", seen)
+        patched.setattr(running, "open_run_monitor", seen)
         run_pipeline(
             config_of(feed, "run"),
             on_alarm=lambda _, alarm: alarms.append(alarm),
@@ -213,7 +213,7 @@ class Driver:
     def go_on(self, at=lambda moment, watch: None):
         heard = (lambda _, alarm: self.alarms.append(alarm), self.changes.append)
         spec = engine_spec(self.config)
-        with watching(self.config, spec, *heard, quiet=False) as watch:
+        with open_run_monitor(self.config, spec, *heard, quiet=False) as watch:
             sink = FileSink(**self.places.outputs, state_dir=self.places.state)
             try:
                 self._write(sink, watch, lambda moment: at(moment, watch))
@@ -488,7 +488,7 @@ def test_the_record_lists_what_was_untold_when_the_micro_batch_began(tmp_path, r
     receiver.refusing = True
     config = config_of(tmp_path, more=f'[alerts]\nwebhook_url = "{receiver.url}"')
     lines = [Written(n, "incidents", encode_incident(incident(n))) for n in (3, 9)]
-    with watching(config, engine_spec(config), nobody, nobody, quiet=False) as watch:
+    with open_run_monitor(config, engine_spec(config), nobody, nobody, quiet=False) as watch:
         watch.outbox = SimpleNamespace(post=nobody, left=lambda _: left, settle=nobody)
         monitoring = JobMonitoring(watch, config, Recorded(("farm",)))
         monitoring.begin({}, ())
@@ -506,7 +506,7 @@ def test_the_record_lists_what_was_untold_when_the_micro_batch_began(tmp_path, r
 def test_an_orderly_end_lets_people_be_told_and_strikes_out_what_they_took(tmp_path):
     config = config_of(tmp_path)
     left, wrote = [incident(3), incident(9)], []
-    with watching(config, engine_spec(config), nobody, nobody, quiet=False) as watch:
+    with open_run_monitor(config, engine_spec(config), nobody, nobody, quiet=False) as watch:
         watch.outbox = SimpleNamespace(
             post=nobody, left=lambda _: [*left], settle=lambda _: left.pop(0)
         )
@@ -524,7 +524,7 @@ def test_an_orderly_end_lets_people_be_told_and_strikes_out_what_they_took(tmp_p
 
 def test_how_far_the_input_goes_is_asked_of_the_broker_and_shown(tmp_path):
     config = config_of(tmp_path)
-    with watching(config, engine_spec(config), nobody, nobody, quiet=False) as watch:
+    with open_run_monitor(config, engine_spec(config), nobody, nobody, quiet=False) as watch:
         monitoring = JobMonitoring(watch, config, None)
         monitoring.begin({FARM: 4}, ())
         broker = SimpleNamespace(bounds=lambda partitions: {p: (2, 30) for p in partitions})
@@ -549,7 +549,7 @@ def test_monitors_see_no_sensor_too_many_and_forget_one_that_begins_again(tmp_pa
     turned_away = replace(base, stream_key="b", reason=Reason.TOO_MANY_SENSORS)
     verdicts.append(replace(turned_away, position=Position("farm", 0, 8)))
     lines = [Written(v.position.offset, "verdicts", encode_verdict(v)) for v in verdicts]
-    with watching(config, engine_spec(config), nobody, nobody, quiet=False) as watch:
+    with open_run_monitor(config, engine_spec(config), nobody, nobody, quiet=False) as watch:
         monitoring = JobMonitoring(watch, config, None)
         monitoring.begin({FARM: 0}, ())
         for i in range(0, len(lines), 3):

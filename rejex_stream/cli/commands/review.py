@@ -37,7 +37,7 @@ from rejex_stream.review.console.background import feeding, published_labels, re
 from rejex_stream.review.incidents.incident_store import send_commands
 from rejex_stream.review.queue import database, label_store, review_store
 from rejex_stream.review.queue.database import Viewer, scalar
-from rejex_stream.review.queue.ingest import IntakeCounts
+from rejex_stream.review.queue.ingest import IngestCounts
 from rejex_stream.review.queue.label_report import PipelineReport, pipelines_of
 from rejex_stream.review.queue.label_report import report as make_report
 from rejex_stream.review.queue.label_store import ExportFormat
@@ -293,7 +293,7 @@ def ingest(
     configs, section = _loaded(config, store=store)
     if not (configs or review or verdicts):
         raise ConfigError("Nothing to take in: give --config, --review or --verdicts.")
-    total = IntakeCounts()
+    total = IngestCounts()
     with closing(_new_store(configs, section)) as opened:
         fed = feeding(None, configs=configs, reviews=review or (), verdicts=verdicts or ())
         for sentence in fed.lacks:
@@ -571,33 +571,16 @@ def seed(
     *,
     store: StoreOption = None,
     config: ConfigOption = None,
-    verdicts: Annotated[
-        Path | None,
-        typer.Option(help="All verdicts of the pipeline, JSON lines: for accepted events."),
-    ] = None,
     output: AsOption = As.TABLE,
 ) -> None:
-    """Put known cases into the queue, to measure reviewers alone; exit 1 if a row was refused.
+    """Mark cases of known truth, to measure reviewers; exit 1 if a row was refused.
 
-    They look like all others: rejected events that wait, and, with --verdicts and one --config,
-    accepted ones that no audit has drawn. Every row that can go in does.
+    They are rejected events that wait, and look like all others. Every row that can be one is.
     """
-    configs, section = _loaded(config, store=store)
-    found, refused = gold_cases.read_cases(file)
+    _, section = _loaded(config, store=store)
+    cases, refused = gold_cases.read_cases(file)
     with _existing(section) as opened:
-        made: gold_cases.Found = {}
-        if verdicts is not None:
-            if len(configs) != 1:
-                raise ConfigError(
-                    "give one --config with --verdicts: of the pipeline that wrote them."
-                )
-            with opened.database.read() as connection:
-                lacking = gold_cases.unknown(connection, found)
-            failed = f"{str(verdicts)!r} cannot be read"
-            with explaining_os_errors(failed, kind=ConfigError), verdicts.open("rb") as lines:
-                draw = audit_draw(configs[0])
-                made = gold_cases.make_items(configs[0], lacking, lines, draw)
-        done = gold_cases.seed(opened, found, by=_user(SYSTEM), made=made)
+        done = gold_cases.seed(opened, cases, by=_user(SYSTEM))
     refused += done.refused
     if output is As.JSON:
         print_json({"new": done.new, "known": done.known, "refused": refused})

@@ -26,7 +26,7 @@ from rejex_stream.decode import Decoder
 from rejex_stream.detectors import DEFAULT
 from rejex_stream.encode import encode_verdict
 from rejex_stream.errors import ConfigError, ConnectorError, explaining_os_errors
-from rejex_stream.operate.alerts import Wording
+from rejex_stream.operate.incident_text import DisplayNames
 from rejex_stream.operate.logs import escaped
 from rejex_stream.plan.measured import Measured, Replayed, replay
 from rejex_stream.plan.promises import Plan, plan
@@ -238,7 +238,7 @@ def _row(found: Episode) -> tuple[str, ...]:
         "–"
         if found.severity is None
         else "{} of 100 ({})".format(*grade(found.severity, found.anomalies)),
-        "; ".join(map(Wording().sentence, found.reads)) or "–",
+        "; ".join(map(DisplayNames().reading_text, found.reads)) or "–",
     )
 
 

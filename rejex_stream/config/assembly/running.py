@@ -26,10 +26,11 @@ from rejex_stream.engine.stream_state import StreamSnapshot
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.incidents import ChannelLimits
 from rejex_stream.monitor import Alarm, MonitorConfig
-from rejex_stream.operate.alerts import Alertmanager, Webhook, Wording, log_incident
+from rejex_stream.operate.alerts import Alertmanager, Webhook, log_incident
+from rejex_stream.operate.incident_text import DisplayNames
 from rejex_stream.operate.probes import HealthServer
 from rejex_stream.operate.run_metrics import RunMetrics
-from rejex_stream.operate.watch import Watch
+from rejex_stream.operate.run_monitor import RunMonitor
 from rejex_stream.protocols import FitExecutor
 from rejex_stream.rejection.audit_sampling import KeyedSampler
 from rejex_stream.run.executors import InlineExecutor, ProcessFitExecutor, ThreadFitExecutor
@@ -41,8 +42,18 @@ from rejex_stream.run.run_settings import RunSettings
 from rejex_stream.types import Incident, Invalid, Partition, Position, Reading, Record
 
 __all__ = [
-    "DecodedBefore", "Judging", "audit_draw", "by_partition", "engine_spec", "make_engine",
-    "make_executor", "make_watch", "monitor_config", "run_pipeline", "run_settings", "watching",
+    "DecodedBefore",
+    "Judging",
+    "audit_draw",
+    "by_partition",
+    "engine_spec",
+    "make_engine",
+    "make_executor",
+    "make_run_monitor",
+    "monitor_config",
+    "open_run_monitor",
+    "run_pipeline",
+    "run_settings",
 ]  # fmt: skip
 
 _LOOK_AGAIN_S = 1.0
@@ -167,7 +178,7 @@ def monitor_config(config: Config) -> MonitorConfig:
     )
 
 
-def make_watch(
+def make_run_monitor(
     config: Config,
     spec: EngineSpec,
     on_alarm: Callable[[Partition, Alarm], None],
@@ -175,8 +186,8 @@ def make_watch(
     *,
     alertmanager: Alertmanager | None = None,
     webhook: Webhook | None = None,
-) -> Watch:
-    """Make what shows a run to operators."""
+) -> RunMonitor:
+    """Return the monitor of one run, which shows it to operators."""
     costs = config.rejection.costs
     metrics = RunMetrics(
         config.pipeline.name,
@@ -185,13 +196,13 @@ def make_watch(
         grouped=config.input.group not in (None, ALL_SENSORS),
         version=config.pipeline.version,
     )
-    wording = Wording(
+    names = DisplayNames(
         config.pipeline.name, config.alerts.console_url, config.channels, config.sensors
     )
-    return Watch(
+    return RunMonitor(
         metrics,
         monitor_config(config),
-        wording,
+        names,
         config.input.mapping().channel_names,
         on_alarm=on_alarm,
         on_incident=on_incident,
@@ -209,14 +220,14 @@ def open_webhook(alerts: Alerts) -> Webhook | None:
 
 
 @contextmanager
-def watching(
+def open_run_monitor(
     config: Config,
     spec: EngineSpec,
     on_alarm: Callable[[Partition, Alarm], None],
     on_incident: Callable[[Incident], None],
     *,
     quiet: bool,
-) -> Iterator[Watch]:
+) -> Iterator[RunMonitor]:
     """Open what the config names for operators; `quiet` opens nothing."""
     alerts, metrics = config.alerts, config.metrics
     with ExitStack() as exits:
@@ -230,15 +241,15 @@ def watching(
         webhook = None if quiet else open_webhook(alerts)
         if webhook is not None:
             exits.callback(webhook.close)
-        watch = make_watch(
+        run_monitor = make_run_monitor(
             config, spec, on_alarm, on_incident, alertmanager=alertmanager, webhook=webhook
         )
         if metrics.port and not quiet:
             server = HealthServer(
-                metrics.host, metrics.port, watch.health, watch.metrics.exposition
+                metrics.host, metrics.port, run_monitor.health, run_monitor.metrics.exposition
             )
             exits.callback(server.close)
-        yield watch
+        yield run_monitor
 
 
 # ------------------------------------------------------------------------------ a run
@@ -266,19 +277,19 @@ def run_pipeline(
     with ExitStack() as exits:
         executor = make_executor(config)
         exits.callback(executor.close)
-        watch = exits.enter_context(
-            watching(config, engine_spec(config), on_alarm, on_incident, quiet=dry_run)
+        run_monitor = exits.enter_context(
+            open_run_monitor(config, engine_spec(config), on_alarm, on_incident, quiet=dry_run)
         )
-        everybody = [*watch.observers, *observers]
+        everybody = [*run_monitor.observers, *observers]
         edges = _patiently_opened(config, settings, everybody, stop, dry_run=dry_run)
         if edges is None:
             return RunSummary(stopped=True)
-        watch.source, watch.on_readings = edges.source, on_readings
+        run_monitor.source, run_monitor.on_readings = edges.source, on_readings
         if on_open is not None:
             on_open(edges)
 
         def progress(seen: Progress) -> None:
-            watch.progress(seen)
+            run_monitor.progress(seen)
             if on_progress is not None:
                 on_progress(seen)
 
@@ -286,14 +297,14 @@ def run_pipeline(
             edges.source,
             edges.sink,
             edges.store,
-            lambda partition, fits: watch.engine(partition, make(partition, fits)),
+            lambda partition, fits: run_monitor.register_engine(partition, make(partition, fits)),
             edges.decoder,
             settings=settings,
-            make_monitor=watch.monitor if config.monitor.enabled else None,
+            make_monitor=run_monitor.make_monitor if config.monitor.enabled else None,
             control=edges.control,
-            outbox=watch.outbox,
+            outbox=run_monitor.outbox,
             observers=everybody,
-            on_judged=watch.judged,
+            on_judged=run_monitor.judged,
             on_progress=progress,
             executor=executor,
             stop=stop,

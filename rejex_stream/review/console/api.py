@@ -18,9 +18,9 @@ from starlette.routing import Route
 from rejex_stream.errors import RejexError
 from rejex_stream.review.console import queue_metrics
 from rejex_stream.review.console.console import Call, answers, as_json, filter_of, takes
-from rejex_stream.review.queue import decisions, label_store, series
+from rejex_stream.review.queue import label_store, labelling, series
 from rejex_stream.review.queue.database import Name, Refusal, position_in, require_reviewer
-from rejex_stream.review.queue.decisions import Decision, Done
+from rejex_stream.review.queue.labelling import Done, LabelRequest
 from rejex_stream.review.queue.listing import (
     TABS,
     QueueFilter,
@@ -40,7 +40,7 @@ class ViewIn(msgspec.Struct, frozen=True):
     sort: str = ""
 
 
-class LabelIn(Decision, frozen=True, kw_only=True):
+class LabelIn(LabelRequest, frozen=True, kw_only=True):
     """A verdict, and the list whose next case is wanted."""
 
     view: ViewIn | None = None
@@ -107,31 +107,31 @@ def _done(call: Call, done: Done, following: str = "") -> dict[str, Any]:
 def post_label(call: Call, wanted: LabelIn) -> object:
     """Give a verdict."""
     following = _next(call, wanted.view, [target.episode_id for target in wanted.targets])
-    return _done(call, decisions.decide(call.store, wanted, call.viewer), following)
+    return _done(call, labelling.label_cases(call.store, wanted, call.viewer), following)
 
 
 @takes(UndoIn)
 def post_undo(call: Call, wanted: UndoIn) -> object:
     """Take back the last action."""
-    return _done(call, decisions.undo(call.store, wanted.request_id, call.viewer))
+    return _done(call, labelling.undo(call.store, wanted.request_id, call.viewer))
 
 
 @takes(ViewIn)
 def post_claim_next(call: Call, wanted: ViewIn) -> object:
     """Claim the first free episode of a view."""
-    return decisions.claim_next(call.store, _view(wanted), call.viewer)
+    return labelling.claim_next(call.store, _view(wanted), call.viewer)
 
 
 @answers
 def post_claim(call: Call) -> object:
     """Claim an episode."""
-    return decisions.claim(call.store, call.place("episode"), call.viewer)
+    return labelling.claim(call.store, call.place("episode"), call.viewer)
 
 
 @answers
 def post_release(call: Call) -> object:
     """Give up one's claim."""
-    return {"released": decisions.release(call.store, call.place("episode"), call.viewer)}
+    return {"released": labelling.release(call.store, call.place("episode"), call.viewer)}
 
 
 @takes(WiderIn)
@@ -169,13 +169,13 @@ def post_wider(call: Call, wanted: WiderIn) -> object:
 @takes(AssignIn)
 def post_assign(call: Call, wanted: AssignIn) -> object:
     """Say whose episodes are."""
-    return {"message": decisions.assign(call.store, wanted.episodes, call.viewer, to=wanted.to)}
+    return {"message": labelling.assign(call.store, wanted.episodes, call.viewer, to=wanted.to)}
 
 
 @takes(CommentIn)
 def post_comment(call: Call, wanted: CommentIn) -> object:
     """Say something about an episode."""
-    decisions.comment(
+    labelling.comment(
         call.store, wanted.request_id, call.place("episode"), call.viewer, text=wanted.text
     )
     return {"by": call.viewer.reviewer, "text": wanted.text.strip()}

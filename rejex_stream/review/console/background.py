@@ -16,15 +16,15 @@ from rejex_stream.config.assembly import file_places
 from rejex_stream.config.assembly.control_line import ControlLine
 from rejex_stream.encode.label_records import LabelRecord
 from rejex_stream.errors import ConfigError, RejexError
-from rejex_stream.operate.alerts import Wording
+from rejex_stream.operate.incident_text import DisplayNames
 from rejex_stream.review import teaching
 from rejex_stream.review.context_loader import ContextLoader
 from rejex_stream.review.incidents.incident_store import UNDO_MS, CommandLog, send_commands
 from rejex_stream.review.incidents.readings import load_next
 from rejex_stream.review.incidents.silences import Silences
 from rejex_stream.review.queue import series
-from rejex_stream.review.queue.decisions import expire_due
 from rejex_stream.review.queue.label_store import LabelFile, LabelSink, read_labels
+from rejex_stream.review.queue.labelling import expire_due
 from rejex_stream.review.queue.pipeline_logs import (
     FEED_KINDS,
     Feed,
@@ -66,7 +66,7 @@ class Feeding:
     sink: LabelSink | None = None
     control_lines: dict[str, CommandLog] = field(default_factory=dict)
     learns: list[str] = field(default_factory=list)
-    shown: dict[str, Wording] = field(default_factory=dict)
+    shown: dict[str, DisplayNames] = field(default_factory=dict)
     inputs: dict[str, ContextLoader] = field(default_factory=dict)
     silences: dict[str, Silences] = field(default_factory=dict)
     lacks: list[str] = field(default_factory=list)
@@ -155,7 +155,7 @@ class Background:
 
     def _send(self) -> bool:
         sink, store = self._fed.sink, self._store
-        busy = sink is not None and self._try("labels", lambda: bool(store.relay(sink)))
+        busy = sink is not None and self._try("labels", lambda: bool(store.send_labels(sink)))
         for pipeline in self.learns:
             busy |= self._try(f"teaching {pipeline}", partial(self._collect, pipeline))
         for pipeline, log in self.control_lines.items():
@@ -285,7 +285,7 @@ def review_feeds(configs: Sequence[Config], reviews: Sequence[Path]) -> list[Fee
 
 def _add_pipeline(found: Feeding, config: Config, *, follow: bool) -> None:
     name, lean = config.pipeline.name, config.output.form == "lean"
-    found.shown[name] = Wording(name, None, config.channels, config.sensors)
+    found.shown[name] = DisplayNames(name, None, config.channels, config.sensors)
     with suppress(ConfigError):  # what passes by cannot be read again
         found.inputs[name] = ContextLoader(config)
     if config.alerts.alertmanager_url is not None:

@@ -29,7 +29,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, RedirectRespons
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rejex_stream.config.reviewing import SYSTEM, AuthMode, Network, Role, networks
-from rejex_stream.operate.alerts import Wording
+from rejex_stream.operate.incident_text import DisplayNames
 from rejex_stream.review.console.background import Background
 from rejex_stream.review.context_loader import ContextLoader
 from rejex_stream.review.queue.database import Refusal, RefusalCode, Viewer
@@ -273,7 +273,7 @@ class Console:
     access: Access
     background: Background | None = None
     # how channels and sensors are shown, by name of pipeline
-    shown: dict[str, Wording] = field(default_factory=dict)
+    shown: dict[str, DisplayNames] = field(default_factory=dict)
     # where more readings are found, by name of pipeline
     inputs: dict[str, ContextLoader] = field(default_factory=dict)
     lacks: Sequence[str] = ()  # what cannot be shown, and why: a sentence each

@@ -47,7 +47,7 @@ def clock(ms: int | None) -> str:
     return "–" if ms is None else utc(ms).strftime("%H:%M:%S")
 
 
-# A page of the fleet says the same few times for every sensor.
+# A page shows the same few times for many sensors.
 @lru_cache(maxsize=1024)
 def day(ms: int | None) -> str:
     """Return a date and a time in UTC."""
@@ -100,26 +100,18 @@ def spark_svg(  # noqa: PLR0917
     return Markup("".join(parts))
 
 
-CELL_STATES = {
-    "ok": ("o", "as planned"),
-    "doubt": ("?", "more doubtful events than planned"),
-    "anomaly": ("+", "some anomalies"),
-    "fault": ("#", "a quarter or more are anomalies"),
-    "stuck": ("!", "stuck, or nothing to be ranked"),
-    "none": ("×", "no data"),
-}
 SENSOR_STATES = {
     "held": "has an open incident",
     "fault": "a quarter or more are anomalies",
-    "stuck": "stuck, or nothing to be ranked",
+    "stuck": "frozen value, or no usable readings",
     "silent": "silent",
     "ahead": "its clock runs ahead",
     "anomaly": "some anomalies",
-    "doubt": "more doubtful events than planned",
+    "doubt": "many borderline readings",
     "none": "no data",
-    "ok": "as planned",
+    "ok": "normal",
 }
-"""Of a sensor over all that is shown, the most urgent first."""
+"""The states of a sensor over a period, the most urgent first."""
 
 
 FILTERS = {

@@ -18,7 +18,7 @@ from starlette.routing import Route
 
 from rejex_stream import __version__
 from rejex_stream.encode.label_records import HumanVerdict
-from rejex_stream.operate.alerts import Wording
+from rejex_stream.operate.incident_text import DisplayNames
 from rejex_stream.review import teaching
 from rejex_stream.review.certificate import certificates, sentence
 from rejex_stream.review.console.console import (
@@ -32,8 +32,8 @@ from rejex_stream.review.console.console import (
 from rejex_stream.review.console.formatting import FILTERS, seen, spark_svg
 from rejex_stream.review.queue import database, label_report, label_store
 from rejex_stream.review.queue.database import Refusal, Viewer, scalar, scalars
-from rejex_stream.review.queue.decisions import LEASE_MS, people
 from rejex_stream.review.queue.detail import episode_detail
+from rejex_stream.review.queue.labelling import LEASE_MS, people
 from rejex_stream.review.queue.listing import (
     SORTS,
     QueueFilter,
@@ -222,7 +222,7 @@ def _episode(console: Console, connection: Connection, viewer: Viewer, request: 
         "following": ids[at + 1] if -1 < at < len(ids) - 1 else "",
     }
     row, main = detail.row, detail.row.main
-    shown = console.shown.get(row.pipeline, Wording())
+    shown = console.shown.get(row.pipeline, DisplayNames())
     # Those that speak first: what the model reacts to, then what is far from its past.
     ranked = [detail.main_channel]
     ranked += [
@@ -232,7 +232,7 @@ def _episode(console: Console, connection: Connection, viewer: Viewer, request: 
     sensor_words = shlex.quote(f"sensor:{row.sensor}")
     alike = QueueFilter("ready", f"like:{row.episode_id}")
     return {
-        "link": shown.link(row.sensor),
+        "link": shown.runbook_url(row.sensor),
         "shown": shown,
         "people": sorted(
             {*people(connection, store.settings, viewer, blind=row.blind), row.assigned} - {None}

@@ -22,7 +22,7 @@ from msgspec import Meta
 from rejex_stream.config.assembly.control_line import make_command
 from rejex_stream.encode import decode_command, decode_incidents, encode_command
 from rejex_stream.errors import ConfigError
-from rejex_stream.operate.alerts import standing_of
+from rejex_stream.operate.incident_text import state_phrase
 from rejex_stream.review.queue import database, series
 from rejex_stream.review.queue.database import Name, Refusal, Viewer, require_reviewer
 from rejex_stream.review.queue.review_store import ReviewStore
@@ -247,7 +247,7 @@ class CommandLog(Protocol):
 
 def state_sentence(incident: Incident) -> str:
     """Say in one sentence where an incident stands now."""
-    return f"At version {incident.version} now, it {standing_of(incident)}."
+    return f"At version {incident.version} now, it {state_phrase(incident)}."
 
 
 def give_answer(store: ReviewStore, request: AnswerRequest, viewer: Viewer) -> Command:
@@ -255,8 +255,8 @@ def give_answer(store: ReviewStore, request: AnswerRequest, viewer: Viewer) -> C
     require_reviewer(viewer)
     words = "\x1f".join((viewer.reviewer, request.request_id))
     id_ = f"c-{hashlib.sha256(words.encode()).hexdigest()[:12]}"
-    now_ms = store.now_ms()
-    with store.database.write() as connection:
+    with store.acting(viewer) as act:
+        connection, now_ms, _ = act
         query = "SELECT record FROM answer WHERE command = ?"
         known = database.scalar(connection, query, (id_,))
         if known is not None:
@@ -299,24 +299,15 @@ def give_answer(store: ReviewStore, request: AnswerRequest, viewer: Viewer) -> C
             "INSERT INTO answer (command, incident, pipeline, record, given_ms) VALUES (?,?,?,?,?)",
             (id_, incident.id, stored.pipeline, encode_command(command), now_ms),
         )
-        database.append_audit(
-            connection,
-            now_ms,
-            viewer.reviewer,
-            "answer",
-            incident.id,
-            answer=request.kind,
-            note=request.note,
-            version=incident.version,
-            command=id_,
-        )
+        detail = {"answer": request.kind, "note": request.note, "version": incident.version}
+        act.record("answer", incident.id, **detail, command=id_)
         return command
 
 
 def withdraw_answer(store: ReviewStore, command: str, viewer: Viewer) -> str:
     """Take an answer back that has not left for the pipeline; returns its incident."""
-    now_ms = store.now_ms()
-    with store.database.write() as connection:
+    with store.acting(viewer) as act:
+        connection = act.connection
         row = connection.execute(
             "SELECT incident, record, leaving_ms, withdrawn_ms FROM answer "
             "WHERE command = ? AND incident <> ''",
@@ -337,9 +328,9 @@ def withdraw_answer(store: ReviewStore, command: str, viewer: Viewer) -> str:
             )
         if row["withdrawn_ms"] is None:
             connection.execute(
-                "UPDATE answer SET withdrawn_ms = ? WHERE command = ?", (now_ms, command)
+                "UPDATE answer SET withdrawn_ms = ? WHERE command = ?", (act.now_ms, command)
             )
-            database.append_audit(connection, now_ms, viewer.reviewer, "withdraw", row["incident"])
+            act.record("withdraw", row["incident"])
         return str(row["incident"])
 
 

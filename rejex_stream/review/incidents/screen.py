@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from itertools import groupby
 from sqlite3 import Connection
 from typing import Annotated
@@ -14,7 +13,7 @@ from starlette.requests import Request
 from starlette.routing import Route
 
 from rejex_stream.errors import RejexError
-from rejex_stream.operate.alerts import Wording, choices, unanswered
+from rejex_stream.operate.incident_text import DisplayNames, choices, if_unanswered
 from rejex_stream.review.console.api import series_json, stretch_of
 from rejex_stream.review.console.console import Call, Console, answers, takes, whole_number
 from rejex_stream.review.console.formatting import day
@@ -28,7 +27,7 @@ from rejex_stream.review.incidents.incident_store import (
     state_sentence,
     withdraw_answer,
 )
-from rejex_stream.review.queue import database, decisions, series
+from rejex_stream.review.queue import database, labelling, series
 from rejex_stream.review.queue.database import Name, Refusal, Viewer, noted, require_reviewer
 from rejex_stream.review.queue.ingest import group_of
 from rejex_stream.review.queue.label_store import pending
@@ -119,9 +118,9 @@ def _now(console: Console, connection: Connection, viewer: Viewer, request: Requ
         ],
         "muted": [(one, care) for one, care in all_open if care.muted_until_ms],
         "more_incidents": max(0, len(found) - _CARDS),
-        "shown_of": lambda pipeline: console.shown.get(pipeline, Wording()),
+        "shown_of": lambda pipeline: console.shown.get(pipeline, DisplayNames()),
         "choices_of": choices,
-        "unanswered": unanswered,
+        "if_unanswered": if_unanswered,
         "learning": _learning,
         "flagged": incident_store.flagged(connection),
         "today": list(queue_rows(connection, asked, store.settings, viewer, now, limit=_TODAY)),
@@ -168,7 +167,7 @@ def _list(console: Console, connection: Connection, viewer: Viewer, request: Req
                         readings.published(one.incident)
                         if one.incident.state is IncidentState.CLOSED
                         else readings.counted(connection, one.incident),
-                        console.shown.get(one.pipeline, Wording()),
+                        console.shown.get(one.pipeline, DisplayNames()),
                         incident_store.care_of(connection, one.incident, now),
                     )
                     for one in those
@@ -213,7 +212,7 @@ def _one(console: Console, connection: Connection, viewer: Viewer, request: Requ
         "pending": pending_answer(connection, incident.id),
         "seen_by": _seen_by(connection, incident.id),
         "care": incident_store.care_of(connection, incident, console.store.now_ms()),
-        "people": decisions.people(connection, console.store.settings, viewer),
+        "people": labelling.people(connection, console.store.settings, viewer),
         "mutes": _MUTES,
         "comments": [
             line
@@ -227,12 +226,12 @@ def _one(console: Console, connection: Connection, viewer: Viewer, request: Requ
             (incident.id,),
         ).fetchone(),
         "choices": choices(incident),
-        "unanswered": unanswered,
+        "if_unanswered": if_unanswered,
         "can_answer": console.background is None
         or found.pipeline in console.background.control_lines,
         "quiet_ms": _quiet(connection, found.pipeline, console.store.now_ms()),
         "learning": _learning,
-        "shown": console.shown.get(found.pipeline, Wording()),
+        "shown": console.shown.get(found.pipeline, DisplayNames()),
         "table": _table(connection, found, begin, end),
         "incident_data": {
             "id": incident.id,
@@ -250,7 +249,7 @@ def _one(console: Console, connection: Connection, viewer: Viewer, request: Requ
             "can_load": found.pipeline in console.inputs,
             "shown": {
                 name: told.model_dump()
-                for name, told in console.shown.get(found.pipeline, Wording()).channels.items()
+                for name, told in console.shown.get(found.pipeline, DisplayNames()).channels.items()
             },
         },
     }
@@ -300,40 +299,30 @@ def post_withdraw(call: Call, wanted: WithdrawIn) -> object:
 @takes(SeenIn)
 def post_seen(call: Call, wanted: SeenIn) -> object:
     """Note that somebody has seen an incident, or what they have to say of it."""
-    store = call.store
-    with store.database.write() as connection:
-        _known(connection, wanted.incident)
-        decisions.note(
-            connection,
-            wanted.request_id,
-            wanted.incident,
-            call.viewer,
-            text=wanted.text,
-            now_ms=store.now_ms(),
-        )
+    with call.store.acting(call.viewer) as act:
+        _known(act.connection, wanted.incident)
+        labelling.add_note(act, wanted.request_id, wanted.incident, wanted.text)
     return {"by": call.viewer.reviewer, "text": wanted.text.strip()}
 
 
 @takes(CareIn)
 def post_care(call: Call, wanted: CareIn) -> object:
     """Say who looks after an incident, or that nobody needs to be reminded of it for a time."""
-    store, viewer, done = call.store, call.viewer, []
-    require_reviewer(viewer)
-    with store.database.write() as connection:
-        incident = _known(connection, wanted.incident).incident
+    done = []
+    require_reviewer(call.viewer)
+    with call.store.acting(call.viewer) as act:
+        incident = _known(act.connection, wanted.incident).incident
         if incident.state is IncidentState.CLOSED:
             raise Refusal("changed", f"It needs no care. {state_sentence(incident)}")
-        note = partial(database.append_audit, connection, store.now_ms(), viewer.reviewer)
         to, hours = wanted.to, wanted.mute_hours
         if to is not None:
-            if to and to not in decisions.people(connection, store.settings, viewer):
-                raise Refusal("bad_request", f"Nobody here is called {to}: name a reviewer.")
-            note("assign", incident.id, to=to)
+            labelling.require_known(act, call.store.settings, to)
+            act.record("assign", incident.id, to=to)
             done.append(f"given {f'to {to}' if to else 'back to everybody'}")
         if hours is not None:
-            until_ms = store.now_ms() + round(3_600_000 * hours)
+            until_ms = act.now_ms + round(3_600_000 * hours)
             seen = {"state": str(incident.state), "limits": len(incident.limits)}
-            note("mute", incident.id, until_ms=until_ms, **seen)
+            act.record("mute", incident.id, until_ms=until_ms, **seen)
             done.append(f"muted for {hours:g} h" if hours else "not muted any more")
     return {"message": f"{incident.stream_key}: {' and '.join(done)}."}
 

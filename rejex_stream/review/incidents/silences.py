@@ -16,7 +16,7 @@ import msgspec
 
 from rejex_stream.addresses import masked
 from rejex_stream.errors import ConnectorError
-from rejex_stream.operate.alerts import asked
+from rejex_stream.operate.alerts import http_request
 from rejex_stream.readable import utc
 from rejex_stream.review.incidents.incident_store import Care, care_of, open_incidents
 from rejex_stream.review.queue.review_store import ReviewStore
@@ -91,6 +91,6 @@ class Silences:
     def _ask(self, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401 - JSON
         data = None if body is None else msgspec.json.encode(body)
         headers = {"Content-Type": "application/json"}
-        with asked(method, f"{self._api}/{path}", data, headers, _TIMEOUT_S) as answer:
+        with http_request(method, f"{self._api}/{path}", data, headers, _TIMEOUT_S) as answer:
             found = answer.read()
         return msgspec.json.decode(found) if found else None

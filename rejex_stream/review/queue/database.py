@@ -28,7 +28,7 @@ from rejex_stream.config.reviewing import Role
 from rejex_stream.errors import ConfigError, ConnectorError, RejexError
 from rejex_stream.types import Position
 
-SCHEMA_VERSION = 12
+SCHEMA_VERSION = 13
 
 _APPEND_ONLY = ("label", "label_event", "audit")
 
@@ -43,6 +43,7 @@ CREATE TABLE sensor (
   pipeline TEXT NOT NULL DEFAULT '',
   channels TEXT NOT NULL DEFAULT '[]',
   first_ms INTEGER, last_ms INTEGER,  -- event times of which every verdict was counted
+  clock_wrong INTEGER NOT NULL DEFAULT 0,  -- by the pipeline: its times are impossible
   window_len INTEGER, n_anomalies INTEGER,
   UNIQUE (stream_key, sensor)
 ) STRICT;
@@ -229,8 +230,7 @@ CREATE TABLE taught (    -- events whose answer is in a command
 CREATE TABLE known (     -- events whose truth is known: they measure people alone
   event_id INTEGER PRIMARY KEY REFERENCES event,
   case_id TEXT NOT NULL,               -- the episode that they were, all together
-  truth TEXT NOT NULL,                 -- anomaly | normal
-  made INTEGER NOT NULL                -- 1: the pipeline did not ask about it
+  truth TEXT NOT NULL                  -- anomaly | normal
 ) STRICT;
 CREATE INDEX known_case ON known (case_id);
 

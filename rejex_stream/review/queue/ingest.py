@@ -33,6 +33,7 @@ from rejex_stream.types import (
     Position,
     Reason,
     ReviewItem,
+    Status,
     Verdict,
     could_be_missed,
     drawable,
@@ -66,7 +67,7 @@ class Span(NamedTuple):
 
 
 @dataclass(slots=True)
-class IntakeCounts:
+class IngestCounts:
     """What became of what was read."""
 
     items: int = 0
@@ -76,7 +77,7 @@ class IntakeCounts:
     invalid: int = 0
     first_invalid: str = ""
 
-    def __iadd__(self, other: IntakeCounts) -> IntakeCounts:
+    def __iadd__(self, other: IngestCounts) -> IngestCounts:
         for name in ("items", "duplicates", "verdicts", "incidents", "invalid"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.first_invalid = self.first_invalid or other.first_invalid
@@ -119,7 +120,7 @@ def advance(connection: Connection, partition: Partition, span: Span) -> None:
     )
 
 
-class Intake:
+class IngestBatch:
     """One batch on its way into the store; use within a write transaction, then :meth:`finish`."""
 
     def __init__(
@@ -142,8 +143,9 @@ class Intake:
         self._last_ms: dict[int, int | None] = {}
         self._accepted: dict[tuple[int, float, str], list[int]] = {}
         self._latest: dict[int, Verdict] = {}
+        self._clock_wrong: dict[int, bool] = {}
         self._counted: dict[tuple[str, int], tuple[int, int]] = {}
-        self.counts = IntakeCounts()
+        self.counts = IngestCounts()
 
     def sensor_id(self, stream_key: str, sensor: str, channels: Sequence[str] = ()) -> int:
         """Return the id of a sensor, which is made known if it is new."""
@@ -270,6 +272,8 @@ class Intake:
             counted[0] += 1
             counted[1] += bool(verdict.audit and verdict.audit.drawn)
         self._latest[sensor_id] = verdict
+        if verdict.status in (Status.CLOCK_BEGINS, Status.CLOCK_ENDS):
+            self._clock_wrong[sensor_id] = verdict.status is Status.CLOCK_BEGINS
         self._first_ms.setdefault(sensor_id, verdict.event_time_ms)
         last = self._last_ms[sensor_id]
         # What is a little late takes nothing back; a clock that ran ahead and was set right does.
@@ -351,7 +355,7 @@ class Intake:
             self._series.add(sensor_id, Point(t_ms, values, None, None))
 
     # ------------------------------------------------------------------------------- finish
-    def finish(self, spans: Mapping[Partition, Span] | None = None) -> IntakeCounts:
+    def finish(self, spans: Mapping[Partition, Span] | None = None) -> IngestCounts:
         """Write what was gathered and what it was read from; returns the counts."""
         connection = self._connection
         self._series.write(connection)
@@ -374,6 +378,10 @@ class Intake:
                 (self._first_ms[one], self._last_ms[one], v.window_len, v.n_anomalies, one)
                 for one, v in self._latest.items()
             ],
+        )
+        connection.executemany(
+            "UPDATE sensor SET clock_wrong = ? WHERE sensor_id = ?",
+            [(is_wrong, sensor_id) for sensor_id, is_wrong in self._clock_wrong.items()],
         )
         connection.executemany(
             "INSERT INTO counted VALUES (?,?,?,?) ON CONFLICT (topic, partition) DO UPDATE "

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import shlex
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from sqlite3 import Connection, Row
@@ -113,19 +112,6 @@ class QueueFilter:
         found: int | None = scalar(
             connection, f"SELECT min(e.received_ms) {query.source}", query.values
         )
-        return found
-
-    def waiting(
-        self, connection: Connection, viewer: Viewer, now_ms: int
-    ) -> Counter[tuple[str, str]]:
-        """Count the episodes of this view by ("sensor", name) and by ("group", name), in one go."""
-        query, found = self.sql(viewer, now_ms), Counter[tuple[str, str]]()
-        for sensor, group, count in connection.execute(
-            f"SELECT s.sensor, s.grp, count(*) {query.source} GROUP BY s.sensor, s.grp",
-            query.values,
-        ):
-            found["sensor", sensor] += count
-            found["group", group] += count
         return found
 
     def ids(

@@ -22,7 +22,7 @@ from rejex_stream.encode.schemas import LABEL_TYPE
 from rejex_stream.errors import ConnectorError
 from rejex_stream.protocols import Assigned, Revoked, Source
 from rejex_stream.review.queue.database import StoreError
-from rejex_stream.review.queue.ingest import IntakeCounts, Span
+from rejex_stream.review.queue.ingest import IngestCounts, Span
 from rejex_stream.review.queue.label_store import OutboxRow, each_once
 from rejex_stream.review.queue.review_store import ReviewStore
 from rejex_stream.types import Partition, Position, Record
@@ -46,7 +46,7 @@ class Feed(Protocol):
     kind: FeedKind
     pipeline: str
 
-    def pump(self, store: ReviewStore, *, stop: Stop = None) -> IntakeCounts:
+    def pump(self, store: ReviewStore, *, stop: Stop = None) -> IngestCounts:
         """Take what is there; `stop` is asked often."""
         ...
 
@@ -70,17 +70,17 @@ class FileFeed(Feed):
         # The place in the file is kept under the file's name, apart from the topics inside.
         self._partition = Partition(f"file:{kind}:{path.resolve()}", 0)
 
-    def pump(self, store: ReviewStore, *, stop: Stop = None) -> IntakeCounts:
+    def pump(self, store: ReviewStore, *, stop: Stop = None) -> IngestCounts:
         """Take every whole line that is there; returns what became of them."""
-        total = IntakeCounts()
+        total = IngestCounts()
         while stop is None or not stop():
             known = store.begin(self._partition)
             chunk = self._read(known)
             if chunk.span.first < known:
-                store.begin_anew(self._partition)  # shorter than what was read of it
+                store.restart_input(self._partition)  # shorter than what was read of it
             if not chunk.lines and chunk.span.first == chunk.span.next_offset:
                 return total
-            total += store.take(
+            total += store.ingest(
                 self.kind, chunk.lines, {self._partition: chunk.span}, pipeline=self.pipeline
             )
         return total
@@ -140,7 +140,7 @@ class SourceFeed(Feed):
         self.kind = kind
         self.pipeline = pipeline
 
-    def pump(self, store: ReviewStore, *, stop: Stop = None) -> IntakeCounts:
+    def pump(self, store: ReviewStore, *, stop: Stop = None) -> IngestCounts:
         """Take what the source has; returns at the first empty poll, or when `stop` says so."""
         if self._source is None:
             self._source = self._open_source()
@@ -152,8 +152,8 @@ class SourceFeed(Feed):
             self.close()  # whatever it was: the next source begins where the store stopped
             raise
 
-    def _pump(self, source: Source, store: ReviewStore, stop: Stop) -> IntakeCounts:
-        total = IntakeCounts()
+    def _pump(self, source: Source, store: ReviewStore, stop: Stop) -> IngestCounts:
+        total = IngestCounts()
         if time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + _LOOK_EVERY_S
             if any(self._log_of(partition) != log for partition, log in self._logs.items()):
@@ -166,7 +166,7 @@ class SourceFeed(Feed):
                 self._waiting = self._read(records)
             spans, lines = self._waiting
             if spans:
-                total += store.take(self.kind, lines, spans, pipeline=self.pipeline)
+                total += store.ingest(self.kind, lines, spans, pipeline=self.pipeline)
             while self._changes:
                 self._follow(source, store, self._changes[0])
                 del self._changes[0]
@@ -257,7 +257,7 @@ class TopicFeed(Feed):
         self.kind = kind
         self.pipeline = config.pipeline.name
 
-    def pump(self, store: ReviewStore, *, stop: Stop = None) -> IntakeCounts:
+    def pump(self, store: ReviewStore, *, stop: Stop = None) -> IngestCounts:
         """Take everything up to the ends of the topic's partitions; returns what became of it."""
         from rejex_connectors.kafka.partition_reader import (
             bounds_of,
@@ -266,7 +266,7 @@ class TopicFeed(Feed):
             topic_ids,
         )
 
-        total, log_of = IntakeCounts(), topic_ids(self._settings)
+        total, log_of = IngestCounts(), topic_ids(self._settings)
         topic = getattr(self._settings.topics, self.kind)
         partitions = partitions_of(self._settings, topic, needed=True)
         for partition, (earliest, _) in bounds_of(self._settings, partitions).items():
@@ -276,7 +276,7 @@ class TopicFeed(Feed):
             while batch := list(islice(records, _MAX_RECORDS)):
                 lines = [record.value for record in batch if record.value is not None]
                 span = Span(read_to, batch[-1].position.offset + 1)
-                total += store.take(self.kind, lines, {own: span}, pipeline=self.pipeline)
+                total += store.ingest(self.kind, lines, {own: span}, pipeline=self.pipeline)
                 read_to = span.next_offset
                 if stop is not None and stop():
                     return total

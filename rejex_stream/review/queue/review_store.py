@@ -12,6 +12,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
 from sqlite3 import Connection
@@ -26,12 +27,13 @@ from rejex_stream.review.queue import cases, database, ingest
 from rejex_stream.review.queue.database import (
     AT_POSITION,
     Database,
+    Viewer,
     position_in,
     require_replaceable,
     scalar,
     wall_clock_ms,
 )
-from rejex_stream.review.queue.ingest import Intake, IntakeCounts, Span
+from rejex_stream.review.queue.ingest import IngestBatch, IngestCounts, Span
 from rejex_stream.review.queue.label_store import (
     LabelCache,
     LabelSink,
@@ -49,11 +51,24 @@ _DECODERS: dict[str, Callable[[bytes], Any]] = {
 }
 
 
+class Action(NamedTuple):
+    """One transaction of a person on the store, recorded in the audit."""
+
+    connection: Connection
+    now_ms: int
+    viewer: Viewer
+
+    def record(self, action: str, subject: str, **detail: Any) -> None:  # noqa: ANN401 - any JSON
+        """Add a row to the audit."""
+        name = self.viewer.reviewer
+        database.append_audit(self.connection, self.now_ms, name, action, subject, **detail)
+
+
 class ReviewStore:
     """A review queue in one database."""
 
     # Safe for several threads and processes. What comes in and the labels that go out pass here;
-    # what people do is in `decisions`, pages read through :attr:`database`. Whatever
+    # what people do is in `labelling`, pages read through :attr:`database`. Whatever
     # changes something is one transaction.
 
     def __init__(
@@ -71,50 +86,57 @@ class ReviewStore:
         # Sent and not noted: a store that stays full for an hour would send it again and again.
         self._unnoted: dict[int, str] = {}
 
+    @contextmanager
+    def acting(self, viewer: Viewer) -> Iterator[Action]:
+        """Run a block as one transaction of a person: all of it or nothing."""
+        now_ms = self.now_ms()
+        with self.database.write() as connection:
+            yield Action(connection, now_ms, viewer)
+
     # ------------------------------------------------------------------------------ coming in
-    def take(
+    def ingest(
         self,
         kind: Literal["review", "verdicts", "incidents"],
         lines: Iterable[bytes],
         spans: Mapping[Partition, Span] | None = None,
         *,
         pipeline: str = "",
-    ) -> IntakeCounts:
-        """Take encoded records with what they were read from; unreadable ones are only counted."""
+    ) -> IngestCounts:
+        """Store encoded records with the spans they were read from; unreadable ones are counted."""
         decode = _DECODERS[kind]
         read: list[Any] = []
-        refused = IntakeCounts()
+        refused = IngestCounts()
         for line in lines:
             try:
                 read.append(decode(line))
             except ConnectorError as error:
                 refused.refuse(str(error))
         with self.database.write() as connection:
-            intake = Intake(connection, self.settings, self.now_ms(), pipeline, self.costs)
-            for one in read:
-                if isinstance(one, ReviewItem):
-                    intake.item(one)
-                elif isinstance(one, FollowUp):
-                    intake.follow_up(one)
-                elif isinstance(one, Verdict):
-                    intake.verdict(one)
+            batch = IngestBatch(connection, self.settings, self.now_ms(), pipeline, self.costs)
+            for record in read:
+                if isinstance(record, ReviewItem):
+                    batch.item(record)
+                elif isinstance(record, FollowUp):
+                    batch.follow_up(record)
+                elif isinstance(record, Verdict):
+                    batch.verdict(record)
                 else:
-                    intake.incident(one)
-            counts = intake.finish(spans)
+                    batch.incident(record)
+            counts = batch.finish(spans)
         counts += refused
         return counts
 
     def add(
         self, items: Iterable[ReviewItem] = (), verdicts: Iterable[Verdict] = ()
-    ) -> IntakeCounts:
-        """Take review items and verdicts that are already decoded."""
+    ) -> IngestCounts:
+        """Store review items and verdicts that are already decoded."""
         with self.database.write() as connection:
-            intake = Intake(connection, self.settings, self.now_ms())
+            batch = IngestBatch(connection, self.settings, self.now_ms())
             for verdict in verdicts:
-                intake.verdict(verdict)
+                batch.verdict(verdict)
             for item in items:
-                intake.item(item)
-            return intake.finish()
+                batch.item(item)
+            return batch.finish()
 
     def add_readings(
         self,
@@ -127,9 +149,9 @@ class ReviewStore:
     ) -> None:
         """Add plain readings (event time in ms, values), so that plots show them."""
         with self.database.write() as connection:
-            intake = Intake(connection, self.settings, self.now_ms(), pipeline)
-            intake.readings(stream_key, sensor, channels, points)
-            intake.finish()
+            batch = IngestBatch(connection, self.settings, self.now_ms(), pipeline)
+            batch.readings(stream_key, sensor, channels, points)
+            batch.finish()
 
     def begin(self, partition: Partition, earliest: int = 0, log: str = "") -> int:
         """Return where to go on reading an input that still holds positions from `earliest` on.
@@ -138,7 +160,7 @@ class ReviewStore:
         """
         # What was deleted before it was read is given up here, with a warning and an audit row.
         if log:
-            self.begin_anew(partition, log)
+            self.restart_input(partition, log)
         with self.database.read() as connection:
             known = ingest.next_offset(connection, partition)
         if known is not None and known >= earliest:
@@ -153,8 +175,9 @@ class ReviewStore:
             if known is None:
                 return earliest
             name, span = f"{partition.topic}-{partition.partition}", (known, earliest - 1)
+            first, last = span
             database.append_audit(
-                connection, self.now_ms(), SYSTEM, "lost", name, first=span[0], last=span[1]
+                connection, self.now_ms(), SYSTEM, "lost", name, first=first, last=last
             )
         _log.warning(
             "%s: records %d to %d were deleted before the console read them; "
@@ -164,7 +187,7 @@ class ReviewStore:
         )
         return earliest
 
-    def begin_anew(self, partition: Partition, log: str = "") -> None:
+    def restart_input(self, partition: Partition, log: str = "") -> None:
         """Read an input again from position 0, with a `log` only where that is another than before.
 
         What is known already changes nothing.
@@ -183,7 +206,7 @@ class ReviewStore:
         _log.warning("%s was made anew: it is read from its start", name)
 
     # ------------------------------------------------------------------------------------ time
-    def relay(self, sink: LabelSink, *, batch: int = 500) -> int:
+    def send_labels(self, sink: LabelSink, *, limit: int = 500) -> int:
         """Send the labels that wait, oldest first, and note it; returns how many. One at a time."""
         sent = 0
         while True:
@@ -193,7 +216,7 @@ class ReviewStore:
                     for row in connection.execute(
                         "SELECT seq, label_id, key, value FROM outbox WHERE sent_ms IS NULL "
                         "ORDER BY seq LIMIT ?",
-                        (batch,),
+                        (limit,),
                     )
                 ]
             if not rows:
@@ -242,7 +265,7 @@ def verdict_state(database: Database) -> Iterator[EventState]:
             "SELECT v.topic, v.partition, v.offset, v.reading, l.label_seq, l.record FROM event v "
             "LEFT JOIN known k USING (event_id) "
             "LEFT JOIN label_event le ON le.event_id = v.event_id AND k.event_id IS NULL "
-            "LEFT JOIN label l USING (label_seq) WHERE coalesce(k.made, 0) = 0 "
+            "LEFT JOIN label l USING (label_seq) "
             "ORDER BY v.topic, v.partition, v.offset, v.reading, l.label_seq"
         )
         cache = LabelCache()

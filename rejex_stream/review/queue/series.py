@@ -236,7 +236,7 @@ def _counted(connection: Connection, sensor_id: int) -> tuple[int, int]:
 
 
 class ClockAhead(NamedTuple):
-    """A sensor whose clock leapt more than a day beyond what the others of its pipeline reached."""
+    """A sensor whose clock is wrong, as the pipeline says, and ahead of that of its pipeline."""
 
     # `since_ms` is the time of its last event before that, `None` where the store has none.
 
@@ -254,56 +254,25 @@ class PipelineClock(NamedTuple):
 
 
 def pipeline_clock(connection: Connection, pipeline: str) -> PipelineClock | None:
-    """Return what two sensors of a pipeline have reached; ``None`` before its first verdict."""
-    # Of only two, the first is believed as far as it went there without a leap: the other may have
-    # ended. One alone is believed once nine of its events are not far from each other.
-    rows = connection.execute(
+    """Return the second newest time of the sensors whose clocks are right; O(log sensors).
+
+    Of two it is the newest, since the other one may have ended. ``None`` before the first verdict.
+    """
+    newest = (
         "SELECT sensor_id, sensor, last_ms FROM sensor WHERE pipeline = ? AND last_ms IS NOT NULL "
-        "ORDER BY last_ms DESC LIMIT 3",
-        (pipeline,),
-    ).fetchall()
-    if not rows:
+        "AND clock_wrong = ? ORDER BY last_ms DESC LIMIT 3"
+    )
+    right = connection.execute(newest, (pipeline, 0)).fetchall()
+    wrong = connection.execute(newest, (pipeline, 1)).fetchall()
+    if not right and not wrong:
         return None
-    sensor_id, sensor, last = rows[0]
-    if len(rows) == 1:
-        now = _before_leap(connection, sensor_id, last)
-        leapt = now < last
-    else:
-        now = rows[1]["last_ms"]
-        leapt = _leaps_after(connection, sensor_id, now)
-        if len(rows) == 2 and not leapt:
-            now = last
-    if not leapt:
-        return PipelineClock(now, None)
-    since = scalar(
-        connection,
-        "SELECT max(t_ms) FROM point WHERE sensor_id = ? AND t_ms <= ?",
-        (sensor_id, now + DAY_MS),
-    )
-    return PipelineClock(now, ClockAhead(sensor_id, sensor, last - now, since))
-
-
-def _leaps_after(connection: Connection, sensor_id: int, now_ms: int) -> bool:
-    """Say whether a sensor came to where it is now by a step of more than a day; O(its hours)."""
-    widest = scalar(
-        connection,
-        "SELECT max(step) FROM (SELECT t_ms - lag(t_ms, 1, :now) OVER (ORDER BY t_ms) AS step "
-        "FROM hour WHERE sensor_id = :sensor AND t_ms > :now AND t_ms <= "
-        "(SELECT last_ms FROM sensor WHERE sensor_id = :sensor))",
-        {"sensor": sensor_id, "now": now_ms},
-    )
-    return widest is not None and widest > DAY_MS + HOUR_MS
-
-
-def _before_leap(connection: Connection, sensor_id: int, last_ms: int) -> int:
-    """Return the newest time of a sensor that is not far from its events before, of nine."""
-    newest = "SELECT t_ms FROM point WHERE sensor_id = ? AND t_ms <= ? ORDER BY t_ms DESC LIMIT 9"
-    t = scalars(connection, newest, (sensor_id, last_ms))
-    steps = [late - early for late, early in itertools.pairwise(t)]
-    widest = max(steps, default=0)
-    if widest <= max(DAY_MS, 10 * float(np.median(steps or [0]))):
-        return last_ms
-    return int(t[steps.index(widest) + 1])
+    now_ms = (right or wrong)[1 if len(right) > 2 else 0]["last_ms"]
+    if not wrong or wrong[0]["last_ms"] <= now_ms:
+        return PipelineClock(now_ms, None)
+    sensor_id, sensor, last_ms = wrong[0]
+    before = "SELECT max(t_ms) FROM point WHERE sensor_id = ? AND t_ms <= ?"
+    since_ms = scalar(connection, before, (sensor_id, now_ms + DAY_MS))
+    return PipelineClock(now_ms, ClockAhead(sensor_id, sensor, last_ms - now_ms, since_ms))
 
 
 def around(

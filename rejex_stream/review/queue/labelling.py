@@ -1,17 +1,17 @@
-"""What people do to cases: claim, assign and comment, decide, and take it back.
+"""What people do to cases: claim, assign and comment on them, label them, and undo that.
 
-A claim is a lease: it is renewed while the reviewer's screen is visible and runs out by itself. An
-assignment says whose a case is and lasts. Comments are rows of the audit: nobody can change one.
+A claim is a lease: it is renewed while the reviewer's screen is visible and expires by itself. An
+assignment lasts. Comments are rows of the audit: nobody can change one.
 
-A decision is checked first, then written to every target or to none. A request that is repeated
-(a retried POST) returns what it returned the first time. It is the store that remembers, so undo
-survives a reload, another tab and another day.
+A request is checked first, then applied to every target or to none. A repeated request (a retried
+POST) returns what it returned the first time. All of it is in the store, so undo survives a reload,
+another tab and another day.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from sqlite3 import Connection, Row
 from typing import Annotated, Any, Literal
@@ -29,15 +29,22 @@ from rejex_stream.encode.label_records import (
     label_id,
 )
 from rejex_stream.review.queue import cases, database
-from rejex_stream.review.queue.database import Name, Refusal, Viewer, insert, require_reviewer
+from rejex_stream.review.queue.database import (
+    Name,
+    Refusal,
+    Viewer,
+    insert,
+    require_reviewer,
+    scalar,
+)
 from rejex_stream.review.queue.label_store import publish, records_of, refresh_status, resolution_of
 from rejex_stream.review.queue.listing import QueueFilter, case_row, model_leaning
-from rejex_stream.review.queue.review_store import ReviewStore
+from rejex_stream.review.queue.review_store import Action, ReviewStore
 from rejex_stream.types import Position
 
 LEASE_MS = 600_000
 """How long a claim lasts without a sign of life."""
-MOST_COMMENT = 2_000
+MAX_COMMENT = 2_000
 
 
 # ------------------------------------------------------------------------- retries and undo
@@ -56,36 +63,26 @@ def counted(number: int, word: str) -> str:
     return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
 
 
-def repeated(connection: Connection, request_id: str, viewer: Viewer) -> Done | None:
+def _first_result(act: Action, request_id: str) -> Done | None:
     """Return what a request did when it came the first time; ``None`` if this is the first."""
-    row = connection.execute(
-        "SELECT reviewer, result FROM action WHERE request_id = ?", (request_id,)
-    ).fetchone()
+    query = "SELECT reviewer, result FROM action WHERE request_id = ?"
+    row = act.connection.execute(query, (request_id,)).fetchone()
     if row is None:
         return None
-    if row["reviewer"] != viewer.reviewer:
+    if row["reviewer"] != act.viewer.reviewer:
         raise Refusal("bad_request", "This request id was used by somebody else.")
-    found = json.loads(row["result"])
-    return Done(found["kind"], found["message"], tuple(found["episodes"]), found["events"])
+    return msgspec.json.decode(row["result"], type=Done)
 
 
-def remember(
-    connection: Connection,
-    request_id: str,
-    viewer: Viewer,
-    done: Done,
-    *,
-    now_ms: int,
-    payload: dict[str, Any],
-) -> None:
-    """Note an action with what undo needs to know; an undo itself is never undone."""
+def _store_result(act: Action, request_id: str, done: Done, **payload: Any) -> None:  # noqa: ANN401
+    """Store what an action did, and what undo needs for it; an undo itself is never undone."""
     insert(
-        connection,
+        act.connection,
         "action",
         request_id=request_id,
-        reviewer=viewer.reviewer,
+        reviewer=act.viewer.reviewer,
         kind=done.kind,
-        at_ms=now_ms,
+        at_ms=act.now_ms,
         undone=int(done.kind == "undo"),
         payload=json.dumps(payload),
         result=json.dumps(asdict(done)),
@@ -102,22 +99,23 @@ class Lease:
     until_ms: int
 
 
-def held_by_other(row: Row, reviewer: str, now_ms: int) -> bool:
-    """Say whether somebody else holds a claim on an episode row that has not run out."""
+def is_claimed_by_other(row: Row, reviewer: str, now_ms: int) -> bool:
+    """Return whether somebody else holds a claim on an episode that has not expired."""
     owner, until = row["lease_owner"], row["lease_until_ms"]
     return owner is not None and owner != reviewer and until > now_ms
 
 
 def claim(store: ReviewStore, episode: str, viewer: Viewer) -> Lease:
     """Claim an episode; claiming one's own again renews it."""
-    with store.database.write() as connection:
-        return _claim(connection, episode, viewer, store.now_ms())
+    with store.acting(viewer) as act:
+        return _claim(act, episode)
 
 
-def _claim(connection: Connection, episode: str, viewer: Viewer, now_ms: int) -> Lease:
+def _claim(act: Action, episode: str) -> Lease:
+    connection, now_ms, viewer = act
     require_reviewer(viewer)
     row = case_row(connection, episode)
-    if held_by_other(row, viewer.reviewer, now_ms):
+    if is_claimed_by_other(row, viewer.reviewer, now_ms):
         minutes = max(1, round((row["lease_until_ms"] - now_ms) / 60_000))
         raise Refusal(
             "leased",
@@ -130,35 +128,35 @@ def _claim(connection: Connection, episode: str, viewer: Viewer, now_ms: int) ->
         (viewer.reviewer, now_ms + LEASE_MS, episode),
     )
     if not mine:
-        database.append_audit(connection, now_ms, viewer.reviewer, "claim", episode)
+        act.record("claim", episode)
     return Lease(episode, viewer.reviewer, now_ms + LEASE_MS)
 
 
 def claim_next(store: ReviewStore, chosen: QueueFilter, viewer: Viewer) -> Lease:
     """Claim the first ready episode of a filter that nobody holds."""
-    now_ms = store.now_ms()
-    query = chosen.sql(viewer, now_ms)
-    with store.database.write() as connection:
-        first = connection.execute(
+    with store.acting(viewer) as act:
+        query = chosen.sql(viewer, act.now_ms)
+        first = scalar(
+            act.connection,
             f"SELECT e.episode_id {query.source} "
             f"AND (e.lease_owner IS NULL OR e.lease_until_ms <= :now) {query.order} LIMIT 1",
             query.values,
-        ).fetchone()
+        )
         if first is None:
             raise Refusal("nothing", "Nothing is left to claim in this view.")
-        return _claim(connection, first[0], viewer, now_ms)
+        return _claim(act, first)
 
 
 def release(store: ReviewStore, episode: str, viewer: Viewer) -> bool:
-    """Give up one's own claim; says whether there was one."""
-    with store.database.write() as connection:
-        if case_row(connection, episode)["lease_owner"] != viewer.reviewer:
+    """Release one's own claim; returns whether there was one."""
+    with store.acting(viewer) as act:
+        if case_row(act.connection, episode)["lease_owner"] != viewer.reviewer:
             return False
-        connection.execute(
+        act.connection.execute(
             "UPDATE episode SET lease_owner = NULL, lease_until_ms = NULL WHERE episode_id = ?",
             (episode,),
         )
-        database.append_audit(connection, store.now_ms(), viewer.reviewer, "release", episode)
+        act.record("release", episode)
     return True
 
 
@@ -176,53 +174,54 @@ def people(
     return sorted((named | acted | {viewer.reviewer}) - may_not)
 
 
+def require_known(act: Action, settings: Review, name: str) -> None:
+    """Refuse a name that nobody has who can be given work; empty: nobody's."""
+    if name and name not in people(act.connection, settings, act.viewer):
+        raise Refusal("bad_request", f"Nobody here is called {name}: name a reviewer.")
+
+
 def assign(store: ReviewStore, targets: Sequence[str], viewer: Viewer, *, to: str) -> str:
-    """Give episodes to a person, or with an empty `to` back to everybody; says what was done."""
+    """Assign episodes to a person, or with an empty `to` to nobody; returns what was done."""
     require_reviewer(viewer)
-    with store.database.write() as connection:
-        if to and to not in people(connection, store.settings, viewer):
-            raise Refusal("bad_request", f"Nobody here is called {to}: name a reviewer.")
+    with store.acting(viewer) as act:
+        require_known(act, store.settings, to)
         for episode in targets:
-            row = case_row(connection, episode)
+            row = case_row(act.connection, episode)
             if row["status"] not in ("open", "needs_second", "disputed"):
                 raise Refusal("changed", f"{episode} has been decided meanwhile.", episode)
             if (row["assigned"] or "") == to:
                 continue
-            connection.execute(
+            act.connection.execute(
                 "UPDATE episode SET assigned = ? WHERE episode_id = ?", (to or None, episode)
             )
-            database.append_audit(
-                connection, store.now_ms(), viewer.reviewer, "assign", episode, to=to
-            )
+            act.record("assign", episode, to=to)
     return f"{counted(len(targets), 'case')} given {f'to {to}' if to else 'back to everybody'}"
 
 
 def comment(
     store: ReviewStore, request_id: str, episode: str, viewer: Viewer, *, text: str
 ) -> None:
-    """Add what somebody has to say of an episode; a request that is repeated adds nothing."""
-    if not 0 < len(text.strip()) <= MOST_COMMENT:
-        raise Refusal("bad_request", f"A comment has 1 to {MOST_COMMENT:,} characters.", episode)
-    with store.database.write() as connection:
-        case_row(connection, episode)
-        note(connection, request_id, episode, viewer, text=text, now_ms=store.now_ms())
+    """Add a comment on an episode; a repeated request adds nothing."""
+    if not 0 < len(text.strip()) <= MAX_COMMENT:
+        raise Refusal("bad_request", f"A comment has 1 to {MAX_COMMENT:,} characters.", episode)
+    with store.acting(viewer) as act:
+        case_row(act.connection, episode)
+        add_note(act, request_id, episode, text)
 
 
-def note(
-    connection: Connection, request_id: str, subject: str, viewer: Viewer, *, text: str, now_ms: int
-) -> None:
-    """Write down that somebody has seen a subject, or what they say of it; once a request."""
-    require_reviewer(viewer)
+def add_note(act: Action, request_id: str, subject: str, text: str) -> None:
+    """Record that somebody has seen a subject, or their comment on it; once a request."""
+    require_reviewer(act.viewer)
     text = text.strip()
-    known = connection.execute(
+    known = scalar(
+        act.connection,
         "SELECT 1 FROM audit WHERE subject = ? AND actor = ? "
         "AND json_extract(detail, '$.request_id') = ?",
-        (subject, viewer.reviewer, request_id),
-    ).fetchone()
+        (subject, act.viewer.reviewer, request_id),
+    )
     if known is None:
         detail = {"request_id": request_id} | ({"note": text} if text else {})
-        action = "comment" if text else "seen"
-        database.append_audit(connection, now_ms, viewer.reviewer, action, subject, **detail)
+        act.record("comment" if text else "seen", subject, **detail)
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -233,8 +232,8 @@ class Target(msgspec.Struct, frozen=True):
     status: Name
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """A verdict for one or several episodes, with what the reviewer said about it."""
+class LabelRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A label for one or several episodes, as a reviewer's screen sends it."""
 
     request_id: Name  # made by the reviewer's screen once per keypress; also names the batch
     verdict: HumanVerdict
@@ -247,8 +246,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     note: Annotated[str, Meta(max_length=4000)] = ""
 
 
-def _about(connection: Connection, row: Row) -> dict[str, Any]:
-    """Return what every record says of the episode it is about."""
+def _subject_of(connection: Connection, row: Row) -> dict[str, Any]:
     events = connection.execute(
         "SELECT topic, partition, offset, reading FROM event WHERE episode_id = ? "
         "ORDER BY event_time_ms, event_id",
@@ -262,14 +260,8 @@ def _about(connection: Connection, row: Row) -> dict[str, Any]:
     }
 
 
-def _record(  # noqa: PLR0917
-    connection: Connection,
-    episode: str,
-    decision: Decision,
-    viewer: Viewer,
-    now_ms: int,
-    ordinal: int,
-) -> LabelRecord:
+def _record(act: Action, episode: str, request: LabelRequest, ordinal: int) -> LabelRecord:
+    connection, now_ms, viewer = act
     row = case_row(connection, episode)
     standing = active_labels(records_of(connection, episode))
     people = [label for label in standing if label.source == "human"]
@@ -280,36 +272,37 @@ def _record(  # noqa: PLR0917
     elif own:
         role = own[-1].role
     return LabelRecord(
-        label_id=label_id(decision.request_id, str(ordinal), episode),
-        **_about(connection, row),
-        verdict=decision.verdict,
+        label_id=label_id(request.request_id, str(ordinal), episode),
+        **_subject_of(connection, row),
+        verdict=request.verdict,
         role=role,
         reviewer=viewer.reviewer,
         created_ms=now_ms,
-        tags=decision.tags,
-        fault_code=decision.fault_code,
-        note=decision.note,
+        tags=request.tags,
+        fault_code=request.fault_code,
+        note=request.note,
         supersedes=own[-1].label_id if own else None,
-        batch_id=decision.request_id,
+        batch_id=request.request_id,
     )
 
 
-def _require_as_seen(connection: Connection, target: Target, viewer: Viewer, now_ms: int) -> None:
-    """Refuse what this reviewer may not decide, or not as they saw it."""
+def _require_as_seen(act: Action, target: Target) -> None:
+    """Refuse what this reviewer may not label, or not as they saw it."""
+    connection, now_ms, viewer = act
     row = case_row(connection, target.episode_id)
-    if held_by_other(row, viewer.reviewer, now_ms):
+    if is_claimed_by_other(row, viewer.reviewer, now_ms):
         raise Refusal(
             "leased",
             f"{row['lease_owner']} is working on {target.episode_id}; nothing was written.",
             target.episode_id,
         )
     if row["status"] != target.status:
-        found = resolution_of(connection, target.episode_id)
-        who = " and ".join(found.reviewers) or "Somebody"
-        said = f" as {found.verdict}" if found.verdict else ""
+        result = resolution_of(connection, target.episode_id)
+        who = " and ".join(result.reviewers) or "Somebody"
+        verdict = f" as {result.verdict}" if result.verdict else ""
         raise Refusal(
             "changed",
-            f"{who} decided {target.episode_id}{said} meanwhile; nothing was written.",
+            f"{who} decided {target.episode_id}{verdict} meanwhile; nothing was written.",
             target.episode_id,
         )
     if row["status"] == "disputed" and viewer.role not in ("lead", "admin"):
@@ -332,7 +325,7 @@ def _require_as_seen(connection: Connection, target: Target, viewer: Viewer, now
 def _events_meant(
     connection: Connection, target: Target, span_ms: tuple[int, int] | None
 ) -> tuple[list[int], int]:
-    """Return the events a verdict speaks about (those the reviewer saw), and how many there are."""
+    """Return the events that a label is about (those the reviewer saw), and how many there are."""
     # event_id is the order of arrival: what came after the reviewer looked is not judged.
     rows = connection.execute(
         "SELECT event_id, event_time_ms FROM event WHERE episode_id = ? ORDER BY event_id",
@@ -352,62 +345,47 @@ def _events_meant(
     return [row["event_id"] for row in seen], len(rows)
 
 
-def decide(store: ReviewStore, decision: Decision, viewer: Viewer) -> Done:
-    """Give a verdict to every target, or refuse and write nothing."""
+def label_cases(store: ReviewStore, request: LabelRequest, viewer: Viewer) -> Done:
+    """Label every target, or refuse and write nothing."""
     # Where the marked range, or what the reviewer saw of a growing episode, is only a part, that
     # part becomes an episode of its own and the rest stays open.
-    settings, now_ms = store.settings, store.now_ms()
-    with store.database.write() as connection:
-        before_now = repeated(connection, decision.request_id, viewer)
-        if before_now is not None:
-            return before_now
+    with store.acting(viewer) as act:
+        done = _first_result(act, request.request_id)
+        if done is not None:
+            return done
         require_reviewer(viewer)
-        if not decision.targets or (decision.span_ms is not None and len(decision.targets) != 1):
+        if not request.targets or (request.span_ms is not None and len(request.targets) != 1):
             raise Refusal(
                 "bad_request", "Name at least one case; a marked range goes with exactly one."
             )
-        for target in decision.targets:
-            _require_as_seen(connection, target, viewer, now_ms)
-        meant = [_events_meant(connection, t, decision.span_ms) for t in decision.targets]
-        changed, parts, label_ids, n_events = [], [], [], 0
-        for ordinal, (target, (events, total)) in enumerate(
-            zip(decision.targets, meant, strict=True)
-        ):
+        for target in request.targets:
+            _require_as_seen(act, target)
+        connection = act.connection
+        meant = [_events_meant(connection, t, request.span_ms) for t in request.targets]
+        records: list[LabelRecord] = []
+        parts: dict[str, str] = {}
+        for target, (events, total) in zip(request.targets, meant, strict=True):
             episode = target.episode_id
             if len(events) < total:
                 episode = cases.split(connection, target.episode_id, events)
-                parts.append((episode, target.episode_id))
-            record = _record(connection, episode, decision, viewer, now_ms, ordinal)
+                parts[episode] = target.episode_id
+            record = _record(act, episode, request, len(records))
             publish(connection, record)
-            refresh_status(connection, episode, settings, now_ms)
-            if episode != target.episode_id:
-                refresh_status(connection, target.episode_id, settings, now_ms)
-            database.append_audit(
-                connection,
-                now_ms,
-                viewer.reviewer,
-                "adjudicate" if record.role == "adjudication" else "label",
-                episode,
-                **_label_detail(record, target.episode_id),
-            )
-            changed.append(episode)
-            label_ids.append(record.label_id)
-            n_events += len(events)
+            for changed in dict.fromkeys((episode, target.episode_id)):
+                refresh_status(connection, changed, store.settings, act.now_ms)
+            action = "adjudicate" if record.role == "adjudication" else "label"
+            act.record(action, episode, **_label_detail(record, target.episode_id))
+            records.append(record)
+        n_events = sum(len(events) for events, _ in meant)
         done = Done(
             "label",
-            f"{counted(len(changed), 'case')} ({counted(n_events, 'event')}) "
-            f"marked {decision.verdict}",
-            tuple(changed),
+            f"{counted(len(records), 'case')} ({counted(n_events, 'event')}) "
+            f"marked {request.verdict}",
+            tuple(record.episode_id for record in records),
             n_events,
         )
-        remember(
-            connection,
-            decision.request_id,
-            viewer,
-            done,
-            now_ms=now_ms,
-            payload={"labels": label_ids, "parts": parts},
-        )
+        labels = [record.label_id for record in records]
+        _store_result(act, request.request_id, done, labels=labels, parts=parts)
         return done
 
 
@@ -429,13 +407,12 @@ def _label_detail(record: LabelRecord, asked: str) -> dict[str, Any]:
 
 
 def undo(store: ReviewStore, request_id: str, viewer: Viewer) -> Done:
-    """Take back all of the reviewer's latest verdict that still stands; again, the one before."""
-    now_ms = store.now_ms()
-    with store.database.write() as connection:
-        before_now = repeated(connection, request_id, viewer)
-        if before_now is not None:
-            return before_now
-        action = connection.execute(
+    """Undo the reviewer's latest label request that still stands; again, the one before."""
+    with store.acting(viewer) as act:
+        done = _first_result(act, request_id)
+        if done is not None:
+            return done
+        action = act.connection.execute(
             "SELECT * FROM action WHERE reviewer = ? AND undone = 0 "
             "ORDER BY action_seq DESC LIMIT 1",
             (viewer.reviewer,),
@@ -443,75 +420,65 @@ def undo(store: ReviewStore, request_id: str, viewer: Viewer) -> Done:
         if action is None:
             raise Refusal("nothing", "There is nothing of yours left to undo.")
         payload = json.loads(action["payload"])
-        changed, n_events = _take_back(
-            connection, request_id, payload, viewer, store.settings, now_ms
-        )
-        connection.execute(
+        changed, n_events = [], 0
+        for label in payload["labels"]:
+            episode, events = _retract(act, request_id, label, payload["parts"], store.settings)
+            changed.append(episode)
+            n_events += events
+        act.connection.execute(
             "UPDATE action SET undone = 1 WHERE action_seq = ?", (action["action_seq"],)
         )
-        what = json.loads(action["result"])["message"]
-        done = Done("undo", f"Undone: {what}", tuple(changed), n_events)
-        remember(connection, request_id, viewer, done, now_ms=now_ms, payload={})
+        message = json.loads(action["result"])["message"]
+        done = Done("undo", f"Undone: {message}", tuple(changed), n_events)
+        _store_result(act, request_id, done)
         return done
 
 
-def _take_back(  # noqa: PLR0917
-    connection: Connection,
-    request_id: str,
-    payload: dict[str, Any],
-    viewer: Viewer,
-    settings: Review,
-    now_ms: int,
-) -> tuple[list[str], int]:
-    parts = dict(payload["parts"])
-    changed, n_events = [], 0
-    for target in payload["labels"]:
-        of_label = "SELECT record FROM label WHERE label_id = ?"
-        record = decode_label(database.scalar(connection, of_label, (target,)))
-        episode = record.episode_id
-        retraction = msgspec.structs.replace(
-            record,
-            label_id=label_id(request_id, "undo", target),
-            kind="retract",
-            verdict=None,
-            reviewer=viewer.reviewer,
-            created_ms=now_ms,
-            tags=(),
-            fault_code="",
-            note="",
-            supersedes=None,
-            retracts=target,
-            batch_id=request_id,
-        )
-        publish(connection, retraction)
-        query = "SELECT event_id FROM label_event JOIN label USING (label_seq) WHERE label_id = ?"
-        events = database.scalars(connection, query, (target,))
-        parent = parts.get(episode)
-        if parent is not None and _can_rejoin(connection, episode, parent):
-            cases.merge_back(connection, episode, parent)
-            episode = parent
-        # Somebody may have split it further in between.
-        for holder in cases.holding(connection, events):
-            refresh_status(connection, holder, settings, now_ms)
-        database.append_audit(
-            connection,
-            now_ms,
-            viewer.reviewer,
-            "undo",
-            record.episode_id,
-            label_id=retraction.label_id,
-            retracts=target,
-            events=len(record.events),
-        )
-        changed.append(episode)
-        n_events += len(record.events)
-    return changed, n_events
+def _retract(
+    act: Action, request_id: str, label: str, parts: Mapping[str, str], settings: Review
+) -> tuple[str, int]:
+    """Retract one label; returns the episode that has its events now, and how many these are."""
+    connection = act.connection
+    of_label = "SELECT record FROM label WHERE label_id = ?"
+    record = decode_label(scalar(connection, of_label, (label,)))
+    retraction = msgspec.structs.replace(
+        record,
+        label_id=label_id(request_id, "undo", label),
+        kind="retract",
+        verdict=None,
+        reviewer=act.viewer.reviewer,
+        created_ms=act.now_ms,
+        tags=(),
+        fault_code="",
+        note="",
+        supersedes=None,
+        retracts=label,
+        batch_id=request_id,
+    )
+    publish(connection, retraction)
+    query = "SELECT event_id FROM label_event JOIN label USING (label_seq) WHERE label_id = ?"
+    events = database.scalars(connection, query, (label,))
+    episode, parent = record.episode_id, parts.get(record.episode_id)
+    if parent is not None and _can_rejoin(connection, episode, parent):
+        cases.merge_back(connection, episode, parent)
+        episode = parent
+    # Somebody may have split it further in between.
+    for holder in cases.holding(connection, events):
+        refresh_status(connection, holder, settings, act.now_ms)
+    act.record(
+        "undo",
+        record.episode_id,
+        label_id=retraction.label_id,
+        retracts=label,
+        events=len(record.events),
+    )
+    return episode, len(record.events)
 
 
 def _can_rejoin(connection: Connection, child: str, parent: str) -> bool:
-    """Say whether a part and the rest have the same labels again, and nobody holds the rest."""
+    """Return whether a part and the rest have the same labels again."""
     query = "SELECT status FROM episode WHERE episode_id = ?"
-    status = database.scalar(connection, query, (parent,))
+    status = scalar(connection, query, (parent,))
     return status != "empty" and active_labels(records_of(connection, child)) == active_labels(
         records_of(connection, parent)
     )
@@ -521,8 +488,9 @@ def expire_due(store: ReviewStore, *, limit: int = 500) -> list[str]:
     """Expire open episodes older than ``max_age_ms``, oldest first; returns their ids."""
     # An expiry is a label with `source = "expired"` by `system`; a person's label given later takes
     # its place.
-    settings, now_ms = store.settings, store.now_ms()
-    with store.database.write() as connection:
+    settings = store.settings
+    with store.acting(Viewer(SYSTEM)) as act:
+        connection, now_ms, _ = act
         due = connection.execute(
             "SELECT e.*, s.stream_key, s.sensor FROM episode e JOIN sensor s USING (sensor_id) "
             "WHERE e.status = 'open' AND e.received_ms <= ? "
@@ -534,7 +502,7 @@ def expire_due(store: ReviewStore, *, limit: int = 500) -> list[str]:
             episode = row["episode_id"]
             record = LabelRecord(
                 label_id=label_id("expired", episode, str(row["n_events"])),
-                **_about(connection, row),
+                **_subject_of(connection, row),
                 verdict=_default_answer(connection, episode, settings.default_answer),
                 source="expired",
                 reviewer=SYSTEM,
@@ -544,14 +512,8 @@ def expire_due(store: ReviewStore, *, limit: int = 500) -> list[str]:
             if not publish(connection, record):
                 continue
             refresh_status(connection, episode, settings, now_ms)
-            database.append_audit(
-                connection,
-                now_ms,
-                SYSTEM,
-                "expire",
-                episode,
-                default_answer=settings.default_answer,
-                verdict=record.verdict,
+            act.record(
+                "expire", episode, default_answer=settings.default_answer, verdict=record.verdict
             )
         return [row["episode_id"] for row in due]
 

@@ -1,0 +1,180 @@
+"""How an incident is put into words: one headline and one description for alert, log and page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from types import MappingProxyType
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import msgspec
+
+from rejex_stream.readable import Reads, span, utc
+from rejex_stream.rejection.window import STRONG, grade
+from rejex_stream.types import Incident, IncidentState, LimitExcess, beyond, spoken
+
+__all__ = [
+    "Choice", "DisplayNames", "choices", "describe_incident", "graded_severity", "headline",
+    "if_unanswered", "spell_time", "state_phrase", "urgency",
+]  # fmt: skip
+
+_MAX_NAMED_CHANNELS = 2
+_STATE = {
+    IncidentState.OPEN: "waits for an answer",
+    IncidentState.FAULT: "is a fault, as somebody said",
+    IncidentState.RECOVERING: "seems to end",
+    IncidentState.ADOPTING: "becomes the new normal",
+    IncidentState.CLOSED: "is over",
+}
+_SIDES = {
+    "both": "",
+    "low": " (only drops are asked about)",
+    "high": " (only rises are asked about)",
+}
+_LIMIT_STAYS = (
+    " The limit stays: a value beyond it goes on raising incidents, until the config has another."
+)
+
+
+class DisplayNames(NamedTuple):
+    """What a pipeline, its channels and its sensors are called, in alerts and on pages."""
+
+    pipeline: str = ""
+    console_url: str | None = None
+    channels: Mapping[str, Any] = MappingProxyType({})  # `[channels.NAME]` of the config
+    sensors: Mapping[str, Any] = MappingProxyType({})  # `[sensors."PATTERN"]`
+
+    def name_and_unit(self, channel: str) -> tuple[str, str]:
+        """Return what people call a channel, and its unit."""
+        known = self.channels.get(channel)
+        return (channel, "") if known is None else (known.label or channel, known.unit)
+
+    def describe_reading(self, reading: Reads) -> tuple[str, str]:
+        """Return what a channel reads, and what is usual, and the side that raises alarms."""
+        now, usual = reading.words(*self.name_and_unit(reading.channel))
+        known = self.channels.get(reading.channel)
+        return now, usual and usual + _SIDES["both" if known is None else known.side]
+
+    def reading_text(self, reading: Reads) -> str:
+        """Return a reading and what is usual as one text."""
+        return ", ".join(filter(None, self.describe_reading(reading)))
+
+    def limit_text(self, excess: LimitExcess) -> str:
+        """Return which value is beyond which limit."""
+        name, unit = self.name_and_unit(excess.channel)
+        return beyond(msgspec.structs.replace(excess, channel=name), unit)
+
+    def runbook_url(self, sensor: str) -> str:
+        """Return the address of what there is to read about a sensor; empty without."""
+        for pattern, known in self.sensors.items():
+            if fnmatchcase(sensor, pattern):
+                return str(known.link.replace("{sensor}", quote(sensor, safe="")))
+        return ""
+
+    def incident_url(self, incident: Incident) -> str:
+        """Return the address of an incident's page; empty without a console."""
+        return "" if self.console_url is None else f"{self.console_url}/incidents/{incident.id}"
+
+
+def urgency(incident: Incident) -> str:
+    """Return ``critical`` or ``warning``, as operators route alerts: the one scale in their words.
+
+    Critical is what is strong or extreme, or beyond a limit that people set. It never falls.
+    """
+    points, _ = grade(incident.peak_severity, incident.n_anomalies)
+    return "critical" if incident.passed_limit or points >= STRONG else "warning"
+
+
+def graded_severity(incident: Incident) -> str:
+    """Return the severity as people read it: ``81 of 100 (extreme)``."""
+    return "{} of 100 ({})".format(*grade(incident.peak_severity, incident.n_anomalies))
+
+
+class Choice(NamedTuple):
+    """An answer that an incident takes: its kind, what people call it, and what it does."""
+
+    kind: str
+    label: str
+    does: str
+
+
+def choices(incident: Incident) -> list[Choice]:
+    """Return what people can still answer to an incident; nothing once it is adopted or over."""
+    if incident.state in {IncidentState.ADOPTING, IncidentState.CLOSED}:
+        return []
+    since = "was measured since it began" if incident.held else "is measured from now on"
+    fault = Choice(
+        "fault",
+        "Fault",
+        f"What {since} is never learnt. It ends by itself once the sensor reads as usual again.",
+    )
+    new_normal = Choice(
+        "new_normal",
+        "New normal",
+        f"The model learns what {since}: from then on this is usual, and the incident is over."
+        + _LIMIT_STAYS * incident.passed_limit,
+    )
+    return [new_normal] if incident.state is IncidentState.FAULT else [fault, new_normal]
+
+
+def if_unanswered(incident: Incident) -> str:
+    """Return what becomes of an incident that nobody answers."""
+    goes_on = "It goes on until the sensor reads as usual again"
+    if incident.state is IncidentState.FAULT or not incident.held:
+        return f"{goes_on}."
+    return (
+        f"{goes_on}, or becomes the new normal by itself after as many events as the window has "
+        "(hold.adopt_after_events: after so many; 0: never)."
+    )
+
+
+def headline(incident: Incident, names: DisplayNames, readings: Sequence[Reads] = ()) -> str:
+    """Return one line that says where, what, since when and how bad."""
+    whose = spoken(incident.stream_key, incident.mode)
+    what = ", ".join(map(names.limit_text, incident.limits))
+    what = what or ", ".join(map(names.reading_text, readings[:1]))
+    if not what:
+        what = " is ".join([*(c.channel for c in incident.channels[:1]), "not as usual"])
+    severity = f"severity {graded_severity(incident)}"
+    if incident.state is IncidentState.CLOSED:
+        lasted = span(incident.changed_ms - incident.onset_ms)
+        return f"{whose}: over after {lasted}{_ended(incident)}; {severity}"
+    return f"{whose}: {what}; since {spell_time(incident.onset_ms)}; {severity}"
+
+
+def _ended(incident: Incident) -> str:
+    return f" ({incident.ended.replace('_', ' ')})" if incident.ended else ""
+
+
+def spell_time(time_ms: int) -> str:
+    """Return a time in UTC as people say it: ``Tue 14 November 2023, 22:13 UTC``."""
+    at = utc(time_ms)
+    return f"{at:%a} {at.day} {at:%B %Y, %H:%M} UTC"
+
+
+def describe_incident(incident: Incident) -> str:
+    """Return a sentence or two on an incident: whose, since when, how many events, its state."""
+    whose = spoken(incident.stream_key, incident.mode)
+    named = ", ".join(c.channel for c in incident.channels[:_MAX_NAMED_CHANNELS])
+    whose = f"{whose} ({named})" if named else whose
+    counts = f"of {incident.n_events} events {incident.n_anomalies} are anomalies"
+    limits = "".join(f"{beyond(excess)}; " for excess in incident.limits)
+    since, until = spell_time(incident.onset_ms), spell_time(incident.changed_ms)
+    is_over = incident.state is IncidentState.CLOSED
+    when = (
+        f"was not as usual from {since} to {until}" if is_over else f"is not as usual since {since}"
+    )
+    return (
+        f"{whose} {when}: {limits}{counts}, "
+        f"{incident.n_rejected} rejected, severity {graded_severity(incident)}. "
+        f"It {state_phrase(incident)}."
+    )
+
+
+def state_phrase(incident: Incident) -> str:
+    """Return the state of an incident in words: ``is over (recovered)``."""
+    by_whom = ""
+    if incident.state is IncidentState.ADOPTING:
+        by_whom = ", as somebody said" if incident.answer else " by itself: nobody has answered"
+    return f"{_STATE[incident.state]}{by_whom}{_ended(incident)}"

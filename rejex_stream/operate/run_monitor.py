@@ -1,0 +1,369 @@
+"""What operators see of a run: monitors, metrics and health; alarms and incidents go out here."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from rejex_stream.engine import Engine
+from rejex_stream.errors import ConnectorError
+from rejex_stream.monitor import Alarm, MonitorConfig
+from rejex_stream.operate.alerts import Alert, Alertmanager, Webhook, make_alert, make_event
+from rejex_stream.operate.incident_text import DisplayNames
+from rejex_stream.operate.run_metrics import RunMetrics
+from rejex_stream.readable import Reads, UsualRows
+from rejex_stream.run.partition import PartitionMonitor
+from rejex_stream.run.run_events import (
+    Committed,
+    IncidentsDurable,
+    NothingScorable,
+    PartitionClosed,
+    PartitionLive,
+    PartitionOpened,
+    Progress,
+    Retrying,
+    RunEvent,
+    RunObserver,
+    SensorsForgotten,
+)
+from rejex_stream.types import Incident, IncidentState, Label, Partition, Reading, Verdict, in_mode
+
+__all__ = ["Check", "Health", "OpenIncidents", "RunMonitor", "TypicalValues"]
+
+_LAG_EVERY_S = 10.0
+_MAX_READINGS = 3
+_MAX_ROWS, _MAX_STEP = 32, 32
+
+
+class TypicalValues:
+    """What the channels of a partition's streams read, now and usually; for people alone.
+
+    Of each batch the newest normal reading of a stream counts, and of a thousand such every 32nd is
+    kept. Nothing here decides a verdict, and nothing outlives the process. O(events) a batch.
+    """
+
+    def __init__(self, channels: Sequence[str]) -> None:
+        self._at = {name: index for index, name in enumerate(channels)}
+        self._newest: dict[str, tuple[Reading, Verdict]] = {}
+        self._typical: dict[str, UsualRows] = {}
+
+    def update(self, readings: Sequence[Reading], verdicts: Sequence[Verdict]) -> None:
+        """Take a batch into account."""
+        batch = list(zip(readings, verdicts, strict=True))
+        self._newest |= {reading.stream_key: (reading, verdict) for reading, verdict in batch}
+        normal = {
+            reading.stream_key: reading
+            for reading, verdict in batch
+            if verdict.label is Label.NORMAL and verdict.incident is None
+        }
+        for stream, reading in normal.items():
+            known = self._typical.get(stream)
+            if known is None:
+                known = self._typical[stream] = UsualRows(_MAX_ROWS, _MAX_STEP)
+            known.see(reading.values)
+
+    def forget(self, streams: Sequence[str]) -> None:
+        """Drop streams that the engine has forgotten."""
+        for stream in streams:
+            self._newest.pop(stream, None)
+            self._typical.pop(stream, None)
+
+    def reading(self, stream: str, channel: str) -> Reads | None:
+        """Return what a channel reads; ``None`` where nothing was seen of it."""
+        at, newest = self._at.get(channel), self._newest.get(stream)
+        if at is None or newest is None:
+            return None
+        known, (reading, verdict) = self._typical.get(stream), newest
+        usual = None if known is None else known.range(at)
+        return Reads(channel, reading.values[at], usual, verdict.expected(channel))
+
+
+class OpenIncidents:
+    """The incidents that are open, by id; a change that is known already changes nothing."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, Incident] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def __iter__(self) -> Iterator[Incident]:
+        return iter(self._open.values())
+
+    def update(self, incident: Incident) -> bool:
+        """Take a change into account; returns whether its version is new, not its figures alone."""
+        known = self._open.get(incident.id)
+        if known is not None and known.version >= incident.version:
+            self._open[incident.id] = max(known, incident, key=lambda i: (i.version, i.changed_seq))
+            return False
+        if incident.state is IncidentState.CLOSED:
+            self._open.pop(incident.id, None)
+        else:
+            self._open[incident.id] = incident
+        return True
+
+    def has_new_state(self, incident: Incident) -> bool:
+        """Whether a change leads to another state: figures alone are not logged."""
+        known = self._open.get(incident.id)
+        return known is None or known.state is not incident.state
+
+    def forget(self, partition: Partition) -> list[Incident]:
+        """Drop and return those of a partition that another worker owns from now on."""
+        gone = [i for i in self._open.values() if i.position[:2] == partition]
+        for incident in gone:
+            del self._open[incident.id]
+        return gone
+
+
+class Check(NamedTuple):
+    """One line of ``/readyz?verbose``."""
+
+    name: str
+    ok: bool
+    detail: str
+
+
+class Health:
+    """The state of a run as checks; an observer of the run."""
+
+    def __init__(
+        self, *, stalled_after_s: float = 300.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._clock, self._stalled_after_s = clock, stalled_after_s
+        self._progress_at = clock()
+        self._lock = threading.Lock()
+        self._replaying: set[Partition] = set()
+        self._owned: set[Partition] = set()
+        self._standing_by = False
+        self._error: str | None = None
+        self._unanswered: str | None = None
+
+    def progress(self, progress: Progress) -> None:
+        """Record that the loop ran, with or without events."""
+        self._progress_at = self._clock()
+
+    def event(self, event: RunEvent) -> None:
+        """Record ownership, replays and failures of the edge."""
+        self._progress_at = self._clock()
+        with self._lock:
+            match event:
+                case PartitionOpened(partition, _, next_offset, live_from):
+                    self._owned.add(partition)
+                    self._error = None
+                    if next_offset < live_from:
+                        self._replaying.add(partition)
+                case PartitionLive(partition):
+                    self._replaying.discard(partition)
+                case PartitionClosed(partition):
+                    self._owned.discard(partition)
+                    self._replaying.discard(partition)
+                case Retrying(error):
+                    self._error = str(error)
+                case Committed():
+                    self._error = None
+
+    def edge_answered(self, problem: str | None) -> None:
+        """Record whether the edge answers; `problem` says why not."""
+        with self._lock:
+            self._unanswered = problem
+
+    def group_joined(self, joined: bool) -> None:
+        """Record whether this worker is a member of its group, with partitions or without."""
+        with self._lock:
+            if joined and not self._standing_by:
+                self._error = None  # of a start that had to be tried again
+            self._standing_by = joined
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the loop ran within the time that is allowed."""
+        return self._clock() - self._progress_at < self._stalled_after_s
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether every check holds."""
+        return all(check.ok for check in self.checks())
+
+    def checks(self) -> list[Check]:
+        """Return what readiness is made of."""
+        with self._lock:
+            owned, replaying = len(self._owned), len(self._replaying)
+            error = self._error or self._unanswered
+        silent_s = self._clock() - self._progress_at
+        detail = f"{owned} owned"
+        if not owned and self._standing_by:
+            detail = "none owned, standing by in the group"
+        return [
+            Check("loop", self.is_live, f"last round {silent_s:.0f} s ago"),
+            Check("partitions", owned > 0 or self._standing_by, detail),
+            Check("replay", replaying == 0, f"{replaying} still replaying"),
+            Check("edge", error is None, error or "answers"),
+        ]
+
+
+class RunMonitor:
+    """The monitors, metrics and health of one run, and the senders of its alerts and events."""
+
+    def __init__(
+        self,
+        metrics: RunMetrics,
+        monitors: MonitorConfig,
+        names: DisplayNames,
+        channels: Sequence[str],
+        *,
+        on_alarm: Callable[[Partition, Alarm], None],
+        on_incident: Callable[[Incident], None],
+        alertmanager: Alertmanager | None = None,
+        webhook: Webhook | None = None,
+    ) -> None:
+        self.metrics, self.health = metrics, Health()
+        self._settings, self._names, self._channels = monitors, names, channels
+        self._typical: dict[Partition, TypicalValues] = {}
+        self._readings: dict[str, list[Reads]] = {}
+        self._on_alarm, self._on_incident = on_alarm, on_incident
+        self._alertmanager = alertmanager
+        self.outbox = webhook
+        self._incidents = OpenIncidents()
+        self._engines: dict[Partition, Engine] = {}
+        self._monitors: dict[Partition, PartitionMonitor] = {}
+        self._nothing_scorable: Alarm | None = None
+        self.source: object = None
+        self.on_readings: Callable[[Sequence[Reading]], bool] | None = None
+        self._scoring_duration = metrics.scoring_duration
+        self._lag_at = -math.inf
+
+    @property
+    def observers(self) -> list[RunObserver]:
+        """The observers of the run; this object drops what belongs to closed partitions."""
+        return [self.metrics, self.health, self]
+
+    def register_engine(self, partition: Partition, engine: Engine) -> Engine:
+        """Register the engine of a partition, which knows its open incidents."""
+        self._engines[partition] = engine
+        self._typical[partition] = TypicalValues(self._channels)
+        return engine
+
+    def judged(
+        self,
+        partition: Partition,
+        readings: Sequence[Reading],
+        verdicts: Sequence[Verdict],
+        seconds: float,
+    ) -> None:
+        """Take a judged batch into account, as :data:`~rejex_stream.run.partition.OnJudged`.
+
+        The first readings are passed on for as long as somebody wants more.
+        """
+        self._scoring_duration.observe(seconds / len(readings))
+        self._typical[partition].update(readings, verdicts)
+        if self.on_readings is not None and not self.on_readings(readings):
+            self.on_readings = None
+
+    def make_monitor(self, partition: Partition) -> PartitionMonitor:
+        """Return the new monitor of a partition."""
+        monitor = PartitionMonitor(partition, self._settings, self._alarm)
+        self._monitors[partition] = monitor
+        self.metrics.watch(partition, monitor.bank)
+        return monitor
+
+    def _alarm(self, partition: Partition, alarm: Alarm) -> None:
+        self._on_alarm(partition, alarm)
+        self.metrics.alarm(alarm)
+        self._publish(alarm)
+
+    def _publish(self, alarm: Alarm) -> None:
+        if self.outbox is not None:
+            self.outbox.post(make_event(alarm, self._names))
+
+    def progress(self, progress: Progress) -> None:
+        """Refresh metrics, health and active alerts."""
+        self.health.progress(progress)
+        self.health.group_joined(getattr(self.source, "joined", False))
+        self.metrics.refresh()
+        self._measure_lag()
+        self.metrics.incidents(list(self._incidents))
+        if self._alertmanager is not None:
+            alarms = [alarm for m in self._monitors.values() for alarm in m.bank.active_alarms()]
+            if self._nothing_scorable is not None:
+                alarms.append(self._nothing_scorable)
+            alerts = [make_alert(alarm, self._names) for alarm in alarms]
+            self._alertmanager.update([*alerts, *map(self._incident_alert, self._incidents)])
+
+    def _incident_alert(self, incident: Incident) -> Alert:
+        return make_alert(incident, self._names, self._readings.get(incident.id, ()))
+
+    def _measure_lag(self) -> None:
+        """Ask a broker for the lag, seldom: the answer takes a round trip."""
+        ask, lag = getattr(self.source, "ask", None), getattr(self.source, "lag", None)
+        if ask is None or lag is None or time.monotonic() - self._lag_at < _LAG_EVERY_S:
+            return
+        try:
+            ask()
+            self.metrics.lag(lag())
+        except ConnectorError as error:
+            self.health.edge_answered(str(error))  # the loop itself meets the same trouble
+        else:
+            self.health.edge_answered(None)
+        self._lag_at = time.monotonic()
+
+    def event(self, event: RunEvent) -> None:
+        """Publish changes of incidents and alarms; register what is open in a partition once live.
+
+        Before that its state is one of the past: what is open there may be over by now.
+        """
+        if isinstance(event, IncidentsDurable):
+            for incident in event.incidents:
+                self._incident_changed(incident, again=event.again)
+        if isinstance(event, PartitionOpened) and event.next_offset >= event.live_from:
+            self._register_open(event.partition)
+        if isinstance(event, PartitionLive):
+            self._register_open(event.partition)
+        if isinstance(event, PartitionClosed):
+            self._monitors.pop(event.partition, None)
+            self._engines.pop(event.partition, None)
+            self._typical.pop(event.partition, None)
+            gone = self._incidents.forget(event.partition)
+            if self._alertmanager is not None:
+                self._alertmanager.hand_over(map(self._incident_alert, gone))
+            for incident in gone:
+                self._readings.pop(incident.id, None)
+        if isinstance(event, SensorsForgotten) and event.partition in self._typical:
+            self._typical[event.partition].forget(event.streams)
+        if isinstance(event, NothingScorable):
+            self._nothing_scorable = event.alarm
+            if event.alarm is not None:
+                self._publish(event.alarm)
+
+    def _register_open(self, partition: Partition) -> None:
+        if partition in self._engines:
+            self.register_open(self._engines[partition].open_incidents())
+
+    def register_open(self, incidents: Iterable[Incident]) -> None:
+        """Register incidents that were published before this process began."""
+        for incident in incidents:
+            self._store_readings(incident)
+            self._incidents.update(incident)
+
+    def _store_readings(self, incident: Incident) -> None:
+        """Keep what its channels read at a change: an alert that varied would be notified again."""
+        typical = self._typical.get(Partition(*incident.position[:2]))
+        if typical is not None:
+            key = in_mode(incident.stream_key, incident.mode)
+            readings = (typical.reading(key, c.channel) for c in incident.channels[:_MAX_READINGS])
+            self._readings[incident.id] = [r for r in readings if r is not None]
+
+    def _incident_changed(self, incident: Incident, *, again: bool) -> None:
+        if self._incidents.has_new_state(incident):
+            self._on_incident(incident)
+        self._store_readings(incident)
+        is_new = self._incidents.update(incident)
+        if (is_new or again) and self.outbox is not None:
+            readings = self._readings.get(incident.id, ())
+            self.outbox.post(make_event(incident, self._names, readings), incident)
+        if incident.state is IncidentState.CLOSED:
+            if self._alertmanager is not None and not again:
+                self._alertmanager.post_ended(self._incident_alert(incident))
+            self._readings.pop(incident.id, None)

@@ -5,7 +5,7 @@
 #   make test-quick   what a change needs first: no broker, no browser, 90 seconds on two cores
 #   make test-all     the same proofs for every client, detector and codec; what CI runs in place of test
 #   make check        ruff, mypy, and what the text of the repository has to be
-#   make format       put the code into shape, mend what ruff can
+#   make format       put the code into shape, fix what ruff can
 #   make native       build the native core and put it beside the Python one; needs Rust's cargo
 #   make bench        benchmarks of the core, into benchmarks/results/
 #   make broker       a real single-node Kafka for development, until Ctrl-C

@@ -135,7 +135,7 @@ def clevercsv(path: Path, dialect: Dialect, made: list[list[str]]) -> Found:
 
 
 def as_utf8(path: Path, dialect: Dialect) -> str:
-    """Write a table anew in UTF-8 for those who find no encodings, and return its text."""
+    """Write a table again in UTF-8 for those who find no encodings, and return its text."""
     text = path.read_bytes().decode(dialect.encoding)
     path.write_bytes(text.encode())
     return text

@@ -407,7 +407,7 @@ def spans(normal: Sequence[bool], *, apart: bool) -> list[list[int]]:
 
 
 def feed_of(stream: Stream, rows: Sequence[int]) -> list[Reading]:
-    """Return these rows of a stream with their times, numbered anew."""
+    """Return these rows of a stream with their times, numbered again."""
     times, X = stream.times_ms[rows].tolist(), stream.X[rows].tolist()
     return [
         Reading("s", "s", t, tuple(x), Position("t", 0, i))

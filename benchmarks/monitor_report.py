@@ -117,7 +117,7 @@ def refit_lines(part: dict[str, Any]) -> list[str]:
         "A new model every 2 n events, as shipped, with a scale of its own; each event is ranked "
         "among the new model's scores of the n rows before it. Agreement is the correlation of two "
         "models' scores of one row: at 1 they order rows alike, below it what they do not agree on "
-        "is noise, drawn anew for each row and model; a ramp of one sd is one of the root of the "
+        "is noise, drawn again for each row and model; a ramp of one sd is one of the root of the "
         "agreement beside it. (Frozen windows have the swaps they have.)",
         "",
         "### False alarms per million events",

@@ -83,7 +83,7 @@ def refitted(scores: Floats, agreement: float, rng: np.random.Generator) -> Even
 
     Every model has a scale of its own, and ranks each event among *its* scores of the N rows
     before. `agreement` is the correlation of two models' scores of one row: what they do not agree
-    on is noise that is drawn anew for each row and model. At 1 all models order rows alike.
+    on is noise that is drawn again for each row and model. At 1 all models order rows alike.
     """
     noise = math.sqrt(1.0 / agreement - 1.0)
     parts = []

@@ -4,7 +4,7 @@
 
 The monitor under test is the shipped `StreamMonitor`, fed with real `Verdict`s; only the scores and
 their ranks are simulated. Writes benchmarks/results/monitors.json and monitors.md;
-with `--only` a part of them is measured anew and the rest kept.
+with `--only` a part of them is measured again and the rest kept.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How long a history takes to be judged anew, and where the time of it goes.
+"""How long a history takes to be judged again, and where the time of it goes.
 
 python -m benchmarks.replay            3 days of 20 sensors, with either core, in stages
 python -m benchmarks.replay --full     30 days of 200, with the native core and two processes
@@ -108,7 +108,7 @@ def main() -> None:
     ]
     write(
         "replay-full" if asked.full else "replay",
-        "A history judged anew",
+        "A history judged again",
         tables[: 2 - asked.full],
         note="Processor time of all processes, their starts included; load is that before it "
         "began. The machine was shared.",

@@ -393,13 +393,13 @@ def _repr_elsewhere(pickled: bytes) -> str:
         check=False,
     )
     said = done.stderr.decode()
-    mend = (
+    fix = (
         "what is defined in a notebook or a script cannot be found from elsewhere: put it into a "
         "module of its own, and import it."
         if "module '__main__'" in said
         else said[-500:]
     )
-    _require(done.returncode == 0, f"The recipe cannot be unpickled in another process: {mend}")
+    _require(done.returncode == 0, f"The recipe cannot be unpickled in another process: {fix}")
     return done.stdout.decode()
 
 

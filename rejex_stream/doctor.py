@@ -1,4 +1,4 @@
-"""Is everything there that a pipeline needs? Numbered checks, each with the way to mend it.
+"""Is everything there that a pipeline needs? Numbered checks, each with the way to fix it.
 
 Nothing is changed: files are opened, topics described, a few records read outside any group.
 """
@@ -52,7 +52,7 @@ _PARTED = (
     ": the group would have a review budget in each",
     ": it would be as many streams, each with a model of its own",
 )
-"""What that means of a group, and of a sensor; then how to mend it."""
+"""What that means of a group, and of a sensor; then how to fix it."""
 _PUT_TOGETHER = (
     'key the records by group; or give rejection.review_budget.owner = "partition"',
     "key the records by sensor, as `rejex-stream topics rekey` does; or "
@@ -176,7 +176,7 @@ def sample_findings(
             "error" if in_score else "warning",
             f"missing everywhere: {', '.join(map(repr, names))}{why}",
             ("no event can be scored without" if in_score else "the reviewer will not see it")
-            + "; mend the field in input.channels",
+            + "; fix the field in input.channels",
         )
 
 
@@ -204,7 +204,7 @@ def _mend_of(reason: str) -> str:
     if reason.startswith("time: "):
         written = find_times([text])
         if written is None:
-            return "mend input.time, or give input.time_format"
+            return "fix input.time, or give input.time_format"
         key, value = ("format", written.format) if written.format else ("unit", written.unit)
         return f'give input.time_{key} = "{value}"'
     marks = find_marks([text])
@@ -423,13 +423,13 @@ def _alertmanager(config: Config) -> Iterator[Finding]:
         yield Finding(
             "error",
             f"{masked(given)} does not answer as it should: {_why(error)}",
-            "start Alertmanager, or mend alerts.alertmanager_url",
+            "start Alertmanager, or fix alerts.alertmanager_url",
         )
     except (ValueError, KeyError, TypeError, http.client.HTTPException):
         yield Finding(
             "error",
             f"{masked(given)} does not answer as an Alertmanager does",
-            "alerts.alertmanager_url is the address of something else: mend it",
+            "alerts.alertmanager_url is the address of something else: fix it",
         )
     else:
         yield Finding("ok", f"Alertmanager {version} answers at {masked(given)}")
@@ -442,7 +442,7 @@ def _webhook(config: Config) -> Iterator[Finding]:
     if url is None:
         yield Finding("skipped", "alerts.webhook_url is not set")
         return
-    alerts.reveal("webhook_secret")  # of which the refusal says what to mend
+    alerts.reveal("webhook_secret")  # of which the refusal says what to fix
     shown = masked(url)
     try:
         request = urllib.request.Request(url, method="HEAD")
@@ -456,14 +456,14 @@ def _webhook(config: Config) -> Iterator[Finding]:
         yield Finding(
             "error",
             f"{shown} cannot be reached: {_why(error)}",
-            "start who listens there, or mend alerts.webhook_url",
+            "start who listens there, or fix alerts.webhook_url",
         )
         return
     if 300 <= status < 400 or status in (404, 410) or status >= 500:
         yield Finding(
             "warning",
             f"{shown} answers {status} to HEAD; no event was sent to try it",
-            "see that it takes a POST itself, or mend alerts.webhook_url",
+            "see that it takes a POST itself, or fix alerts.webhook_url",
         )
     else:
         yield Finding("ok", f"{shown} can be reached (HEAD: {status}; no event was sent)")

@@ -6,13 +6,13 @@
     ├── ConfigError        a setting cannot work: names the key, the value, what was expected
     ├── DetectorError      a detector is unknown, refused or failed to fit
     ├── CheckpointError    a snapshot is foreign, tampered with, too old or too new
-    │   └── AnotherLogError  it is of a log that was made anew since
+    │   └── AnotherLogError  it is of a log that was recreated since
     ├── ConnectorError     the edge failed: a broker, a file, a topic
     └── EngineError        an engine was used by two threads at once, or after a call that failed
 
 Bad *data* is not an exception: a record that cannot be read becomes an
 :class:`~rejex_stream.types.Invalid`, an event that cannot be scored a rejected verdict.
-Every message is a sentence with the offending value and the way to mend it.
+Every message is a sentence with the offending value and the way to fix it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class RejexError(Exception):
 
 
 class ConfigError(RejexError, ValueError):
-    """A setting or an argument cannot work; the message holds value, limit and mend."""
+    """A setting or an argument cannot work; the message holds value, limit and fix."""
 
 
 class DetectorError(RejexError):
@@ -71,14 +71,14 @@ class ConnectorError(RejexError):
 
 @contextmanager
 def explaining_os_errors(
-    failed: str, mend: str = "", *, kind: Callable[[str], RejexError] = ConnectorError
+    failed: str, fix: str = "", *, kind: Callable[[str], RejexError] = ConnectorError
 ) -> Iterator[None]:
-    """Raise what the system refuses as an error of ours: what failed, why, and how to mend it."""
+    """Raise what the system refuses as an error of ours: what failed, why, and how to fix it."""
     try:
         yield
     except OSError as error:
         why = error.strerror or error
-        raise kind(f"{failed} ({why}): {mend}." if mend else f"{failed}: {why}") from error
+        raise kind(f"{failed} ({why}): {fix}." if fix else f"{failed}: {why}") from error
 
 
 @contextmanager

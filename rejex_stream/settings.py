@@ -79,7 +79,7 @@ class Section(BaseModel):
         """Refuse what no single setting can know to be wrong."""
 
     def replace(self, **changes: Any) -> Self:  # noqa: ANN401 - as the fields
-        """Return the same settings but for `changes`, checked anew."""
+        """Return the same settings but for `changes`, checked again."""
         return type(self)(**dict(self) | changes)
 
     def reveal(self, name: str) -> str | None:
@@ -151,7 +151,7 @@ class Problem:
     key: str
     value: str | None
     expected: str
-    mend: str
+    fix: str
     variable: str | None = None
 
     def __str__(self) -> str:
@@ -161,7 +161,7 @@ class Problem:
         if self.value is not None:
             where += f" = {self.value}"
         parts = [f"expected {self.expected}"] if self.expected else []
-        parts += [self.mend] if self.mend else []
+        parts += [self.fix] if self.fix else []
         said = "; ".join(parts)
         said += "" if said.endswith((".", "?")) else "."
         return f"{where}: {said}" if where else said[0].upper() + said[1:]
@@ -211,8 +211,8 @@ def _problem(
     if kind == "extra_forbidden":
         known = _known_keys(model, path[:-1])
         what = "unknown key" if issubclass(model, Section) or len(path) > 1 else "unknown section"
-        mend = f"{what}; did you mean {nearest(path[-1], known)}?"
-        return Problem(key, None, "", mend, variable)
+        fix = f"{what}; did you mean {nearest(path[-1], known)}?"
+        return Problem(key, None, "", fix, variable)
     field = field_at(model, path)
     hint = _hint(field)
     if kind == "missing":

@@ -458,7 +458,7 @@ class CommandKind(StrEnum):
     FAULT = "fault"
     """Of an incident: it is a fault; what was held back stays out of every reference for good."""
     NEW_NORMAL = "new_normal"
-    """Of an incident: this is how it is from now on; the reference is made anew of it."""
+    """Of an incident: this is how it is from now on; the reference is made again of it."""
     PLANNED = "planned"
     """Of a stream, or of all: work is planned in a time; nothing is learnt, nobody is told."""
     MUTE = "mute"

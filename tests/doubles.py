@@ -153,7 +153,7 @@ class ListSource:
         """Do nothing: no end of a process is held against a record."""
 
     def rewind(self) -> None:
-        """Report every partition as lost and assigned anew."""
+        """Report every partition as lost and assigned again."""
         self._changes = []
         for partition in self._scripts:
             self._lose(partition)

@@ -355,7 +355,7 @@ class _Stream:
             self.adopt()
 
     def adopt(self):
-        """Begin anew with the rows held back."""
+        """Begin again with the rows held back."""
         rows, self.held = self.held, []
         if self.learns:
             scores = []

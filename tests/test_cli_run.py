@@ -457,7 +457,7 @@ def test_a_changed_window_is_refused_by_name(pipeline, run):
     shown = run(pipeline)
     assert shown.returncode == 1
     assert "window 200 -> 300" in shown.stderr
-    assert "begin anew" in shown.stderr
+    assert "begin again" in shown.stderr
 
 
 @pytest.mark.thorough

@@ -129,7 +129,7 @@ def test_of_extreme_anomalies_the_first_for_a_quarter_of_a_window_is_asked_about
     assert louder == [104, 105, 140]  # twice the worst of a quarter: a blip hides no fault
     other = items.observe(*extreme(103, sensor="b"))
     assert (other.why, other.drawn) == ("extreme", None)
-    assert items.observe(*extreme(3)).why == "extreme", "its stream was forgotten, and began anew"
+    assert items.observe(*extreme(3)).why == "extreme", "its stream was forgotten, and began again"
 
 
 @pytest.mark.parametrize(

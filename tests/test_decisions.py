@@ -206,7 +206,7 @@ def test_another_state_is_refused_by_the_name_of_what_differs(what):
         play(other, sink, store)
     assert what in str(caught.value)
     assert str(caught.value).count("->") == 1
-    assert "begin anew" in str(caught.value)
+    assert "begin again" in str(caught.value)
     assert len(sink.outcomes) == 350
 
 

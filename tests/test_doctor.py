@@ -1,4 +1,4 @@
-"""The doctor over files: what it finds, and that each finding comes with a mend."""
+"""The doctor over files: what it finds, and that each finding comes with a fix."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_a_webhook_that_is_not_there_is_an_error(place):
         check = hooked(place, f"http://127.0.0.1:{free.getsockname()[1]}/hook")
     assert check.level == "error"
     assert "Connection refused" in check.message
-    assert "mend alerts.webhook_url" in check.fix
+    assert "fix alerts.webhook_url" in check.fix
     assert "/hook" not in check.message, "what comes after the host may be a secret"
 
 
@@ -359,7 +359,7 @@ def test_a_key_that_moves_as_a_measurement_and_thousands_are_doubts(place):
     rows = [f"{NOW + i},{valve[i]},{flow}" for i, flow in enumerate(flows)]
     written(place, "t,valve,flow", *rows)
     assert doubted(place) == {
-        "'valve' is taken for the sensor and moves as a measurement does": "mend input.sensor",
+        "'valve' is taken for the sensor and moves as a measurement does": "fix input.sensor",
         "'flow' holds whole numbers beside such as '1.012', with exactly three digits behind the "
         "mark: it may stand between thousands": "check input.decimal and input.thousands",
     }

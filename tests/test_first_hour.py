@@ -301,12 +301,12 @@ MISTAKES = {
     "wrong channel": (
         changed('channels = ["flow"]', 'channels = { flow = "Flow" }').replace(
             "feed.csv", "feed.jsonl"), "doctor", 1,
-        ["missing everywhere: 'flow'", "(field 'Flow')", "did you mean 'flow'?", "mend the field"],
+        ["missing everywhere: 'flow'", "(field 'Flow')", "did you mean 'flow'?", "fix the field"],
     ),
     "wrong channel, run": (
         changed('channels = ["flow"]', 'channels = { flow = "Flow" }').replace(
             "feed.csv", "feed.jsonl"), "run", 1,
-        ["nothing could be scored; mend input.channels", "did you mean 'flow'?"],
+        ["nothing could be scored; fix input.channels", "did you mean 'flow'?"],
     ),
     "wrong column": (
         changed('["flow"]', '["Flow"]'), "doctor", 1, ["Flow", "flow"]

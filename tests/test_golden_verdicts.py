@@ -89,7 +89,7 @@ def test_the_committed_verdicts_hold_every_label_and_reason(name):
 
 
 def write():
-    """Write all files anew."""
+    """Write all files again."""
     GOLDEN.mkdir(exist_ok=True)
     for name in STREAMS:
         lines = [json.dumps(environment()).encode(), *verdicts(name)]

@@ -111,7 +111,7 @@ LINES = {module: len(path.read_text("utf-8").splitlines()) for module, path in S
 LEAST = 60
 # Small, with one importer, and for a reason that will last.
 SMALL_FOR_A_REASON: dict[str, str] = {}
-# The rest waits for its home: these lists only get shorter. Who mends one takes it out here.
+# The rest waits for its home: these lists only get shorter. Who fixes one takes it out here.
 SMALL_TODAY: set[str] = set()
 
 
@@ -119,7 +119,7 @@ def test_no_file_is_a_fragment_of_the_one_that_imports_it():
     named = {m for m, path in SOURCES.items() if path.name in ("__init__.py", "__main__.py")}
     found = code.too_small(imports(), LINES, LEAST).keys() - named
     assert found - SMALL_FOR_A_REASON.keys() - SMALL_TODAY == set(), "join each to its importer"
-    assert SMALL_TODAY - found == set(), "mended: take them out of the list"
+    assert SMALL_TODAY - found == set(), "fixed: take them out of the list"
     assert SMALL_FOR_A_REASON.keys() - found == set(), "they need no reason any more"
 
 

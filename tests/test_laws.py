@@ -141,7 +141,7 @@ def test_law_3_a_crash_anywhere_changes_no_verdict(name, seed):
 
 @every_pipeline
 def test_law_3_a_crash_goes_on_from_parts_that_are_written_once_a_version(name):
-    """The engine that is kept runs on: only what is restored from its parts begins anew."""
+    """The engine that is kept runs on: only what is restored from its parts begins again."""
     rng, parts = random.Random(7), PartsByVersion()
     engine, done, wanted = Engine(PIPELINES[name], InlineExecutor()), 0, expected(name)
     while done < len(FEED) - 25:

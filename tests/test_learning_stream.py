@@ -361,7 +361,7 @@ def test_who_speaks_already_is_not_changed_and_who_is_changed_begins_anew():
     measured = [v for v in measured if v.learning.asked == "measure"][-1]
     assert engine.command(judges("a", "challenger", "j")).accepted
     reply = engine.command(answers(measured, "normal"))
-    assert not reply.accepted, "the evidence was begun anew without it"
+    assert not reply.accepted, "the evidence was begun again without it"
 
 
 def test_an_answer_finds_the_mode_that_was_asked():

@@ -143,7 +143,7 @@ def test_foreign_and_damaged_snapshots_are_refused_and_change_nothing(damage):
     monitor = StreamMonitor(CONFIG, "s")
     observe_all(monitor, EVENTFUL[:1_000])
     before = monitor.snapshot()
-    with pytest.raises(CheckpointError, match="anew"):
+    with pytest.raises(CheckpointError, match="again"):
         monitor.restore(damage(before))
     assert monitor.snapshot() == before
     bank = MonitorBank(CONFIG)

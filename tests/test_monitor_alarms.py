@@ -239,7 +239,7 @@ def test_what_a_model_tied_and_what_it_warmed_up_on_end_with_the_next_model():
 
 
 def test_the_pipelines_blocks_span_the_streams_there_are():
-    """Counted anew where a window of blocks ends, after a restart and after a stream has gone."""
+    """Counted again where a window of blocks ends, after a restart and after a stream has gone."""
     bank = MonitorBank(CONFIG)
     for key in "abc":
         bank.observe([verdict(5, key=key)])

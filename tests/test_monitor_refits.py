@@ -119,7 +119,7 @@ def by_definition(verdicts):
 def test_evidence_is_the_square_of_the_moving_sum_beside_its_variance(kind):
     verdicts = refitted(scores(kind, 13 * EVERY + 10, 3), 3, 0.7)
     monitor = StreamMonitor(CONFIG, "s")
-    assert not drift_of(verdicts)[0], "else the sum began anew"
+    assert not drift_of(verdicts)[0], "else the sum began again"
     expected = iter(by_definition(verdicts))
     for i, v in enumerate(verdicts, 1):
         monitor.observe(v)

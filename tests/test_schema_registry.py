@@ -194,7 +194,7 @@ def test_a_schema_that_refers_to_ever_more_is_not_followed_for_ever(server, monk
 @pytest.mark.thorough
 @pytest.mark.parametrize("whole", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 30\r\n\r\n"])
 def test_a_registry_that_drips_is_given_up_before_its_answer_is_whole(monkeypatch, whole):
-    """Headers and body alike; every byte comes well before a time-out that begins anew."""
+    """Headers and body alike; every byte comes well before a time-out that begins again."""
     monkeypatch.setattr("rejex_connectors.kafka.schema_registry.TIMEOUT_S", 0.3)
     answer = b"HTTP/1.1 200 OK\r\nContent-Length: 30\r\n\r\n" + b'{"schema": "x"}'.ljust(30)
     given_up = threading.Event()
@@ -207,7 +207,7 @@ def test_a_registry_that_drips_is_given_up_before_its_answer_is_whole(monkeypatc
             for byte in answer[len(whole) :]:
                 if given_up.is_set():
                     return
-                pass_time(0.1, because="a byte comes well before any time-out that begins anew")
+                pass_time(0.1, because="a byte comes well before any time-out that begins again")
                 with suppress(OSError):
                     talk.sendall(bytes([byte]))
 

@@ -168,7 +168,7 @@ class Borrowed(ListSource):
 
 @pytest.mark.parametrize("theirs", [{}, {1: AB}, {1: BA}])
 def test_a_state_that_was_set_aside_does_not_outlive_what_another_worker_decided(theirs):
-    """We found id 1 unknown and then known; the other worker decided the same records anew."""
+    """We found id 1 unknown and then known; the other worker decided the same records again."""
     sink, store, registry, their_registry = ListSink(), MemorySnapshotStore(), Liar(), Liar()
     their_registry.says = theirs
     records = of(*[1] * 40)

@@ -1,4 +1,4 @@
-"""Scores smoothed over the rows before: of what a mean is made, and where a model begins anew."""
+"""Scores smoothed over the rows before: of what a mean is made, and where a model begins again."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ MUTANTS = (
     ),
     Mutant(
         "m53",
-        "a model swap begins the run of a stuck sensor anew",
+        "a model swap begins the run of a stuck sensor again",
         "            self._stuck.swap()\n",
         "",
         "tests/test_monitor_alarms.py::"
@@ -283,7 +283,7 @@ MUTANTS = (
     ),
     Mutant(
         "m78",
-        "a topic that was made anew is read on where the old one was left",
+        "a topic that was made again is read on where the old one was left",
         "if before in (None, log):",
         "if before != log:",
         "tests/review/test_review_failures.py::test_a_topic_of_another_log_is_read_from_its_start",

@@ -142,7 +142,7 @@ class PartSets:
         if self.is_of_another_log and self._known():
             raise AnotherLogError(
                 f"its state is of another log of that name ({self._log_then.decode()}; now it is "
-                f"{self.log.decode()}): the topic was deleted and made anew, so no offset and no "
+                f"{self.log.decode()}): the topic was deleted and recreated, so no offset and no "
                 "snapshot from before means anything in it"
             )
         fitting = [m for m in self._known() if m.next_offset <= at_most]

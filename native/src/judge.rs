@@ -2,7 +2,7 @@
 //!
 //! The state is Python's: the window's ring and order are changed where they lie, and nothing of
 //! them is kept from call to call. What is kept follows from objects that never change, and is made
-//! anew where another stands in their place.
+//! again where another stands in their place.
 
 use crate::credit::Credit;
 use crate::evidence::{Explaining, Unexplained};

@@ -271,7 +271,7 @@ class Rejection(Section):
 
 
 class Refit(Section):
-    """When a batch detector is fitted anew; a River detector learns with every event."""
+    """When a batch detector is fitted again; a River detector learns with every event."""
 
     first_fit_events: int | None = setting(
         None,

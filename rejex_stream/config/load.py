@@ -52,8 +52,8 @@ def check_config(path: str | Path) -> tuple[Config | None, tuple[Problem, ...]]:
         why = error.strerror or type(error).__name__
         return None, (Problem("", None, "a readable TOML file", f"{why}: check the path"),)
     except UnicodeDecodeError as error:
-        mend = f"byte {error.start} is not UTF-8: save the file as UTF-8"
-        return None, (Problem("", None, "a TOML file", mend),)
+        fix = f"byte {error.start} is not UTF-8: save the file as UTF-8"
+        return None, (Problem("", None, "a TOML file", fix),)
     return parse_config(text, name=name_of(path))
 
 
@@ -79,7 +79,7 @@ def parse_config(
     try:
         given = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        return None, (Problem("", None, "a TOML file", f"{error}: mend that line"),)
+        return None, (Problem("", None, "a TOML file", f"{error}: fix that line"),)
     return check_sections(given, name=name)
 
 
@@ -110,8 +110,8 @@ def _environment() -> tuple[dict[str, Any], list[Problem]]:
             continue
         section = name.removeprefix(ENV_PREFIX).split("__")[0].lower()
         if section not in Config.model_fields:
-            mend = f"names no section; did you mean {nearest(section, Config.model_fields)}?"
-            problems.append(Problem(section, None, "", mend, variable=name))
+            fix = f"names no section; did you mean {nearest(section, Config.model_fields)}?"
+            problems.append(Problem(section, None, "", fix, variable=name))
     try:
         found = EnvSettingsSource(Config)()
     except SettingsError as error:

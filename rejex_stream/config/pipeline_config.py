@@ -50,7 +50,7 @@ class Config(BaseSettings):
     features: Features = setting(Features, says="What the detector sees of a reading.")
     detector: Detector = setting(Detector, says="The model that scores.")
     rejection: Rejection = setting(says="When to abstain.")
-    refit: Refit = setting(Refit, says="When a batch detector is fitted anew.")
+    refit: Refit = setting(Refit, says="When a batch detector is fitted again.")
     incidents: Alarms = setting(Alarms, says="When somebody is told of a fault.")
     hold: Hold = setting(Hold, says="What happens while a fault lasts.")
     calendar: tuple[Calendar, ...] = setting((), says="When work is planned.")

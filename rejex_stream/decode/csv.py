@@ -204,11 +204,11 @@ class CsvDecoder:
             word = cell.strip().lower()  # ON is one, though any text may be missing
             return math.nan if word.isdecimal() else SWITCHES.get(word, math.nan)
         if value is None:
-            mend = ""
+            fix = ""
             if self._plain and _COMMA(cell) is not None:
-                mend = "; how it is written is input.decimal and input.thousands"
+                fix = "; how it is written is input.decimal and input.thousands"
             raise Unreadable(
-                f"channel {printable(name)}: expected a number, got {printable(cell)}{mend}"
+                f"channel {printable(name)}: expected a number, got {printable(cell)}{fix}"
             )
         return value
 
@@ -231,8 +231,8 @@ def _column(field: str, header: Sequence[str]) -> int:
     if found:
         raise ConfigError(f"column {field!r} stands {len(found)} times in the header: rename one")
     near = difflib.get_close_matches(field, header, n=1)
-    mend = f"did you mean {near[0]!r}?" if near else _what_there_is(header)
-    raise ConfigError(f"column {field!r} is not in the header: {mend}")
+    fix = f"did you mean {near[0]!r}?" if near else _what_there_is(header)
+    raise ConfigError(f"column {field!r} is not in the header: {fix}")
 
 
 def _what_there_is(header: Sequence[str]) -> str:

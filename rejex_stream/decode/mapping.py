@@ -30,7 +30,7 @@ from typing import Any, Literal, Protocol, TypeAlias, get_args, runtime_checkabl
 from rejex_stream.decode.paths import origin_of
 from rejex_stream.decode.written import (
     Skipped,
-    as_usual,
+    canonical_time,
     in_zone,
     joined,
     missing_numbers,
@@ -586,7 +586,7 @@ def parse_moment(text: str, format: str | None) -> datetime:
     try:
         return _moment(text.strip(), format)
     except ValueError:
-        if (other := as_usual(text.strip())) is None:
+        if (other := canonical_time(text.strip())) is None:
             raise
     text, days = other
     return _moment(text, format) + timedelta(days=days)
@@ -612,8 +612,8 @@ def _nearest(field: str, known: Mapping[str, str]) -> str | None:
 @lru_cache(maxsize=1_024)
 def _no_channel(tag: str, channels: tuple[str, ...]) -> str:
     near = _nearest(tag, {name.casefold(): name for name in channels})
-    mend = "" if near is None else f": did you mean {printable(near)}?"
-    return f"the tag {printable(tag)} is none of the channels{mend}"
+    fix = "" if near is None else f": did you mean {printable(near)}?"
+    return f"the tag {printable(tag)} is none of the channels{fix}"
 
 
 @lru_cache(maxsize=64)

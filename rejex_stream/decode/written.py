@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from rejex_stream.errors import ConfigError
 
 __all__ = [
-    "ANY_TEXT", "DECIMALS", "MISSING_TEXTS", "THOUSANDS", "Skipped", "as_usual", "in_zone",
+    "ANY_TEXT", "DECIMALS", "MISSING_TEXTS", "THOUSANDS", "Skipped", "canonical_time", "in_zone",
     "is_repeated", "joined", "missing_numbers", "number_reader", "zone_of",
 ]  # fmt: skip
 
@@ -159,7 +159,7 @@ def zone_of(name: str) -> tzinfo:
     )
 
 
-def as_usual(text: str) -> tuple[str, int] | None:
+def canonical_time(text: str) -> tuple[str, int] | None:
     """Write a time as parsers know it, and how many days to add; ``None`` where it is already.
 
     ``24:00`` is the midnight of the next day; ``UTC`` and the like are offsets; ``1:00p`` is pm,

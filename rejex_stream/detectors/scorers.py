@@ -298,7 +298,7 @@ class NearestNeighbourEnsemble:
 def fit_inne(make: Make, X: FloatArray) -> NearestNeighbourEnsemble:
     """Fit PyOD's INNE on X of shape (n, d).
 
-    PyOD draws the centres; radii are measured anew, by the same subtraction that scores a row.
+    PyOD draws the centres; radii are measured again, by the same subtraction that scores a row.
     """
     model = make().fit(X)
     centres = np.ascontiguousarray(np.moveaxis(model._centroids, 2, 0))

@@ -94,7 +94,7 @@ class Ewma:
             self.recent = [*self.recent, *newest][-self.reach :]
 
     def begin(self, scores: list[float]) -> list[float]:
-        """Begin anew with the scores of another model; return the means that are whole."""
+        """Begin again with the scores of another model; return the means that are whole."""
         if not self.reach:
             return scores
         self.recent = []

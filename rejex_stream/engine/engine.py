@@ -359,7 +359,7 @@ class Engine:
         state.close()
 
     def forget(self, stream_key: str, sensor: str | None = None) -> None:
-        """Drop a stream, or of one that goes on what it knows of a sensor; they begin anew.
+        """Drop a stream, or of one that goes on what it knows of a sensor; they begin again.
 
         O(1), and what it takes to bring back an idle stream.
         """
@@ -592,7 +592,7 @@ def checked(
         except _Wrong as wrong:
             at = f" ({reading[4]})" if isinstance(reading, Reading) else ""
             raise ConfigError(
-                f"Reading {i} of {len(readings)}{at} {wrong}. Nothing of the batch was taken; mend "
+                f"Reading {i} of {len(readings)}{at} {wrong}. Nothing of the batch was taken; fix "
                 "that reading, or leave it out, and give the others again."
             ) from None
     return settled, [sum(reading.values) for reading in settled]

@@ -600,7 +600,7 @@ class BatchModel:
         training: FloatArray = rows[left_out == 0]
         buffer = self._schedule.buffer_events
         most = buffer if seen is None else min(seen, buffer + self._watch.look_back)
-        # A guard keeps some out, and a buffer that was made of an incident begins anew.
+        # A guard keeps some out, and a buffer that was made of an incident begins again.
         some = seen is None or self._guard is not None or self._origin > 0
         enough = some or len(training) >= min(seen or 0, buffer)
         if not (len(training) < most + BLOCK and enough):
@@ -667,7 +667,7 @@ class Segment(NamedTuple):
 class Judged(NamedTuple):
     """What became of a segment: what a model needs to know to learn from it."""
 
-    stop: int  # the rows before it were judged; what comes then is scored anew
+    stop: int  # the rows before it were judged; what comes then is scored again
     # rows that score beyond the segment's quantile, by their place in it
     outliers: Sequence[int] = ()
     # rows that were extreme by the model's own scores, by their place in it
@@ -676,7 +676,7 @@ class Judged(NamedTuple):
 
 
 class HeldState(msgspec.Struct, forbid_unknown_fields=True):
-    """What a model knows of incidents: rows held back, and where its counts began anew."""
+    """What a model knows of incidents: rows held back, and where its counts began again."""
 
     origin: Count
     is_adopting: bool

@@ -159,7 +159,7 @@ def compared(
             f"The snapshot belongs to another state ({', '.join(changed)}), which this "
             "pipeline cannot go on with. Set back what was changed (see it with `rejex-stream "
             "state show`); or drop it (`rejex-stream state drop`), and what was judged is "
-            "replayed silently by the new settings; or begin anew: give the pipeline another "
+            "replayed silently by the new settings; or begin again: give the pipeline another "
             "name and outputs of its own, and it judges all its input again."
         )
     environment_changed = tuple(changes(were, environment()))

@@ -40,7 +40,7 @@ _RING = 32  # readings: as many as the longest span reaches back to, and the new
 FILLING, MISSING = -1, -2
 _CALLS, _ALONE, _STAY = 8, 64, 200
 """A reading costs as much as that many channels and its own; up to so much is done one by one, or
-where the sums for it are kept already, for to make them anew costs more than what is saved."""
+where the sums for it are kept already, for to make them again costs more than what is saved."""
 
 
 def blocks_of(preset: str, n_channels: int) -> tuple[Block, ...]:

@@ -76,7 +76,7 @@ __all__ = ["CALM", "Alarm", "Suspect", "Turn", "Watch"]
 _MOST_SENSORS = 100  # named in an incident
 _MOST_RELAPSES = 10  # after so many, it is not said again that scores look ordinary
 _LOOK_BACK = 4  # an onset lies at most a window / 4 back
-_OLD = 16  # quarters of a window after which a measurement is made anew
+_OLD = 16  # quarters of a window after which a measurement is made again
 _REMEMBERED = 16  # measurements: a single one is a guess
 _NOTHING: Mapping[int, Sequence[LimitExcess]] = MappingProxyType({})
 _Finite = Annotated[float, msgspec.Meta(ge=0.0, le=1e300)]
@@ -271,7 +271,7 @@ class Alarm:
             self._look()
 
     def calm(self, in_vain: float = 0.0) -> None:
-        """Begin anew: what was told is over, and had this height where it may have been chance."""
+        """Begin again: what was told is over, and had this height where it may have been chance."""
         self.level, self._events = 0.0, 0
         if in_vain:
             self._in_vain = max(self._in_vain, min(in_vain, _EARLY))
@@ -593,7 +593,7 @@ class Watch:
         return self.look_back * (_OLD if self._measured == self._window else 1)
 
     def look(self, rows: int, window: ScoreWindow, *, is_due: bool = False) -> None:
-        """Measure anew where it is due: as a window fills, and every four windows from then on."""
+        """Measure again where it is due: as a window fills, and every four windows from then on."""
         if rows % self._step == 0 and self.active and rows != self._usual.looked:
             self._usual = msgspec.structs.replace(self._usual, looked=rows)
             self.measure(window, is_due=is_due)

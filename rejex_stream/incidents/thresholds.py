@@ -15,7 +15,7 @@ independent events, n < 10 V, or none was full yet, nothing is judged.
 
 A fault begins against a reference that stood still. Where its scores rose before the onset already,
 the stream moves away from its model, as in spring: that is drift, and whoever held it would judge
-summer by winter. Such a crossing is no hold (:func:`rises`): the evidence begins anew.
+summer by winter. Such a crossing is no hold (:func:`rises`): the evidence begins again.
 
 The evidence for the end is the CUSUM of the other side, of so many ordinary events as are worth ten
 independent ones, half a window at most.

@@ -211,7 +211,7 @@ class ChampionChallenger:
         return Asked.MEASURE
 
     def command(self, *, challenger_speaks: bool) -> None:
-        """Let a person decide who speaks; the evidence begins anew with the events to come."""
+        """Let a person decide who speaks; the evidence begins again with the events to come."""
         self.trial.command(challenger_speaks=challenger_speaks)
         self._measuring.clear()
 
@@ -255,7 +255,7 @@ class ChampionChallenger:
                 gain = self._worst(measured)
             del self._measuring[position]
             if self.trial.see(gain, self.trial.rate):
-                self._measuring.clear()  # the evidence begins anew, with what comes from now on
+                self._measuring.clear()  # the evidence begins again, with what comes from now on
 
     def _worst(self, measured: _Measured) -> float:
         gains = measured.if_normal, measured.if_anomalous

@@ -14,7 +14,7 @@ by Ville's inequality the mean over fixed λ reaches 1/α at *any* such t with a
 most α. Only the coins are random: the stream may drift, burst and know every earlier coin, and the
 test may be looked at after every answer.
 
-While the challenger speaks the same bets go against it, begun anew whenever they are lost
+While the challenger speaks the same bets go against it, begun again whenever they are lost
 (an e-CUSUM), and at 1/α the champion speaks again; of λ only that no bet may lose more than there
 is matters, so against it the largest *gain* bounds it, which errors of answers do not stretch. The
 k-th try to take over has α / (k (k + 1)),
@@ -141,7 +141,7 @@ class SequentialTest:
         return True
 
     def command(self, *, challenger_speaks: bool) -> None:
-        """Let a person decide who speaks; the evidence begins anew."""
+        """Let a person decide who speaks; the evidence begins again."""
         self.tries += not challenger_speaks
         self.challenger_speaks = challenger_speaks
         self._log_wealth = np.zeros(len(_SHARES))

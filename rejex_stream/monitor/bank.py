@@ -233,7 +233,7 @@ class StreamMonitor:
         # Its ranks are among its own scores of the window's rows, which it was not fitted on:
         # uniform again, so counts, evidence and their alarms go on as if nothing had happened. (Not
         # with ``calibration = "training"``, where ranks are too high for one window: health then
-        # says so, rightly.) What is made of scores cannot go on: the mass of ties is measured anew.
+        # says so, rightly.) What is made of scores cannot go on: ties are measured again.
         if self._model_epoch is not None:
             self._drift.swap()
             self._stuck.swap()
@@ -253,7 +253,7 @@ class StreamMonitor:
             "docs/explanation/incidents.md",
             message="The first model learnt from rows of two kinds: a fault may have begun or "
             "ended within the warm-up, and would be normal now. Look at these rows; if they hold "
-            "a fault, begin anew once it is over (rejex-stream state drop CONFIG); if they hold "
+            "a fault, begin again once it is over (rejex-stream state drop CONFIG); if they hold "
             "operating modes, name their field (input.mode).",
         )
 
@@ -345,7 +345,7 @@ class StreamMonitor:
             ]
             raise CheckpointError(
                 f"The monitor snapshot was written with another {', '.join(changed)}: start the "
-                "monitors of this stream anew."
+                "monitors of this stream again."
             )
         if state.stream_key != self.stream_key:
             raise CheckpointError(
@@ -355,7 +355,7 @@ class StreamMonitor:
         if len(state.ranks.rate.ring) != self._config.rolling:
             raise CheckpointError(
                 "The monitor snapshot is damaged (its rolling window has another length): start "
-                "the monitors anew."
+                "the monitors again."
             )
         self.ranks.restore(state.ranks)
         self._drift.restore(state.drift)
@@ -505,7 +505,7 @@ class MonitorBank:
         state = _decode(blob, _BankSnapshot)
         if state.config != self._config or len(state.pooled.rate.ring) != self._config.rolling:
             raise CheckpointError(
-                "The monitor snapshot was written with other settings: start the monitors anew."
+                "The monitor snapshot was written with other settings: start the monitors again."
             )
         kept = state.streams | dict(streams or {})
         monitors = {key: StreamMonitor(self._config, key) for key in kept}
@@ -537,11 +537,11 @@ def _decode(blob: bytes, kind: type[S]) -> S:
     if not blob.startswith(_MAGIC) or len(blob) <= len(_MAGIC):
         raise CheckpointError(
             f"These {len(blob)} bytes are not a monitor snapshot of this version: give what "
-            "snapshot() returned, or start the monitors anew."
+            "snapshot() returned, or start the monitors again."
         )
     try:
         return msgspec.msgpack.decode(blob[len(_MAGIC) :], type=kind, dec_hook=_settings)
     except (msgspec.MsgspecError, ValueError) as error:
         raise CheckpointError(
-            f"The monitor snapshot is damaged ({error}): start the monitors anew."
+            f"The monitor snapshot is damaged ({error}): start the monitors again."
         ) from None

@@ -67,7 +67,7 @@ or equal to 100 (events); Statistical alarms give about one false alarm in so ma
     review_budget_per_day: float | None = None
 
     def check(self) -> None:
-        """Refuse what cannot work, with value, limit and mend."""
+        """Refuse what cannot work, with value, limit and fix."""
         check_window(self.window)
         check_number("contamination", self.contamination)
         check_number("tolerance", self.tolerance)

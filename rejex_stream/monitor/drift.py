@@ -17,7 +17,7 @@ whose scores are on another scale: each ranks its own.
    rows of normal numbers had .8 to .99; KNN and LOF in one dimension .5 and less), and is
    forgotten likewise.
 4. *Alarm.* Evidence is D² / (2 Var D) in nats, and log L the limit: a normal D is beyond it with
-   probability 2 / L at most, at any event. Then the sum begins anew.
+   probability 2 / L at most, at any event. Then the sum begins again.
 
 What carries the guarantee: for exchangeable scores D is nearly normal, hence about one false alarm
 in L events. Under autocorrelation, and over swaps, that is a heuristic, checked by simulation

@@ -257,7 +257,7 @@ class HealthDetector:
     def _switch(self, law: RankLaw) -> int | None:
         fired = None
         if self._law is not None:
-            if law.key == self._law.key:  # the cache made it anew: nothing changes
+            if law.key == self._law.key:  # the cache made it again: nothing changes
                 self._law = law
                 return None
             run, self._run = self._run, 0

@@ -133,7 +133,7 @@ class RejectionRate:
         self, active: ActiveAlarms, verdict: Verdict, law: RankLaw, inflation: float | None
     ) -> tuple[Alarm, ...]:
         """Raise or withdraw the alarms of the rate, once a count has left its limits."""
-        # What there was to see, before the limits are worked out anew.
+        # What there was to see, before the limits are worked out again.
         briefly = self.in_window > self.high or self.in_window < self.low
         count, length = (
             (self.in_window, self._window) if briefly else (self.in_rolling, self._config.rolling)
@@ -167,7 +167,7 @@ class RejectionRate:
         )
 
     def judge(self, law: RankLaw, inflation: float | None) -> Regime:
-        """Return the regime the counts are in now, with limits worked out anew.
+        """Return the regime the counts are in now, with limits worked out again.
 
         Without a VIF (`inflation`) no collapse can be told.
         """
@@ -182,7 +182,7 @@ class RejectionRate:
         return self.regime
 
     def set_limits(self, law: RankLaw, inflation: float | None) -> None:
-        """Work the limits out anew, in O(log n); called a few times a window."""
+        """Work the limits out again, in O(log n); called a few times a window."""
         window, rolling = self._window, self._config.rolling
         if self.events < self._mixed_until:
             self.recheck = self.events + _MIXED_RECHECK

@@ -188,7 +188,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     promise
         ``None`` where there is no band at all.
     refusal
-        Why no pipeline would run with it, and the mend; ``None`` for a choice that works.
+        Why no pipeline would run with it, and the fix; ``None`` for a choice that works.
     """
 
     contamination: float
@@ -257,7 +257,7 @@ at tolerance T = 32: use a window of at least 1,700, or a tolerance of at most 1
 
 
 def plan_doubts(choice: Plan) -> tuple[tuple[str, str], ...]:
-    """Return what is doubtful about a choice that works, each with the mend.
+    """Return what is doubtful about a choice that works, each with the fix.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Checks of the numbers that the statistics take, each refused with value, limit and mend.
+"""Checks of the numbers that the statistics take, each refused with value, limit and fix.
 
 Floats are read as the decimals people type: ``0.29`` means 29/100, not its binary neighbour.
 """

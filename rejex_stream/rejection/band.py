@@ -208,7 +208,7 @@ def rejection_band(n: int, contamination: float, tolerance: float = TOLERANCE) -
     Raises
     ------
     ConfigError
-        If an argument cannot be; the message holds value, limit and mend. A band that leaves no
+        If an argument cannot be; the message holds value, limit and fix. A band that leaves no
         rank for a label is returned, not refused: see :func:`require_reachable`.
 
     Notes
@@ -359,13 +359,13 @@ def require_reachable(band: RejectionBand) -> RejectionBand:
     while max_tolerance(last := _last_window(window, gamma), band.contamination) <= band.tolerance:
         window = last + 1
     limit = math.floor(max_tolerance(band.n, band.contamination) * 100) / 100
-    mend = f"use a window of at least {window:,}"
+    fix = f"use a window of at least {window:,}"
     if limit > math.log(2):
-        mend += f", or a tolerance of at most {limit:g}"
+        fix += f", or a tolerance of at most {limit:g}"
     raise ConfigError(
         f"With window n = {band.n:,} and contamination {band.contamination:g} "
         f"(r = {band.n_anomalies}) no score can ever be called {' or '.join(missing)} "
-        f"at tolerance T = {band.tolerance:g}: {mend}."
+        f"at tolerance T = {band.tolerance:g}: {fix}."
     )
 
 

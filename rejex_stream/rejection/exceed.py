@@ -79,10 +79,10 @@ def anomaly_count(n: int, contamination: float) -> int:
     return math.floor(n * decimal(contamination))
 
 
-def checked_count(n: int, contamination: float, mend: Callable[[], str] | None = None) -> int:
+def checked_count(n: int, contamination: float, fix: Callable[[], str] | None = None) -> int:
     """Return r >= 1, or refuse the arguments with the smallest window that could work.
 
-    `mend` is what to do about it where more than r decides; asked for only then.
+    `fix` is what to do about it where more than r decides; asked for only then.
     """
     n = check_window(n)
     gamma = decimal(check_number("contamination", contamination))
@@ -94,7 +94,7 @@ def checked_count(n: int, contamination: float, mend: Callable[[], str] | None =
         raise ConfigError(
             f"With window n = {n:,} and contamination {contamination:g} not one reference score "
             f"counts as an anomaly (n * contamination = {float(n * gamma):.3g} < 1): "
-            f"{mend() if mend else advice}."
+            f"{fix() if fix else advice}."
         )
     return r
 
@@ -167,7 +167,7 @@ def stability(rank: int | npt.ArrayLike, n: int, contamination: float) -> Stabil
     Raises
     ------
     ConfigError
-        If an argument cannot be; the message holds value, limit and mend.
+        If an argument cannot be; the message holds value, limit and fix.
 
     Notes
     -----

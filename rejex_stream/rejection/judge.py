@@ -74,7 +74,7 @@ class Watcher(Protocol):
         ...
 
     def renew(self, window: ScoreWindow) -> None:
-        """Begin anew with another reference."""
+        """Begin again with another reference."""
         ...
 
 

@@ -251,7 +251,7 @@ class Credits:
         self, policy: RejectionPolicy, streams: Iterable[str],
         known: Iterable[tuple[str, list[Any] | None]], *, asleep: bool,
     ) -> None:  # fmt: skip
-        """Make them anew for a policy, each from the newest that any of its streams knows.
+        """Make them again for a policy, each from the newest that any of its streams knows.
 
         `streams` are all of them, `known` what those know that are not in memory. While all are
         `asleep` only snapshots count: by a decision in between a credit may have been cut.

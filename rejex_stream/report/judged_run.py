@@ -124,7 +124,7 @@ def read_run(config: Config, *, newest: int = _NEWEST) -> Run:
     if lost is not None:
         raise ConnectorError(
             f"{config.input.path} does not hold the reading {lost} that {places.verdicts} judges: "
-            "give the input that was judged, or run the pipeline anew."
+            "give the input that was judged, or run the pipeline again."
         )
     dead = deque(lines_of(Path(places.deadletter)), maxlen=newest)
     budget = config.rejection.review_budget

@@ -2,7 +2,7 @@
 
 Answers are put into commands in the store, each event once, in the transaction that remembers which
 these are; from there commands leave as answers to incidents do. A crash in between tells the same
-command again, a store that was made anew tells all of them again: a learner ignores what it knows.
+command again, a store that was made again tells all of them again: a learner ignores what it knows.
 """
 
 from __future__ import annotations

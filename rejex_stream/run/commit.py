@@ -101,7 +101,7 @@ def _starting_point(
         problem = (
             f"has a snapshot at offset {stray[0]} but no committed offset: it expired or was reset"
         )
-        mend = (
+        fix = (
             f"commit offset {stray[0]} to go on from the snapshot, or drop it (`rejex-stream state "
             "drop`) to begin at the earliest record"
         )
@@ -112,7 +112,7 @@ def _starting_point(
             f"was processed up to offset {committed}, but its earliest record is {earliest}: "
             f"{earliest - committed} record(s) expired unread"
         )
-        mend = "lengthen the retention of the input"
+        fix = "lengthen the retention of the input"
     else:
         found = store.load(partition, committed) if store is not None else None
         if found is not None and (found[0] >= earliest or found[0] == committed):
@@ -126,9 +126,9 @@ def _starting_point(
             f"is committed up to offset {committed}, with {what} and the earliest record at "
             f"{earliest}: the state in between cannot be rebuilt"
         )
-        mend = "bring a snapshot back (`rejex-stream state import`)"
+        fix = "bring a snapshot back (`rejex-stream state import`)"
     raise CheckpointError(
-        f"{partition_name(partition)} {problem}. Either {mend}, or allow a restart without the old "
+        f"{partition_name(partition)} {problem}. Either {fix}, or allow a restart without the old "
         'state (state.lost_state = "restart"; models warm up again).'
     )
 

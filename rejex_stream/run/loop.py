@@ -398,7 +398,7 @@ class Retries:
     """Counts failures in a row and says how long to wait after each.
 
     ``retry_first_s``, then twice as long each time, at most ``retry_longest_s``; no longer than
-    ``retry_for_s`` since the first. :meth:`succeeded` begins anew.
+    ``retry_for_s`` since the first. :meth:`succeeded` begins again.
     """
 
     def __init__(self, settings: RunSettings) -> None:
@@ -509,7 +509,7 @@ class UnscorableStreak:
         if self._any_scorable or self._length < _FEW_SCORED:
             return None
         return ConnectorError(
-            f"nothing could be scored; mend input.channels, and judge this input again under "
+            f"nothing could be scored; fix input.channels, and judge this input again under "
             f"another pipeline name: {self._sentence()}"
         )
 

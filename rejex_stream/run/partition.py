@@ -110,7 +110,7 @@ class PartitionMonitor:
         self.bank.forget(stream_key)
 
     def restore(self, blob: bytes, streams: Mapping[str, bytes]) -> bool:
-        """Take over a state; monitors whose settings were changed since start anew."""
+        """Take over a state; monitors whose settings were changed since start again."""
         try:
             self.bank.restore(blob, streams)
         except CheckpointError as error:

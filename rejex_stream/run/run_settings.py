@@ -102,7 +102,7 @@ class State(Section):
 
     resume: bool = setting(
         True,
-        says="Whether a run over a file goes on where the last one stopped; false begins anew.",
+        says="Whether a run over a file goes on where the last one stopped; false begins again.",
     )
     folder: str | None = setting(
         None,
@@ -143,7 +143,7 @@ class State(Section):
     forget_after: float | None = setting(
         None,
         unit="s of event time",
-        says="A sensor that was silent for so long is forgotten and begins anew when it comes "
+        says="A sensor that was silent for so long is forgotten and begins again when it comes "
         "back; time is the newest that two sensors of its partition have reached, looked at every "
         "eighth of it.",
         otherwise="never",

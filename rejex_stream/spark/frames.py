@@ -287,7 +287,7 @@ class KeyedStates:
     """A ``StatefulProcessor`` of Spark: judges the records of one stream, or of one partition.
 
     Its state is the parts of a worker's snapshot, each a value of its own that is written where it
-    has moved: the window with every micro-batch, the model where it was fitted anew. States stay at
+    has moved: the window with every micro-batch, the model where it was refitted. States stay at
     hand in the worker's process as well, and are used where their mark is the one in Spark's state;
     so a batch that is repeated, on whatever machine, begins with what is durable.
     """

@@ -237,7 +237,7 @@ class JobMonitoring:
         try:
             kept: list[Any] = unseal(_KIND, _FORMAT_VERSION, body)
         except CheckpointError as error:
-            _log.warning("the monitors begin anew: %s", error)
+            _log.warning("the monitors begin again: %s", error)
             return
         for topic, number, next_offset, head, streams in kept:
             partition = Partition(topic, number)

@@ -73,7 +73,7 @@ def _require_applied(partition: Partition, decided: bytes | None, next_offset: i
 def _begin(
     judging: Judging, partition: Partition, parts: Mapping[str, bytes], committed: int
 ) -> Begin:
-    """Bring a snapshot back as a worker would, and take it anew without its monitors."""
+    """Bring a snapshot back as a worker would, and take it again without its monitors."""
     state = judging.state(partition, DecodedBefore(judging.channels), ())
     state.restore(parts)
     otherwise = state.decide()

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from rejex_stream.decode.mapping import TimeUnit, Unreadable, parse_moment, to_epoch_ms
-from rejex_stream.decode.written import ANY_TEXT, MISSING_TEXTS, as_usual, number_reader
+from rejex_stream.decode.written import ANY_TEXT, MISSING_TEXTS, canonical_time, number_reader
 from rejex_stream.tables.columns import ColumnProfile, Sample
 from rejex_stream.tables.suspicions import named_unit, suspect
 
@@ -236,7 +236,7 @@ def _moment(text: str, format: str | None) -> datetime | None:
 
 def _may_be(text: str, format: str) -> bool:
     """Whether a text has the marks of a format: to ask strptime makes a pattern, milliseconds."""
-    marks = set(text.casefold()) | set((as_usual(text) or ("", 0))[0])
+    marks = set(text.casefold()) | set((canonical_time(text) or ("", 0))[0])
     return _MARKS[format] <= marks and ("%z" not in format or not marks.isdisjoint("+-z"))
 
 

@@ -1,6 +1,6 @@
 """What the columns of an unknown table mean, guessed from their names and values.
 
-Used for a quick look and for a first config, and every guess is said aloud. Which columns make the
+Used for a quick look and for a first config, and every guess is reported. Which columns make the
 time is found in :mod:`.time_columns`, and what is left has to survive the :mod:`.suspicions`.
 """
 

@@ -209,7 +209,7 @@ def is_key(cells: Sequence[str], moments_ms: Sequence[int | None] = (), *, stron
     """Whether a column says whose a row is. O(rows).
 
     It is one where the same set of values comes back at each time, or where each value has one
-    long run and time begins anew with it. A switch, a number that moves smoothly or in steps up,
+    long run and time begins again with it. A switch, a number that moves smoothly or in steps up,
     and a state that changes while time goes on are none. With a `strong` name, that means nothing
     else (``device_id``), it is one unless its values say otherwise.
     """
@@ -442,7 +442,7 @@ SUSPICIONS: dict[Kind, _Entry] = {
         "--channel takes it for a measurement",
         "leave it out of input.channels, or make it a flag",
     ),
-    "key": _Entry(_key, "--sensor names another, or - for none", "mend input.sensor"),
+    "key": _Entry(_key, "--sensor names another, or - for none", "fix input.sensor"),
     "sentinel": _Entry(
         _sentinel,
         "--missing={value} says it stands for no value",

@@ -173,7 +173,7 @@ class Kafka:
             "bootstrap_servers": self.bootstrap,
             "group": run,
             "topics": topics,
-            "client": "kafka-python",  # the one that needs mends
+            "client": "kafka-python",  # the one that needs fixes
         }
         options = {
             "session.timeout.ms": 3_000,

@@ -123,7 +123,7 @@ def test_a_topic_that_is_missing_is_said_and_heard_once_it_is_there(kafka: Kafka
 
 
 def make_anew(kafka: Kafka, settings: KafkaSettings) -> None:
-    """Delete the control topic, and make it anew."""
+    """Delete the control topic, and make it again."""
     control = settings.topics.control
     kafka.admin.delete_topics([control])
     until(lambda: control not in kafka.admin.list_topics(), "it is gone")

@@ -209,7 +209,7 @@ def test_workers_with_either_core_write_what_python_alone_would(
 
 
 def use_core(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Have this process, and those that it starts, ask anew which core there is."""
+    """Have this process, and those that it starts, ask again which core there is."""
     monkeypatch.setenv("REJEX_CORE", name)
     core.cache_clear()
 

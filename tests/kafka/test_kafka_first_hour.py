@@ -254,7 +254,7 @@ def test_a_misspelled_topic_is_never_made_and_ends_a_run_with_a_sentence(
     kafka.fill(settings, keyless_feed(topic, 20))
     wrong = topic.replace("plant", "plnat")
     path = config(place, bootstrap, wrong, run={"topic_wait_s": 0.1})
-    said = f"'{wrong}' does not exist, but '{topic}' does: mend input.topics"
+    said = f"'{wrong}' does not exist, but '{topic}' does: fix input.topics"
     status, _, err = run(capsys, "topics", "create", path, "--dry-run")
     assert status == 1
     assert said in err

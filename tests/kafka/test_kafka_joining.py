@@ -117,7 +117,7 @@ def test_a_partition_added_to_the_input_arrives_however_short_the_polls(kafka: K
 
 
 def test_an_answer_that_comes_between_two_polls_is_taken(kafka: Kafka) -> None:
-    """kafka-python threw it away and joined anew, so that the whole group dealt once more."""
+    """kafka-python threw it away and joined again, so that the whole group dealt once more."""
     settings = kafka.settings(partitions=1)
     open_consumer, _ = open_clients(settings, "w")
     consumer = open_consumer()
@@ -410,7 +410,7 @@ def test_a_worker_thrown_out_starts_from_what_others_committed(
 
 
 def test_a_heartbeat_of_a_seat_given_up_says_nothing_about_the_seat_of_now(kafka: Kafka) -> None:
-    """A worker that polled late joins anew under a new id; the old id's heartbeat is refused."""
+    """A worker that polled late joins again under a new id; the old id's heartbeat is refused."""
     settings = kafka.settings(partitions=2, instance_id="w")
     source, sink = connect(settings)
     assert isinstance(source.consumer, PythonConsumer)
@@ -503,7 +503,7 @@ def test_a_seat_that_is_taken_in_the_middle_of_a_commit_is_taken_back(
 def test_who_cannot_come_back_to_a_seat_that_was_taken_tries_again(
     kafka: Kafka, client: str
 ) -> None:
-    """The broker is away for a moment when the group is to be joined anew."""
+    """The broker is away for a moment when the group is to be joined again."""
     settings = kafka.settings(partitions=1, client=client, instance_id="w")
     open_consumer, _ = open_clients(settings, "w")
     failures = [ConnectorError("Kafka is away", retriable=True)]

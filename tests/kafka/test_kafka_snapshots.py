@@ -190,7 +190,7 @@ def test_offsets_that_expired_are_gone_on_from_at_the_snapshot(
 
 
 def make_anew(kafka: Kafka, settings: KafkaSettings, count: int) -> list[Record]:
-    """Delete the input and make it anew, with so many records that nobody has seen."""
+    """Delete the input and recreate it, with so many records that nobody has seen."""
     (topic,) = settings.topics.input
     kafka.admin.delete_topics([topic])
     until(lambda: topic not in kafka.admin.list_topics(), "it is gone")
@@ -219,7 +219,7 @@ def test_a_topic_that_was_made_anew_is_begun_at_its_first_record(
     records = make_anew(kafka, settings, 700)
     if commits:  # as the refusal of earlier versions advised
         kafka.set_back(settings, Partition(topic, 0), 400)
-    with pytest.raises(CheckpointError, match=r"deleted and made anew.*state drop"):
+    with pytest.raises(CheckpointError, match=r"deleted and recreated.*state drop"):
         run_here(settings, next_offsets(records))
     watch = run_here(settings, next_offsets(records), lost_state="restart")
     (opened,) = [event for event in watch.events if isinstance(event, PartitionOpened)]

@@ -247,7 +247,7 @@ def test_new_normal_says_what_will_be_learnt_and_asks_again(fault, desk):
         tell(store, told, pipeline="farm")
         page.reload()
         verdict(page, "2")
-        sees(page, "The model is made anew of what is measured from now on.", "#ask")
+        sees(page, "The model is made again of what is measured from now on.", "#ask")
         page.keyboard.press("Escape")
         page.wait_for_selector("#ask[open]", state="detached")
         with store.database.read() as connection:

@@ -396,7 +396,7 @@ PAGES = (
 
 
 def seen(console):
-    """Everything a reviewer gets of the queue and its items; without what every page has anew."""
+    """Everything a reviewer gets of the queue and its items; without what every page has again."""
     with console.store.database.read() as connection:
         ids = [row[0] for row in connection.execute("SELECT episode_id FROM episode ORDER BY 1")]
     paths = [*PAGES]

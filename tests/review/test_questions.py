@@ -416,7 +416,7 @@ def test_the_first_page_says_what_where_since_when_how_far_and_what_is_asked(sic
         assert words.lower() in page.lower(), words
 
 
-def test_a_card_names_first_what_speaks_though_it_reads_as_usual_just_now(wall_store):
+def test_a_card_names_first_what_speaks_though_it_reads_canonical_time_just_now(wall_store):
     """The gearbox of the demo was between its peaks, and the card named the weather."""
     store = wall_store(settle_s=0)
     spoken = [

@@ -369,7 +369,7 @@ def test_the_summary_costs_nothing_while_nothing_changes(small):
     again = small.ask("/api/summary", headers=tag)
     label(small, targets(small)[:1])
     assert small.ask("/api/summary", headers=tag).status == 200
-    # A new quarter of a minute looks anew; apart from that it was unchanged.
+    # A new quarter of a minute looks again; apart from that it was unchanged.
     assert again.status in (304, 200)
 
 

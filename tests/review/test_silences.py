@@ -70,7 +70,7 @@ def test_a_muted_incident_pages_nobody_until_the_mute_ends(tmp_path, wall_store)
         again.bring_in_line(store)
         assert not again.bring_in_line(store), "nothing is asked while nothing changes"
         live = [one for one in asked(url, "silences") if one["status"]["state"] == "active"]
-        assert len(live) == 2, "a console that starts anew silences nothing twice"
+        assert len(live) == 2, "a console that starts again silences nothing twice"
         mute(console, 8)
         again.bring_in_line(store)
         mute(console, 0)

@@ -1,4 +1,4 @@
-"""A log that somebody has changed after the fact, and signed anew: caught, or named."""
+"""A log that somebody has changed after the fact, and signed again: caught, or named."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_an_honest_log_says_what_its_certificate_says(log):
     assert len(log.waiting) > 10
 
 
-# --------------------------------------------------------------- the log, and the certificate anew
+# --------------------------------------------------------------- the log, and the certificate again
 def of_an_incident(log):
     return next(iter(log.incidents.values()))
 
@@ -193,7 +193,7 @@ def renumbered(log, positions):
 
 
 def moved(log, positions):
-    """Close the gap in the offsets, too: every coin falls anew."""
+    """Close the gap in the offsets, too: every coin falls again."""
     renumbered(log, positions)
     log.verdicts = [
         msgspec.structs.replace(one, position=one.position._replace(offset=i))

@@ -169,7 +169,7 @@ def test_a_job_that_is_killed_and_goes_on_writes_and_tells_what_run_does(tmp_pat
     subprocess.run(on_spark(path), check=True)
     same(tmp_path / "run", tmp_path / "spark")
     by_run, by_spark = (events_taken(one) for one in receivers)
-    assert by_spark == by_run, "monitors that had begun anew would raise one again"
+    assert by_spark == by_run, "monitors that had begun again would raise one again"
     assert {kind for kind, _ in by_spark} == {"alarm", "incident"}
     assert (tmp_path / "spark" / "deadletter.jsonl").stat().st_size
     assert (tmp_path / "spark" / "incidents.jsonl").stat().st_size

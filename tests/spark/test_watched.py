@@ -632,7 +632,7 @@ def test_monitors_that_cannot_be_restored_begin_anew(feed, outcomes, tmp_path, c
     driver = Driver(config_of(tmp_path_feed(tmp_path, feed)), outcomes[:900], random.Random(3))
     driver.store.body = b"?"
     assert driver.go_on()
-    assert "the monitors begin anew: These 1 bytes are not a snapshot" in caplog.text
+    assert "the monitors begin again: These 1 bytes are not a snapshot" in caplog.text
     assert (
         driver.figures[0]['rejex_streams{partition="0",pipeline="pumps",topic="feed.csv"}'] == "4.0"
     )

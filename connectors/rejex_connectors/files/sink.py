@@ -301,7 +301,7 @@ def _write(path: Path, state: msgspec.Struct) -> None:
 
 
 def _read(path: Path, kind: type[_File]) -> _File | None:
-    mend = "or remove the folder to start over"
+    fix = "or remove the folder to start over"
     if (content := read_if_there(path)) is None:
         return None
     try:
@@ -310,10 +310,10 @@ def _read(path: Path, kind: type[_File]) -> _File | None:
         if version != _VERSION:
             raise ConnectorError(
                 f"the state {path} has version {version!r}, this program reads {_VERSION}: run the "
-                f"version that wrote it, {mend}"
+                f"version that wrote it, {fix}"
             )
         return msgspec.convert(tree, kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConnectorError(
-            f"the state {path} is damaged ({type(error).__name__}: {error}): restore it, {mend}"
+            f"the state {path} is damaged ({type(error).__name__}: {error}): restore it, {fix}"
         ) from error

@@ -286,8 +286,8 @@ class FileSource:
         compression = None if workbook else compression_of(self._path)
         if follow and (compression or workbook):
             why = "compressed" if compression else "no text that grows"
-            mend = "unpack it" if compression else "write it as CSV"
-            raise ConfigError(f"{self._path} is {why} and cannot be followed: {mend}")
+            fix = "unpack it" if compression else "write it as CSV"
+            raise ConfigError(f"{self._path} is {why} and cannot be followed: {fix}")
         self._delimiter = delimiter or usual
         if workbook is not None:
             self._delimiter, encoding = ",", "utf-8"
@@ -379,7 +379,7 @@ class FileSource:
         """Do nothing: no end of a process is held against a record."""
 
     def rewind(self) -> None:
-        """Report the partition anew; it is delivered after the next seek."""
+        """Report the partition again; it is delivered after the next seek."""
         self._announce, self._reading = True, False
 
     @property

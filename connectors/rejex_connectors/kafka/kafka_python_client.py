@@ -247,7 +247,7 @@ class PythonConsumer:
             return int(offsets([tp], timeout_ms=timeout_s * 1000)[tp])
 
     def take_stuck(self) -> Mapping[Partition, int]:
-        """Return nothing: what this library cannot read, it was mended to read."""
+        """Return nothing: what this library cannot read, it was fixed to read."""
         return {}
 
     def end(self, partition: Partition) -> int | None:

@@ -1,6 +1,6 @@
-"""What kafka-python 3.0 still needs mended; the one place that touches what it does not promise.
+"""What kafka-python 3.0 still needs fixed; the one place that touches what it does not promise.
 
-Importing this module patches the library. Each mend names the defect that it is for; with a newer
+Importing this module patches the library. Each fix names the defect that it is for; with a newer
 minor of the library, which is pinned for this, take them out one by one and run ``tests/kafka``.
 """
 
@@ -112,7 +112,7 @@ def _end_later(receive: Callable[[Any], tuple[bytes, Any]]) -> Callable[[Any], t
 # group's leader has dealt out the new ones. If the poll that began it has run out of time by then,
 # the next poll does not take the answer: heartbeats stay off, the group drops the member, and the
 # member waits for partitions that never come. So a join is needed until its answer is taken.
-# And an answer that comes between two polls is thrown away by the next, which asks anew: the whole
+# And an answer that comes between two polls is thrown away by the next, which asks again: the whole
 # group deals once more, and where polls are short a busy member might never be in it. So what was
 # answered is taken.
 # Nor are heartbeats sent before a poll has taken it: who works through a batch for longer than a
@@ -200,7 +200,7 @@ def take_rounds(consumer: KafkaConsumer) -> list[tuple[str, int]]:
 # ----------------------------------------------------------------- partitions of one thrown out
 # Defect: a member that learns of its removal from the group in the middle of a join (it was frozen
 # there, say) is not told that its partitions are lost: the preparation that would say so is over.
-# It joins anew claiming them, the leader gives some back to it at once, without the round in which
+# It joins again claiming them, the leader gives some back to it at once, without the round in which
 # their owner of today would give them up, and it goes on from where it stood: records are written
 # twice. So whoever loses its membership prepares again.
 
@@ -215,7 +215,7 @@ def _reset_and_prepare(self: ConsumerCoordinator, *arguments: Any, **named: Any)
 # ------------------------------------------------------------------ answers that came too late
 # Defect: what was committed is asked for once, and the answer shared by all who ask meanwhile: one
 # that comes after its time was up is given to whoever asks next, be it after others have committed.
-# The worker then goes on from where it stood, and records are judged twice. So each asks anew.
+# The worker then goes on from where it stood, and records are judged twice. So each asks again.
 
 _ask_committed = ConsumerCoordinator.fetch_committed_offsets_async
 
@@ -229,7 +229,7 @@ async def _ask_committed_anew(self: ConsumerCoordinator, *arguments: Any, **name
 # Defect: a heartbeat that is told of another member under our name ends the heartbeats, and nobody
 # hears of it: a worker that has nothing to commit polls on as a ghost for ever. And the answer to
 # a heartbeat is taken for news of the seat we have now, be it of one we gave up meanwhile: a busy
-# worker that polled late and joined anew, under a new id, loses its heartbeats to the last one of
+# worker that polled late and joined again, under a new id, loses its heartbeats to the last one of
 # its old id, then its seat, and waits for partitions that never come.
 
 _send_heartbeat = ConsumerCoordinator._send_heartbeat_request

@@ -108,7 +108,7 @@ class KafkaSecurity(Section):
     )
     oauth_client_secret: SecretStr | None = secret(says="Client secret for the token endpoint.")
     oauth_scope: str | None = setting(None, says="Scope to ask for.", example="kafka")
-    oauth_token: SecretStr | None = secret(says="A token; read anew at every login.")
+    oauth_token: SecretStr | None = secret(says="A token; read again at every login.")
 
     def check(self) -> None:
         """Refuse what no single setting can know to be wrong."""

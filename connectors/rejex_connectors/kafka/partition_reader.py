@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka import errors as ke
 
-import rejex_connectors.kafka.kafka_python_patches  # noqa: F401 - mends leaks on import
+import rejex_connectors.kafka.kafka_python_patches  # noqa: F401 - fixes leaks on import
 from rejex_connectors.kafka import refusals
 from rejex_connectors.kafka.broker_login import guard_logs, kafka_python_options
 from rejex_connectors.kafka.kafka_settings import kafka_python_options_of
@@ -363,7 +363,7 @@ class KafkaControl:
                     self._take(consumer, tp)
             except ke.OffsetOutOfRangeError:
                 with self._lock:
-                    self._sought = True  # trimmed or made anew while we read: looked at again
+                    self._sought = True  # trimmed or recreated while we read: looked at again
 
     def _seek(self, consumer: Any, tp: TopicPartition) -> None:  # noqa: ANN401 - without types
         with self._lock:

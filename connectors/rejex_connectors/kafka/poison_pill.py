@@ -12,8 +12,8 @@ commit replaces: a note of a run that is gone means that it ended without gettin
 
 An end counts where the process was killed or crashed, or an exception was raised that is none of
 ours. While what is in hand waits for a fit, which takes as long as it takes, the note says that
-nobody has it in hand; it is written anew before the record is judged. A stop, a failure of the edge
-and a config that is wrong clear the note. A run that lost the partition to a rebalance has not
+nobody has it in hand; it is written again before the record is judged. A stop, a failure of the
+edge and a config that is wrong clear the note. A run that lost the partition to a rebalance has not
 ended: it is in the group under the id it noted, whereas the group gives nothing of a dead member
 away before it has put the member out. It costs a commit of offsets when partitions are taken over,
 a question where a note of another run stands, and nothing for records.

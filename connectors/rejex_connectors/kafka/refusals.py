@@ -1,4 +1,4 @@
-"""What a worker may not do or cannot go on with, as an error in one sentence with its mend.
+"""What a worker may not do or cannot go on with, as an error in one sentence with its fix.
 
 The same sentence for both client libraries: what they raise is recognised beside each, by a table
 of meanings (:data:`Meaning`), and what it means for us stands here.
@@ -177,7 +177,7 @@ def explained(
         case "gone":
             reason = (
                 f"the next offset is not in the log ({reason}): events were deleted before they "
-                "were read, or the topic was made anew. Check its retention, then reset the "
+                "were read, or the topic was recreated. Check its retention, then reset the "
                 "group's offsets"
             )
     return ConnectorError(

@@ -147,7 +147,7 @@ class KafkaSource:
             self._guard.committed(partition, note)
 
     def reseat(self, error: SeatTakenError) -> None:
-        """Join the group anew after somebody joined under our name.
+        """Join the group again after somebody joined under our name.
 
         That somebody may be a ghost: a request of our own that the broker answered after we had
         given it up. A rival is still there when we come back, and throws us out again; then, and
@@ -156,7 +156,7 @@ class KafkaSource:
         now = time.monotonic()
         if self._open_consumer is None or now - self._reseated_s < RIVAL_S:
             raise error
-        _log.warning("joining the group anew: %s", error)
+        _log.warning("joining the group again: %s", error)
         consumer = self._open_consumer()  # where that fails, the old one is thrown out again
         self._reseated_s = now
         self.consumer.close()
@@ -273,7 +273,7 @@ class KafkaSource:
             self.consumer.edge(partition, "latest", timeout_s)
 
     def rewind(self) -> None:
-        """Give every partition anew, from what is committed; nothing in flight is delivered."""
+        """Give every partition again, from what is committed; nothing in flight is delivered."""
         for partition in self.owned:
             self.pause(partition)  # what was sought is forgotten: beginning there would write
         self._again = True

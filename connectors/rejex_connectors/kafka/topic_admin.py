@@ -173,8 +173,8 @@ def _other_pipeline(settings: KafkaSettings, topic: str, reader: PartitionReader
 
 def _not_there(name: str, known: Sequence[str]) -> str:
     near = difflib.get_close_matches(name, [t for t in known if not t.startswith("__")], n=1)
-    hint = f", but {near[0]!r} does: mend input.topics" if near else ""
-    otherwise = ": mend input.topics, or have its producer make it"
+    hint = f", but {near[0]!r} does: fix input.topics" if near else ""
+    otherwise = ": fix input.topics, or have its producer make it"
     return f"does not exist{hint or otherwise}"
 
 
@@ -259,7 +259,7 @@ def _wrong_policy(
     elif "compact" in policy:
         yield "error", f"cleanup.policy is {policy!r}: compaction drops events; set it to delete"
     if plan.role == "control" and partitions != 1:
-        what = f"has {partitions} partitions: commands have one order; make it anew with 1"
+        what = f"has {partitions} partitions: commands have one order; make it again with 1"
         yield "error", what
 
 

@@ -76,7 +76,7 @@ class KafkaSnapshots:
 
         Returns whether it is or will be written: not where the partition is no longer ours either.
         """
-        # Read anew if the last piece may or may not have been written: a wrong guess would write
+        # Read again if the last piece may or may not have been written: a wrong guess would write
         # over the snapshot that we would restore from.
         self._just_read, known = None, self._known.pop(partition, None)
         if known is None:
@@ -266,7 +266,7 @@ class AloneSink:
 
 
 def _collected(known: _Pieces | None, record: Record, number: bytes) -> _Pieces | None:
-    """Add one piece; a piece of another journal begins anew. Foreign records are ignored."""
+    """Add one piece; a piece of another journal begins again. Foreign records are ignored."""
     headers = dict(record.headers)
     if record.value is None:
         return None

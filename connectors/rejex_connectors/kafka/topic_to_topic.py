@@ -1,6 +1,6 @@
 """Records that go from topic to topic, each exactly once, with how far it has come.
 
-Dead letters are looked at and put back once their cause is mended (:func:`redrive`); a topic
+Dead letters are looked at and put back once their cause is fixed (:func:`redrive`); a topic
 without keys is copied to one whose keys say who measured (:func:`rekey`).
 """
 

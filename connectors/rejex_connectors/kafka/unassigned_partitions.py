@@ -86,7 +86,7 @@ class Ownerless:
     given away. Killed in between, a worker with a name of its own comes back to its old seat, and
     the group sees no reason for that round. The library has no call that asks for one. So a worker
     that came in by name looks every three seconds, and never waits, until every partition has an
-    owner; where one has none, it leaves the group and joins it anew, and the group deals again.
+    owner; where one has none, it leaves the group and joins it again, and the group deals again.
     """
 
     def __init__(self, settings: KafkaSettings) -> None:
@@ -118,7 +118,7 @@ class Ownerless:
         self.over = bool(again) or not ownerless
         if again:
             named = ", ".join(f"{topic}-{number}" for topic, number in sorted(again))
-            _log.warning("nobody was given %s: joining the group anew", named)
+            _log.warning("nobody was given %s: joining the group again", named)
         return bool(again)
 
     def _ask(self) -> None:

@@ -440,7 +440,7 @@ def doctor(
     sample: Annotated[int, typer.Option(min=1, help="How many records to read.")] = 200,
     output: AsOption = As.TABLE,
 ) -> None:
-    """Look whether everything is there that a pipeline needs, and say how to mend what is not.
+    """Look whether everything is there that a pipeline needs, and say how to fix what is not.
 
     Changes nothing. Exit status 1 if a check fails.
     """

@@ -53,7 +53,7 @@ def fault(config: ConfigFile, incident: IncidentId, *, sender: Sender) -> None:
 @app.command("new-normal")
 @gathering(sender=Sender)
 def new_normal(config: ConfigFile, incident: IncidentId, *, sender: Sender) -> None:
-    """Say that this is how it is from now on: the reference is made anew of what was held back."""
+    """Say that this is how it is from now on: the reference is made again of what was held back."""
     _answer(CommandKind.NEW_NORMAL, config, incident, sender)
 
 
@@ -134,7 +134,7 @@ def judge(
     *,
     sender: Sender,
 ) -> None:
-    """Say who gives a stream's verdicts from now on; evidence against that is gathered anew."""
+    """Say who gives a stream's verdicts from now on; evidence against that is gathered again."""
     line = ControlLine(load_config(config))
     _give(line, CommandKind.JUDGE, sender, stream_key=stream, judge=who)
 

@@ -178,7 +178,7 @@ def _of_topic(servers: str, topic: str, asked: Asked) -> tuple[Feed, int, str | 
 
     settings = kafka_settings(_reading('format = "jsonl"', topic, servers))
     for name, said in look_at_inputs(settings).missing.items():
-        raise ConfigError(f"topic {name!r} {said.partition(': mend')[0]}: check the name.")
+        raise ConfigError(f"topic {name!r} {said.partition(': fix')[0]}: check the name.")
     partitions = partitions_of(settings, topic)
     bounds = bounds_of(settings, partitions)
     filled = {p: ends for p, ends in bounds.items() if ends[1] > ends[0]}

@@ -1,4 +1,4 @@
-"""``replay``: a history judged anew, with one config or with two, and what differs."""
+"""``replay``: a history judged again, with one config or with two, and what differs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def replay(
     workers: Annotated[int, typer.Option(min=1, help="Processes that share the streams.")] = 1,
     output: AsOption = As.TABLE,
 ) -> None:
-    """Judge a history anew, by a config and by another one, and show what would be different.
+    """Judge a history again, by a config and by another one, and show what would be different.
 
     Reads the whole file, or all that topics hold; writes nothing. Both judge all of it, as verdicts
     depend on what went before; what is compared, or counted without --config, begins with --since.

@@ -247,7 +247,7 @@ def redrive(
     dry_run: Annotated[bool, typer.Option(help="Only say what would be done.")] = False,
     output: AsOption = As.TABLE,
 ) -> None:
-    """Put dead letters back into the topic they came from, each once, after mending the cause."""
+    """Put dead letters back into the topic they came from, each once, after fixing the cause."""
     _, settings = kafka_config(config)
     from rejex_connectors.kafka.topic_to_topic import redrive as redrive_letters
 

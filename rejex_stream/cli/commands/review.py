@@ -329,7 +329,7 @@ def rebuild(
     ] = None,
     output: AsOption = As.TABLE,
 ) -> None:
-    """Make a store anew from review items and labels, with the same verdict for every event."""
+    """Make a store again from review items and labels, with the same verdict for every event."""
     configs, section = _loaded(config, store=store, labels=labels)
     if not (configs or review):
         raise ConfigError("Nothing to build from: give --config, or --review and --labels.")

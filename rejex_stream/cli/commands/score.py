@@ -158,7 +158,7 @@ def _require_ranks(measured: Measured, choice: Suggestion) -> None:
     if measured.ranked or not measured.events:
         return
     why = max(measured.reasons, key=measured.reasons.__getitem__, default="")
-    mend = (
+    fix = (
         "a channel is missing in all of them: --carry ROWS lets its last value stand, --channel "
         "leaves it out"
         if why == "unscorable"
@@ -166,7 +166,7 @@ def _require_ranks(measured: Measured, choice: Suggestion) -> None:
         "rows"
     )
     raise ConfigError(
-        f"none of {measured.events:,} rows could be ranked, all were rejected ({why}): {mend}."
+        f"none of {measured.events:,} rows could be ranked, all were rejected ({why}): {fix}."
     )
 
 

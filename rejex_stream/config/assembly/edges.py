@@ -90,7 +90,7 @@ def file_places(config: Config) -> FilePlaces:
     verdicts = output.verdicts or "verdicts.jsonl"
     beside = Path() if verdicts == "-" else Path(verdicts).parent
     passing = config.input.path == "-" or verdicts == "-"
-    # What passes by begins anew each time: commands to an earlier run must not be taken for ours.
+    # What passes by begins again each time: commands to an earlier run must not be taken for ours.
     heard = config.input.control or (None if passing else str(beside / "control.jsonl"))
     places = FilePlaces(
         verdicts,

@@ -430,7 +430,7 @@ def _with_logarithms(X: FloatArray, logs: npt.NDArray[np.intp], floors: FloatArr
 
 def fit_scale(X: FloatArray) -> SoftScale:
     """Measure the scale of finite rows X of shape (n, d)."""
-    # What is large is made once and written over: memory anew costs as much as the arithmetic.
+    # What is large is made once and written over: fresh memory costs as much as the arithmetic.
     n, half = len(X), len(X) // 2
     low, spare = half - 1 + n % 2, X.T.copy()
     spare.partition((low, half), axis=1)

@@ -188,7 +188,7 @@ _MOST_SUMMARIES = 256
 
 
 def _summary(call: Call) -> Summary:
-    """Return the counts, made anew once anything was written or a quarter minute has passed."""
+    """Return the counts, made again once anything was written or a quarter minute has passed."""
     # Every open page asks for them again and again, mostly of a store that stands still.
     store, kept = call.store, call.console.summaries
     words, now, mark = filter_of(call.request).words, store.now_ms(), store.database.mark()

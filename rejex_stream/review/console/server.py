@@ -126,8 +126,8 @@ def warn_of_plain_http(host: str, access: Access, *, encrypted: bool) -> None:
 
 def require_certificate(path: str) -> None:
     """Refuse a file that holds no certificate with its key."""
-    mend = "give a PEM file that holds the certificate and its key"
-    with explaining_os_errors(f"review.tls_cert = {path!r} cannot be used", mend, kind=ConfigError):
+    fix = "give a PEM file that holds the certificate and its key"
+    with explaining_os_errors(f"review.tls_cert = {path!r} cannot be used", fix, kind=ConfigError):
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(path)
 
 

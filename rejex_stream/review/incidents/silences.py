@@ -2,7 +2,7 @@
 
 The store says what is muted, and Alertmanager is brought in line with that whenever it differs: a
 silence of ours names one incident of one pipeline, and is known by its comment. So nothing has to
-be remembered here, a console that starts anew goes on where another stopped, and a mute that ends
+be remembered here, a console that starts again goes on where another stopped, and a mute that ends
 early ends its silence. The worker knows nothing of it: alerts, verdicts and their order stay.
 """
 

@@ -5,7 +5,7 @@ one case, and all events of a case always have the same labels: labelling a part
 of one incident are one case for as long as it lasts; what comes after that was decided is kept in
 one that asks nobody again. Cases are made here and not in the worker: they bring nothing to a
 verdict, change with what people say (a split, an undo), and what they are made of, the review
-items with the events before each, is kept as long as anybody wants to make the store anew.
+items with the events before each, is kept as long as anybody wants to make the store again.
 
 In the store, in addresses and in labels a case is called `episode`, as on the wire.
 """
@@ -82,7 +82,7 @@ def stream_gap(context: Sequence[ContextPoint]) -> int:
     """Return how many events apart two rejected events are still the same doubt."""
     # Three times the lag at which the autocorrelation of the scores before an event falls below
     # 1/e, and 5 to 60: what remembers itself for long comes back for long. It depends on nothing
-    # but the review item, so that a store made anew has the same cases. O(context**2).
+    # but the review item, so that a recreated store has the same cases. O(context**2).
     scores = np.array([one.score for one in context if one.score is not None], dtype=np.float64)
     if len(scores) < 8 or not np.isfinite(scores).all():
         return _LEAST_GAP

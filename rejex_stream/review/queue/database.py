@@ -314,7 +314,7 @@ def _explain(error: sqlite3.Error, path: Path) -> StoreError | None:
     elif code == sqlite3.SQLITE_CORRUPT:
         told = (
             f"is damaged ({error}): stop the console, and put a backup in its place or make it "
-            "anew with `rejex-stream review rebuild`."
+            "again with `rejex-stream review rebuild`."
         )
     else:
         return None
@@ -464,7 +464,7 @@ class Database:
             if found not in (0, SCHEMA_VERSION):
                 raise ConfigError(
                     f"The review store {str(self.path)!r} has schema version {found}, this program "
-                    f"writes {SCHEMA_VERSION}: make it anew with `rejex-stream review rebuild`."
+                    f"writes {SCHEMA_VERSION}: make it again with `rejex-stream review rebuild`."
                 )
 
     def _require_there(self) -> None:
@@ -476,7 +476,7 @@ class Database:
         if found is None or (found.st_dev, found.st_ino) != self._identity:
             raise StoreError(
                 f"The review store {str(self.path)!r} was removed or replaced while it was open: "
-                "stop the console, put the file back or make it anew with `rejex-stream review "
+                "stop the console, put the file back or make it again with `rejex-stream review "
                 "rebuild`, and start again."
             )
 

@@ -95,7 +95,7 @@ def _ambiguous(verdict: Verdict, *, blind: bool) -> _Words:
             f"Below rank {lower:,} it would be normal, above {upper:,} an anomaly. In between, "
             "slightly different reference data could flip the label, so the model abstained.",
             f"It leans to {leaning}: the score is {side} the top {r:,} of {n:,} scores, and with "
-            f"the reference scores drawn anew it would be called an anomaly {_called(at)}.",
+            f"the reference scores drawn again it would be called an anomaly {_called(at)}.",
         ),
     )
 

@@ -50,7 +50,7 @@ _UPDATE_NEWER = (
     "(excluded.version, excluded.changed_seq) > (incident.version, incident.changed_seq)"
 )
 _MADE_ANEW = (
-    "was another event before, so its topic or file was made anew: give what is there now a store "
+    "was another event before, so its topic or file was recreated: give what is there now a store "
     "of its own (review.store)."
 )
 

@@ -259,7 +259,7 @@ class LabelFile:
             return False
 
     def _take_back(self) -> None:
-        # Opened anew next time: after a failed fsync nobody knows what the disk holds.
+        # Opened again next time: after a failed fsync nobody knows what the disk holds.
         if self._file is not None:
             with suppress(OSError):
                 self._file.truncate(self._end)

@@ -6,7 +6,7 @@ import { PlotStack, readout } from "./plots.js";
 const data = readData("incident-data");
 const kinds = { anomaly: "fault", normal: "new_normal" };
 let seen = null;
-let given = null; // the request that is under way: repeated, it answers nothing anew
+let given = null; // the request that is under way: repeated, it answers nothing again
 
 // What was typed and what was refused stays; all else is as the store has it now.
 async function refresh() {
@@ -38,7 +38,7 @@ async function answer(action) {
   if (!button || button.disabled) return;
   const kind = kinds[action];
   if (kind === "new_normal" && !(await ask("Is this the new normal?",
-    `${data.held ? `The model learns ${plural(data.events, "event")} measured since ${showTime(data.start_ms, "day")}, of which ${data.anomalies.toLocaleString("en")} were called anomalies.` : "The model is made anew of what is measured from now on."} ${data.passed_limit ? "The limit stays: values beyond it go on raising incidents." : "Values like these raise nothing any more."} Once the pipeline has read the answer it cannot be taken back.`,
+    `${data.held ? `The model learns ${plural(data.events, "event")} measured since ${showTime(data.start_ms, "day")}, of which ${data.anomalies.toLocaleString("en")} were called anomalies.` : "The model is made again of what is measured from now on."} ${data.passed_limit ? "The limit stays: values beyond it go on raising incidents." : "Values like these raise nothing any more."} Once the pipeline has read the answer it cannot be taken back.`,
     "Yes, learn it"))) return;
   if (!given || given.kind !== kind || given.note !== note.value) {
     given = { request_id: newId(), incident: data.id, version: data.version, kind, note: note.value };
@@ -66,7 +66,7 @@ async function withdraw() {
   if (!command) { toast("No answer can be taken back any more.", { bad: true }); return; }
   const done = await asking("/api/incidents/withdraw", { command });
   if (!done) { await refresh(); return; }
-  toastNext(done.message); // the question is asked anew, by the page anew
+  toastNext(done.message); // the question is asked again, by the page again
   location.reload();
 }
 

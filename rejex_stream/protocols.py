@@ -125,13 +125,15 @@ class Assigned(NamedTuple):
 
     `committed` is the next offset whose outcome is not yet durable (``None``: nothing was ever
     committed); `earliest` is the first offset that can still be read; `end`, where nothing was ever
-    committed, the one after the last now (``None``: the source does not say).
+    committed, the one after the last now (``None``: the source does not say); `written` the one
+    after the last of which an output holds this pipeline's verdict (0: none is known).
     """
 
     partition: Partition
     committed: int | None
     earliest: int
     end: int | None = None
+    written: int = 0
 
 
 class Revoked(NamedTuple):

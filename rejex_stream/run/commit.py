@@ -60,6 +60,8 @@ def starting_point(
     1. Nothing was ever committed, and there is no snapshot: begin anew at the earliest record.
        With a snapshot the offsets expired, or were reset: refuse; or, with `restart_if_lost`, go
        on from it. An input that ends before it was made anew: 4.
+       In this and in any other case outputs may hold verdicts beyond what is committed: the state
+       that goes with them is elsewhere. Refuse, unless `restart_if_lost`.
     2. There is a snapshot at or before the committed offset, and every record since can still be
        read: restore it and replay from there.
     3. The input still has its first record: replay all of it.
@@ -85,11 +87,12 @@ def starting_point(
 def _starting_point(
     assigned: Assigned, store: SnapshotStore | None, *, restart_if_lost: bool
 ) -> Start:
-    partition, committed, earliest, end = assigned
+    partition, committed, earliest, end, written = assigned
     anew = Start(earliest, None, max(earliest, committed or 0))
     if committed is None:
         stray = store.load(partition, _ANY_OFFSET) if store is not None else None
         if stray is None or stray[0] <= earliest:
+            _refuse_to_write_again(assigned, restart_if_lost=restart_if_lost)
             return anew
         if end is not None and end < stray[0]:
             raise AnotherLogError(
@@ -115,6 +118,7 @@ def _starting_point(
         fix = "lengthen the retention of the input"
     else:
         found = store.load(partition, committed) if store is not None else None
+        _refuse_to_write_again(assigned, restart_if_lost=restart_if_lost)
         if found is not None and (found[0] >= earliest or found[0] == committed):
             return Start(found[0], found[1], committed)
         if earliest == 0 and found is None:
@@ -130,6 +134,28 @@ def _starting_point(
     raise CheckpointError(
         f"{partition_name(partition)} {problem}. Either {fix}, or allow a restart without the old "
         'state (state.lost_state = "restart"; models warm up again).'
+    )
+
+
+def _refuse_to_write_again(assigned: Assigned, *, restart_if_lost: bool) -> None:
+    partition, committed, earliest, _, written = assigned
+    first = earliest if committed is None else committed
+    if written <= first:
+        return
+    stands = "nothing is committed" if committed is None else f"it is committed up to {committed}"
+    problem = (
+        f"{partition_name(partition)}: the output holds this pipeline's verdicts up to offset "
+        f"{written - 1}, and here {stands}: {written - first} record(s) from offset {first} on "
+        "would get a second verdict under the same id"
+    )
+    if restart_if_lost:
+        _log.warning("%s; state.lost_state allows it", problem)
+        return
+    raise CheckpointError(
+        f"{problem}. If kafka.group or [state] was changed, bring the state along: `rejex-stream "
+        "state export OLD moved.state`, then `rejex-stream state import NEW moved.state`, with the "
+        "config as it was and as it is. To judge these records again, give a new pipeline.version: "
+        "it is a part of each id"
     )
 
 

@@ -146,6 +146,34 @@ def test_dropped_and_moved_between_topics_and_folders_no_verdict_changes(
         assert {p: first[p] + then[p] for p in first} == expected
 
 
+@pytest.mark.parametrize("client", ["kafka-python", pytest.param("confluent", marks=CONFLUENT)])
+def test_under_another_group_nothing_is_written_twice(
+    pipelines, rejex, kafka: Kafka, tmp_path, client
+):
+    """Every verdict was written again, and nothing said so: 3,540 records of 1,770 ids."""
+    old, new = pipelines("one", kafka={"client": client}), tmp_path / "new.toml"
+    new.write_text(old.read_text().replace("[kafka]", '[kafka]\ngroup = "another"'))
+    fill(kafka, old, 0, 600)
+    run_until(kafka, old, 600)
+    fill(kafka, old, 600, 700)
+    status, _, said = rejex("run", new)
+    assert (status, "300 record(s) from offset 0 on would get a second verdict" in said) == (1, True)
+    assert sum(map(len, verdicts(kafka, old).values())) == 600
+
+    until(lambda: kafka.is_empty(kafka_settings(load_config(new)).group), "the refused run left")
+    moved = tmp_path / "moved.state"
+    for command in (("export", old, moved), ("import", new, moved)):
+        status, _, said = rejex("state", *command)
+        assert status == 0, said
+    run_until(kafka, new, 700)
+    settings = kafka_settings(load_config(old))
+    written = kafka.read(settings, settings.topics.verdicts)
+    ids = [dict(record.headers)["ce_id"] for records in written.values() for record in records]
+    assert len(ids) == len(set(ids)) == 700
+    sequences = {p: [verdict.seq for verdict in found] for p, found in verdicts(kafka, old).items()}
+    assert sequences == {p: list(range(350)) for p in (0, 1)}, "their models went on"
+
+
 DEALT = {"client": "confluent", "group_protocol": "consumer"}  # by the broker
 
 

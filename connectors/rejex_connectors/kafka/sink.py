@@ -17,6 +17,7 @@ from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from rejex_connectors.kafka.messages import OutcomeMessages
 from rejex_connectors.kafka.refusals import SeatTakenError
 from rejex_connectors.kafka.source import KafkaSource
+from rejex_connectors.kafka.topic_admin import written_up_to
 from rejex_stream.errors import ConnectorError, RejexError
 from rejex_stream.types import Outcome, Partition
 
@@ -162,6 +163,8 @@ def connect(settings: KafkaSettings) -> tuple[KafkaSource, KafkaSink]:
         producer.close()
         raise
     source = KafkaSource(consumer, settings, open_consumer)
+    if settings.delivery == "exactly_once":  # else a crash leaves some beyond what is committed
+        source.written_up_to = partial(written_up_to, settings)
     return source, KafkaSink(source, producer, open_producer, messages)
 
 

@@ -58,6 +58,7 @@ class KafkaSource:
         self.remember: Callable[[Mapping[Partition, int]], None] | None = None
         self.inspect: Callable[[Sequence[Record]], None] | None = None
         self.is_decided: Callable[[Partition], bool] = lambda _: True
+        self.written_up_to: Callable[[Partition], int] = lambda _: 0
         self._guard = PoisonGuard(lambda p, offset: read_partition(settings, p, offset))
         self._to_begin: dict[Partition, int] = {}
 
@@ -211,6 +212,7 @@ class KafkaSource:
                 if not self.is_decided(partition):
                     _log.info("the state of %s-%d is not settled yet", *partition)
                     continue
+                written = self.written_up_to(partition)
             except ConnectorError as error:
                 if not error.retriable:
                     raise
@@ -219,7 +221,7 @@ class KafkaSource:
             self._waiting.remove(partition)
             self.owned[partition] = earliest if committed is None else committed
             self._guard.take(partition, "" if place is None else place.note)
-            found.append(Assigned(partition, committed, earliest, end))
+            found.append(Assigned(partition, committed, earliest, end, written))
         return found
 
     def seek(self, partition: Partition, offset: int) -> None:

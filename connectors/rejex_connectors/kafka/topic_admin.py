@@ -25,13 +25,15 @@ if TYPE_CHECKING:
 __all__ = [
     "Finding", "Inputs", "TopicPlan", "check_topics", "create_topics", "describe",
     "look_at_inputs", "missing_rights", "other_pipelines", "plan_topics", "topic_settings",
-    "worker_rights",
+    "worker_rights", "written_up_to",
 ]  # fmt: skip
 
 DAY_MS = 86_400_000
 _HEARSAY_S = 5.0
 _NEWEST = 4
 """Offsets at the end of a topic that may be markers of transactions."""
+_LOOKED_AT = 200
+"""Offsets at the end of an output, which may hold the verdicts of several input topics."""
 _UNKNOWN = (
     ke.GroupIdNotFoundError,
     ke.TransactionalIdNotFoundError,
@@ -169,6 +171,33 @@ def _other_pipeline(settings: KafkaSettings, topic: str, reader: PartitionReader
         if error.retriable:
             raise
     return None
+
+
+def written_up_to(settings: KafkaSettings, partition: Partition) -> int:
+    """Return the offset after the last of a partition whose verdict is in the output; 0: none is.
+
+    Of this pipeline and its version, as the newest verdicts tell, and as far as they may be read.
+    """
+    topic, last = settings.topics.verdicts, -1
+    begin, end = f"{partition.topic}-{partition.partition}-", f"@{settings.pipeline_version}"
+    try:
+        with closing(PartitionReader(settings)) as reader:
+            places = reader.partitions(topic)
+            if not places:
+                return 0
+            where = places[partition.partition % len(places)]
+            _, stop = reader.bounds([where])[where]
+            for record in reader.read(where, max(0, stop - _LOOKED_AT)):
+                id_ = (dict(record.headers).get("ce_id") or b"").decode("utf-8", "replace")
+                if pipeline_of(record.headers) != settings.pipeline or not id_.endswith(end):
+                    continue
+                offset, _, _ = id_.removesuffix(end).removeprefix(begin).partition(".")
+                if id_.startswith(begin) and offset.isdigit():
+                    last = max(last, int(offset))
+    except ConnectorError as error:
+        if error.retriable:
+            raise
+    return last + 1
 
 
 def _not_there(name: str, known: Sequence[str]) -> str:

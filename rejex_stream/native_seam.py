@@ -28,13 +28,13 @@ _REACHED: Mapping[str, str] = {
     "rejex_stream.detectors.sensor.distance": "Larger",
     "rejex_stream.detectors.sensor.distance:Distance": "mean root scale",
     "rejex_stream.detectors.sensor.distance:Larger": "_joint plain quiet surprise",
-    "rejex_stream.detectors.sensor.distance:Quiet": "_each inner knots near",
+    "rejex_stream.detectors.sensor.distance:Quiet": "floors inner knots logs near usual",
     "rejex_stream.detectors.sensor.distance:SoftScale": "centre spread",
     "rejex_stream.detectors.sensor.distance:Surprise": "knots",
     "rejex_stream.detectors.sensor.recipes": "Columns",
-    "rejex_stream.detectors.sensor.recipes:Columns": "inner score_row which",
+    "rejex_stream.detectors.sensor.recipes:Columns": "inner which",
     "rejex_stream.detectors.table": "TableScorer",
-    "rejex_stream.detectors.table:TableScorer": "inner scale",
+    "rejex_stream.detectors.table:TableScorer": "inner scale score",
     "rejex_stream.encode.records": "LeanVerdictRecord",
     "rejex_stream.engine.explanation:Explainer": "_channels _columns _contamination",
     "rejex_stream.engine.model": "Judged",
@@ -51,8 +51,7 @@ _REACHED: Mapping[str, str] = {
         "_advance _at_once _explain _explainer _features _judge _lane _recent _sensors "
         "_steady_model model seq watch"
     ),
-    "rejex_stream.features.preset:NewestRows": "_n_lags _next _rings _rolls",
-    "rejex_stream.features.preset:RecentRows": "_age _begun _last _newest _picked _young",
+    "rejex_stream.features.preset:RecentRows": "_age _blocks _last _past _picked _young",
     "rejex_stream.features.spec:FeatureSpec": "channels",
     "rejex_stream.features.spec:SensorFeatures": "_age _carry _last _only_raw _picked",
     "rejex_stream.incidents.state_machine:Alarm": (

@@ -83,14 +83,13 @@ def test_the_distance_is_the_formula_with_scikit_learns_shrunk_covariance():
 
 @pytest.mark.parametrize("d", [1, 2, 9])
 @pytest.mark.parametrize("name", ["Sensor", "VARResidual", "Subsequence"])
-def test_a_row_alone_scores_to_the_same_bits(name, d):
+def test_no_cut_of_a_batch_changes_a_bit(name, d):
     scorer, rows = fitted(name, ar(500, 0.7, d))
     X = rows(np.concatenate((ar(60, 0.7, d, seed=1), 1e4 * noise(5, d), np.zeros((40, d)))))
     whole = scorer.score(X).tolist()
-    assert [*map(scorer.by_row(), X.tolist())] == whole
-    assert [scorer.score_few(X[i : i + 3].tolist()) for i in range(0, len(X), 3)] == [
-        whole[i : i + 3] for i in range(0, len(X), 3)
-    ]
+    for cut in (1, 3, 17):
+        parts = [scorer.score(X[i : i + cut]) for i in range(0, len(X), cut)]
+        assert np.concatenate(parts).tolist() == whole
 
 
 def test_the_distance_of_some_columns_is_the_least_that_any_values_of_the_others_give():
@@ -127,7 +126,7 @@ def test_a_row_that_lacks_a_channel_is_scored_by_the_others(name):
     found = scorer.score(partial)
     assert np.isfinite(found).all()
     assert 0.6 < np.quantile(found, 0.9) / np.quantile(whole, 0.9) < 1.5
-    assert scorer.score_few(partial[:3].tolist()) == found[:3].tolist()
+    assert [scorer.score(row[None])[0] for row in partial[:3]] == found[:3].tolist()
     partial[:, 0] += 20.0
     assert scorer.score(partial).min() > found.max()
     partial[0], partial[1, 0] = np.nan, np.inf
@@ -205,7 +204,7 @@ def test_a_deviation_is_quiet_below_what_is_usual_and_from_no_other_value_on():
     plain = both.plain.score(rows)
     assert 10 < np.sum(own > plain) < 30
     assert both.score(rows).tolist() == np.maximum(plain, own).tolist()
-    assert [*map(both.score_row, rows.tolist())] == both.score(rows).tolist()
+    assert [both.score(row[None])[0] for row in rows] == both.score(rows).tolist()
 
 
 @pytest.mark.parametrize("spreads", [[1], [0, 3], [1, 2, 3]])
@@ -247,9 +246,8 @@ def test_a_change_that_nobody_would_have_forecast_counts_where_every_value_is_or
         odd[at - 2000, 1] -= np.sign(odd[at - 2000, 1]) * 5.5  # of 3.2 sd, and shocks of 1
         row = rows(odd)[at - 4000 + len(usual)][None]
         near = rows(odd[at - 2040 : at - 1980])
-        assert [*map(scorer.by_row(), near.tolist())] == scorer.score(near).tolist()
+        assert [scorer.score(x[None])[0] for x in near] == scorer.score(near).tolist()
         seen += bool(scorer.score(row)[0] > limit)
-        assert scorer.by_row()(row[0].tolist()) == scorer.score(row)[0]
         by_plain += bool(plain.score(row[:, which])[0] > of_plain)
     assert seen >= 20
     assert seen > by_plain + 5
@@ -363,7 +361,6 @@ def test_a_loud_row_is_not_judged_on_the_scale_of_quiet_ones():
     loud = np.tile(np.median(X, axis=0), (20, 1))
     loud[:, 0] = np.linspace(8.0, 20.0, 20)
     assert both.score(loud).tolist() == plain.score(loud).tolist()
-    assert [both.score_row(row) for row in loud] == plain.score(loud).tolist()
     loud[:, 1] = 0.01
     assert np.all(both.score(loud) > plain.score(loud)), "loud and quiet at once: quiet counts"
 

@@ -182,19 +182,6 @@ def test_the_numbers_of_the_evidence_are_those_of_the_verdict():
     assert all(math.isfinite(v.evidence.distance_score) for v in explained)
 
 
-@pytest.mark.parametrize(
-    ("name", "scale"),
-    [("HBOS", {}), ("GMM", {}), ("KNN", {}), ("Sensor", {}), ("GMM", {"scale": "standard"})],
-)
-def test_a_few_rows_score_as_rows_of_a_table_do_to_the_bit(name, scale):
-    rows = np.random.default_rng(3).normal(20, 2, (300, 3)).round(3)
-    rows[240:250] += np.linspace(-60, 60, 10)[:, None]  # beyond all that was fitted
-    scorer = make_detector(name, **scale).fit(rows[:200], seed=1)
-    few = [one for i in range(200, 300, 20) for one in scorer.score_few(rows[i : i + 20].tolist())]
-    assert few == scorer.score(rows[200:]).tolist()
-    assert all(type(score) is float for score in few)
-
-
 @pytest.mark.parametrize("weight", [1.0, 0.25])
 @pytest.mark.parametrize("detector", ["GMM", "Mahalanobis"])
 def test_a_row_explained_alone_has_the_evidence_it_has_among_others(detector, weight):

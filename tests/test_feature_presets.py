@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 from rejex_stream.errors import ConfigError
 from rejex_stream.features import Feature, FeatureSpec, MissingChannelError
-from rejex_stream.features.preset import FILLING, MISSING, NewestRows, RecentRows, blocks_of
+from rejex_stream.features.preset import FILLING, MISSING, RecentRows, blocks_of
 from tests.test_any_float import any_value
 
 AT_ONCE = ("sensor", "lags", "sensor_lags")
-any_reading = st.one_of(any_value, st.floats(-9, 9), st.sampled_from([math.nan, math.inf]))
 
 
 def names(channels):
@@ -125,83 +124,16 @@ def test_a_number_that_arithmetic_cannot_hold_is_not_taken_for_one_that_is_missi
         assert math.inf in row
 
 
+@pytest.mark.parametrize(("partial", "carry"), [(False, 0), (True, 0), (True, 1)])
 @pytest.mark.parametrize("preset", AT_ONCE)
-@pytest.mark.parametrize("channels", [1, 3, 12])
-def test_a_reading_alone_goes_without_numpy_to_the_same_bits(preset, channels):
-    spec = FeatureSpec(names(channels), preset=preset)
-    readings = feed(90, channels)
-    sensor = spec.start_recent()
-    whole, _ = spec.start_recent().extract(readings)
-    found = [sensor.extract([reading])[0].tolist() for reading in readings]
-    assert [row for rows in found for row in rows] == whole.tolist()
-    assert len(whole) > 50
-    blocks = blocks_of(preset, channels)
-    past = [list(reading) for reading in readings[: 90 - len(whole)]]
-    alone = NewestRows(blocks, past)
-    assert [alone.add(list(x)) for x in readings[90 - len(whole) :]] == whole.tolist()
-    assert alone.past() == [list(x) for x in readings[len(whole) :]]
-
-
-@pytest.mark.parametrize("carry", [0, 1])
-@pytest.mark.parametrize("partial", [False, True])
-@pytest.mark.parametrize("preset", AT_ONCE)
-def test_a_reading_that_lacks_a_channel_goes_alone_to_the_same_bits(preset, partial, carry):
+def test_readings_one_by_one_make_the_rows_of_a_batch_to_the_bit(preset, partial, carry):
     spec = FeatureSpec(names(3), preset=preset, carry_forward_events=carry)
-    readings = [
-        *feed(40, 3),
-        *feed(150, 3, seed=1, missing=0.3),
-        *[(math.nan,) * 3] * 3,
-        *feed(40, 3),
-    ]
+    gaps = [(math.nan,) * 3] * 3
+    readings = [*feed(40, 3), *feed(60, 3, seed=1, missing=0.3), *gaps, *feed(40, 3)]
     readings[60:64] = [(1.7e308, math.nan, -1.7e308)] * 4
-    alone, whole = (spec.start_recent(partial=partial) for _ in "ab")
-    rows, which = whole.extract(readings)
-    seen = set()
-    for i, at in enumerate(which):
-        row = alone.next_row(readings[i], sum(readings[i]))
-        if row is None:
-            assert at == FILLING, "once the windows are full it needs no start"
-            alone.extract([readings[i]])
-        else:
-            wanted = [math.inf] if at == MISSING else rows[at].tolist()
-            if not alone.lacks:  # where nan is beyond all numbers
-                row = [math.inf if math.isnan(x) else x for x in row]
-            assert repr(row) == repr(wanted)
-            seen.add(at == MISSING)
-        if i % 10 == 0:
-            other = spec.start_recent(partial=partial)
-            other.restore(alone.snapshot())
-            alone = other
-    assert repr(alone.snapshot()) == repr(whole.snapshot())
-    assert seen == {True, False}
-
-
-@pytest.mark.thorough
-@settings(max_examples=100, deadline=None)
-@given(
-    st.lists(st.tuples(any_reading, any_reading), min_size=1, max_size=20),
-    st.sampled_from([(), ("b",)]),
-    st.sampled_from(AT_ONCE),
-    st.booleans(),
-    st.integers(0, 2),
-)
-def test_the_next_row_is_that_of_a_batch_or_none(values, flags, preset, partial, carry):
-    spec = FeatureSpec(("a", "b"), preset=preset, flags=flags, carry_forward_events=carry)
-    calm = feed(40, 2)
-    readings = [*calm, *values, *calm[:20], *values, *calm]
-    alone, whole = (spec.start_recent(partial=partial) for _ in "ab")
-    rows, which = whole.extract(readings)  # all at once: in numpy
-    for reading, at in zip(readings, which, strict=True):
-        row = alone.next_row(reading, sum(reading))
-        if row is None:
-            alone.extract([reading])
-        elif row == [math.inf]:
-            assert at == MISSING
-        else:
-            if not alone.lacks:  # where nan is beyond all numbers
-                row = [math.inf if math.isnan(x) else x for x in row]
-            assert repr(row) == repr(rows[at].tolist())
-    assert repr(alone.snapshot()) == repr(whole.snapshot())
+    every, crash = range(1, len(readings)), partial
+    one_by_one = rows_of(spec, readings, every, crash=crash, partial=partial)
+    assert repr(one_by_one) == repr(rows_of(spec, readings, partial=partial))
 
 
 @pytest.mark.thorough

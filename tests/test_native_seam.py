@@ -18,7 +18,8 @@ SOURCES = Path(__file__).parents[1] / "native" / "src"
 THEIRS = {
     "UNSET", "__basicsize__", "__struct_fields__", "append", "builtins", "ce_id", "ce_subject",
     "ce_time", "clear", "encode", "Encoder", "extend", "frombuffer", "math", "msgspec",
-    "msgspec.json", "nan", "numpy", "reshape", "sum", "tolist", "traceparent", "tracestate",
+    "msgspec.json", "nan", "numpy", "reshape", "shape", "sum", "tolist", "traceparent",
+    "tracestate",
 }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ use crate::alarm;
 use crate::evidence::{Explainer, Explaining};
 use crate::guard;
 use crate::judge::{JudgeCore, Told};
-use crate::recent::{Columns, Recent, Saved};
+use crate::recent::{Columns, Recent};
 use crate::rows;
 use crate::scorers::Scorer;
 use crate::seam::*;
@@ -270,7 +270,6 @@ impl Lane {
         let d = self.d;
         let known = if self.at_once { &STREAM_RECENT } else { &STREAM_SENSORS }.get(state)?;
         let mut sensors = Sensors::of(&mut self.met, known.cast_into()?, self.at_once, d);
-        let mut before = Vec::new();
         let scored: Option<Vec<f64>> = match scorer {
             Scorer::Python => {
                 // What is read: as far as it is whole.
@@ -283,7 +282,6 @@ impl Lane {
                     }
                     whose.push(sensor);
                 }
-                before = sensors.saved();
                 let mut whole = 0;
                 for (&place, &sensor) in places.iter().zip(&*whose) {
                     let first = rows.len();
@@ -292,7 +290,6 @@ impl Lane {
                         rows.truncate(first);
                         break;
                     }
-                    sensors.keep(sensor);
                     whole += 1;
                 }
                 if whole == 0 {
@@ -307,7 +304,6 @@ impl Lane {
         };
 
         let Some(mut judging) = self.core.begin(judge, &epoch, told)? else {
-            sensors.back(&before);
             return Ok((0, false));
         };
         let guarded = !MODEL_GUARD.is_none(model)?;
@@ -354,9 +350,6 @@ impl Lane {
             let Some((verdict, unexplained)) = judging.one(&reading, row, score, seq + i, i)? else {
                 break;
             };
-            if scored.is_none() {
-                sensors.keep(whose[i]);
-            }
             if explained && unexplained {
                 wanted.push((i, place, verdict.clone()));
             }
@@ -366,14 +359,6 @@ impl Lane {
         judging.end()?;
         if let Some(scores) = &scored {
             width = rows.len() / scores.len();
-            if done < scores.len() {
-                sensors.back(&before);
-                let mut again = Vec::new();
-                for (&place, &sensor) in places.iter().zip(&whose[..done]) {
-                    sensors.row(sensor, batch.whole(place).expect("looked at"), &mut again);
-                    sensors.keep(sensor);
-                }
-            }
         }
         if done == 0 {
             return Ok((0, false));
@@ -554,9 +539,7 @@ impl<'a, 'py> Sensors<'a, 'py> {
             if !is_same {
                 met.recent = Recent::of(&sensor)?;
             } else if let Some(recent) = &mut met.recent {
-                if !recent.begin(name.py())? {
-                    met.recent = None;
-                }
+                recent.begin();
             }
             if met.recent.as_ref().is_none_or(|recent| recent.channels() != self.d) {
                 met.recent = None;
@@ -575,26 +558,6 @@ impl<'a, 'py> Sensors<'a, 'py> {
         }
     }
 
-    fn keep(&mut self, sensor: usize) {
-        if let Some(recent) = &mut self.met[sensor].recent {
-            recent.keep();
-        }
-    }
-
-    fn begun(&mut self) -> impl Iterator<Item = &mut Recent> {
-        self.met.iter_mut().filter(|met| met.is_begun).filter_map(|met| met.recent.as_mut())
-    }
-
-    fn saved(&mut self) -> Vec<Saved> {
-        self.begun().map(|recent| recent.saved()).collect()
-    }
-
-    fn back(&mut self, saved: &[Saved]) {
-        for (recent, saved) in self.begun().zip(saved) {
-            recent.back(saved);
-        }
-    }
-
     /// Leave the state as it is after some readings; return what rows are made of.
     fn end(
         self,
@@ -603,13 +566,13 @@ impl<'a, 'py> Sensors<'a, 'py> {
         places: &[usize],
     ) -> PyResult<Option<Columns>> {
         let (py, mut columns) = (self.known.py(), None);
-        for (n, met) in self.met.iter().enumerate().filter(|(_, met)| met.is_begun) {
+        for (n, met) in self.met.iter_mut().enumerate().filter(|(_, met)| met.is_begun) {
             let Some(last) = whose.iter().rposition(|&sensor| sensor == n) else { continue };
             let sensor = met.sensor.bind(py);
             let values = batch.reading(places[last])?.get_item(3)?;
-            if let Some(recent) = &met.recent {
+            if let Some(recent) = &mut met.recent {
                 RECENT_LAST.set(sensor, values)?;
-                recent.end(py)?;
+                recent.end(whose.iter().filter(|&&sensor| sensor == n).count());
                 RECENT_AGE.set(sensor, RECENT_YOUNG.get(sensor)?)?;
                 columns = Some(recent.columns);
                 continue;

@@ -1,190 +1,149 @@
-//! The columns that roll, of one sensor (`features.preset.NewestRows`): sums kept in Python's rings.
+//! The columns that roll, of one sensor (`features.preset.RecentRows`), made of its newest readings.
 
 use crate::seam::*;
 use crate::view::View;
 use pyo3::prelude::*;
-use pyo3::types::PyList;
+use pyo3::types::PyTuple;
 
-pub const RING: usize = 32;
-const SUMS: usize = 7;
+const LONG: usize = 24;
 const FEW_CHANNELS: usize = 10;
-
-
-pub type Saved = (Vec<Vec<f64>>, Vec<usize>);
 
 /// What a row is made of besides its reading.
 #[derive(Clone, Copy)]
 pub struct Columns {
-    pub rolls: bool,
-    pub n_lags: usize,
+    rolls: bool,
+    n_lags: usize,
 }
 
 impl Columns {
-    pub fn ring(&self) -> usize {
-        if self.rolls { SUMS * RING } else { RING }
+    /// Return the columns of a preset from its blocks.
+    fn of(blocks: &Bound<'_, PyAny>) -> PyResult<Columns> {
+        let mut columns = Columns { rolls: false, n_lags: 0 };
+        for block in blocks.cast::<PyTuple>()?.iter() {
+            match block.get_item(0)?.extract::<&str>()? {
+                "std" => columns.rolls = true,
+                "lag" => columns.n_lags += 1,
+                _ => (),
+            }
+        }
+        Ok(columns)
     }
 
-    /// Append the row of a reading whose every channel is there: `ring` and `next` are a channel's.
-    pub fn row<'a>(
-        &self,
-        reading: &[f64],
-        mut ring: impl FnMut(usize) -> &'a mut [f64],
-        next: &[usize],
-        row: &mut Vec<f64>,
-    ) {
+    /// Return how many readings before its own a row looks back at.
+    pub fn reach(&self) -> usize {
+        self.n_lags.max(if self.rolls { LONG - 1 } else { 0 })
+    }
+
+    /// Append the row of a reading whose every channel is there; `past` are those it looks back at.
+    pub fn row(&self, reading: &[f64], past: &[f64], row: &mut Vec<f64>) {
         let (d, start) = (reading.len(), row.len());
         row.extend_from_slice(reading);
         if self.rolls {
             row.resize(start + d * if d <= FEW_CHANNELS { 7 } else { 5 }, 0.0);
-        }
-        for c in 0..d {
-            let (x, at, ring) = (reading[c], next[c], ring(c));
-            if self.rolls {
-                rolled(x, at, ring, d, |block, value| row[start + block * d + c] = value);
-            } else {
-                ring[at] = x;
+            let first = past.len() - (LONG - 1) * d;
+            for c in 0..d {
+                let mut window = [reading[c]; LONG];
+                for (level, past) in window.iter_mut().zip(past[first + c..].iter().step_by(d)) {
+                    *level = *past;
+                }
+                rolled(&window, d, |block, value| row[start + block * d + c] = value);
             }
         }
         for ago in 1..=self.n_lags {
-            for c in 0..d {
-                row.push(ring(c)[(next[c] + RING - ago) % RING]);
-            }
+            row.extend_from_slice(&past[past.len() - ago * d..][..d]);
         }
     }
 }
 
-fn rolled(x: f64, at: usize, ring: &mut [f64], d: usize, mut put: impl FnMut(usize, f64)) {
-    let ring: &mut [f64; SUMS * RING] = ring.try_into().expect("checked when it was met");
-    let place = |which: usize, ago: usize| RING * which + (at + RING - ago) % RING;
-    let before = ring[place(0, 1)];
-    ring[at] = x;
-    let sum2 = before + x;
-    ring[place(1, 0)] = sum2;
-    let gap = before - x;
-    let square2 = gap * gap * 0.5;
-    ring[place(2, 0)] = square2;
-    let older = ring[place(1, 2)];
-    let gap = older - sum2;
-    let sum4 = older + sum2;
-    ring[place(3, 0)] = sum4;
-    let square4 = ring[place(2, 2)] + square2 + gap * gap * 0.25;
-    ring[place(4, 0)] = square4;
-    let older = ring[place(3, 4)];
-    let gap = older - sum4;
-    let sum8 = older + sum4;
-    ring[place(5, 0)] = sum8;
-    let square8 = ring[place(4, 4)] + square4 + gap * gap * 0.125;
-    ring[place(6, 0)] = square8;
-    let older = ring[place(5, 8)];
-    let gap = older - sum8;
-    let sum16 = older + sum8;
-    let square16 = ring[place(6, 8)] + square8 + gap * gap * 0.0625;
-    let older = ring[place(5, 16)];
-    let gap = older * 2.0 - sum16;
-    let mean24 = (older + sum16) / 24.0;
-    put(1, x - before);
-    put(2, x - mean24);
-    put(3, (ring[place(1, 8)] + sum8) / 10.0);
-    let spread = ring[place(6, 16)] + square16 + gap * gap * (8.0 / (16.0 * 24.0));
-    put(4, (spread / 23.0).sqrt());
-    if d <= FEW_CHANNELS {
-        let gap = ring[place(1, 4)] * 2.0 - sum4;
-        let short = ring[place(2, 4)] + square4 + gap * gap * (2.0 / (4.0 * 6.0));
-        put(5, (short / 5.0).sqrt());
-        put(6, mean24);
+/// A sum, and one of squares around the mean (`features.preset.Part`).
+#[derive(Clone, Copy, Default)]
+struct Sums(f64, f64);
+
+impl Sums {
+    /// Join an older part with a newer one, which has `ratio` times as many readings.
+    fn join(self, newer: Sums, ratio: f64, weight: f64) -> Sums {
+        let gap = self.0 * ratio - newer.0;
+        Sums(self.0 + newer.0, self.1 + newer.1 + gap * gap * weight)
     }
 }
 
-/// The rings of a sensor, which stay as long as what makes its rows.
+/// Join neighbours, by two.
+fn halved<const N: usize, const HALF: usize>(parts: &[Sums; N], weight: f64) -> [Sums; HALF] {
+    let mut made = [Sums::default(); HALF];
+    for (made, pair) in made.iter_mut().zip(parts.chunks_exact(2)) {
+        *made = pair[0].join(pair[1], 1.0, weight);
+    }
+    made
+}
+
+fn rolled(window: &[f64; LONG], d: usize, mut put: impl FnMut(usize, f64)) {
+    let twos: [Sums; 12] = halved(&window.map(|x| Sums(x, 0.0)), 0.5);
+    let fours: [Sums; 6] = halved(&twos, 0.25);
+    let eights: [Sums; 3] = halved(&fours, 0.125);
+    let all = eights[0].join(eights[1].join(eights[2], 1.0, 0.0625), 2.0, 8.0 / (16.0 * 24.0));
+    let (now, mean) = (window[LONG - 1], all.0 / 24.0);
+    put(1, now - window[LONG - 2]);
+    put(2, now - mean);
+    put(3, (twos[7].0 + eights[2].0) / 10.0);
+    put(4, (all.1 / 23.0).sqrt());
+    if d <= FEW_CHANNELS {
+        put(5, (twos[9].join(fours[5], 2.0, 2.0 / (4.0 * 6.0)).1 / 5.0).sqrt());
+        put(6, mean);
+    }
+}
+
+/// The newest readings of a sensor: Python's array of them, and what came since.
 pub struct Recent {
-    newest: Py<PyAny>,
-    rings: Vec<View>,
-    next: Vec<usize>, // of the run that lasts
+    past: Py<PyAny>,
+    view: View,
+    levels: Vec<f64>, // the past, then the readings of the run that lasts
+    channels: usize,
     pub columns: Columns,
 }
 
 impl Recent {
     /// Return them of a `RecentRows`; `None` where Python has to make its rows.
     pub fn of(recent: &Bound<'_, PyAny>) -> PyResult<Option<Recent>> {
-        let py = recent.py();
         if !RECENT_PICKED.is_none(recent)? {
             return Ok(None);
         }
-        let newest = match RECENT_NEWEST.get(recent)? {
-            newest if !newest.is_none() => newest,
-            _ => recent.call_method0(RECENT_BEGUN.name(py))?,
-        };
-        if newest.is_none() {
-            return Ok(None);
+        let (past, columns) = (RECENT_PAST.get(recent)?, Columns::of(&RECENT_BLOCKS.get(recent)?)?);
+        let (view, shape) = (View::of(&past, true)?, past.getattr("shape")?);
+        let (count, channels): (usize, usize) = shape.extract()?;
+        if count != columns.reach() {
+            return Ok(None); // the windows fill
         }
-        let mut rings = Vec::new();
-        for ring in NEWEST_RINGS.get(&newest)?.try_iter()? {
-            rings.push(View::of(&ring?, true)?);
-        }
-        let rolls = NEWEST_ROLLS.truth(&newest)?;
-        let n_lags = NEWEST_N_LAGS.int(&newest)? as usize;
-        let columns = Columns { rolls, n_lags };
-        let whole = rings.iter().all(|ring| ring.get().len() == columns.ring()) && n_lags < RING;
-        let mut made = Recent { newest: newest.unbind(), rings, next: Vec::new(), columns };
-        Ok((whole && made.begin(py)?).then_some(made))
+        let mut made = Recent { past: past.unbind(), view, levels: Vec::new(), channels, columns };
+        made.begin();
+        Ok(Some(made))
     }
 
     pub fn channels(&self) -> usize {
-        self.rings.len()
+        self.channels
     }
 
-    /// Whether it is of the same that makes the rows of now.
+    /// Whether it is of the same readings that make the rows of now.
     pub fn is_of(&self, recent: &Bound<'_, PyAny>) -> PyResult<bool> {
-        Ok(RECENT_NEWEST.is(recent, &self.newest)? && RECENT_PICKED.is_none(recent)?)
+        Ok(RECENT_PAST.is(recent, &self.past)? && RECENT_PICKED.is_none(recent)?)
     }
 
-    /// Look where the channels go on; whether they are whole.
-    pub fn begin(&mut self, py: Python<'_>) -> PyResult<bool> {
-        let next = NEWEST_NEXT.get(self.newest.bind(py))?.cast_into::<PyList>()?;
-        self.next.clear();
-        for at in next.iter() {
-            self.next.push(at.extract()?);
-        }
-        Ok(self.next.len() == self.rings.len() && self.next.iter().all(|&at| at < RING))
+    /// Begin a run with what is known.
+    pub fn begin(&mut self) {
+        self.levels.clear();
+        self.levels.extend_from_slice(self.view.get());
     }
 
-    /// Append the row of a reading whose every channel is there.
-    ///
-    /// It is made in place: what it writes, nobody reads before [`Recent::keep`] goes on by one.
+    /// Append the row of the next reading of the run, whose every channel is there.
     pub fn row(&mut self, reading: &[f64], row: &mut Vec<f64>) {
-        let rings = self.rings.as_mut_ptr();
-        // SAFETY: one ring is there at a time, and there are as many as channels.
-        let ring = |c: usize| unsafe { (*rings.add(c)).get_mut() };
-        debug_assert!(reading.len() == self.rings.len());
-        self.columns.row(reading, ring, &self.next, row);
+        debug_assert!(reading.len() == self.channels);
+        let first = self.levels.len() - self.view.get().len();
+        self.columns.row(reading, &self.levels[first..], row);
+        self.levels.extend_from_slice(reading);
     }
 
-    /// Go on to the next reading.
-    pub fn keep(&mut self) {
-        for at in &mut self.next {
-            *at = (*at + 1) % RING;
-        }
-    }
-
-    /// Return what it takes to go back to now.
-    pub fn saved(&self) -> Saved {
-        (self.rings.iter().map(|ring| ring.get().to_vec()).collect(), self.next.clone())
-    }
-
-    /// Go back.
-    pub fn back(&mut self, (rings, next): &Saved) {
-        for (ring, saved) in self.rings.iter_mut().zip(rings) {
-            ring.get_mut().copy_from_slice(saved);
-        }
-        self.next.copy_from_slice(next);
-    }
-
-    /// Leave the state as it is now.
-    pub fn end(&self, py: Python<'_>) -> PyResult<()> {
-        let next = NEWEST_NEXT.get(self.newest.bind(py))?.cast_into::<PyList>()?;
-        for (c, at) in self.next.iter().enumerate() {
-            next.set_item(c, at)?;
-        }
-        Ok(())
+    /// End the run after so many readings, and leave the state as it is then.
+    pub fn end(&mut self, count: usize) {
+        let past = self.view.get_mut();
+        past.copy_from_slice(&self.levels[count * self.channels..][..past.len()]);
     }
 }

@@ -1,6 +1,6 @@
 //! The newest rows of a model (`engine.model.RowBuffer`), and their blocks (`engine.packed_rows`).
 
-use crate::recent::{Columns, RING};
+use crate::recent::Columns;
 use crate::seam::*;
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyList, PyTuple};
@@ -113,21 +113,15 @@ fn pack(
 
 /// Return which rows are not what their levels and those before make.
 fn odd_rows(past: &[f64], rows: &[f64], width: usize, d: usize, made: Columns) -> Vec<u8> {
-    let length = made.ring();
-    let mut rings = vec![0.0; d * length];
-    let (mut next, mut row, mut odd) = (vec![0; d], Vec::with_capacity(width), Vec::new());
-    let base = rings.as_mut_ptr();
-    // SAFETY: one ring is there at a time.
-    let mut ring = |c: usize| unsafe { std::slice::from_raw_parts_mut(base.add(c * length), length) };
-    let levels = past[past.len() - RING * d..].chunks_exact(d);
-    let own = (0..BLOCK).map(|i| &rows[i * width..i * width + d]);
-    for (i, reading) in levels.chain(own).enumerate() {
+    let before = made.reach() * d;
+    let mut levels = past[past.len() - before..].to_vec();
+    let (mut row, mut odd) = (Vec::with_capacity(width), Vec::new());
+    for (i, whole) in rows.chunks_exact(width).take(BLOCK).enumerate() {
         row.clear();
-        made.row(reading, &mut ring, &next, &mut row);
-        next.iter_mut().for_each(|at| *at = (*at + 1) % RING);
-        let Some(i) = i.checked_sub(RING) else { continue };
+        made.row(&whole[..d], &levels[levels.len() - before..], &mut row);
+        levels.extend_from_slice(&whole[..d]);
         let same = |(a, b): (&f64, &f64)| a.to_bits() == b.to_bits();
-        if row.len() != width || !row.iter().zip(&rows[i * width..]).all(same) {
+        if row.len() != width || !row.iter().zip(whole).all(same) {
             odd.push(i as u8);
         }
     }

@@ -103,8 +103,17 @@ pub struct Larger {
     python: Py<PyAny>, // for the rows that are not scored here
 }
 
+/// Return column, floor and usual logarithm of each that is taken as a logarithm.
+fn logarithms(quiet: &Bound<'_, PyAny>) -> PyResult<Vec<(usize, f64, f64)>> {
+    let columns: Vec<usize> = QUIET_LOGS.get(quiet)?.call_method0("tolist")?.extract()?;
+    let floors = View::of(&QUIET_FLOORS.get(quiet)?, false)?;
+    let usual = View::of(&QUIET_USUAL.get(quiet)?, false)?;
+    let both = floors.get().iter().zip(usual.get());
+    Ok(columns.into_iter().zip(both).map(|(column, (floor, usual))| (column, *floor, *usual)).collect())
+}
+
 impl Larger {
-    fn of(columns: &Bound<'_, PyAny>) -> PyResult<Option<Larger>> {
+    fn of(scorer: &Bound<'_, PyAny>, columns: &Bound<'_, PyAny>) -> PyResult<Option<Larger>> {
         let inner = COLUMNS_INNER.get(columns)?;
         let Some(plain) = Distance::of(&LARGER_PLAIN.get(&inner)?, &LARGER_JOINT.get(&inner)?)? else {
             return Ok(None);
@@ -120,7 +129,7 @@ impl Larger {
             Some(Quiet {
                 inner,
                 near: QUIET_NEAR.get(&quiet)?.extract()?,
-                each: QUIET_EACH.get(&quiet)?.extract()?,
+                each: logarithms(&quiet)?,
                 knots: Knots::of(&QUIET_KNOTS.get(&quiet)?)?,
             })
         };
@@ -140,7 +149,7 @@ impl Larger {
             })
             && plain.root.get().len() >= d * d
             && (surprise.is_some() == (plain.root.get().len() > d * d));
-        let python = COLUMNS_SCORE_ROW.get(columns)?.unbind();
+        let python = TABLE_SCORE.get(scorer)?.unbind();
         Ok(whole.then_some(Larger { which, plain, quiet, surprise, python }))
     }
 
@@ -217,7 +226,7 @@ impl Scorer {
         if kind.is(RECIPES_COLUMNS.get(py)?)
             && COLUMNS_INNER.get(&inner)?.get_type().is(DISTANCE_LARGER_CLASS.get(py)?)
         {
-            if let Some(larger) = Larger::of(&inner)? {
+            if let Some(larger) = Larger::of(scorer, &inner)? {
                 return Ok(Scorer::Larger(Box::new(larger)));
             }
         }
@@ -244,7 +253,10 @@ impl Scorer {
         Ok(match self {
             Scorer::Larger(larger) => match larger.score(row, centred) {
                 Some(score) => score,
-                None => larger.python.bind(py).call1((PyList::new(py, row)?,))?.extract()?,
+                None => {
+                    let rows = PyList::new(py, [PyList::new(py, row)?])?;
+                    larger.python.bind(py).call1((rows,))?.get_item(0)?.extract()?
+                }
             },
             Scorer::Histograms { edges, heights } => {
                 let (edges, heights) = (edges.get(), heights.get());

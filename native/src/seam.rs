@@ -70,10 +70,12 @@ attributes! {
         LARGER_SURPRISE = "surprise",
     }
     "rejex_stream.detectors.sensor.distance:Quiet" {
-        QUIET_EACH = "_each",
+        QUIET_FLOORS = "floors",
         QUIET_INNER = "inner",
         QUIET_KNOTS = "knots",
+        QUIET_LOGS = "logs",
         QUIET_NEAR = "near",
+        QUIET_USUAL = "usual",
     }
     "rejex_stream.detectors.sensor.distance:SoftScale" {
         SCALE_CENTRE = "centre",
@@ -84,12 +86,12 @@ attributes! {
     }
     "rejex_stream.detectors.sensor.recipes:Columns" {
         COLUMNS_INNER = "inner",
-        COLUMNS_SCORE_ROW = "score_row",
         COLUMNS_WHICH = "which",
     }
     "rejex_stream.detectors.table:TableScorer" {
         TABLE_INNER = "inner",
         TABLE_SCALE = "scale",
+        TABLE_SCORE = "score",
     }
     "rejex_stream.engine.explanation:Explainer" {
         EXPLAINER_CHANNELS = "_channels",
@@ -152,17 +154,11 @@ attributes! {
         STREAM_SEQ = "seq",
         STREAM_WATCH = "watch",
     }
-    "rejex_stream.features.preset:NewestRows" {
-        NEWEST_N_LAGS = "_n_lags",
-        NEWEST_NEXT = "_next",
-        NEWEST_RINGS = "_rings",
-        NEWEST_ROLLS = "_rolls",
-    }
     "rejex_stream.features.preset:RecentRows" {
         RECENT_AGE = "_age",
-        RECENT_BEGUN = "_begun",
+        RECENT_BLOCKS = "_blocks",
         RECENT_LAST = "_last",
-        RECENT_NEWEST = "_newest",
+        RECENT_PAST = "_past",
         RECENT_PICKED = "_picked",
         RECENT_YOUNG = "_young",
     }

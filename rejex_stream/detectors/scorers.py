@@ -32,7 +32,7 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import repeat
 from operator import add, mul, sub
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -61,8 +61,6 @@ _MOST_PRODUCTS = 400  # of plain floats; more are cheaper in numpy, whatever its
 @dataclass(frozen=True, slots=True)
 class ColumnHistograms:
     """Sum over columns of the negative log2 height of the bin (Goldstein and Dengel, KI 2012)."""
-
-    few: ClassVar[int] = 64
 
     edges: FloatArray  # bin edges of each column, padded with +inf; shape (d, b + 1)
     # lowest and highest value that still counts as in the outer bins; shape (2, d)
@@ -459,8 +457,6 @@ def _skew_sign(X: FloatArray) -> FloatArray:
 @dataclass(frozen=True, slots=True)
 class GaussianMixture:
     """Negative log-likelihood of a row under K Gaussians in d dimensions."""
-
-    few: ClassVar[int] = 64
 
     means: FloatArray  # shapes (K, d) and (K, d, d); ``precisions_root[k]`` whitens component k
     precisions_root: FloatArray

@@ -3,8 +3,7 @@
 Where a model has `score_without`, a row that lacks some columns (nan) is scored by the others.
 
 A call of numpy costs as much as the arithmetic of a small model, so a model that has `score_row`
-scores a row that comes alone by the same additions in the same order, on plain floats or in fewer
-calls; its `few` says of how many rows that is cheaper than `score` of all of them.
+scores a row that comes alone by the same additions in the same order on plain floats.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, is_dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -94,16 +92,6 @@ class TableScorer:
         if own is None or self.scale is not None:
             return lambda row: float(self.score(np.array([row]))[0])
         return own
-
-    def score_few(self, rows: Sequence[Sequence[float]]) -> list[float]:
-        """Score a few rows as :meth:`score` does, bit for bit."""
-        inner: Any = self.inner
-        if self.scale is None and len(rows) <= getattr(inner, "few", 0):
-            few = [*map(inner.score_row, rows)]
-            if all(score == score for score in few):  # noqa: PLR0124 - none is nan
-                return few
-        scores: list[float] = self.score(np.array(rows)).tolist()
-        return scores
 
     def without_training(self) -> TableScorer:
         """Return the same model without its training scores: 8 bytes a row, if not twice."""

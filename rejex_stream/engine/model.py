@@ -47,7 +47,6 @@ __all__ = [
 ]  # fmt: skip
 
 _MOSTLY_SUSPECT = 64  # rows under suspicion that there is room for anyway
-_FEW = 64  # rows, up to which a model may be quicker with plain floats
 
 
 class _Recipe(msgspec.Struct, forbid_unknown_fields=True):
@@ -342,10 +341,7 @@ class BatchModel:
     def score(self, X: FloatArray) -> FloatArray:
         """Score other rows with the model that speaks now, shape (m, d) to (m,)."""
         assert self._serving is not None  # asked about rows it has scored
-        scorer = self._scorer(self._serving)
-        if len(X) <= _FEW and isinstance(scorer, TableScorer):  # no call of numpy each
-            return np.array(scorer.score_few(X.tolist()))
-        return scorer.score(X)
+        return self._scorer(self._serving).score(X)
 
     def score_without(self, X: FloatArray, groups: ColumnGroups) -> FloatArray | None:
         """Score rows as if each group of columns were unknown, (m, g); ``None``: it cannot."""

@@ -459,16 +459,6 @@ class StreamState:
         self, readings: Sequence[Reading], totals: Sequence[float], verdicts: list[Verdict | None]
     ) -> tuple[Rows, list[int]]:
         """Return the same, made for all readings of a sensor in one go."""
-        if len(readings) == 1 and (recent := self._recent.get(readings[0].sensor)) is not None:
-            alone = recent.next_row(readings[0].values, totals[0])
-            if alone is not None:
-                squares = sum(map(mul, alone, alone))  # nan where one is
-                if squares < _MOST / 2 or all(-LARGEST <= x <= LARGEST for x in alone):
-                    return [alone], [0]
-                if recent.lacks and self._allow_nan and not any(abs(x) > LARGEST for x in alone):
-                    return np.array([alone]), [0]
-                verdicts[0] = rejected(readings[0], self.seq, Reason.UNSCORABLE)
-                return [], []
         of_sensor: dict[str, list[int]] = {}
         for i, reading in enumerate(readings):
             of_sensor.setdefault(reading.sensor, []).append(i)

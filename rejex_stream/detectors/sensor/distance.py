@@ -7,11 +7,9 @@ Journal of Multivariate Analysis 88, 2004; scikit-learn's implementation.
 from __future__ import annotations
 
 import math
-from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import repeat
-from operator import itemgetter, lt
 from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
@@ -22,7 +20,7 @@ from rejex_stream.types import ColumnGroups, FloatArray
 
 __all__ = [
     "Distance", "Larger", "SoftScale", "Steps", "fit_distance", "fit_larger", "fit_scale", "once",
-    "picker", "shrunk_covariance",
+    "shrunk_covariance",
 ]  # fmt: skip
 
 _LINEAR = 30.0
@@ -48,7 +46,6 @@ _FEWEST = 10  # rows by which a mean excess is known
 _MOST_KNOWN = 8
 _SURELY = 1e-9  # more than a sum, a logarithm and an exponential are rounded by
 _T = TypeVar("_T")
-_sum_of_rows, _running_sum = np.add.reduce, np.add.accumulate  # look-up is not free
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,25 +94,6 @@ class Distance:
         centred = self.scale.apply(X)
         centred -= self.mean
         return affine(centred, root, np.zeros(root.shape[1]))
-
-    def score_row(self, row: Sequence[float]) -> float:
-        """Score one finite row of shape (d,) as :meth:`score` does, bit for bit: fewer calls."""
-        white = self.turned_row(row, self.root)
-        white *= white
-        score: float = _running_sum(white).item(-1)
-        return score
-
-    def turned_row(self, row: Sequence[float], root: FloatArray) -> FloatArray:
-        """Return the same of one row as :meth:`turned` does, bit for bit."""
-        scale, x = self.scale, np.frombuffer(array("d", row))
-        z = x - scale.centre
-        z /= scale.spread
-        if not z.dot(z) < _LINEAR * _LINEAR:  # else no column is beyond it, however that is added
-            z = scale.apply(x)
-        z -= self.mean
-        # Along the slow axis numpy adds one row after the other, as `affine` does.
-        made: FloatArray = _sum_of_rows(z[:, None] * root)
-        return made
 
     def score_without(self, X: FloatArray, groups: ColumnGroups, of: int = 0) -> FloatArray:
         """Score rows X of shape (m, d) by the columns that are there, without a group; (m, g).
@@ -266,22 +244,14 @@ class Quiet:
     floors: FloatArray  # what is added to them before that, shape (k,)
     usual: FloatArray  # the logarithms below which one is quiet: their .02 quantile, shape (k,)
     knots: Knots
-    # standard deviations from which on no rounding makes a logarithm quiet, and what picks them;
-    # column, floor and usual logarithm of each
+    # standard deviations from which on no rounding makes a logarithm quiet
     near: list[float] = field(init=False, repr=False, compare=False)
-    _each: list[tuple[int, float, float]] = field(init=False, repr=False, compare=False)
-    _pick: Callable[[Sequence[float]], Sequence[float]] = field(
-        init=False, repr=False, compare=False
-    )
     # which logarithms are left without each of some groups, by these
     _known: dict[bytes, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         near = np.exp(self.usual) * (1.0 + _SURELY) - self.floors
         object.__setattr__(self, "near", near.tolist())
-        each = zip(self.logs.tolist(), self.floors.tolist(), self.usual.tolist(), strict=True)
-        object.__setattr__(self, "_each", [*each])
-        object.__setattr__(self, "_pick", picker(self.logs))
 
     def larger(self, scores: FloatArray, X: FloatArray) -> FloatArray:
         """Return the larger of some scores and its own of rows X of shape (m, d)."""
@@ -293,18 +263,6 @@ class Quiet:
             own = self.knots.rescaled(self.inner.score(Y[quiet]))
             scores[still] = np.maximum(scores[still], own)
         return scores
-
-    def larger_of_row(self, score: float, row: Sequence[float]) -> float:
-        """Return the same of one row of shape (d,), bit for bit."""
-        if not any(map(lt, self._pick(row), self.near)):
-            return score
-        y, is_quiet = [*row], False
-        for column, floor, usual in self._each:
-            y[column] = found = math.log(max(y[column], 0.0) + floor)
-            is_quiet |= found < usual
-        if not is_quiet:
-            return score
-        return max(score, float(self.knots.rescaled(self.inner.score_row(y))))
 
     def larger_without(self, scores: FloatArray, X: FloatArray, groups: ColumnGroups) -> FloatArray:
         """Return the same of scores without each group, (m, g), where a column left is quiet."""
@@ -349,15 +307,6 @@ class Surprise:
             scores[counts] = np.maximum(scores[counts], self.knots.rescaled(own[counts]))
         return scores
 
-    def larger_of_row(self, score: float, errors: FloatArray) -> float:
-        """Return the same of one row with errors of shape (c,), bit for bit."""
-        assert self.knots is not None  # as above
-        largest = max(map(abs, errors.tolist()))
-        own = largest * largest if largest <= _WILD else float(self.squared(errors))
-        if own <= self.knots.start_second:
-            return score
-        return max(score, float(self.knots.rescaled(own)))
-
 
 @dataclass(frozen=True, slots=True)
 class Larger:
@@ -391,31 +340,10 @@ class Larger:
         white = made[:, :d]
         return row_sum(white * white), made[:, d:]
 
-    def score_row(self, row: Sequence[float]) -> float:
-        """Score one finite row of shape (d,) as :meth:`score` does, bit for bit: fewer calls."""
-        made = self.plain.turned_row(row, self._joint)
-        white = made[: len(row)]
-        white *= white
-        score: float = _running_sum(white).item(-1)
-        if self.quiet is not None:
-            score = self.quiet.larger_of_row(score, row)
-        if self.surprise is None:
-            return score
-        return self.surprise.larger_of_row(score, made[len(row) :])
-
     def score_without(self, X: FloatArray, groups: ColumnGroups) -> FloatArray:
         """Score rows as :class:`Distance` does: of parts of rows there is no forecast."""
         scores = self.plain.score_without(X, groups)
         return scores if self.quiet is None else self.quiet.larger_without(scores, X, groups)
-
-
-def picker(which: npt.NDArray[np.intp]) -> Callable[[Sequence[float]], Sequence[float]]:
-    """Return what picks some values out of a row."""
-    at = which.tolist()
-    first = at[0] if at else 0
-    if at == [*range(first, first + len(at))]:
-        return itemgetter(slice(first, first + len(at)))
-    return itemgetter(*at)
 
 
 def _with_logarithms(X: FloatArray, logs: npt.NDArray[np.intp], floors: FloatArray) -> FloatArray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, Self
 
@@ -20,7 +20,6 @@ from rejex_stream.detectors.sensor.distance import (
     fit_larger,
     fit_scale,
     once,
-    picker,
 )
 from rejex_stream.detectors.sensor.sides import Cone, Sided, cone_of, fit_sided
 from rejex_stream.detectors.table import TableScorer, training_table
@@ -44,7 +43,7 @@ no level: of 2,000 rows 0 of AR(.97), one eighth of AR(.99), four fifths of a ra
 GUARD_QUANTILE: Final = 0.95
 """Rows that score beyond this quantile of the reference scores train no later model: a covariance
 follows whatever it is fitted on, and the rarest twentieth of ordinary rows is no loss to it."""
-_BY_PARTS = (Distance, Larger, Sided)  # score parts of rows, and a row alone in fewer calls
+_BY_PARTS = (Distance, Larger, Sided)  # score parts of rows
 _MOST_PARTIAL = 400
 """Columns up to which a row without some of them is scored: it costs their cube, once a gap."""
 FLAGS: Final = ("apart", "in")
@@ -197,27 +196,13 @@ def _between(x: FloatArray) -> float:
 class Columns:
     """Scores some columns of a row."""
 
-    few: ClassVar[int] = 8
     which: Index
     inner: Scorer
-    _pick: Callable[[Sequence[float]], Sequence[float]] = field(
-        init=False, repr=False, compare=False
-    )
     _known: dict[bytes, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_pick", picker(self.which))
 
     def score(self, X: FloatArray) -> FloatArray:
         """Score rows X of shape (m, d)."""
         return self.inner.score(X.take(self.which, axis=1))
-
-    def score_row(self, row: Sequence[float]) -> float:
-        """Score one row as :meth:`score` does, bit for bit."""
-        x = self._pick(row)
-        if isinstance(self.inner, _BY_PARTS):
-            return self.inner.score_row(x)
-        return float(self.inner.score(np.array([x]))[0])
 
     def score_without(self, X: FloatArray, groups: ColumnGroups) -> FloatArray | None:
         """Score rows X of shape (m, d), of which all lack the same columns, without each group.

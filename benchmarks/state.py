@@ -83,7 +83,7 @@ def snapshot(state: PartitionState, store: FolderSnapshotStore) -> list[object]:
         n_parts += len(piece.parts)
         n_bytes += sum(len(body or b"") for body in piece.parts.values())
         last = piece.last
-    state.parts.keep()
+    state.parts.commit()
     longest = 1000 * max(waits), 1000 * max(works)
     return [n_parts, n_bytes / 1e6, len(waits) - 1, *longest, 1000 * sum(works), saving_s]
 

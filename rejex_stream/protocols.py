@@ -164,10 +164,10 @@ class Source(Protocol):
         """Deliver nothing of `partition` until :meth:`seek` says where to go on."""
         ...
 
-    def note_waiting(self, partition: Partition, *, waits: bool) -> None:
-        """Know that what was delivered of `partition` waits for a fit, or waits no longer.
+    def set_idle(self, partition: Partition, *, idle: bool) -> None:
+        """Mark `partition` as idle: all that was delivered of it waits for a fit; or as busy again.
 
-        A process that ends meanwhile has not ended by a record of it. Asked between two polls,
+        Where the process ends meanwhile, no record of it is to blame. Called between two polls,
         when nothing is being committed.
         """
         ...
@@ -261,11 +261,11 @@ class SnapshotStore(Protocol):
         """
         ...
 
-    def save_decisions(self, partition: Partition, decisions: bytes) -> None:
+    def save_journal(self, partition: Partition, decisions: bytes) -> None:
         """Keep what was decided, with the next commit of `partition` or before it."""
         ...
 
-    def load_decisions(self, partition: Partition) -> bytes | None:
+    def load_journal(self, partition: Partition) -> bytes | None:
         """Return what was decided when `partition` was last committed."""
         ...
 

@@ -20,13 +20,51 @@ import numpy.typing as npt
 from rejex_stream.readable import Expected, number
 
 __all__ = [
-    "MODE_MARK", "Audit", "ChannelEvidence", "ColumnGroups", "Command", "CommandKind",
-    "CommandReply", "ContextPoint", "DelayedRecord", "EventAnswer", "Evidence", "Expected",
-    "FloatArray", "FollowUp", "Incident", "IncidentState", "Invalid", "JudgeName", "Label",
-    "Learned", "LimitExcess", "Limited", "Outcome", "OutcomeCounts", "Partition", "Position",
-    "Reading", "Reason", "Record", "ReviewItem", "SelectedRecord", "Status", "UnreadRecord",
-    "Verdict", "beyond", "could_be_missed", "drawable", "in_mode", "is_for_review", "is_ranked",
-    "of_mode", "policy_band", "reached", "spoken", "without_limits",
+    "MODE_MARK",
+    "Audit",
+    "ChannelEvidence",
+    "ColumnGroups",
+    "Command",
+    "CommandKind",
+    "CommandReply",
+    "ContextPoint",
+    "DelayedRecord",
+    "EventAnswer",
+    "Evidence",
+    "Expected",
+    "FloatArray",
+    "FollowUp",
+    "Incident",
+    "IncidentState",
+    "Invalid",
+    "JudgeName",
+    "Label",
+    "Learned",
+    "LimitExcess",
+    "Limited",
+    "Outcome",
+    "OutcomeCounts",
+    "Partition",
+    "Position",
+    "Reading",
+    "Reason",
+    "Record",
+    "ReviewItem",
+    "SelectedRecord",
+    "Status",
+    "UnreadRecord",
+    "Verdict",
+    "beyond",
+    "could_be_missed",
+    "drawable",
+    "in_mode",
+    "is_for_review",
+    "is_ranked",
+    "last_offset",
+    "of_mode",
+    "policy_band",
+    "spoken",
+    "without_limits",
 ]  # fmt: skip
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
@@ -185,13 +223,13 @@ class DelayedRecord(Record):
         return delayed
 
 
-def reached(record: Record) -> int:
+def last_offset(record: Record) -> int:
     """Return the offset up to which the input was read when a record's outcome came.
 
     Examples
     --------
     >>> early, late = (Record(Position("in", 0, i), None, b"") for i in (3, 9))
-    >>> reached(early), reached(DelayedRecord.of(early, late))
+    >>> last_offset(early), last_offset(DelayedRecord.of(early, late))
     (3, 9)
     """
     return record.at if isinstance(record, DelayedRecord) else record.position.offset

@@ -149,7 +149,7 @@ class ListSource:
         """Deliver nothing of `partition` until the next :meth:`seek`."""
         del self._at[partition]
 
-    def note_waiting(self, partition: Partition, *, waits: bool) -> None:
+    def set_idle(self, partition: Partition, *, idle: bool) -> None:
         """Do nothing: no end of a process is held against a record."""
 
     def rewind(self) -> None:
@@ -264,7 +264,7 @@ class MemorySnapshotStore:
         self._keep = keep
         self.snapshots: dict[Partition, dict[int, dict[str, bytes]]] = {}
         self._begun: dict[Partition, tuple[int, dict[str, bytes]]] = {}
-        self.decisions: dict[Partition, bytes] = {}
+        self.journals: dict[Partition, bytes] = {}
 
     def save(self, partition: Partition, piece: SnapshotPiece) -> bool:
         """Keep a piece; with the last one drop later snapshots."""
@@ -295,13 +295,13 @@ class MemorySnapshotStore:
         offsets = [offset for offset in kept if offset <= at_most]
         return (max(offsets), kept[max(offsets)]) if offsets else None
 
-    def save_decisions(self, partition: Partition, decisions: bytes) -> None:
+    def save_journal(self, partition: Partition, decisions: bytes) -> None:
         """Keep `decisions` in place of those before."""
-        self.decisions[partition] = decisions
+        self.journals[partition] = decisions
 
-    def load_decisions(self, partition: Partition) -> bytes | None:
+    def load_journal(self, partition: Partition) -> bytes | None:
         """Return what was kept last."""
-        return self.decisions.get(partition)
+        return self.journals.get(partition)
 
     def close(self) -> None:
         """Nothing is held open."""

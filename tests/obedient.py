@@ -10,7 +10,7 @@ import msgspec
 from rejex_stream.engine.engine import Restored
 from rejex_stream.engine.stream_state import StreamView
 from rejex_stream.protocols import ControlRecords
-from rejex_stream.run.command_journal import Decisions
+from rejex_stream.run.command_journal import CommandJournal
 from rejex_stream.types import CommandKind, CommandReply, Incident, IncidentState, Label, Verdict
 from tests.streams import spec
 
@@ -20,16 +20,16 @@ def as_decided(partition, inputs, said, replies, end):
 
     A run that begins with it is one that nothing disturbs, with the commands at the same offsets.
     """
-    decisions, places = Decisions(partition, None, inputs), {}
+    journal, places = CommandJournal(partition, None, inputs), {}
     for offset, id_ in replies:
         places.setdefault(id_, []).append(offset)
     for record in said:
-        decisions.ingest(ControlRecords([record], record.position.offset + 1))
-        if decisions.waiting:
-            ((_, what),) = decisions.undecided
+        journal.ingest(ControlRecords([record], record.position.offset + 1))
+        if journal.can_assign:
+            ((_, what),) = journal.unassigned
             mine = places.get(what.command if isinstance(what, CommandReply) else what.id)
-            decisions.decide(mine.pop(0) if mine else end)
-    return decisions.encoded(None)
+            journal.assign_offset(mine.pop(0) if mine else end)
+    return journal.encoded(None)
 
 
 @dataclass

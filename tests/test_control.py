@@ -15,7 +15,7 @@ from rejex_stream.encode.records import position_of
 from rejex_stream.errors import CheckpointError, ConnectorError
 from rejex_stream.protocols import ControlRecords
 from rejex_stream.run import command_journal
-from rejex_stream.run.command_journal import Decisions
+from rejex_stream.run.command_journal import CommandJournal
 from rejex_stream.run.run_events import Committed, ControlUnread
 from rejex_stream.types import Command, CommandKind, Partition, Position, Record
 from tests.doubles import (
@@ -101,7 +101,7 @@ def undisturbed(scripts, control, sink):
     for partition, outcomes in by_partition(sink).items():
         told = [(offset, reply.command) for offset, reply in replies(outcomes)]
         end = sink.offsets[partition]
-        store.decisions[partition] = as_decided(partition, control.inputs, said, told, end)
+        store.journals[partition] = as_decided(partition, control.inputs, said, told, end)
     plain = ListSink()
     source = ListSource({p: [x for x in s if isinstance(x, bytes)] for p, s in scripts.items()})
     play(
@@ -268,9 +268,9 @@ def test_partitions_without_events_are_told_by_a_commit_of_their_own():
                     assert sink.offsets[ONE] == 1, "nothing waits for the second"
                     control.lines.append(plan("p"))
                 if self.polls == 19:
-                    kept = Decisions(ONE, store.decisions[ONE], ["input"])
-                    kept.begin_at(1, whatever_is_lost=False)
-                    assert kept.next_since == 1, "it is durable before its effect"
+                    kept = CommandJournal(ONE, store.journals[ONE], ["input"])
+                    kept.begin_at(1, allow_gaps=False)
+                    assert kept.next_effective_offset == 1, "it is durable before its effect"
                 return []
             return super().poll(1, timeout_s)
 
@@ -314,11 +314,11 @@ def test_what_no_replay_needs_is_dropped_and_a_replay_that_needed_it_is_refused(
     source = Speaking(lines(80), control, words, committed=sink.offsets)
     knobs = {"max_poll_records": 5, "commit_interval_s": 0.0, "invalid_limit": 1.0}
     lives(source, sink, store, control, snapshot_every_events=10, **knobs)
-    kept = Decisions(ONE, store.decisions[ONE], ["input"])._durable
-    assert 0 < len(kept.orders) < len(words)
-    assert all(order.since >= kept.complete_from > 0 for order in kept.orders)
+    kept = CommandJournal(ONE, store.journals[ONE], ["input"])._durable
+    assert 0 < len(kept.entries) < len(words)
+    assert all(entry.effective_offset >= kept.replayable_from > 0 for entry in kept.entries)
     assert len(replies(sink.outcomes)) == len(words)
-    before = [offset for offset in store.snapshots[ONE] if offset < kept.complete_from]
+    before = [offset for offset in store.snapshots[ONE] if offset < kept.replayable_from]
     store.snapshots[ONE] = {before[-1]: store.snapshots[ONE][before[-1]]}
     with pytest.raises(CheckpointError, match="were dropped once there were newer snapshots"):
         play(ListSource(lines(110), committed=sink.offsets), sink, store, engine=obedient(),
@@ -329,7 +329,7 @@ def test_what_no_replay_needs_is_dropped_and_a_replay_that_needed_it_is_refused(
 
 
 def test_a_flood_waits_in_the_log_and_nothing_of_it_is_lost(monkeypatch):
-    monkeypatch.setattr(command_journal, "MOST_KEPT", 10)
+    monkeypatch.setattr(command_journal, "MAX_ENTRIES", 10)
     control = ListControl()
     control.lines = [plan(f"p{n}") for n in range(35)]
     script = [line(i) for i in range(2_000)]
@@ -349,7 +349,7 @@ def test_a_new_answer_does_not_wait_behind_old_commands(n_old):
     assert at <= 40 * 5 + 15
     assert found["new"].accepted
     assert len(replies(sink.outcomes)) < 100
-    passed = [reply.said for reply in found.values() if "passed over" in reply.said]
+    passed = [reply.said for reply in found.values() if "were dropped" in reply.said]
     assert sum(int(said.split(" ")[0].replace(",", "")) for said in passed) > n_old - 100
 
 
@@ -358,49 +358,52 @@ def test_a_long_queue_of_what_still_holds_is_decided_in_its_order_after_the_firs
     control.lines = [mute_until(f"m{n}", "a", 10**6) for n in range(150)]
     sink, found = answered(control, script=[line(i) for i in range(300)])
     assert [reply.command for _, reply in replies(sink.outcomes)] == [f"m{n}" for n in range(150)]
-    assert not any("passed over" in reply.said for reply in found.values())
+    assert not any("were dropped" in reply.said for reply in found.values())
     assert replies(sink.outcomes)[0][0] > 0
 
 
 def queue_of(*lines_, is_over=lambda command: False):
-    decisions = Decisions(ONE, None, ["input"])
-    decisions.is_over = is_over
+    journal = CommandJournal(ONE, None, ["input"])
+    journal.is_expired = is_over
     log = [Record(Position("control", 0, n), None, word) for n, word in enumerate(lines_)]
-    decisions.ingest(ControlRecords(log, len(log)))
-    return decisions
+    journal.ingest(ControlRecords(log, len(log)))
+    return journal
 
 
-def left(decisions):
-    return [getattr(said, "id", getattr(said, "command", None)) for _, said in decisions.undecided]
+def left(journal):
+    return [getattr(said, "id", getattr(said, "command", None)) for _, said in journal.unassigned]
 
 
 def test_what_was_taken_back_or_given_before_is_passed_over_and_a_short_queue_never():
-    long = [plan(f"p{n}") for n in range(command_journal.LONG)]
+    long = [plan(f"p{n}") for n in range(command_journal.LONG_QUEUE)]
     taken = given_as("cancel", "c", cancels="p3")
     queue = queue_of(*long, taken)
-    queue.pass_over()
-    assert left(queue) == [*(f"p{n}" for n in range(command_journal.LONG)), "c"]
-    (_, said) = queue.undecided[3]
-    assert said.said.startswith("1 commands up to this one were passed over")
-    assert queue.undecided[3][0] == 3
+    queue.drop_superseded()
+    assert left(queue) == [*(f"p{n}" for n in range(command_journal.LONG_QUEUE)), "c"]
+    (_, said) = queue.unassigned[3]
+    assert said.said.startswith("1 commands up to this one were dropped")
+    assert queue.unassigned[3][0] == 3
     queue = queue_of(*long)
-    queue.is_over = lambda command: True
-    queue.pass_over()
-    assert len(queue.undecided) == command_journal.LONG
+    queue.is_expired = lambda command: True
+    queue.drop_superseded()
+    assert len(queue.unassigned) == command_journal.LONG_QUEUE
     queue = queue_of(*long, taken, is_over=lambda command: command.id != "c")
-    queue.pass_over()
-    assert left(queue) == [f"p{command_journal.LONG - 1}", "c"]
-    queue.decide(7)
-    assert Decisions(ONE, queue.encoded(None), ["input"]).next_command == command_journal.LONG + 1
+    queue.drop_superseded()
+    assert left(queue) == [f"p{command_journal.LONG_QUEUE - 1}", "c"]
+    queue.assign_offset(7)
+    assert (
+        CommandJournal(ONE, queue.encoded(None), ["input"]).next_command
+        == command_journal.LONG_QUEUE + 1
+    )
 
 
 def test_a_command_that_was_obeyed_takes_no_place_in_a_long_queue_again():
     queue = queue_of(plan("p0"))
-    queue.decide(5)
+    queue.assign_offset(5)
     again = [Record(Position("control", 0, n), None, plan("p0")) for n in range(1, 150)]
     queue.ingest(ControlRecords(again, 150))
-    queue.pass_over()
-    assert len(queue.undecided) == 1
+    queue.drop_superseded()
+    assert len(queue.unassigned) == 1
 
 
 def test_what_waits_is_counted_where_it_is_committed():
@@ -413,24 +416,24 @@ def test_what_waits_is_counted_where_it_is_committed():
     )  # fmt: skip
     waits = [e.waiting[ONE] for e in seen.of(Committed)]
     assert waits[-1] == 400
-    assert len(replies(sink.outcomes)) == command_journal.MOST_KEPT
+    assert len(replies(sink.outcomes)) == command_journal.MAX_ENTRIES
 
 
 def test_after_a_crash_the_log_is_read_from_the_first_command_that_waited(monkeypatch):
-    monkeypatch.setattr(command_journal, "MOST_KEPT", 2)
+    monkeypatch.setattr(command_journal, "MAX_ENTRIES", 2)
     log = [Record(Position("control", 0, n), None, plan(f"p{n}")) for n in range(5)]
-    before = Decisions(ONE, None, [])
+    before = CommandJournal(ONE, None, [])
     before.ingest(ControlRecords(log, 5))
-    before.decide(100)
-    after = Decisions(ONE, before.encoded(None), [])
+    before.assign_offset(100)
+    after = CommandJournal(ONE, before.encoded(None), [])
     assert after.next_command == 2  # the next three are nowhere but in the log
-    after.begin_at(100, whatever_is_lost=False)
-    found = [reply.command for reply in after.take(100, lambda command: None)]
+    after.begin_at(100, allow_gaps=False)
+    found = [reply.command for reply in after.apply_due(100, lambda command: None)]
     after.snapshot_saved(150)
     after.snapshot_saved(200)
     after.ingest(ControlRecords(log[after.next_command :], 5))
-    after.decide(200)
-    found += [reply.command for reply in after.take(200, lambda command: None)]
+    after.assign_offset(200)
+    found += [reply.command for reply in after.apply_due(200, lambda command: None)]
     assert found == ["p0", "p1", "p2", "p3"]
 
 
@@ -457,38 +460,38 @@ def test_no_snapshot_begins_between_a_command_and_the_event_from_which_it_holds(
 
 
 def test_commands_keep_their_order_where_a_commit_failed_that_was_recorded():
-    """A folder keeps decisions before the commit: the next commit may stand before that one."""
+    """A folder keeps its journal before the commit: the next commit may stand before that one."""
 
-    def heard(decisions, *words):
+    def heard(journal, *words):
         for id_ in words:
-            place = Position("control", 0, decisions.next_command)
-            decisions.ingest(ControlRecords([Record(place, None, plan(id_))], place.offset + 1))
+            place = Position("control", 0, journal.next_command)
+            journal.ingest(ControlRecords([Record(place, None, plan(id_))], place.offset + 1))
 
-    before = Decisions(ONE, None, [])
+    before = CommandJournal(ONE, None, [])
     heard(before, "first")
-    before.decide(100)
-    after = Decisions(ONE, before.encoded(None), [])
-    after.begin_at(50, whatever_is_lost=False)
+    before.assign_offset(100)
+    after = CommandJournal(ONE, before.encoded(None), [])
+    after.begin_at(50, allow_gaps=False)
     heard(after, "second")
-    after.decide(60)
-    again = Decisions(ONE, after.encoded(None), [])
-    again.begin_at(70, whatever_is_lost=False)
-    assert again.take(99, lambda command: None) == ()
-    assert [reply.command for reply in again.take(100, lambda command: None)] == [
+    after.assign_offset(60)
+    again = CommandJournal(ONE, after.encoded(None), [])
+    again.begin_at(70, allow_gaps=False)
+    assert again.apply_due(99, lambda command: None) == ()
+    assert [reply.command for reply in again.apply_due(100, lambda command: None)] == [
         "first", "second",
     ]  # fmt: skip
 
 
 def test_decisions_that_are_none_are_refused():
     with pytest.raises(CheckpointError, match="cannot be read"):
-        Decisions(ONE, b"\x00", [])
-    ours = Decisions(ONE, None, []).encoded(None)
+        CommandJournal(ONE, b"\x00", [])
+    ours = CommandJournal(ONE, None, []).encoded(None)
     earlier = ours.replace(b"\x99\x01", b"\x97\x01", 1).removesuffix(b"\x90\xc4\x00")
     assert earlier != ours
-    assert Decisions(ONE, earlier, []).pending == (), "an earlier version lists nothing"
+    assert CommandJournal(ONE, earlier, []).outbox == (), "an earlier version lists nothing"
     newer = ours.replace(b"\x99\x01", b"\x99\x09", 1)
     with pytest.raises(CheckpointError, match="has format 9"):
-        Decisions(ONE, newer, [])
+        CommandJournal(ONE, newer, [])
 
 
 @given(st.binary(max_size=200))

@@ -16,7 +16,7 @@ from rejex_connectors.folder_snapshots import FolderSnapshotStore
 from rejex_stream.encode import decode_incidents, encode_command
 from rejex_stream.errors import ConnectorError
 from rejex_stream.protocols import ControlRecords
-from rejex_stream.run.command_journal import CommandReader, Decisions
+from rejex_stream.run.command_journal import CommandJournal, CommandReader
 from rejex_stream.types import Command, CommandKind, Incident, Partition, Position, Record
 from tests import control_from_files
 from tests.obedient import as_decided
@@ -49,34 +49,34 @@ def test_lines_are_heard_whole_and_each_once(tmp_path):
 def test_a_file_made_anew_is_read_from_its_beginning(tmp_path, names):
     path = tmp_path / "control.jsonl"
     log = FileControl(path, ["in"])
-    decisions = Decisions(Partition("in", 0), None, ["in"])
+    journal = CommandJournal(Partition("in", 0), None, ["in"])
     reader = CommandReader(log, lambda _: None, lambda: 0.0)
 
     def obeyed():
-        reader.ingest([decisions])
-        found = [item.id for _, item in decisions.undecided]
-        decisions.decide(0)
+        reader.ingest([journal])
+        found = [item.id for _, item in journal.unassigned]
+        journal.assign_offset(0)
         return found
 
     path.write_bytes(plan("a") + b"\n" + plan("b") + b"\n")
     assert obeyed() == ["a", "b"]
     path.write_bytes(b"".join(plan(name) + b"\n" for name in names))
     assert [*obeyed(), *obeyed()] == names
-    kept = Decisions(Partition("in", 0), decisions.encoded(None), ["in"])
+    kept = CommandJournal(Partition("in", 0), journal.encoded(None), ["in"])
     assert kept.next_command == path.stat().st_size
-    decisions = kept
+    journal = kept
     path.write_bytes(plan("c") + b"\n" + plan("d") + b"\n")
     assert [*obeyed(), *obeyed()] == ["c", "d"]
 
 
 def test_commands_that_wait_while_the_log_is_made_anew_name_no_place_in_it():
-    decisions = Decisions(Partition("in", 0), None, ["in"])
+    journal = CommandJournal(Partition("in", 0), None, ["in"])
     old = [Record(Position("c", 0, n), None, plan(f"a{n}")) for n in range(1_500)]
-    decisions.ingest(ControlRecords(old, 1_500, b"old"))
-    assert not decisions.ingest(ControlRecords([], 1_500, b"new"))
-    decisions.decide(7)
-    assert len(decisions.orders) == 1_000, "no more have room"
-    after = Decisions(Partition("in", 0), decisions.encoded(None), ["in"])
+    journal.ingest(ControlRecords(old, 1_500, b"old"))
+    assert not journal.ingest(ControlRecords([], 1_500, b"new"))
+    journal.assign_offset(7)
+    assert len(journal.entries) == 1_000, "no more have room"
+    after = CommandJournal(Partition("in", 0), journal.encoded(None), ["in"])
     assert after.next_command == 0, "a crash here loses none of the new log"
 
 
@@ -221,7 +221,7 @@ def test_killed_between_answers_and_their_effect_nothing_shows(feed, tmp_path, k
     partition, n_events = source.partition, len(feed.read_bytes().splitlines())
     source.close()
     kept = as_decided(partition, [feed.name], said(out / "control.jsonl"), replies, n_events)
-    store.save_decisions(partition, kept)
+    store.save_journal(partition, kept)
     control_from_files.main(str(feed), str(quiet))
     for name in ("verdicts.jsonl", "incidents.jsonl", "dead.jsonl"):
         assert (out / name).read_bytes() == (quiet / name).read_bytes(), name

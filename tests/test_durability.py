@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from rejex_stream.errors import CheckpointError, ConnectorError
-from rejex_stream.run.command_journal import Decisions
+from rejex_stream.run.command_journal import CommandJournal
 from rejex_stream.run.commit import Commits, Ownership
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.run.partition import PartitionState
@@ -262,10 +262,10 @@ class People:
             self.again += names if event.again else []
             self._left += () if self.take else event.incidents
 
-    def left(self, partition, coming=()):
-        return [one for one in self._left if one.position[:2] == partition] + [*coming]
+    def pending(self, partition, new=()):
+        return [one for one in self._left if one.position[:2] == partition] + [*new]
 
-    def settle(self, timeout_s):
+    def flush(self, timeout_s):
         self.settled += 1
         if self.take:
             self._left.clear()
@@ -290,8 +290,8 @@ def tell(sink, store, *, take=True, n=200, **options):
 
 
 def kept(store):
-    found = store.load_decisions(ONE)
-    return [] if found is None else [one.id for one in Decisions(ONE, found, ()).pending]
+    found = store.load_journal(ONE)
+    return [] if found is None else [one.id for one in CommandJournal(ONE, found, ()).outbox]
 
 
 def test_people_are_told_once_it_is_durable_and_what_they_took_is_struck_out():
@@ -350,11 +350,11 @@ def test_where_nobody_is_told_nothing_is_kept():
 
 
 def test_the_newest_are_kept_where_nobody_takes_anything():
-    decisions = Decisions(ONE, None, ())
+    journal = CommandJournal(ONE, None, ())
     sink = ListSink()
     tell(sink, MemorySnapshotStore(), n=2_000)
     changes = [one for outcome in sink.outcomes for one in outcome.incidents]
     many = changes * 10
-    decisions.set_pending(many)
-    found = Decisions(ONE, decisions.encoded(None), ()).pending
+    journal.set_outbox(many)
+    found = CommandJournal(ONE, journal.encoded(None), ()).outbox
     assert list(found) == many[-500:]

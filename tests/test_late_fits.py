@@ -207,14 +207,14 @@ def test_the_source_knows_what_waits_and_nothing_is_judged_until_it_knows_better
             waiting.difference_update(change.partition for change in changes)
             return changes
 
-        def note_waiting(self, partition, *, waits):
-            assert waits is (partition not in waiting), "once each"
-            (waiting.add if waits else waiting.remove)(partition)
-            told.append((partition, waits, seen.n.get(partition, 0), sink.offsets.get(partition)))
+        def set_idle(self, partition, *, idle):
+            assert idle is (partition not in waiting), "once each"
+            (waiting.add if idle else waiting.remove)(partition)
+            told.append((partition, idle, seen.n.get(partition, 0), sink.offsets.get(partition)))
 
     def look(judged):
         for partition in waiting:
-            (n,) = {n for p, waits, n, _ in told[-2:] if p == partition and waits}
+            (n,) = {n for p, idle, n, _ in told[-2:] if p == partition and idle}
             assert judged.n[partition] == n, "nothing of it is judged"
 
     seen, executor = Judged(look), Gated(ONE)

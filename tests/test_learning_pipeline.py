@@ -76,7 +76,7 @@ def undisturbed(control, sink, recipe):
     store, plain = MemorySnapshotStore(), ListSink()
     told = [(o.record.position.offset, reply.command) for o in sink.outcomes for reply in o.replies]
     said = [Record(Position("control", 0, n), None, word) for n, word in enumerate(control.lines)]
-    store.decisions[ONE] = as_decided(ONE, control.inputs, said, told, len(FEED))
+    store.journals[ONE] = as_decided(ONE, control.inputs, said, told, len(FEED))
     play(ListSource(FEED), plain, store, ListControl(), recipe=recipe, max_poll_records=1_000)
     return plain
 
@@ -155,12 +155,12 @@ def test_what_nobody_could_obey_is_refused(line, complaint):
 
 def test_answers_concern_their_own_partition_alone():
     from rejex_stream.protocols import ControlRecords
-    from rejex_stream.run.command_journal import Decisions
+    from rejex_stream.run.command_journal import CommandJournal
 
     command = Command(id="c", kind=CommandKind.ANSWERS, stream_key="a",
                       answers=(EventAnswer(Position("input", 1, 5), "normal"),))  # fmt: skip
     heard = ControlRecords([Record(Position("control", 0, 0), None, encode_command(command))], 1)
     for number, waits in ((0, False), (1, True)):
-        decisions = Decisions(Partition("input", number), None, ("input",))
+        decisions = CommandJournal(Partition("input", number), None, ("input",))
         decisions.ingest(heard)
         assert decisions.waiting is waits

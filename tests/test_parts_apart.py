@@ -62,7 +62,7 @@ def fresh(config, parts=None):
     if parts is not None:
         state.restore(parts)
         state.decide()
-    state.decisions.begin_at(state.next_offset, whatever_is_lost=False)
+    state.journal.rewind_to(state.next_offset, allow_gaps=False)
     return state
 
 
@@ -81,8 +81,8 @@ def say(state, offset):
         "until_ms": 1_360_000,
     }
     said = Record(Position("control", 0, 0), None, json.dumps(plan).encode())
-    state.decisions.ingest(ControlRecords([said], 1))
-    state.decisions.decide(offset)
+    state.journal.ingest(ControlRecords([said], 1))
+    state.journal.assign_offset(offset)
 
 
 def judged_apart(config, parts, records, seed):

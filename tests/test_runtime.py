@@ -520,7 +520,7 @@ def test_a_state_that_cannot_be_rebuilt_is_refused_with_the_ways_out(
     assigned = Assigned(ONE, committed, earliest)
     with pytest.raises(CheckpointError, match=words) as caught:
         starting_point(assigned, store)
-    assert 'state.lost = "restart"' in str(caught.value)
+    assert 'state.lost_state = "restart"' in str(caught.value)
     live_from = max(earliest, committed or 0)
     again = starting_point(assigned, store, restart_if_lost=True)
     assert again == Start(earliest, None, live_from)

@@ -125,9 +125,9 @@ class Watched(MemorySnapshotStore):
         super().__init__()
         self.sink, self.saved = sink, []
 
-    def save_decisions(self, partition, decisions):
+    def save_journal(self, partition, decisions):
         self.saved.append((self.sink.offsets.get(partition), decisions))
-        super().save_decisions(partition, decisions)
+        super().save_journal(partition, decisions)
 
 
 def test_decisions_are_kept_with_the_first_commit_and_then_when_they_have_changed():
@@ -191,13 +191,13 @@ def test_a_state_that_was_set_aside_does_not_outlive_what_another_worker_decided
 
 def test_a_folder_keeps_decisions_beside_the_snapshots(tmp_path):
     store = FolderSnapshotStore(tmp_path)
-    assert store.load_decisions(ONE) is None
-    store.save_decisions(ONE, b"known")
-    store.save_decisions(TWO, b"")
+    assert store.load_journal(ONE) is None
+    store.save_journal(ONE, b"known")
+    store.save_journal(TWO, b"")
     store.save(ONE, SnapshotPiece(10, None, {"a": b"state"}))
     again = FolderSnapshotStore(tmp_path)
-    assert (again.load_decisions(ONE), again.load_decisions(TWO)) == (b"known", b"")
+    assert (again.load_journal(ONE), again.load_journal(TWO)) == (b"known", b"")
     assert again.load(ONE, 99) == (10, {"a": b"state"})
     next(tmp_path.glob("*-0-decisions")).write_bytes(b"rejex-snapshot-1\nknown")
     with pytest.raises(CheckpointError, match="the registry and the control log are asked again"):
-        again.load_decisions(ONE)
+        again.load_journal(ONE)

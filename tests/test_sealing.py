@@ -26,16 +26,16 @@ def store(kept):
     store = SealedStore(kept, KEY)
     assert store.save(ONE, SnapshotPiece(10, None, {"head": b"h", "sa": b"1", "sb": b"1"}))
     assert store.save(ONE, SnapshotPiece(20, 10, {"head": b"i", "sa": b"2", "sb": None}))
-    store.save_decisions(ONE, b"known")
+    store.save_journal(ONE, b"known")
     return store
 
 
 def test_what_was_sealed_comes_back(store, kept):
     assert store.load(ONE, 99) == (20, {"head": b"i", "sa": b"2"})
     assert SealedStore(kept, KEY).load(ONE, 19) == (10, {"head": b"h", "sa": b"1", "sb": b"1"})
-    assert SealedStore(kept, KEY).load_decisions(ONE) == b"known"
+    assert SealedStore(kept, KEY).load_journal(ONE) == b"known"
     assert store.load(TWO, 99) is None
-    assert store.load_decisions(TWO) is None
+    assert store.load_journal(TWO) is None
 
 
 @pytest.mark.parametrize("name", ["head", "sa"])
@@ -52,18 +52,18 @@ def test_a_part_that_was_altered_is_refused(store, kept, name, at):
 def test_a_part_in_another_place_is_refused(store, kept):
     parts = kept.snapshots[ONE][20]
     kept.snapshots[TWO] = {20: dict(parts)}
-    kept.decisions[TWO] = kept.decisions[ONE]
+    kept.journals[TWO] = kept.journals[ONE]
     with pytest.raises(CheckpointError, match="water-1"):
         store.load(TWO, 99)
     with pytest.raises(CheckpointError, match="decided for water-1"):
-        store.load_decisions(TWO)
+        store.load_journal(TWO)
     parts["sb"] = parts["sa"]
     with pytest.raises(CheckpointError, match="part 'sb'"):
         store.load(ONE, 99)
     del parts["sb"]
-    kept.decisions[ONE] = parts["sa"]
+    kept.journals[ONE] = parts["sa"]
     with pytest.raises(CheckpointError, match="decided"):
-        store.load_decisions(ONE)
+        store.load_journal(ONE)
 
 
 @pytest.mark.parametrize(
@@ -76,9 +76,9 @@ def test_a_part_in_another_place_is_refused(store, kept):
 )
 def test_another_key_or_none_is_refused_with_what_to_do(kept, wrote, reads, words):
     SealedStore(kept, wrote).save(ONE, SnapshotPiece(10, None, {"head": b"h"}))
-    SealedStore(kept, wrote).save_decisions(ONE, b"known")
+    SealedStore(kept, wrote).save_journal(ONE, b"known")
     for look in (
-        SealedStore(kept, reads).load_decisions,
+        SealedStore(kept, reads).load_journal,
         lambda p: SealedStore(kept, reads).load(p, 9 + 1),
     ):
         with pytest.raises(CheckpointError, match=words):

@@ -351,7 +351,7 @@ def test_in_any_cut_and_restored_anywhere_it_is_the_rule(told, limits, cuts, res
         records = records[n:]
         if restores[i % len(restores)]:
             piece = state.snapshot().encoded()
-            state.parts.keep()
+            state.parts.commit()
             kept = parts if piece.base is not None else {}
             parts = {name: b for name, b in (kept | piece.parts).items() if b is not None}
             state = fresh()
@@ -383,7 +383,7 @@ def test_what_the_forgotten_left_of_their_budget_outlives_cuts_and_restarts(seed
         found += verdicts(state.process(records[:n]))
         records = records[n:]
         piece = state.snapshot().encoded()
-        state.parts.keep()
+        state.parts.commit()
         kept = parts if piece.base is not None else {}
         parts = {name: b for name, b in (kept | piece.parts).items() if b is not None}
         if rng.random() < 0.5:

@@ -16,7 +16,7 @@ from rejex_stream.cli import main
 from rejex_stream.config import load_config
 from rejex_stream.errors import CheckpointError, ConfigError
 from rejex_stream.protocols import ControlRecords
-from rejex_stream.run.command_journal import Decisions
+from rejex_stream.run.command_journal import CommandJournal
 from rejex_stream.spark.state_migration import worker_snapshots
 from rejex_stream.types import Partition, Position, Record
 from tests.pump import feed, pump_toml
@@ -112,24 +112,24 @@ def test_a_pipeline_that_keeps_nothing_and_a_partition_that_is_not_there(here, r
 
 
 # ----------------------------------------------------------------------------------- drop
-DECIDED = Decisions(ONE, None, ["feed.csv"]).encoded(None)
+DECIDED = CommandJournal(ONE, None, ["feed.csv"]).encoded(None)
 
 
 def test_dropped_it_is_rebuilt_from_the_input_and_no_verdict_changes(here, rejex):
     half_way(here, rejex)
-    FolderSnapshotStore(here / "one").save_decisions(ONE, DECIDED)
+    FolderSnapshotStore(here / "one").save_journal(ONE, DECIDED)
     status, said, _ = rejex("state", "drop", "one.toml", "--all", "--dry-run")
     assert "would be dropped; the next run judges records 0 to 400 again, silently" in said
     assert FolderSnapshotStore(here / "one").load(ONE, 400) is not None
     status, said, _ = rejex("state", "drop", "one.toml", "--partition", "feed.csv-0")
     assert (status, said.startswith("feed.csv-0: dropped")) == (0, True)
     assert FolderSnapshotStore(here / "one").load(ONE, 400) is None
-    assert FolderSnapshotStore(here / "one").load_decisions(ONE) == DECIDED
+    assert FolderSnapshotStore(here / "one").load_journal(ONE) == DECIDED
     feed(here, 400, 600)
     assert rejex("run", "one.toml")[0] == 0
     assert verdicts(here, "one") == undisturbed(here, rejex, 600)
     rejex("state", "drop", "one.toml", "--all", "--schemas")
-    assert FolderSnapshotStore(here / "one").load_decisions(ONE) is None
+    assert FolderSnapshotStore(here / "one").load_journal(ONE) is None
 
 
 def test_drop_asks_which(here, rejex):
@@ -333,11 +333,11 @@ def test_a_job_begins_with_no_snapshot_that_is_behind_and_decides_otherwise(here
 @pytest.mark.parametrize(("since", "refused"), [(399, False), (400, True)])
 def test_a_job_that_obeys_nobody_begins_where_nothing_is_to_be_obeyed(here, rejex, since, refused):
     half_way(here, rejex)
-    decisions = Decisions(ONE, None, ["feed.csv"])
+    decisions = CommandJournal(ONE, None, ["feed.csv"])
     said = b'{"id": "c-1", "kind": "planned", "by": "ada", "from_ms": 1, "until_ms": 2}'
     decisions.ingest(ControlRecords([Record(Position("control", 0, 0), None, said)], 1))
     decisions.decide(since)
-    FolderSnapshotStore(here / "one").save_decisions(ONE, decisions.encoded(None))
+    FolderSnapshotStore(here / "one").save_journal(ONE, decisions.encoded(None))
     assert (
         worker_snapshots(load_config(here / "one.toml"), applies_commands=True)[ONE].next_offset
         == 400

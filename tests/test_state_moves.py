@@ -71,7 +71,7 @@ def kinds(parts):
 
 def kept(state):
     piece = state.snapshot().encoded()
-    state.parts.keep()
+    state.parts.commit()
     return piece
 
 

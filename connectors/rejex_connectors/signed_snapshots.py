@@ -74,15 +74,15 @@ class SealedStore:
         """Return what :meth:`sealed_file` sealed with this key."""
         return self._opened(_NOWHERE, b"file", "", content, "The exported state")
 
-    def save_decisions(self, partition: Partition, decisions: bytes) -> None:
+    def save_journal(self, partition: Partition, decisions: bytes) -> None:
         """Seal and keep what was decided."""
         if self._key is not None:
             decisions = self._sealed(partition, b"decisions", "", decisions)
-        self._store.save_decisions(partition, decisions)
+        self._store.save_journal(partition, decisions)
 
-    def load_decisions(self, partition: Partition) -> bytes | None:
+    def load_journal(self, partition: Partition) -> bytes | None:
         """Return what was sealed with this key."""
-        found = self._store.load_decisions(partition)
+        found = self._store.load_journal(partition)
         if found is None:
             return None
         what = f"What was decided for {partition.topic}-{partition.partition}"

@@ -426,13 +426,13 @@ class Webhook:
             self._give_up(event, "the queue is full")
             self._done(key)
 
-    def left(self, partition: Partition, coming: Sequence[Incident] = ()) -> Sequence[Incident]:
-        """Return what will not be posted yet once `coming` is durable, in order."""
+    def pending(self, partition: Partition, new: Sequence[Incident] = ()) -> Sequence[Incident]:
+        """Return what will not be posted yet once `new` is durable, in order."""
         with self._changed:
             left = [one for one in self._left.values() if one.position[:2] == partition]
-        return [*left, *coming]
+        return [*left, *new]
 
-    def settle(self, timeout_s: float) -> None:
+    def flush(self, timeout_s: float) -> None:
         """Wait until nothing is left, but no longer than that."""
         with self._changed:
             self._changed.wait_for(lambda: not self._left, timeout_s)

@@ -1,6 +1,6 @@
-"""Which partitions are ours, how their state is rebuilt, and how what they hold becomes durable.
+"""Which partitions are ours, how their state is rebuilt, and how outcomes become durable.
 
-Open :class:`Commits` first: one commit, step by step, beside the loop that judges.
+Open :class:`Commits` first: a commit from `begin` to `finish`, beside the loop that judges.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rejex_stream.run.run_events import (
     SnapshotSaved,
 )
 from rejex_stream.run.run_settings import RunSettings
-from rejex_stream.types import Incident, Outcome, Partition, reached
+from rejex_stream.types import Incident, Outcome, Partition, last_offset
 
 __all__ = ["Commits", "OwnedPartition", "Ownership", "Start", "starting_point"]
 
@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 _LONGEST_PAUSE_S = 0.05
 """Between two looks whether an awaited fit is done; other partitions wait as long for a poll."""
 VIEW_S = 0.02
-"""For so long in each turn streams are viewed for a snapshot."""
+"""Seconds of each turn of the loop in which streams are viewed for a snapshot."""
 
 
 class Start(NamedTuple):
@@ -48,8 +48,8 @@ class Start(NamedTuple):
     offset: int
     parts: Mapping[str, bytes] | None
     live_from: int
-    anew: bool = False
-    """Whether nothing that was decided before counts: the log is another one."""
+    is_new_log: bool = False
+    """Whether the log is another one, so that no journal of before counts."""
 
 
 def starting_point(
@@ -75,7 +75,7 @@ def starting_point(
         return _starting_point(assigned, store, restart_if_lost=restart_if_lost)
     except AnotherLogError as error:
         if restart_if_lost:
-            return Start(assigned.earliest, None, assigned.earliest, anew=True)
+            return Start(assigned.earliest, None, assigned.earliest, is_new_log=True)
         raise CheckpointError(
             f"{partition_name(assigned.partition)}: {error}. Drop the state (`rejex-stream state "
             "drop --all`) to begin at its first record, or allow that with state.lost_state = "
@@ -88,12 +88,12 @@ def _starting_point(
     assigned: Assigned, store: SnapshotStore | None, *, restart_if_lost: bool
 ) -> Start:
     partition, committed, earliest, end, written = assigned
-    anew = Start(earliest, None, max(earliest, committed or 0))
+    at_earliest = Start(earliest, None, max(earliest, committed or 0))
     if committed is None:
         stray = store.load(partition, _ANY_OFFSET) if store is not None else None
         if stray is None or stray[0] <= earliest:
             _refuse_to_write_again(assigned, restart_if_lost=restart_if_lost)
-            return anew
+            return at_earliest
         if end is not None and end < stray[0]:
             raise AnotherLogError(
                 f"its state goes to offset {stray[0]} and the log ends at {end}: made anew"
@@ -110,22 +110,24 @@ def _starting_point(
         )
     elif committed < earliest:
         if restart_if_lost:
-            return anew
+            return at_earliest
         problem = (
             f"was processed up to offset {committed}, but its earliest record is {earliest}: "
             f"{earliest - committed} record(s) expired unread"
         )
         fix = "lengthen the retention of the input"
     else:
-        found = store.load(partition, committed) if store is not None else None
+        snapshot = store.load(partition, committed) if store is not None else None
         _refuse_to_write_again(assigned, restart_if_lost=restart_if_lost)
-        if found is not None and (found[0] >= earliest or found[0] == committed):
-            return Start(found[0], found[1], committed)
-        if earliest == 0 and found is None:
+        if snapshot is not None and (snapshot[0] >= earliest or snapshot[0] == committed):
+            return Start(snapshot[0], snapshot[1], committed)
+        if earliest == 0 and snapshot is None:
             return Start(0, None, committed)
         if restart_if_lost:
-            return anew
-        what = "no snapshot" if found is None else f"its newest snapshot at offset {found[0]}"
+            return at_earliest
+        what = "no snapshot"
+        if snapshot is not None:
+            what = f"its newest snapshot at offset {snapshot[0]}"
         problem = (
             f"is committed up to offset {committed}, with {what} and the earliest record at "
             f"{earliest}: the state in between cannot be rebuilt"
@@ -174,7 +176,7 @@ class OwnedPartition:
     waits_since: float | None = None  # clock when it met a fit that it has to wait for
     paused: bool = False  # whether the source holds its records back
     idle: bool = False  # whether it waits with nothing to commit, as the source knows
-    decided: bytes | None = None  # what was decided, as far as it is known to be durable
+    durable_journal: bytes | None = None  # as far as it is known
     saving: tuple[int, float] = (0, 0.0)  # bytes and seconds of the snapshot under way
 
     @property
@@ -183,26 +185,25 @@ class OwnedPartition:
         return self.state.next_offset < self.live_from
 
     @property
-    def to_decide(self) -> bool:
-        """Whether people have said something that a commit can record."""
-        decisions = self.state.decisions
-        return bool(decisions.undecided) and decisions.waiting and not self.replaying
+    def has_commands(self) -> bool:
+        """Whether commands wait that a commit can record."""
+        return self.state.journal.can_assign and not self.replaying
 
-    def stands_at(self, committed: int | None) -> bool:
-        """Whether this state and the held outcomes can go on from there."""
+    def can_continue_from(self, committed: int | None) -> bool:
+        """Whether this state and the held outcomes continue from there."""
         committed = self.live_from if committed is None else committed
         if self.replaying:
             return committed == self.live_from
         return self.committed <= committed <= self.state.next_offset
 
-    def settle(self, committed: int | None) -> list[Outcome]:
-        """Let go of the outcomes that turned out to be durable, and return them."""
+    def drop_durable(self, committed: int | None) -> list[Outcome]:
+        """Drop the held outcomes that turned out to be durable, and return them."""
         self.committed = self.live_from if committed is None else committed
         held, self.held = self.held, []
         durable: list[Outcome] = []
         for outcome in held:
-            known = reached(outcome.record) < self.committed
-            (durable if known else self.held).append(outcome)
+            is_durable = last_offset(outcome.record) < self.committed
+            (durable if is_durable else self.held).append(outcome)
         return durable
 
 
@@ -219,47 +220,46 @@ class Ownership:
     emit: Callable[[RunEvent], None]
     clock: Callable[[], float]
     owned: dict[Partition, OwnedPartition] = field(default_factory=dict)
-    parked: dict[Partition, OwnedPartition] = field(default_factory=dict)
+    suspended: dict[Partition, OwnedPartition] = field(default_factory=dict)
 
     def apply(self, changes: Sequence[Assigned | Revoked]) -> set[Partition]:
-        """Act on what the source gave and took; returns the partitions it concerns."""
+        """Take over and give up partitions; returns those that changed."""
         dropped: set[Partition] = set()
         for change in changes:
             if change.partition in self.owned:
                 dropped.add(change.partition)
-                self._set_aside(change.partition)
+                self._suspend(change.partition)
             if not isinstance(change, Revoked):
                 self._open(change)
-        for partition in dropped & self.parked.keys():
-            self._retire(self.parked.pop(partition))
+        for partition in dropped & self.suspended.keys():
+            self._dispose(self.suspended.pop(partition))
         return {change.partition for change in changes}
 
-    def decide(self, owned: OwnedPartition) -> None:
-        """Have a partition that is live decide by what is configured now, and tell if it is new."""
-        changed = owned.state.decide()
+    def go_live(self, owned: OwnedPartition) -> None:
+        """Judge by the config of now, once replayed; emit what changed and what is undelivered."""
+        changed = owned.state.apply_config()
         if changed is not None:
             # The next commit is the first by it: a snapshot remembers from where it holds.
             owned.snapshot_at = (owned.state.n_events, -math.inf)
             partition, offset = owned.state.partition, owned.live_from
             self.emit(DecisionChanged(partition, offset, changed.was, changed.now))
 
-        left = [
+        undelivered = [
             change
-            for change in owned.state.decisions.pending
+            for change in owned.state.journal.outbox
             if change.position.offset < owned.live_from  # else its commit did not come to be
         ]
-        if left:
-            self.emit(IncidentsDurable(owned.state.partition, left, again=True))
+        if undelivered:
+            self.emit(IncidentsDurable(owned.state.partition, undelivered, again=True))
 
     def waiting(self) -> list[OwnedPartition]:
         """Return the partitions that wait for a fit."""
         return [owned for owned in self.owned.values() if owned.state.ahead]
 
-    def hold_back(self, limit: int) -> None:
-        """Keep what waits for a fit bounded: have the source pause beyond `limit` records.
+    def apply_backpressure(self, limit: int) -> None:
+        """Pause the partitions of which more than `limit` records wait for a fit.
 
-        A partition goes on once half of that is left: what the source has read ahead is lost at
-        every pause.
+        One is resumed at half of that: what the source has read ahead is lost at every pause.
         """
         for partition, owned in self.owned.items():
             n_ahead = len(owned.state.ahead)
@@ -270,26 +270,26 @@ class Ownership:
                 owned.paused = False
                 self.source.seek(partition, owned.state.taken_next)
 
-    def note_wait(self, owned: OwnedPartition, *, went_on: bool) -> None:
+    def record_fit_wait(self, owned: OwnedPartition, *, progressed: bool) -> None:
         """Remember since when a partition waits for a fit; count the wait when it is over."""
-        if went_on and owned.waits_since is not None:
+        if progressed and owned.waits_since is not None:
             waited = self.clock() - owned.waits_since
             self.summary.fit_waits += 1
             self.summary.fit_wait_s += waited
             self.summary.longest_fit_wait_s = max(self.summary.longest_fit_wait_s, waited)
             owned.waits_since = None
-        if owned.state.ahead and owned.waits_since is None and not owned.state.goes_on:
+        if owned.state.ahead and owned.waits_since is None and not owned.state.can_progress:
             owned.waits_since = self.clock()
 
-    def note_waits(self) -> None:
-        """Have the source know which partitions wait for a fit, with all else made durable.
+    def report_idle(self) -> None:
+        """Tell the source which partitions wait for a fit, with all else durable.
 
-        What is idle is judged only after this was asked again, when it need not wait any longer.
+        What is idle is judged only after the next call, when it need not wait any longer.
         """
         for partition, owned in self.owned.items():
-            idle = bool(owned.state.ahead and not owned.held and not owned.state.goes_on)
+            idle = bool(owned.state.ahead and not owned.held and not owned.state.can_progress)
             if idle != owned.idle:
-                self.source.note_waiting(partition, waits=idle)
+                self.source.set_idle(partition, idle=idle)
                 owned.idle = idle
 
     def n_held(self) -> int:
@@ -297,58 +297,58 @@ class Ownership:
         return sum(len(owned.held) for owned in self.owned.values())
 
     def replays(self) -> dict[Partition, Replay]:
-        """Say how far each silent replay has come."""
+        """Return how far each silent replay has come."""
         return {
             partition: Replay(owned.begun_at, owned.state.next_offset, owned.live_from)
             for partition, owned in self.owned.items()
             if owned.replaying
         }
 
-    def park(self) -> None:
-        """Set all we own aside: of use for a partition that comes back where its state stands."""
+    def suspend_all(self) -> None:
+        """Suspend all we own: its state is of use where a partition comes back."""
         for partition in list(self.owned):
-            self._set_aside(partition)
+            self._suspend(partition)
 
-    def forget_parked(self) -> None:
-        """Give up the partitions that did not come back."""
-        for owned in self.parked.values():
-            self._retire(owned)
-        self.parked.clear()
+    def drop_suspended(self) -> None:
+        """Dispose of the partitions that did not come back."""
+        for owned in self.suspended.values():
+            self._dispose(owned)
+        self.suspended.clear()
 
     def close(self) -> None:
         """Give up every partition."""
-        self.park()
-        self.forget_parked()
+        self.suspend_all()
+        self.drop_suspended()
 
     def _open(self, assigned: Assigned) -> None:
         partition, committed = assigned[:2]
-        parked = self.parked.get(partition)
-        if parked is not None and self._stands(parked, committed):
+        suspended = self.suspended.get(partition)
+        if suspended is not None and self._can_continue(suspended, committed):
             # State is a function of the input: whoever committed, this is the state.
-            self.source.seek(partition, parked.state.taken_next)
-            parked.paused = parked.idle = False
-            parked.decided = None  # others may have decided without an outcome: ours is written
-            durable = parked.settle(committed)
+            self.source.seek(partition, suspended.state.taken_next)
+            suspended.paused = suspended.idle = False
+            suspended.durable_journal = None  # written again: others may have changed it
+            durable = suspended.drop_durable(committed)
             self.summary.add(durable)
             if changes := _changes_in(durable):
                 self.emit(IncidentsDurable(partition, changes))
-            self.owned[partition] = self.parked.pop(partition)
+            self.owned[partition] = self.suspended.pop(partition)
             return
-        if parked is not None:
-            self._retire(self.parked.pop(partition))
+        if suspended is not None:
+            self._dispose(self.suspended.pop(partition))
         start = starting_point(assigned, self.store, restart_if_lost=self.restart_if_lost)
         fits = ScopedExecutor(self.executor, partition)
         state = self.make_state(partition, fits)
-        decided = None if start.anew else self._decided(state)
-        if start.anew:
+        journal = None if start.is_new_log else self._durable_journal(state)
+        if start.is_new_log:
             _log.warning(
                 "%s was made anew: it is begun at its first record, %d, and nothing of the state "
                 "of the log before is used",
                 partition_name(partition),
                 start.offset,
             )
-        state.keep_to(decided, decided_until=start.live_from)
-        state.decisions.begin_at(start.offset, whatever_is_lost=self.restart_if_lost)
+        state.load_journal(journal, decided_until=start.live_from)
+        state.journal.rewind_to(start.offset, allow_gaps=self.restart_if_lost)
         environment_changes: tuple[str, ...] = ()
         if start.parts is not None:
             try:
@@ -361,7 +361,7 @@ class Ownership:
             if self.store is not None:
                 # A later restore must know where this state began, whatever is trimmed by then.
                 if self.store.save(partition, state.snapshot().encoded()):
-                    state.parts.keep()
+                    state.parts.commit()
                 else:
                     state.parts.abandon()
         now = (state.n_events, self.clock())
@@ -374,35 +374,33 @@ class Ownership:
             begun_at=start.offset,
             replay_begun=now,
             snapshot_at=now,
-            decided=decided,
+            durable_journal=journal,
         )
         snapshot_offset = None if start.parts is None else start.offset
         self.emit(PartitionOpened(partition, snapshot_offset, start.offset, start.live_from))
         if environment_changes:
             self.emit(EnvironmentChanged(partition, environment_changes))
         if not self.owned[partition].replaying:
-            self.decide(self.owned[partition])
+            self.go_live(self.owned[partition])
 
-    def _set_aside(self, partition: Partition) -> None:
-        owned = self.parked[partition] = self.owned.pop(partition)
+    def _suspend(self, partition: Partition) -> None:
+        owned = self.suspended[partition] = self.owned.pop(partition)
         owned.state.parts.abandon()
 
-    def _stands(self, parked: OwnedPartition, committed: int | None) -> bool:
-        """Whether a partition that comes back can go on with the state it had."""
-        if not parked.stands_at(committed):
+    def _can_continue(self, suspended: OwnedPartition, committed: int | None) -> bool:
+        if not suspended.can_continue_from(committed):
             return False
-        if committed is None or committed == parked.committed:
+        if committed is None or committed == suspended.committed:
             return True
-        # Another worker may have decided otherwise: then its outcomes are not ours.
-        return self._decided(parked.state) == parked.state.decided
+        # Another worker may have applied other commands: then its outcomes are not ours.
+        return self._durable_journal(suspended.state) == suspended.state.journal_bytes
 
-    def _decided(self, state: PartitionState) -> bytes | None:
-        """Return what is durable of the decisions."""
-        if self.store is None or state.decided is None:
+    def _durable_journal(self, state: PartitionState) -> bytes | None:
+        if self.store is None or state.journal_bytes is None:
             return None
-        return self.store.load_decisions(state.partition)
+        return self.store.load_journal(state.partition)
 
-    def _retire(self, owned: OwnedPartition) -> None:
+    def _dispose(self, owned: OwnedPartition) -> None:
         owned.fits.cancel_all()
         self.emit(PartitionClosed(owned.state.partition))
 
@@ -410,62 +408,55 @@ class Ownership:
 class _Saved(NamedTuple):
     """What became of a piece of a snapshot."""
 
-    kept: bool
+    is_kept: bool
     n_bytes: int
     seconds: float
 
 
 @dataclass(slots=True)
-class _Work:
-    """What becomes durable together; after it, the snapshots."""
+class CommitBatch:
+    """What one commit makes durable, and the pieces of snapshots that follow it."""
 
+    begun: float
+    everything: bool
     outcomes: dict[Partition, list[Outcome]] = field(default_factory=dict)
     offsets: dict[Partition, int] = field(default_factory=dict)
     incidents: dict[Partition, Sequence[Incident]] = field(default_factory=dict)
-    decided: dict[Partition, bytes] = field(default_factory=dict)
+    journals: dict[Partition, bytes] = field(default_factory=dict)  # those that have changed
     pieces: dict[Partition, Piece] = field(default_factory=dict)
-    begun: float = 0.0
-    everything: bool = False
-    committed: float | None = None
+    committed: float | None = None  # clock when outcomes and offsets were durable
     saved: dict[Partition, _Saved] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Commits:
-    """Makes what partitions hold durable, and keeps their snapshots: one commit at a time.
+    """Makes outcomes durable, and then snapshots of the state: one commit at a time.
 
-    The effects, in their order; each is a comment with its number in the code:
+    :meth:`begin`, on the loop's thread, writes the held outcomes to the sink, assigns offsets to
+    commands and records the outbox of incidents; of the partitions whose snapshot is due it views
+    the streams that have changed, for :data:`VIEW_S`. A thread of its own then commits journals,
+    outcomes and offsets, all or nothing, and saves the views, each at an offset that is committed
+    by now: a snapshot is there once its last piece is saved. :meth:`finish`, on the loop's thread
+    again, drops the outcomes that are durable and emits what happened.
 
-    1. **Write**, the loop's thread: the sink takes the outcomes. What people said since is
-       decided: it holds from the offset of this commit on. What people are to be told once it is
-       durable is recorded with it, and what they were told is struck out.
-    2. **View**, the loop's thread, for :data:`VIEW_S` a turn: the streams that have moved, of the
-       partitions whose snapshot is due.
-    3. **Commit**, a thread of its own: outcomes, which Kafka's sink encodes as it sends them, and
-       offsets become durable, all or nothing; what was decided with them, or just before.
-    4. **Snapshot**, that thread: what was viewed is encoded and saved, each at an offset that is
-       committed by now; there is a snapshot once its last piece is saved.
-    5. **Let go**, the loop's thread: of what is durable, and tell.
-
-    Steps 1 and 2 take the loop's time, by the outcomes and by the streams that are viewed; while
-    3 and 4 wait for the edges, the loop judges records and does nothing else: source, sink and
-    store belong to the other thread, so ownership cannot change under a commit. Outcomes that
-    come meanwhile are held behind those under way. If the commit fails, nothing is let go.
+    Between the two the loop judges records and does nothing else: source, sink and store belong to
+    the other thread, so ownership cannot change under a commit. Outcomes that come meanwhile are
+    held behind those under way. If the commit fails, no outcome is dropped.
     """
 
-    ours: Ownership
+    ownership: Ownership
     sink: Sink
     store: SnapshotStore | None  # without it there are no snapshots
     settings: RunSettings
-    outbox: Outbox | None = None  # what people are still to be told; ``None``: nobody is
+    outbox: Outbox | None = None  # notifications to deliver; ``None``: there are none
     _thread: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(max_workers=1, thread_name_prefix="commit")
     )
-    _under_way: tuple[_Work, Future[None]] | None = None
+    _under_way: tuple[CommitBatch, Future[None]] | None = None
     _committed_at: float = field(init=False)
 
     def __post_init__(self) -> None:
-        self._committed_at = self.ours.clock()
+        self._committed_at = self.ownership.clock()
 
     def close(self) -> None:
         """End the thread."""
@@ -475,40 +466,39 @@ class Commits:
     def poll_wait_s(self, wait: Callable[[float], object]) -> float:
         """Return how long a poll may wait: no longer than the outcomes that are held.
 
-        Partitions that wait for a fit are held back, noted with the source, and given a little
-        time: a share of what they have waited by now, so that neither is a quick fit held up, nor
-        does a slow one cost the processor.
+        Where partitions wait for a fit this waits a little by itself: a share of what they have
+        waited by now, so that a quick fit is not delayed and a slow one does not cost the processor.
         """
-        self.ours.hold_back(self.settings.max_poll_records)
-        since = [owned.waits_since or 0.0 for owned in self.ours.waiting()]
+        self.ownership.apply_backpressure(self.settings.max_poll_records)
+        since = [owned.waits_since or 0.0 for owned in self.ownership.waiting()]
         if since:
-            wait(min(_LONGEST_PAUSE_S, (self.ours.clock() - max(since)) / 4))
-        self.ours.note_waits()
+            wait(min(_LONGEST_PAUSE_S, (self.ownership.clock() - max(since)) / 4))
+        self.ownership.report_idle()
         if since:
             return 0.0
-        if not self.ours.n_held():
+        if not self.ownership.n_held():
             return self.settings.poll_timeout_s
-        left = self._committed_at + self.settings.commit_interval_s - self.ours.clock()
-        return min(max(left, 0.0), self.settings.poll_timeout_s)
+        remaining_s = self._committed_at + self.settings.commit_interval_s - self.ownership.clock()
+        return min(max(remaining_s, 0.0), self.settings.poll_timeout_s)
 
     def _commit_is_due(self, now: float) -> bool:
-        interval_s, n_held = self.settings.commit_interval_s, self.ours.n_held()
-        every = self.ours.owned.values()
-        decides = any(owned.to_decide or self._strikes_out(owned) for owned in every)
-        if not n_held and not decides:  # the interval begins with the first outcome
-            self._committed_at = max(self._committed_at, now - interval_s)
-            return False
-        if not n_held:  # what people said holds from here on: nothing has to be waited for
-            return True
+        interval_s, n_held = self.settings.commit_interval_s, self.ownership.n_held()
+        partitions = self.ownership.owned.values()
+        if not n_held:
+            # The interval begins with the first outcome; a command need not wait for it.
+            has_changes = any(o.has_commands or self._outbox_shrank(o) for o in partitions)
+            if not has_changes:
+                self._committed_at = max(self._committed_at, now - interval_s)
+            return has_changes
         waited = now - self._committed_at >= interval_s
         return waited or n_held >= self.settings.commit_every_events
 
-    def _strikes_out(self, owned: OwnedPartition) -> bool:
-        """Whether people were told of what is kept as pending."""
-        kept = owned.state.decisions.pending
-        if not kept or owned.replaying or self.outbox is None:
+    def _outbox_shrank(self, owned: OwnedPartition) -> bool:
+        """Whether notifications were delivered that the journal still lists."""
+        recorded = owned.state.journal.outbox
+        if not recorded or owned.replaying or self.outbox is None:
             return False
-        return len(self.outbox.left(owned.state.partition)) < len(kept)
+        return len(self.outbox.pending(owned.state.partition)) < len(recorded)
 
     def _snapshot_is_due(self, owned: OwnedPartition, now: float) -> bool:
         events, at = owned.snapshot_at
@@ -517,41 +507,47 @@ class Commits:
 
     # ---------------------------------------------------------------------------------- commit
     def begin(self, *, everything: bool = False) -> None:
-        """Begin to write what is due; with `everything` all that is not durable yet.
+        """Begin to commit what is due; with `everything` all that is not durable yet.
 
         O(outcomes), and :data:`VIEW_S` for snapshots; waits for no edge.
         """
-        now = self.ours.clock()
-        commits = self._commit_is_due(now) or everything
-        work = _Work(begun=now, everything=everything)
-        for partition, owned in self.ours.owned.items():
-            if owned.held and not commits and owned.state.parts.begun is None:
-                continue
-            decides = owned.to_decide and commits
-            if decides:
-                owned.state.decisions.decide(owned.state.next_offset)
-            if decides or (commits and (owned.held or self._strikes_out(owned))):  # 1. Write
-                _refuse_to_go_back(partition, owned)
-                if coming := _changes_in(owned.held):
-                    work.incidents[partition] = coming
-                pending = () if self.outbox is None else self.outbox.left(partition, coming)
-                if pending or owned.state.decisions.pending:
-                    owned.state.decisions.set_pending(pending)
-                work.outcomes[partition] = list(owned.held)
-                work.offsets[partition] = owned.state.next_offset
-                self.sink.write(owned.held)
-                decided = owned.state.decided
-                if decided is not None and decided is not owned.decided:
-                    work.decided[partition] = decided
-            if self.store is not None and self._snapshot_goes_on(  # 2. View
-                owned, now, everything=everything
-            ):
-                work.pieces[partition] = owned.state.parts.next_piece(VIEW_S)
-        if work.offsets or work.pieces:
-            self._under_way = work, self._thread.submit(self._make_durable, work)
+        now = self.ownership.clock()
+        is_due = self._commit_is_due(now) or everything
+        batch = CommitBatch(now, everything)
+        for partition, owned in self.ownership.owned.items():
+            if is_due:
+                self._write(batch, partition, owned)
+            elif owned.held and owned.state.parts.begun is None:
+                continue  # a snapshot begins where outcomes are durable
+            if self._snapshot_goes_on(owned, now, everything=everything):
+                batch.pieces[partition] = owned.state.parts.next_piece(VIEW_S)
+        if batch.offsets or batch.pieces:
+            self._under_way = batch, self._thread.submit(self._make_durable, batch)
+
+    def _write(self, batch: CommitBatch, partition: Partition, owned: OwnedPartition) -> None:
+        state, journal = owned.state, owned.state.journal
+        has_commands = owned.has_commands
+        if has_commands:
+            journal.assign_offset(state.next_offset)
+        elif not owned.held and not self._outbox_shrank(owned):
+            return
+        _refuse_to_go_back(partition, owned)
+        if changes := _changes_in(owned.held):
+            batch.incidents[partition] = changes
+        outbox = () if self.outbox is None else self.outbox.pending(partition, changes)
+        if outbox or journal.outbox:
+            journal.set_outbox(outbox)
+        self.sink.write(owned.held)
+        batch.outcomes[partition] = list(owned.held)
+        batch.offsets[partition] = state.next_offset
+        encoded = state.journal_bytes
+        if encoded is not None and encoded is not owned.durable_journal:
+            batch.journals[partition] = encoded
 
     def _snapshot_goes_on(self, owned: OwnedPartition, now: float, *, everything: bool) -> bool:
-        """Whether a snapshot is under way, or due and begun."""
+        """Whether a snapshot is being written, or due and begun."""
+        if self.store is None:
+            return False
         state = owned.state
         if state.parts.begun is not None and everything:
             state.parts.abandon()  # one that is older than what is durable
@@ -564,75 +560,78 @@ class Commits:
             owned.saving = (0, 0.0)
         return True
 
-    def _make_durable(self, work: _Work) -> None:
-        if work.offsets:  # 3. Commit
+    def _make_durable(self, batch: CommitBatch) -> None:
+        if batch.offsets:
             if self.store is not None:
-                for partition, decided in work.decided.items():
-                    self.store.save_decisions(partition, decided)
-            self.sink.commit(work.offsets)
-            work.committed = self.ours.clock()
-        for partition in work.pieces:  # 4. Snapshot
-            self._save(work, partition)
+                for partition, journal in batch.journals.items():
+                    self.store.save_journal(partition, journal)
+            self.sink.commit(batch.offsets)
+            batch.committed = self.ownership.clock()
+        for partition in batch.pieces:
+            self._save(batch, partition)
 
-    def _save(self, work: _Work, partition: Partition) -> None:
+    def _save(self, batch: CommitBatch, partition: Partition) -> None:
         assert self.store is not None
-        begun, n_bytes, kept, views = self.ours.clock(), 0, True, work.pieces[partition]
-        while kept:
+        begun, n_bytes, is_kept = self.ownership.clock(), 0, True
+        views = batch.pieces[partition]
+        while is_kept:
             piece = views.encoded()
-            kept = self.store.save(partition, piece)
+            is_kept = self.store.save(partition, piece)
             n_bytes += sum(len(body) for body in piece.parts.values() if body is not None)
-            if not work.everything or views.last:
+            if not batch.everything or views.last:
                 break
             # Nothing is judged meanwhile.
-            views = self.ours.owned[partition].state.parts.next_piece(VIEW_S)
-        work.pieces[partition] = views
-        work.saved[partition] = _Saved(kept, n_bytes, self.ours.clock() - begun)
+            views = self.ownership.owned[partition].state.parts.next_piece(VIEW_S)
+        batch.pieces[partition] = views
+        batch.saved[partition] = _Saved(is_kept, n_bytes, self.ownership.clock() - begun)
 
     def finish(self) -> bool:
         """Wait for what was begun; returns whether outcomes became durable."""
         if self._under_way is None:
             return False
-        work, writing = self._under_way
+        batch, writing = self._under_way
         self._under_way = None
         try:
             writing.result()
-        finally:  # 5. Let go
-            self._let_go(work)
-        return work.committed is not None
+        finally:
+            if batch.committed is not None:
+                self._finish_commit(batch, batch.committed)
+            for partition, piece in batch.pieces.items():
+                self._finish_piece(partition, piece, batch.saved.get(partition))
+        return batch.committed is not None
 
-    def _let_go(self, work: _Work) -> None:
-        ours = self.ours.owned
-        if work.committed is not None:
-            self._committed_at = work.committed
-            states = {partition: owned.state for partition, owned in ours.items()}
-            waiting = {p: len(state.decisions.undecided) for p, state in states.items()}
-            clocks = {p: state.registry.n_untrusted for p, state in states.items()}
-            for partition, outcomes in work.outcomes.items():
-                owned = ours[partition]
-                owned.committed = work.offsets[partition]
-                owned.decided = work.decided.get(partition, owned.decided)
-                del owned.held[: len(outcomes)]
-                self.ours.summary.add(outcomes)
-            self.ours.summary.n_commits += 1
-            n_events = sum(map(len, work.outcomes.values()))
-            took_s = work.committed - work.begun
-            self.ours.emit(Committed(n_events, took_s, work.offsets, waiting, clocks))
-            for partition, changes in work.incidents.items():
-                self.ours.emit(IncidentsDurable(partition, changes))
-        for partition, piece in work.pieces.items():
-            owned, saved = ours[partition], work.saved.get(partition)
-            if saved is None or not saved.kept:
-                owned.state.parts.abandon(base_is_gone=saved is not None)
-                continue
-            n_bytes, seconds = owned.saving
-            owned.saving = n_bytes + saved.n_bytes, seconds + saved.seconds
-            if piece.last:
-                owned.state.parts.keep()
-                owned.state.decisions.snapshot_saved(piece.next_offset)
-                owned.snapshot_at = (piece.n_events, self.ours.clock())
-                self.ours.summary.n_snapshots += 1
-                n_bytes, seconds = owned.saving
-                self.ours.emit(SnapshotSaved(partition, piece.next_offset, n_bytes, seconds))
+    def _finish_commit(self, batch: CommitBatch, committed: float) -> None:
+        """Drop the outcomes that are durable, and emit the commit and its incidents."""
+        ownership = self.ownership
+        self._committed_at = committed
+        states = {partition: owned.state for partition, owned in ownership.owned.items()}
+        waiting = {p: len(state.journal.unassigned) for p, state in states.items()}
+        clocks = {p: state.registry.n_untrusted for p, state in states.items()}
+        for partition, outcomes in batch.outcomes.items():
+            owned = ownership.owned[partition]
+            owned.committed = batch.offsets[partition]
+            owned.durable_journal = batch.journals.get(partition, owned.durable_journal)
+            del owned.held[: len(outcomes)]
+            ownership.summary.add(outcomes)
+        ownership.summary.n_commits += 1
+        n_events = sum(map(len, batch.outcomes.values()))
+        ownership.emit(Committed(n_events, committed - batch.begun, batch.offsets, waiting, clocks))
+        for partition, changes in batch.incidents.items():
+            ownership.emit(IncidentsDurable(partition, changes))
+
+    def _finish_piece(self, partition: Partition, piece: Piece, saved: _Saved | None) -> None:
+        owned = self.ownership.owned[partition]
+        if saved is None or not saved.is_kept:
+            owned.state.parts.abandon(base_is_gone=saved is not None)
+            return
+        n_bytes, seconds = owned.saving
+        owned.saving = n_bytes, seconds = n_bytes + saved.n_bytes, seconds + saved.seconds
+        if piece.last:
+            owned.state.parts.commit()
+            owned.state.journal.snapshot_saved(piece.next_offset)
+            owned.snapshot_at = (piece.n_events, self.ownership.clock())
+            self.ownership.summary.n_snapshots += 1
+            self.ownership.emit(SnapshotSaved(partition, piece.next_offset, n_bytes, seconds))
 
 
 def _changes_in(outcomes: Iterable[Outcome]) -> list[Incident]:

@@ -1,6 +1,6 @@
 """The loop around the engine: everything that waits, writes, fails and tries again.
 
-:meth:`_Loop._turn` is one turn, step by step: poll; take ownership changes and what people say;
+:meth:`_Loop.run_once` is one turn, step by step: poll; take ownership changes and what people say;
 judge the records of each partition in order, while what came before is committed; end, report.
 Before the committed offset that is *silent replay*: state comes of it and nothing else. Where the
 next event needs a fit that is not done, a partition keeps its records, up to a bound, and the loop
@@ -218,7 +218,7 @@ class _Loop:
         going = True
         while going:
             try:
-                going = self._turn()
+                going = self.run_once()
             except ConnectorError as error:
                 if not error.retriable:
                     raise
@@ -228,7 +228,7 @@ class _Loop:
         self._report()
         return self.summary
 
-    def _turn(self) -> bool:
+    def run_once(self) -> bool:
         """Take one turn; returns whether another follows."""
         # 0. After a failure: begin again from what is durable.
         if self.to_rewind:
@@ -249,7 +249,7 @@ class _Loop:
         if changes:  # what was polled for them belongs to the time before
             changed = self.ownership.apply(changes)
             records = [record for record in records if record.position[:2] not in changed]
-        self.commands.ingest([owned.state.decisions for owned in self.ownership.owned.values()])
+        self.commands.ingest([owned.state.journal for owned in self.ownership.owned.values()])
         # 3. to 6. Judge what was polled, while what came before it is committed.
         self._commit_and_judge(records)
         # 7. At the end, at a stop, and where the input cannot be read: all becomes durable.
@@ -261,13 +261,13 @@ class _Loop:
         if done:
             self._commit_and_judge(everything=True)
             if self.outbox is not None:  # what is known to be told is not told by the next run
-                self.outbox.settle(_TELLING_S)
+                self.outbox.flush(_TELLING_S)
                 self._commit_and_judge(everything=True)
         # 8. Report, and forget failures that are long past.
         now = self.clock()
         if self.retries.is_old(now) and not self.ownership.n_held():
             self.retries.succeeded()
-            self.ownership.forget_parked()
+            self.ownership.drop_suspended()
         if now - self.progress_at >= self.settings.progress_interval_s:
             self.progress_at = now
             self._report()
@@ -288,8 +288,8 @@ class _Loop:
             raise
         if self.commits.finish():
             self.retries.succeeded()
-            if self.ownership.parked:
-                self.ownership.forget_parked()
+            if self.ownership.suspended:
+                self.ownership.drop_suspended()
 
     # ----------------------------------------------------------------------------- processing
     def _process(self, records: Sequence[Record]) -> None:
@@ -326,13 +326,13 @@ class _Loop:
             self.summary.n_replayed += len(outcomes)
             self._show(state, outcomes, replaying=True)
             if state.judged_next < owned.live_from:
-                self.ownership.note_wait(owned, went_on=bool(outcomes))
+                self.ownership.record_fit_wait(owned, progressed=bool(outcomes))
                 return
             events, at = owned.replay_begun
             self._emit(PartitionLive(state.partition, state.n_events - events, self.clock() - at))
             batch = []
-            self.ownership.decide(owned)
-            if state.decisions.waiting:  # it was said before: it holds from the first live record
+            self.ownership.go_live(owned)
+            if state.journal.can_assign:  # it was said before: it holds from the first live record
                 return
         outcomes = state.process(batch)
         owned.held += outcomes
@@ -342,7 +342,7 @@ class _Loop:
         if self.unscorable.alarm is not before:
             self._emit(NothingScorable(state.partition, self.unscorable.alarm))
         self._show(state, outcomes, replaying=False)
-        self.ownership.note_wait(owned, went_on=bool(outcomes))
+        self.ownership.record_fit_wait(owned, progressed=bool(outcomes))
 
     def _show(self, state: PartitionState, outcomes: Sequence[Outcome], *, replaying: bool) -> None:
         if outcomes:
@@ -364,7 +364,7 @@ class _Loop:
         """Set all we own aside, wait, and have the next turn begin from what is durable."""
         self.summary.n_retries += 1
         self.to_rewind = True
-        self.ownership.park()
+        self.ownership.suspend_all()
         if self.stop.is_set():
             _log.warning("stopping without a last commit: %s", error)
             return False

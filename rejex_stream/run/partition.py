@@ -32,7 +32,7 @@ from rejex_stream.monitor import Alarm, MonitorBank, MonitorConfig
 from rejex_stream.native_core import native
 from rejex_stream.protocols import SnapshotPiece
 from rejex_stream.rejection.judge import rejected
-from rejex_stream.run.command_journal import Decisions
+from rejex_stream.run.command_journal import CommandJournal
 from rejex_stream.run.review_items import ReviewItems
 from rejex_stream.types import (
     Command,
@@ -49,15 +49,29 @@ from rejex_stream.types import (
     Status,
     Verdict,
     in_mode,
+    last_offset,
     of_mode,
-    reached,
     spoken,
 )
 
 __all__ = [
-    "HEAD", "HEAD_FORMAT", "HEAD_KIND", "Described", "Head", "MovedParts", "OnJudged",
-    "PartitionMonitor", "PartitionState", "Piece", "SnapshotParts", "described", "from_outside",
-    "log_alarm", "of_streams", "partition_name", "parts_of",
+    "HEAD",
+    "HEAD_FORMAT",
+    "HEAD_KIND",
+    "Described",
+    "DirtyParts",
+    "Head",
+    "OnJudged",
+    "PartitionMonitor",
+    "PartitionState",
+    "Piece",
+    "SnapshotParts",
+    "described",
+    "from_outside",
+    "log_alarm",
+    "of_streams",
+    "partition_name",
+    "parts_of",
 ]  # fmt: skip
 
 _log = logging.getLogger(__name__)
@@ -66,7 +80,7 @@ HEAD, HEAD_KIND, HEAD_FORMAT = "head", "partition-head", 1
 _STATE, _MODEL, _CONTEXT, _MONITOR = "s", "m", "c", "w"
 _FORMAT_VERSION = 1
 _VERSION_BYTES = 8
-MOST_BYTES = 4_000_000
+MAX_PIECE_BYTES = 4_000_000
 """A piece is closed once its parts are about so large."""
 
 Encode: TypeAlias = Callable[[], Mapping[str, bytes | None]]
@@ -218,8 +232,8 @@ class _Begun:
     gone: set[str] = field(default_factory=set)
 
 
-class MovedParts:
-    """Knows which streams have moved since the last snapshot, and takes the views of the next."""
+class DirtyParts:
+    """Knows which streams have changed since the last snapshot, and takes the views of the next."""
 
     def __init__(
         self,
@@ -234,35 +248,35 @@ class MovedParts:
         self._monitor = monitor
         self._streams: dict[str, None] = {}
         self._sensors: dict[str, None] = {}
-        self._gone: set[str] = set()  # parts of what was forgotten
-        self._versions: dict[str, int] = {}  # of the models that are kept
-        self.begun: _Begun | None = None  # a snapshot that is neither kept nor abandoned
+        self._gone: set[str] = set()  # parts of what was evicted
+        self._versions: dict[str, int] = {}  # of the models in the last snapshot
+        self.begun: _Begun | None = None  # a snapshot that is neither committed nor abandoned
 
-    def before(self, readings: Iterable[Reading]) -> None:
-        """View first what a snapshot waits for and these are about to move."""
+    def view_before_change(self, readings: Iterable[Reading]) -> None:
+        """View now what a snapshot waits for and these readings are about to change."""
         if self.begun is not None:
             for reading in readings:
-                self._view_first(self.begun, reading.stream_key, reading.sensor)
+                self._view_now(self.begun, reading.stream_key, reading.sensor)
 
-    def moved(self, readings: Collection[Reading]) -> None:
-        """Take note of what these have moved."""
+    def mark_dirty(self, readings: Collection[Reading]) -> None:
+        """Have the next snapshot write what these readings change."""
         self._streams |= dict.fromkeys([reading.stream_key for reading in readings])
         self._sensors |= dict.fromkeys([reading.sensor for reading in readings])
 
-    def before_command(self, key: str) -> None:
-        """Take note that one stream is about to move, without a reading of it."""
+    def mark_dirty_by_command(self, key: str) -> None:
+        """Have the next snapshot write a stream that a command is about to change."""
         begun = self.begun
         if begun is not None and key in begun.streams:
             del begun.streams[key]
             begun.taken.append(self._view(begun, key))
         self._streams[key] = None
 
-    def before_forgetting(self, gone: Gone) -> None:
-        """Take note of who is about to be forgotten; what a snapshot waits for is viewed first."""
+    def mark_evicted(self, gone: Gone) -> None:
+        """Have the next snapshot drop who is about to be evicted, after a view for this one."""
         begun = self.begun
         for key, sensor in gone.pairs:
             if begun is not None:
-                self._view_first(begun, key, sensor)
+                self._view_now(begun, key, sensor)
             self._streams[key] = self._sensors[sensor] = None
         for key in gone.streams:
             del self._streams[key]
@@ -274,7 +288,7 @@ class MovedParts:
             del self._sensors[sensor]
             self._gone.add(_CONTEXT + sensor)
 
-    def _view_first(self, begun: _Begun, key: str, sensor: str) -> None:
+    def _view_now(self, begun: _Begun, key: str, sensor: str) -> None:
         if key in begun.streams:
             del begun.streams[key]
             begun.taken.append(self._view(begun, key))
@@ -306,12 +320,12 @@ class MovedParts:
         begun = self.begun
         assert begun is not None
         until, size = perf_counter() + seconds, 0
-        most = MOST_BYTES if seconds < math.inf else math.inf
+        max_bytes = MAX_PIECE_BYTES if seconds < math.inf else math.inf
         for waiting, view in (
             (begun.streams, lambda key: self._view(begun, key)),
             (begun.sensors, self._view_of_sensor),
         ):
-            while waiting and (not size or (perf_counter() < until and size < most)):
+            while waiting and (not size or (perf_counter() < until and size < max_bytes)):
                 name = next(iter(waiting))
                 del waiting[name]
                 begun.taken.append(view(name))
@@ -324,9 +338,9 @@ class MovedParts:
     def restored(self, base: int, streams: Mapping[str, StreamSnapshot]) -> None:
         """Build upon the snapshot that was restored."""
         self.base = base
-        self._versions = {key: kept.model_version for key, kept in streams.items()}
+        self._versions = {key: stream.model_version for key, stream in streams.items()}
 
-    def keep(self) -> None:
+    def commit(self) -> None:
         """Build upon the snapshot that was begun: it is durable."""
         begun, self.begun = self.begun, None
         assert begun is not None
@@ -334,7 +348,7 @@ class MovedParts:
         self._versions |= begun.versions
 
     def abandon(self, *, base_is_gone: bool = False) -> None:
-        """Give up the snapshot that was begun; what had moved is due again."""
+        """Drop the snapshot that was begun; what had changed is due again."""
         begun, self.begun = self.begun, None
         if begun is not None:
             gone = self._gone  # since it was begun
@@ -351,13 +365,13 @@ class MovedParts:
     def _view(self, begun: _Begun, key: str) -> Encode:
         view = self._engine.view(key)
         monitor = None if self._monitor is None else self._monitor.view(key)
-        moved = self._versions.get(key) != view.model_version
+        has_new_model = self._versions.get(key) != view.model_version
         begun.versions[key] = view.model_version
 
         def encode() -> dict[str, bytes | None]:
             version = view.model_version.to_bytes(_VERSION_BYTES, "big")
             parts: dict[str, bytes | None] = {_STATE + key: version + view.state()}
-            if moved:
+            if has_new_model:
                 parts[_MODEL + key] = view.model()
             if monitor is not None:
                 parts[_MONITOR + key] = seal("monitor", _FORMAT_VERSION, [key, monitor])
@@ -377,7 +391,7 @@ def parts_of(parts: Mapping[str, bytes]) -> SnapshotParts:
     """Return the parts of a snapshot by what they are."""
     with from_outside():
         head = msgspec.convert(unseal(HEAD_KIND, HEAD_FORMAT, parts.get(HEAD, b"")), Head)
-        kept = SnapshotParts(head, {}, {}, {}, {})
+        sorted_parts = SnapshotParts(head, {}, {}, {}, {})
         for name, body in parts.items():
             kind, key = name[:1], name[1:]
             if name == HEAD or kind == _MODEL:
@@ -385,16 +399,16 @@ def parts_of(parts: Mapping[str, bytes]) -> SnapshotParts:
             if kind == _STATE:
                 version = int.from_bytes(body[:_VERSION_BYTES], "big")
                 model = parts.get(_MODEL + key, b"")
-                kept.streams[key] = StreamSnapshot(body[_VERSION_BYTES:], model, version)
+                sorted_parts.streams[key] = StreamSnapshot(body[_VERSION_BYTES:], model, version)
             elif kind == _CONTEXT:
-                whose, kept.context[key], kept.registry[key] = unseal(
+                whose, sorted_parts.context[key], sorted_parts.registry[key] = unseal(
                     "context", _FORMAT_VERSION, body
                 )
                 _refuse_other(whose, key)
             elif kind == _MONITOR:
-                whose, kept.monitor[key] = unseal("monitor", _FORMAT_VERSION, body)
+                whose, sorted_parts.monitor[key] = unseal("monitor", _FORMAT_VERSION, body)
                 _refuse_other(whose, key)
-        return kept
+        return sorted_parts
 
 
 def _refuse_other(whose: object, key: str) -> None:
@@ -457,9 +471,8 @@ class PartitionState:
         self._judged_reorder = None if rules is None else ReorderBuffer(rules)
         self._followed: list[tuple[Record, Reading | Invalid]] = []  # by the second
         self._inputs = inputs
-        # what was decided for it, with the offset from which it holds
-        self.decisions = Decisions(partition, None, inputs or ())
-        self.decisions.is_over = self._is_over
+        self.journal = CommandJournal(partition, None, inputs or ())
+        self.journal.is_expired = self._is_over
         # To commands that were applied, until the event comes from which they hold: a snapshot that
         # is begun meanwhile would contain what a replay from it does again.
         self.replies: tuple[CommandReply, ...] = ()
@@ -467,23 +480,23 @@ class PartitionState:
         self.registry = SensorRegistry(self._limits)  # who is known
         self.forgotten: list[str] = []  # streams, until they are taken
         self.failures = engine.failures  # of background fits, until they are taken
-        # what of it has moved since the last snapshot, and the one that is under way
-        self.parts = MovedParts(engine, context, self.registry, monitor)
+        # what has changed since the last snapshot, and the one that is being written
+        self.parts = DirtyParts(engine, context, self.registry, monitor)
 
     @property
-    def goes_on(self) -> bool:
+    def can_progress(self) -> bool:
         """Whether the record to be judged next is there, and its fit need not be waited for."""
         return bool(self.ahead) and self._ready(1) == 1
 
     @property
     def judged_next(self) -> int:
         """Offset of the record to be judged next, as far as it is known: gaps end with it."""
-        return reached(self.ahead[0]) if self.ahead else self.next_offset
+        return last_offset(self.ahead[0]) if self.ahead else self.next_offset
 
     @property
     def taken_next(self) -> int:
         """Offset from which on records are to be taken."""
-        return reached(self.ahead[-1]) + 1 if self.ahead else self.next_offset
+        return last_offset(self.ahead[-1]) + 1 if self.ahead else self.next_offset
 
     def process(
         self, records: Sequence[Record] = (), *, replay_to: int | None = None, at_once: int = 0
@@ -499,7 +512,7 @@ class PartitionState:
         ahead, outcomes = self.ahead, list[Outcome]()
         end = len(ahead)
         if replay_to is not None:
-            end = bisect_left(ahead, replay_to, key=reached)
+            end = bisect_left(ahead, replay_to, key=last_offset)
             if records and end == len(ahead) < at_once and self.taken_next < replay_to:
                 return outcomes
         while end and (n := self._whole(self._ready(self._apply_commands(end)))):
@@ -524,21 +537,21 @@ class PartitionState:
         self.ahead += records
 
     def _follow(self, reorder: ReorderBuffer) -> None:
-        """Bring what is remembered of the input, for a snapshot, to where judging stands."""
+        """Advance the snapshot's copy of the reorder buffer to the last judged record."""
         n = bisect_left(self._followed, self.next_offset, key=_offset)
         for record, item in self._followed[:n]:
             reorder.add(record, item)
         del self._followed[:n]
 
     def _apply_commands(self, end: int) -> int:
-        """Obey what holds from the next record on; count those before the command after it."""
-        if not self.decisions.orders:
+        """Apply the commands in effect from the next record; count those before the command after."""
+        if not self.journal.entries:
             return end
-        self.replies += self.decisions.take(reached(self.ahead[0]), self._command)
-        since = self.decisions.next_since
-        if since is None:
+        self.replies += self.journal.apply_due(last_offset(self.ahead[0]), self._command)
+        next_command = self.journal.next_effective_offset
+        if next_command is None:
             return end
-        return bisect_left(self.ahead, since, hi=end, key=reached)
+        return bisect_left(self.ahead, next_command, hi=end, key=last_offset)
 
     def _is_over(self, command: Command) -> bool | None:
         """Whether a command could change nothing any more; ``None`` before the first event."""
@@ -550,21 +563,23 @@ class PartitionState:
         return now_ms is not None and command.until_ms is not None and command.until_ms <= now_ms
 
     def _command(self, command: Command) -> CommandReply | None:
-        for moved in self._engine.streams_of(command):
-            self.parts.before_command(moved)
+        for key in self._engine.streams_of(command):
+            self.parts.mark_dirty_by_command(key)
         return self._engine.command(command)
 
     def _whole(self, n: int) -> int:
-        """Return how many records' readings, at least one record's, `n` readings are."""
+        """Round `n` readings to those of whole records, at least one record's."""
         ahead = self.ahead
-        if not n or n == len(ahead) or reached(ahead[n]) != reached(ahead[n - 1]):
+        if not n or n == len(ahead) or last_offset(ahead[n]) != last_offset(ahead[n - 1]):
             return n
-        at = reached(ahead[n])
+        at = last_offset(ahead[n])
         # Where its own first readings begin a fit that its later ones need, that is waited for.
-        return bisect_left(ahead, at, key=reached) or bisect_left(ahead, at + 1, key=reached)
+        return bisect_left(ahead, at, key=last_offset) or bisect_left(
+            ahead, at + 1, key=last_offset
+        )
 
     def _ready(self, end: int) -> int:
-        """Count the first of those taken, up to `end`, that need not wait for a fit."""
+        """Count the first items, up to `end`, that need not wait for a fit."""
         readings = _readings(self._items[:end])
         ready = self._engine.ready(readings) if readings else 0
         if ready == len(readings):
@@ -578,7 +593,7 @@ class PartitionState:
     ) -> list[Outcome]:
         outcomes, at, n = list[Outcome](), 0, len(records)
         ended: tuple[Incident, ...] = ()
-        self.parts.before(_readings(items))
+        self.parts.view_before_change(_readings(items))
         while at < n:
             end, turned_away, gone, clocks = self.registry.admit(items, at)
             outcomes += self._judge_admitted(
@@ -616,7 +631,7 @@ class PartitionState:
             readings = _readings(item for i, item in enumerate(items) if i not in apart)
             judged = [record for i, record in enumerate(records) if i not in apart]
         # 2. Judge; a snapshot under way has viewed these streams before.
-        self.parts.moved(readings)
+        self.parts.mark_dirty(readings)
         verdicts: Sequence[Verdict] = ()
         if readings:
             begun = perf_counter()
@@ -650,7 +665,7 @@ class PartitionState:
             self._monitor.observe(known, replaying=replaying)
         # 6. It is part of the state.
         if records:
-            self.next_offset = reached(records[-1]) + 1
+            self.next_offset = last_offset(records[-1]) + 1
             self.n_events += len(records)
         return outcomes
 
@@ -685,7 +700,7 @@ class PartitionState:
         )  # fmt: skip
 
     def _forget(self, gone: Gone) -> None:
-        self.parts.before_forgetting(gone)
+        self.parts.mark_evicted(gone)
         self.registry.forget(gone)
         for key, sensor in gone.pairs:
             if key not in gone.streams:
@@ -708,19 +723,19 @@ class PartitionState:
         return self._engine.take_failures()
 
     @property
-    def decided(self) -> bytes | None:
-        """What was decided; ``None`` where records carry no schemas and nobody is listened to."""
+    def journal_bytes(self) -> bytes | None:
+        """The journal to commit; ``None`` without a control log and without schemas."""
         schemas = None if self._deciding is None else self._deciding.decisions()
         if schemas is None and self._inputs is None:
             return None
-        return self.decisions.encoded(schemas)
+        return self.journal.encoded(schemas)
 
-    def keep_to(self, decided: bytes | None, *, decided_until: int) -> None:
-        """Decide as before, up to the committed offset, and alone from there on."""
-        self.decisions = Decisions(self.partition, decided, self._inputs or ())
-        self.decisions.is_over = self._is_over
+    def load_journal(self, saved: bytes | None, *, decided_until: int) -> None:
+        """Take over the journal up to the committed offset, and extend it from there on."""
+        self.journal = CommandJournal(self.partition, saved, self._inputs or ())
+        self.journal.is_expired = self._is_over
         if self._deciding is not None:
-            schemas = self.decisions.schemas
+            schemas = self.journal.schemas
             self._deciding = self._deciding.of_partition(schemas, decided_until=decided_until)
             self._decoder = self._deciding
 
@@ -749,8 +764,8 @@ class PartitionState:
         pending = self._pending
         return pending is not None and pending.was.policy != pending.now.policy
 
-    def decide(self) -> Restored | None:
-        """Decide as configured from here on; return what it was, if a snapshot said otherwise."""
+    def apply_config(self) -> Restored | None:
+        """Judge as configured from here on; return what it was, if a snapshot said otherwise."""
         pending, self._pending = self._pending, None
         self.registry.limits = self._limits
         if pending is not None:
@@ -760,30 +775,30 @@ class PartitionState:
     def restore(self, parts: Mapping[str, bytes]) -> tuple[str, ...]:
         """Take over a snapshot of the same partition; return what changed of its environment.
 
-        Until :meth:`decide` it goes on with the snapshot's decision: records replayed become what
+        Until :meth:`apply_config` it judges by the snapshot's policy: records replayed become what
         was written of them. A monitor that is new since the snapshot, or counted by another
         policy, starts empty.
         """
-        kept = parts_of(parts)
-        head = kept.head
+        saved = parts_of(parts)
+        head = saved.head
         self._refuse_foreign(head)
         with from_outside():
             restored = self._engine.restore_streams(
-                head.engine, kept.streams, accept_environment=self._accept_environment
+                head.engine, saved.streams, accept_environment=self._accept_environment
             )
             if restored.was != restored.now:
                 self._engine.decide(restored.was)
                 self._pending = restored
-            self._context.restore(kept.context)
-            self.registry.restore(head.sensors, kept.registry)
+            self._context.restore(saved.context)
+            self.registry.restore(head.sensors, saved.registry)
             for reorder in (self._reorder, self._judged_reorder):
                 if reorder is not None and head.reorder is not None:
                     reorder.restore(head.reorder)
             all_used = head.monitor is None
             if self._monitor is not None and head.monitor and not self._monitor_waits:
-                all_used = self._monitor.restore(head.monitor, kept.monitor)
+                all_used = self._monitor.restore(head.monitor, saved.monitor)
         if all_used:  # else what the monitors knew must not come back with a later snapshot
-            self.parts.restored(head.next_offset, kept.streams)
+            self.parts.restored(head.next_offset, saved.streams)
         self.next_offset, self.n_events = head.next_offset, head.n_events
         return restored.environment
 
@@ -814,8 +829,8 @@ class Described(NamedTuple):
 
 def described(parts: Mapping[str, bytes]) -> Described:
     """Say what a snapshot holds."""
-    kept = parts_of(parts)
-    head = kept.head
+    saved = parts_of(parts)
+    head = saved.head
     with from_outside():
         made_by, limits = origin(head.engine), head.sensors["limits"]
     return Described(
@@ -823,8 +838,8 @@ def described(parts: Mapping[str, bytes]) -> Described:
         head.channels,
         made_by,
         limits,
-        {key: len(stream.state) + len(stream.model) for key, stream in kept.streams.items()},
-        kept.registry,
+        {key: len(stream.state) + len(stream.model) for key, stream in saved.streams.items()},
+        saved.registry,
     )
 
 

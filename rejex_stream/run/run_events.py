@@ -166,13 +166,13 @@ class OutcomeObserver(RunObserver, Protocol):
 
 
 class Outbox(Protocol):
-    """What people are still to be told of incidents; a run keeps it with its commits."""
+    """Notifications of incidents that are not delivered; a run records them with its commits."""
 
-    def left(self, partition: Partition, coming: Sequence[Incident] = ()) -> Sequence[Incident]:
-        """Return what will be pending once `coming` is durable; any thread may have taken more."""
+    def pending(self, partition: Partition, new: Sequence[Incident] = ()) -> Sequence[Incident]:
+        """Return what is undelivered once `new` is durable; any thread may deliver meanwhile."""
 
-    def settle(self, timeout_s: float) -> None:
-        """Wait until nothing is left, but no longer than that."""
+    def flush(self, timeout_s: float) -> None:
+        """Wait until all is delivered, at most so long."""
 
 
 class Replay(NamedTuple):

@@ -40,7 +40,7 @@ from rejex_stream.types import (
     Reading,
     Record,
     SelectedRecord,
-    reached,
+    last_offset,
 )
 
 if TYPE_CHECKING:
@@ -250,8 +250,10 @@ class _Bench:
     def listen(self, state: PartitionState) -> None:
         """Have the state obey what is durable by now, from where it stands."""
         if self._journal is not None:
-            state.keep_to(self._journal.decided(state.partition), decided_until=state.next_offset)
-            state.decisions.begin_at(state.next_offset, whatever_is_lost=False)
+            state.load_journal(
+                self._journal.decided(state.partition), decided_until=state.next_offset
+            )
+            state.journal.rewind_to(state.next_offset, allow_gaps=False)
 
 
 def _messages(
@@ -329,7 +331,13 @@ class KeyedStates:
         # What a record lets come goes before it; of streams apart, nothing waits for another.
         whole = self._recipe.whole
         out = [
-            (topic, partition, reached(at), (i if whole else at.position.reading) << 32 | n, *made)
+            (
+                topic,
+                partition,
+                last_offset(at),
+                (i if whole else at.position.reading) << 32 | n,
+                *made,
+            )
             for i, outcome in enumerate(outcomes)
             for at in (outcome.record,)
             for n, made in enumerate(self._bench.messages(outcome))
@@ -355,7 +363,7 @@ class KeyedStates:
                 self._parts.updateValue((name,), (body,))
             elif self._parts.containsKey((name,)):
                 self._parts.removeKey((name,))
-        state.parts.keep()
+        state.parts.commit()
         mark = uuid.uuid4().bytes
         self._mark.update((mark,))
         self._bench.live[key] = live._replace(mark=mark)

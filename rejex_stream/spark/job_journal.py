@@ -16,7 +16,7 @@ from rejex_stream.config.assembly import file_places, kafka_settings
 from rejex_stream.encode import decode_incidents
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.protocols import ControlRecords
-from rejex_stream.run.command_journal import Decisions
+from rejex_stream.run.command_journal import CommandJournal
 from rejex_stream.types import Incident, Partition
 
 if TYPE_CHECKING:
@@ -75,11 +75,11 @@ class JobJournal:
     def decided(self, partition: Partition) -> bytes | None:
         """Return what was decided when the partition was last committed."""
         with closing(self._store()[0]) as store:
-            return store.load_decisions(partition)
+            return store.load_journal(partition)
 
     def pending(self, partition: Partition, committed: int) -> Sequence[Incident]:
         """Return the changes of incidents that are durable, and of which nobody was told."""
-        kept = Decisions(partition, self.decided(partition), self.inputs).pending
+        kept = CommandJournal(partition, self.decided(partition), self.inputs).outbox
         # Those behind it were recorded for a commit that did not come to be.
         return [change for change in kept if change.position.offset < committed]
 
@@ -97,16 +97,16 @@ class JobJournal:
             return ()
         opened, messages = self._store()
         with closing(opened) as store:
-            decisions = Decisions(partition, store.load_decisions(partition), self.inputs)
-            if decides and not decisions.ingest(self._commands_from(decisions.next_command)):
-                decisions.ingest(self._commands_from(0))
-            decides = decides and decisions.waiting
+            journal = CommandJournal(partition, store.load_journal(partition), self.inputs)
+            if decides and not journal.ingest(self._commands_from(journal.next_command)):
+                journal.ingest(self._commands_from(0))
+            decides = decides and journal.can_assign
             if decides:
-                decisions.decide(next_offset)
+                journal.assign_offset(next_offset)
             if pending is not None:
-                decisions.set_pending(pending)
+                journal.set_outbox(pending)
             if decides or pending is not None:
-                store.save_decisions(partition, decisions.encoded(decisions.schemas))
+                store.save_journal(partition, journal.encoded(journal.schemas))
         return messages
 
     def _store(self) -> tuple[FolderSnapshotStore | KafkaSnapshots, list[Message]]:

@@ -144,7 +144,7 @@ class JobMonitoring:
     def _at_commit(self) -> AtCommit:
         outbox, left = self._run_monitor.outbox, None
         if outbox is not None:
-            left = {partition: outbox.left(partition) for partition in self._at}
+            left = {partition: outbox.pending(partition) for partition in self._at}
         return AtCommit(self._journal, dict(self._at), left, dict(self._kept))
 
     def durable(
@@ -203,7 +203,7 @@ class JobMonitoring:
         """Let people be told, for a while; keep what is pending after that, and the monitors."""
         outbox = self._run_monitor.outbox
         if outbox is not None:
-            outbox.settle(_TELLING_S)
+            outbox.flush(_TELLING_S)
         with self._lock:
             at_commit = self._at_commit()
             # A micro-batch that broke off may be durable, and what it recorded is then right.

@@ -17,7 +17,7 @@ from rejex_stream.engine.sensor_registry import joined as joined_registries
 from rejex_stream.engine.snapshot import joined as joined_heads
 from rejex_stream.engine.snapshot import of_stream, seal, unseal
 from rejex_stream.errors import WAY_OUT, CheckpointError, ConfigError
-from rejex_stream.run.command_journal import Decisions
+from rejex_stream.run.command_journal import CommandJournal
 from rejex_stream.run.partition import HEAD, HEAD_FORMAT, HEAD_KIND, of_streams
 from rejex_stream.types import Partition
 
@@ -53,7 +53,7 @@ def worker_snapshots(config: Config, *, applies_commands: bool) -> dict[Partitio
                 kept = state.store.load(partition, committed)
                 if kept is not None:
                     if not applies_commands:
-                        _require_applied(partition, state.store.load_decisions(partition), kept[0])
+                        _require_applied(partition, state.store.load_journal(partition), kept[0])
                     found[partition] = _begin(judging, partition, kept[1], committed)
     except NothingStoredError:
         return {}
@@ -61,12 +61,12 @@ def worker_snapshots(config: Config, *, applies_commands: bool) -> dict[Partitio
 
 
 def _require_applied(partition: Partition, decided: bytes | None, next_offset: int) -> None:
-    decisions = Decisions(partition, decided, ())
-    decisions.begin_at(next_offset, whatever_is_lost=False)
-    if decisions.next_since is not None:
+    journal = CommandJournal(partition, decided, ())
+    journal.rewind_to(next_offset, allow_gaps=False)
+    if journal.next_effective_offset is not None:
         raise ConfigError(
             f"{partition.topic}-{partition.partition} is to obey a command of people from offset "
-            f"{decisions.next_since} on, and a job obeys with --control alone: give it."
+            f"{journal.next_effective_offset} on, and a job obeys with --control alone: give it."
         )
 
 

@@ -295,7 +295,7 @@ def undisturbed(
     store, sink = MemorySnapshotStore(), ListSink()
     for partition, script in scripts.items():
         replies = [(at.offset, reply.command) for at, reply in answers if at[:2] == partition]
-        store.decisions[partition] = as_decided(
+        store.journals[partition] = as_decided(
             partition, settings.topics.input, said, replies, len(script)
         )
     run(

@@ -215,12 +215,12 @@ def test_only_what_was_alone_in_hand_is_given_up() -> None:
         """One run up to its first live records; then it is killed."""
         nonlocal note
         guard = PoisonGuard(never)
-        guard.take(here, note)
-        if not guard.begin(here, committed - replays, committed):
-            note = guard.note(here, committed, committed)
+        guard.load_note(here, note)
+        if not guard.begin_reading(here, committed - replays, committed):
+            note = guard.note_for(here, committed, committed)
             return []
         while True:
-            found, noted = guard.next(here, 1000)
+            found, noted = guard.next_records(here, 1000)
             if found[0].position.offset < committed:
                 if killed_in_replay:
                     return []
@@ -240,9 +240,9 @@ def test_only_what_was_alone_in_hand_is_given_up() -> None:
     assert isinstance(given_up, UnreadRecord)
     # Wherever it is read again, it stays given up.
     guard = PoisonGuard(never)
-    guard.take(here, note)
-    assert guard.begin(here, 40, 60)
-    found, noted = guard.next(here, 15)
+    guard.load_note(here, note)
+    assert guard.begin_reading(here, 40, 60)
+    found, noted = guard.next_records(here, 15)
     assert [type(record) is Record for record in found] == [True] * 10 + [False] + [True] * 4
     assert noted is None
 
@@ -255,12 +255,12 @@ def test_who_lost_a_partition_and_lives_has_not_ended() -> None:
         nonlocal note
         guard = PoisonGuard(never)
         guard.member = member
-        guard.take(here, note)
+        guard.load_note(here, note)
         living.add(member)
-        if not guard.begin(here, 50, 50, lambda: living):
-            note = guard.note(here, 50, 50)
+        if not guard.begin_reading(here, 50, 50, lambda: living):
+            note = guard.note_for(here, 50, 50)
             return []
-        found, noted = guard.next(here, 1000)
+        found, noted = guard.next_records(here, 1000)
         assert noted is not None
         note = noted.text()
         return found
@@ -294,41 +294,41 @@ def test_an_end_while_it_waits_for_a_fit_is_held_against_no_record() -> None:
         """One run with a record alone in hand."""
         nonlocal note
         guard = PoisonGuard(never)
-        guard.take(here, note)
-        assert guard.begin(here, 50, 50)
-        (found,), noted = guard.next(here, 1000)
+        guard.load_note(here, note)
+        assert guard.begin_reading(here, 50, 50)
+        (found,), noted = guard.next_records(here, 1000)
         assert noted is not None
         note = noted.text()
         return guard, found
 
     def noted(guard: PoisonGuard) -> str:
-        return guard.note(here, 50, 50)
+        return guard.note_for(here, 50, 50)
 
     note = Note(by="gone", in_hand=1, ends=ALONE - 2).text()
     for _ in range(2 * ALONE):
         guard, found = run()
         assert not isinstance(found, UnreadRecord)
-        assert guard.lay_down(here)
-        assert not guard.lay_down(here), "it is noted"
-        assert here in guard.opened(), "a stop clears it"
+        assert guard.mark_idle(here)
+        assert not guard.mark_idle(here), "it is noted"
+        assert here in guard.noted_by_us(), "a stop clears it"
         note = noted(guard)
         assert Note.of(note).by == ""
     guard, found = run()
     in_hand = noted(guard)
-    assert not guard.take_up(here), "it was not laid down"
-    guard.lay_down(here)
-    assert guard.take_up(here)
-    assert not guard.take_up(here)
+    assert not guard.mark_busy(here), "it was not laid down"
+    guard.mark_idle(here)
+    assert guard.mark_busy(here)
+    assert not guard.mark_busy(here)
     assert noted(guard) == in_hand, "from here on it counts again"
     note = noted(guard)
     assert isinstance(run()[1], UnreadRecord)
     # What is not known to be in hand cannot be given up: nothing is written for it.
     ordinary = PoisonGuard(never)
-    ordinary.take(here, "")
-    assert not ordinary.begin(here, 50, 50)
-    assert here in ordinary.opened()
-    assert not ordinary.lay_down(here)
-    assert not ordinary.lay_down(Partition("in", 1))
+    ordinary.load_note(here, "")
+    assert not ordinary.begin_reading(here, 50, 50)
+    assert here in ordinary.noted_by_us()
+    assert not ordinary.mark_idle(here)
+    assert not ordinary.mark_idle(Partition("in", 1))
 
 
 def test_what_others_wrote_as_metadata_is_no_note() -> None:

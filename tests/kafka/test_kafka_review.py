@@ -391,5 +391,5 @@ def test_answers_go_to_the_control_topic_by_themselves_and_a_kill_changes_nothin
             break
     assert sorted(one.command for one in replies if one.accepted) == sorted(one.id for one in once)
     again = [one for one in replies if not one.accepted]
-    assert {one.said for one in again} == {"it was given before, and a command is obeyed once"}
+    assert {one.said for one in again} == {"it was given before, and a command is applied once"}
     assert len(again) == len(once)

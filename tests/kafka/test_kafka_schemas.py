@@ -166,17 +166,17 @@ def test_decisions_of_many_schemas_go_in_pieces_and_with_the_commit_alone(kafka:
     try:
         with closing(KafkaSnapshots(settings, sink)) as store:
             partition = _given(source)
-            assert store.load_decisions(partition) is None
+            assert store.load_journal(partition) is None
             for step, blob in enumerate([b"a" * 40_000, b"b" * 25_000, b""], start=1):
-                store.save_decisions(partition, blob)
+                store.save_journal(partition, blob)
                 store.save(partition, SnapshotPiece(step, None, {"a": b"state %d" % step}))
-                assert store.load_decisions(partition) != blob, "nothing was committed yet"
+                assert store.load_journal(partition) != blob, "nothing was committed yet"
                 sink.commit({partition: step})
-                assert store.load_decisions(partition) == blob
+                assert store.load_journal(partition) == blob
                 assert store.load(partition, step) == (step, {"a": b"state %d" % step})
-            store.save_decisions(partition, b"never")
+            store.save_journal(partition, b"never")
             sink.abort()
-            assert store.load_decisions(partition) == b""
+            assert store.load_journal(partition) == b""
     finally:
         sink.close()
         source.close()

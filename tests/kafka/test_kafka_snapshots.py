@@ -320,15 +320,15 @@ def test_what_lies_behind_an_open_transaction_is_not_taken_for_absent(
             killed.init_transactions()
             killed.begin_transaction()
             killed.send(state, key=b"of another", value=b"", partition=0).get(PATIENCE_S)
-            store.save_decisions(partition, b"a plan holds from 10 on")
+            store.save_journal(partition, b"a plan holds from 10 on")
             sink.commit({partition: 10})
-            for ask in (store.load_decisions, lambda p: store.load(p, 10), store.drop):
+            for ask in (store.load_journal, lambda p: store.load(p, 10), store.drop):
                 with pytest.raises(ConnectorError, match=f"{state}-0 .* is open there") as told:
                     ask(partition)
                 assert told.value.retriable
             assert not store.is_decided(partition)
             killed.abort_transaction()
-            until(lambda: store.load_decisions(partition) == b"a plan holds from 10 on")
+            until(lambda: store.load_journal(partition) == b"a plan holds from 10 on")
     finally:
         killed.close()
         source.close()

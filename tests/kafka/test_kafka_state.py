@@ -157,7 +157,10 @@ def test_under_another_group_nothing_is_written_twice(
     run_until(kafka, old, 600)
     fill(kafka, old, 600, 700)
     status, _, said = rejex("run", new)
-    assert (status, "300 record(s) from offset 0 on would get a second verdict" in said) == (1, True)
+    assert (status, "300 record(s) from offset 0 on would get a second verdict" in said) == (
+        1,
+        True,
+    )
     assert sum(map(len, verdicts(kafka, old).values())) == 600
 
     until(lambda: kafka.is_empty(kafka_settings(load_config(new)).group), "the refused run left")

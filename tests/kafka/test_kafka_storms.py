@@ -309,7 +309,7 @@ def as_taught(
     for partition, script in scripts.items():
         replies = [(at.offset, reply.command) for at, reply in answers if at[:2] == partition]
         end = script[-1].position.offset + 1
-        store.decisions[partition] = as_decided(partition, inputs, said, replies, end)
+        store.journals[partition] = as_decided(partition, inputs, said, replies, end)
     decoder, knobs = reading_by(learning=True, door=door)
     run(
         ListSource(scripts), sink, store, make_engine(**engine), decoder,

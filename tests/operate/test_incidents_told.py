@@ -309,7 +309,7 @@ def test_the_webhook_gets_every_state_once_and_as_soon_as_it_is_durable(receiver
     watch = watching(webhook=hook)
     changes = [incident(), incident(version=2, state=RECOVERING)]
     durable(watch, *changes)
-    watch.outbox.settle(PATIENCE_S)
+    watch.outbox.flush(PATIENCE_S)
     hook.close()
     events = [json.loads(body) for _, body in receiver.got]
     assert [event["data"]["version"] for event in events] == [1, 2]
@@ -333,18 +333,18 @@ def test_what_is_left_is_what_nobody_took_and_is_told_again_with_its_id():
     change, later = incident(), incident(version=2, state=RECOVERING)
     durable(watch, change)
     until(lambda: receiver.got)
-    assert watch.outbox.left(FARM, [later]) == [change, later]
-    assert watch.outbox.left(Partition("farm", 1)) == []
+    assert watch.outbox.pending(FARM, [later]) == [change, later]
+    assert watch.outbox.pending(Partition("farm", 1)) == []
     durable(watch, change, again=True)  # given up and taken back, say
-    assert watch.outbox.left(FARM) == [change], "it is on its way already"
+    assert watch.outbox.pending(FARM) == [change], "it is on its way already"
     receiver.answers.clear()
-    watch.outbox.settle(PATIENCE_S)
-    assert watch.outbox.left(FARM) == []
+    watch.outbox.flush(PATIENCE_S)
+    assert watch.outbox.pending(FARM) == []
     after = watching(webhook=hook)  # another process, after a kill
     after.register_engine(FARM, _Engine(change))
     after.event(PartitionOpened(FARM, 5, 9, 9))
     durable(after, change, again=True)
-    after.outbox.settle(PATIENCE_S)
+    after.outbox.flush(PATIENCE_S)
     hook.close()
     assert len({json.loads(body)["id"] for _, body in receiver.got}) == 1
     assert hook.delivered == 2
@@ -355,8 +355,8 @@ def test_what_nobody_takes_is_left_no_longer_once_it_is_given_up():
     hook = Webhook("http://127.0.0.1:1/x", attempts=1)
     watch = watching(webhook=hook)
     durable(watch, incident())
-    watch.outbox.settle(PATIENCE_S)
-    assert watch.outbox.left(FARM) == []
+    watch.outbox.flush(PATIENCE_S)
+    assert watch.outbox.pending(FARM) == []
     assert hook.given_up == 1
     hook.close()
 

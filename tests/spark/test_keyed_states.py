@@ -145,8 +145,8 @@ def by_one_state(config, records, journal=None):
     decoder, inputs = kafka_decoder(config), None if journal is None else journal.inputs
     state = Judging(config).state(FEED, decoder, inputs)
     if journal is not None:
-        state.keep_to(journal.decided(FEED), decided_until=0)
-        state.decisions.begin_at(0, whatever_is_lost=False)
+        state.load_journal(journal.decided(FEED), decided_until=0)
+        state.journal.rewind_to(0, allow_gaps=False)
     return list(lines_of(state.process(records)))
 
 

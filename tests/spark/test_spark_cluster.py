@@ -203,8 +203,8 @@ def test_what_people_say_is_durable_with_what_it_follows(tmp_path, bootstrap):
         for number, records in kafka.read(settings, "pumps.in").items():
             partition = Partition("pumps.in", number)
             state = Judging(config).state(partition, kafka_decoder(config), journal.inputs)
-            state.keep_to(journal.decided(partition), decided_until=0)
-            state.decisions.begin_at(0, whatever_is_lost=False)
+            state.load_journal(journal.decided(partition), decided_until=0)
+            state.journal.rewind_to(0, allow_gaps=False)
             for m in of(state.process(records)):
                 role = next(role for role in ROLES if getattr(settings.topics, role) == m.topic)
                 expected[role][m.partition].append((m.key, m.value))

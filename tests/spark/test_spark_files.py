@@ -187,10 +187,10 @@ def by_one(path: Path) -> dict[str, bytes]:
     state = Judging(config).state(
         source.partition, file_decoder(config, source), [source.partition.topic]
     )
-    kept = FolderSnapshotStore(places.state).load_decisions(source.partition)
+    kept = FolderSnapshotStore(places.state).load_journal(source.partition)
     assert kept is not None
-    state.keep_to(kept, decided_until=0)
-    state.decisions.begin_at(0, whatever_is_lost=False)
+    state.load_journal(kept, decided_until=0)
+    state.journal.rewind_to(0, allow_gaps=False)
     found = dict.fromkeys(OUTPUTS, b"")
     for role, line in lines_of(state.process(list(records_of(source)))):
         found[f"{role}.jsonl"] += line + b"\n"

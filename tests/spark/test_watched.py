@@ -37,7 +37,7 @@ from rejex_stream.config.assembly.running import open_run_monitor
 from rejex_stream.encode import encode_dead_letter, encode_incident, encode_verdict
 from rejex_stream.errors import ConfigError
 from rejex_stream.operate.run_metrics import GAUGES
-from rejex_stream.run.command_journal import Decisions
+from rejex_stream.run.command_journal import CommandJournal
 from rejex_stream.run.run_events import IncidentsDurable, PartitionClosed, Progress
 from rejex_stream.spark.job import _Input
 from rejex_stream.spark.job_journal import AtCommit, JobJournal, changes_in
@@ -356,7 +356,7 @@ def test_a_kill_at_any_moment_and_people_are_told_of_what_is_durable(
 
     def at(now, watch):
         if now != "after the commit":  # then it is durable, and about to be told
-            until(lambda: not watch.outbox.left(FEED))
+            until(lambda: not watch.outbox.pending(FEED))
             assert set(told_to(receiver)) <= set(written(driver))
         opens = any(one.incidents for one in outcomes[driver.done : driver.cut])
         if now == moment and opens and driver.done not in killed:
@@ -478,7 +478,7 @@ def test_what_people_say_is_decided_by_the_last_commit_of_a_micro_batch_alone(tm
     orders = []
     for next_offset, last in ((10, False), (20, True)):
         journal.at_commit(FARM, next_offset, decides=last, pending=[incident(3)])
-        orders.append(Decisions(FARM, journal.decided(FARM), ("farm",)).next_since)
+        orders.append(CommandJournal(FARM, journal.decided(FARM), ("farm",)).next_effective_offset)
         assert journal.pending(FARM, 20) == [incident(3)]
     assert orders == [None, 20]
 

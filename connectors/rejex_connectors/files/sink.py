@@ -91,11 +91,11 @@ class FileSink:
         self._pending: dict[str, list[bytes]] = {role: [] for role in wanted}
 
     def write(self, outcomes: Sequence[Outcome]) -> None:
-        """Encode and keep. O(outcomes)."""
-        self.keep(lines_of(outcomes, review="review" in self._outputs, form=self._form))
+        """Encode and buffer. O(outcomes)."""
+        self.buffer(lines_of(outcomes, review="review" in self._outputs, form=self._form))
 
-    def keep(self, lines: Iterable[tuple[str, bytes]]) -> None:
-        """Keep what :func:`lines_of` has made, here or on another machine."""
+    def buffer(self, lines: Iterable[tuple[str, bytes]]) -> None:
+        """Buffer what :func:`lines_of` made, here or on another machine."""
         pending = self._pending
         for role, line in lines:
             if role in self._outputs:

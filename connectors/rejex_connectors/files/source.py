@@ -375,7 +375,7 @@ class FileSource:
         """Deliver nothing until the next seek."""
         self._reading = False
 
-    def note_waiting(self, partition: Partition, *, waits: bool) -> None:
+    def set_idle(self, partition: Partition, *, idle: bool) -> None:
         """Do nothing: no end of a process is held against a record."""
 
     def rewind(self) -> None:

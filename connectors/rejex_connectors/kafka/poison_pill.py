@@ -76,10 +76,10 @@ class Note(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 @dataclass
-class _Care:
-    """A partition read with care: from where, how far, and how many at a time are handed over."""
+class _CarefulRead:
+    """A partition read with care: from where, up to where, and how many records at a time."""
 
-    following: int
+    next_offset: int
     until: int
     live_from: int
     step: int
@@ -87,11 +87,11 @@ class _Care:
     alone_until: int = 0
     noted: bool = False
     records: Iterator[Record] | None = None
-    resting: bool = False
+    is_paused: bool = False
 
 
 class PoisonGuard:
-    """Says what is read with care, and what a commit has to note."""
+    """Decides what is read with care, and what a commit has to note."""
 
     def __init__(self, read: Callable[[Partition, int], Iterator[Record]]) -> None:
         self._read = read
@@ -99,24 +99,24 @@ class PoisonGuard:
         """The id under which the group knows this run."""
         self._run = uuid.uuid4().hex[:8]
         self._notes: dict[Partition, Note] = {}
-        self._care: dict[Partition, _Care] = {}
+        self._care: dict[Partition, _CarefulRead] = {}
         self._begun: set[Partition] = set()
-        self._laid_down: set[Partition] = set()
+        self._idle: set[Partition] = set()
 
     # ------------------------------------------------------------------------- taking over
-    def take(self, partition: Partition, text: str) -> None:
-        """Take note of what stood at the committed offset of a partition of ours."""
+    def load_note(self, partition: Partition, text: str) -> None:
+        """Load the note from the metadata of a partition's committed offset."""
         self.forget(partition)
         self._notes[partition] = Note.of(text)
 
     def forget(self, partition: Partition) -> None:
-        """Let go of a partition."""
+        """Drop a partition."""
         self._care.pop(partition, None)
         self._notes.pop(partition, None)
         self._begun.discard(partition)
-        self._laid_down.discard(partition)
+        self._idle.discard(partition)
 
-    def begin(
+    def begin_reading(
         self,
         partition: Partition,
         offset: int,
@@ -125,17 +125,17 @@ class PoisonGuard:
     ) -> bool:
         """Return whether a partition is to be read with care from `offset` on.
 
-        Where it is not, :meth:`note` says what to make durable before it is read for the first
+        Where it is not, :meth:`note_for` says what to make durable before it is read for the first
         time. `members` says by which ids the group knows its members.
         """
         if partition in self._begun:
-            again = self._care.get(partition)
-            if again is not None:
-                again.following, again.records, again.resting = offset, None, False
-            return again is not None
+            care = self._care.get(partition)
+            if care is not None:
+                care.next_offset, care.records, care.is_paused = offset, None, False
+            return care is not None
         self._begun.add(partition)
         note = self._notes[partition]
-        care = _Care(offset, offset, committed, step=0)
+        care = _CarefulRead(offset, offset, committed, step=0)
         others = note.by not in ("", self._run)  # ours was set back
         ended = others and note.member not in members()
         ends = note.ends + ended
@@ -151,7 +151,7 @@ class PoisonGuard:
             care.until = committed + (STRETCH if note.in_hand > 1 else FEW)
         if care.ends >= ALONE:
             care.ends = 0
-            self._leave_out(partition, committed)
+            self._give_up(partition, committed)
         note = self._notes[partition]
         care.until = max(care.until, note.careful_to, *(at + 1 for at in note.left_out), 0)
         if care.until <= offset:
@@ -173,11 +173,11 @@ class PoisonGuard:
             note, by=self._run, member=self.member, in_hand=in_hand, ends=ends
         )
 
-    def carefully(self, partition: Partition, offset: int) -> None:
+    def read_with_care(self, partition: Partition, offset: int) -> None:
         """Read some records with care that the library cannot read."""
-        self._care[partition] = _Care(offset, offset + FEW, offset, step=0)
+        self._care[partition] = _CarefulRead(offset, offset + FEW, offset, step=0)
 
-    def _leave_out(self, partition: Partition, offset: int) -> None:
+    def _give_up(self, partition: Partition, offset: int) -> None:
         _log.error(
             "%s-%d-%d is given up: %d runs ended with this record alone in hand; it becomes a dead "
             "letter with its position, and the next record is read",
@@ -190,95 +190,96 @@ class PoisonGuard:
         self._notes[partition] = msgspec.structs.replace(note, left_out=left_out)
 
     # --------------------------------------------------------------------------- reading
-    def caring(self) -> list[Partition]:
+    def partitions_with_care(self) -> list[Partition]:
         """Return the partitions that are read with care now."""
-        return [partition for partition, care in self._care.items() if not care.resting]
+        return [partition for partition, care in self._care.items() if not care.is_paused]
 
-    def rest(self, partition: Partition) -> None:
-        """Hand nothing over until :meth:`begin`."""
+    def pause(self, partition: Partition) -> None:
+        """Return no records until :meth:`begin_reading`."""
         if partition in self._care:
-            self._care[partition].resting = True
+            self._care[partition].is_paused = True
 
-    def lay_down(self, partition: Partition) -> bool:
-        """Note that nobody has in hand what this run was given; return whether that is news.
+    def mark_idle(self, partition: Partition) -> bool:
+        """Note that no record is being judged: they wait for a fit; return whether the note is new.
 
-        A record that was not read with care is never given up by what happens to this run, so
-        nothing is noted of it.
+        Records that were not read with care need no note: they are never given up by what happens
+        to this run.
         """
         note = self._notes.get(partition)
         if note is None or note.by != self._run or not note.in_hand:
             return False
         self._notes[partition] = msgspec.structs.replace(note, by="", member="")
-        self._laid_down.add(partition)
+        self._idle.add(partition)
         return True
 
-    def take_up(self, partition: Partition) -> bool:
-        """Note that this run has in hand again what it laid down; return whether it had."""
-        if partition not in self._laid_down:
+    def mark_busy(self, partition: Partition) -> bool:
+        """Note that records are judged again; return whether they were idle."""
+        if partition not in self._idle:
             return False
-        self._laid_down.remove(partition)
+        self._idle.remove(partition)
         note = self._notes[partition]
         self._notes[partition] = self._ours(note, note.in_hand, note.ends)
         return True
 
     def is_new(self, partition: Partition) -> bool:
-        """Whether a partition is about to be read for the first time since it was taken."""
+        """Whether a partition is about to be read for the first time since its note was loaded."""
         return partition not in self._begun
 
-    def waits(self, partition: Partition, committed: int) -> bool:
-        """Whether what was handed over last has to be durable first."""
+    def awaits_commit(self, partition: Partition, committed: int) -> bool:
+        """Whether the records of the last step have to be durable first."""
         care = self._care[partition]
-        return bool(care.step) and care.following > max(committed, care.live_from)
+        return bool(care.step) and care.next_offset > max(committed, care.live_from)
 
-    def next(self, partition: Partition, most: int) -> tuple[list[Record], Note | None]:
-        """Return what comes next, and a note to make durable before it is handed over.
+    def next_records(
+        self, partition: Partition, max_records: int
+    ) -> tuple[list[Record], Note | None]:
+        """Return the next records, and a note to make durable before they are judged.
 
-        Nothing more comes where the list is empty: :meth:`done` says from where the library may go
-        on.
+        Where the list is empty, :meth:`resume_offset` says from where the library may go on.
         """
         care = self._care[partition]
         if care.records is None:
-            care.records = self._read(partition, care.following)
-        replaying = care.following < care.live_from
-        step = most if replaying or not care.step else min(most, care.step)
+            care.records = self._read(partition, care.next_offset)
+        replaying = care.next_offset < care.live_from
+        step = max_records if replaying or not care.step else min(max_records, care.step)
         end = care.live_from if replaying else care.until
-        found: list[Record] = []
+        records: list[Record] = []
         left_out = self._notes[partition].left_out
-        while len(found) < step and care.following < end:
+        while len(records) < step and care.next_offset < end:
             record = next(care.records, None)
             if record is None:
-                care.until = care.following
+                care.until = care.next_offset
                 break
-            care.following = record.position.offset + 1
+            care.next_offset = record.position.offset + 1
             if record.position.offset in left_out:
                 reason = f"given up: {ALONE} runs ended with this record alone in hand"
                 record = UnreadRecord.of(record.position, record.timestamp_ms, reason, STAGE)
-            found.append(record)
-        heavy = [r.position.offset + 1 for r in found if isinstance(r, UnreadRecord)]
+            records.append(record)
+        unread = [r.position.offset + 1 for r in records if isinstance(r, UnreadRecord)]
         note = self._notes[partition]
-        if heavy and heavy[-1] > note.careful_to:
-            self._notes[partition] = note = msgspec.structs.replace(note, careful_to=heavy[-1])
-        if replaying or not care.step or care.noted or not found:
-            return found, None
+        if unread and unread[-1] > note.careful_to:
+            self._notes[partition] = note = msgspec.structs.replace(note, careful_to=unread[-1])
+        if replaying or not care.step or care.noted or not records:
+            return records, None
         care.noted = True
-        self._notes[partition] = now = self._ours(note, care.step, care.ends)
-        return found, now
+        self._notes[partition] = note = self._ours(note, care.step, care.ends)
+        return records, note
 
-    def done(self, partition: Partition) -> int | None:
+    def resume_offset(self, partition: Partition) -> int | None:
         """Return from where the library may go on, once the careful reader is through."""
         care = self._care[partition]
-        if care.following < care.until:
+        if care.next_offset < care.until:
             return None
         del self._care[partition]
-        return care.following
+        return care.next_offset
 
     def close(self) -> None:
         """Stop reading."""
         self._care.clear()
 
     # --------------------------------------------------------------------------- noting
-    def note(self, partition: Partition, next_offset: int, committed: int) -> str:
-        """Return what a commit at `next_offset` has to say where `committed` stood before."""
+    def note_for(self, partition: Partition, next_offset: int, committed: int) -> str:
+        """Return the note to commit with `next_offset`, where `committed` stood before."""
         known = self._notes.get(partition)
         if known is None:
             return ""
@@ -289,19 +290,19 @@ class PoisonGuard:
             return self._ours(known, care.step, 0).text()
         return _nobodys(known).text()
 
-    def committed(self, partition: Partition, text: str) -> None:
-        """Take note that a commit said `text`."""
+    def note_committed(self, partition: Partition, text: str) -> None:
+        """Load the note that was committed."""
         if partition in self._notes:
             self._notes[partition] = Note.of(text)
 
-    def opened(self) -> Mapping[Partition, Note]:
-        """Return the partitions whose committed offset says that this run goes on from there."""
-        ours = self._laid_down
+    def noted_by_us(self) -> Mapping[Partition, Note]:
+        """Return the partitions with a note of this run at their committed offset."""
+        ours = self._idle
         return {p: note for p, note in self._notes.items() if note.by == self._run or p in ours}
 
-    def clear(self, partition: Partition) -> None:
-        """Take back that this run goes on from there: it ends, or has nothing in hand."""
-        self._laid_down.discard(partition)
+    def clear_note(self, partition: Partition) -> None:
+        """Take back the note: this run ends, or has no record in hand."""
+        self._idle.discard(partition)
         self._notes[partition] = _nobodys(self._notes[partition])
 
 

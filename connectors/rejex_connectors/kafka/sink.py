@@ -52,14 +52,14 @@ class KafkaSink:
         self._open_producer = open_producer
         self._messages = messages
         self._written: dict[Partition, list[_Part]] = {}
-        source.settle = self._settle
-        source.remember = lambda offsets: self._publish(offsets, [])
+        source.settle_transaction = self._settle
+        source.commit_notes = lambda offsets: self._publish(offsets, [])
 
     def write(self, outcomes: Sequence[Outcome]) -> None:
-        """Keep; nothing is encoded or sent before :meth:`commit`. O(outcomes)."""
-        for (topic, partition), of_one in groupby(outcomes, key=lambda one: one[0][0][:2]):
-            kept = self._written.setdefault(Partition(topic, partition), [])
-            kept.append(partial(self._messages.of, list(of_one)))
+        """Buffer; nothing is encoded or sent before :meth:`commit`. O(outcomes)."""
+        for (topic, partition), group in groupby(outcomes, key=lambda o: o.record.position[:2]):
+            parts = self._written.setdefault(Partition(topic, partition), [])
+            parts.append(partial(self._messages.of, list(group)))
 
     def commit(self, next_offsets: Mapping[Partition, int]) -> None:
         """Make what was written durable, with the offsets, in one transaction.
@@ -96,11 +96,11 @@ class KafkaSink:
             self._producer = self._open_producer()
         return self._producer.partitions(topic)
 
-    def keep(self, partition: Partition, messages: list[Message]) -> None:
+    def buffer_state(self, partition: Partition, messages: list[Message]) -> None:
         """Write state with the next commit of its partition, or before its offset."""
         self._written.setdefault(partition, []).append(messages.__iter__)
 
-    def keep_snapshot(
+    def write_snapshot(
         self, partition: Partition, next_offset: int, pieces: list[Message]
     ) -> bool | None:
         """Write a snapshot: at once if its offset is committed, else with the next commit.
@@ -114,7 +114,7 @@ class KafkaSink:
         if next_offset <= committed and not self._written.get(partition):
             self._publish({partition: committed}, [pieces.__iter__])
             return True
-        self.keep(partition, pieces)
+        self.buffer_state(partition, pieces)
         return False
 
     def abort(self) -> None:
@@ -176,11 +176,11 @@ def open_clients(
         try:
             from rejex_connectors.kafka.confluent_client import FastConsumer, FastProducer
         except ImportError:
-            told = {"client": "confluent", "group_protocol": "consumer"}
-            asked = [name for name, value in told.items() if getattr(settings, name) == value]
-            if asked:
+            needing = {"client": "confluent", "group_protocol": "consumer"}
+            names = [name for name, value in needing.items() if getattr(settings, name) == value]
+            if names:
                 raise ConnectorError(
-                    f"kafka.{asked[0]} = {told[asked[0]]!r} needs the extra: pip install "
+                    f"kafka.{names[0]} = {needing[names[0]]!r} needs the extra: pip install "
                     "'rejex-stream[confluent]'"
                 ) from None
         else:

@@ -53,9 +53,9 @@ class KafkaSource:
         self.owned: dict[Partition, int] = {}
         self._ends: dict[Partition, int] = {}  # of partitions that were paused, when they were
         self._waiting: list[Partition] = []
-        self._again = False
-        self.settle: Callable[[], bool] = lambda: True
-        self.remember: Callable[[Mapping[Partition, int]], None] | None = None
+        self._rewound = False
+        self.settle_transaction: Callable[[], bool] = lambda: True
+        self.commit_notes: Callable[[Mapping[Partition, int]], None] | None = None
         self.inspect: Callable[[Sequence[Record]], None] | None = None
         self.is_decided: Callable[[Partition], bool] = lambda _: True
         self.written_up_to: Callable[[Partition], int] = lambda _: 0
@@ -70,7 +70,7 @@ class KafkaSource:
             records += self.consumer.poll(max_records, 0.0 if records else timeout_s)
             for partition, offset in self.consumer.take_stuck().items():
                 _log.warning("%s-%d is read with care from %d on", *partition, offset)
-                self._guard.carefully(partition, offset)
+                self._guard.read_with_care(partition, offset)
             if self.inspect is not None:
                 self.inspect(records)
             return records
@@ -79,7 +79,7 @@ class KafkaSource:
             return ()
 
     def _begin(self) -> None:
-        """Have the library read what was sought; what it is about to read is noted first."""
+        """Have the library read from where was sought, after a note of that is committed."""
         begun = [(p, offset) for p, offset in self._to_begin.items() if p in self.owned]
         self._to_begin.clear()
         if not begun:  # as in nearly every poll
@@ -88,14 +88,16 @@ class KafkaSource:
         new = {p for p, _ in begun if guard.is_new(p)}
         guard.member = self.consumer.member()
         who = functools.cache(self._members)  # asked once, and only where a note asks
-        plain = [(p, at) for p, at in begun if not guard.begin(p, at, owned[p], who)]
-        if self.remember is not None and (to_note := {p: owned[p] for p, _ in plain if p in new}):
-            self.remember(to_note)
+        plain = [(p, at) for p, at in begun if not guard.begin_reading(p, at, owned[p], who)]
+        if self.commit_notes is not None and (
+            to_note := {p: owned[p] for p, _ in plain if p in new}
+        ):
+            self.commit_notes(to_note)
         for partition, offset in plain:
             self.consumer.start(partition, offset)
 
     def _members(self) -> Collection[str]:
-        """Ask by which ids the group knows its members; where we may not know, by none."""
+        """Return the ids of the group's members; none where we may not ask."""
         try:
             return members(self._settings)
         except ConnectorError as error:
@@ -105,50 +107,50 @@ class KafkaSource:
             return ()
 
     def _read_with_care(self, max_records: int) -> list[Record]:
-        """Return records of partitions that ended a run before, as few at a time as is wise."""
+        """Return the next records of the partitions that are read with care."""
         records: list[Record] = []
-        for partition in self._guard.caring():
+        for partition in self._guard.partitions_with_care():
             committed = self.owned[partition]
-            if self._guard.waits(partition, committed):
+            if self._guard.awaits_commit(partition, committed):
                 continue
-            found, note = self._guard.next(partition, max_records)
-            if note is not None and self.remember is not None:
-                self.remember({partition: committed})
-            records += found
-            following = self._guard.done(partition)
-            if following is not None:
-                if not found and partition in self._guard.opened():
-                    self._note_nothing_in_hand([partition])
-                self.consumer.start(partition, following)
+            careful, note = self._guard.next_records(partition, max_records)
+            if note is not None and self.commit_notes is not None:
+                self.commit_notes({partition: committed})
+            records += careful
+            resume_at = self._guard.resume_offset(partition)
+            if resume_at is not None:
+                if not careful and partition in self._guard.noted_by_us():
+                    self._clear_notes([partition])
+                self.consumer.start(partition, resume_at)
         return records
 
-    def _note_nothing_in_hand(self, partitions: Iterable[Partition]) -> None:
+    def _clear_notes(self, partitions: Iterable[Partition]) -> None:
         there = {p: self.owned[p] for p in partitions if p in self.owned}
         for partition in there:
-            self._guard.clear(partition)
-        if there and self.remember is not None:
-            self.remember(there)
+            self._guard.clear_note(partition)
+        if there and self.commit_notes is not None:
+            self.commit_notes(there)
 
     def ended_well(self) -> None:
         """Take back the notes that an end before the next commit would be held against a record."""
-        opened = list(self._guard.opened())
+        opened = list(self._guard.noted_by_us())
         if opened:
             self.ask(1.0)
-            self._note_nothing_in_hand(opened)
+            self._clear_notes(opened)
 
     def places(self, offsets: Mapping[Partition, int]) -> dict[Partition, Place]:
         """Return offsets to commit, each with what is to be noted there."""
-        note, owned = self._guard.note, self.owned
+        note, owned = self._guard.note_for, self.owned
         return {p: Place(offset, note(p, offset, owned[p])) for p, offset in offsets.items()}
 
     def settled(self, places: Mapping[Partition, Place]) -> None:
         """Take note of what was committed."""
         for partition, (offset, note) in places.items():
             self.owned[partition] = offset
-            self._guard.committed(partition, note)
+            self._guard.note_committed(partition, note)
 
     def reseat(self, error: SeatTakenError) -> None:
-        """Join the group again after somebody joined under our name.
+        """Join the group again after another member joined under our name.
 
         That somebody may be a ghost: a request of our own that the broker answered after we had
         given it up. A rival is still there when we come back, and throws us out again; then, and
@@ -176,13 +178,13 @@ class KafkaSource:
                 self._waiting.append(change.partition)
             else:
                 changes += self._forget(change.partition)
-        if self._again:
-            self._again = False
-            again = sorted(self.owned)
-            for partition in again:
+        if self._rewound:
+            self._rewound = False
+            rewound = sorted(self.owned)
+            for partition in rewound:
                 changes += self._forget(partition)
-            self._waiting += again
-        if self._waiting and self.settle():
+            self._waiting += rewound
+        if self._waiting and self.settle_transaction():
             changes += self._assigned()
         return changes
 
@@ -198,7 +200,7 @@ class KafkaSource:
         return [Revoked(partition)]
 
     def _assigned(self) -> list[Assigned | Revoked]:
-        found: list[Assigned | Revoked] = []
+        assigned: list[Assigned | Revoked] = []
         for partition in list(self._waiting):
             try:
                 place = self.consumer.committed(partition, SETTLE_S)
@@ -220,9 +222,9 @@ class KafkaSource:
                 break  # asked again after the next poll
             self._waiting.remove(partition)
             self.owned[partition] = earliest if committed is None else committed
-            self._guard.take(partition, "" if place is None else place.note)
-            found.append(Assigned(partition, committed, earliest, end, written))
-        return found
+            self._guard.load_note(partition, "" if place is None else place.note)
+            assigned.append(Assigned(partition, committed, earliest, end, written))
+        return assigned
 
     def seek(self, partition: Partition, offset: int) -> None:
         """Deliver `partition` from `offset` on."""
@@ -236,19 +238,19 @@ class KafkaSource:
             if end is not None:
                 self._ends[partition] = end
             self._to_begin.pop(partition, None)
-            self._guard.rest(partition)
+            self._guard.pause(partition)
             self.consumer.stop(partition)
 
-    def note_waiting(self, partition: Partition, *, waits: bool) -> None:
-        """Note at the committed offset that nobody, or that we have in hand what comes there."""
-        news = self._guard.lay_down(partition) if waits else self._guard.take_up(partition)
-        if news and self.remember is not None:
+    def set_idle(self, partition: Partition, *, idle: bool) -> None:
+        """Note at the committed offset whether the record there waits for a fit."""
+        changed = self._guard.mark_idle(partition) if idle else self._guard.mark_busy(partition)
+        if changed and self.commit_notes is not None:
             offset = self.owned[partition]
-            self.remember({partition: offset})
-            says = (
-                "waits for a fit: no end is held against it" if waits else "is about to be judged"
+            self.commit_notes({partition: offset})
+            state = (
+                "waits for a fit: no end is held against it" if idle else "is about to be judged"
             )
-            _log.info("%s-%d-%d %s", *partition, offset, says)
+            _log.info("%s-%d-%d %s", *partition, offset, state)
 
     @property
     def joined(self) -> bool:
@@ -275,10 +277,10 @@ class KafkaSource:
             self.consumer.edge(partition, "latest", timeout_s)
 
     def rewind(self) -> None:
-        """Give every partition again, from what is committed; nothing in flight is delivered."""
+        """Assign every partition again, from what is committed; drop what is in flight."""
         for partition in self.owned:
             self.pause(partition)  # what was sought is forgotten: beginning there would write
-        self._again = True
+        self._rewound = True
 
     def close(self) -> None:
         """Leave the group; a worker with an `instance_id` keeps its seat for a while."""

@@ -16,6 +16,7 @@ from rejex_connectors.kafka.messages import pipeline_of
 from rejex_connectors.kafka.partition_reader import PartitionReader, asking, explain, explaining
 from rejex_connectors.kafka.refusals import Right, transactional_right
 from rejex_stream.errors import ConfigError, ConnectorError
+from rejex_stream.types import Partition
 
 if TYPE_CHECKING:
     from kafka import KafkaAdminClient

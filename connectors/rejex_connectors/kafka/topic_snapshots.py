@@ -88,7 +88,7 @@ class KafkaSnapshots:
         to, prefix = self._where(partition).partition, self._prefix(partition)
         messages = [Message(self._topic, to, prefix + key, value, []) for key, value in writes]
         assert not isinstance(self._sink, PendingMessages)
-        durable = self._sink.keep_snapshot(partition, piece.next_offset, messages)
+        durable = self._sink.write_snapshot(partition, piece.next_offset, messages)
         if durable:
             self._known[partition] = known
         return durable is not None
@@ -122,14 +122,14 @@ class KafkaSnapshots:
         self._known.pop(partition, None)
         self._just_read = None
         assert not isinstance(self._sink, PendingMessages)
-        self._sink.keep_snapshot(partition, 0, gone)
+        self._sink.write_snapshot(partition, 0, gone)
 
-    def save_decisions(self, partition: Partition, decisions: bytes) -> None:
+    def save_journal(self, partition: Partition, decisions: bytes) -> None:
         """Write `decisions` with the next commit of `partition`, or before its offset."""
         self._just_read = None
-        self._sink.keep(partition, self._pieces(partition, decisions))
+        self._sink.buffer_state(partition, self._pieces(partition, decisions))
 
-    def load_decisions(self, partition: Partition) -> bytes | None:
+    def load_journal(self, partition: Partition) -> bytes | None:
         """Return what was decided when `partition` was last committed. O(bytes in the partition).
 
         Asked right after :meth:`load`, it reads nothing again.
@@ -215,7 +215,7 @@ class PendingMessages:
         """Return how many partitions the state topic has."""
         return self._partitions
 
-    def keep(self, partition: Partition, messages: list[Message]) -> None:
+    def buffer_state(self, partition: Partition, messages: list[Message]) -> None:
         """Hold messages."""
         self.messages += messages
 
@@ -242,11 +242,11 @@ class AloneSink:
         """Return how many partitions a topic has."""
         return len(partitions_of(self._settings, topic, needed=True))
 
-    def keep(self, partition: Partition, messages: list[Message]) -> None:
+    def buffer_state(self, partition: Partition, messages: list[Message]) -> None:
         """Write with the next snapshot."""
         self._waiting += messages
 
-    def keep_snapshot(self, partition: Partition, next_offset: int, pieces: list[Message]) -> bool:
+    def write_snapshot(self, partition: Partition, next_offset: int, pieces: list[Message]) -> bool:
         """Write at once, in a transaction."""
         waiting, self._waiting = self._waiting, []
         if waiting or pieces:

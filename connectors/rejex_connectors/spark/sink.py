@@ -92,7 +92,7 @@ class FileBatches:
                 )
             if offset < self._sink.committed(where):
                 continue
-            self._sink.keep([(role, line)])
+            self._sink.buffer([(role, line)])
             offsets[where] = offset + 1
             self.counts[role] = self.counts.get(role, 0) + 1
         for where, next_offset in offsets.items():

@@ -157,7 +157,7 @@ def export_state(
                 print(f"{_name(one)}: nothing to export.")
                 continue
             next_offset, parts = found
-            schemas = state.store.load_decisions(one)
+            schemas = state.store.load_journal(one)
             names = [name.encode("utf-8", "surrogatepass") for name in parts]
             input_is = state.places.input_is(one)
             moved.append(_Exported(*one, next_offset, at, names, schemas is not None, input_is))
@@ -217,7 +217,7 @@ def _put(
 ) -> None:
     state.raw.drop(partition, schemas=False)
     if schemas is not None and begins:  # else its own are of what it has committed
-        state.store.save_decisions(partition, schemas)
+        state.store.save_journal(partition, schemas)
     state.store.save(partition, SnapshotPiece(moved.next_offset, None, parts))
     if begins:  # last: without an offset, what is there is told apart from what was lost
         state.places.begin_at(partition, moved.committed, moved.input_is)

@@ -269,7 +269,7 @@ def test_partitions_without_events_are_told_by_a_commit_of_their_own():
                     control.lines.append(plan("p"))
                 if self.polls == 19:
                     kept = CommandJournal(ONE, store.journals[ONE], ["input"])
-                    kept.begin_at(1, allow_gaps=False)
+                    kept.rewind_to(1, allow_gaps=False)
                     assert kept.next_effective_offset == 1, "it is durable before its effect"
                 return []
             return super().poll(1, timeout_s)
@@ -427,7 +427,7 @@ def test_after_a_crash_the_log_is_read_from_the_first_command_that_waited(monkey
     before.assign_offset(100)
     after = CommandJournal(ONE, before.encoded(None), [])
     assert after.next_command == 2  # the next three are nowhere but in the log
-    after.begin_at(100, allow_gaps=False)
+    after.rewind_to(100, allow_gaps=False)
     found = [reply.command for reply in after.apply_due(100, lambda command: None)]
     after.snapshot_saved(150)
     after.snapshot_saved(200)
@@ -471,11 +471,11 @@ def test_commands_keep_their_order_where_a_commit_failed_that_was_recorded():
     heard(before, "first")
     before.assign_offset(100)
     after = CommandJournal(ONE, before.encoded(None), [])
-    after.begin_at(50, allow_gaps=False)
+    after.rewind_to(50, allow_gaps=False)
     heard(after, "second")
     after.assign_offset(60)
     again = CommandJournal(ONE, after.encoded(None), [])
-    again.begin_at(70, allow_gaps=False)
+    again.rewind_to(70, allow_gaps=False)
     assert again.apply_due(99, lambda command: None) == ()
     assert [reply.command for reply in again.apply_due(100, lambda command: None)] == [
         "first", "second",

@@ -284,6 +284,23 @@ def test_closing_ends_the_workers_with_their_running_fits(tmp_path):
     worker.wait(timeout=PATIENCE_S / 2)  # the fit itself gives up later
 
 
+def test_closing_ends_a_worker_that_is_being_started(tmp_path):
+    """Interrupted during its first fits, a run waited for them, and a second interrupt ended it
+    with a traceback."""
+    before = set(psutil.Process().children())
+    executor = ProcessFitExecutor(workers=2)
+    for name in "ab":
+        executor.submit(name, partial(held, tmp_path))
+    until(lambda: executor._pools)
+    executor.close()
+
+    def fitting() -> list[psutil.Process]:
+        started = set(psutil.Process().children()) - before
+        return [p for p in started if "spawn_main" in " ".join(p.cmdline())]
+
+    until(lambda: not fitting(), timeout_s=PATIENCE_S / 2)  # the fit itself gives up later
+
+
 def note_pid(file):
     file.write_text(str(os.getpid()))
 

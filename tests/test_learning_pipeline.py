@@ -161,6 +161,6 @@ def test_answers_concern_their_own_partition_alone():
                       answers=(EventAnswer(Position("input", 1, 5), "normal"),))  # fmt: skip
     heard = ControlRecords([Record(Position("control", 0, 0), None, encode_command(command))], 1)
     for number, waits in ((0, False), (1, True)):
-        decisions = CommandJournal(Partition("input", number), None, ("input",))
-        decisions.ingest(heard)
-        assert decisions.waiting is waits
+        journal = CommandJournal(Partition("input", number), None, ("input",))
+        journal.ingest(heard)
+        assert journal.can_assign is waits

@@ -61,7 +61,7 @@ def fresh(config, parts=None):
     state = Judging(config).state(FEED, JsonDecoder(config.input.mapping()), ("feed.jsonl",))
     if parts is not None:
         state.restore(parts)
-        state.decide()
+        state.apply_config()
     state.journal.rewind_to(state.next_offset, allow_gaps=False)
     return state
 

@@ -143,7 +143,7 @@ def statuses(told, cut=None):
         piece = state.snapshot().encoded()
         state = state_of()
         state.restore(piece.parts)
-        state.decide()
+        state.apply_config()
         found += state.process(records[cut:])
     return {i: v.status for i, v in enumerate(verdicts(found)) if v.status is not None}
 
@@ -356,7 +356,7 @@ def test_in_any_cut_and_restored_anywhere_it_is_the_rule(told, limits, cuts, res
             parts = {name: b for name, b in (kept | piece.parts).items() if b is not None}
             state = fresh()
             state.restore(parts)
-            state.decide()
+            state.apply_config()
         i += 1
     told_now = [(v.sensor, v.seq, v.label, v.reason, v.score) for v in found]
     assert told_now == oracle(told, limits)
@@ -389,7 +389,7 @@ def test_what_the_forgotten_left_of_their_budget_outlives_cuts_and_restarts(seed
         if rng.random() < 0.5:
             state = state_of(pipeline, forget_after_ms=900)
             state.restore(parts)
-            state.decide()
+            state.apply_config()
     assert found == wanted
     assert any(verdict.withheld for verdict in wanted)
     assert len(whole.take_forgotten()) > 4
@@ -429,7 +429,7 @@ def test_incidents_of_streams_that_are_forgotten_end_with_the_event_that_forgets
             parts = {k: v for k, v in (parts | piece.parts).items() if v is not None}
             state = state_of(HOLDING, forget_after_ms=800)
             state.restore(parts)
-            state.decide()
+            state.apply_config()
     opened = {i.id: i for _, i in changes if i.version == 1}
     ended = [(at, i) for at, i in changes if i.state is IncidentState.CLOSED]
     assert (

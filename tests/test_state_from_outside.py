@@ -92,7 +92,7 @@ def outcome_of(parts):
     state = state_of(forget_after_ms=100_000, max_keys=20)
     try:
         state.restore(parts)
-        state.decide()
+        state.apply_config()
         state.process(records(KEYS * 2, max(120, state.next_offset)))
     except CheckpointError:
         return "refused"

@@ -87,7 +87,7 @@ def starting_point(
 def _starting_point(
     assigned: Assigned, store: SnapshotStore | None, *, restart_if_lost: bool
 ) -> Start:
-    partition, committed, earliest, end, written = assigned
+    partition, committed, earliest, end = assigned[:4]
     at_earliest = Start(earliest, None, max(earliest, committed or 0))
     if committed is None:
         stray = store.load(partition, _ANY_OFFSET) if store is not None else None
@@ -466,8 +466,8 @@ class Commits:
     def poll_wait_s(self, wait: Callable[[float], object]) -> float:
         """Return how long a poll may wait: no longer than the outcomes that are held.
 
-        Where partitions wait for a fit this waits a little by itself: a share of what they have
-        waited by now, so that a quick fit is not delayed and a slow one does not cost the processor.
+        Where partitions wait for a fit this waits a little itself, a share of what they have
+        waited by now: a quick fit is not delayed, and a slow one does not cost the processor.
         """
         self.ownership.apply_backpressure(self.settings.max_poll_records)
         since = [owned.waits_since or 0.0 for owned in self.ownership.waiting()]

@@ -294,9 +294,9 @@ def _take(known: dict[Hashable, _V], key: Hashable) -> _V:
 
 def _end(pool: ProcessPoolExecutor) -> None:
     """End a pool now: shutdown() alone would leave a running fit to its end."""
-    workers = list((pool._processes or {}).values())
-    pool.shutdown(wait=False)
-    for worker in workers:
+    workers = pool._processes
+    pool.shutdown(wait=False)  # but for a worker that is being started: it is among them then
+    for worker in list((workers or {}).values()):
         worker.terminate()
 
 

@@ -544,7 +544,7 @@ class PartitionState:
         del self._followed[:n]
 
     def _apply_commands(self, end: int) -> int:
-        """Apply the commands in effect from the next record; count those before the command after."""
+        """Apply the commands due at the next record; count the records before the next command."""
         if not self.journal.entries:
             return end
         self.replies += self.journal.apply_due(last_offset(self.ahead[0]), self._command)

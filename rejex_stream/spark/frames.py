@@ -353,7 +353,7 @@ class KeyedStates:
         if known is not None:
             parts = {str(name[0]): bytes(body[0]) for name, body in self._parts.iterator()}
             state.restore(parts)
-            state.decide()
+            state.apply_config()
         return _Live(b"", state, read)
 
     def _keep(self, key: tuple[str, int, str], live: _Live) -> None:

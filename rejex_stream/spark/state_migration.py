@@ -76,7 +76,7 @@ def _begin(
     """Bring a snapshot back as a worker would, and take it again without its monitors."""
     state = judging.state(partition, DecodedBefore(judging.channels), ())
     state.restore(parts)
-    otherwise = state.decide()
+    otherwise = state.apply_config()
     if otherwise is not None and state.next_offset < committed:
         raise CheckpointError(
             f"{partition.topic}-{partition.partition} is committed up to offset {committed}, and "

@@ -555,7 +555,7 @@ def test_offsets_that_expired_are_refused_or_gone_on_from_at_the_snapshot():
         starting_point(Assigned(ONE, None, 0, end), store, restart_if_lost=True) for end in (50, 49)
     )
     assert (gone_on.offset, gone_on.live_from) == (50, 50)
-    assert made_anew == Start(0, None, 0, anew=True)
+    assert made_anew == Start(0, None, 0, is_new_log=True)
     with pytest.raises(CheckpointError, match="to offset 50 and the log ends at 49"):
         starting_point(Assigned(ONE, None, 0, 49), store)
 

@@ -74,9 +74,9 @@ def test_what_cannot_be_scored_counts_though_a_channel_is_beyond_a_limit():
         reading = Reading("m", "m", i, (math.nan, 9.0), record.position)
         verdict = rejected(reading, i, Reason.UNSCORABLE)
         beyond = limited(verdict, (LimitExcess("y", 9.0, 5.0),))
-        streak.see([Outcome(record, beyond)])
+        streak.update([Outcome(record, beyond)])
     assert streak.alarm is not None
-    streak.see([Outcome(record, limited(rejected(reading, 0, Reason.WARM_UP), ()))])
+    streak.update([Outcome(record, limited(rejected(reading, 0, Reason.WARM_UP), ()))])
     assert streak.alarm is None, "any other reason ends the row"
 
 

@@ -34,8 +34,8 @@ class Log:
     def read(self, limit=50):
         sets = PartSets(limit)
         for key, value in self.records.items():
-            assert sets.take(key, value)
-        sets.settle()
+            assert sets.read(key, value)
+        sets.finish_reading()
         return sets
 
 
@@ -103,8 +103,8 @@ def test_without_its_base_a_set_is_not_written():
 def test_records_of_others_are_not_taken():
     sets = PartSets(50)
     for key in (b"0|1", b"p|x|0|a", b"p|0|0", b"m|9", b"m|x", b"schemas|0"):
-        assert not sets.take(key, b"\x01")
-    assert not sets.take(b"p|0|0|a", b"\xc1")
+        assert not sets.read(key, b"\x01")
+    assert not sets.read(b"p|0|0|a", b"\xc1")
 
 
 NAMES = st.sampled_from("abcd")
@@ -188,8 +188,8 @@ def test_sets_of_a_log_that_is_gone_are_refused_and_written_over():
     def opened(log):
         sets = PartSets(50, log)
         for key, value in kept.items():
-            sets.take(key, value)
-        sets.settle()
+            sets.read(key, value)
+        sets.finish_reading()
         return sets
 
     def keep(sets, piece):

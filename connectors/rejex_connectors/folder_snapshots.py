@@ -67,17 +67,17 @@ class FolderSnapshotStore:
         That its bytes are those that were written is for the seals in them to say.
         """
         path = self._path(partition)
-        found = None
+        snapshot = None
         with explaining_os_errors(f"the snapshots in {self._folder} cannot be read"):
             self._folder.stat()  # of a folder that is gone nothing is known
             there = path.exists()
         if there:
             with _explained(path, "read"), closing(_connect(path)) as connection:
                 sets = _read(connection, self._log_of(partition))
-                found = sets.load(at_most)
+                snapshot = sets.load(at_most)
                 sets.forget_bodies()
                 self._sets[partition] = sets
-        return found
+        return snapshot
 
     def drop(self, partition: Partition, *, schemas: bool = False) -> None:
         """Remove every snapshot, damaged or not; `schemas`: what was decided, too."""
@@ -133,8 +133,8 @@ def _connect(path: Path) -> sqlite3.Connection:
 def _read(connection: sqlite3.Connection, log: bytes) -> PartSets:
     sets = PartSets(_MOST_BYTES, log)
     for key, value in connection.execute("SELECT key, value FROM records"):
-        sets.take(key, value)
-    sets.settle()
+        sets.read(key, value)
+    sets.finish_reading()
     return sets
 
 

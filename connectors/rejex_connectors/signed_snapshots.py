@@ -57,10 +57,10 @@ class SealedStore:
 
     def load(self, partition: Partition, at_most: int) -> tuple[int, Mapping[str, bytes]] | None:
         """Return what was sealed with this key. O(bytes)."""
-        found = self._store.load(partition, at_most)
-        if found is None:
+        snapshot = self._store.load(partition, at_most)
+        if snapshot is None:
             return None
-        offset, parts = found
+        offset, parts = snapshot
         what = f"The snapshot of {partition.topic}-{partition.partition} at offset {offset}"
         return offset, {
             name: self._opened(partition, b"part", name, body, what) for name, body in parts.items()
@@ -82,11 +82,11 @@ class SealedStore:
 
     def load_journal(self, partition: Partition) -> bytes | None:
         """Return what was sealed with this key."""
-        found = self._store.load_journal(partition)
-        if found is None:
+        signed = self._store.load_journal(partition)
+        if signed is None:
             return None
         what = f"What was decided for {partition.topic}-{partition.partition}"
-        return self._opened(partition, b"decisions", "", found, what)
+        return self._opened(partition, b"decisions", "", signed, what)
 
     def close(self) -> None:
         """Close the store below."""

@@ -66,14 +66,14 @@ class _Open:
     next_offset: int
     set_id: bytes
     base: _Manifest | None
-    kept: _Manifest | None
+    previous: _Manifest | None
     n_parts: int
     digest: int
 
 
 @dataclass
 class PartSets:
-    """The snapshots of one partition: reads them, and says what to write."""
+    """The snapshots of one partition: reads their records, and returns those to write."""
 
     limit: int
     log: bytes = b""
@@ -84,15 +84,15 @@ class PartSets:
     _whole: set[int] = field(default_factory=set)
     _newest: int = 0
     _open: _Open | None = None
-    _dying: set[bytes] = field(default_factory=set)
+    _maybe_unused: set[bytes] = field(default_factory=set)
 
     # --------------------------------------------------------------------------------- reading
-    def take(self, key: bytes, value: bytes | None) -> bool:
-        """Take note of a record; of each key the last counts. Returns whether it is ours."""
+    def read(self, key: bytes, value: bytes | None) -> bool:
+        """Read one record; of each key the last counts. Returns whether it is ours."""
         try:
             if key.startswith(_MANIFEST):
-                found = None if value is None else msgspec.msgpack.decode(value, type=_Manifest)
-                self._manifests[int(key[len(_MANIFEST) :])] = found
+                manifest = None if value is None else msgspec.msgpack.decode(value, type=_Manifest)
+                self._manifests[int(key[len(_MANIFEST) :])] = manifest
                 return True
             if key == _LOG:
                 self._log_then = value or b""
@@ -109,20 +109,20 @@ class PartSets:
             return False
         return True
 
-    def settle(self) -> None:
-        """Make sense of what was taken; pieces of two versions of a side are none."""
-        for (name, side), found in self._bodies.items():
-            if not found:
+    def finish_reading(self) -> None:
+        """Find the whole versions of what was read; pieces of two versions of a side are none."""
+        for (name, side), pieces in self._bodies.items():
+            if not pieces:
                 continue
-            newest = max(piece.version.seq for piece in found.values())
-            versions = {p.version for p in found.values() if p.version.seq == newest}
+            newest = max(piece.version.seq for piece in pieces.values())
+            versions = {p.version for p in pieces.values() if p.version.seq == newest}
             version = versions.pop()
             whole = not versions and all(
-                n in found and found[n].version == version for n in range(max(1, version.pieces))
+                n in pieces and pieces[n].version == version for n in range(max(1, version.pieces))
             )
             # A side that is not whole must still be known, to be written over or deleted.
             self._sides.setdefault(name, [None, None])[side] = (
-                version if whole else _Version(version.seq, b"", max(found) + 1)
+                version if whole else _Version(version.seq, b"", max(pieces) + 1)
             )
             self._newest = max(self._newest, newest)
         for manifest in self._manifests:
@@ -130,7 +130,7 @@ class PartSets:
                 self._newest = max(self._newest, manifest.seq)
                 if self._is_whole(manifest):
                     self._whole.add(manifest.seq)
-        self._dying = set(self._sides)
+        self._maybe_unused = set(self._sides)
 
     @property
     def is_of_another_log(self) -> bool:
@@ -138,7 +138,7 @@ class PartSets:
         return bool(self.log and self._log_then) and self.log != self._log_then
 
     def load(self, at_most: int) -> tuple[int, dict[str, bytes]] | None:
-        """Return the newest whole set at or before `at_most`; bodies are let go. O(bytes)."""
+        """Return the newest whole set at or before `at_most`; O(bytes)."""
         if self.is_of_another_log and self._known():
             raise AnotherLogError(
                 f"its state is of another log of that name ({self._log_then.decode()}; now it is "
@@ -178,12 +178,12 @@ class PartSets:
 
     def _side_of(self, name: bytes, manifest: _Manifest) -> int | None:
         """Return the side that a set uses of a part, also where that says it is gone."""
-        found = [
+        versions = [
             (version.seq, side)
             for side, version in enumerate(self._sides.get(name, ()))
             if version is not None and manifest.floor <= version.seq <= manifest.seq
         ]
-        return max(found)[1] if found else None
+        return max(versions)[1] if versions else None
 
     def _is_whole(self, manifest: _Manifest) -> bool:
         n_parts = digest = 0
@@ -227,8 +227,8 @@ class PartSets:
         if piece.base is not None and not fitting:
             return None
         base = max(fitting, key=lambda m: m.seq, default=None)
-        kept = base or max(known, key=lambda m: m.seq, default=None)
-        writes += self._bury()
+        previous = base or max(known, key=lambda m: m.seq, default=None)
+        writes += self._delete_unused()
         if base is not None and self._newest > base.seq:
             # A past that was given up, and what no set came to use: it would be taken for newer
             # than what the set that begins does not write.
@@ -240,7 +240,7 @@ class PartSets:
                 for side, version in enumerate(pair):
                     if version is not None and version.seq > base.seq:
                         writes += self._delete_side(name, side)
-        self._whole = set() if kept is None else {kept.seq}
+        self._whole = set() if previous is None else {previous.seq}
         self._newest = seq = self._newest + 1
         return _Open(
             seq,
@@ -248,13 +248,13 @@ class PartSets:
             piece.next_offset,
             secrets.token_bytes(8),
             base,
-            kept,
+            previous,
             0 if base is None else base.n_parts,
             0 if base is None else int.from_bytes(base.digest, "big"),
         )
 
     def _write_part(self, opened: _Open, name: bytes, body: bytes | None) -> Iterator[Write]:
-        used = None if opened.kept is None else self._side_of(name, opened.kept)
+        used = None if opened.previous is None else self._side_of(name, opened.previous)
         before = None
         if opened.base is not None:
             at = self._side_of(name, opened.base)
@@ -271,7 +271,7 @@ class PartSets:
             bodies = [b""]
         version = _Version(opened.seq, opened.set_id, len(bodies))
         if body is None:
-            self._dying.add(name)
+            self._maybe_unused.add(name)
         else:
             opened.digest ^= _mark(name, version)
             opened.n_parts += 1
@@ -291,33 +291,33 @@ class PartSets:
             opened.n_parts,
             opened.digest.to_bytes(_DIGEST_BYTES, "big"),
         )
-        kept = opened.kept
-        slot = 1 if kept is not None and self._manifests[0] is kept else 0
+        previous = opened.previous
+        slot = 1 if previous is not None and self._manifests[0] is previous else 0
         yield Write(_MANIFEST + b"%d" % slot, msgspec.msgpack.encode(manifest))
         self._manifests[slot] = manifest
         self._whole.add(manifest.seq)
-        if kept is not None and kept.next_offset > opened.next_offset:
+        if previous is not None and previous.next_offset > opened.next_offset:
             yield Write(_MANIFEST + b"%d" % (1 - slot), None)
             self._manifests[1 - slot] = None
         if opened.base is None:
-            self._dying.update(self._sides)
+            self._maybe_unused.update(self._sides)
 
-    def _bury(self) -> Iterator[Write]:
+    def _delete_unused(self) -> Iterator[Write]:
         """Yield the deletes of parts that no set has any more: the side that says so last."""
         known = self._known()
-        for name in list(self._dying):
+        for name in list(self._maybe_unused):
             pair = self._sides.get(name)
             if pair is None:
-                self._dying.discard(name)
+                self._maybe_unused.discard(name)
                 continue
             used = [side for m in known if (side := self._side_of(name, m)) is not None]
             if not any(self._version(name, side).pieces for side in used):
-                self._dying.discard(name)
+                self._maybe_unused.discard(name)
                 seqs = [-1 if version is None else version.seq for version in pair]
                 for side in sorted((0, 1), key=seqs.__getitem__):
                     yield from self._delete_side(name, side)
             elif all(self._version(name, side).pieces for side in used) and len(used) == len(known):
-                self._dying.discard(name)  # it lives
+                self._maybe_unused.discard(name)  # it lives
 
     def _delete_side(self, name: bytes, side: int) -> Iterator[Write]:
         pair = self._sides[name]

@@ -34,10 +34,10 @@ class Packed(MutableMapping[str, T], Generic[T]):
         self._run("CREATE TABLE packed (name BLOB PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID")
 
     def __getitem__(self, name: str) -> T:
-        found = self._run("SELECT value FROM packed WHERE name = ?", _key(name)).fetchone()
-        if found is None:
+        row = self._run("SELECT value FROM packed WHERE name = ?", _key(name)).fetchone()
+        if row is None:
             raise KeyError(name)
-        return self._make(msgspec.msgpack.decode(found[0]))
+        return self._make(msgspec.msgpack.decode(row[0]))
 
     def __setitem__(self, name: str, value: T) -> None:
         packed = msgspec.msgpack.encode(tuple(value))

@@ -22,7 +22,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from itertools import repeat
 
 from rejex_stream.decode import Decoder
 from rejex_stream.engine import Engine
@@ -58,7 +57,7 @@ _TELLING_S = 2.0
 """So long the end of a run waits for who is told what it ended with."""
 
 _FEW_READ = 10  # what a run found at the end of a file that others had read before
-_KINDS_TOLD = 3
+_KINDS_SHOWN = 3
 _MOST_CHARS = 160  # of one kind in the sentence
 _DIGITS = re.compile(r"('[^']*')|\d+")
 _LONG = 100
@@ -321,8 +320,8 @@ class _Loop:
         state = owned.state
         if state.next_offset < owned.live_from:  # replaying
             # Nobody waits for what is replayed: in long blocks an event costs less.
-            most = self.settings.max_poll_records * 4 // 5  # where the source has to pause
-            outcomes = state.process(batch, replay_to=owned.live_from, at_once=most)
+            at_once = self.settings.max_poll_records * 4 // 5  # where the source has to pause
+            outcomes = state.process(batch, replay_to=owned.live_from, at_once=at_once)
             self.summary.n_replayed += len(outcomes)
             self._show(state, outcomes, replaying=True)
             if state.judged_next < owned.live_from:
@@ -336,9 +335,9 @@ class _Loop:
                 return
         outcomes = state.process(batch)
         owned.held += outcomes
-        self.unreadable.see(outcomes)
+        self.unreadable.update(outcomes)
         before = self.unscorable.alarm
-        self.unscorable.see(outcomes)
+        self.unscorable.update(outcomes)
         if self.unscorable.alarm is not before:
             self._emit(NothingScorable(state.partition, self.unscorable.alarm))
         self._show(state, outcomes, replaying=False)
@@ -381,7 +380,7 @@ class _Loop:
     def _report(self) -> None:
         if self.on_progress is None:
             return
-        held = [one for owned in self.ownership.owned.values() for one in owned.held]
+        held = [outcome for owned in self.ownership.owned.values() for outcome in owned.held]
         self.on_progress(
             Progress(
                 self.summary.n_events + len(held),
@@ -436,20 +435,20 @@ class UnreadableShare:
 
     def __init__(self, limit: float, window_events: int) -> None:
         self._limit = limit
-        self._window: deque[str | None] = deque(maxlen=window_events)
+        self._window: deque[Invalid | None] = deque(maxlen=window_events)
         self._window_events = window_events
         self._newest: Invalid | None = None
 
-    def see(self, outcomes: Sequence[Outcome]) -> None:
-        """Take note of outcomes in order."""
-        found = [outcome.invalid for outcome in outcomes]
-        if found.count(None) == len(found):
-            self._window.extend(repeat(None, len(found)))
+    def update(self, outcomes: Sequence[Outcome]) -> None:
+        """Count outcomes in order."""
+        invalids = [outcome.invalid for outcome in outcomes]
+        if invalids.count(None) == len(invalids):
+            self._window.extend(invalids)
             return
-        read = [None if one is None or one.silent else one.reason for one in found]
-        self._window.extend(read)
-        failed = (one for one in reversed(found) if one is not None and not one.silent)
-        self._newest = next(failed, self._newest)
+        for invalid in invalids:
+            failed = invalid is not None and not invalid.silent
+            self._window.append(invalid if failed else None)
+            self._newest = invalid if failed else self._newest
 
     def complaint(self, *, ended: bool = False) -> ConnectorError | None:
         """Return an error to raise if too many records could not be read. O(window)."""
@@ -460,20 +459,21 @@ class UnreadableShare:
         judged_by = seen if ended and seen >= _FEW_READ else self._window_events
         if unread / judged_by <= self._limit:
             return None
-        kinds = Counter(_kind(reason) for reason in self._window if reason is not None)
-        told = ", ".join(f"{count} × {kind}" for kind, count in kinds.most_common(_KINDS_TOLD))
-        others = unread - sum(count for _, count in kinds.most_common(_KINDS_TOLD))
+        common = Counter(_kind(one.reason) for one in self._window if one).most_common(_KINDS_SHOWN)
+        reasons = [f"{count} × {kind}" for kind, count in common]
+        if others := unread - sum(count for _, count in common):
+            reasons.append(f"{others} × other reasons")
         return ConnectorError(
             f"{unread / seen:.0%} of the last {seen} records could not be read (the limit is "
-            f"{self._limit:.0%}): {told}{f', {others} × other reasons' if others else ''}. The "
-            f"newest is {self._newest.position}: {self._newest.reason}. Compare the field mapping "
-            "with the input; everything up to here is committed"
+            f"{self._limit:.0%}): {', '.join(reasons)}. The newest is {self._newest.position}: "
+            f"{self._newest.reason}. Compare the field mapping with the input; everything up to "
+            "here is committed"
         )
 
 
 def _kind(reason: str) -> str:
     """Return a reason without what differs from record to record."""
-    kind = _DIGITS.sub(lambda found: found[1] or "…", reason.partition(", got ")[0])
+    kind = _DIGITS.sub(lambda match: match[1] or "…", reason.partition(", got ")[0])
     return kind if len(kind) <= _MOST_CHARS else f"{kind[: _MOST_CHARS - 1]}…"
 
 
@@ -488,8 +488,8 @@ class UnscorableStreak:
         self._newest: tuple[Record, Verdict] | None = None
         self._any_scorable = False
 
-    def see(self, outcomes: Sequence[Outcome]) -> None:
-        """Take note of outcomes in order. O(1) for a batch whose last event could be scored."""
+    def update(self, outcomes: Sequence[Outcome]) -> None:
+        """Count outcomes in order. O(1) for a batch whose last event could be scored."""
         length, newest = 0, None
         for record, verdict, *_ in reversed(outcomes):
             if verdict is None:

@@ -531,7 +531,7 @@ class PartitionState:
         if self._reorder is not None:
             taken = list(zip(records, items, strict=True))
             self._followed += taken
-            made = [one for pair in taken for one in self._reorder.add(*pair)]
+            made = [item for pair in taken for item in self._reorder.add(*pair)]
             records, items = [record for record, _ in made], [item for _, item in made]
         self._items += items
         self.ahead += records
@@ -558,7 +558,9 @@ class PartitionState:
         if not self.n_events:
             return None
         if command.incident is not None:
-            return all(command.incident != one.id for one in self._engine.open_incidents())
+            return all(
+                command.incident != incident.id for incident in self._engine.open_incidents()
+            )
         now_ms = self.registry.now_ms
         return now_ms is not None and command.until_ms is not None and command.until_ms <= now_ms
 
@@ -673,17 +675,17 @@ class PartitionState:
         self, records: Sequence[Record], items: Sequence[Reading | Invalid], away: Collection[int]
     ) -> dict[int, Outcome]:
         """Return the outcomes of those that the engine is not shown, by their place, in order."""
-        found = {}
+        outcomes = {}
         for i, (record, item) in enumerate(zip(records, items, strict=True)):
             if isinstance(item, Invalid):
-                found[i] = Outcome(record, None, item)
+                outcomes[i] = Outcome(record, None, item)
             elif i in away:
                 stream_key, mode = of_mode(item.stream_key)
                 verdict = rejected(item, 0, Reason.TOO_MANY_SENSORS)
                 verdict = replace(verdict, stream_key=stream_key, mode=mode)
                 review = self._context.turned_away(item, verdict)
-                found[i] = Outcome(record, verdict, None, review)
-        return found
+                outcomes[i] = Outcome(record, verdict, None, review)
+        return outcomes
 
     def _ended(self, gone: Gone, item: object) -> tuple[Incident, ...]:
         """Return the end of each incident of the streams that an event has forgotten."""

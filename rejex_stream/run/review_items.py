@@ -237,12 +237,12 @@ class ReviewItems:
         if self._native is not None:
             given = self.observe, self._follow_up, ReviewItem, records, readings, verdicts
             return self._native.outcomes(self._sensors, *given)  # type: ignore[no-any-return]
-        found = []
+        outcomes = []
         for record, reading, verdict in zip(records, readings, verdicts, strict=True):
             made = self.observe(reading, verdict)
             item, after = (made, None) if isinstance(made, ReviewItem) else (None, made)
-            found.append(_as_named(Outcome, (record, verdict, None, item, (), (), after)))
-        return found
+            outcomes.append(_as_named(Outcome, (record, verdict, None, item, (), (), after)))
+        return outcomes
 
     def observe(self, reading: Reading, verdict: Verdict) -> ReviewItem | FollowUp | None:
         """Remember one event; returns its review item, or what is due to the item before it.
@@ -275,8 +275,8 @@ class ReviewItems:
         if item is None and verdict.status is not None and self._reasons:
             item = self._item(reading, verdict, sensor.recent, "status")
         if self._points:
-            said = reading.event_time_ms, reading.values, verdict.score, verdict.label
-            sensor.recent.append(_encode(ContextRecord(*said)))
+            point = reading.event_time_ms, reading.values, verdict.score, verdict.label
+            sensor.recent.append(_encode(ContextRecord(*point)))
         if item is not None:
             if self._points:
                 sensor.of, sensor.n_since = verdict.position, 0
@@ -293,14 +293,14 @@ class ReviewItems:
         last = n_since >= self._points
         if last:
             sensor.of = None
-        told = 1 << (n_since - 1).bit_length() >> 1  # the power of two before, 0 of 1
+        n_told = 1 << (n_since - 1).bit_length() >> 1  # the power of two before, 0 of 1
         return FollowUp(
             position=verdict.position,
             of=of,
             stream_key=verdict.stream_key,
             sensor=verdict.sensor,
             channels=self._channels,
-            points=EncodedPoints(sensor.recent)[told - n_since :],
+            points=EncodedPoints(sensor.recent)[n_told - n_since :],
             n_since=n_since,
             last=last,
         )
@@ -352,18 +352,18 @@ class ReviewItems:
     def restore(self, views: Mapping[str, bytes]) -> None:
         """Take over what :meth:`view` encoded; a smaller `points` keeps the newest."""
         try:
-            found = {
+            decoded = {
                 sensor: msgspec.msgpack.decode(view, type=_View) for sensor, view in views.items()
             }
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise CheckpointError(f"the review context cannot be read: {error}") from None
         self._sensors = {}
-        for name, kept in found.items():
-            recent = (_encode(ContextRecord(*point)) for point in kept.recent)
+        for name, view in decoded.items():
+            recent = (_encode(ContextRecord(*point)) for point in view.recent)
             sensor = self._sensors[name] = _Sensor(recent, self._points)
-            sensor.extreme = kept.extreme
-            if kept.of is not None and kept.n_since < self._points:
-                sensor.of, sensor.n_since = kept.of, kept.n_since
+            sensor.extreme = view.extreme
+            if view.of is not None and view.n_since < self._points:
+                sensor.of, sensor.n_since = view.of, view.n_since
 
 
 _as_named = tuple.__new__  # nearly twice as fast as calling a named tuple's class

@@ -230,7 +230,7 @@ def _run_topics(config: Config, job: SparkJob, stop: threading.Event) -> dict[st
         committed_offsets,
         partitions_of,
     )
-    from rejex_connectors.kafka.topic_snapshots import AloneSink
+    from rejex_connectors.kafka.topic_snapshots import OfflineSink
 
     settings = _settings(config)
     folder = job.checkpoint or config.state.folder
@@ -238,7 +238,7 @@ def _run_topics(config: Config, job: SparkJob, stop: threading.Event) -> dict[st
         raise ConfigError("where Spark keeps its state is not said: give --checkpoint.")
     checkpoint = f"{folder}/{_way(config, job)}"
     require_own_topics(settings)
-    alone = AloneSink(settings)  # refuses beside workers of the group
+    alone = OfflineSink(settings)  # refuses beside workers of the group
     topics = settings.topics
     said = bounds_of(settings, partitions_of(settings, topics.control))
     if not job.control and any(end for _, end in said.values()):

@@ -113,9 +113,9 @@ class JobJournal:
         """Open where decisions are kept, and what to write for them with the next commit."""
         if self.settings is None:
             return FolderSnapshotStore(cast("Path", self.folder)), []
-        from rejex_connectors.kafka.topic_snapshots import KafkaSnapshots, PendingMessages
+        from rejex_connectors.kafka.topic_snapshots import BufferingSink, KafkaSnapshots
 
-        pending = PendingMessages(self.state_partitions)
+        pending = BufferingSink(self.state_partitions)
         return KafkaSnapshots(self.settings, pending), pending.messages
 
     def _commands_from(self, start: int) -> ControlRecords:

@@ -180,7 +180,7 @@ class JobMonitoring:
     def _show(self, partition: Partition, outcomes: Sequence[Outcome]) -> None:
         self._run_monitor.metrics.outcomes(partition, outcomes, replaying=False)
         before = self._unscorable.alarm
-        self._unscorable.see(outcomes)
+        self._unscorable.update(outcomes)
         if self._unscorable.alarm is not before:
             self._event(NothingScorable(partition, self._unscorable.alarm))
 

@@ -19,7 +19,7 @@ from rejex_connectors.kafka.poison_pill import Note
 from rejex_connectors.kafka.sink import open_clients
 from rejex_connectors.kafka.source import KafkaSource
 from rejex_connectors.kafka.topic_admin import create_topics, plan_topics
-from rejex_connectors.kafka.topic_snapshots import AloneSink
+from rejex_connectors.kafka.topic_snapshots import OfflineSink
 from rejex_connectors.kafka.unassigned_partitions import group_of, ownerless
 from test_kafka_delivery import CLIENTS
 
@@ -199,7 +199,7 @@ def test_a_group_whose_coordinator_is_away_is_not_taken_for_empty(
     with closing(open_consumer()) as member:
         until(lambda: member.poll(1, 0.05) or member.changes(), "it is in the group")
         with pytest.raises(ConnectorError, match=r"has members \(it is Stable\)"):
-            AloneSink(settings)
+            OfflineSink(settings)
         (topic,) = kafka.admin.describe_topics(["__consumer_offsets"])
         coordinator = topic["partitions"][0]["leader_id"]
         others = [node for node in cluster.nodes if node.node_id != coordinator]
@@ -224,7 +224,7 @@ def test_a_group_whose_coordinator_is_away_is_not_taken_for_empty(
 
             until(its_death_is_known)
         with pytest.raises(ConnectorError) as raised:
-            AloneSink(left)
+            OfflineSink(left)
         assert raised.value.retriable
 
 
@@ -233,4 +233,4 @@ def test_a_group_whose_coordinator_is_away_is_not_taken_for_empty(
 def test_in_a_new_cluster_nobody_is_in_any_group() -> None:
     """It makes its coordinators once somebody asks for one."""
     with broker.start() as cluster, Kafka(cluster.bootstrap) as kafka:
-        assert AloneSink(kafka.settings(partitions=1)).partitions("__consumer_offsets")
+        assert OfflineSink(kafka.settings(partitions=1)).partitions("__consumer_offsets")

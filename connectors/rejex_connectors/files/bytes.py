@@ -175,8 +175,8 @@ def compression_of(path: str) -> Compression | None:
         if stat.S_ISREG(os.stat(path).st_mode):
             with open(path, "rb") as file:
                 begun = file.read(8)
-            found = (kind for magic, kind in _MAGIC.items() if begun.startswith(magic))
-            return next(found, None if begun else by_name)
+            kinds = (kind for magic, kind in _MAGIC.items() if begun.startswith(magic))
+            return next(kinds, None if begun else by_name)
     except OSError:
         pass
     return by_name

@@ -220,11 +220,11 @@ def _committed_length(role: str, path: str, commit: CommitState | None) -> int:
             f"the output {role} was not there when the last commit was made: earlier outcomes "
             "would be missing in it. Start over with another state folder, or leave it out"
         )
-    found = os.path.getsize(path) if os.path.exists(path) else 0
-    if os.path.realpath(known_path) != os.path.realpath(path) or found < length:
+    n_bytes = os.path.getsize(path) if os.path.exists(path) else 0
+    if os.path.realpath(known_path) != os.path.realpath(path) or n_bytes < length:
         raise ConnectorError(
             f"{path} is not the output of the last commit ({known_path}, {length} bytes, found "
-            f"{found}): bring that file back, or start over with another state folder"
+            f"{n_bytes}): bring that file back, or start over with another state folder"
         )
     return length
 

@@ -132,8 +132,8 @@ class TableInput:
         self._rows.close()
 
     def _begin(self) -> Any:  # noqa: ANN401 - a generator, to be closed
-        found = _excel(self.path, self._sheet) if self._kind == "excel" else _parquet(self.path)
-        return _without_empty_ends(found, self._skip)
+        rows = _excel(self.path, self._sheet) if self._kind == "excel" else _parquet(self.path)
+        return _without_empty_ends(rows, self._skip)
 
 
 def _damaged(path: str, error: Exception) -> ConnectorError:

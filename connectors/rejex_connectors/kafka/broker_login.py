@@ -120,8 +120,8 @@ def distrust(security: KafkaSecurity, bootstrap_servers: str) -> str | None:
                 ):
                     pass
             except ssl.SSLCertVerificationError as error:
-                said = error.verify_message.rstrip(".")
-                return f"the certificate of {address.strip()} is refused: {said}"
+                reason = error.verify_message.rstrip(".")
+                return f"the certificate of {address.strip()} is refused: {reason}"
     return None
 
 

@@ -146,14 +146,14 @@ def committable(offsets: Mapping[Partition, Place]) -> list[ck.TopicPartition]:
     ]
 
 
-def note_of(found: ck.TopicPartition) -> str:
+def note_of(committed: ck.TopicPartition) -> str:
     """Return the note committed with an offset, without what the library read past its end.
 
     Defect of the library: the metadata of an offset have a length, and it looks for a byte of zero
     instead. What it meets on the way is none of ours, nor always text. A note is a JSON object.
     """
     try:
-        text = found.metadata or ""
+        text = committed.metadata or ""
     except UnicodeDecodeError as error:
         text = error.object.decode(errors="replace")
     try:
@@ -240,30 +240,30 @@ class FastConsumer:
             if self._ownerless is not None:
                 self._look_for_ownerless(self._ownerless)
             first = self._consumer.poll(timeout_s)
-            found: list[Any] = [] if first is None else [first]
+            messages: list[Any] = [] if first is None else [first]
             if first is not None and max_records > 1:
-                found += self._consumer.consume(min(max_records - 1, 1_000_000), 0.0)
+                messages += self._consumer.consume(min(max_records - 1, 1_000_000), 0.0)
         records: list[Record] = []
         running = self._running
         new = tuple.__new__  # nearly twice as fast as calling a named tuple's class
-        for m in found:
-            problem = m.error()
+        for message in messages:
+            problem = message.error()
             if problem is not None:
-                self._complain(problem, m)
+                self._complain(problem, message)
                 continue
-            topic, partition = m.topic(), m.partition()
+            topic, partition = message.topic(), message.partition()
             if (topic, partition) in running:
-                position = new(Position, (topic, partition, m.offset(), 0))
+                position = new(Position, (topic, partition, message.offset(), 0))
                 try:
-                    headers = tuple(headers_of(m) or ())
+                    headers = tuple(headers_of(message) or ())
                 except SystemError:
                     headers = tuple(UNREADABLE_HEADERS)
-                key, value = m.key(), m.value()
-                if len(m) > LARGEST_RECORD - len(key or b""):
-                    records.append(UnreadRecord.of(position, m.timestamp()[1], TOO_LARGE))
+                key, value = message.key(), message.value()
+                if len(message) > LARGEST_RECORD - len(key or b""):
+                    records.append(UnreadRecord.of(position, message.timestamp()[1], TOO_LARGE))
                     continue
-                told = (position, key, value, headers, m.timestamp()[1])
-                records.append(new(Record, told))
+                fields = (position, key, value, headers, message.timestamp()[1])
+                records.append(new(Record, fields))
         return records
 
     def _look_for_ownerless(self, ownerless: Ownerless) -> None:
@@ -307,20 +307,20 @@ class FastConsumer:
     def committed(self, partition: Partition, timeout_s: float) -> Place | None:
         """Ask the group coordinator; it answers once open transactions are decided."""
         with explaining(self._settings, f"asking where {partition} stands"):
-            (found,) = self._consumer.committed([ck.TopicPartition(*partition)], timeout=timeout_s)
-            if found.error is not None:
-                raise ck.KafkaException(found.error)
-        return None if found.offset < 0 else Place(int(found.offset), note_of(found))
+            (answer,) = self._consumer.committed([ck.TopicPartition(*partition)], timeout=timeout_s)
+            if answer.error is not None:
+                raise ck.KafkaException(answer.error)
+        return None if answer.offset < 0 else Place(int(answer.offset), note_of(answer))
 
     def edge(self, partition: Partition, which: Edge, timeout_s: float) -> int:
         """Ask the partition's leader."""
         doing = f"asking for the {which} offset of {partition.topic}-{partition.partition}"
         with explaining(self._settings, doing, partition.topic):
             tp = ck.TopicPartition(*partition)
-            found = self._consumer.get_watermark_offsets(tp, timeout_s)
-        if found is None:
+            watermarks = self._consumer.get_watermark_offsets(tp, timeout_s)
+        if watermarks is None:
             raise ConnectorError(f"Kafka did not answer in time: {doing}", retriable=True)
-        return int(found[which == "latest"])
+        return int(watermarks[which == "latest"])
 
     def take_stuck(self) -> Mapping[Partition, int]:
         """Return where the library could not unpack a batch, again and again."""
@@ -331,8 +331,10 @@ class FastConsumer:
         """Return the high watermark of the last fetch."""
         if partition not in self._running:
             return None
-        found = self._consumer.get_watermark_offsets(ck.TopicPartition(*partition), cached=True)
-        return None if found is None or found[1] < 0 else int(found[1])
+        watermarks = self._consumer.get_watermark_offsets(
+            ck.TopicPartition(*partition), cached=True
+        )
+        return None if watermarks is None or watermarks[1] < 0 else int(watermarks[1])
 
     def start(self, partition: Partition, offset: int) -> None:
         """Begin to fetch at `offset`."""
@@ -446,12 +448,12 @@ class FastProducer:
         """Ask for the topic's metadata, once."""
         if topic not in self._partitions:
             with explaining(self._settings, f"looking for topic {topic!r}", topic, "WRITE"):
-                found = self._producer.list_topics(topic, timeout=ASK_S).topics[topic]
-                if found.error is not None and found.error.code() not in NO_TOPIC:
-                    raise ck.KafkaException(found.error)
-            if not found.partitions:
+                metadata = self._producer.list_topics(topic, timeout=ASK_S).topics[topic]
+                if metadata.error is not None and metadata.error.code() not in NO_TOPIC:
+                    raise ck.KafkaException(metadata.error)
+            if not metadata.partitions:
                 raise refusals.missing_topic(self._settings, topic)
-            self._partitions[topic] = len(found.partitions)
+            self._partitions[topic] = len(metadata.partitions)
         return self._partitions[topic]
 
     def publish(
@@ -512,8 +514,8 @@ class FastProducer:
     def _unwritable(self, topics: set[str]) -> list[refusals.Right]:
         """Ask which of `topics` we may not write: a transaction that was refused does not say."""
         with asking(self._settings, "looking at topics") as client:
-            found = describe(client, self._settings, sorted(topics))
-        may = {name: about.get("authorized_operations") or () for name, about in found.items()}
+            described = describe(client, self._settings, sorted(topics))
+        may = {name: about.get("authorized_operations") or () for name, about in described.items()}
         return [refusals.Right("topic", name, "WRITE") for name in may if "WRITE" not in may[name]]
 
     def _send(self, messages: Iterable[Message], deadline: float) -> None:

@@ -147,9 +147,9 @@ class PythonConsumer:
             )
         self._look_for_ownerless()
         records: list[Record] = []
-        for tp, found in batch.items():
+        for tp, messages in batch.items():
             if tp in self._running:
-                records += records_of(tp.topic, tp.partition, found)
+                records += records_of(tp.topic, tp.partition, messages)
         return records
 
     def _poll_in_slices(self, max_records: int, until: float) -> dict[TopicPartition, list[Any]]:
@@ -233,8 +233,10 @@ class PythonConsumer:
         """Ask the group coordinator; it answers once open transactions are decided."""
         tp = TopicPartition(*partition)
         with explaining(self._settings, f"asking where {partition} stands"):
-            found = self._consumer.committed(tp, metadata=True, timeout_ms=timeout_s * 1000)
-        return None if found is None or found.offset < 0 else Place(found.offset, found.metadata)
+            answer = self._consumer.committed(tp, metadata=True, timeout_ms=timeout_s * 1000)
+        return (
+            None if answer is None or answer.offset < 0 else Place(answer.offset, answer.metadata)
+        )
 
     def edge(self, partition: Partition, which: Edge, timeout_s: float) -> int:
         """Ask the partition's leader."""

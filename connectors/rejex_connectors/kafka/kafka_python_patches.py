@@ -360,10 +360,10 @@ class Assignor(CooperativeStickyAssignor):  # type: ignore[misc]  # untyped
 
     def metadata(self, topics: Any) -> Any:  # noqa: ANN401 - untyped
         """Return what the group is told about this worker."""
-        told = super().metadata(topics)
+        metadata = super().metadata(topics)
         if self.member_assignment is not None:
-            told.user_data = b"again"  # nobody reads it under this protocol
-        return told
+            metadata.user_data = b"again"  # nobody reads it under this protocol
+        return metadata
 
 
 def ask_again(consumer: KafkaConsumer) -> bool:

@@ -352,12 +352,12 @@ def _defaults(role: str) -> Mapping[str, object]:
 
 
 def _check_tuned(name: str, value: object) -> None:
-    _, least = TUNED[name]
+    _, minimum = TUNED[name]
     if name == "compression.type":
         good, expected = value in _CODECS, "one of " + ", ".join(_CODECS)
     else:
-        good = type(value) is int and value >= least
-        expected = f"a whole number of at least {least}"
+        good = type(value) is int and value >= minimum
+        expected = f"a whole number of at least {minimum}"
     if not good:
         raise ConfigError(f"kafka.options.{name!r} = {value!r}: expected {expected}")
 

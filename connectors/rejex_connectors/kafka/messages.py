@@ -202,8 +202,8 @@ class OutcomeMessages:
             points = getattr(item, name)
             if not points:
                 return self._dead(record, _unsendable(record.position, what, _size(message)))
-            kept = points[len(points) - len(points) // 2 :]
-            item = msgspec.structs.replace(item, **{name: kept})
+            newest = points[len(points) - len(points) // 2 :]
+            item = msgspec.structs.replace(item, **{name: newest})
 
     def _dead(self, record: Record, invalid: Invalid) -> Message:
         """Return the original with the reason in headers, cut where it cannot be sent whole."""
@@ -297,9 +297,9 @@ def _unsendable(position: Position, what: str, size: int) -> Invalid:
 
 def _is_above(limit: int, message: Message) -> bool:
     # Rarely is it worth while to measure the names of headers well: ours are shorter than that.
-    most = len(message.value or b"") + len(message.key or b"") + 64 * len(message.headers)
-    most += sum([len(value) for _, value in message.headers])
-    return most > limit and _size(message) > limit
+    upper_bound = len(message.value or b"") + len(message.key or b"") + 64 * len(message.headers)
+    upper_bound += sum([len(value) for _, value in message.headers])
+    return upper_bound > limit and _size(message) > limit
 
 
 def _size(message: Message) -> int:
@@ -374,11 +374,11 @@ class EventHeaders:
             ("ce_subject", subject.encode("utf-8", "replace")),
         ]
         if original:
-            kept: dict[str, bytes] = {}
+            traced: dict[str, bytes] = {}
             for name, value in original:
                 if name in TRACE_HEADERS and value is not None and len(value) <= _TRACE_BYTES:
-                    kept.setdefault(name, value)
-            headers += kept.items()
+                    traced.setdefault(name, value)
+            headers += traced.items()
         return headers
 
 

@@ -58,18 +58,18 @@ def client_options(settings: KafkaSettings, role: Role) -> dict[str, Any]:
     }
 
 
-def records_of(topic: str, partition: int, found: Sequence[Any]) -> list[Record]:
+def records_of(topic: str, partition: int, messages: Sequence[Any]) -> list[Record]:
     """Make records of what kafka-python delivers. O(records)."""
     new = tuple.__new__  # nearly twice as fast as calling a named tuple's class
     records: list[Record] = []
-    for r in found:
+    for r in messages:
         position = new(Position, (topic, partition, r.offset, 0))
         headers = r.headers
         if type(headers) is Unread:
             records.append(UnreadRecord.of(position, r.timestamp, headers.reason))
             continue
-        told = (position, r.key, r.value, tuple(headers) if headers else (), r.timestamp)
-        records.append(new(Record, told))
+        fields = (position, r.key, r.value, tuple(headers) if headers else (), r.timestamp)
+        records.append(new(Record, fields))
     return records
 
 
@@ -129,10 +129,10 @@ def topic_ids(settings: KafkaSettings) -> Callable[[Partition], bytes]:
         if now - asked <= _ID_HOLDS_S:
             return known_id
         with asking(settings, f"looking at {topic}") as client:
-            (found,) = client.describe_topics([topic])
-            if found["error_code"]:  # it has an id that is not known yet, or has gone
-                raise ke.for_code(found["error_code"])
-        id_ = str(found.get("topic_id") or "").encode()
+            (described,) = client.describe_topics([topic])
+            if described["error_code"]:  # it has an id that is not known yet, or has gone
+                raise ke.for_code(described["error_code"])
+        id_ = str(described.get("topic_id") or "").encode()
         if id_.strip(b"0-"):
             known[topic] = now, id_
         else:
@@ -170,9 +170,12 @@ def committed_offsets(
 ) -> dict[Partition, int]:
     """Return where the group stands, for the partitions where it does."""
     doing = f"asking where group {settings.group} stands"
-    with closing(_consumer(settings, group_id=settings.group)) as one, explaining(settings, doing):
-        found = {p: one.committed(TopicPartition(*p)) for p in partitions}
-    return {partition: offset for partition, offset in found.items() if offset is not None}
+    with (
+        closing(_consumer(settings, group_id=settings.group)) as consumer,
+        explaining(settings, doing),
+    ):
+        offsets = {p: consumer.committed(TopicPartition(*p)) for p in partitions}
+    return {partition: offset for partition, offset in offsets.items() if offset is not None}
 
 
 class PartitionReader:
@@ -233,8 +236,8 @@ class PartitionReader:
             client.seek(tp, first if start is None else max(first, start))
             end = end if stop is None else min(end, stop)
             while client.position(tp) < end:
-                for found in client.poll(timeout_ms=500).values():
-                    for record in records_of(tp.topic, tp.partition, found):
+                for messages in client.poll(timeout_ms=500).values():
+                    for record in records_of(tp.topic, tp.partition, messages):
                         if record.position.offset >= end:
                             return
                         yield record
@@ -274,17 +277,17 @@ def read_partition(
 
 
 def newest_records(
-    settings: KafkaSettings, partitions: Sequence[Partition], most: int
+    settings: KafkaSettings, partitions: Sequence[Partition], max_records: int
 ) -> Iterator[Record]:
     """Read the newest records of partitions, as many of each, `most` in all, outside any group."""
-    each = max(1, most // max(1, len(partitions)))
+    each = max(1, max_records // max(1, len(partitions)))
     ends = bounds_of(settings, partitions) if partitions else {}
     newest = (
         read_partition(settings, partition, max(first, end - each))
         for partition, (first, end) in ends.items()
         if end > first
     )
-    yield from islice(chain.from_iterable(newest), most)
+    yield from islice(chain.from_iterable(newest), max_records)
 
 
 # --------------------------------------------------------------------------- the control log
@@ -385,12 +388,12 @@ class KafkaControl:
         if idle:
             self._end.wait(_LISTEN_S)
             return
-        found = consumer.poll(timeout_ms=int(_LISTEN_S * 1000), max_records=_MOST_READ)
-        if (found or time.monotonic() >= self._look_at) and self._identity(tp) != self._log:
+        batches = consumer.poll(timeout_ms=int(_LISTEN_S * 1000), max_records=_MOST_READ)
+        if (batches or time.monotonic() >= self._look_at) and self._identity(tp) != self._log:
             with self._lock:
                 self._sought = True  # what was read is of another log than what is said of it
             return
-        for batch in found.values():
+        for batch in batches.values():
             records = records_of(tp.topic, tp.partition, batch)
             with self._lock:
                 if not self._sought:
@@ -457,8 +460,8 @@ def explain(
     error = root_cause(error)
     if isinstance(error, ConnectorError):
         return error
-    found = (means for kind, means in _MEANINGS if isinstance(error, kind))
-    meaning: refusals.Meaning = next(found, "passing")
+    meanings = (means for kind, means in _MEANINGS if isinstance(error, kind))
+    meaning: refusals.Meaning = next(meanings, "passing")
     name = type(error).__name__
     reason = f"{name}: {str(error).removeprefix(f'{name}: ')}"
     if meaning == "refused":
@@ -474,12 +477,16 @@ def explain(
 
 
 def _denied(error: Exception, settings: KafkaSettings, operation: str) -> list[refusals.Right]:
-    told = error.args[0] if error.args else None
+    argument = error.args[0] if error.args else None
     if isinstance(error, ke.TopicAuthorizationFailedError):
-        names = {told} if isinstance(told, str) else set(told or ())
+        names = {argument} if isinstance(argument, str) else set(argument or ())
         return [refusals.Right("topic", name, operation) for name in sorted(names)]
     if isinstance(error, ke.GroupAuthorizationFailedError):
-        return [refusals.Right("group", told if isinstance(told, str) else settings.group, "READ")]
+        return [
+            refusals.Right(
+                "group", argument if isinstance(argument, str) else settings.group, "READ"
+            )
+        ]
     if isinstance(error, ke.TransactionalIdAuthorizationFailedError):
         return [refusals.transactional_right(settings)]
     return []
@@ -522,9 +529,9 @@ def connecting(settings: KafkaSettings) -> Iterator[None]:
 
 def unreachable(settings: KafkaSettings) -> ConnectorError:
     """Say at which step each broker cannot be reached; they are dialled once more, to know."""
-    told = dict.fromkeys(map(_silence, settings.bootstrap_servers.split(",")))
+    reasons = dict.fromkeys(map(_silence, settings.bootstrap_servers.split(",")))
     return ConnectorError(
-        f"Kafka at {settings.bootstrap_servers}, while connecting: {'; '.join(told)}",
+        f"Kafka at {settings.bootstrap_servers}, while connecting: {'; '.join(reasons)}",
         retriable=True,
     )
 
@@ -559,6 +566,6 @@ class _RefusalLog(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep the telling part of a message."""
-        found = _TELLING.search(record.getMessage())
-        if found is not None:
-            self.reason = found[1]
+        match = _TELLING.search(record.getMessage())
+        if match is not None:
+            self.reason = match[1]

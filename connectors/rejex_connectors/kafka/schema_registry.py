@@ -67,10 +67,10 @@ class HttpSchemaRegistry:
         finds out whether it is needed.
         """
         until = monotonic() + SCHEMA_S
-        found = self._get(f"/schemas/ids/{schema_id}")
-        if found is None:
+        body = self._get(f"/schemas/ids/{schema_id}")
+        if body is None:
             return None
-        answer = self._read(found)
+        answer = self._read(body)
         references: dict[str, str] = {}
         self._collect(answer, references, set(), until)
         return RegisteredSchema(answer.schema_type or "AVRO", answer.schema, references)
@@ -93,9 +93,9 @@ class HttpSchemaRegistry:
             if monotonic() > until:
                 self._silent(f"a schema with all it refers to takes more than {SCHEMA_S:g} s")
             subject = urllib.parse.quote(reference.subject, safe="")
-            found = self._get(f"/subjects/{subject}/versions/{reference.version}")
-            if found is not None:
-                inner = self._read(found)
+            body = self._get(f"/subjects/{subject}/versions/{reference.version}")
+            if body is not None:
+                inner = self._read(body)
                 self._collect(inner, into, asked, until)
                 into[reference.name] = inner.schema
 

@@ -102,9 +102,9 @@ def plan_topics(
     topics = settings.topics
     size = {"max.message.bytes": str(max(1_048_588, settings.max_message_bytes + 1024))}
     durable = {"min.insync.replicas": str(max(1, replication - 1))}
-    kept = {"cleanup.policy": "delete", "retention.ms": str(30 * DAY_MS), **size, **durable}
-    week = {**kept, "retention.ms": str(7 * DAY_MS)}
-    for_ever = {**kept, "retention.ms": "-1"}
+    month = {"cleanup.policy": "delete", "retention.ms": str(30 * DAY_MS), **size, **durable}
+    week = {**month, "retention.ms": str(7 * DAY_MS)}
+    for_ever = {**month, "retention.ms": "-1"}
     compacted = {
         "cleanup.policy": "compact",
         "segment.bytes": "67108864",  # the newest segment is never compacted: keep it small
@@ -114,10 +114,10 @@ def plan_topics(
     }
     wanted = [(name, "input", week) for name in topics.input]
     wanted += [
-        (topics.verdicts, "verdicts", kept),
-        (topics.review, "review", kept),
+        (topics.verdicts, "verdicts", month),
+        (topics.review, "review", month),
         (topics.labels, "labels", for_ever),
-        (topics.deadletter, "deadletter", kept),
+        (topics.deadletter, "deadletter", month),
         (topics.incidents, "incidents", for_ever),
         (topics.control, "control", for_ever),
     ]
@@ -154,8 +154,8 @@ def other_pipelines(settings: KafkaSettings, topics: Sequence[str]) -> dict[str,
     worker need not have that right.
     """
     with closing(PartitionReader(settings)) as reader:
-        found = {topic: _other_pipeline(settings, topic, reader) for topic in topics}
-    return {topic: other for topic, other in found.items() if other is not None}
+        others = {topic: _other_pipeline(settings, topic, reader) for topic in topics}
+    return {topic: other for topic, other in others.items() if other is not None}
 
 
 def _other_pipeline(settings: KafkaSettings, topic: str, reader: PartitionReader) -> str | None:
@@ -165,9 +165,9 @@ def _other_pipeline(settings: KafkaSettings, topic: str, reader: PartitionReader
         for partition in written[:1]:
             start = bounds[partition][1] - _NEWEST
             for record in reader.read(partition, max(0, start)):
-                found = pipeline_of(record.headers)
-                if found is not None and found != settings.pipeline:
-                    return found
+                name = pipeline_of(record.headers)
+                if name is not None and name != settings.pipeline:
+                    return name
     except ConnectorError as error:
         if error.retriable:
             raise
@@ -255,26 +255,26 @@ def check_topics(
     n_input = max((counts.get(p.name, 0) for p in plans if p.role == "input"), default=0)
     findings: list[Finding] = []
     for plan in plans:
-        found: list[tuple[Level, str]]
+        problems: list[tuple[Level, str]]
         if plan.name in described and plan.name not in known:
             # Labels are the review console's: a worker does without; nor does it need control.
             level: Level = "warning" if plan.role in ("labels", "control") else "error"
-            found = [(level, "may not be described, and may not exist: allow DESCRIBE on it")]
+            problems = [(level, "may not be described, and may not exist: allow DESCRIBE on it")]
         elif plan.name not in known and plan.role == "input":
-            found = [("error", _not_there(plan.name, every))]
+            problems = [("error", _not_there(plan.name, every))]
         elif plan.name not in known:
-            found = [("error", "does not exist: run `rejex-stream topics create`")]
+            problems = [("error", "does not exist: run `rejex-stream topics create`")]
         elif not configs[plan.name]:
             what = "has settings that could not be looked at: allow DESCRIBE_CONFIGS on it"
-            found = [("warning", what)]
+            problems = [("warning", what)]
         else:
             config, count = configs[plan.name], counts[plan.name]
-            found = [
+            problems = [
                 *_wrong_policy(plan, count, config),
                 *_wrong_size(settings, plan, (count, n_input), config),
                 *_too_short(plan, config, snapshot_every_s),
             ] or [("ok", f"{plan.role}, {count} partitions")]
-        findings += [Finding(plan.name, *one) for one in found]
+        findings += [Finding(plan.name, *one) for one in problems]
     return tuple(findings)
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from rejex_connectors.kafka.kafka_settings import KafkaSettings
     from rejex_connectors.kafka.sink import KafkaSink
 
-__all__ = ["AloneSink", "KafkaSnapshots", "PendingMessages"]
+__all__ = ["BufferingSink", "KafkaSnapshots", "OfflineSink"]
 
 _DECISIONS = "decisions"
 SETTLE_S = 5.0
@@ -46,18 +46,18 @@ _OVERHEAD = 3072
 
 @dataclass
 class _Pieces:
-    """The pieces of one journal of decisions, as far as they were seen."""
+    """The pieces of one journal of decisions, as far as they were read."""
 
     count: int
     id: bytes
-    found: dict[int, bytes] = field(default_factory=dict)
+    bodies: dict[int, bytes] = field(default_factory=dict)
 
 
 class KafkaSnapshots:
     """Keeps snapshots in ``topics.state``; see :class:`~rejex_stream.protocols.SnapshotStore`."""
 
     def __init__(
-        self, settings: KafkaSettings, sink: KafkaSink | AloneSink | PendingMessages
+        self, settings: KafkaSettings, sink: KafkaSink | OfflineSink | BufferingSink
     ) -> None:
         if settings.topics.state is None:
             raise ConfigError("state.topic is unset: name it, or keep snapshots in a folder")
@@ -87,7 +87,7 @@ class KafkaSnapshots:
             return False
         to, prefix = self._where(partition).partition, self._prefix(partition)
         messages = [Message(self._topic, to, prefix + key, value, []) for key, value in writes]
-        assert not isinstance(self._sink, PendingMessages)
+        assert not isinstance(self._sink, BufferingSink)
         durable = self._sink.write_snapshot(partition, piece.next_offset, messages)
         if durable:
             self._known[partition] = known
@@ -99,21 +99,21 @@ class KafkaSnapshots:
         That its bytes are those that were written is for the seals in them to say.
         """
         known, decisions = self._read(partition)
-        found = known.load(at_most)
+        snapshot = known.load(at_most)
         known.forget_bodies()
         self._known[partition], self._just_read = known, (partition, decisions)
-        return found
+        return snapshot
 
     def drop(self, partition: Partition, *, schemas: bool = False) -> None:
         """Delete every key of a partition; what was decided (`schemas`) only where asked."""
         prefix = self._prefix(partition)
-        kept = prefix + f"{_DECISIONS}|".encode()
+        journal_key = prefix + f"{_DECISIONS}|".encode()
         there = {
             key: record.value is not None
             for record in self._records(partition)
             if (key := record.key) is not None
             and key.startswith(prefix)
-            and (schemas or not key.startswith(kept))
+            and (schemas or not key.startswith(journal_key))
         }
         to = self._where(partition).partition
         gone = [
@@ -121,7 +121,7 @@ class KafkaSnapshots:
         ]
         self._known.pop(partition, None)
         self._just_read = None
-        assert not isinstance(self._sink, PendingMessages)
+        assert not isinstance(self._sink, BufferingSink)
         self._sink.write_snapshot(partition, 0, gone)
 
     def save_journal(self, partition: Partition, decisions: bytes) -> None:
@@ -136,19 +136,19 @@ class KafkaSnapshots:
         """
         just_read, self._just_read = self._just_read, None
         if just_read is not None and just_read[0] == partition:
-            found = just_read[1]
+            pieces = just_read[1]
         else:
-            _, found = self._read(partition)
-        if found is None:
+            _, pieces = self._read(partition)
+        if pieces is None:
             return None
-        if len(found.found) < found.count:
+        if len(pieces.bodies) < pieces.count:
             raise CheckpointError(
                 f"What was decided for {partition.topic}-{partition.partition} was cut short by a "
-                f"crash ({len(found.found)} of {found.count} pieces): drop it (`rejex-stream state "
-                "drop --schemas`), and the registry and the control log are asked again about what "
-                "is replayed."
+                f"crash ({len(pieces.bodies)} of {pieces.count} pieces): drop it (`rejex-stream "
+                "state drop --schemas`), and the registry and the control log are asked again "
+                "about what is replayed."
             )
-        return b"".join(found.found[n] for n in range(found.count))
+        return b"".join(pieces.bodies[n] for n in range(pieces.count))
 
     def _pieces(self, partition: Partition, blob: bytes) -> list[Message]:
         pieces = [blob[i : i + self._size] for i in range(0, len(blob), self._size)] or [b""]
@@ -198,13 +198,13 @@ class KafkaSnapshots:
             if record.key is None or not record.key.startswith(prefix):
                 continue
             rest = record.key[len(prefix) :]
-            if not sets.take(rest, record.value) and rest.startswith(decided):
+            if not sets.read(rest, record.value) and rest.startswith(decided):
                 decisions = _collected(decisions, record, rest[len(decided) :])
-        sets.settle()
+        sets.finish_reading()
         return sets, decisions
 
 
-class PendingMessages:
+class BufferingSink:
     """In the place of a sink: holds what is to be written with the next commit."""
 
     def __init__(self, partitions: int) -> None:
@@ -220,7 +220,7 @@ class PendingMessages:
         self.messages += messages
 
 
-class AloneSink:
+class OfflineSink:
     """In the place of a run's sink: writes at once, and as nobody's worker, while none is there."""
 
     def __init__(self, settings: KafkaSettings) -> None:
@@ -277,5 +277,5 @@ def _collected(known: _Pieces | None, record: Record, number: bytes) -> _Pieces 
     if known is None or known.id != id_:
         known = _Pieces(count, id_)
     if n < count:
-        known.found[n] = record.value
+        known.bodies[n] = record.value
     return known

@@ -112,7 +112,7 @@ def _redrive_batch(
     plans = [_plan(settings, _letter(record), select) for record in records]
     if not dry_run:
         # Its time is that of being put back: the original one is not kept.
-        wanted = [found._replace(timestamp_ms=None) for _, found in plans if found is not None]
+        wanted = [record._replace(timestamp_ms=None) for _, record in plans if record is not None]
         with closing(TransactionalWriter(settings, _REDRIVE, "redriving dead letters")) as writer:
             writer.write(wanted, {partition: records[-1].position.offset + 1})
     yield from (result for result, _ in plans)
@@ -127,10 +127,10 @@ def _plan(
     if letter.unread:
         return Redriven(letter, "skipped", "it was never read: nothing to put back"), None
     if letter.cut is not None:
-        found = _read_again(settings, original.position, letter.cut)
-        if found is None:
+        uncut = _read_again(settings, original.position, letter.cut)
+        if uncut is None:
             return Redriven(letter, "skipped", "its value was cut and the input has expired"), None
-        original = found
+        original = uncut
     if original.key is None and original.value is None:
         return Redriven(letter, "skipped", "it has neither key nor value"), None
     came_from = (REDRIVEN_FROM, str(original.position).encode())
@@ -152,13 +152,13 @@ def _read_again(settings: KafkaSettings, position: Position, cut: Cut) -> Record
 def _letter(record: Record) -> DeadLetter:
     """Take a dead letter apart; works for those of Kafka Connect as well."""
     headers = split_headers(record.headers)
-    said = {
+    fields = {
         name.removeprefix(CONNECT_PREFIX): (value or b"").decode("utf-8", "replace")
         for name, value in headers.said.items()
     }
     try:
-        partition, offset = (int(said[n]) for n in ("partition", "offset"))
-        position = Position(said["topic"], partition, offset, int(said.get("index", 0)))
+        partition, offset = (int(fields[n]) for n in ("partition", "offset"))
+        position = Position(fields["topic"], partition, offset, int(fields.get("index", 0)))
     except (KeyError, ValueError):
         position = record.position
     return DeadLetter(
@@ -170,8 +170,8 @@ def _letter(record: Record) -> DeadLetter:
             tuple(headers.original),
             record.timestamp_ms,
         ),
-        stage=said.get("stage", "unknown"),
-        reason=said.get("exception.message", "no reason given"),
+        stage=fields.get("stage", "unknown"),
+        reason=fields.get("exception.message", "no reason given"),
         cut=headers.cut,
         timestamp_ms=record.timestamp_ms,
         unread=headers.unread,
@@ -257,14 +257,14 @@ def key_partition(key: bytes, n: int) -> int:
 def _target(
     settings: KafkaSettings, source: str, target: str, n_partitions: int
 ) -> list[Partition]:
-    found = partitions_of(settings, target)
-    if found:
-        return found
+    partitions = partitions_of(settings, target)
+    if partitions:
+        return partitions
     with asking(settings, f"looking at {source}") as client:
         described = client.describe_topics([source])[0]
-        kept = topic_settings(client, [source])[source]
+        config_of_source = topic_settings(client, [source])[source]
     replication = len(described["partitions"][0]["replica_nodes"])
-    config = {name: kept[name] for name in _KEPT if name in kept}
+    config = {name: config_of_source[name] for name in _KEPT if name in config_of_source}
     plan = TopicPlan(
         name=target, role="input", partitions=n_partitions, replication=replication, config=config
     )

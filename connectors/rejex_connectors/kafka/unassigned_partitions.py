@@ -37,11 +37,11 @@ def group_of(client: KafkaAdminClient, group: str, settle_s: float = 0.0) -> dic
     deadline = time.monotonic() + settle_s
     while True:
         try:
-            found: dict[str, Any] = client.describe_groups([group])[group]
-            told = found["error"]  # "[Error 16] …"; the members of an error are none
-            code = int(told.split()[1].rstrip("]")) if told else 0
+            described: dict[str, Any] = client.describe_groups([group])[group]
+            error = described["error"]  # "[Error 16] …"; the members of an error are none
+            code = int(error.split()[1].rstrip("]")) if error else 0
             if code in (0, ke.GroupIdNotFoundError.errno):
-                return found
+                return described
             raise ke.for_code(code)
         except _SETTLING:
             if time.monotonic() > deadline:

@@ -69,15 +69,15 @@ class _Snappy:
             at = end
 
     def read(self, n: int, /) -> bytes:
-        while not (found := self._ready.read(n)):
+        while not (piece := self._ready.read(n)):
             block = next(self._blocks, None)
             if block is None:
                 return b""
-            said = cramjam.snappy.decompress_raw_len(block)
-            if said > 2 * LARGEST_RECORD:  # a block has no pieces; one of a client has 32 kB
-                raise ValueError(f"a block of snappy says it is {said} bytes")
+            n_bytes = cramjam.snappy.decompress_raw_len(block)
+            if n_bytes > 2 * LARGEST_RECORD:  # a block has no pieces; one of a client has 32 kB
+                raise ValueError(f"a block of snappy says it is {n_bytes} bytes")
             self._ready = io.BytesIO(bytes(cramjam.snappy.decompress_raw(block)))
-        return found
+        return piece
 
 
 def _open(codec: int, packed: bytes) -> _Readable:

@@ -150,9 +150,9 @@ def _write(
 ) -> Iterator[_Found]:
     """Write what came of partitions; return what the driver wants to see of it."""
     # That is also what another try of the task has written, which nobody saw.
-    for (topic, partition), found in groupby(rows, key=lambda row: (row.topic, row.partition)):
+    for (topic, partition), group in groupby(rows, key=lambda row: (row.topic, row.partition)):
         where = Partition(topic, partition)
-        seen, end = _write_partition(settings, at_commit, where, wanted, found)
+        seen, end = _write_partition(settings, at_commit, where, wanted, group)
         yield topic, partition, [tuple(one) for one in seen], end
 
 

@@ -78,11 +78,11 @@ def _of_files(config: Config, *, to_change: bool) -> Iterator[Stored]:
 @contextmanager
 def _of_kafka(config: Config, *, to_change: bool) -> Iterator[Stored]:
     from rejex_connectors.kafka.partition_reader import partitions_of
-    from rejex_connectors.kafka.topic_snapshots import AloneSink, KafkaSnapshots, PendingMessages
+    from rejex_connectors.kafka.topic_snapshots import BufferingSink, KafkaSnapshots, OfflineSink
 
     settings = kafka_settings(config)
     every = [p for topic in settings.topics.input for p in partitions_of(settings, topic)]
-    sink = AloneSink(settings) if to_change else None
+    sink = OfflineSink(settings) if to_change else None
     raw: _Store
     if config.state.folder is not None:
         where = config.state.folder
@@ -95,7 +95,7 @@ def _of_kafka(config: Config, *, to_change: bool) -> Iterator[Stored]:
             there = len(partitions_of(settings, settings.topics.state or ""))
             if not there:
                 raise NothingStoredError(f"there is no {where} yet: nothing is stored")
-            raw = KafkaSnapshots(settings, PendingMessages(there))
+            raw = KafkaSnapshots(settings, BufferingSink(there))
         else:
             raw = KafkaSnapshots(settings, sink)
     with closing(raw):
@@ -165,6 +165,6 @@ class _KafkaPlaces:
     def begin_at(
         self, partition: Partition, offset: int, input_is: Mapping[str, Any] | None
     ) -> None:
-        from rejex_connectors.kafka.topic_snapshots import AloneSink
+        from rejex_connectors.kafka.topic_snapshots import OfflineSink
 
-        AloneSink(self._settings).commit({partition: offset})
+        OfflineSink(self._settings).commit({partition: offset})

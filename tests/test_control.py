@@ -16,7 +16,7 @@ from rejex_stream.errors import CheckpointError, ConnectorError
 from rejex_stream.protocols import ControlRecords
 from rejex_stream.run import command_journal
 from rejex_stream.run.command_journal import CommandJournal
-from rejex_stream.run.run_events import Committed, ControlUnread
+from rejex_stream.run.run_events import Committed, ControlUnread, PartitionOpened
 from rejex_stream.types import Command, CommandKind, Partition, Position, Record
 from tests.doubles import (
     ABORT,
@@ -417,6 +417,39 @@ def test_what_waits_is_counted_where_it_is_committed():
     waits = [e.waiting[ONE] for e in seen.of(Committed)]
     assert waits[-1] == 400
     assert len(replies(sink.outcomes)) == command_journal.MAX_ENTRIES
+
+
+@pytest.mark.parametrize("commands", [[], [plan("p")]])
+def test_a_partition_that_comes_back_with_commands_of_another_worker_is_rebuilt(commands):
+    control, sink, store, seen = ListControl(), ListSink(), MemorySnapshotStore(), Watching()
+    journal = as_decided(
+        ONE,
+        control.inputs,
+        [Record(Position("control", 0, n), None, word) for n, word in enumerate(commands)],
+        [(4, "p")],
+        4,
+    )
+
+    class Elsewhere(ListSource):
+        def _lose(self, partition):
+            assert sink.offsets[ONE] == 4, "we hold two outcomes more"
+            sink.offsets[ONE], store.journals[ONE] = 5, journal
+            super()._lose(partition)
+
+    script = [*map(line, range(6)), REBALANCE, *map(line, range(6, 9))]
+    play(
+        Elsewhere(script, committed=sink.offsets), sink, store,
+        engine=obedient(), control=control, observers=[seen],
+        knobs={"max_poll_records": 2, "commit_every_events": 4, "commit_interval_s": 60},
+    )  # fmt: skip
+    assert len(seen.of(PartitionOpened)) == 1 + len(commands)
+    assert [outcome.record.position.offset for outcome in sink.outcomes] == [
+        0,
+        1,
+        2,
+        3,
+        *range(5, 9),
+    ]
 
 
 def test_after_a_crash_the_log_is_read_from_the_first_command_that_waited(monkeypatch):

@@ -157,10 +157,11 @@ def test_answers_concern_their_own_partition_alone():
     from rejex_stream.protocols import ControlRecords
     from rejex_stream.run.command_journal import CommandJournal
 
-    command = Command(id="c", kind=CommandKind.ANSWERS, stream_key="a",
-                      answers=(EventAnswer(Position("input", 1, 5), "normal"),))  # fmt: skip
-    heard = ControlRecords([Record(Position("control", 0, 0), None, encode_command(command))], 1)
-    for number, waits in ((0, False), (1, True)):
-        journal = CommandJournal(Partition("input", number), None, ("input",))
-        journal.ingest(heard)
-        assert journal.can_assign is waits
+    for topic, who in (("input", 1), ("elsewhere", 0)):  # of no input of ours: the first replies
+        command = Command(id="c", kind=CommandKind.ANSWERS, stream_key="a",
+                          answers=(EventAnswer(Position(topic, 1, 5), "normal"),))  # fmt: skip
+        record = Record(Position("control", 0, 0), None, encode_command(command))
+        for number in (0, 1):
+            journal = CommandJournal(Partition("input", number), None, ("input",))
+            journal.ingest(ControlRecords([record], 1))
+            assert journal.can_assign is (number == who)

@@ -12,7 +12,7 @@ from kafka.errors import KafkaTimeoutError
 from kafka_harness import ROOT, Kafka, assert_exactly, feed, next_offsets, run_here
 from rejex_connectors.kafka import KafkaSettings, connect
 from rejex_connectors.kafka.clients import Message
-from rejex_connectors.kafka.kafka_settings import OURS
+from rejex_connectors.kafka.kafka_settings import OURS_KAFKA_PYTHON
 from rejex_connectors.kafka.sink import open_clients
 from test_kafka_delivery import CLIENTS
 
@@ -202,4 +202,4 @@ def test_what_we_tell_the_libraries_nobody_else_may() -> None:
     assert told.keys() == {"consumer", "producer"}
     for role, names in told.items():
         ours_at_first = {"metadata_max_age_ms"}  # an option goes before it
-        assert names - login - ours_at_first <= OURS[role], role
+        assert names - login - ours_at_first <= OURS_KAFKA_PYTHON, role

@@ -38,25 +38,6 @@ TUNED: dict[str, tuple[int | str, int]] = {
 """Options that we give to either library, by librdkafka's name: our default, the least value."""
 _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
-_EVERY = {
-    "bootstrap_servers", "bootstrap_timeout_ms", "client_id", "reconnect_backoff_max_ms",
-    "security_protocol", "metrics_enabled", "allow_auto_create_topics",
-}  # fmt: skip
-OURS = {
-    "consumer": _EVERY | {
-        "group_id", "group_instance_id", "isolation_level", "enable_auto_commit",
-        "auto_offset_reset", "session_timeout_ms", "heartbeat_interval_ms", "max_poll_interval_ms",
-        "fetch_max_bytes", "fetch_max_wait_ms", "partition_assignment_strategy",
-        "key_deserializer", "value_deserializer",
-    },
-    "producer": _EVERY | {
-        "transactional_id", "transaction_timeout_ms", "acks", "enable_idempotence", "linger_ms",
-        "batch_size", "compression_type", "max_request_size", "delivery_timeout_ms",
-        "request_timeout_ms", "max_block_ms", "key_serializer", "value_serializer", "partitioner",
-    },
-    "admin": _EVERY | {"request_timeout_ms"},
-}  # fmt: skip
-"""What is set from our settings, or has to be as it is, by the role of a kafka-python client."""
 OURS_LIBRDKAFKA = {
     "bootstrap.servers", "metadata.broker.list", "client.id", "reconnect.backoff.max.ms",
     "allow.auto.create.topics", "log_level", "security.protocol", "group.id", "group.instance.id",
@@ -70,6 +51,12 @@ OURS_LIBRDKAFKA = {
     "ssl.certificate.location", "ssl.key.location", "ssl.key.password",
     "ssl.endpoint.identification.algorithm",
 }  # fmt: skip
+OURS_KAFKA_PYTHON = {name.replace(".", "_") for name in (*OURS_LIBRDKAFKA, *TUNED)} | {
+    "bootstrap_timeout_ms", "metrics_enabled", "fetch_max_wait_ms", "request_timeout_ms",
+    "max_request_size", "max_block_ms", "partitioner",
+    "key_serializer", "value_serializer", "key_deserializer", "value_deserializer",
+}  # fmt: skip
+"""What is set from our settings, or has to be as it is, by the names of either library."""
 
 
 class KafkaSecurity(Section):
@@ -319,9 +306,8 @@ def check_options(client: str, options: Mapping[str, object]) -> None:
     if client != "kafka-python" and find_spec("confluent_kafka"):
         _check_librdkafka(others)
     elif client != "confluent":
-        known = sorted(
-            {name for role in OURS for name in _defaults(role) if name not in OURS[role]}
-        )
+        roles = ("consumer", "producer", "admin")
+        known = sorted({name for role in roles for name in _defaults(role)} - OURS_KAFKA_PYTHON)
         for name in others:
             if name.replace(".", "_") not in known:
                 near = nearest(name.replace(".", "_"), known).replace("_", ".")
@@ -338,7 +324,7 @@ def others_of(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def kafka_python_options_of(role: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return those that kafka-python has for a client in this role, under its names."""
-    known = _defaults(role).keys() - OURS[role]
+    known = _defaults(role).keys() - OURS_KAFKA_PYTHON
     named = {name.replace(".", "_"): value for name, value in others_of(options).items()}
     return {name: value for name, value in named.items() if name in known}
 

@@ -401,7 +401,7 @@ def test_what_is_replayed_is_replayed_by_the_limits_of_then():
     now.restore(then.snapshot().encoded().parts)
     (replayed,) = now.process([record(3, 3, "c")], replay_to=4)
     assert replayed.verdict.reason is Reason.TOO_MANY_SENSORS
-    now.decide()
+    now.apply_config()
     (live,) = now.process([record(4, 4, "c")])
     assert live.verdict.reason is Reason.WARM_UP
 

@@ -55,6 +55,7 @@ def verdicts(folder, name):
 def undisturbed(here, rejex, n):
     """The verdicts of a run that nothing happened to."""
     shutil.rmtree(here / "plain", ignore_errors=True)
+    (here / "plain-verdicts.jsonl").unlink(missing_ok=True)
     (here / "plain.toml").write_text(config("plain"))
     assert rejex("run", "plain.toml")[0] == 0
     return verdicts(here, "plain")
@@ -227,6 +228,22 @@ def test_outputs_that_are_there_are_gone_on_with(here, rejex):
     assert verdicts(here, "two") == undisturbed(here, rejex, 500)
 
 
+def test_a_changed_state_folder_cuts_no_verdict_off(here, rejex):
+    """They were cut off, and all records judged again."""
+    half_way(here, rejex)
+    text = (here / "one.toml").read_text().replace('folder = "one"', 'folder = "elsewhere"')
+    (here / "moved.toml").write_text(text)
+    before = verdicts(here, "one")
+    status, _, said = rejex("run", "moved.toml")
+    assert (status, "knows nothing of them" in said, "state export OLD" in said) == (2, True, True)
+    assert verdicts(here, "one") == before
+    rejex("state", "export", "one.toml", "moved")
+    assert rejex("state", "import", "moved.toml", "moved")[0] == 0
+    feed(here, 400, 500)
+    assert rejex("run", "moved.toml")[0] == 0
+    assert verdicts(here, "one") == undisturbed(here, rejex, 500)
+
+
 def test_another_file_of_the_same_name_is_found_out_after_a_move(here, rejex):
     half_way(here, rejex)
     rejex("state", "export", "one.toml", "moved")
@@ -333,11 +350,11 @@ def test_a_job_begins_with_no_snapshot_that_is_behind_and_decides_otherwise(here
 @pytest.mark.parametrize(("since", "refused"), [(399, False), (400, True)])
 def test_a_job_that_obeys_nobody_begins_where_nothing_is_to_be_obeyed(here, rejex, since, refused):
     half_way(here, rejex)
-    decisions = CommandJournal(ONE, None, ["feed.csv"])
+    journal = CommandJournal(ONE, None, ["feed.csv"])
     said = b'{"id": "c-1", "kind": "planned", "by": "ada", "from_ms": 1, "until_ms": 2}'
-    decisions.ingest(ControlRecords([Record(Position("control", 0, 0), None, said)], 1))
-    decisions.decide(since)
-    FolderSnapshotStore(here / "one").save_journal(ONE, decisions.encoded(None))
+    journal.ingest(ControlRecords([Record(Position("control", 0, 0), None, said)], 1))
+    journal.assign_offset(since)
+    FolderSnapshotStore(here / "one").save_journal(ONE, journal.encoded(None))
     assert (
         worker_snapshots(load_config(here / "one.toml"), applies_commands=True)[ONE].next_offset
         == 400

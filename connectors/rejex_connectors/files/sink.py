@@ -218,13 +218,15 @@ def _committed_length(role: str, path: str, commit: CommitState | None) -> int:
     if length is None:
         raise ConnectorError(
             f"the output {role} was not there when the last commit was made: earlier outcomes "
-            "would be missing in it. Start over with another state folder, or leave it out"
+            "would be missing in it. Start over with another state folder and outputs, or "
+            "leave it out"
         )
     n_bytes = os.path.getsize(path) if os.path.exists(path) else 0
     if os.path.realpath(known_path) != os.path.realpath(path) or n_bytes < length:
         raise ConnectorError(
             f"{path} is not the output of the last commit ({known_path}, {length} bytes, found "
-            f"{n_bytes}): bring that file back, or start over with another state folder"
+            f"{n_bytes}): bring that file back, or start over with another state folder and "
+            "outputs"
         )
     return length
 
@@ -301,7 +303,7 @@ def _write(path: Path, state: msgspec.Struct) -> None:
 
 
 def _read(path: Path, kind: type[_File]) -> _File | None:
-    fix = "or remove the folder to start over"
+    fix = "or remove the folder and the outputs to start over"
     if (content := read_if_there(path)) is None:
         return None
     try:

@@ -351,7 +351,7 @@ class FileSource:
                 raise self._failed or ConnectorError(
                     f"{self._path} has {self._next} record(s), fewer than the {offset} that were "
                     "already processed: it was cut or replaced. Bring it back, or start over with "
-                    "another state folder"
+                    "another state folder and outputs"
                 )
             step = min(len(self._rows) - self._at, offset - self._next)
             self._at += step
@@ -498,7 +498,7 @@ class FileSource:
         elif known.beginning != beginning:
             raise ConnectorError(
                 f"{self._path} is not the file that was read before: its first record differs. "
-                f"Bring that file back, or start over with a state folder other than "
+                f"Bring that file back, or start over with outputs and a state folder other than "
                 f"{self._state_dir}"
             )
 

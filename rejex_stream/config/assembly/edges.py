@@ -134,7 +134,7 @@ def require_own_places(config: Config) -> None:
         )
     outputs = {str(Path(path).absolute()) for path in places.outputs.values()}
     if not owner.is_file() and read_commit(places.state) is None:
-        _refuse_to_cut_off(config, places.state, sorted(outputs))
+        _refuse_to_cut_off(config, places.state, Path(places.verdicts))
     for folder in sorted(Path(places.verdicts).absolute().parent.glob(f"{_STATE}*")):
         commit = None if folder == places.state.absolute() else read_commit(folder)
         for path, _ in () if commit is None else commit.lengths.values():
@@ -147,16 +147,16 @@ def require_own_places(config: Config) -> None:
                 )
 
 
-def _refuse_to_cut_off(config: Config, state: Path, outputs: Sequence[str]) -> None:
-    """Refuse a state folder that is new where outputs are not: their verdicts would be gone."""
-    held = [path for path in outputs if Path(path).is_file() and Path(path).stat().st_size]
-    if held and config.state.lost_state != "restart":
+def _refuse_to_cut_off(config: Config, state: Path, verdicts: Path) -> None:
+    """Refuse a state folder that is new where the verdicts are not: they would be cut off."""
+    holds_some = verdicts.is_file() and verdicts.stat().st_size > 0
+    if holds_some and config.state.lost_state != "restart":
         raise ConfigError(
-            f"{held[0]} holds what a run wrote, and the state folder {state} knows nothing of it: "
-            "all records would be judged again. If state.folder was changed, bring the state "
-            "along: `rejex-stream state export OLD moved.state`, then `rejex-stream state import "
-            "NEW moved.state`, with the config as it was and as it is. To start over, move the "
-            "outputs away."
+            f"{verdicts} holds verdicts, and the state folder {state} knows nothing of them: all "
+            "records would be judged again. If state.folder was changed, bring the state along: "
+            "`rejex-stream state export OLD moved.state`, then `rejex-stream state import NEW "
+            "moved.state`, with the config as it was and as it is. To start over, move the outputs "
+            "away."
         )
 
 

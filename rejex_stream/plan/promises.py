@@ -41,9 +41,9 @@ TRUSTED_TOLERANCE = 4.0
 """Below it the paper's theorem 3.1 does not hold, and a label may flip with more than 1.8 %."""
 
 BESIDE_BUDGET = (
-    "Events that cannot be ranked, the audit's draws and what says where a state begins or ends "
-    "spend nothing of it; `review.capacity`, where it is given, bounds all cases that people are "
-    "asked in a day, theirs among them, and only open incidents are asked beyond it"
+    "Events without a rank, audit draws and items about the state of a sensor spend none of it; "
+    "`review.capacity`, if set, bounds all cases that people are asked in a day, these included, "
+    "and only open incidents are asked beyond it"
 )
 """What a budget that holds does not bound; said wherever :func:`budget_sentence` is."""
 _OWNERS = {"stream": "a stream", "group": "a group", "partition": "a partition"}

@@ -130,6 +130,20 @@ def test_every_setting_that_a_page_shows_exists():
             assert not [*unknown_settings(tomllib.loads(nameless))], page.name
 
 
+def test_every_message_that_a_page_explains_is_one_of_the_program():
+    sources = [*(ROOT / "rejex_stream").rglob("*.py"), *(ROOT / "connectors").rglob("*.py")]
+    program = "".join(path.read_text(encoding="utf-8") for path in sources)
+    program = re.sub(r'"\s*\n\s*f?"', "", program)
+    checked = 0
+    for page in (HOWTO / "troubleshoot.md", HOWTO / "console.md"):
+        for cell in re.findall(r"^\| (.*?) \|", page.read_text(encoding="utf-8"), re.M):
+            for part in re.split("…", " … ".join(re.findall('"(.+?)"', cell))):
+                if len(part) > 8:
+                    assert part.strip(" (),.") in program, (page.name, part)
+                    checked += 1
+    assert checked > 15
+
+
 def left_out_by(target):
     """Which marked tests a target of the Makefile leaves out."""
     done = subprocess.run(

@@ -60,7 +60,7 @@ def stages(config: Path) -> list[object]:
             read.items = {one.position: item for one, item in zip(batch, items, strict=True)}
             outcomes = state.process(batch)
             at.append(time.thread_time())
-            found.see(outcomes, outcomes)
+            found.add(outcomes, outcomes)
             at.append(time.thread_time())
             spent = [a + end - begin for a, begin, end in zip(spent, at, at[1:], strict=False)]
     return [1e6 * one / found.records for one in spent]

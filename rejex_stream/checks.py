@@ -166,12 +166,13 @@ def check_equal_seed_equal_scores(detector: Detector) -> None:
 def check_score_is_pure(detector: Detector) -> None:
     """Require that scoring changes neither the model nor the rows."""
     fresh = _rows(12, _COLUMNS, seed=3)
-    kept = fresh.copy()
+    unchanged = fresh.copy()
     score, knowledge = _fitted(detector)
     before = knowledge()
     first = score(fresh)
     _require(
-        np.array_equal(fresh, kept), f"{detector.name} wrote into the rows it was given to score."
+        np.array_equal(fresh, unchanged),
+        f"{detector.name} wrote into the rows it was given to score.",
     )
     score(_rows(30, _COLUMNS, seed=4) * 3)
     again = score(fresh)
@@ -246,9 +247,10 @@ def check_memory_is_bounded(detector: Detector) -> None:
 def check_single_row_works(detector: BatchDetector) -> None:
     """Require that one row can be scored, and none."""
     scorer = _fit(detector)
-    one = np.asarray(scorer.score(_rows(1, _COLUMNS, seed=9)))
+    single = np.asarray(scorer.score(_rows(1, _COLUMNS, seed=9)))
     _require(
-        one.shape == (1,), f"{detector.name} gave an array of shape {one.shape} for a single row."
+        single.shape == (1,),
+        f"{detector.name} gave an array of shape {single.shape} for a single row.",
     )
     none = np.asarray(scorer.score(np.empty((0, _COLUMNS))))
     _require(
@@ -278,7 +280,7 @@ def check_batch_invariance(detector: BatchDetector) -> None:
 def check_fit_leaves_no_trace(detector: BatchDetector) -> None:
     """Require that a fit leaves its rows and the global generators alone, and keeps copies."""
     rows = _rows(_ROWS, _COLUMNS)
-    kept = rows.copy()
+    unchanged = rows.copy()
     np.random.seed(0)  # noqa: NPY002
     random.seed(0)
     scorer = detector.fit(rows, seed=_SEED)
@@ -289,7 +291,9 @@ def check_fit_leaves_no_trace(detector: BatchDetector) -> None:
         drawn == (np.random.random(), random.random()),  # noqa: NPY002
         f"{detector.name} drew from a global random generator; make one from `seed`.",
     )
-    _require(np.array_equal(rows, kept), f"{detector.name} wrote into the rows it was fitted on.")
+    _require(
+        np.array_equal(rows, unchanged), f"{detector.name} wrote into the rows it was fitted on."
+    )
     fresh = _rows(10, _COLUMNS, seed=11)
     before = scorer.score(fresh)
     rows[:] = 0.0
@@ -403,8 +407,8 @@ def _repr_elsewhere(pickled: bytes) -> str:
     return done.stdout.decode()
 
 
-def _require(kept: bool, sentence: str) -> None:
-    if not kept:
+def _require(holds: bool, sentence: str) -> None:
+    if not holds:
         raise AssertionError(sentence)
 
 

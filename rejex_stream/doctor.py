@@ -35,6 +35,7 @@ from rejex_stream.decode.mapping import printable
 from rejex_stream.decode.written import number_reader
 from rejex_stream.engine.engine import core
 from rejex_stream.errors import ConfigError, ConnectorError, RejexError
+from rejex_stream.plan.promises import Costs, Plan, plan, plan_doubts
 from rejex_stream.protocols import Assigned
 from rejex_stream.readable import span, utc
 from rejex_stream.settings import toml
@@ -42,7 +43,15 @@ from rejex_stream.tables.dialect import find_marks, find_times
 from rejex_stream.tables.suspicions import suspect_readings
 from rejex_stream.types import Invalid, Partition, Reading, Record, of_mode
 
-__all__ = ["Check", "Finding", "clock_finding", "examine", "sample_findings"]
+__all__ = [
+    "Check",
+    "Finding",
+    "clock_finding",
+    "config_findings",
+    "examine",
+    "promised",
+    "sample_findings",
+]
 
 Level = Literal["ok", "warning", "error", "skipped"]
 _TIMEOUT_S = 5.0
@@ -94,6 +103,7 @@ def examine(path: Path, *, sample: int = 200) -> Iterator[Check]:
     yield Check(1, "config", "ok", f"{path} is valid")
     readings: list[Reading] = []
     looks = [
+        ("promise", lambda: config_findings(config)),
         *(_of_kafka if config.input.kind == "kafka" else _of_files)(config, sample, readings),
         ("core", lambda: iter([Finding("ok", core()[1])])),
         ("clock", lambda: _clock(readings)),
@@ -107,6 +117,40 @@ def examine(path: Path, *, sample: int = 200) -> Iterator[Check]:
         except RejexError as error:
             message, _, fix = str(error).partition(": ")
             yield Check(number, name, "error", message, fix)
+
+
+def config_findings(config: Config) -> Iterator[Finding]:
+    """Say what is doubtful about a config that is valid."""
+    source = config.input
+    for doubt, fix in plan_doubts(promised(config)):
+        yield Finding("warning", doubt, fix)
+    is_text = source.time is not None and source.mapping().time_is_text
+    if is_text and source.time_zone is None and "%z" not in (source.time_format or ""):
+        yield Finding("ok", "times without a zone are read as UTC", "input.time_zone changes it")
+    setting = budget_of_groups(config) if source.kind == "kafka" else None
+    if setting is not None and source.partitioning == "check":
+        yield Finding(
+            "warning",
+            f"{setting} with a budget that is held: input of several partitions will be refused",
+            'give input.partitioning = "trust" if every group is in one partition',
+        )
+
+
+def promised(config: Config) -> Plan:
+    """Return what the rejection settings of a config promise."""
+    rejection, given = config.rejection, config.rejection.costs
+    policy, budget = rejection.policy(), rejection.review_budget
+    return plan(
+        rejection.contamination,
+        rejection.window,
+        policy.tolerance,
+        rate=policy.rate,
+        burst=policy.burst,
+        per_day=policy.per_day,
+        owner=policy.owner,
+        costs=None if given.c_r is None else Costs(given.c_fp, given.c_fn, given.c_r),
+        events_per_day=None if budget is None else budget.events_per_day,
+    )
 
 
 def _clock(readings: list[Reading]) -> Iterator[Finding]:
@@ -151,7 +195,7 @@ def sample_findings(
             "error" if not readings else "warning",
             f"{len(invalid)} of {len(decoded)} records cannot be read; {first.position}: "
             f"{first.reason}",
-            _mend_of(first.reason),
+            _fix_of(first.reason),
         )
     if ignored := [item for item in unread if item.silent]:
         says = f"{len(ignored)} of {len(decoded)} records hold no reading, and are ignored; "
@@ -191,11 +235,11 @@ def doubt_findings(
     read = [(item, record) for item, record in pairs if isinstance(item, Reading)]
     fields = getattr(decoder, "fields", None)  # Avro and Protobuf have none that are texts alone
     rows = [] if fields is None else [fields(record) for _, record in read]
-    for one in suspect_readings(config, [item for item, _ in read], rows):
-        yield Finding("warning", one.seen, one.setting)
+    for suspicion in suspect_readings(config, [item for item, _ in read], rows):
+        yield Finding("warning", suspicion.seen, suspicion.setting)
 
 
-def _mend_of(reason: str) -> str:
+def _fix_of(reason: str) -> str:
     """Say what to write, where what stands in the record tells it."""
     got = _GOT.search(reason)
     text = got[1] if got else ""
@@ -304,11 +348,11 @@ class _Broker:
 
         plans = plan_topics(self._settings)
         every_s = self._config.state.snapshot_interval_s
-        for found in check_topics(self._settings, plans, snapshot_every_s=every_s):
-            message, _, fix = found.message.partition(": ")
-            if found.level == "ok":
-                message, fix = found.message, ""
-            yield Finding(found.level, f"{found.topic} {message}", fix)
+        for finding in check_topics(self._settings, plans, snapshot_every_s=every_s):
+            message, _, fix = finding.message.partition(": ")
+            if finding.level == "ok":
+                message, fix = finding.message, ""
+            yield Finding(finding.level, f"{finding.topic} {message}", fix)
         require_own_topics(self._settings)
         require_one_partition(self._config, Counter(p.topic for p in self._input_partitions()))
 
@@ -393,9 +437,10 @@ class _Broker:
             stream = of_mode(reading.stream_key)[0]
             name = reading.sensor if by_key else policy.shared_by(stream) or stream
             places.setdefault(name, set()).add(reading.position.partition)
-        for name, found in places.items():
-            if len(found) > 1:
-                at = f"{printable(name)} stands in partitions {', '.join(map(str, sorted(found)))}"
+        for name, partitions in places.items():
+            if len(partitions) > 1:
+                numbers = ", ".join(map(str, sorted(partitions)))
+                at = f"{printable(name)} stands in partitions {numbers}"
                 yield Finding("error", at + _PARTED[by_key], _PUT_TOGETHER[by_key])
                 return
 

@@ -983,6 +983,14 @@ class OutcomeCounts:
         ambiguous = Reason.AMBIGUOUS
         self.n_ambiguous += sum(without_limits(one).reason is ambiguous for one in ranked)
 
+    def join(self, more: OutcomeCounts) -> None:
+        """Add the counts of other outcomes."""
+        self.labels += more.labels
+        self.reasons += more.reasons
+        for name in OutcomeCounts.__dataclass_fields__:
+            if name.startswith("n_"):
+                setattr(self, name, getattr(self, name) + getattr(more, name))
+
     @property
     def n_events(self) -> int:
         """How many records got their outcome, invalid ones included."""

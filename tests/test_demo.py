@@ -414,13 +414,7 @@ def test_the_command_takes_less_than_a_minute_and_says_what_it_did(typed):
     ended, out, seconds = typed
     assert ended.returncode == 0, ended.stderr
     assert seconds < 60
-    for words in (
-        "Water branch",
-        "Wind farm",
-        "expected rate R",
-        "frozen-window bound",
-        "paper's bound",
-    ):
+    for words in ("Water branch", "Wind farm", "expected rate R", "frozen-window bound"):
         assert words in ended.stdout
     assert ended.stdout.splitlines()[-1] == f"report: {(out / 'report.html').as_uri()}"
     assert (out / "report.html").stat().st_size < 3_000_000

@@ -327,7 +327,7 @@ def test_monitors_watch_the_policy_s_own_band_whatever_the_budget_allowed():
         measurement = Measurement()
         measurement.add(said)
         measured = measurement.measured()
-        theory = (measured.expected_rate, measured.inflation, measured.flagged_rate)
+        theory = (measured.expected_rate, measured.inflation)
         seen[burst] = said, (bank.status(), theory), measured
     (free, free_status, _), (held, held_status, measured) = seen[None], seen[2]
     assert held_status == free_status

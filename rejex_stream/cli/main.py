@@ -116,11 +116,11 @@ def _mount(wanted: str | None) -> None:
         if part.name != wanted:
             app.command(part.name, help=part.about)(_only_named)
             continue
-        found = getattr(importlib.import_module(f"{_COMMANDS}.{part.module}"), part.function)
-        if isinstance(found, typer.Typer):
-            app.add_typer(found, name=part.name, help=part.about)
+        command = getattr(importlib.import_module(f"{_COMMANDS}.{part.module}"), part.function)
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=part.name, help=part.about)
         else:
-            app.command(part.name)(found)
+            app.command(part.name)(command)
 
 
 def _only_named() -> None:

@@ -19,10 +19,11 @@ from rich.table import Table
 from rejex_stream import readable
 from rejex_stream.operate.logs import escaped
 from rejex_stream.plan.promises import BESIDE_BUDGET, Plan
+from rejex_stream.types import Label, OutcomeCounts
 
 __all__ = [
-    "As", "AsOption", "ConfigFile", "console", "held_rows", "number", "print_facts", "print_json",
-    "print_table", "share",
+    "As", "AsOption", "ConfigFile", "console", "held_rows", "number", "outcome_rows", "print_facts",
+    "print_json", "print_table", "share",
 ]  # fmt: skip
 
 
@@ -93,6 +94,28 @@ number = partial(readable.number, digits=3)
 def share(value: float | None) -> str:
     """Return a share as per cent."""
     return "–" if value is None else f"{number(100 * value)} %"
+
+
+def outcome_rows(counts: OutcomeCounts) -> list[tuple[str, str]]:
+    """Return what became of records, as lines for people: the same of every command."""
+    total = max(1, counts.labels.total())
+    rows = []
+    for label in Label:
+        rows.append(
+            (str(label), f"{counts.labels[label]:,}  {share(counts.labels[label] / total)}")
+        )
+        if label is Label.ANOMALY and counts.n_limited:
+            rows.append(("  beyond a limit", f"{counts.n_limited:,}"))
+    rows += [(f"  {name}", f"{count:,}") for name, count in sorted(counts.reasons.items()) if count]
+    rows.append(("rejection rate, ranked", share(counts.rejection_rate)))
+    happened = (
+        ("for review", counts.n_reviews, ""),
+        ("dead letters", counts.n_invalid, ""),
+        ("ignored", counts.n_ignored, " records without a reading of their own"),
+        ("incidents", counts.n_incidents, " opened"),
+        ("held, planned", counts.n_held, " events"),
+    )
+    return rows + [(name, f"{count:,}{more}") for name, count, more in happened if count]
 
 
 def held_rows(choice: Plan) -> list[tuple[str, str]]:

@@ -118,10 +118,10 @@ def _cost(band: RejectionBand, share: float, costs: Costs) -> float:
     below = (1.0 - share) * ndtr(_GRID) + share * ndtr(_GRID - SHIFT)
 
     def reaches(rank: int) -> FloatArray:
-        found: FloatArray = (
+        tail: FloatArray = (
             np.ones_like(_GRID) if rank == 0 else betainc(rank, band.n - rank + 1, below)
         )
-        return found
+        return tail
 
     called = reaches(band.edges[2]) if band.edges[2] <= band.n else np.zeros_like(_GRID)
     accepted = 1.0 - reaches(band.edges[0])
@@ -178,29 +178,29 @@ def cheaper_neighbours(
     Each answer stands for `weight` of `events` events in all. Cases are independent draws: what one
     case says counts as one [2]_. Nothing is said by fewer than 50 answers.
     """
-    found = []
+    neighbours = []
     for by in (0.5, 2.0) if len(answers) >= FEWEST_ANSWERS else ():
         saved, others, gammas = defaultdict[str, float](float), 0, list[float]()
-        for one in answers:
-            wanted = (by * one.n_anomalies + 0.5) / one.window
-            if not 1.0 / one.window <= wanted < 0.5:
+        for answer in answers:
+            wanted = (by * answer.n_anomalies + 0.5) / answer.window
+            if not 1.0 / answer.window <= wanted < 0.5:
                 continue
-            gammas.append(math.floor(wanted * one.window) / one.window)
+            gammas.append(math.floor(wanted * answer.window) / answer.window)
             mine, other = (
-                nested_band(one.window, gamma, one.width).label(one.rank)
-                for gamma in ((one.n_anomalies + 0.5) / one.window, wanted)
+                nested_band(answer.window, gamma, answer.width).label(answer.rank)
+                for gamma in ((answer.n_anomalies + 0.5) / answer.window, wanted)
             )
             if mine is not other:
                 others += 1
-                saved[one.case] += one.weight * (
-                    _paid(mine, one.anomalous, costs) - _paid(other, one.anomalous, costs)
+                saved[answer.case] += answer.weight * (
+                    _paid(mine, answer.anomalous, costs) - _paid(other, answer.anomalous, costs)
                 )
         if not gammas:
             continue
         mean = sum(saved.values()) / events
-        half = 1.96 * math.sqrt(sum(one * one for one in saved.values())) / events
-        used = [one.n_anomalies / one.window for one in answers]
-        found.append(
+        half = 1.96 * math.sqrt(sum(answer * answer for answer in saved.values())) / events
+        used = [answer.n_anomalies / answer.window for answer in answers]
+        neighbours.append(
             Neighbour(
                 contamination=sum(gammas) / len(gammas),
                 instead_of=sum(used) / len(used),
@@ -210,7 +210,7 @@ def cheaper_neighbours(
                 answers=others,
             )
         )
-    return tuple(found)
+    return tuple(neighbours)
 
 
 def _paid(label: Label, anomalous: bool, costs: Costs) -> float:

@@ -15,7 +15,6 @@ from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.engine.refit import FitFailed
 from rejex_stream.monitor.rate import BATCHES, batch_means
 from rejex_stream.monitor.theory import RankLaw, rank_law
-from rejex_stream.plan.promises import EpisodeRule
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.run.run_events import RunEvent
 from rejex_stream.threads import one_thread
@@ -29,7 +28,6 @@ from rejex_stream.types import (
     Reading,
     Record,
     Verdict,
-    is_for_review,
     is_ranked,
     policy_band,
 )
@@ -40,7 +38,6 @@ __all__ = [
 ]  # fmt: skip
 
 _CONFIDENCE = 0.99
-_EPISODE = EpisodeRule()
 _BATCH = 5_000
 _EXAMPLES = 5
 
@@ -63,21 +60,13 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     lower, upper
         99 % limits of the measured rate that allow for autocorrelation (batch means); ``None``
         below 60 ranked events.
-    anomaly_rate, flagged_rate
-        Share of accepted anomalies, and of ranks above n - r.
+    anomaly_rate
+        Share of accepted anomalies.
     withheld_rate
         Share that the policy's own band would have rejected and the review budget had no credit
         for.
-    inflation, effective_events
-        How much more the rate varies than independent events would, and `ranked` divided by it.
-    tie_share
-        Share of ranked events whose score was in the window already.
-    sensors, streams
-        How many.
-    days, events_per_day, rejected_per_day
-        By event time; ``None`` where the time does not advance.
-    episodes, events_per_episode, episodes_per_day
-        Events for review, grouped as the review queue groups them.
+    inflation
+        How much more the rate varies than that of independent events would.
     """
 
     events: int
@@ -92,30 +81,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     lower: float | None
     upper: float | None
     anomaly_rate: float | None
-    flagged_rate: float | None
     withheld_rate: float | None
     inflation: float | None
-    effective_events: float | None
-    tie_share: float | None
-    sensors: int
-    streams: int
-    days: float | None
-    events_per_day: float | None
-    rejected_per_day: float | None
-    episodes: int
-    events_per_episode: float | None
-    episodes_per_day: float | None
-
-
-@dataclass(slots=True)
-class _Sensor:
-    """Where one sensor stands: how many events, and its running episode."""
-
-    seen: int = 0
-    rejected_at: int = -1
-    rejected_ms: int = 0
-    begun_ms: int = 0
-    length: int = 0
 
 
 @dataclass(slots=True)
@@ -126,67 +93,29 @@ class Measurement:
     _cells: bytearray = field(default_factory=bytearray)  # of the policy's own band
     _rejected: bytearray = field(default_factory=bytearray)
     _expected: float = 0.0
-    _ties: int = 0
-    _streams: set[str] = field(default_factory=set)
-    _sensors: dict[str, _Sensor] = field(default_factory=dict)
-    _episodes: int = 0
-    _first_ms: int | None = None
-    _last_ms: int = 0
 
     def add(self, verdicts: Iterable[Verdict], *, invalid: int = 0) -> None:
         """Count verdicts in order, and how many records beside them could not be read."""
         verdicts = list(verdicts)
         self.counts.add_verdicts(verdicts)
         self.counts.n_invalid += invalid
-        for verdict in verdicts:
-            self._add(verdict)
-
-    def _add(self, verdict: Verdict) -> None:
-        self._streams.add(verdict.stream_key)
-        now = verdict.event_time_ms
-        self._first_ms = now if self._first_ms is None else min(self._first_ms, now)
-        self._last_ms = max(self._last_ms, now)
-        sensor = self._sensors.setdefault(verdict.sensor, _Sensor())
-        sensor.seen += 1
-        if is_for_review(verdict):
-            self._extend_episode(sensor, now)
-        if is_ranked(verdict):
+        for verdict in filter(is_ranked, verdicts):
             law = law_of(verdict)
             assert verdict.rank is not None
             self._cells.append(law.cell(verdict.rank))
             self._rejected.append(verdict.label is Label.REJECTED)
             self._expected += law.rejection_rate
-            self._ties += verdict.ties > 0
-
-    def _extend_episode(self, sensor: _Sensor, now: int) -> None:
-        rule = _EPISODE
-        near = sensor.length > 0 and (
-            now - sensor.rejected_ms <= rule.gap_s * 1000
-            or sensor.seen - sensor.rejected_at <= rule.gap_events
-        )
-        if (
-            not near
-            or sensor.length >= rule.max_events
-            or now - sensor.begun_ms >= rule.max_s * 1000
-        ):
-            self._episodes += 1
-            sensor.begun_ms, sensor.length = now, 0
-        sensor.length += 1
-        sensor.rejected_at, sensor.rejected_ms = sensor.seen, now
 
     def measured(self) -> Measured:
         """Return everything counted so far. O(events)."""
-        cells, counts = bytes(self._cells), self.counts
-        ranked, events, to_review = counts.n_ranked, counts.labels.total(), counts.n_to_review
+        counts, ranked = self.counts, self.counts.n_ranked
         means = batch_means(bytes(self._rejected), _CONFIDENCE)
         # Of the batches from the first event on; those of the limits end with the last one.
-        whole = batch_means(cells[: ranked // BATCHES * BATCHES], _CONFIDENCE)
-        inflation = None if whole is None else whole.inflation
-        span_ms = self._last_ms - (self._first_ms or 0)
-        days = span_ms / 86_400_000 if span_ms > 0 else None
+        whole = batch_means(bytes(self._cells[: ranked // BATCHES * BATCHES]), _CONFIDENCE)
         return Measured(
-            events=events, invalid=counts.n_invalid, normal=counts.labels[Label.NORMAL],
-            anomaly=counts.labels[Label.ANOMALY], rejected=counts.labels[Label.REJECTED],
+            events=counts.labels.total(), invalid=counts.n_invalid,
+            normal=counts.labels[Label.NORMAL], anomaly=counts.labels[Label.ANOMALY],
+            rejected=counts.labels[Label.REJECTED],
             reasons={str(reason): count for reason, count in sorted(counts.reasons.items())},
             ranked=ranked, rejection_rate=counts.rejection_rate,
             expected_rate=_share(self._expected, ranked),
@@ -194,12 +123,7 @@ class Measurement:
             upper=None if means is None else means.upper,
             anomaly_rate=_share(counts.labels[Label.ANOMALY], ranked),
             withheld_rate=_share(counts.n_withheld, ranked),
-            flagged_rate=_share(cells.count(2) + cells.count(3), ranked), inflation=inflation,
-            effective_events=_share(ranked, inflation), tie_share=_share(self._ties, ranked),
-            sensors=len(self._sensors), streams=len(self._streams), days=days,
-            events_per_day=_share(events, days), rejected_per_day=_share(to_review, days),
-            episodes=self._episodes, events_per_episode=_share(to_review, self._episodes),
-            episodes_per_day=_share(self._episodes, days),
+            inflation=None if whole is None else whole.inflation,
         )  # fmt: skip
 
 
@@ -211,7 +135,7 @@ def law_of(verdict: Verdict) -> RankLaw:
     return rank_law(verdict.window_len, verdict.n_anomalies, lower, upper)
 
 
-def _share(part: float, whole: float | None) -> float | None:
+def _share(part: float, whole: float) -> float | None:
     return part / whole if whole else None
 
 
@@ -220,6 +144,7 @@ def _share(part: float, whole: float | None) -> float | None:
 class Replayed:
     """What came of a replay; where a fit failed, the model before went on."""
 
+    counts: OutcomeCounts
     measured: Measured
     failures: tuple[FitFailed, ...]
     first_invalid: Invalid | None
@@ -252,7 +177,7 @@ def replay(
             if on_progress is not None:
                 on_progress(done)
     engine.close()
-    return Replayed(measurement.measured(), tuple(failures), first_invalid)
+    return Replayed(measurement.counts, measurement.measured(), tuple(failures), first_invalid)
 
 
 class NothingSink:
@@ -302,12 +227,13 @@ class Differences:
     """What two ways of judging made of the same records."""
 
     records: int = 0
+    counts: tuple[OutcomeCounts, OutcomeCounts] = field(
+        default_factory=lambda: (OutcomeCounts(), OutcomeCounts())
+    )
     labels: Counter[tuple[str, str]] = field(default_factory=Counter)
     """By what became of a record in the first way and in the second: a label or `dead letter`."""
     figures: int = 0
     """Verdicts with the same label and other figures (score, rank, reason, ...)."""
-    reviews: list[int] = field(default_factory=lambda: [0, 0])
-    incidents: list[int] = field(default_factory=lambda: [0, 0])
     other: int = 0
     """Records of which anything differs: verdict, review item or incident."""
     sensors: Counter[str] = field(default_factory=Counter)
@@ -316,56 +242,48 @@ class Differences:
     @property
     def changed(self) -> int:
         """How many records have another label."""
-        return sum(count for (one, other), count in self.labels.items() if one != other)
-
-    def of(self, which: int) -> Counter[str]:
-        """Return the labels of the first way (0), or of the second (1)."""
-        found: Counter[str] = Counter()
-        for labels, count in self.labels.items():
-            found[labels[which]] += count
-        return found
+        return sum(count for (before, after), count in self.labels.items() if before != after)
 
     def most_changed(self, n: int) -> list[tuple[str, int]]:
         """Return the sensors with most changes, however many processes counted. O(s log s)."""
-        return sorted(self.sensors.items(), key=lambda one: (-one[1], one[0]))[:n]
+        return sorted(self.sensors.items(), key=lambda item: (-item[1], item[0]))[:n]
 
-    def see(
-        self, ones: Sequence[Outcome], others: Sequence[Outcome], since_ms: int | None = None
+    def add(
+        self, first: Sequence[Outcome], second: Sequence[Outcome], since_ms: int | None = None
     ) -> None:
         """Compare what became of the same records since a time. O(records).
 
         What lies before it was judged as well: a verdict depends on what went before. Records that
         cannot be read have no time, and count.
         """
-        pairs = list(zip(ones, others, strict=True))
+        pairs = list(zip(first, second, strict=True))
         if since_ms is not None:
             pairs = [pair for pair in pairs if _is_since(since_ms, *pair)]
         self.records += len(pairs)
-        labels = [(_label(one[1]), _label(other[1])) for one, other in pairs]
+        for counts, outcomes in zip(self.counts, zip(*pairs, strict=True), strict=False):
+            counts.add(outcomes)
+        labels = [(_label(before[1]), _label(after[1])) for before, after in pairs]
         self.labels.update(labels)
-        for i in (0, 1):
-            self.reviews[i] += sum(pair[i][3] is not None for pair in pairs)
-            self.incidents[i] += sum(now.opens for pair in pairs for now in pair[i][4])
-        for (one, other), (was, is_) in zip(pairs, labels, strict=True):
-            if one is other or one[1:] == other[1:]:
+        for (before, after), (was, is_) in zip(pairs, labels, strict=True):
+            if before is after or before[1:] == after[1:]:
                 continue
             self.other += 1
             if was != is_:
-                named = one.verdict or other.verdict
+                named = before.verdict or after.verdict
                 assert named is not None
                 self.sensors[named.sensor] += 1
                 if len(self.examples) < _EXAMPLES:
-                    self.examples.append((one.record.position, was, is_))
-            elif one.verdict != other.verdict:
+                    self.examples.append((before.record.position, was, is_))
+            elif before.verdict != after.verdict:
                 self.figures += 1
 
     def join(self, more: Differences) -> None:
-        """Take over what another process has found in other streams."""
+        """Add what another process counted in other streams."""
         self.records += more.records
+        for counts, others in zip(self.counts, more.counts, strict=True):
+            counts.join(others)
         self.labels += more.labels
         self.figures += more.figures
-        self.reviews = [a + b for a, b in zip(self.reviews, more.reviews, strict=True)]
-        self.incidents = [a + b for a, b in zip(self.incidents, more.incidents, strict=True)]
         self.other += more.other
         self.sensors += more.sensors
         self.examples = sorted([*self.examples, *more.examples])[:_EXAMPLES]

@@ -96,16 +96,16 @@ def read_run(config: Config, *, newest: int = _NEWEST) -> Run:
             "this pipeline reads standard input or writes to standard output, which cannot be read "
             "again: give input.path, output.verdicts and output.deadletter files."
         )
-    kept: deque[bytes] = deque(maxlen=newest)
+    newest_lines: deque[bytes] = deque(maxlen=newest)
     written = 0
     for line in lines_of(Path(places.verdicts)):
-        kept.append(line)
+        newest_lines.append(line)
         written += 1
-    if not kept:
+    if not newest_lines:
         raise ConnectorError(
             f"{places.verdicts} holds no verdict: run the pipeline first, with rejex-stream run."
         )
-    verdicts = [decode_verdict(line) for line in kept]
+    verdicts = [decode_verdict(line) for line in newest_lines]
     wanted = {verdict.position for verdict in verdicts}
     offsets = {position.offset for position in wanted}
     ends = config.input.model_copy(update={"follow": False})
@@ -235,7 +235,7 @@ class Findings:
 
     def outcomes(self, outcome: Outcome) -> int:
         """Count the faults with this outcome."""
-        return sum(found.outcome == outcome for found in self.faults)
+        return sum(fault.outcome == outcome for fault in self.faults)
 
 
 def find(run: Run) -> Findings:
@@ -349,9 +349,9 @@ def _judge(fault: Fault, timed: Sequence[Event]) -> FaultFindings | None:
     )
 
 
-def _beyond_chance(found: int, events: int, expected: float) -> bool:
+def _beyond_chance(flagged: int, events: int, expected: float) -> bool:
     """Whether so many or more would come by chance with probability below 0.1, if independent."""
-    return found > 0 and float(bdtrc(found - 1, events, expected / events)) < _BY_CHANCE
+    return flagged > 0 and float(bdtrc(flagged - 1, events, expected / events)) < _BY_CHANCE
 
 
 def _is_false_alarm(verdict: Verdict, faults: Sequence[Fault]) -> bool:

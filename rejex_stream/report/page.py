@@ -134,7 +134,7 @@ def _lead(all_findings: Sequence[Findings]) -> str:
 def _verdicts(all_findings: Sequence[Findings]) -> str:
     """Say how often each verdict was given."""
     labels, reasons = (
-        sum((getattr(found.counts, name) for found in all_findings), Counter[Any]())
+        sum((getattr(findings.counts, name) for findings in all_findings), Counter[Any]())
         for name in ("labels", "reasons")
     )
     rejected = labels[Label.REJECTED] - reasons[Reason.WARM_UP]
@@ -240,10 +240,11 @@ arrow keys pan, plus and minus zoom, 0 shows all"><div class="tip" hidden></div>
 def _incidents(findings: Findings) -> str:
     """Return what was held, and what became of it."""
     rows = "".join(
-        f"<tr><td>{escape(spoken(one.stream_key, one.mode))}</td><td>{_time(one.onset_ms)}</td>"
-        f'<td>{escape(_ended(one))}</td><td class="num">{one.n_events:,}</td>'
-        f'<td class="num">{one.n_anomalies:,}</td><td class="num">{one.n_rejected:,}</td></tr>'
-        for one in findings.run.incidents
+        f"<tr><td>{escape(spoken(incident.stream_key, incident.mode))}</td>"
+        f"<td>{_time(incident.onset_ms)}</td><td>{escape(_ended(incident))}</td>"
+        f'<td class="num">{incident.n_events:,}</td><td class="num">{incident.n_anomalies:,}</td>'
+        f'<td class="num">{incident.n_rejected:,}</td></tr>'
+        for incident in findings.run.incidents
     )
     if not rows:
         return ""
@@ -265,7 +266,7 @@ def _ended(incident: Incident) -> str:
 
 
 def _faults(findings: Findings) -> str:
-    rows = "".join(_fault(found) for found in findings.faults)
+    rows = "".join(_fault(fault) for fault in findings.faults)
     return f"""
 <div class="scroll faults"><table class="cards"><thead><tr><th>Fault</th><th>Sensor</th>\
 <th>From</th><th>Outcome</th><th>Its events</th><th class="num">Chance would flag</th>\
@@ -273,13 +274,13 @@ def _faults(findings: Findings) -> str:
 <tbody>{rows}</tbody></table></div>"""
 
 
-def _fault(found: FaultFindings) -> str:
-    fault = found.fault
+def _fault(result: FaultFindings) -> str:
+    fault = result.fault
     shares = [
-        (found.n_anomaly, "anomaly"),
-        (found.n_rejected, "rejected"),
-        (found.n_unscorable, "no score"),
-        (found.n_normal + found.n_warm_up, "normal"),
+        (result.n_anomaly, "anomaly"),
+        (result.n_rejected, "rejected"),
+        (result.n_unscorable, "no score"),
+        (result.n_normal + result.n_warm_up, "normal"),
     ]
     words = ", ".join(f"{count} {name}" for count, name in shares if count)
     return (
@@ -287,10 +288,10 @@ def _fault(found: FaultFindings) -> str:
         f'data-from="{fault.first_ms}" data-to="{fault.last_ms}">{escape(fault.title)}</button>'
         f'</td><td class="name">{escape(fault.sensor)}</td>'
         f'<td class="time">{_time(fault.first_ms)}</td>'
-        f"<td>{_OUTCOMES[found.outcome]}</td>"
+        f"<td>{_OUTCOMES[result.outcome]}</td>"
         f'<td class="muted">{words}</td>'
-        f'<td class="num" data-name="Chance would flag">{found.expected_flagged:.1f}</td>'
-        f'<td data-name="First sign">{after(found.notice_after_s)}</td></tr>'
+        f'<td class="num" data-name="Chance would flag">{result.expected_flagged:.1f}</td>'
+        f'<td data-name="First sign">{after(result.notice_after_s)}</td></tr>'
     )
 
 
@@ -390,13 +391,13 @@ def _plotted(findings: Findings, series: Series) -> dict[str, Any]:
         },
         "faults": [
             {
-                "from": found.fault.first_ms / 1000,
-                "to": found.fault.last_ms / 1000,
-                "title": found.fault.title,
-                "outcome": found.outcome,
+                "from": fault.fault.first_ms / 1000,
+                "to": fault.fault.last_ms / 1000,
+                "title": fault.fault.title,
+                "outcome": fault.outcome,
             }
-            for found in findings.faults
-            if found.fault.sensor == verdicts[0].sensor
+            for fault in findings.faults
+            if fault.fault.sensor == verdicts[0].sensor
         ],
     }
 
@@ -431,7 +432,7 @@ def _short(value: float | None, digits: int = 4) -> float | None:
 def in_words(verdict: Verdict) -> str:
     """Say why this verdict, for somebody who knows the machine and not the method."""
     if verdict.limited:
-        return ", ".join(beyond(one) for one in verdict.limited.channels)
+        return ", ".join(beyond(channel) for channel in verdict.limited.channels)
     if verdict.reason in _NO_RANK:
         return _NO_RANK[verdict.reason]
     if verdict.rank is None or verdict.score is None or verdict.stability is None:

@@ -69,11 +69,11 @@ class Sample:
         values = self.numbers[name]
         if not self.series:
             return [[x for x in values if not math.isnan(x)]]
-        found: dict[object, list[float]] = {}
+        by_series: dict[object, list[float]] = {}
         for whose, x in zip(self.series, values, strict=True):
             if not math.isnan(x):
-                found.setdefault(whose, []).append(x)
-        return list(found.values())
+                by_series.setdefault(whose, []).append(x)
+        return list(by_series.values())
 
 
 def is_text(cells: Sequence[str], decimal: str = ".") -> bool:

@@ -93,11 +93,11 @@ def find_marks(cells: Iterable[str], delimiter: str = ",") -> Marks:
     ]
     cells = [cell for cell in cells if _has_digit(cell)]
     cells = [unit[1] if (unit := _WITH_UNIT.fullmatch(cell)) else cell for cell in cells]
-    found = []
+    scored = []
     for choice in choices:
         read = number_reader(*choice)
-        found.append(sum(read(cell) is not None for cell in cells))
-    return choices[found.index(max(found))]
+        scored.append(sum(read(cell) is not None for cell in cells))
+    return choices[scored.index(max(scored))]
 
 
 def groups_of_thousands(
@@ -109,10 +109,12 @@ def groups_of_thousands(
     have three, and whole numbers stand beside them, it is thousands.
     """
     sample = Sample(numbers={}, cells=columns)
-    doubts = [found for found in suspect(sample, "decimal") if found.value in marks]
-    said = [str(found) for found in doubts]
-    if doubts and all(found.value == marks.decimal for found in doubts):
-        n = sum("." in cell or "," in cell for found in doubts for cell in columns[found.column])
+    doubts = [suspicion for suspicion in suspect(sample, "decimal") if suspicion.value in marks]
+    said = [str(suspicion) for suspicion in doubts]
+    if doubts and all(suspicion.value == marks.decimal for suspicion in doubts):
+        n = sum(
+            "." in cell or "," in cell for suspicion in doubts for cell in columns[suspicion.column]
+        )
         other = "," if marks.decimal == "." else "."
         before, after = number_reader(*marks), number_reader(other, marks.decimal)
         some = itertools.chain.from_iterable(cells[:500] for cells in columns.values())

@@ -94,23 +94,26 @@ class Trees:
     @cached_property
     def lists(self) -> dict[str, list[list[Any]]]:
         """The arrays of records by path; the path of a record that is one is empty."""
-        found: dict[str, list[list[Any]]] = {}
+        arrays: dict[str, list[list[Any]]] = {}
         rows = iter(self.rows)
         for tree in self.all:
             row = next(rows) if isinstance(tree, dict) else {"": tree}
             for path, value in row.items():
                 if isinstance(value, list):
-                    found.setdefault(path, []).append(value)
-        return found
+                    arrays.setdefault(path, []).append(value)
+        return arrays
 
     @cached_property
     def object_lists(self) -> dict[str, Trees]:
         """The elements of the arrays that hold objects alone, by path."""
-        elements = {p: [one for each in found for one in each] for p, found in self.lists.items()}
+        elements = {
+            p: [element for each in objects for element in each]
+            for p, objects in self.lists.items()
+        }
         return {
-            path: Trees(found)
-            for path, found in elements.items()
-            if found and all(isinstance(one, dict) for one in found)
+            path: Trees(objects)
+            for path, objects in elements.items()
+            if objects and all(isinstance(element, dict) for element in objects)
         }
 
 

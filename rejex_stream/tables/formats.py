@@ -71,7 +71,7 @@ def require_table(path: str, begun: bytes) -> None:
 
 def layout_of(lines: Sequence[str]) -> Layout | None:
     """Recognise the format of lines of text; ``None``: a table without one. O(lines)."""
-    return next((found for look in _LOOKS if (found := look(lines)) is not None), None)
+    return next((layout for look in _LOOKS if (layout := look(lines)) is not None), None)
 
 
 def _toa5(lines: Sequence[str]) -> Layout | None:

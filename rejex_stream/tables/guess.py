@@ -160,14 +160,14 @@ class TableGuess:
 
     def facts(self) -> list[tuple[str, str]]:
         """Return what each column is taken for, for people."""
-        found = [("time", self.time_said), ("sensor", self.sensor or "none: one sensor")]
-        found.append(("channels", ", ".join(self.channels)))
+        facts = [("time", self.time_said), ("sensor", self.sensor or "none: one sensor")]
+        facts.append(("channels", ", ".join(self.channels)))
         if self.label is not None:
-            found.append(("label", f"{self.label} (kept from the detector)"))
+            facts.append(("label", f"{self.label} (kept from the detector)"))
         by_reason: dict[str, list[str]] = {}
         for name, why in self.aside.items():
             by_reason.setdefault(why, []).append(name)
-        return found + [("left out", f"{', '.join(n)}: {why}") for why, n in by_reason.items()]
+        return facts + [("left out", f"{', '.join(n)}: {why}") for why, n in by_reason.items()]
 
 
 def guess_table(
@@ -192,16 +192,16 @@ def guess_table(
         name: [row[i].strip() for row in whole] for i, name in enumerate(header) if name not in skip
     }
     if not known.sensors:
-        found = _guess(cells, known, marks, named=named, timed=timed)
-        if timed or not found.sensors:
-            return replace(found, sensors=())
-        known = replace(known, sensor=None, sensors=found.sensors)
+        guess = _guess(cells, known, marks, named=named, timed=timed)
+        if timed or not guess.sensors:
+            return replace(guess, sensors=())
+        known = replace(known, sensor=None, sensors=guess.sensors)
     columns = [cells.pop(name) for name in dict.fromkeys(known.sensors)]
-    one = "/".join(known.sensors)
-    cells[one] = ["/".join(parts) for parts in zip(*columns, strict=True)]
-    found = _guess(cells, replace(known, sensor=one), marks, named=named, timed=timed)
-    said = f"sensor: {' and '.join(known.sensors)} together, {_named(cells[one])}"
-    return replace(found, sensors=tuple(known.sensors), said=(said, *found.said))
+    joined_name = "/".join(known.sensors)
+    cells[joined_name] = ["/".join(parts) for parts in zip(*columns, strict=True)]
+    guess = _guess(cells, replace(known, sensor=joined_name), marks, named=named, timed=timed)
+    said = f"sensor: {' and '.join(known.sensors)} together, {_named(cells[joined_name])}"
+    return replace(guess, sensors=tuple(known.sensors), said=(said, *guess.said))
 
 
 def _named(cells: Sequence[str]) -> str:
@@ -255,25 +255,25 @@ def _guess(
         n: why for n in rest if n not in wanted
         and (why := table.why_not[n] or _why_of_series(n, table.sample([n], series), codes))
     }  # fmt: skip
-    found = [n for n in rest if n not in aside]
+    channels = [n for n in rest if n not in aside]
     doubts = [*time.doubts, *table.said(known.missing is None)]
     if known.missing is None:
-        doubts += _without_sentinels(table, table.sample(found, series))
-    sample = table.sample(found, series)
+        doubts += _without_sentinels(table, table.sample(channels, series))
+    sample = table.sample(channels, series)
     totals: tuple[str, ...] = ()
     if known.channels:
-        found, aside = [n for n in found if n in wanted], {}
+        channels, aside = [n for n in channels if n in wanted], {}
     else:
-        found, totals = _without_counters(sample, found, aside)
+        channels, totals = _without_counters(sample, channels, aside)
         if known.carry is None:
-            found = _without_sparse(sample, found, aside)
-    flags = _flags(table, found) if known.flags is None else meant
-    words = [n for n in found if n in table.switches and n not in flags]
+            channels = _without_sparse(sample, channels, aside)
+    flags = _flags(table, channels) if known.flags is None else meant
+    words = [n for n in channels if n in table.switches and n not in flags]
     aside |= {n: f"not numbers, such as {printable(cells[n][0], 30)}" for n in words}
-    found = [n for n in found if n not in words]
-    if not found:
+    channels = [n for n in channels if n not in words]
+    if not channels:
         raise _nothing(aside, of_json=timed)
-    carry = carry_needed(sample, found) if known.carry is None else known.carry
+    carry = carry_needed(sample, channels) if known.carry is None else known.carry
     guess = TableGuess(
         time=(time.names if len(time.names) > 1 else time.names[0]) if time.names else None,
         time_unit=time.written.unit if time.written else "ms",
@@ -281,7 +281,7 @@ def _guess(
         sensor=keys.sensor,
         tag=keys.tag,
         label=label,
-        channels=tuple(found),
+        channels=tuple(channels),
         aside=aside,
         marks=marks,
         doubts=(*doubts, *keys.doubts),
@@ -312,8 +312,8 @@ class _Walked:
         self.quality: Quality | None = None
         self.quality_of: dict[str, str] = {}  # the column that says what of a column is good
         self.walk()
-        if missing is None and (found := find_missing(self.columns)):
-            self.missing = found
+        if missing is None and (texts := find_missing(self.columns)):
+            self.missing = texts
             self.walk()
 
     def walk(self) -> None:
@@ -458,13 +458,13 @@ def _why_of_series(name: str, sample: Sample, codes: set[str]) -> str | None:
 def _flags(table: _Walked, names: Sequence[str]) -> Sequence[str]:
     """Return the channels of at most two values; none where none would be left to measure."""
     columns = {name: table.columns[name].measured for name in names}
-    found = [
+    flags = [
         n for n, x in columns.items()
         if n in table.switches or (len(x) >= _ENOUGH_FOR_FLAG and len(set(x)) <= 2)
     ]  # fmt: skip
-    if len(found) == len(names):
-        found = [n for n in found if n in table.switches]
-    return found if len(found) < len(names) else ()
+    if len(flags) == len(names):
+        flags = [n for n in flags if n in table.switches]
+    return flags if len(flags) < len(names) else ()
 
 
 def _is_switch(cells: Sequence[str]) -> bool:
@@ -481,25 +481,26 @@ def _switched(cell: str) -> float | None:
 # --------------------------------------------------------------------------------- the suspicions
 def _without_sentinels(table: _Walked, sample: Sample) -> list[str]:
     """Take what surely stands for no value as missing; say that, and what may."""
-    found = suspect(sample, "sentinel")
+    suspicions = suspect(sample, "sentinel")
     sure = {
-        one.value: None for one in found
-        if is_sentinel(float(one.value)) and not _is_measured(float(one.value), found, table)
+        suspicion.value: None for suspicion in suspicions
+        if is_sentinel(float(suspicion.value))
+        and not _is_measured(float(suspicion.value), suspicions, table)
     }  # fmt: skip
     if sure:
         table.missing += tuple(value.replace(".", table.marks.decimal) for value in sure)
         table.walk()
     return [
-        f"{one.seen}; it is taken for no value, and --missing '' says that it is one"
-        if one.value in sure
-        else str(one)
-        for one in found
+        f"{suspicion.seen}; it is taken for no value, and --missing '' says that it is one"
+        if suspicion.value in sure
+        else str(suspicion)
+        for suspicion in suspicions
     ]
 
 
-def _is_measured(x: float, found: Sequence[Suspicion], table: _Walked) -> bool:
+def _is_measured(x: float, suspicions: Sequence[Suspicion], table: _Walked) -> bool:
     """Whether a column measures a value: what is missing, is so in all."""
-    suspected = {other.column for other in found if float(other.value) == x}
+    suspected = {other.column for other in suspicions if float(other.value) == x}
     return any(
         x in column.measured and min(column.measured) < x < max(column.measured)
         for name, column in table.columns.items()
@@ -508,15 +509,15 @@ def _is_measured(x: float, found: Sequence[Suspicion], table: _Walked) -> bool:
 
 
 def _without_counters(
-    sample: Sample, found: list[str], aside: dict[str, str]
+    sample: Sample, channels: list[str], aside: dict[str, str]
 ) -> tuple[list[str], tuple[str, ...]]:
     """Set aside what only counts; where nothing else is measured, its change is."""
-    counting = {one.column: one.seen for one in suspect(sample, "counter")}
-    left = [name for name in found if name not in counting]
+    counting = {suspicion.column: suspicion.seen for suspicion in suspect(sample, "counter")}
+    left = [name for name in channels if name not in counting]
     totals: tuple[str, ...] = ()
     if not left:
         totals = tuple(n for n in counting if _change_varies(sample.runs(n)))
-        left = list(totals or found)
+        left = list(totals or channels)
     aside |= {n: _short(why) for n, why in counting.items() if n not in left}
     return left, totals
 
@@ -526,16 +527,20 @@ def _change_varies(runs: Sequence[Sequence[float]]) -> bool:
     return len(set(steps)) > 2 or usual_step(steps)[1] < 0.95
 
 
-def _without_sparse(sample: Sample, found: list[str], aside: dict[str, str]) -> list[str]:
+def _without_sparse(sample: Sample, channels: list[str], aside: dict[str, str]) -> list[str]:
     """Set aside channels that are missing in most rows, if others are not."""
-    sparse = {one.column: one.seen for one in suspect(sample, "sparse") if one.column in found}
-    left = [name for name in found if name not in sparse]
+    sparse = {
+        suspicion.column: suspicion.seen
+        for suspicion in suspect(sample, "sparse")
+        if suspicion.column in channels
+    }
+    left = [name for name in channels if name not in sparse]
     if left:
         aside |= {
             name: f"{_short(seen)}; --carry ROWS lets the last one stand"
             for name, seen in sparse.items()
         }
-    return left or found
+    return left or channels
 
 
 # ----------------------------------------------------------------------------------- what is said
@@ -662,9 +667,9 @@ class _KeySearch:
             return keys[min(range(len(keys)), key=lambda i: (alone[i] > 1.01, i))]
         if self._rows_a_time() >= _LOCKSTEP:
             beside = (n for n in self._free if n != tag and self._rows_a_time(n) < 1.01)
-            found = next((n for n in beside if self._is_key(n, tag, strong=False)), None)
-            if found is not None:
-                return found
+            key = next((n for n in beside if self._is_key(n, tag, strong=False)), None)
+            if key is not None:
+                return key
         constant = (n for n in called if STRONG_SENSOR.match(plain(n)))
         return next((n for n in constant if len(set(self._cells[n])) == 1), None)
 

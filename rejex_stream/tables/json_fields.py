@@ -68,7 +68,7 @@ class Feed:
         """Return the settings of ``[input]`` that say which field means what."""
         guess, path = self.guess, self.fields
         paths = dict(self.channels)
-        plain = all(name == found for name, found in paths.items())
+        plain = all(name == field for name, field in paths.items())
         renamed = {field: name for name, field in paths.items()}
         flags = [renamed[path[name]] for name in guess.flags if path[name] in renamed]
         return {
@@ -242,11 +242,13 @@ def _keys_of(read: Sequence[Record]) -> dict[str, list[Any]]:
 
 def _headers_of(read: Sequence[Record]) -> dict[str, list[Any]]:
     """Return the records' headers as columns, those that all records have."""
-    found: dict[str, list[str]] = {}
+    columns: dict[str, list[str]] = {}
     for record in read:
         for name, value in dict(record.headers).items():
-            found.setdefault(f"header:{name}", []).append((value or b"").decode("utf-8", "replace"))
-    return {name: list(values) for name, values in found.items() if len(values) == len(read)}
+            columns.setdefault(f"header:{name}", []).append(
+                (value or b"").decode("utf-8", "replace")
+            )
+    return {name: list(values) for name, values in columns.items() if len(values) == len(read)}
 
 
 class _Roles:
@@ -271,16 +273,16 @@ class _Roles:
             )
         self.sensor = _named(asked.sensor, names) or self._sensor()
         self.tag = _named(asked.tag, names) or self._tag()
-        kept = {*self.times, self.sensor, self.tag, *wanted}
-        kept |= {_named(asked.label, names), _named(asked.mode, names)}
+        asked_for = {*self.times, self.sensor, self.tag, *wanted}
+        asked_for |= {_named(asked.label, names), _named(asked.mode, names)}
         left = dict.fromkeys((*beside, *_says_quality(fields)), "")
         left |= {n: why for n, f in fields.items() if n not in left and (why := _why_left(f))}
-        left = {name: why for name, why in left.items() if name not in kept}
+        left = {name: why for name, why in left.items() if name not in asked_for}
         self.said = [f"left out: {name}: {why}" for name, why in left.items() if why]
         self.columns = {name: f.rows for name, f in fields.items() if name not in left}
         for name in self.columns:
             field = fields[name]
-            if field.values and name not in kept - wanted and _is_switch(field.values):
+            if field.values and name not in asked_for - wanted and _is_switch(field.values):
                 self.flags.append(name)
                 self.columns[name] = list(map(_as_switch, field.rows))
 
@@ -293,14 +295,14 @@ class _Roles:
 
     def _time(self) -> list[str]:
         """Choose among several clocks: the one of the measurement, not of a record's way."""
-        found = []
+        clocks = []
         for name, field in self._fields.items():
             if name in self.beside or not field.is_in(0.95) or not field.is_moment:
                 continue
             last = name.rsplit(".", 1)[-1].lower()
             penalty = 2 * bool(_ON_ITS_WAY.search(name.lower())) - bool(_MEASURED_AT.search(last))
-            found.append((penalty, name.count("."), -len(field.distinct), name))
-        return [min(found)[-1]] if found else []
+            clocks.append((penalty, name.count("."), -len(field.distinct), name))
+        return [min(clocks)[-1]] if clocks else []
 
     def _times(self) -> Sequence[object]:
         return self._fields[self.times[0]].rows
@@ -310,7 +312,7 @@ class _Roles:
         # Records of one time may hold other fields each, and be of one sensor.
         columns = [[value is not None for value in f.rows] for f in self._fields.values()]
         there, rows = list(zip(*columns, strict=True)), range(len(columns[0]))
-        found: list[tuple[float, float, int, int, str]] = []
+        candidates: list[tuple[float, float, int, int, str]] = []
         constant: list[tuple[int, str]] = []
         for place, (name, field) in enumerate(self._fields.items()):
             if not field.is_in(0.95) or name in self.times or field.is_moment:
@@ -331,9 +333,9 @@ class _Roles:
             at = zip(self._times(), field.rows, there, strict=True) if self.times else rows
             twice = 1 - len(set(at)) / len(there)
             if strength or of_key:
-                found.append((round(twice, 1), -strength, int(name == _KEY), place, name))
-        if found:
-            return min(found)[-1]
+                candidates.append((round(twice, 1), -strength, int(name == _KEY), place, name))
+        if candidates:
+            return min(candidates)[-1]
         if constant and min(constant)[0] <= -2:
             return min(constant)[1]
         return None
@@ -436,15 +438,17 @@ def _named_channels(
         tags = columns[guess.tag]
         value = columns[guess.channels[0]]
         numeric: dict[str, list[bool]] = {}
-        for tag, one in zip(map(str, tags), value, strict=True):
-            numeric.setdefault(tag, []).append(is_number(one))
-        kept = [tag for tag, found in numeric.items() if sum(found) > 0.5 * len(found)]
+        for tag, number in zip(map(str, tags), value, strict=True):
+            numeric.setdefault(tag, []).append(is_number(number))
+        numeric_tags = [
+            tag for tag, are_numbers in numeric.items() if sum(are_numbers) > 0.5 * len(are_numbers)
+        ]
         per_sensor: dict[str, set[str]] = {}
         for sensor, tag in zip(map(str, columns[guess.sensor]), map(str, tags), strict=True):
             per_sensor.setdefault(sensor, set()).add(tag)
-        if 2 <= len(kept) <= 64 and max(map(len, per_sensor.values())) > 1:
+        if 2 <= len(numeric_tags) <= 64 and max(map(len, per_sensor.values())) > 1:
             field = short[guess.channels[0]]
-            return dict.fromkeys(kept, field), _cycle_s(guess, columns)
+            return dict.fromkeys(numeric_tags, field), _cycle_s(guess, columns)
     paths = {name: short[name] for name in guess.channels}
     parted = {name: path.rpartition(".") for name, path in paths.items()}
     if all(VALUE.match(last_of(paths[name])) and parted[name][0] for name in paths):
@@ -511,9 +515,9 @@ def _quality_of(
 
 def _says_quality(fields: Mapping[str, FieldProfile]) -> Iterator[str]:
     """Yield the columns that say of others how good their values are."""
-    found = [n for n, f in fields.items() if is_quality(n, f.rows) and good_among(f.rows, n)]
-    others = {n: f.path for n, f in fields.items() if n not in found}
-    for name in found:
+    quality = [n for n, f in fields.items() if is_quality(n, f.rows) and good_among(f.rows, n)]
+    others = {n: f.path for n, f in fields.items() if n not in quality}
+    for name in quality:
         above = fields[name].path.rpartition(".")[0]
         beside = any(
             other in name or (above and path.startswith(f"{above}."))
@@ -595,10 +599,10 @@ def _short(paths: Sequence[str]) -> dict[str, str]:
         by_name: dict[str, list[str]] = {}
         for path in paths:
             by_name.setdefault(".".join(parts[path][-ends[path] :]), []).append(path)
-        alike = [path for found in by_name.values() if len(found) > 1 for path in found]
+        alike = [path for namesakes in by_name.values() if len(namesakes) > 1 for path in namesakes]
         longer = [path for path in alike if ends[path] < len(parts[path])]
         if not longer:
-            return {name: found[0] for name, found in by_name.items()}
+            return {name: namesakes[0] for name, namesakes in by_name.items()}
         for path in longer:
             ends[path] += 1
 

@@ -79,10 +79,10 @@ def body_of(lines: Sequence[str], delimiter: str) -> Body | None:
     """Say what rows in the middle of a table are like; ``None`` where they are not alike."""
     remarks = len(list(itertools.takewhile(lambda line: line.startswith("#"), lines)))
     middle = min(len(lines) - 1, (remarks + len(lines)) // 2)
-    found = _alike(lines[middle:][:_TOP], delimiter)
-    if found is None and delimiter != " ":  # behind a table may stand another
-        found = _alike(lines[: max(1, middle)][-_TOP:], delimiter)
-    return found
+    body = _alike(lines[middle:][:_TOP], delimiter)
+    if body is None and delimiter != " ":  # behind a table may stand another
+        body = _alike(lines[: max(1, middle)][-_TOP:], delimiter)
+    return body
 
 
 def _alike(middle: Sequence[str], delimiter: str) -> Body | None:
@@ -234,8 +234,8 @@ def _cells(row: Sequence[str], width: int) -> list[str]:
 def numbered(names: Sequence[str]) -> tuple[str, ...]:
     """Give columns that are called alike a number."""
     seen: Counter[str] = Counter()
-    found = []
+    unique = []
     for name in names:
         seen[name] += 1
-        found.append(f"{name} ({seen[name]})" if name and seen[name] > 1 else name)
-    return tuple(found)
+        unique.append(f"{name} ({seen[name]})" if name and seen[name] > 1 else name)
+    return tuple(unique)

@@ -108,9 +108,11 @@ class Episodes:
                     others.append(last)
                 else:
                     last.take(run)
-        for found in incidents, others:
-            found.sort(key=lambda e: (-joint_severity(e.severity or 0.0, e.anomalies), e.first_row))
-            for episode in found[:top]:
+        for episodes in incidents, others:
+            episodes.sort(
+                key=lambda e: (-joint_severity(e.severity or 0.0, e.anomalies), e.first_row)
+            )
+            for episode in episodes[:top]:
                 episode.reads = tuple(self._reads(episode))
         return incidents, others
 
@@ -134,8 +136,8 @@ class Episodes:
         row, ms, label = verdict.position.offset + 1, verdict.event_time_ms, verdict.label
         channels = Counter[str]()
         if verdict.limited:
-            for one in verdict.limited.channels:
-                channels[one.channel + _NO_VALUE * bool(one.missing_events)] += 1
+            for channel in verdict.limited.channels:
+                channels[channel.channel + _NO_VALUE * bool(channel.missing_events)] += 1
         if verdict.evidence is not None and verdict.evidence.channels:
             channels[verdict.evidence.channels[0].channel] += 1
         event = Episode(
@@ -186,13 +188,13 @@ class ScoredCsv:
         lines = []
         for record in self._pending:
             offset = record.position.offset
-            found = _cells(by_offset.get(offset), invalid.get(offset), self._table)
+            verdict_cells = _cells(by_offset.get(offset), invalid.get(offset), self._table)
             row = (record.value or b"").decode("utf-8", "replace")
             cells = self._table.cells(record)
             if len(split_row(row, self._delimiter, strict=False)) != len(cells):
                 row = self._line(cells)  # without delimiters at its end, or between blanks
             padding = self._delimiter * max(0, len(self._table.header) - len(cells))
-            lines.append(f"{row}{padding}{self._delimiter}{self._line(found)}")
+            lines.append(f"{row}{padding}{self._delimiter}{self._line(verdict_cells)}")
         self._pending.clear()
         self._write(lines)
 

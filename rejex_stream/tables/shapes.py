@@ -140,10 +140,10 @@ def json_in(text: str) -> object:
     if text.strip()[:1] not in ("{", "["):
         return None
     try:
-        found = json.loads(text)
+        tree = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict | list) else None
+    return tree if isinstance(tree, dict | list) else None
 
 
 def _unpacked(text: str) -> str:
@@ -304,21 +304,21 @@ def _types(trees: Trees) -> _Step | None:
 
 def _by_kind(name: str, kinds: Sequence[str], fields: Sequence[set[str]]) -> _Step | None:
     of: dict[str, list[set[str]]] = {}
-    for kind, found in zip(kinds, fields, strict=True):
-        of.setdefault(kind, []).append(found)
+    for kind, paths in zip(kinds, fields, strict=True):
+        of.setdefault(kind, []).append(paths)
     shared = [
         {
             field
-            for field in set.union(*found)
-            if sum(field in one for one in found) * 3 > len(found)
+            for field in set.union(*paths)
+            if sum(field in path_set for path_set in paths) * 3 > len(paths)
         }
-        for found in of.values()
+        for paths in of.values()
     ]
     known = dict(zip(of, shared, strict=True))
     common = set.intersection(*shared)
     best = max(known, key=lambda kind: (len(known[kind] - common), len(of[kind])))
     core = known[best] - common
-    wanted = [kind for kind, found in of.items() if set.union(*found) & core]
+    wanted = [kind for kind, paths in of.items() if set.union(*paths) & core]
     others = [kind for kind in known if kind not in wanted]
     # Where each kind has one field of its own it is the tag of a long topic, not a type.
     if not core or not others or (len(others) > 1 and all(len(known[k]) == 1 for k in known)):
@@ -464,11 +464,11 @@ class _Pair:
     @property
     def value(self) -> str:
         """What jq makes of an element's value: null where it is not good."""
-        found = " // ".join(map(jq_of, self.values))
+        alternatives = " // ".join(map(jq_of, self.values))
         if self.quality is None:
-            return f"({found})" if len(self.values) > 1 else found
+            return f"({alternatives})" if len(self.values) > 1 else alternatives
         good = ", ".join(["null", *map(json.dumps, self.good)])
-        return f"(if {jq_of(self.quality)} | IN({good}) then {found} else null end)"
+        return f"(if {jq_of(self.quality)} | IN({good}) then {alternatives} else null end)"
 
 
 def _is_value(value: object) -> bool:
@@ -699,7 +699,7 @@ def _keyed(trees: Trees) -> _Step | None:
 
 def _dicts(objects: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     """Return objects whose values are all objects, or arrays of them, by path."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    objects_by_path: dict[str, list[dict[str, Any]]] = {}
 
     def visit(tree: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any]]]:
         if tree and all(
@@ -714,8 +714,12 @@ def _dicts(objects: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]
 
     for one in objects:
         for path, tree in visit(one, ""):
-            found.setdefault(path, []).append(tree)
-    return {path: trees for path, trees in found.items() if len(trees) >= MOSTLY * len(objects)}
+            objects_by_path.setdefault(path, []).append(tree)
+    return {
+        path: trees
+        for path, trees in objects_by_path.items()
+        if len(trees) >= MOSTLY * len(objects)
+    }
 
 
 def _named_values(trees: Trees) -> _Step | None:

@@ -56,30 +56,30 @@ def find_time_columns(
         return TimeColumns()
     look = _Search(cells, unit, format, decimal)
     if asked:
-        found = look.read(*asked)
-        if found is None:
+        time = look.read(*asked)
+        if time is None:
             raise ConfigError(
                 f"{_what(cells, asked)} holds no time that can be read: give --time-format, in the "
                 "signs of strptime, or --time-unit."
             )
-        return found
+        return time
     by_name = [name for name in cells if TIME.match(plain(name))]
     elapsed = [name for name in cells if ELAPSED.match(plain(name)) and not _falls(cells[name])]
     by_name = [name for name in by_name if name not in elapsed]
     texts = [name for name in cells if name not in by_name and is_text(cells[name], decimal)]
-    found = look.best((*by_name, *texts, *elapsed))
-    if found is None or found.doubts or max(filter(None, found.moments_ms), default=0) < _DAY_MS:
-        found = look.of_parts(() if named else look.parts_by_value()) or found
-    if found is not None:
-        return found
+    time = look.best((*by_name, *texts, *elapsed))
+    if time is None or time.doubts or max(filter(None, time.moments_ms), default=0) < _DAY_MS:
+        time = look.of_parts(() if named else look.parts_by_value()) or time
+    if time is not None:
+        return time
     # What nobody has named may be a clock all the same.
     for name in cells if not named else [n for n in cells if n in ("column_1", "index_1")]:
-        found = look.read(name)
-        if found is not None and _is_clock(found.moments_ms):
-            return found
+        time = look.read(name)
+        if time is not None and _is_clock(time.moments_ms):
+            return time
     first = next(iter(cells), None)
-    if needed and first is not None and (found := look.axis(first)) is not None:
-        return found
+    if needed and first is not None and (time := look.axis(first)) is not None:
+        return time
     called = (*by_name, *(n for n in texts if CLOCK.match(plain(n)) or ELAPSED.match(plain(n))))
     unread = [name for name in called if any(c.lower() not in MISSING_TEXTS for c in cells[name])]
     said = [
@@ -138,37 +138,37 @@ class _Search:
         """Return the first that goes on in our days, else one since a start, else any."""
         since_start = first = None
         for name in dict.fromkeys(names):
-            found = self.read(name)
-            if found is None:
+            time = self.read(name)
+            if time is None:
                 continue
             clock = self._clock_beside(name)
-            found = (clock and self.read(name, clock)) or found
-            if len(set(found.moments_ms)) > 1 and not found.doubts:
-                if max(filter(None, found.moments_ms), default=0) >= _1990_MS:
-                    return found
+            time = (clock and self.read(name, clock)) or time
+            if len(set(time.moments_ms)) > 1 and not time.doubts:
+                if max(filter(None, time.moments_ms), default=0) >= _1990_MS:
+                    return time
                 if not _falls(self._cells[name]):
-                    since_start = since_start or found
+                    since_start = since_start or time
             elif not (
-                found.written and found.written.unit != "iso8601" and _falls(self._cells[name])
+                time.written and time.written.unit != "iso8601" and _falls(self._cells[name])
             ):
-                first = first or found
+                first = first or time
         return since_start or first
 
     def axis(self, name: str) -> TimeColumns | None:
         """Read a column that nobody calls a time, and that goes on as one: by epochs, or evenly."""
-        found, shown = self.read(name), printable(name)
-        if found is None or found.written is None:
+        time, shown = self.read(name), printable(name)
+        if time is None or time.written is None:
             return None
         numbers = [float(text) for text in self._texts(name) if text]
         steps = [b - a for a, b in itertools.pairwise(numbers)]
-        is_epoch = found.written.unit in ("s", "ms", "us", "ns") and not found.doubts
-        if is_epoch and _is_clock(found.moments_ms):
+        is_epoch = time.written.unit in ("s", "ms", "us", "ns") and not time.doubts
+        if is_epoch and _is_clock(time.moments_ms):
             why = f"{shown} is called no time, and holds seconds or their parts since 1970"
         elif steps and 1e-3 <= max(steps) < 1.01 * min(steps) and max(steps) % 1:
             why = f"{shown} rises by {min(steps):g} from row to row, and is taken for seconds"
         else:
             return None
-        return replace(found, doubts=(f"{why}; --time - says that rows have no time",))
+        return replace(time, doubts=(f"{why}; --time - says that rows have no time",))
 
     def of_parts(self, unnamed: Iterable[list[str]] = ()) -> TimeColumns | None:
         """Put year, month, day, or the day of the year, hour, minute and second together."""
@@ -178,21 +178,21 @@ class _Search:
             year = "%Y" if any(len(cell) > 2 for cell in self._cells[names[0]]) else "%y"
             signs = f"{year} {days} %H %M %S".split()[: len(names)]
             format = self._format or " ".join(signs)
-            found = _Search(self._cells, None, format).read(*names)
-            if found is not None and len(set(found.moments_ms)) > 1:
-                return found
+            time = _Search(self._cells, None, format).read(*names)
+            if time is not None and len(set(time.moments_ms)) > 1:
+                return time
         return None
 
     def parts_by_name(self) -> Iterator[list[str]]:
         """Yield the columns that are called a year, a day, and what is below it."""
         left = list(self._cells)
-        found: list[str | None] = []
+        parts: list[str | None] = []
         for part in PARTS:
             name = next((n for n in left if part.match(plain(n))), None)
-            found.append(name)
+            parts.append(name)
             if name is not None:
                 left.remove(name)
-        year, month, day, *clock = found
+        year, month, day, *clock = parts
         clocks = [name for name in itertools.takewhile(bool, clock) if name]
         if year and month and day:
             yield [year, month, day, *clocks]
@@ -207,15 +207,15 @@ class _Search:
         # A day of the year may stand between the year and the month.
         names = list(self._cells)[:8]
         numbers = [{c.strip() for c in self._cells[name]} for name in names]
-        years = [i for i, found in enumerate(numbers) if found <= _YEARS]
+        years = [i for i, parts in enumerate(numbers) if parts <= _YEARS]
         for year, between in itertools.product(years[:1], (1, 2)):
-            found = []
+            parts = []
             for i, last in zip(range(year + between, len(names)), (12, 31, 24, 59), strict=False):
                 if not all(c.isdigit() and int(c) <= last for c in numbers[i]):
                     break
-                found.append(names[i])
-            if len(found) > 2 and len(numbers[year + between + 2]) > 1:
-                yield [names[year], *found]
+                parts.append(names[i])
+            if len(parts) > 2 and len(numbers[year + between + 2]) > 1:
+                yield [names[year], *parts]
 
     def _texts(self, *names: str) -> list[str]:
         if len(names) > 1:
@@ -244,8 +244,8 @@ class _Search:
         for name in self._cells:
             clocks = sum(_CLOCK.fullmatch(cell) is not None for cell in self._cells[name])
             if name != day and (clocks > 0.9 * len(days) or CLOCK.match(plain(name))):
-                found = self.read(day, name)
-                if found is not None:
+                time = self.read(day, name)
+                if time is not None:
                     return name
         return None
 

@@ -24,8 +24,8 @@ from rejex_stream.cli.show import (
     print_table,
     share,
 )
-from rejex_stream.config import Config, check_config, load_config
-from rejex_stream.config.assembly import budget_of_groups, require_extras
+from rejex_stream.config import check_config, load_config
+from rejex_stream.config.assembly import require_extras
 from rejex_stream.errors import ConfigError
 from rejex_stream.operate.logs import escaped
 from rejex_stream.plan.gamma import SHARES, SHIFT, compare_gammas
@@ -36,10 +36,8 @@ from rejex_stream.plan.promises import (
     Plan,
     estimated_fleet,
     fleet,
-    plan_doubts,
     plan_table,
 )
-from rejex_stream.plan.promises import plan as plan_one
 from rejex_stream.plan.simulated import simulate
 from rejex_stream.rejection.bounds import DELTA
 from rejex_stream.rejection.policy import CONTAMINATION, RejectionPolicy
@@ -48,7 +46,7 @@ from rejex_stream.settings import render
 if TYPE_CHECKING:
     from rejex_stream.doctor import Check
 
-__all__ = ["doctor", "plan", "promised", "validate"]
+__all__ = ["doctor", "plan", "validate"]
 
 _WINDOWS = (500, 1000, 2000, 5000, 10_000, 20_000)
 _TOLERANCES = (4.0, 8.0, 16.0, 32.0)
@@ -168,17 +166,17 @@ def _measured(config: Path, sensors: int | None, team: People) -> Fleet:
     from rejex_stream.review.queue.label_report import case_load
     from rejex_stream.review.queue.review_store import ReviewStore
 
-    found = load_config(config)
-    given = found.rejection.costs
+    loaded = load_config(config)
+    given = loaded.rejection.costs
     with tempfile.TemporaryDirectory(prefix="rejex-plan-") as folder:
-        costs = {found.pipeline.name: Costs(given.c_fp, given.c_fn)}
-        store = ReviewStore(Path(folder) / "review.db", found.review, costs=costs)
+        costs = {loaded.pipeline.name: Costs(given.c_fp, given.c_fn)}
+        store = ReviewStore(Path(folder) / "review.db", loaded.review, costs=costs)
         with closing(store):
-            for feed in feeding(None, configs=[found]).feeds:
+            for feed in feeding(None, configs=[loaded]).feeds:
                 feed.pump(store)
                 feed.close()
             with store.database.read() as connection:
-                known, days, worths = case_load(connection, found.pipeline.name)
+                known, days, worths = case_load(connection, loaded.pipeline.name)
     if days < 1:
         raise ConfigError(
             f"{config} has judged {known:,} sensors for {days:.1f} days: at least one is needed to "
@@ -189,7 +187,7 @@ def _measured(config: Path, sensors: int | None, team: People) -> Fleet:
 
 def _print_fleets(fleets: Sequence[tuple[str, Fleet]], output: As) -> None:
     if output is As.JSON:
-        print_json([{"choice": name} | msgspec.to_builtins(one) for name, one in fleets])
+        print_json([{"choice": name} | msgspec.to_builtins(load) for name, load in fleets])
         return
     if not fleets:
         return
@@ -199,11 +197,11 @@ def _print_fleets(fleets: Sequence[tuple[str, Fleet]], output: As) -> None:
         [
             (
                 name,
-                *map(number, (one.cases_per_day, one.asked_per_day, one.minutes_per_day)),
-                *map(number, (one.never_asked_per_day, one.cost_per_day, one.cost_of_all)),
-                number(one.people_for_all),
+                *map(number, (load.cases_per_day, load.asked_per_day, load.minutes_per_day)),
+                *map(number, (load.never_asked_per_day, load.cost_per_day, load.cost_of_all)),
+                number(load.people_for_all),
             )
-            for name, one in fleets
+            for name, load in fleets
         ],
     )
     if fleets[0][1].measured:
@@ -233,7 +231,7 @@ def _print_gammas(
             "--gammas compares γ alone: give one --window (2,000 without) and one --rate or "
             "--tolerance."
         )
-    found = compare_gammas(
+    choices = compare_gammas(
         [contamination * by for by in _NEIGHBOURS if contamination * by < 0.5],
         windows[0],
         costs,
@@ -241,21 +239,21 @@ def _print_gammas(
         tolerance=tolerances[0] if tolerances else None,
     )
     if output is As.JSON:
-        print_json(found)
+        print_json(choices)
         return
     print_table(
-        ["γ", "flagged a day", "called anomalies", *(f"if {share(one)} are some" for one in SHARES),
-         "at worst"],
+        ["γ", "flagged a day", "called anomalies",
+         *(f"if {share(some)} are some" for some in SHARES), "at worst"],
         [
-            [f"{one.contamination:g}", number(one.flagged * events_per_day),
-             number(one.called * events_per_day), *(f"{it:.2f}" for it in one.regrets),
-             f"{one.worst:.2f}"]
-            for one in found
+            [f"{choice.contamination:g}", number(choice.flagged * events_per_day),
+             number(choice.called * events_per_day), *(f"{it:.2f}" for it in choice.regrets),
+             f"{choice.worst:.2f}"]
+            for choice in choices
         ],
         title=f"Which γ: cost in times that of the best, {events_per_day:g} events a day",
         left=(),
     )  # fmt: skip
-    best = min(found, key=lambda one: one.worst)
+    best = min(choices, key=lambda choice: choice.worst)
     print(
         f"γ = {best.contamination:g} has the least regret: at worst {best.worst:.2f} times the "
         f"cost of the best. It flags {best.flagged * events_per_day:.3g} of {events_per_day:g} "
@@ -313,7 +311,7 @@ def _print_plans(rows: tuple[Plan, ...], output: As) -> None:
 def _print_simulated(rows: tuple[Plan, ...], burst: int | None, per_day: float, output: As) -> None:
     """Print plans, and what each of those that work does in a day."""
     held = [None if row.rate is None else burst for row in rows]
-    found = [
+    simulated = [
         () if row.refusal is not None or row.promise is None else simulate(
             RejectionPolicy(
                 row.contamination, row.tolerance if row.rate is None else None, row.rate, burst=of
@@ -323,7 +321,7 @@ def _print_simulated(rows: tuple[Plan, ...], burst: int | None, per_day: float, 
         for row, of in zip(rows, held, strict=True)
     ]  # fmt: skip
     if output is As.JSON:
-        pairs = zip(rows, found, strict=True)
+        pairs = zip(rows, simulated, strict=True)
         print_json([{"plan": row, "simulated": of} for row, of in pairs])
         return
     _print_plans(rows, output)
@@ -334,12 +332,13 @@ def _print_simulated(rows: tuple[Plan, ...], burst: int | None, per_day: float, 
         ),
         [
             [
-                number(row.window), number(row.tolerance), one.stream, number(one.rejected_a_day),
-                number(one.worst_day), share(one.withheld), number(one.flagged_a_day),
-                number(one.false_alarms_a_day), number(one.incidents_a_month),
+                number(row.window), number(row.tolerance), stream.stream,
+                number(stream.rejected_a_day), number(stream.worst_day), share(stream.withheld),
+                number(stream.flagged_a_day), number(stream.false_alarms_a_day),
+                number(stream.incidents_a_month),
             ]
-            for row, of in zip(rows, found, strict=True)
-            for one in of
+            for row, of in zip(rows, simulated, strict=True)
+            for stream in of
         ],
         title=f"One sensor, {per_day:g} readings a day, nothing wrong, default detector (30 days)",
         left=(2,),
@@ -353,55 +352,30 @@ def validate(config: ConfigFile, output: AsOption = As.TABLE) -> None:
     All problems are shown at once. Exit status 2 if there is one, or if an extra that the config
     needs is not installed here.
     """
-    found, problems = check_config(config)
-    if found is None:
+    from rejex_stream.doctor import config_findings, promised
+
+    loaded, problems = check_config(config)
+    if loaded is None:
         if output is As.JSON:
             print_json({"valid": False, "problems": problems})
             raise typer.Exit(2)
         raise ConfigError(render(str(config), problems))
-    require_extras(found)
-    promise = promised(found)
+    require_extras(loaded)
+    promise = promised(loaded)
     if output is As.JSON:
-        print_json({"valid": True, "plan": promise, "config": found.redacted()})
+        print_json({"valid": True, "plan": promise, "config": loaded.redacted()})
         return
     print(f"{config}: fine.")
-    budget, rows = found.rejection.review_budget, promise_rows(promise)
+    budget, rows = loaded.rejection.review_budget, promise_rows(promise)
     if budget is not None and budget.burst is None:
         said = (
             f"{budget.held_burst:,} events, chosen: set rejection.review_budget.burst to your own"
         )
         rows.append(("burst of the budget", said))
     print_facts(rows)
-    source = found.input
-    is_text = source.time is not None and source.mapping().time_is_text
-    if is_text and source.time_zone is None and "%z" not in (source.time_format or ""):
-        print("Times without a zone are read as UTC: input.time_zone changes it.")
-    for doubt, fix in plan_doubts(promise):
-        print(f"Doubtful: {doubt}: {fix}.")
-    setting = budget_of_groups(found) if source.kind == "kafka" else None
-    if setting is not None and source.partitioning == "check":
-        print(
-            f"{setting} with a budget that is held: input of several partitions will be refused, "
-            'unless input.partitioning = "trust" says that every group is in one.'
-        )
-
-
-def promised(config: Config) -> Plan:
-    """Return what the rejection settings of a config promise."""
-    rejection, given = config.rejection, config.rejection.costs
-    policy = rejection.policy()
-    budget = rejection.review_budget
-    return plan_one(
-        rejection.contamination,
-        rejection.window,
-        policy.tolerance,
-        rate=policy.rate,
-        burst=policy.burst,
-        per_day=policy.per_day,
-        owner=policy.owner,
-        costs=None if given.c_r is None else Costs(given.c_fp, given.c_fn, given.c_r),
-        events_per_day=None if budget is None else budget.events_per_day,
-    )
+    for finding in config_findings(loaded):
+        doubtful = "Doubtful: " if finding.level == "warning" else ""
+        print(f"{doubtful}{finding.message}: {finding.fix}.")
 
 
 def promise_rows(choice: Plan) -> list[tuple[str, str]]:
@@ -446,17 +420,17 @@ def doctor(
     """
     from rejex_stream.doctor import examine
 
-    found: list[Check] = []
+    checks: list[Check] = []
     for check in examine(config, sample=sample):
-        found.append(check)
+        checks.append(check)
         if output is As.TABLE:
             _print_check(check)
     if output is As.JSON:
-        print_json(found)
-    errors = sum(check.level == "error" for check in found)
+        print_json(checks)
+    errors = sum(check.level == "error" for check in checks)
     if output is As.TABLE:
-        warnings = sum(check.level == "warning" for check in found)
-        print(f"{len(found)} findings: {errors} error(s), {warnings} warning(s).")
+        warnings = sum(check.level == "warning" for check in checks)
+        print(f"{len(checks)} findings: {errors} error(s), {warnings} warning(s).")
     if errors:
         raise typer.Exit(1)
 

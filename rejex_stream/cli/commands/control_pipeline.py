@@ -53,7 +53,7 @@ def fault(config: ConfigFile, incident: IncidentId, *, sender: Sender) -> None:
 @app.command("new-normal")
 @gathering(sender=Sender)
 def new_normal(config: ConfigFile, incident: IncidentId, *, sender: Sender) -> None:
-    """Say that this is how it is from now on: the reference is made again of what was held back."""
+    """Say that this is how it is from now on: the reference is rebuilt from what was held back."""
     _answer(CommandKind.NEW_NORMAL, config, incident, sender)
 
 
@@ -134,7 +134,7 @@ def judge(
     *,
     sender: Sender,
 ) -> None:
-    """Say who gives a stream's verdicts from now on; evidence against that is gathered again."""
+    """Say who gives a stream's verdicts from now on; evidence against that starts again."""
     line = ControlLine(load_config(config))
     _give(line, CommandKind.JUDGE, sender, stream_key=stream, judge=who)
 
@@ -154,8 +154,8 @@ def list_all(
     ]
     commands, replies = line.commands(), line.replies()
     if output is As.JSON:
-        found = [{"command": one, "replies": replies.get(one.id, [])} for one in commands]
-        print_json({"incidents": incidents, "commands": found})
+        answered = [{"command": one, "replies": replies.get(one.id, [])} for one in commands]
+        print_json({"incidents": incidents, "commands": answered})
         return
     print_table(
         ("incident", "state", "stream", "begun", "severity", "events", "version"),
@@ -230,13 +230,13 @@ def _waiting(line: ControlLine, id_: str) -> int:
 def _what_became(replies: list[CommandReply], note: str) -> str:
     """Return what became of a command: where one partition obeys, the others need not."""
     accepted = [reply for reply in replies if reply.accepted]
-    told = dict.fromkeys(reply.said for reply in accepted or replies)
-    if not told:
+    reasons = dict.fromkeys(reply.said for reply in accepted or replies)
+    if not reasons:
         said = (
             "given; it holds from the next events on, once it is its turn, and is replied to then"
         )
     else:
-        said = f"{'accepted' if accepted else 'refused'}: {'; '.join(told)}"
+        said = f"{'accepted' if accepted else 'refused'}: {'; '.join(reasons)}"
     return f"{said} ({note})" if note else said
 
 

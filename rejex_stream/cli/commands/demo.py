@@ -11,13 +11,13 @@ from typing import Annotated
 
 import typer
 
-from rejex_stream.cli.show import console, print_table
+from rejex_stream.cli.show import console, outcome_rows, print_table
 from rejex_stream.demo.datasets import CREDIT, FOLDER, Feed, Played, play, prepare
 from rejex_stream.readable import percent, utc
 from rejex_stream.report import Findings, find, write_report
 from rejex_stream.report.judged_run import FaultFindings
 from rejex_stream.report.page import after
-from rejex_stream.types import IncidentState, Label, Reason
+from rejex_stream.types import IncidentState
 
 __all__ = ["demo"]
 
@@ -47,7 +47,7 @@ def demo(
     write_report(report, findings, command, credit=CREDIT)
     _print_summary(findings)
     _print_incidents(played)
-    events, seconds = sum(found.counts.n_events for found in findings), time.monotonic() - begun
+    events, seconds = sum(result.counts.n_events for result in findings), time.monotonic() - begun
     screen.print(f"{events:,} records, {seconds:.0f} s. Everything lies in {out}{os.sep}")
     configs = [word for feed in feeds for word in ("--config", str(feed.config_path))]
     console_command = ["review", "serve", "--store", str(out / "review.db"), *configs]
@@ -60,79 +60,67 @@ def _print_summary(all_findings: Sequence[Findings]) -> None:
     described = [_facts(findings) for findings in all_findings]
     print_table(
         ["", *(findings.run.title for findings in all_findings)],
-        [(name, *(facts[name] for facts in described)) for name in described[0]],
+        [
+            (name, *(facts.get(name, "0") for facts in described))
+            for name in dict.fromkeys(name for facts in described for name in facts)
+        ],
     )
     columns = ["known fault", "sensor", "outcome", "events"]
     columns += ["anomaly", "rejected", "normal", "first sign"]
-    rows = [_fault(found) for findings in all_findings for found in findings.faults]
+    rows = [_fault(fault) for findings in all_findings for fault in findings.faults]
     print_table(columns, rows, left=(0, 1, 2, 7))
 
 
 def _print_incidents(played: Sequence[tuple[Feed, Played]]) -> None:
     """Print what was held, and what to type where somebody has to say what it is."""
-    found = [(feed, incident) for feed, run in played for incident in run.incidents.values()]
-    if not found:
-        return
+    incidents = [(feed, incident) for feed, run in played for incident in run.incidents.values()]
     columns = ["incident", "sensor", "since", "state", "answered"]
     columns += ["events", "anomaly", "rejected"]
     rows = [
         (
-            one.id,
-            one.stream_key,
-            f"{utc(one.onset_ms):%Y-%m-%d %H:%M}",
-            one.ended or one.state,
-            "yes" if one.answer else "",
-            f"{one.n_events:,}",
-            f"{one.n_anomalies:,}",
-            f"{one.n_rejected:,}",
+            incident.id,
+            incident.stream_key,
+            f"{utc(incident.onset_ms):%Y-%m-%d %H:%M}",
+            incident.ended or incident.state,
+            "yes" if incident.answer else "",
+            f"{incident.n_events:,}",
+            f"{incident.n_anomalies:,}",
+            f"{incident.n_rejected:,}",
         )
-        for _, one in found
+        for _, incident in incidents
     ]
     print_table(columns, rows, left=(0, 1, 2, 3, 4))
-    for feed, one in found:
-        if one.state is not IncidentState.CLOSED:
-            words = ["rejex-stream", "control", "fault", str(feed.config_path), one.id]
-            print(f"to say what is wrong with {one.stream_key}: {shlex.join(words)}")
+    for feed, incident in incidents:
+        if incident.state is not IncidentState.CLOSED:
+            words = ["rejex-stream", "control", "fault", str(feed.config_path), incident.id]
+            print(f"to say what is wrong with {incident.stream_key}: {shlex.join(words)}")
             print("  (or new-normal in place of fault; the next run applies it)")
 
 
 def _facts(findings: Findings) -> dict[str, str]:
-    counts, theory = findings.counts, findings.theory
-    per_day, days = findings.events_per_day, findings.days
-    budget = findings.run.budget
-    allowed = "" if theory is None else f" ({theory.expected_anomaly_rate * per_day:.2f} by theory)"
-    planned = "" if budget is None else f" ({budget * per_day:.3g} planned)"
-    return {
-        "records": f"{counts.n_events:,}",
-        "normal": f"{counts.labels[Label.NORMAL]:,}",
-        "anomaly": f"{counts.labels[Label.ANOMALY]:,}",
-        "rejected: ambiguous": f"{counts.reasons[Reason.AMBIGUOUS]:,}",
-        "rejected: no score": f"{findings.n_unscored:,}",
-        "rejected: warm-up": f"{counts.reasons[Reason.WARM_UP]:,}",
-        "dead letters": f"{len(findings.run.dead_letters):,}",
-        "rejection rate, all ranked events": percent(counts.rejection_rate or 0.0),
-        "rejection rate, latest window": percent(findings.rolling_rate),
-        "expected rate R": "–" if theory is None else percent(theory.expected_rate),
-        "frozen-window bound": "–" if theory is None else percent(theory.frozen_bound),
-        "paper's bound": "–"
-        if theory is None or theory.paper_bound is None
-        else percent(theory.paper_bound),
-        "reviews a day and sensor": f"{findings.n_ambiguous / days:.1f}{planned}",
-        "false alarms a day and sensor": f"{findings.false_alarms / days:.2f}{allowed}",
-        "known faults caught, to review, missed": ", ".join(
-            str(findings.outcomes(outcome)) for outcome in ("caught", "review", "missed")
-        ),
+    counts, theory, budget = findings.counts, findings.theory, findings.run.budget
+    rows = dict(outcome_rows(counts))
+    if theory is not None:
+        rows |= {
+            "expected rate R": percent(theory.expected_rate),
+            "frozen-window bound": percent(theory.frozen_bound),
+        }
+    planned = "" if budget is None else f" ({budget * findings.events_per_day:.3g} planned)"
+    caught = (str(findings.outcomes(outcome)) for outcome in ("caught", "review", "missed"))
+    return rows | {
+        "reviews a day and sensor": f"{findings.n_ambiguous / findings.days:.1f}{planned}",
+        "known faults caught, to review, missed": ", ".join(caught),
     }
 
 
-def _fault(found: FaultFindings) -> tuple[str, ...]:
+def _fault(result: FaultFindings) -> tuple[str, ...]:
     return (
-        found.fault.title,
-        found.fault.sensor,
-        _OUTCOMES[found.outcome],
-        str(found.n_events),
-        str(found.n_anomaly),
-        str(found.n_rejected + found.n_unscorable),
-        str(found.n_normal),
-        after(found.notice_after_s),
+        result.fault.title,
+        result.fault.sensor,
+        _OUTCOMES[result.outcome],
+        str(result.n_events),
+        str(result.n_anomaly),
+        str(result.n_rejected + result.n_unscorable),
+        str(result.n_normal),
+        after(result.notice_after_s),
     )

@@ -73,22 +73,22 @@ def init(  # noqa: PLR0917 - one parameter an option
     if where.exists() and not force:
         raise ConfigError(f"{where} is there already: give --force, or another name with --to.")
     source: dict[str, object]
-    found: Table | Feed
+    table: Table | Feed
     rekey_from = ""
     if kafka is not None:
         servers, topic = kafka
-        found, partitions, format = _of_topic(servers, topic, asked.known())
-        split = partitions > 1 and not found.from_key and (found.keyless or found.parted)
+        table, partitions, format = _of_topic(servers, topic, asked.known())
+        split = partitions > 1 and not table.from_key and (table.keyless or table.parted)
         rekey_from, read = (topic, f"{topic}.keyed") if split else ("", topic)
-        source = {"kind": "kafka", "format": format, "topics": [read], **found.settings()}
+        source = {"kind": "kafka", "format": format, "topics": [read], **table.settings()}
         if format in REGISTRY_FORMATS:
             source["select"] = source["select"] or "."  # read as JSON, as the sample was
-        if found.guess.sensor is None:
+        if table.guess.sensor is None:
             source["fixed_sensor"] = topic
     else:
         assert file is not None
-        found, source = _of_file(file, asked.known())
-    for line in found.said:
+        table, source = _of_file(file, asked.known())
+    for line in table.said:
         print(f"{file.name if file else kafka[1]}: {escaped(line)}", file=sys.stderr)  # type: ignore[index]
     guessed = []
     if contamination is None:
@@ -99,12 +99,12 @@ def init(  # noqa: PLR0917 - one parameter an option
         ]
     if source.get("format") in REGISTRY_FORMATS:
         guessed.append(f"registry: its address stays in the environment, {_REGISTRY}")
-    choice = found.suggested(
+    choice = table.suggested(
         contamination=contamination, tolerance=tolerance, rate=rate, window=window,
         detector=detector,
     )  # fmt: skip
     words = [str(file)] if file else ["--kafka", *kafka]  # type: ignore[misc]
-    notes = [*found.said, *guessed, *choice.notes]
+    notes = [*table.said, *guessed, *choice.notes]
     text = draft_config(
         source,
         choice,
@@ -114,7 +114,7 @@ def init(  # noqa: PLR0917 - one parameter an option
         kafka=None if kafka is None else {"bootstrap_servers": kafka[0]},
     )
     save_draft(where, text)
-    _say(where, found, source, [*guessed, *choice.notes], rekey_from)
+    _say(where, table, source, [*guessed, *choice.notes], rekey_from)
 
 
 def _of_file(file: Path, asked: Asked) -> tuple[Table | Feed, dict[str, object]]:
@@ -178,7 +178,7 @@ def _of_topic(servers: str, topic: str, asked: Asked) -> tuple[Feed, int, str | 
 
     settings = kafka_settings(_reading('format = "jsonl"', topic, servers))
     for name, said in look_at_inputs(settings).missing.items():
-        raise ConfigError(f"topic {name!r} {said.partition(': fix')[0]}: check the name.")
+        raise ConfigError(f"topic {name!r} {said.partition(': ')[0]}: check the name.")
     partitions = partitions_of(settings, topic)
     bounds = bounds_of(settings, partitions)
     filled = {p: ends for p, ends in bounds.items() if ends[1] > ends[0]}
@@ -196,16 +196,16 @@ def _of_topic(servers: str, topic: str, asked: Asked) -> tuple[Feed, int, str | 
 
 def _say(
     where: Path,
-    found: Table | Feed,
+    table: Table | Feed,
     source: Mapping[str, object],
     notes: Sequence[str],
     rekey_from: str,
 ) -> None:
-    facts = dict(found.guess.facts())
+    facts = dict(table.guess.facts())
     timeless = "the record's own" if source.get("kind") == "kafka" else facts["time"]
     shown = [
-        ("time", facts["time"] if found.guess.time else timeless),
-        ("sensor", f"{source.get('sensor') or 'one'}, {found.n_sensors:,} seen"),
+        ("time", facts["time"] if table.guess.time else timeless),
+        ("sensor", f"{source.get('sensor') or 'one'}, {table.n_sensors:,} seen"),
         ("channels", ", ".join(source["channels"])),  # type: ignore[arg-type]
         *((name, said) for name, _, said in (note.partition(": ") for note in notes)),
     ]

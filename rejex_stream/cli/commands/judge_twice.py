@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from rejex_stream.cli.show import As, AsOption, print_facts, print_json, print_table, share
+from rejex_stream.cli.show import As, AsOption, outcome_rows, print_facts, print_json, print_table
 from rejex_stream.config import Config, load_config
 from rejex_stream.config.assembly import (
     DecodedBefore,
@@ -56,29 +56,29 @@ def replay(
     Reads the whole file, or all that topics hold; writes nothing. Both judge all of it, as verdicts
     depend on what went before; what is compared, or counted without --config, begins with --since.
     """
-    one = _whole(load_config(config))
-    other = one if new is None else _reading_the_same(load_config(new), one)
-    for each in (one, other):
+    old = _whole(load_config(config))
+    other = old if new is None else _reading_the_same(load_config(new), old)
+    for each in (old, other):
         if each.input.format in REGISTRY_FORMATS:
             raise ConfigError(
                 f"input.format = {each.input.format!r} is not replayed yet: expected json or csv."
             )
     since_ms = None if since is None else _time(since)
     shared = (
-        by_partition(one) or by_partition(other) or one.input.mapping() != other.input.mapping()
+        by_partition(old) or by_partition(other) or old.input.mapping() != other.input.mapping()
     )
     if workers > 1 and shared:
         raise ConfigError(
             f"--workers {workers}: the streams of these configs share something (a budget, a time "
             "to forget, groups, modes), or their keys differ: leave it out."
         )
-    found = _judged(one, other, since_ms, workers)
+    differences = _judged(old, other, since_ms, workers)
     if output is As.JSON:
-        print_json(_as_plain(found))
+        print_json(_as_plain(differences))
     else:
         paths = [config] if new is None else [config, new]
         same = new is not None and config.name == new.name
-        _print(found, [str(path) if same else path.name for path in paths])
+        _print(differences, [str(path) if same else path.name for path in paths])
 
 
 def _time(given: str) -> int:
@@ -107,18 +107,18 @@ def _reading_the_same(new: Config, old: Config) -> Config:
 def _judged(one: Config, other: Config, since_ms: int | None, workers: int) -> Differences:
     if workers == 1:
         return _judge_share(one, other, since_ms, 0, 1)
-    found, judge = Differences(), partial(_judge_share, one, other, since_ms, of=workers)
+    differences, judge = Differences(), partial(_judge_share, one, other, since_ms, of=workers)
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         for part in pool.map(judge, range(workers)):
-            found.join(part)
-    return found
+            differences.join(part)
+    return differences
 
 
 def _judge_share(
     one: Config, other: Config, since_ms: int | None, which: int, of: int
 ) -> Differences:
     """Judge the streams that fall to one of several processes; each reads everything."""
-    found, alike, mine = Differences(), one.input == other.input, dict[str, bool]()
+    differences, alike, mine = Differences(), one.input == other.input, dict[str, bool]()
     first, second = Judging(one), Judging(other)
     once = alike and (first.spec, first.settings) == (second.spec, second.settings)
     if once:  # nobody will look at more than labels
@@ -139,8 +139,8 @@ def _judge_share(
                 read.items = dict(zip(places, items, strict=True))
                 again.items = read.items if alike else dict(zip(places, others, strict=True))
                 outcomes = state.process(ours)
-                found.see(outcomes, outcomes if once else other_state.process(ours), since_ms)
-    return found
+                differences.add(outcomes, outcomes if once else other_state.process(ours), since_ms)
+    return differences
 
 
 def _read_as(
@@ -148,9 +148,9 @@ def _read_as(
 ) -> list[Reading | Invalid]:
     """Read a batch by another config; readings are compared with those in the same place."""
     records, items = decode_records(decoder, batch)
-    found = {record.position: item for record, item in zip(records, items, strict=True)}
+    by_position = {record.position: item for record, item in zip(records, items, strict=True)}
     return [
-        found.get(one.position) or Invalid(one.position, "ignored", "no such reading")
+        by_position.get(one.position) or Invalid(one.position, "ignored", "no such reading")
         for one in like
     ]
 
@@ -180,52 +180,46 @@ def _histories(
             yield partition, decoders, read_partition(settings, partition)
 
 
-def _print(found: Differences, configs: list[str]) -> None:
-    first, second = found.of(0), found.of(1)
-    total = max(1, found.records)
-    names = sorted(first | second)
-    rows = [(name, f"{first[name]:,}", f"{second[name]:,}") for name in names]
-    rows += [
-        ("rejected, share", share(first["rejected"] / total), share(second["rejected"] / total)),
-        ("for review", f"{found.reviews[0]:,}", f"{found.reviews[1]:,}"),
-        ("incidents opened", f"{found.incidents[0]:,}", f"{found.incidents[1]:,}"),
-    ]
-    columns = ["", *configs]
-    shown = [row[: len(columns)] for row in rows]
-    print_table(columns, shown, title=f"{found.records:,} records judged")
+def _print(differences: Differences, configs: list[str]) -> None:
+    by_config = [dict(outcome_rows(counts)) for counts in differences.counts[: len(configs)]]
+    names = dict.fromkeys(name for rows in by_config for name in rows)
+    shown = [(name, *(rows.get(name, "0") for rows in by_config)) for name in names]
+    print_table(["", *configs], shown, title=f"{differences.records:,} records judged")
     if len(configs) == 1:
         return
     facts = [
         (f"{was} → {is_}", f"{count:,}")
-        for (was, is_), count in sorted(found.labels.items())
+        for (was, is_), count in sorted(differences.labels.items())
         if was != is_
     ]
     facts += [
-        ("same label, other figures", f"{found.figures:,}"),
-        ("records that differ in anything", f"{found.other:,}"),
+        ("same label, other figures", f"{differences.figures:,}"),
+        ("records that differ in anything", f"{differences.other:,}"),
     ]
-    if found.sensors:
-        most = ", ".join(f"{name} {count:,}" for name, count in found.most_changed(5))
+    if differences.sensors:
+        most = ", ".join(f"{name} {count:,}" for name, count in differences.most_changed(5))
         facts.append(("sensors with most changes", most))
     facts += [
         (f"e.g. {at.topic}-{at.partition}-{at.offset}", f"{was} → {is_}")
-        for at, was, is_ in found.examples
+        for at, was, is_ in differences.examples
     ]
-    print_facts(facts, title=f"Changed labels: {found.changed:,}")
+    print_facts(facts, title=f"Changed labels: {differences.changed:,}")
 
 
-def _as_plain(found: Differences) -> dict[str, object]:
+def _as_plain(differences: Differences) -> dict[str, object]:
     return {
-        "records": found.records,
-        "changed": found.changed,
-        "labels": {f"{was} > {is_}": count for (was, is_), count in sorted(found.labels.items())},
-        "other_figures": found.figures,
-        "differ": found.other,
-        "reviews": found.reviews,
-        "incidents": found.incidents,
-        "sensors": dict(found.most_changed(100)),
+        "records": differences.records,
+        "changed": differences.changed,
+        "labels": {
+            f"{was} > {is_}": count for (was, is_), count in sorted(differences.labels.items())
+        },
+        "other_figures": differences.figures,
+        "differ": differences.other,
+        "reviews": [counts.n_reviews for counts in differences.counts],
+        "incidents": [counts.n_incidents for counts in differences.counts],
+        "sensors": dict(differences.most_changed(100)),
         "examples": [
             dict(zip(("topic", "partition", "offset"), at)) | {"was": was, "is": is_}  # noqa: B905
-            for at, was, is_ in found.examples
+            for at, was, is_ in differences.examples
         ],
     }

@@ -70,9 +70,9 @@ def create(  # noqa: PLR0917 - one parameter an option
 
     inputs = look_at_inputs(settings)
     if inputs.missing and not with_input:
-        told = "; ".join(f"topic {name!r} {said}" for name, said in inputs.missing.items())
+        problems = "; ".join(f"topic {name!r} {said}" for name, said in inputs.missing.items())
         raise ConnectorError(
-            f"{told}. Nothing was created: the outputs have as many partitions as the input "
+            f"{problems}. Nothing was created: the outputs have as many partitions as the input "
             "(--with-input makes it too, to try things out)."
         )
     n = partitions or inputs.most or _PARTITIONS
@@ -93,8 +93,8 @@ def create(  # noqa: PLR0917 - one parameter an option
             f"warning: of the topics' JSON Schemas {missing} registered: {error}", file=sys.stderr
         )
     if output is As.JSON:
-        found = {"dry_run": dry_run, "created": sorted(names), "topics": plans}
-        print_json({**found, "registered": subjects})
+        result = {"dry_run": dry_run, "created": sorted(names), "topics": plans}
+        print_json({**result, "registered": subjects})
         return
     done = "to create" if dry_run else "created"
     rows = [
@@ -135,11 +135,11 @@ def check(
     output: AsOption = As.TABLE,
 ) -> None:
     """Compare the broker's topics with what the pipeline needs; exit status 1 on an error."""
-    found, settings = kafka_config(config)
+    loaded, settings = kafka_config(config)
     from rejex_connectors.kafka.topic_admin import check_topics, plan_topics
 
     plans = plan_topics(settings, partitions=partitions or _PARTITIONS, replication=replication)
-    findings = check_topics(settings, plans, snapshot_every_s=found.state.snapshot_interval_s)
+    findings = check_topics(settings, plans, snapshot_every_s=loaded.state.snapshot_interval_s)
     if output is As.JSON:
         print_json(findings)
     else:
@@ -162,8 +162,8 @@ def rekey(
 
     Stopped or killed, it goes on where it was; nothing is lost or doubled.
     """
-    found, settings = kafka_config(config)
-    mapping = found.input.mapping()
+    loaded, settings = kafka_config(config)
+    mapping = loaded.input.mapping()
     if mapping.sensor_from == "key":
         raise ConfigError(
             f"{config} takes the sensor's name from the key, and there is none in {source}: give "
@@ -175,7 +175,7 @@ def rekey(
 
     from rejex_stream.cli.commands.run_pipeline import stopping
 
-    decoder, target = kafka_decoder(found), settings.topics.input[0]
+    decoder, target = kafka_decoder(loaded), settings.topics.input[0]
 
     def sensor_of(record: Record) -> str | None:
         item = decoder.decode(record)

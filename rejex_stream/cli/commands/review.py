@@ -116,8 +116,8 @@ def overridden(configs: Configs, **given: Any) -> Review:  # noqa: ANN401 - as t
             "The configs set [review] differently, but there is one queue: keep the section in "
             "one of them."
         )
-    told = {name: _plain(value) for name, value in given.items() if value not in (None, [])}
-    section = (set_[0] if set_ else Review()).model_copy(update=told)
+    overrides = {name: _plain(value) for name, value in given.items() if value not in (None, [])}
+    section = (set_[0] if set_ else Review()).model_copy(update=overrides)
     section.check()
     topics = {
         (config.kafka.bootstrap_servers, config.output.labels)
@@ -298,9 +298,9 @@ def ingest(
         fed = feeding(None, configs=configs, reviews=review or (), verdicts=verdicts or ())
         for sentence in fed.lacks:
             print(sentence, file=sys.stderr)
-        for one in fed.feeds:
-            total += one.pump(opened)
-            one.close()
+        for feed in fed.feeds:
+            total += feed.pump(opened)
+            feed.close()
     if output is As.JSON:
         print_json(total)
         return
@@ -329,15 +329,15 @@ def rebuild(
     ] = None,
     output: AsOption = As.TABLE,
 ) -> None:
-    """Make a store again from review items and labels, with the same verdict for every event."""
+    """Rebuild a store from review items and labels, with the same verdict for every event."""
     configs, section = _loaded(config, store=store, labels=labels)
     if not (configs or review):
         raise ConfigError("Nothing to build from: give --config, or --review and --labels.")
     feeds = review_feeds(configs, review or ())
 
     def feed(fresh: ReviewStore) -> None:
-        for one in feeds:
-            one.pump(fresh)
+        for source in feeds:
+            source.pump(fresh)
 
     same: bool | None = None
     wanted = ""
@@ -345,7 +345,7 @@ def rebuild(
         with _existing(check) as other:
             wanted = review_store.state_hash(other.database)
     path = Path(section.store)
-    found = review_store.rebuild(
+    rebuilt = review_store.rebuild(
         path,
         section,
         feed=feed,
@@ -354,16 +354,16 @@ def rebuild(
         costs=_costs_of(configs),
     )
     if check is not None:
-        same = wanted == found.state_hash
+        same = wanted == rebuilt.state_hash
     if output is As.JSON:
-        print_json({**found._asdict(), "same_as_checked": same})
+        print_json({**rebuilt._asdict(), "same_as_checked": same})
     else:
         print_facts(
             [
-                ("events", number(found.events)),
-                ("labels", number(found.labels)),
-                ("labels without events", number(found.labels_without_events)),
-                ("verdict state", found.state_hash),
+                ("events", number(rebuilt.events)),
+                ("labels", number(rebuilt.labels)),
+                ("labels without events", number(rebuilt.labels_without_events)),
+                ("verdict state", rebuilt.state_hash),
                 *([("same as checked", "yes" if same else "no")] if same is not None else []),
             ]
         )
@@ -395,7 +395,7 @@ def export(
     """Write labelled events to a file; cells that a spreadsheet would run are made harmless."""
     _, section = _loaded(config, store=store)
     named = to.suffix.lstrip(".").lower()
-    wanted = form or next((one for one in label_store.FORMATS if one == named), None)
+    wanted = form or next((known for known in label_store.FORMATS if known == named), None)
     if wanted is None:
         raise ConfigError(f"{str(to)!r} does not tell its format: give --format csv or jsonl.")
     with _existing(section) as opened:
@@ -460,8 +460,8 @@ def verify(
             waiting = label_store.pending(connection)
         damage = opened.database.integrity()
     if output is As.JSON:
-        found = {"audit_rows": rows, "broken_at": broken, "database": damage}
-        print_json({**found, "labels_waiting": waiting})
+        result = {"audit_rows": rows, "broken_at": broken, "database": damage}
+        print_json({**result, "labels_waiting": waiting})
     else:
         print_facts(
             [
@@ -491,18 +491,18 @@ def report(
     now = database.wall_clock_ms()
     since_ms = 0 if days is None else round(now - days * 86_400_000)
     with _existing(section) as opened, opened.database.read() as connection:
-        found = make_report(
+        summary = make_report(
             connection, now_ms=now, since_ms=since_ms, costs=_costs_of(configs), neighbours=True
         )
         proven = certificate.certificates(opened, connection)
     if output is As.JSON:
-        print_json(msgspec.to_builtins(found) | {"certificates": list(proven.values())})
+        print_json(msgspec.to_builtins(summary) | {"certificates": list(proven.values())})
         return
-    for name, one in found.pipelines.items():
-        if len(found.pipelines) > 1:
+    for name, of_pipeline in summary.pipelines.items():
+        if len(summary.pipelines) > 1:
             print(f"\n{name or 'The pipeline'}\n")
-        _print_pipeline(one)
-    load = msgspec.structs.asdict(found.workload)
+        _print_pipeline(of_pipeline)
+    load = msgspec.structs.asdict(summary.workload)
     print_facts(
         [(name.replace("_", " "), number(value)) for name, value in load.items()], title="The queue"
     )
@@ -510,8 +510,8 @@ def report(
         print(f"\n{name}: {certificate.sentence(one_proven)}.")
 
 
-def _print_pipeline(found: PipelineReport) -> None:
-    quality, known = found.quality, found.quality.known
+def _print_pipeline(summary: PipelineReport) -> None:
+    quality, known = summary.quality, summary.quality.known
     print_table(
         ("events", "all", "judged", "anomalies among them"),
         [
@@ -532,7 +532,7 @@ def _print_pipeline(found: PipelineReport) -> None:
         "cost per event": quality.cost_per_event,
         "anomalies that a reviewer overlooks": quality.overlooked,
         "normals that a reviewer calls anomalies": quality.false_alarms,
-        f"agreement, of {found.judged_twice:,} cases judged twice": found.agreement,
+        f"agreement, of {summary.judged_twice:,} cases judged twice": summary.agreement,
     }
     for name, errors in known.reviewers.items():
         intervals[f"known anomalies that {name} overlooked"] = errors.rates["overlooked"]
@@ -543,18 +543,19 @@ def _print_pipeline(found: PipelineReport) -> None:
     )
     print_facts(
         [
-            ("cases a day of its own time", number(found.cases_per_day)),
+            ("cases a day of its own time", number(summary.cases_per_day)),
             ("known cases that wait", f"{number(known.waiting)} of {number(known.cases)}"),
         ]
     )
-    for one in found.neighbours:
-        told = "is not told apart by what it costs"
-        if one.low > 0 or one.high < 0:
-            less = "less" if one.low > 0 else "more"
-            told = f"would have cost {number(abs(one.saved))} {less} an event"
+    for neighbour in summary.neighbours:
+        verdict = "is not told apart by what it costs"
+        if neighbour.low > 0 or neighbour.high < 0:
+            less = "less" if neighbour.low > 0 else "more"
+            verdict = f"would have cost {number(abs(neighbour.saved))} {less} an event"
         print(
-            f"γ = {number(one.contamination)} instead of {number(one.instead_of)} {told} "
-            f"(saved {number(one.low)} to {number(one.high)}, 95 %), by {one.answers:,} answers."
+            f"γ = {number(neighbour.contamination)} instead of {number(neighbour.instead_of)} "
+            f"{verdict} (saved {number(neighbour.low)} to {number(neighbour.high)}, 95 %), "
+            f"by {neighbour.answers:,} answers."
         )
 
 
@@ -623,14 +624,14 @@ def certify(
     configs, section = _loaded(config, store=store)
     since_ms = 0 if since is None else round(since.replace(tzinfo=UTC).timestamp() * 1000)
     with _existing(section) as opened, opened.database.read() as connection:
-        names = [one.pipeline.name for one in configs]
+        names = [pipeline.pipeline.name for pipeline in configs]
         names = names if len(names) == 1 else pipelines_of(connection)
         if len(names) != 1:
             raise ConfigError(
                 f"the store holds {len(names)} pipelines ({', '.join(names) or 'none'}): give the "
                 "--config of the one to certify."
             )
-        found = certificate.certify(
+        certified = certificate.certify(
             certificate.tally_of_store(connection, names[0], since_ms),
             pipeline=names[0],
             since_ms=since_ms,
@@ -638,8 +639,8 @@ def certify(
             sensitivity=sensitivity,
             known=gold_cases.known_cases(connection, pipeline=names[0]).all,
         )
-    print_json(certificate.signed(found, _draw(configs, key_file).key))
-    print(f"{names[0]}: {certificate.sentence(found)}", file=sys.stderr)
+    print_json(certificate.signed(certified, _draw(configs, key_file).key))
+    print(f"{names[0]}: {certificate.sentence(certified)}", file=sys.stderr)
 
 
 @app.command()
@@ -688,41 +689,43 @@ def verify_certificate(
         claimed = msgspec.json.decode(file.read_bytes(), type=certificate.Certificate)
         evidence = _evidence(configs[0], section, review)
         with verdicts.open("rb") as lines:
-            found = verify_log(claimed, lines, draw, evidence, pipeline=name)
+            result = verify_log(claimed, lines, draw, evidence, pipeline=name)
     except OSError as error:
         raise ConfigError(f"{error.filename} cannot be read ({error.strerror}).") from None
     except msgspec.DecodeError as error:
         raise ConfigError(f"{file} is no certificate ({error}).") from None
-    for sentence in (*found.premises, *found.wrong):
+    for sentence in (*result.premises, *result.wrong):
         print(sentence)
-    if found.wrong:
+    if result.wrong:
         raise typer.Exit(1)
-    print(f"the log says the same: {certificate.sentence(found.again)}")
+    print(f"the log says the same: {certificate.sentence(result.again)}")
 
 
 def _evidence(config: Config, section: Review, review: Path | None) -> Evidence:
     """Gather what stands beside the verdicts, as far as it is there."""
-    found = Evidence(reviewers=tuple(section.reviewers))
-    found.labels = published_labels([config], Path(section.store), _labels_file(section))
+    evidence = Evidence(reviewers=tuple(section.reviewers))
+    evidence.labels = published_labels([config], Path(section.store), _labels_file(section))
     with suppress(ConfigError, ConnectorError):
         line = ControlLine(config)
         replies = line.replies()
-        found.incidents = line.incidents()
-        found.commands = [
-            one for one in line.commands() if any(r.accepted for r in replies.get(one.id, ()))
+        evidence.incidents = line.incidents()
+        evidence.commands = [
+            command
+            for command in line.commands()
+            if any(r.accepted for r in replies.get(command.id, ()))
         ]
     if review is not None:
-        found.items = _drawn_items(review)
-    return found
+        evidence.items = _drawn_items(review)
+    return evidence
 
 
 def _drawn_items(path: Path) -> Mapping[Position, ReviewItem]:
     with path.open("rb") as lines:
         items = [decode_reviewed(line) for line in lines]
     return {
-        one.verdict.position: one
-        for one in items
-        if isinstance(one, ReviewItem) and one.why == "audit"
+        item.verdict.position: item
+        for item in items
+        if isinstance(item, ReviewItem) and item.why == "audit"
     }
 
 

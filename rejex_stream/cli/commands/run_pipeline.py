@@ -18,12 +18,21 @@ from typing import Annotated
 import typer
 
 from rejex_stream.cli.bars import QUIET_S, Count, counting
-from rejex_stream.cli.commands.before_run import promised
-from rejex_stream.cli.commands.score import print_theory, verdict_facts
-from rejex_stream.cli.show import As, AsOption, ConfigFile, number, print_facts, print_json, share
+from rejex_stream.cli.commands.score import print_theory
+from rejex_stream.cli.show import (
+    As,
+    AsOption,
+    ConfigFile,
+    number,
+    outcome_rows,
+    print_facts,
+    print_json,
+    share,
+)
 from rejex_stream.config import Config, load_config
 from rejex_stream.config.assembly import Edges, run_pipeline
 from rejex_stream.decode.written import is_repeated, zone_of
+from rejex_stream.doctor import promised
 from rejex_stream.errors import ConfigError
 from rejex_stream.operate.logs import logging_to_stderr
 from rejex_stream.plan.measured import Counting
@@ -211,8 +220,8 @@ class _Looks:
                 local = datetime.fromtimestamp(reading.event_time_ms / 1000, self._zone)
                 self._order.repeated += is_repeated(local.replace(tzinfo=None), self._zone)
         self._of = f" (of the first {_FIRST:,} events)" if len(first) == _FIRST else ""
-        for one in suspect_readings(self._config, first):
-            _log.warning("%s; %s", one.seen, one.setting)
+        for suspicion in suspect_readings(self._config, first):
+            _log.warning("%s; %s", suspicion.seen, suspicion.setting)
 
     def remarks(self) -> Iterator[str]:
         """Yield what was odd about their order."""
@@ -272,32 +281,11 @@ def _end_in_time(ear: socket.socket, ended: threading.Event) -> None:
 
 
 def _print_summary(config: Config, summary: RunSummary, *, stderr: bool) -> None:
-    total = summary.labels.total()
-    rows = [
-        (str(label), f"{summary.labels[label]:,}  {share(summary.labels[label] / max(1, total))}")
-        for label in Label
-    ]
-    if summary.n_limited:
-        at = [str(label) for label in Label].index(Label.ANOMALY) + 1
-        rows.insert(at, ("  beyond a limit", f"{summary.n_limited:,}"))
-    rows += [
-        (f"  {reason}", f"{count:,}") for reason, count in sorted(summary.reasons.items()) if count
-    ]
-    choice = promised(config).promise
-    expected = choice.expected_rate if choice is not None else None
-    rows += [
-        (
-            "rejection rate",
-            f"{share(summary.rejection_rate)} after warm-up; expected {share(expected)} in a full "
-            "window",
-        ),
-        ("for review", f"{summary.n_reviews:,}"),
-        ("dead letters", f"{summary.n_invalid:,}"),
-    ]
+    promise = promised(config).promise
+    rows = outcome_rows(summary)
+    if promise is not None:
+        rows.append(("  expected in a full window", share(promise.expected_rate)))
     happened = (
-        ("ignored", summary.n_ignored, " records without a reading of their own"),
-        ("incidents", summary.n_incidents, " opened"),
-        ("held, planned", summary.n_held, " events"),
         ("replayed", summary.n_replayed, ""),
         ("failed fits", summary.n_fit_failures, ""),
         ("waits for a fit", summary.fit_waits, f", {summary.fit_wait_s:.1f} s"),
@@ -312,11 +300,12 @@ def _print_summary(config: Config, summary: RunSummary, *, stderr: bool) -> None
 
 
 def _print_rehearsal(config: Config, rehearsal: Counting, output: As) -> None:
-    measured, choice = rehearsal.measurement.measured(), promised(config)
+    measurement, choice = rehearsal.measurement, promised(config)
+    measured = measurement.measured()
     if output is As.JSON:
         print_json({"plan": choice, "measured": measured})
     else:
-        print_facts(verdict_facts(measured), title="Nothing was written")
+        print_facts(outcome_rows(measurement.counts), title="Nothing was written")
         print_theory(measured, choice)
 
 

@@ -20,7 +20,16 @@ import typer
 
 from rejex_stream.cli import table_options as options
 from rejex_stream.cli.bars import counting
-from rejex_stream.cli.show import As, AsOption, number, print_facts, print_json, print_table, share
+from rejex_stream.cli.show import (
+    As,
+    AsOption,
+    number,
+    outcome_rows,
+    print_facts,
+    print_json,
+    print_table,
+    share,
+)
 from rejex_stream.config import name_of
 from rejex_stream.decode import Decoder
 from rejex_stream.detectors import DEFAULT
@@ -92,8 +101,8 @@ def score(  # noqa: PLR0917 - one parameter an option
             detector=detector,
         )  # fmt: skip
         _save_config(save_config, table, choice, detector, file)
-        kept = _Kept(table.decoder(pooled=choice.pooled), everything=report is not None)
-        truth, episodes = Counter[tuple[bool, Label]](), Episodes(kept.channels)
+        collected = _Kept(table.decoder(pooled=choice.pooled), everything=report is not None)
+        truth, episodes = Counter[tuple[bool, Label]](), Episodes(collected.channels)
         to_file = _writer(verdicts, exits)
         scored = None if out is None else ScoredCsv(table, _opened(out, exits))
         records = table.records() if scored is None else scored.passing(table.records())
@@ -108,19 +117,19 @@ def score(  # noqa: PLR0917 - one parameter an option
             episodes.add(readings, batch)
             to_file(batch)
             if scored is not None:
-                scored.add(batch, kept.invalid)
-            kept.take(readings, batch)
+                scored.add(batch, collected.invalid)
+            collected.take(readings, batch)
 
         begun = clock.monotonic()
         spec = dataclasses.replace(choice.spec, evidence=True)  # which channels speak
-        replayed = replay(spec, kept, records, on_judged=take, on_progress=progress)
+        replayed = replay(spec, collected, records, on_judged=take, on_progress=progress)
         spent = clock.monotonic() - begun
     print(f"{table.path.name}: {table.n_rows:,} rows judged in {spent:.1f} s", file=sys.stderr)
     if report is not None:
         from rejex_stream.report import find, write_report
 
         command = shlex.join(["rejex-stream", "score", str(file), "--report", str(report)])
-        write_report(report, [find(kept.run(table, choice, table.labels))], command)
+        write_report(report, [find(collected.run(table, choice, table.labels))], command)
     by_truth = {
         name: {str(label): truth[known, label] for label in Label}
         for name, known in (("anomalies", True), ("normal", False))
@@ -128,7 +137,7 @@ def score(  # noqa: PLR0917 - one parameter an option
     promise = plan(contamination, spec.window, spec.policy.tolerance, rate=spec.policy.rate)
     incidents, others = episodes.worst(top)
     if output is As.JSON:
-        found = {
+        result = {
             "guess": table.guess,
             "said": table.said,
             "notes": choice.notes,
@@ -141,7 +150,7 @@ def score(  # noqa: PLR0917 - one parameter an option
             "held": episodes.held,
             "truth": by_truth if truth else None,
         }
-        print_json(found)
+        print_json(result)
         _require_ranks(replayed.measured, choice)
         return
     stderr = "-" in (str(verdicts), str(out))
@@ -181,12 +190,12 @@ def _at_hand(file: Path, exits: ExitStack) -> Path:
     is_stdin = str(file) == "-"
     if not (is_stdin or file.is_fifo() or file.is_char_device()):
         return file
-    kept = Path(exits.enter_context(tempfile.TemporaryDirectory()))
-    kept /= "stdin" if is_stdin else file.name
-    with kept.open("wb") as copy:
+    copied = Path(exits.enter_context(tempfile.TemporaryDirectory()))
+    copied /= "stdin" if is_stdin else file.name
+    with copied.open("wb") as copy:
         given = sys.stdin.buffer if is_stdin else exits.enter_context(file.open("rb"))
         shutil.copyfileobj(given, copy)
-    return kept
+    return copied
 
 
 def _save_config(
@@ -217,28 +226,28 @@ def _print_episodes(
         "what it read at its worst",
     )  # fmt: skip
     named = "Other episodes" if incidents else "Episodes"
-    for what, found in ("Incidents, faults that last", incidents), (named, others):
-        if found:
-            some = f", the {top} most severe" if len(found) > top else ""
-            rows = [_row(one) for one in found[:top]]
-            title = f"{what}: {len(found):,}{some}"
+    for what, episodes in ("Incidents, faults that last", incidents), (named, others):
+        if episodes:
+            some = f", the {top} most severe" if len(episodes) > top else ""
+            rows = [_row(episode) for episode in episodes[:top]]
+            title = f"{what}: {len(episodes):,}{some}"
             print_table(columns, rows, title=title, left=(0, 1, 2, 3, 7), stderr=stderr)
 
 
-def _row(found: Episode) -> tuple[str, ...]:
-    last = f" to {found.last_row:,}" if found.last_row > found.first_row else ""
-    since, until = _utc(found.first_ms), _utc(found.last_ms)
+def _row(episode: Episode) -> tuple[str, ...]:
+    last = f" to {episode.last_row:,}" if episode.last_row > episode.first_row else ""
+    since, until = _utc(episode.first_ms), _utc(episode.last_ms)
     return (
-        found.sensor,
+        episode.sensor,
         since,
         until.removeprefix(since[:11]),  # the same day
-        f"{found.first_row:,}{last}",
-        number(found.anomalies),
-        number(found.rejected),
+        f"{episode.first_row:,}{last}",
+        number(episode.anomalies),
+        number(episode.rejected),
         "–"
-        if found.severity is None
-        else "{} of 100 ({})".format(*grade(found.severity, found.anomalies)),
-        "; ".join(map(DisplayNames().reading_text, found.reads)) or "–",
+        if episode.severity is None
+        else "{} of 100 ({})".format(*grade(episode.severity, episode.anomalies)),
+        "; ".join(map(DisplayNames().reading_text, episode.reads)) or "–",
     )
 
 
@@ -356,7 +365,7 @@ def _print_verdicts(
     stderr: bool,
 ) -> None:
     facts = [
-        *verdict_facts(replayed.measured),
+        *outcome_rows(replayed.counts),
         *table.guess.facts(),
         *((name, said) for name, _, said in (note.partition(": ") for note in choice.notes)),
     ]
@@ -371,16 +380,6 @@ def _print_verdicts(
         print(f"a fit failed: {failed}", file=where)
 
 
-def verdict_facts(measured: Measured) -> list[tuple[str, str]]:
-    """Return how often each verdict was given, to be printed."""
-    reasons = "".join(f"; {name} {count:,}" for name, count in measured.reasons.items())
-    return [
-        ("normal", f"{measured.normal:,}"),
-        ("anomaly", f"{measured.anomaly:,}"),
-        ("rejected", f"{measured.rejected:,}{reasons}"),
-    ]
-
-
 def print_theory(measured: Measured, promise: Plan, *, stderr: bool = False) -> None:
     """Print predicted beside measured."""
     known = promise.promise
@@ -393,7 +392,6 @@ def print_theory(measured: Measured, promise: Plan, *, stderr: bool = False) -> 
         (f"  exact bound, δ = {promise.delta:g}", share(known.exact_bound), "", ""),
         ("  paper bound", share(known.paper_bound), "", ""),
         ("accepted anomalies", share(known.anomaly_rate), share(measured.anomaly_rate), ""),
-        ("episodes for review", "", number(measured.episodes), ""),
         ("variance inflation", "1", number(measured.inflation), ""),
     ]
     if known.held is not None:

@@ -80,10 +80,10 @@ def spark(  # noqa: PLR0917 - options of a program
 
 def _settings_of(conf: Sequence[str] | None) -> dict[str, str]:
     """Read what ``--conf`` was given."""
-    found = {}
+    settings = {}
     for given in conf or ():
         name, equals, value = given.partition("=")
         if not equals or not name.startswith("spark."):
             raise ConfigError(f"--conf {given!r}: expected spark.NAME=VALUE.")
-        found[name] = value
-    return found
+        settings[name] = value
+    return settings

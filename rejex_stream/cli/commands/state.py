@@ -85,19 +85,19 @@ def list_state(config: ConfigFile, output: AsOption = As.TABLE) -> None:
 @app.command()
 def show(config: ConfigFile, partition: Only = None, output: AsOption = As.TABLE) -> None:
     """Show how the state of partitions was made, and which sensors it is of."""
-    told = list[dict[str, Any]]()
+    rows = list[dict[str, Any]]()
     with stored(load_config(config)) as state:
         for one in _chosen(state, partition):
-            found = state.store.load(one, _NEWEST)
-            if found is None:
-                told.append({"partition": _name(one), "what": "no snapshot"})
+            loaded = state.store.load(one, _NEWEST)
+            if loaded is None:
+                rows.append({"partition": _name(one), "what": "no snapshot"})
                 continue
-            said = described(found[1])
-            told.append({"partition": _name(one), "next_offset": found[0], **_at_length(said)})
+            said = described(loaded[1])
+            rows.append({"partition": _name(one), "next_offset": loaded[0], **_at_length(said)})
     if output is As.JSON:
-        print_json(told)
+        print_json(rows)
         return
-    for facts in told:
+    for facts in rows:
         print_facts([(name.replace("_", " "), _in_line(value)) for name, value in facts.items()])
 
 
@@ -148,15 +148,15 @@ def export_state(
         committed = state.places.committed()
         for one in _chosen(state, partition):
             at = committed.get(one)
-            found = None
+            loaded = None
             if on_spark is None and at is not None:
-                found = state.store.load(one, at)
+                loaded = state.store.load(one, at)
             elif on_spark is not None:
-                found = on_spark.get(one)
-            if at is None or found is None or found[0] > at:
+                loaded = on_spark.get(one)
+            if at is None or loaded is None or loaded[0] > at:
                 print(f"{_name(one)}: nothing to export.")
                 continue
-            next_offset, parts = found
+            next_offset, parts = loaded
             schemas = state.store.load_journal(one)
             names = [name.encode("utf-8", "surrogatepass") for name in parts]
             input_is = state.places.input_is(one)
@@ -185,10 +185,10 @@ def import_state(
         sealed = file.read_bytes()
     with stored(load_config(config), to_change=True) as state:
         chosen, committed = _chosen(state, partition), state.places.committed()
-        found = [one for one in _unpacked(state.store.opened_file(sealed)) if one[0] in chosen]
-        if not found:
+        imported = [one for one in _unpacked(state.store.opened_file(sealed)) if one[0] in chosen]
+        if not imported:
             raise ConfigError(f"{file} holds no partition of this pipeline's input.")
-        for one, moved, _, _ in found:
+        for one, moved, _, _ in imported:
             at = committed.get(one)
             if at is not None and at < moved.next_offset:
                 raise CheckpointError(
@@ -196,7 +196,7 @@ def import_state(
                     f"of the state in {file}: what lies in between would never be judged. Nothing "
                     "was changed; import into a pipeline that nothing was committed of."
                 )
-        for one, moved, parts, schemas in found:
+        for one, moved, parts, schemas in imported:
             if not dry_run:
                 _put(state, one, moved, parts, schemas, begins=one not in committed)
             at = committed.get(one, moved.committed)
@@ -234,13 +234,13 @@ def _unpacked(
             raise ValueError(f"{len(bodies)} parts")
     except ValueError as error:
         raise CheckpointError(f"The exported state is broken ({error}): export it again.") from None
-    found: list[tuple[Partition, _Exported, Mapping[str, bytes], bytes | None]] = []
+    unpacked: list[tuple[Partition, _Exported, Mapping[str, bytes], bytes | None]] = []
     at = iter(bodies)
     for moved in every:
         parts = {name.decode("utf-8", "surrogatepass"): next(at) for name in moved.names}
         schemas = next(at) if moved.schemas else None
-        found.append((Partition(moved.topic, moved.partition), moved, parts, schemas))
-    return found
+        unpacked.append((Partition(moved.topic, moved.partition), moved, parts, schemas))
+    return unpacked
 
 
 def _chosen(state: Stored, names: Sequence[str] | None) -> list[Partition]:
@@ -270,17 +270,17 @@ def _rebuilt(state: Stored, partition: Partition, committed: Mapping[Partition, 
 
 def _in_short(state: Stored, partition: Partition) -> dict[str, Any]:
     try:
-        found = state.store.load(partition, _NEWEST)
-        if found is None:
+        loaded = state.store.load(partition, _NEWEST)
+        if loaded is None:
             return {"what": "no snapshot"}
-        offset, parts = found
+        offset, parts = loaded
         said = described(parts)
     except CheckpointError as error:
         return {"what": str(error)}
-    told: dict[str, Any] = {"next_offset": offset, "bytes": sum(map(len, parts.values()))}
+    summary: dict[str, Any] = {"next_offset": offset, "bytes": sum(map(len, parts.values()))}
     same = said.origin.environment == environment()
     what = "" if same else "made with other versions or another kind of processor: state show"
-    return told | {"sensors": len(said.sensors), "what": what}
+    return summary | {"sensors": len(said.sensors), "what": what}
 
 
 def _at_length(said: Described) -> dict[str, Any]:

@@ -216,39 +216,3 @@ def test_the_identity_goes_over_the_wire_and_back() -> None:
         assert json.loads(line)["offset"] == 0
         assert decode_verdict(line).position == outcome.verdict.position
     assert str(found[11].verdict.position) == "input-0-0.11"  # type: ignore[union-attr]
-
-
-ODD = [
-    burst(0, 3), burst(3, 0), burst(9, 2, "b"), {"type": "reading", "machine": "a", "t": 1},
-    {"machine": "ä", "readings": [None, {"t": 1, "flow": 2.5}, 7]}, {"readings": "none"}, [1, 2],
-    b"", b"{", b'{"type": "reading", "t": 1}{"type": "reading", "t": 2}', b" ",
-    b'{"machine": "a",\n"readings": [{"t": 5}]}',
-    b'{"readings": [{"t": 1, "flow": NaN}]}', b"null", b'{"a": "}\\n{"}', b"\xff{}", b" {} ",
-    {"machine": "a", "readings": [{"t": 1, "flow": 1, "pad": "x" * 9000}]},
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "program",
-    [ARRAY, ".", "select(.type)", ".readings", ".readings[]?, {t: 1}", "empty", "error", "null",
-     ".readings[] | .t # [] is said twice", "{t: $__loc__.line}"],
-)  # fmt: skip
-def test_records_that_go_through_a_program_together_give_what_each_gives_alone(
-    program: str,
-) -> None:
-    alone, together = decoder(program), decoder(program)
-    alone._selector._arrays = None
-    assert together._selector._arrays is not None
-    for begun in range(len(ODD)):
-        for n in (1, 2, 3, len(ODD)):
-            records = [record(tree, i) for i, tree in enumerate((ODD + ODD)[begun : begun + n])]
-            found, one_by_one = together.expand(records), alone.expand(records)
-            assert found == one_by_one
-            assert [getattr(r, "invalid", None) for r in found] == [
-                getattr(r, "invalid", None) for r in one_by_one
-            ]
-
-
-@pytest.mark.parametrize("program", [".a[] | .b[]", "range(.n)", "..", "recurse", "def f: f; f"])
-def test_what_may_give_more_than_a_record_holds_goes_alone(program: str) -> None:
-    assert decoder(program)._selector._arrays is None

@@ -16,8 +16,6 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
-import msgspec
-
 from rejex_stream.decode.json import JsonDecoder
 from rejex_stream.decode.mapping import printable
 from rejex_stream.decode.registry_decoder import RegistryDecoder
@@ -29,16 +27,9 @@ __all__ = ["MAX_READINGS", "RegistrySelectingDecoder", "SelectingDecoder", "Sele
 MAX_READINGS = 10_000
 """Of one record; one that gives more is a dead letter."""
 _MAX_BYTES = 1 << 26
-_MAX_BYTES_TOGETHER = 1 << 13
-_BLOCK = 64  # records that go through a program together
 _TIMEOUT_S = 60
 """So long a program may work on the records of one poll; then the process ends, as it cannot be
 interrupted. On Kafka its successors find the record by itself and leave it out."""
-
-_LIST = msgspec.json.Decoder(list[msgspec.Raw])
-_TEXT_OR_COMMENT = re.compile(r'"(?:[^"\\]|\\.)*"|#.*')
-_MANY = re.compile(r"\b(range|repeat|while|until|recurse\w*|def|foreach|combinations)\b|\.\.")
-"""What may give more than a record has elements."""
 
 _PURE = """
     IN INDEX JOIN abs acos acosh add all any arrays ascii ascii_downcase ascii_upcase asin asinh
@@ -133,13 +124,8 @@ class Selector:
         except ValueError as error:
             raise ConfigError(f"input.select is no jq program: {_in_words(error)}") from None
         _check_purity(program)
-        guarded = f"{_guard()}\n{program}"
-        # Going once through a small record gives no more readings than it has bytes.
-        bare = _TEXT_OR_COMMENT.sub(" ", program)
-        bounded = bare.count("[]") < 2 and not _MANY.search(bare)
-        self._arrays = jq.compile(f"[\n{guarded}\n]") if bounded else None
         # Never more than one reading too many; a comment ends with its line.
-        self._program = jq.compile(f"limit({MAX_READINGS + 1};\n{guarded}\n)")
+        self._program = jq.compile(f"limit({MAX_READINGS + 1};\n{_guard()}\n{program}\n)")
 
     def readings(self, record: Record, value: bytes) -> list[Record]:
         """Return what a record holds, at least one: readings, or why there is none. O(bytes)."""
@@ -149,7 +135,8 @@ class Selector:
             return [self._failed(record, f"the program of input.select fails: {_in_words(error)}")]
         lines = [line for line in text.split("\n") if line and line != "null"]
         if not lines:
-            return [_ignored(record)]
+            none = Invalid(record.position, "ignored", "input.select finds no reading in it")
+            return [SelectedRecord.of(record, 0, None, none)]
         if len(lines) > MAX_READINGS or len(text) > _MAX_BYTES:
             return [
                 self._failed(
@@ -160,40 +147,9 @@ class Selector:
             ]
         return [SelectedRecord.of(record, i, line.encode()) for i, line in enumerate(lines)]
 
-    def at_once(self, records: Sequence[Record], values: Sequence[bytes]) -> list[Record] | None:
-        """Do the same for small records of one object each; ``None`` where any is unusual.
-
-        They are lines of one text: see :meth:`JsonDecoder.decode_all` why none reaches into the
-        next. O(bytes).
-        """
-        if self._arrays is None or max(map(len, values)) > _MAX_BYTES_TOGETHER:
-            return None
-        lines = b"\n".join(values)
-        if not lines.count(b"\n") == lines.count(b"}\n{") == len(values) - 1:
-            return None
-        try:
-            made = self._arrays.input_text(lines.decode()).text().encode().split(b"\n")
-        except ValueError:
-            return None
-        if len(made) != len(values) or not all(made):
-            return None
-        found: list[Record] = []
-        for record, line in zip(records, made, strict=True):
-            readings = [one for one in map(bytes, _LIST.decode(line)) if one != b"null"]
-            if readings:
-                found += [SelectedRecord.of(record, i, one) for i, one in enumerate(readings)]
-            else:
-                found.append(_ignored(record))
-        return found
-
     def _failed(self, record: Record, reason: str) -> Record:
         invalid = Invalid(record.position, "select", reason)
         return SelectedRecord.of(record, 0, None, invalid)
-
-
-def _ignored(record: Record) -> Record:
-    none = Invalid(record.position, "ignored", "input.select finds no reading in it")
-    return SelectedRecord.of(record, 0, None, none)
 
 
 @contextmanager
@@ -227,29 +183,16 @@ class SelectingDecoder:
 
     def expand(self, records: Sequence[Record]) -> list[Record]:
         """Return the readings of records, in order, at least one a record. O(bytes)."""
-        found: list[Record] = []
         with _bounded():
-            for start in range(0, len(records), _BLOCK):
-                found += self._expanded(records[start : start + _BLOCK])
-        return found
+            return [reading for record in records for reading in self._readings(record)]
 
-    def _expanded(self, records: Sequence[Record]) -> list[Record]:
-        # What is no plain record was not read, or is a reading already. A registry may be slow,
-        # and is no program.
-        texts = [self._text_of(one) if type(one) is Record else None for one in records]
-        values = [text for text in texts if type(text) is bytes]
-        at_once = self._selector.at_once(records, values) if len(values) == len(texts) else None
-        if at_once is not None:
-            return at_once
-        found: list[Record] = []
-        for record, text in zip(records, texts, strict=True):
-            if text is None:
-                found.append(record)
-            elif isinstance(text, Invalid):
-                found.append(SelectedRecord.of(record, 0, None, text))
-            else:
-                found += self._selector.readings(record, text)
-        return found
+    def _readings(self, record: Record) -> list[Record]:
+        if type(record) is not Record:  # it could not be read, or is a reading already
+            return [record]
+        text = self._text_of(record)
+        if isinstance(text, Invalid):
+            return [SelectedRecord.of(record, 0, None, text)]
+        return self._selector.readings(record, text)
 
     def decode(self, record: Record) -> Reading | Invalid:
         """Decode one that :meth:`expand` gave; of another record, its first reading."""

@@ -39,8 +39,8 @@ from rejex_stream.plan.promises import Costs, Plan, plan, plan_doubts
 from rejex_stream.protocols import Assigned
 from rejex_stream.readable import span, utc
 from rejex_stream.settings import toml
+from rejex_stream.tables.column_checks import check_readings
 from rejex_stream.tables.dialect import find_marks, find_times
-from rejex_stream.tables.suspicions import suspect_readings
 from rejex_stream.types import Invalid, Partition, Reading, Record, of_mode
 
 __all__ = [
@@ -230,13 +230,13 @@ def doubt_findings(
     decoded: Sequence[Reading | Invalid],
     decoder: Decoder,
 ) -> Iterator[Finding]:
-    """Ask the table of suspicions about what can be read of the sample."""
+    """Check what can be read of the sample, column by column."""
     pairs = zip(decoded, records, strict=True)
     read = [(item, record) for item, record in pairs if isinstance(item, Reading)]
     fields = getattr(decoder, "fields", None)  # Avro and Protobuf have none that are texts alone
     rows = [] if fields is None else [fields(record) for _, record in read]
-    for suspicion in suspect_readings(config, [item for item, _ in read], rows):
-        yield Finding("warning", suspicion.seen, suspicion.setting)
+    for doubt in check_readings(config, [item for item, _ in read], rows):
+        yield Finding("warning", doubt.seen, doubt.setting)
 
 
 def _fix_of(reason: str) -> str:

@@ -23,7 +23,7 @@ from rejex_stream.protocols import RegisteredSchema
 from rejex_stream.rejection.judge import rejected
 from rejex_stream.run.loop import RunSettings, UnscorableStreak, run
 from rejex_stream.run.run_events import NothingScorable
-from rejex_stream.tables.suspicions import suspect_readings
+from rejex_stream.tables.column_checks import check_readings
 from rejex_stream.types import LimitExcess, Outcome, Partition, Position, Reading, Reason, Record
 from tests.doubles import FakeClock, ListSink, ListSource
 from tests.streams import spec
@@ -308,7 +308,7 @@ def test_a_channel_that_no_row_has_is_said_where_records_hold_one_value_each():
     config, problems = parse_config(text)
     assert config is not None, problems
     rows = [Reading("m", "m", i, (math.nan, i % 7), Position("p", 0, i)) for i in range(40)]
-    (one,) = (found for found in suspect_readings(config, rows) if found.kind == "sparse")
+    (one,) = (found for found in check_readings(config, rows) if found.kind == "sparse")
     assert one.column == "temp"
     assert "'temp' has no value in 40 rows" in one.seen
     mapping = config.input.mapping()

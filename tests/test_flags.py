@@ -21,7 +21,7 @@ from rejex_stream.engine import Engine
 from rejex_stream.errors import ConfigError
 from rejex_stream.features import Feature, FeatureSpec
 from rejex_stream.run.executors import InlineExecutor
-from rejex_stream.tables import Asked, open_feed, open_table
+from rejex_stream.tables import Asked, infer_feed, open_table
 from rejex_stream.tables.guess import guess_table
 from rejex_stream.types import Position, Reading, Record, ReviewItem
 from tests.streams import Distance, readings, spec
@@ -233,11 +233,11 @@ def test_of_a_feed_too():
             {"ts": int(t), "data": {"flow": float(x), "open": int(v), "mode": int(p)}}).encode())
         for i, (t, x, v, p) in enumerate(table(300))
     ]  # fmt: skip
-    feed = open_feed(records)
+    feed = infer_feed(records)
     assert feed.settings()["flags"] == ["open", "mode"]
     assert any(line.startswith("flags: open, mode, of at most") for line in feed.said)
     assert feed.suggested().spec.features.measured == ("flow",)
-    asked = open_feed(records, Asked(flags=["data.mode"]))
+    asked = infer_feed(records, Asked(flags=["data.mode"]))
     assert asked.settings()["flags"] == ["mode"]
 
 

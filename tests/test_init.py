@@ -13,7 +13,7 @@ from rejex_stream.cli import main
 from rejex_stream.config import load_config
 from rejex_stream.encode import decode_verdict
 from rejex_stream.errors import ConfigError
-from rejex_stream.tables import Asked, open_feed
+from rejex_stream.tables import Asked, infer_feed
 from rejex_stream.types import Position, Record
 
 T0 = 1_704_500_000
@@ -161,7 +161,7 @@ def test_a_guessed_share_of_anomalies_is_said(place, capsys):
 # ------------------------------------------------------------------------------------- feeds
 def test_keys_are_the_sensor_where_no_field_is():
     values = [{"flow": i * 7 % 13 / 2} for i in range(60)]
-    feed = open_feed(records(*values, keys=[b"a", b"b"]))
+    feed = infer_feed(records(*values, keys=[b"a", b"b"]))
     assert feed.from_key
     assert feed.settings()["sensor"] == "key"
     assert (feed.n_sensors, feed.keyless, feed.parted) == (2, False, False)
@@ -170,9 +170,9 @@ def test_keys_are_the_sensor_where_no_field_is():
 
 def test_records_without_keys_and_sensors_in_several_partitions_are_seen():
     values = [nested(i, i % 2) for i in range(60)]
-    feed = open_feed(records(*values, partitions=3))
+    feed = infer_feed(records(*values, partitions=3))
     assert (feed.keyless, feed.parted, feed.n_sensors) == (True, True, 2)
-    feed = open_feed(records(*values, keys=[b"x"], partitions=2))
+    feed = infer_feed(records(*values, keys=[b"x"], partitions=2))
     assert (feed.keyless, feed.parted) == (False, False)
 
 
@@ -184,7 +184,7 @@ def test_records_without_keys_and_sensors_in_several_partitions_are_seen():
     ids=["s", "ms", "iso", "ms as text"],
 )  # fmt: skip
 def test_the_unit_of_time_is_seen(time, unit):
-    feed = open_feed(records(*({"ts": time(i), "v": i * 7 % 11} for i in range(100))))
+    feed = infer_feed(records(*({"ts": time(i), "v": i * 7 % 11} for i in range(100))))
     assert (feed.settings()["time"], feed.settings()["time_unit"]) == ("ts", unit)
 
 
@@ -192,24 +192,24 @@ def test_fields_keep_their_whole_path_where_ends_are_alike_and_dots_are_escaped(
     values = [
         {"a": {"v": i * i % 17, "x.y": i * i % 13}, "b": {"v": i * i % 11}} for i in range(50)
     ]
-    found = open_feed(records(*values)).settings()["channels"]
+    found = infer_feed(records(*values)).settings()["channels"]
     assert found == {"a.v": "a.v", "x\\.y": "a.x\\.y", "b.v": "b.v"}
 
 
 def test_what_is_asked_for_by_path_is_taken():
     values = [nested(i, i % 2) for i in range(60)]
-    feed = open_feed(records(*values), Asked(channels=["data.vib.value"], sensor="meta.site"))
+    feed = infer_feed(records(*values), Asked(channels=["data.vib.value"], sensor="meta.site"))
     assert feed.settings()["channels"] == {"vib": "data.vib.value"}
     assert feed.settings()["sensor"] == "meta.site"
     with pytest.raises(ConfigError, match=r"there is no column .data\.nothing."):
-        open_feed(records(*values), Asked(channels=["data.nothing"]))
+        infer_feed(records(*values), Asked(channels=["data.nothing"]))
 
 
 def test_a_short_feed_is_planned_as_if_it_went_on():
-    feed = open_feed(records(*(nested(i, i % 2) for i in range(60))))
+    feed = infer_feed(records(*(nested(i, i % 2) for i in range(60))))
     assert feed.suggested().spec.window == 2000
     assert not feed.suggested().pooled
-    long = open_feed(records(*(nested(i, i % 2) for i in range(60))), total=4000)
+    long = infer_feed(records(*(nested(i, i % 2) for i in range(60))), total=4000)
     assert long.suggested().spec.window == 500
 
 

@@ -18,7 +18,7 @@ from rejex_stream.decode import decode_records
 from rejex_stream.decode.reorder_buffer import ReorderBuffer
 from rejex_stream.errors import ConfigError
 from rejex_stream.settings import toml
-from rejex_stream.tables import Feed, draft_config, open_feed
+from rejex_stream.tables import Feed, draft_config, infer_feed
 from rejex_stream.types import Invalid, Position, Reading, Record
 
 pytest.importorskip("jq")
@@ -50,7 +50,7 @@ def of_line(offset: int, line: dict[str, Any]) -> Record:
 
 def read(records: list[Record]) -> tuple[Feed, list[Reading], list[Invalid]]:
     """Read records as the config does that ``init`` writes, without a hand-written line."""
-    feed = open_feed(records)
+    feed = infer_feed(records)
     written = {name: value for name, value in feed.settings().items() if value is not None}
     if feed.guess.sensor is None:
         written["fixed_sensor"] = "plant"
@@ -381,7 +381,7 @@ def test_headers_may_say_whose_a_reading_is() -> None:
     assert {one.sensor for one in readings} == {f"/plant/m{i}" for i in range(4)}
     assert invalid == []
     records[7] = records[7]._replace(headers=())
-    assert open_feed(records).settings()["sensor"] is None, "one lacks the header"
+    assert infer_feed(records).settings()["sensor"] is None, "one lacks the header"
 
 
 def test_a_field_whose_name_begins_as_the_key_does_is_a_channel_as_any() -> None:
@@ -433,7 +433,7 @@ def test_arrays_of_several_widths_or_depths_have_no_places(odd: object) -> None:
 
     rows = [["m0", T0 + i * 1000, 60 + i % 7 / 10, 5.0] for i in range(50)]
     with pytest.raises(ConfigError):
-        open_feed([of_line(i, {"value": row}) for i, row in enumerate([*rows, odd])])
+        infer_feed([of_line(i, {"value": row}) for i, row in enumerate([*rows, odd])])
 
 
 @pytest.mark.parametrize(
@@ -479,7 +479,7 @@ def test_what_is_no_json_is_named_with_the_next_step(value: bytes, said: str) ->
 
     records = [Record(Position("in", 0, i), None, value) for i in range(20)]
     with pytest.raises(ConfigError, match=said):
-        open_feed(records)
+        infer_feed(records)
 
 
 # --------------------------------------------------------------- the same of a schema registry
@@ -517,7 +517,7 @@ def test_shapes_in_avro_are_proposed_as_those_of_json(
     finally:
         server.close()
     assert format == "avro"
-    feed = open_feed(found)
+    feed = infer_feed(found)
     assert set(feed.channels) == {"temp", "press"}
     assert feed.guess.sensor == "machine"
     source = {"kind": "kafka", "format": format, "topics": ["plant"], **feed.settings()}
@@ -617,7 +617,7 @@ def test_the_signals_of_a_vehicle_are_its_channels_though_they_have_names() -> N
         {"vin": f"W{i % 3}", "signals": [signal("rpm", i // 3, 900), signal("temp", i // 3, 60)]}
         for i in range(150)
     ]
-    feed = open_feed([of_line(i, {"value": tree}) for i, tree in enumerate(trees)])
+    feed = infer_feed([of_line(i, {"value": tree}) for i, tree in enumerate(trees)])
     assert (feed.settings()["sensor"], feed.settings()["tag"]) == ("vin", "name")
     assert list(feed.channels) == ["rpm", "temp"]
 
@@ -629,5 +629,5 @@ def test_records_that_no_rule_reads_name_the_field_and_select_not_how_a_table_is
     with pytest.raises(
         ConfigError, match=r"no field holds .* input\.select.*'line': not numbers"
     ) as e:
-        open_feed([of_line(i, {"value": tree}) for i, tree in enumerate(trees)])
+        infer_feed([of_line(i, {"value": tree}) for i, tree in enumerate(trees)])
     assert "--delimiter" not in str(e.value)

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from rejex_stream.decode.mapping import TimeUnit, Unreadable, parse_moment, to_epoch_ms
 from rejex_stream.decode.written import ANY_TEXT, MISSING_TEXTS, canonical_time, number_reader
+from rejex_stream.tables.column_checks import check_columns, named_unit
 from rejex_stream.tables.columns import ColumnProfile, Sample
-from rejex_stream.tables.suspicions import named_unit, suspect
 
 __all__ = [
     "Marks", "Written", "find_marks", "find_missing", "find_times", "find_units",
@@ -109,12 +109,10 @@ def groups_of_thousands(
     have three, and whole numbers stand beside them, it is thousands.
     """
     sample = Sample(numbers={}, cells=columns)
-    doubts = [suspicion for suspicion in suspect(sample, "decimal") if suspicion.value in marks]
-    said = [str(suspicion) for suspicion in doubts]
-    if doubts and all(suspicion.value == marks.decimal for suspicion in doubts):
-        n = sum(
-            "." in cell or "," in cell for suspicion in doubts for cell in columns[suspicion.column]
-        )
+    doubts = [doubt for doubt in check_columns(sample, "decimal") if doubt.value in marks]
+    said = [str(doubt) for doubt in doubts]
+    if doubts and all(doubt.value == marks.decimal for doubt in doubts):
+        n = sum("." in cell or "," in cell for doubt in doubts for cell in columns[doubt.column])
         other = "," if marks.decimal == "." else "."
         before, after = number_reader(*marks), number_reader(other, marks.decimal)
         some = itertools.chain.from_iterable(cells[:500] for cells in columns.values())

@@ -1,7 +1,7 @@
 """What the columns of an unknown table mean, guessed from their names and values.
 
 Used for a quick look and for a first config, and every guess is reported. Which columns make the
-time is found in :mod:`.time_columns`, and what is left has to survive the :mod:`.suspicions`.
+time is found in :mod:`.time_columns`, and what is left has to pass the :mod:`.column_checks`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,14 @@ from typing import Any, NamedTuple
 from rejex_stream.decode.mapping import SWITCHES, Quality, TimeUnit, printable
 from rejex_stream.decode.written import MISSING_TEXTS, number_reader
 from rejex_stream.errors import ConfigError
+from rejex_stream.tables.column_checks import (
+    Doubt,
+    carry_needed,
+    check_columns,
+    is_key,
+    is_sentinel,
+    usual_step,
+)
 from rejex_stream.tables.columns import ColumnProfile, Sample, is_text, profile
 from rejex_stream.tables.dialect import Marks, find_missing, find_units
 from rejex_stream.tables.names import (
@@ -29,14 +37,6 @@ from rejex_stream.tables.names import (
     good_among,
     is_quality,
     plain,
-)
-from rejex_stream.tables.suspicions import (
-    Suspicion,
-    carry_needed,
-    is_key,
-    is_sentinel,
-    suspect,
-    usual_step,
 )
 from rejex_stream.tables.time_columns import NONE, find_time_columns
 
@@ -339,7 +339,7 @@ class _Walked:
         return column.why_no_measurement()
 
     def sample(self, names: Sequence[str], series: Sequence[object]) -> Sample:
-        """Return columns as suspicions want them."""
+        """Return columns as the checks take them."""
         return Sample(numbers={n: self.columns[n].numbers for n in names}, series=series)
 
     def said(self, missing: bool) -> Iterator[str]:
@@ -478,29 +478,29 @@ def _switched(cell: str) -> float | None:
     return math.nan if word in MISSING_TEXTS else SWITCHES.get(word)
 
 
-# --------------------------------------------------------------------------------- the suspicions
+# --------------------------------------------------------------------------------- the doubts
 def _without_sentinels(table: _Walked, sample: Sample) -> list[str]:
     """Take what surely stands for no value as missing; say that, and what may."""
-    suspicions = suspect(sample, "sentinel")
+    doubts = check_columns(sample, "sentinel")
     sure = {
-        suspicion.value: None for suspicion in suspicions
-        if is_sentinel(float(suspicion.value))
-        and not _is_measured(float(suspicion.value), suspicions, table)
+        doubt.value: None for doubt in doubts
+        if is_sentinel(float(doubt.value))
+        and not _is_measured(float(doubt.value), doubts, table)
     }  # fmt: skip
     if sure:
         table.missing += tuple(value.replace(".", table.marks.decimal) for value in sure)
         table.walk()
     return [
-        f"{suspicion.seen}; it is taken for no value, and --missing '' says that it is one"
-        if suspicion.value in sure
-        else str(suspicion)
-        for suspicion in suspicions
+        f"{doubt.seen}; it is taken for no value, and --missing '' says that it is one"
+        if doubt.value in sure
+        else str(doubt)
+        for doubt in doubts
     ]
 
 
-def _is_measured(x: float, suspicions: Sequence[Suspicion], table: _Walked) -> bool:
+def _is_measured(x: float, doubts: Sequence[Doubt], table: _Walked) -> bool:
     """Whether a column measures a value: what is missing, is so in all."""
-    suspected = {other.column for other in suspicions if float(other.value) == x}
+    suspected = {other.column for other in doubts if float(other.value) == x}
     return any(
         x in column.measured and min(column.measured) < x < max(column.measured)
         for name, column in table.columns.items()
@@ -512,7 +512,7 @@ def _without_counters(
     sample: Sample, channels: list[str], aside: dict[str, str]
 ) -> tuple[list[str], tuple[str, ...]]:
     """Set aside what only counts; where nothing else is measured, its change is."""
-    counting = {suspicion.column: suspicion.seen for suspicion in suspect(sample, "counter")}
+    counting = {doubt.column: doubt.seen for doubt in check_columns(sample, "counter")}
     left = [name for name in channels if name not in counting]
     totals: tuple[str, ...] = ()
     if not left:
@@ -530,9 +530,9 @@ def _change_varies(runs: Sequence[Sequence[float]]) -> bool:
 def _without_sparse(sample: Sample, channels: list[str], aside: dict[str, str]) -> list[str]:
     """Set aside channels that are missing in most rows, if others are not."""
     sparse = {
-        suspicion.column: suspicion.seen
-        for suspicion in suspect(sample, "sparse")
-        if suspicion.column in channels
+        doubt.column: doubt.seen
+        for doubt in check_columns(sample, "sparse")
+        if doubt.column in channels
     }
     left = [name for name in channels if name not in sparse]
     if left:

@@ -34,7 +34,7 @@ from rejex_stream.tables.names import (
 from rejex_stream.tables.shapes import find_shape, json_in
 from rejex_stream.types import Record
 
-__all__ = ["Feed", "open_feed"]
+__all__ = ["Feed", "infer_feed"]
 
 _KEY = "key"
 _LIVE = 8_000
@@ -96,7 +96,7 @@ class Feed:
         return suggest(n, self.n_sensors, tuple(self.channels), **own)
 
 
-def open_feed(
+def infer_feed(
     records: Sequence[Record], asked: Asked | None = None, *, total: int | None = None
 ) -> Feed:
     """Guess what the fields of JSON records mean, from a sample of them. O(bytes)."""

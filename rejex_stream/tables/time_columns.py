@@ -12,10 +12,10 @@ from datetime import UTC, datetime
 from rejex_stream.decode.mapping import TimeUnit, printable
 from rejex_stream.decode.written import MISSING_TEXTS, joined, number_reader
 from rejex_stream.errors import ConfigError
+from rejex_stream.tables.column_checks import time_doubt
 from rejex_stream.tables.columns import is_text
 from rejex_stream.tables.dialect import Written, find_times, is_compact, moment_ms
 from rejex_stream.tables.names import CLOCK, DAY_OF_YEAR, ELAPSED, PARTS, TIME, plain
-from rejex_stream.tables.suspicions import time_doubt
 
 __all__ = ["NONE", "TimeColumns", "find_time_columns"]
 

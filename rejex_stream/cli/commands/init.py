@@ -25,7 +25,7 @@ from rejex_stream.detectors import DEFAULT
 from rejex_stream.errors import ConfigError
 from rejex_stream.operate.logs import escaped
 from rejex_stream.rejection.policy import CONTAMINATION
-from rejex_stream.tables import Asked, Feed, Table, draft_config, open_feed, open_table
+from rejex_stream.tables import Asked, Feed, Table, draft_config, infer_feed, open_table
 from rejex_stream.tables.draft import save_draft
 from rejex_stream.types import Record
 
@@ -122,7 +122,7 @@ def _of_file(file: Path, asked: Asked) -> tuple[Table | Feed, dict[str, object]]
         table = open_table(file, asked)
         return table, table.settings()
     records = list(records_of(FileSource(file, format="jsonl", encoding=asked.encoding)))
-    feed = open_feed(records[:_SAMPLE], asked, total=len(records))
+    feed = infer_feed(records[:_SAMPLE], asked, total=len(records))
     settings = {"path": str(file.resolve()), "format": "jsonl", "encoding": asked.encoding}
     timeless = {"sample_interval_ms": 1000} if feed.guess.time is None else {}
     return feed, {**settings, **feed.settings(), **timeless}
@@ -191,7 +191,7 @@ def _of_topic(servers: str, topic: str, asked: Asked) -> tuple[Feed, int, str | 
     records.sort(key=lambda record: record.timestamp_ms or 0)
     total = sum(end - first for first, end in filled.values())
     format, read = of_registry(records)
-    return open_feed(read, asked, total=total), len(partitions), format
+    return infer_feed(read, asked, total=total), len(partitions), format
 
 
 def _say(

@@ -50,8 +50,8 @@ from rejex_stream.run.run_events import (
     RunEvent,
     RunSummary,
 )
+from rejex_stream.tables.column_checks import check_readings
 from rejex_stream.tables.order import TimeOrder
-from rejex_stream.tables.suspicions import suspect_readings
 from rejex_stream.types import Label, Reading
 
 __all__ = ["RunDisplay", "run", "stopping"]
@@ -59,7 +59,7 @@ __all__ = ["RunDisplay", "run", "stopping"]
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _END_WITHIN_S = 4.0
 _FIRST = 1_000
-"""Readings of which a run is suspicious."""
+"""Readings that a run checks."""
 _log = logging.getLogger(__name__)
 
 
@@ -102,7 +102,7 @@ def run(
             stop=stop,
             dry_run=dry_run,
         )
-        looks.suspect()
+        looks.report()
     for line in looks.remarks():
         print(f"{settings.pipeline.name}: {line}", file=sys.stderr)
     # Where verdicts go to standard output, nothing else may.
@@ -206,11 +206,11 @@ class _Looks:
         if self._first is not None:
             self._first += readings
             if len(self._first) >= _FIRST:
-                self.suspect()
+                self.report()
         return self._first is not None
 
-    def suspect(self) -> None:
-        """Say once what the first readings are suspected of; no verdict depends on it."""
+    def report(self) -> None:
+        """Warn once of what is doubtful about the first readings; no verdict depends on it."""
         if self._first is None:
             return
         first, self._first = self._first[:_FIRST], None
@@ -220,8 +220,8 @@ class _Looks:
                 local = datetime.fromtimestamp(reading.event_time_ms / 1000, self._zone)
                 self._order.repeated += is_repeated(local.replace(tzinfo=None), self._zone)
         self._of = f" (of the first {_FIRST:,} events)" if len(first) == _FIRST else ""
-        for suspicion in suspect_readings(self._config, first):
-            _log.warning("%s; %s", suspicion.seen, suspicion.setting)
+        for doubt in check_readings(self._config, first):
+            _log.warning("%s; %s", doubt.seen, doubt.setting)
 
     def remarks(self) -> Iterator[str]:
         """Yield what was odd about their order."""

@@ -1,9 +1,9 @@
-"""What a guess has to survive: one table of suspicions, each with its test and what overrules it.
+"""Checks of columns that can be read: one table, each with its test and what overrules it.
 
 A column can be readable and still be no measurement: a number that only counts, a value that
 stands for none, a name that is the position of a valve. `score`, `init` and `doctor` ask this list
-of a sample of columns, and `run` asks it once, of its first events. Nothing here decides: whoever
-asks sets aside, proposes or warns, and says so.
+of a sample of columns, and `run` asks it once, of its first events. Nothing here decides: the
+caller sets aside, proposes or warns, and reports it.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from rejex_stream.tables.names import NAMED_UNITS
 from rejex_stream.types import Reading
 
 __all__ = [
-    "SUSPICIONS", "Kind", "Suspicion", "carry_needed", "is_key", "suspect",
-    "suspect_readings", "time_doubt", "usual_step",
+    "CHECKS", "Doubt", "Kind", "carry_needed", "check_columns", "check_readings", "is_key",
+    "time_doubt", "usual_step",
 ]  # fmt: skip
 
 Kind: TypeAlias = Literal["counter", "key", "sentinel", "sparse", "mixture", "time", "decimal"]
 
 _ENOUGH = 20
-"""Steps, or values, below which nothing is suspected."""
+"""Steps, or values, below which nothing is doubted."""
 _NEARLY_ALWAYS = 0.95
 _SWITCHES = SWITCHES.keys() | {
     "ja", "nein", "an", "aus", "auf", "zu", "ein", "start", "started", "idle", "ok", "good", "bad",
@@ -52,7 +52,7 @@ _INTEGER = re.compile(r"[+-]?\d{1,3}")
 _1990_MS, _2005_MS, _DAY_MS = 631_152_000_000, 1_104_537_600_000, 86_400_000
 
 
-class Suspicion(NamedTuple):
+class Doubt(NamedTuple):
     """One doubt about one column, and what overrules it on a command line and in a config."""
 
     kind: Kind
@@ -66,7 +66,7 @@ class Suspicion(NamedTuple):
         return f"{self.seen}; {self.option}"
 
 
-class _Entry(NamedTuple):
+class _Check(NamedTuple):
     """A row of the table: how a column is tested, and what overrules it."""
 
     test: Callable[[Sample, str], Iterator[tuple[str, str]]]
@@ -74,10 +74,10 @@ class _Entry(NamedTuple):
     setting: str
 
 
-def suspect(sample: Sample, *kinds: Kind) -> list[Suspicion]:
+def check_columns(sample: Sample, *kinds: Kind) -> list[Doubt]:
     """Return what is doubtful about a sample of columns. O(cells log cells)."""
     return [
-        Suspicion(
+        Doubt(
             kind,
             name,
             seen,
@@ -85,16 +85,16 @@ def suspect(sample: Sample, *kinds: Kind) -> list[Suspicion]:
             entry.setting.format(field=jq_of(name), value=value),
             value,
         )
-        for kind, entry in SUSPICIONS.items()
+        for kind, entry in CHECKS.items()
         if not kinds or kind in kinds
         for name in (sample.cells if kind in _OF_CELLS else sample.numbers)
         for seen, value in entry.test(sample, name)
     ]
 
 
-def suspect_readings(
+def check_readings(
     config: Config, readings: Sequence[Reading], fields: Sequence[Mapping[str, object]] = ()
-) -> list[Suspicion]:
+) -> list[Doubt]:
     """Return what is doubtful about readings and has no answer in their config. O(values log).
 
     Flags, channels of which only differences are taken, and those whose last value stands in are
@@ -133,13 +133,13 @@ def suspect_readings(
     whole = not (config.features.carry_forward_events or mapping.partial or mapping.joined)
     given = {path: found for path, found in texts.items() if path in mapping.channel_fields}
     given |= {named: sensors} if named else {}
-    found = suspect(replace(sample, cells=given), "key", "decimal")
+    found = check_columns(replace(sample, cells=given), "key", "decimal")
     return [
-        *suspect(sample, "counter", "sentinel", "time"),
+        *check_columns(sample, "counter", "sentinel", "time"),
         *(
-            suspect(sample, "sparse", "mixture")
+            check_columns(sample, "sparse", "mixture")
             if whole
-            else suspect(replace(sample, numbers=lost), "sparse")
+            else check_columns(replace(sample, numbers=lost), "sparse")
         ),
         *(one for one in found if one.value in ("", mapping.decimal)),
     ]
@@ -436,35 +436,35 @@ def _decimal(sample: Sample, name: str) -> Iterator[tuple[str, str]]:
 
 
 _OF_CELLS: frozenset[Kind] = frozenset(("key", "mixture", "decimal"))
-SUSPICIONS: dict[Kind, _Entry] = {
-    "counter": _Entry(
+CHECKS: dict[Kind, _Check] = {
+    "counter": _Check(
         _counter,
         "--channel takes it for a measurement",
         "leave it out of input.channels, or make it a flag",
     ),
-    "key": _Entry(_key, "--sensor names another, or - for none", "fix input.sensor"),
-    "sentinel": _Entry(
+    "key": _Check(_key, "--sensor names another, or - for none", "fix input.sensor"),
+    "sentinel": _Check(
         _sentinel,
         "--missing={value} says it stands for no value",
         'if it stands for no value, give input.missing = ["{value}"]',
     ),
-    "sparse": _Entry(
+    "sparse": _Check(
         _sparse,
         "--channel takes it all the same, and --carry ROWS lets its last value stand",
         "leave it out of input.channels, or give features.carry_forward_events",
     ),
-    "mixture": _Entry(
+    "mixture": _Check(
         _mixture,
         "init proposes an input.select",
         'give input.select, a jq program such as select({field} == "{value}")',
     ),
-    "time": _Entry(
+    "time": _Check(
         _time,
         "--time-unit or --time-format says how it is written",
         "check input.time_unit, input.time and input.time_format",
     ),
-    "decimal": _Entry(
+    "decimal": _Check(
         _decimal, "--decimal and --thousands say which", "check input.decimal and input.thousands"
     ),
 }
-"""Every suspicion: its test, what overrules it on the command line, what in a config."""
+"""Every check: its test, what overrules it on the command line, what in a config."""

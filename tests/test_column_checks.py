@@ -7,9 +7,15 @@ import random
 
 import pytest
 
+from rejex_stream.tables.column_checks import (
+    CHECKS,
+    carry_needed,
+    check_columns,
+    is_key,
+    time_doubt,
+)
 from rejex_stream.tables.columns import Sample
 from rejex_stream.tables.order import TimeOrder
-from rejex_stream.tables.suspicions import SUSPICIONS, carry_needed, is_key, suspect, time_doubt
 
 N = 600
 NAN = math.nan
@@ -21,7 +27,7 @@ RAMP = [50 + round(20 * math.sin(i / 60)) for i in range(N)]
 
 def suspected(kind, values, **more):
     sample = Sample(numbers={"x": [float(x) for x in values]}, **more)
-    return [found.value or found.seen for found in suspect(sample, kind)]
+    return [found.value or found.seen for found in check_columns(sample, kind)]
 
 
 COUNTERS = {
@@ -122,13 +128,13 @@ def test_types_of_record_are_parts_of():
     kinds = ["reading" if i % 5 else "heartbeat" for i in range(N)]
     temp = [x if kind == "reading" else NAN for kind, x in zip(kinds, NOISE, strict=True)]
     sample = Sample(numbers={"temp": temp}, cells={"type": kinds, "m": ["a", "b"] * (N // 2)})
-    assert [(s.column, s.value) for s in suspect(sample, "mixture")] == [("type", "reading")]
+    assert [(s.column, s.value) for s in check_columns(sample, "mixture")] == [("type", "reading")]
 
 
 def test_thousands_that_look_like_decimals_are_a_doubt():
     cells = ["987", "1.012", "1.530", "845"] * 20
     sample = Sample(numbers={}, cells={"x": cells, "y": ["1.5", "2", "2.25", "7"] * 20})
-    assert [s.column for s in suspect(sample, "decimal")] == ["x"]
+    assert [s.column for s in check_columns(sample, "decimal")] == ["x"]
 
 
 NOW = 1_750_000_000_000
@@ -151,7 +157,7 @@ def test_times_that_nobody_lived_through_are_a_doubt(name, first, unit, odd):
 
 
 def test_every_suspicion_names_what_overrules_it():
-    for entry in SUSPICIONS.values():
+    for entry in CHECKS.values():
         assert "--" in entry.option or "init" in entry.option
         assert "input." in entry.setting
 

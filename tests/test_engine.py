@@ -12,7 +12,6 @@ from rejex_stream.detectors import make_detector
 from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.engine.refit import RefitSchedule, derive_seed
 from rejex_stream.engine.snapshot import seal, unseal
-from rejex_stream.engine.stream_state import StreamState
 from rejex_stream.errors import CheckpointError, ConfigError, DetectorError
 from rejex_stream.features import FeatureSpec
 from rejex_stream.incidents import Alarms
@@ -323,37 +322,78 @@ def test_a_fit_error_names_detector_and_table():
         job()
 
 
-@pytest.mark.parametrize("detector", ["HBOS", "Sensor"])
-def test_the_straight_way_of_one_event_does_what_the_way_of_many_does(detector, monkeypatch):
-    """Faults that open incidents, single ones, values that lack: verdicts, incidents and state."""
-    rng, taken, alone = np.random.default_rng(6), list[bool](), StreamState._alone
-    values = rng.normal(size=(2_400, 2))
-    values[1_200:1_260] += rng.choice([0.0, 9.0], size=(60, 1))  # an alarm, and no hold
-    values[1_500:1_640] += 12.0
-    values[rng.choice(2_300, 8)] += 30.0
-    values[2_340::20, 1] = math.nan  # from then on gaps are looked for
-    features = FeatureSpec(("x", "y"), preset="sensor" if detector == "Sensor" else None)
-    pipeline = EngineSpec(
-        make_detector(detector), features, RejectionPolicy(0.1, rate=0.1), window=200,
-        schedule=RefitSchedule.for_window(200, guard_quantile=0.95), alarms=Alarms(update_s=20),
+def small_engine(detector: str, **policy: object) -> Engine:
+    guarded = detector == "Sensor"
+    schedule = RefitSchedule(
+        first_fit_events=300, refit_every_events=700, refit_lag_events=50, buffer_events=300,
+        calibration="shadow" if guarded else "holdout", guard_quantile=0.95 if guarded else None,
     )  # fmt: skip
+    features = FeatureSpec(("a", "b"), carry_forward_events=2)
+    band = RejectionPolicy(0.1, **(policy or {"tolerance": 4}))
+    spec = EngineSpec(
+        make_detector(detector), features, band, window=200, schedule=schedule,
+        evidence=detector == "HBOS", alarms=Alarms(update_s=20),
+    )  # fmt: skip
+    return Engine(spec, InlineExecutor())
 
-    def played():
-        engine, verdicts, incidents, states = Engine(pipeline, InlineExecutor()), [], [], []
-        engine._core = None  # a native core would take them
-        for i, reading in enumerate(feed(values)):
-            verdicts += engine.process([reading])
-            incidents += engine.take_incidents()
-            if i % 50 == 49:
-                states.append(engine.snapshot())
-        return verdicts, incidents, states
 
-    monkeypatch.setattr(
-        StreamState, "_alone", lambda *given: taken.append(alone(*given)) or taken[-1]
-    )
-    straight = played()
-    assert sum(taken) > len(values) / 2
-    opened = {one.position.offset for one in straight[1] if one.opens}
-    assert any(taken[at] for at in opened), (opened, sum(taken))
-    monkeypatch.setattr(StreamState, "_alone", lambda *_: False)
-    assert played() == straight
+def faulty(events: int) -> list[Reading]:
+    """A sensor that faults and recovers, sticks, misses values and repeats itself."""
+    draw = np.random.default_rng(11)
+    x = draw.normal(size=(events, 2)).round(2)
+    x[997:1100] += 9.0  # a fit is asked for between its onset and its discovery
+    x[1500:1640] += 9.0
+    x[2100:2340] = x[2100]
+    x[draw.random(events) < 0.01, 0] = np.nan
+    x[2600:2660, 1] = np.nan  # a gap that is too long, and then short ones
+    x[2700:2900:20, 1] = np.nan
+    x[700] = 1e160
+    return [
+        Reading("p", "p", 1000 * i, tuple(row), Position("t", 0, i))
+        for i, row in enumerate(x.tolist())
+    ]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("detector", "policy"),
+    [
+        ("HBOS", {}),
+        ("GMM", {"rate": 0.1, "burst": 20}),
+        ("GMM", {"tolerance": 4, "ties": "paper"}),
+        ("Sensor", {}),
+    ],
+)
+def test_blocks_give_the_bytes_of_single_events(detector, policy):
+    readings = faulty(3200)
+    single = small_engine(detector, **policy)
+    expected = [verdict for reading in readings for verdict in single.process([reading])]
+    told = single.take_incidents()
+    draw = np.random.default_rng(5)
+    for longest in (60, 400, 3200):
+        engine, found, start = small_engine(detector, **policy), [], 0
+        while start < len(readings):
+            stop = start + int(draw.integers(1, longest + 1))
+            found += engine.process(readings[start:stop])
+            start = stop
+        for one, other in zip(expected, found, strict=True):
+            assert repr(one) == repr(other)
+        assert engine.take_incidents() == told
+        assert engine.snapshot() == single.snapshot()
+    assert any(v.limited for v in expected), "no gap was too long"
+    assert detector == "Sensor" or any(one.held for one in told), "nothing stopped a block halfway"
+
+
+def test_a_turn_leaves_the_model_where_a_restored_one_begins():
+    readings, whole, engine = faulty(3200)[:1800], small_engine("HBOS"), small_engine("HBOS")
+    whole.process(readings[:990])
+    engine.process(readings[:990])
+    for i, reading in enumerate(readings[990:1030], start=990):
+        fresh = small_engine("HBOS")
+        fresh.restore(engine.snapshot())
+        engine = fresh
+        assert repr(whole.process([reading])) == repr(engine.process([reading])), i
+    opened = [incident.opened_seq for incident in whole.take_incidents()]
+    assert opened, "no fit was taken back"
+    assert repr(whole.process(readings[1030:])) == repr(engine.process(readings[1030:]))
+    assert whole.snapshot() == engine.snapshot()

@@ -63,8 +63,16 @@ from rejex_stream.types import (
 )
 
 __all__ = [
-    "Decision", "Engine", "EngineSpec", "Origin", "Restored", "SingleOwner", "checked", "core",
-    "in_order", "origin",
+    "Decision",
+    "Engine",
+    "EngineSpec",
+    "Origin",
+    "ReentrancyGuard",
+    "Restored",
+    "checked",
+    "core",
+    "in_order",
+    "origin",
 ]  # fmt: skip
 
 _Snapshot: TypeAlias = tuple[
@@ -138,7 +146,7 @@ class Engine:
         self._decision = spec.decision
         self._asleep = False
         self._credits = Credits(self._decision.policy, modes=spec.modes)
-        self._alone = SingleOwner()
+        self._guard = ReentrancyGuard()
 
     def process(self, readings: Sequence[Reading]) -> list[Verdict]:
         """Return one verdict per reading, in the same order.
@@ -154,67 +162,55 @@ class Engine:
         EngineError
             If another thread is using the engine, or an earlier call broke off.
         """
-        alone = self._alone
-        alone.enter()
-        try:
-            if alone.halfway:
-                alone.require_whole()
+        with self._guard:
+            self._guard.require_whole()
             verdicts = self._polled(readings)
             if verdicts is None:
                 channels, modes = self.spec.features.channels, self.spec.modes
                 readings, totals = checked(readings, channels, modes=modes)
-                alone.halfway = True
+                self._guard.halfway = True
                 verdicts = self._judge(readings, totals)
             if self._max_live is not None:
                 self._make_room()
-            alone.halfway = False
-        finally:
-            alone.leave()
+            self._guard.halfway = False
         return verdicts
 
     def _polled(self, readings: Sequence[Reading]) -> list[Verdict] | None:
         """Judge a batch by the native core; ``None``, and nothing has happened, where it is not."""
         if self._core is None or self._asleep or self._credits.are_shared:
             return None
-        self._alone.halfway = True
+        self._guard.halfway = True
         channels = len(self.spec.features.channels)
         found = self._core.poll(self._stream, self._live, readings, channels)
         if found is None:
-            self._alone.halfway = False
+            self._guard.halfway = False
             return None
         verdicts: list[Verdict] = found[0]
         self._note_in_order([one for state in found[1] for one in state.take_incidents()], verdicts)
         return verdicts
 
     def _judge(self, readings: Sequence[Reading], totals: Sequence[float]) -> list[Verdict]:
-        if not readings:
-            return []
-        if self._asleep:
+        """Judge in the order of the readings, across keys: who comes first gets the credit."""
+        # Rows are made, and scored, key by key all the same.
+        if readings and self._asleep:
             self._wake()
-        keys = [reading[0] for reading in readings]
-        if keys.count(keys[0]) == len(keys):
-            state = self._stream(keys[0])
-            judged = state.advance(readings, totals)
-            if state.watch.changes:
-                self._note(state.take_incidents())
-            return judged
         by_key: defaultdict[str, list[int]] = defaultdict(list)
-        for i, key in enumerate(keys):
-            by_key[key].append(i)
-        verdicts: list[Verdict] = [None] * len(readings)  # type: ignore[list-item] # filled below
-        if self._credits.are_shared:
-            return self._judge_in_turns(readings, totals, by_key)
-        changes: list[Incident] = []
+        for i, reading in enumerate(readings):
+            by_key[reading[0]].append(i)
+        streams: list[tuple[list[int], list[Verdict | None], StreamState]] = []
+        turns = []
         for key, at in by_key.items():
-            state, i = self._stream(key), at[0]
-            if len(at) == 1:
-                (verdicts[i],) = state.advance((readings[i],), (totals[i],))
-            else:
-                judged = state.advance([readings[i] for i in at], [totals[i] for i in at])
-                for i, verdict in zip(at, judged, strict=True):
-                    verdicts[i] = verdict
-            if state.watch.changes:
-                changes += state.take_incidents()
+            own: list[Verdict | None] = [None] * len(at)
+            state = self._stream(key)
+            streams.append((at, own, state))
+            turns.append((at, state.turns([readings[i] for i in at], [totals[i] for i in at], own)))
+        in_order(turns)
+        verdicts: list[Verdict] = [None] * len(readings)  # type: ignore[list-item] # filled below
+        changes: list[Incident] = []
+        for at, own, state in streams:
+            for i, verdict in zip(at, own, strict=True):
+                verdicts[i] = verdict  # type: ignore[assignment] # every turn was taken
+            changes += state.take_incidents()
         self._note_in_order(changes, verdicts)
         return verdicts
 
@@ -233,29 +229,6 @@ class Engine:
             if change.state is IncidentState.CLOSED:
                 del self._open[key]
 
-    def _judge_in_turns(
-        self, readings: Sequence[Reading], totals: Sequence[float], by_key: dict[str, list[int]]
-    ) -> list[Verdict]:
-        """Judge in the order of the readings, across keys: who comes first gets the credit."""
-        # Rows are made, and scored, key by key all the same.
-        streams: list[tuple[list[int], list[Verdict | None], Iterator[int]]] = []
-        states = []
-        for key, at in by_key.items():
-            own: list[Verdict | None] = [None] * len(at)
-            state = self._stream(key)
-            turns = state.turns([readings[i] for i in at], [totals[i] for i in at], own)
-            streams.append((at, own, turns))
-            states.append(state)
-        in_order([(at, turns) for at, _, turns in streams])
-        verdicts: list[Verdict] = [None] * len(readings)  # type: ignore[list-item] # filled below
-        for at, own, _ in streams:
-            for i, verdict in zip(at, own, strict=True):
-                verdicts[i] = verdict  # type: ignore[assignment] # every turn was taken
-        self._note_in_order(
-            [change for state in states for change in state.take_incidents()], verdicts
-        )
-        return verdicts
-
     def ready(self, readings: Sequence[Reading]) -> int:
         """Return how many of the next readings can be judged before a fit has to be waited for.
 
@@ -265,11 +238,8 @@ class Engine:
         """
         if not self._is_batch:
             return len(readings)
-        ready, left, alone = len(readings), dict[str, int](), self._alone
-        alone.enter()
-        try:
-            if alone.halfway:
-                alone.require_whole()
+        ready, left = len(readings), dict[str, int]()
+        with self._guard.whole():
             keys = [reading[0] for reading in readings]
             due = {key for key, n in Counter(keys).items() if self._steady_rows(key) < n}
             for i, key in enumerate(keys):
@@ -281,8 +251,6 @@ class Engine:
                 if rows == 0:
                     ready = min(ready, i)
                 left[key] = rows - 1
-        finally:
-            alone.leave()
         return ready
 
     def _steady_rows(self, key: str) -> int:
@@ -300,7 +268,7 @@ class Engine:
 
     def take_failures(self) -> list[FitFailed]:
         """Return the fits that failed since the last call, for the shell to log and count."""
-        with self._alone:
+        with self._guard:
             failures, self.failures[:] = self.failures[:], ()  # models hold on to the list itself
         return failures
 
@@ -309,7 +277,7 @@ class Engine:
 
         At most one change an event; its `position` is that of the event.
         """
-        with self._alone:
+        with self._guard:
             changes, self.changes = self.changes, []
         return changes
 
@@ -323,7 +291,7 @@ class Engine:
         Returns ``None`` where none of this engine's streams and incidents is meant. What an answer
         changes of an incident is told with the stream's next event.
         """
-        with self._alone.whole():
+        with self._guard.whole():
             keys = self.streams_of(command)
             if not keys:
                 return self._command_all(command)
@@ -363,7 +331,7 @@ class Engine:
 
         O(1), and what it takes to bring back an idle stream.
         """
-        with self._alone.whole():
+        with self._guard.whole():
             if sensor is not None:
                 if stream_key in self._live or stream_key in self._idle:
                     self._stream(stream_key).forget(sensor)
@@ -381,7 +349,7 @@ class Engine:
 
     def snapshot(self) -> bytes:
         """Return all streams as sealed bytes: rows, windows and seeds; no pickled models."""
-        with self._alone.whole():
+        with self._guard.whole():
             streams = {key: state.snapshot() for key, state in self._live.items()}
             return seal("engine", FORMAT, [*self._origin(), streams | {**self._idle}])
 
@@ -396,7 +364,7 @@ class Engine:
 
     def view(self, stream_key: str) -> StreamView:
         """Take one stream as it is now, to be encoded later on any thread. O(window + rows)."""
-        with self._alone.whole():
+        with self._guard.whole():
             if stream_key in self._live:
                 return self._live[stream_key].view()
             kept = self._idle[stream_key]
@@ -404,7 +372,7 @@ class Engine:
 
     def decide(self, decision: Decision) -> None:
         """Give verdicts by another decision from the next reading on; the state is the same."""
-        with self._alone.whole():
+        with self._guard.whole():
             self._decision = decision
             self._renew_credits()
             self._show_decision()
@@ -444,7 +412,7 @@ class Engine:
         CheckpointError
             If the snapshot is broken, of a pipeline with another state, or of other versions.
         """
-        with self._alone:
+        with self._guard:
             *origin, streams = as_kind(unseal("engine", FORMAT, blob), _Snapshot)
             return self._take_over(origin, streams, accept_environment=accept_environment)
 
@@ -462,7 +430,7 @@ class Engine:
         CheckpointError
             As :meth:`restore`.
         """
-        with self._alone:
+        with self._guard:
             origin = unseal("engine-head", FORMAT, head)
             return self._take_over(origin, streams, accept_environment=accept_environment)
 
@@ -494,7 +462,7 @@ class Engine:
 
     def close(self) -> None:
         """Drop all state and give up background fits."""
-        with self._alone:
+        with self._guard:
             self._drop()
 
     def _drop(self) -> None:
@@ -505,7 +473,7 @@ class Engine:
         self._modes.clear()
         self._open.clear()
         self._credits.drop()
-        self._alone.halfway = False
+        self._guard.halfway = False
 
     def _stream(self, key: str) -> StreamState:
         state = self._live.pop(key, None)
@@ -562,7 +530,6 @@ class Engine:
 
 
 _INT64 = 2**63  # a time beyond it cannot be kept
-_FEW = 8  # setting out costs more than looking one by one
 
 
 def checked(
@@ -570,8 +537,8 @@ def checked(
 ) -> tuple[Sequence[Reading], Sequence[float]]:
     """Return the readings of a batch, all of which can be judged, and the sum of each one's values.
 
-    What decoders make is looked at in bulk, about 0.2 µs a reading; anything else (numpy's numbers,
-    say) one by one, and it comes back as plain numbers.
+    What decoders make costs about 0.4 µs a reading; anything else (numpy's numbers, say) is turned
+    into plain numbers.
     """
     try:
         totals = _plain_totals(readings, len(channels), modes=modes)
@@ -585,17 +552,17 @@ def checked(
         raise ConfigError(
             f"{in_short(readings)} is no batch: give process() a list of readings."
         ) from None
-    settled = []
+    plain = []
     for i, reading in enumerate(readings):
         try:
-            settled.append(_settled(reading, channels, modes=modes))
+            plain.append(_plain(reading, channels, modes=modes))
         except _Wrong as wrong:
             at = f" ({reading[4]})" if isinstance(reading, Reading) else ""
             raise ConfigError(
                 f"Reading {i} of {len(readings)}{at} {wrong}. Nothing of the batch was taken; fix "
                 "that reading, or leave it out, and give the others again."
             ) from None
-    return settled, [sum(reading.values) for reading in settled]
+    return plain, [sum(reading.values) for reading in plain]
 
 
 class _Wrong(Exception):  # noqa: N818 - never leaves this module
@@ -605,44 +572,24 @@ class _Wrong(Exception):  # noqa: N818 - never leaves this module
 def _plain_totals(
     readings: Sequence[Reading], n_channels: int, *, modes: bool
 ) -> list[float] | None:
-    """Return the sums if nothing need be looked at one by one; no Python loop in large ones."""
+    """Return the sums, if all readings are as decoders make them."""
     # A sum is a float if its parts are floats and perhaps integers; that of numpy's is numpy's.
     if type(readings) is not list and type(readings) is not tuple:
         return None
-    if len(readings) < _FEW:
-        return _totals_of_few(readings, n_channels, modes=modes)
-    if {*map(type, readings)} != {Reading}:
-        return None
-    keys, sensors, times, rows, _ = zip(*readings, strict=False)
-    text = "".join({*keys} if sensors == keys else {*keys, *sensors})  # refuses what is no text
-    if not text.isascii():
-        text.encode()  # refuses a lone surrogate, which no snapshot could hold
-    if MODE_MARK in text:
-        names = {*zip(keys, sensors, strict=True)}
-        if any(_is_marked(key, sensor, modes=modes) for key, sensor in names):
-            return None
-    if {*map(type, times)} != {int} or not -_INT64 <= min(times) <= max(times) < _INT64:
-        return None
-    totals: list[float] = [*map(sum, rows)]
-    return totals if {*map(type, totals)} == {float} and {*map(len, rows)} == {n_channels} else None
-
-
-def _totals_of_few(
-    readings: Sequence[Reading], n_channels: int, *, modes: bool
-) -> list[float] | None:
     totals: list[float] = []
     for reading in readings:
         if type(reading) is not Reading:
             return None
         key, sensor, time, values, _ = reading
-        total = sum(values)
+        total, names = sum(values), key + sensor
+        if not names.isascii():
+            names.encode()  # refuses a lone surrogate, which no snapshot could hold
         if (
             type(total) is not float
             or len(values) != n_channels
             or type(time) is not int
             or not -_INT64 <= time < _INT64
-            or not (named := key + sensor).isascii()  # others are looked at more closely
-            or (MODE_MARK in named and _is_marked(key, sensor, modes=modes))
+            or (MODE_MARK in names and _is_marked(key, sensor, modes=modes))
         ):
             return None
         totals.append(total)
@@ -654,7 +601,7 @@ def _is_marked(key: str, sensor: str, *, modes: bool) -> bool:
     return MODE_MARK in sensor or MODE_MARK in (of_mode(key)[0] if modes else key)
 
 
-def _settled(reading: Reading, channels: Sequence[str], *, modes: bool) -> Reading:
+def _plain(reading: Reading, channels: Sequence[str], *, modes: bool) -> Reading:
     """Return one reading with plain numbers."""
     if not isinstance(reading, Reading):
         raise _Wrong(f"is {in_short(reading)}: expected a Reading")
@@ -708,7 +655,7 @@ def in_order(streams: Sequence[tuple[Sequence[int], Iterator[int]]]) -> None:
             heapreplace(waiting, (at[turn], waiting[0][1]))
 
 
-class SingleOwner:
+class ReentrancyGuard:
     """Lets one call in and refuses every other until it has ended; waits for nobody.
 
     A lock that made the second thread wait would keep the state whole and give its readings an
@@ -720,16 +667,14 @@ class SingleOwner:
         Set while a call changes state; one that an exception ended leaves it set.
     """
 
-    __slots__ = ("_lock", "_who", "halfway", "leave")
+    __slots__ = ("_lock", "_who", "halfway")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._who = 0
         self.halfway = False
-        self.leave = self._lock.release
 
-    def enter(self) -> None:
-        """Begin a call that :meth:`leave` ends; beside ``with`` for calls that come often."""
+    def __enter__(self) -> None:
         if not self._lock.acquire(False):
             raise EngineError(
                 "This engine is used by two callers at once: thread "
@@ -739,15 +684,13 @@ class SingleOwner:
             )
         self._who = threading.get_ident()
 
-    __enter__ = enter
-
     def __exit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.leave()
+        self._lock.release()
 
     @contextmanager
     def whole(self) -> Iterator[None]:

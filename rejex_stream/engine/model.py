@@ -188,15 +188,6 @@ class BatchModel:
             not (held or planned),
         )
 
-    def steady_scores(self, rows: Rows) -> tuple[Sequence[float], int, float | None]:
-        """Return of a :class:`Segment` before `steady_until` all there is: scores, epoch, quantile.
-
-        Nothing but the scores is due with its rows.
-        """
-        serving = self._serving
-        assert serving is not None  # it is steady
-        return self._scores(serving, rows), serving.epoch, self._quantile
-
     def _of_first(self, rows: FloatArray) -> Status | None:
         """Return what there is to say of the rows of a first model."""
         if is_mixed(rows[:, self._tested]):
@@ -368,10 +359,11 @@ class BatchModel:
         return self.rows_seen - self._serving.requested_at
 
     def _scores(self, model: ModelFit, X: Rows) -> list[float]:
-        """Score rows; one on plain floats where the model can, which costs no call of numpy."""
-        scorer = self._scorer(model) if model.fitted is None else model.fitted.scorer
-        if model.score_row is not None and type(X) is list and len(X) == 1:
-            return [model.score_row(X[0])]
+        scorer = self._scorer(model)
+        if model.score_row is not None and len(X) == 1:  # numpy's calls cost more than one score
+            row: list[float] = X[0] if isinstance(X, list) else X[0].tolist()
+            if math.isfinite(sum(row)):
+                return [model.score_row(row)]
         scores: list[float] = self._checked(scorer.score(np.asarray(X)), len(X)).tolist()
         return scores
 

@@ -62,7 +62,6 @@ _FORMAT = 2
 _NORMAL = Label.NORMAL  # look-up is not free
 _NOTHING: Mapping[int, str] = MappingProxyType({})
 _NO_LIMITS: Mapping[int, Sequence[LimitExcess]] = MappingProxyType({})
-_MANY = 16  # readings that are worth a call of numpy
 _MOST = LARGEST**2  # one value beyond would make whatever is fitted on the row infinite
 
 
@@ -148,58 +147,12 @@ class StreamState:
         self._steady_model: BatchModel | None = None
         self._lane = None if lane is None else lane(self)  # by which the native core judges
 
-    def advance(self, readings: Sequence[Reading], totals: Sequence[float]) -> list[Verdict]:
-        """Return the verdicts for the next readings of this key, in order.
-
-        Both come from :func:`~rejex_stream.engine.engine.checked`: the readings can be
-        judged, and `totals` are the sums of their values.
-        """
-        verdicts: list[Verdict | None] = [None] * len(readings)
-        self._advance(readings, totals, verdicts)
-        return verdicts  # type: ignore[return-value] # every reading took one of the paths
-
     def _advance(
         self, readings: Sequence[Reading], totals: Sequence[float], verdicts: list[Verdict | None]
     ) -> None:
-        """Judge readings in Python, whatever they are."""
-        if len(readings) > 1 or not self._alone(readings, totals, verdicts):
-            for _ in self.turns(readings, totals, verdicts):
-                pass
-            self._steady_model = self._model_alone()
-
-    def _alone(
-        self, readings: Sequence[Reading], totals: Sequence[float], verdicts: list[Verdict | None]
-    ) -> bool:
-        """Judge one reading as :meth:`turns` does, where nothing but its verdict is due."""
-        # Else nothing has happened. Of many sensors with an event each, nearly all are such.
-        model, watch, judge = self._steady_model, self.watch, self._judge
-        if (
-            model is None
-            or model.rows_seen >= model.steady_until
-            or watch.frozen
-            or not isfinite(totals[0])
-        ):
-            return False
-        make = self._rows_at_once if self._at_once else self._rows_one_by_one
-        rows, which = make(readings, totals, verdicts)
-        seq, self.seq = self.seq, self.seq + 1
-        if not which:
-            return True
-        scores, epoch, quantile = model.steady_scores(rows)
-        _, extreme = judge.judge(readings, which, scores, verdicts, seq=seq, epoch=epoch)
-        verdict, explainer = cast("Verdict", verdicts[0]), self._explainer
-        if verdict.label is not _NORMAL and explainer is not None and explainer.wants(verdict):
-            self._explain(explainer, rows, [(0, 0, verdict)], verdicts)
-        outliers: Sequence[int] = ()
-        if quantile is not None:
-            outliers = extreme or judge.beyond(quantile, which, verdicts)
-        turn = None
-        if watch.turns(judge.window):
-            turn = self._turn(readings, 0, verdicts)
-        else:
-            watch.follow(readings, which, verdicts)
-        model.take(rows, Judged(1, outliers, extreme, turn), judge)
-        return True
+        """Judge readings for the native core, which leaves them to Python."""
+        for _ in self.turns(readings, totals, verdicts):
+            pass
 
     def _model_alone(self) -> BatchModel | None:
         """Return what scores whole readings, where nothing that was said makes more of them."""
@@ -229,18 +182,15 @@ class StreamState:
             self.model.forget_held()
         if self._calendar or self.plans.all:
             plans = (*self._calendar, *self.plans.all)
-            turns = self._turns_among(plans, readings, totals, verdicts)
+            yield from self._turns_among(plans, readings, totals, verdicts)
         else:
-            turns = self._turns(readings, totals, verdicts, planned=False)
-        return turns if watch.mode is None else self._named(turns, verdicts)
-
-    def _named(self, turns: Iterator[int], verdicts: list[Verdict | None]) -> Iterator[int]:
-        """Let verdicts speak of the stream, and say the mode."""
-        yield from turns
-        for i, verdict in enumerate(verdicts):
-            assert verdict is not None  # all have theirs now
-            stream_key, mode = self.watch.stream_key, self.watch.mode
-            verdicts[i] = replace(verdict, stream_key=stream_key, mode=mode)
+            yield from self._turns(readings, totals, verdicts, planned=False)
+        if watch.mode is not None:
+            for i, verdict in enumerate(verdicts):
+                assert verdict is not None  # all have theirs now
+                verdicts[i] = replace(verdict, stream_key=watch.stream_key, mode=watch.mode)
+        if self._lane is not None:
+            self._steady_model = self._model_alone()
 
     def _turns_among(
         self,
@@ -423,13 +373,6 @@ class StreamState:
         rows: list[list[float]] = []
         which: list[int] = []
         seq, sensors = self.seq, self._sensors
-        if len(readings) >= _MANY and len({reading[1] for reading in readings}) == 1:
-            sensor = sensors.get(readings[0][1])
-            made = None
-            if sensor is not None:
-                made = sensor.extract_all([reading[3] for reading in readings])
-            if made is not None:
-                return made, [*range(len(readings))]
         for i, reading in enumerate(readings):
             sensor = sensors.get(reading.sensor)
             if sensor is None:
@@ -442,8 +385,7 @@ class StreamState:
             if row is None:
                 verdicts[i] = rejected(reading, seq + i, Reason.WARM_UP)
                 continue
-            near = sum(map(mul, row, row))  # its last bits are those of the Python that runs
-            if not (near < _MOST / 2 or reduce(add, map(mul, row, row)) <= _MOST):  # nor where nan
+            if not reduce(add, map(mul, row, row)) <= _MOST:  # nor where nan
                 verdicts[i] = rejected(reading, seq + i, Reason.UNSCORABLE)
                 continue
             rows.append(row)

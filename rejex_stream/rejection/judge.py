@@ -8,21 +8,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-import numpy as np
 from msgspec.structs import replace
 
 from rejex_stream.rejection.band import RejectionBand, label_table
 from rejex_stream.rejection.exceed import stability_at, stability_table
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.rejection.token_bucket import Governor
-from rejex_stream.rejection.window import (
-    SHORTEST,
-    ScoreWindow,
-    Tail,
-    WindowAhead,
-    clustered_table,
-    severity,
-)
+from rejex_stream.rejection.window import ScoreWindow, Tail, clustered_table, severity
 from rejex_stream.types import Label, Reading, Reason, Status, Verdict
 
 __all__ = ["EXTREME", "Judge", "Watcher", "rejected"]
@@ -160,9 +152,10 @@ class Judge:
         if tail is None:
             return scores
         kept, n_extreme = list[float](), 0
-        for score, known in zip(scores, tail.each(scores), strict=True):
-            n_extreme += known >= EXTREME
-            if known < EXTREME or n_extreme <= places:
+        for score in scores:
+            is_extreme = tail(score) >= EXTREME
+            n_extreme += is_extreme
+            if not is_extreme or n_extreme <= places:
                 kept.append(score)
         return kept if self._speaks(len(kept)) else scores
 
@@ -200,24 +193,18 @@ class Judge:
         frozen = held or planned
         if planned:
             watcher = None
-        window: ScoreWindow | WindowAhead = self.window
+        window, tail = self.window, self.tail
         marks, n, n_judged, extreme = (epoch, held, planned, incident), len(window), 0, _NOBODY
-        tail, ahead = self.tail, None
-        if len(scores) >= SHORTEST and not frozen and (found := self._ahead(scores)) is not None:
-            window, ahead = found
         for i, score in zip(which, scores, strict=True):
-            if ahead is not None:  # 1. Rank
-                (below, at_or_below), by_tail = ahead[n_judged]
-            else:
-                below, at_or_below = window.rank(score)
-                by_tail = None if tail is None else tail(score)
             n_judged += 1
             reading, rare, evicted = readings[i], None, _NOT_ENTERED
             if score - score != 0.0:
                 verdict = rejected(reading, seq + i, Reason.UNSCORABLE, n, marks)
-            else:  # 2. Band and 3. label
-                verdict, rare = self._verdict(
-                    window, reading, score, below, at_or_below,
+            else:
+                below, at_or_below = window.rank(score)  # 1. Rank
+                by_tail = None if tail is None else tail(score)
+                verdict, rare = self._verdict(  # 2. Band and 3. label
+                    reading, score, below, at_or_below,
                     n=n, seq=seq + i, by_tail=by_tail, marks=marks,
                 )  # fmt: skip
                 if muted and i in muted and verdict.reason in _MUTABLE:
@@ -226,7 +213,7 @@ class Judge:
                 if not frozen:  # 4. Enter
                     if by_tail is not None and by_tail >= EXTREME:
                         extreme = [*extreme, n_judged - 1]
-                    evicted = self._enter(window, n, score, at_or_below - below, by_tail)
+                    evicted = self._enter(n, score, at_or_below - below, by_tail)
                     n += evicted is None
             verdicts[i] = verdict
             if (  # 5. Evidence
@@ -235,29 +222,11 @@ class Judge:
                 and watcher.weigh(verdict, rare, evicted)
             ):
                 break
-        if isinstance(window, WindowAhead):
-            window.settle()
         return n_judged, extreme
 
-    def _ahead(
-        self, scores: Sequence[float]
-    ) -> tuple[WindowAhead, list[tuple[tuple[int, int], float | None]]] | None:
-        """Return what many scores can enter at once, and of each its ranks and how rare it is."""
-        window, full = self.window, self._full
-        if full is None or len(window) < window.capacity or not np.isfinite(scores).all():
-            return None
-        known: Sequence[float | None] = [None] * len(scores)
-        if self.tail is not None:
-            known = severities = self.tail.each(scores)
-            n_extreme = sum(one >= EXTREME for one in severities)
-            if n_extreme and self._n_extreme() + n_extreme > self._places(window.capacity):
-                return None
-        ahead = WindowAhead(window, scores, window.capacity + 1 - max(1, full.band.edges[0]))
-        return ahead, [*zip(ahead.ranks, known, strict=True)]
-
     def _verdict(
-        self, window: ScoreWindow | WindowAhead, reading: Reading, score: float, below: int,
-        at_or_below: int, *, n: int, seq: int, by_tail: float | None, marks: _Marks,
+        self, reading: Reading, score: float, below: int, at_or_below: int, *, n: int, seq: int,
+        by_tail: float | None, marks: _Marks,
     ) -> tuple[Verdict, float | None]:  # fmt: skip
         """Return the verdict on a score among n, and how rare it is in the window of now."""
         key, sensor, time_ms, _, position = reading
@@ -289,14 +258,14 @@ class Judge:
             )
         edges = self._edges
         if edges is None or judged is not self._edges_of:
-            at, (low, first, top) = window.order_statistic, judged.edges
+            at, (low, first, top) = self.window.order_statistic, judged.edges
             edges = at(first), at(low) if low >= 1 else None, at(top) if top <= n else None
             self._edges, self._edges_of = edges, judged
         if self._constant:
             rare = by_tail = None
         else:
             if rare is None:
-                rare = severity(window, score, below)
+                rare = severity(self.window, score, below)
             if by_tail is None:
                 by_tail = rare
         governed = self.is_governed
@@ -308,21 +277,17 @@ class Judge:
             by_tail, status, held, planned, incident,
         ), rare  # fmt: skip
 
-    def _enter(
-        self, window: ScoreWindow | WindowAhead, n: int, score: float, ties: int,
-        by_tail: float | None,
-    ) -> float | None:  # fmt: skip
+    def _enter(self, n: int, score: float, ties: int, by_tail: float | None) -> float | None:
         """Let a score among n into the window; return what it pushed out, if anything."""
         # ``_NOT_ENTERED`` where it is extreme and all places for such scores are taken.
         if (
             by_tail is not None
             and by_tail >= EXTREME
-            and window is self.window  # ahead of it, all are known to have a place
             and self._speaks(n)  # a length that says nothing is left by growing, whatever comes
             and self._n_extreme() >= self._places(n)
         ):
             return _NOT_ENTERED
-        evicted = window.push(score)
+        evicted = self.window.push(score)
         if evicted is None:
             n += 1
             self._edges = None

@@ -1,9 +1,6 @@
 """Reference scores: how a score ranks among them, and how rare it is where ranks end.
 
-:class:`ScoreWindow` ranks among the last n scores, in O(log n). :class:`WindowAhead` knows the
-ranks of a block of scores before the first of them is pushed: a score's rank counts the window as
-it stood when the block began, and what entered and left since; the first by one binary search for
-all, the others by comparing a short block with itself.
+:class:`ScoreWindow` ranks among the last n scores, in O(log n).
 
 The rank decides the verdict and stops at n: 5 and 20 standard deviations beyond the largest
 reference score are the same rank. Severity is -log10 of the tail probability of the score under
@@ -36,7 +33,6 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 from sortedcontainers import SortedList
 
 from rejex_stream.errors import ConfigError
@@ -44,16 +40,12 @@ from rejex_stream.rejection.arguments import check_window
 from rejex_stream.types import FloatArray
 
 __all__ = [
-    "LARGEST_SEVERITY", "SHORTEST", "STRONG", "ScoreWindow", "Tail", "WindowAhead", "cluster_size",
+    "LARGEST_SEVERITY", "STRONG", "ScoreWindow", "Tail", "cluster_size",
     "clustered_table", "grade", "joint_severity", "mid_rank", "severity",
 ]  # fmt: skip
 
 _ONE_PART = 8192
 """Up to so many scores the sorted list is one part: moving 64 kB costs less than minding parts."""
-SHORTEST = 48
-"""Setting out costs more than it saves for fewer scores."""
-_BLOCK = 128  # of which 2 x 128 places fit a byte, and counts up to 127 a signed one
-_EARLIER = np.tri(_BLOCK, k=-1, dtype=np.int8)  # whether score j came before score i
 LARGEST_SEVERITY = 1e6
 """Where severities end; beyond it lie scores that have left the scale of the window altogether."""
 _LN_10 = math.log(10.0)
@@ -170,18 +162,6 @@ class ScoreWindow:
             self._sorted.add(score)
         return evicted
 
-    def push_all(self, scores: FloatArray) -> None:
-        """Push finite scores of shape (m,) into a full window, at once. O(n log n)."""
-        newest = np.concatenate((self.in_order(), scores + 0.0))[-self.capacity :]
-        np.frombuffer(self._ring)[:] = newest
-        self._oldest, newest = 0, np.sort(newest)
-        start = 0
-        for part in self._parts:  # as long as before, so nothing else changes but their ends
-            stop = start + len(part)
-            np.frombuffer(part)[:] = newest[start:stop]
-            start = stop
-        self._maxes[:] = [part[-1] for part in self._parts]
-
     def retract(self, evicted: Iterable[float | None]) -> None:
         """Take back the newest pushes, newest first, each with what it evicted. O(log n) each.
 
@@ -260,102 +240,7 @@ def _finite(score: float) -> float:
     return score
 
 
-class WindowAhead:
-    """A full :class:`~rejex_stream.rejection.window.ScoreWindow` about to take known scores.
-
-    It answers as the window would that takes one after the other, bit for bit; the window takes
-    them when :meth:`settle` is called, in one go. `ranks` are ``window.rank(score)`` before each.
-
-    For m scores O(m (log n + b) + n m / b log n) in a few calls of numpy, b = 128. Of the window,
-    only its upper end is kept up to date: there lie the order statistics that a verdict shows.
-    """
-
-    __slots__ = (
-        "_at", "_left", "_scores", "_settled", "_tail", "_tails", "_window", "capacity", "ranks",
-    )  # fmt: skip
-
-    def __init__(self, window: ScoreWindow, scores: Sequence[float], top: int) -> None:
-        self._window, self.capacity = window, window.capacity
-        n, m = window.capacity, len(scores)
-        self._scores = np.concatenate((window.in_order(), scores)) + 0.0
-        self._left: list[float] = self._scores[:m].tolist()
-        self._at = self._settled = 0
-        self._tails: list[list[float]] = []
-        self.ranks: list[tuple[int, int]] = []
-        for start in range(0, m, _BLOCK):
-            base = np.sort(self._scores[start : start + n])
-            entered = self._scores[n + start : n + start + _BLOCK]
-            left = self._scores[start : start + len(entered)]
-            self.ranks += _ranks(base, entered, left)
-            self._tails.append(base[-min(n, top + len(entered)) :].tolist())
-        self._tail = self._tails[0]
-
-    def __len__(self) -> int:
-        return self.capacity
-
-    def push(self, score: float) -> float:
-        """Add the next score; return the evicted one."""
-        at = self._at
-        if at % _BLOCK == 0:
-            self._tail = self._tails[at // _BLOCK]
-        evicted = self._left[at]
-        self._at = at + 1
-        tail = self._tail  # the largest of the window, however many
-        if tail and evicted >= tail[0]:
-            del tail[bisect_left(tail, evicted)]
-        if tail and score >= tail[0]:
-            insort(tail, score + 0.0)
-        return evicted
-
-    def order_statistic(self, k: int) -> float:
-        """Return the k-th smallest score, k in 1..n."""
-        from_top = self.capacity + 1 - k
-        if from_top <= len(self._tail):
-            return self._tail[-from_top]
-        return self._caught_up().order_statistic(k)
-
-    def largest(self, k: int) -> Sequence[float]:
-        """Return the k largest scores in rising order, k in 1..n."""
-        return self._tail[-k:] if k <= len(self._tail) else self._caught_up().largest(k)
-
-    def rank(self, score: float) -> tuple[int, int]:
-        """Return (#{window < score}, #{window <= score})."""
-        return self._caught_up().rank(score)
-
-    def _caught_up(self) -> ScoreWindow:
-        """Return the window, which has taken what was pushed."""
-        if self._settled < self._at:
-            n = self.capacity
-            self._window.push_all(self._scores[n + self._settled : n + self._at])
-            self._settled = self._at
-        return self._window
-
-    def settle(self) -> None:
-        """Let the window take what was pushed."""
-        self._caught_up()
-
-
-def _ranks(base: FloatArray, entered: FloatArray, left: FloatArray) -> list[tuple[int, int]]:
-    """Return what is below and at or below each score when it enters and `left` leave, in turns."""
-    # `base` are the sorted scores before, of which `left`, of as many as `entered`, are the oldest.
-    places = np.sort(np.concatenate((entered, left)))
-    i, j = places.searchsorted(entered).astype(np.uint8), places.searchsorted(left).astype(np.uint8)
-    earlier = _EARLIER[: len(i), : len(i)]
-
-    def moved(compare: np.ufunc) -> npt.NDArray[np.int8]:
-        """Return for each score how many more of those below it have entered than left."""
-        came = compare(i, i[:, None]).view(np.int8)
-        came -= compare(j, i[:, None]).view(np.int8)
-        came *= earlier
-        more: npt.NDArray[np.int8] = np.add.reduce(came, axis=1, dtype=np.int8)
-        return more
-
-    below = base.searchsorted(entered) + moved(np.less)
-    at_or_below = base.searchsorted(entered, "right") + moved(np.less_equal)
-    return [*zip(below.tolist(), at_or_below.tolist(), strict=True)]
-
-
-def severity(window: ScoreWindow | WindowAhead, score: float, below: int) -> float:
+def severity(window: ScoreWindow, score: float, below: int) -> float:
     """Return -log10 of the tail probability of a score that is not in the window yet.
 
     O(1) but where the score is beyond all others: O(sqrt(n)) there, which exchangeable scores are
@@ -433,22 +318,6 @@ class Tail:
             return max(least, rare - self._shade * short * (rare - least))
         return rare  # nan: the difference is beyond all numbers
 
-    def each(self, scores: Sequence[float]) -> list[float]:
-        """Return the severity of every finite score, bit for bit; O(log n) each, for many."""
-        x, ordered = np.array(scores, dtype=np.float64), np.frombuffer(self.ordered)
-        n, of_ranks = len(ordered), self._array
-        below = ordered.searchsorted(x)
-        at = np.minimum(below, n - 1)
-        rare, b = of_ranks[at], ordered[at]
-        with np.errstate(all="ignore"):  # as above: what is no number is not used
-            short = (b - x) / (b - ordered[at - 1])
-            least = of_ranks[at - 1]
-            shaded = np.maximum(least, rare - self._shade * short * (rare - least))
-        found: list[float] = np.where((short <= 1.0) & (below > 0), shaded, rare).tolist()
-        for i in np.flatnonzero(below == n).tolist():
-            found[i] = self._beyond(scores[i])
-        return found
-
     def _beyond(self, score: float) -> float:
         """Return the severity of a score above all others, by the generalised Pareto tail."""
         if self._sigma == 0.0:  # lost: a few of the smallest floats lie apart
@@ -515,7 +384,7 @@ def clustered_table(n: int, cluster: float) -> tuple[tuple[float, ...], FloatArr
     return table, np.array(table)
 
 
-def _excess(window: ScoreWindow | WindowAhead, n: int, largest: float) -> tuple[int, float]:
+def _excess(window: ScoreWindow, n: int, largest: float) -> tuple[int, float]:
     """Return how many the largest scores are, and half their mean above the one before them."""
     # The sqrt(n) largest, or as many more as are tied at the top: else a quantised sensor would
     # have a tail without length.

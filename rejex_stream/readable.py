@@ -99,13 +99,13 @@ class Expected(msgspec.Struct, frozen=True):
     low: float
     high: float
 
-    def beside(self, channel: str) -> Reads:
-        """Return it beside what the channel read."""
-        return Reads(channel, self.read, None, self)
+    def as_reading(self, channel: str) -> ChannelReading:
+        """Return it as a reading of the channel."""
+        return ChannelReading(channel, self.read, None, self)
 
 
 @dataclass(frozen=True, slots=True)
-class Reads:
+class ChannelReading:
     """What a channel reads, and between which values nineteen of twenty normal events lie."""
 
     channel: str
@@ -113,52 +113,53 @@ class Reads:
     usual: tuple[float, float] | None  # `None`: nobody knows yet
     expected: Expected | None = None
 
-    def words(self, name: str = "", unit: str = "") -> tuple[str, str]:
+    def describe(self, name: str = "", unit: str = "") -> tuple[str, str]:
         """Return what it reads, by the name that people use, and what is usual, if anybody knows.
 
         Examples
         --------
-        >>> Reads("oil", 1.2, (3.4, 4.0)).words("Oil pressure", "bar")
+        >>> ChannelReading("oil", 1.2, (3.4, 4.0)).describe("Oil pressure", "bar")
         ('Oil pressure 1.2 bar', 'usually 3.4 to 4 bar')
-        >>> Reads("power", 0.0, (40.0, 900.0), Expected(0.0, 128.0, 96.0, 160.0)).words()
+        >>> expected = Expected(0.0, 128.0, 96.0, 160.0)
+        >>> ChannelReading("power", 0.0, (40.0, 900.0), expected).describe()
         ('power 0', 'expected 128 from the others; usually 40 to 900')
         """
-        name, unit, said = name or self.channel, unit and f" {unit}", []
+        name, unit, parts = name or self.channel, unit and f" {unit}", []
         now = f"{name} missing" if math.isnan(self.value) else f"{name} {number(self.value)}{unit}"
         if self.expected is not None:
-            said.append(f"expected {number(self.expected.value)}{unit} from the others")
+            parts.append(f"expected {number(self.expected.value)}{unit} from the others")
         if self.usual is not None:
             low, high = self.usual
             within = "within its usual" if low <= self.value <= high else "usually"
             ends = dict.fromkeys((number(low), number(high)))
-            said.append(f"{within} {' to '.join(ends)}{unit}")
-        return now, "; ".join(said)
+            parts.append(f"{within} {' to '.join(ends)}{unit}")
+        return now, "; ".join(parts)
 
 
-class UsualRows:
-    """What normal events read: `most` of them, evenly spread over all or over the newest.
+class TypicalRows:
+    """What `max_rows` normal events read, evenly spread over all or over the newest.
 
-    With `widest` not more than so many events lie between two of them, and the oldest make room.
+    With `max_step` at most so many events lie between two of them, and the oldest are dropped.
     """
 
-    def __init__(self, most: int, widest: int | None = None) -> None:
-        self._most, self._widest = most, widest
-        self._each = 1
+    def __init__(self, max_rows: int, max_step: int | None = None) -> None:
+        self._max_rows, self._max_step = max_rows, max_step
+        self._step = 1
         self._rows: list[array[float]] = []
         self._skip = 0
 
-    def see(self, values: Iterable[float]) -> None:
-        """Take what an event reads, or pass it over."""
+    def update(self, values: Iterable[float]) -> None:
+        """Store what an event reads, or skip it."""
         if self._skip:
             self._skip -= 1
             return
-        if len(self._rows) == self._most:
-            if self._each == self._widest:
+        if len(self._rows) == self._max_rows:
+            if self._step == self._max_step:
                 del self._rows[0]
             else:
-                self._rows, self._each = self._rows[::2], 2 * self._each
+                self._rows, self._step = self._rows[::2], 2 * self._step
         self._rows.append(array("d", values))
-        self._skip = self._each - 1
+        self._skip = self._step - 1
 
     def range(self, channel: int) -> tuple[float, float] | None:
         """Return between which values a channel mostly lies; ``None`` where none is known."""

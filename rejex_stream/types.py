@@ -63,7 +63,7 @@ __all__ = [
     "last_offset",
     "of_mode",
     "policy_band",
-    "spoken",
+    "stream_name",
     "without_limits",
 ]  # fmt: skip
 
@@ -281,8 +281,8 @@ def of_mode(key: str) -> tuple[str, str | None]:
     return (stream_key, mode) if mark else (key, None)
 
 
-def spoken(stream_key: str | None, mode: str | None) -> str:
-    """Return how people call a stream in a mode, e.g. ``WT-03 (idle)``; else the pipeline."""
+def stream_name(stream_key: str | None, mode: str | None) -> str:
+    """Return a stream in a mode as people call it, e.g. ``WT-03 (idle)``; else the pipeline."""
     if stream_key is None:
         return "the pipeline"
     return stream_key if mode is None else f"{stream_key} ({mode})"

@@ -42,7 +42,7 @@ from rejex_stream.operate.incident_text import (
     spell_time,
     urgency,
 )
-from rejex_stream.readable import Reads, utc
+from rejex_stream.readable import ChannelReading, utc
 from rejex_stream.rejection.window import grade
 from rejex_stream.types import Incident, Partition
 
@@ -76,7 +76,7 @@ class Event(NamedTuple):
 
 
 def make_alert(
-    subject: Alarm | Incident, names: DisplayNames, readings: Sequence[Reads] = ()
+    subject: Alarm | Incident, names: DisplayNames, readings: Sequence[ChannelReading] = ()
 ) -> Alert:
     """Return the alert of an alarm or an incident, which lasts as long as that does."""
     if isinstance(subject, Alarm):
@@ -136,7 +136,7 @@ def log_incident(incident: Incident) -> None:
 
 
 def make_event(
-    subject: Alarm | Incident, names: DisplayNames, readings: Sequence[Reads] = ()
+    subject: Alarm | Incident, names: DisplayNames, readings: Sequence[ChannelReading] = ()
 ) -> Event:
     """Return the CloudEvent of an alarm or of a change of an incident.
 

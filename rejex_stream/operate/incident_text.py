@@ -10,9 +10,9 @@ from urllib.parse import quote
 
 import msgspec
 
-from rejex_stream.readable import Reads, span, utc
+from rejex_stream.readable import ChannelReading, span, utc
 from rejex_stream.rejection.window import STRONG, grade
-from rejex_stream.types import Incident, IncidentState, LimitExcess, beyond, spoken
+from rejex_stream.types import Incident, IncidentState, LimitExcess, beyond, stream_name
 
 __all__ = [
     "Choice", "DisplayNames", "choices", "describe_incident", "graded_severity", "headline",
@@ -50,13 +50,13 @@ class DisplayNames(NamedTuple):
         known = self.channels.get(channel)
         return (channel, "") if known is None else (known.label or channel, known.unit)
 
-    def describe_reading(self, reading: Reads) -> tuple[str, str]:
+    def describe_reading(self, reading: ChannelReading) -> tuple[str, str]:
         """Return what a channel reads, and what is usual, and the side that raises alarms."""
-        now, usual = reading.words(*self.name_and_unit(reading.channel))
+        now, usual = reading.describe(*self.name_and_unit(reading.channel))
         known = self.channels.get(reading.channel)
         return now, usual and usual + _SIDES["both" if known is None else known.side]
 
-    def reading_text(self, reading: Reads) -> str:
+    def reading_text(self, reading: ChannelReading) -> str:
         """Return a reading and what is usual as one text."""
         return ", ".join(filter(None, self.describe_reading(reading)))
 
@@ -129,9 +129,11 @@ def if_unanswered(incident: Incident) -> str:
     )
 
 
-def headline(incident: Incident, names: DisplayNames, readings: Sequence[Reads] = ()) -> str:
+def headline(
+    incident: Incident, names: DisplayNames, readings: Sequence[ChannelReading] = ()
+) -> str:
     """Return one line that says where, what, since when and how bad."""
-    whose = spoken(incident.stream_key, incident.mode)
+    whose = stream_name(incident.stream_key, incident.mode)
     what = ", ".join(map(names.limit_text, incident.limits))
     what = what or ", ".join(map(names.reading_text, readings[:1]))
     if not what:
@@ -155,7 +157,7 @@ def spell_time(time_ms: int) -> str:
 
 def describe_incident(incident: Incident) -> str:
     """Return a sentence or two on an incident: whose, since when, how many events, its state."""
-    whose = spoken(incident.stream_key, incident.mode)
+    whose = stream_name(incident.stream_key, incident.mode)
     named = ", ".join(c.channel for c in incident.channels[:_MAX_NAMED_CHANNELS])
     whose = f"{whose} ({named})" if named else whose
     counts = f"of {incident.n_events} events {incident.n_anomalies} are anomalies"

@@ -14,7 +14,7 @@ from rejex_stream.monitor import Alarm, MonitorConfig
 from rejex_stream.operate.alerts import Alert, Alertmanager, Webhook, make_alert, make_event
 from rejex_stream.operate.incident_text import DisplayNames
 from rejex_stream.operate.run_metrics import RunMetrics
-from rejex_stream.readable import Reads, UsualRows
+from rejex_stream.readable import ChannelReading, TypicalRows
 from rejex_stream.run.partition import PartitionMonitor
 from rejex_stream.run.run_events import (
     Committed,
@@ -48,7 +48,7 @@ class TypicalValues:
     def __init__(self, channels: Sequence[str]) -> None:
         self._at = {name: index for index, name in enumerate(channels)}
         self._newest: dict[str, tuple[Reading, Verdict]] = {}
-        self._typical: dict[str, UsualRows] = {}
+        self._typical: dict[str, TypicalRows] = {}
 
     def update(self, readings: Sequence[Reading], verdicts: Sequence[Verdict]) -> None:
         """Take a batch into account."""
@@ -62,8 +62,8 @@ class TypicalValues:
         for stream, reading in normal.items():
             known = self._typical.get(stream)
             if known is None:
-                known = self._typical[stream] = UsualRows(_MAX_ROWS, _MAX_STEP)
-            known.see(reading.values)
+                known = self._typical[stream] = TypicalRows(_MAX_ROWS, _MAX_STEP)
+            known.update(reading.values)
 
     def forget(self, streams: Sequence[str]) -> None:
         """Drop streams that the engine has forgotten."""
@@ -71,14 +71,14 @@ class TypicalValues:
             self._newest.pop(stream, None)
             self._typical.pop(stream, None)
 
-    def reading(self, stream: str, channel: str) -> Reads | None:
+    def reading(self, stream: str, channel: str) -> ChannelReading | None:
         """Return what a channel reads; ``None`` where nothing was seen of it."""
         at, newest = self._at.get(channel), self._newest.get(stream)
         if at is None or newest is None:
             return None
         known, (reading, verdict) = self._typical.get(stream), newest
         usual = None if known is None else known.range(at)
-        return Reads(channel, reading.values[at], usual, verdict.expected(channel))
+        return ChannelReading(channel, reading.values[at], usual, verdict.expected(channel))
 
 
 class OpenIncidents:
@@ -222,7 +222,7 @@ class RunMonitor:
         self.metrics, self.health = metrics, Health()
         self._settings, self._names, self._channels = monitors, names, channels
         self._typical: dict[Partition, TypicalValues] = {}
-        self._readings: dict[str, list[Reads]] = {}
+        self._readings: dict[str, list[ChannelReading]] = {}
         self._on_alarm, self._on_incident = on_alarm, on_incident
         self._alertmanager = alertmanager
         self.outbox = webhook

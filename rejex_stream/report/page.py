@@ -28,7 +28,7 @@ from rejex_stream.types import (
     Verdict,
     beyond,
     is_for_review,
-    spoken,
+    stream_name,
 )
 
 __all__ = ["UPLOT", "after", "in_words", "write_report"]
@@ -240,7 +240,7 @@ arrow keys pan, plus and minus zoom, 0 shows all"><div class="tip" hidden></div>
 def _incidents(findings: Findings) -> str:
     """Return what was held, and what became of it."""
     rows = "".join(
-        f"<tr><td>{escape(spoken(incident.stream_key, incident.mode))}</td>"
+        f"<tr><td>{escape(stream_name(incident.stream_key, incident.mode))}</td>"
         f"<td>{_time(incident.onset_ms)}</td><td>{escape(_ended(incident))}</td>"
         f'<td class="num">{incident.n_events:,}</td><td class="num">{incident.n_anomalies:,}</td>'
         f'<td class="num">{incident.n_rejected:,}</td></tr>'

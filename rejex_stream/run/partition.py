@@ -51,7 +51,7 @@ from rejex_stream.types import (
     in_mode,
     last_offset,
     of_mode,
-    spoken,
+    stream_name,
 )
 
 __all__ = [
@@ -138,7 +138,7 @@ def log_alarm(partition: Partition, alarm: Alarm) -> None:
     _log.warning(
         "alarm %s on %s: %s",
         alarm.kind,
-        spoken(alarm.stream_key, alarm.mode),
+        stream_name(alarm.stream_key, alarm.mode),
         alarm.message,
         extra={
             "event": "alarm",

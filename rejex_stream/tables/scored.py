@@ -11,7 +11,7 @@ from typing import IO
 
 from rejex_stream.decode.csv import split_row
 from rejex_stream.plan.promises import EpisodeRule
-from rejex_stream.readable import Reads, UsualRows
+from rejex_stream.readable import ChannelReading, TypicalRows
 from rejex_stream.rejection.window import joint_severity
 from rejex_stream.tables.inspection import Table
 from rejex_stream.types import Invalid, Label, Reading, Reason, Record, Verdict
@@ -40,7 +40,7 @@ class Episode:
     severity: float | None = None  # of the row of the peak
     incident: str | None = None
     channels: Counter[str] = field(default_factory=Counter)
-    reads: tuple[Reads, ...] = ()  # at the peak, once all is seen
+    reads: tuple[ChannelReading, ...] = ()  # at the peak, once all is seen
 
     def take(self, later: Episode) -> bool:
         """Take one that comes later in; returns whether the peak is now in there."""
@@ -76,7 +76,7 @@ class Episodes:
     def __init__(self, channels: Sequence[str]) -> None:
         self.held: dict[str, Held] = {}
         self._at = {name: i for i, name in enumerate(channels)}
-        self._usual = defaultdict[str, UsualRows](lambda: UsualRows(_MOST_USUAL))
+        self._usual = defaultdict[str, TypicalRows](lambda: TypicalRows(_MOST_USUAL))
         self._seen: Counter[str] = Counter()
         self._runs: dict[str, tuple[int, list[Episode]]] = {}  # how many the last had seen
         self._peaks: dict[tuple[str, int], tuple[tuple[float, ...], Verdict]] = {}
@@ -88,7 +88,7 @@ class Episodes:
             if verdict.held or verdict.sensor in self.held:
                 self._hold(verdict)
             if verdict.label is Label.NORMAL and verdict.incident is None:
-                self._usual[verdict.sensor].see(reading.values)
+                self._usual[verdict.sensor].update(reading.values)
             elif verdict.reason is not Reason.WARM_UP:
                 self._take(verdict, reading.values)
 
@@ -116,12 +116,12 @@ class Episodes:
                 episode.reads = tuple(self._reads(episode))
         return incidents, others
 
-    def _reads(self, episode: Episode) -> Iterator[Reads]:
+    def _reads(self, episode: Episode) -> Iterator[ChannelReading]:
         usual = self._usual[episode.sensor]
         values, verdict = self._peaks[episode.sensor, episode.peak_row]
         for named, _ in episode.channels.most_common(_MOST_NAMED):
             at = self._at[named.removesuffix(_NO_VALUE)]
-            yield Reads(named, values[at], usual.range(at), verdict.expected(named))
+            yield ChannelReading(named, values[at], usual.range(at), verdict.expected(named))
 
     def _hold(self, verdict: Verdict) -> None:
         row = verdict.position.offset + 1

@@ -19,7 +19,7 @@ from rejex_stream.monitor.alarm import AlarmKind
 from rejex_stream.operate.alerts import Alertmanager, Webhook, make_alert, make_event
 from rejex_stream.operate.incident_text import DisplayNames
 from rejex_stream.operate.run_monitor import TypicalValues
-from rejex_stream.readable import Expected, Reads
+from rejex_stream.readable import ChannelReading, Expected
 from rejex_stream.run.run_events import (
     IncidentsDurable,
     PartitionClosed,
@@ -423,10 +423,10 @@ def test_each_incident_waits_for_itself():
 # ---------------------------------------------------------------------------------- wording
 def test_a_channel_that_is_missing_or_not_known_yet_is_said_in_words():
     said = make_alert(
-        incident(), DisplayNames("farm"), [Reads("oil", math.nan, (3.0, 4.0))]
+        incident(), DisplayNames("farm"), [ChannelReading("oil", math.nan, (3.0, 4.0))]
     ).annotations
     assert said["summary"].startswith("WT-9: oil missing, usually 3 to 4; since")
-    said = make_alert(incident(), DisplayNames("farm"), [Reads("oil", 1.25, None)])
+    said = make_alert(incident(), DisplayNames("farm"), [ChannelReading("oil", 1.25, None)])
     assert said.annotations["values"] == "oil 1.25"
     said = make_alert(incident(), DisplayNames("farm")).annotations
     assert said["summary"].startswith("WT-9: oil is not as usual; since")
@@ -454,7 +454,7 @@ def test_an_alert_says_what_the_others_made_one_expect_of_the_newest_event():
 @pytest.mark.parametrize(("side", "word"), [("low", "drops"), ("high", "rises")])
 def test_of_a_channel_with_one_side_it_is_said_which(side, word):
     shown = DisplayNames("farm", channels={"oil": Channel(unit="bar", side=side)})
-    said = make_alert(incident(), shown, [Reads("oil", 1.2, (3.0, 4.0))])
+    said = make_alert(incident(), shown, [ChannelReading("oil", 1.2, (3.0, 4.0))])
     told = f"oil 1.2 bar, usually 3 to 4 bar (only {word} are asked about)"
     assert said.annotations["values"] == told
     assert f"{told}; since" in said.annotations["summary"]
@@ -465,7 +465,7 @@ def test_what_is_usual_forgets_and_is_not_what_faults_were():
     for value in (3.0, 1.0, 3.0, 1.0):
         readings = [reading(value)]
         seen.update(readings, _Engine().process(readings))
-    assert seen.reading("WT-9", "oil") == Reads("oil", 1.0, (3.0, 3.0))
+    assert seen.reading("WT-9", "oil") == ChannelReading("oil", 1.0, (3.0, 3.0))
     for _ in range(2_000):
         readings = [reading(5.0)]
         seen.update(readings, _Engine().process(readings))

@@ -13,7 +13,16 @@ pytest.importorskip("markupsafe", reason="the extra `review` is not installed")
 from rejex_stream.config.reviewing import Channel
 from rejex_stream.operate.incident_text import DisplayNames
 from rejex_stream.plan.promises import Costs
-from rejex_stream.readable import Expected, Reads, UsualRows, how_often, number, percent, span, utc
+from rejex_stream.readable import (
+    ChannelReading,
+    Expected,
+    TypicalRows,
+    how_often,
+    number,
+    percent,
+    span,
+    utc,
+)
 from rejex_stream.review.certificate import Tally, certify, sentence
 from rejex_stream.review.console.formatting import age, seen
 from rejex_stream.review.gold_cases import Errors, read_cases
@@ -101,36 +110,39 @@ def test_values_are_said_as_people_read_them(function, given, text):
 def test_what_a_channel_reads_is_one_sentence_wherever_it_is_said():
     channels = {"oil": Channel(unit="bar", label="Oil pressure"), "rpm": Channel(unit="rpm")}
     shown = DisplayNames(channels=channels)
-    unusual = Reads("oil", 1.25, (3.4, 4.0))
+    unusual = ChannelReading("oil", 1.25, (3.4, 4.0))
     assert DisplayNames().reading_text(unusual) == "oil 1.25, usually 3.4 to 4"
     assert shown.reading_text(unusual) == "Oil pressure 1.25 bar, usually 3.4 to 4 bar"
-    given = Reads("oil", 1.25, (3.4, 4.0), Expected(1.25, 3.7, 3.6, 3.8))
+    given = ChannelReading("oil", 1.25, (3.4, 4.0), Expected(1.25, 3.7, 3.6, 3.8))
     said = "Oil pressure 1.25 bar, expected 3.7 bar from the others; usually 3.4 to 4 bar"
     assert shown.reading_text(given) == said
-    assert shown.reading_text(given.expected.beside("oil")) == said.partition(";")[0]
-    within = Reads("rpm", 12_345.6, (12_000.0, 13_000.0))
+    assert shown.reading_text(given.expected.as_reading("oil")) == said.partition(";")[0]
+    within = ChannelReading("rpm", 12_345.6, (12_000.0, 13_000.0))
     assert shown.reading_text(within) == "rpm 12,346 rpm, within its usual 12,000 to 13,000 rpm"
-    assert shown.describe_reading(Reads("oil", 3.4, (3.4, 3.4)))[1] == "within its usual 3.4 bar"
     assert (
-        DisplayNames().reading_text(Reads("oil", math.nan, (3.0, 4.0)))
+        shown.describe_reading(ChannelReading("oil", 3.4, (3.4, 3.4)))[1]
+        == "within its usual 3.4 bar"
+    )
+    assert (
+        DisplayNames().reading_text(ChannelReading("oil", math.nan, (3.0, 4.0)))
         == "oil missing, usually 3 to 4"
     )
-    assert DisplayNames().reading_text(Reads("oil", 1.25, None)) == "oil 1.25"
+    assert DisplayNames().reading_text(ChannelReading("oil", 1.25, None)) == "oil 1.25"
     one_sided = DisplayNames(channels={"oil": Channel(side="low")})
-    assert one_sided.reading_text(Reads("oil", 1.25, None)) == "oil 1.25"
+    assert one_sided.reading_text(ChannelReading("oil", 1.25, None)) == "oil 1.25"
     said = "oil 1.25, usually 3.4 to 4 (only drops are asked about)"
     assert one_sided.reading_text(unusual) == said
     assert utc(10**18).year == 1970, "a clock that no calendar has"
 
 
 def test_what_is_usual_is_of_all_or_of_the_newest():
-    every, newest = UsualRows(100), UsualRows(32, 8)
+    every, newest = TypicalRows(100), TypicalRows(32, 8)
     for i in range(6_400):
-        every.see((float(i), math.nan))
-        newest.see((float(i), math.nan))
+        every.update((float(i), math.nan))
+        newest.update((float(i), math.nan))
     assert every.range(0) == pytest.approx((160, 6_240), abs=70)
     assert newest.range(0) == pytest.approx((6_400 - 32 * 8, 6_400), abs=16)
-    assert every.range(1) is newest.range(1) is UsualRows(2).range(0) is None
+    assert every.range(1) is newest.range(1) is TypicalRows(2).range(0) is None
 
 
 def test_names_and_numbers():

@@ -19,7 +19,7 @@ from rejex_stream.protocols import SnapshotPiece
 from rejex_stream.readable import utc
 from rejex_stream.run.partition import Described, described
 from rejex_stream.spark.job import job_snapshots
-from rejex_stream.types import Partition, of_mode, spoken
+from rejex_stream.types import Partition, of_mode, stream_name
 
 __all__ = ["app"]
 
@@ -299,7 +299,9 @@ def _at_length(said: Described) -> dict[str, Any]:
         "made_with": dict(said.origin.environment),
         "state": dict(said.origin.state),
         "decision": dict(said.origin.decision),
-        "largest_streams": {escaped(spoken(*of_mode(key))): said.streams[key] for key in largest},
+        "largest_streams": {
+            escaped(stream_name(*of_mode(key))): said.streams[key] for key in largest
+        },
         "silent_for_longest": {
             escaped(sensor): utc(ms).isoformat(timespec="seconds") for ms, sensor in silent
         },

@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from rejex_stream.readable import Reads, middle
+from rejex_stream.readable import ChannelReading, middle
 from rejex_stream.review.queue.database import scalar, scalars
 from rejex_stream.types import FloatArray, Label
 
@@ -344,8 +344,8 @@ class Deviation(NamedTuple):
 
     sensor: str
     column: int
-    reads: Reads  # the median of its newest readings, at most five
-    farthest: Reads  # the one that lies farthest from the middle of what is usual
+    reads: ChannelReading  # the median of its newest readings, at most five
+    farthest: ChannelReading  # the one that lies farthest from the middle of what is usual
     distance: float  # how many half widths of what is usual that is
     trend: str  # `rising`, `falling` or `steady` since the onset
     speaks: bool = False  # whether the score is higher for it, as the pipeline says
@@ -382,7 +382,7 @@ def deviations(
         moved = float(np.median(values[-third:]) - np.median(values[:third])) / width
         trend = "rising" if moved > 0.5 else "falling" if moved < -0.5 else "steady"
         now, far = float(np.median(values[-5:])), float(values[np.abs(values - centre).argmax()])
-        ends = Reads(name, now, limits), Reads(name, far, limits)
+        ends = ChannelReading(name, now, limits), ChannelReading(name, far, limits)
         found.append(Deviation(sensor, column, *ends, abs(far - centre) / width, trend))
     return sorted(found, key=lambda one: -one.distance)
 

@@ -17,7 +17,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from kafka import KafkaConsumer, KafkaProducer, OffsetAndMetadata, TopicPartition
 from kafka.errors import KafkaError
@@ -80,6 +80,32 @@ RUN = RunSettings(
     retry_longest_s=1.0,
     invalid_limit=1.0,
 )
+
+
+def start_rejex(
+    *words: object,
+    cwd: Path | None = None,
+    stderr: int | IO[Any] = subprocess.PIPE,
+    environment: Mapping[str, str] | None = None,
+) -> subprocess.Popen[str]:
+    """Begin ``rejex-stream`` with these words; with its log in a file, its output is dropped."""
+    piped = stderr in (subprocess.PIPE, subprocess.STDOUT)
+    return subprocess.Popen(
+        [sys.executable, "-m", "rejex_stream", *map(str, words)],
+        cwd=cwd,
+        stdout=subprocess.PIPE if piped else subprocess.DEVNULL,
+        stderr=stderr,
+        text=True,
+        env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"} | (environment or {}),
+    )
+
+
+def stop(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """Have a process stop by itself; return its output and its log."""
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, err
+    return out, err
 
 
 def reading_by(

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +21,7 @@ from kafka.admin import (
     ResourceType,
 )
 from kafka.errors import TransactionalIdAuthorizationFailedError
-from kafka_harness import Kafka, pipeline_toml
+from kafka_harness import Kafka, pipeline_toml, start_rejex, stop
 from rejex_connectors.kafka import KafkaSecurity, KafkaSettings
 from rejex_connectors.kafka.clients import Message
 from rejex_connectors.kafka.refusals import Right, grant, transactional_right
@@ -42,7 +39,6 @@ from tools.kafka import broker
 
 pytestmark = [pytest.mark.kafka, pytest.mark.usefixtures("require_own_broker")]
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 EVENTS = 1500
 USERS = [f"u{i}" for i in range(60)]  # one for each test: rights are never taken back
 
@@ -166,11 +162,7 @@ class Pipeline:
         return Right(kind, names[role], operation)
 
     def start(self) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-m", "rejex_stream", "run", str(self.path)],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=self.path.parent,
-            env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"},
-        )  # fmt: skip
+        return start_rejex("run", self.path, cwd=self.path.parent)
 
     @property
     def open(self) -> KafkaSettings:
@@ -264,9 +256,7 @@ def test_with_every_right_there_is_nothing_to_say_and_the_run_runs(
     verdicts = pipeline.settings.topics.verdicts
     with pipeline.start() as process:
         until(lambda: kafka.count(pipeline.open, verdicts) >= EVENTS)
-        process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 0, err
+        stop(process)
     assert kafka.count(pipeline.open, verdicts) == EVENTS
 
 
@@ -341,9 +331,7 @@ def test_who_may_not_hear_people_says_so_and_goes_on(
     verdicts = pipeline.settings.topics.verdicts
     with pipeline.start() as process:
         until(lambda: kafka.count(pipeline.open, verdicts) >= EVENTS)
-        process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 0, err
+        _, err = stop(process)
     assert "nobody can tell the pipeline anything, and it goes on" in err
     assert lacking.name in err
     assert f"`{grant(lacking, pipeline.settings)}`" in err

@@ -14,7 +14,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from kafka_harness import Kafka, pipeline_toml
+from kafka_harness import Kafka, pipeline_toml, start_rejex, stop
 from rejex_connectors.kafka.topic_admin import create_topics, plan_topics
 
 from rejex_stream.cli import main
@@ -67,11 +67,7 @@ def events(topic, n, start=0, partitions=2):
 
 
 def background(path):
-    return subprocess.Popen(
-        [sys.executable, "-m", "rejex_stream", "run", str(path), "--output", "json"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=path.parent,
-        env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"},
-    )  # fmt: skip
+    return start_rejex("run", path, "--output", "json", cwd=path.parent)
 
 
 def test_from_nothing_to_verdicts_with_the_commands_of_the_readme(pipeline, run, kafka: Kafka):
@@ -119,9 +115,7 @@ def test_from_nothing_to_verdicts_with_the_commands_of_the_readme(pipeline, run,
     # The real thing, stopped and started again.
     with background(pipeline) as process:
         until(lambda: kafka.count(settings, topics.verdicts) == 1500)
-        process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 0, err
+        out, _ = stop(process)
     summary = json.loads(out)
     assert (summary["events"], summary["invalid"], summary["stopped"]) == (1501, 1, True)
     assert summary["labels"] == {name: measured[name] for name in ("normal", "anomaly", "rejected")}
@@ -136,7 +130,7 @@ def test_from_nothing_to_verdicts_with_the_commands_of_the_readme(pipeline, run,
     with background(pipeline) as process:
         until(lambda: kafka.count(settings, topics.verdicts) == 2000)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=PATIENCE_S)
+        out, _ = process.communicate(timeout=PATIENCE_S)
     assert json.loads(out)["events"] == 500
     for records in kafka.read(settings, topics.verdicts).values():
         seqs = [decode_verdict(record.value).seq for record in records]
@@ -178,9 +172,7 @@ def test_the_example_of_the_readme_runs(bootstrap, tmp_path, run, kafka: Kafka):
     kafka.fill(settings, (Record(Position(f"{name}.in", 0, 0), b"wt-1", value) for _ in range(50)))
     with background(path) as process:
         until(lambda: kafka.count(settings, f"{name}.verdicts") == 50)
-        process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 0, err
+        out, err = stop(process)
     assert json.loads(out)["labels"]["rejected"] == 50  # still warming up
     assert err.count("replaying") == 0
 

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from kafka_harness import Kafka, pipeline_toml
+from kafka_harness import Kafka, pipeline_toml, start_rejex, stop
 from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from rejex_connectors.kafka.partition_reader import bounds_of
 from rejex_connectors.kafka.topic_admin import TopicPlan, create_topics, plan_topics
@@ -159,12 +159,7 @@ def expected_copy(feed, partitions=4):
 
 
 def rekeying(path, topic, *words):
-    return subprocess.Popen(
-        [sys.executable, "-m", "rejex_stream", "topics", "rekey", str(path), "--from", topic,
-         *words],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=path.parent,
-        env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"},
-    )  # fmt: skip
+    return start_rejex("topics", "rekey", path, "--from", topic, *words, cwd=path.parent)
 
 
 def end_of(settings, topic, partitions=4):
@@ -215,9 +210,7 @@ def test_rekey_follows_until_it_is_stopped(place, settings, bootstrap, kafka: Ka
         until(lambda: kafka.has(f"{topic}.keyed") and end_of(settings, f"{topic}.keyed") >= 100)
         kafka.fill(settings, feed[100:])
         until(lambda: kafka.count(settings, f"{topic}.keyed") == 300)
-        process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 0, err
+        out, _ = stop(process)
     assert json.loads(out) == {"copied": 300, "nameless": 0, "left_behind": 0}
     assert content(kafka, settings, f"{topic}.keyed") == expected_copy(feed)
 
@@ -285,11 +278,7 @@ def test_outputs_get_the_partitions_of_the_input(place, settings, bootstrap, cap
 
 def started(path, place):
     """Begin a run in a process of its own."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "rejex_stream", "run", str(path)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=place,
-        env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"},
-    )  # fmt: skip
+    return start_rejex("run", path, cwd=place)
 
 
 def test_a_run_goes_on_once_the_topic_is_there(place, settings, bootstrap, kafka: Kafka):
@@ -304,9 +293,7 @@ def test_a_run_goes_on_once_the_topic_is_there(place, settings, bootstrap, kafka
         create_topics(settings, [plan])
         kafka.fill(settings, keyless_feed(topic, 50, partitions=1))
         until(lambda: kafka.count(settings, f"{path.stem}.verdicts") == 50)
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 0
+        stop(process)
 
 
 # --------------------------------------------------- a budget of groups over several partitions
@@ -449,15 +436,9 @@ def test_from_a_topic_to_right_verdicts_with_the_commands_that_init_names(
         assert status == 0, (step, out, err)
     assert steps[-2] == ["doctor", f"{topic}.toml"]
     assert steps[-1] == ["run", f"{topic}.toml"]
-    with subprocess.Popen(
-        [sys.executable, "-m", "rejex_stream", *steps[-1], "--output", "json"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=place,
-        env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"},
-    ) as process:  # fmt: skip
+    with start_rejex(*steps[-1], "--output", "json", cwd=place) as process:
         until(lambda: kafka.count(settings, f"{topic}.verdicts") == 2 * n)
-        process.send_signal(signal.SIGTERM)
-        done, err = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 0, err
+        done, err = stop(process)
     summary = json.loads(done)
     assert (summary["events"], summary["invalid"]) == (2 * n, 0)
     of_topic = kafka.read(settings, f"{topic}.verdicts")

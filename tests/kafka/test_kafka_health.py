@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import random
 import re
 import shutil
 import signal
 import socket
 import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections import Counter
@@ -21,7 +19,7 @@ from typing import Any
 
 import pytest
 from kafka.errors import KafkaError
-from kafka_harness import Kafka, pipeline_toml
+from kafka_harness import Kafka, pipeline_toml, start_rejex
 from test_kafka_delivery import CLIENTS, DEFAULT_CLIENT_FIRST
 
 from rejex_stream.types import Position, Record
@@ -31,8 +29,6 @@ from tests.waiting import PATIENCE_S, pass_time, until
 from tools.kafka import broker
 
 pytestmark = [pytest.mark.kafka, pytest.mark.usefixtures("require_own_broker")]
-
-ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 def get(port: int, path: str) -> tuple[int, str]:
@@ -74,12 +70,8 @@ def test_a_quiet_worker_notices_that_its_broker_is_gone_and_lives_on(
         )
         with (
             (tmp_path / "log").open("wb") as log,
-            subprocess.Popen(
-                [sys.executable, "-m", "rejex_stream", "run", str(config)],
-                stdout=subprocess.DEVNULL, stderr=log, cwd=tmp_path,
-                env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"},
-            ) as process,
-        ):  # fmt: skip
+            start_rejex("run", config, cwd=tmp_path, stderr=log) as process,
+        ):
             try:
                 assert "[+] edge: answers" in wait_for(port, 200)
                 cluster.nodes[0].kill()  # and nothing is left to commit
@@ -112,11 +104,7 @@ def assert_thinned(log: str) -> None:
 
 def start(folder: Path, config: Path) -> subprocess.Popen[bytes]:
     with (folder / f"{config.stem}.log").open("wb") as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", "rejex_stream", "run", str(config)],
-            stdout=subprocess.DEVNULL, stderr=log, cwd=folder,
-            env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"},
-        )  # fmt: skip
+        return start_rejex("run", config, cwd=folder, stderr=log)
 
 
 def free_port() -> int:
@@ -211,12 +199,8 @@ def test_eight_hours_of_sensors_that_come_and_go_leave_nothing_behind(
         slices, seen, done = 8 * 3_600 // SLICE_S, list[dict[str, float]](), 0
         with (
             (tmp_path / "log").open("wb") as log,
-            subprocess.Popen(
-                [sys.executable, "-m", "rejex_stream", "run", str(config)],
-                stdout=subprocess.DEVNULL, stderr=log, cwd=tmp_path,
-                env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"},
-            ) as process,
-        ):  # fmt: skip
+            start_rejex("run", config, cwd=tmp_path, stderr=log) as process,
+        ):
             try:
                 for number in range(slices):
                     records = shift(topic, number)
@@ -371,12 +355,8 @@ def test_a_clock_that_jumps_by_days_changes_no_record_and_no_alert(
             wrong = clock.environment if kind == "jumping" else {}
             with (folder / "log").open("wb") as log:
                 workers.append(
-                    subprocess.Popen(
-                        [sys.executable, "-m", "rejex_stream", "run", "pipeline.toml"],
-                        stdout=subprocess.DEVNULL, stderr=log, cwd=folder,
-                        env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"} | wrong,
-                    )
-                )  # fmt: skip
+                    start_rejex("run", "pipeline.toml", cwd=folder, stderr=log, environment=wrong)
+                )
 
         def said() -> str:
             return "\n".join((tmp_path / kind / "log").read_text()[-3_000:] for kind in names)

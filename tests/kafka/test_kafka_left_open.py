@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import sys
 import threading
 import uuid
 from collections import Counter
@@ -16,7 +13,7 @@ from typing import Any
 
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
-from kafka_harness import Kafka, pipeline_toml
+from kafka_harness import Kafka, pipeline_toml, start_rejex, stop
 from test_kafka_delivery import DEFAULT_CLIENT_FIRST
 
 from rejex_stream.cli import main
@@ -24,11 +21,10 @@ from rejex_stream.config import load_config
 from rejex_stream.config.assembly import kafka_settings
 from rejex_stream.spark.job_journal import JobJournal
 from rejex_stream.types import Partition, Position, Record
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import until
 
 pytestmark = pytest.mark.kafka
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 N_EVENTS, EVERY_BROKEN = 600, 50
 
 
@@ -91,19 +87,13 @@ def pipeline(
         settings,
         [Record(Position(topic, i % 2, 0), b"%d" % (i % 2), value(i)) for i in range(N_EVENTS)],
     )
-    with subprocess.Popen(
-        [sys.executable, "-m", "rejex_stream", "run", str(path)], cwd=tmp_path,
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-        env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"},
-    ) as process:  # fmt: skip
+    with start_rejex("run", path, cwd=tmp_path) as process:
         until(
             lambda: (
                 sum(kafka.committed(settings).values()) == N_EVENTS or process.poll() is not None
             )
         )
-        process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 0, said.decode()
+        stop(process)
     return path
 
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from kafka_harness import (
-    ROOT,
     Feeder,
     Kafka,
     Workers,
@@ -21,6 +18,7 @@ from kafka_harness import (
     feed,
     next_offsets,
     pipeline_toml,
+    start_rejex,
 )
 from rejex_connectors.kafka import KafkaSettings, connect
 from rejex_connectors.kafka.partition_reader import admin
@@ -293,12 +291,8 @@ def test_a_start_with_two_of_three_nodes_down_waits_until_they_are_back(
     log = tmp_path / "log"
     with (
         log.open("wb") as output,
-        subprocess.Popen(
-            [sys.executable, "-m", "rejex_stream", "run", str(config)],
-            stdout=subprocess.DEVNULL, stderr=output, cwd=tmp_path,
-            env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"},
-        ) as process,
-    ):  # fmt: skip
+        start_rejex("run", config, cwd=tmp_path, stderr=output) as process,
+    ):
         try:
             until(
                 lambda: process.poll() is not None or WAITING.search(log.read_text()), log.read_text

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import signal
 import subprocess
 import sys
 import urllib.request
@@ -17,7 +16,7 @@ from typing import IO
 import fastavro
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from kafka_harness import Kafka, pipeline_toml
+from kafka_harness import Kafka, pipeline_toml, start_rejex, stop
 from rejex_connectors.kafka.topic_to_topic import list_dead_letters
 
 from rejex_stream.cli import main
@@ -147,11 +146,7 @@ def prepared(tmp_path, bootstrap, url, kind, capsys) -> tuple[Path, Producer]:
 
 
 def background(path: Path, stderr: int | IO[bytes] = subprocess.PIPE) -> subprocess.Popen:
-    return subprocess.Popen(
-        [sys.executable, "-m", "rejex_stream", "run", str(path), "--output", "json"],
-        stdout=subprocess.PIPE, stderr=stderr, text=True, cwd=path.parent,
-        env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"},
-    )  # fmt: skip
+    return start_rejex("run", path, "--output", "json", cwd=path.parent, stderr=stderr)
 
 
 def wait_until(what, process):
@@ -189,9 +184,7 @@ def test_records_of_a_registry_become_verdicts_and_poison_dead_letters(
 
     with background(path) as process:
         wait_until(lambda: kafka.count(settings, settings.topics.verdicts) == 300, process)
-        process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 0, err
+        out, _ = stop(process)
     summary = json.loads(out)
     assert (summary["events"], summary["invalid"]) == (306, 6)
     verdicts = [
@@ -250,9 +243,7 @@ def test_while_the_registry_is_silent_records_wait_and_nothing_is_lost(
         finally:
             registry.resume()
         wait_until(lambda: judged() == 200, process)
-        process.send_signal(signal.SIGTERM)
-        out, _ = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 0, log.read_text()
+        out, _ = stop(process)
     assert json.loads(out)["invalid"] == 0
     assert kafka.count(settings, settings.topics.deadletter) == 0
     verdicts = kafka.read(settings, settings.topics.verdicts)[0]
@@ -330,9 +321,7 @@ def test_bombs_in_a_topic_cost_their_own_place_and_nothing_else(
         wait_until(lambda: kafka.count(settings, settings.topics.verdicts) == 200, process)
         status = Path(f"/proc/{process.pid}/status").read_text()
         (peak_kb,) = (line.split()[1] for line in status.splitlines() if "VmHWM" in line)
-        process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 0, err
+        out, err = stop(process)
     summary = json.loads(out)
     assert (summary["events"], summary["invalid"]) == (200 + len(bombs), len(bombs)), err
     assert int(peak_kb) < 400_000

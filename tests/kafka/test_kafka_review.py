@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka_harness import Kafka, pipeline_toml
+from kafka_harness import Kafka, pipeline_toml, stop
 
 from tests.waiting import PATIENCE_S, until
 
@@ -165,9 +165,7 @@ def run_pipeline(kafka: Kafka, config: Path, settings: KafkaSettings, n: int = N
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     ) as process:  # fmt: skip
         until(lambda: kafka.count(settings, settings.topics.verdicts) == n)
-        process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 0, err
+        out, _ = stop(process)
     return json.loads(out)["reviews"]
 
 

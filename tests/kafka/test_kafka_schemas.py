@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 import threading
 import uuid
 from collections.abc import Iterator
@@ -14,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from kafka_harness import Kafka, pipeline_toml
+from kafka_harness import Kafka, pipeline_toml, start_rejex
 from rejex_connectors.kafka import connect
 from rejex_connectors.kafka.source import KafkaSource
 from rejex_connectors.kafka.topic_snapshots import KafkaSnapshots
@@ -29,8 +27,6 @@ from rejex_stream.types import Partition, Position, Record
 from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.kafka
-
-ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 def schema(*names: str) -> str:
@@ -97,13 +93,7 @@ def worker(path: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A worker process that does not outlive a test that fails."""
     with (
         (path.parent / "log").open("ab") as log,
-        subprocess.Popen(
-            [sys.executable, "-m", "rejex_stream", "run", str(path)],
-            stdout=subprocess.DEVNULL,
-            stderr=log,
-            cwd=path.parent,
-            env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"},
-        ) as process,
+        start_rejex("run", path, cwd=path.parent, stderr=log) as process,
     ):
         try:
             yield process

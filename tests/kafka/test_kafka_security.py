@@ -21,7 +21,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka_harness import ROOT, Kafka, assert_exactly, feed, next_offsets, pipeline_toml, run_here
+from kafka_harness import (
+    ROOT,
+    Kafka,
+    assert_exactly,
+    feed,
+    next_offsets,
+    pipeline_toml,
+    run_here,
+    start_rejex,
+)
 from rejex_connectors.kafka import KafkaSecurity, KafkaSettings, KafkaTopics, connect
 from rejex_connectors.kafka.broker_login import distrust, guard_logs, hide
 from rejex_connectors.kafka.partition_reader import admin
@@ -494,11 +503,7 @@ def test_what_init_wrote_for_a_topic_behind_a_login_runs_and_tells_people(
         events = [json.loads(body) for _, body in told.got]
         return {event["data"].get("kind", event["type"]) for event in events}
 
-    with subprocess.Popen(
-        [sys.executable, "-m", "rejex_stream", "run", f"{topic}.toml"],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"},
-    ) as process:  # fmt: skip
+    with start_rejex("run", f"{topic}.toml", cwd=tmp_path, stderr=subprocess.STDOUT) as process:
         try:
             until(lambda: kafka.count(settings, f"{topic}.verdicts") == 1100, "all verdicts")
             until(lambda: any("incident" in kind for kind in kinds()), "the incident is told")

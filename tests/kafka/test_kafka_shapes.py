@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import sys
 import uuid
-from pathlib import Path
 
 import pytest
-from kafka_harness import Kafka
+from kafka_harness import Kafka, start_rejex, stop
 from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from rejex_connectors.kafka.topic_admin import TopicPlan, create_topics
 
@@ -19,12 +15,11 @@ from rejex_stream.cli import main
 from rejex_stream.encode import decode_verdict
 from rejex_stream.types import Position
 from tests.test_shapes import MACHINES, case
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import until
 
 pytest.importorskip("jq")
 pytestmark = pytest.mark.kafka
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 # How many verdicts a record gives.
 SHAPES = {
     "batch": 3, "columnar": 10, "kepware": 1, "tbgateway": 1, "sparkplug": 1, "emqx": 1,
@@ -56,15 +51,9 @@ def test_from_a_topic_of_any_shape_to_verdicts(
         if step == "doctor":
             run("topics", "create", f"{topic}.toml")
         run(step, f"{topic}.toml")
-    with subprocess.Popen(
-        [sys.executable, "-m", "rejex_stream", "run", f"{topic}.toml", "--output", "json"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"},
-    ) as process:  # fmt: skip
+    with start_rejex("run", f"{topic}.toml", "--output", "json", cwd=tmp_path) as process:
         until(lambda: kafka.count(settings, f"{topic}.verdicts") == expected)
-        process.send_signal(signal.SIGTERM)
-        done, err = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 0, err
+        done, _ = stop(process)
     summary = json.loads(done)
     assert (summary["events"], summary["invalid"]) == (expected, 0)
     of_topic = kafka.read(settings, f"{topic}.verdicts")

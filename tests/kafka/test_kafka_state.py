@@ -8,15 +8,13 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import threading
 import time
 import uuid
 from collections import Counter
-from pathlib import Path
 
 import pytest
-from kafka_harness import Kafka, pipeline_toml
+from kafka_harness import Kafka, pipeline_toml, start_rejex, stop
 from test_kafka_delivery import CONFLUENT
 
 from rejex_stream.cli import main
@@ -29,7 +27,6 @@ from tests.waiting import PATIENCE_S, pass_time, until
 
 pytestmark = pytest.mark.kafka
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 NOW_MS = int(time.time() * 1000) - 3_600_000
 
 
@@ -91,15 +88,9 @@ def verdicts(kafka, path):
 
 
 def run_until(kafka, path, n):
-    with subprocess.Popen(
-        [sys.executable, "-m", "rejex_stream", "run", str(path)], cwd=path.parent,
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-        env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"},
-    ) as process:  # fmt: skip
+    with start_rejex("run", path, cwd=path.parent) as process:
         until(lambda: sum(map(len, verdicts(kafka, path).values())) >= n)
-        process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 0, said
+        stop(process)
 
 
 @pytest.mark.long
@@ -186,11 +177,7 @@ def test_nothing_is_changed_while_a_worker_lives(
 ):
     one = pipelines("one", kafka=protocol)
     fill(kafka, one, 0, 20)
-    with subprocess.Popen(
-        [sys.executable, "-m", "rejex_stream", "run", str(one)], cwd=one.parent,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"},
-    ) as process:  # fmt: skip
+    with start_rejex("run", one, cwd=one.parent, stderr=subprocess.DEVNULL) as process:
         until(lambda: sum(map(len, verdicts(kafka, one).values())) == 20)
         for command in (["drop", one, "--all"], ["export", one, tmp_path / "x"]):
             status, _, said = rejex("state", *command)
@@ -205,11 +192,7 @@ PACE_S = 3.0
 
 def killed_or_done(draw: random.Random, *command: object) -> int | None:
     """Run one command of ours, sometimes only until it is killed; returns how it ended, if so."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "rejex_stream", *map(str, command)],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"},
-    ) as process:  # fmt: skip
+    with start_rejex(*command, stderr=subprocess.STDOUT) as process:
         if draw.random() < 0.4:
             pass_time(draw.uniform(0.5, 3.0), because="the moment of the kill is random")
             process.kill()
@@ -242,11 +225,7 @@ def test_state_moves_from_pipeline_to_pipeline_while_the_input_goes_on(
     try:
         for number, (one, other) in enumerate(itertools.pairwise(paths)):
             how = draw.choice([signal.SIGKILL, signal.SIGTERM])
-            with subprocess.Popen(
-                [sys.executable, "-m", "rejex_stream", "run", str(one)], cwd=one.parent,
-                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"},
-            ) as process:  # fmt: skip
+            with start_rejex("run", one, cwd=one.parent, stderr=subprocess.DEVNULL) as process:
                 until(lambda: all(verdicts(kafka, one).values()), "both partitions are judged")  # noqa: B023
                 pass_time(draw.uniform(0.0, 2.0), because="the moment of the end is random")
                 process.send_signal(how)
@@ -264,11 +243,7 @@ def test_state_moves_from_pipeline_to_pipeline_while_the_input_goes_on(
         committed = kafka.committed(settings)
         return sum(committed.values()) < n_events
 
-    with subprocess.Popen(
-        [sys.executable, "-m", "rejex_stream", "run", str(paths[-1])], cwd=tmp_path,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"},
-    ) as process:  # fmt: skip
+    with start_rejex("run", paths[-1], cwd=tmp_path, stderr=subprocess.DEVNULL) as process:
         until(lambda: not left(), lambda: kafka.committed(settings), timeout_s=300)
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE_S) == 0

@@ -57,19 +57,20 @@ def starting_point(
 ) -> Start:
     """Decide how to rebuild a partition's state as it was at its committed offset.
 
-    1. Nothing was ever committed, and there is no snapshot: begin anew at the earliest record.
-       With a snapshot the offsets expired, or were reset: refuse; or, with `restart_if_lost`, go
-       on from it. An input that ends before it was made anew: 4.
-       In this and in any other case outputs may hold verdicts beyond what is committed: the state
-       that goes with them is elsewhere. Refuse, unless `restart_if_lost`.
+    1. Nothing was ever committed, and there is no snapshot: begin at the earliest record. With a
+       snapshot the offsets expired, or were reset: refuse; or, with `restart_if_lost`, go on from
+       it. An input that ends before it was recreated: 4.
     2. There is a snapshot at or before the committed offset, and every record since can still be
        read: restore it and replay from there.
     3. The input still has its first record: replay all of it.
-    4. The snapshot is of a log that is gone, and this one was made anew: refuse; or, with
+    4. The snapshot is of a log that is gone, and this one was recreated: refuse; or, with
        `restart_if_lost`, begin at its earliest record, whatever is committed.
     5. Otherwise the state cannot be rebuilt, and the user has to choose: refuse; or, with
-       `restart_if_lost`, begin anew at the earliest record, replaying silently what is left
-       before the committed offset.
+       `restart_if_lost`, begin at the earliest record, replaying silently what is left before the
+       committed offset.
+
+    In cases 1 to 3, where an output holds verdicts beyond what is committed, the state that goes
+    with them is elsewhere: refuse, unless `restart_if_lost`.
     """
     try:
         return _starting_point(assigned, store, restart_if_lost=restart_if_lost)
@@ -99,7 +100,7 @@ def _starting_point(
                 f"its state goes to offset {stray[0]} and the log ends at {end}: made anew"
             )
         if restart_if_lost:
-            # A snapshot stands at an offset that was committed: what is before it is written.
+            # Everything before a snapshot's offset has been output.
             return Start(stray[0], stray[1], stray[0])
         problem = (
             f"has a snapshot at offset {stray[0]} but no committed offset: it expired or was reset"

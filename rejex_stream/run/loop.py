@@ -1,14 +1,14 @@
 """The loop around the engine: everything that waits, writes, fails and tries again.
 
-:meth:`_Loop.run_once` is one turn, step by step: poll; take ownership changes and what people say;
-judge the records of each partition in order, while what came before is committed; end, report.
-Before the committed offset that is *silent replay*: state comes of it and nothing else. Where the
-next event needs a fit that is not done, a partition keeps its records, up to a bound, and the loop
-goes on with the others.
+:meth:`_Loop.run_once` is one turn: poll; take over ownership changes and commands; judge the
+records of each partition in order, while the outcomes of earlier turns are committed; end, report.
+Records before the committed offset are *replayed silently*: they rebuild the state and write
+nothing. Where the next event needs a fit that is not done, a partition holds its records, up to a
+bound, and the loop goes on with the others.
 
 When the edge fails for the moment (a retriable :class:`ConnectorError`), what was not committed is
-aborted and the source is asked what *is* durable: a commit that timed out may have happened. From
-there the run goes on; since all state is a function of the input, nothing is lost or doubled. A
+aborted and the source is asked what *is* durable: a commit that timed out may have happened. The
+run goes on from there; since all state is a function of the input, nothing is lost or repeated. A
 crash at any point is the same with a new process.
 """
 
@@ -53,8 +53,8 @@ from rejex_stream.types import Invalid, Outcome, Partition, Reason, Record, Verd
 
 __all__ = ["Retries", "RunSettings", "UnreadableShare", "UnscorableStreak", "run"]
 
-_TELLING_S = 2.0
-"""So long the end of a run waits for who is told what it ended with."""
+_FLUSH_S = 2.0
+"""Seconds that the end of a run waits for the delivery of notifications."""
 
 _FEW_READ = 10  # what a run found at the end of a file that others had read before
 _KINDS_SHOWN = 3
@@ -130,8 +130,8 @@ def run(
 
 
 @contextmanager
-def _first(cause: BaseException) -> Iterator[None]:
-    """Log what fails while a cause is on its way: what is told is the cause."""
+def _logging_after(cause: BaseException) -> Iterator[None]:
+    """Log an error that follows `cause`, which is the one that is raised."""
     try:
         yield
     except RejexError as error:
@@ -229,29 +229,25 @@ class _Loop:
 
     def run_once(self) -> bool:
         """Take one turn; returns whether another follows."""
-        # 0. After a failure: begin again from what is durable.
-        if self.to_rewind:
+        if self.to_rewind:  # after a failure: from what is durable
             self.sink.abort()
             self.source.rewind()
             self.to_rewind = False
-        # 1. Poll, with bounded records ahead of a fit.
         wait_s = self.commits.poll_wait_s(self.wait)
         try:
             records = self.source.poll(self.max_records, wait_s)
         except ConnectorError as error:
             if not error.retriable:  # the input broke off; what came before it counts
-                with _first(error):
+                with _logging_after(error):
                     self._commit_and_judge(everything=True)
             raise
-        # 2. Take ownership changes, then commands of people: they hold from a commit on.
         changes = self.source.changes()
-        if changes:  # what was polled for them belongs to the time before
+        if changes:  # what was polled of these partitions belongs to the time before
             changed = self.ownership.apply(changes)
             records = [record for record in records if record.position[:2] not in changed]
         self.commands.ingest([owned.state.journal for owned in self.ownership.owned.values()])
-        # 3. to 6. Judge what was polled, while what came before it is committed.
         self._commit_and_judge(records)
-        # 7. At the end, at a stop, and where the input cannot be read: all becomes durable.
+        # At the end, at a stop, and where the input cannot be read, all becomes durable.
         ended = self._at_the_end()
         complaint = self.unreadable.complaint(ended=ended)
         if complaint is None and ended:
@@ -259,10 +255,9 @@ class _Loop:
         done = self.stop.is_set() or ended or complaint is not None
         if done:
             self._commit_and_judge(everything=True)
-            if self.outbox is not None:  # what is known to be told is not told by the next run
-                self.outbox.flush(_TELLING_S)
+            if self.outbox is not None:  # what is delivered now is not repeated after a restart
+                self.outbox.flush(_FLUSH_S)
                 self._commit_and_judge(everything=True)
-        # 8. Report, and forget failures that are long past.
         now = self.clock()
         if self.retries.is_old(now) and not self.ownership.n_held():
             self.retries.succeeded()
@@ -282,7 +277,7 @@ class _Loop:
         try:
             self._process(records)
         except BaseException as error:
-            with _first(error):
+            with _logging_after(error):
                 self.commits.finish()
             raise
         if self.commits.finish():
@@ -316,7 +311,7 @@ class _Loop:
             self.max_records = min(2 * self.max_records, self.settings.max_poll_records)
 
     def _advance(self, owned: OwnedPartition, batch: list[Record]) -> None:
-        """Judge all that need not wait for a fit; the rest goes first in a later turn."""
+        """Judge the records that need not wait for a fit; the others go first in a later turn."""
         state = owned.state
         if state.next_offset < owned.live_from:  # replaying
             # Nobody waits for what is replayed: in long blocks an event costs less.
@@ -331,7 +326,7 @@ class _Loop:
             self._emit(PartitionLive(state.partition, state.n_events - events, self.clock() - at))
             batch = []
             self.ownership.go_live(owned)
-            if state.journal.can_assign:  # it was said before: it holds from the first live record
+            if state.journal.can_assign:  # in effect from the first live record
                 return
         outcomes = state.process(batch)
         owned.held += outcomes
@@ -360,7 +355,7 @@ class _Loop:
 
     # ------------------------------------------------------------------------------ recovery
     def _recover(self, error: ConnectorError) -> bool:
-        """Set all we own aside, wait, and have the next turn begin from what is durable."""
+        """Suspend all partitions, wait, and have the next turn begin from what is durable."""
         self.summary.n_retries += 1
         self.to_rewind = True
         self.ownership.suspend_all()
@@ -372,7 +367,7 @@ class _Loop:
         self.wait(delay_s)
         return True
 
-    # --------------------------------------------------------------------------------- telling
+    # ------------------------------------------------------------------------------- reporting
     def _emit(self, event: RunEvent) -> None:
         for observer in self.observers:
             observer.event(event)
@@ -426,7 +421,7 @@ class Retries:
         self.attempts = 0
 
     def is_old(self, now: float) -> bool:
-        """Whether the last failure is long past: the next one would be another story."""
+        """Whether the last failure is long past, so that the next one is the first again."""
         return self.attempts > 0 and now - self._last_s > self._settings.retry_longest_s
 
 

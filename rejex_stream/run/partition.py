@@ -623,16 +623,15 @@ class PartitionState:
         *,
         replaying: bool,
     ) -> list[Outcome]:
-        """Give an outcome for each; those at `away` are of sensors that nobody knows."""
-        # All that a judged event changes, in its order, is here. The first of them has `ended`
-        # incidents of streams that are forgotten, and `clocks` says whose begins or ends to lie.
-        # 1. What the engine is not shown: no reading, or of a sensor too many.
+        """Return an outcome for each item; those at `away` are of sensors over the limit."""
+        # All that a judged event changes, in its order, is here. `ended` are the incidents of
+        # evicted streams, published with the first outcome; `clocks` the statuses of sensors whose
+        # clock begins or ceases to be trusted.
         readings, judged, apart = _readings(items), records, dict[int, Outcome]()
         if away or len(readings) < len(items):
             apart = self._not_judged(records, items, away)
             readings = _readings(item for i, item in enumerate(items) if i not in apart)
             judged = [record for i, record in enumerate(records) if i not in apart]
-        # 2. Judge; a snapshot under way has viewed these streams before.
         self.parts.mark_dirty(readings)
         verdicts: Sequence[Verdict] = ()
         if readings:
@@ -646,9 +645,7 @@ class PartitionState:
                 if v.status is None and v.position in clocks else v
                 for v in verdicts
             ]  # fmt: skip
-        # 3. Say what a reviewer needs to see.
         outcomes = self._context.outcomes(judged, readings, verdicts)
-        # 4. Incidents that changed, those of forgotten streams, replies to commands.
         if self._engine.changes:
             changed = {change.position: (change,) for change in self._engine.take_incidents()}
             outcomes = [o._replace(incidents=changed.get(o.record.position, ())) for o in outcomes]
@@ -659,13 +656,11 @@ class PartitionState:
         if self.replies and outcomes:
             outcomes[0] = outcomes[0]._replace(replies=self.replies)
             self.replies = ()
-        # 5. The monitors see it.
         if self._monitor is not None and not self._monitor_waits:
             known = outcomes
             if away:
                 known = [outcome for i, outcome in enumerate(outcomes) if i not in away]
             self._monitor.observe(known, replaying=replaying)
-        # 6. It is part of the state.
         if records:
             self.next_offset = last_offset(records[-1]) + 1
             self.n_events += len(records)
@@ -674,7 +669,7 @@ class PartitionState:
     def _not_judged(
         self, records: Sequence[Record], items: Sequence[Reading | Invalid], away: Collection[int]
     ) -> dict[int, Outcome]:
-        """Return the outcomes of those that the engine is not shown, by their place, in order."""
+        """Return the outcomes of the items that the engine does not judge, by their index."""
         outcomes = {}
         for i, (record, item) in enumerate(zip(records, items, strict=True)):
             if isinstance(item, Invalid):
@@ -688,7 +683,7 @@ class PartitionState:
         return outcomes
 
     def _ended(self, gone: Gone, item: object) -> tuple[Incident, ...]:
-        """Return the end of each incident of the streams that an event has forgotten."""
+        """Return the end of each incident of the streams that an event has evicted."""
         if not gone.streams:
             return ()
         assert isinstance(item, Reading)  # nothing else has a time

@@ -349,7 +349,7 @@ class EventHeaders:
         self.most = _headers_size(self.fixed) + len(self._version) + _OTHERS_BYTES
 
     def named(self, id_: str, subject: str) -> list[tuple[str, bytes]]:
-        """Return the headers of what is told from others by an id of its own, and has no time."""
+        """Return the headers of a message with an id of its own and no event time."""
         return [
             *self.fixed,
             ("ce_id", f"{id_}{self._version}".encode("utf-8", "replace")),

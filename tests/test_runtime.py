@@ -922,17 +922,18 @@ def test_a_partition_that_ends_takes_its_fits_along():
     assert executor._fits == {}
 
 
-def test_a_replay_that_was_interrupted_goes_on_only_towards_the_offset_it_was_for():
-    """Another worker has committed more meanwhile: none of that is written a second time."""
+@pytest.mark.parametrize("then", [15, 25])
+def test_a_replay_that_was_interrupted_goes_on_only_towards_the_offset_it_was_for(then):
+    """Another worker has committed more meanwhile, or somebody has set the offset back."""
 
-    class Ahead(dict):
+    class Moved(dict):
         def get(self, partition, default=None):
             return committed.pop(0)
 
-    sink, committed = ListSink(), [20, 25]
-    source = ListSource([*lines(10), REBALANCE, *lines(30)], committed=Ahead())
+    sink, committed = ListSink(), [20, then]
+    source = ListSource([*lines(10), REBALANCE, *lines(30)], committed=Moved())
     play(source, sink, MemorySnapshotStore(), knobs={"max_poll_records": 5})
-    assert positions(sink) == list(range(25, 40))
+    assert positions(sink) == list(range(then, 40))
 
 
 @pytest.mark.thorough

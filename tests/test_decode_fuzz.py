@@ -176,7 +176,7 @@ def test_records_decoded_at_once_become_what_each_becomes_alone_whatever_they_ho
 
 
 def test_a_name_that_is_met_again_is_checked_again_where_too_many_were(monkeypatch):
-    monkeypatch.setattr("rejex_stream.decode.json._MAX_NAMES", 3)
+    monkeypatch.setattr("rejex_stream.decode.mapping._MAX_NAMES", 3)
     decoder = JsonDecoder(FieldMapping(["v"], sensor="s", groups={f"s{i}": "g" for i in range(7)}))
     values = [b'{"s":"s%d","v":1}' % (i % 7) for i in range(50)]
     found = decoder.decode_all([Record(AT, None, value, (), 5) for value in values])

@@ -7,26 +7,26 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from operator import itemgetter
-from typing import Any, NamedTuple, TypeAlias
+from functools import partial
+from typing import Any, NamedTuple
 
 import msgspec
 
 from rejex_stream.decode.json import nesting
 from rejex_stream.decode.mapping import FieldMapping, TimeUnit, Unreadable, printable
-from rejex_stream.decode.paths import field_path, refuse_nested
+from rejex_stream.decode.paths import field_paths
 from rejex_stream.decode.registry_decoder import (
     HEADER_BYTES,
     MisfitError,
     PayloadReader,
     UnusableSchemaError,
 )
+from rejex_stream.decode.trees import TreeReader
 from rejex_stream.protocols import RegisteredSchema
-from rejex_stream.types import Reading, Record
+from rejex_stream.types import Record
 
 __all__ = ["avro_json", "avro_reader"]
 
-_Fetcher: TypeAlias = Callable[[Any], tuple[object, ...]]
 _UNITS: Mapping[str, TimeUnit] = {"millis": "ms", "micros": "us", "nanos": "ns"}
 
 _DEEPEST_TEXT = 128
@@ -47,36 +47,17 @@ def avro_reader(schema: RegisteredSchema, mapping: FieldMapping) -> PayloadReade
     64 levels deep: a schema that allows it is refused.
     """
     parsed, named = _parsed(schema)
-    paths = {field: field_path(field) for field in mapping.fields}
-    refuse_nested(paths)
+    paths = field_paths(mapping.fields)
     if isinstance(mapping.time, str):
         unit = _unit(parsed, named, paths[mapping.time])
         mapping = mapping if unit is None else replace(mapping, time_unit=unit, time_format=None)
-    find_time = mapping.time_getter(lambda field: _finder(paths[field]))
-    find_sensor = mapping.sensor_getter(lambda field: _finder(paths[field]))
-    find_group, find_mode = (
-        _finder(None if field is None else paths[field]) for field in (mapping.group, mapping.mode)
-    )
-    channels = [paths[field] for field in mapping.channel_fields]
-    fetch = _fetcher(channels, parsed)
-    scales = [_scale(parsed, named, path) for path in channels]
+    scales = [_scale(parsed, named, paths[field]) for field in mapping.channel_fields]
+    decimals = None
     if any(scale is not None for scale in scales):
-        fetch = _with_decimals(fetch, mapping.channel_names, scales)
-
+        decimals = partial(_with_decimals, mapping.channel_names, scales)
+    trees = TreeReader(mapping, container="a record or a map", adapt=decimals)
     tree_of = _parser(parsed)
-
-    def read(record: Record) -> Reading:
-        tree = tree_of(record)
-        return mapping.reading(
-            record,
-            time=find_time(tree),
-            sensor=find_sensor(tree),
-            group=find_group(tree),
-            mode=find_mode(tree),
-            values=fetch(tree),
-        )
-
-    return read
+    return lambda record: trees.reading(record, tree_of(record))
 
 
 def avro_json(schema: RegisteredSchema, _: FieldMapping) -> Callable[[Record], bytes]:
@@ -164,14 +145,9 @@ def _parsed(
     return parsed, named
 
 
-def _fetcher(paths: list[tuple[str, ...]], parsed: dict[str, Any]) -> _Fetcher:
-    names = {field["name"] for field in parsed["fields"]}
-    if len(paths) > 1 and all(len(path) == 1 and path[0] in names for path in paths):
-        return itemgetter(*(path[0] for path in paths))
-    return lambda tree: tuple([_find(tree, path) for path in paths])
-
-
-def _with_decimals(fetch: _Fetcher, names: Sequence[str], scales: Sequence[int | None]) -> _Fetcher:
+def _with_decimals(
+    names: Sequence[str], scales: Sequence[int | None], values: tuple[Any, ...]
+) -> tuple[Any, ...]:
     def number(value: object, name: str, scale: int | None) -> object:
         if scale is None or not isinstance(value, bytes):
             return value
@@ -182,28 +158,7 @@ def _with_decimals(fetch: _Fetcher, names: Sequence[str], scales: Sequence[int |
             )
         return _scaled(value, scale)
 
-    return lambda tree: tuple(map(number, fetch(tree), names, scales))
-
-
-def _finder(path: tuple[str, ...] | None) -> Callable[[Any], object]:
-    if path is None:
-        return lambda _: None
-    if len(path) == 1:
-        (name,) = path
-        return lambda tree: tree.get(name)
-    return lambda tree: _find(tree, path)
-
-
-def _find(tree: Any, path: tuple[str, ...]) -> object:  # noqa: ANN401 - whatever Avro holds
-    node = tree
-    for depth, name in enumerate(path):
-        if node is None:
-            return None
-        if not isinstance(node, dict):
-            where = ".".join(path[:depth])
-            raise Unreadable(f"{where}: expected a record or a map, got {printable(node)}")
-        node = node.get(name)
-    return node
+    return tuple(map(number, values, names, scales))
 
 
 def _loaded(text: str, *, decimals: bool) -> Any:  # noqa: ANN401 - JSON

@@ -10,7 +10,7 @@ from functools import cached_property
 from operator import itemgetter
 from typing import Any
 
-from rejex_stream.decode.mapping import SWITCHES, FieldMapping, Unreadable, printable
+from rejex_stream.decode.mapping import SWITCHES, FieldMapping, NameCache, Unreadable, printable
 from rejex_stream.decode.written import missing_numbers, number_reader
 from rejex_stream.errors import ConfigError
 from rejex_stream.native_core import native
@@ -19,7 +19,6 @@ from rejex_stream.types import Invalid, Reading, Record
 __all__ = ["CsvDecoder", "parse_csv_header", "split_row"]
 
 _COMMA = number_reader(",", ".")
-_MOST_KNOWN = 10_000
 NUL_ROW = "the row is NUL bytes alone, as a power loss leaves them"
 EMPTY_ROW = "the row holds no value, only delimiters"
 
@@ -83,7 +82,7 @@ class CsvDecoder:
         self._tag = columns[mapping.tag] if mapping.tag is not None else None
         others = (mapping.group, mapping.mode, mapping.tag, mapping.sensor_from)
         self._alone = others.count(None) == len(others) and not self._sensors
-        self._known: dict[str | None, tuple[str, str]] = {}  # keys and names, checked before
+        self._names = NameCache(mapping)
         self._qualities = [columns.get(field) for field in mapping.quality_fields]
         self._number = number_reader(
             mapping.decimal, mapping.thousands, mapping.missing, mapping.units
@@ -130,7 +129,7 @@ class CsvDecoder:
         at, in_ms = self._columns, mapping.time_unit == "ms" and not mapping.time_is_text
         cells = self._native("Cells")
         return cells and cells(
-            mapping, self._known, [at[field] for field in mapping.channel_fields], self._sensor,
+            mapping, self._names, [at[field] for field in mapping.channel_fields], self._sensor,
             time and at[time], in_ms, list(self._none), ord(delimiter), self._width,
         )  # fmt: skip
 
@@ -157,7 +156,7 @@ class CsvDecoder:
         if mapping.time is not None and not any(cells):
             return Invalid(record.position, "decode", EMPTY_ROW)
         named = _at(cells, self._sensor)
-        key, sensor = (self._alone and self._known.get(named)) or self._whose(record, cells, named)
+        key, sensor = self._names[named] if self._alone else self._whose(record, cells, named)
         return Reading(
             key,
             sensor,
@@ -167,14 +166,9 @@ class CsvDecoder:
         )
 
     def _whose(self, record: Record, cells: list[str], named: str | None) -> tuple[str, str]:
-        """Return the key and the sensor of a row; remembered where its name alone says both."""
         several = [_at(cells, at) for at in self._sensors]
         sensor = self._mapping.sensor_of(record, several or named, _at(cells, self._tag))
-        group, mode = _at(cells, self._group), _at(cells, self._mode)
-        found = self._mapping.key_of(sensor, group, mode), sensor
-        if self._alone and len(self._known) < _MOST_KNOWN:
-            self._known[named] = found
-        return found
+        return self._mapping.key_of(sensor, _at(cells, self._group), _at(cells, self._mode)), sensor
 
     def _values(self, cells: list[str]) -> tuple[float, ...]:
         texts = self._fetch(cells)

@@ -49,8 +49,8 @@ from rejex_stream.types import (
 )
 
 __all__ = [
-    "ABSENT", "GLOBAL_KEY", "SWITCHES", "DecidingDecoder", "Decoder", "FieldMapping", "NotWanted",
-    "Numbers", "Quality", "TimeUnit", "Unreadable", "checked_name", "decode_records", "floats_of",
+    "ABSENT", "GLOBAL_KEY", "SWITCHES", "DecidingDecoder", "Decoder", "FieldMapping", "NameCache",
+    "NotWanted", "Numbers", "Quality", "TimeUnit", "Unreadable", "decode_records", "floats_of",
     "parse_moment", "printable", "to_epoch_ms",
 ]  # fmt: skip
 
@@ -95,6 +95,8 @@ _CLOCKS: dict[str, tuple[int, float]] = {
     "dotnet": (864_000_000_000, 621_355_968_000_000_000),
 }
 
+
+_MAX_NAMES = 1 << 16
 
 ABSENT = float("nan")
 """In the place of a value that did not come, and is unchanged by that; known by its identity."""
@@ -370,10 +372,7 @@ class FieldMapping:
         them; `None` stands for absent, and among the values :data:`ABSENT` does.
         """
         if self.joined:
-            name, values = (
-                self.sensor_of(record, sensor),
-                self._only(checked_name("tag", tag), values),
-            )
+            name, values = (self.sensor_of(record, sensor), self._only(_name("tag", tag), values))
         else:
             name = self.sensor_of(record, sensor, tag)
         if self.quality is not None:
@@ -438,10 +437,10 @@ class FieldMapping:
                 raise Unreadable(f"sensor: {error}") from None
         if isinstance(found, list) and len(self.sensor_fields) > 1:
             found = _joined_name(found)
-        name = checked_name("sensor", found)
+        name = _name("sensor", found)
         if self.tag is None or self.joined:
             return name
-        return checked_name("sensor", f"{name}/{checked_name('tag', tag)}")
+        return _name("sensor", f"{name}/{_name('tag', tag)}")
 
     def key_of(self, sensor: str, group: object, mode: object = None) -> str:
         """Say which stream an event belongs to, and in which mode."""
@@ -449,7 +448,7 @@ class FieldMapping:
             return self._stream_of(sensor, group)
         if isinstance(mode, bool):
             mode = "true" if mode else "false"
-        named = checked_name("mode", mode.strip() if isinstance(mode, str) else mode)
+        named = _name("mode", mode.strip() if isinstance(mode, str) else mode)
         return in_mode(self._stream_of(sensor, group), named)
 
     def _stream_of(self, sensor: str, group: object) -> str:
@@ -463,7 +462,7 @@ class FieldMapping:
                     f"sensor: {printable(sensor)} is not in the table of groups; add it there"
                 ) from None
         if self.group is not None:
-            return checked_name("group", group)
+            return _name("group", group)
         return sensor
 
     def time_of(self, record: Record, found: object) -> int:
@@ -481,6 +480,23 @@ class FieldMapping:
         if self.decimal == "," and isinstance(found, str) and not self.time_is_text:
             found = found.replace(",", ".")
         return to_epoch_ms(found, self.time_unit, format=self.time_format, zone=self.time_zone)
+
+
+class NameCache(dict[str | None, tuple[str, str]]):
+    """Stream key and sensor by what stands in the sensor's field, each checked once.
+
+    For mappings in which nothing else names a stream. Who meets a name again gets the same objects.
+    """
+
+    def __init__(self, mapping: FieldMapping) -> None:
+        self._mapping = mapping
+
+    def __missing__(self, found: str | None) -> tuple[str, str]:
+        sensor = self._mapping.fixed_sensor or _name("sensor", found)
+        if len(self) >= _MAX_NAMES:
+            self.clear()
+        known = self[found] = self._mapping.key_of(sensor, None), sensor
+        return known
 
 
 class Decoder(Protocol):
@@ -654,12 +670,11 @@ def printable(value: object, limit: int = 80) -> str:
 
 def _joined_name(parts: Sequence[object]) -> str:
     """Make one name of several; no two sensors have the same, whatever they are called."""
-    names = [checked_name("sensor", part) for part in parts]
+    names = [_name("sensor", part) for part in parts]
     return "/".join(name.replace("%", "%25").replace("/", "%2F") for name in names)
 
 
-def checked_name(what: str, found: object) -> str:
-    """Return a name that streams may have; ``Unreadable`` where it is none."""
+def _name(what: str, found: object) -> str:
     if isinstance(found, int) and not isinstance(found, bool):
         found = str(found)
     if not isinstance(found, str):

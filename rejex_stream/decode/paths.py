@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 import msgspec
@@ -14,7 +14,7 @@ import msgspec
 from rejex_stream.errors import ConfigError
 from rejex_stream.types import Record
 
-__all__ = ["Origin", "field_path", "origin_of", "refuse_nested"]
+__all__ = ["Origin", "field_path", "field_paths", "origin_of"]
 
 _UNESCAPED_DOT = re.compile(r"(?<!\\)\.")
 
@@ -27,8 +27,9 @@ def field_path(field: str) -> tuple[str, ...]:
     return path
 
 
-def refuse_nested(paths: Mapping[str, tuple[str, ...]]) -> None:
-    """Refuse fields of which one stands inside the other."""
+def field_paths(fields: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Return the path of each field; ``ConfigError`` where one stands inside the other."""
+    paths = {field: field_path(field) for field in fields if field}
     for outer, outer_path in paths.items():
         for inner, inner_path in paths.items():
             if outer != inner and inner_path[: len(outer_path)] == outer_path:
@@ -36,6 +37,7 @@ def refuse_nested(paths: Mapping[str, tuple[str, ...]]) -> None:
                     f"field {inner!r} stands inside field {outer!r}, which is a value itself: "
                     f"map one of them"
                 )
+    return paths
 
 
 Origin: TypeAlias = Callable[[Record], object]

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import msgspec
 
 from rejex_stream.decode.mapping import FieldMapping, Unreadable, printable
-from rejex_stream.decode.paths import field_path, refuse_nested
+from rejex_stream.decode.paths import field_paths
 from rejex_stream.decode.registry_decoder import (
     HEADER_BYTES,
     MisfitError,
@@ -60,8 +60,7 @@ def protobuf_reader(schema: RegisteredSchema, mapping: FieldMapping) -> PayloadR
     A field without presence (a plain number of proto3) that was not sent is 0; declared
     ``optional`` or as a wrapper (``google.protobuf.DoubleValue``) it is missing.
     """
-    paths = {field: field_path(field) for field in mapping.fields}
-    refuse_nested(paths)
+    paths = field_paths(mapping.fields)
     message_of = _messages(schema, lambda descriptor: _message(descriptor, mapping, paths))
 
     def read(record: Record) -> Reading:

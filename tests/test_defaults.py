@@ -26,7 +26,7 @@ from rejex_stream.facade import RejectingDetector, RejectingStream
 from rejex_stream.features import Feature, FeatureSpec
 from rejex_stream.incidents.incident_settings import Alarms
 from rejex_stream.monitor.config import Monitor, MonitorConfig
-from rejex_stream.plan.promises import EpisodeRule, plan, plan_table
+from rejex_stream.plan.promises import EPISODE_GAP_EVENTS, plan, plan_table
 from rejex_stream.rejection import rejection_band
 from rejex_stream.rejection.bounds import DELTA, cost_quantile, exact_rate_bound, paper_rate_bound
 from rejex_stream.rejection.policy import CONTAMINATION, TOLERANCE, WINDOW, RejectionPolicy
@@ -253,9 +253,7 @@ def as_stated(field):
 
 
 def test_an_episode_is_planned_as_it_is_queued():
-    rule = EpisodeRule()
-    assert rule.gap_events == cases.stream_gap(())
-    assert (rule.max_s * 1000, rule.max_events) == (cases.LONGEST_MS, cases.MOST_EVENTS)
+    assert cases.stream_gap(()) == EPISODE_GAP_EVENTS
 
 
 # ------------------------------------------------------------- every row of the settings page

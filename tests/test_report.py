@@ -71,6 +71,11 @@ def test_the_report_of_a_config_shows_what_its_run_wrote(ran, capsys):
     assert f"({labels[Label.ANOMALY]:,} events)" in text
     assert f"({shown['r']:,} rejected events)" in text
     assert "What became of the known faults" not in text  # nobody knows of any
+    findings = find(read_run(load_config(ran / "file.toml")))
+    for rate in (
+        findings.counts.rejection_rate, findings.theory.frozen_bound, findings.theory.paper_bound
+    ):  # fmt: skip
+        assert f"{100 * rate:.1f} %" in text
 
 
 def test_values_and_times_on_the_plots_are_those_of_the_input(ran):

@@ -32,9 +32,9 @@ from rejex_stream.rejection.policy import BudgetOwner, RejectionPolicy
 from rejex_stream.rejection.token_bucket import base_width
 
 __all__ = [
-    "BESIDE_BUDGET", "TRUSTED_TOLERANCE", "Costs", "EpisodeRule", "Fleet", "Held", "People",
-    "Plan", "Promise", "budget_sentence", "cost_of_leaning", "estimated_fleet", "fleet", "plan",
-    "plan_doubts", "plan_table",
+    "BESIDE_BUDGET", "EPISODE_GAP_EVENTS", "EPISODE_GAP_S", "TRUSTED_TOLERANCE", "Costs", "Fleet",
+    "Held", "People", "Plan", "Promise", "budget_sentence", "cost_of_leaning", "estimated_fleet",
+    "fleet", "plan", "plan_doubts", "plan_table",
 ]  # fmt: skip
 
 TRUSTED_TOLERANCE = 4.0
@@ -100,17 +100,8 @@ def cost_of_leaning(p_anomaly: float, costs: Costs) -> float:
     return costs.c_fp * (1.0 - anomalous) if p_anomaly >= 0.5 else costs.c_fn * anomalous
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EpisodeRule:
-    """When rejected events of one sensor become one episode, the unit that people review.
-
-    So close in time or in events they belong together; a longer one is continued by a new one.
-    """
-
-    gap_s: float = 60.0
-    gap_events: int = 5
-    max_events: int = 500
-    max_s: float = 86_400.0
+EPISODE_GAP_S, EPISODE_GAP_EVENTS = 60.0, 5
+"""Events of one sensor so close in time or in number are one episode, the unit people review."""
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
@@ -429,7 +420,7 @@ def estimated_fleet(choice: Plan, events_per_day: float, costs: Costs, people: P
     promise = choice.promise
     assert promise is not None  # it works
     p_anomaly, _ = stability_table(choice.window, choice.contamination)
-    alone = (1.0 - promise.expected_rate) ** EpisodeRule().gap_events
+    alone = (1.0 - promise.expected_rate) ** EPISODE_GAP_EVENTS
     worths = [
         cost_of_leaning(p, costs) / alone for p in p_anomaly[promise.lower : promise.upper + 1]
     ]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import IO
 
 from rejex_stream.decode.csv import split_row
-from rejex_stream.plan.promises import EpisodeRule
+from rejex_stream.plan.promises import EPISODE_GAP_EVENTS, EPISODE_GAP_S
 from rejex_stream.readable import ChannelReading, TypicalRows
 from rejex_stream.rejection.window import joint_severity
 from rejex_stream.tables.inspection import Table
@@ -18,7 +18,6 @@ from rejex_stream.types import Invalid, Label, Reading, Reason, Record, Verdict
 
 __all__ = ["Episode", "Episodes", "Held", "ScoredCsv"]
 
-_EPISODE = EpisodeRule()
 _COLUMNS = ("label", "severity", "rank", "reason")
 _NO_VALUE = " (no value)"
 _MOST_NAMED = 2
@@ -103,7 +102,7 @@ class Episodes:
             for run in runs:
                 if run.incident is not None:
                     incidents.append(run)
-                elif last is None or run.first_ms - last.last_ms > _EPISODE.gap_s * 1000:
+                elif last is None or run.first_ms - last.last_ms > EPISODE_GAP_S * 1000:
                     last = replace(run, channels=run.channels.copy())
                     others.append(last)
                 else:
@@ -151,7 +150,7 @@ class Episodes:
         self._runs[event.sensor] = n, runs
         run = runs[-1] if runs else None
         if run is None or (
-            n - seen > _EPISODE.gap_events
+            n - seen > EPISODE_GAP_EVENTS
             or (run.incident is not None and run.incident != event.incident)
         ):
             runs.append(event)

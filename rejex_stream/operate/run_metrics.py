@@ -325,12 +325,12 @@ class RunMetrics:
             self._counter("review_items", group).inc(counts.n_reviews)
 
     def _count_challenged(self, verdicts: Iterable[Verdict]) -> None:
-        found = Tally(
+        counts = Tally(
             (learning.judge, "yes" if learning.other is not without_limits(verdict).label else "no")
             for verdict in verdicts
             if (learning := verdict.learning) and learning.other is not None
         )
-        for names, count in found.items():
+        for names, count in counts.items():
             self._counter("challenged_events", *names).inc(count)
 
     def of_lean_verdicts(self) -> None:
@@ -499,8 +499,8 @@ class GroupNames:
         """Return outcomes with verdicts by the label's value; O(1) where nothing is grouped."""
         if not self._grouped:
             return {"": judged} if judged else {}
-        found: dict[str, list[Outcome]] = {}
+        groups: dict[str, list[Outcome]] = {}
         for outcome in judged:
             if outcome.verdict is not None:
-                found.setdefault(self.of(outcome.verdict.stream_key), []).append(outcome)
-        return found
+                groups.setdefault(self.of(outcome.verdict.stream_key), []).append(outcome)
+        return groups

@@ -205,11 +205,11 @@ def _stratum(tally: Tally, p: float) -> AuditedStratum:
 
 
 def _at_most(
-    strata: tuple[AuditedStratum, ...], found: list[int], sensitivity: float, alpha: float
+    strata: tuple[AuditedStratum, ...], finds: list[int], sensitivity: float, alpha: float
 ) -> int:
     """Return the upper bound; where every event is drawn and recognised, the finds themselves."""
     sampled, seen = list[Stratum](), 0
-    for one, n in zip(strata, found, strict=True):
+    for one, n in zip(strata, finds, strict=True):
         if one.drawn * sensitivity < 1.0:
             sampled.append(Stratum(n, one.drawn * sensitivity))
         else:
@@ -305,9 +305,9 @@ def tally_of_store(connection: Connection, pipeline: str, since_ms: int = 0) -> 
     for row in rows:
         item = decode_review(row["item"])
         if could_be_missed(item.verdict) and item.drawn is not None:
-            found = resolution_of(connection, row["episode_id"])
+            result = resolution_of(connection, row["episode_id"])
             tally.accepted[item.drawn] += 0  # a stratum even before its verdicts are read
-            tally.answers[item.drawn, answer_of(found.state, found.verdict)] += 1
+            tally.answers[item.drawn, answer_of(result.state, result.verdict)] += 1
     return tally
 
 
@@ -329,15 +329,15 @@ def certificates(store: ReviewStore, connection: Connection) -> Mapping[str, Cer
     )
     known = _known.get(store)
     if known is None or known[0] != version:
-        found = {}
+        proven = {}
         for pipeline in pipelines_of(connection):
             with suppress(ConfigError):  # nothing was drawn
-                found[pipeline] = certify(
+                proven[pipeline] = certify(
                     tally_of_store(connection, pipeline),
                     pipeline=pipeline,
                     known=known_cases(connection, pipeline=pipeline).all,
                 )
-        known = _known[store] = version, found
+        known = _known[store] = version, proven
     return known[1]
 
 
@@ -432,22 +432,24 @@ def verify(
     pipeline: str,
 ) -> Verified:
     """Make a certificate again from a log, and say where the two differ."""
-    found = read_log(verdicts, draw, evidence, since_ms=certificate.since_ms)
+    testimony = read_log(verdicts, draw, evidence, since_ms=certificate.since_ms)
     declared = certificate.reviewers == "declared"
     again = certify(
-        found.tally,
+        testimony.tally,
         pipeline=pipeline,
         since_ms=certificate.since_ms,
         alpha=certificate.alpha,
         sensitivity=certificate.sensitivity if declared else None,
         known=certificate.known,
     )
-    wrong = [f"{count:,} {sentence}" for sentence, count in sorted(found.wrong.items())]
-    if found.missing:
-        wrong.append(f"incomplete: {found.missing:,} records have no verdict; each may be missed")
+    wrong = [f"{count:,} {sentence}" for sentence, count in sorted(testimony.wrong.items())]
+    if testimony.missing:
+        wrong.append(
+            f"incomplete: {testimony.missing:,} records have no verdict; each may be missed"
+        )
     for name, (there, here) in differences(certificate, again, draw.key).items():
         wrong.append(f"{name}: the certificate says {there}, the log {here}")
-    premises = [f"{count:,} {sentence}" for sentence, count in sorted(found.doubts.items())]
+    premises = [f"{count:,} {sentence}" for sentence, count in sorted(testimony.doubts.items())]
     premises.append("answers are the word of the log of labels")
     if not draw.key:
         premises.append(
@@ -475,7 +477,7 @@ class _Reader:
         self._unread = Counter(Partition(one.topic, one.partition) for one in evidence.unread)
 
     def read(self, verdicts: Iterable[bytes]) -> Testimony:
-        found = self._found
+        testimony = self._found
         self._take_labels()
         for line in verdicts:
             if not line.strip():
@@ -489,13 +491,13 @@ class _Reader:
                 self._count(verdict)
         for position in self._labels:
             if position not in self._seen:
-                found.wrong["answers are about events that have no verdict"] += 1
+                testimony.wrong["answers are about events that have no verdict"] += 1
         for position in self._evidence.items or ():
             if position not in self._seen:
-                found.wrong["review items are about events that have no verdict"] += 1
-        if found.missing:
-            found.tally.undrawable["missing"] += found.missing
-        return found
+                testimony.wrong["review items are about events that have no verdict"] += 1
+        if testimony.missing:
+            testimony.tally.undrawable["missing"] += testimony.missing
+        return testimony
 
     def _take_labels(self) -> None:
         retracted: dict[str, tuple[Position, ...]] = {}

@@ -81,13 +81,13 @@ class ContextLoader:
             if record is None or record.value is None:
                 continue
             read, n_bytes = read + 1, n_bytes + len(record.value)
-            for found in decode_records(decoder, [record])[1]:
-                if isinstance(found, Reading) and (found.stream_key, found.sensor) == (
+            for outcome in decode_records(decoder, [record])[1]:
+                if isinstance(outcome, Reading) and (outcome.stream_key, outcome.sensor) == (
                     stream_key,
                     sensor,
                 ):
-                    values = tuple(None if v != v else v for v in found.values)  # noqa: PLR0124
-                    points.append((found.event_time_ms, values))
+                    values = tuple(None if v != v else v for v in outcome.values)  # noqa: PLR0124
+                    points.append((outcome.event_time_ms, values))
             if n_bytes > _MAX_BYTES:
                 cut = f"the records hold more than {_MAX_BYTES >> 20} MiB"
                 break

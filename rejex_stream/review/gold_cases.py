@@ -96,20 +96,20 @@ def known_cases(connection: Connection, since_ms: int = 0, pipeline: str | None 
         "AND s.pipeline = coalesce(:pipeline, s.pipeline) GROUP BY e.episode_id",
         {"pipeline": pipeline, "since": since_ms},
     ).fetchall()
-    waiting, found = 0, dict[str, Errors]()
+    waiting, errors = 0, dict[str, Errors]()
     for row in rows:
         labels = said_of(connection, row["episode_id"])
         waiting += not labels
         for label in labels:
             if row["whole"] and label.role != "adjudication" and label.verdict != "unsure":
                 wrong = int(label.verdict != row["truth"])
-                one = (
+                error = (
                     Errors(anomalies=1, overlooked=wrong)
                     if row["truth"] == "anomaly"
                     else Errors(normals=1, false_alarms=wrong)
                 )
-                found[label.reviewer] = found.get(label.reviewer, Errors()) + one
-    return Known(cases=len(rows), waiting=waiting, reviewers=dict(sorted(found.items())))
+                errors[label.reviewer] = errors.get(label.reviewer, Errors()) + error
+    return Known(cases=len(rows), waiting=waiting, reviewers=dict(sorted(errors.items())))
 
 
 # --------------------------------------------------------------------------- a file of truths
@@ -153,7 +153,7 @@ def _rows(text: str, path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
 
 
 def _each_once(rows: Iterable[tuple[int, Mapping[str, Any]]]) -> tuple[list[Case], list[str]]:
-    found: dict[Position, Case] = {}
+    by_position: dict[Position, Case] = {}
     twofold: set[Position] = set()
     refused = []
     for number, row in rows:
@@ -161,7 +161,7 @@ def _each_once(rows: Iterable[tuple[int, Mapping[str, Any]]]) -> tuple[list[Case
         if isinstance(case, str):
             refused.append(f"line {number}: {case}")
             continue
-        first = found.setdefault(case.position, case)
+        first = by_position.setdefault(case.position, case)
         if (first.stream_key, first.truth) != (case.stream_key, case.truth):
             twofold.add(case.position)
             refused.append(
@@ -169,7 +169,7 @@ def _each_once(rows: Iterable[tuple[int, Mapping[str, Any]]]) -> tuple[list[Case
                 f", and on line {first.line} {first.truth} of {shown(first.stream_key)}: an event "
                 "has one truth; keep the line that is right."
             )
-    return [case for case in found.values() if case.position not in twofold], refused
+    return [case for case in by_position.values() if case.position not in twofold], refused
 
 
 def _case(number: int, row: Mapping[str, Any]) -> Case | str:

@@ -58,9 +58,11 @@ def collect(database: Database, pipeline: str, now_ms: int, *, wait_ms: int = 0)
         if not labels:
             return False  # another one was faster
         last = labels[-1]["label_seq"]
-        found = list(_answered(connection, pipeline, labels, last))
-        found.sort(key=lambda one: (one.stream_key, one.answer.position))
-        for _, those in groupby(found, key=lambda one: (one.stream_key, one.answer.position[:2])):
+        answered = list(_answered(connection, pipeline, labels, last))
+        answered.sort(key=lambda event: (event.stream_key, event.answer.position))
+        for _, those in groupby(
+            answered, key=lambda event: (event.stream_key, event.answer.position[:2])
+        ):
             same = list(those)
             for at in range(0, len(same), MOST_ANSWERS):
                 _store_command(connection, pipeline, same[at : at + MOST_ANSWERS], now_ms)
@@ -106,17 +108,17 @@ def _answered(
         ).fetchall()
         if said[-1]["label_seq"] > last:
             continue  # somebody has just said more: that is looked at when its own time comes
-        found = resolve(active_labels(cache.get(*tuple(row)) for row in said))
-        if found.state in FINAL and found.verdict is not None:
-            answer = EventAnswer(Position(*place), found.verdict)
-            yield _Answered(event["event_id"], event["stream_key"], answer, found.reviewers)
+        result = resolve(active_labels(cache.get(*tuple(row)) for row in said))
+        if result.state in FINAL and result.verdict is not None:
+            answer = EventAnswer(Position(*place), result.verdict)
+            yield _Answered(event["event_id"], event["stream_key"], answer, result.reviewers)
 
 
 def _store_command(
     connection: Connection, pipeline: str, answers: Sequence[_Answered], now_ms: int
 ) -> None:
     """Write one command that waits to be told, and that these events are in it."""
-    people = sorted({name for one in answers for name in one.reviewers})
+    people = sorted({name for event in answers for name in event.reviewers})
     others = f" and {len(people) - 1} more" if len(people) > 1 else ""
     try:
         command = make_command(
@@ -124,7 +126,7 @@ def _store_command(
             by=people[0][:_MOST_NAME] + others,
             given_ms=now_ms,
             stream_key=answers[0].stream_key,
-            answers=tuple(one.answer for one in answers),
+            answers=tuple(event.answer for event in answers),
         )
     except ConfigError as error:  # what nobody could obey must not hold up the others
         _log.error("answers of %s teach nothing: %s", pipeline, error)
@@ -135,7 +137,7 @@ def _store_command(
     )
     connection.executemany(
         "INSERT INTO taught (event_id, command) VALUES (?,?)",
-        [(one.event_id, command.id) for one in answers],
+        [(event.event_id, command.id) for event in answers],
     )
     database.append_audit(
         connection,

@@ -32,16 +32,17 @@ def tool(*names):
 class Receiver:
     """A real HTTP server that answers what it is told to and remembers what it got.
 
-    While `refusing` it takes nothing; `taken` is what it said it took.
+    While `refusing` it takes nothing; `taken` is what it said it took. With a `location` it sends
+    everybody there.
     """
 
-    def __init__(self, answers=()):
+    def __init__(self, answers=(), location=None):
         self.got, self.taken, self.answers, self.refusing = [], [], list(answers), False
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self):
-                body = self.rfile.read(int(self.headers["Content-Length"]))
+                body = self.rfile.read(int(self.headers["Content-Length"] or 0))
                 outer.got.append((dict(self.headers), body))
                 status = outer.answers.pop(0) if outer.answers else 204
                 status = 503 if outer.refusing else status
@@ -49,7 +50,11 @@ class Receiver:
                     outer.taken.append(body)
                 self.send_response(status)
                 self.send_header("Content-Length", "0")
+                if location is not None:
+                    self.send_header("Location", location)
                 self.end_headers()
+
+            do_GET = do_POST  # noqa: N815 - as the server looks for it
 
             def log_message(self, *args):
                 pass

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from rejex_stream.operate import alerts
-from rejex_stream.operate.alerts import Alert, Alertmanager
+from rejex_stream.operate.alerts import Alert, Alertmanager, Event, Webhook
 from tests.operate.alerting import Receiver, active_alerts, alertmanager
 from tests.pump import feed, flow, pump_toml
 from tests.waiting import PATIENCE_S, until
@@ -184,6 +184,24 @@ def test_a_channel_that_is_renamed_is_an_alarm_until_it_has_its_name_again(tmp_p
     manager.close()
     kinds = [json.loads(body)["data"]["kind"] for _, body in hook.got]
     assert kinds.count("nothing_scorable") == 1
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_nobody_follows_a_redirect_which_would_drop_the_body_or_leak_it(status, caplog):
+    elsewhere = Receiver()
+    sender = Receiver([status] * 9, location=elsewhere.url)
+    hook = Webhook(sender.url, first_delay_s=0.01)
+    hook.post(Event("e-1", b"{}"))
+    manager = Alertmanager(sender.url, repeat_s=60.0)
+    manager.update([Alert({"alertname": "Lasting"}, {})])
+    until(lambda: manager.failures and hook.given_up, "both are refused")
+    hook.close()
+    manager.close()
+    sender.close()
+    elsewhere.close()
+    assert elsewhere.got == []
+    assert hook.delivered == 0
+    assert f"HTTP {status}, a redirect, which is not followed: give the address" in caplog.text
 
 
 def test_a_clock_that_went_back_leaves_no_alert_behind_for_as_long_as_it_was_ahead(monkeypatch):

@@ -383,8 +383,8 @@ def test_a_topic_of_another_log_is_read_from_its_start(new_store, caplog, monkey
         before = stored(store)
         finish(feed, store)
         assert stored(store) == before + wanted
-    assert caplog.text.count("source:farm.review-0 was made anew: it is read from its start") == 1
-    assert audited(store).count(("system", "anew", "source:farm.review-0")) == 1
+    assert caplog.text.count("source:farm.review-0 is new: it is read from its start") == 1
+    assert audited(store).count(("system", "restarted", "source:farm.review-0")) == 1
 
 
 def test_a_file_that_is_shorter_than_before_is_read_from_its_start(new_store, tmp_path):
@@ -532,7 +532,7 @@ def test_a_verdict_that_cannot_be_stored_is_answered_with_what_to_do(tmp_path):
 
 
 def test_another_event_at_a_known_position_is_said_and_is_no_duplicate(new_store):
-    """Of an input that was made anew the first thousands were passed over without a word."""
+    """Of an input that was new the first thousands were passed over without a word."""
     store = new_store()
     store.add([item(5)])
     made_anew = [item(5, t_s=9_000), item(5, sensor="b"), item(5), item(6)]

@@ -93,13 +93,13 @@ def _next(call: Call, view: ViewIn | None, done: Sequence[str]) -> str:
 
 def _done(call: Call, done: Done, following: str = "") -> dict[str, Any]:
     with call.store.database.read() as connection:
-        found = summary(connection, call.viewer, call.store.now_ms())
+        top = summary(connection, call.viewer, call.store.now_ms())
     return {
         **{name: getattr(done, name) for name in ("message", "episodes", "events")},
         "next": following,
-        "counts": found.counts,
-        "version": found.version,
-        "undoable": found.undoable,
+        "counts": top.counts,
+        "version": top.version,
+        "undoable": top.undoable,
     }
 
 
@@ -148,21 +148,25 @@ def post_wider(call: Call, wanted: WiderIn) -> object:
     if source is None:
         raise Refusal("nothing", "The console does not know the input of this pipeline.")
     try:
-        found = source.around(position_in(first), row["stream_key"], row["sensor"], wanted.step)
+        readings = source.around(position_in(first), row["stream_key"], row["sensor"], wanted.step)
     except RejexError as error:
         raise Refusal("nothing", str(error)) from error
-    if list(found.channels) != json.loads(row["channels"]):
+    if list(readings.channels) != json.loads(row["channels"]):
         raise Refusal("nothing", "The input has other channels now than this case.")
     call.store.add_readings(
-        row["stream_key"], row["sensor"], found.channels, found.points, pipeline=row["pipeline"]
+        row["stream_key"],
+        row["sensor"],
+        readings.channels,
+        readings.points,
+        pipeline=row["pipeline"],
     )
-    times = [t_ms for t_ms, _ in found.points]
+    times = [t_ms for t_ms, _ in readings.points]
     return {
         "readings": len(times),
-        "records": found.records,
+        "records": readings.records,
         "from_ms": min(times, default=None),
         "to_ms": max(times, default=None),
-        "cut": found.cut,
+        "cut": readings.cut,
     }
 
 
@@ -190,33 +194,33 @@ _MOST_SUMMARIES = 256
 def _summary(call: Call) -> Summary:
     """Return the counts, made again once anything was written or a quarter minute has passed."""
     # Every open page asks for them again and again, mostly of a store that stands still.
-    store, kept = call.store, call.console.summaries
+    store, cache = call.store, call.console.summaries
     words, now, mark = filter_of(call.request).words, store.now_ms(), store.database.mark()
-    known = kept.get((call.viewer, words))
+    known = cache.get((call.viewer, words))
     if known is not None and known[0] == mark and 0 <= now - known[1] < _LOOK_ANEW_MS:
         return known[2]
     with store.database.read() as connection:
-        found = summary(connection, call.viewer, now, words)
-    if len(kept) >= _MOST_SUMMARIES:
-        kept.clear()
-    kept[call.viewer, words] = mark, now, found
-    return found
+        fresh = summary(connection, call.viewer, now, words)
+    if len(cache) >= _MOST_SUMMARIES:
+        cache.clear()
+    cache[call.viewer, words] = mark, now, fresh
+    return fresh
 
 
 @answers
 def get_summary(call: Call) -> object:
     """Return counts and a version; 304 while nothing has changed."""
-    now, found = call.store.now_ms(), _summary(call)
-    tag = f'"{found.version}"'
+    now, top = call.store.now_ms(), _summary(call)
+    tag = f'"{top.version}"'
     if call.request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers={"etag": tag})
     background = call.console.background
     response = as_json(
         {
-            "counts": found.counts | {"incidents": found.incidents},
-            "oldest_ms": found.oldest_ms,
-            "undoable": found.undoable,
-            "version": found.version,
+            "counts": top.counts | {"incidents": top.incidents},
+            "oldest_ms": top.oldest_ms,
+            "undoable": top.undoable,
+            "version": top.version,
             "now_ms": now,
             "problems": list(background.problems.values()) if background else [],
         }
@@ -229,10 +233,10 @@ def get_summary(call: Call) -> object:
 def get_ids(call: Call) -> object:
     """Return every episode of a view, for selecting them all."""
     with call.store.database.read() as connection:
-        found = filter_of(call.request).ids(connection, call.viewer, call.store.now_ms())
+        ids = filter_of(call.request).ids(connection, call.viewer, call.store.now_ms())
     return {
-        "targets": [{"id": i, "n_events": n, "status": s} for i, n, s in found],
-        "events": sum(n for _, n, _ in found),
+        "targets": [{"id": i, "n_events": n, "status": s} for i, n, s in ids],
+        "events": sum(n for _, n, _ in ids),
     }
 
 
@@ -242,10 +246,10 @@ def get_export(call: Call) -> object:
     form = call.place("form")
     if form not in ("csv", "jsonl"):
         raise Refusal("unknown", "Export csv or jsonl here.")
-    found = label_store.export_rows(
+    rows = label_store.export_rows(
         call.store.database, final_only=call.store.settings.blind != "off"
     )
-    pieces = label_store.as_csv(found) if form == "csv" else label_store.as_jsonl(found)
+    pieces = label_store.as_csv(rows) if form == "csv" else label_store.as_jsonl(rows)
     return StreamingResponse(
         pieces,
         media_type="text/csv; charset=utf-8" if form == "csv" else "application/x-ndjson",
@@ -282,18 +286,18 @@ def series_json(
     """
     low, high, most = stretch
     channels = json.loads(sensor["channels"])
-    found = series.read(connection, sensor["sensor_id"], channels, low, high, most=most)
+    drawn = series.read(connection, sensor["sensor_id"], channels, low, high, most=most)
     usual = series.usual_range(connection, sensor["sensor_id"], len(channels), onset_ms)
-    lines = zip(found.channels, found.values, found.missing, usual, strict=True)
+    lines = zip(drawn.channels, drawn.values, drawn.missing, usual, strict=True)
     return {
         "sensor": sensor["sensor"],
         "channels": [
             {"name": name, **_line(*line), "missing": missing, "usual": limits}
             for name, line, missing, limits in lines
         ],
-        "score": _line(*found.score) if with_score else None,
-        "marked": found.marked if with_score else [],
-        "holes": found.holes,
+        "score": _line(*drawn.score) if with_score else None,
+        "marked": drawn.marked if with_score else [],
+        "holes": drawn.holes,
     }
 
 
@@ -322,9 +326,9 @@ def get_series(call: Call) -> object:
     with call.store.database.read() as connection:
         row = case_row(connection, call.place("episode"))
         blind = is_blind(call.store.settings, row, call.viewer)
-        found = series_json(connection, row, stretch, row["start_ms"], with_score=not blind)
+        drawn = series_json(connection, row, stretch, row["start_ms"], with_score=not blind)
         around = series.around(connection, row["sensor_id"], row["start_ms"], row["end_ms"])
-    return {"around": around, **found}
+    return {"around": around, **drawn}
 
 
 routes = [

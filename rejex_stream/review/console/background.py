@@ -197,17 +197,17 @@ class Background:
         try:
             result = work()
         except RejexError as error:
-            told = f"{error} {_MEANWHILE.get(name.partition(' ')[0], '')}".rstrip()
-            if self.problems.get(name) != told:
+            problem = f"{error} {_MEANWHILE.get(name.partition(' ')[0], '')}".rstrip()
+            if self.problems.get(name) != problem:
                 _log.error("%s", error)
-            self.problems[name] = told
+            self.problems[name] = problem
             return False
         except Exception as error:
             # The queue must stay workable: the failure is shown, and tried again.
-            told = f"{name}: {type(error).__name__}: {error}"
-            if self.problems.get(name) != told:
+            problem = f"{name}: {type(error).__name__}: {error}"
+            if self.problems.get(name) != problem:
                 _log.exception("the background of the review store failed at: %s", name)
-            self.problems[name] = told
+            self.problems[name] = problem
             return False
         if self.problems.pop(name, None) is not None:
             _log.warning("the background of the review store works again at: %s", name)
@@ -233,18 +233,16 @@ def feeding(
 ) -> Feeding:
     """Return the feeds of pipelines named by their configs, and of plain files."""
     # They go on, and labels leave, for a console with a `store`; else what is there is taken once.
-    found = Feeding()
+    fed = Feeding()
     for config in configs:
-        _add_pipeline(found, config, follow=store is not None)
-    found.feeds += [FileFeed(path, "verdicts") for path in verdicts]
-    found.feeds += [FileFeed(path, "review") for path in reviews]
-    found.title = next(iter(found.shown), "review") if len(found.shown) < 2 else "review"
+        _add_pipeline(fed, config, follow=store is not None)
+    fed.feeds += [FileFeed(path, "verdicts") for path in verdicts]
+    fed.feeds += [FileFeed(path, "review") for path in reviews]
+    fed.title = next(iter(fed.shown), "review") if len(fed.shown) < 2 else "review"
     if store is not None:
         topics = _labels_topic(configs, labels)
-        found.sink = (
-            LabelFile(labels_file(store, labels)) if topics is None else KafkaLabels(topics)
-        )
-    return found
+        fed.sink = LabelFile(labels_file(store, labels)) if topics is None else KafkaLabels(topics)
+    return fed
 
 
 def _labels_topic(configs: Sequence[Config], labels: Path | None) -> Config | None:
@@ -283,15 +281,15 @@ def review_feeds(configs: Sequence[Config], reviews: Sequence[Path]) -> list[Fee
     return feeds
 
 
-def _add_pipeline(found: Feeding, config: Config, *, follow: bool) -> None:
+def _add_pipeline(fed: Feeding, config: Config, *, follow: bool) -> None:
     name, lean = config.pipeline.name, config.output.form == "lean"
-    found.shown[name] = DisplayNames(name, None, config.channels, config.sensors)
+    fed.shown[name] = DisplayNames(name, None, config.channels, config.sensors)
     with suppress(ConfigError):  # what passes by cannot be read again
-        found.inputs[name] = ContextLoader(config)
+        fed.inputs[name] = ContextLoader(config)
     if config.alerts.alertmanager_url is not None:
-        found.silences[name] = Silences(config.alerts.alertmanager_url, name)
+        fed.silences[name] = Silences(config.alerts.alertmanager_url, name)
     if lean:
-        found.lacks.append(
+        fed.lacks.append(
             f"{name} writes lean verdicts: nothing is known here of its rates, scores and accepted "
             'events, only items and incidents; output.form = "full" brings the rest.'
         )
@@ -299,7 +297,7 @@ def _add_pipeline(found: Feeding, config: Config, *, follow: bool) -> None:
     kinds: tuple[FeedKind, ...] = ("review", "incidents") if lean else FEED_KINDS
     if config.input.kind == "kafka":
         opened = open_feed if follow else TopicFeed
-        found.feeds += [opened(config, kind) for kind in kinds]
+        fed.feeds += [opened(config, kind) for kind in kinds]
     else:
         places = file_places(config)
         if "-" in (places.review, places.verdicts):
@@ -308,8 +306,8 @@ def _add_pipeline(found: Feeding, config: Config, *, follow: bool) -> None:
                 "give output.review and output.verdicts as files."
             )
         paths = {kind: str(getattr(places, kind)) for kind in kinds}
-        found.feeds += [FileFeed(Path(at), kind, name) for kind, at in paths.items() if at != "-"]
+        fed.feeds += [FileFeed(Path(at), kind, name) for kind, at in paths.items() if at != "-"]
     with suppress(ConfigError):  # it follows no commands
-        found.control_lines[name] = ControlLine(config)
+        fed.control_lines[name] = ControlLine(config)
     if config.learning.enabled:
-        found.learns.append(name)
+        fed.learns.append(name)

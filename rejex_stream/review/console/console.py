@@ -369,13 +369,13 @@ async def _answer(request: Request, work: Callable[..., object], *kinds: type[S]
     try:
         given = [await read_body(request, kind) for kind in kinds]
         call = Call(request, console_of(request), viewer_of(request))
-        found = await run_in_threadpool(work, call, *given)
+        result = await run_in_threadpool(work, call, *given)
     except Refusal as refusal:
         content = {"code": refusal.code, "message": str(refusal), "episode": refusal.episode_id}
         return as_json(content, _STATUS[refusal.code])
     except ClientDisconnect:
         return Response(status_code=499)
-    return found if isinstance(found, Response) else as_json(found)
+    return result if isinstance(result, Response) else as_json(result)
 
 
 def as_json(content: object, status: int = 200) -> Response:

@@ -25,7 +25,7 @@ def seen(value: object) -> object:
     # Such a name could pass for another one. Markup is left as it is: whoever made it knows.
     if not isinstance(value, str) or isinstance(value, Markup) or value.isprintable():
         return value
-    return _UNSEEN.sub(lambda found: f"⟨U+{ord(found[0]):04X}⟩", value).replace("\n", "↵")
+    return _UNSEEN.sub(lambda match: f"⟨U+{ord(match[0]):04X}⟩", value).replace("\n", "↵")
 
 
 def age(ms: float | None) -> str:

@@ -84,7 +84,7 @@ KEYS: dict[str, tuple[tuple[str, ...], str]] = {
 
 def environment() -> jinja2.Environment:
     """Return the templates; all that is put into them is escaped, and what hides is shown."""
-    found = jinja2.Environment(
+    templates = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
         finalize=seen,
@@ -92,8 +92,8 @@ def environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters.update(FILTERS)
-    found.globals.update(
+    templates.filters.update(FILTERS)
+    templates.globals.update(
         version=__version__,
         verdict_choices=_VERDICTS,
         tag_choices=TAGS,
@@ -101,7 +101,7 @@ def environment() -> jinja2.Environment:
         keys={action: keys for action, (keys, _) in KEYS.items()},
         key_labels={action: label for action, (_, label) in KEYS.items()},
     )
-    return found
+    return templates
 
 
 Context = dict[str, Any]
@@ -178,9 +178,9 @@ def _queue(console: Console, connection: Connection, viewer: Viewer, request: Re
     first = whole_number(request.query_params.get("from", ""))
     settings = console.store.settings
     rows = list(queue_rows(connection, view, settings, viewer, now, limit=_PAGE_ROWS, offset=first))
-    found = summary(connection, viewer, now, view.words)
+    top = summary(connection, viewer, now, view.words)
     total = view.count(connection, viewer, now)
-    since_ms = {"done": found.since_ms}
+    since_ms = {"done": top.since_ms}
     return {
         "view": view,
         "rows": [
@@ -189,13 +189,13 @@ def _queue(console: Console, connection: Connection, viewer: Viewer, request: Re
         "total": total,
         "most_rows": _PAGE_ROWS,
         "first": first,
-        "counts": found.counts,
+        "counts": top.counts,
         "tabs": [
             (
                 tab,
                 label,
                 QueueFilter(tab, view.words, since_ms=since_ms.get(tab)).address(),
-                found.counts[tab],
+                top.counts[tab],
             )
             for tab, label in _TABS
         ],
@@ -253,8 +253,8 @@ def _episode(console: Console, connection: Connection, viewer: Viewer, request: 
             "to_ms": detail.to_ms,
             "ranked": list(dict.fromkeys(ranked)),
             "shown": {
-                name: told.model_dump()
-                for name, told in shown.channels.items()
+                name: display.model_dump()
+                for name, display in shown.channels.items()
                 if name in row.channels
             },
             "event_times": [line.verdict.event_time_ms for line in detail.events],
@@ -281,7 +281,7 @@ def _audit(console: Console, connection: Connection, viewer: Viewer, request: Re
         )
     )
     now = console.store.now_ms()
-    found = label_report.report(connection, now_ms=now, since_ms=now - 30 * 86_400_000)
+    report = label_report.report(connection, now_ms=now, since_ms=now - 30 * 86_400_000)
     proven = certificates(console.store, connection)
     return {
         "lines": unblinded(connection, console.store.settings, rows[:200], viewer),
@@ -295,8 +295,8 @@ def _audit(console: Console, connection: Connection, viewer: Viewer, request: Re
                 "SELECT label_id, place, sent_ms FROM outbox ORDER BY seq DESC LIMIT 2000"
             )
         },
-        "load": found.workload,
-        "pipelines": found.pipelines,
+        "load": report.workload,
+        "pipelines": report.pipelines,
         "proven": {name: sentence(one) for name, one in sorted(proven.items())},
         "lessons": [
             (name, teaching.lessons(connection, name))

@@ -107,7 +107,7 @@ def flagged(connection: Connection, most: int = 12) -> list[Flagged]:
     rejects nothing and opens no incident: nobody would be asked, so it is listed. O(sensors).
     """
     held = held_streams(connection)
-    found = []
+    sensors = []
     for row in connection.execute(
         "SELECT s.*, sum(h.normal + h.anomaly + h.rejected) AS events, sum(h.anomaly) AS called "
         "FROM sensor s JOIN hour h USING (sensor_id) WHERE s.window_len > 0 "
@@ -118,17 +118,17 @@ def flagged(connection: Connection, most: int = 12) -> list[Flagged]:
         if (row["pipeline"], row["stream_key"]) not in held and row["called"] > expected + 4 * max(
             expected, 1.0
         ) ** 0.5:
-            found.append(
+            sensors.append(
                 Flagged(row["sensor"], row["pipeline"], row["events"], row["called"], expected)
             )
-    found.sort(key=lambda one: (one.expected - one.anomalies) / max(one.expected, 1.0) ** 0.5)
-    return found[:most]
+    sensors.sort(key=lambda one: (one.expected - one.anomalies) / max(one.expected, 1.0) ** 0.5)
+    return sensors[:most]
 
 
 def stored_incident(connection: Connection, incident: str) -> StoredIncident | None:
     """Return an incident as it stands."""
-    found = connection.execute(f"{_NEWEST} WHERE i.incident = ?", (incident,))
-    return next(_stored(found), None)
+    rows = connection.execute(f"{_NEWEST} WHERE i.incident = ?", (incident,))
+    return next(_stored(rows), None)
 
 
 def _stored(rows: Iterable[Row]) -> Iterator[StoredIncident]:
@@ -137,9 +137,9 @@ def _stored(rows: Iterable[Row]) -> Iterator[StoredIncident]:
 
 
 def _incident(record: bytes) -> Incident:
-    found = decode_incidents(record)
-    assert isinstance(found, Incident), "replies have a table of their own"
-    return found
+    incident = decode_incidents(record)
+    assert isinstance(incident, Incident), "replies have a table of their own"
+    return incident
 
 
 def held_streams(connection: Connection) -> dict[tuple[str, str], str]:
@@ -208,8 +208,8 @@ def answers_to(connection: Connection, incident: str) -> list[Answer]:
 
 def pending_answer(connection: Connection, incident: str) -> Answer | None:
     """Return the answer that the pipeline has not replied to yet, if there is one."""
-    found = answers_to(connection, incident)
-    return next((one for one in found if not one.withdrawn and not one.replies), None)
+    answers = answers_to(connection, incident)
+    return next((answer for answer in answers if not answer.withdrawn and not answer.replies), None)
 
 
 def _replies(connection: Connection, command: str) -> tuple[CommandReply, ...]:
@@ -339,14 +339,14 @@ def send_commands(
 ) -> list[Command]:
     """Send a pipeline the commands that are `wait_ms` old, in order; one thread at a time."""
     sent: list[Command] = []
-    kept, now = store.database, store.now_ms
+    db, now = store.database, store.now_ms
     unsent = "SELECT 1 FROM answer WHERE pipeline = ? AND sent_ms IS NULL AND withdrawn_ms IS NULL"
-    with kept.read() as connection:  # most rounds find nothing, and need no write lock
+    with db.read() as connection:  # most rounds find nothing, and need no write lock
         if not database.scalar(connection, unsent, (pipeline,)):
             return sent
     while True:
         # Noted before it is sent: nobody takes back what may be in the log already.
-        with kept.write() as connection:
+        with db.write() as connection:
             waiting = connection.execute(
                 "UPDATE answer SET leaving_ms = ? WHERE answer_seq IN (SELECT answer_seq FROM "
                 "answer WHERE pipeline = ? AND sent_ms IS NULL AND withdrawn_ms IS NULL "
@@ -358,7 +358,7 @@ def send_commands(
         waiting.sort(key=lambda row: row["answer_seq"])
         commands = [decode_command(row["record"]) for row in waiting]
         log.publish(*commands)
-        with kept.write() as connection:
+        with db.write() as connection:
             connection.executemany(
                 "UPDATE answer SET sent_ms = ? WHERE answer_seq = ?",
                 [(now(), row["answer_seq"]) for row in waiting],

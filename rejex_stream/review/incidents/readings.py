@@ -57,7 +57,7 @@ def _deviations(connection: Connection, incident: Incident, end_ms: int) -> list
     # What speaks comes first, the loudest before: a fault's channel may read as usual just now.
     spoken = [one.channel for one in incident.speaking]
     place = {name: at for at, name in enumerate(spoken)}
-    found = [
+    deviations = [
         one._replace(speaks=one.reads.channel in place)
         for row in sensors_of(connection, incident)
         for one in series.deviations(
@@ -68,7 +68,9 @@ def _deviations(connection: Connection, incident: Incident, end_ms: int) -> list
             (incident.onset_ms, end_ms),
         )
     ]
-    return sorted(found, key=lambda one: (place.get(one.reads.channel, len(place)), -one.distance))
+    return sorted(
+        deviations, key=lambda one: (place.get(one.reads.channel, len(place)), -one.distance)
+    )
 
 
 def published(incident: Incident) -> Counted:
@@ -91,11 +93,11 @@ def counted(connection: Connection, incident: Incident) -> Counted:
         ):
             counts[labels[code]] += events
             known += read
-    found = Counted(
+    counts_now = Counted(
         end_ms, sum(counts.values()), counts[Label.ANOMALY], counts[Label.REJECTED], known
     )
-    if found.events >= incident.n_events:
-        return found
+    if counts_now.events >= incident.n_events:
+        return counts_now
     # The console has heard of the incident and not yet of its events.
     return published(incident)._replace(end_ms=end_ms, known=known)
 
@@ -122,19 +124,24 @@ def load(store: ReviewStore, source: ContextLoader, stored: StoredIncident) -> s
             "AND channel_values IS NULL LIMIT 1"
         )
         missing = any(
-            scalar(connection, without, (one["sensor_id"], begin_ms, end_ms)) for one in sensors
+            scalar(connection, without, (sensor["sensor_id"], begin_ms, end_ms))
+            for sensor in sensors
         )
     if not missing or step > _MOST_STEPS:
         return ""
     topic, partition, offset = incident.id.rsplit("-", 2)
     position = Position(topic, int(partition), int(offset))
     cut, newest = "", 0
-    for one in sensors:
-        found = source.around(position, one["stream_key"], one["sensor"], step)
-        cut = cut or found.cut
-        newest = max([newest, *(t_ms for t_ms, _ in found.points)])
+    for sensor in sensors:
+        read = source.around(position, sensor["stream_key"], sensor["sensor"], step)
+        cut = cut or read.cut
+        newest = max([newest, *(t_ms for t_ms, _ in read.points)])
         store.add_readings(
-            one["stream_key"], one["sensor"], found.channels, found.points, pipeline=stored.pipeline
+            sensor["stream_key"],
+            sensor["sensor"],
+            read.channels,
+            read.points,
+            pipeline=stored.pipeline,
         )
     if not cut and newest < end_ms and newest:
         with store.database.write() as connection:

@@ -101,7 +101,7 @@ def _now(console: Console, connection: Connection, viewer: Viewer, request: Requ
         (one, incident_store.care_of(connection, one.incident, now))
         for one in incident_store.open_incidents(connection)
     ]
-    found = [(one, care) for one, care in all_open if not care.muted_until_ms]
+    not_muted = [(one, care) for one, care in all_open if not care.muted_until_ms]
     asked = QueueFilter()
     pipelines = connection.execute(
         "SELECT pipeline, count(*) AS sensors FROM sensor WHERE last_ms IS NOT NULL GROUP BY 1"
@@ -114,10 +114,10 @@ def _now(console: Console, connection: Connection, viewer: Viewer, request: Requ
                 _seen_by(connection, one.incident.id),
                 care.assigned,
             )
-            for one, care in found[:_CARDS]
+            for one, care in not_muted[:_CARDS]
         ],
         "muted": [(one, care) for one, care in all_open if care.muted_until_ms],
-        "more_incidents": max(0, len(found) - _CARDS),
+        "more_incidents": max(0, len(not_muted) - _CARDS),
         "shown_of": lambda pipeline: console.shown.get(pipeline, DisplayNames()),
         "choices_of": choices,
         "if_unanswered": if_unanswered,
@@ -142,21 +142,21 @@ def _list(console: Console, connection: Connection, viewer: Viewer, request: Req
     by = request.query_params.get("by", "")
     now = console.store.now_ms()
     first = whole_number(request.query_params.get("from", ""))
-    found = [
+    listed = [
         one
         for one in incident_store.standing(connection)
         if words.lower() in "\n".join(_found_by(one.incident)).lower()
     ]
     if by in {"plant", "day"}:  # the sort keeps the most severe first in each
-        found.sort(key=lambda one: _title(one.incident, by), reverse=by == "day")
-    shown = found[first : first + _PAGE]
+        listed.sort(key=lambda one: _title(one.incident, by), reverse=by == "day")
+    shown = listed[first : first + _PAGE]
     return {
         "words": words,
         "by": by if by in _GROUPS else "state",
         "groups": _GROUPS,
         "first": first,
         "width": _PAGE,
-        "total": len(found),
+        "total": len(listed),
         "sections": [
             (
                 title,
@@ -175,7 +175,7 @@ def _list(console: Console, connection: Connection, viewer: Viewer, request: Req
             )
             for title, those in groupby(shown, key=lambda one: _title(one.incident, by))
         ],
-        "any_incident": bool(found),
+        "any_incident": bool(listed),
     }
 
 
@@ -198,13 +198,13 @@ def _title(incident: Incident, by: str) -> str:
 
 
 def _one(console: Console, connection: Connection, viewer: Viewer, request: Request) -> Context:
-    found = _known(connection, request.path_params["incident"])
-    incident = found.incident
-    card = readings.card(connection, found)
+    stored = _known(connection, request.path_params["incident"])
+    incident = stored.incident
+    card = readings.card(connection, stored)
     begin, end = incident.onset_ms, card.counted.end_ms
     width = max(60_000, end - begin)
     return {
-        "stored": found,
+        "stored": stored,
         "card": card,
         "incident": incident,
         "changes": incident_store.timeline(connection, incident.id),
@@ -228,11 +228,11 @@ def _one(console: Console, connection: Connection, viewer: Viewer, request: Requ
         "choices": choices(incident),
         "if_unanswered": if_unanswered,
         "can_answer": console.background is None
-        or found.pipeline in console.background.control_lines,
-        "quiet_ms": _quiet(connection, found.pipeline, console.store.now_ms()),
+        or stored.pipeline in console.background.control_lines,
+        "quiet_ms": _quiet(connection, stored.pipeline, console.store.now_ms()),
         "learning": _learning,
-        "shown": console.shown.get(found.pipeline, DisplayNames()),
-        "table": _table(connection, found, begin, end),
+        "shown": console.shown.get(stored.pipeline, DisplayNames()),
+        "table": _table(connection, stored, begin, end),
         "incident_data": {
             "id": incident.id,
             "version": incident.version,
@@ -246,39 +246,41 @@ def _one(console: Console, connection: Connection, viewer: Viewer, request: Requ
             "held": incident.held,
             "passed_limit": incident.passed_limit,
             "ranked": [(one.sensor, one.reads.channel) for one in card.deviations],
-            "can_load": found.pipeline in console.inputs,
+            "can_load": stored.pipeline in console.inputs,
             "shown": {
-                name: told.model_dump()
-                for name, told in console.shown.get(found.pipeline, DisplayNames()).channels.items()
+                name: display.model_dump()
+                for name, display in console.shown.get(
+                    stored.pipeline, DisplayNames()
+                ).channels.items()
             },
         },
     }
 
 
 def _table(
-    connection: Connection, found: StoredIncident, begin_ms: int, end_ms: int
+    connection: Connection, stored: StoredIncident, begin_ms: int, end_ms: int
 ) -> list[tuple[str, list[str], list[tuple[int, list[float], float | None]]]]:
     """Return (sensor, channels, rows) of at most 100 readings each, evenly of the whole stretch."""
     tables = []
-    for row in incident_store.sensors_of(connection, found.incident):
+    for row in incident_store.sensors_of(connection, stored.incident):
         rows = connection.execute(
             "SELECT t_ms, channel_values, score FROM point WHERE sensor_id = ? "
             "AND t_ms BETWEEN ? AND ? AND channel_values IS NOT NULL ORDER BY t_ms",
             (row["sensor_id"], begin_ms, end_ms),
         ).fetchall()
-        kept = rows[:: max(1, -(-len(rows) // 100))]
+        shown = rows[:: max(1, -(-len(rows) // 100))]
         names = json.loads(row["channels"])
         tables.append(
-            (row["sensor"], names, [(one[0], series.values_of(one[1]), one[2]) for one in kept])
+            (row["sensor"], names, [(one[0], series.values_of(one[1]), one[2]) for one in shown])
         )
     return tables
 
 
 def _known(connection: Connection, incident: str) -> StoredIncident:
-    found = incident_store.stored_incident(connection, incident)
-    if found is None:
+    stored = incident_store.stored_incident(connection, incident)
+    if stored is None:
         raise Refusal("unknown", "There is no such incident.")
-    return found
+    return stored
 
 
 # ------------------------------------------------------------------------------------------ API
@@ -331,17 +333,17 @@ def post_care(call: Call, wanted: CareIn) -> object:
 def post_load(call: Call) -> object:
     """Read one step of the input for an incident that lacks readings."""
     with call.store.database.read() as connection:
-        found = _known(connection, call.place("incident"))
-        before = readings.counted(connection, found.incident).known
-    source = call.console.inputs.get(found.pipeline)
+        stored = _known(connection, call.place("incident"))
+        before = readings.counted(connection, stored.incident).known
+    source = call.console.inputs.get(stored.pipeline)
     if source is None:
         raise Refusal("nothing", "The console does not know the input of this pipeline.")
     try:
-        cut = readings.load(call.store, source, found)
+        cut = readings.load(call.store, source, stored)
     except RejexError as error:
         raise Refusal("nothing", str(error)) from error
     with call.store.database.read() as connection:
-        card = readings.card(connection, found)
+        card = readings.card(connection, stored)
     return {
         "known": card.counted.known,
         "events": card.counted.events,

@@ -68,14 +68,14 @@ class Silences:
     def _standing(self) -> dict[str, tuple[str, int]]:
         """Return our silences that have not ended, by incident: (id, muted until)."""
         mine = quote(f'pipeline="{self._pipeline}"')
-        found = {}
-        for one in self._ask("GET", f"silences?filter={mine}") or ():
-            if not one["comment"].startswith(_OURS) or one["status"]["state"] == "expired":
+        silences = {}
+        for silence in self._ask("GET", f"silences?filter={mine}") or ():
+            if not silence["comment"].startswith(_OURS) or silence["status"]["state"] == "expired":
                 continue
-            names = {matcher["name"]: matcher["value"] for matcher in one["matchers"]}
-            until = datetime.fromisoformat(one["endsAt"])
-            found[names.get("incident", "")] = one["id"], round(until.timestamp() * 1000)
-        return found
+            names = {matcher["name"]: matcher["value"] for matcher in silence["matchers"]}
+            until = datetime.fromisoformat(silence["endsAt"])
+            silences[names.get("incident", "")] = silence["id"], round(until.timestamp() * 1000)
+        return silences
 
     def _silence(self, incident: str, care: Care, now_ms: int) -> dict[str, Any]:
         labels = {"pipeline": self._pipeline, "incident": incident}
@@ -92,5 +92,5 @@ class Silences:
         data = None if body is None else msgspec.json.encode(body)
         headers = {"Content-Type": "application/json"}
         with http_request(method, f"{self._api}/{path}", data, headers, _TIMEOUT_S) as answer:
-            found = answer.read()
-        return msgspec.json.decode(found) if found else None
+            body_read = answer.read()
+        return msgspec.json.decode(body_read) if body_read else None

@@ -33,7 +33,7 @@ _COPIED = (
 _AS_IT_CAME = (
     *("sensor_id", "why", "confidence", "priority", "received_ms", "severity", "worth", "pattern"),
 )
-# Digits and letters that nobody mistakes for one another when read aloud.
+# Digits and letters that nobody mistakes for one another in speech.
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 
 
@@ -174,10 +174,10 @@ def assign(connection: Connection, event: Arrival, settings: Review) -> str:
     if event.why in ("rejected", "extreme"):
         known, status = _of_incident(connection, event)
         # What an incident begins with was rejected before the evidence was in: it goes on there.
-        found = known or (_near(connection, event, settings) if status == "open" else None)
-        if found is not None:
-            _extend(connection, found, event, ready_ms)
-            return found
+        episode = known or (_near(connection, event, settings) if status == "open" else None)
+        if episode is not None:
+            _extend(connection, episode, event, ready_ms)
+            return episode
     new = episode_id(str(event.position))
     while connection.execute("SELECT 1 FROM episode WHERE episode_id = ?", (new,)).fetchone():
         new = episode_id(new, str(event.position))  # 50 bits: once in a blue moon
@@ -246,9 +246,9 @@ def _near(connection: Connection, event: Arrival, settings: Review) -> str | Non
         (event.sensor_id, event.why),
     )
     for row in candidates:
-        found, *numbers = tuple(row)
+        episode, *numbers = tuple(row)
         if belongs(EpisodeSpan(*numbers), event, gap):
-            return str(found)
+            return str(episode)
     return None
 
 
@@ -362,6 +362,6 @@ def adopt(connection: Connection, episode: str, root_id: str, event_ids: list[in
     changed = before | {episode}
     if rest:
         changed.add(split(connection, episode, rest, own_root=True))
-    for one in changed:
-        _measure(connection, one)
+    for changed_episode in changed:
+        _measure(connection, changed_episode)
     return changed

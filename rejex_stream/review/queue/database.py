@@ -267,15 +267,15 @@ def filesystem_of(path: Path, mounts: str | None = None) -> str:
     table = Path("/proc/self/mountinfo")
     if mounts is None:
         mounts = table.read_text(encoding="utf-8", errors="replace") if table.exists() else ""
-    target, best, found = path.resolve(), -1, "unknown"
+    target, best, kind = path.resolve(), -1, "unknown"
     for line in mounts.splitlines():
         left, _, right = line.partition(" - ")
         if not right:
             continue
         mount = Path(left.split()[4].replace("\\040", " "))
         if len(mount.parts) >= best and target.is_relative_to(mount):
-            best, found = len(mount.parts), right.split()[0]
-    return found
+            best, kind = len(mount.parts), right.split()[0]
+    return kind
 
 
 class StoreError(ConnectorError):
@@ -295,30 +295,30 @@ def _explain(error: sqlite3.Error, path: Path) -> StoreError | None:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # without SQLite's note of where it was
     failed = code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
     if code == sqlite3.SQLITE_FULL or (failed and _free_bytes(path) < _LITTLE_BYTES):
-        told = (
+        problem = (
             f"cannot be written ({error}): make room on the file system that holds "
             f"{str(path.parent)!r}. {_GOES_ON}"
         )
     elif failed:
-        told = (
+        problem = (
             f"cannot be used ({error}, {error.sqlite_errorname}): check that its folder is there, "
             f"the limits of the process, and the system's log for errors of the disk. {_GOES_ON}"
         )
     elif code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        told = f"is locked by {_holder(path)} ({error}): let that finish, or end it. {_GOES_ON}"
+        problem = f"is locked by {_holder(path)} ({error}): let that finish, or end it. {_GOES_ON}"
     elif code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
-        told = (
+        problem = (
             f"cannot be written ({error}): let the console's user write the file and its folder, "
             f"and mount them for writing. {_GOES_ON}"
         )
     elif code == sqlite3.SQLITE_CORRUPT:
-        told = (
+        problem = (
             f"is damaged ({error}): stop the console, and put a backup in its place or make it "
             "again with `rejex-stream review rebuild`."
         )
     else:
         return None
-    return StoreError(f"The review store {str(path)!r} {told}")
+    return StoreError(f"The review store {str(path)!r} {problem}")
 
 
 def _free_bytes(path: Path) -> int:
@@ -439,15 +439,15 @@ class Database:
             self._prepare()
         except sqlite3.DatabaseError as error:
             self.close()
-            told = _explain(error, path)
-            if told is not None:
-                raise told from error
+            problem = _explain(error, path)
+            if problem is not None:
+                raise problem from error
             raise ConfigError(
                 f"{str(path)!r} cannot be used as a review store ({error}): give a new path, or "
                 "rebuild it with `rejex-stream review rebuild`."
             ) from error
-        found = path.stat()
-        self._identity = (found.st_dev, found.st_ino)
+        stat = path.stat()
+        self._identity = (stat.st_dev, stat.st_ino)
 
     def _prepare(self) -> None:
         with self._borrow() as connection:
@@ -455,25 +455,25 @@ class Database:
             if connection.execute("PRAGMA user_version").fetchone()[0] == SCHEMA_VERSION:
                 return
             connection.execute("BEGIN IMMEDIATE")  # another process may be making it, too
-            found = connection.execute("PRAGMA user_version").fetchone()[0]
-            if not found:
+            version = connection.execute("PRAGMA user_version").fetchone()[0]
+            if not version:
                 for statement in SCHEMA:
                     connection.execute(statement)
                 connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
             connection.execute("COMMIT")
-            if found not in (0, SCHEMA_VERSION):
+            if version not in (0, SCHEMA_VERSION):
                 raise ConfigError(
-                    f"The review store {str(self.path)!r} has schema version {found}, this program "
-                    f"writes {SCHEMA_VERSION}: make it again with `rejex-stream review rebuild`."
+                    f"The review store {str(self.path)!r} has schema version {version}, expected "
+                    f"{SCHEMA_VERSION}: make it again with `rejex-stream review rebuild`."
                 )
 
     def _require_there(self) -> None:
         """Refuse to write into a file that nobody can open any more: it would be lost with us."""
         try:
-            found = self.path.stat()
+            stat = self.path.stat()
         except OSError:
-            found = None
-        if found is None or (found.st_dev, found.st_ino) != self._identity:
+            stat = None
+        if stat is None or (stat.st_dev, stat.st_ino) != self._identity:
             raise StoreError(
                 f"The review store {str(self.path)!r} was removed or replaced while it was open: "
                 "stop the console, put the file back or make it again with `rejex-stream review "
@@ -528,9 +528,9 @@ class Database:
                 if connection.in_transaction:  # on a full disk SQLite has rolled back by itself
                     with suppress(sqlite3.Error):
                         connection.execute("ROLLBACK")
-                told = _explain(error, self.path) if isinstance(error, sqlite3.Error) else None
-                if told is not None:
-                    raise told from error
+                problem = _explain(error, self.path) if isinstance(error, sqlite3.Error) else None
+                if problem is not None:
+                    raise problem from error
                 raise
 
     @contextmanager
@@ -545,8 +545,8 @@ class Database:
         """Return what is another one once anything was written, here or by another process."""
         log = self.path.with_name(f"{self.path.name}-wal")
         with suppress(OSError):
-            found = log.stat()
-            return self._written, found.st_mtime_ns, found.st_size
+            stat = log.stat()
+            return self._written, stat.st_mtime_ns, stat.st_size
         return (self._written,)
 
     @contextmanager
@@ -676,10 +676,10 @@ def broken_link(connection: sqlite3.Connection) -> int | None:
     previous = _GENESIS
     query = "SELECT seq, at_ms, actor, action, subject, detail, hash FROM audit ORDER BY seq"
     for row in connection.execute(query):
-        seq, *content, found = tuple(row)
-        if _digest(previous, *content) != found:
+        seq, *content, stored = tuple(row)
+        if _digest(previous, *content) != stored:
             return int(seq)
-        previous = found
+        previous = stored
     return None
 
 

@@ -263,12 +263,12 @@ _MOST_EARLIER = 6
 
 
 def _earlier(connection: Connection, row: EpisodeRow) -> tuple[Earlier, ...]:
-    found = connection.execute(
+    others = connection.execute(
         "SELECT episode_id, start_ms, n_events, status, verdict FROM episode WHERE sensor_id = ? "
         "AND root_id <> ? AND status <> 'empty' ORDER BY start_ms DESC, episode_id LIMIT 1000",
         (row.sensor_id, row.root_id),
     )
-    rows = [Earlier(*one) for one in found]
+    rows = [Earlier(*one) for one in others]
     return tuple(one._replace(verdict=None) if row.blind else one for one in rows)
 
 
@@ -295,6 +295,8 @@ def _history(connection: Connection, row: EpisodeRow, viewer: Viewer) -> list[da
     if row.root_id != row.episode_id:
         lines += list(database.audit_rows(connection, subject=row.root_id, limit=20))
     if row.blind:
-        told = {"label", "undo", "adjudicate", "expire", "comment"}
-        lines = [line for line in lines if line.action not in told or line.actor == viewer.reviewer]
+        hidden = {"label", "undo", "adjudicate", "expire", "comment"}
+        lines = [
+            line for line in lines if line.action not in hidden or line.actor == viewer.reviewer
+        ]
     return sorted(lines, key=lambda line: -line.seq)

@@ -98,10 +98,10 @@ def group_of(stream_key: str, sensor: str) -> str:
 
 def next_offset(connection: Connection, partition: Partition) -> int | None:
     """Return where to go on reading `partition`; ``None`` if it was never read."""
-    found: int | None = scalar(
+    offset: int | None = scalar(
         connection, "SELECT next_offset FROM consumed WHERE topic = ? AND partition = ?", partition
     )
-    return found
+    return offset
 
 
 def advance(connection: Connection, partition: Partition, span: Span) -> None:

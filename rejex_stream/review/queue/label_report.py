@@ -105,7 +105,7 @@ def judged_episodes(
     ).fetchall()
     for row in rows:
         labels = said_of(connection, row["episode_id"])
-        found = resolve(labels)
+        result = resolve(labels)
         if not labels:
             continue
         group = Label.REJECTED
@@ -114,7 +114,7 @@ def judged_episodes(
             group = verdict.label
             if verdict.muted and group is not Label.NORMAL:
                 continue  # drawn by another share than the group it would be counted in
-        yield Judged(row["episode_id"], group, row["n_events"], found.verdict or "", labels)
+        yield Judged(row["episode_id"], group, row["n_events"], result.verdict or "", labels)
 
 
 def quality(
@@ -128,8 +128,8 @@ def quality(
     since_ms -= since_ms % HOUR_MS
     forgotten = "SELECT 1 FROM hour WHERE t_ms = ? LIMIT 1"
     if since_ms and scalar(connection, forgotten, (FORGOTTEN_MS,)):
-        kept = "SELECT min(t_ms) FROM hour WHERE t_ms > ?"
-        since_ms = max(since_ms, scalar(connection, kept, (FORGOTTEN_MS,)) or 0)
+        first_hour = "SELECT min(t_ms) FROM hour WHERE t_ms > ?"
+        since_ms = max(since_ms, scalar(connection, first_hour, (FORGOTTEN_MS,)) or 0)
     since_all = since_ms or FORGOTTEN_MS
     asked = {"pipeline": pipeline, "since": since_ms}
     accepted = connection.execute(
@@ -148,13 +148,13 @@ def quality(
             asked,
         ).fetchall()
     )
-    found = {label: _Tally() for label in Label}
+    tallies = {label: _Tally() for label in Label}
     for judged in judged_episodes(connection, since_ms, pipeline):
-        found[judged.group].add(judged)
+        tallies[judged.group].add(judged)
     estimated = estimate(
-        found[Label.ANOMALY].group(accepted[0]),
-        found[Label.NORMAL].group(accepted[1]),
-        found[Label.REJECTED].group(sum(sent.values())),
+        tallies[Label.ANOMALY].group(accepted[0]),
+        tallies[Label.NORMAL].group(accepted[1]),
+        tallies[Label.REJECTED].group(sum(sent.values())),
         costs or Costs(),
         known_cases(connection, since_ms, pipeline),
     )
@@ -316,8 +316,8 @@ def _erring(rng: np.random.Generator, groups: Sequence[Group], seen: Errors) -> 
         once = max(0.0, group.anomalous * of_all - both)
         not_once = max(0.0, (group.judged - group.anomalous) * of_all - neither)
         counts = (once, not_once, *group.twice)
-        found = [n * log for n, log in zip(counts, logs, strict=False) if n]
-        each.append(sum(found, np.zeros_like(said)))
+        terms = [n * log for n, log in zip(counts, logs, strict=False) if n]
+        each.append(sum(terms, np.zeros_like(said)))
     tops = [fit.max() for fit in each]
     chances = [np.exp(fit - top) for fit, top in zip(each, tops, strict=True)]
     weight = np.prod([chance.sum(axis=2) for chance in chances], axis=0)
@@ -340,8 +340,8 @@ def _erring(rng: np.random.Generator, groups: Sequence[Group], seen: Errors) -> 
 
 def _binomial(k: int, n: int, share: FloatArray) -> FloatArray:
     """Return the logarithm of the likelihood of `k` of `n`, but for a constant."""
-    found: FloatArray = k * np.log(share) + (n - k) * np.log1p(-share)
-    return found
+    log_likelihood: FloatArray = k * np.log(share) + (n - k) * np.log1p(-share)
+    return log_likelihood
 
 
 # ------------------------------------------------------------------------------------ the queue
@@ -417,7 +417,7 @@ def report(
 
     With `neighbours` every answered event is looked at: O(answered events).
     """
-    found = {}
+    reports = {}
     for name in scalars(connection, "SELECT DISTINCT pipeline FROM sensor ORDER BY 1"):
         begin = event_time_of(connection, name, since_ms, now_ms)
         said = quality(connection, (costs or {}).get(name), begin, name)
@@ -428,7 +428,7 @@ def report(
                 strict=True,
             )
         )
-        found[name] = PipelineReport(
+        reports[name] = PipelineReport(
             since_ms=begin,
             quality=said,
             agreement=jeffreys(both + neither, both + neither + differ),
@@ -436,7 +436,7 @@ def report(
             cases_per_day=_cases_per_day(connection, name),
             neighbours=_neighbours(connection, said, begin, name) if neighbours else (),
         )
-    return Report(since_ms=since_ms, workload=workload(connection, now_ms), pipelines=found)
+    return Report(since_ms=since_ms, workload=workload(connection, now_ms), pipelines=reports)
 
 
 def _neighbours(

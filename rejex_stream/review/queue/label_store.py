@@ -91,13 +91,13 @@ class LabelCache:
 
     def get(self, label_seq: int, record: bytes) -> LabelRecord:
         """Return the record, its `events` left empty."""
-        found = self._known.get(label_seq)
-        if found is None:
+        label = self._known.get(label_seq)
+        if label is None:
             if len(self._known) >= self._most:
                 self._known.clear()
-            found = msgspec.structs.replace(decode_label(record), events=())
-            self._known[label_seq] = found
-        return found
+            label = msgspec.structs.replace(decode_label(record), events=())
+            self._known[label_seq] = label
+        return label
 
 
 def resolution_of(connection: Connection, episode: str) -> Resolution:
@@ -116,11 +116,11 @@ def refresh_status(connection: Connection, episode: str, settings: Review, now_m
     ).fetchone()
     if row["status"] == "empty":
         return
-    found = resolution_of(connection, episode)
-    status: str = "done" if found.state in FINAL else found.state
-    if found.state == "open" and _follows_an_answer(connection, episode):
+    result = resolution_of(connection, episode)
+    status: str = "done" if result.state in FINAL else result.state
+    if result.state == "open" and _follows_an_answer(connection, episode):
         status = "held"
-    if found.state == "labelled" and drawn_for_second_review(
+    if result.state == "labelled" and drawn_for_second_review(
         row["root_id"], settings.double_review_ratio
     ):
         status = "needs_second"
@@ -129,7 +129,7 @@ def refresh_status(connection: Connection, episode: str, settings: Review, now_m
         "lease_until_ms = NULL WHERE episode_id = ?",
         (
             status,
-            found.verdict if status in ("done", "expired") else None,
+            result.verdict if status in ("done", "expired") else None,
             now_ms if status in ("done", "expired") else None,
             episode,
         ),
@@ -347,31 +347,31 @@ def export_rows(
                 "WHERE v.event_id > ? ORDER BY v.event_id LIMIT ?",
                 (last, _BATCH),
             ).fetchall()
-            found = [
-                one
+            exported = [
+                exported_row
                 for row in batch
                 if not (final_only and row["status"] == "needs_second")
-                for one in [_row(connection, row, cache)]
-                if not (row["known"] and one.reviewers)
+                for exported_row in [_row(connection, row, cache)]
+                if not (row["known"] and exported_row.reviewers)
             ]
         if not batch:
             return
         last = batch[-1]["event_id"]
-        for one in found:
-            if one.state != "open" or not labelled_only:
-                yield one
+        for exported_row in exported:
+            if exported_row.state != "open" or not labelled_only:
+                yield exported_row
 
 
 def _row(connection: Connection, row: Row, cache: LabelCache) -> ExportRow:
     standing = active_labels(
-        cache.get(*tuple(found))
-        for found in connection.execute(
+        cache.get(*tuple(result))
+        for result in connection.execute(
             "SELECT l.label_seq, l.record FROM label_event JOIN label l USING (label_seq) "
             "WHERE event_id = ? ORDER BY label_seq",
             (row["event_id"],),
         )
     )
-    found = resolve(standing)
+    result = resolve(standing)
     item = decode_review(row["item"])
     verdict = item.verdict
 
@@ -381,8 +381,8 @@ def _row(connection: Connection, row: Row, cache: LabelCache) -> ExportRow:
     return ExportRow(
         **{name: row[name] for name in _OF_EVENT},
         **{name: getattr(verdict, name) for name in _OF_VERDICT},
-        state=found.state,
-        verdict=found.verdict or "",
+        state=result.state,
+        verdict=result.verdict or "",
         model_label=str(verdict.label),
         reason=str(verdict.reason or ""),
         reviewers=joined([label.reviewer for label in standing]),
@@ -434,7 +434,7 @@ def reading_rows(database: Database) -> Iterator[ReadingRow]:
 
 
 def _readings_of(connection: Connection, case: str) -> list[ReadingRow]:
-    found = resolution_of(connection, case)
+    result = resolution_of(connection, case)
     row = case_row(connection, case)
     low, high = row["start_ms"], row["end_ms"]
     incident = "SELECT record FROM incident WHERE incident = ?"
@@ -456,7 +456,7 @@ def _readings_of(connection: Connection, case: str) -> list[ReadingRow]:
         rows += [
             ReadingRow(
                 case, row["incident"] or "", sensor["stream_key"], sensor["sensor"], point["t_ms"],
-                low <= point["t_ms"] <= high, found.state, found.verdict or "",
+                low <= point["t_ms"] <= high, result.state, result.verdict or "",
                 labels.get(point["label"], ""), point["score"],
                 json.dumps(
                     {name: None if math.isnan(value) else value for name, value
@@ -488,13 +488,13 @@ _STARTS = re.compile(f"((?:^|[;\\t\\r\\n])[{_UNSEEN}]*)([=+\\-@|＝＋－＠])")
 
 
 def as_csv(
-    found: Iterator[ExportRow] | Iterator[ReadingRow], header: Sequence[str] = ExportRow._fields
+    rows: Iterator[ExportRow] | Iterator[ReadingRow], header: Sequence[str] = ExportRow._fields
 ) -> Iterator[str]:
     """Yield CSV (RFC 4180) in pieces, the header first."""
     buffer = io.StringIO()
     writer = csv.writer(buffer)
     writer.writerow(header)
-    for count, row in enumerate(found, 1):
+    for count, row in enumerate(rows, 1):
         writer.writerow([cell(value) for value in row])
         if count % 200 == 0:
             yield buffer.getvalue()
@@ -503,9 +503,9 @@ def as_csv(
     yield buffer.getvalue()
 
 
-def as_jsonl(found: Iterator[ExportRow] | Iterator[ReadingRow]) -> Iterator[str]:
+def as_jsonl(rows: Iterator[ExportRow] | Iterator[ReadingRow]) -> Iterator[str]:
     """Yield JSON Lines, values as they are."""
-    for row in found:
+    for row in rows:
         yield msgspec.json.encode(row._asdict()).decode() + "\n"
 
 

@@ -109,10 +109,10 @@ class QueueFilter:
     def oldest(self, connection: Connection, viewer: Viewer, now_ms: int) -> int | None:
         """Return when the oldest case of this view came; ``None`` without one."""
         query = self.sql(viewer, now_ms)
-        found: int | None = scalar(
+        received_ms: int | None = scalar(
             connection, f"SELECT min(e.received_ms) {query.source}", query.values
         )
-        return found
+        return received_ms
 
     def ids(
         self, connection: Connection, viewer: Viewer, now_ms: int, limit: int = 10_000
@@ -166,13 +166,13 @@ def parse_filter(text: str) -> tuple[tuple[str, str, str], ...]:
         words = shlex.split(text)
     except ValueError:  # an open quote while typing
         words = text.replace('"', " ").replace("'", " ").split()
-    found = []
+    parts = []
     for word in filter(None, words):
         sign, rest = ("-", word[1:]) if word.startswith("-") and len(word) > 1 else ("", word)
         name, colon, value = rest.partition(":")
         known = bool(colon and name in _WORD_CLAUSES)
-        found.append((sign, name, value) if known else (sign, "", rest))
-    return tuple(found)
+        parts.append((sign, name, value) if known else (sign, "", rest))
+    return tuple(parts)
 
 
 # A second opinion is work for everybody but the first reviewer.

@@ -156,7 +156,7 @@ class ReviewStore:
     def begin(self, partition: Partition, earliest: int = 0, log: str = "") -> int:
         """Return where to go on reading an input that still holds positions from `earliest` on.
 
-        One of another `log` than before was made anew: it is read from its start.
+        An input with another `log` than before is new: it is read from its start.
         """
         # What was deleted before it was read is given up here, with a warning and an audit row.
         if log:
@@ -199,11 +199,11 @@ class ReviewStore:
                 database.note_down(connection, f"log of {name}", log)
                 if before in (None, log):
                     return
-            database.append_audit(connection, self.now_ms(), SYSTEM, "anew", name)
+            database.append_audit(connection, self.now_ms(), SYSTEM, "restarted", name)
             connection.execute(
                 "UPDATE consumed SET next_offset = 0 WHERE topic = ? AND partition = ?", partition
             )
-        _log.warning("%s was made anew: it is read from its start", name)
+        _log.warning("%s is new: it is read from its start", name)
 
     # ------------------------------------------------------------------------------------ time
     def send_labels(self, sink: LabelSink, *, limit: int = 500) -> int:
@@ -275,9 +275,9 @@ def verdict_state(database: Database) -> Iterator[EventState]:
                 for row in those
                 if row["record"] is not None
             )
-            found = resolve(standing)
+            result = resolve(standing)
             labels = tuple(label.label_id for label in standing)
-            yield EventState(position, found.state, found.verdict, labels)
+            yield EventState(position, result.state, result.verdict, labels)
 
 
 def state_hash(database: Database) -> str:
@@ -297,8 +297,8 @@ def apply_labels(store: ReviewStore, records: Iterable[LabelRecord]) -> tuple[in
     with store.database.write() as connection:
         for record in records:
             query = f"SELECT event_id FROM event WHERE {AT_POSITION}"
-            found = (scalar(connection, query, position) for position in record.events)
-            events = [event for event in found if event is not None]
+            ids = (scalar(connection, query, position) for position in record.events)
+            events = [event for event in ids if event is not None]
             if not events:
                 unknown += 1
                 continue
@@ -338,11 +338,11 @@ def rebuild(
     replace: bool = False,
     costs: Mapping[str, Costs] | None = None,
 ) -> Rebuilt:
-    """Make the store at `path` anew from review items and labels: whole or not at all."""
+    """Make the store at `path` again from review items and labels: whole or not at all."""
     if path.exists():
         if not replace:
             raise ConfigError(
-                f"{str(path)!r} exists: add --replace to build it anew, or give a new path."
+                f"{str(path)!r} exists: add --replace to rebuild it, or give a new path."
             )
         require_replaceable(path)
     fresh = path.with_name(path.name + ".rebuild")
@@ -363,14 +363,14 @@ def rebuild(
                 labels=new,
                 labels_without_events=unknown,
             )
-        found = state_hash(store.database)
+        digest = state_hash(store.database)
         store.database.settle()
     finally:
         store.close()
     if path.exists():
         require_replaceable(path)
     _take_place(fresh, path)
-    return Rebuilt(events, new, unknown, found)
+    return Rebuilt(events, new, unknown, digest)
 
 
 _LOGS = ("-wal", "-shm")

@@ -160,12 +160,12 @@ def _extreme(t: FloatArray, v: FloatArray, most: int) -> npt.NDArray[np.intp]:
     edges = np.linspace(t[0], t[-1], most // 2 + 1)
     starts = np.unique(np.searchsorted(t, edges[:-1], side="left"))
     bounds = np.append(starts, len(t))
-    kept = {0, len(t) - 1}
+    chosen = {0, len(t) - 1}
     for left, right in itertools.pairwise(bounds):
         part = v[left:right]
-        kept.add(int(left + part.argmin()))
-        kept.add(int(left + part.argmax()))
-    return np.array(sorted(kept))
+        chosen.add(int(left + part.argmin()))
+        chosen.add(int(left + part.argmax()))
+    return np.array(sorted(chosen))
 
 
 def _pauses(t: FloatArray) -> BoolArray:
@@ -181,15 +181,15 @@ def _holes(
     t: FloatArray, known: BoolArray, span: tuple[int, int], counted: tuple[int, int]
 ) -> tuple[Hole, ...]:
     """Return the stretches of `span` without readings; within `counted` every event is in `t`."""
-    found: list[Hole] = []
+    holes: list[Hole] = []
     least = (span[1] - span[0]) / _MOST_HOLES
 
     def add(begin: float, end: float, kind: Literal["unknown", "silent"]) -> None:
         if end <= begin:
             return
-        if found and found[-1].kind == kind and begin - found[-1].to_ms < least:
-            begin = found.pop().from_ms
-        found.append(Hole(int(begin), int(end), kind))
+        if holes and holes[-1].kind == kind and begin - holes[-1].to_ms < least:
+            begin = holes.pop().from_ms
+        holes.append(Hole(int(begin), int(end), kind))
 
     def nothing(begin: float, end: float) -> None:
         """Between two events, or where none are: silent as far as all was counted, else unknown."""
@@ -202,7 +202,7 @@ def _holes(
 
     if not len(t):
         nothing(*span)
-        return tuple(found)
+        return tuple(holes)
     pauses = _pauses(t)
     usual = float(np.median(np.diff(t))) if len(t) > 1 else 0.0
     if t[0] - span[0] > 2 * usual:
@@ -216,7 +216,7 @@ def _holes(
         add(t[0] - 1, t[0] + 1, "unknown")
     if span[1] - t[-1] > 2 * usual:
         nothing(t[-1], span[1])
-    return tuple(found)
+    return tuple(holes)
 
 
 def _counted(connection: Connection, sensor_id: int) -> tuple[int, int]:
@@ -306,8 +306,8 @@ def around(
 
 def values_of(blob: bytes | None) -> list[float]:
     """Return the values of a stored point, NaN where a channel was missing; none of none."""
-    found: list[float] = [] if blob is None else np.frombuffer(blob, dtype="<f8").tolist()
-    return found
+    values: list[float] = [] if blob is None else np.frombuffer(blob, dtype="<f8").tolist()
+    return values
 
 
 def readings(
@@ -371,7 +371,7 @@ def deviations(
     onset_ms, end_ms = span_ms
     usual = usual_range(connection, sensor_id, len(channels), onset_ms)
     since = readings(connection, sensor_id, len(channels), (onset_ms, end_ms + 1), 5_000)
-    found = []
+    ranked = []
     for column, (name, limits, read) in enumerate(zip(channels, usual, since.T, strict=True)):
         values = read[np.isfinite(read)]
         if limits is None or not len(values):
@@ -383,8 +383,8 @@ def deviations(
         trend = "rising" if moved > 0.5 else "falling" if moved < -0.5 else "steady"
         now, far = float(np.median(values[-5:])), float(values[np.abs(values - centre).argmax()])
         ends = ChannelReading(name, now, limits), ChannelReading(name, far, limits)
-        found.append(Deviation(sensor, column, *ends, abs(far - centre) / width, trend))
-    return sorted(found, key=lambda one: -one.distance)
+        ranked.append(Deviation(sensor, column, *ends, abs(far - centre) / width, trend))
+    return sorted(ranked, key=lambda one: -one.distance)
 
 
 def read(
@@ -448,9 +448,9 @@ def _line(t: FloatArray, v: FloatArray, most: int) -> tuple[FloatArray, FloatArr
     pauses = np.concatenate([[0], np.cumsum(_pauses(t))])
     ends = (np.diff(finite) > 1) | (np.diff(pauses[finite]) > 0)
     part = np.concatenate([[0], np.cumsum(ends)])
-    kept = _extreme(t[finite], v[finite], most)
-    kept_t, kept_v = t[finite][kept], v[finite][kept]
-    cuts = np.flatnonzero(np.diff(part[kept])) + 1
+    extremes = _extreme(t[finite], v[finite], most)
+    kept_t, kept_v = t[finite][extremes], v[finite][extremes]
+    cuts = np.flatnonzero(np.diff(part[extremes])) + 1
     between = (kept_t[cuts - 1] + kept_t[cuts]) / 2
     return np.insert(kept_t, cuts, between), np.insert(kept_v, cuts, math.nan)
 

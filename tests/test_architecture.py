@@ -31,7 +31,7 @@ def packages():
 
 def rooms():
     """Return each room of the table with its line, in the order of the page."""
-    table = MAP.read_text(encoding="utf-8").split("## The rooms")[1].split("\n## ")[0]
+    table = MAP.read_text(encoding="utf-8").split("## The packages")[1].split("\n## ")[0]
     return dict(re.findall(r"^\| `([\w/]+)` \| (.+) \|$", table, re.M))
 
 

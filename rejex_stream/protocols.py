@@ -34,7 +34,6 @@ class Scorer(Protocol):
 
     def score(self, X: FloatArray) -> FloatArray:
         """Score rows X of shape (m, d); returns shape (m,), high = anomalous."""
-        ...
 
 
 @runtime_checkable
@@ -47,11 +46,9 @@ class BatchDetector(Protocol):
     @property
     def name(self) -> str:
         """Stable name for metrics and snapshots, e.g. ``pyod:KNN``."""
-        ...
 
     def fit(self, X: FloatArray, *, seed: int) -> Scorer:
         """Fit on X of shape (n, d); equal X and seed give a scorer with equal scores."""
-        ...
 
 
 @runtime_checkable
@@ -60,15 +57,12 @@ class IncrementalScorer(Protocol):
 
     def score_one(self, x: FloatArray) -> float:
         """Score one row of shape (d,) without changing the model."""
-        ...
 
     def learn_one(self, x: FloatArray) -> None:
         """Learn one row of shape (d,)."""
-        ...
 
     def state(self) -> bytes:
         """Everything the model knows, to be given to :meth:`IncrementalDetector.restore`."""
-        ...
 
 
 @runtime_checkable
@@ -78,20 +72,16 @@ class IncrementalDetector(Protocol):
     @property
     def name(self) -> str:
         """Stable name for metrics and snapshots, e.g. ``river:HalfSpaceTrees``."""
-        ...
 
     @property
     def warm_up_events(self) -> int:
         """How many first scores mean nothing and are dropped."""
-        ...
 
     def start(self, feature_names: Sequence[str], *, seed: int) -> IncrementalScorer:
         """Make an empty model for rows with these columns."""
-        ...
 
     def restore(self, feature_names: Sequence[str], state: bytes) -> IncrementalScorer:
         """Bring a model back from :meth:`IncrementalScorer.state`; refuse what it did not write."""
-        ...
 
 
 # ------------------------------------------------------------------------------ background
@@ -100,7 +90,6 @@ class FitExecutor(Protocol):
 
     def submit(self, key: Hashable, fit: Callable[[], Any]) -> None:
         """Have `fit` (picklable) run under `key`."""
-        ...
 
     def done(self, key: Hashable) -> bool:
         """Whether the result of `key` can be taken without waiting.
@@ -108,15 +97,12 @@ class FitExecutor(Protocol):
         Asked when it is needed: what has not begun by then should go before fits that nobody has
         asked for.
         """
-        ...
 
     def result(self, key: Hashable) -> Any:  # noqa: ANN401 - whatever the fit returned
         """Take the result of `key`, waiting if need be; raises what the fit raised. Once only."""
-        ...
 
     def cancel(self, key: Hashable) -> None:
         """Forget `key`: its result is not wanted any more."""
-        ...
 
 
 # ----------------------------------------------------------------------------------- edges
@@ -150,19 +136,15 @@ class Source(Protocol):
 
     def poll(self, max_records: int, timeout_s: float) -> Sequence[Record]:
         """Return what is there, waiting at most `timeout_s`; may be empty."""
-        ...
 
     def changes(self) -> Sequence[Assigned | Revoked]:
         """Ownership changes since the last call, in order; asked after each :meth:`poll`."""
-        ...
 
     def seek(self, partition: Partition, offset: int) -> None:
         """Deliver `partition` from `offset` on."""
-        ...
 
     def pause(self, partition: Partition) -> None:
         """Deliver nothing of `partition` until :meth:`seek` says where to go on."""
-        ...
 
     def set_idle(self, partition: Partition, *, idle: bool) -> None:
         """Mark `partition` as idle: all that was delivered of it waits for a fit; or as busy again.
@@ -170,7 +152,6 @@ class Source(Protocol):
         Where the process ends meanwhile, no record of it is to blame. Called between two polls,
         when nothing is being committed.
         """
-        ...
 
     def rewind(self) -> None:
         """Begin again from what is durable, after a failed commit or an abort.
@@ -179,16 +160,13 @@ class Source(Protocol):
         with its committed offset read afresh (a commit that timed out may have happened after
         all); as after any assignment, nothing is delivered until :meth:`seek`.
         """
-        ...
 
     @property
     def exhausted(self) -> bool:
         """Whether a finite input has been read to its end; always false for a topic."""
-        ...
 
     def close(self) -> None:
         """Let go of the input."""
-        ...
 
 
 class Sink(Protocol):
@@ -203,19 +181,15 @@ class Sink(Protocol):
 
     def write(self, outcomes: Sequence[Outcome]) -> None:
         """Accept outcomes; they count only after :meth:`commit`."""
-        ...
 
     def commit(self, next_offsets: Mapping[Partition, int]) -> None:
         """Make all written outcomes durable, with the offsets to go on from; all or nothing."""
-        ...
 
     def abort(self) -> None:
         """Forget what was written since the last commit."""
-        ...
 
     def close(self) -> None:
         """Let go of the output; uncommitted outcomes are dropped."""
-        ...
 
 
 class SnapshotPiece(NamedTuple):
@@ -252,26 +226,21 @@ class SnapshotStore(Protocol):
         not finished. Snapshots of `partition` at a later offset than its base belong to a past
         that was given up (offsets were reset): they are dropped.
         """
-        ...
 
     def load(self, partition: Partition, at_most: int) -> tuple[int, Mapping[str, bytes]] | None:
         """Return offset and parts of the newest snapshot at or before `at_most`, if there is one.
 
         A snapshot of an earlier version of rejex-stream has one part, without a name.
         """
-        ...
 
     def save_journal(self, partition: Partition, decisions: bytes) -> None:
         """Keep what was decided, with the next commit of `partition` or before it."""
-        ...
 
     def load_journal(self, partition: Partition) -> bytes | None:
         """Return what was decided when `partition` was last committed."""
-        ...
 
     def close(self) -> None:
         """Let go of what is open; called by the thread that used it, and more than once."""
-        ...
 
 
 class ControlRecords(NamedTuple):
@@ -291,7 +260,6 @@ class ControlLog(Protocol):
     @property
     def inputs(self) -> Collection[str]:
         """Topics of the pipeline's input, as positions name them."""
-        ...
 
     def read(self, start: int) -> ControlRecords:
         """Return what is there at or after `start`, some at a time; never waits.
@@ -301,11 +269,9 @@ class ControlLog(Protocol):
         ConnectorError
             If it cannot be read now.
         """
-        ...
 
     def close(self) -> None:
         """Let go of it."""
-        ...
 
 
 class RegisteredSchema(NamedTuple):
@@ -331,7 +297,6 @@ class SchemaRegistry(Protocol):
         ConnectorError
             Retriable while the registry does not answer.
         """
-        ...
 
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")

@@ -505,11 +505,9 @@ class Decoder(Protocol):
     @property
     def channels(self) -> tuple[str, ...]:
         """Names of the channels, in the order of ``Reading.values``."""
-        ...
 
     def decode(self, record: Record) -> Reading | Invalid:
         """Decode one record; never raises on what the record holds."""
-        ...
 
 
 @runtime_checkable
@@ -518,11 +516,9 @@ class DecidingDecoder(Decoder, Protocol):
 
     def of_partition(self, decisions: bytes | None, *, decided_until: int) -> DecidingDecoder:
         """Return a decoder of one partition, for which what lies before `decided_until` stands."""
-        ...
 
     def decisions(self) -> bytes:
         """Return what was decided so far; the same object while nothing was added."""
-        ...
 
 
 def decode_records(

@@ -63,11 +63,9 @@ class Watcher(Protocol):
 
     def weigh(self, verdict: Verdict, rare: float | None, evicted: float | None) -> bool:
         """Add a verdict to the evidence; return whether to stop before the next."""
-        ...
 
     def renew(self, window: ScoreWindow) -> None:
         """Begin again with another reference."""
-        ...
 
 
 class Judge:

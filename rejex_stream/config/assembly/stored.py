@@ -36,7 +36,6 @@ class NothingStoredError(ConnectorError):
 class _Store(SnapshotStore, Protocol):
     def drop(self, partition: Partition, *, schemas: bool) -> None:
         """Remove the snapshots of a partition, and where asked what was decided about schemas."""
-        ...
 
 
 @dataclass(frozen=True)

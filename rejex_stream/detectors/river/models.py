@@ -166,11 +166,9 @@ class Feed(Protocol):
 
     def score(self, x: FloatArray) -> float:
         """Score one row without changing a model."""
-        ...
 
     def learn(self, x: FloatArray) -> None:
         """Learn one row."""
-        ...
 
 
 @dataclass(slots=True)

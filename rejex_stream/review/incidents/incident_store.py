@@ -242,7 +242,6 @@ class CommandLog(Protocol):
 
     def publish(self, *commands: Command) -> None:
         """Make commands durable in the control log, in this order."""
-        ...
 
 
 def state_sentence(incident: Incident) -> str:

@@ -191,11 +191,9 @@ class LabelSink(Protocol):
 
     def publish(self, rows: Sequence[OutboxRow]) -> Sequence[str]:
         """Make all rows durable, then return where each went (``labels-0@553``); or raise."""
-        ...
 
     def close(self) -> None:
         """Let go of the output."""
-        ...
 
 
 class LabelFile:

@@ -48,7 +48,6 @@ class Feed(Protocol):
 
     def pump(self, store: ReviewStore, *, stop: Stop = None) -> IngestCounts:
         """Take what is there; `stop` is asked often."""
-        ...
 
     def close(self) -> None:
         """Let go of the input; by itself a feed holds nothing open between two calls."""

@@ -1,29 +1,34 @@
 """Whose clock is believed: what lets time pass for all must not follow one sensor that lies.
 
 The trusted clock of a partition is the largest t for which two sensors have sent an event at or
-after t within the last K events. Where only one sensor is there, it is the time that its last m
-events have all reached: a jump is believed after m events that agree. It goes back where a sensor
+after t within the last K events; more than a day beyond what was believed, where two of them agree
+within a day. Where only one sensor is there, it is the time that its last m events have all
+reached: a jump is believed after m events that agree. It goes back where a sensor
 that was alone took it more than a day ahead of what two others then agree on, or another that is
 alone: to what they say. Else it never does. It is a function of the events in their order, and
 takes a few numbers.
 
 So whatever one sensor says, the clock stands between the second largest of the others' times and a
 day beyond their largest, once two of them have spoken. There the guarantee ends: two that run ahead
-are believed, and of two sensors nobody knows which is right.
+together are believed, and of two sensors nobody knows which is right.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 
-__all__ = ["TrustedClock"]
+__all__ = ["DAY_MS", "FIRST_MS", "TrustedClock", "joined"]
 
 _RECENT = 10_000
 _IN_A_ROW = 8
-_APART_MS, _1990_MS, _MOST_BEHIND = 86_400_000, 631_152_000_000, 64
+DAY_MS = 86_400_000
+FIRST_MS = 631_152_000_000
+"""The year 1990: no sensor measured before it."""
+_MAX_BEHIND = 64
 
 
 class _State(msgspec.Struct, array_like=True):
@@ -71,7 +76,7 @@ class TrustedClock:
         now = self.now_ms
         if now is None or time_ms > now:
             self._lead(sensor, time_ms)
-        elif self._moved_by not in (None, sensor) and _1990_MS <= time_ms < now - _APART_MS:
+        elif self._moved_by not in (None, sensor) and FIRST_MS <= time_ms < now - DAY_MS:
             self._contradict(sensor, time_ms)
         if self._n - self._other_at >= _RECENT or self._other_at < 0:
             self._alone(time_ms)
@@ -86,15 +91,17 @@ class TrustedClock:
         if len(ahead) < 2:
             return
         times = sorted(t for t, n in ahead.values() if self._n - n < _RECENT)
+        if self.now_ms is not None:
+            times = _credible(times, self.now_ms + DAY_MS)
         if len(times) > 1:
             self._believe(times[-2])
 
     def _contradict(self, sensor: str, time_ms: int) -> None:
         behind = self._behind
-        near = [t for name, t in behind.items() if name != sensor and abs(t - time_ms) <= _APART_MS]
+        near = [t for name, t in behind.items() if name != sensor and abs(t - time_ms) <= DAY_MS]
         if near:
             self._go_back(min(time_ms, max(near)), behind | {sensor: time_ms})
-        elif sensor in behind or len(behind) < _MOST_BEHIND:
+        elif sensor in behind or len(behind) < _MAX_BEHIND:
             behind[sensor] = time_ms
 
     def _go_back(self, time_ms: int, known: Mapping[str, int]) -> None:
@@ -107,7 +114,7 @@ class TrustedClock:
         if len(row) > _IN_A_ROW:
             del row[0]
         if len(row) == _IN_A_ROW:
-            if self._only in self._behind and max(row) < (self.now_ms or 0) - _APART_MS:
+            if self._only in self._behind and max(row) < (self.now_ms or 0) - DAY_MS:
                 self._go_back(min(row), {})
             self._believe(min(row), self._only)
 
@@ -135,3 +142,23 @@ class TrustedClock:
         self.now_ms, self._n, self._ahead = known.now_ms, known.n, known.ahead
         self._only, self._other_at, self._row = known.only, known.other_at, known.row
         self._moved_by, self._behind = known.moved_by, dict(known.behind)
+
+
+def _credible(times: list[int], far_ms: int) -> list[int]:
+    """Return sorted times without those that are far and agree with no other within a day."""
+    around = [-math.inf, *times, math.inf]
+    return [
+        t
+        for before, t, after in zip(around, times, around[2:], strict=False)
+        if t <= far_ms or t - before <= DAY_MS or after - t <= DAY_MS
+    ]
+
+
+def joined(states: Iterable[object]) -> TrustedClock:
+    """Return the clock of parts whose sensors were known apart: what two of them have reached."""
+    clocks = []
+    for state in states:
+        clocks.append(TrustedClock())
+        clocks[-1].restore(state)
+    clocks.sort(key=lambda clock: -math.inf if clock.now_ms is None else clock.now_ms)
+    return clocks[-2:][0]

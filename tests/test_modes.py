@@ -229,7 +229,7 @@ def test_a_mode_that_rests_is_not_forgotten_while_its_sensor_speaks():
 def test_modes_count_against_max_keys_so_that_a_field_of_many_values_is_bounded():
     lives = SensorRegistry(Limits(max_keys=2))
     events = [Reading(in_mode("a", str(i)), "a", i, (), Position("t", 0, i)) for i in range(4)]
-    assert lives.admit(events).turned_away == [2, 3]
+    assert lives.admit(events).over_limit == [2, 3]
 
 
 def test_an_event_of_a_mode_too_many_speaks_of_its_sensor():

@@ -26,6 +26,8 @@ from rejex_stream.run.partition import PartitionMonitor, PartitionState
 from rejex_stream.run.review_items import ReviewItems
 from rejex_stream.run.run_events import Committed, SensorsForgotten
 from rejex_stream.types import (
+    Command,
+    CommandKind,
     IncidentState,
     Label,
     Partition,
@@ -252,6 +254,21 @@ def assert_nothing_changes(times, places, forget_after_ms):
     assert found[0] == found[1]
 
 
+@pytest.mark.parametrize("sensors", ["a", "ab", "abc"])
+def test_one_event_300_days_ahead_moves_neither_forgetting_nor_commands_nor_budgets(sensors):
+    budget = RejectionPolicy(0.2, rate=0.15, burst=2, per_day=3, owner="partition")
+    spec = replace(SPEC, policy=budget, window=budget.first_window)
+    told = [(NOW + 1000 * i, sensors[i % len(sensors)]) for i in range(200)]
+    told[150] = NOW + 300 * DAY, told[150][1]
+    state = state_of(spec, forget_after_ms=10 * DAY)
+    state.process(feed(*told))
+    assert state.take_forgotten() == []
+    for now_ms in (state.registry.now_ms, state._engine._credits.of("a").latest_ms):
+        assert NOW < now_ms < NOW + 200_000
+    plan = Command(id="p", kind=CommandKind.PLANNED, from_ms=NOW, until_ms=NOW + 5 * DAY)
+    assert not state._is_over(plan)
+
+
 # ---------------------------------------------------------------------------- too many
 def test_one_sensor_too_many_is_turned_away_until_one_is_forgotten():
     state = state_of(max_keys=2, forget_after_ms=800)
@@ -299,8 +316,11 @@ def oracle(told, limits):
         newest[sensor] = max(newest.get(sensor, -(10**18)), time_ms)
         others = sorted(newest.values())[:-1]
         was = now
-        # What a second sensor has ever reached: never earlier than it was.
-        now = max(others[-1], was) if was is not None else (others[-1] if others else None)
+        # What a second sensor has ever reached, or one alone eight times; it is never earlier.
+        known = [t for t in (*others[-1:], was) if t is not None]
+        if len(newest) == 1 and i >= 7:
+            known.append(min(t for t, _ in told[i - 7 : i + 1]))
+        now = max(known, default=None)
         if step is not None and now is not None and (was is None or now // step > was // step):
             lives = {who: it for who, it in lives.items() if not now - it[0] > after}
         heard = time_ms if now is None else max(time_ms, now)

@@ -1,11 +1,12 @@
 """Which sensors of a partition are known: who is new, who is one too many, who is forgotten.
 
 All of it is a function of the events in their order, so no cut of the input, no crash and no replay
-changes who is known. Time is the partition's own: the newest event time that *two* of its sensors
-have reached, so that one clock that runs ahead forgets nobody. A sensor whose own time is before
-1990, or stays more than a day ahead of that while others speak, has a clock that is not believed:
-where that begins and ends is said. Where that time has passed another
-eighth of `forget_after`, those are looked for that were silent for so long.
+changes who is known. Time is the partition's trusted clock (:mod:`rejex_stream.trusted_clock`), so
+one sensor whose clock runs ahead forgets nobody. Where it has passed another eighth of
+`forget_after`, those are looked for that were silent for so long.
+
+The clock of a sensor is doubted where its time is before 1990, or more than a day ahead of the
+trusted one; it is untrusted once others speak meanwhile. Where that begins and ends is a status.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 import msgspec
 
 from rejex_stream.errors import CheckpointError
+from rejex_stream.trusted_clock import DAY_MS, FIRST_MS, TrustedClock
+from rejex_stream.trusted_clock import joined as joined_clock
 from rejex_stream.types import Reading, Status, of_mode
 
 __all__ = ["Admission", "Gone", "Limits", "SensorRegistry", "joined"]
 
 _LOOKS = 8
-_1990_MS, _AHEAD_MS = 631_152_000_000, 86_400_000
-_NEVER = -(2**63)
-_ASTRAY, _MOST_FAR = -1, 64
-_Time: TypeAlias = Annotated[int, msgspec.Meta(ge=_NEVER, le=2**63 - 1)]
+_UNTRUSTED = -1
+_Time: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,58 +47,19 @@ class Gone(NamedTuple):
 
 
 class Admission(NamedTuple):
-    """What became of events: heard before `end`, but for those `turned_away`."""
+    """What became of events: heard before `end`, but for those `over_limit`."""
 
     end: int  # index of the first event not heard yet
-    turned_away: Collection[int]  # indices of events of sensors beyond ``max_keys``
+    over_limit: Collection[int]  # indices of events of sensors beyond ``max_keys``
     gone: Gone  # whom to :meth:`~SensorRegistry.forget` then
     clocks: Mapping[int, Status]  # where the clock of a sensor begins, or ends, to be impossible
 
 
-class _Clock(msgspec.Struct, array_like=True):
-    """The newest event time (of `ahead`), and the newest of all others: the partition's time."""
-
-    ahead: str | None = None
-    ahead_ms: _Time = _NEVER
-    now_ms: _Time = _NEVER
-    n_usual: int = 0  # events with a possible time, while any is doubted
-    doubted: dict[str, int] = {}  # who is ahead: since which of these; -1: nobody believes it
-    # Who is more than a day ahead of the partition's time: it moves nothing, until two agree.
-    far: dict[str, _Time] = {}
-
-    def leap(
-        self, sensor: str, time_ms: int, known: tuple[str | None, int, int]
-    ) -> tuple[str | None, int, int]:
-        """Return who is ahead, how far, and the time, once a sensor is far ahead of that."""
-        near = [
-            (at, name)
-            for name, at in self.far.items()
-            if name != sensor and abs(at - time_ms) <= _AHEAD_MS
-        ]
-        if not near:
-            if len(self.far) >= _MOST_FAR:
-                del self.far[next(iter(self.far))]
-            self.far[sensor] = time_ms
-            return known
-        earlier, later = sorted([max(near), (time_ms, sensor)])
-        return later[1], later[0], earlier[0]
-
-    def turned(self, sensor: str, time_ms: int, n_usual: int, *, usual: bool) -> Status | None:
-        """Return whether a sensor's clock begins to be impossible with an event, or ends to be."""
-        if usual:
-            self.far.pop(sensor, None)
-            return Status.CLOCK_ENDS if self.doubted.pop(sensor, 0) == _ASTRAY else None
-        # After a stop all are ahead of what was: whose clock is wrong, is so beside others.
-        since = self.doubted.setdefault(sensor, n_usual)
-        if since == _ASTRAY or (time_ms >= _1990_MS and n_usual == since):
-            return None
-        self.doubted[sensor] = _ASTRAY
-        return Status.CLOCK_BEGINS
-
-
 class _Head(msgspec.Struct, forbid_unknown_fields=True):
     limits: Limits
-    clock: _Clock
+    clock: list[Any]  # the state of the trusted clock
+    n_usual: int = 0  # events with a possible time, while any clock is doubted
+    doubted: dict[str, int] = {}  # by sensor: since which of these; -1: it is untrusted
 
 
 class SensorRegistry:
@@ -108,7 +70,8 @@ class SensorRegistry:
 
     def __init__(self, limits: Limits | None = None) -> None:
         self.limits = limits or Limits()
-        self._clock = _Clock()
+        self._clock = TrustedClock()
+        self._n_usual, self._doubted = 0, dict[str, int]()
         self._last_seen: dict[str, dict[str, int]] = {}  # by sensor and stream: when, at least
         self._sensors_of: Counter[str] = Counter()  # how many sensors a stream has
         self._n_pairs = 0
@@ -119,57 +82,56 @@ class SensorRegistry:
 
         What is no reading is passed over. O(events).
         """
-        clock, heard = self._clock, self._last_seen
-        ahead, ahead_ms, now = clock.ahead, clock.ahead_ms, clock.now_ms
-        forget_after, most = self.limits.forget_after_ms, self.limits.max_keys
-        step = None if forget_after is None else max(1, forget_after // _LOOKS)
-        turned_away: list[int] = []
+        clock, last_seen, limits = self._clock, self._last_seen, self.limits
+        forget_after, max_keys = limits.forget_after_ms, limits.max_keys
+        over_limit: list[int] = []
         clocks: dict[int, Status] = {}
-        doubted, n_usual = clock.doubted, clock.n_usual
-        end, gone = len(items), Gone()
-        for i in range(start, end):
+        for i in range(start, len(items)):
             item = items[i]
             if type(item) is not Reading:
                 continue
             key, sensor, time_ms, _, _ = item
-            before = now
-            usual = now == _NEVER or (
-                time_ms - now <= _AHEAD_MS and (time_ms >= _1990_MS or now < _1990_MS)
-            )
-            if not usual and time_ms > now:
-                ahead, ahead_ms, now = clock.leap(sensor, time_ms, (ahead, ahead_ms, now))
-            elif sensor == ahead:
-                ahead_ms = max(ahead_ms, time_ms)
-            elif time_ms > ahead_ms:
-                ahead, ahead_ms, now = sensor, time_ms, ahead_ms
-            elif time_ms > now:
-                now = time_ms
-            if (
-                now > before
-                and step is not None
-                and forget_after is not None
-                and now // step > before // step
-            ):
-                gone = self._silent_since(now - forget_after)
-                if gone.pairs:
-                    end = i
-                    break
-            streams = heard.get(sensor)
+            before, now = clock.now_ms, clock.advance(sensor, time_ms)
+            if forget_after is not None and now is not None and now != before:
+                step = max(1, forget_after // _LOOKS)
+                if before is None or now // step > before // step:
+                    gone = self._silent_since(now - forget_after)
+                    if gone.pairs:  # this event comes again, once they are forgotten
+                        return Admission(i, over_limit, gone, clocks)
+            streams = last_seen.get(sensor)
             if streams is None or key not in streams:
-                if most is not None and self._n_pairs >= most:
-                    turned_away.append(i)
+                if max_keys is not None and self._n_pairs >= max_keys:
+                    over_limit.append(i)
                     continue
                 self._n_pairs += 1
                 self._sensors_of[key] += 1
-                streams = heard.setdefault(sensor, {})
-            streams[key] = time_ms if time_ms > now else now
-            if doubted or not usual:
-                n_usual = n_usual + usual if doubted else 0
-                if status := clock.turned(sensor, time_ms, n_usual, usual=usual):
+                streams = last_seen.setdefault(sensor, {})
+            streams[key] = time_ms if now is None or time_ms > now else now
+            is_usual = before is None or (
+                time_ms - before <= DAY_MS and (time_ms >= FIRST_MS or before < FIRST_MS)
+            )
+            if self._doubted or not is_usual:
+                status = self._clock_status(sensor, time_ms, is_usual=is_usual)
+                if status is not None:
                     clocks[i] = status
-                    self.n_untrusted += 1 if status is Status.CLOCK_BEGINS else -1
-        self._clock = _Clock(ahead, ahead_ms, now, n_usual, doubted, clock.far)
-        return Admission(end, turned_away, gone, clocks)
+        return Admission(len(items), over_limit, Gone(), clocks)
+
+    def _clock_status(self, sensor: str, time_ms: int, *, is_usual: bool) -> Status | None:
+        """Return whether a sensor's clock begins to be untrusted with an event, or ends to be."""
+        doubted = self._doubted
+        self._n_usual = self._n_usual + is_usual if doubted else 0
+        if is_usual:
+            if doubted.pop(sensor, 0) != _UNTRUSTED:
+                return None
+            self.n_untrusted -= 1
+            return Status.CLOCK_ENDS
+        # After a stop all are ahead of what was: whose clock is wrong, is so beside others.
+        since = doubted.setdefault(sensor, self._n_usual)
+        if since == _UNTRUSTED or (time_ms >= FIRST_MS and self._n_usual == since):
+            return None
+        doubted[sensor] = _UNTRUSTED
+        self.n_untrusted += 1
+        return Status.CLOCK_BEGINS
 
     def _silent_since(self, before_ms: int) -> Gone:
         """Return whoever was heard of last before that time. O(sensors)."""
@@ -192,8 +154,7 @@ class SensorRegistry:
             self._sensors_of[key] -= 1
         for sensor in gone.sensors:
             del self._last_seen[sensor]
-            self._clock.doubted.pop(sensor, None)
-            self._clock.far.pop(sensor, None)
+            self._doubted.pop(sensor, None)
         for key in gone.streams:
             del self._sensors_of[key]
         self._n_pairs -= len(gone.pairs)
@@ -204,13 +165,11 @@ class SensorRegistry:
 
     @property
     def now_ms(self) -> int | None:
-        """The partition's time: that of its only sensor, or what two of them have reached."""
-        clock = self._clock
-        now_ms = clock.ahead_ms if len(self._last_seen) == 1 else clock.now_ms
-        return None if now_ms == _NEVER else now_ms
+        """The partition's time; ``None`` before any is believed."""
+        return self._clock.now_ms
 
     def _count_untrusted(self) -> None:  # O(those that are doubted)
-        self.n_untrusted = list(self._clock.doubted.values()).count(_ASTRAY)
+        self.n_untrusted = list(self._doubted.values()).count(_UNTRUSTED)
 
     def view(self, sensor: str) -> dict[str, int]:
         """Return when a sensor was heard of last, by stream."""
@@ -218,7 +177,9 @@ class SensorRegistry:
 
     def head(self) -> dict[str, Any]:
         """Return, as plain values, what belongs to no single sensor."""
-        head: dict[str, Any] = msgspec.to_builtins(_Head(self.limits, self._clock))
+        head: dict[str, Any] = msgspec.to_builtins(
+            _Head(self.limits, self._clock.state(), self._n_usual, self._doubted)
+        )
         return head
 
     def restore(self, head: object, views: Mapping[str, object]) -> None:
@@ -226,9 +187,10 @@ class SensorRegistry:
         try:
             found = msgspec.convert(head, _Head)
             heard = msgspec.convert(dict(views), dict[str, dict[str, _Time]])
+            self._clock.restore(found.clock)
         except msgspec.ValidationError as error:
             raise CheckpointError(f"What is known of sensors is broken: {error}.") from None
-        self.limits, self._clock = found.limits, found.clock
+        self.limits, self._n_usual, self._doubted = found.limits, found.n_usual, found.doubted
         self._last_seen = {sensor: streams for sensor, streams in heard.items() if streams}
         self._sensors_of = Counter(key for each in self._last_seen.values() for key in each)
         self._n_pairs = self._sensors_of.total()
@@ -241,15 +203,10 @@ def joined(heads: Iterable[object]) -> dict[str, Any]:
         found = [msgspec.convert(head, _Head) for head in heads]
     except msgspec.ValidationError as error:
         raise CheckpointError(f"What is known of sensors is broken: {error}.") from None
-    clocks = [head.clock for head in found]
-    newest = max(clocks, key=lambda clock: clock.ahead_ms)
-    others = [clock.ahead_ms for clock in clocks if clock.ahead != newest.ahead]
-    far = {name: at for clock in clocks for name, at in clock.far.items()}
-    now_ms = max([clock.now_ms for clock in clocks] + others)
-    doubted = {name: since for clock in clocks for name, since in clock.doubted.items()}
-    usual = max(clock.n_usual for clock in clocks)
-    clock = _Clock(newest.ahead, newest.ahead_ms, now_ms, usual, doubted, far)
-    head: dict[str, Any] = msgspec.to_builtins(_Head(found[-1].limits, clock))
+    doubted = {name: since for head in found for name, since in head.doubted.items()}
+    usual, clock = max(head.n_usual for head in found), joined_clock(head.clock for head in found)
+    joint = _Head(found[-1].limits, clock.state(), usual, doubted)
+    head: dict[str, Any] = msgspec.to_builtins(joint)
     return head
 
 

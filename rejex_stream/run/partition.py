@@ -597,11 +597,11 @@ class PartitionState:
         ended: tuple[Incident, ...] = ()
         self.parts.view_before_change(_readings(items))
         while at < n:
-            end, turned_away, gone, clocks = self.registry.admit(items, at)
+            end, over_limit, gone, clocks = self.registry.admit(items, at)
             outcomes += self._judge_admitted(
                 records[at:end],
                 items[at:end],
-                {i - at for i in turned_away},
+                {i - at for i in over_limit},
                 ended,
                 {items[i].position: status for i, status in clocks.items()},
                 replaying=replaying,

@@ -112,8 +112,8 @@ def gathering(**groups: Callable[..., object]) -> Callable[[Command], Command]:
 
         flat = [
             parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-            for name, one in signature.parameters.items()
-            for parameter in (options[name].values() if name in options else (one,))
+            for name, own in signature.parameters.items()
+            for parameter in (options[name].values() if name in options else (own,))
         ]
         called.__signature__ = signature.replace(parameters=flat)  # type: ignore[attr-defined]
         called.__annotations__ = {parameter.name: parameter.annotation for parameter in flat}

@@ -364,7 +364,9 @@ class Played:
         self, partition: Partition, outcomes: Sequence[Outcome], *, replaying: bool
     ) -> None:
         """Take note of what became of incidents."""
-        self.incidents |= {one.id: one for outcome in outcomes for one in outcome.incidents}
+        self.incidents |= {
+            incident.id: incident for outcome in outcomes for incident in outcome.incidents
+        }
 
     def event(self, event: RunEvent) -> None:
         """Nothing about the run itself is shown."""

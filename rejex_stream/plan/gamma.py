@@ -97,7 +97,9 @@ def compare_gammas(
             continue
         bands.append((gamma, policy.band(window)))
     if not bands:
-        raise ConfigError(f"no γ among {', '.join(f'{one:g}' for one in gammas)} works: {problem}")
+        raise ConfigError(
+            f"no γ among {', '.join(f'{each:g}' for each in gammas)} works: {problem}"
+        )
     table = np.array([[_cost(band, share, costs) for share in shares] for _, band in bands])
     regrets = table / table.min(axis=0)
     return tuple(

@@ -289,8 +289,8 @@ class Differences:
         self.examples = sorted([*self.examples, *more.examples])[:_EXAMPLES]
 
 
-def _is_since(since_ms: int, one: Outcome, other: Outcome) -> bool:
-    verdict = one.verdict or other.verdict
+def _is_since(since_ms: int, first: Outcome, second: Outcome) -> bool:
+    verdict = first.verdict or second.verdict
     return verdict is None or verdict.event_time_ms >= since_ms
 
 

@@ -76,8 +76,8 @@ def suggest(
         features = replace(features, features=columns)
         notes.append("features: the change of each channel since the event before")
     elif len(features.measured) == 1 and getattr(made, "preset", None) is None:
-        (one,) = features.measured
-        pair = Feature("raw", one), Feature("difference", one, events=1)
+        (channel,) = features.measured
+        pair = Feature("raw", channel), Feature("difference", channel, events=1)
         features = replace(features, features=pair)
         notes.append("features: the one channel and its change since the event before")
     elif len(features.measured) > _WIDE and getattr(made, "preset", None) == "sensor":

@@ -489,24 +489,24 @@ def _quality_of(
             and is_quality(other.removeprefix(f"{above}."), [row.get(other) for row in rows])
         ]
         # A text says more than a code.
-        beside.sort(key=lambda one: not any(isinstance(row.get(one), str) for row in rows))
+        beside.sort(key=lambda channel: not any(isinstance(row.get(channel), str) for row in rows))
         for other in beside:
             pattern, rest = other.replace(name, "{channel}"), other.removeprefix(f"{above}.")
             named = "{channel}" in pattern
             fields = {
-                one: pattern.replace("{channel}", one)
+                channel: pattern.replace("{channel}", channel)
                 if named
                 else f"{where.rpartition('.')[0]}.{rest}"
-                for one, where in channels.items()
+                for channel, where in channels.items()
             }
             values = [x for row in rows for f in fields.values() if (x := row.get(f)) is not None]
             if good := good_among(values, other):
-                beside_each = {one: f for one, f in fields.items() if f in every}
+                beside_each = {channel: f for channel, f in fields.items() if f in every}
                 within = any(
                     f.startswith(f"{p}.") for f in fields.values() for p in channels.values()
                 )
                 return {"field": pattern if named and not within else beside_each, "good": good}
-    for other in (one for one in every if one not in channels.values()):
+    for other in (channel for channel in every if channel not in channels.values()):
         values = [row.get(other) for row in rows]
         if is_quality(other, values, alone=True) and (good := good_among(values, other)):
             return {"field": dict.fromkeys(channels, other), "good": good}

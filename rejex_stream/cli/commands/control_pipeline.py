@@ -154,30 +154,36 @@ def list_all(
     ]
     commands, replies = line.commands(), line.replies()
     if output is As.JSON:
-        answered = [{"command": one, "replies": replies.get(one.id, [])} for one in commands]
+        answered = [{"command": item, "replies": replies.get(item.id, [])} for item in commands]
         print_json({"incidents": incidents, "commands": answered})
         return
     print_table(
         ("incident", "state", "stream", "begun", "severity", "events", "version"),
         [
             (
-                one.id,
-                one.state,
-                one.stream_key,
-                _time(one.onset_ms),
-                "{} of 100 ({})".format(*grade(one.peak_severity, one.n_anomalies)),
-                f"{one.n_events:,}",
-                f"{one.version}",
+                item.id,
+                item.state,
+                item.stream_key,
+                _time(item.onset_ms),
+                "{} of 100 ({})".format(*grade(item.peak_severity, item.n_anomalies)),
+                f"{item.n_events:,}",
+                f"{item.version}",
             )
-            for one in incidents
+            for item in incidents
         ],
         left=(0, 1, 2, 3),
     )
     print_table(
         ("command", "kind", "of", "by", "what became of it"),
         [
-            (one.id, one.kind, _whom(one), one.by, _what_became(replies.get(one.id, []), one.note))
-            for one in commands
+            (
+                item.id,
+                item.kind,
+                _whom(item),
+                item.by,
+                _what_became(replies.get(item.id, []), item.note),
+            )
+            for item in commands
         ],
         left=(0, 1, 2, 3, 4),
     )
@@ -188,7 +194,7 @@ def _answer(kind: CommandKind, config: Path, id_: str, sender: Sender) -> None:
     line = ControlLine(load_config(config))
     known = line.incidents()
     incident = known.get(id_)
-    still = [one.id for one in known.values() if one.state is not IncidentState.CLOSED]
+    still = [each.id for each in known.values() if each.state is not IncidentState.CLOSED]
     if incident is None or incident.state is IncidentState.CLOSED:
         what = "is closed" if incident is not None else "is not known"
         raise ConfigError(f"incident {id_!r} {what}; open are: {', '.join(still) or 'none'}.")
@@ -220,10 +226,10 @@ def _give(line: ControlLine, kind: CommandKind, sender: Sender, **fields: Any) -
 def _waiting(line: ControlLine, id_: str) -> int:
     """Count the commands before one that come after the last that was replied to."""
     replied, n = line.replies(), 0
-    for one in line.commands():
-        if one.id == id_:
+    for command in line.commands():
+        if command.id == id_:
             break
-        n = 0 if one.id in replied else n + 1
+        n = 0 if command.id in replied else n + 1
     return n
 
 

@@ -150,7 +150,7 @@ def of_registry(records: Sequence[Record]) -> tuple[str | None, Sequence[Record]
     for format in REGISTRY_FORMATS:
         config = _reading(f'select = ".", format = "{format}"')
         expanded, _ = decode_records(kafka_decoder(config), records)
-        read = [one for one in expanded if not getattr(one, "invalid", None)]
+        read = [each for each in expanded if not getattr(each, "invalid", None)]
         if len(read) > len(records) / 2:
             return format, read
     raise ConfigError(

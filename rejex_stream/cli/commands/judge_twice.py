@@ -104,10 +104,10 @@ def _reading_the_same(new: Config, old: Config) -> Config:
     return new.model_copy(update={"input": new.input.model_copy(update=update), "kafka": old.kafka})
 
 
-def _judged(one: Config, other: Config, since_ms: int | None, workers: int) -> Differences:
+def _judged(old: Config, new: Config, since_ms: int | None, workers: int) -> Differences:
     if workers == 1:
-        return _judge_share(one, other, since_ms, 0, 1)
-    differences, judge = Differences(), partial(_judge_share, one, other, since_ms, of=workers)
+        return _judge_share(old, new, since_ms, 0, 1)
+    differences, judge = Differences(), partial(_judge_share, old, new, since_ms, shares=workers)
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         for part in pool.map(judge, range(workers)):
             differences.join(part)
@@ -115,24 +115,24 @@ def _judged(one: Config, other: Config, since_ms: int | None, workers: int) -> D
 
 
 def _judge_share(
-    one: Config, other: Config, since_ms: int | None, which: int, of: int
+    old: Config, new: Config, since_ms: int | None, which: int, shares: int
 ) -> Differences:
     """Judge the streams that fall to one of several processes; each reads everything."""
-    differences, alike, mine = Differences(), one.input == other.input, dict[str, bool]()
-    first, second = Judging(one), Judging(other)
+    differences, alike, mine = Differences(), old.input == new.input, dict[str, bool]()
+    first, second = Judging(old), Judging(new)
     once = alike and (first.spec, first.settings) == (second.spec, second.settings)
     if once:  # nobody will look at more than labels
         first.spec = replace(first.spec, evidence=False)
         first.settings = first.settings.replace(review_context_events=0)
     with one_thread(), seldom_collecting():
-        for partition, decoders, records in _histories(one, other):
+        for partition, decoders, records in _histories(old, new):
             read, again = (DecodedBefore(decoder.channels) for decoder in decoders)
             state, other_state = first.state(partition, read), second.state(partition, again)
             while batch := list(islice(records, _BATCH)):
                 ours, items = decode_records(decoders[0], batch)
                 others = items if alike else _read_as(decoders[1], batch, ours)
-                if of > 1:
-                    keep = [_is_mine(item, which, of, mine) for item in items]
+                if shares > 1:
+                    keep = [_is_mine(item, which, shares, mine) for item in items]
                     ours = list(compress(ours, keep))
                     items, others = list(compress(items, keep)), list(compress(others, keep))
                 places = [record.position for record in ours]
@@ -150,33 +150,34 @@ def _read_as(
     records, items = decode_records(decoder, batch)
     by_position = {record.position: item for record, item in zip(records, items, strict=True)}
     return [
-        by_position.get(one.position) or Invalid(one.position, "ignored", "no such reading")
-        for one in like
+        by_position.get(expected.position)
+        or Invalid(expected.position, "ignored", "no such reading")
+        for expected in like
     ]
 
 
-def _is_mine(item: Reading | Invalid, which: int, of: int, known: dict[str, bool]) -> bool:
+def _is_mine(item: Reading | Invalid, which: int, shares: int, known: dict[str, bool]) -> bool:
     key = item.stream_key if type(item) is Reading else ""
     if key not in known:
-        known[key] = (zlib.crc32(key.encode()) % of if key else 0) == which
+        known[key] = (zlib.crc32(key.encode()) % shares if key else 0) == which
     return known[key]
 
 
 def _histories(
-    one: Config, other: Config
+    old: Config, new: Config
 ) -> Iterator[tuple[Partition, tuple[Decoder, Decoder], Iterator[Record]]]:
     """Yield the partitions of the history, how each config reads it, and its records in order."""
-    if one.input.kind == "file":
-        source = open_source(one)
-        decoders = file_decoder(one, source), file_decoder(other, source)
+    if old.input.kind == "file":
+        source = open_source(old)
+        decoders = file_decoder(old, source), file_decoder(new, source)
         yield source.partition, decoders, records_of(source)
         return
     from rejex_connectors.kafka.partition_reader import partitions_of, read_partition
 
-    settings = kafka_settings(one)
+    settings = kafka_settings(old)
     for topic in settings.topics.input:
         for partition in partitions_of(settings, topic):
-            decoders = kafka_decoder(one), kafka_decoder(other)
+            decoders = kafka_decoder(old), kafka_decoder(new)
             yield partition, decoders, read_partition(settings, partition)
 
 

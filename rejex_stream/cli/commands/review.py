@@ -111,7 +111,7 @@ def load_pipelines(paths: Sequence[Path]) -> Configs:
 def overridden(configs: Configs, **given: Any) -> Review:  # noqa: ANN401 - as typed
     """Return ``[review]`` of the configs, with what was given in its place; refuses two of them."""
     set_ = [config.review for config in configs if config.review != Review()]
-    if any(one != set_[0] for one in set_):
+    if any(other != set_[0] for other in set_):
         raise ConfigError(
             "The configs set [review] differently, but there is one queue: keep the section in "
             "one of them."
@@ -161,8 +161,8 @@ def _new_store(configs: Configs, section: Review) -> ReviewStore:
 
 def _costs_of(configs: Configs) -> dict[str, Costs]:
     """Return what mistakes cost, by name of pipeline."""
-    given = {one.pipeline.name: one.rejection.costs for one in configs}
-    return {name: Costs(one.c_fp, one.c_fn, one.c_r or 0.0) for name, one in given.items()}
+    given = {pipeline.pipeline.name: pipeline.rejection.costs for pipeline in configs}
+    return {name: Costs(it.c_fp, it.c_fn, it.c_r or 0.0) for name, it in given.items()}
 
 
 def _labels_file(section: Review) -> Path | None:
@@ -412,22 +412,22 @@ def teach(
 ) -> None:
     """Tell pipelines that learn what people said of the events they asked about; each once."""
     configs, section = _loaded(config, store=store)
-    learning = [one for one in configs if one.learning.enabled]
+    learning = [pipeline for pipeline in configs if pipeline.learning.enabled]
     if not learning:
         raise ConfigError("No pipeline here learns from answers: give --config with [learning].")
     sent = {}
     with _existing(section) as opened:
-        for one in learning:
-            name = one.pipeline.name
+        for pipeline in learning:
+            name = pipeline.pipeline.name
             while teaching.collect(opened.database, name, opened.now_ms()):
                 pass
-            commands = send_commands(opened, name, ControlLine(one))
+            commands = send_commands(opened, name, ControlLine(pipeline))
             sent[name] = [command for command in commands if command.answers]
     if output is As.JSON:
         print_json({"commands": sent})
         return
     for name, commands in sent.items():
-        count = sum(len(one.answers) for one in commands)
+        count = sum(len(command.answers) for command in commands)
         print(f"{name}: {count:,} answers in {len(commands):,} commands")
 
 

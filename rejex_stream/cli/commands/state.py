@@ -87,13 +87,13 @@ def show(config: ConfigFile, partition: Only = None, output: AsOption = As.TABLE
     """Show how the state of partitions was made, and which sensors it is of."""
     rows = list[dict[str, Any]]()
     with stored(load_config(config)) as state:
-        for one in _chosen(state, partition):
-            loaded = state.store.load(one, _NEWEST)
+        for chosen in _chosen(state, partition):
+            loaded = state.store.load(chosen, _NEWEST)
             if loaded is None:
-                rows.append({"partition": _name(one), "what": "no snapshot"})
+                rows.append({"partition": _name(chosen), "what": "no snapshot"})
                 continue
             said = described(loaded[1])
-            rows.append({"partition": _name(one), "next_offset": loaded[0], **_at_length(said)})
+            rows.append({"partition": _name(chosen), "next_offset": loaded[0], **_at_length(said)})
     if output is As.JSON:
         print_json(rows)
         return
@@ -120,11 +120,11 @@ def drop(
         raise ConfigError("which snapshots? Give --partition TOPIC-NUMBER, or --all.")
     with stored(load_config(config), to_change=not dry_run) as state:
         committed = state.places.committed()
-        for one in _chosen(state, partition):
+        for chosen in _chosen(state, partition):
             if not dry_run:
-                state.raw.drop(one, schemas=schemas)
+                state.raw.drop(chosen, schemas=schemas)
             what = "would be dropped" if dry_run else "dropped"
-            print(f"{_name(one)}: {what}; {_rebuilt(state, one, committed)}.")
+            print(f"{_name(chosen)}: {what}; {_rebuilt(state, chosen, committed)}.")
 
 
 @app.command("export")
@@ -146,23 +146,23 @@ def export_state(
     with stored(settings, to_change=True) as state:
         on_spark = None if checkpoint is None else job_snapshots(checkpoint)
         committed = state.places.committed()
-        for one in _chosen(state, partition):
-            at = committed.get(one)
+        for chosen in _chosen(state, partition):
+            at = committed.get(chosen)
             loaded = None
             if on_spark is None and at is not None:
-                loaded = state.store.load(one, at)
+                loaded = state.store.load(chosen, at)
             elif on_spark is not None:
-                loaded = on_spark.get(one)
+                loaded = on_spark.get(chosen)
             if at is None or loaded is None or loaded[0] > at:
-                print(f"{_name(one)}: nothing to export.")
+                print(f"{_name(chosen)}: nothing to export.")
                 continue
             next_offset, parts = loaded
-            schemas = state.store.load_journal(one)
+            schemas = state.store.load_journal(chosen)
             names = [name.encode("utf-8", "surrogatepass") for name in parts]
-            input_is = state.places.input_is(one)
-            moved.append(_Exported(*one, next_offset, at, names, schemas is not None, input_is))
+            input_is = state.places.input_is(chosen)
+            moved.append(_Exported(*chosen, next_offset, at, names, schemas is not None, input_is))
             bodies += [*parts.values(), *([] if schemas is None else [schemas])]
-            print(f"{_name(one)}: exported at offset {next_offset}, committed up to {at}.")
+            print(f"{_name(chosen)}: exported at offset {next_offset}, committed up to {at}.")
         if not moved:
             where = checkpoint or state.where
             raise ConnectorError(f"nothing is stored in {where}: there is nothing to export")

@@ -355,6 +355,6 @@ class CommandReader:
             self._emit(ControlUnread(why))
 
     def close(self) -> None:
-        """Let go of the log."""
+        """Close the log."""
         if self._log is not None:
             self._log.close()

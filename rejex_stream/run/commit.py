@@ -97,7 +97,7 @@ def _starting_point(
             return at_earliest
         if end is not None and end < stray[0]:
             raise AnotherLogError(
-                f"its state goes to offset {stray[0]} and the log ends at {end}: made anew"
+                f"its state goes to offset {stray[0]} and the log ends at {end}: it was recreated"
             )
         if restart_if_lost:
             # Everything before a snapshot's offset has been output.
@@ -343,7 +343,7 @@ class Ownership:
         journal = None if start.is_new_log else self._durable_journal(state)
         if start.is_new_log:
             _log.warning(
-                "%s was made anew: it is begun at its first record, %d, and nothing of the state "
+                "%s was recreated: it begins at its first record, %d, and nothing of the state "
                 "of the log before is used",
                 partition_name(partition),
                 start.offset,

@@ -177,7 +177,7 @@ class ProcessFitExecutor(ThreadFitExecutor):
         Added to the workers' niceness, 0 to 19.
     prepare
         Called in every process as this begins, for the modules it loads: they take a second or two,
-        and the first fit need not wait for them. Must be picklable; what it raises is not told.
+        and the first fit need not wait for them. Must be picklable; what it raises is ignored.
     """
 
     def __init__(

@@ -104,7 +104,7 @@ class _Sensor:
         self.extreme: tuple[int, float] | None = None
 
     def asks(self, verdict: Verdict, severity: float) -> bool:
-        """Take note of an extreme anomaly; say whether it is the first for long, or the worst."""
+        """Record an extreme anomaly; return whether it is the first for long, or the worst."""
         # Twice as severe as those before, so that a blip hides no fault; O(log severity) times.
         before, worst = self.extreme or (verdict.seq, 0.0)
         if not 0 <= verdict.seq - before <= verdict.window_len // _PER_WINDOW:
@@ -201,14 +201,14 @@ NO_AUDIT = AuditDraw()
 class ReviewItems:
     """Remembers the last `points` events of every sensor; makes review items and what follows them.
 
-    What comes after an item is told when 1, 2, 4, 8, ... events came, up to `points`: early, and
-    each event once. A new item ends it: its own context holds what was not told. What it makes
+    What comes after an item follows when 1, 2, 4, 8, ... events came, up to `points`: early, and
+    each event once. A new item ends it: its own context holds the events between. What it makes
     depends on the events alone, so a replay makes the same items; its state travels in the
     snapshot of its partition.
 
     An extreme anomaly (:data:`~rejex_stream.rejection.judge.EXTREME`) that no incident holds is
     asked about as well where it is the sensor's first for a quarter of a window, or twice as
-    severe: of a fault that is over before there is evidence for an alarm nobody would be told.
+    severe: a fault that is over before there is evidence for an alarm would go unnoticed.
     """
 
     def __init__(

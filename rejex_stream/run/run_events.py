@@ -69,9 +69,9 @@ class Committed(NamedTuple):
 
 
 class IncidentsDurable(NamedTuple):
-    """Changes of incidents are durable, in order: now people can be told.
+    """Changes of incidents are durable, in order: notifications can go out.
 
-    `again`: they were durable before this process began, and nobody is known to have been told.
+    `again`: they were durable before this process began, and no delivery is known.
     """
 
     partition: Partition
@@ -106,7 +106,7 @@ class NothingScorable(NamedTuple):
 
 
 class SensorsForgotten(NamedTuple):
-    """Streams were silent for ``state.forget_after``; `replaying`: it was told before."""
+    """Streams were silent for ``state.forget_after``; `replaying`: it was reported before."""
 
     partition: Partition
     streams: Sequence[str]

@@ -1,4 +1,4 @@
-"""What a run is told: how often, how much, how long, where, and for how long sensors are known."""
+"""The settings of a run: how often, how much, how long, where, and how long sensors are known."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ class Run(Section):
 
 
 class RunSettings(Run):
-    """What :func:`rejex_stream.run.loop.run` is told: a Run, and what it needs of Output and State.
+    """Settings of :func:`rejex_stream.run.loop.run`: a Run, and what it needs of Output and State.
 
     Raises
     ------
@@ -236,7 +236,9 @@ class RunSettings(Run):
         0.5, unit="s", says="Wait after the first failure of the edge; it doubles.", gt=0
     )
     retry_longest_s: float = setting(30.0, unit="s", says="Up to this.", gt=0)
-    progress_interval_s: float = setting(1.0, unit="s", says="How often progress is told.", ge=0)
+    progress_interval_s: float = setting(
+        1.0, unit="s", says="How often progress is reported.", ge=0
+    )
 
     @property
     def limits(self) -> Limits:

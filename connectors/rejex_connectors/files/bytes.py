@@ -161,7 +161,7 @@ class ByteInput:
         return b""
 
     def close(self) -> None:
-        """Let go of the file; standard input itself stays open."""
+        """Close the file; standard input itself stays open."""
         os.close(self._handle)
 
 

@@ -127,7 +127,7 @@ class FileSink:
             output.cut()
 
     def close(self) -> None:
-        """Let go of the outputs; uncommitted outcomes are dropped."""
+        """Close the outputs; uncommitted outcomes are dropped."""
         for output in self._outputs.values():
             output.close()
         if self._lock is not None:

@@ -388,7 +388,7 @@ class FileSource:
         return self._ended and self._reading and self._at == len(self._rows) and not self._failed
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._input.close()
 
     # ---------------------------------------------------------------------------- beyond it
@@ -507,7 +507,7 @@ class FileControl:
     """Reads commands from a file of lines; see :class:`~rejex_stream.protocols.ControlLog`.
 
     The offset of a line is that of its first byte. A last line without its end waits for the rest.
-    A file that is not there holds no commands; by its first line a log is told from another.
+    A file that is not there holds no commands; a log is known by its first line.
     """
 
     def __init__(self, path: str | Path, inputs: Iterable[str]) -> None:

@@ -128,7 +128,7 @@ class TableInput:
         self._rows = self._begin()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._rows.close()
 
     def _begin(self) -> Any:  # noqa: ANN401 - a generator, to be closed

@@ -404,7 +404,7 @@ class PythonProducer:
                 raise
             if len(waiting) > IN_FLIGHT:
                 waiting.popleft().get(timeout=max(0.0, deadline - time.monotonic()))
-        with contextlib.suppress(ke.UnknownError):  # of a batch that is told about below
+        with contextlib.suppress(ke.UnknownError):  # its batch raises below
             self._producer.flush(timeout=max(0.0, deadline - time.monotonic()))
         for future in waiting:
             if not future.is_done or future.failed():

@@ -95,7 +95,7 @@ def _close_selector_and_sockets(self: NetworkSelector) -> None:
 
 # ------------------------------------------------------------- the last words of a connection
 # Defect: what has come together with the end of a connection is thrown away, such as why a broker
-# refuses a login: the client tries for ever, and nobody is told that the password is wrong. So the
+# refuses a login: the client tries for ever, and no error names the wrong password. So the
 # end is found at the next look.
 
 
@@ -178,7 +178,7 @@ def _time_to_look(self: ConsumerCoordinator) -> float:
 
 
 # --------------------------------------------------------------------- rounds that were not ours
-# Defect: a member that was away for some rounds of the group is not told so: others may have had
+# Defect: a member that was away for some rounds of the group does not learn it: others may have had
 # its partitions. The number of the round alone does not say it, rounds follow each other quickly.
 
 _join_answered = ConsumerCoordinator._process_join_group_response
@@ -199,7 +199,7 @@ def take_rounds(consumer: KafkaConsumer) -> list[tuple[str, int]]:
 
 # ----------------------------------------------------------------- partitions of one thrown out
 # Defect: a member that learns of its removal from the group in the middle of a join (it was frozen
-# there, say) is not told that its partitions are lost: the preparation that would say so is over.
+# there, say) does not learn that its partitions are lost: that preparation is over.
 # It joins again claiming them, the leader gives some back to it at once, without the round in which
 # their owner of today would give them up, and it goes on from where it stood: records are written
 # twice. So whoever loses its membership prepares again.
@@ -252,7 +252,7 @@ def _heartbeat_answered_as(self: ConsumerCoordinator, *answer: Any) -> None:  # 
 
 
 def is_fenced(consumer: KafkaConsumer) -> bool:
-    """Whether a heartbeat was told that another member goes by our name."""
+    """Whether a heartbeat was answered that another member has our name."""
     return bool(getattr(consumer._coordinator, "is_fenced", False))
 
 
@@ -356,10 +356,10 @@ if _connect.__name__ == "sock_connect":  # once, however often this module is im
 
 
 class Assignor(CooperativeStickyAssignor):  # type: ignore[misc]  # untyped
-    """The cooperative assignor of a worker that can be told from the one it was when it joined."""
+    """The cooperative assignor, with metadata that change once a worker has joined."""
 
     def metadata(self, topics: Any) -> Any:  # noqa: ANN401 - untyped
-        """Return what the group is told about this worker."""
+        """Return the metadata of this worker for the group."""
         metadata = super().metadata(topics)
         if self.member_assignment is not None:
             metadata.user_data = b"again"  # nobody reads it under this protocol
@@ -385,10 +385,10 @@ def end_thread(producer: KafkaProducer) -> None:
     producer._sender.force_close()
 
 
-# --------------------------------------------------------------------- refusals that nobody is told
+# --------------------------------------------------------------------- refusals that raise nothing
 # Defect: that a subscribed topic may not even be looked at is logged, and raised where nobody is
 # waiting; the consumer's polls return nothing for ever. And that the offset of a topic may not be
-# committed in a transaction is told by the text of a general error.
+# committed in a transaction stands in the text of a general error.
 
 
 def refused_topics(consumer: KafkaConsumer) -> list[str]:

@@ -1,4 +1,4 @@
-"""Everything the Kafka connector can be told: sections of the config file, used as they are.
+"""All settings of the Kafka connector: sections of the config file, used as they are.
 
 `[kafka.options]` is what a client library knows itself; what we set, and what may be tuned, stands
 in the tables here.

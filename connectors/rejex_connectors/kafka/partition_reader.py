@@ -1,4 +1,4 @@
-"""kafka-python outside the consumer group: how it is told to connect, and what its errors mean.
+"""kafka-python outside the consumer group: how it connects, and what its errors mean.
 
 An admin client, the bounds of partitions, reading one to its end, listening to the control log.
 """
@@ -46,7 +46,7 @@ Role: TypeAlias = Literal["consumer", "producer", "admin"]
 
 
 def client_options(settings: KafkaSettings, role: Role) -> dict[str, Any]:
-    """Return what a client of the library is told: where, as whom, how to log in, and options."""
+    """Return the options of a client: where, as whom, how to log in, and the user's own."""
     guard_logs("kafka")
     return {
         "bootstrap_servers": settings.bootstrap_servers.split(","),
@@ -469,7 +469,7 @@ def explain(
     elif isinstance(error, ke.CorruptRecordError):
         reason = f"the broker's log is damaged: {error}"
     elif isinstance(error, ke.InvalidTimestampError | ke.InvalidRecordError) and (
-        "timestamp" in str(error).lower()  # the second is told of a single record
+        "timestamp" in str(error).lower()  # the second is of a single record
     ):
         meaning = "wrong clock"
     rights = _denied(error, settings, operation)

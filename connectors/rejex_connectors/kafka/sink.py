@@ -141,7 +141,7 @@ class KafkaSink:
             self._producer = None
 
     def close(self) -> None:
-        """Let go; what is not committed is dropped. That this was no crash is noted."""
+        """Drop what is not committed, and note that this was no crash."""
         ended_by = sys.exception()
         expected = (RejexError, KeyboardInterrupt, SystemExit)
         if self._producer is not None and (ended_by is None or isinstance(ended_by, expected)):

@@ -144,7 +144,7 @@ class KafkaSource:
         return {p: Place(offset, note(p, offset, owned[p])) for p, offset in offsets.items()}
 
     def settled(self, places: Mapping[Partition, Place]) -> None:
-        """Take note of what was committed."""
+        """Record what was committed."""
         for partition, (offset, note) in places.items():
             self.owned[partition] = offset
             self._guard.note_committed(partition, note)

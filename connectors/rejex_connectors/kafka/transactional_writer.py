@@ -21,7 +21,7 @@ _LARGEST = 64 * 1024 * 1024
 
 
 class TransactionalWriter:
-    """Writes under one name, which it takes from a predecessor that still goes by it.
+    """Writes under one name, which it takes from a predecessor that still has it.
 
     Offsets are committed in `group`, by default in one of the transactions' name.
     """
@@ -75,7 +75,7 @@ class TransactionalWriter:
             producer.commit_transaction()
 
     def close(self) -> None:
-        """Let go; what is not committed is dropped."""
+        """Close the producer; what is not committed is dropped."""
         self._producer.close(timeout=2)
 
 

@@ -21,7 +21,7 @@ __all__ = ["FolderSnapshotStore"]
 _MAGIC = b"rejex-snapshot-1\n"
 _DIGEST_BYTES = 32
 _BUSY_S = 5.0
-_MOST_BYTES = 100_000_000  # of one value; SQLite takes ten times as much
+_MAX_BYTES = 100_000_000  # of one value; SQLite takes ten times as much
 
 
 class FolderSnapshotStore:
@@ -131,7 +131,7 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _read(connection: sqlite3.Connection, log: bytes) -> PartSets:
-    sets = PartSets(_MOST_BYTES, log)
+    sets = PartSets(_MAX_BYTES, log)
     for key, value in connection.execute("SELECT key, value FROM records"):
         sets.read(key, value)
     sets.finish_reading()

@@ -58,7 +58,7 @@ _FLUSH_S = 2.0
 
 _FEW_READ = 10  # what a run found at the end of a file that others had read before
 _KINDS_SHOWN = 3
-_MOST_CHARS = 160  # of one kind in the sentence
+_MAX_CHARS = 160  # of one kind in the sentence
 _DIGITS = re.compile(r"('[^']*')|\d+")
 _LONG = 100
 _FEW_SCORED = 10  # a handful of new rows may all have gaps
@@ -454,7 +454,8 @@ class UnreadableShare:
         judged_by = seen if ended and seen >= _FEW_READ else self._window_events
         if unread / judged_by <= self._limit:
             return None
-        common = Counter(_kind(one.reason) for one in self._window if one).most_common(_KINDS_SHOWN)
+        kinds = Counter(_kind(invalid.reason) for invalid in self._window if invalid)
+        common = kinds.most_common(_KINDS_SHOWN)
         reasons = [f"{count} × {kind}" for kind, count in common]
         if others := unread - sum(count for _, count in common):
             reasons.append(f"{others} × other reasons")
@@ -469,7 +470,7 @@ class UnreadableShare:
 def _kind(reason: str) -> str:
     """Return a reason without what differs from record to record."""
     kind = _DIGITS.sub(lambda match: match[1] or "…", reason.partition(", got ")[0])
-    return kind if len(kind) <= _MOST_CHARS else f"{kind[: _MOST_CHARS - 1]}…"
+    return kind if len(kind) <= _MAX_CHARS else f"{kind[: _MAX_CHARS - 1]}…"
 
 
 class UnscorableStreak:

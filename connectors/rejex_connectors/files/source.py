@@ -36,7 +36,7 @@ _FORMATS: dict[str, Format] = {
     ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
 }  # fmt: skip
 _named = tuple.__new__  # nearly twice as fast as calling a named tuple's class
-_MOST_CONTROL_BYTES = 1 << 20  # at once; a line longer than that is none
+_MAX_CONTROL_BYTES = 1 << 20  # at once; a line longer than that is none
 
 MAX_ROW_BYTES = 16 << 20
 """A longer row is cut off here: no decoder takes it, and it must not fill the memory."""
@@ -521,10 +521,10 @@ class FileControl:
             if size == start:
                 return ControlRecords([], start)
             with self._path.open("rb") as file:
-                head = file.readline(_MOST_CONTROL_BYTES)
+                head = file.readline(_MAX_CONTROL_BYTES)
                 log = hashlib.blake2b(head).digest() if head.endswith(b"\n") else b""
                 file.seek(start)
-                return self._lines(file.read(_MOST_CONTROL_BYTES), start, log)
+                return self._lines(file.read(_MAX_CONTROL_BYTES), start, log)
         except FileNotFoundError:
             return ControlRecords([], start)
         except OSError as error:
@@ -532,7 +532,7 @@ class FileControl:
 
     def _lines(self, chunk: bytes, start: int, log: bytes) -> ControlRecords:
         whole = chunk.rfind(b"\n") + 1
-        if not whole and len(chunk) == _MOST_CONTROL_BYTES:
+        if not whole and len(chunk) == _MAX_CONTROL_BYTES:
             whole = len(chunk)  # refused piece by piece: nobody would wait for its end
         records, at = [], start
         for line in chunk[:whole].splitlines(keepends=True):

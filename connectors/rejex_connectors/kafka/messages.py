@@ -255,15 +255,15 @@ class OutcomeMessages:
 
 
 class DeadHeaders(NamedTuple):
-    """The headers of a dead letter: those of the original record, and what was said about it."""
+    """The headers of a dead letter: those of the original record, and ours about it."""
 
     original: Headers
-    said: dict[str, bytes | None]
+    ours: dict[str, bytes | None]
 
     @property
     def cut(self) -> Cut | None:
         """Length and digest of a value that was cut."""
-        length, digest = self.said.get(CUT_BYTES), self.said.get(CUT_SHA256)
+        length, digest = self.ours.get(CUT_BYTES), self.ours.get(CUT_SHA256)
         if length is None or digest is None or not length.isdigit():
             return None
         return Cut(int(length), digest.decode("ascii", "replace"))
@@ -271,12 +271,12 @@ class DeadHeaders(NamedTuple):
     @property
     def unread(self) -> bool:
         """Whether the original record was never read, so there is nothing to put back."""
-        return UNREAD in self.said
+        return UNREAD in self.ours
 
     @property
     def had_no_value(self) -> bool:
         """Whether the original record was a tombstone, which is sent as an empty value."""
-        return NULL_VALUE in self.said
+        return NULL_VALUE in self.ours
 
 
 def split_headers(headers: Headers) -> DeadHeaders:

@@ -294,7 +294,7 @@ def newest_records(
 _LISTEN_S = 0.2
 _LISTEN_AGAIN_S = 5.0
 _LOOK_AGAIN_S = 60.0
-_MOST_READ = 1_000
+_MAX_READ = 1_000
 
 
 class KafkaControl:
@@ -384,11 +384,11 @@ class KafkaControl:
 
     def _take(self, consumer: Any, tp: TopicPartition) -> None:  # noqa: ANN401 - without types
         with self._lock:
-            idle = self._sought or len(self._records) >= _MOST_READ
+            idle = self._sought or len(self._records) >= _MAX_READ
         if idle:
             self._end.wait(_LISTEN_S)
             return
-        batches = consumer.poll(timeout_ms=int(_LISTEN_S * 1000), max_records=_MOST_READ)
+        batches = consumer.poll(timeout_ms=int(_LISTEN_S * 1000), max_records=_MAX_READ)
         if (batches or time.monotonic() >= self._look_at) and self._identity(tp) != self._log:
             with self._lock:
                 self._sought = True  # what was read is of another log than what is said of it

@@ -23,8 +23,8 @@ TIMEOUT_S = 5.0
 """An answer that is not whole by then is none, however steadily its bytes drip."""
 SCHEMA_S = 30.0
 """No further question is asked for one schema after so long, whatever it refers to."""
-_MOST_BYTES = 16 << 20
-_MOST_REFERENCES = 256
+_MAX_BYTES = 16 << 20
+_MAX_REFERENCES = 256
 _UNKNOWN = 40403
 
 
@@ -87,7 +87,7 @@ class HttpSchemaRegistry:
     ) -> None:
         for reference in answer.references or ():
             key = (reference.subject, reference.version)
-            if key in asked or len(asked) >= _MOST_REFERENCES:
+            if key in asked or len(asked) >= _MAX_REFERENCES:
                 continue
             asked.add(key)
             if monotonic() > until:
@@ -137,9 +137,9 @@ class HttpSchemaRegistry:
         except urllib.error.HTTPError as refusal:
             answer = refusal
         with answer:
-            body: bytes = answer.read(_MOST_BYTES)
+            body: bytes = answer.read(_MAX_BYTES)
             # A short read is no error to the library; taken as it is, half a schema is none.
-            if answer.length and len(body) < _MOST_BYTES:
+            if answer.length and len(body) < _MAX_BYTES:
                 raise http.client.IncompleteRead(body, answer.length)
             return answer.code, body
 

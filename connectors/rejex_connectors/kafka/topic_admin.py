@@ -64,7 +64,7 @@ class Inputs:
     missing: Mapping[str, str]  # of each that is not, what to say
 
     @property
-    def most(self) -> int:
+    def max_partitions(self) -> int:
         """The most partitions of any of them."""
         return max(self.partitions.values(), default=0)
 
@@ -274,7 +274,7 @@ def check_topics(
                 *_wrong_size(settings, plan, (count, n_input), config),
                 *_too_short(plan, config, snapshot_every_s),
             ] or [("ok", f"{plan.role}, {count} partitions")]
-        findings += [Finding(plan.name, *one) for one in problems]
+        findings += [Finding(plan.name, *problem) for problem in problems]
     return tuple(findings)
 
 

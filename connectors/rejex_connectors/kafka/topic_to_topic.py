@@ -154,7 +154,7 @@ def _letter(record: Record) -> DeadLetter:
     headers = split_headers(record.headers)
     fields = {
         name.removeprefix(CONNECT_PREFIX): (value or b"").decode("utf-8", "replace")
-        for name, value in headers.said.items()
+        for name, value in headers.ours.items()
     }
     try:
         partition, offset = (int(fields[n]) for n in ("partition", "offset"))

@@ -96,7 +96,7 @@ class FileBatches:
             offsets[where] = offset + 1
             self.counts[role] = self.counts.get(role, 0) + 1
         for where, next_offset in offsets.items():
-            incidents = [one for one in written.get(where, ()) if one.output == "incidents"]
+            incidents = [line for line in written.get(where, ()) if line.output == "incidents"]
             at_commit(where, next_offset, incidents, True)
         if offsets:
             self._sink.commit(offsets)
@@ -122,12 +122,12 @@ class KafkaBatches:
         ordered = batch.repartition(self._tasks, "topic", "partition").sortWithinPartitions(
             "topic", "partition", "offset", "place"
         )
-        found = ordered.rdd.mapPartitions(lambda rows: _write(settings, at_commit, wanted, rows))
+        results = ordered.rdd.mapPartitions(lambda rows: _write(settings, at_commit, wanted, rows))
         written: dict[Partition, list[Written]] = {}
         ends: dict[Partition, int] = {}
-        for topic, partition, some, end in found.collect():
+        for topic, partition, some, end in results.collect():
             where = Partition(topic, partition)
-            written[where], ends[where] = [Written(*one) for one in some], end
+            written[where], ends[where] = [Written(*fields) for fields in some], end
         self._watcher.durable(written, ends)
 
     def keep(self, partition: Partition, messages: Sequence[Message]) -> None:
@@ -153,7 +153,7 @@ def _write(
     for (topic, partition), group in groupby(rows, key=lambda row: (row.topic, row.partition)):
         where = Partition(topic, partition)
         seen, end = _write_partition(settings, at_commit, where, wanted, group)
-        yield topic, partition, [tuple(one) for one in seen], end
+        yield topic, partition, [tuple(row) for row in seen], end
 
 
 def _write_partition(

@@ -17,7 +17,7 @@ from rejex_stream.protocols import ControlRecords
 from rejex_stream.run import command_journal
 from rejex_stream.run.command_journal import CommandJournal
 from rejex_stream.run.run_events import Committed, ControlUnread, PartitionOpened
-from rejex_stream.types import Command, CommandKind, Partition, Position, Record
+from rejex_stream.types import Command, CommandKind, CommandReply, Partition, Position, Record
 from tests.doubles import (
     ABORT,
     REBALANCE,
@@ -417,6 +417,16 @@ def test_what_waits_is_counted_where_it_is_committed():
     waits = [e.waiting[ONE] for e in seen.of(Committed)]
     assert waits[-1] == 400
     assert len(replies(sink.outcomes)) == command_journal.MAX_ENTRIES
+
+
+def test_of_many_commands_the_newest_are_known_when_they_come_again(monkeypatch):
+    monkeypatch.setattr(command_journal, "_MAX_KNOWN", 2)
+    journal = CommandJournal(ONE, None, ["input"])
+    for n, id_ in enumerate("abcca"):
+        journal.ingest(ControlRecords([Record(Position("control", 0, n), None, plan(id_))], n + 1))
+        journal.assign_offset(n)
+    answers = journal.apply_due(9, lambda c: CommandReply(command=c.id, accepted=True, said=""))
+    assert [answer.command for answer in answers if answer.accepted] == ["a", "b", "c", "a"]
 
 
 @pytest.mark.parametrize("commands", [[], [plan("p")]])

@@ -8,15 +8,14 @@ import subprocess
 import sys
 import tempfile
 from base64 import b64decode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from operator import attrgetter
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
-from rejex_stream.decode.mapping import FieldMapping, Unreadable, printable
+from rejex_stream.decode.mapping import FieldMapping, printable
 from rejex_stream.decode.paths import field_paths
 from rejex_stream.decode.registry_decoder import (
     HEADER_BYTES,
@@ -24,6 +23,7 @@ from rejex_stream.decode.registry_decoder import (
     PayloadReader,
     UnusableSchemaError,
 )
+from rejex_stream.decode.trees import TreeReader
 from rejex_stream.errors import ConnectorError
 from rejex_stream.protocols import RegisteredSchema
 from rejex_stream.types import Reading, Record
@@ -34,24 +34,12 @@ _MAIN = "rejex_registered_schema.proto"
 _GIVEN = "given.descriptors"
 _LOG_LINE = re.compile(r"WARNING: All log messages|[IWEF]\d{4} ")  # they bear the time
 _PROTOC_S = 60.0
-_MOST_INDEXES = 64
-_MOST_FIELDS = 1 << 20
+_MAX_INDEXES = 64
+_MAX_FIELDS = 1 << 20
 _TIMESTAMP = "google.protobuf.Timestamp"
 _WRAPPERS = "google/protobuf/wrappers.proto"
 
-Getter: TypeAlias = Callable[[Any], object]
 _Learnt = TypeVar("_Learnt")
-
-
-class _Message(NamedTuple):
-    """How to read one message type of a schema."""
-
-    mapping: FieldMapping
-    time: Getter
-    sensor: Getter
-    group: Getter
-    mode: Getter
-    values: list[Getter]
 
 
 def protobuf_reader(schema: RegisteredSchema, mapping: FieldMapping) -> PayloadReader:
@@ -61,18 +49,19 @@ def protobuf_reader(schema: RegisteredSchema, mapping: FieldMapping) -> PayloadR
     ``optional`` or as a wrapper (``google.protobuf.DoubleValue``) it is missing.
     """
     paths = field_paths(mapping.fields)
-    message_of = _messages(schema, lambda descriptor: _message(descriptor, mapping, paths))
+    wanted = frozenset(path[0] for path in paths.values())
+
+    def reader_of(descriptor: Any) -> TreeReader:  # noqa: ANN401 - the library has no types
+        own = mapping
+        if isinstance(mapping.time, str) and _is_timestamp(descriptor, paths[mapping.time]):
+            own = replace(mapping, time_unit="ns", time_format=None)
+        return TreeReader(own, container="a message or a map")
+
+    message_of = _messages(schema, reader_of)
 
     def read(record: Record) -> Reading:
-        message, tree = message_of(record)
-        return message.mapping.reading(
-            record,
-            time=message.time(tree),
-            sensor=message.sensor(tree),
-            group=message.group(tree),
-            mode=message.mode(tree),
-            values=[get(tree) for get in message.values],
-        )
+        trees, message = message_of(record)
+        return trees.reading(record, _Tree(wanted, as_json=False).of(message))
 
     return read
 
@@ -85,28 +74,27 @@ def protobuf_json(schema: RegisteredSchema, _: FieldMapping) -> Callable[[Record
     left out.
     """
     message_of = _messages(schema, lambda _: None)
-    return lambda record: msgspec.json.encode(_Plain().of(message_of(record)[1]))
+    return lambda record: msgspec.json.encode(_Tree(as_json=True).of(message_of(record)[1]))
 
 
-class _Plain:
-    """Makes plain values of a message; a field that was not sent takes no byte, but has a place."""
+class _Tree:
+    """Makes plain values of a message, of `wanted` fields; one that was not sent has a place."""
 
-    def __init__(self) -> None:
-        self._left = _MOST_FIELDS
+    def __init__(self, wanted: Collection[str] | None = None, *, as_json: bool) -> None:
+        self._wanted, self._as_json = wanted, as_json
+        self._left = _MAX_FIELDS
 
-    def of(self, message: Any) -> object:  # noqa: ANN401 - the library has no types
-        kind = message.DESCRIPTOR
-        if kind.full_name == _TIMESTAMP:
-            return message.ToJsonString()
-        if kind.file.name == _WRAPPERS:
-            return message.value
-        self._left -= 1 + len(kind.fields)
+    def of(self, message: Any) -> dict[str, Any]:  # noqa: ANN401 - the library has no types
+        fields = message.DESCRIPTOR.fields
+        self._left -= 1 + len(fields)
         if self._left < 0:
-            raise MisfitError(f"it has more than {_MOST_FIELDS} fields, those not sent included")
+            raise MisfitError(f"it has more than {_MAX_FIELDS} fields, those not sent included")
+        wanted, self._wanted = self._wanted, None  # of those below, all
         return {
             field.name: self._field(field, getattr(message, field.name))
-            for field in kind.fields
-            if not field.has_presence or message.HasField(field.name)
+            for field in fields
+            if (wanted is None or field.name in wanted)
+            and (not field.has_presence or message.HasField(field.name))
         }
 
     def _field(self, field: Any, value: Any) -> object:  # noqa: ANN401
@@ -118,9 +106,12 @@ class _Plain:
         return [self._value(field, one) for one in value]
 
     def _value(self, field: Any, value: Any) -> object:  # noqa: ANN401
-        if field.message_type is not None:
-            return self.of(value)
-        if field.enum_type is not None:
+        if (kind := field.message_type) is not None:
+            if kind.full_name == _TIMESTAMP:
+                at_ns = value.seconds * 1_000_000_000 + value.nanos
+                return value.ToJsonString() if self._as_json else at_ns
+            return value.value if kind.file.name == _WRAPPERS else self.of(value)
+        if self._as_json and field.enum_type is not None:
             known = field.enum_type.values_by_number.get(value)
             return value if known is None else known.name
         return value
@@ -243,7 +234,7 @@ def _indexes(value: bytes) -> tuple[tuple[int, ...], int]:
     count, at = _varint(value, HEADER_BYTES)
     if count == 0:  # short for the first message of the file
         return (0,), at
-    if not 0 < count <= _MOST_INDEXES:
+    if not 0 < count <= _MAX_INDEXES:
         raise MisfitError("its message indexes are broken")
     found = []
     for _ in range(count):
@@ -261,85 +252,6 @@ def _message_name(file: Any, indexes: Sequence[int]) -> str:  # noqa: ANN401 - a
         names.append(siblings[index].name)
         siblings = siblings[index].nested_type
     return ".".join(names)
-
-
-# -------------------------------------------------------------------------------------- fields
-def _message(
-    descriptor: Any,  # noqa: ANN401 - the library has no types
-    mapping: FieldMapping,
-    paths: dict[str, tuple[str, ...]],
-) -> _Message:
-    time = mapping.time_getter(lambda field: _getter(descriptor, paths[field]))
-    sensor = mapping.sensor_getter(lambda field: _getter(descriptor, paths[field]))
-    group, mode = (
-        _absent if field is None else _getter(descriptor, paths[field])
-        for field in (mapping.group, mapping.mode)
-    )
-    values = [_getter(descriptor, paths[field]) for field in mapping.channel_fields]
-    if isinstance(mapping.time, str) and _is_timestamp(descriptor, paths[mapping.time]):
-        mapping = replace(mapping, time_unit="ns", time_format=None)
-    return _Message(mapping, time, sensor, group, mode, values)
-
-
-def _getter(descriptor: Any, path: tuple[str, ...]) -> Getter:  # noqa: ANN401
-    """Make what fetches a field of a message; absent is ``None``."""
-    name, rest = path[0], path[1:]
-    field = descriptor.fields_by_name.get(name)
-    if field is None:
-        return _absent
-    take: Getter = attrgetter(name)
-    if field.is_repeated:
-        entry = field.message_type
-        if entry is None or not entry.GetOptions().map_entry:
-            return lambda tree: list(take(tree))  # type: ignore[call-overload]
-        return _map_getter(take, entry, rest)
-    below = _value_getter(field, rest)
-    if field.has_presence:
-        return lambda tree: below(take(tree)) if tree.HasField(name) else None
-    return take if below is _itself else lambda tree: below(take(tree))
-
-
-def _map_getter(take: Getter, entry: Any, path: tuple[str, ...]) -> Getter:  # noqa: ANN401
-    if not path:
-        return lambda tree: dict(take(tree))  # type: ignore[call-overload]
-    key_field, key = entry.fields_by_name["key"], path[0]
-    if key_field.cpp_type != key_field.CPPTYPE_STRING:
-        return _absent
-    below = _value_getter(entry.fields_by_name["value"], path[1:])
-
-    def get(tree: Any) -> object:  # noqa: ANN401
-        entries: Any = take(tree)
-        return below(entries[key]) if key in entries else None
-
-    return get
-
-
-def _value_getter(field: Any, path: tuple[str, ...]) -> Getter:  # noqa: ANN401
-    message = field.message_type
-    if message is None:
-        return _itself if not path else _refuse(field.name)
-    if path:
-        return _getter(message, path)
-    if message.full_name == _TIMESTAMP:
-        return lambda tree: tree.seconds * 1_000_000_000 + tree.nanos
-    if message.file.name == _WRAPPERS:
-        return attrgetter("value")
-    return lambda tree: {found.name: None for found, _ in tree.ListFields()}
-
-
-def _absent(_: object) -> None:
-    return None
-
-
-def _itself(value: object) -> object:
-    return value
-
-
-def _refuse(name: str) -> Getter:
-    def refuse(value: object) -> object:
-        raise Unreadable(f"{name}: expected a message or a map, got {printable(value)}")
-
-    return refuse
 
 
 def _is_timestamp(descriptor: Any, path: tuple[str, ...]) -> bool:  # noqa: ANN401

@@ -130,7 +130,7 @@ def test_every_setting_that_a_page_shows_exists():
             assert not [*unknown_settings(tomllib.loads(nameless))], page.name
 
 
-def test_every_message_that_a_page_explains_is_one_of_the_program():
+def test_every_message_and_metric_that_a_page_explains_is_one_of_the_program():
     sources = [*(ROOT / "rejex_stream").rglob("*.py"), *(ROOT / "connectors").rglob("*.py")]
     program = "".join(path.read_text(encoding="utf-8") for path in sources)
     program = re.sub(r'"\s*\n\s*f?"', "", program)
@@ -142,6 +142,9 @@ def test_every_message_that_a_page_explains_is_one_of_the_program():
                     assert part.strip(" (),.") in program, (page.name, part)
                     checked += 1
     assert checked > 15
+    for page in PAGES + ABOUT_REVIEWING:
+        for name in re.findall(r"`rejex_((?!stream)[a-z_]+)", page.read_text(encoding="utf-8")):
+            assert name.removesuffix("_total").removeprefix("review_") in program, (page, name)
 
 
 def left_out_by(target):

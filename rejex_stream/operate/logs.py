@@ -62,7 +62,7 @@ class RepeatFilter(logging.Filter):
         self._written: dict[tuple[str, str], float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Say whether the record is written: not where it repeats one of a moment ago."""
+        """Return whether a record is written: not where it repeats a recent one."""
         if record.name.partition(".")[0] != "kafka":
             return True
         key, now = (record.name, _VARYING.sub("#", record.getMessage())), record.created

@@ -1,4 +1,4 @@
-"""Prometheus metrics of a run, fed by what the run tells its observers.
+"""Prometheus metrics of a run, fed by the run as its observer.
 
 Groups are labels up to a number, sensors are none: ten thousand of them would be ten thousand time
 series, and what every sensor does is the console's to show.
@@ -377,7 +377,7 @@ class RunMetrics:
             self._gauge("consumer_lag_seconds", *names).set(max(0.0, age_s))
 
     def event(self, event: RunEvent) -> None:
-        """Note what happened to the run itself."""
+        """Count an event of the run itself."""
         match event:
             case Committed(_, seconds, next_offsets, waiting, untrusted):
                 self._histogram("commit_duration_seconds").observe(seconds)

@@ -6,10 +6,10 @@ missed, whatever the reason: an answer that is "unsure", disputed, expired or no
 make the bound worse, never wrong (:mod:`rejex_stream.rejection.audit_sampling`). An event that
 could not be drawn counts as one that may be missed.
 
-Who verifies trusts nobody. A verdict that could be drawn says with which probability, whether it
-was, and to which key the draw is committed: whoever has the key draws again. What cannot be checked
-is named, and what is not there counts as one event that may be missed: a log with holes never gives
-a smaller bound.
+A verifier trusts nobody. A verdict that could be drawn has its probability, whether it was drawn,
+and the commitment to the key: anybody with the key can repeat the draw. What cannot be checked is
+named, and what is not there counts as one event that may be missed: a log with holes never gives a
+smaller bound.
 """
 
 from __future__ import annotations
@@ -402,7 +402,7 @@ class Testimony:
     tally: Tally = field(default_factory=Tally)
     # sentences, each with how often: any of them, and the log does not stand as it was written
     wrong: Counter[str] = field(default_factory=Counter)
-    # what may be right and cannot be told here, likewise
+    # what may be right and cannot be checked here, likewise
     doubts: Counter[str] = field(default_factory=Counter)
     missing: int = 0  # verdicts that the log lacks
 
@@ -611,8 +611,8 @@ class _Reader:
         hour_ms = verdict.event_time_ms - verdict.event_time_ms % HOUR_MS
         self._found.tally.count(hour_ms, p, why, 1, drawn)
         if drawn:
-            spoken = resolve(active_labels(self._labels.get(verdict.position, ())))
-            self._found.tally.answers[p, answer_of(spoken.state, spoken.verdict)] += 1
+            result = resolve(active_labels(self._labels.get(verdict.position, ())))
+            self._found.tally.answers[p, answer_of(result.state, result.verdict)] += 1
 
     def _check_rate(self, verdict: Verdict, p: float) -> None:
         """Check a probability against the config's: rates are switched once, for all that come."""

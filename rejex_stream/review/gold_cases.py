@@ -257,7 +257,7 @@ _OVER = {
 
 
 def _why_not(case: Case, row: Row, truths: set[str]) -> str:
-    """Say why an event that is in the queue is no known case; empty: it is one."""
+    """Return why an event in the queue cannot be a known case; empty: it can."""
     if row["stream_key"] != case.stream_key:
         return (
             f"it is of the stream {shown(row['stream_key'])}, not {shown(case.stream_key)}: give "

@@ -1,8 +1,8 @@
 """What people said of events that a challenger asked about, on its way to the pipeline it teaches.
 
-Answers are put into commands in the store, each event once, in the transaction that remembers which
-these are; from there commands leave as answers to incidents do. A crash in between tells the same
-command again, a store that was made again tells all of them again: a learner ignores what it knows.
+Answers are put into commands in the store, each event once, in the transaction that records which
+these are; from there commands are sent as answers to incidents are. A crash in between sends the
+same command again, a rebuilt store sends all of them again: a learner ignores what it knows.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Answered(NamedTuple):
 
 
 class Lessons(NamedTuple):
-    """Of how many events a pipeline was told the answer or is to be told it, and its last reply."""
+    """How many events' answers a pipeline was sent or is to be sent, and its last reply."""
 
     sent: int
     waiting: int
@@ -47,9 +47,9 @@ class Lessons(NamedTuple):
 
 
 def collect(database: Database, pipeline: str, now_ms: int, *, wait_ms: int = 0) -> bool:
-    """Put what people agree on by now into commands for a pipeline; says whether to come again."""
+    """Queue commands with the answers that people agree on; returns whether there may be more."""
     # Expiries are no answers; disputes, and episodes that wait for a second opinion, have none yet.
-    # An event that was told is not told again, whoever changes their mind.
+    # An event that was sent is not sent again, even if somebody changes their mind.
     with database.read() as connection:
         if not _labels(connection, pipeline, now_ms - wait_ms):
             return False
@@ -84,7 +84,7 @@ def _labels(connection: Connection, pipeline: str, until_ms: int) -> list[Row]:
 def _answered(
     connection: Connection, pipeline: str, labels: Sequence[Row], last: int
 ) -> Iterator[_Answered]:
-    """Yield the events of these labels that were asked about, not told, and have an answer."""
+    """Yield the events of these labels that were asked about, not sent yet, and have an answer."""
     cache = LabelCache()
     named = (place for row in labels for place in decode_label(row["record"]).events)
     for place in dict.fromkeys(named):
@@ -117,7 +117,7 @@ def _answered(
 def _store_command(
     connection: Connection, pipeline: str, answers: Sequence[_Answered], now_ms: int
 ) -> None:
-    """Write one command that waits to be told, and that these events are in it."""
+    """Queue one command; record which events it covers."""
     people = sorted({name for event in answers for name in event.reviewers})
     others = f" and {len(people) - 1} more" if len(people) > 1 else ""
     try:

@@ -1,4 +1,4 @@
-"""What the pages' scripts call, JSON in and out; every refusal says what to do."""
+"""What the pages' scripts call, JSON in and out; every refusal names the fix."""
 
 from __future__ import annotations
 
@@ -105,14 +105,14 @@ def _done(call: Call, done: Done, following: str = "") -> dict[str, Any]:
 
 @takes(LabelIn)
 def post_label(call: Call, wanted: LabelIn) -> object:
-    """Give a verdict."""
+    """Label cases."""
     following = _next(call, wanted.view, [target.episode_id for target in wanted.targets])
     return _done(call, labelling.label_cases(call.store, wanted, call.viewer), following)
 
 
 @takes(UndoIn)
 def post_undo(call: Call, wanted: UndoIn) -> object:
-    """Take back the last action."""
+    """Undo the last action."""
     return _done(call, labelling.undo(call.store, wanted.request_id, call.viewer))
 
 
@@ -130,7 +130,7 @@ def post_claim(call: Call) -> object:
 
 @answers
 def post_release(call: Call) -> object:
-    """Give up one's claim."""
+    """Release one's claim."""
     return {"released": labelling.release(call.store, call.place("episode"), call.viewer)}
 
 
@@ -172,13 +172,13 @@ def post_wider(call: Call, wanted: WiderIn) -> object:
 
 @takes(AssignIn)
 def post_assign(call: Call, wanted: AssignIn) -> object:
-    """Say whose episodes are."""
+    """Assign episodes."""
     return {"message": labelling.assign(call.store, wanted.episodes, call.viewer, to=wanted.to)}
 
 
 @takes(CommentIn)
 def post_comment(call: Call, wanted: CommentIn) -> object:
-    """Say something about an episode."""
+    """Comment on an episode."""
     labelling.comment(
         call.store, wanted.request_id, call.place("episode"), call.viewer, text=wanted.text
     )

@@ -125,7 +125,7 @@ class Background:
         self._send()  # what was decided while the last round ran
 
     def round(self) -> bool:
-        """Do everything once; says whether anything came in."""
+        """Do everything once; returns whether anything came in."""
         busy = False
         for number, feed in enumerate(self._fed.feeds):
             if self._stop.is_set():

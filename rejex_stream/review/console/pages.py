@@ -388,12 +388,12 @@ async def post_logout(request: Request) -> Response:
 
 
 async def livez(_: Request) -> Response:
-    """Say that the loop runs."""
+    """Answer that the server runs."""
     return JSONResponse({"status": "ok"})
 
 
 async def readyz(request: Request) -> Response:
-    """Say whether the store can be written, by asking for its lock, and no upkeep fails."""
+    """Answer whether the store can be locked for writing and no background work fails."""
     console = console_of(request)
 
     def work() -> list[str]:

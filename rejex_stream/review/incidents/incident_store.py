@@ -33,7 +33,7 @@ _MOST_CHANGES = 500
 
 
 class StoredIncident(NamedTuple):
-    """An incident as it stands, and whose pipeline it is of."""
+    """The newest state of an incident, and its pipeline."""
 
     pipeline: str
     incident: Incident
@@ -126,7 +126,7 @@ def flagged(connection: Connection, most: int = 12) -> list[Flagged]:
 
 
 def stored_incident(connection: Connection, incident: str) -> StoredIncident | None:
-    """Return an incident as it stands."""
+    """Return the newest state of an incident."""
     rows = connection.execute(f"{_NEWEST} WHERE i.incident = ?", (incident,))
     return next(_stored(rows), None)
 
@@ -245,7 +245,7 @@ class CommandLog(Protocol):
 
 
 def state_sentence(incident: Incident) -> str:
-    """Say in one sentence where an incident stands now."""
+    """Return the state of an incident as a sentence."""
     return f"At version {incident.version} now, it {state_phrase(incident)}."
 
 
@@ -304,7 +304,7 @@ def give_answer(store: ReviewStore, request: AnswerRequest, viewer: Viewer) -> C
 
 
 def withdraw_answer(store: ReviewStore, command: str, viewer: Viewer) -> str:
-    """Take an answer back that has not left for the pipeline; returns its incident."""
+    """Withdraw an answer that has not been sent to the pipeline; returns its incident."""
     with store.acting(viewer) as act:
         connection = act.connection
         row = connection.execute(

@@ -54,9 +54,9 @@ def stretch(connection: Connection, incident: Incident) -> tuple[int, int]:
 
 
 def _deviations(connection: Connection, incident: Incident, end_ms: int) -> list[series.Deviation]:
-    # What speaks comes first, the loudest before: a fault's channel may read as usual just now.
-    spoken = [one.channel for one in incident.speaking]
-    place = {name: at for at, name in enumerate(spoken)}
+    # Channels that add to the score come first, by how much: a fault's may read as usual just now.
+    speaking = [one.channel for one in incident.speaking]
+    place = {name: at for at, name in enumerate(speaking)}
     deviations = [
         one._replace(speaks=one.reads.channel in place)
         for row in sensors_of(connection, incident)
@@ -109,7 +109,7 @@ def card(connection: Connection, stored: StoredIncident) -> Card:
 
 
 def load(store: ReviewStore, source: ContextLoader, stored: StoredIncident) -> str:
-    """Read one step of the input around an incident into the store; says why it was cut, or ""."""
+    """Store one step of the input around an incident; returns why it was cut, or ""."""
     # Steps go outward from the event that opened it, until the stretch is known, with half of its
     # length before the onset; a step that met the end of the input is read again the next time.
     incident = stored.incident
@@ -150,7 +150,7 @@ def load(store: ReviewStore, source: ContextLoader, stored: StoredIncident) -> s
 
 
 def load_next(store: ReviewStore, sources: Mapping[str, ContextLoader], tried: set[str]) -> bool:
-    """Read one step for an open incident that lacks readings; says whether one was found."""
+    """Read one step for an open incident that lacks readings; returns whether there was one."""
     # Those in `tried` come again once all others had their turn.
     with store.database.read() as connection:
         waiting = [one for one in open_incidents(connection) if one.pipeline in sources][:50]

@@ -286,21 +286,21 @@ def _known(connection: Connection, incident: str) -> StoredIncident:
 # ------------------------------------------------------------------------------------------ API
 @takes(AnswerRequest)
 def post_answer(call: Call, wanted: AnswerRequest) -> object:
-    """Say what an incident is; the reply of the pipeline comes later, on its page."""
+    """Answer an incident; the reply of the pipeline comes later, on its page."""
     command = give_answer(call.store, wanted, call.viewer)
     return {"command": command, "message": "Answered: it leaves in a few seconds."}
 
 
 @takes(WithdrawIn)
 def post_withdraw(call: Call, wanted: WithdrawIn) -> object:
-    """Take an answer back that has not left yet."""
+    """Withdraw an answer that has not been sent yet."""
     incident = withdraw_answer(call.store, wanted.command, call.viewer)
     return {"incident": incident, "message": "Taken back: nothing was answered."}
 
 
 @takes(SeenIn)
 def post_seen(call: Call, wanted: SeenIn) -> object:
-    """Note that somebody has seen an incident, or what they have to say of it."""
+    """Record that somebody has seen an incident, or their comment on it."""
     with call.store.acting(call.viewer) as act:
         _known(act.connection, wanted.incident)
         labelling.add_note(act, wanted.request_id, wanted.incident, wanted.text)
@@ -309,7 +309,7 @@ def post_seen(call: Call, wanted: SeenIn) -> object:
 
 @takes(CareIn)
 def post_care(call: Call, wanted: CareIn) -> object:
-    """Say who looks after an incident, or that nobody needs to be reminded of it for a time."""
+    """Assign an incident, or mute it for a time."""
     done = []
     require_reviewer(call.viewer)
     with call.store.acting(call.viewer) as act:

@@ -1,6 +1,6 @@
 """A muted incident pages nobody: Alertmanager silences its alert for as long as it is muted.
 
-The store says what is muted, and Alertmanager is brought in line with that whenever it differs: a
+The store knows what is muted, and Alertmanager's silences are updated whenever they differ: a
 silence of ours names one incident of one pipeline, and is known by its comment. So nothing has to
 be remembered here, a console that starts again goes on where another stopped, and a mute that ends
 early ends its silence. The worker knows nothing of it: alerts, verdicts and their order stay.
@@ -33,7 +33,7 @@ class Silences:
         self._held: dict[str, int] | None = None  # muted until, as Alertmanager has it
 
     def bring_in_line(self, store: ReviewStore) -> bool:
-        """Silence what is muted and nothing else; says whether anything was to do.
+        """Silence what is muted and nothing else; returns whether anything was changed.
 
         Raises
         ------

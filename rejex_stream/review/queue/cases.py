@@ -95,9 +95,9 @@ def stream_gap(context: Sequence[ContextPoint]) -> int:
 
 
 def belongs(span: EpisodeSpan, event: Arrival, gap: int) -> bool:
-    """Say whether an event continues a case: no run of more than `gap` steps that are all ordinary.
+    """Return whether an event continues a case: at most `gap` steps in a row are all ordinary.
 
-    Anomalies between them, which the event's context tells of, are no gap.
+    Anomalies between them, which are in the event's context, are no gap.
     """
     if span.n_events >= MOST_EVENTS:
         return False
@@ -139,12 +139,12 @@ _FEWEST_PAST = 8
 def pattern_of(item: ReviewItem) -> str:
     """Return how a case looks that begins with an item; equal ones look alike. O(context).
 
-    Why it is asked, which channel speaks first or is farthest from its past, on which side of it
+    Why it is asked, which channel contributes most or is farthest from its past, on which side
     and how far, in steps of two; empty where no past is known. Nothing of the leaning: it would
     tell who reviews blindly.
     """
     verdict = item.verdict
-    spoken = verdict.evidence.channels[:1] if verdict.evidence is not None else ()
+    named = verdict.evidence.channels[:1] if verdict.evidence is not None else ()
     far: dict[str, float] = {}
     rows = [point.values for point in item.context if len(point.values) == len(item.channels)]
     past = np.array(rows, dtype=np.float64).reshape(len(rows), len(item.channels))
@@ -155,7 +155,7 @@ def pattern_of(item: ReviewItem) -> str:
         low, middle, high = np.quantile(known, [0.16, 0.5, 0.84])
         width = max((high - low) / 2, abs(middle) * 1e-9, 1e-300)
         far[name] = float(np.clip((value - middle) / width, -16.0, 16.0))
-    name = next((one.channel for one in spoken if one.channel in far), "")
+    name = next((one.channel for one in named if one.channel in far), "")
     name = name or max(far, key=lambda one: abs(far[one]), default="")
     if not name:
         return ""
@@ -215,7 +215,7 @@ def _of_incident(connection: Connection, event: Arrival) -> tuple[str | None, st
 
 
 def join_incident(connection: Connection, incident: Incident, now_ms: int) -> None:
-    """Ask nobody about the extreme anomalies of an incident, as that asks itself."""
+    """Hold cases of extreme anomalies that belong to an incident: the incident asks instead."""
     # Accepted as they are, they are in no case of what was rejected, so that no figure of those is
     # bent; what somebody works on just now stays theirs. How far it goes its end alone says: what
     # lies behind that was joined too early, where items were read before.
@@ -309,7 +309,7 @@ def merge_back(connection: Connection, child: str, parent: str) -> None:
 
 
 def _measure(connection: Connection, episode: str) -> None:
-    """Bring an episode's span and count in line with its events after some of them moved."""
+    """Update an episode's span and counts after some of its events moved."""
     left = scalar(connection, "SELECT count(*) FROM event WHERE episode_id = ?", (episode,))
     if not left:
         # The empty shell stays, since labels refer to it.

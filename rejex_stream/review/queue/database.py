@@ -185,7 +185,7 @@ CREATE TABLE accepted (  -- called normal, or muted: by how probably each was to
   PRIMARY KEY (pipeline, t_ms, p, why)
 ) STRICT, WITHOUT ROWID;
 
-CREATE TABLE incident (  -- each as it stands
+CREATE TABLE incident (  -- the newest state of each
   incident TEXT PRIMARY KEY,
   pipeline TEXT NOT NULL, stream_key TEXT NOT NULL, state TEXT NOT NULL,
   version INTEGER NOT NULL, severity REAL NOT NULL, changed_ms INTEGER NOT NULL,
@@ -201,7 +201,7 @@ CREATE TABLE incident_change (  -- its turns
   UNIQUE (incident, version)
 ) STRICT;
 
-CREATE TABLE reply (     -- what became of commands, whoever gave them
+CREATE TABLE reply (     -- the pipeline's replies to commands
   reply_seq INTEGER PRIMARY KEY AUTOINCREMENT,
   command TEXT NOT NULL, position TEXT NOT NULL,
   accepted INTEGER NOT NULL, said TEXT NOT NULL,
@@ -291,7 +291,7 @@ _GOES_ON = "What comes in waits and is not lost; the console goes on by itself."
 
 
 def _explain(error: sqlite3.Error, path: Path) -> StoreError | None:
-    """Say what is wrong with the file, and what to do; ``None`` where a statement was wrong."""
+    """Return what is wrong with the file, and the fix; ``None`` where a statement was wrong."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # without SQLite's note of where it was
     failed = code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
     if code == sqlite3.SQLITE_FULL or (failed and _free_bytes(path) < _LITTLE_BYTES):
@@ -382,7 +382,7 @@ def insert(
     otherwise: str = "",
     **values: Any,  # noqa: ANN401
 ) -> sqlite3.Cursor:
-    """Add a row to a table, value by name of column; `otherwise` says what if it is there."""
+    """Add a row to a table, value by name of column; `otherwise` is the clause for a conflict."""
     marks = ", ".join("?" * len(values))
     query = f"INSERT INTO {table} ({', '.join(values)}) VALUES ({marks}) {otherwise}"
     return connection.execute(query, tuple(values.values()))
@@ -399,7 +399,7 @@ def noted(connection: sqlite3.Connection, key: str) -> str | None:
 
 
 def note_down(connection: sqlite3.Connection, key: str, value: object) -> None:
-    """Note a value under a key of the store's own."""
+    """Store a value under a key of the store's own."""
     connection.execute("INSERT OR REPLACE INTO meta VALUES (?,?)", (key, str(value)))
 
 
@@ -628,7 +628,7 @@ class Refusal(RejexError):  # noqa: N818 - a refused action is an answer, not a 
 
 
 def require_reviewer(viewer: Viewer) -> None:
-    """Refuse whoever may only look."""
+    """Refuse a viewer, who may only read."""
     if viewer.role == "viewer":
         raise Refusal("forbidden", "You may look but not decide: ask for the role reviewer.")
 
@@ -661,7 +661,7 @@ def append_audit(
     subject: str,
     **detail: Any,  # noqa: ANN401 - whatever JSON can hold
 ) -> None:
-    """Add one row; the caller's transaction holds the change it speaks of."""
+    """Add one row; the caller's transaction holds the change that it records."""
     last = scalar(connection, "SELECT hash FROM audit ORDER BY seq DESC LIMIT 1")
     text = json.dumps(detail, ensure_ascii=False, sort_keys=True)
     digest = _digest(last or _GENESIS, at_ms, actor, action, subject, text)

@@ -59,7 +59,7 @@ _NOT_RANKED: dict[Reason | None, _Words] = {
 
 
 def explain(verdict: Verdict, why: str, *, blind: bool = False) -> Explanation:
-    """Return why this event is here; with `blind`, nothing that tells which way the model leans."""
+    """Return why this event is here; with `blind`, nothing of which way the model leans."""
     verdict = without_limits(verdict)
     if why in ("audit", "extreme"):
         words = _accepted(verdict, why, blind=blind)

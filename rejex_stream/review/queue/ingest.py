@@ -90,7 +90,7 @@ class IngestCounts:
 
 
 def group_of(stream_key: str, sensor: str) -> str:
-    """Return the group a sensor is shown under: what stands before its first slash."""
+    """Return the group a sensor is shown under: the text before its first slash."""
     if stream_key != sensor:
         return stream_key
     return sensor.split("/", 1)[0]
@@ -105,7 +105,7 @@ def next_offset(connection: Connection, partition: Partition) -> int | None:
 
 
 def advance(connection: Connection, partition: Partition, span: Span) -> None:
-    """Move on to the end of what was read; its records are stored in the same transaction."""
+    """Set the next offset to the end of what was read, in the transaction that stores it."""
     known = next_offset(connection, partition)
     if known is None or span.first > known:
         raise ConnectorError(
@@ -237,7 +237,7 @@ class IngestBatch:
         self.counts.items += 1
 
     def follow_up(self, after: FollowUp) -> None:
-        """Add what came after an item to its sensor's series; told again it changes nothing."""
+        """Add what came after an item to its sensor's series; repeated it changes nothing."""
         sensor_id = self.sensor_id(after.stream_key, after.sensor, after.channels)
         self._remember(sensor_id, len(after.channels), after.points)
 

@@ -207,7 +207,7 @@ def estimate(
     values = [_value(group, draws, err) for group, draws in zip(groups, drawn.shares, strict=True)]
 
     def interval(of: Callable[[Shares], FloatArray], enough: bool) -> Interval:
-        """Take what waits among the rejected at its best and at its worst."""
+        """Return an interval that counts unjudged rejected events at their best and worst."""
         if not enough or not total:
             return Interval(None, None, None)
         judged = rejected.judged / rejected.events if rejected.events else 1.0

@@ -57,14 +57,14 @@ All of its events are of the case or none is, so one stands for all.
 
 
 def drawn_for_second_review(root_id: str, ratio: float) -> bool:
-    """Say whether an episode gets a second, independent reviewer; a share `ratio` of them do."""
+    """Return whether an episode gets a second, independent reviewer; a share `ratio` of them do."""
     # A larger ratio keeps every smaller draw, and nobody can choose who is drawn.
     digest = hashlib.sha256(f"second/{root_id}".encode()).digest()
     return int.from_bytes(digest[:8], "big") < ratio * 2.0**64
 
 
 def records_of(connection: Connection, episode: str) -> list[LabelRecord]:
-    """Return every record that speaks about the events of an episode, in order."""
+    """Return every record about the events of an episode, in order."""
     # All events of an episode share them, so one event stands for all.
     rows = connection.execute(
         "SELECT l.record FROM label_event le JOIN label l USING (label_seq) WHERE le.event_id = "
@@ -110,7 +110,7 @@ FINAL = ("labelled", "agreed", "adjudicated")
 
 
 def refresh_status(connection: Connection, episode: str, settings: Review, now_ms: int) -> None:
-    """Bring an episode's status in line with its labels, and give up the claim on it."""
+    """Update an episode's status from its labels, and release the claim on it."""
     row = connection.execute(
         "SELECT root_id, status FROM episode WHERE episode_id = ?", (episode,)
     ).fetchone()
@@ -137,7 +137,7 @@ def refresh_status(connection: Connection, episode: str, settings: Review, now_m
 
 
 def _follows_an_answer(connection: Connection, episode: str) -> bool:
-    """Say whether others of their incident had been decided, or that asks in their place."""
+    """Return whether others of its incident were decided, or the incident asks instead."""
     query = (
         "SELECT 1 FROM episode e JOIN episode o ON o.incident = e.incident "
         "AND (e.why = 'extreme' OR o.why <> 'extreme' AND o.root_id <> e.root_id "
@@ -150,7 +150,7 @@ _OF_RECORD = "label_id", "episode_id", "reviewer", "kind", "source", "verdict", 
 
 
 def publish(connection: Connection, record: LabelRecord, *, sent: bool = False) -> bool:
-    """Store a record with its events and put it into the outbox; says whether it was new."""
+    """Store a record with its events and put it into the outbox; returns whether it was new."""
     # What is said of a known case stays in the store: it measures who says it, and teaches nobody.
     value = encode_label(record)
     made = insert(
@@ -193,7 +193,7 @@ class LabelSink(Protocol):
         """Make all rows durable, then return where each went (``labels-0@553``); or raise."""
 
     def close(self) -> None:
-        """Let go of the output."""
+        """Close the output."""
 
 
 class LabelFile:

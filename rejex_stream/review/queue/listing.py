@@ -57,7 +57,7 @@ class QueueQuery(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class QueueFilter:
-    """A view of the queue, as it stands in the address bar."""
+    """A view of the queue, as the address bar has it."""
 
     # `ready` (asked today: open, settled, of no incident that asks itself, within the day's
     # capacity, not held by others or given to them), `mine`, `claimed` (by others, or theirs),
@@ -258,7 +258,7 @@ _AS_STORED = [one.name for one in fields(EpisodeRow) if one.name not in _MADE]
 
 
 def is_blind(settings: Review, row: Row, viewer: Viewer) -> bool:
-    """Say whether the leaning and other people's labels are still hidden from this viewer."""
+    """Return whether the leaning and other people's labels are still hidden from this viewer."""
     if row["status"] not in ("open", "needs_second", "held"):
         return False
     if settings.blind == "always":
@@ -345,7 +345,7 @@ def _accepted_in_short(verdict: Verdict, why: str, *, blind: bool) -> str:
 
 
 def _main_event(connection: Connection, episode: str) -> Verdict:
-    """Return what stands for an episode: its least stable event, or the most severe one."""
+    """Return the verdict that represents an episode: the least stable, or the most severe."""
     query = (
         "SELECT v.item FROM event v JOIN episode e USING (episode_id) WHERE episode_id = ? "
         "ORDER BY CASE WHEN e.why = 'extreme' THEN -v.severity END, "

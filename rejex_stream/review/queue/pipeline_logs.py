@@ -47,10 +47,10 @@ class Feed(Protocol):
     pipeline: str
 
     def pump(self, store: ReviewStore, *, stop: Stop = None) -> IngestCounts:
-        """Take what is there; `stop` is asked often."""
+        """Store what is new; `stop` is asked often."""
 
     def close(self) -> None:
-        """Let go of the input; by itself a feed holds nothing open between two calls."""
+        """Close the input; by default a feed holds nothing open between two calls."""
         return
 
 
@@ -70,7 +70,7 @@ class FileFeed(Feed):
         self._partition = Partition(f"file:{kind}:{path.resolve()}", 0)
 
     def pump(self, store: ReviewStore, *, stop: Stop = None) -> IngestCounts:
-        """Take every whole line that is there; returns what became of them."""
+        """Store every complete line that is new; returns the counts."""
         total = IngestCounts()
         while stop is None or not stop():
             known = store.begin(self._partition)
@@ -140,7 +140,7 @@ class SourceFeed(Feed):
         self.pipeline = pipeline
 
     def pump(self, store: ReviewStore, *, stop: Stop = None) -> IngestCounts:
-        """Take what the source has; returns at the first empty poll, or when `stop` says so."""
+        """Store what the source has; returns at the first empty poll, or when `stop` is true."""
         if self._source is None:
             self._source = self._open_source()
         try:
@@ -191,7 +191,7 @@ class SourceFeed(Feed):
             partition = Partition(topic, number)
             own = own_partition(partition)
             # A source in order has passed over nothing that can be read: not since its last
-            # record, nor since it was told where to begin. Noted before it is stored, so that a
+            # record, nor since its position was set. Recorded before it is stored, so that a
             # batch that was not is missed by the store when the next one comes.
             first = spans[own].first if own in spans else self._read_to[partition]
             spans[own] = Span(first, offset + 1)
@@ -201,7 +201,7 @@ class SourceFeed(Feed):
         return _Batch(spans, lines)
 
     def close(self) -> None:
-        """Let go of the source."""
+        """Close the source."""
         source, self._source = self._source, None
         self._read_to.clear()
         self._logs.clear()
@@ -257,7 +257,7 @@ class TopicFeed(Feed):
         self.pipeline = config.pipeline.name
 
     def pump(self, store: ReviewStore, *, stop: Stop = None) -> IngestCounts:
-        """Take everything up to the ends of the topic's partitions; returns what became of it."""
+        """Store everything up to the ends of the topic's partitions; returns the counts."""
         from rejex_connectors.kafka.partition_reader import (
             bounds_of,
             partitions_of,
@@ -359,7 +359,7 @@ class KafkaLabels:
         ]
 
     def close(self) -> None:
-        """Let go of the broker."""
+        """Close the connection to the broker."""
         producer, self._producer = self._producer, None
         if producer is not None:
             producer.close()

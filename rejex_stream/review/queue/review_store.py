@@ -289,7 +289,7 @@ def state_hash(database: Database) -> str:
 
 
 def apply_labels(store: ReviewStore, records: Iterable[LabelRecord]) -> tuple[int, int]:
-    """Take records that were published before; returns (new ones, those whose events are unknown).
+    """Apply records that were published before; returns (new ones, those whose events are unknown).
 
     Each puts its events into the episode it names, made if need be, as they were when it was given.
     """
@@ -383,6 +383,6 @@ def _remove_file(path: Path, suffixes: Sequence[str] = ("", *_LOGS)) -> None:
 
 
 def _take_place(fresh: Path, path: Path) -> None:
-    """Put a closed, settled store in the place of another, whole or not at all."""
+    """Replace a store by another one that is closed and settled."""
     _remove_file(path, _LOGS)  # first: beside another database, SQLite would play them into that
     os.replace(fresh, path)

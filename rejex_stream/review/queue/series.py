@@ -4,7 +4,7 @@ Reviewers need what came before *and after*. Readings come from the context that
 and from what follows them, scores and labels from the verdicts. Whatever is drawn has at most a few
 points per pixel, and keeps every extreme: a spike of one sample in a week is still there. No line
 goes on over what is not known: an event whose reading the store does not have, a channel that is
-missing in a reading, and a sensor that is silent are three things, and told apart.
+missing in a reading, and a sensor that is silent are three things, and drawn differently.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class SeriesBatch:
     _points: dict[tuple[int, int], Point] = field(default_factory=dict)
 
     def add(self, sensor_id: int, point: Point) -> None:
-        """Take one point; what is known already stays, what was missing is filled in."""
+        """Add one point; what is known already stays, what was missing is filled in."""
         key = (sensor_id, point.t_ms)
         known = self._points.get(key)
         if known is not None:
@@ -169,7 +169,7 @@ def _extreme(t: FloatArray, v: FloatArray, most: int) -> npt.NDArray[np.intp]:
 
 
 def _pauses(t: FloatArray) -> BoolArray:
-    """Say between which events a sensor was silent: longer than it mostly is. Shape (n - 1,)."""
+    """Return between which events a sensor was silent: longer than it mostly is. Shape (n - 1,)."""
     # One in ten steps may be longer than usual, or what is sampled at random would look silent.
     steps = np.diff(t)
     if len(steps) < 2:

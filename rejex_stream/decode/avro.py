@@ -5,15 +5,14 @@ from __future__ import annotations
 import io
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
 
 from rejex_stream.decode.json import nesting
-from rejex_stream.decode.mapping import FieldMapping, TimeUnit, Unreadable, printable
+from rejex_stream.decode.mapping import FieldMapping, TimeUnit, printable
 from rejex_stream.decode.paths import field_paths
 from rejex_stream.decode.registry_decoder import (
     HEADER_BYTES,
@@ -29,15 +28,15 @@ __all__ = ["avro_json", "avro_reader"]
 
 _UNITS: Mapping[str, TimeUnit] = {"millis": "ms", "micros": "us", "nanos": "ns"}
 
-_DEEPEST_TEXT = 128
-_DEEPEST = 64
+_MAX_TEXT_LEVELS = 128
+_MAX_LEVELS = 64
 """Levels of a payload, where a name stands for all it holds: the reader is recursive."""
 _STEPS_PER_BYTE = 16
-_MOST_STEPS = 1 << 16
+_MAX_STEPS = 1 << 16
 _RECORD_STEPS = 4
 """A record makes a dict; every other value is one step."""
-_MOST_DECIMAL_BYTES = 1024
-_MOST_SCALE = 1000
+_MAX_DECIMAL_BYTES = 1024
+_MAX_SCALE = 1000
 
 
 def avro_reader(schema: RegisteredSchema, mapping: FieldMapping) -> PayloadReader:
@@ -51,11 +50,7 @@ def avro_reader(schema: RegisteredSchema, mapping: FieldMapping) -> PayloadReade
     if isinstance(mapping.time, str):
         unit = _unit(parsed, named, paths[mapping.time])
         mapping = mapping if unit is None else replace(mapping, time_unit=unit, time_format=None)
-    scales = [_scale(parsed, named, paths[field]) for field in mapping.channel_fields]
-    decimals = None
-    if any(scale is not None for scale in scales):
-        decimals = partial(_with_decimals, mapping.channel_names, scales)
-    trees = TreeReader(mapping, container="a record or a map", adapt=decimals)
+    trees = TreeReader(mapping, container="a record or a map")
     tree_of = _parser(parsed)
     return lambda record: trees.reading(record, tree_of(record))
 
@@ -66,29 +61,17 @@ def avro_json(schema: RegisteredSchema, _: FieldMapping) -> Callable[[Record], b
     A decimal is a number, other logical types are what they are stored as; bytes are base64, what
     is not finite is ``null``.
     """
-    from fastavro.read import LOGICAL_READERS
-
-    for kind in ("bytes", "fixed"):
-        LOGICAL_READERS[f"{kind}-{_DECIMAL}"] = _decimal
-    parsed, _named = _parsed(schema, decimals=True)
+    parsed, _named = _parsed(schema)
     tree_of = _parser(parsed)
     return lambda record: msgspec.json.encode(tree_of(record))
 
 
-def _decimal(value: bytes, schema: dict[Any, Any] | None, _: object = None) -> float:
-    scale = (schema or {}).get("scale", 0)
-    if not isinstance(scale, int) or not 0 <= scale <= _MOST_SCALE:
-        raise MisfitError(f"a decimal has a scale from 0 to {_MOST_SCALE}, not {printable(scale)}")
-    if len(value) > _MOST_DECIMAL_BYTES:
-        raise MisfitError(
-            f"a decimal has at most {_MOST_DECIMAL_BYTES} bytes, but one has {len(value)}"
-        )
-    return _scaled(value, scale)
-
-
-def _scaled(value: bytes, scale: int) -> float:
+def _decimal(value: bytes, schema: Any, _: object = None) -> float | str:  # noqa: ANN401 - JSON
+    """Return a decimal as a float; the library's own way takes minutes for a long one."""
+    if len(value) > _MAX_DECIMAL_BYTES:
+        return f"a decimal of {len(value)} bytes"  # refused where it is a channel
     try:
-        return float(int.from_bytes(value, signed=True) / 10**scale)
+        return float(int.from_bytes(value, signed=True) / 10 ** schema.get("scale", 0))
     except OverflowError:  # beyond 1.8e308, as an integer would be
         return math.nan
 
@@ -116,17 +99,18 @@ def _parser(parsed: dict[str, Any]) -> Callable[[Record], Any]:
     return tree_of
 
 
-def _parsed(
-    schema: RegisteredSchema, *, decimals: bool = False
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def _parsed(schema: RegisteredSchema) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the schema and all that has a name in it, its work and depth found bounded."""
     import fastavro
+    from fastavro.read import LOGICAL_READERS
 
+    for kind in ("bytes", "fixed"):
+        LOGICAL_READERS[f"{kind}-{_DECIMAL}"] = _decimal
     named: dict[str, Any] = {}
     try:
         for text in schema.references.values():
-            fastavro.parse_schema(_loaded(text, decimals=decimals), named_schemas=named)
-        main = _loaded(schema.text, decimals=decimals)
+            fastavro.parse_schema(_loaded(text), named_schemas=named)
+        main = _loaded(schema.text)
         parsed = _resolved(fastavro.parse_schema(main, named_schemas=named), named)
         if not isinstance(parsed, dict) or parsed["type"] != "record" or not parsed["fields"]:
             raise UnusableSchemaError("expected a record with fields")
@@ -138,52 +122,38 @@ def _parsed(
         raise UnusableSchemaError(what) from None
     except Exception as error:  # whatever a parser says of a text that means nothing
         raise UnusableSchemaError(f"not an Avro schema: {printable(str(error), 200)}") from None
-    if most > _MOST_STEPS:
+    if most > _MAX_STEPS:
         raise UnusableSchemaError(
-            f"a record of it may take {most} steps without a byte, more than {_MOST_STEPS}"
+            f"a record of it may take {most} steps without a byte, more than {_MAX_STEPS}"
         )
     return parsed, named
 
 
-def _with_decimals(
-    names: Sequence[str], scales: Sequence[int | None], values: tuple[Any, ...]
-) -> tuple[Any, ...]:
-    def number(value: object, name: str, scale: int | None) -> object:
-        if scale is None or not isinstance(value, bytes):
-            return value
-        if len(value) > _MOST_DECIMAL_BYTES:
-            raise Unreadable(
-                f"channel {printable(name)}: expected a decimal of at most "
-                f"{_MOST_DECIMAL_BYTES} bytes, got {len(value)}"
-            )
-        return _scaled(value, scale)
-
-    return tuple(map(number, values, names, scales))
+def _loaded(text: str) -> Any:  # noqa: ANN401 - JSON
+    if nesting(text.encode()) > _MAX_TEXT_LEVELS:
+        raise UnusableSchemaError(f"it is nested more than {_MAX_TEXT_LEVELS} levels deep")
+    return _plain(json.loads(text))
 
 
-def _loaded(text: str, *, decimals: bool) -> Any:  # noqa: ANN401 - JSON
-    if nesting(text.encode()) > _DEEPEST_TEXT:
-        raise UnusableSchemaError(f"it is nested more than {_DEEPEST_TEXT} levels deep")
-    return _plain(json.loads(text), decimals=decimals)
+def _plain(schema: Any) -> Any:  # noqa: ANN401 - JSON
+    """Drop what a logical type adds, but for decimals: a value is what it is stored as.
 
-
-def _plain(schema: Any, *, decimals: bool) -> Any:  # noqa: ANN401 - JSON
-    """Drop what a logical type adds: a value is then the number or the bytes it is stored as.
-
-    :func:`_unit` knows the unit of a timestamp, :func:`_scale` that of a decimal. The library's
-    own way with decimals takes minutes for a long one; `decimals`: they are read our way.
+    :func:`_unit` knows the unit of a timestamp.
     """
     if isinstance(schema, list):
-        return [_plain(branch, decimals=decimals) for branch in schema]
+        return [_plain(branch) for branch in schema]
     if not isinstance(schema, dict):
         return schema
     plain = {
-        _DECLARED if key == "logicalType" else key: (
-            _plain(value, decimals=decimals) if key in _INNER else value
-        )
+        _DECLARED if key == "logicalType" else key: _plain(value) if key in _INNER else value
         for key, value in schema.items()
     }
-    if decimals and plain.get(_DECLARED) == "decimal" and schema["type"] in {"bytes", "fixed"}:
+    if plain.get(_DECLARED) == "decimal" and schema["type"] in {"bytes", "fixed"}:
+        scale = schema.get("scale", 0)
+        if not isinstance(scale, int) or not 0 <= scale <= _MAX_SCALE:
+            raise UnusableSchemaError(
+                f"a decimal has a scale from 0 to {_MAX_SCALE}, not {printable(scale)}"
+            )
         plain["logicalType"] = _DECIMAL
     return plain
 
@@ -237,10 +207,10 @@ class _Costs:
         elif isinstance(kind, dict):
             return self.of(kind, depth + 1)
         else:
-            size = int(schema["size"]) if kind == "fixed" else _FEWEST_BYTES.get(kind, 1)
+            size = int(schema["size"]) if kind == "fixed" else _MIN_BYTES.get(kind, 1)
             cost = _Cost(1 - _STEPS_PER_BYTE * size, 1, 1)
-        if depth + cost.levels > _DEEPEST:
-            raise UnusableSchemaError(f"its values are nested more than {_DEEPEST} levels deep")
+        if depth + cost.levels > _MAX_LEVELS:
+            raise UnusableSchemaError(f"its values are nested more than {_MAX_LEVELS} levels deep")
         return cost
 
     def _of_record(self, schema: dict[str, Any], depth: int) -> _Cost:
@@ -272,24 +242,7 @@ class _Costs:
         return _Cost(1 - _STEPS_PER_BYTE, 2 + item.peak, 1 + item.levels)
 
 
-_FEWEST_BYTES = {"null": 0, "float": 4, "double": 8}
-
-
-def _scale(schema: Any, named: dict[str, Any], path: tuple[str, ...]) -> int | None:  # noqa: ANN401
-    """Return the scale of a field that is declared as a decimal."""
-    scales = {
-        kind.get("scale", 0)
-        for kind in _kinds(schema, named, path)
-        if isinstance(kind, dict) and kind.get(_DECLARED) == "decimal"
-    }
-    if not scales:
-        return None
-    scale = scales.pop()
-    if scales or not isinstance(scale, int) or not 0 <= scale <= _MOST_SCALE:
-        raise UnusableSchemaError(
-            f"{printable('.'.join(path))}: expected decimals of one scale from 0 to {_MOST_SCALE}"
-        )
-    return scale
+_MIN_BYTES = {"null": 0, "float": 4, "double": 8}
 
 
 def _unit(schema: Any, named: dict[str, Any], path: tuple[str, ...]) -> TimeUnit | None:  # noqa: ANN401

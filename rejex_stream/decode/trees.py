@@ -24,19 +24,10 @@ _NEW = tuple.__new__  # nearly twice as fast as calling a named tuple's class
 
 
 class TreeReader:
-    """Finds what a mapping names in trees of dicts.
+    """Finds what a mapping names in trees of dicts; `container` names what may hold fields."""
 
-    `container` is what may hold fields, for messages; `adapt` is applied to the channels' values.
-    """
-
-    def __init__(
-        self,
-        mapping: FieldMapping,
-        *,
-        container: str = "an object",
-        adapt: Callable[[tuple[Any, ...]], tuple[Any, ...]] | None = None,
-    ) -> None:
-        self._mapping, self._container, self._adapt = mapping, container, adapt
+    def __init__(self, mapping: FieldMapping, *, container: str = "an object") -> None:
+        self._mapping, self._container = mapping, container
         self._paths = field_paths(mapping.fields)
         self._time = mapping.time_getter(self._finder)
         self._sensor = mapping.sensor_getter(self._finder)
@@ -55,8 +46,6 @@ class TreeReader:
             values = self._fetch(tree)
         except KeyError:
             values = self._found(tree)
-        if self._adapt is not None:
-            values = self._adapt(values)
         if type(sensor) is str and self._is_simple and (floats := floats_of(values)) is not None:
             key, sensor = self.names[sensor]
             if mapping.missing:

@@ -300,9 +300,9 @@ def _invalid(position: Position, letter: Written) -> Invalid:
         return decode_dead_letter(letter.value)[1]
     from rejex_connectors.kafka.messages import split_headers
 
-    said = split_headers(msgspec.msgpack.decode(letter.headers)).said
-    stage = (said.get(f"{CONNECT_PREFIX}stage") or b"").decode()
-    reason = (said.get(f"{CONNECT_PREFIX}exception.message") or b"").decode()
+    headers = split_headers(msgspec.msgpack.decode(letter.headers)).ours
+    stage = (headers.get(f"{CONNECT_PREFIX}stage") or b"").decode()
+    reason = (headers.get(f"{CONNECT_PREFIX}exception.message") or b"").decode()
     return Invalid(position, stage, reason)
 
 

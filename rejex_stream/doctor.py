@@ -35,6 +35,7 @@ from rejex_stream.decode.mapping import printable
 from rejex_stream.decode.written import number_reader
 from rejex_stream.engine.engine import core
 from rejex_stream.errors import ConfigError, ConnectorError, RejexError
+from rejex_stream.operate.alerts import http_request
 from rejex_stream.plan.promises import Costs, Plan, plan, plan_doubts
 from rejex_stream.protocols import Assigned
 from rejex_stream.readable import span, utc
@@ -490,35 +491,27 @@ def _webhook(config: Config) -> Iterator[Finding]:
     alerts.reveal("webhook_secret")  # of which the refusal says what to fix
     shown = masked(url)
     try:
-        request = urllib.request.Request(url, method="HEAD")
-        with urllib.request.build_opener(_Staying).open(request, timeout=_TIMEOUT_S) as answer:
+        with http_request("HEAD", url, None, {}, _TIMEOUT_S) as answer:
             status = answer.status
     except urllib.error.HTTPError as error:
         # Many a webhook knows POST alone, or a signature: that it refuses is an answer.
         status = error.code
         error.close()
-    except (OSError, ValueError, http.client.HTTPException) as error:
+    except (OSError, ValueError) as error:
         yield Finding(
             "error",
             f"{shown} cannot be reached: {_why(error)}",
-            "start who listens there, or fix alerts.webhook_url",
+            "start the receiver, or fix alerts.webhook_url",
         )
         return
     if 300 <= status < 400 or status in (404, 410) or status >= 500:
         yield Finding(
             "warning",
             f"{shown} answers {status} to HEAD; no event was sent to try it",
-            "see that it takes a POST itself, or fix alerts.webhook_url",
+            "check that it accepts POST, or fix alerts.webhook_url",
         )
     else:
         yield Finding("ok", f"{shown} can be reached (HEAD: {status}; no event was sent)")
-
-
-class _Staying(urllib.request.HTTPRedirectHandler):
-    """Follows no redirection: a HEAD would become a GET, which may do something."""
-
-    def redirect_request(self, *_: object) -> None:
-        """Return no other request."""
 
 
 def _why(error: Exception) -> object:

@@ -19,7 +19,7 @@ from rejex_stream.cli import main
 from rejex_stream.demo.datasets import play, prepare, write_turbines, write_water
 from rejex_stream.detectors import DEFAULT
 from rejex_stream.encode import decode_incidents, decode_reviewed, decode_verdict
-from rejex_stream.report import find, write_report
+from rejex_stream.report import analyse_run, write_report
 from rejex_stream.review.queue.database import Database, Viewer
 from rejex_stream.review.queue.listing import QueueFilter
 from rejex_stream.types import Label, Reason, ReviewItem
@@ -33,13 +33,13 @@ def played(tmp_path_factory):
     """Both pipelines, played once, with findings and report."""
     out = tmp_path_factory.mktemp("demo")
     feeds = prepare(out)
-    runs = [play(feed) for feed in feeds]
-    findings = [find(feed.run()) for feed in feeds]
+    for feed in feeds:
+        play(feed)
+    findings = [analyse_run(feed.run()) for feed in feeds]
     write_report(out / "report.html", findings, "rejex-stream demo")
     return {
         "out": out,
         "feeds": feeds,
-        "runs": runs,
         "findings": findings,
         "report": (out / "report.html").read_text(encoding="utf-8"),
     }
@@ -209,8 +209,7 @@ def test_the_files_hold_the_same_verdicts_whoever_runs_the_pipelines(played, typ
 
 
 def test_a_fault_is_held_answered_and_closed_and_a_leak_stays_until_somebody_says_so(played):
-    run, feed = played["runs"][1], played["feeds"][1]
-    incidents = list(run.incidents.values())
+    feed, incidents = played["feeds"][1], played["findings"][1].run.incidents
     (bearing,) = [one for one in incidents if one.stream_key == "WT-02" and one.held]
     (leak,) = [one for one in incidents if one.state != "closed"]
     assert (bearing.stream_key, bearing.state, bearing.ended) == ("WT-02", "closed", "recovered")
@@ -229,18 +228,18 @@ def test_a_fault_is_held_answered_and_closed_and_a_leak_stays_until_somebody_say
 
 def test_no_fault_of_the_wind_farm_is_missed_and_hardly_anything_is_told_in_vain(played):
     """At most one false incident a turbine and month; what overheats is noticed in four hours."""
-    board, findings = played["runs"][1], played["findings"][1]
+    findings = played["findings"][1]
     assert {found.outcome for found in findings.faults} <= {"caught", "review"}
     hot = next(one for one in findings.faults if one.fault.title == "gearbox overheats")
     assert hot.notice_after_s <= 4 * 3600
     told: dict[str, float] = {}  # hours until somebody is told
     for fault in played["feeds"][1].faults:
-        for one in board.incidents.values():
+        for one in findings.run.incidents:
             if one.stream_key == fault.sensor and fault.first_ms <= one.opened_ms <= fault.last_ms:
                 hours = (one.opened_ms - fault.first_ms) / 3_600_000
                 told[fault.title] = min(hours, told.get(fault.title, hours))
     in_vain = [
-        one for one in board.incidents.values()
+        one for one in findings.run.incidents
         if not any(
             one.stream_key == fault.sensor
             and one.onset_ms <= fault.last_ms
@@ -277,7 +276,7 @@ def test_few_questions_and_the_known_faults_are_among_them_or_incidents(played):
     now = time.time_ns() // 1_000_000
     with Database(out / "review.db", capacity=capacity).read() as connection:
         cases = list(QueueFilter().rows(connection, Viewer("ada"), now))
-    incidents = [one for run in played["runs"] for one in run.incidents.values()]
+    incidents = [one for findings in played["findings"] for one in findings.run.incidents]
     asked = [(row["sensor"], row["start_ms"], row["end_ms"]) for row in cases]
     n_open = sum(one.state != "closed" for one in incidents)
     assert 20 <= len(cases) + n_open <= 30

@@ -15,9 +15,10 @@ import pytest
 
 from rejex_stream.cli import main
 from rejex_stream.config import load_config
+from rejex_stream.config.reviewing import Channel as ChannelSetting
 from rejex_stream.encode import decode_verdict
 from rejex_stream.errors import ConfigError, ConnectorError
-from rejex_stream.report import Channel, Fault, find, read_run, write_report
+from rejex_stream.report import Channel, Fault, analyse_run, read_run, write_report
 from rejex_stream.report.page import after, in_words
 from rejex_stream.types import Label, Position, Reason, Verdict
 from tests.pages import Page, data_of
@@ -71,7 +72,7 @@ def test_the_report_of_a_config_shows_what_its_run_wrote(ran, capsys):
     assert f"({labels[Label.ANOMALY]:,} events)" in text
     assert f"({shown['r']:,} rejected events)" in text
     assert "What became of the known faults" not in text  # nobody knows of any
-    findings = find(read_run(load_config(ran / "file.toml")))
+    findings = analyse_run(read_run(load_config(ran / "file.toml")))
     for rate in (
         findings.counts.rejection_rate, findings.theory.frozen_bound, findings.theory.paper_bound
     ):  # fmt: skip
@@ -80,7 +81,7 @@ def test_the_report_of_a_config_shows_what_its_run_wrote(ran, capsys):
 
 def test_values_and_times_on_the_plots_are_those_of_the_input(ran):
     run = read_run(load_config(ran / "file.toml"))
-    write_report(ran / "values.html", [find(run)], "")
+    write_report(ran / "values.html", [analyse_run(run)], "")
     (entry,) = data_of((ran / "values.html").read_text(encoding="utf-8"))
     (series,) = entry["series"]
     with (ran / "readings.csv").open(encoding="utf-8") as file:
@@ -89,7 +90,10 @@ def test_values_and_times_on_the_plots_are_those_of_the_input(ran):
         wanted = [float(row[name]) if row[name] else None for row in rows]
         assert values == pytest.approx(wanted, rel=1e-4)
     assert sum(series["time_ms"]) == run.events[-1][0].event_time_ms
-    assert [channel.title for channel in run.channels] == ["flow", "pressure"]
+    assert run.channels == (Channel("flow"), Channel("pressure"))
+    shown = {"flow": ChannelSetting(label="Flow", unit="l/s")}
+    named = read_run(load_config(ran / "file.toml").model_copy(update={"channels": shown}))
+    assert named.channels == (Channel("Flow", "l/s"), Channel("pressure"))
 
 
 def test_only_the_newest_events_are_shown_and_the_page_says_so(ran):
@@ -156,7 +160,7 @@ def test_text_from_the_data_stays_text(ran):
         channels=(Channel(hostile, hostile), Channel(hostile)),
         faults=(Fault(hostile, first, first + 3_600_000, hostile),),
     )
-    write_report(ran / "hostile.html", [find(changed)], hostile, credit=hostile)
+    write_report(ran / "hostile.html", [analyse_run(changed)], hostile, credit=hostile)
     page = page_of(ran / "hostile.html")
     assert page.text.count(hostile) > 3
     (entry,) = data_of((ran / "hostile.html").read_text(encoding="utf-8"))
@@ -169,7 +173,7 @@ def test_a_known_fault_is_judged_by_the_events_inside_it(ran):
     (first, _), (last, _) = run.events[at[3] - 2], run.events[at[3] + 2]
     fault = Fault(first.sensor, first.event_time_ms, last.event_time_ms, "something")
     elsewhere = Fault("another", 0, run.events[-1][0].event_time_ms, "not here")
-    findings = find(dataclasses.replace(run, faults=(fault, elsewhere)))
+    findings = analyse_run(dataclasses.replace(run, faults=(fault, elsewhere)))
     (found,) = findings.faults
     inside = [verdict for _, verdict in run.events[at[3] - 2 : at[3] + 3]]
     assert found.n_events == 5
@@ -179,7 +183,7 @@ def test_a_known_fault_is_judged_by_the_events_inside_it(ran):
     early = dataclasses.replace(
         run, faults=(Fault(first.sensor, 0, run.events[20][0].event_time_ms, "early"),)
     )
-    (found,) = find(early).faults
+    (found,) = analyse_run(early).faults
     assert (found.outcome, found.notice_after_s, found.n_warm_up) == ("missed", None, 21)
 
 

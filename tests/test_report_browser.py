@@ -9,7 +9,7 @@ from urllib.request import url2pathname
 import pytest
 
 from rejex_stream.demo.datasets import play, prepare
-from rejex_stream.report import find, write_report
+from rejex_stream.report import analyse_run, write_report
 
 pytestmark = pytest.mark.browser
 
@@ -42,7 +42,9 @@ def report(tmp_path_factory):
     feeds = prepare(out)
     for feed in feeds:
         play(feed)
-    write_report(out / "report.html", [find(feed.run()) for feed in feeds], "rejex-stream demo")
+    write_report(
+        out / "report.html", [analyse_run(feed.run()) for feed in feeds], "rejex-stream demo"
+    )
     return (out / "report.html").as_uri()
 
 

@@ -609,7 +609,7 @@ def test_what_comes_right_after_an_incident_is_none_of_it():
     ok, bad = (Label.NORMAL, None), (Label.ANOMALY, None)
     held = [(Label.ANOMALY, "t-0-12"), (Label.NORMAL, "t-0-12")] * 5
     episodes.add(*of_one_sensor(*[ok] * 10, bad, bad, *held, ok, ok, bad, *[ok] * 20, bad))
-    incidents, others = episodes.worst(top=9)
+    incidents, others = episodes.most_severe(top=9)
     assert [(e.first_row, e.last_row, e.anomalies) for e in incidents] == [(11, 22, 7)]
     assert sorted((e.first_row, e.last_row) for e in others) == [(25, 25), (46, 46)]
 
@@ -619,7 +619,7 @@ def test_what_is_graded_higher_stands_first():
     episodes = Episodes(("x",))
     ok, bad = (Label.NORMAL, None), (Label.ANOMALY, None)
     episodes.add(*of_one_sensor(*[ok] * 10, *[bad] * 10, *[ok] * 30, bad))
-    _, others = episodes.worst(top=9)
+    _, others = episodes.most_severe(top=9)
     points = [(e.first_row, grade(e.severity, e.anomalies)[0]) for e in others]
     assert points == [(11, 22), (51, 15)]
 
@@ -633,7 +633,7 @@ def test_the_usual_is_that_of_all_normal_events_not_of_the_first():
     verdicts[-1] = replace(verdicts[-1], evidence=evidence)
     for at in range(0, len(readings), 700):
         episodes.add(readings[at : at + 700], verdicts[at : at + 700])
-    (episode,) = episodes.worst(top=1)[1]
+    (episode,) = episodes.most_severe(top=1)[1]
     (reads,) = episode.reads
     assert (reads.channel, reads.value) == ("x", 5_000.0)
     assert reads.usual == pytest.approx((125, 4_875), rel=0.05)

@@ -17,7 +17,7 @@ from rejex_stream.config import load_config
 from rejex_stream.demo.datasets import play, prepare, water_faults
 from rejex_stream.plan.suggest import suggest
 from rejex_stream.readable import percent
-from rejex_stream.report import Findings, find
+from rejex_stream.report import Findings, analyse_run
 
 __all__ = ["VARIANTS", "by_init", "changed", "write_demo"]
 
@@ -77,7 +77,7 @@ def write_demo(out: Path) -> None:
             feed.config_path.write_text(text, encoding="utf-8")
             feed = dataclasses.replace(feed, config=load_config(feed.config_path))
             play(feed)
-            table.add(*said, *_told(find(feed.run())))
+            table.add(*said, *_told(analyse_run(feed.run())))
     (out / "demo.md").write_text(
         "# The water branch of the demo\n\n"
         "Made by `python -m benchmarks.streams demo`. Of the hours of each known fault: called an "

@@ -14,7 +14,7 @@ import json
 import math
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from importlib.resources import files
 from pathlib import Path
@@ -28,12 +28,11 @@ from rejex_stream.config.assembly import run_pipeline
 from rejex_stream.config.assembly.control_line import ControlLine, make_command
 from rejex_stream.demo import turbine
 from rejex_stream.errors import ConfigError
-from rejex_stream.report import Channel, Fault, Run, read_run
-from rejex_stream.run.run_events import RunEvent, RunSummary
-from rejex_stream.types import CommandKind, FloatArray, Incident, IncidentState, Outcome, Partition
+from rejex_stream.report import Fault, Run, read_run
+from rejex_stream.types import CommandKind, FloatArray, IncidentState
 
 __all__ = [
-    "CREDIT", "FOLDER", "Dataset", "Feed", "Played", "load_dataset", "play", "prepare", "water",
+    "CREDIT", "FOLDER", "Dataset", "Feed", "load_dataset", "play", "prepare", "water",
     "water_faults", "write_turbines", "write_water",
 ]  # fmt: skip
 
@@ -239,7 +238,6 @@ class Feed:
 
     title: str
     about: str
-    channels: tuple[Channel, ...]
     n_records: int
     faults: tuple[Fault, ...]
     config_path: Path
@@ -253,7 +251,6 @@ class Feed:
             read_run(self.config),
             title=self.title,
             about=self.about,
-            channels=self.channels,
             faults=self.faults,
             settings=self.config_path.read_text(encoding="utf-8"),
         )
@@ -276,7 +273,6 @@ def prepare(out: Path) -> tuple[Feed, Feed]:
             "Water branch",
             "Real: hourly flow of one pipeline branch, March to May 2022, from the river package. "
             "Three supply losses and a pumping peak are documented.",
-            (Channel("Flow", "l/s"),),
             n_water,
             in_water,
             *_configure(water),
@@ -286,13 +282,6 @@ def prepare(out: Path) -> tuple[Feed, Feed]:
             "Simulated: four turbines, one weather, ten-minute averages over five weeks. Seven "
             "faults, a cut-off line and a clock that steps back were put in. What is held on the "
             "day on which the bearing is replaced is answered: it is a fault.",
-            (
-                Channel("Gearbox", "°C"),
-                Channel("Vibration", "mm/s"),
-                Channel("Power", "kW"),
-                Channel("Rotor", "rpm"),
-                Channel("Air", "°C"),
-            ),
             n_turbines,
             in_turbines,
             *_configure(turbines),
@@ -353,58 +342,30 @@ def _line(name: str, time: datetime, values: Sequence[float]) -> str:
     return json.dumps(fields)
 
 
-@dataclass(slots=True)
-class Played:
-    """What a run of a feed brought; an observer of it."""
-
-    summary: RunSummary = field(default_factory=RunSummary)
-    incidents: dict[str, Incident] = field(default_factory=dict)
-
-    def outcomes(
-        self, partition: Partition, outcomes: Sequence[Outcome], *, replaying: bool
-    ) -> None:
-        """Take note of what became of incidents."""
-        self.incidents |= {
-            incident.id: incident for outcome in outcomes for incident in outcome.incidents
-        }
-
-    def event(self, event: RunEvent) -> None:
-        """Nothing about the run itself is shown."""
-
-
-def play(feed: Feed) -> Played:
+def play(feed: Feed) -> None:
     """Run the pipeline of a feed to its end, as ``rejex-stream run`` would.
 
     Where somebody looks at it in between, the run is stopped there, and goes on with the answers.
     """
-    played = Played()
-    if feed.answer_after is None:
-        played.summary = _run(feed, played)
-        return played
-    path = Path(str(feed.config.input.path))
-    lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join(lines[: feed.answer_after]))
-    first = _run(feed, played)
-    for incident in played.incidents.values():
-        if incident.state is not IncidentState.CLOSED:
-            answer = make_command(
-                CommandKind.FAULT, id_=f"demo-{incident.id}", by="demo",
-                given_ms=incident.changed_ms, note="The bearing was worn, and is replaced.",
-                stream_key=incident.stream_key, incident=incident.id, version=incident.version,
-            )  # fmt: skip
-            ControlLine(feed.config).publish(answer)
-    with path.open("ab") as file:
-        file.writelines(lines[feed.answer_after :])
-    played.summary = _run(feed, played)
-    played.summary.labels.update(first.labels)
-    played.summary.reasons.update(first.reasons)
-    return played
+    if feed.answer_after is not None:
+        path = Path(str(feed.config.input.path))
+        lines = path.read_bytes().splitlines(keepends=True)
+        path.write_bytes(b"".join(lines[: feed.answer_after]))
+        _run(feed.config)
+        line = ControlLine(feed.config)
+        for incident in line.incidents().values():
+            if incident.state is not IncidentState.CLOSED:
+                answer = make_command(
+                    CommandKind.FAULT, id_=f"demo-{incident.id}", by="demo",
+                    given_ms=incident.changed_ms, note="The bearing was worn, and is replaced.",
+                    stream_key=incident.stream_key, incident=incident.id, version=incident.version,
+                )  # fmt: skip
+                line.publish(answer)
+        with path.open("ab") as file:
+            file.writelines(lines[feed.answer_after :])
+    _run(feed.config)
 
 
-def _run(feed: Feed, played: Played) -> RunSummary:
-    return run_pipeline(
-        feed.config,
-        observers=[played],
-        on_alarm=lambda partition, alarm: None,  # the report shows them
-        on_incident=lambda incident: None,  # the command prints them as they stand in the end
-    )
+def _run(config: Config) -> None:
+    # The report shows alarms and incidents as they stand in the end.
+    run_pipeline(config, on_alarm=lambda partition, alarm: None, on_incident=lambda incident: None)

@@ -5,7 +5,7 @@ In: a run, its readings with their verdicts, read back from the files of a pipel
 `page` (how it is shown).
 """
 
-from rejex_stream.report.judged_run import Channel, Fault, Findings, Run, find, read_run
+from rejex_stream.report.judged_run import Channel, Fault, Findings, Run, analyse_run, read_run
 from rejex_stream.report.page import write_report
 
-__all__ = ["Channel", "Fault", "Findings", "Run", "find", "read_run", "write_report"]
+__all__ = ["Channel", "Fault", "Findings", "Run", "analyse_run", "read_run", "write_report"]

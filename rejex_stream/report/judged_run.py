@@ -41,7 +41,7 @@ from rejex_stream.types import (
     without_limits,
 )
 
-__all__ = ["Channel", "Fault", "FaultFindings", "Findings", "Run", "find", "read_run"]
+__all__ = ["Channel", "Fault", "FaultFindings", "Findings", "Run", "analyse_run", "read_run"]
 
 _NEWEST = 100_000
 # They say nothing about a verdict, and may hold what not everybody may read.
@@ -132,7 +132,7 @@ def read_run(config: Config, *, newest: int = _NEWEST) -> Run:
         name=config.pipeline.name,
         title=config.pipeline.name,
         about=f"{Path(config.input.path or '').name}, judged by {config.detector.name}.",
-        channels=tuple(Channel(name) for name in config.input.mapping().channel_names),
+        channels=tuple(_shown(config, name) for name in config.input.mapping().channel_names),
         events=tuple((readings[verdict.position], verdict) for verdict in verdicts),
         monitors=monitor_config(config),
         dead_letters=tuple(map(decode_dead_letter, dead)),
@@ -141,6 +141,11 @@ def read_run(config: Config, *, newest: int = _NEWEST) -> Run:
         left_out=written - len(verdicts),
         incidents=tuple(incidents_in(lines_of(Path(places.incidents))).values()),
     )
+
+
+def _shown(config: Config, name: str) -> Channel:
+    channel = config.channels.get(name)
+    return Channel(name) if channel is None else Channel(channel.label or name, channel.unit)
 
 
 def _as_toml(config: Config) -> str:
@@ -238,7 +243,7 @@ class Findings:
         return sum(fault.outcome == outcome for fault in self.faults)
 
 
-def find(run: Run) -> Findings:
+def analyse_run(run: Run) -> Findings:
     """Sum up a run and compare it with theory, and with what is known. O(events)."""
     streams: dict[str, list[Event]] = {}
     recent: dict[str, deque[bool]] = {}

@@ -245,7 +245,7 @@ def _readable(cells: Sequence[str], format: str | None) -> float:
 
 
 def _steps(cells: Sequence[str], format: str) -> tuple[bool, int, float, float]:
-    """Return whether it is to come, how often it goes back, the longest step, and years ago."""
+    """Return whether times are in the future, how often they go back, the longest step, the age."""
     # Months for days, and years for days, show in all of them.
     back, longest = 0, 0.0
     last = newest = -math.inf

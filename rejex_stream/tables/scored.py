@@ -41,8 +41,8 @@ class Episode:
     channels: Counter[str] = field(default_factory=Counter)
     reads: tuple[ChannelReading, ...] = ()  # at the peak, once all is seen
 
-    def take(self, later: Episode) -> bool:
-        """Take one that comes later in; returns whether the peak is now in there."""
+    def merge(self, later: Episode) -> bool:
+        """Merge a later episode into this one; return whether it holds the new peak."""
         self.last_row = later.last_row
         self.last_ms = max(later.last_ms, self.last_ms)
         self.anomalies += later.anomalies
@@ -91,7 +91,7 @@ class Episodes:
             elif verdict.reason is not Reason.WARM_UP:
                 self._take(verdict, reading.values)
 
-    def worst(self, top: int) -> tuple[list[Episode], list[Episode]]:
+    def most_severe(self, top: int) -> tuple[list[Episode], list[Episode]]:
         """Return the incidents, and the others, the most severe first. O(runs log runs).
 
         The `top` of either say what was read.
@@ -106,7 +106,7 @@ class Episodes:
                     last = replace(run, channels=run.channels.copy())
                     others.append(last)
                 else:
-                    last.take(run)
+                    last.merge(run)
         for episodes in incidents, others:
             episodes.sort(
                 key=lambda e: (-joint_severity(e.severity or 0.0, e.anomalies), e.first_row)
@@ -156,7 +156,7 @@ class Episodes:
             runs.append(event)
             return
         peak_row = run.peak_row
-        del self._peaks[event.sensor, peak_row if run.take(event) else row]
+        del self._peaks[event.sensor, peak_row if run.merge(event) else row]
 
 
 class ScoredCsv:

@@ -126,16 +126,16 @@ def score(  # noqa: PLR0917 - one parameter an option
         spent = clock.monotonic() - begun
     print(f"{table.path.name}: {table.n_rows:,} rows judged in {spent:.1f} s", file=sys.stderr)
     if report is not None:
-        from rejex_stream.report import find, write_report
+        from rejex_stream.report import analyse_run, write_report
 
         command = shlex.join(["rejex-stream", "score", str(file), "--report", str(report)])
-        write_report(report, [find(collected.run(table, choice, table.labels))], command)
+        write_report(report, [analyse_run(collected.run(table, choice, table.labels))], command)
     by_truth = {
         name: {str(label): truth[known, label] for label in Label}
         for name, known in (("anomalies", True), ("normal", False))
     }
     promise = plan(contamination, spec.window, spec.policy.tolerance, rate=spec.policy.rate)
-    incidents, others = episodes.worst(top)
+    incidents, others = episodes.most_severe(top)
     if output is As.JSON:
         result = {
             "guess": table.guess,

@@ -36,12 +36,8 @@ from rejex_stream.encode import decode_review, encode_incident, encode_reply
 from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.features import FeatureSpec
 from rejex_stream.rejection import RejectionPolicy
-from rejex_stream.review.incidents.incident_store import (
-    AnswerRequest,
-    flagged,
-    give_answer,
-    stored_incident,
-)
+from rejex_stream.review.console.fleet import flagged
+from rejex_stream.review.incidents.incident_store import AnswerRequest, give_answer, stored_incident
 from rejex_stream.review.queue import labelling
 from rejex_stream.review.queue.database import Viewer
 from rejex_stream.review.queue.labelling import LabelRequest, Target
@@ -215,7 +211,7 @@ def people(judged: Sequence[Judged], days: int, capacity: int, how: str, folder:
         today: list[int] = []
         with store.database.read() as connection:
             outcome.listed |= {
-                (one.sensor, 24 * (day + 1) + WARM - 1) for one in flagged(connection)
+                (one.sensor["sensor"], 24 * (day + 1) + WARM - 1) for one in flagged(connection)
             }
             view = QueueFilter(sort={"worth": "", "age": "oldest", "random": "oldest"}[how])
             rows = list(view.ids(connection, PEOPLE, now[0], limit=100_000))

@@ -25,7 +25,7 @@ from rejex_stream.review.queue.review_store import ReviewStore, rebuild
 from rejex_stream.review.queue.series import DAY_MS, HOUR_MS, PipelineClock
 from rejex_stream.types import Label, Position, Reason, Status
 from tests.review.console_server import running
-from tests.review.incidents import incident
+from tests.review.incidents import incident, tell
 from tests.review.test_review_store import item
 
 FROM_MS, TO_MS = 480 * HOUR_MS, 504 * HOUR_MS
@@ -35,13 +35,13 @@ def sensors(connection):
     return connection.execute("SELECT * FROM sensor ORDER BY sensor_id").fetchall()
 
 
-def counted(store, name, *, last_ms=TO_MS - 1, **told):
+def counted(store, name, *, last_ms=TO_MS - 1, n_anomalies=0, **told):
     """A sensor with counts in one hour of the day."""
     with store.database.write() as connection:
         (one,) = connection.execute(
-            "INSERT INTO sensor (stream_key, sensor, grp, last_ms) VALUES (?1,?1,?1,?2) "
-            "RETURNING sensor_id",
-            (name, last_ms),
+            "INSERT INTO sensor (stream_key, sensor, grp, last_ms, window_len, n_anomalies) "
+            "VALUES (?1,?1,?1,?2,100,?3) RETURNING sensor_id",
+            (name, last_ms, n_anomalies),
         ).fetchone()
         names = ("normal", "anomaly", "rejected", "banded", "ambiguous", "expected")
         connection.execute(
@@ -67,7 +67,10 @@ PLANNED = counts(970, 30, 30.0)
         ("ok", counts(955, 45, 30.0)),  # chance makes so many
         ("doubt", counts(950, 50, 30.0)),
         ("ok", counts(2, 17, 0.5)),
-        ("anomaly", PLANNED | {"anomaly": 1}),
+        ("ok", PLANNED | {"anomaly": 1}),
+        ("anomaly", PLANNED | {"anomaly": 5}),
+        ("ok", PLANNED | {"anomaly": 75, "n_anomalies": 5}),  # chance makes 54
+        ("anomaly", PLANNED | {"anomaly": 90, "n_anomalies": 5}),
         ("fault", PLANNED | {"anomaly": 400}),
         ("stuck", {"normal": 10, "rejected": 90, "banded": 10, "expected": 0.3}),
         ("none", {}),
@@ -82,6 +85,21 @@ def test_a_state_says_what_the_counts_allow(new_store, state, told):
     assert row.state == state
     assert row.events == sum(told.get(name, 0) for name in ("normal", "anomaly", "rejected"))
     assert (row.anomalies, row.rejected) == (told.get("anomaly", 0), told.get("rejected", 0))
+
+
+def test_now_lists_whom_no_incident_asks_about_the_farthest_from_chance_first(new_store):
+    store = new_store()
+    counted(store, "held", normal=900, anomaly=90)
+    counted(store, "slight", normal=900, anomaly=9)
+    counted(store, "clear", normal=900, anomaly=300)
+    counted(store, "well", normal=900, anomaly=9, n_anomalies=1)
+    tell(store, incident(stream="held"))
+    with store.database.read() as connection:
+        assert [one.sensor["sensor"] for one in fleet.flagged(connection)] == ["clear", "slight"]
+        assert len(fleet.flagged(connection, limit=1)) == 1
+    with running(store) as console:
+        page = words_of(console.ask("/now"))
+    assert "clear 300 of 1,200 events" in page
 
 
 def test_silence_a_clock_ahead_and_an_open_incident_are_said(new_store):

@@ -26,7 +26,8 @@ from rejex_stream.review.queue.series import HOUR_MS, PipelineClock, pipeline_cl
 _PERIODS = {"24": "24 hours", "168": "7 days", "720": "30 days"}  # by hours
 _PAGE_SENSORS = 60
 _MIN_EVENTS = 20
-"""Of fewer events only an anomaly is a state."""
+"""Of fewer events only anomalies are a state."""
+_MAX_EXCESS = 4.0
 _SUMS = (
     "sum(normal + anomaly + rejected) AS events, sum(anomaly) AS anomaly, "
     "sum(rejected) AS rejected, sum(ambiguous) AS ambiguous, sum(expected) AS expected"
@@ -41,14 +42,22 @@ class SensorState(NamedTuple):
     events: int
     anomalies: int
     rejected: int
+    expected: float  # anomalies, by the share of reference scores that count as some
+
+    @property
+    def excess(self) -> float:
+        """Return how far the anomalies are above that, in standard deviations of chance."""
+        return float((self.anomalies - self.expected) / max(self.expected, 1.0) ** 0.5)
 
 
-def _state_of(counts: Row) -> str:
-    events, expected = counts["events"], counts["expected"] or 0.0
-    if events >= _MIN_EVENTS and counts["rejected"] - counts["ambiguous"] > events / 2:
+def _state_of(one: SensorState, counts: Row) -> str:
+    events, expected = one.events, counts["expected"] or 0.0
+    if events >= _MIN_EVENTS and one.rejected - counts["ambiguous"] > events / 2:
         return "stuck"
-    if counts["anomaly"]:
-        return "fault" if counts["anomaly"] >= events / 4 else "anomaly"
+    if one.anomalies >= events / 4:
+        return "fault"
+    if one.excess > _MAX_EXCESS:
+        return "anomaly"
     # Three standard deviations of a count that follows the plan: chance alone rarely makes more.
     if events >= _MIN_EVENTS and counts["ambiguous"] > expected + 3 * max(expected, 1.0) ** 0.5:
         return "doubt"
@@ -77,10 +86,12 @@ def sensor_states(
     states = []
     for sensor in sensors:
         counts = counts_of.get(sensor["sensor_id"])
-        numbers = (0, 0, 0)
+        one = SensorState(sensor, "none", 0, 0, 0, 0.0)
         if counts is not None and counts["events"]:
+            share = (sensor["n_anomalies"] or 0) / (sensor["window_len"] or 1)
             numbers = counts["events"], counts["anomaly"], counts["rejected"]
-        usual_ms = hours * HOUR_MS / numbers[0] if numbers[0] else 0.0
+            one = SensorState(sensor, "none", *numbers, counts["events"] * share)
+        usual_ms = hours * HOUR_MS / one.events if one.events else 0.0
         if clock.ahead is not None and clock.ahead.sensor_id == sensor["sensor_id"]:
             state = "ahead"
         elif (sensor["pipeline"], sensor["stream_key"]) in held:
@@ -88,15 +99,14 @@ def sensor_states(
         elif clock.now_ms - sensor["last_ms"] > max(hours * HOUR_MS / 12, 5 * usual_ms):
             state = "silent"
         else:
-            state = _state_of(counts) if counts is not None and numbers[0] else "none"
-        states.append(SensorState(sensor, state, *numbers))
+            state = _state_of(one, counts) if counts is not None and one.events else "none"
+        states.append(one._replace(state=state))
     return states
 
 
-def _fleet(console: Console, connection: Connection, viewer: Viewer, request: Request) -> Context:
-    hours, chosen = (request.query_params.get(name, "") for name in ("hours", "state"))
-    hours = hours if hours in _PERIODS else "24"
-    first = whole_number(request.query_params.get("from", ""))
+def _states_of_all(
+    connection: Connection, hours: int
+) -> tuple[dict[str, PipelineClock], list[SensorState]]:
     sensors = connection.execute(
         "SELECT * FROM sensor WHERE last_ms IS NOT NULL ORDER BY pipeline, grp, sensor"
     )
@@ -106,7 +116,25 @@ def _fleet(console: Console, connection: Connection, viewer: Viewer, request: Re
         clock = pipeline_clock(connection, name)
         assert clock is not None, "its sensors have verdicts"
         clocks[name] = clock
-        states += sensor_states(connection, list(own), int(hours), held.keys(), clock)
+        states += sensor_states(connection, list(own), hours, held.keys(), clock)
+    return clocks, states
+
+
+def flagged(connection: Connection, limit: int = 12) -> list[SensorState]:
+    """Return sensors with far more anomalies than chance in the last day; the farthest first.
+
+    A short fault that is clear rejects nothing and opens no incident: nobody is asked about it.
+    """
+    _, states = _states_of_all(connection, 24)
+    flagged = [one for one in states if one.state in ("fault", "anomaly")]
+    return sorted(flagged, key=lambda one: -one.excess)[:limit]
+
+
+def _fleet(console: Console, connection: Connection, viewer: Viewer, request: Request) -> Context:
+    hours, chosen = (request.query_params.get(name, "") for name in ("hours", "state"))
+    hours = hours if hours in _PERIODS else "24"
+    first = whole_number(request.query_params.get("from", ""))
+    clocks, states = _states_of_all(connection, int(hours))
     counts = Counter(one.state for one in states)
     listed = [one for one in states if chosen in ("", one.state)]
     shown = listed[first : first + _PAGE_SENSORS]
@@ -119,7 +147,7 @@ def _fleet(console: Console, connection: Connection, viewer: Viewer, request: Re
         "chosen": chosen,
         "first": first,
         "width": _PAGE_SENSORS,
-        "held": held,
+        "held": held_streams(connection),
         "counts": counts,
         "state_words": SENSOR_STATES,
         "panels": [(name, clocks[name], list(own)) for name, own in by_pipeline],

@@ -106,7 +106,7 @@ SENSOR_STATES = {
     "stuck": "frozen value, or no usable readings",
     "silent": "silent",
     "ahead": "its clock runs ahead",
-    "anomaly": "some anomalies",
+    "anomaly": "more anomalies than chance",
     "doubt": "many borderline readings",
     "none": "no data",
     "ok": "normal",

@@ -23,7 +23,7 @@ from rejex_stream.config.assembly.control_line import make_command
 from rejex_stream.encode import decode_command, decode_incidents, encode_command
 from rejex_stream.errors import ConfigError
 from rejex_stream.operate.incident_text import state_phrase
-from rejex_stream.review.queue import database, series
+from rejex_stream.review.queue import database
 from rejex_stream.review.queue.database import Name, Refusal, Viewer, require_reviewer
 from rejex_stream.review.queue.review_store import ReviewStore
 from rejex_stream.types import Command, CommandKind, CommandReply, Incident, IncidentState
@@ -85,44 +85,6 @@ def standing(connection: Connection) -> list[StoredIncident]:
 def open_incidents(connection: Connection) -> list[StoredIncident]:
     """Return every incident that is not over, most severe first."""
     return list(_stored(connection.execute(f"{_NEWEST} WHERE i.state <> 'closed' {_WORST_FIRST}")))
-
-
-class Flagged(NamedTuple):
-    """A sensor of which more events were called anomalies than its contamination makes of chance.
-
-    `expected` are as many as the share of reference scores that count as anomalies makes.
-    """
-
-    sensor: str
-    pipeline: str
-    events: int
-    anomalies: int
-    expected: float
-
-
-def flagged(connection: Connection, most: int = 12) -> list[Flagged]:
-    """Return sensors that were called anomalous far too often in their last day, with no incident.
-
-    Four standard deviations of a count of chance; the farthest first. A short fault that is clear
-    rejects nothing and opens no incident: nobody would be asked, so it is listed. O(sensors).
-    """
-    held = held_streams(connection)
-    sensors = []
-    for row in connection.execute(
-        "SELECT s.*, sum(h.normal + h.anomaly + h.rejected) AS events, sum(h.anomaly) AS called "
-        "FROM sensor s JOIN hour h USING (sensor_id) WHERE s.window_len > 0 "
-        "AND h.t_ms > s.last_ms - ? GROUP BY s.sensor_id",
-        (series.DAY_MS,),
-    ):
-        expected = row["events"] * row["n_anomalies"] / row["window_len"]
-        if (row["pipeline"], row["stream_key"]) not in held and row["called"] > expected + 4 * max(
-            expected, 1.0
-        ) ** 0.5:
-            sensors.append(
-                Flagged(row["sensor"], row["pipeline"], row["events"], row["called"], expected)
-            )
-    sensors.sort(key=lambda one: (one.expected - one.anomalies) / max(one.expected, 1.0) ** 0.5)
-    return sensors[:most]
 
 
 def stored_incident(connection: Connection, incident: str) -> StoredIncident | None:

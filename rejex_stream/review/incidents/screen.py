@@ -16,6 +16,7 @@ from rejex_stream.errors import RejexError
 from rejex_stream.operate.incident_text import DisplayNames, choices, if_unanswered
 from rejex_stream.review.console.api import series_json, stretch_of
 from rejex_stream.review.console.console import Call, Console, answers, takes, whole_number
+from rejex_stream.review.console.fleet import flagged
 from rejex_stream.review.console.formatting import day
 from rejex_stream.review.console.pages import Context, page
 from rejex_stream.review.incidents import incident_store, readings
@@ -122,7 +123,7 @@ def _now(console: Console, connection: Connection, viewer: Viewer, request: Requ
         "choices_of": choices,
         "if_unanswered": if_unanswered,
         "learning": _learning,
-        "flagged": incident_store.flagged(connection),
+        "flagged": flagged(connection),
         "today": list(queue_rows(connection, asked, store.settings, viewer, now, limit=_TODAY)),
         "health": [
             {

@@ -123,11 +123,15 @@ def unknown_settings(value, key=""):
             yield from unknown_settings(inner, f"{key}.{name}".lstrip("."))
 
 
-def test_every_setting_that_a_page_shows_exists():
+def test_every_setting_that_a_page_names_exists():
+    known = {row.key for row in settings()}
+    tables = {key[:i] for key in known for i, sign in enumerate(key) if sign == "."}
     for page in PAGES + ABOUT_REVIEWING:
         for block in blocks("toml", page):
             nameless = re.sub(r"^\[(channels|sensors)\..+\]", r"[[\1]]", block, flags=re.M)
             assert not [*unknown_settings(tomllib.loads(nameless))], page.name
+        for key in re.findall(r"`([a-z]+\.(?!jsonl)[a-z_.]+)(?= = |`)", page.read_text("utf-8")):
+            assert key in known | tables or key.partition(".")[0] not in tables, (page.name, key)
 
 
 def test_every_message_and_metric_that_a_page_explains_is_one_of_the_program():

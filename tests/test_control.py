@@ -429,6 +429,20 @@ def test_of_many_commands_the_newest_are_known_when_they_come_again(monkeypatch)
     assert [answer.command for answer in answers if answer.accepted] == ["a", "b", "c", "a"]
 
 
+def test_a_command_in_effect_from_the_oldest_snapshot_is_there_for_a_replay_from_it():
+    journal = CommandJournal(ONE, None, ["input"])
+    journal.ingest(ControlRecords([Record(Position("control", 0, 0), None, plan("p"))], 1))
+    journal.assign_offset(5)
+    journal.apply_due(5, lambda command: None)
+    due = []
+    for snapshot, oldest in ((5, 5), (9, 5), (12, 9)):  # two are kept
+        journal.snapshot_saved(snapshot)
+        again = CommandJournal(ONE, journal.encoded(None), ["input"])
+        again.rewind_to(oldest, allow_gaps=False)
+        due.append(again.next_effective_offset)
+    assert due == [5, 5, None]
+
+
 @pytest.mark.parametrize("commands", [[], [plan("p")]])
 def test_a_partition_that_comes_back_with_commands_of_another_worker_is_rebuilt(commands):
     control, sink, store, seen = ListControl(), ListSink(), MemorySnapshotStore(), Watching()

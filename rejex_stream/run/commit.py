@@ -188,7 +188,8 @@ class OwnedPartition:
     @property
     def has_commands(self) -> bool:
         """Whether commands wait that a commit can record."""
-        return self.state.journal.can_assign and not self.replaying
+        journal = self.state.journal  # asked at every turn, and mostly there are none
+        return bool(journal.unassigned) and journal.can_assign and not self.replaying
 
     def can_continue_from(self, committed: int | None) -> bool:
         """Whether this state and the held outcomes continue from there."""

@@ -46,7 +46,7 @@ class SealedStore:
         self._key = key
 
     def save(self, partition: Partition, piece: SnapshotPiece) -> bool:
-        """Seal and keep a piece. O(bytes)."""
+        """Sign and store a piece. O(bytes)."""
         if self._key is not None:
             parts = {
                 name: None if body is None else self._sealed(partition, b"part", name, body)
@@ -75,7 +75,7 @@ class SealedStore:
         return self._opened(_NOWHERE, b"file", "", content, "The exported state")
 
     def save_journal(self, partition: Partition, decisions: bytes) -> None:
-        """Seal and keep what was decided."""
+        """Sign and store the journal."""
         if self._key is not None:
             decisions = self._sealed(partition, b"decisions", "", decisions)
         self._store.save_journal(partition, decisions)

@@ -85,7 +85,7 @@ class _CarefulRead:
     step: int
     ends: int = 0
     alone_until: int = 0
-    noted: bool = False
+    is_noted: bool = False
     records: Iterator[Record] | None = None
     is_paused: bool = False
 
@@ -99,7 +99,7 @@ class PoisonGuard:
         """The id under which the group knows this run."""
         self._run = uuid.uuid4().hex[:8]
         self._notes: dict[Partition, Note] = {}
-        self._care: dict[Partition, _CarefulRead] = {}
+        self._careful: dict[Partition, _CarefulRead] = {}
         self._begun: set[Partition] = set()
         self._idle: set[Partition] = set()
 
@@ -111,7 +111,7 @@ class PoisonGuard:
 
     def forget(self, partition: Partition) -> None:
         """Drop a partition."""
-        self._care.pop(partition, None)
+        self._careful.pop(partition, None)
         self._notes.pop(partition, None)
         self._begun.discard(partition)
         self._idle.discard(partition)
@@ -129,7 +129,7 @@ class PoisonGuard:
         time. `members` says by which ids the group knows its members.
         """
         if partition in self._begun:
-            care = self._care.get(partition)
+            care = self._careful.get(partition)
             if care is not None:
                 care.next_offset, care.records, care.is_paused = offset, None, False
             return care is not None
@@ -140,7 +140,7 @@ class PoisonGuard:
         ended = others and note.member not in members()
         ends = note.ends + ended
         if note.in_hand == 0 and ends < ENDS:
-            self._notes[partition] = self._ours(note, 0, ends)
+            self._notes[partition] = self._own_note(note, 0, ends)
         elif note.in_hand == 0:
             care.step, care.until = FEW, committed + STRETCH
         elif ended:
@@ -164,10 +164,10 @@ class PoisonGuard:
                 committed,
                 care.step,
             )
-        self._care[partition] = care
+        self._careful[partition] = care
         return True
 
-    def _ours(self, note: Note, in_hand: int, ends: int) -> Note:
+    def _own_note(self, note: Note, in_hand: int, ends: int) -> Note:
         """Return a note of what we have in hand."""
         return msgspec.structs.replace(
             note, by=self._run, member=self.member, in_hand=in_hand, ends=ends
@@ -175,7 +175,7 @@ class PoisonGuard:
 
     def read_with_care(self, partition: Partition, offset: int) -> None:
         """Read some records with care that the library cannot read."""
-        self._care[partition] = _CarefulRead(offset, offset + FEW, offset, step=0)
+        self._careful[partition] = _CarefulRead(offset, offset + FEW, offset, step=0)
 
     def _give_up(self, partition: Partition, offset: int) -> None:
         _log.error(
@@ -192,12 +192,12 @@ class PoisonGuard:
     # --------------------------------------------------------------------------- reading
     def partitions_with_care(self) -> list[Partition]:
         """Return the partitions that are read with care now."""
-        return [partition for partition, care in self._care.items() if not care.is_paused]
+        return [partition for partition, care in self._careful.items() if not care.is_paused]
 
     def pause(self, partition: Partition) -> None:
         """Return no records until :meth:`begin_reading`."""
-        if partition in self._care:
-            self._care[partition].is_paused = True
+        if partition in self._careful:
+            self._careful[partition].is_paused = True
 
     def mark_idle(self, partition: Partition) -> bool:
         """Note that no record is being judged: they wait for a fit; return whether the note is new.
@@ -218,7 +218,7 @@ class PoisonGuard:
             return False
         self._idle.remove(partition)
         note = self._notes[partition]
-        self._notes[partition] = self._ours(note, note.in_hand, note.ends)
+        self._notes[partition] = self._own_note(note, note.in_hand, note.ends)
         return True
 
     def is_new(self, partition: Partition) -> bool:
@@ -227,7 +227,7 @@ class PoisonGuard:
 
     def awaits_commit(self, partition: Partition, committed: int) -> bool:
         """Whether the records of the last step have to be durable first."""
-        care = self._care[partition]
+        care = self._careful[partition]
         return bool(care.step) and care.next_offset > max(committed, care.live_from)
 
     def next_records(
@@ -237,7 +237,7 @@ class PoisonGuard:
 
         Where the list is empty, :meth:`resume_offset` says from where the library may go on.
         """
-        care = self._care[partition]
+        care = self._careful[partition]
         if care.records is None:
             care.records = self._read(partition, care.next_offset)
         replaying = care.next_offset < care.live_from
@@ -259,23 +259,23 @@ class PoisonGuard:
         note = self._notes[partition]
         if unread and unread[-1] > note.careful_to:
             self._notes[partition] = note = msgspec.structs.replace(note, careful_to=unread[-1])
-        if replaying or not care.step or care.noted or not records:
+        if replaying or not care.step or care.is_noted or not records:
             return records, None
-        care.noted = True
-        self._notes[partition] = note = self._ours(note, care.step, care.ends)
+        care.is_noted = True
+        self._notes[partition] = note = self._own_note(note, care.step, care.ends)
         return records, note
 
     def resume_offset(self, partition: Partition) -> int | None:
         """Return from where the library may go on, once the careful reader is through."""
-        care = self._care[partition]
+        care = self._careful[partition]
         if care.next_offset < care.until:
             return None
-        del self._care[partition]
+        del self._careful[partition]
         return care.next_offset
 
     def close(self) -> None:
         """Stop reading."""
-        self._care.clear()
+        self._careful.clear()
 
     # --------------------------------------------------------------------------- noting
     def note_for(self, partition: Partition, next_offset: int, committed: int) -> str:
@@ -285,10 +285,10 @@ class PoisonGuard:
             return ""
         if next_offset == committed:
             return known.text()
-        care = self._care.get(partition)
-        if care is not None and care.noted and next_offset < care.until:
-            return self._ours(known, care.step, 0).text()
-        return _nobodys(known).text()
+        care = self._careful.get(partition)
+        if care is not None and care.is_noted and next_offset < care.until:
+            return self._own_note(known, care.step, 0).text()
+        return _unowned_note(known).text()
 
     def note_committed(self, partition: Partition, text: str) -> None:
         """Load the note that was committed."""
@@ -303,9 +303,9 @@ class PoisonGuard:
     def clear_note(self, partition: Partition) -> None:
         """Take back the note: this run ends, or has no record in hand."""
         self._idle.discard(partition)
-        self._notes[partition] = _nobodys(self._notes[partition])
+        self._notes[partition] = _unowned_note(self._notes[partition])
 
 
-def _nobodys(note: Note) -> Note:
+def _unowned_note(note: Note) -> Note:
     """Return a note that nobody has anything in hand, nor ended with it."""
     return msgspec.structs.replace(note, by="", member="", in_hand=0, ends=0)

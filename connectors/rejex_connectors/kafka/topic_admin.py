@@ -30,7 +30,7 @@ __all__ = [
 ]  # fmt: skip
 
 DAY_MS = 86_400_000
-_HEARSAY_S = 5.0
+_METADATA_WAIT_S = 5.0
 _NEWEST = 4
 """Offsets at the end of a topic that may be markers of transactions."""
 _LOOKED_AT = 200
@@ -231,9 +231,9 @@ def create_topics(
 
 
 def _wait_for(client: KafkaAdminClient, topics: set[str]) -> None:
-    """Wait until a broker that is asked has heard of topics, or whoever comes next finds none."""
-    # No longer than `_HEARSAY_S`: who may create a topic may not be allowed to see it.
-    until = time.monotonic() + _HEARSAY_S
+    """Wait until the broker lists the topics."""
+    # No longer than `_METADATA_WAIT_S`: who may create a topic may not be allowed to see it.
+    until = time.monotonic() + _METADATA_WAIT_S
     while not topics <= set(client.list_topics()) and time.monotonic() < until:
         time.sleep(0.05)
 
@@ -331,9 +331,9 @@ def _too_short(
 def describe(
     client: KafkaAdminClient, settings: KafkaSettings, names: Sequence[str]
 ) -> dict[str, dict[str, Any]]:
-    """Return what the broker says of the topics that exist, or that we may not know of.
+    """Return the metadata of existing topics, and of those that we may not see.
 
-    Of the latter it says an ``error_code`` and no partitions.
+    The latter have an ``error_code`` and no partitions.
     """
     with explaining(settings, "looking at topics", operation="DESCRIBE"):
         topics = client.describe_topics(list(names))

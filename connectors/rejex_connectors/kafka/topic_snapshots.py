@@ -85,8 +85,8 @@ class KafkaSnapshots:
         writes = known.write(piece)
         if writes is None:
             return False
-        to, prefix = self._where(partition).partition, self._prefix(partition)
-        messages = [Message(self._topic, to, prefix + key, value, []) for key, value in writes]
+        target, prefix = self._state_partition(partition).partition, self._prefix(partition)
+        messages = [Message(self._topic, target, prefix + key, value, []) for key, value in writes]
         assert not isinstance(self._sink, BufferingSink)
         durable = self._sink.write_snapshot(partition, piece.next_offset, messages)
         if durable:
@@ -115,9 +115,11 @@ class KafkaSnapshots:
             and key.startswith(prefix)
             and (schemas or not key.startswith(journal_key))
         }
-        to = self._where(partition).partition
+        target = self._state_partition(partition).partition
         gone = [
-            Message(self._topic, to, key, None, []) for key, is_there in there.items() if is_there
+            Message(self._topic, target, key, None, [])
+            for key, is_there in there.items()
+            if is_there
         ]
         self._known.pop(partition, None)
         self._just_read = None
@@ -153,10 +155,10 @@ class KafkaSnapshots:
     def _pieces(self, partition: Partition, blob: bytes) -> list[Message]:
         pieces = [blob[i : i + self._size] for i in range(0, len(blob), self._size)] or [b""]
         headers = [("pieces", b"%d" % len(pieces)), ("id", uuid.uuid4().hex.encode())]
-        to = self._where(partition).partition
+        target = self._state_partition(partition).partition
         key = self._prefix(partition) + f"{_DECISIONS}|".encode()
         return [
-            Message(self._topic, to, key + b"%d" % n, piece, headers)
+            Message(self._topic, target, key + b"%d" % n, piece, headers)
             for n, piece in enumerate(pieces)
         ]
 
@@ -174,9 +176,9 @@ class KafkaSnapshots:
         others may have written since.
         """
         self._known.pop(partition, None)
-        return self._reader.undecided(self._where(partition), LOOK_S) is None
+        return self._reader.undecided(self._state_partition(partition), LOOK_S) is None
 
-    def _where(self, partition: Partition) -> Partition:
+    def _state_partition(self, partition: Partition) -> Partition:
         return Partition(self._topic, partition.partition % self._partitions)
 
     def _records(self, partition: Partition) -> Iterator[Record]:
@@ -184,7 +186,7 @@ class KafkaSnapshots:
         # Where a transaction is open, that fails for the moment. What lies behind it is not taken
         # for absent: its worker may have been killed, and its successor have decided and committed
         # since.
-        where = self._where(partition)
+        where = self._state_partition(partition)
         open_from = self._reader.undecided(where, SETTLE_S)
         if open_from is not None:
             raise undecided(self._settings, where, open_from)

@@ -25,12 +25,16 @@ _REACHED: Mapping[str, str] = {
     "rejex_stream.detectors.scorers": "ColumnHistograms GaussianMixture",
     "rejex_stream.detectors.scorers:ColumnHistograms": "_edges _heights",
     "rejex_stream.detectors.scorers:GaussianMixture": "_plain",
-    "rejex_stream.detectors.sensor.distance": "Larger",
+    "rejex_stream.detectors.sensor.distance": "MaxDistance",
     "rejex_stream.detectors.sensor.distance:Distance": "mean root scale",
-    "rejex_stream.detectors.sensor.distance:Larger": "_joint plain quiet surprise",
-    "rejex_stream.detectors.sensor.distance:Quiet": "floors inner knots logs near usual",
+    "rejex_stream.detectors.sensor.distance:MaxDistance": (
+        "_joint low_variance plain prediction_error"
+    ),
+    "rejex_stream.detectors.sensor.distance:LowVarianceDistance": (
+        "floors inner knots logs near usual"
+    ),
     "rejex_stream.detectors.sensor.distance:SoftScale": "centre spread",
-    "rejex_stream.detectors.sensor.distance:Surprise": "knots",
+    "rejex_stream.detectors.sensor.distance:PredictionErrorDistance": "knots",
     "rejex_stream.detectors.sensor.recipes": "Columns",
     "rejex_stream.detectors.sensor.recipes:Columns": "inner which",
     "rejex_stream.detectors.table": "TableScorer",

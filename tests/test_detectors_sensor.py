@@ -14,13 +14,13 @@ from sklearn.covariance import LedoitWolf
 
 from rejex_stream.detectors import make_detector
 from rejex_stream.detectors.sensor.distance import (
-    _MOST_KNOWN,
+    _MAX_KNOWN,
     _rescaled_sum,
     _tail,
     _unseen,
     _with_logarithms,
     fit_distance,
-    fit_larger,
+    fit_max_distance,
     shrunk_covariance,
 )
 from rejex_stream.detectors.sensor.ensemble import LogTail
@@ -179,7 +179,7 @@ def test_what_goes_quiet_is_far_from_ordinary(name, kind):
 def test_the_quiet_side_counts_where_it_is_rarer_and_nowhere_else():
     X = np.abs(noise(2000, 3, seed=4)) + 0.5
     spreads = np.array([False, True, False])
-    both, plain = fit_larger(X, spreads), fit_distance(X)
+    both, plain = fit_max_distance(X, spreads), fit_distance(X)
     wild, still = X[:50].copy(), X[:50].copy()
     wild[:, 1] *= 20
     still[:, 1] = 0.0
@@ -187,15 +187,15 @@ def test_the_quiet_side_counts_where_it_is_rarer_and_nowhere_else():
     assert np.all(both.score(still) > 3 * plain.score(still))
     share = np.mean(both.score(X) > np.quantile(plain.score(X), 0.98))
     assert 0.02 <= share <= 0.035, "at most as often again as one alone"
-    assert fit_larger(X, np.zeros(3, dtype=bool)).score(X).tolist() == plain.score(X).tolist()
+    assert fit_max_distance(X, np.zeros(3, dtype=bool)).score(X).tolist() == plain.score(X).tolist()
     X[:1500, 1] = 0.0  # a deviation that is mostly 0 is quiet by nature
-    assert fit_larger(X, spreads).score(X).tolist() == fit_distance(X).score(X).tolist()
+    assert fit_max_distance(X, spreads).score(X).tolist() == fit_distance(X).score(X).tolist()
 
 
 def test_a_deviation_is_quiet_below_what_is_usual_and_from_no_other_value_on():
     X = np.abs(noise(2000, 3, seed=4)) + 0.5
-    both = fit_larger(X, np.array([False, True, False]))
-    quiet = both.quiet
+    both = fit_max_distance(X, np.array([False, True, False]))
+    quiet = both.low_variance
     edge = float(np.exp(quiet.usual[0]) - quiet.floors[0])
     rows = np.tile(np.median(X, axis=0), (41, 1))
     rows[:, 1] = edge * np.linspace(0.8, 1.2, 41)
@@ -227,7 +227,7 @@ def test_a_distance_keeps_few_of_its_parts_and_makes_them_again_to_the_same_bits
             row = X[lacking].copy()
             row[[j for j in range(5) if lacking >> j & 1]] = np.nan
             found.append(partly(model, row))
-            assert len(model._known) <= _MOST_KNOWN
+            assert len(model._known) <= _MAX_KNOWN
     assert found[:30] == found[30:]
 
 
@@ -260,9 +260,9 @@ def test_a_forecast_is_the_same_in_other_units_and_has_errors_of_variance_one():
     other, _ = fitted("Sensor", X * [1e6, 1e-6] + [1e9, -3.0])
     R, which = rows(X), scorer.inner.which
     ours, theirs = several(scorer), several(other)
-    errors = ours.plain.turned(R[:, which], ours.surprise.root)
+    errors = ours.plain.turned(R[:, which], ours.prediction_error.root)
     in_units = rows(X * [1e6, 1e-6] + [1e9, -3.0])[:, which]
-    same = theirs.plain.turned(in_units, theirs.surprise.root)
+    same = theirs.plain.turned(in_units, theirs.prediction_error.root)
     assert same == pytest.approx(errors, rel=1e-3, abs=1e-4)
     assert errors.std(axis=0) == pytest.approx([1.0, 1.0], rel=0.1)
     assert abs(np.corrcoef(errors[1:, 0], errors[:-1, 0])[0, 1]) < 0.1, (
@@ -276,7 +276,7 @@ def test_a_forecast_raises_few_rows_in_which_nothing_is_wrong(d, n):
     X = ar(n + 4000, 0.9, d, seed=11)
     scorer, rows = fitted("Sensor", X[:n])
     unseen = rows(X)[n:][:, scorer.inner.which]
-    ours = replace(several(scorer), quiet=None)
+    ours = replace(several(scorer), low_variance=None)
     share = np.mean(ours.score(unseen) > ours.plain.score(unseen))
     assert 0.001 < share < 0.011, "one row in 200 is beyond the .995 quantile of rows not fitted on"
 
@@ -293,14 +293,16 @@ def test_a_jump_that_the_other_channels_do_not_make_is_a_larger_error_than_one_t
             x = X[at - 30 : at].copy()
             x[-1, of] += 1.5
             last.append(rows(x)[-1][which])
-        return ours.surprise.squared(ours.plain.turned(np.array(last), ours.surprise.root))
+        return ours.prediction_error.squared(
+            ours.plain.turned(np.array(last), ours.prediction_error.root)
+        )
 
     assert np.median(errors([0])) > 5 * np.median(errors([0, 1]))
 
 
 def test_no_error_of_a_forecast_is_too_wild():
     scorer, _ = fitted("Sensor", ar(900, 0.9, 2, seed=14))
-    squared = several(scorer).surprise.squared
+    squared = several(scorer).prediction_error.squared
     sizes = [0.5, 3.0, 6.0, 7.0, 1e3, 1e9]
     found = squared(np.array([[0.1, size] for size in sizes]))
     assert found[:3] == pytest.approx(np.square(sizes[:3]), rel=1e-6)
@@ -357,7 +359,7 @@ def test_few_rows_and_seasons_say_nothing_against_a_level():
 def test_a_loud_row_is_not_judged_on_the_scale_of_quiet_ones():
     X = np.abs(noise(2000, 3, seed=5)) + 0.5
     X[:, 1] = np.exp(0.3 * noise(2000, seed=6)[:, 0])  # its logarithm has the lighter tail
-    both, plain = fit_larger(X, np.array([False, True, False])), fit_distance(X)
+    both, plain = fit_max_distance(X, np.array([False, True, False])), fit_distance(X)
     loud = np.tile(np.median(X, axis=0), (20, 1))
     loud[:, 0] = np.linspace(8.0, 20.0, 20)
     assert both.score(loud).tolist() == plain.score(loud).tolist()
@@ -375,8 +377,8 @@ def test_a_regime_that_comes_back_makes_no_ordinary_row_wild():
         scorer, rows = fitted("Sensor", values[:n])
         seen, made = several(scorer), rows(values[:n])
         ordinary = np.quantile(seen.plain.score(made), 0.98)
-        assert seen.surprise.knots.start < 2 * ordinary
-        assert seen.quiet.knots.start < 2 * ordinary
+        assert seen.prediction_error.knots.start < 2 * ordinary
+        assert seen.low_variance.knots.start < 2 * ordinary
 
 
 def test_a_wilder_value_scores_higher_and_no_value_is_too_wild():

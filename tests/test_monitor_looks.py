@@ -102,6 +102,6 @@ def test_ratios_that_were_given_up_are_made_again_the_same(monkeypatch, most):
 
     laws = [rank_law(n, n // 10, n - n // 10 - 3, n - n // 10 + 2) for n in range(30, 41)]
     expected = evidence()
-    monkeypatch.setattr(health, "_MOST_LAWS", most)
+    monkeypatch.setattr(health, "_MAX_LAWS", most)
     assert evidence() == expected
     assert sum(expected[0].evidence) > 0.0, "else it shows nothing"

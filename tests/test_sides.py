@@ -16,7 +16,7 @@ from rejex_stream.config.assembly import Judging
 from rejex_stream.detectors import make_detector
 from rejex_stream.detectors.sensor import distance
 from rejex_stream.detectors.sensor.recipes import Layout
-from rejex_stream.detectors.sensor.sides import Sided, cone_of
+from rejex_stream.detectors.sensor.sides import Sided, region_of
 from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.errors import CheckpointError
@@ -114,11 +114,11 @@ def test_a_rise_alone_is_nothing_and_a_drop_is_seen_as_early_as_without(
 
 
 # ------------------------------------------------------------------------------ what is proved
-def cones(which, sign=1):
+def regions(which, sign=1):
     spec = features(())
     layout = Layout.of(spec)
     own = [j for j, c in enumerate(layout.channels) if c == which]
-    return cone_of(layout.kinds, own, sign)
+    return region_of(layout.kinds, own, sign)
 
 
 amounts = st.lists(st.floats(0.0, 4.0), min_size=6, max_size=6)
@@ -129,7 +129,7 @@ def distances():
     """A plain distance with one channel sided, and rows that it knows."""
     X = rows_of(plant(1500), features(()))
     made = distance.fit_distance(X)
-    return made, X, [Sided(made, (cones(0, sign),)) for sign in (1, -1)]
+    return made, X, [Sided(made, (regions(0, sign),)) for sign in (1, -1)]
 
 
 @settings(max_examples=150, deadline=None)
@@ -138,13 +138,13 @@ def test_where_a_channel_goes_on_its_ignored_side_the_score_never_rises(
     distances, at, before, more, which, scale
 ):
     made, X, both_ways = distances
-    sided, (cone,) = both_ways[which], both_ways[which].cones
-    spread = made.scale.spread[cone.columns].max()
-    levels = cone.other < 0  # a spread that is high speaks for either side
-    push = cone.shifts @ (np.array(more) * levels * spread * scale)
-    row = X[at] + cone.shifts @ ((np.array(before) - 2.0) * spread)
+    sided, (region,) = both_ways[which], both_ways[which].regions
+    spread = made.scale.spread[region.columns].max()
+    levels = region.other < 0  # a spread that is high speaks for either side
+    push = region.shifts @ (np.array(more) * levels * spread * scale)
+    row = X[at] + region.shifts @ ((np.array(before) - 2.0) * spread)
     was, now = sided.score(row[None])[0], sided.score((row + push)[None])[0]
-    put = sided._leans[0].is_aside(np.array([row, row + push]))
+    put = sided._side_tests[0].is_off_side(np.array([row, row + push]))
     assert put[0] <= put[1]  # once aside, always
     if put[1]:
         assert now <= was * (1 + 1e-6) + 1e-6
@@ -167,7 +167,7 @@ def test_a_rise_from_where_it_is_expected_scores_as_if_it_were_not_there_to_the_
     usual[:, gone] = (Z[:, others] @ weights + plain.mean[gone]) * plain.scale.spread[
         gone
     ] + plain.scale.centre[gone]
-    push = cones(0).shifts @ (np.array(more) * scale)
+    push = regions(0).shifts @ (np.array(more) * scale)
     if push.any():
         pushed = one.score(usual + push)
         assert pushed == one.score(usual + 2 * push)  # however far
@@ -190,17 +190,19 @@ def test_the_other_side_mirrors_it():
 def test_shifts_are_what_readings_do_to_the_columns():
     spec = features(())
     layout, rng = Layout.of(spec), np.random.default_rng(0)
-    cone = cones(1)
-    assert cone.shifts.shape[1] == 6  # now, before, 2 to 9 and 10 to 23 events ago; both spreads
+    region = regions(1)
+    assert region.shifts.shape[1] == 6  # now, before, 2 to 9 and 10 to 23 events ago; both spreads
     values = plant(60)
     raised = values.copy()
     raised[-24:, 1] += rng.exponential(5.0, 24)
     change = (rows_of(raised, spec) - rows_of(values, spec))[-1]
-    made, *_ = np.linalg.lstsq(cone.shifts, change, rcond=None)
-    assert cone.shifts @ made == pytest.approx(change)
-    assert (made[cone.other < 0] >= -1e-9).all()
-    assert [layout.kinds[j][0] for j in np.flatnonzero(cone.shifts[:, cone.other > 0].any(axis=1))]
-    assert {layout.channels[j] for j in cone.columns} == {1}
+    made, *_ = np.linalg.lstsq(region.shifts, change, rcond=None)
+    assert region.shifts @ made == pytest.approx(change)
+    assert (made[region.other < 0] >= -1e-9).all()
+    assert [
+        layout.kinds[j][0] for j in np.flatnonzero(region.shifts[:, region.other > 0].any(axis=1))
+    ]
+    assert {layout.channels[j] for j in region.columns} == {1}
 
 
 @pytest.mark.parametrize("asked", [LOW, (("power", "high"), ("pressure", "low")), (

@@ -254,8 +254,8 @@ MUTANTS = (
     Mutant(
         "m72",
         "who lacks a channel cannot be quiet",
-        "return scores if self.quiet is None else self.quiet.larger_without(scores, X, groups)",
-        "return scores",
+        "            scores = self.low_variance.max_without(scores, X, groups)\n",
+        "            pass\n",
         "tests/test_detectors_sensor.py::test_what_is_there_of_a_row_may_be_quiet",
     ),
     Mutant(

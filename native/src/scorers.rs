@@ -11,7 +11,7 @@ use pyo3::types::PyList;
 pub enum Scorer {
     Histograms { edges: View, heights: View },
     Gaussian { constant: f64, mean: Vec<f64>, columns: Vec<Vec<f64>> },
-    Larger(Box<Larger>),
+    MaxDistance(Box<MaxDistance>),
     Python,
 }
 
@@ -87,56 +87,56 @@ impl Knots {
     }
 }
 
-struct Quiet {
+struct LowVarianceDistance {
     inner: Distance,
     near: Vec<f64>,
     each: Vec<(usize, f64, f64)>,
     knots: Knots,
 }
 
-/// The largest of distances (`detectors.sensor.distance.Larger`) of some columns of a row.
-pub struct Larger {
+/// The largest of distances (`detectors.sensor.distance.MaxDistance`) of some columns of a row.
+pub struct MaxDistance {
     which: Vec<usize>,
     plain: Distance,
-    quiet: Option<Quiet>,
+    quiet: Option<LowVarianceDistance>,
     surprise: Option<Knots>,
     python: Py<PyAny>, // for the rows that are not scored here
 }
 
 /// Return column, floor and usual logarithm of each that is taken as a logarithm.
 fn logarithms(quiet: &Bound<'_, PyAny>) -> PyResult<Vec<(usize, f64, f64)>> {
-    let columns: Vec<usize> = QUIET_LOGS.get(quiet)?.call_method0("tolist")?.extract()?;
-    let floors = View::of(&QUIET_FLOORS.get(quiet)?, false)?;
-    let usual = View::of(&QUIET_USUAL.get(quiet)?, false)?;
+    let columns: Vec<usize> = LOW_VARIANCE_LOGS.get(quiet)?.call_method0("tolist")?.extract()?;
+    let floors = View::of(&LOW_VARIANCE_FLOORS.get(quiet)?, false)?;
+    let usual = View::of(&LOW_VARIANCE_USUAL.get(quiet)?, false)?;
     let both = floors.get().iter().zip(usual.get());
     Ok(columns.into_iter().zip(both).map(|(column, (floor, usual))| (column, *floor, *usual)).collect())
 }
 
-impl Larger {
-    fn of(scorer: &Bound<'_, PyAny>, columns: &Bound<'_, PyAny>) -> PyResult<Option<Larger>> {
+impl MaxDistance {
+    fn of(scorer: &Bound<'_, PyAny>, columns: &Bound<'_, PyAny>) -> PyResult<Option<MaxDistance>> {
         let inner = COLUMNS_INNER.get(columns)?;
-        let Some(plain) = Distance::of(&LARGER_PLAIN.get(&inner)?, &LARGER_JOINT.get(&inner)?)? else {
+        let Some(plain) = Distance::of(&MAX_PLAIN.get(&inner)?, &MAX_JOINT.get(&inner)?)? else {
             return Ok(None);
         };
-        let (quiet, surprise) = (LARGER_QUIET.get(&inner)?, LARGER_SURPRISE.get(&inner)?);
+        let (quiet, surprise) = (MAX_LOW_VARIANCE.get(&inner)?, MAX_PREDICTION_ERROR.get(&inner)?);
         let quiet = if quiet.is_none() {
             None
         } else {
-            let distance = QUIET_INNER.get(&quiet)?;
+            let distance = LOW_VARIANCE_INNER.get(&quiet)?;
             let Some(inner) = Distance::of(&distance, &DISTANCE_ROOT.get(&distance)?)? else {
                 return Ok(None);
             };
-            Some(Quiet {
+            Some(LowVarianceDistance {
                 inner,
-                near: QUIET_NEAR.get(&quiet)?.extract()?,
+                near: View::of(&LOW_VARIANCE_NEAR.get(&quiet)?, false)?.get().to_vec(),
                 each: logarithms(&quiet)?,
-                knots: Knots::of(&QUIET_KNOTS.get(&quiet)?)?,
+                knots: Knots::of(&LOW_VARIANCE_KNOTS.get(&quiet)?)?,
             })
         };
         let surprise = if surprise.is_none() {
             None
         } else {
-            Some(Knots::of(&SURPRISE_KNOTS.get(&surprise)?)?)
+            Some(Knots::of(&PREDICTION_ERROR_KNOTS.get(&surprise)?)?)
         };
         let which: Vec<usize> = COLUMNS_WHICH.get(columns)?.call_method0("tolist")?.extract()?;
         let d = plain.mean.get().len();
@@ -150,7 +150,7 @@ impl Larger {
             && plain.root.get().len() >= d * d
             && (surprise.is_some() == (plain.root.get().len() > d * d));
         let python = TABLE_SCORE.get(scorer)?.unbind();
-        Ok(whole.then_some(Larger { which, plain, quiet, surprise, python }))
+        Ok(whole.then_some(MaxDistance { which, plain, quiet, surprise, python }))
     }
 
     fn score(&self, row: &[f64], room: &mut Vec<f64>) -> Option<f64> {
@@ -224,10 +224,10 @@ impl Scorer {
             });
         }
         if kind.is(RECIPES_COLUMNS.get(py)?)
-            && COLUMNS_INNER.get(&inner)?.get_type().is(DISTANCE_LARGER_CLASS.get(py)?)
+            && COLUMNS_INNER.get(&inner)?.get_type().is(DISTANCE_MAX_DISTANCE.get(py)?)
         {
-            if let Some(larger) = Larger::of(scorer, &inner)? {
-                return Ok(Scorer::Larger(Box::new(larger)));
+            if let Some(larger) = MaxDistance::of(scorer, &inner)? {
+                return Ok(Scorer::MaxDistance(Box::new(larger)));
             }
         }
         Ok(Scorer::Python)
@@ -251,7 +251,7 @@ impl Scorer {
     pub fn score(&self, py: Python<'_>, row: &[f64], room: &mut Vec<f64>) -> PyResult<f64> {
         let centred = room;
         Ok(match self {
-            Scorer::Larger(larger) => match larger.score(row, centred) {
+            Scorer::MaxDistance(larger) => match larger.score(row, centred) {
                 Some(score) => score,
                 None => {
                     let rows = PyList::new(py, [PyList::new(py, row)?])?;

@@ -63,26 +63,26 @@ attributes! {
         DISTANCE_ROOT = "root",
         DISTANCE_SCALE = "scale",
     }
-    "rejex_stream.detectors.sensor.distance:Larger" {
-        LARGER_JOINT = "_joint",
-        LARGER_PLAIN = "plain",
-        LARGER_QUIET = "quiet",
-        LARGER_SURPRISE = "surprise",
+    "rejex_stream.detectors.sensor.distance:MaxDistance" {
+        MAX_JOINT = "_joint",
+        MAX_PLAIN = "plain",
+        MAX_LOW_VARIANCE = "low_variance",
+        MAX_PREDICTION_ERROR = "prediction_error",
     }
-    "rejex_stream.detectors.sensor.distance:Quiet" {
-        QUIET_FLOORS = "floors",
-        QUIET_INNER = "inner",
-        QUIET_KNOTS = "knots",
-        QUIET_LOGS = "logs",
-        QUIET_NEAR = "near",
-        QUIET_USUAL = "usual",
+    "rejex_stream.detectors.sensor.distance:LowVarianceDistance" {
+        LOW_VARIANCE_FLOORS = "floors",
+        LOW_VARIANCE_INNER = "inner",
+        LOW_VARIANCE_KNOTS = "knots",
+        LOW_VARIANCE_LOGS = "logs",
+        LOW_VARIANCE_NEAR = "near",
+        LOW_VARIANCE_USUAL = "usual",
     }
     "rejex_stream.detectors.sensor.distance:SoftScale" {
         SCALE_CENTRE = "centre",
         SCALE_SPREAD = "spread",
     }
-    "rejex_stream.detectors.sensor.distance:Surprise" {
-        SURPRISE_KNOTS = "knots",
+    "rejex_stream.detectors.sensor.distance:PredictionErrorDistance" {
+        PREDICTION_ERROR_KNOTS = "knots",
     }
     "rejex_stream.detectors.sensor.recipes:Columns" {
         COLUMNS_INNER = "inner",
@@ -432,7 +432,7 @@ globals! {
         SCORERS_GAUSSIAN_MIXTURE = "GaussianMixture",
     }
     "rejex_stream.detectors.sensor.distance" {
-        DISTANCE_LARGER_CLASS = "Larger",
+        DISTANCE_MAX_DISTANCE = "MaxDistance",
     }
     "rejex_stream.detectors.sensor.recipes" {
         RECIPES_COLUMNS = "Columns",

@@ -19,8 +19,8 @@ __all__ = ["SCALES", "FrozenScale", "Scale", "check_scale", "measure_scale"]
 SCALES: Final = ("none", "standard", "robust", "unit")
 _IQR_OF_A_STANDARD_NORMAL = 1.3489795003921634
 _UNIT_HALF_WIDTH = 3.0
-_MOST = 1e100
-_MOST_LEARNT = 20.0
+_MAX = 1e100
+_MAX_LEARNT = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class FrozenScale:
         """Scale a row of shape (d,); beyond ±1e100, squares would overflow."""
         with np.errstate(over="ignore"):
             scaled = x if self.scale is None else self.scale.apply(x)
-        return np.clip(scaled, -_MOST, _MOST)
+        return np.clip(scaled, -_MAX, _MAX)
 
     def admit(self, x: FloatArray) -> list[FloatArray]:
         """Take a row of shape (d,); returns the scaled rows to learn now, oldest first.
@@ -98,7 +98,7 @@ class FrozenScale:
 
     def _bounded(self, x: FloatArray) -> FloatArray:
         scaled = self.apply(x)
-        return scaled if self.scale is None else np.clip(scaled, -_MOST_LEARNT, _MOST_LEARNT)
+        return scaled if self.scale is None else np.clip(scaled, -_MAX_LEARNT, _MAX_LEARNT)
 
     def state(self) -> dict[str, FloatArray]:
         """Everything it knows: the waiting rows of shape (k, d), or centre and spread."""

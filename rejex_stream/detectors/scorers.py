@@ -54,7 +54,7 @@ _FLOAT32_MAX = float(np.finfo(np.float32).max)
 _NODES_AT_ONCE = 1 << 17
 _DISTANCES_AT_ONCE = 1 << 18
 _TINY = float(np.finfo(float).eps)
-_MOST_PRODUCTS = 400  # of plain floats; more are cheaper in numpy, whatever its calls cost
+_MAX_PRODUCTS = 400  # of plain floats; more are cheaper in numpy, whatever its calls cost
 
 
 # -------------------------------------------------------------------------------------- HBOS, LODA
@@ -468,7 +468,7 @@ class GaussianMixture:
 
     def __post_init__(self) -> None:
         root = self.precisions_root[0]
-        few = len(self.means) == 1 and np.count_nonzero(root) <= _MOST_PRODUCTS
+        few = len(self.means) == 1 and np.count_nonzero(root) <= _MAX_PRODUCTS
         # What is behind the last number that is not 0 adds nothing.
         columns = [array("d", np.trim_zeros(column, "b")) for column in root.T]
         plain = (float(self.log_constants[0]), self.means[0].tolist(), columns) if few else None

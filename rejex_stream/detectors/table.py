@@ -102,13 +102,13 @@ class TableScorer:
         return replace(self, inner=inner, training_scores=None)
 
 
-def training_table(name: str, X: FloatArray, least: int = 1) -> FloatArray:
+def training_table(name: str, X: FloatArray, min_rows: int = 1) -> FloatArray:
     """Return a copy of the training rows X of shape (n, d)."""
     X = np.array(X, dtype=np.float64, order="C")  # trees keep a view: never the caller's rows
     if X.ndim != 2 or 0 in X.shape:
         raise DetectorError(f"{name} needs rows of shape (n, d), got shape {X.shape}.")
-    if len(X) < least:
-        raise DetectorError(f"{name} cannot be fitted on {len(X)} rows: give at least {least}.")
+    if len(X) < min_rows:
+        raise DetectorError(f"{name} cannot be fitted on {len(X)} rows: give at least {min_rows}.")
     if not (finite := np.isfinite(X).all(axis=1)).all():
         raise DetectorError(
             f"{name} cannot be fitted: {np.count_nonzero(~finite)} of {len(X)} rows hold a value "

@@ -23,7 +23,7 @@ _Rolled: TypeAlias = tuple[
     int | None, int, list[tuple[int, float]], list[tuple[int, float]],
     tuple[float, float, float, float, int],
 ]  # fmt: skip
-_LEAST_SQUARED = 1e-140  # squares of less lose their digits to underflow
+_MIN_SQUARED = 1e-140  # squares of less lose their digits to underflow
 _MONDAY_MS = 4 * 86_400_000  # 1970-01-05 was a Monday
 
 
@@ -197,12 +197,12 @@ class Rolling(Column):
         # With a pivot inside the window the spread is half the squared reach at least; where it
         # is far from that, the reach is one of values that left, and so is the rounding.
         reach, spread = self.reach, self.squares - self.sum / size * self.sum
-        if spread < 1e-4 * reach * reach or 0.0 < reach < _LEAST_SQUARED:
+        if spread < 1e-4 * reach * reach or 0.0 < reach < _MIN_SQUARED:
             self._recompute()
             reach, spread = self.reach, self.squares - self.sum / size * self.sum
         if self.kind != "std":
             return self.pivot + self.sum / size
-        if 0.0 < reach < _LEAST_SQUARED:
+        if 0.0 < reach < _MIN_SQUARED:
             shares = [deviation / reach for deviation in self._deviations()]
             mean = math.fsum(shares) / size
             return reach * math.sqrt(math.fsum((x - mean) ** 2 for x in shares) / (size - 1))

@@ -7,8 +7,8 @@ no trace once it is out of the window, and no cut into batches changes a bit.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
+from collections.abc import Sequence
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,9 @@ __all__ = ["AT_ONCE", "FILLING", "MISSING", "PRESETS", "PresetName", "RecentRows
 Block: TypeAlias = tuple[str, int | None]
 """A kind of feature and its span in events, for every channel."""
 
-_ROLLING: Final = ("mean", "deviation", "std")
+_Sums: TypeAlias = tuple[FloatArray, FloatArray]
+"""Of readings in a row, and of their squares around the mean."""
+_NO_SQUARES: Final[FloatArray] = np.zeros((1, 24, 1))  # of single readings
 
 PresetName: TypeAlias = Literal["raw", "sensor", "lags", "sensor_lags", "seasonal"]
 PRESETS: Final[tuple[str, ...]] = get_args(PresetName)
@@ -29,8 +31,8 @@ AT_ONCE: Final = ("sensor", "lags", "sensor_lags")
 
 FEW_CHANNELS: Final = 10
 _LONG, _MIDDLE, _SHORT = 24, 10, 6
-_MOST_COLUMNS = 64  # of lags: a covariance of a window's rows must be worth estimating
-_LONGEST, _LEAST = 32, 2
+_MAX_COLUMNS = 64  # of lags: a covariance of a window's rows must be worth estimating
+_MAX_LAGS, _MIN_LAGS = 32, 2
 FILLING, MISSING = -1, -2
 
 
@@ -51,52 +53,9 @@ def blocks_of(preset: str, n_channels: int) -> tuple[Block, ...]:
         if n_channels <= FEW_CHANNELS:
             shape += (("std", _SHORT), ("mean", _LONG))
     if preset != "sensor":
-        length = max(_LEAST, min(_LONGEST, _MOST_COLUMNS // n_channels))
+        length = max(_MIN_LAGS, min(_MAX_LAGS, _MAX_COLUMNS // n_channels))
         shape += tuple(("lag", k) for k in range(1, length))
     return shape
-
-
-class Part(NamedTuple):
-    """How the sums over a span come of those over its two parts, the newer 2^k readings long.
-
-    With S and Q the sum of a part and of its squares around its mean, for a older and b newer
-    readings, Q = Q_a + Q_b + w (r S_a - S_b)², where r = b / a and w = a / (b (a + b)). Nothing is
-    subtracted that is not a difference by itself, so no digits are lost (T. Chan, G. Golub, R.
-    LeVeque: *Updating formulae and a pairwise algorithm for computing sample variances*, 1979).
-    """
-
-    span: int
-    older: int
-    newer: int
-    ratio: float
-    weight: float
-    is_summed: bool
-    is_squared: bool
-
-
-def parts_of(blocks: Iterable[Block]) -> list[Part]:
-    """Return the parts of all windows that blocks want, a part before what is made of it."""
-    summed, squared = {1}, {1}
-    for kind, span in blocks:
-        if kind in _ROLLING and span is not None:
-            (squared if kind == "std" else summed).add(span)
-    for span in range(max(summed | squared), 1, -1):
-        halves = _halves(span)
-        if span in summed:
-            summed.update(halves)
-        if span in squared:
-            squared.update(halves)
-            summed.update(halves)
-    made = []
-    for span in sorted((summed | squared) - {1}):
-        a, b = _halves(span)
-        made.append(Part(span, a, b, b / a, a / (b * span), span in summed, span in squared))
-    return made
-
-
-def _halves(span: int) -> tuple[int, int]:
-    newer = 1 << ((span - 1).bit_length() - 1)
-    return span - newer, newer
 
 
 def reach_of(kind: str, span: int | None) -> int:
@@ -104,6 +63,46 @@ def reach_of(kind: str, span: int | None) -> int:
     if span is None:
         return 0
     return span if kind in ("lag", "difference") else span - 1
+
+
+def _rolled(window: FloatArray, count: int) -> dict[tuple[str, int], FloatArray]:
+    """Return means and standard deviations over the spans that end at the last readings.
+
+    With S and Q the sum of a part and of its squares around its mean, for a older and b newer
+    readings, Q = Q_a + Q_b + w (r S_a - S_b)², where r = b / a and w = a / (b (a + b)). Nothing is
+    subtracted that is not a difference by itself, so no digits are lost (T. Chan, G. Golub, R.
+    LeVeque: *Updating formulae and a pairwise algorithm for computing sample variances*, 1979).
+    """
+    step, d, begin = window.strides[0], window.shape[1], len(window) - count - _LONG + 1
+    shape, strides = (count, _LONG, d), (step, *window.strides)
+    x = np.ndarray(shape, np.float64, window, begin * step, strides)
+
+    def join(older: _Sums, newer: _Sums, ratio: float, weight: float) -> _Sums:
+        gap = (older[0] if ratio == 1.0 else older[0] * ratio) - newer[0]
+        gap *= gap
+        gap *= weight
+        gap += older[1] + newer[1]
+        return older[0] + newer[0], gap
+
+    def halved(parts: _Sums, weight: float) -> _Sums:
+        older, newer = ((parts[0][:, i::2], parts[1][:, i::2]) for i in (0, 1))
+        return join(older, newer, 1.0, weight)
+
+    def at(parts: _Sums, i: int) -> _Sums:
+        return parts[0][:, i], parts[1][:, i]
+
+    twos = halved((x, _NO_SQUARES), 0.5)
+    fours = halved(twos, 0.25)
+    eights = halved(fours, 0.125)
+    newest = join(at(eights, 1), at(eights, 2), 1.0, 0.0625)
+    whole, squares = join(at(eights, 0), newest, 2.0, 8 / (16 * 24))
+    short = join(at(twos, 9), at(fours, 5), 2.0, 2 / (4 * 6))[1]
+    return {
+        ("mean", _LONG): whole / _LONG,
+        ("mean", _MIDDLE): (twos[0][:, 7] + eights[0][:, 2]) / _MIDDLE,
+        ("std", _LONG): np.sqrt(squares / (_LONG - 1)),
+        ("std", _SHORT): np.sqrt(short / (_SHORT - 1)),
+    }
 
 
 class RecentRows:
@@ -114,7 +113,7 @@ class RecentRows:
     O(d log span) a reading; keeps the readings that the longest span reaches back to.
     """
 
-    __slots__ = ("_age", "_blocks", "_carry", "_last", "_partial", "_parts", "_past", "_picked",
+    __slots__ = ("_age", "_blocks", "_carry", "_last", "_partial", "_past", "_picked",
                  "_young", "reach")  # fmt: skip
 
     def __init__(
@@ -123,7 +122,6 @@ class RecentRows:
     ) -> None:  # fmt: skip
         self._blocks, self._carry = tuple(blocks), carry_forward_events
         self._picked, self._partial = picked, partial
-        self._parts = parts_of(blocks)
         self.reach = max(reach_of(kind, span) for kind, span in blocks)
         self._past: FloatArray = np.empty((0, n_channels))
         self._last: Sequence[float] | FloatArray = [math.nan] * n_channels
@@ -144,6 +142,10 @@ class RecentRows:
             values = [[reading[i] for i in self._picked] for reading in values]
         readings, n_past = np.array(values, dtype=np.float64), len(self._past)
         present = np.isfinite(readings)
+        if n_past == self.reach and present.all():  # mostly
+            self._last, self._age = readings[-1].tolist(), self._young
+            rows, self._past = self.made_of(self._past, readings)
+            return rows, [*range(len(rows))]
         enter = np.asarray(present.all(axis=1))
         if enter.all():
             self._last, self._age = readings[-1].tolist(), self._young
@@ -173,63 +175,41 @@ class RecentRows:
         again, bit for bit.
         """
         present, d, n = ~np.isnan(levels), levels.shape[1], len(self._blocks)
-        alike = dict[bytes, list[int]]()
-        for channel in range(d):  # those that are there at the same readings go together
-            alike.setdefault(present[:, channel].tobytes(), []).append(channel)
-        rows, after = np.full((len(levels), n * d), np.nan), past.copy()
         with np.errstate(all="ignore"):  # what overflows is unscorable, and said so by the caller
+            if present.all():
+                return self._rows(np.concatenate((past, levels)), len(levels))
+            alike = dict[bytes, list[int]]()
+            for channel in range(d):  # those that are there at the same readings go together
+                alike.setdefault(present[:, channel].tobytes(), []).append(channel)
+            rows, after = np.full((len(levels), n * d), np.nan), past.copy()
             for channels in alike.values():
                 at = np.flatnonzero(present[:, channels[0]])
                 if not len(at):
                     continue
                 window = np.concatenate((past[:, channels], levels[at][:, channels]))
-                made = self._rows(window, len(at))
-                made[np.isnan(made)] = np.inf  # what overflows is not what is missing
-                after[:, channels] = window[len(window) - self.reach :]
-                if len(channels) == d and len(at) == len(levels):
-                    return made, after
-                columns = [j * d + c for j in range(n) for c in channels]
-                rows[at[:, None], columns] = made
+                made, after[:, channels] = self._rows(window, len(at))
+                rows[at[:, None], [j * d + c for j in range(n) for c in channels]] = made
         return rows, after
 
-    def _rows(self, window: FloatArray, count: int) -> FloatArray:
-        reach, d = self.reach, window.shape[1]
-        rows = np.empty((count, len(self._blocks) * d))
-        sums, squares = self._windows(window)
-        now = window[reach:]
-        for j, (kind, span) in enumerate(self._blocks):
-            block = rows[:, j * d : (j + 1) * d]
+    def _rows(self, window: FloatArray, count: int) -> tuple[FloatArray, FloatArray]:
+        """Return the rows of the last readings of a window, and what the next ones look back at."""
+        first = len(window) - count
+        blocks, now = list[FloatArray](), window[first:]
+        rolled = _rolled(window, count) if ("std", _LONG) in self._blocks else {}
+        for kind, span in self._blocks:
             if span is None:
-                block[:] = now
+                blocks.append(now)
             elif kind == "lag":
-                block[:] = window[reach - span : reach - span + count]
+                blocks.append(window[first - span : first - span + count])
             elif kind == "difference":
-                np.subtract(now, window[reach - span : reach - span + count], out=block)
-            elif kind == "std":
-                np.sqrt(squares[span][-count:] / (span - 1), out=block)
+                blocks.append(now - window[first - span : first - span + count])
+            elif kind == "deviation":
+                blocks.append(now - rolled["mean", span])
             else:
-                np.divide(sums[span][-count:], span, out=block)
-                if kind == "deviation":
-                    np.subtract(now, block, out=block)
-        return rows
-
-    def _windows(self, window: FloatArray) -> tuple[dict[int, FloatArray], dict[int, FloatArray]]:
-        """Return by span the sums of so many readings in a row, and of squares around the mean."""
-        # Entry i ends at reading i + span - 1.
-        sums, squares = {1: window}, {1: np.zeros_like(window)}
-        for span, a, b, ratio, weight, is_summed, is_squared in self._parts:
-            count = len(window) - span + 1
-            older, newer = sums[a][:count], sums[b][a:]
-            if is_squared:
-                gap = older * ratio
-                gap -= newer
-                gap *= gap
-                gap *= weight
-                squares[span] = squares[a][:count] + squares[b][a:]
-                squares[span] += gap
-            if is_summed:
-                sums[span] = older + newer
-        return sums, squares
+                blocks.append(rolled[kind, span])
+        rows: FloatArray = np.concatenate(blocks, axis=1)
+        rows[np.isnan(rows)] = np.inf  # what overflows is not what is missing
+        return rows, window[len(window) - self.reach :].copy()
 
     def snapshot(self) -> list[Any]:
         """Return the state as plain values for :meth:`restore`."""

@@ -14,7 +14,7 @@ __all__ = ["CONFIDENCE", "Monitor", "MonitorConfig"]
 CONFIDENCE = 0.99
 """Of the limits around the rolling rejection rate."""
 _ROLLING_EVENTS = 3_600  # an hour at 1 Hz
-_LEAST_HEALTH_WINDOW = 10
+_MIN_HEALTH_WINDOW = 10
 
 
 class Monitor(Section):
@@ -75,10 +75,10 @@ or equal to 100 (events); Statistical alarms give about one false alarm in so ma
 
     def require(self) -> None:
         """Refuse a window in which a monitor that is switched on could never tell anything."""
-        if self.enabled and self.window < _LEAST_HEALTH_WINDOW:
+        if self.enabled and self.window < _MIN_HEALTH_WINDOW:
             raise ConfigError(
                 f"The window of {self.window} events is too short to watch: health needs one worth "
-                f"{_LEAST_HEALTH_WINDOW} independent events. Give a longer window, or enabled = "
+                f"{_MIN_HEALTH_WINDOW} independent events. Give a longer window, or enabled = "
                 "false under [monitor]."
             )
 

@@ -48,7 +48,7 @@ __all__ = ["HealthDetector", "HealthState"]
 _LONGEST_RUN = 16
 _BLIND_WINDOWS = 10  # a doubling that takes longer than this to show cannot be told in time
 _MIN_EFFECTIVE = 10  # a window worth fewer independent events measures no VIF to rely on
-_MOST_LAWS = 1_024  # whose ratios are kept, where streams alternate
+_MAX_LAWS = 1_024  # whose ratios are kept, where streams alternate
 _LAWS_A_STREAM = 8
 _ZEROS = [0.0] * len(ALTERNATIVES)
 
@@ -278,7 +278,7 @@ class HealthDetector:
     def _ratios_of(self, law: RankLaw) -> _Ratios:
         ratios = self._tempered.get(law)
         if ratios is None:
-            if len(self._tempered) >= min(_LAWS_A_STREAM * self.streams, _MOST_LAWS):
+            if len(self._tempered) >= min(_LAWS_A_STREAM * self.streams, _MAX_LAWS):
                 self._tempered.clear()
             ratios = self._tempered[law] = _Ratios(law, self._inflation.factor or 1.0)
         return ratios

@@ -25,7 +25,7 @@ import msgspec
 __all__ = ["Inflation", "InflationState", "unit_of"]
 
 _UNITS = 40
-_LEAST_UNIT = 20  # events: closing blocks of fewer costs more than counting them says
+_MIN_UNIT = 20  # events: closing blocks of fewer costs more than counting them says
 _LAG_WINDOWS = 1
 _MEMORY_WINDOWS = 20
 _MIN_WINDOWS = 2
@@ -34,7 +34,7 @@ _MIN_WINDOWS_LONGEST = 3  # a window has one block of length n, and two of them 
 
 def unit_of(window: int) -> int:
     """Return the events of the shortest block in a window of n."""
-    return min(window, max(_LEAST_UNIT, window // _UNITS))
+    return min(window, max(_MIN_UNIT, window // _UNITS))
 
 
 class InflationState(msgspec.Struct):

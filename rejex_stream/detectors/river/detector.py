@@ -39,10 +39,10 @@ from rejex_stream.types import FloatArray
 
 __all__ = ["NAMED", "RiverDetector", "RiverScorer", "named_detector", "river_detector"]
 
-LEAST_WARM_UP_EVENTS: Final = 100
+MIN_WARM_UP_EVENTS: Final = 100
 SCALE_EVENTS: Final = 250
 REHEARSAL_EVENTS: Final = 60
-MOST_NAMES: Final = 500  # that a rehearsal learns from a model that asks for columns by name
+MAX_NAMES: Final = 500  # that a rehearsal learns from a model that asks for columns by name
 _FUNCTIONS: Final = ("call:", "method:")
 
 
@@ -243,7 +243,7 @@ def _rehearsed(recipe: RiverDetector, columns: tuple[str, ...] = ("a", "b")) -> 
             continue
         except Exception as error:
             asked = error.args[0] if isinstance(error, KeyError) and error.args else None
-            if isinstance(asked, str) and asked not in columns and len(columns) < MOST_NAMES:
+            if isinstance(asked, str) and asked not in columns and len(columns) < MAX_NAMES:
                 return _rehearsed(recipe, (*columns, asked))
             raise DetectorError(
                 f"{recipe.name} fails on row {i + 1} of a rehearsal on ordinary rows: {error!r}; "
@@ -318,7 +318,7 @@ def river_detector(
         raise ConfigError(f"scale_events = {scale_events} is too few to measure a scale; use 250.")
     waits = scale_events if scale != "none" else 0
     if warm_up_events is None:
-        warm_up_events = max(waits, LEAST_WARM_UP_EVENTS, own_warm_up_events(model))
+        warm_up_events = max(waits, MIN_WARM_UP_EVENTS, own_warm_up_events(model))
     elif warm_up_events < waits:
         raise ConfigError(
             f"warm_up_events = {warm_up_events} is below scale_events = {scale_events}: there is "

@@ -30,8 +30,8 @@ from rejex_stream.types import FloatArray
 __all__ = ["NormalBehaviour"]
 
 _FOLDS = 5
-_MOST_DEGREE = 3
-_LEAST_SMOOTH = 2  # of one event there is no deviation
+_MAX_DEGREE = 3
+_MIN_SMOOTH = 2  # of one event there is no deviation
 _PURGED = 10  # at most this part of the rows is left out beside a fold
 
 
@@ -136,13 +136,17 @@ class NormalBehaviour(SensorRecipe):
                 "those that drive the others, e.g. ['wind', 'power']."
             )
         object.__setattr__(self, "operating", tuple(self.operating))  # a config has lists
-        for key, least, most in (
-            ("degree", 1, _MOST_DEGREE),
-            ("smooth_events", _LEAST_SMOOTH, None),
+        for key, lowest, highest in (
+            ("degree", 1, _MAX_DEGREE),
+            ("smooth_events", _MIN_SMOOTH, None),
         ):
             value = getattr(self, key)
-            if type(value) is not int or value < least or (most is not None and value > most):
-                reach = f"from {least} to {most}" if most else f"of at least {least}"
+            if (
+                type(value) is not int
+                or value < lowest
+                or (highest is not None and value > highest)
+            ):
+                reach = f"from {lowest} to {highest}" if highest else f"of at least {lowest}"
                 raise ConfigError(f"{key} = {value!r} of {self.name}: give a whole number {reach}.")
 
     def columns_of(self, channels: Sequence[str]) -> tuple[Feature, ...]:

@@ -19,7 +19,8 @@ from rejex_stream.detectors.rowwise import affine, row_sum
 from rejex_stream.types import ColumnGroups, FloatArray
 
 __all__ = [
-    "Distance", "Larger", "SoftScale", "Steps", "fit_distance", "fit_larger", "fit_scale", "once",
+    "Distance", "MaxDistance", "SoftScale", "Steps", "fit_distance", "fit_max_distance",
+    "fit_scale", "once",
     "shrunk_covariance",
 ]  # fmt: skip
 
@@ -33,7 +34,7 @@ _QUIET = 0.02
 fifty times quieter than usual counts as silent."""
 _FLOOR = 1e-9
 """Least eigenvalue, as a share of the largest."""
-_LEAST_ERROR = 1e-6
+_MIN_ERROR = 1e-6
 """Least variance of a forecast's error, as a share of that of the changes it forecasts."""
 _RIDGE = 1.0
 _FOLDS = 5  # so that what is fitted without one has seen nearly as many rows as what speaks
@@ -42,8 +43,8 @@ _STRETCHES = 8
 be absurd to what has not seen it, and a second distance would be put on their scale."""
 _NARROW = 0.5  # deviations that are left of a channel given the others, where these explain it
 _LIKELY = 1.96
-_FEWEST = 10  # rows by which a mean excess is known
-_MOST_KNOWN = 8
+_MIN_ROWS = 10  # rows by which a mean excess is known
+_MAX_KNOWN = 8
 _SURELY = 1e-9  # more than a sum, a logarithm and an exponential are rounded by
 _T = TypeVar("_T")
 
@@ -80,7 +81,7 @@ class Distance:
 
     @property
     def plain(self) -> Distance:
-        """Itself, as of :class:`Larger`."""
+        """Itself, as of :class:`MaxDistance`."""
         return self
 
     def score(self, X: FloatArray) -> FloatArray:
@@ -172,15 +173,15 @@ class Distance:
 
 
 def once(
-    known: dict[bytes, Any], key: bytes, make: Callable[[], _T], most: int = _MOST_KNOWN
+    known: dict[bytes, Any], key: bytes, make: Callable[[], _T], max_known: int = _MAX_KNOWN
 ) -> _T:
     """Return what is known under a key, made where it is not; the newest few are kept."""
     if key not in known:
-        if len(known) >= most:
+        if len(known) >= max_known:
             del known[next(iter(known))]
         known[key] = make()
-    found: _T = known[key]
-    return found
+    value: _T = known[key]
+    return value
 
 
 def _rescaled_sum(squares: float, n: int, of: int) -> float:
@@ -231,7 +232,7 @@ class Knots(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Quiet:
+class LowVarianceDistance:
     """The distance with standard deviations as logarithms, for rows in which one is low.
 
     A standard deviation ends at 0, so that no signal can be so quiet that it is far away; its
@@ -245,17 +246,19 @@ class Quiet:
     usual: FloatArray  # the logarithms below which one is quiet: their .02 quantile, shape (k,)
     knots: Knots
     # standard deviations from which on no rounding makes a logarithm quiet
-    near: list[float] = field(init=False, repr=False, compare=False)
+    near: FloatArray = field(init=False, repr=False, compare=False)
     # which logarithms are left without each of some groups, by these
     _known: dict[bytes, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         near = np.exp(self.usual) * (1.0 + _SURELY) - self.floors
-        object.__setattr__(self, "near", near.tolist())
+        object.__setattr__(self, "near", near)
 
-    def larger(self, scores: FloatArray, X: FloatArray) -> FloatArray:
+    def max_with(self, scores: FloatArray, X: FloatArray) -> FloatArray:
         """Return the larger of some scores and its own of rows X of shape (m, d)."""
         low = np.flatnonzero((X[:, self.logs] < self.near).any(axis=1))
+        if not len(low):
+            return scores
         Y = _with_logarithms(X[low], self.logs, self.floors)
         quiet = (Y[:, self.logs] < self.usual).any(axis=1)
         if quiet.any():
@@ -264,7 +267,7 @@ class Quiet:
             scores[still] = np.maximum(scores[still], own)
         return scores
 
-    def larger_without(self, scores: FloatArray, X: FloatArray, groups: ColumnGroups) -> FloatArray:
+    def max_without(self, scores: FloatArray, X: FloatArray, groups: ColumnGroups) -> FloatArray:
         """Return the same of scores without each group, (m, g), where a column left is quiet."""
         if not (X[:, self.logs] < self.near).any():  # nan is not
             return scores
@@ -278,7 +281,7 @@ class Quiet:
 
 
 @dataclass(frozen=True, slots=True)
-class Surprise:
+class PredictionErrorDistance:
     """The largest error of a forecast of one step, squared, in those it usually has.
 
     Each channel's change is forecast by ridge from what was before it, in all channels; its error
@@ -298,7 +301,7 @@ class Surprise:
         largest: FloatArray = size.max(axis=-1)
         return largest * largest
 
-    def larger(self, scores: FloatArray, errors: FloatArray) -> FloatArray:
+    def max_with(self, scores: FloatArray, errors: FloatArray) -> FloatArray:
         """Return the larger of some scores and its own of rows with errors of shape (m, c)."""
         assert self.knots is not None  # as those that are made have
         own = self.squared(errors)
@@ -309,7 +312,7 @@ class Surprise:
 
 
 @dataclass(frozen=True, slots=True)
-class Larger:
+class MaxDistance:
     """The largest of distances, each of them rare by its own standard (min-p).
 
     Where nothing is quiet and no channel does what nobody would have forecast, the first counts, to
@@ -317,22 +320,24 @@ class Larger:
     """
 
     plain: Distance
-    quiet: Quiet | None = None
-    surprise: Surprise | None = None
+    low_variance: LowVarianceDistance | None = None
+    prediction_error: PredictionErrorDistance | None = None
     # whitens a scaled row, and forecasts it; shape (d, d + c)
     _joint: FloatArray = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        more = [] if self.surprise is None else [self.surprise.root]
+        more = [] if self.prediction_error is None else [self.prediction_error.root]
         joint = np.ascontiguousarray(np.hstack([self.plain.root, *more]))
         object.__setattr__(self, "_joint", joint)
 
     def score(self, X: FloatArray) -> FloatArray:
         """Score finite rows X of shape (m, d); O(d (d + c)) a row."""
         scores, errors = self.apart(X)
-        if self.quiet is not None:
-            scores = self.quiet.larger(scores, X)
-        return scores if self.surprise is None else self.surprise.larger(scores, errors)
+        if self.low_variance is not None:
+            scores = self.low_variance.max_with(scores, X)
+        if self.prediction_error is not None:
+            scores = self.prediction_error.max_with(scores, errors)
+        return scores
 
     def apart(self, X: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return the plain distances of rows, shape (m,), and the errors of forecasts, (m, c)."""
@@ -343,7 +348,9 @@ class Larger:
     def score_without(self, X: FloatArray, groups: ColumnGroups) -> FloatArray:
         """Score rows as :class:`Distance` does: of parts of rows there is no forecast."""
         scores = self.plain.score_without(X, groups)
-        return scores if self.quiet is None else self.quiet.larger_without(scores, X, groups)
+        if self.low_variance is not None:
+            scores = self.low_variance.max_without(scores, X, groups)
+        return scores
 
 
 def _with_logarithms(X: FloatArray, logs: npt.NDArray[np.intp], floors: FloatArray) -> FloatArray:
@@ -440,9 +447,9 @@ def shrunk_covariance(X: FloatArray) -> tuple[FloatArray, float]:
     return shrunk, float(share)
 
 
-def fit_larger(
+def fit_max_distance(
     X: FloatArray, spreads: npt.NDArray[np.bool_], steps: Steps | None = None
-) -> Distance | Larger:
+) -> Distance | MaxDistance:
     """Fit all that are of use on finite rows X of shape (n, d).
 
     `spreads` says which columns are standard deviations; one that is mostly 0 is quiet by nature.
@@ -456,13 +463,17 @@ def fit_larger(
     first, second, errors = _unseen(X, Y, logs, steps)
     if len(logs):
         usual = np.quantile(Y[:, logs], 1 - _TAIL, axis=0)
-        quiet = Quiet(fit_distance(Y), logs, floors[logs], usual, Knots.of(first, second))
+        quiet = LowVarianceDistance(
+            fit_distance(Y), logs, floors[logs], usual, Knots.of(first, second)
+        )
     if steps is not None:
-        surprise = replace(fit_surprise(plain, Z, steps), knots=Knots.of(first, errors, _RARE))
-    return Larger(plain, quiet, surprise)
+        surprise = replace(
+            fit_prediction_error(plain, Z, steps), knots=Knots.of(first, errors, _RARE)
+        )
+    return MaxDistance(plain, quiet, surprise)
 
 
-def fit_surprise(plain: Distance, Z: FloatArray, steps: Steps) -> Surprise:
+def fit_prediction_error(plain: Distance, Z: FloatArray, steps: Steps) -> PredictionErrorDistance:
     """Fit the forecast on rows of shape (n, d), scaled and centred; O(n (c + p)² + (c + p)³)."""
     # Of scaled columns: a sum of columns in their own units is one of scaled columns, and a number.
     changes, before = (weights * plain.scale.spread[:, None] for weights in steps)
@@ -476,11 +487,11 @@ def fit_surprise(plain: Distance, Z: FloatArray, steps: Steps) -> Surprise:
     past -= past.mean(axis=0)
     weights = np.linalg.solve(past.T @ past + _RIDGE * np.eye(past.shape[1]), past.T @ now)
     left = (now - past @ weights) / size
-    covariance = shrunk_covariance(left)[0] + _LEAST_ERROR * np.eye(left.shape[1])
+    covariance = shrunk_covariance(left)[0] + _MIN_ERROR * np.eye(left.shape[1])
     inverse = np.linalg.inv(covariance)
     alone = inverse / np.sqrt(np.diag(inverse)) / size[:, None]
     # Of rows with a mean of 0, so that the forecast has no constant.
-    return Surprise(np.ascontiguousarray((changes - before @ weights) @ alone))
+    return PredictionErrorDistance(np.ascontiguousarray((changes - before @ weights) @ alone))
 
 
 def _unseen(
@@ -498,8 +509,8 @@ def _unseen(
         out = fold_of == fold
         others = ~out if len(X) > 1 else out
         fitted = _Fitted.on(X[others])
-        surprise = None if steps is None else fit_surprise(*fitted, steps)
-        first[out], left = Larger(fitted.distance, None, surprise).apart(X[out])
+        surprise = None if steps is None else fit_prediction_error(*fitted, steps)
+        first[out], left = MaxDistance(fitted.distance, None, surprise).apart(X[out])
         if surprise is not None:
             errors[out] = surprise.squared(left)
         if len(logs):
@@ -510,5 +521,5 @@ def _unseen(
 def _tail(scores: FloatArray, high: float) -> tuple[float, float, float]:
     """Return median, a high quantile and the mean excess above it, or of the ten largest."""
     middle, start = (float(q) for q in np.quantile(scores, (0.5, high)))
-    largest = np.sort(scores)[-max(_FEWEST, int(np.sum(scores >= start))) :]
+    largest = np.sort(scores)[-max(_MIN_ROWS, int(np.sum(scores >= start))) :]
     return middle, start, float(np.mean(largest - min(largest[0], start)))

@@ -24,7 +24,7 @@ from rejex_stream.types import ColumnGroups, FloatArray
 
 __all__ = ["Ensemble", "LogTail", "ensemble", "sensor_ensemble"]
 
-_LEAST_ROWS = 8
+_MIN_ROWS = 8
 _TAIL = 0.98
 _LONGEST = 1000
 
@@ -141,7 +141,7 @@ class Ensemble:
 
     def fit(self, X: FloatArray, *, seed: int) -> TableScorer:
         """Fit on finite rows X of shape (n, d), in their order; equal X and seed, equal scores."""
-        X = training_table(self.name, X, _LEAST_ROWS)
+        X = training_table(self.name, X, _MIN_ROWS)
         older, newer = X[: len(X) // 2], X[len(X) // 2 :]
         scorers, tails = [], []
         for member in self.members:

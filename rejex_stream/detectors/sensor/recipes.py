@@ -13,15 +13,15 @@ from rejex_stream.detectors.pyod import contained
 from rejex_stream.detectors.rowwise import affine
 from rejex_stream.detectors.sensor.distance import (
     Distance,
-    Larger,
+    MaxDistance,
     SoftScale,
     Steps,
     fit_distance,
-    fit_larger,
+    fit_max_distance,
     fit_scale,
     once,
 )
-from rejex_stream.detectors.sensor.sides import Cone, Sided, cone_of, fit_sided
+from rejex_stream.detectors.sensor.sides import OneSidedRegion, Sided, fit_sided, region_of
 from rejex_stream.detectors.table import TableScorer, training_table
 from rejex_stream.errors import ConfigError, DetectorError
 from rejex_stream.features import FeatureSpec
@@ -37,19 +37,19 @@ __all__ = [
 Index = npt.NDArray[np.intp]
 _CALENDAR, _DERIVED = -1, -1
 _CHANGES, _LEVELS = ("difference", "deviation"), ("raw", "mean")
-_PARTS, _WANDERS, _FEWEST = 8, 0.6, 800
+_PARTS, _WANDERS, _MIN_ROWS = 8, 0.6, 800
 """Share of the variance of ranks that lies between eighths of the rows, from which on a channel has
 no level: of 2,000 rows 0 of AR(.97), one eighth of AR(.99), four fifths of a random walk."""
 GUARD_QUANTILE: Final = 0.95
 """Rows that score beyond this quantile of the reference scores train no later model: a covariance
 follows whatever it is fitted on, and the rarest twentieth of ordinary rows is no loss to it."""
-_BY_PARTS = (Distance, Larger, Sided)  # score parts of rows
-_MOST_PARTIAL = 400
+_BY_PARTS = (Distance, MaxDistance, Sided)  # score parts of rows
+_MAX_PARTIAL = 400
 """Columns up to which a row without some of them is scored: it costs their cube, once a gap."""
 FLAGS: Final = ("apart", "in")
 PERIODS: Final = ("auto", "none", "day", "week")
 _RIDGE = 1.0
-_MOST_LAGS = 8
+_MAX_LAGS = 8
 _DAY, _WEEK = 6, 4  # harmonics
 _SEASONAL = 0.9  # how much of the residual may be left where a season is believed
 
@@ -114,7 +114,7 @@ class Layout:
         training rows X of shape (n, d), or so does that of the channels on average.
         """
         without: npt.NDArray[np.bool_] = np.zeros(X.shape[1], dtype=np.bool_)
-        if not self.levels or len(X) < _FEWEST:
+        if not self.levels or len(X) < _MIN_ROWS:
             return without
         moves = {self.channels[j]: _between(X[:, j]) for j in self.levels if self.lags[j] == 0}
         together = float(np.mean([*moves.values()]))
@@ -152,7 +152,7 @@ class Layout:
             ]
         return Steps(np.array(changes).T, np.array(before).T) if changes and before else None
 
-    def cones(self, which: Index, wandering: npt.NDArray[np.bool_]) -> tuple[Cone, ...]:
+    def regions(self, which: Index, wandering: npt.NDArray[np.bool_]) -> tuple[OneSidedRegion, ...]:
         """Return, of some of the columns, what the sides do to them that nobody asks about.
 
         Of a channel that has no level nobody knows whether what it was a while ago was a rise.
@@ -162,7 +162,7 @@ class Layout:
             own = [i for i, j in enumerate(which) if self.channels[j] == channel]
             if own:
                 moves = wandering[np.array(self.channels) == channel].any()
-                found.append(cone_of(kinds, own, sign, at_most=1 if moves else None))
+                found.append(region_of(kinds, own, sign, at_most=1 if moves else None))
         return tuple(found)
 
     def level(self) -> npt.NDArray[np.bool_]:
@@ -213,7 +213,7 @@ class Columns:
             return None
         rows = X.take(self.which, axis=1)
         there = np.isfinite(rows[0])
-        if not there.any() or (len(there) > _MOST_PARTIAL and not there.all()):
+        if not there.any() or (len(there) > _MAX_PARTIAL and not there.all()):
             return np.full((len(X), len(groups)), np.nan)
         own = self._own(groups)
         found = self.inner.score_without(rows, own)
@@ -323,10 +323,11 @@ class Mahalanobis(SensorRecipe):
 
     On the columns of ``features.preset = "sensor"`` it is the detector ``Sensor``. Where standard
     deviations are among the columns, their logarithm counts as well
-    (:class:`~rejex_stream.detectors.sensor.distance.Quiet`): a signal that freezes or goes quiet
-    is as far from ordinary as one that is wild. Where a channel's change is among them, so does the
-    error of a forecast of it (:class:`~rejex_stream.detectors.sensor.distance.Surprise`). A channel
-    that has no level in the training rows (a random walk, a stock, a tank that fills for days) is
+    (:class:`~rejex_stream.detectors.sensor.distance.LowVarianceDistance`): a signal that freezes or
+    goes quiet is as far from ordinary as one that is wild. Where a channel's change is among them,
+    so does the error of a forecast of it
+    (:class:`~rejex_stream.detectors.sensor.distance.PredictionErrorDistance`). A channel that has
+    no level in the training rows (a random walk, a stock, a tank that fills for days) is
     judged by its changes alone.
     """
 
@@ -337,7 +338,7 @@ class Mahalanobis(SensorRecipe):
     def for_features(self, spec: FeatureSpec) -> Self:
         """Return the recipe for rows of these features."""
         layout = Layout.of(spec)
-        layout.cones(np.arange(len(layout.channels)), np.zeros(len(layout.channels), np.bool_))
+        layout.regions(np.arange(len(layout.channels)), np.zeros(len(layout.channels), np.bool_))
         return replace(self, layout=layout)
 
     def lacks_level(self, X: FloatArray) -> bool:
@@ -348,8 +349,10 @@ class Mahalanobis(SensorRecipe):
         wanders = layout.wandering(X)
         which = np.flatnonzero(measured & (np.array(layout.lags) <= 0) & ~wanders)
         spreads, steps = np.isin(which, layout.spreads), layout.steps(which)
-        cones = layout.cones(which, wanders)
-        fitted = fit_sided(lambda rows: fit_larger(rows, spreads, steps), X[:, which], cones)
+        regions = layout.regions(which, wanders)
+        fitted = fit_sided(
+            lambda rows: fit_max_distance(rows, spreads, steps), X[:, which], regions
+        )
         return Columns(which, fitted)
 
 
@@ -383,7 +386,7 @@ class VARResidual(SensorRecipe):
 
     def _fit(self, X: FloatArray, layout: Layout, measured: Any, seed: int) -> Scorer:  # noqa: ANN401
         now = np.flatnonzero(measured & layout.level())
-        past = np.flatnonzero(measured & layout.past(_MOST_LAGS))
+        past = np.flatnonzero(measured & layout.past(_MAX_LAGS))
         which = np.concatenate((now, past))
         return Columns(which, _fit_residual(X[:, which], len(now)))
 

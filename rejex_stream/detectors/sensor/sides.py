@@ -6,10 +6,10 @@ the channel, now or before, are higher than they would have been, or they are lo
 amount, which makes a cone of rows. Where people ask for drops and higher readings leave less of the
 distance, the channel is put where the others make one expect it.
 
-What a cone leaves of a row, the least D(x - c) over its rows c, never grows where the row moves
+What a region leaves of a row, the least D(x - c) over its rows c, never grows where the row moves
 along it. So a channel that rises from where it is expected, in whatever shape, is put aside, and
 the score is that of the others: nothing explains more. One that is aside stays so however far its
-levels rise: what the cone of the other side leaves never shrinks then.
+levels rise: what the region of the other side leaves never shrinks then.
 
 A. Kudô: *A multivariate analogue of the one-sided test*. Biometrika 50, 1963.
 """
@@ -26,22 +26,22 @@ import numpy as np
 import numpy.typing as npt
 
 from rejex_stream.detectors.rowwise import affine
-from rejex_stream.detectors.sensor.distance import Distance, Larger, fit_distance, once
+from rejex_stream.detectors.sensor.distance import Distance, MaxDistance, fit_distance, once
 from rejex_stream.errors import ConfigError
 from rejex_stream.types import ColumnGroups, FloatArray
 
-__all__ = ["Cone", "Sided", "cone_of", "fit_sided"]
+__all__ = ["OneSidedRegion", "Sided", "fit_sided", "region_of"]
 
-_MOST_SHIFTS = 8  # of a channel: all combinations of them are tried
+_MAX_SHIFTS = 8  # of a channel: all combinations of them are tried
 _AT_ONCE = 256  # rows
-_SINGULAR, _MOST = 1e10, 1e100
-_MOST_PATTERNS = 64
-_RARE, _MOST_RISES, _ROUNDS = 0.98, 0.5, 8
+_SINGULAR, _MAX = 1e10, 1e100
+_MAX_PATTERNS = 64
+_RARE, _MAX_RISES, _ROUNDS = 0.98, 0.5, 8
 """A training row that scores beyond this quantile, but for a side, is left out: what nobody asks
 about would make the distance wide, and what they ask about be lost in it."""
 
 
-class Cone(NamedTuple):
+class OneSidedRegion(NamedTuple):
     """What readings on the side that nobody asks about do to a row, by how much each of them is."""
 
     columns: npt.NDArray[np.intp]  # of the channel
@@ -49,10 +49,10 @@ class Cone(NamedTuple):
     other: FloatArray  # what the other side does: -1 times that, or 1, as to a spread; shape (k,)
 
 
-def cone_of(
+def region_of(
     kinds: Sequence[tuple[str, int]], own: Sequence[int], sign: int, at_most: int | None = None
-) -> Cone:
-    """Return the cone of a channel.
+) -> OneSidedRegion:
+    """Return the region of a channel.
 
     `kinds` are kind and span of all columns, `own` numbers those of the channel; `sign` is 1 where
     nobody asks about a rise, -1 for a fall; readings are those up to `at_most` events ago. Raises a
@@ -66,15 +66,17 @@ def cone_of(
     free = [i for i, j in enumerate(own) if kinds[j][0] in ("std", "min", "max")]
     spreads = np.array([kinds[own[i]][0] == "std" for i in free], dtype=np.bool_)
     k = linear.shape[1] + len(free)
-    if k > _MOST_SHIFTS:
+    if k > _MAX_SHIFTS:
         raise ConfigError(
             f"A side cannot be told by {len(own)} columns of a channel that know {k} of its "
-            f"readings apart: at most {_MOST_SHIFTS} can be; leave out lags, or take "
+            f"readings apart: at most {_MAX_SHIFTS} can be; leave out lags, or take "
             'features.preset = "sensor".'
         )
     shifts = np.zeros((len(kinds), k))
     shifts[own] = np.hstack([sign * linear, np.eye(len(own))[:, free] * np.where(spreads, 1, sign)])
-    return Cone(np.array(own), shifts, np.append(-np.ones(linear.shape[1]), 2.0 * spreads - 1.0))
+    return OneSidedRegion(
+        np.array(own), shifts, np.append(-np.ones(linear.shape[1]), 2.0 * spreads - 1.0)
+    )
 
 
 def _effect(kind: str, span: int, age: int) -> float:
@@ -84,7 +86,7 @@ def _effect(kind: str, span: int, age: int) -> float:
     return now - mean if kind == "deviation" else found.get(kind, 0.0)
 
 
-class _Lean(NamedTuple):
+class _SideTest(NamedTuple):
     """Says on which side a channel is."""
 
     distance: Distance
@@ -93,9 +95,9 @@ class _Lean(NamedTuple):
     other: FloatArray
 
     @classmethod
-    def of(cls, distance: Distance, cone: Cone, there: Any = slice(None)) -> _Lean:  # noqa: ANN401
+    def of(cls, distance: Distance, region: OneSidedRegion, there: Any = slice(None)) -> _SideTest:  # noqa: ANN401
         """Prepare it for a distance of those columns that are there."""
-        white = distance.root.T @ (cone.shifts[there] / distance.scale.spread[:, None])
+        white = distance.root.T @ (region.shifts[there] / distance.scale.spread[:, None])
         length = np.sqrt((white * white).sum(axis=0))
         which = length > 0
         white, k = white[:, which] / length[which], int(which.sum())
@@ -105,20 +107,20 @@ class _Lean(NamedTuple):
             if any(combination) and np.linalg.cond(gram[on]) < _SINGULAR:
                 made[on] = np.linalg.inv(gram[on])
         along = np.ascontiguousarray(distance.root @ white)
-        return cls(distance, along, np.hstack([*tried]), cone.other[which])
+        return cls(distance, along, np.hstack([*tried]), region.other[which])
 
-    def is_aside(self, X: FloatArray) -> npt.NDArray[np.bool_]:
+    def is_off_side(self, X: FloatArray) -> npt.NDArray[np.bool_]:
         """Return of which rows X of shape (m, d) what nobody asks about explains more, (m,)."""
-        parts = [self._is_aside(X[i : i + _AT_ONCE]) for i in range(0, len(X), _AT_ONCE)]
+        parts = [self._is_off_side(X[i : i + _AT_ONCE]) for i in range(0, len(X), _AT_ONCE)]
         return np.concatenate(parts)
 
-    def _is_aside(self, X: FloatArray) -> npt.NDArray[np.bool_]:
+    def _is_off_side(self, X: FloatArray) -> npt.NDArray[np.bool_]:
         k, scale = len(self.other), self.distance.scale
         if not k:
             return np.zeros(len(X), dtype=np.bool_)
-        Z = np.clip((X - scale.centre) / scale.spread, -_MOST, _MOST) - self.distance.mean
+        Z = np.clip((X - scale.centre) / scale.spread, -_MAX, _MAX) - self.distance.mean
         H = affine(Z, self.along, np.zeros(k))
-        H /= np.maximum(np.abs(H).max(axis=1), 1.0 / _MOST)[:, None]
+        H /= np.maximum(np.abs(H).max(axis=1), 1.0 / _MAX)[:, None]
         # The best amounts of which none is below 0 are those of one combination of shifts.
         amounts = affine(H, self.tried, np.zeros(self.tried.shape[1])).reshape(len(X), -1, k)
         gain = np.zeros(amounts.shape[:2])
@@ -136,15 +138,15 @@ class _Lean(NamedTuple):
 class Sided:
     """A distance in which some channels count on one side alone."""
 
-    inner: Distance | Larger
-    cones: tuple[Cone, ...]
-    _leans: tuple[_Lean, ...] = field(init=False, repr=False, compare=False)
+    inner: Distance | MaxDistance
+    regions: tuple[OneSidedRegion, ...]
+    _side_tests: tuple[_SideTest, ...] = field(init=False, repr=False, compare=False)
     # by which channels are put aside, or which columns are there: what it takes, the newest few
     _known: dict[bytes, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        leans = tuple(_Lean.of(self.plain, cone) for cone in self.cones)
-        object.__setattr__(self, "_leans", leans)
+        side_tests = tuple(_SideTest.of(self.plain, region) for region in self.regions)
+        object.__setattr__(self, "_side_tests", side_tests)
 
     @property
     def plain(self) -> Distance:
@@ -153,42 +155,42 @@ class Sided:
 
     def score(self, X: FloatArray) -> FloatArray:
         """Score finite rows X of shape (m, d); O(d² + k² 2^k) a row for k shifts of a channel."""
-        return self.inner.score(self.without_aside(X))
+        return self.inner.score(self.without_off_side(X))
 
     def score_without(self, X: FloatArray, groups: ColumnGroups) -> FloatArray:
         """Score rows as :class:`Distance` does; where columns are missing, one aside is, too."""
         if np.isfinite(X).all():
-            return self.inner.score_without(self.without_aside(X), groups)
+            return self.inner.score_without(self.without_off_side(X), groups)
         left, there = X[0].copy(), np.isfinite(X[0])
-        leans = once(
-            self._known, b"there" + there.tobytes(), lambda: self._partial(there), _MOST_PATTERNS
+        side_tests = once(
+            self._known, b"there" + there.tobytes(), lambda: self._partial(there), _MAX_PATTERNS
         )
-        for cone, lean in zip(self.cones, leans, strict=True):
-            if lean.is_aside(left[there][None])[0]:
-                left[cone.columns] = np.nan
+        for region, side_test in zip(self.regions, side_tests, strict=True):
+            if side_test.is_off_side(left[there][None])[0]:
+                left[region.columns] = np.nan
         if not np.isfinite(left).any():  # of what anybody asks about: an ordinary row
             return np.zeros((1, len(groups)))
         return self.inner.score_without(left[None], groups)
 
-    def _partial(self, there: npt.NDArray[np.bool_]) -> list[_Lean]:
+    def _partial(self, there: npt.NDArray[np.bool_]) -> list[_SideTest]:
         part = self.plain.marginal(there)
-        return [_Lean.of(part, cone, there) for cone in self.cones]
+        return [_SideTest.of(part, region, there) for region in self.regions]
 
-    def without_aside(self, X: FloatArray) -> FloatArray:
+    def without_off_side(self, X: FloatArray) -> FloatArray:
         """Return rows in which channels that are put aside are as the others make one expect."""
-        aside = np.array([lean.is_aside(X) for lean in self._leans]).T
+        aside = np.array([side_test.is_off_side(X) for side_test in self._side_tests]).T
         made, plain = X.copy(), self.plain
-        for pattern in {*map(bytes, aside)} - {bytes(len(self.cones))}:
+        for pattern in {*map(bytes, aside)} - {bytes(len(self.regions))}:
             rows = (aside == np.frombuffer(pattern, np.bool_)).all(axis=1)
             gone, others, weights = once(
-                self._known, pattern, partial(self._expected, pattern), _MOST_PATTERNS
+                self._known, pattern, partial(self._expected, pattern), _MAX_PATTERNS
             )
             Z = plain.scale.apply(X[rows]) - plain.mean
             expected = affine(Z[:, others], weights, plain.mean[gone])
             made[np.ix_(rows, gone)] = (
                 expected * plain.scale.spread[gone] + plain.scale.centre[gone]
             )
-        quiet = self.inner.quiet if isinstance(self.inner, Larger) else None
+        quiet = self.inner.low_variance if isinstance(self.inner, MaxDistance) else None
         if quiet is not None:  # no side of a channel makes it quiet
             spreads, as_expected = X[:, quiet.logs], np.maximum(made[:, quiet.logs], quiet.near)
             made[:, quiet.logs] = np.where(spreads < quiet.near, spreads, as_expected)
@@ -196,7 +198,7 @@ class Sided:
 
     def _expected(self, pattern: bytes) -> tuple[Any, Any, FloatArray]:
         """Return which columns are put aside, the others, and what these make one expect."""
-        gone = np.concatenate([cone.columns for cone in compress(self.cones, pattern)])
+        gone = np.concatenate([region.columns for region in compress(self.regions, pattern)])
         others = np.setdiff1d(np.arange(len(self.plain.mean)), gone)
         unwhitened = np.linalg.inv(self.plain.root)
         covariance = unwhitened[:, others].T @ unwhitened
@@ -205,18 +207,20 @@ class Sided:
 
 
 def fit_sided(
-    fit: Callable[[FloatArray], Distance | Larger], X: FloatArray, cones: tuple[Cone, ...]
-) -> Distance | Larger | Sided:
+    fit: Callable[[FloatArray], Distance | MaxDistance],
+    X: FloatArray,
+    regions: tuple[OneSidedRegion, ...],
+) -> Distance | MaxDistance | Sided:
     """Fit on finite rows X of shape (n, d), without those that only a side makes ordinary."""
-    if not cones:
+    if not regions:
         return fit(X)
     left = np.ones(len(X), dtype=np.bool_)
     for _ in range(_ROUNDS):
-        made = Sided(fit_distance(X[left]), cones)
+        made = Sided(fit_distance(X[left]), regions)
         scores, whole = made.score(X), made.inner.score(X)
         usual = np.quantile(scores[left], _RARE)
         rises = (whole > usual) & (scores <= usual)
-        if not (rises & left).any() or rises.mean() > _MOST_RISES:
+        if not (rises & left).any() or rises.mean() > _MAX_RISES:
             break
         left = ~rises
-    return Sided(fit(X[left]), cones)
+    return Sided(fit(X[left]), regions)

@@ -103,7 +103,7 @@ def examine(path: Path, *, sample: int = 200) -> Iterator[Check]:
         return
     yield Check(1, "config", "ok", f"{path} is valid")
     readings: list[Reading] = []
-    looks = [
+    looks: list[tuple[str, _Look]] = [
         ("promise", lambda: config_findings(config)),
         *(_of_kafka if config.input.kind == "kafka" else _of_files)(config, sample, readings),
         ("core", lambda: iter([Finding("ok", core()[1])])),

@@ -28,7 +28,7 @@ from scipy.stats import beta
 from rejex_stream.errors import ConfigError, explaining_os_errors
 from rejex_stream.review.queue import database
 from rejex_stream.review.queue.database import AT_POSITION
-from rejex_stream.review.queue.label_store import said_of
+from rejex_stream.review.queue.label_store import human_labels
 from rejex_stream.review.queue.review_store import ReviewStore
 from rejex_stream.types import Position
 
@@ -98,7 +98,7 @@ def known_cases(connection: Connection, since_ms: int = 0, pipeline: str | None 
     ).fetchall()
     waiting, errors = 0, dict[str, Errors]()
     for row in rows:
-        labels = said_of(connection, row["episode_id"])
+        labels = human_labels(connection, row["episode_id"])
         waiting += not labels
         for label in labels:
             if row["whole"] and label.role != "adjudication" and label.verdict != "unsure":

@@ -352,7 +352,7 @@ def _login_page(  # noqa: PLR0917
 
 
 async def post_login(request: Request) -> Response:
-    """Open a session for a link: with its 256 bits no guess becomes a right one."""
+    """Open a session for a link, which holds 256 random bits and cannot be guessed."""
     console = console_of(request)
     body = b""
     async for chunk in request.stream():

@@ -36,7 +36,7 @@ from rejex_stream.plan.gamma import Answered, Neighbour, cheaper_neighbours
 from rejex_stream.plan.promises import Costs
 from rejex_stream.review.gold_cases import Errors, Interval, Known, jeffreys, known_cases
 from rejex_stream.review.queue.database import scalar, scalars
-from rejex_stream.review.queue.label_store import OF_KNOWN, said_of
+from rejex_stream.review.queue.label_store import OF_KNOWN, human_labels
 from rejex_stream.review.queue.series import DAY_MS, FORGOTTEN_MS, HOUR_MS, pipeline_clock
 from rejex_stream.types import FloatArray, Label
 
@@ -92,7 +92,7 @@ def judged_episodes(
     connection: Connection, since_ms: int = 0, pipeline: str | None = None
 ) -> Iterator[Judged]:
     """Yield every episode from an event time on that people have decided, of one or of all."""
-    # Known cases are none of them, nor extreme anomalies: they were chosen by what they are.
+    # Known cases and extreme anomalies are excluded: their selection depends on their value.
     rows = connection.execute(
         "SELECT e.episode_id, e.why, e.n_events, "
         "(SELECT item FROM event v WHERE v.episode_id = e.episode_id LIMIT 1) AS item "
@@ -104,7 +104,7 @@ def judged_episodes(
         {"pipeline": pipeline, "since": since_ms},
     ).fetchall()
     for row in rows:
-        labels = said_of(connection, row["episode_id"])
+        labels = human_labels(connection, row["episode_id"])
         result = resolve(labels)
         if not labels:
             continue

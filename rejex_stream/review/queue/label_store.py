@@ -74,8 +74,8 @@ def records_of(connection: Connection, episode: str) -> list[LabelRecord]:
     return [decode_label(row[0]) for row in rows]
 
 
-def said_of(connection: Connection, episode: str) -> tuple[LabelRecord, ...]:
-    """Return what people say of an episode, the labels of theirs that stand."""
+def human_labels(connection: Connection, episode: str) -> tuple[LabelRecord, ...]:
+    """Return the labels that people gave an episode, without those that were retracted."""
     standing = active_labels(records_of(connection, episode))
     return tuple(label for label in standing if label.source == "human")
 

@@ -121,7 +121,7 @@ def examine(path: Path, *, sample: int = 200) -> Iterator[Check]:
 
 
 def config_findings(config: Config) -> Iterator[Finding]:
-    """Say what is doubtful about a config that is valid."""
+    """Yield what is doubtful about a valid config."""
     source = config.input
     for doubt, fix in plan_doubts(promised(config)):
         yield Finding("warning", doubt, fix)
@@ -241,7 +241,7 @@ def doubt_findings(
 
 
 def _fix_of(reason: str) -> str:
-    """Say what to write, where what stands in the record tells it."""
+    """Return a fix for the reason that a record cannot be read."""
     got = _GOT.search(reason)
     text = got[1] if got else ""
     if "UTF-8" in reason:
@@ -323,7 +323,7 @@ class _Broker:
         self._readings = readings
 
     def if_up(self, look: _Look) -> _Look:
-        """Return a look that is skipped where the broker did not answer."""
+        """Return a check that is skipped where the broker did not answer."""
         away = Finding("skipped", "the broker does not answer")
         return lambda: look() if self._up else iter([away])
 
@@ -358,7 +358,7 @@ class _Broker:
         require_one_partition(self._config, Counter(p.topic for p in self._input_partitions()))
 
     def access(self) -> Iterator[Finding]:
-        """Ask the broker for the rights that a worker needs, as far as looking tells."""
+        """Check the rights that a worker needs, as far as that can be read."""
         from rejex_connectors.kafka.partition_reader import admin
         from rejex_connectors.kafka.refusals import grant
         from rejex_connectors.kafka.topic_admin import missing_rights
@@ -413,7 +413,7 @@ class _Broker:
         yield from self._parted(records)
 
     def _parted(self, records: Sequence[Record]) -> Iterator[Finding]:
-        """Say whether a sensor's records stay together: apart, they are several streams."""
+        """Check that each sensor's records are in one partition."""
         from rejex_connectors.kafka.source import keyless
 
         by_key = self._config.input.partitioning == "check"
@@ -455,7 +455,7 @@ class _Broker:
 
 # -------------------------------------------------------------------- who hears of alarms
 def _alertmanager(config: Config) -> Iterator[Finding]:
-    """Ask Alertmanager for its status, by the API that alarms are posted to."""
+    """Ask Alertmanager for its status."""
     given = config.alerts.alertmanager_url
     if given is None:
         yield Finding("skipped", "alerts.alertmanager_url is not set")
@@ -482,7 +482,7 @@ def _alertmanager(config: Config) -> Iterator[Finding]:
 
 
 def _webhook(config: Config) -> Iterator[Finding]:
-    """Ask the webhook's address with HEAD, which by its definition changes nothing."""
+    """Send HEAD to the webhook's address, which changes nothing."""
     alerts = config.alerts
     url = alerts.webhook_address()
     if url is None:

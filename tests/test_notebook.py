@@ -435,11 +435,11 @@ def test_data_sets_need_no_network_and_say_what_is_wrong_in_them():
     assert turbines.X.shape == (16_128, 4) == (len(turbines.times), len(turbines.channels))
     assert (np.diff(turbines.times) > np.timedelta64(0)).all()
     assert np.isnan(turbines.X).any()
-    one = turbines.of("WT-02")
+    one = turbines.for_sensor("WT-02")
     assert len(one.X) == 4032
     assert np.count_nonzero(one.is_fault) == 288
     assert one.columns()["power_kw"].tolist() == pytest.approx(one.X[:, 2].tolist(), nan_ok=True)
     with pytest.raises(ConfigError, match="there are WT-01, WT-02, WT-03, WT-04"):
-        turbines.of("WT-05")
+        turbines.for_sensor("WT-05")
     with pytest.raises(ConfigError, match="use 'water' or 'turbines'"):
         load_dataset("iris")

@@ -31,7 +31,7 @@ class Count(Protocol):
     """Shows a number of events, and the share of the input where it is known."""
 
     def __call__(self, done: int, fraction: float | None = None) -> None:
-        """Show where it stands now."""
+        """Show the progress."""
 
 
 @contextmanager
@@ -42,7 +42,7 @@ def counting(
     by_share: bool = False,
     log: logging.StreamHandler[TextIO] | None = None,
 ) -> Iterator[Count]:
-    """Show on standard error how many are done of `total`, or which share where that is known.
+    """Show progress on standard error: how many of `total` are done, or the share of the input.
 
     Without a terminal, a line every ten seconds. Lines of `log` go above the bar.
     """

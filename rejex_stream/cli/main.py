@@ -109,7 +109,7 @@ def _to_complete() -> list[str]:
 
 
 def _mount(wanted: str | None) -> None:
-    """Import the part that is asked for; the others only lend their name to the help."""
+    """Import the command that is called; the others only appear in the help."""
     app.registered_commands.clear()
     app.registered_groups.clear()
     for part in _PARTS:

@@ -76,7 +76,7 @@ def print_table(
 
 
 def print_facts(facts: Sequence[tuple[str, str]], *, title: str = "", stderr: bool = False) -> None:
-    """Print what is known, a line each."""
+    """Print name and value, a line each."""
     out = console(stderr=stderr)
     if title:
         out.print(escaped(title), soft_wrap=True)
@@ -97,7 +97,7 @@ def share(value: float | None) -> str:
 
 
 def outcome_rows(counts: OutcomeCounts) -> list[tuple[str, str]]:
-    """Return what became of records, as lines for people: the same of every command."""
+    """Return counts of outcomes as rows to print, the same in every command."""
     total = max(1, counts.labels.total())
     rows = []
     for label in Label:
@@ -119,7 +119,7 @@ def outcome_rows(counts: OutcomeCounts) -> list[tuple[str, str]]:
 
 
 def held_rows(choice: Plan) -> list[tuple[str, str]]:
-    """Return how the rate is held, as lines for people; none where it is only expected."""
+    """Return how the rate is held as rows to print; empty where it is only expected."""
     held = None if choice.promise is None else choice.promise.held
     if held is None:
         return []

@@ -86,7 +86,7 @@ class TableOptions:
     ] = None
 
     def known(self) -> Asked:
-        """Return it as those who guess want it: what was not given is left to them."""
+        """Return the options as :class:`Asked`; what was not given is guessed."""
         given = {name: value for name, value in asdict(self).items() if value is not None}
         if sensors := given.pop("sensor", None):
             given |= {"sensor": sensors[0]} if len(sensors) == 1 else {"sensors": sensors}
@@ -94,7 +94,7 @@ class TableOptions:
 
 
 def gathering(**groups: Callable[..., object]) -> Callable[[Command], Command]:
-    """Let a command have groups of options: each stands in the place of one of its parameters."""
+    """Expand dataclasses of options into the parameters of a command."""
     options = {
         name: inspect.signature(make, eval_str=True).parameters for name, make in groups.items()
     }

@@ -70,7 +70,7 @@ class Dataset(NamedTuple):
     is_fault: npt.NDArray[np.bool_]
     about: str
 
-    def of(self, sensor: str) -> Dataset:
+    def for_sensor(self, sensor: str) -> Dataset:
         """Return the readings of one sensor.
 
         Raises
@@ -185,7 +185,7 @@ def water() -> Iterator[tuple[datetime, float]]:
 
 
 def water_faults() -> tuple[Fault, ...]:
-    """Return what is known to be wrong in the water's flow."""
+    """Return the documented faults of the water flow."""
     return tuple(
         Fault(
             WATER_SENSOR,
@@ -210,7 +210,7 @@ def turbine_time(name: str, step: int) -> datetime:
 
 
 def turbine_faults(run: turbine.Run) -> tuple[Fault, ...]:
-    """Return what was done to the turbines of a simulation."""
+    """Return the faults of a simulation."""
     return tuple(
         Fault(
             fault.turbine,
@@ -257,7 +257,7 @@ class Feed:
 
 
 def prepare(out: Path) -> tuple[Feed, Feed]:
-    """Write feeds and configs to ``water/`` and ``turbines/`` of `out`, which is made.
+    """Write feeds and configs to ``water/`` and ``turbines/`` of `out`.
 
     What an earlier demo left in these two folders is removed.
     """
@@ -291,7 +291,7 @@ def prepare(out: Path) -> tuple[Feed, Feed]:
 
 
 def _configure(folder: Path) -> tuple[Path, Config]:
-    """Copy the config of a feed beside it, with its paths."""
+    """Copy the config of a feed beside it, with the paths replaced."""
     text = (files("rejex_stream.demo") / f"{folder.name}.toml").read_text(encoding="utf-8")
     here = json.dumps(str(folder.parent))[1:-1]
     path = folder / "pipeline.toml"

@@ -299,7 +299,7 @@ class RejectingDetector(BaseEstimator):  # type: ignore[misc]
 
 
 def require_numbers(name: object, values: Iterable[object]) -> None:
-    """Say which value of a column is no number."""
+    """Raise for the first value of a column that is no number."""
     for value in values:
         try:
             np.float64(value)  # type: ignore[arg-type]
@@ -308,7 +308,7 @@ def require_numbers(name: object, values: Iterable[object]) -> None:
 
 
 def no_number(name: object, value: object) -> ConfigError:
-    """Return what is said of a value that is no number."""
+    """Return the error for a value that is no number."""
     return ConfigError(
         f"{name} is {value!r}: expected a number or nan. Leave {name} out, or make a number of it "
         "first: 1.0 of 'on', the seconds of a time."

@@ -88,7 +88,7 @@ class RejectingStream(AnomalyDetector):
         self._learnt = 0
 
     def learn_one(self, x: dict[Hashable, Any]) -> None:
-        """Rank-to-be: score x, remember the score, then learn x."""
+        """Score x, add the score to the window, then learn x."""
         row = self._row(x)
         assert self._scorer is not None  # made by _row
         score = self._scorer.score_one(row)

@@ -115,7 +115,7 @@ class TableGuess:
 
     @property
     def time_said(self) -> str:
-        """What is taken for the time, for people."""
+        """Which columns make the time, as text."""
         if self.time is None:
             return "none: rows 1 s apart"
         return f"{' and '.join(self.times)} ({self.time_format or self.time_unit})"
@@ -127,7 +127,7 @@ class TableGuess:
 
     @property
     def flags_said(self) -> tuple[str, ...]:
-        """What is kept out of the distance, for people."""
+        """Which flags are kept out of the distance, as sentences."""
         if not self.flags:
             return ()
         return (
@@ -159,7 +159,7 @@ class TableGuess:
         }
 
     def facts(self) -> list[tuple[str, str]]:
-        """Return what each column is taken for, for people."""
+        """Return the role of each column as rows to print."""
         facts = [("time", self.time_said), ("sensor", self.sensor or "none: one sensor")]
         facts.append(("channels", ", ".join(self.channels)))
         if self.label is not None:
@@ -224,7 +224,7 @@ def _require_columns(header: Sequence[str], known: Asked) -> None:
 def _guess(
     cells: Mapping[str, Sequence[str]], known: Asked, marks: Marks, *, named: bool, timed: bool
 ) -> TableGuess:
-    """Go from the time to the truth, to whose rows are, and to what is left to measure."""
+    """Assign columns to roles: time, label, sensor and tag, then the channels."""
     meant = [name for name in known.flags or () if name != NONE]
     wanted = {*known.channels, *meant}
     free = {n: c for n, c in cells.items() if n not in wanted or n in known.time}
@@ -317,7 +317,7 @@ class _Walked:
             self.walk()
 
     def walk(self) -> None:
-        """Read all columns; once more where less is a value than was thought."""
+        """Profile all columns by the current rules for missing values."""
         self.read = number_reader(*self.marks, self.missing, self.units)
         self.columns = {}
         for name, cells in self.cells.items():
@@ -330,7 +330,7 @@ class _Walked:
         self.why_not = {name: self._why_not(name) for name in self.columns}
 
     def _why_not(self, name: str) -> str | None:
-        """Say why a column is no measurement, whatever the others are; ``None``: it may be."""
+        """Return why a column is no measurement by itself; ``None`` if it may be."""
         column, units = self.columns[name], self._units_of.get(name, ())
         if ASIDE.match(plain(name)):
             return "not a measurement, by its name"
@@ -343,7 +343,7 @@ class _Walked:
         return Sample(numbers={n: self.columns[n].numbers for n in names}, series=series)
 
     def said(self, missing: bool) -> Iterator[str]:
-        """Yield what stands for no value, where nobody said so, and what units are left out."""
+        """Yield sentences about texts taken for missing values, and about units."""
         if self.missing and missing:
             which = ", ".join(map(printable, self.missing))
             if self.missing == ("*",):
@@ -367,7 +367,7 @@ class _Walked:
             )
 
     def quality_said(self) -> Iterator[str]:
-        """Yield which columns say of others whether they are good."""
+        """Yield sentences about quality columns."""
         if self.quality is not None:
             flags = list(dict.fromkeys(self.quality_of.values()))
             good = ", ".join(map(str, self.quality.good))
@@ -380,7 +380,7 @@ class _Walked:
 
 # -------------------------------------------------------------------------------------- the roles
 def _find_quality(table: _Walked, roles: set[str | None], wanted: set[str]) -> set[str]:
-    """Find columns that say of others whether they are good; return those that say so in code."""
+    """Find quality columns; return those whose good codes are unknown."""
     cells = table.cells
     free = [n for n in cells if n not in wanted | roles]
     numeric = [n for n in cells if n not in roles and table.why_not[n] is None]
@@ -432,7 +432,7 @@ def _says_the_truth(table: _Walked, name: str) -> bool:
 
 
 def _cycles(columns: Iterable[ColumnProfile]) -> tuple[int, ...]:
-    """Return numbers that count from their beginning again and again, in place of a time."""
+    """Return a counter that restarts, to be used in place of a time."""
     for column in columns:
         if not all(map(float.is_integer, column.numbers)):
             continue
@@ -445,7 +445,7 @@ def _cycles(columns: Iterable[ColumnProfile]) -> tuple[int, ...]:
 
 
 def _why_of_series(name: str, sample: Sample, codes: set[str]) -> str | None:
-    """Say why a column of numbers is no measurement beside the others."""
+    """Return why a numeric column is no measurement, given the series; ``None`` if it may be."""
     if name in codes:
         return "a code of quality, and nobody says which is good"
     runs = sample.runs(name)
@@ -480,7 +480,7 @@ def _switched(cell: str) -> float | None:
 
 # --------------------------------------------------------------------------------- the doubts
 def _without_sentinels(table: _Walked, sample: Sample) -> list[str]:
-    """Take what surely stands for no value as missing; say that, and what may."""
+    """Treat sure sentinels as missing; return sentences about these and the doubtful ones."""
     doubts = check_columns(sample, "sentinel")
     sure = {
         doubt.value: None for doubt in doubts
@@ -499,7 +499,7 @@ def _without_sentinels(table: _Walked, sample: Sample) -> list[str]:
 
 
 def _is_measured(x: float, doubts: Sequence[Doubt], table: _Walked) -> bool:
-    """Whether a column measures a value: what is missing, is so in all."""
+    """Whether another column measures this value, so that it is no sentinel."""
     suspected = {other.column for other in doubts if float(other.value) == x}
     return any(
         x in column.measured and min(column.measured) < x < max(column.measured)
@@ -511,7 +511,7 @@ def _is_measured(x: float, doubts: Sequence[Doubt], table: _Walked) -> bool:
 def _without_counters(
     sample: Sample, channels: list[str], aside: dict[str, str]
 ) -> tuple[list[str], tuple[str, ...]]:
-    """Set aside what only counts; where nothing else is measured, its change is."""
+    """Set counters aside; where nothing else is left, keep them as totals."""
     counting = {doubt.column: doubt.seen for doubt in check_columns(sample, "counter")}
     left = [name for name in channels if name not in counting]
     totals: tuple[str, ...] = ()
@@ -545,7 +545,7 @@ def _without_sparse(sample: Sample, channels: list[str], aside: dict[str, str]) 
 
 # ----------------------------------------------------------------------------------- what is said
 def _said(guess: TableGuess, table: _Walked, known: Asked) -> Iterator[str]:
-    """Yield what columns were taken for, and what was set aside though it could be read."""
+    """Yield sentences about assigned roles and columns that were left out."""
     if len(guess.times) > 1 and not known.time:
         which = " and ".join(map(printable, guess.times))
         yield f"the time is made of {which}; --time says otherwise"
@@ -571,7 +571,7 @@ def _said(guess: TableGuess, table: _Walked, known: Asked) -> Iterator[str]:
 
 
 def _short(seen: str) -> str:
-    """Leave out the name at the beginning of a sentence that stands behind it."""
+    """Remove the quoted name at the beginning of a sentence."""
     return re.sub(r"^(['\"]).*?\1 ", "", seen)
 
 
@@ -621,7 +621,7 @@ class _KeySearch:
         self._long = len([n for n in numeric if n not in self._free]) == 1
 
     def found(self, sensor: str | None, tag: str | None) -> _Keys:
-        """Return the keys; several series mixed, and no key to them, is a :class:`ConfigError`."""
+        """Return the keys; raises ConfigError where series are mixed and no column names them."""
         asked = sensor is not None
         if tag is None and self._long:
             tag = next((n for n in self.texts if n != sensor and TAG.match(plain(n))), None)
@@ -651,7 +651,7 @@ class _KeySearch:
         return _Keys(sensor, tag, said, doubts, () if asked or tag else self.sensors(sensor))
 
     def sensors(self, sensor: str | None) -> tuple[str, ...]:
-        """Return two columns that tell the rows of a time apart, where one alone does not."""
+        """Return two columns that together separate rows of equal time."""
         if sensor is None or self._rows_a_time(sensor) < _LOCKSTEP:
             return ()
         others = (n for n in self._called() + self.texts if n != sensor)
@@ -659,7 +659,7 @@ class _KeySearch:
         return () if second is None else (sensor, second)
 
     def sensor(self, tag: str | None) -> str | None:
-        """Return the best of those called a sensor, else what tells rows of a time apart."""
+        """Return the best column named like a sensor, else one separating rows of equal time."""
         called = [n for n in self._called() if n != tag]
         keys = [n for n in called if self._is_key(n, tag)]
         alone = [self._rows_a_time(n, *([tag] if tag else [])) for n in keys]
@@ -674,14 +674,14 @@ class _KeySearch:
         return next((n for n in constant if len(set(self._cells[n])) == 1), None)
 
     def tag_beside(self, sensor: str) -> str | None:
-        """Return what tells the rows of a sensor and a time apart, where a row holds one value."""
+        """Return the tag column of a long table with this sensor."""
         if not self._long or self._rows_a_time(sensor) < _LOCKSTEP:
             return None
         others = (n for n in self.texts if n != sensor)
         return next((n for n in others if self._rows_a_time(sensor, n) < 1.01), None)
 
     def refused(self, sensor: str | None, tag: str | None) -> list[str]:
-        """Say which columns are called a sensor, and taken for a measurement."""
+        """Return sentences about columns named like a sensor that are measurements."""
         return [
             f"{name}: called as a sensor may be, and its values are no names; --sensor {name} says "
             "otherwise"
@@ -705,7 +705,7 @@ class _KeySearch:
         return is_key(cells, moments, strong=strong)
 
     def _rows_a_time(self, *names: str) -> float:
-        """Return how many rows have the same time and the same texts, on average."""
+        """Return the mean number of rows with equal time and equal texts."""
         if not self._moments:
             return 1.0
         columns = [self._cells[name] for name in names]
@@ -713,7 +713,7 @@ class _KeySearch:
 
 
 def _is_unit(name: str, cells: Sequence[str]) -> bool:
-    """Whether a column gives the unit of a value: a unit of a plant has a number."""
+    """Whether a column holds physical units; a plant's unit has a number."""
     return plain(name) in ("unit", "units") and not any(map(str.isdigit, "".join(set(cells))))
 
 

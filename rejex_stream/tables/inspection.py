@@ -140,7 +140,7 @@ class Table:
         return records_of(source)
 
     def cells(self, record: Record) -> list[str]:
-        """Split a row, however broken it is."""
+        """Split a row leniently."""
         text = (record.value or b"").decode("utf-8", "replace")
         return split_row(text, self.delimiter, len(self.header), strict=False)
 
@@ -187,7 +187,7 @@ def open_table(path: str | Path, asked: Asked | None = None) -> Table:
 
 
 def _placed(path: Path, lines: Sequence[str], asked: Asked, *, is_text: bool) -> Layout:
-    """Find the table in the lines of a file, by the format that is known or by what is alike."""
+    """Locate the table in the lines of a file, by a known format or by similar rows."""
     layout = layout_of(lines) if asked.skip_rows is None and asked.header is None else None
     if layout is not None:
         rows = split_all(lines[layout.above :], layout.delimiter, len(layout.names))
@@ -242,7 +242,7 @@ def _placed(path: Path, lines: Sequence[str], asked: Asked, *, is_text: bool) ->
 
 
 def _rows_of_file(lines: Sequence[str], delimiter: str) -> int:
-    """Count lines as a source does: a quote above a table may hold several of them together."""
+    """Count lines as the file source does: a quoted cell may span several."""
     rows = CsvRows(delimiter)
     return len(rows.feed("".join(lines).encode()) + rows.finish())
 
@@ -280,7 +280,7 @@ def _sheets_said(path: Path, workbook: Workbook | None) -> str:
 def _read_through(
     path: Path, asked: Asked, workbook: Workbook | None
 ) -> tuple[str | None, bytes, bool]:
-    """Return encoding, first bytes, and whether these are all; the file is read to its end."""
+    """Return the encoding, the first bytes, and whether these are the whole file."""
     named = None if workbook else asked.encoding
     if named is not None:
         try:
@@ -323,7 +323,7 @@ def _read_through(
 
 
 def _encoding(data: bytes, *, valid: bool) -> str | None:
-    """Return the encoding that a config has to name; ``None`` where the reader finds it itself."""
+    """Return the encoding to name in a config; ``None`` where the reader detects it."""
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return None
     half = len(data[:2000]) / 2
@@ -340,7 +340,7 @@ def _encoding(data: bytes, *, valid: bool) -> str | None:
 
 
 def _place_said(table: Table, asked: Asked, place: Layout) -> Iterator[str]:
-    """Say where in its file the table was found."""
+    """Yield sentences about where the table is in its file."""
     if table.format == "excel" and asked.sheet is None:
         sheets = sheets_of(str(table.path))
         if len(sheets) > 1:
@@ -461,7 +461,7 @@ class _Scan:
                 self._missing[name] += 1
             elif name in self._values and len(self._values[name]) <= 2:
                 self._values[name].add(value)
-        self._order.see(reading.sensor, reading.event_time_ms)
+        self._order.add(reading.sensor, reading.event_time_ms)
 
     def _said(self, n_rows: int) -> Iterator[str]:
         guess, odd = self._table.guess, self._odd
@@ -477,6 +477,6 @@ class _Scan:
                 f"unreadable: {odd['unreadable']:,} of {n_rows:,} rows, which are not judged; the "
                 f"first is row {self._unreadable.position.offset + 1:,}: {self._unreadable.reason}"
             )
-        yield from self._order.said(gaps=guess.time is not None)
+        yield from self._order.remarks(gaps=guess.time is not None)
         for name, count in self._missing.items():
             yield f"missing: {name} has no value in {count:,} of {n_rows:,} rows"

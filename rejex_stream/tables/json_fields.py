@@ -178,7 +178,7 @@ def _has_texts(
 
 
 def _parsed(records: Sequence[Record]) -> tuple[list[Any], list[Record], int, int]:
-    """Return the trees of those that are JSON, whose they are, and how many are none or nothing."""
+    """Return parsed trees, their records, and the counts of broken and empty records."""
     trees, read, broken, empty = [], [], 0, 0
     for record in records:
         if record.value is None:
@@ -198,7 +198,7 @@ _LINE_PROTOCOL = re.compile(rb"[\w.-]+(,[\w.-]+=[^,\s]+)* [\w.-]+=\S+( \d+)?\s*"
 
 
 def _no_json(records: Sequence[Record]) -> str:
-    """Say what records are that are no objects of JSON, and what to do."""
+    """Return the error for records that are no JSON objects."""
     first = next((record.value for record in records if record.value), b"")
     seen = f"none of {len(records)} records is a JSON object"
     if first[:1] == b"\0":
@@ -294,7 +294,7 @@ class _Roles:
         return replace(guess, flags=(*guess.flags, *flags))
 
     def _time(self) -> list[str]:
-        """Choose among several clocks: the one of the measurement, not of a record's way."""
+        """Choose the clock of the measurement, not of the record's transport."""
         clocks = []
         for name, field in self._fields.items():
             if name in self.beside or not field.is_in(0.95) or not field.is_moment:
@@ -308,7 +308,7 @@ class _Roles:
         return self._fields[self.times[0]].rows
 
     def _sensor(self) -> str | None:
-        """Choose the column that says whose a reading is: it varies, and no time comes twice."""
+        """Choose the sensor column: it varies, and separates rows of equal time."""
         # Records of one time may hold other fields each, and be of one sensor.
         columns = [[value is not None for value in f.rows] for f in self._fields.values()]
         there, rows = list(zip(*columns, strict=True)), range(len(columns[0]))
@@ -341,7 +341,7 @@ class _Roles:
         return None
 
     def _has_others(self, name: str) -> bool:
-        """Whether another column may be the sensor: then one that may be a tag is that."""
+        """Whether another column may be the sensor, so that this one may be the tag."""
         return any(
             other != name and (_strength(other) > 1 or other in self.beside)
             for other, field in self._fields.items()
@@ -349,7 +349,7 @@ class _Roles:
         )
 
     def _tag(self) -> str | None:
-        """Find the column that names the quantity, where a reading has one value."""
+        """Find the tag column, where a record holds one value."""
         whose = None if self.sensor is None else self._fields[self.sensor]
         fields = {n: f for n, f in self._fields.items() if f is not whose and not f.is_moment}
         numbers = [
@@ -403,7 +403,7 @@ def _is_whole(value: object) -> bool:
 
 
 def _why_left(field: FieldProfile) -> str:
-    """Say why a field is no channel, whatever the others are; empty where it may be one."""
+    """Return why a field is no channel by itself; empty if it may be one."""
     if not field.values:
         return ""
     if field.is_moment:
@@ -477,7 +477,7 @@ def _cycle_s(guess: TableGuess, columns: Mapping[str, list[Any]]) -> float:
 def _quality_of(
     channels: Mapping[str, str], rows: Sequence[Mapping[str, object]]
 ) -> dict[str, object] | None:
-    """Return the setting that says which values are good, where a field beside each does."""
+    """Return `input.quality` where a field beside each channel gives its quality."""
     every = dict.fromkeys(path for row in rows for path in row)
     for name, path in channels.items():
         above = path.rpartition(".")[0]
@@ -514,7 +514,7 @@ def _quality_of(
 
 
 def _says_quality(fields: Mapping[str, FieldProfile]) -> Iterator[str]:
-    """Yield the columns that say of others how good their values are."""
+    """Yield quality columns."""
     quality = [n for n, f in fields.items() if is_quality(n, f.rows) and good_among(f.rows, n)]
     others = {n: f.path for n, f in fields.items() if n not in quality}
     for name in quality:
@@ -528,7 +528,7 @@ def _says_quality(fields: Mapping[str, FieldProfile]) -> Iterator[str]:
 
 
 def _is_partial(rows: Sequence[Mapping[str, object]], channels: Mapping[str, str]) -> bool:
-    """Whether channels do not come where they have not changed: absent, and not null."""
+    """Whether channels are absent in many records: unchanged values are not sent."""
     n = len(rows)
     absent = [sum(path not in row for row in rows) for path in channels.values()]
     return len(channels) > 1 and max(absent) > 0.05 * n

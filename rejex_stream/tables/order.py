@@ -31,8 +31,8 @@ class TimeOrder:
         """How many sensors were seen."""
         return len(self._last)
 
-    def see(self, sensor: str, now_ms: int) -> None:
-        """Take note of the time of a row."""
+    def add(self, sensor: str, now_ms: int) -> None:
+        """Add the time of a row."""
         recent = self._recent.setdefault(sensor, deque(maxlen=_RECENT))
         before = self._last.get(sensor)
         if before is not None and now_ms in recent:
@@ -51,8 +51,8 @@ class TimeOrder:
             self._counts[step] += 1
         self._longest = max(self._longest, (step, since))
 
-    def said(self, sensor: str = "--sensor", *, gaps: bool = True) -> Iterator[str]:
-        """Yield what was found, a sentence each."""
+    def remarks(self, sensor: str = "--sensor", *, gaps: bool = True) -> Iterator[str]:
+        """Yield a sentence for each oddity."""
         if self.repeated:
             yield (
                 f"summer time: {self.repeated:,} rows are in the hour that comes twice, "

@@ -76,7 +76,7 @@ class Body:
 
 
 def body_of(lines: Sequence[str], delimiter: str) -> Body | None:
-    """Say what rows in the middle of a table are like; ``None`` where they are not alike."""
+    """Describe rows from the middle of a table; ``None`` where they are not alike."""
     remarks = len(list(itertools.takewhile(lambda line: line.startswith("#"), lines)))
     middle = min(len(lines) - 1, (remarks + len(lines)) // 2)
     body = _alike(lines[middle:][:_TOP], delimiter)
@@ -109,7 +109,7 @@ def _alike(middle: Sequence[str], delimiter: str) -> Body | None:
 
 
 def delimiter_of(lines: Sequence[str]) -> str:
-    """Find what parts the cells of lines of CSV: it makes the most columns of numbers. O(bytes).
+    """Find the delimiter that gives most columns of numbers. O(bytes).
 
     Of several it is the one that parts a row above the data as well, and leaves no other in cells.
     """
@@ -232,7 +232,7 @@ def _cells(row: Sequence[str], width: int) -> list[str]:
 
 
 def numbered(names: Sequence[str]) -> tuple[str, ...]:
-    """Give columns that are called alike a number."""
+    """Add a number to columns of the same name."""
     seen: Counter[str] = Counter()
     unique = []
     for name in names:

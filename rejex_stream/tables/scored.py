@@ -81,7 +81,7 @@ class Episodes:
         self._peaks: dict[tuple[str, int], tuple[tuple[float, ...], Verdict]] = {}
 
     def add(self, readings: Iterable[Reading], verdicts: Iterable[Verdict]) -> None:
-        """Take verdicts and what they are of, in order; warm-up is no episode."""
+        """Add readings and verdicts in order; warm-up is no episode."""
         for reading, verdict in zip(readings, verdicts, strict=True):
             self._seen[verdict.sensor] += 1
             if verdict.held or verdict.sensor in self.held:
@@ -92,7 +92,7 @@ class Episodes:
                 self._take(verdict, reading.values)
 
     def most_severe(self, top: int) -> tuple[list[Episode], list[Episode]]:
-        """Return the incidents, and the others, the most severe first. O(runs log runs).
+        """Return incidents and other episodes, the most severe first. O(runs log runs).
 
         The `top` of either say what was read.
         """

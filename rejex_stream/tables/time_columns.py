@@ -47,7 +47,7 @@ def find_time_columns(
     needed: bool = True,
     decimal: str = ".",
 ) -> TimeColumns:
-    """Find when rows were measured, by names of columns, their texts and their order. O(cells).
+    """Find the time columns by their names, texts and order. O(cells).
 
     The one column `asked` ``-`` says that there is none. Where a time is `needed`, a column that is
     called one and holds none is a :class:`ConfigError`.
@@ -99,7 +99,7 @@ def find_time_columns(
 
 
 def _falls(cells: Sequence[str]) -> bool:
-    """Whether numbers go back more than seldom, which a time since a start does not."""
+    """Whether more than a tenth of the steps go back."""
     read = number_reader(",") if any("," in cell for cell in cells) else number_reader()
     numbers = [x for cell in cells if (x := read(cell)) is not None and not math.isnan(x)]
     return sum(b < a for a, b in itertools.pairwise(numbers)) > 0.1 * len(numbers)
@@ -135,7 +135,7 @@ class _Search:
         return TimeColumns(names, written, moments, tuple(self._doubts(names, written, moments)))
 
     def best(self, names: Sequence[str]) -> TimeColumns | None:
-        """Return the first that goes on in our days, else one since a start, else any."""
+        """Return the first column of dates since 1990, else of time since a start, else any."""
         since_start = first = None
         for name in dict.fromkeys(names):
             time = self.read(name)
@@ -155,7 +155,7 @@ class _Search:
         return since_start or first
 
     def axis(self, name: str) -> TimeColumns | None:
-        """Read a column that nobody calls a time, and that goes on as one: by epochs, or evenly."""
+        """Read an unnamed time axis: epochs, or even steps in seconds."""
         time, shown = self.read(name), printable(name)
         if time is None or time.written is None:
             return None
@@ -171,7 +171,7 @@ class _Search:
         return replace(time, doubts=(f"{why}; --time - says that rows have no time",))
 
     def of_parts(self, unnamed: Iterable[list[str]] = ()) -> TimeColumns | None:
-        """Put year, month, day, or the day of the year, hour, minute and second together."""
+        """Combine columns of year, month, day, hour, minute and second into a time."""
         called = [n for n in self.parts_by_name() if PARTS[0].match(plain(n[0]))]  # with a year
         for names in (*called, *unnamed):
             days = "%j" if len(names) < 3 or DAY_OF_YEAR.match(plain(names[1])) else "%m %d"
@@ -184,7 +184,7 @@ class _Search:
         return None
 
     def parts_by_name(self) -> Iterator[list[str]]:
-        """Yield the columns that are called a year, a day, and what is below it."""
+        """Yield columns named year, month, day and so on, in order."""
         left = list(self._cells)
         parts: list[str | None] = []
         for part in PARTS:
@@ -234,7 +234,7 @@ class _Search:
         return Written(self._unit) if given and right > 0.9 * len(given) else None
 
     def _clock_beside(self, day: str) -> str | None:
-        """Return the column with the time of day, where another has days that come back."""
+        """Return the column with the time of day that belongs to a column of days."""
         days = self._texts(day)
         days = [joined([cell]) or "" for cell in days]
         if sum(":" in cell for cell in days) or len(set(days)) == len(days):
@@ -274,7 +274,7 @@ class _Search:
 
 
 def _is_clock(moments: Sequence[int | None]) -> bool:
-    """Whether these are times of our days, and go forward."""
+    """Whether these are times since 1990 that mostly increase."""
     known = [moment for moment in moments if moment is not None]
     forward = sum(b >= a for a, b in itertools.pairwise(known))
     plausible = all(631_152_000_000 < moment < 4_102_444_800_000 for moment in known)

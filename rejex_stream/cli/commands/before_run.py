@@ -161,7 +161,7 @@ def plan(  # noqa: PLR0917 - one parameter an option
 
 
 def _measured(config: Path, sensors: int | None, team: People) -> Fleet:
-    """Count the cases of what a pipeline has judged, as the queue makes them; for more sensors."""
+    """Count the review cases of a pipeline's verdicts, scaled to `sensors`."""
     from rejex_stream.review.console.background import feeding
     from rejex_stream.review.queue.label_report import case_load
     from rejex_stream.review.queue.review_store import ReviewStore
@@ -224,7 +224,7 @@ def _print_gammas(
     events_per_day: float,
     output: As,
 ) -> None:
-    """Print what γ and its neighbours do, and which has the least regret."""
+    """Print flags and costs of γ and its neighbours, and the one with the least regret."""
     windows, tolerances, rates = given
     if len(windows) != 1 or len([*tolerances, *rates]) != 1:
         raise ConfigError(
@@ -309,7 +309,7 @@ def _print_plans(rows: tuple[Plan, ...], output: As) -> None:
 
 
 def _print_simulated(rows: tuple[Plan, ...], burst: int | None, per_day: float, output: As) -> None:
-    """Print plans, and what each of those that work does in a day."""
+    """Print plans, and a simulated day of each that works."""
     held = [None if row.rate is None else burst for row in rows]
     simulated = [
         () if row.refusal is not None or row.promise is None else simulate(
@@ -379,7 +379,7 @@ def validate(config: ConfigFile, output: AsOption = As.TABLE) -> None:
 
 
 def promise_rows(choice: Plan) -> list[tuple[str, str]]:
-    """Return a promise as lines for people."""
+    """Return a promise as rows to print."""
     promise = choice.promise
     assert promise is not None
     rows = [
@@ -414,7 +414,7 @@ def doctor(
     sample: Annotated[int, typer.Option(min=1, help="How many records to read.")] = 200,
     output: AsOption = As.TABLE,
 ) -> None:
-    """Look whether everything is there that a pipeline needs, and say how to fix what is not.
+    """Check everything that a pipeline needs, and say how to fix what is missing.
 
     Changes nothing. Exit status 1 if a check fails.
     """

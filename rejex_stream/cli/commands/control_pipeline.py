@@ -224,7 +224,7 @@ def _give(line: ControlLine, kind: CommandKind, sender: Sender, **fields: Any) -
 
 
 def _waiting(line: ControlLine, id_: str) -> int:
-    """Count the commands before one that come after the last that was replied to."""
+    """Count the commands before this one that have no reply yet."""
     replied, n = line.replies(), 0
     for command in line.commands():
         if command.id == id_:
@@ -234,7 +234,7 @@ def _waiting(line: ControlLine, id_: str) -> int:
 
 
 def _what_became(replies: list[CommandReply], note: str) -> str:
-    """Return what became of a command: where one partition obeys, the others need not."""
+    """Return the outcome of a command; it is accepted where one partition accepts it."""
     accepted = [reply for reply in replies if reply.accepted]
     reasons = dict.fromkeys(reply.said for reply in accepted or replies)
     if not reasons:

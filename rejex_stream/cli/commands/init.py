@@ -139,7 +139,7 @@ def _is_json(file: Path) -> bool:
 
 
 def of_registry(records: Sequence[Record]) -> tuple[str | None, Sequence[Record]]:
-    """Return the format of records, where a registry is named, and what they hold as JSON.
+    """Return the format of records by the registry, if one is named, and the records as JSON.
 
     The environment names it: REJEX_SCHEMA_REGISTRY__URL.
     """
@@ -160,7 +160,7 @@ def of_registry(records: Sequence[Record]) -> tuple[str | None, Sequence[Record]
 
 
 def _reading(how: str, topic: str = "x", servers: str = "localhost:9") -> Config:
-    """Return a config that reads a topic of which nothing is known yet."""
+    """Return a minimal config that reads a topic."""
     config, problems = parse_config(
         f'input = {{ kind = "kafka", topics = ["{topic}"], channels = ["x"], {how} }}\n'
         "rejection = { contamination = 0.05, tolerance = 4 }\n"
@@ -172,7 +172,7 @@ def _reading(how: str, topic: str = "x", servers: str = "localhost:9") -> Config
 
 
 def _of_topic(servers: str, topic: str, asked: Asked) -> tuple[Feed, int, str | None]:
-    """Read the newest records of a topic, outside any group, and understand them."""
+    """Read the newest records of a topic, outside any group, and infer their fields."""
     from rejex_connectors.kafka.partition_reader import bounds_of, partitions_of, read_partition
     from rejex_connectors.kafka.topic_admin import look_at_inputs
 

@@ -92,13 +92,13 @@ def _time(given: str) -> int:
 
 
 def _whole(config: Config) -> Config:
-    """Let a history end where its file ends."""
+    """Return the config with `input.follow` off."""
     whole = config.input.model_copy(update={"follow": False})
     return config.model_copy(update={"input": whole})
 
 
 def _reading_the_same(new: Config, old: Config) -> Config:
-    """Let a new config read the history of the old one, and see in it what it says itself."""
+    """Return the new config with the input of the old one, and its own mapping of fields."""
     place = ("kind", "path", "topics", "format", "delimiter", "columns", "encoding", "follow")
     update = {name: getattr(old.input, name) for name in place}
     return new.model_copy(update={"input": new.input.model_copy(update=update), "kafka": old.kafka})
@@ -117,7 +117,7 @@ def _judged(old: Config, new: Config, since_ms: int | None, workers: int) -> Dif
 def _judge_share(
     old: Config, new: Config, since_ms: int | None, which: int, shares: int
 ) -> Differences:
-    """Judge the streams that fall to one of several processes; each reads everything."""
+    """Judge one share of the streams; each process reads the whole history."""
     differences, alike, mine = Differences(), old.input == new.input, dict[str, bool]()
     first, second = Judging(old), Judging(new)
     once = alike and (first.spec, first.settings) == (second.spec, second.settings)
@@ -146,7 +146,7 @@ def _judge_share(
 def _read_as(
     decoder: Decoder, batch: Sequence[Record], like: Sequence[Record]
 ) -> list[Reading | Invalid]:
-    """Read a batch by another config; readings are compared with those in the same place."""
+    """Decode a batch by another config; return its readings at the positions of `like`."""
     records, items = decode_records(decoder, batch)
     by_position = {record.position: item for record, item in zip(records, items, strict=True)}
     return [

@@ -109,7 +109,7 @@ def load_pipelines(paths: Sequence[Path]) -> Configs:
 
 
 def overridden(configs: Configs, **given: Any) -> Review:  # noqa: ANN401 - as typed
-    """Return ``[review]`` of the configs, with what was given in its place; refuses two of them."""
+    """Return ``[review]`` of the configs, overridden by what was given; refuses two different."""
     set_ = [config.review for config in configs if config.review != Review()]
     if any(other != set_[0] for other in set_):
         raise ConfigError(
@@ -145,7 +145,7 @@ def _loaded(config: list[Path] | None, **given: Any) -> tuple[Configs, Review]: 
 
 
 def _existing(section: Review | Path) -> closing[ReviewStore]:
-    """Open the store that is there; it is closed in the end."""
+    """Open an existing store as a context manager."""
     path = section if isinstance(section, Path) else Path(section.store)
     if not path.exists():
         raise ConfigError(
@@ -160,7 +160,7 @@ def _new_store(configs: Configs, section: Review) -> ReviewStore:
 
 
 def _costs_of(configs: Configs) -> dict[str, Costs]:
-    """Return what mistakes cost, by name of pipeline."""
+    """Return the costs of mistakes by pipeline name."""
     given = {pipeline.pipeline.name: pipeline.rejection.costs for pipeline in configs}
     return {name: Costs(it.c_fp, it.c_fn, it.c_r or 0.0) for name, it in given.items()}
 
@@ -702,7 +702,7 @@ def verify_certificate(
 
 
 def _evidence(config: Config, section: Review, review: Path | None) -> Evidence:
-    """Gather what stands beside the verdicts, as far as it is there."""
+    """Collect labels, incidents, commands and drawn items, as far as they can be read."""
     evidence = Evidence(reviewers=tuple(section.reviewers))
     evidence.labels = published_labels([config], Path(section.store), _labels_file(section))
     with suppress(ConfigError, ConnectorError):

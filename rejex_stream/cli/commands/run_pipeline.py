@@ -125,11 +125,11 @@ class RunDisplay:
         self._warned: set[tuple[str, ...]] = set()
 
     def opened(self, edges: Edges) -> None:
-        """Know how much of the input there is."""
+        """Remember the edges, for the share of the input that was read."""
         self._edges = edges
 
     def progress(self, progress: Progress) -> None:
-        """Take a look at the run."""
+        """Show the progress, and log replays now and then."""
         replays, now = progress.replays.values(), time.monotonic()
         if replays and now - self._said >= QUIET_S:  # one that is quick says when it is over
             self._said = now
@@ -142,7 +142,7 @@ class RunDisplay:
         self._count(progress.n_events, None if self._edges is None else self._edges.fraction)
 
     def event(self, event: RunEvent) -> None:
-        """Say what people want to know."""
+        """Log events that people need to know."""
         match event:
             case PartitionOpened(partition, None, next_offset, _):
                 _log.info("%s-%d: starting at offset %s", *partition, f"{next_offset:,}")
@@ -197,12 +197,12 @@ class _Looks:
         self._zone = zone_of(source.time_zone) if local and source.time_zone else None
 
     def event(self, event: RunEvent) -> None:
-        """See whether the run begins without state: what goes on was looked at by another."""
+        """Check the first readings only of a run without a snapshot."""
         if isinstance(event, PartitionOpened) and self._first is not None:
             self._first = [] if event.snapshot_offset is None else None
 
     def readings(self, readings: Sequence[Reading]) -> bool:
-        """Take note of readings that were judged; return whether there were too few."""
+        """Collect the first readings; return whether more are needed."""
         if self._first is not None:
             self._first += readings
             if len(self._first) >= _FIRST:
@@ -215,7 +215,7 @@ class _Looks:
             return
         first, self._first = self._first[:_FIRST], None
         for reading in first:
-            self._order.see(reading.sensor, reading.event_time_ms)
+            self._order.add(reading.sensor, reading.event_time_ms)
             if self._zone is not None:
                 local = datetime.fromtimestamp(reading.event_time_ms / 1000, self._zone)
                 self._order.repeated += is_repeated(local.replace(tzinfo=None), self._zone)
@@ -224,8 +224,8 @@ class _Looks:
             _log.warning("%s; %s", doubt.seen, doubt.setting)
 
     def remarks(self) -> Iterator[str]:
-        """Yield what was odd about their order."""
-        for line in self._order.said("input.sensor", gaps=self._timed):
+        """Yield a sentence for each oddity of their order."""
+        for line in self._order.remarks("input.sensor", gaps=self._timed):
             yield line + self._of
 
 
@@ -268,7 +268,7 @@ def stopping(stop: threading.Event) -> Iterator[None]:
 
 
 def _end_in_time(ear: socket.socket, ended: threading.Event) -> None:
-    """End the program some seconds after a signal; on a thread, as the main one may be in C."""
+    """End the program some seconds after a signal, on a thread: the main one may be in C."""
     with ear:
         while heard := ear.recv(64):
             if not set(heard).isdisjoint(_SIGNALS) and not ended.wait(_END_WITHIN_S):

@@ -163,7 +163,7 @@ def score(  # noqa: PLR0917 - one parameter an option
 
 
 def _require_ranks(measured: Measured, choice: Suggestion) -> None:
-    """Refuse to call a table judged in which no row was ranked."""
+    """Refuse a table in which no row was ranked."""
     if measured.ranked or not measured.events:
         return
     why = max(measured.reasons, key=measured.reasons.__getitem__, default="")
@@ -180,13 +180,13 @@ def _require_ranks(measured: Measured, choice: Suggestion) -> None:
 
 
 def print_said(table: Table) -> None:
-    """Say on standard error what was guessed, and what is odd about the rows."""
+    """Print guesses and oddities of the rows on standard error."""
     for line in table.said:
         print(f"{table.path.name}: {escaped(line)}", file=sys.stderr)
 
 
 def _at_hand(file: Path, exits: ExitStack) -> Path:
-    """Return a file that can be read twice: standard input and pipes are copied to one."""
+    """Return a file that can be read twice; standard input and pipes are copied."""
     is_stdin = str(file) == "-"
     if not (is_stdin or file.is_fifo() or file.is_char_device()):
         return file
@@ -252,7 +252,7 @@ def _row(episode: Episode) -> tuple[str, ...]:
 
 
 def _print_held(episodes: Episodes, n_rows: int, *, stderr: bool) -> None:
-    """Say which rows an incident left without a rank, the most of one sensor first."""
+    """Print which rows an incident left without a rank, most rows first."""
     where = sys.stderr if stderr else sys.stdout
     most = sorted(episodes.held.items(), key=lambda named: -named[1].rows)
     for sensor, held in most[:_SENSORS_HELD]:
@@ -298,14 +298,14 @@ class _Kept:
         return item
 
     def take(self, readings: Sequence[Reading], batch: Sequence[Verdict]) -> None:
-        """Let go of the batch, or keep it."""
+        """Keep the batch for the report, or drop it."""
         self.invalid.clear()
         if self._everything:
             self.readings += readings
             self.verdicts += batch
 
     def run(self, table: Table, choice: Suggestion, labels: dict[int, bool]) -> Run:
-        """Return what the report is about: rows are judged in order, one verdict each."""
+        """Return the run for the report."""
         from rejex_stream.monitor import MonitorConfig
         from rejex_stream.report import Channel, Run
 
@@ -329,7 +329,7 @@ class _Kept:
 
 
 def _labelled(readings: Sequence[Reading], labels: dict[int, bool]) -> Iterator[Fault]:
-    """Yield each stretch of rows of one sensor that the table calls anomalous."""
+    """Yield each run of rows of one sensor that is labelled anomalous."""
     from rejex_stream.report import Fault
 
     by_sensor: dict[str, list[Reading]] = {}
@@ -381,7 +381,7 @@ def _print_verdicts(
 
 
 def print_theory(measured: Measured, promise: Plan, *, stderr: bool = False) -> None:
-    """Print predicted beside measured."""
+    """Print predictions of the theory beside what was measured."""
     known = promise.promise
     assert known is not None
     limits = "–"

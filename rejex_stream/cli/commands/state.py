@@ -255,7 +255,7 @@ def _chosen(state: Stored, names: Sequence[str] | None) -> list[Partition]:
 
 
 def _rebuilt(state: Stored, partition: Partition, committed: Mapping[Partition, int]) -> str:
-    """Say what the next run makes of a partition without a snapshot."""
+    """Describe how the next run rebuilds a partition without a snapshot."""
     at = committed.get(partition)
     if at is None:
         return "nothing was committed: the next run begins with its first record"

@@ -50,7 +50,7 @@ def test_a_file_made_anew_is_read_from_its_beginning(tmp_path, names):
     path = tmp_path / "control.jsonl"
     log = FileControl(path, ["in"])
     journal = CommandJournal(Partition("in", 0), None, ["in"])
-    reader = CommandReader(log, lambda _: None, lambda: 0.0)
+    reader = CommandReader(log, lambda _: None)
 
     def obeyed():
         reader.ingest([journal])

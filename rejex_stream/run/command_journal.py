@@ -34,7 +34,6 @@ LONG_QUEUE = 100
 _MAX_KNOWN = 1_000
 _MAX_OUTBOX = 500
 """Changes in an outbox that nobody empties, the newest: each commit writes them again."""
-_LISTEN_AGAIN_S = 5.0
 
 
 class _Entry(NamedTuple):
@@ -320,12 +319,9 @@ def _id_of(record: Record) -> str:
 class CommandReader:
     """Reads the control log for all partitions of ours; a log that is away stops nothing."""
 
-    def __init__(
-        self, log: ControlLog | None, emit: Callable[[RunEvent], None], clock: Callable[[], float]
-    ) -> None:
-        self._log, self._emit, self._clock = log, emit, clock
+    def __init__(self, log: ControlLog | None, emit: Callable[[RunEvent], None]) -> None:
+        self._log, self._emit = log, emit
         self._why: str | None = None
-        self._again_at = 0.0
 
     def ingest(self, journals: Sequence[CommandJournal]) -> None:
         """Give each journal what it has not read; O(1) while there is nothing new."""
@@ -334,17 +330,13 @@ class CommandReader:
         wanting = [journal for journal in journals if not journal.is_full]
         if self._log is None or not wanting:
             return
-        if self._why is not None and self._clock() < self._again_at:
-            return
         start = min(journal.next_command for journal in wanting)
         try:
             read = self._log.read(start)
         except ConnectorError as error:
-            self._again_at = self._clock() + _LISTEN_AGAIN_S
             self._report(str(error))
             return
-        if self._why is not None:
-            self._report(None)
+        self._report(None)
         for journal in wanting:
             journal.ingest(read)
             journal.drop_superseded()

@@ -177,7 +177,7 @@ class _Loop:
             self.settings.invalid_limit, self.settings.invalid_window_events
         )
         self.unscorable = UnscorableStreak(self.decoder)
-        self.commands = CommandReader(self.control, self._emit, self.clock)
+        self.commands = CommandReader(self.control, self._emit)
         self.ownership = Ownership(
             self.source,
             self.store,

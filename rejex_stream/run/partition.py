@@ -111,17 +111,9 @@ class PartitionMonitor:
             for alarm in alarms:
                 self._on_alarm(self._partition, alarm)
 
-    def head(self) -> bytes:
-        """Encode what all streams have in common."""
-        return self.bank.head()
-
     def view(self, stream_key: str) -> bytes | None:
         """Encode what is known of one stream, if anything is."""
         return self.bank.stream(stream_key).snapshot() if stream_key in self.bank else None
-
-    def forget(self, stream_key: str) -> None:
-        """Drop what is known of one stream, if anything is."""
-        self.bank.forget(stream_key)
 
     def restore(self, blob: bytes, streams: Mapping[str, bytes]) -> bool:
         """Take over a state; monitors whose settings were changed since start again."""
@@ -705,7 +697,7 @@ class PartitionState:
         for key in gone.streams:
             self._engine.forget(key)
             if self._monitor is not None:
-                self._monitor.forget(key)
+                self._monitor.bank.forget(key)
         for sensor in gone.sensors:
             self._context.forget(sensor)
         self.forgotten += gone.streams
@@ -745,7 +737,7 @@ class PartitionState:
             self.n_events,
             self._engine.head(),
             self.registry.head(),
-            None if self._monitor is None else self._monitor.head(),
+            None if self._monitor is None else self._monitor.bank.head(),
             None if self._judged_reorder is None else self._judged_reorder.state(),
         )
         self.parts.begin(self.next_offset, self.n_events, head.sealed())

@@ -221,7 +221,7 @@ class JobMonitoring:
             [
                 *partition,
                 self._monitored_to.get(partition, 0),
-                monitor.head(),
+                monitor.bank.head(),
                 {key: monitor.view(key) for key in monitor.bank},
             ]
             for partition, monitor in self._monitors.items()
@@ -325,6 +325,6 @@ def _observe(monitor: PartitionMonitor, outcomes: Sequence[Outcome]) -> None:
         if verdict.seq == 0:
             monitor.observe(known, replaying=False)
             known = []
-            monitor.forget(in_mode(verdict.stream_key, verdict.mode))
+            monitor.bank.forget(in_mode(verdict.stream_key, verdict.mode))
         known.append(outcome)
     monitor.observe(known, replaying=False)

@@ -12,7 +12,7 @@ import socket
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from rejex_connectors.kafka import KafkaSettings
+from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from rejex_connectors.kafka.partition_reader import admin
 
 from rejex_stream.cli import main

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
-from rejex_connectors.kafka import KafkaSettings
+from rejex_connectors.kafka.kafka_settings import KafkaSettings
 
 from benchmarks.kafka.loops import Watch
 from benchmarks.kafka.setting import (

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import psutil
-from rejex_connectors.kafka import KafkaSettings
 from rejex_connectors.kafka.clients import Message
+from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from rejex_connectors.kafka.messages import OutcomeMessages
 
 from benchmarks.kafka.setting import (

@@ -11,7 +11,7 @@ import contextlib
 import os
 import time
 
-from rejex_connectors.kafka import KafkaSettings
+from rejex_connectors.kafka.kafka_settings import KafkaSettings
 
 from benchmarks import harness, worker
 from benchmarks.kafka.loops import Watch

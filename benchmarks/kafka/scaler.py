@@ -20,7 +20,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
-from rejex_connectors.kafka import KafkaSettings
+from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from rejex_connectors.kafka.partition_reader import (
     bounds_of,
     committed_offsets,

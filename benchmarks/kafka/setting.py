@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rejex_connectors.kafka import KafkaSettings, KafkaTopics
+from rejex_connectors.kafka.kafka_settings import KafkaSettings, KafkaTopics
 from rejex_connectors.kafka.topic_admin import create_topics, plan_topics
 
 CLIENTS = ("kafka-python", "confluent")

@@ -22,7 +22,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Self
 
-from rejex_connectors.kafka import KafkaSettings
+from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from rejex_connectors.kafka.partition_reader import asking
 
 from benchmarks import harness

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from rejex_connectors.kafka import KafkaSettings, KafkaTopics
+from rejex_connectors.kafka.kafka_settings import KafkaSettings, KafkaTopics
 
 from benchmarks.kafka.loops import written
 from benchmarks.kafka.setting import Load

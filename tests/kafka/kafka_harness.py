@@ -21,9 +21,10 @@ from typing import IO, Any
 
 from kafka import KafkaConsumer, KafkaProducer, OffsetAndMetadata, TopicPartition
 from kafka.errors import KafkaError
-from rejex_connectors.kafka import KafkaSettings, KafkaTopics, connect
+from rejex_connectors.kafka.kafka_settings import KafkaSettings, KafkaTopics
 from rejex_connectors.kafka.messages import OutcomeMessages
 from rejex_connectors.kafka.partition_reader import admin, read_partition
+from rejex_connectors.kafka.sink import connect
 from rejex_connectors.kafka.topic_admin import create_topics, plan_topics
 from rejex_connectors.kafka.topic_snapshots import KafkaSnapshots
 

@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kafka_harness import make_engine, reading_by
-from rejex_connectors.kafka import KafkaSettings, connect
+from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from rejex_connectors.kafka.partition_reader import KafkaControl
+from rejex_connectors.kafka.sink import connect
 from rejex_connectors.kafka.topic_snapshots import KafkaSnapshots
 
 from rejex_stream.errors import RejexError

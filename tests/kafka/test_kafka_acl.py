@@ -22,8 +22,8 @@ from kafka.admin import (
 )
 from kafka.errors import TransactionalIdAuthorizationFailedError
 from kafka_harness import Kafka, pipeline_toml, start_rejex, stop
-from rejex_connectors.kafka import KafkaSecurity, KafkaSettings
 from rejex_connectors.kafka.clients import Message
+from rejex_connectors.kafka.kafka_settings import KafkaSecurity, KafkaSettings
 from rejex_connectors.kafka.refusals import Right, grant, transactional_right
 from rejex_connectors.kafka.topic_admin import describe, missing_rights, worker_rights
 from rejex_connectors.kafka.transactional_writer import TransactionalWriter

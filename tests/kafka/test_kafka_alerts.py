@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from kafka_harness import Kafka, next_offsets, pipeline_toml
-from rejex_connectors.kafka import KafkaSettings
+from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from test_kafka_control import told
 from test_kafka_delivery import CLIENTS, DEFAULT_CLIENT_FIRST
 from test_kafka_schemas import worker

@@ -22,7 +22,7 @@ from kafka_harness import (
     messages_of,
     next_offsets,
 )
-from rejex_connectors.kafka import KafkaSettings
+from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from test_kafka_delivery import CONFLUENT
 
 from rejex_stream.decode import JsonDecoder

@@ -23,7 +23,8 @@ from kafka_harness import (
     pipeline_toml,
     stable,
 )
-from rejex_connectors.kafka import KafkaSettings, partition_reader
+from rejex_connectors.kafka import partition_reader
+from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from rejex_connectors.kafka.messages import OutcomeMessages
 from rejex_connectors.kafka.partition_reader import KafkaControl, topic_ids
 from rejex_connectors.kafka.topic_admin import create_topics, plan_topics

@@ -21,7 +21,7 @@ from kafka_harness import (
     feed,
     next_offsets,
 )
-from rejex_connectors.kafka import KafkaSettings
+from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from rejex_connectors.kafka.sink import open_clients
 
 from rejex_stream.encode import decode_verdict

@@ -17,14 +17,13 @@ from kafka.admin import MemberToRemove
 from kafka.errors import NoError
 from kafka.structs import MemberState
 from kafka_harness import Kafka, Workers, assert_exactly, feed
-from rejex_connectors.kafka import connect
 from rejex_connectors.kafka.clients import Consumer, Gained
 from rejex_connectors.kafka.kafka_python_client import PythonConsumer
 from rejex_connectors.kafka.kafka_python_patches import Assignor, ask_again
 from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from rejex_connectors.kafka.partition_reader import admin
 from rejex_connectors.kafka.refusals import seat_taken
-from rejex_connectors.kafka.sink import open_clients
+from rejex_connectors.kafka.sink import connect, open_clients
 from rejex_connectors.kafka.source import KafkaSource
 from rejex_connectors.kafka.unassigned_partitions import ownerless
 from test_kafka_delivery import CLIENTS, CONFLUENT, finish

@@ -12,7 +12,7 @@ import pytest
 from kafka.errors import KafkaError
 from kafka_harness import SCHEDULE, Kafka, Worker, Workers, assert_exactly, feed, next_offsets
 from raw_batches import Raw, batch, produce
-from rejex_connectors.kafka import KafkaSettings
+from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from rejex_connectors.kafka.poison_pill import ALONE, ENDS, FEW, Note, PoisonGuard
 from rejex_connectors.kafka.topic_to_topic import list_dead_letters
 from rejex_connectors.kafka.unpacking import TOO_LARGE

@@ -10,10 +10,9 @@ import pytest
 from kafka import TopicPartition
 from kafka import errors as ke
 from kafka_harness import Kafka, feed
-from rejex_connectors.kafka import KafkaSettings
 from rejex_connectors.kafka.clients import Gained, Lost, Place
 from rejex_connectors.kafka.kafka_python_client import PythonConsumer
-from rejex_connectors.kafka.kafka_settings import KafkaTopics
+from rejex_connectors.kafka.kafka_settings import KafkaSettings, KafkaTopics
 from rejex_connectors.kafka.partition_reader import admin, topic_ids
 from rejex_connectors.kafka.poison_pill import Note
 from rejex_connectors.kafka.sink import open_clients

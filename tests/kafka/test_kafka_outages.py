@@ -20,9 +20,9 @@ from kafka_harness import (
     pipeline_toml,
     start_rejex,
 )
-from rejex_connectors.kafka import KafkaSettings, connect
+from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from rejex_connectors.kafka.partition_reader import admin
-from rejex_connectors.kafka.sink import open_clients
+from rejex_connectors.kafka.sink import connect, open_clients
 from test_kafka_delivery import CLIENTS, DEFAULT_CLIENT_FIRST, finish
 
 from rejex_stream.errors import ConfigError, ConnectorError

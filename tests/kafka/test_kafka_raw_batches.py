@@ -12,7 +12,7 @@ import pytest
 from kafka.record.memory_records import MemoryRecords
 from kafka_harness import Kafka, Workers, run_here
 from raw_batches import CODECS, Raw, batch, produce
-from rejex_connectors.kafka import KafkaSettings
+from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from rejex_connectors.kafka.topic_to_topic import list_dead_letters, redrive
 from rejex_connectors.kafka.unpacking import TOO_LARGE, Unread
 from test_kafka_delivery import CLIENTS

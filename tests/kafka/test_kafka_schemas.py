@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from kafka_harness import Kafka, pipeline_toml, start_rejex
-from rejex_connectors.kafka import connect
+from rejex_connectors.kafka.sink import connect
 from rejex_connectors.kafka.source import KafkaSource
 from rejex_connectors.kafka.topic_snapshots import KafkaSnapshots
 from test_kafka_delivery import CONFLUENT

@@ -31,10 +31,10 @@ from kafka_harness import (
     run_here,
     start_rejex,
 )
-from rejex_connectors.kafka import KafkaSecurity, KafkaSettings, KafkaTopics, connect
 from rejex_connectors.kafka.broker_login import distrust, guard_logs, hide
+from rejex_connectors.kafka.kafka_settings import KafkaSecurity, KafkaSettings, KafkaTopics
 from rejex_connectors.kafka.partition_reader import admin
-from rejex_connectors.kafka.sink import KafkaSink, open_clients
+from rejex_connectors.kafka.sink import KafkaSink, connect, open_clients
 from rejex_connectors.kafka.source import KafkaSource
 from rejex_connectors.kafka.topic_admin import TopicPlan, create_topics
 from test_kafka_delivery import CLIENTS, CONFLUENT, DEFAULT_CLIENT_FIRST

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pickle
 
 import pytest
-from rejex_connectors.kafka import KafkaSecurity, KafkaSettings, KafkaTopics
 from rejex_connectors.kafka.broker_login import (
     TokenSource,
     kafka_python_options,
     librdkafka_options,
 )
+from rejex_connectors.kafka.kafka_settings import KafkaSecurity, KafkaSettings, KafkaTopics
 
 from rejex_stream.config.operating import Alerts
 from rejex_stream.errors import ConfigError, ConnectorError

@@ -10,8 +10,9 @@ import msgspec
 import pytest
 from kafka import KafkaProducer, TopicPartition
 from kafka_harness import Kafka, assert_exactly, feed, next_offsets, run_here
-from rejex_connectors.kafka import KafkaSettings, connect
+from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from rejex_connectors.kafka.refusals import SeatTakenError
+from rejex_connectors.kafka.sink import connect
 from rejex_connectors.kafka.source import KafkaSource
 from rejex_connectors.kafka.topic_admin import create_topics, plan_topics
 from rejex_connectors.kafka.topic_snapshots import KafkaSnapshots

@@ -38,7 +38,7 @@ from kafka_harness import (
     reading_by,
     stable,
 )
-from rejex_connectors.kafka import KafkaSettings
+from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from test_kafka_control import say, told
 from test_kafka_delivery import CONFLUENT, finish
 

@@ -10,10 +10,9 @@ import sys
 import pytest
 from kafka.errors import KafkaTimeoutError
 from kafka_harness import ROOT, Kafka, assert_exactly, feed, next_offsets, run_here
-from rejex_connectors.kafka import KafkaSettings, connect
 from rejex_connectors.kafka.clients import Message
-from rejex_connectors.kafka.kafka_settings import OURS_KAFKA_PYTHON
-from rejex_connectors.kafka.sink import open_clients
+from rejex_connectors.kafka.kafka_settings import OURS_KAFKA_PYTHON, KafkaSettings
+from rejex_connectors.kafka.sink import connect, open_clients
 from test_kafka_delivery import CLIENTS
 
 from rejex_stream.config.assembly.edges import require_own_topics
@@ -95,7 +94,7 @@ def test_auto_takes_confluent_where_it_is_installed_and_kafka_python_elsewhere(
 import sys
 if {missing}:
     sys.modules["confluent_kafka"] = None  # as where it is not installed
-from rejex_connectors.kafka import KafkaSettings
+from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from rejex_connectors.kafka.sink import open_clients
 def library(client):
     open_consumer, _ = open_clients(KafkaSettings(client=client), "w")

@@ -21,36 +21,3 @@ fulfil, `kafka_python_client` (with `kafka_python_patches` and, outside a group,
 and `confluent_client`; `messages`, `source`, `sink`, `topic_snapshots`. `topic_admin` and
 `schema_registry` stand beside them. Open `source` first.
 """
-
-from __future__ import annotations
-
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from rejex_connectors.kafka.kafka_settings import KafkaSecurity, KafkaSettings, KafkaTopics
-    from rejex_connectors.kafka.sink import KafkaSink, connect, open_clients
-    from rejex_connectors.kafka.source import KafkaSource
-
-__all__ = [
-    "KafkaSecurity", "KafkaSettings", "KafkaSink", "KafkaSource", "KafkaTopics", "connect",
-    "open_clients",
-]  # fmt: skip
-
-# Loaded when first asked for: every config names our settings, and only some have a broker.
-_HOME_OF = {
-    "KafkaSecurity": "kafka_settings",
-    "KafkaSettings": "kafka_settings",
-    "KafkaSink": "sink",
-    "KafkaSource": "source",
-    "KafkaTopics": "kafka_settings",
-    "connect": "sink",
-    "open_clients": "sink",
-}
-
-
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever lives there
-    home = _HOME_OF.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{home}"), name)

@@ -356,10 +356,9 @@ class MissingTopicError(ConnectorError):
 
 
 def _kafka_edges(config: Config, *, dry_run: bool) -> Edges:
-    from rejex_connectors.kafka import KafkaSource, connect
     from rejex_connectors.kafka.partition_reader import KafkaControl, topic_ids
-    from rejex_connectors.kafka.sink import open_clients
-    from rejex_connectors.kafka.source import KeyWatch
+    from rejex_connectors.kafka.sink import connect, open_clients
+    from rejex_connectors.kafka.source import KafkaSource, KeyWatch
     from rejex_connectors.kafka.topic_admin import look_at_inputs
 
     settings = kafka_settings(config)

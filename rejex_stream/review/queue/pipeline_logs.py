@@ -222,9 +222,9 @@ _SETTLE_S = 10.0
 
 def open_feed(config: Config, kind: FeedKind) -> SourceFeed:
     """Return a feed that follows one topic that a pipeline writes."""
-    from rejex_connectors.kafka import KafkaSource
     from rejex_connectors.kafka.partition_reader import partitions_of, topic_ids
     from rejex_connectors.kafka.sink import open_clients
+    from rejex_connectors.kafka.source import KafkaSource
 
     settings = kafka_settings(config)
     topic = str(getattr(settings.topics, kind))

@@ -21,7 +21,7 @@ from sklearn.model_selection import StratifiedKFold
 
 __all__ = ["Dataset", "Fold", "PaperSet", "available", "folds", "load", "paper_rows", "paper_sets"]
 
-_MOST_ROWS = 20_000
+_MAX_ROWS = 20_000
 _SEED = 331
 
 
@@ -76,9 +76,9 @@ def paper_rows(
     _, first = np.unique(X, axis=0, return_index=True)
     keep = np.sort(first)
     X, y = X[keep], y[keep]
-    if len(X) > _MOST_ROWS:
+    if len(X) > _MAX_ROWS:
         # The legacy generator is the paper's.
-        chosen = np.random.RandomState(_SEED).permutation(len(X))[:_MOST_ROWS]
+        chosen = np.random.RandomState(_SEED).permutation(len(X))[:_MAX_ROWS]
         X, y = X[chosen], y[chosen]
     return X, y
 

@@ -128,7 +128,7 @@ def held_rows(choice: Plan) -> list[tuple[str, str]]:
         ("beside it", BESIDE_BUDGET),
         (
             "T, as the credit goes",
-            f"{number(held.most_tolerance)} where it is full, {number(choice.tolerance)} at half, "
+            f"{number(held.max_tolerance)} where it is full, {number(choice.tolerance)} at half, "
             "nothing is rejected without",
         ),
         ("overruns of that budget", "none, by construction; what has no credit is `withheld`"),

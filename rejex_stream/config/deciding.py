@@ -14,7 +14,7 @@ from rejex_stream.features import Feature, FeatureKind, FeatureSpec, PresetName
 from rejex_stream.incidents import Plan
 from rejex_stream.learning import LearningSpec
 from rejex_stream.rejection.audit_sampling import KeyedSampler
-from rejex_stream.rejection.policy import LEAST_BURST, WINDOW, BudgetOwner, RejectionPolicy
+from rejex_stream.rejection.policy import MIN_BURST, WINDOW, BudgetOwner, RejectionPolicy
 from rejex_stream.settings import Section, setting
 
 __all__ = [
@@ -178,7 +178,7 @@ class ReviewBudget(Section):
         if self.burst == "none":
             return None
         day = self.per_day or self.reviews_per_day or 0
-        return max(LEAST_BURST, math.ceil(day)) if self.burst is None else self.burst
+        return max(MIN_BURST, math.ceil(day)) if self.burst is None else self.burst
 
     @property
     def share(self) -> float:

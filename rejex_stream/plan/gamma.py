@@ -35,7 +35,7 @@ from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.types import FloatArray, Label
 
 __all__ = [
-    "FEWEST_ANSWERS", "SHARES", "SHIFT", "Answered", "GammaChoice", "Neighbour",
+    "MIN_ANSWERS", "SHARES", "SHIFT", "Answered", "GammaChoice", "Neighbour",
     "cheaper_neighbours", "compare_gammas",
 ]  # fmt: skip
 
@@ -135,7 +135,7 @@ def _cost(band: RejectionBand, share: float, costs: Costs) -> float:
 
 
 # ----------------------------------------------------------------------------- by answers
-FEWEST_ANSWERS = 50
+MIN_ANSWERS = 50
 """Before so many nothing is said of a neighbour."""
 
 
@@ -181,7 +181,7 @@ def cheaper_neighbours(
     case says counts as one [2]_. Nothing is said by fewer than 50 answers.
     """
     neighbours = []
-    for by in (0.5, 2.0) if len(answers) >= FEWEST_ANSWERS else ():
+    for by in (0.5, 2.0) if len(answers) >= MIN_ANSWERS else ():
         saved, others, gammas = defaultdict[str, float](float), 0, list[float]()
         for answer in answers:
             wanted = (by * answer.n_anomalies + 0.5) / answer.window

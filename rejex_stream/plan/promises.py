@@ -113,15 +113,15 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
         How many events beyond the rate, and the budget by event time, of each owner.
     promise
         The sentence for it, of :func:`budget_sentence`.
-    most_width, most_tolerance
+    max_width, max_tolerance
         The band at full credit. Without credit nothing is rejected; at half of it, the band and T
         are those of the plan.
     """
 
     burst: int
     per_day: float | None
-    most_width: int
-    most_tolerance: float
+    max_width: int
+    max_tolerance: float
     promise: str
 
 
@@ -234,8 +234,8 @@ at tolerance T = 32: use a window of at least 1,700, or a tolerance of at most 1
         held = Held(
             burst=policy.burst,
             per_day=policy.per_day,
-            most_width=width,
-            most_tolerance=nested_band(window, contamination, width).tolerance,
+            max_width=width,
+            max_tolerance=nested_band(window, contamination, width).tolerance,
             promise=budget_sentence(
                 f"{rate:g}",
                 f"{policy.burst:,}",
@@ -401,15 +401,17 @@ def fleet(
     (20.0, 1.0, 2)
     """
     asked = min(cases_per_day, people.cases_per_day)
-    least = sorted(worths)
-    left = (1.0 - asked / cases_per_day) * len(least) if cases_per_day else 0.0
+    cheapest = sorted(worths)
+    left = (1.0 - asked / cases_per_day) * len(cheapest) if cases_per_day else 0.0
     whole = int(left)
-    lost = sum(least[:whole]) + (left - whole) * (least[whole] if whole < len(least) else 0.0)
-    each = cases_per_day / len(least) if least else 0.0
+    lost = sum(cheapest[:whole])
+    if whole < len(cheapest):
+        lost += (left - whole) * cheapest[whole]
+    each = cases_per_day / len(cheapest) if cheapest else 0.0
     return Fleet(
         cases_per_day=cases_per_day, asked_per_day=asked, never_asked_per_day=cases_per_day - asked,
         minutes_per_day=asked * people.minutes, cost_per_day=lost * each,
-        cost_of_all=sum(least) * each,
+        cost_of_all=sum(cheapest) * each,
         people_for_all=math.ceil(people.number * cases_per_day / people.cases_per_day - 1e-9),
         measured=measured,
     )  # fmt: skip

@@ -9,7 +9,7 @@ from rejex_stream.engine import EngineSpec
 from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.errors import ConfigError
 from rejex_stream.features import Feature, FeatureSpec
-from rejex_stream.rejection.policy import CONTAMINATION, LEAST_BURST, RejectionPolicy
+from rejex_stream.rejection.policy import CONTAMINATION, MIN_BURST, RejectionPolicy
 
 __all__ = ["Suggestion", "suggest"]
 
@@ -47,27 +47,25 @@ def suggest(
         rate = contamination
         notes.append(f"budget: {rate:.3g} of the events may be rejected, as γ = {contamination:g}")
     if rate is not None:
-        notes.append(
-            f"burst: a stream may have {LEAST_BURST} rejected beyond its budget, never more"
-        )
-    burst = None if rate is None else LEAST_BURST
+        notes.append(f"burst: a stream may have {MIN_BURST} rejected beyond its budget, never more")
+    burst = None if rate is None else MIN_BURST
     policy = RejectionPolicy(contamination, tolerance=tolerance, rate=rate, burst=burst)
-    least = policy.first_window
+    min_window = policy.first_window
     n_rows //= n_modes or 1
     per_sensor, pooled = n_rows // n_sensors, False
     if window is None:
-        if n_sensors > 1 and per_sensor // 4 < least:
+        if n_sensors > 1 and per_sensor // 4 < min_window:
             per_sensor, pooled = n_rows, True
             notes.append(f"pooled: {n_sensors} sensors share one model, each alone is too short")
-        window = max(least, min(_LARGEST, _round(per_sensor // 4)))
+        window = max(min_window, min(_LARGEST, _round(per_sensor // 4)))
         while window < _LARGEST and not policy.works(window):
             window += 1
         notes.append(f"window: n = {window:,}, for {per_sensor:,} rows a stream")
     if per_sensor < 2 * window:
         raise ConfigError(
             f"{per_sensor:,} rows a stream are too few: γ = {contamination:g} needs a window of at "
-            f"least {least:,}, and {2 * max(window, least):,} rows to fill it and go on. Give more "
-            "rows, a larger contamination, or a smaller tolerance or rate."
+            f"least {min_window:,}, and {2 * max(window, min_window):,} rows to fill it and go on. "
+            "Give more rows, a larger contamination, or a smaller tolerance or rate."
         )
     made = make_detector(detector)
     features = FeatureSpec(channels, flags=flags, carry_forward_events=carry)

@@ -17,7 +17,7 @@ from rejex_stream.errors import ConfigError
 __all__ = ["check_burst", "check_number", "check_window", "decimal", "round_down", "round_up"]
 
 
-_MOST_WINDOW = 10**15
+_MAX_WINDOW = 10**15
 # By name: above and below what it has to lie, and what is wanted.
 _BETWEEN = {
     "contamination": (0.0, 0.5, "the expected share of anomalies, e.g. 0.02 for 2 %"),
@@ -89,10 +89,10 @@ def check_window(value: int) -> int:
         number = int(as_float)
     if number < 2:
         raise ConfigError(f"window n = {number} cannot be used: give {wanted}.")
-    if number > _MOST_WINDOW:  # neighbouring ranks are the same float from 2^53 on
+    if number > _MAX_WINDOW:  # neighbouring ranks are the same float from 2^53 on
         raise ConfigError(
             f"window n = {Decimal(number):.1e} cannot be used: give {wanted} and at most "
-            f"{_MOST_WINDOW:.0e}."
+            f"{_MAX_WINDOW:.0e}."
         )
     return number
 

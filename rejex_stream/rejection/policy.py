@@ -29,14 +29,14 @@ from rejex_stream.rejection.band import (
 )
 from rejex_stream.rejection.exceed import anomaly_count
 
-__all__ = ["CONTAMINATION", "LEAST_BURST", "TOLERANCE", "WINDOW", "BudgetOwner", "RejectionPolicy"]
+__all__ = ["CONTAMINATION", "MIN_BURST", "TOLERANCE", "WINDOW", "BudgetOwner", "RejectionPolicy"]
 
 BudgetOwner: TypeAlias = Literal["stream", "group", "partition"]
 """Who has a budget: each stream, those whose names are the same up to the last slash, or all."""
 
 CONTAMINATION = 0.05
 """γ where a notebook, or a question to the planner, gives none; a pipeline has to give its own."""
-LEAST_BURST = 50
+MIN_BURST = 50
 """Events that a budget may be overdrawn by where nobody says how many, nor how long a day is."""
 
 WINDOW = 2000

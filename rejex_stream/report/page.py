@@ -36,7 +36,7 @@ __all__ = ["UPLOT", "after", "in_words", "write_report"]
 UPLOT = files("rejex_stream") / "review" / "console" / "static" / "vendor"
 """The one plot library, which the review console serves too."""
 _PAGE = files("rejex_stream.report") / "page"
-_MOST_ROWS, _MOST_UNREADABLE = 1_000, 20
+_MAX_ROWS, _MAX_UNREADABLE = 1_000, 20
 
 _OUTCOMES = {
     "caught": '<span class="outcome caught">✓ caught</span>',
@@ -299,7 +299,7 @@ def _table(findings: Findings, title: str, what: str, wanted: Callable[[Verdict]
     """Return the newest of the wanted events, each with its reading and the reason."""
     run = findings.run
     events = [(reading, verdict) for reading, verdict in run.events if wanted(verdict)]
-    shown = events[-_MOST_ROWS:]
+    shown = events[-_MAX_ROWS:]
     rows = "".join(
         f'<tr><td class="time">{_time(verdict.event_time_ms)}</td>'
         f'<td class="name">{escape(verdict.sensor)}</td><td>'
@@ -325,7 +325,7 @@ def _unreadable(findings: Findings) -> str:
         f"<li>Record {escape(str(record.position))} could not be read ({escape(invalid.reason)}) "
         f"and lies in the dead letters, byte for byte: <code>{escape(_as_text(record.value))}"
         "</code></li>"
-        for record, invalid in letters[:_MOST_UNREADABLE]
+        for record, invalid in letters[:_MAX_UNREADABLE]
     )
     return (
         items

@@ -20,8 +20,8 @@ __all__ = ["Episode", "Episodes", "Held", "ScoredCsv"]
 
 _COLUMNS = ("label", "severity", "rank", "reason")
 _NO_VALUE = " (no value)"
-_MOST_NAMED = 2
-_MOST_USUAL = 1_000
+_MAX_NAMED = 2
+_MAX_USUAL = 1_000
 
 
 @dataclass(slots=True)
@@ -75,7 +75,7 @@ class Episodes:
     def __init__(self, channels: Sequence[str]) -> None:
         self.held: dict[str, Held] = {}
         self._at = {name: i for i, name in enumerate(channels)}
-        self._usual = defaultdict[str, TypicalRows](lambda: TypicalRows(_MOST_USUAL))
+        self._usual = defaultdict[str, TypicalRows](lambda: TypicalRows(_MAX_USUAL))
         self._seen: Counter[str] = Counter()
         self._runs: dict[str, tuple[int, list[Episode]]] = {}  # how many the last had seen
         self._peaks: dict[tuple[str, int], tuple[tuple[float, ...], Verdict]] = {}
@@ -118,7 +118,7 @@ class Episodes:
     def _reads(self, episode: Episode) -> Iterator[ChannelReading]:
         usual = self._usual[episode.sensor]
         values, verdict = self._peaks[episode.sensor, episode.peak_row]
-        for named, _ in episode.channels.most_common(_MOST_NAMED):
+        for named, _ in episode.channels.most_common(_MAX_NAMED):
             at = self._at[named.removesuffix(_NO_VALUE)]
             yield ChannelReading(named, values[at], usual.range(at), verdict.expected(named))
 

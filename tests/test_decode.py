@@ -11,7 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rejex_stream.decode import CsvDecoder, JsonDecoder, parse_csv_header
-from rejex_stream.decode.mapping import FieldMapping, Quality, Unreadable, printable, to_epoch_ms
+from rejex_stream.decode.mapping import (
+    ABSENT,
+    FieldMapping,
+    Quality,
+    Unreadable,
+    printable,
+    to_epoch_ms,
+)
 from rejex_stream.errors import ConfigError
 from rejex_stream.types import Invalid, Position, Reading, Record
 
@@ -104,6 +111,20 @@ def test_a_boolean_is_no_number_that_stands_for_no_value():
 def test_an_absent_channel_is_missing():
     reading = decode(b'{"sensor": "a", "ts": 1, "vib": 2}')
     assert math.isnan(reading.values[0])
+
+
+def test_what_a_partial_record_does_not_name_is_unchanged_and_null_is_missing():
+    mapping = FieldMapping(
+        {"temp": "temp", "vib": "motor.vib"}, sensor="sensor", time="ts", partial=True
+    )
+    for tree, unchanged in (
+        ({"temp": 1.5}, [False, True]),
+        ({"motor": None}, [True, True]),
+        ({"temp": None, "motor": {"vib": None}}, [False, False]),
+        ({"temp": None, "motor": {}}, [False, True]),
+    ):
+        found = decode({"sensor": "a", "ts": 1} | tree, mapping).values
+        assert [value is ABSENT for value in found] == unchanged
 
 
 def test_a_large_integer_is_rounded_to_the_nearest_float():

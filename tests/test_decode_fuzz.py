@@ -181,6 +181,7 @@ def test_a_name_that_is_met_again_is_checked_again_where_too_many_were(monkeypat
     values = [b'{"s":"s%d","v":1}' % (i % 7) for i in range(50)]
     found = decoder.decode_all([Record(AT, None, value, (), 5) for value in values])
     assert [(r.sensor, r.stream_key) for r in found] == [(f"s{i % 7}", "g") for i in range(50)]
+    assert len(decoder._trees.names) <= 3
     assert isinstance(decoder.decode(Record(AT, None, b'{"s":"","v":1}', (), 5)), Invalid)
 
 

@@ -489,6 +489,15 @@ def test_maps_are_read_by_the_texts_of_their_keys():
     assert repr(found.values) == repr((6.0, 7.0, math.nan, 1.0))
 
 
+def test_an_enum_is_a_number_in_a_channel_and_a_name_in_json():
+    text = 'syntax = "proto3"; enum K { A = 0; B = 2; } message R { K k = 1; }'
+    schema = RegisteredSchema("PROTOBUF", text, {})
+    value = record(HEADER + b"\0\x08\x02", timestamp_ms=5)
+    mapping = FieldMapping(["k"], fixed_sensor="s")
+    assert proto_decoder(mapping, schema).decode(value).values == (2.0,)
+    assert json.loads(protobuf_json(schema, mapping)(value)) == {"k": "B"}
+
+
 def test_text_that_is_no_utf8_is_invalid_in_proto2_as_well():
     schema = RegisteredSchema(
         "PROTOBUF", 'syntax = "proto2"; message R { optional string s = 1; }', {}

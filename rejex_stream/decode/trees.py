@@ -88,7 +88,7 @@ class TreeReader:
         path = self._paths[field]
         for depth, name in enumerate(path):
             if node is None:
-                return if_absent if depth else None
+                return if_absent
             if not isinstance(node, dict):
                 where = ".".join(path[:depth])
                 raise Unreadable(f"{where}: expected {self._container}, got {printable(node)}")

@@ -165,7 +165,7 @@ def test_every_suspicion_names_what_overrules_it():
 def test_disorder_is_counted_against_the_row_before():
     order = TimeOrder()
     for now in [*range(0, 50_000, 1000), *range(-90_000, -10_000, 1000)]:  # one step back, once
-        order.see("a", now)
-    assert [line for line in order.said() if line.startswith("disorder")] == [
+        order.add("a", now)
+    assert [line for line in order.remarks() if line.startswith("disorder")] == [
         "disorder: 1 rows are older than the one before; they are judged as they come"
     ]

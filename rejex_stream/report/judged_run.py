@@ -265,7 +265,7 @@ def analyse_run(run: Run) -> Findings:
         _series(sensor if names[sensor] == 1 else f"{sensor} in {key}", events)
         for (sensor, key), events in sorted(sensors.items())
     )
-    known = {found.sensor for found in run.faults}
+    known = {fault.sensor for fault in run.faults}
     timed = {
         name: sorted(
             (e for s in series for e in s.events if e.verdict.sensor == name), key=_time_ms
@@ -280,13 +280,13 @@ def analyse_run(run: Run) -> Findings:
     verdicts = [verdict for _, verdict in run.events]
     counts = OutcomeCounts(n_invalid=len(run.dead_letters))
     counts.add_verdicts(verdicts)
-    steps = [found.step_s for found in series]
+    steps = [of_sensor.step_s for of_sensor in series]
     return Findings(
         run=run,
         series=series,
         counts=counts,
         faults=tuple(
-            found for fault in run.faults if (found := _judge(fault, timed[fault.sensor]))
+            judged for fault in run.faults if (judged := _judge(fault, timed[fault.sensor]))
         ),
         rolling_rate=sum(rates) / len(rates) if rates else 0.0,
         theory=mean_theory([(theories[-1], len(theories)) for theories, _ in last if theories]),

@@ -124,16 +124,16 @@ def check_readings(
     named = " and ".join(mapping.sensor_fields) or mapping.sensor_from
     sample = Sample(
         numbers=numbers,
-        cells={path: found for path, found in texts.items() if path not in mapping.fields},
+        cells={path: cells_of for path, cells_of in texts.items() if path not in mapping.fields},
         series=sensors,
         moments_ms=[row.event_time_ms for row in rows],
         time=" and ".join(mapping.time_fields) or "the record",
         time_unit="iso8601" if mapping.time_is_text or not mapping.time else mapping.time_unit,
     )
     whole = not (config.features.carry_forward_events or mapping.partial or mapping.joined)
-    given = {path: found for path, found in texts.items() if path in mapping.channel_fields}
+    given = {path: cells_of for path, cells_of in texts.items() if path in mapping.channel_fields}
     given |= {named: sensors} if named else {}
-    found = check_columns(replace(sample, cells=given), "key", "decimal")
+    doubts = check_columns(replace(sample, cells=given), "key", "decimal")
     return [
         *check_columns(sample, "counter", "sentinel", "time"),
         *(
@@ -141,7 +141,7 @@ def check_readings(
             if whole
             else check_columns(replace(sample, numbers=lost), "sparse")
         ),
-        *(one for one in found if one.value in ("", mapping.decimal)),
+        *(doubt for doubt in doubts if doubt.value in ("", mapping.decimal)),
     ]
 
 

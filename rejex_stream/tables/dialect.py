@@ -127,28 +127,28 @@ def find_missing(columns: Mapping[str, ColumnProfile]) -> tuple[str, ...]:
 
     Of more than two, or one that came once, there will be others: ``*`` is any text.
     """
-    any_text, found = number_reader(missing=[ANY_TEXT]), Counter[str]()
+    any_text, texts_missing = number_reader(missing=[ANY_TEXT]), Counter[str]()
     for column in columns.values():
         texts = Counter(column.unread)
         names = any(text in columns for text in texts)  # a header that comes again
         some = texts.total() < len(column.numbers) / 2
         if some and not names and None not in map(any_text, texts):
-            found.update(texts)
-    if len(found) > 2 or 1 in found.values():
+            texts_missing.update(texts)
+    if len(texts_missing) > 2 or 1 in texts_missing.values():
         return (ANY_TEXT,)
-    return tuple(text for text, _ in found.most_common())
+    return tuple(text for text, _ in texts_missing.most_common())
 
 
 def find_units(columns: Mapping[str, Sequence[str]], marks: Marks) -> dict[str, tuple[str, ...]]:
     """Find what stands behind the numbers of each column: a unit, or several. O(cells)."""
-    read, found = number_reader(*marks), {}
+    read, units = number_reader(*marks), {}
     for name, cells in columns.items():
         given = [cell for cell in cells if cell.lower() not in MISSING_TEXTS]
         parts = [match for cell in given if (match := _WITH_UNIT.fullmatch(cell))]
         parts = [match for match in parts if read(match[1]) is not None]
         if parts and len(parts) > 0.9 * sum(map(_has_digit, given)) and not _are_times(given):
-            found[name] = tuple(dict.fromkeys(match[2] for match in parts))
-    return found
+            units[name] = tuple(dict.fromkeys(match[2] for match in parts))
+    return units
 
 
 def _has_digit(text: str) -> bool:

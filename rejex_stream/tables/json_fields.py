@@ -107,7 +107,7 @@ def infer_feed(
     shape = find_shape(trees)
     # Of each reading its fields by path, and the record it is of.
     pairs = zip(read, shape.readings, strict=True)
-    held = [(r, tree) for r, found in pairs for tree in found if isinstance(tree, dict)]
+    held = [(r, tree) for r, seen in pairs for tree in seen if isinstance(tree, dict)]
     read, rows = [r for r, _ in held], [dict(flat(tree)) for _, tree in held]
     if not rows:
         raise ConfigError(_no_json(records))
@@ -156,7 +156,7 @@ def infer_feed(
         n_records=len(records) if total is None else total,
         n_sensors=max(1, len(places)),
         keyless=any(record.key is None for record in read),
-        parted=any(len(found) > 1 for found in places.values()),
+        parted=any(len(seen) > 1 for seen in places.values()),
         time_zone=asked.time_zone,
         said=(),
     )

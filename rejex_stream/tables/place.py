@@ -116,7 +116,7 @@ def delimiter_of(lines: Sequence[str]) -> str:
     if not lines:
         raise ConfigError("the table is empty: expected a header and rows.")
     best: tuple[int, ...] = (-1,)
-    found, sure = ",", False
+    chosen, sure = ",", False
     for delimiter in _DELIMITERS:
         body = body_of(lines, delimiter)
         if body is None or body.width < 2:
@@ -131,8 +131,8 @@ def delimiter_of(lines: Sequence[str]) -> str:
             body.kinds.count(_NUMBER), named or not begin, 2 * left < len(top), body.width,
         )  # fmt: skip
         if score > best:
-            best, found, sure = score, delimiter, named
-    return found
+            best, chosen, sure = score, delimiter, named
+    return chosen
 
 
 def begin_of_data(rows: Sequence[Sequence[str]], body: Body) -> int:

@@ -210,7 +210,8 @@ class Engine:
         for at, own, state in streams:
             for i, verdict in zip(at, own, strict=True):
                 verdicts[i] = verdict  # type: ignore[assignment] # every turn was taken
-            changes += state.take_incidents()
+            if state.watch.changes:
+                changes += state.take_incidents()
         self._note_in_order(changes, verdicts)
         return verdicts
 

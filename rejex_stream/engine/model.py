@@ -359,7 +359,7 @@ class BatchModel:
         return self.rows_seen - self._serving.requested_at
 
     def _scores(self, model: ModelFit, X: Rows) -> list[float]:
-        scorer = self._scorer(model)
+        scorer = self._scorer(model) if model.fitted is None else model.fitted.scorer
         if model.score_row is not None and len(X) == 1:  # numpy's calls cost more than one score
             row: list[float] = X[0] if isinstance(X, list) else X[0].tolist()
             if math.isfinite(sum(row)):

@@ -25,7 +25,7 @@ from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.features import FeatureSpec
 from rejex_stream.rejection.band import nested_band, widest_band
 from rejex_stream.rejection.policy import RejectionPolicy
-from rejex_stream.rejection.token_bucket import Governor
+from rejex_stream.rejection.token_bucket import TokenBucket
 from rejex_stream.rejection.window import ScoreWindow, mid_rank
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.types import Position, Reading, Reason
@@ -83,7 +83,7 @@ def play(ranks: Ranks, burst: int | None) -> tuple[Ranks, float, Ranks]:
     if burst is None:
         cells = own.cells(ranks)
         return np.array([0, -1, -1, 1])[cells], 0.0, np.full(len(ranks), own.width)
-    governor, labels, widths = Governor(policy), [], []
+    governor, labels, widths = TokenBucket(policy), [], []
     code = {"normal": 0, "anomaly": 1, "rejected": -1}
     withheld = inside = 0
     for rank in ranks.tolist():

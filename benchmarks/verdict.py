@@ -17,7 +17,7 @@ from sortedcontainers import SortedList
 from benchmarks.harness import paired, ratio, write
 from rejex_stream.rejection import rejection_band
 from rejex_stream.rejection.policy import RejectionPolicy
-from rejex_stream.rejection.token_bucket import Governor
+from rejex_stream.rejection.token_bucket import TokenBucket
 from rejex_stream.rejection.window import ScoreWindow
 
 EVENTS = 20_000
@@ -139,7 +139,7 @@ def filling_rows() -> list[list[object]]:
             for length in lengths:
                 policy.band(length)
             middle = time.process_time()
-            governor = Governor(policy)
+            governor = TokenBucket(policy)
             for length in lengths:
                 if governor.allow(length, "s", 0).width and length % 20 == 0:
                     governor.spend()

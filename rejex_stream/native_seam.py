@@ -41,10 +41,10 @@ _REACHED: Mapping[str, str] = {
     "rejex_stream.detectors.table:TableScorer": "inner scale score",
     "rejex_stream.encode.records": "LeanVerdictRecord",
     "rejex_stream.engine.explanation:Explainer": "_channels _columns _contamination",
-    "rejex_stream.engine.model": "Judged",
+    "rejex_stream.engine.model": "SegmentResult",
     "rejex_stream.engine.model:BatchModel": (
-        "_catch_up _guard _most_unscored _pending _quantile _rows _scores _serving _shadow ask "
-        "medians rows_seen settle steady_until take"
+        "_catch_up _guard _most_unscored _pending _quantile _rows _scores _serving _shadow "
+        "absorb apply_due fast_path_until maybe_request_fit medians rows_seen"
     ),
     "rejex_stream.engine.model:Guard": "_capacity _flags _longest _most",
     "rejex_stream.engine.model:RowBuffer": "_blocks _left_out _make_room _open extend n_open",
@@ -53,16 +53,17 @@ _REACHED: Mapping[str, str] = {
     "rejex_stream.engine.refit:ModelFit": "epoch fitted n_unscored requested_at shadow_scores",
     "rejex_stream.engine.stream_state:StreamState": (
         "_advance _at_once _explain _explainer _features _judge _lane _recent _sensors "
-        "_steady_model model seq watch"
+        "_fast_path_model model seq tracker"
     ),
     "rejex_stream.features.preset:RecentRows": "_age _blocks _last _past _picked _young",
     "rejex_stream.features.spec:FeatureSpec": "channels",
     "rejex_stream.features.spec:SensorFeatures": "_age _carry _last _only_raw _picked",
     "rejex_stream.incidents.state_machine:Alarm": (
-        "_begun_ms _events _length _n_early _top _tops level"
+        "_begun_ms _events _block_length _n_early _top _block_maxima level"
     ),
-    "rejex_stream.incidents.state_machine:Watch": (
-        "_alarm _rising follow frozen least level limit most open ordinary since"
+    "rejex_stream.incidents.state_machine:IncidentTracker": (
+        "_alarm _candidate frozen level limit max_severity min_severity open ordinary "
+        "suspect_events update_alarm"
     ),
     "rejex_stream.monitor.bank:StreamMonitor": (
         "_drift _is_stuck _law_key _model_epoch _moves_again _paper_ties _raise_drift _raise_run "
@@ -99,14 +100,14 @@ _REACHED: Mapping[str, str] = {
     "rejex_stream.rejection.exceed": "stability_at",
     "rejex_stream.rejection.judge": "EXTREME",
     "rejex_stream.rejection.judge:Judge": (
-        "_announced_constant _by_mid_rank _capacity _constant _edges _full _governor _policy tail "
+        "_was_constant _by_mid_rank _capacity _constant _edges _rank_tables _bucket _policy tail "
         "window"
     ),
-    "rejex_stream.rejection.judge:_Full": "band confidences p_anomalies severities",
+    "rejex_stream.rejection.judge:RankTables": "band confidences p_anomalies severities",
     "rejex_stream.rejection.policy:RejectionPolicy": "band burst contamination first_window",
     "rejex_stream.rejection.token_bucket": "_bands",
-    "rejex_stream.rejection.token_bucket:Governor": (
-        "_clock _earns _policy allow asked credit most price spend"
+    "rejex_stream.rejection.token_bucket:TokenBucket": (
+        "_clock _earns _policy allow events_seen credit capacity cost_per_rejection spend"
     ),
     "rejex_stream.rejection.window": "severity",
     "rejex_stream.rejection.window:ScoreWindow": "_maxes _oldest _parts _ring push",

@@ -20,7 +20,7 @@ from rejex_stream.encode import encode_incident
 from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.features import FeatureSpec
 from rejex_stream.incidents import Alarms, FalseAlarms, Hold
-from rejex_stream.incidents.state_machine import Alarm, Watch, _predicted
+from rejex_stream.incidents.state_machine import Alarm, IncidentTracker, _predicted
 from rejex_stream.rejection import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.types import (
@@ -66,7 +66,7 @@ def play(engine, readings, cut=100):
 def test_clocks_at_either_end_of_time_leave_an_alarm_that_can_be_kept():
     alarm = Alarm(N, 0.5)
     for i in range(20 * 60):
-        alarm.see(0.5, (2**63 - 1) * (-1) ** i)
+        alarm.update(0.5, (2**63 - 1) * (-1) ** i)
     assert alarm.limit < math.inf
     other = Alarm(N, 0.5)
     other.restore(msgspec.msgpack.decode(msgspec.msgpack.encode(alarm.state())))
@@ -104,10 +104,10 @@ def test_nobody_is_told_of_events_none_of_which_was_an_anomaly():
 
     def told(*anomalies):
         """Play the same severities, where these events alone are anomalies."""
-        watch = Watch(off, "s", N, alarms=Alarms())
+        watch = IncidentTracker(off, "s", N, alarms=Alarms())
         for i, (reading, verdict) in enumerate(zip(readings, verdicts, strict=True)):
             label = Label.ANOMALY if i in anomalies else Label.NORMAL
-            watch.follow([reading], [0], [msgspec.structs.replace(verdict, label=label)])
+            watch.update_alarm([reading], [0], [msgspec.structs.replace(verdict, label=label)])
         return watch.changes
 
     first = told(*range(len(readings)))[0]
@@ -235,11 +235,11 @@ def told_by(alarm, severities, every_ms, counts=True):
     """Return at which events somebody is told, where all of it is chance: neither held nor long."""
     opened, calm, top = [], 50, 0.0
     for i, severity in enumerate(severities.tolist()):
-        alarm.see(severity, every_ms * i, told=calm < 50)
+        alarm.update(severity, every_ms * i, told=calm < 50)
         if calm < 50:
             top, calm = max(top, alarm.level), calm + 1 if alarm.level < 0.75 else 0
             if calm == 50:
-                alarm.calm(top * counts)
+                alarm.reset(top * counts)
         elif alarm.level >= alarm.limit:
             opened, calm, top = [*opened, i], 0, alarm.level
     return opened
@@ -258,7 +258,7 @@ def test_faults_of_the_past_make_nobody_deaf():
     rng, alarm = random.Random(1), Alarm(800, 1.0)
     for i in range(4000):
         wild = i % 1000 < 60  # 6 % of the time, and never told
-        alarm.see(3.0 if wild else rng.expovariate(2.3), MINUTE * i)
+        alarm.update(3.0 if wild else rng.expovariate(2.3), MINUTE * i)
     assert alarm.limit < 2.5
 
 
@@ -273,12 +273,12 @@ def test_settings_come_from_the_file_and_are_part_of_the_decision():
 def test_blocks_of_a_window_that_was_not_full_leave_as_others_come():
     rng, alarm, alone = random.Random(3), Alarm(N, 1.0), Alarm(N, 1.0)
     for i in range(20 * 300):  # more than are remembered
-        alarm.see(2.0 + rng.random(), MINUTE * i, full=False)
+        alarm.update(2.0 + rng.random(), MINUTE * i, full=False)
     early = alarm.limit
     for i in range(20 * 300):
         severity, full = rng.expovariate(2.3), not 4000 <= i < 4400  # and filled again
-        alarm.see(severity, MINUTE * i, full=full)
-        alone.see(severity, MINUTE * i, told=not full)  # it says nothing of a limit
+        alarm.update(severity, MINUTE * i, full=full)
+        alone.update(severity, MINUTE * i, told=not full)  # it says nothing of a limit
         if i in (100, 3000):
             again = Alarm(N, 1.0)
             again.restore(msgspec.msgpack.decode(msgspec.msgpack.encode(alarm.state())))
@@ -289,13 +289,13 @@ def test_blocks_of_a_window_that_was_not_full_leave_as_others_come():
 def test_while_blocks_of_a_window_that_filled_count_the_limit_is_a_prediction_limit():
     rng, alarm = random.Random(4), Alarm(N, 1.0)
     for i in range(20 * 40):
-        alarm.see(rng.expovariate(2.3), MINUTE * i, full=False)
+        alarm.update(rng.expovariate(2.3), MINUTE * i, full=False)
     tops = sorted(top for top, _ in alarm.state()["blocks"])
     assert len(tops) == 40
     blocks_a_month = 30 * 86_400_000 / (19 * MINUTE * 20 / 19)  # the last event begins no step
     assert alarm.limit == min(3.9, _predicted(tops, 1 / blocks_a_month))
     for i in range(20 * 40):
-        alarm.see(rng.expovariate(2.3), MINUTE * (800 + i))
+        alarm.update(rng.expovariate(2.3), MINUTE * (800 + i))
     assert not alarm.state()["n_early"]
     assert alarm.limit != min(3.5, _predicted(sorted(t for t, _ in alarm.state()["blocks"]),
                                               1 / blocks_a_month))  # fmt: skip
@@ -311,12 +311,12 @@ def test_while_blocks_of_a_window_that_filled_count_the_limit_is_a_prediction_li
 def test_whatever_came_before_so_many_extreme_events_in_a_row_are_enough(before, extreme, rate):
     alarm = Alarm(40, rate)
     for severity, at, full in before:
-        alarm.see(severity, at, full=full)
+        alarm.update(severity, at, full=full)
     known = alarm.state()
     early = known["n_early"] or len(known["blocks"]) < 2
     reached = []
     for severity in extreme[: 36 if early else 20]:
-        alarm.see(severity, 0)
+        alarm.update(severity, 0)
         reached.append(alarm.level >= alarm.limit)
     assert any(reached)
 
@@ -452,8 +452,8 @@ def test_what_was_told_counts_as_chance_unless_it_lasted_or_was_held_or_answered
         assert answered(engine, told[-1], kind).accepted
     engine.process(readings[at:2600])
     assert engine.take_incidents()[-1].ended == "recovered"
-    alarm = engine._live["s"].watch.state()["alarm"]
-    assert (max(alarm["in_vain"], alarm["before"]) > 0) is counts
+    alarm = engine._live["s"].tracker.state()["alarm"]
+    assert (max(alarm["nuisance_peak"], alarm["previous_nuisance_peak"]) > 0) is counts
     again = Engine(engine.spec, InlineExecutor())
     again.restore(engine.snapshot())
     assert again.process(readings[2600:]) == engine.process(readings[2600:])
@@ -461,12 +461,12 @@ def test_what_was_told_counts_as_chance_unless_it_lasted_or_was_held_or_answered
 
 
 def test_other_settings_leave_what_the_stream_has_shown():
-    watch = Watch(Hold(enabled=False), "s", N, alarms=Alarms())
+    watch = IncidentTracker(Hold(enabled=False), "s", N, alarms=Alarms())
     for i in range(20 * 30):
-        watch._alarm.see(0.4 + (i % 7) / 10, MINUTE * i)
+        watch._alarm.update(0.4 + (i % 7) / 10, MINUTE * i)
     before = watch._alarm.state()
     assert len(before["blocks"]) == 30
-    watch.decide(Hold(), Alarms(false_alarms=FalseAlarms(per_sensor_month=100.0)))
+    watch.apply_settings(Hold(), Alarms(false_alarms=FalseAlarms(per_sensor_month=100.0)))
     assert watch._alarm.state() == before
     assert watch._alarm.limit < Alarm(N, 1.0).limit
 
@@ -477,9 +477,9 @@ def test_a_stream_that_only_has_an_alarm_is_kept_too():
     play(engine, readings)
     restored = Engine(engine.spec, InlineExecutor())
     restored.restore(engine.snapshot())
-    alarm = engine._live["s"].watch._alarm
+    alarm = engine._live["s"].tracker._alarm
     assert alarm.state()["blocks"]
-    assert restored._live["s"].watch._alarm.state() == alarm.state()
+    assert restored._live["s"].tracker._alarm.state() == alarm.state()
 
 
 @pytest.mark.parametrize(("anomalies", "limits", "may_be_chance"), [
@@ -488,14 +488,14 @@ def test_a_stream_that_only_has_an_alarm_is_kept_too():
 def test_many_anomalies_and_limits_of_peoples_are_no_chance(anomalies, limits, may_be_chance):
     readings, off = feed((1700, 1740), n=2000, by=1.6), Hold(enabled=False, recover_events=5)
     verdicts = play(Engine(small(hold=off, alarms=None), InlineExecutor()), readings)[0]
-    watch, n_anomalies = Watch(off, "s", N, alarms=Alarms()), 0
+    watch, n_anomalies = IncidentTracker(off, "s", N, alarms=Alarms()), 0
     for i, (reading, verdict) in enumerate(zip(readings, verdicts, strict=True)):
         is_anomaly = i > 1700 and n_anomalies < anomalies
-        watch.beyond = {i: [LimitExcess("x", 9.0, 6.0)]} if limits and is_anomaly else {}
+        watch.limit_violations = {i: [LimitExcess("x", 9.0, 6.0)]} if limits and is_anomaly else {}
         label = Label.ANOMALY if is_anomaly else Label.NORMAL
-        watch.follow([reading], [0], [msgspec.structs.replace(verdict, label=label)])
+        watch.update_alarm([reading], [0], [msgspec.structs.replace(verdict, label=label)])
         n_anomalies = 0 if watch.open is None else watch.open.n_anomalies
         if watch.changes and watch.changes[-1].ended:
             break
     assert (watch.changes[-1].ended, watch.changes[-1].n_anomalies) == ("recovered", anomalies)
-    assert (watch._alarm._in_vain > 0.0) is may_be_chance
+    assert (watch._alarm._nuisance_peak > 0.0) is may_be_chance

@@ -26,7 +26,7 @@ from rejex_stream.rejection.band import (
 )
 from rejex_stream.rejection.judge import Judge
 from rejex_stream.rejection.policy import RejectionPolicy
-from rejex_stream.rejection.token_bucket import DAY_MS, Governor, base_width
+from rejex_stream.rejection.token_bucket import DAY_MS, TokenBucket, base_width
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.trusted_clock import TrustedClock
 from rejex_stream.types import Position, Reading, is_ranked
@@ -113,13 +113,13 @@ class Adversary:
         self.judge, self.greed, self.rng, self.waits = judge, greed, rng, False
 
     def score(self):
-        window, governor = self.judge.window, self.judge._governor
+        window, bucket = self.judge.window, self.judge._bucket
         n = len(window)
         if n < 2:
             return self.rng.random()
-        if governor.credit < governor.price:
+        if bucket.credit < bucket.cost_per_rejection:
             self.waits = True
-        elif governor.credit >= self.greed * governor.most:
+        elif bucket.credit >= self.greed * bucket.capacity:
             self.waits = False
         if self.waits:
             return self.rng.random()
@@ -189,47 +189,47 @@ def test_by_event_time_it_holds_too_and_by_the_time_that_is_believed(policy, per
 @pytest.mark.parametrize("shared", [False, True])
 def test_one_record_of_the_year_2100_ends_no_budget(shared):
     policy = RejectionPolicy(0.05, rate=0.05, burst=5, per_day=24.0)
-    honest, deceived = (Governor(policy, is_shared=shared) for _ in range(2))
+    honest, deceived = (TokenBucket(policy, is_shared=shared) for _ in range(2))
     for i in range(2_000):
         sensor = f"s{i % 20}" if shared else "s0"
         if i == 100:
             deceived.allow(1000, sensor, 4_102_444_800_000)
         if i == 200:  # and no crash makes it believed
-            state, deceived = deceived.state(), Governor(policy, is_shared=shared)
+            state, deceived = deceived.state(), TokenBucket(policy, is_shared=shared)
             deceived.restore(state)
-        for governor in honest, deceived:
-            if governor.allow(1000, sensor, 1_700_000_000_000 + 3_600_000 * i).width:
-                governor.spend()
+        for bucket in honest, deceived:
+            if bucket.allow(1000, sensor, 1_700_000_000_000 + 3_600_000 * i).width:
+                bucket.spend()
     assert honest.latest_ms > 1_700_000_000_000 + 3_600_000 * 1_900
     assert abs(deceived.latest_ms - honest.latest_ms) <= 3_600_000
-    assert abs(deceived.credit - honest.credit) <= 2 * honest.price
+    assert abs(deceived.credit - honest.credit) <= 2 * honest.cost_per_rejection
 
 
 def test_a_liar_who_speaks_first_ends_no_budget_that_others_share_and_its_way_back_earns_nothing():
     policy = RejectionPolicy(0.05, rate=0.05, burst=5, per_day=24.0, owner="partition")
-    governor = Governor(policy, is_shared=True)
+    bucket = TokenBucket(policy, is_shared=True)
     for i in range(20):
-        governor.allow(1000, "liar", 4_102_444_800_000 + i)
+        bucket.allow(1000, "liar", 4_102_444_800_000 + i)
     for _ in range(5):
-        governor.spend()
+        bucket.spend()
     start = 1_700_000_000_000
-    governor.allow(1000, "a", start)
-    governor.allow(1000, "b", start)
-    assert (governor.credit, governor.latest_ms) == (0, start)
+    bucket.allow(1000, "a", start)
+    bucket.allow(1000, "b", start)
+    assert (bucket.credit, bucket.latest_ms) == (0, start)
     spent = 0
     for i in range(1, 241):  # ten days
-        if governor.allow(1000, "ab"[i % 2], start + 3_600_000 * i).width:
-            governor.spend()
+        if bucket.allow(1000, "ab"[i % 2], start + 3_600_000 * i).width:
+            bucket.spend()
             spent += 1
     assert 230 <= spent <= 240
 
 
 def test_a_hundred_thousand_events_on_the_threshold_get_the_rate_and_not_more():
     policy = RejectionPolicy(0.05, rate=0.05, burst=72)
-    governor, rejected = Governor(policy), 0
+    bucket, rejected = TokenBucket(policy), 0
     for _ in range(100_000):
-        if governor.allow(1000, "s", 0).width:
-            governor.spend()
+        if bucket.allow(1000, "s", 0).width:
+            bucket.spend()
             rejected += 1
     assert 5_000 <= rejected <= 5_072
 
@@ -267,25 +267,25 @@ def test_full_credit_doubles_the_band_and_always_leaves_both_labels():
 # ------------------------------------------------------------------------- beside the engine
 def test_a_budget_changed_in_mid_stream_takes_the_credit_along_in_events():
     judge = Judge(RejectionPolicy(0.1, rate=0.05, burst=10), 100)
-    judge._governor.credit = 7 * 20 + 3  # 7.15 events
-    judge.decide(RejectionPolicy(0.1, rate=0.001, burst=40))
-    assert judge._governor.credit == 7_150
-    judge.decide(RejectionPolicy(0.1, rate=0.05, burst=2))
-    assert judge._governor.credit == judge._governor.most == 40
-    judge.decide(RejectionPolicy(0.1, tolerance=4))
+    judge._bucket.credit = 7 * 20 + 3  # 7.15 events
+    judge.set_policy(RejectionPolicy(0.1, rate=0.001, burst=40))
+    assert judge._bucket.credit == 7_150
+    judge.set_policy(RejectionPolicy(0.1, rate=0.05, burst=2))
+    assert judge._bucket.credit == judge._bucket.capacity == 40
+    judge.set_policy(RejectionPolicy(0.1, tolerance=4))
     assert judge.state()["credit"] is None
-    judge.decide(RejectionPolicy(0.1, rate=0.05, burst=2))
-    assert judge._governor.credit == 40
+    judge.set_policy(RejectionPolicy(0.1, rate=0.05, burst=2))
+    assert judge._bucket.credit == 40
 
 
 def test_a_constant_window_neither_earns_nor_pays():
     judge = Judge(RejectionPolicy(0.1, rate=0.05, burst=10), 100)
     judge.replace_window([1.0] * 100)
-    judge._governor.credit, verdicts = 77, [None] * 50
+    judge._bucket.credit, verdicts = 77, [None] * 50
     feed = [Reading("s", "s", i, (0.0,), Position("t", 0, i)) for i in range(50)]
     judge.judge(feed, range(50), [1.0] * 50, verdicts, seq=0, epoch=0)
     assert {v.reason for v in verdicts} == {"constant_window"}
-    assert judge._governor.credit == 77
+    assert judge._bucket.credit == 77
 
 
 def test_a_credit_stays_where_a_rate_becomes_a_day_and_back():
@@ -293,12 +293,16 @@ def test_a_credit_stays_where_a_rate_becomes_a_day_and_back():
     by_rate = RejectionPolicy(0.05, rate=0.05, burst=5)
     by_day = RejectionPolicy(0.05, rate=0.05, burst=5, per_day=24.0)
     for old, new in ((by_rate, by_day), (by_day, by_rate)):
-        before, after = Governor(old), Governor(new)
+        before, after = TokenBucket(old), TokenBucket(new)
         for at in range(2):
             before.allow(1000, "a", at)
             before.spend()
         after.restore(before.state())
-        assert after.credit // after.price == before.credit // before.price == 3
+        assert (
+            after.credit // after.cost_per_rejection
+            == before.credit // before.cost_per_rejection
+            == 3
+        )
         assert after.allow(1000, "a", 2).width > 0
 
 

@@ -141,8 +141,8 @@ def test_what_is_beyond_a_quantile_has_more_than_that_share_of_its_window_below(
         structs.replace(bare, rank=rank, ties=0, window_len=n)
         for rank, n in ((190, 200), (191, 200), (200, 200), (10, 10), (20, 20), (19, 20))
     ]
-    assert judge.beyond(0.95, range(6), said) == [1, 2, 4]
-    assert judge.beyond(0.95, [0], [bare]) == []
+    assert judge.outlier_positions(0.95, range(6), said) == [1, 2, 4]
+    assert judge.outlier_positions(0.95, [0], [bare]) == []
 
 
 def test_the_window_takes_all_scores_so_that_ranks_stay_exchangeable():

@@ -15,7 +15,7 @@ from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.engine.spec import Decision
 from rejex_stream.features import FeatureSpec
-from rejex_stream.incidents import Alarms, Hold, Plan, Plans, Watch
+from rejex_stream.incidents import Alarms, Hold, IncidentTracker, Plan, Plans
 from rejex_stream.incidents.thresholds import rises
 from rejex_stream.rejection import RejectionPolicy
 from rejex_stream.rejection.window import ScoreWindow
@@ -273,16 +273,16 @@ def test_scores_that_only_vary_seldom_rise_and_a_season_does(phi):
 def test_a_refused_crossing_begins_the_evidence_anew_and_waits_for_another_reference():
     noise = np.random.default_rng(5).standard_normal(400)
     for slope, events, holds in ((0.0, 400, True), (1.0, 400, False), (1.0, 300, True)):
-        window, watch = ScoreWindow(400), Watch(Hold(), "s", 400)
+        window, watch = ScoreWindow(400), IncidentTracker(Hold(), "s", 400)
         for score in (noise + np.linspace(0.0, slope, 400))[:events].tolist():
             window.push(score)
-        watch.measure(window, is_due=True)
+        watch.measure_inflation(window, is_due=True)
         assert watch.limit < math.inf
-        watch.level, watch.turning = 50.0, IncidentState.OPEN
-        assert watch.turns(window) is holds
-        assert (watch.turning is None, watch.limit == math.inf) == (not holds, not holds)
+        watch.level, watch.pending_transition = 50.0, IncidentState.OPEN
+        assert watch.has_transition(window) is holds
+        assert (watch.pending_transition is None, watch.limit == math.inf) == (not holds, not holds)
         assert watch.level == (50.0 if holds else 0.0)
-        watch.measure(window, is_due=True)
+        watch.measure_inflation(window, is_due=True)
         assert watch.limit < math.inf, "measured again, it is asked again"
 
 
@@ -578,19 +578,19 @@ def test_nothing_is_held_until_a_window_was_full_once():
 
 
 def test_a_measurement_that_is_small_by_chance_is_no_less_than_usual():
-    watch = Watch(Hold(), "s", 500)
+    watch = IncidentTracker(Hold(), "s", 500)
     rng = np.random.default_rng(0)
     slow = lfilter([1], [1, -0.9], rng.standard_normal(500)).tolist()
-    watch.look(125, ScoreWindow(500, slow[:100]))
+    watch.maybe_remeasure(125, ScoreWindow(500, slow[:100]))
     assert watch.limit == math.inf  # it was never full
-    watch.renew(ScoreWindow(500, slow))
+    watch.restart(ScoreWindow(500, slow))
     usual = watch.limit
-    watch.renew(ScoreWindow(500, rng.standard_normal(500).tolist()))
+    watch.restart(ScoreWindow(500, rng.standard_normal(500).tolist()))
     assert 2.5 + 5 * 1.0 < (usual + 7.5) / 2 - 5 < watch.limit < usual
     known = watch.limit
-    watch.renew(ScoreWindow(500, rng.standard_normal(200).tolist()))
+    watch.restart(ScoreWindow(500, rng.standard_normal(200).tolist()))
     assert 15 < watch.limit <= known  # no longer full, and judged by what is usual
-    again = Watch(Hold(), "s", 500)
+    again = IncidentTracker(Hold(), "s", 500)
     again.restore(watch.state())
     assert again.state() == watch.state()
 
@@ -627,7 +627,7 @@ def test_no_fit_is_made_of_rows_that_are_taken_back(guard, lag):
 
 
 def watch_of(engine):
-    return engine._live["s"].watch
+    return engine._live["s"].tracker
 
 
 def watched(recover=60, **given):
@@ -643,13 +643,13 @@ def test_one_outlier_costs_an_incident_no_more_evidence_than_any_can_add():
     at, feed = watched()
     play(at, feed[2_012:2_065])
     watch = watch_of(at)
-    left = watch.least_events_held()
+    left = watch.min_events_held()
     spike = feed[2_065]._replace(values=(1e9, 0.0, 0.0))
     (verdict,) = at.process([spike])
     assert verdict.held
     assert verdict.severity > 10
     # It adds log10(n + 1) - 0.75 to the evidence for the incident, which is 2.5 ordinary events.
-    assert watch.least_events_held() <= left + 3
+    assert watch.min_events_held() <= left + 3
 
 
 def test_after_ten_relapses_it_is_not_said_again_that_scores_look_ordinary():
@@ -704,7 +704,7 @@ def test_it_is_never_said_that_a_stream_is_held_longer_than_it_is():
         play(at, feed[:done])
         watch = watch_of(at)
         while watch.frozen and not watch.is_adopting:
-            told.append(watch.least_events_held())
+            told.append(watch.min_events_held())
             at.process([feed[done]])
             done += 1
         held = range(len(told), 0, -1)

@@ -331,10 +331,10 @@ def test_champion_and_challenger_spend_one_credit_whoever_speaks(owner, seed, gr
     spoke = {v.learning.judge for v, is_rejected in zip(said, rejected, strict=True)
              if is_rejected and v.learning}  # fmt: skip
     assert spoke == {"champion", "challenger"}
-    credit, governor = Fraction(4), engine._live["a"]._judge._governor
+    credit, bucket = Fraction(4), engine._live["a"]._judge._bucket
     for is_rejected in rejected:  # only what was published has cost anything
         credit = min(Fraction(4), credit + Fraction("0.05")) - is_rejected
-    assert Fraction(governor.credit, governor.price) == credit
+    assert Fraction(bucket.credit, bucket.cost_per_rejection) == credit
 
 
 # -------------------------------------------------------------------------------- the commands

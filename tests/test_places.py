@@ -165,11 +165,11 @@ def test_a_filling_window_has_places_for_half_of_what_its_own_band_flags(n):
     policy = POLICIES[2]
     judge = a_judge(policy, n=n)
     flagged = n + 1 - policy.band(n).edges[2]
-    assert judge._places(n) == flagged // 2 < (N + 1 - policy.band(N).edges[2]) // 2
+    assert judge._extreme_capacity(n) == flagged // 2 < (N + 1 - policy.band(N).edges[2]) // 2
     for score in (50.0 + i for i in range(3 * flagged)):
         judged(judge, [score])
     extreme, now = judge._n_extreme(), len(judge.window)
-    assert extreme == judge._places(now) == now - n
+    assert extreme == judge._extreme_capacity(now) == now - n
 
 
 def test_what_calibrates_is_the_newest_of_each_kind():

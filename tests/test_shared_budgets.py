@@ -19,7 +19,7 @@ from rejex_stream.errors import CheckpointError, ConfigError
 from rejex_stream.rejection import token_bucket
 from rejex_stream.rejection.judge import Judge
 from rejex_stream.rejection.policy import RejectionPolicy
-from rejex_stream.rejection.token_bucket import Credits, Governor
+from rejex_stream.rejection.token_bucket import Credits, TokenBucket
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.types import Position, Reading, in_mode, is_ranked
 from tests.doubles import DelayedExecutor
@@ -66,7 +66,7 @@ def test_no_stretch_of_an_owner_s_events_has_more_than_rate_times_length_plus_bu
     for key in KEYS:
         name = policy.shared_by(key)
         if name is not None:
-            shared.setdefault(name, Governor(policy, is_shared=True))
+            shared.setdefault(name, TokenBucket(policy, is_shared=True))
         judge = Judge(policy, 200, shared.get(name))
         judge.replace_window(rng.random(150))
         players[key] = judge, Adversary(judge, greed, rng)
@@ -101,7 +101,7 @@ class Itself:
 def sent(made, key, greed, rng):
     """Return what hurts a stream of an engine most, as the adversary of one judge does."""
     state = made._live.get(key)
-    if state is None or state._judge._full is None or rng.random() > greed:
+    if state is None or state._judge._rank_tables is None or rng.random() > greed:
         return rng.random()
     return Adversary(state._judge, 0.0, rng).score()
 
@@ -152,8 +152,8 @@ def test_no_sensor_has_more_through_modes_forgetting_restarts_and_other_budgets(
 @pytest.mark.parametrize("owner", ["stream", "group", "partition"])
 def test_a_sensor_that_comes_back_finds_the_credit_it_left(owner, monkeypatch):
     """Also where so many have come and gone that they are known by drawers alone."""
-    monkeypatch.setattr(token_bucket, "MOST_GONE", 4)
-    monkeypatch.setattr(token_bucket, "N_DRAWERS", 2)
+    monkeypatch.setattr(token_bucket, "MAX_GONE", 4)
+    monkeypatch.setattr(token_bucket, "N_OVERFLOW_BUCKETS", 2)
     made, rng = engine(owner, detector=Itself(), burst=6, rate=0.05), np.random.default_rng(1)
     said, sizes = {}, set()
     for i in range(3 * 12 * 150):
@@ -281,15 +281,15 @@ def test_another_rate_takes_the_shared_credit_along_and_another_owner_begins_ane
     feed, made = readings(800, KEYS), engine("partition", live=live, burst=8)
     made.process(feed)
     shared = made._credits.of("alone")
-    credit = shared.credit / shared.price
+    credit = shared.credit / shared.cost_per_rejection
     assert 0 <= credit < 8
     half = RejectionPolicy(0.2, rate=0.05, burst=8, owner="partition")
     made.decide(Decision(half, evidence=False))
     shared = made._credits.of("alone")
-    assert shared.credit / shared.price == pytest.approx(credit, abs=1 / 20)
+    assert shared.credit / shared.cost_per_rejection == pytest.approx(credit, abs=1 / 20)
     made.decide(Decision(RejectionPolicy(0.2, rate=0.05, burst=4, owner="group"), evidence=False))
     made.process(feed[-30:])
-    assert all(made._credits.of(key).asked > 0 for key in ("north/a", "south/a"))
+    assert all(made._credits.of(key).events_seen > 0 for key in ("north/a", "south/a"))
 
 
 def test_a_decision_gives_nothing_back_of_what_a_forgotten_stream_has_spent():
@@ -320,9 +320,9 @@ def test_a_credit_that_is_none_is_no_snapshot(credit):
     policy = RejectionPolicy(0.1, rate=0.1, burst=3, owner="partition")
     shared = Credits(policy)
     with pytest.raises(CheckpointError, match="The credit in a snapshot is none"):
-        shared.renew(policy, ["a"], [("a", credit)], asleep=True)
+        shared.rebuild(policy, ["a"], [("a", credit)], is_lazy=True)
     with pytest.raises(CheckpointError, match="The credit in a snapshot is none"):
-        shared.take_over({"": credit})
+        shared.load({"": credit})
 
 
 @pytest.mark.parametrize(
@@ -356,20 +356,20 @@ def test_a_budget_outlives_the_streams_that_are_forgotten(owner, gone):
 
 def test_a_credit_of_another_owner_says_nothing():
     def credit(owner, spent, *, is_shared):
-        governor = Governor(
+        bucket = TokenBucket(
             RejectionPolicy(0.1, rate=0.1, burst=9, owner=owner), is_shared=is_shared
         )
         for _ in range(spent):
-            governor.allow(200, "s", 0)
-            governor.spend()
-        return governor
+            bucket.allow(200, "s", 0)
+            bucket.spend()
+        return bucket
 
     own, group = credit("partition", 0, is_shared=True), credit("group", 5, is_shared=True)
     alone = credit("stream", 5, is_shared=False)
     for other in (group, alone):
         own.restore(other.state())
-        assert own.credit == own.most
+        assert own.credit == own.capacity
     own.restore(credit("partition", 5, is_shared=True).state())
-    assert own.credit < own.most
+    assert own.credit < own.capacity
     alone.restore(group.state())
     assert alone.state() == credit("stream", 5, is_shared=False).state()

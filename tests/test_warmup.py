@@ -11,7 +11,7 @@ import pytest
 from benchmarks.warmup import NULLS, STEPS
 from rejex_stream.detectors import make_detector
 from rejex_stream.engine import Engine, EngineSpec
-from rejex_stream.engine.model import Judged
+from rejex_stream.engine.model import SegmentResult
 from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.engine.snapshot import pack_array
 from rejex_stream.engine.stream_state import new_model
@@ -153,7 +153,7 @@ def test_first_rows_of_an_earlier_build_are_unknown_and_those_that_cannot_be_are
 
     def fresh():
         blank = engine("HalfSpaceTrees")
-        return new_model(blank.spec, "s", current._live["s"].watch, InlineExecutor(), print)
+        return new_model(blank.spec, "s", current._live["s"].tracker, InlineExecutor(), print)
 
     def mixed(kept):
         model = fresh()
@@ -164,7 +164,7 @@ def test_first_rows_of_an_earlier_build_are_unknown_and_those_that_cannot_be_are
             segment = model.next_segment(rows, at, judge)
             found += [segment.start] * (segment.status is not None)
             at = segment.stop
-            model.learn(segment, Judged(segment.stop), judge)
+            model.learn(segment, SegmentResult(segment.stop), judge)
         return found
 
     assert mixed(state) == [250 - 150]

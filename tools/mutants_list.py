@@ -201,15 +201,15 @@ MUTANTS = (
     Mutant(
         "m33",
         "one outlier wipes out all evidence for the end of an incident",
-        "kept.ordinary + ORDINARY - min(severity, self.most)",
-        "kept.ordinary + ORDINARY - severity",
+        "incident.ordinary + ORDINARY - min(severity, self.max_severity)",
+        "incident.ordinary + ORDINARY - severity",
         "tests/test_incidents.py::"
         "test_one_outlier_costs_an_incident_no_more_evidence_than_any_can_add",
     ),
     Mutant(
         "m35",
         "relapses are not counted: people are told of every one",
-        "            kept.relapses += 1\n",
+        "            incident.relapses += 1\n",
         "            pass\n",
         "tests/test_incidents.py::"
         "test_after_ten_relapses_it_is_not_said_again_that_scores_look_ordinary",

@@ -108,12 +108,12 @@ attributes! {
         MODEL_SCORES = "_scores",
         MODEL_SERVING = "_serving",
         MODEL_SHADOW = "_shadow",
-        MODEL_ASK = "ask",
+        MODEL_ASK = "maybe_request_fit",
         MODEL_MEDIANS = "medians",
         MODEL_ROWS_SEEN = "rows_seen",
-        MODEL_SETTLE = "settle",
-        MODEL_STEADY_UNTIL = "steady_until",
-        MODEL_TAKE = "take",
+        MODEL_SETTLE = "apply_due",
+        MODEL_STEADY_UNTIL = "fast_path_until",
+        MODEL_TAKE = "absorb",
     }
     "rejex_stream.engine.model:Guard" {
         GUARD_CAPACITY = "_capacity",
@@ -149,10 +149,10 @@ attributes! {
         STREAM_LANE = "_lane",
         STREAM_RECENT = "_recent",
         STREAM_SENSORS = "_sensors",
-        STREAM_STEADY_MODEL = "_steady_model",
+        STREAM_STEADY_MODEL = "_fast_path_model",
         STREAM_MODEL = "model",
         STREAM_SEQ = "seq",
-        STREAM_WATCH = "watch",
+        STREAM_WATCH = "tracker",
     }
     "rejex_stream.features.preset:RecentRows" {
         RECENT_AGE = "_age",
@@ -175,24 +175,24 @@ attributes! {
     "rejex_stream.incidents.state_machine:Alarm" {
         ALARM_BEGUN_MS = "_begun_ms",
         ALARM_EVENTS = "_events",
-        ALARM_LENGTH = "_length",
+        ALARM_LENGTH = "_block_length",
         ALARM_N_EARLY = "_n_early",
         ALARM_TOP = "_top",
-        ALARM_TOPS = "_tops",
+        ALARM_TOPS = "_block_maxima",
         ALARM_LEVEL = "level",
     }
-    "rejex_stream.incidents.state_machine:Watch" {
+    "rejex_stream.incidents.state_machine:IncidentTracker" {
         WATCH_ALARM = "_alarm",
-        WATCH_RISING = "_rising",
-        WATCH_FOLLOW = "follow",
+        WATCH_RISING = "_candidate",
+        WATCH_FOLLOW = "update_alarm",
         WATCH_FROZEN = "frozen",
-        WATCH_LEAST = "least",
+        WATCH_LEAST = "min_severity",
         WATCH_LEVEL = "level",
         WATCH_LIMIT = "limit",
-        WATCH_MOST = "most",
+        WATCH_MOST = "max_severity",
         WATCH_OPEN = "open",
         WATCH_ORDINARY = "ordinary",
-        WATCH_SINCE = "since",
+        WATCH_SINCE = "suspect_events",
     }
     "rejex_stream.monitor.bank:StreamMonitor" {
         MONITOR_DRIFT = "_drift",
@@ -309,18 +309,18 @@ attributes! {
         BAND_UPPER = "upper",
     }
     "rejex_stream.rejection.judge:Judge" {
-        JUDGE_ANNOUNCED_CONSTANT = "_announced_constant",
+        JUDGE_ANNOUNCED_CONSTANT = "_was_constant",
         JUDGE_BY_MID_RANK = "_by_mid_rank",
         JUDGE_CAPACITY = "_capacity",
         JUDGE_CONSTANT = "_constant",
         JUDGE_EDGES = "_edges",
-        JUDGE_FULL = "_full",
-        JUDGE_GOVERNOR = "_governor",
+        JUDGE_FULL = "_rank_tables",
+        JUDGE_GOVERNOR = "_bucket",
         JUDGE_POLICY = "_policy",
         JUDGE_TAIL = "tail",
         JUDGE_WINDOW = "window",
     }
-    "rejex_stream.rejection.judge:_Full" {
+    "rejex_stream.rejection.judge:RankTables" {
         FULL_BAND = "band",
         FULL_CONFIDENCES = "confidences",
         FULL_P_ANOMALIES = "p_anomalies",
@@ -332,15 +332,15 @@ attributes! {
         POLICY_CONTAMINATION = "contamination",
         POLICY_FIRST_WINDOW = "first_window",
     }
-    "rejex_stream.rejection.token_bucket:Governor" {
+    "rejex_stream.rejection.token_bucket:TokenBucket" {
         GOVERNOR_CLOCK = "_clock",
         GOVERNOR_EARNS = "_earns",
         GOVERNOR_POLICY = "_policy",
         GOVERNOR_ALLOW = "allow",
-        GOVERNOR_ASKED = "asked",
+        GOVERNOR_ASKED = "events_seen",
         GOVERNOR_CREDIT = "credit",
-        GOVERNOR_MOST = "most",
-        GOVERNOR_PRICE = "price",
+        GOVERNOR_MOST = "capacity",
+        GOVERNOR_PRICE = "cost_per_rejection",
         GOVERNOR_SPEND = "spend",
     }
     "rejex_stream.rejection.window:ScoreWindow" {
@@ -444,7 +444,7 @@ globals! {
         RECORDS_LEAN_VERDICT_RECORD = "LeanVerdictRecord",
     }
     "rejex_stream.engine.model" {
-        MODEL_JUDGED = "Judged",
+        MODEL_JUDGED = "SegmentResult",
     }
     "rejex_stream.engine.packed_rows" {
         PACKED_ROWS_BLOCK = "Block",

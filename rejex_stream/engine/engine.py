@@ -44,7 +44,7 @@ from rejex_stream.engine.stream_state import (
     new_model,
 )
 from rejex_stream.errors import ConfigError, EngineError
-from rejex_stream.incidents import Plan, Plans, Watch
+from rejex_stream.incidents import IncidentTracker, Plan, Plans
 from rejex_stream.native_core import core
 from rejex_stream.protocols import FitExecutor
 from rejex_stream.rejection.judge import Judge
@@ -71,8 +71,8 @@ __all__ = [
     "Restored",
     "checked",
     "core",
-    "in_order",
     "origin",
+    "run_in_order",
 ]  # fmt: skip
 
 _Snapshot: TypeAlias = tuple[
@@ -144,7 +144,7 @@ class Engine:
         self._open: dict[str, Incident] = {}  # as they stand, by key
         self._modes = OperatingModes(by_mode=spec.modes)
         self._decision = spec.decision
-        self._asleep = False
+        self._is_lazy = False
         self._credits = Credits(self._decision.policy, modes=spec.modes)
         self._guard = ReentrancyGuard()
 
@@ -177,7 +177,7 @@ class Engine:
 
     def _polled(self, readings: Sequence[Reading]) -> list[Verdict] | None:
         """Judge a batch by the native core; ``None``, and nothing has happened, where it is not."""
-        if self._core is None or self._asleep or self._credits.are_shared:
+        if self._core is None or self._is_lazy or self._credits.are_shared:
             return None
         self._guard.halfway = True
         channels = len(self.spec.features.channels)
@@ -192,25 +192,25 @@ class Engine:
     def _judge(self, readings: Sequence[Reading], totals: Sequence[float]) -> list[Verdict]:
         """Judge in the order of the readings, across keys: who comes first gets the credit."""
         # Rows are made, and scored, key by key all the same.
-        if readings and self._asleep:
-            self._wake()
+        if readings and self._is_lazy:
+            self._materialise()
         by_key: defaultdict[str, list[int]] = defaultdict(list)
         for i, reading in enumerate(readings):
             by_key[reading[0]].append(i)
         streams: list[tuple[list[int], list[Verdict | None], StreamState]] = []
-        turns = []
+        steps = []
         for key, at in by_key.items():
             own: list[Verdict | None] = [None] * len(at)
             state = self._stream(key)
             streams.append((at, own, state))
-            turns.append((at, state.turns([readings[i] for i in at], [totals[i] for i in at], own)))
-        in_order(turns)
+            steps.append((at, state.steps([readings[i] for i in at], [totals[i] for i in at], own)))
+        run_in_order(steps)
         verdicts: list[Verdict] = [None] * len(readings)  # type: ignore[list-item] # filled below
         changes: list[Incident] = []
         for at, own, state in streams:
             for i, verdict in zip(at, own, strict=True):
-                verdicts[i] = verdict  # type: ignore[assignment] # every turn was taken
-            if state.watch.changes:
+                verdicts[i] = verdict  # type: ignore[assignment] # every step was taken
+            if state.tracker.changes:
                 changes += state.take_incidents()
         self._note_in_order(changes, verdicts)
         return verdicts
@@ -242,7 +242,7 @@ class Engine:
         ready, left = len(readings), dict[str, int]()
         with self._guard.whole():
             keys = [reading[0] for reading in readings]
-            due = {key for key, n in Counter(keys).items() if self._steady_rows(key) < n}
+            due = {key for key, n in Counter(keys).items() if self._rows_before_fit(key) < n}
             for i, key in enumerate(keys):
                 if key not in due:
                     continue
@@ -254,10 +254,10 @@ class Engine:
                 left[key] = rows - 1
         return ready
 
-    def _steady_rows(self, key: str) -> int:
+    def _rows_before_fit(self, key: str) -> int:
         """Return before how many rows, at least, no fit is installed or waited for."""
         state = self._live.get(key)
-        return 0 if state is None else state.model.steady_until - state.model.rows_seen
+        return 0 if state is None else state.model.fast_path_until - state.model.rows_seen
 
     def _rows_ready(self, key: str, *, needed_now: bool) -> int:
         state = self._live.get(key)
@@ -341,10 +341,10 @@ class Engine:
             state = self._live.pop(stream_key, None)
             kept = self._idle.pop(stream_key, None)
             if state is not None:
-                self._credits.end(stream_key, state.credit)
+                self._credits.release(stream_key, state.credit)
                 state.close()
             elif kept is not None:
-                self._credits.end(stream_key, credit_in(kept))
+                self._credits.release(stream_key, credit_in(kept))
             self._open.pop(stream_key, None)
             self._modes.forget(stream_key)
 
@@ -377,12 +377,12 @@ class Engine:
             self._decision = decision
             self._renew_credits()
             self._show_decision()
-            if self._asleep:
-                self._wake()
+            if self._is_lazy:
+                self._materialise()
 
     def _renew_credits(self) -> None:
         known = ((key, credit_in(kept)) for key, kept in self._idle.items())
-        self._credits.renew(self._decision.policy, self.streams(), known, asleep=self._asleep)
+        self._credits.rebuild(self._decision.policy, self.streams(), known, is_lazy=self._is_lazy)
 
     def _show_decision(self) -> None:
         for key, state in self._live.items():
@@ -447,15 +447,15 @@ class Engine:
         )
         self._drop()
         self._plans, self._open = said.plans, said.incidents
-        self._credits.take_over(said.credits)
+        self._credits.load(said.credits)
         try:
             self._idle.update(streams)
             self._modes.know(streams)
             self._renew_credits()
             # By another decision a credit could be cut; the one it came from may be wanted next.
-            self._asleep = restored.was != restored.now
-            if not self._asleep:
-                self._wake()
+            self._is_lazy = restored.was != restored.now
+            if not self._is_lazy:
+                self._materialise()
         except BaseException:
             self._drop()
             raise
@@ -473,7 +473,7 @@ class Engine:
         self._idle.clear()
         self._modes.clear()
         self._open.clear()
-        self._credits.drop()
+        self._credits.clear()
         self._guard.halfway = False
 
     def _stream(self, key: str) -> StreamState:
@@ -490,30 +490,30 @@ class Engine:
         return state
 
     def _begin(self, key: str, state: StreamState) -> None:
-        """Let a mode that is new know what was said of its stream, in the other modes."""
+        """Begin a stream: with mutes and plans of its other modes, and the credit it left."""
         for other in self._modes.others(key)[:1]:
-            state.begin_like(self._stream(other))
+            state.copy_commands_from(self._stream(other))
         self._modes.know([key])
-        left = self._credits.begin(key)
+        left = self._credits.register(key)
         if left is not None:
             state.credit = left
 
     def _new_stream(self, key: str) -> StreamState:
         spec, decision = self.spec, self._decision
         stream_key, mode = self._modes.named(key)
-        watch = Watch(decision.hold, stream_key, spec.window, mode, decision.alarms)
-        model = new_model(spec, key, watch, self._executor, self.failures.append)
-        judge = Judge(decision.policy, spec.window, self._credits.of(key), watch)
+        tracker = IncidentTracker(decision.hold, stream_key, spec.window, mode, decision.alarms)
+        model = new_model(spec, key, tracker, self._executor, self.failures.append)
+        judge = Judge(decision.policy, spec.window, self._credits.of(key), tracker)
         return StreamState(
             key, spec.features, model, judge,
-            watch=watch, explainer=self._explainer(), calendar=self._calendar,
+            tracker=tracker, explainer=self._explainer(), calendar=self._calendar,
             learner=decision.learner(spec.window), limits=decision.limits,
             lane=None if self._core is None else self._core.lane,
         )  # fmt: skip
 
-    def _wake(self) -> None:
+    def _materialise(self) -> None:
         """Bring streams back while there is room: fits start now, not with the next event."""
-        self._asleep = False
+        self._is_lazy = False
         for key in list(self._idle):
             if self._max_live is not None and len(self._live) >= self._max_live:
                 break
@@ -641,19 +641,19 @@ def _plain(reading: Reading, channels: Sequence[str], *, modes: bool) -> Reading
     return Reading(str(reading[0]), str(reading[1]), int(time), tuple(values), reading[4])
 
 
-def in_order(streams: Sequence[tuple[Sequence[int], Iterator[int]]]) -> None:
-    """Take the turns of streams in the order of the readings: where each stream's own stand."""
+def run_in_order(streams: Sequence[tuple[Sequence[int], Iterator[int]]]) -> None:
+    """Take the steps of streams in the order of the readings: where each stream's own stand."""
     waiting = []
-    for n, (at, turns) in enumerate(streams):
-        if (turn := next(turns, None)) is not None:
-            waiting.append((at[turn], n))
+    for n, (at, steps) in enumerate(streams):
+        if (step := next(steps, None)) is not None:
+            waiting.append((at[step], n))
     heapify(waiting)
     while waiting:
-        at, turns = streams[waiting[0][1]]
-        if (turn := next(turns, None)) is None:
+        at, steps = streams[waiting[0][1]]
+        if (step := next(steps, None)) is None:
             heappop(waiting)
         else:
-            heapreplace(waiting, (at[turn], waiting[0][1]))
+            heapreplace(waiting, (at[step], waiting[0][1]))
 
 
 class ReentrancyGuard:

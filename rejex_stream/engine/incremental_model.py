@@ -10,12 +10,20 @@ from typing import Any, cast
 import msgspec
 import numpy as np
 
-from rejex_stream.engine.model import Count, HeldState, Judged, RowBuffer, Rows, Segment, held_state
+from rejex_stream.engine.model import (
+    Count,
+    HeldState,
+    RowBuffer,
+    Rows,
+    Segment,
+    SegmentResult,
+    held_state,
+)
 from rejex_stream.engine.packed_rows import RowShape
 from rejex_stream.engine.refit import derive_seed
 from rejex_stream.engine.snapshot import pack_array, unpack_array
 from rejex_stream.engine.spec import EngineSpec
-from rejex_stream.incidents import Turn, Watch
+from rejex_stream.incidents import IncidentTracker, Transition
 from rejex_stream.incidents.thresholds import is_mixed
 from rejex_stream.protocols import IncrementalDetector, IncrementalScorer
 from rejex_stream.rejection.judge import Judge
@@ -46,7 +54,7 @@ class IncrementalModel:
     allow_nan = False
     weight = 1.0  # what a row's own score counts for in the score that is judged: all of it
 
-    def __init__(self, spec: EngineSpec, stream_key: str, watch: Watch) -> None:
+    def __init__(self, spec: EngineSpec, stream_key: str, tracker: IncidentTracker) -> None:
         self._detector = detector = cast("IncrementalDetector", spec.detector)
         self._names, self._window = spec.features.names, spec.window
         self._tested = list(spec.features.levels)  # columns that tell the first rows apart
@@ -55,13 +63,13 @@ class IncrementalModel:
         self._warm_until = detector.warm_up_events
         shape = RowShape(len(self._names), len(self._names))
         self._known = RowBuffer(_KNOWN_ROWS, shape)
-        self._watch = watch
+        self._tracker = tracker
         self._waiting: deque[FloatArray] = deque()
         self._held = RowBuffer(self._window, shape)
         self._n_first = self._window // 2
         self._asked_at = max(self._n_first, detector.warm_up_events)  # with a row that has a score
         self._first: RowBuffer | None = RowBuffer(self._n_first, shape)
-        self.rows_seen = self.steady_until = 0
+        self.rows_seen = self.fast_path_until = 0
         """Rows learnt, and those that wait for it; and up to where nothing but scores is due."""
         self.recipe_version = 0
 
@@ -79,7 +87,7 @@ class IncrementalModel:
         With `explained` the caller may ask for other scores of a row that it just judged: each is
         learnt only after that, as where somebody watches. Else they are learnt at once.
         """
-        if explained or planned or self._watch.active:
+        if explained or planned or self._tracker.active:
             return self._next_row(rows, start, judge, planned=planned)
         stop, seen = len(rows), self.rows_seen
         dropped = seen < self._warm_until
@@ -97,8 +105,8 @@ class IncrementalModel:
         self._known.extend(X)  # so that explaining may begin with any row
         self.rows_seen += len(X)
         if dropped:
-            return Segment(start, stop, X, None, -1, learns=False)
-        return Segment(start, stop, X, scores, 0, status=status, learns=False)
+            return Segment(start, stop, X, None, -1, is_training=False)
+        return Segment(start, stop, X, scores, 0, status=status, is_training=False)
 
     def _status(self, X: FloatArray) -> Status | None:
         """Remember the first rows; return what is said where these begin, if they are mixed."""
@@ -115,12 +123,12 @@ class IncrementalModel:
 
     def _next_row(self, rows: Rows, start: int, judge: Judge, *, planned: bool) -> Segment:
         """Score a row that is learnt only once it is judged, so that the model can be asked."""
-        watch = self._watch
+        tracker = self._tracker
         x = np.array(rows[start], dtype=np.float64)
-        held = watch.frozen and not watch.is_adopting  # it has learnt what was held back
+        held = tracker.frozen and not tracker.is_adopting  # it has learnt what was held back
         learns = not (held or planned)
         if learns:
-            watch.look(self.rows_seen, judge.window)
+            tracker.maybe_remeasure(self.rows_seen, judge.window)
         scores, epoch = (self._scorer.score_one(x),), 0
         counts = self.rows_seen >= self._warm_until
         return Segment(
@@ -131,40 +139,40 @@ class IncrementalModel:
             epoch if counts else -1,
             status=self._status(x[None]) if learns else None,
             held=held and not planned,
-            learns=learns,
+            is_training=learns,
         )
 
-    def learn(self, segment: Segment, judged: Judged, judge: Judge) -> None:
+    def after_judging(self, segment: Segment, judged: SegmentResult, judge: Judge) -> None:
         """Take in what was judged of a segment: what is under suspicion waits."""
         if segment.held:
             self._held.extend(segment.rows)
-        elif segment.learns:
+        elif segment.is_training:
             self._waiting.extend(np.asarray(segment.rows))
             self.rows_seen += len(segment.rows)
         else:
             return
-        if judged.turn is not None:
-            self._make(judged.turn, judge)
-        while len(self._waiting) > len(self._watch.since):
+        if judged.transition is not None:
+            self._apply_transition(judged.transition, judge)
+        while len(self._waiting) > len(self._tracker.suspect_events):
             self._learn(self._waiting.popleft())
 
     def _learn(self, x: FloatArray) -> None:
         self._scorer.learn_one(x)
         self._known.extend(x[None])
 
-    def _make(self, turn: Turn, judge: Judge) -> None:
+    def _apply_transition(self, transition: Transition, judge: Judge) -> None:
         """Do with the rows what a turn of the last event asks for."""
-        if turn.onset:
-            judge.retract([s.evicted for s in reversed(turn.onset) if s.entered])
+        if transition.onset:
+            judge.retract([s.evicted for s in reversed(transition.onset) if s.entered])
             self.rows_seen -= len(self._waiting)
             self._held.extend(np.array(self._waiting))
             self._waiting.clear()
-        elif turn.state is IncidentState.ADOPTING:
-            self.adopt(judge)
-        elif turn.state is IncidentState.CLOSED:
+        elif transition.state is IncidentState.ADOPTING:
+            self.adopt_held(judge)
+        elif transition.state is IncidentState.CLOSED:
             self._held.clear()
 
-    def adopt(self, judge: Judge) -> None:
+    def adopt_held(self, judge: Judge) -> None:
         """Learn the rows held back; the window begins with the scores they had before that.
 
         The first of them are dropped, as those of a new model are.
@@ -231,7 +239,7 @@ class IncrementalModel:
     def restore(self, state: dict[str, Any], recipes: dict[str, Any]) -> None:
         """Take over a state."""
         kept = msgspec.convert(state, _IncrementalState)
-        waiting = self._rows_of(kept.waiting, self._watch.look_back)
+        waiting = self._rows_of(kept.waiting, self._tracker.look_back)
         known = self._rows_of(kept.known, _KNOWN_ROWS)
         if len(known) != min(kept.rows_seen - len(waiting), _KNOWN_ROWS):
             raise ValueError(f"known rows of shape {known.shape} after {kept.rows_seen} rows")

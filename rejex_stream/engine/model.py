@@ -35,15 +35,22 @@ from rejex_stream.engine.snapshot import pack_array, unpack_array
 from rejex_stream.engine.spec import EngineSpec
 from rejex_stream.errors import WAY_OUT, CheckpointError, DetectorError
 from rejex_stream.features.columns import LARGEST
-from rejex_stream.incidents import Turn, Watch
+from rejex_stream.incidents import IncidentTracker, Transition
 from rejex_stream.incidents.thresholds import is_mixed
 from rejex_stream.protocols import BatchDetector, FitExecutor, Scorer
 from rejex_stream.rejection.judge import Judge
 from rejex_stream.types import ColumnGroups, FloatArray, IncidentState, Status
 
 __all__ = [
-    "BatchModel", "Count", "Guard", "HeldState", "Judged", "RowBuffer",
-    "Rows", "Segment", "held_state",
+    "BatchModel",
+    "Count",
+    "Guard",
+    "HeldState",
+    "RowBuffer",
+    "Rows",
+    "Segment",
+    "SegmentResult",
+    "held_state",
 ]  # fmt: skip
 
 _MOSTLY_SUSPECT = 64  # rows under suspicion that there is room for anyway
@@ -92,18 +99,44 @@ class BatchModel:
     """A batch detector that is refitted in the background and swapped at fixed rows."""
 
     __slots__ = (
-        "_detector", "_due", "_ewma", "_executor", "_extreme", "_filled_by", "_fit_due", "_guard",
-        "_held", "_most_unscored", "_next_epoch", "_on_failure", "_origin", "_pending",
-        "_quantile", "_rows", "_schedule", "_seed", "_serving", "_shadow", "_shape", "_stream_key",
-        "_tested", "_token", "_watch", "allow_nan", "is_adopting", "recipe_version", "rows_seen",
-        "steady_until", "weight",
+        "_detector",
+        "_due",
+        "_ewma",
+        "_executor",
+        "_extreme",
+        "_filled_by",
+        "_fit_due",
+        "_guard",
+        "_held",
+        "_most_unscored",
+        "_next_epoch",
+        "_on_failure",
+        "_origin",
+        "_pending",
+        "_quantile",
+        "_rows",
+        "_schedule",
+        "_seed",
+        "_serving",
+        "_shadow",
+        "_shape",
+        "_stream_key",
+        "_tested",
+        "_token",
+        "_tracker",
+        "allow_nan",
+        "fast_path_until",
+        "is_adopting",
+        "recipe_version",
+        "rows_seen",
+        "weight",
     )  # fmt: skip
 
     def __init__(
         self,
         spec: EngineSpec,
         stream_key: str,
-        watch: Watch,
+        tracker: IncidentTracker,
         executor: FitExecutor,
         on_failure: Callable[[FitFailed], None],
     ) -> None:
@@ -119,9 +152,9 @@ class BatchModel:
         self.allow_nan = schedule.is_guarded and getattr(detector, "allow_nan", False)
         """Whether rows that lack some columns are scored; they train nothing."""
         self._executor, self._on_failure = executor, on_failure
-        self._watch = watch
+        self._tracker = tracker
         self._shape = shape = shape_of(spec.features)
-        lag, look_back = max(1, schedule.refit_lag_events), watch.look_back
+        lag, look_back = max(1, schedule.refit_lag_events), tracker.look_back
         self._guard = Guard(schedule, look_back) if schedule.is_guarded else None
         self._quantile = None if self._guard is None else schedule.guard_quantile
         # How many rows, kept out of training or not, have to be there, and how many of them a
@@ -136,7 +169,7 @@ class BatchModel:
         self._token = object()  # tickets of two engines on one executor never meet
         self.rows_seen = 0
         self._due = 0  # at what row count something happens next; 0: not looked yet
-        self.steady_until = 0  # before which row count nothing comes before scores; 0: it may
+        self.fast_path_until = 0  # before which row count nothing comes before scores; 0: it may
         self._fit_due = 0  # and a fit may be asked for; 0 as well
         self._next_epoch = 0
         self._serving: ModelFit | None = None
@@ -157,24 +190,24 @@ class BatchModel:
     ) -> Segment:
         """Score rows from `start` on, up to where a model is requested, installed or swapped.
 
-        It has to be judged and given to :meth:`learn` before the next: a swap replaces the judge's
-        window, and a turn decides what becomes of the rows.
+        It has to be judged and given to :meth:`after_judging` before the next: a swap replaces the
+        judge's window, and a transition decides what becomes of the rows.
         """
-        held = self._watch.frozen and not self.is_adopting
+        held = self._tracker.frozen and not self.is_adopting
         stop, begun = len(rows), self._serving is not None
         if not (held or planned):
             if self.rows_seen >= self._due:
-                self.settle(judge)
+                self.apply_due(judge)
             stop = min(stop, start + self._due - self.rows_seen)
         X = rows[start:stop]
         if stop - start > 1:
             X = np.array(X, dtype=np.float64)
         if self._serving is None:
             held = held and not planned
-            return Segment(start, stop, X, None, -1, held=held, learns=not (held or planned))
+            return Segment(start, stop, X, None, -1, held=held, is_training=not (held or planned))
         own = self._scores(self._serving, X)
         guarded = self._guard is not None and not (held or planned or self.is_adopting)
-        self.steady_until = 0 if self._ewma.reach or self.is_adopting else self._due
+        self.fast_path_until = 0 if self._ewma.reach or self.is_adopting else self._due
         return Segment(
             start,
             stop,
@@ -195,20 +228,20 @@ class BatchModel:
         lacks_level = getattr(self._detector, "lacks_level", None)
         return Status.NO_LEVEL if lacks_level is not None and lacks_level(rows) else None
 
-    def learn(self, segment: Segment, judged: Judged, judge: Judge) -> None:
+    def after_judging(self, segment: Segment, judged: SegmentResult, judge: Judge) -> None:
         """Take in what was judged of a segment."""
         count = judged.stop - segment.start
         if self._ewma.reach and segment.scores is not None:
-            self._ewma.remember(segment.own[:count])
+            self._ewma.remember(segment.raw_scores[:count])
         X = segment.rows[:count]
         if segment.held:
             self._held.extend(X)
-            if judged.turn is not None:
-                self._make(judged.turn, judge)
-        elif segment.learns:
-            self.take(X, judged, judge)
+            if judged.transition is not None:
+                self._apply_transition(judged.transition, judge)
+        elif segment.is_training:
+            self.absorb(X, judged, judge)
 
-    def take(self, X: Rows, judged: Judged, judge: Judge) -> None:
+    def absorb(self, X: Rows, judged: SegmentResult, judge: Judge) -> None:
         """Let rows that were judged into the buffer, have the shadow score them, ask for a fit."""
         count, shadow = len(X), self._shadow
         if shadow is not None and count > 1:
@@ -216,9 +249,11 @@ class BatchModel:
             shadow.shadow_scores.extend(self._scores(shadow, X))
         if judged.extreme and (self._shadow or self._pending):
             self._extreme += [self.rows_seen + i for i in judged.extreme]
-        suspects = self._watch.since if judged.turn is None else judged.turn.onset
+        suspects = (
+            self._tracker.suspect_events if judged.transition is None else judged.transition.onset
+        )
         if len(suspects) > _MOSTLY_SUSPECT:
-            self._rows.capacity = self._schedule.buffer_events + self._watch.look_back
+            self._rows.capacity = self._schedule.buffer_events + self._tracker.look_back
         if self._guard is not None:
             partial = _partial_in(X) if self.allow_nan else ()
             self._rows.extend(X, self._guard.admit(count, judged.outliers, partial))
@@ -230,12 +265,12 @@ class BatchModel:
             due = shadow.n_unscored >= self._most_unscored or self._rows.n_open == BLOCK
             if due or shadow.fitted is None:
                 self._catch_up(shadow)
-        if judged.turn is not None:
-            self._make(judged.turn, judge)
+        if judged.transition is not None:
+            self._apply_transition(judged.transition, judge)
         elif self.rows_seen >= self._due:
-            self.ask()
+            self.maybe_request_fit()
 
-    def ask(self) -> None:
+    def maybe_request_fit(self) -> None:
         """Ask for a fit, where one is due with the last row."""
         if self._wants_a_model() and self._schedule.is_request(self.rows_seen - self._origin):
             self._request()
@@ -247,15 +282,15 @@ class BatchModel:
             shadow.n_unscored = 0
             shadow.shadow_scores.extend(self._scores(shadow, rows))
 
-    def _make(self, turn: Turn, judge: Judge) -> None:
+    def _apply_transition(self, transition: Transition, judge: Judge) -> None:
         """Do with the rows what a turn of the last event asks for."""
-        self._due = self._fit_due = self.steady_until = 0
-        if turn.onset:
-            judge.retract([s.evicted for s in reversed(turn.onset) if s.entered])
-            self._retract(len(turn.onset))
-        elif turn.state is IncidentState.ADOPTING:
-            self.adopt(judge)
-        elif turn.state is IncidentState.CLOSED:
+        self._due = self._fit_due = self.fast_path_until = 0
+        if transition.onset:
+            judge.retract([s.evicted for s in reversed(transition.onset) if s.entered])
+            self._retract(len(transition.onset))
+        elif transition.state is IncidentState.ADOPTING:
+            self.adopt_held(judge)
+        elif transition.state is IncidentState.CLOSED:
             self._held.clear()
 
     def _retract(self, count: int) -> None:
@@ -281,7 +316,7 @@ class BatchModel:
         self._shadow = None if model is self._shadow else self._shadow
         self.recipe_version += 1
 
-    def adopt(self, judge: Judge) -> None:
+    def adopt_held(self, judge: Judge) -> None:
         """Make a reference of the rows held back: a fit is asked for once they are enough.
 
         They become the buffer, and the schedule counts from them; the model that speaks goes on
@@ -290,7 +325,7 @@ class BatchModel:
         for model in (self._pending, self._shadow):
             if model is not None:
                 self._give_up(model)
-        self._due = self._fit_due = self.steady_until = 0
+        self._due = self._fit_due = self.fast_path_until = 0
         rows = self._held.last(self._schedule.buffer_events)
         rows = np.delete(rows, _partial_in(rows), axis=0)
         self._extreme.clear()
@@ -313,9 +348,10 @@ class BatchModel:
             if not (model is None or model.fitted or self._executor.done(model.ticket)):
                 return 0
         lag, pending = self._schedule.refit_lag_events, self._pending
-        if self._watch.frozen and not self.is_adopting:
-            # The counts stand still; what is adopted then needs a fit in a lag from the next row.
-            return self._watch.least_events_held() + 1
+        if self._tracker.frozen and not self.is_adopting:
+            # Row counts are frozen while an incident is open; after adoption a fit is due `lag`
+            # rows later.
+            return self._tracker.min_events_held() + 1
         if pending is not None:
             left = pending.requested_at + lag - self.rows_seen
             if left > 0 or not (pending.fitted or self._executor.done(pending.ticket)):
@@ -398,8 +434,8 @@ class BatchModel:
     def _boundary(self, judge: Judge) -> int:
         """Return the row count at which something happens next."""
         seen, boundary = self.rows_seen, self._next_fit()
-        if self._watch.active:
-            boundary = min(boundary, self._watch.next_look(seen))
+        if self._tracker.active:
+            boundary = min(boundary, self._tracker.next_measurement(seen))
         if self._pending is not None:
             needed = self._pending.requested_at + self._schedule.refit_lag_events
             boundary = needed if seen < needed < boundary else boundary
@@ -408,13 +444,13 @@ class BatchModel:
             boundary = full if seen < full < boundary else boundary
         return boundary
 
-    def settle(self, judge: Judge) -> None:
+    def apply_due(self, judge: Judge) -> None:
         """Do what is due before the next row: swap a full shadow, install a fit that is needed."""
         self._swap(judge)
         if not self.is_adopting:
             asked = math.inf if self._serving is None else self._serving.requested_at
             full = self.rows_seen >= asked + self._filled_by
-            self._watch.look(self.rows_seen, judge.window, is_due=full)
+            self._tracker.maybe_remeasure(self.rows_seen, judge.window, is_due=full)
         pending = self._pending
         lag = self._schedule.refit_lag_events
         if pending is not None and self.rows_seen == pending.requested_at + lag:
@@ -422,8 +458,8 @@ class BatchModel:
             self._install(pending, judge)
             self._swap(judge)  # a lag as long as the window fills the shadow at once
         self._due = self._boundary(judge)
-        if self.steady_until:
-            self.steady_until = self._due
+        if self.fast_path_until:
+            self.fast_path_until = self._due
 
     def _swap(self, judge: Judge) -> None:
         shadow = self._shadow
@@ -509,7 +545,7 @@ class BatchModel:
     def state(self) -> Callable[[], dict[str, Any]]:
         """Take what changes with every row as it is now; encoded when called, on any thread."""
         rows_seen, next_epoch = self.rows_seen, self._next_epoch
-        look_back = len(self._watch.since)
+        look_back = len(self._tracker.suspect_events)
         rows = self._rows.packed(self._schedule.buffer_events + look_back)
         if self._shadow is not None:
             self._catch_up(self._shadow)
@@ -587,7 +623,7 @@ class BatchModel:
         rows, left_out = found.rows()
         training: FloatArray = rows[left_out == 0]
         buffer = self._schedule.buffer_events
-        most = buffer if seen is None else min(seen, buffer + self._watch.look_back)
+        most = buffer if seen is None else min(seen, buffer + self._tracker.look_back)
         # A guard keeps some out, and a buffer that was made of an incident begins again.
         some = seen is None or self._guard is not None or self._origin > 0
         enough = some or len(training) >= min(seen or 0, buffer)
@@ -643,16 +679,16 @@ class Segment(NamedTuple):
     rows: Rows  # they, shape (stop - start, d)
     scores: Sequence[float] | None  # what they are judged by; ``None`` before a model
     epoch: int  # of the model; -1 before the first
-    own: Sequence[float] = ()  # their scores before the mean of a few was taken
+    raw_scores: Sequence[float] = ()  # their scores before the mean of a few was taken
     # beyond which a row trains no later model, where one is kept from that
     quantile: float | None = None
-    # what is said with its first event of the rows that the first model learnt from
+    # of the first event: what the warm-up test found in the rows of the first model
     status: Status | None = None
     held: bool = False  # whether its rows are held back, as those of an incident are
-    learns: bool = True  # whether its rows are learnt once they are judged
+    is_training: bool = True  # whether its rows are learnt once they are judged
 
 
-class Judged(NamedTuple):
+class SegmentResult(NamedTuple):
     """What became of a segment: what a model needs to know to learn from it."""
 
     stop: int  # the rows before it were judged; what comes then is scored again
@@ -660,7 +696,7 @@ class Judged(NamedTuple):
     outliers: Sequence[int] = ()
     # rows that were extreme by the model's own scores, by their place in it
     extreme: Sequence[int] = ()
-    turn: Turn | None = None  # what the last of them made of an incident, if anything
+    transition: Transition | None = None  # what the last of them made of an incident, if anything
 
 
 class HeldState(msgspec.Struct, forbid_unknown_fields=True):

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from rejex_stream.engine.explanation import Explainer
 from rejex_stream.engine.incremental_model import IncrementalModel
-from rejex_stream.engine.model import BatchModel, Judged, Rows, Segment
+from rejex_stream.engine.model import BatchModel, Rows, Segment, SegmentResult
 from rejex_stream.engine.refit import FitFailed
 from rejex_stream.engine.snapshot import pack_array, seal, unpack_array, unseal
 from rejex_stream.engine.spec import Decision, EngineSpec
@@ -27,13 +27,13 @@ from rejex_stream.features.preset import MISSING, RecentRows
 from rejex_stream.incidents import (
     ChannelLimits,
     Gap,
+    IncidentTracker,
     LimitCheck,
     Mute,
     Mutes,
     Plan,
     Plans,
-    Turn,
-    Watch,
+    Transition,
     limited,
     long_gaps,
 )
@@ -41,7 +41,7 @@ from rejex_stream.incidents.calendar import runs
 from rejex_stream.learning import Learner, apply_command
 from rejex_stream.protocols import FitExecutor
 from rejex_stream.rejection.judge import Judge, rejected
-from rejex_stream.rejection.token_bucket import Governor
+from rejex_stream.rejection.token_bucket import TokenBucket
 from rejex_stream.rejection.window import Tail
 from rejex_stream.types import (
     Command,
@@ -114,9 +114,25 @@ class StreamState:
     """The state of one stream key: features per sensor, model, window."""
 
     __slots__ = (
-        "_allow_nan", "_at_once", "_calendar", "_explainer", "_features", "_gaps", "_judge",
-        "_lane", "_learner", "_limits", "_mutes", "_recent", "_sensors", "_steady_model", "model",
-        "plans", "seq", "stream_key", "watch",
+        "_allow_nan",
+        "_at_once",
+        "_calendar",
+        "_explainer",
+        "_fast_path_model",
+        "_features",
+        "_gaps",
+        "_judge",
+        "_lane",
+        "_learner",
+        "_limits",
+        "_mutes",
+        "_recent",
+        "_sensors",
+        "model",
+        "plans",
+        "seq",
+        "stream_key",
+        "tracker",
     )  # fmt: skip
 
     def __init__(
@@ -126,7 +142,7 @@ class StreamState:
         model: BatchModel | IncrementalModel,
         judge: Judge,
         *,
-        watch: Watch,
+        tracker: IncidentTracker,
         explainer: Explainer | None = None,
         calendar: Sequence[Plan] = (),
         learner: Learner | None = None,
@@ -135,7 +151,7 @@ class StreamState:
     ) -> None:
         self.stream_key = stream_key
         self.seq = 0
-        self.watch, self._calendar, self.plans = watch, calendar, Plans()
+        self.tracker, self._calendar, self.plans = tracker, calendar, Plans()
         self._mutes, self._limits = Mutes(features.channels), LimitCheck(limits, features.channels)
         self._features, self.model, self._judge = features, model, judge
         self._at_once, self._allow_nan = features.is_at_once, model.allow_nan
@@ -144,55 +160,55 @@ class StreamState:
         self._recent: dict[str, RecentRows] = {}  # of sensors whose rows are made at once
         self._gaps: dict[str, list[Gap]] = {}  # of sensors that ever lacked a channel
         # What scores readings that go the straight way; None: none does, or it is not known yet.
-        self._steady_model: BatchModel | None = None
+        self._fast_path_model: BatchModel | None = None
         self._lane = None if lane is None else lane(self)  # by which the native core judges
 
     def _advance(
         self, readings: Sequence[Reading], totals: Sequence[float], verdicts: list[Verdict | None]
     ) -> None:
         """Judge readings for the native core, which leaves them to Python."""
-        for _ in self.turns(readings, totals, verdicts):
+        for _ in self.steps(readings, totals, verdicts):
             pass
 
-    def _model_alone(self) -> BatchModel | None:
+    def _find_fast_path(self) -> BatchModel | None:
         """Return what scores whole readings, where nothing that was said makes more of them."""
-        watch, model = self.watch, self.model
+        tracker, model = self.tracker, self.model
         if (
             not isinstance(model, BatchModel)
-            or not watch.active
-            or watch.mode is not None
+            or not tracker.active
+            or tracker.mode is not None
             or (self._calendar or self.plans.all or self._mutes.all or self._limits.any)
             or any(gap.now for own in self._gaps.values() for gap in own)  # else none goes on
             or (self._judge.shares or self._learner is not None)
         ):
             return None
-        watch.beyond = _NO_LIMITS
+        tracker.limit_violations = _NO_LIMITS
         return model
 
-    def turns(
+    def steps(
         self, readings: Sequence[Reading], totals: Sequence[float], verdicts: list[Verdict | None]
     ) -> Iterator[int]:
-        """Do the same in turns: before it judges, say which reading comes next.
+        """Do the same in steps: before it judges, say which reading comes next.
 
-        A turn is all that one model scores; where the stream shares its credit, a single event, so
-        that its turn can wait for those of other streams.
+        A step is all that one model scores; where the stream shares its credit, a single event, so
+        that its step can wait for those of other streams.
         """
-        watch = self.watch
-        if not watch.active and watch.forget(readings[0], self.seq):
+        tracker = self.tracker
+        if not tracker.active and tracker.forget(readings[0], self.seq):
             self.model.forget_held()
         if self._calendar or self.plans.all:
             plans = (*self._calendar, *self.plans.all)
-            yield from self._turns_among(plans, readings, totals, verdicts)
+            yield from self._steps_among(plans, readings, totals, verdicts)
         else:
-            yield from self._turns(readings, totals, verdicts, planned=False)
-        if watch.mode is not None:
+            yield from self._steps(readings, totals, verdicts, planned=False)
+        if tracker.mode is not None:
             for i, verdict in enumerate(verdicts):
                 assert verdict is not None  # all have theirs now
-                verdicts[i] = replace(verdict, stream_key=watch.stream_key, mode=watch.mode)
+                verdicts[i] = replace(verdict, stream_key=tracker.stream_key, mode=tracker.mode)
         if self._lane is not None:
-            self._steady_model = self._model_alone()
+            self._fast_path_model = self._find_fast_path()
 
-    def _turns_among(
+    def _steps_among(
         self,
         plans: Sequence[Plan],
         readings: Sequence[Reading],
@@ -200,14 +216,14 @@ class StreamState:
         verdicts: list[Verdict | None],
     ) -> Iterator[int]:
         """Judge readings some of which are planned."""
-        for start, stop, planned in runs(plans, self.watch.stream_key, readings):
+        for start, stop, planned in runs(plans, self.tracker.stream_key, readings):
             part: list[Verdict | None] = [None] * (stop - start)
-            turns = self._turns(readings[start:stop], totals[start:stop], part, planned=planned)
-            for turn in turns:
-                yield start + turn
+            steps = self._steps(readings[start:stop], totals[start:stop], part, planned=planned)
+            for at in steps:
+                yield start + at
             verdicts[start:stop] = part
 
-    def _turns(
+    def _steps(
         self,
         readings: Sequence[Reading],
         totals: Sequence[float],
@@ -216,28 +232,30 @@ class StreamState:
         planned: bool,
     ) -> Iterator[int]:
         """Judge readings that are all planned, or all not."""
-        judge, seq, watch, model = self._judge, self.seq, self.watch, self.model
+        judge, seq, tracker, model = self._judge, self.seq, self.tracker, self.model
         muted = self._mutes.found(readings) if self._mutes.all else _NOTHING
         beyond = self._limits.exceeded(readings, muted) if self._limits.any and not planned else {}
         if self._gaps or not all(map(isfinite, totals)):
             self._look_at_gaps(readings, beyond, {*range(len(readings))} if planned else muted)
-        watch.beyond = {seq + i: excess for i, excess in beyond.items()} if beyond else _NO_LIMITS
+        tracker.limit_violations = (
+            {seq + i: excess for i, excess in beyond.items()} if beyond else _NO_LIMITS
+        )
         make = self._rows_at_once if self._at_once else self._rows_one_by_one
         rows, which = make(readings, totals, verdicts)
         explained = self._explainer is not None
-        quiet = watch.open is None
-        if not quiet and (model.is_adopting or not watch.is_adopting):  # else its end is told
-            watch.publish(readings[0], seq)
-        stood = [(0, watch.incident)]  # what was open, from which event on
+        quiet = tracker.open is None
+        if not quiet and (model.is_adopting or not tracker.is_adopting):  # else its end is told
+            tracker.publish(readings[0], seq)
+        stood = [(0, tracker.incident)]  # what was open, from which event on
         at = followed = 0
         while at < len(rows):
             segment = model.next_segment(rows, at, judge, explained=explained, planned=planned)
             owners = which[segment.start : segment.stop]
-            if not quiet and watch.is_adopting and not model.is_adopting:
-                watch.adopted(readings[owners[0]], seq + owners[0])
+            if not quiet and tracker.is_adopting and not model.is_adopting:
+                tracker.adopted(readings[owners[0]], seq + owners[0])
                 stood.append((owners[0], None))
                 followed = owners[0]  # what came before was held
-            judged = Judged(segment.stop)
+            judged = SegmentResult(segment.stop)
             if segment.scores is None:
                 for i in owners:
                     verdicts[i] = rejected(readings[i], seq + i, Reason.WARM_UP)
@@ -248,10 +266,10 @@ class StreamState:
                     segment, segment.scores, owners, readings, verdicts,
                     muted=muted, planned=planned, followed=followed,
                 )  # fmt: skip
-            if judged.turn is not None:
+            if judged.transition is not None:
                 quiet = False
-                stood.append((which[judged.stop - 1] + 1, watch.incident))
-            model.learn(segment, judged, judge)
+                stood.append((which[judged.stop - 1] + 1, tracker.incident))
+            model.after_judging(segment, judged, judge)
             at, followed = judged.stop, which[judged.stop - 1] + 1
         if followed < len(readings):
             unscored = range(followed, len(readings))
@@ -287,9 +305,11 @@ class StreamState:
         planned: bool,
     ) -> None:
         """Look for the alarm at events without a score: of those, limits alone say something."""
-        watch = self.watch
-        if (watch.beyond or watch.open is not None) and not (watch.frozen or planned):
-            watch.follow(readings, which, verdicts)
+        tracker = self.tracker
+        if (tracker.limit_violations or tracker.open is not None) and not (
+            tracker.frozen or planned
+        ):
+            tracker.update_alarm(readings, which, verdicts)
 
     def _judge_segment(
         self,
@@ -302,14 +322,14 @@ class StreamState:
         muted: Mapping[int, str],
         planned: bool,
         followed: int,
-    ) -> Generator[int, None, Judged]:
+    ) -> Generator[int, None, SegmentResult]:
         """Judge a segment up to where an incident turns; say before it which reading comes next."""
-        judge, watch, learner = self._judge, self.watch, self._learner
+        judge, tracker, learner = self._judge, self.tracker, self._learner
         # The credit of the next event goes by what is published of this one.
         at_once = learner is not None and judge.is_governed
-        n_judged, size, turns = 0, 1 if judge.shares or at_once else len(owners), False
+        n_judged, size, has_transition = 0, 1 if judge.shares or at_once else len(owners), False
         extreme: list[int] = []
-        while n_judged < len(owners) and not turns:
+        while n_judged < len(owners) and not has_transition:
             part = owners[n_judged : n_judged + size]
             yield part[0]
             count, found = judge.judge(
@@ -321,7 +341,7 @@ class StreamState:
             if at_once:
                 self._learn(segment.rows[n_judged:], part[:count], verdicts)
             n_judged += count
-            turns = watch.turns(judge.window)
+            has_transition = tracker.has_transition(judge.window)
         owners = owners[:n_judged]
         if (explainer := self._explainer) is not None:
             wanted = list[tuple[int, int, Verdict]]()
@@ -334,7 +354,7 @@ class StreamState:
                 self._explain(explainer, segment.rows, wanted, verdicts)
         outliers: Sequence[int] = ()
         if segment.quantile is not None:
-            outliers = judge.beyond(segment.quantile, owners, verdicts)
+            outliers = judge.outlier_positions(segment.quantile, owners, verdicts)
             if extreme:
                 outliers = sorted({*outliers, *extreme})
         if segment.status is not None:
@@ -343,10 +363,14 @@ class StreamState:
             verdicts[owners[0]] = replace(first, status=segment.status)
         if learner is not None and not at_once:
             self._learn(segment.rows, owners, verdicts)
-        if not (watch.frozen or planned):
-            watch.follow(readings, range(followed, owners[-1] + (not turns)), verdicts)
-        turn = self._turn(readings, owners[-1], verdicts) if turns else None
-        return Judged(segment.start + n_judged, outliers, extreme, turn)
+        if not (tracker.frozen or planned):
+            tracker.update_alarm(
+                readings, range(followed, owners[-1] + (not has_transition)), verdicts
+            )
+        transition = (
+            self._apply_transition(readings, owners[-1], verdicts) if has_transition else None
+        )
+        return SegmentResult(segment.start + n_judged, outliers, extreme, transition)
 
     def _learn(self, rows: Rows, owners: Sequence[int], verdicts: list[Verdict | None]) -> None:
         """Have whoever speaks say the verdicts, and only these cost credit."""
@@ -355,16 +379,18 @@ class StreamState:
             champion = verdicts[owner]
             assert champion is not None  # judged
             published = verdicts[owner] = self._learner.judge(champion, row)
-            self._judge.settle(champion, published)
+            self._judge.charge_published(champion, published)
 
-    def _turn(self, readings: Sequence[Reading], last: int, verdicts: list[Verdict | None]) -> Turn:
+    def _apply_transition(
+        self, readings: Sequence[Reading], last: int, verdicts: list[Verdict | None]
+    ) -> Transition:
         """Make the turn of an incident that an event asks for."""
         verdict = verdicts[last]
         assert verdict is not None  # given by judge
-        turn = self.watch.turn(readings[last], verdict)
-        if turn.onset:
-            verdicts[last] = replace(verdict, held=True, incident=self.watch.incident)
-        return turn
+        transition = self.tracker.apply_transition(readings[last], verdict)
+        if transition.onset:
+            verdicts[last] = replace(verdict, held=True, incident=self.tracker.incident)
+        return transition
 
     def _rows_one_by_one(
         self, readings: Sequence[Reading], totals: Sequence[float], verdicts: list[Verdict | None]
@@ -437,7 +463,7 @@ class StreamState:
     ) -> None:
         """Add evidence to verdicts, each with its place among the rows and in the call."""
         age, model = self.model.age_events(), self.model
-        stands = self.watch.frozen and not model.is_adopting
+        stands = self.tracker.frozen and not model.is_adopting
         explained = explainer.explain(
             [verdict for _, _, verdict in wanted],
             [rows[i] for i, _, _ in wanted],
@@ -455,12 +481,12 @@ class StreamState:
         decision: Decision,
         calendar: Sequence[Plan],
         explainer: Explainer | None,
-        governor: Governor | None,
+        bucket: TokenBucket | None,
     ) -> None:
         """Judge, hold and explain in another way from the next reading on."""
-        self._steady_model = None
-        self._judge.decide(decision.policy, governor)
-        self.watch.decide(decision.hold, decision.alarms)
+        self._fast_path_model = None
+        self._judge.set_policy(decision.policy, bucket)
+        self.tracker.apply_settings(decision.hold, decision.alarms)
         self._calendar, self._explainer = calendar, explainer
         self._limits = LimitCheck(decision.limits, self._features.channels)
         learner, was = decision.learner(self._judge.window.capacity), self._learner
@@ -469,7 +495,7 @@ class StreamState:
 
     def command(self, command: Command) -> CommandReply | None:
         """Apply what a person says, from the next reading on; ``None``: nothing here is meant."""
-        self._steady_model = None
+        self._fast_path_model = None
         if command.kind in (CommandKind.MUTE, CommandKind.CANCEL):
             reply = self._mutes.command(command)
             if reply is not None:
@@ -478,12 +504,12 @@ class StreamState:
             return self.plans.command(command)
         if command.kind in (CommandKind.ANSWERS, CommandKind.JUDGE):
             return apply_command(self._learner, command)
-        reply = self.watch.command(command)
-        if self.watch.is_adopting and not self.model.is_adopting:
-            self.model.adopt(self._judge)
+        reply = self.tracker.command(command)
+        if self.tracker.is_adopting and not self.model.is_adopting:
+            self.model.adopt_held(self._judge)
         return reply
 
-    def begin_like(self, other: StreamState) -> None:
+    def copy_commands_from(self, other: StreamState) -> None:
         """Know what people said of the stream in another of its modes."""
         self.plans = Plans(other.plans.all)
         self._mutes = Mutes(self._features.channels, other._mutes.all)
@@ -500,7 +526,7 @@ class StreamState:
 
     def take_incidents(self) -> list[Incident]:
         """Return what has changed since the last call, in the order of the events."""
-        changes, self.watch.changes = self.watch.changes, []
+        changes, self.tracker.changes = self.tracker.changes, []
         return changes
 
     def forget(self, sensor: str) -> None:
@@ -521,7 +547,7 @@ class StreamState:
         scores, model = self._judge.window.scores(), self.model.state()
         sensors = {name: kept.snapshot() for name, kept in (self._sensors or self._recent).items()}
         recipes, tail = self.model.recipes(), self._judge.tail
-        held: dict[str, Any] = {} if self.watch.is_blank else {"watch": self.watch.state()}
+        held: dict[str, Any] = {} if self.tracker.is_blank else {"watch": self.tracker.state()}
         if self.plans:
             held["plans"] = self.plans.state()
         if self._mutes:
@@ -575,7 +601,7 @@ class StreamState:
                 raise ValueError(f"a window of shape {window.shape}")
             self._judge.replace_window(window.tolist())
             self._judge.restore(state.judge)
-            self.watch.restore(state.watch)
+            self.tracker.restore(state.watch)
             if recipes.tail is not None:
                 self._judge.tail = Tail.of(unpack_array(recipes.tail).tolist(), recipes.cluster)
             if any(len(own) != len(self._features.channels) for own in state.gaps.values()):
@@ -628,11 +654,11 @@ def credit_in(kept: StreamSnapshot) -> list[Any] | None:
 def new_model(
     spec: EngineSpec,
     stream_key: str,
-    watch: Watch,
+    tracker: IncidentTracker,
     executor: FitExecutor,
     on_failure: Callable[[FitFailed], None],
 ) -> BatchModel | IncrementalModel:
     """Return the model of a stream that begins, of either kind."""
     if spec.is_batch:
-        return BatchModel(spec, stream_key, watch, executor, on_failure)
-    return IncrementalModel(spec, stream_key, watch)
+        return BatchModel(spec, stream_key, tracker, executor, on_failure)
+    return IncrementalModel(spec, stream_key, tracker)

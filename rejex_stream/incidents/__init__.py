@@ -9,9 +9,21 @@ clock, no thread, no file, no log. Open `state_machine` first, then
 from rejex_stream.incidents.calendar import Mute, Mutes, Plan, Plans
 from rejex_stream.incidents.incident_settings import Alarms, FalseAlarms, Hold
 from rejex_stream.incidents.limits import ChannelLimits, Gap, LimitCheck, limited, long_gaps
-from rejex_stream.incidents.state_machine import Turn, Watch
+from rejex_stream.incidents.state_machine import IncidentTracker, Transition
 
 __all__ = [
-    "Alarms", "ChannelLimits", "FalseAlarms", "Gap", "Hold", "LimitCheck", "Mute", "Mutes", "Plan",
-    "Plans", "Turn", "Watch", "limited", "long_gaps",
+    "Alarms",
+    "ChannelLimits",
+    "FalseAlarms",
+    "Gap",
+    "Hold",
+    "IncidentTracker",
+    "LimitCheck",
+    "Mute",
+    "Mutes",
+    "Plan",
+    "Plans",
+    "Transition",
+    "limited",
+    "long_gaps",
 ]  # fmt: skip

@@ -34,14 +34,14 @@ class LimitCheck:
     def __init__(self, limits: Sequence[ChannelLimits], channels: Sequence[str]) -> None:
         self._sides = list[tuple[int, str, float, float]]()
         for channel, low, high in limits:
-            least, most = -math.inf if low is None else low, math.inf if high is None else high
-            if channel not in channels or not least < most or low is high is None:
+            lowest, highest = -math.inf if low is None else low, math.inf if high is None else high
+            if channel not in channels or not lowest < highest or low is high is None:
                 raise ConfigError(
                     f"The limits of channel {channel!r} are low = {low}, high = {high}: expected "
                     f"one of the channels {', '.join(channels)}, and one limit or two, the lower "
                     "one first."
                 )
-            self._sides.append((channels.index(channel), channel, least, most))
+            self._sides.append((channels.index(channel), channel, lowest, highest))
         self.any = bool(self._sides)  # whether there are limits at all
 
     def exceeded(
@@ -63,9 +63,9 @@ class Gap(msgspec.Struct, array_like=True):
 
     now: Annotated[int, msgspec.Meta(ge=-1)]  # -1: no value was ever there
     longest: Annotated[int, msgspec.Meta(ge=0)] = 0  # of those that count as usual
-    beyond: Annotated[int, msgspec.Meta(ge=0)] = 0  # events of those that were too long, in all
+    too_long: Annotated[int, msgspec.Meta(ge=0)] = 0  # events of those that were too long, in all
 
-    def see(self, least: int, *, there: bool, seq: int) -> None:
+    def update(self, min_events: int, *, there: bool, seq: int) -> None:
         """Count the event `seq` of its stream.
 
         A gap that was too long is a fault, and makes no longer one usual, unless a tenth of all
@@ -75,15 +75,15 @@ class Gap(msgspec.Struct, array_like=True):
             self.now += self.now >= 0
             return
         length, self.now = self.now, 0
-        if length > self.usual(least):
-            self.beyond += length
-            if _OFTEN * self.beyond <= seq:
+        if length > self.usual(min_events):
+            self.too_long += length
+            if _OFTEN * self.too_long <= seq:
                 return
         self.longest = max(self.longest, length)
 
-    def usual(self, least: int) -> int:
-        """Return how long a gap may last: three times the longest that was usual, or `least`."""
-        return max(least, _LONGER * self.longest)
+    def usual(self, min_events: int) -> int:
+        """Return how long a gap may last: thrice the longest that was usual, or `min_events`."""
+        return max(min_events, _LONGER * self.longest)
 
 
 def long_gaps(
@@ -102,7 +102,7 @@ def long_gaps(
     people let the last value stand in. O(channels) a reading of such a sensor.
     """
     found: dict[int, tuple[LimitExcess, ...]] = {}
-    least, seen = max(_USUAL_GAP, carried), set[str]()
+    min_events, seen = max(_USUAL_GAP, carried), set[str]()
     for i, reading in enumerate(readings):
         own, there = gaps.get(reading.sensor), [value == value for value in reading.values]  # noqa: PLR0124
         if own is None:
@@ -113,8 +113,8 @@ def long_gaps(
         if own is None:
             continue
         for channel, gap, is_there in zip(channels, own, there, strict=True):
-            gap.see(least, there=is_there, seq=seq + i)
-            usual = gap.usual(least)
+            gap.update(min_events, there=is_there, seq=seq + i)
+            usual = gap.usual(min_events)
             if gap.now > usual and seq + i >= _SURE_AFTER * usual:
                 excess = LimitExcess(channel, None, float(usual), gap.now)
                 found[i] = (*found.get(i, ()), excess)

@@ -9,9 +9,9 @@ It opens at one of two levels of evidence. At the alarm's, somebody is told and 
 on: no verdict changes. At the strict one (:mod:`rejex_stream.incidents.thresholds`) it is *held*.
 
 It sees verdicts in the order of the events and is a function of them and of the commands that hold
-from a place in that order. Whoever judges asks :attr:`Watch.frozen` whether the reference stands
-still; a turn of the machine ends the judging of a batch after its event, so that the next event
-finds the reference as the turn left it.
+from a place in that order. Whoever judges asks :attr:`IncidentTracker.frozen` whether the
+reference stands still; a transition ends the judging of a batch after its event, so that the next
+event finds the reference as the transition left it.
 
 The alarm's statistic is an exponentially weighted mean of severities, A <- A + (min(severity, 4) -
 A) / 10 [1]_: a fault that lasts raises it, however slowly it came, and a single spike does not. How
@@ -71,7 +71,7 @@ from rejex_stream.types import (
     Verdict,
 )
 
-__all__ = ["CALM", "Alarm", "Suspect", "Turn", "Watch"]
+__all__ = ["RESET_LEVEL", "Alarm", "IncidentTracker", "Suspect", "Transition"]
 
 _MOST_SENSORS = 100  # named in an incident
 _MOST_RELAPSES = 10  # after so many, it is not said again that scores look ordinary
@@ -82,7 +82,7 @@ _NOTHING: Mapping[int, Sequence[LimitExcess]] = MappingProxyType({})
 _Finite = Annotated[float, msgspec.Meta(ge=0.0, le=1e300)]
 
 
-class Turn(NamedTuple):
+class Transition(NamedTuple):
     """What the last event changed."""
 
     state: IncidentState  # where the incident stands now
@@ -117,7 +117,7 @@ def _shown(event: Verdict | Suspect) -> float | None:
     return None if isinstance(event, Verdict) and event.muted else event.severity
 
 
-class _Open(msgspec.Struct, forbid_unknown_fields=True):
+class OpenIncident(msgspec.Struct, forbid_unknown_fields=True):
     """The incident that is open, and the evidence for its end."""
 
     id: str
@@ -142,7 +142,7 @@ class _Open(msgspec.Struct, forbid_unknown_fields=True):
     answer: str | None = None
     unpublished: bool = False
     held: bool = True
-    calm: int = 0
+    quiet_run: int = 0
     top: float = 0.0
     published_ms: int = 0
     limits: list[LimitExcess] = []
@@ -160,7 +160,7 @@ class _Open(msgspec.Struct, forbid_unknown_fields=True):
             self.sensors.append(sensor)
 
     def exceed(self, sensor: str, limits: Sequence[LimitExcess]) -> None:
-        """Note what is beyond its limits, before whatever speaks besides."""
+        """Put limit violations before the channels that the evidence names."""
         self.limits = list(limits)
         known = {found.channel: found for found in self.channels}
         first = [
@@ -177,7 +177,7 @@ _AS_IT_IS = (
 )  # fmt: skip
 
 
-class _Last(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class LastClosed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The incident before: for whoever answers it too late."""
 
     id: str
@@ -202,14 +202,14 @@ class _State(msgspec.Struct, forbid_unknown_fields=True):
     inflation: float | None
     n_measured: int
     since: list[Suspect]
-    open: _Open | None
-    last: _Last | None
+    open: OpenIncident | None
+    last: LastClosed | None
     usual: _Usual = _Usual()
     alarm: Any = None
-    rising: _Open | None = None
+    rising: OpenIncident | None = None
 
 
-CALM = 0.75
+RESET_LEVEL = 0.75
 """Below it the statistic is ordinary: exchangeable scores have a mean severity of 0.43."""
 _WEIGHT, _MOST_SEVERITY = 0.1, 4.0
 _BLOCKS, _FEWEST, _SHORTEST, _PER_WINDOW = 256, 20, 20, 40
@@ -226,89 +226,97 @@ class _AlarmState(msgspec.Struct, forbid_unknown_fields=True):
     events: _Count
     begun_ms: int
     n_early: Annotated[int, msgspec.Meta(ge=0, le=_BLOCKS)]
-    in_vain: _Number
-    before: _Number
-    left: _Count
+    nuisance_peak: _Number
+    previous_nuisance_peak: _Number
+    blocks_left: _Count
     blocks: list[tuple[_Number, Annotated[int, msgspec.Meta(ge=-_AGES_MS, le=_AGES_MS)]]]
 
 
 class Alarm:
     """The statistic of one stream (`level`), and the `limit` that the stream itself sets."""
 
-    __slots__ = ("_apart", "_before", "_begun_ms", "_by_blocks", "_events", "_in_vain", "_left",
-                 "_length", "_lengths_ms", "_n_early", "_per_month", "_top", "_tops", "level",
-                 "limit")  # fmt: skip
+    __slots__ = (
+        "_begun_ms", "_block_durations_ms", "_block_length", "_block_maxima", "_blocks_left",
+        "_blocks_per_alarm", "_by_blocks", "_events", "_n_early", "_nuisance_peak", "_per_month",
+        "_previous_nuisance_peak", "_top", "level", "limit",
+    )  # fmt: skip
 
     def __init__(self, window: int, per_month: float) -> None:
-        self._length, self._per_month = max(_SHORTEST, window // _PER_WINDOW), per_month
-        self._tops, self._lengths_ms = array("d"), array("q")  # of the last blocks
+        self._block_length, self._per_month = max(_SHORTEST, window // _PER_WINDOW), per_month
+        self._block_maxima, self._block_durations_ms = array("d"), array("q")  # of the last blocks
         self.level, self.limit, self._by_blocks = 0.0, _EARLY, _EARLY
         self._top, self._events, self._begun_ms, self._n_early = 0.0, 0, 0, 0
-        self._in_vain, self._before, self._left, self._apart = 0.0, 0.0, 0, 0.0
+        self._nuisance_peak = self._previous_nuisance_peak = self._blocks_per_alarm = 0.0
+        self._blocks_left = 0
 
-    def see(self, severity: float, time_ms: int, *, told: bool = False, full: bool = True) -> None:
+    def update(
+        self, severity: float, time_ms: int, *, told: bool = False, full: bool = True
+    ) -> None:
         """Weigh the severity of an event; of one that somebody is told of, no limit is made. O(1).
 
         Where a block ends, O(m log m) of its 256 maxima. Those of a window that was not `full` yet
         leave as others come.
         """
         self.level += _WEIGHT * (min(severity, _MOST_SEVERITY) - self.level)
-        if told or not (full or self._n_early == len(self._tops)):
+        if told or not (full or self._n_early == len(self._block_maxima)):
             self._events = 0
             return
         if not self._events:
             self._begun_ms, self._top = time_ms, 0.0
         self._events += 1
         self._top = max(self._top, self.level)
-        if self._events >= self._length:
-            self._tops.append(self._top)
-            self._lengths_ms.append(min(max(time_ms - self._begun_ms, -_AGES_MS), _AGES_MS))
-            surplus = max(full and self._n_early > 0, len(self._tops) - _BLOCKS)
-            del self._tops[:surplus], self._lengths_ms[:surplus]
-            self._n_early = min(len(self._tops), max(0, self._n_early + (-1 if full else 1)))
+        if self._events >= self._block_length:
+            self._block_maxima.append(self._top)
+            self._block_durations_ms.append(min(max(time_ms - self._begun_ms, -_AGES_MS), _AGES_MS))
+            surplus = max(full and self._n_early > 0, len(self._block_maxima) - _BLOCKS)
+            del self._block_maxima[:surplus], self._block_durations_ms[:surplus]
+            self._n_early = min(
+                len(self._block_maxima), max(0, self._n_early + (-1 if full else 1))
+            )
             self._events = 0
             self._remember()
-            self._look()
+            self._set_limit()
 
-    def calm(self, in_vain: float = 0.0) -> None:
+    def reset(self, nuisance_peak: float = 0.0) -> None:
         """Begin again: what was told is over, and had this height where it may have been chance."""
         self.level, self._events = 0.0, 0
-        if in_vain:
-            self._in_vain = max(self._in_vain, min(in_vain, _EARLY))
-            self._look()
+        if nuisance_peak:
+            self._nuisance_peak = max(self._nuisance_peak, min(nuisance_peak, _EARLY))
+            self._set_limit()
 
     def _remember(self) -> None:
         """Remember what nobody was told of since less is told for a while, and forget in time."""
         if self._by_blocks <= self._top < self.limit:
-            self._in_vain = max(self._in_vain, self._top)
-        self._left -= 1
-        if self._left < 0:
-            self._before, self._in_vain = self._in_vain, 0.0
-            self._left = math.ceil(self._apart * _REMEMBERED_FOR)
+            self._nuisance_peak = max(self._nuisance_peak, self._top)
+        self._blocks_left -= 1
+        if self._blocks_left < 0:
+            self._previous_nuisance_peak, self._nuisance_peak = self._nuisance_peak, 0.0
+            self._blocks_left = math.ceil(self._blocks_per_alarm * _REMEMBERED_FOR)
 
-    def _look(self) -> None:
-        count = len(self._tops)
+    def _set_limit(self) -> None:
+        count = len(self._block_maxima)
         if count < 2:
             return
-        tops: list[float] = np.sort(self._tops).tolist()  # a quarter of what `sorted` costs
-        last = int(np.sort(self._lengths_ms)[count // 2])
-        a_month = _MONTH_MS / max(1, last * self._length / (self._length - 1))
-        self._apart = a_month / self._per_month  # blocks
+        tops: list[float] = np.sort(self._block_maxima).tolist()  # a quarter of what `sorted` costs
+        last = int(np.sort(self._block_durations_ms)[count // 2])
+        a_month = _MONTH_MS / max(1, last * self._block_length / (self._block_length - 1))
+        self._blocks_per_alarm = a_month / self._per_month  # blocks
         if count < _FEWEST or self._n_early:
-            limit = _predicted(tops, min(0.5, 1 / self._apart))
+            limit = _predicted(tops, min(0.5, 1 / self._blocks_per_alarm))
         else:
-            rare = min(0.5, _TWICE / self._apart)
+            rare = min(0.5, _TWICE / self._blocks_per_alarm)
             half, tenth = tops[count // 2], tops[count - 1 - count // 10]
             scale = (tenth - half) / (_gumbel(0.1) - _gumbel(0.5))
             limit = half + scale * (_gumbel(rare) - _gumbel(0.5))
         self._by_blocks = min(max(limit, _LOWEST), _EARLY if self._n_early else _HIGHEST)
-        self.limit = max(self._by_blocks, self._in_vain, self._before)
+        self.limit = max(self._by_blocks, self._nuisance_peak, self._previous_nuisance_peak)
 
     def state(self) -> dict[str, Any]:
         """Return everything it knows as plain values."""
         known = _AlarmState(
-            self.level, self._top, self._events, self._begun_ms, self._n_early, self._in_vain,
-            self._before, self._left, [*zip(self._tops, self._lengths_ms, strict=True)],
+            self.level, self._top, self._events, self._begun_ms, self._n_early, self._nuisance_peak,
+            self._previous_nuisance_peak, self._blocks_left,
+            [*zip(self._block_maxima, self._block_durations_ms, strict=True)],
         )  # fmt: skip
         return cast("dict[str, Any]", msgspec.to_builtins(known))
 
@@ -317,10 +325,11 @@ class Alarm:
         known = msgspec.convert(state, _AlarmState)
         self.level, self._top, self._events = known.level, known.top, known.events
         self._begun_ms, self._n_early = known.begun_ms, known.n_early
-        self._in_vain, self._before, self._left = known.in_vain, known.before, known.left
-        self._tops.extend(top for top, _ in known.blocks[-_BLOCKS:])
-        self._lengths_ms.extend(length for _, length in known.blocks[-_BLOCKS:])
-        self._look()
+        self._nuisance_peak, self._blocks_left = known.nuisance_peak, known.blocks_left
+        self._previous_nuisance_peak = known.previous_nuisance_peak
+        self._block_maxima.extend(top for top, _ in known.blocks[-_BLOCKS:])
+        self._block_durations_ms.extend(length for _, length in known.blocks[-_BLOCKS:])
+        self._set_limit()
 
 
 def _predicted(tops: Sequence[float], rare: float) -> float:
@@ -337,23 +346,46 @@ def _gumbel(rare: float) -> float:
     return -math.log(-math.log1p(-rare))
 
 
-class Watch:
+class IncidentTracker:
     """Watches the severities of one stream key, and knows its incident.
 
-    The evidence is `level`, S <- max(0, S + min(severity, most) - ordinary): it begins with a
-    severity above `least`, and from `limit` on an incident is held. `since` has the events since
-    it is above 0, each with what its score pushed out of the window (nan: it did not enter); the
-    first of them is the onset, `look_back` events before its discovery at most.
+    The evidence is `level`, S <- max(0, S + min(severity, max_severity) - ordinary): it begins with
+    a severity above `min_severity`, and from `limit` on an incident is held. `suspect_events` are
+    those since it is above 0, each with what its score pushed out of the window (nan: it did not
+    enter); the first of them is the onset, `look_back` events before its discovery at most.
 
     O(1) an event that is shown; nothing is shown while scores are ordinary. At most a quarter of a
-    window of events is kept.
+    window of events is remembered.
     """
 
     __slots__ = (
-        "_alarm", "_alarms", "_hold", "_inflation", "_last", "_measured", "_published",
-        "_rising", "_saved_level", "_usual", "_window", "active", "beyond", "changes", "frozen",
-        "incident", "least", "level", "limit", "look_back", "mode", "most", "open", "ordinary",
-        "since", "stream_key", "turning",
+        "_alarm",
+        "_alarms",
+        "_candidate",
+        "_hold",
+        "_inflation",
+        "_last",
+        "_measured",
+        "_published",
+        "_saved_level",
+        "_usual",
+        "_window",
+        "active",
+        "changes",
+        "frozen",
+        "incident",
+        "level",
+        "limit",
+        "limit_violations",
+        "look_back",
+        "max_severity",
+        "min_severity",
+        "mode",
+        "open",
+        "ordinary",
+        "pending_transition",
+        "stream_key",
+        "suspect_events",
     )  # fmt: skip
 
     def __init__(
@@ -365,26 +397,28 @@ class Watch:
         alarms: Alarms | None = None,
     ) -> None:
         self.stream_key, self.mode = stream_key, mode
-        self.ordinary, self.most, self.limit = ORDINARY, math.log10(window + 1), math.inf
-        self.level, self.least, self.frozen = 0.0, math.inf, False
+        self.ordinary, self.max_severity, self.limit = ORDINARY, math.log10(window + 1), math.inf
+        self.level, self.min_severity, self.frozen = 0.0, math.inf, False
         self._saved_level = 0.0  # of a state, until it is known whether it is of use
         self.incident: str | None = None
         self._window, self.look_back = window, max(1, window // _LOOK_BACK)
-        self.since: deque[tuple[Verdict | Suspect, float | None]] = deque(maxlen=self.look_back)
+        self.suspect_events: deque[tuple[Verdict | Suspect, float | None]] = deque(
+            maxlen=self.look_back
+        )
         self.changes: list[Incident] = []
         self._inflation: float | None = None
         self._measured, self._usual = 0, _Usual()
-        self.open: _Open | None = None
-        self._last: _Last | None = None
-        self.turning: IncidentState | None = None
+        self.open: OpenIncident | None = None
+        self._last: LastClosed | None = None
+        self.pending_transition: IncidentState | None = None
         self._published = -1  # seq of the event that the last change was told of
         self._alarm: Alarm | None = None
-        self._rising: _Open | None = None  # what is no incident yet
+        self._candidate: OpenIncident | None = None  # what is no incident yet
         # Which of the readings that are being judged are beyond limits, by ordinal.
-        self.beyond: Mapping[int, Sequence[LimitExcess]] = _NOTHING
-        self.decide(hold, alarms)
+        self.limit_violations: Mapping[int, Sequence[LimitExcess]] = _NOTHING
+        self.apply_settings(hold, alarms)
 
-    def decide(self, hold: Hold, alarms: Alarms | None = None) -> None:
+    def apply_settings(self, hold: Hold, alarms: Alarms | None = None) -> None:
         """Go by other settings from the next event on; what the stream has shown stays."""
         self._hold, self.active = hold, hold.enabled
         was, self._alarms, self._alarm = self._alarm, alarms, None
@@ -392,14 +426,14 @@ class Watch:
             self._alarm = Alarm(self._window, alarms.false_alarms.per_sensor_month)
             if was is not None:
                 self._alarm.restore(was.state())
-        self._show()
+        self._refresh()
 
-    def _show(self) -> None:
+    def _refresh(self) -> None:
         """Say whether the reference stands still, and which events are to be shown."""
-        kept = self.open if self.active else None
-        self.frozen = kept is not None and kept.held
-        self.incident = kept.id if kept is not None and self.frozen else None
-        self.least = ORDINARY if self.limit < math.inf and self.active else math.inf
+        incident = self.open if self.active else None
+        self.frozen = incident is not None and incident.held
+        self.incident = incident.id if incident is not None and self.frozen else None
+        self.min_severity = ORDINARY if self.limit < math.inf and self.active else math.inf
         if self.frozen or not self.active:
             self.level = 0.0
         elif self._saved_level:
@@ -411,17 +445,17 @@ class Watch:
         What is open ends with this event.
         """
         is_held = self.open is not None and self.open.held
-        known = bool(self.since) or is_held or self._usual != _Usual()
+        known = bool(self.suspect_events) or is_held or self._usual != _Usual()
         if is_held:
             self._end(reading, seq, "hold_off")
         if known:
-            self.since.clear()
+            self.suspect_events.clear()
             self._inflation, self._measured, self._usual = None, 0, _Usual()
             self.limit, self._saved_level = math.inf, 0.0
         return known
 
     # ------------------------------------------------------------------------------ evidence
-    def weigh(self, verdict: Verdict, rare: float | None, evicted: float | None) -> bool:
+    def update_evidence(self, verdict: Verdict, rare: float | None, evicted: float | None) -> bool:
         """Add a verdict to the evidence; return whether it turns the machine, and judging ends.
 
         `rare` is its severity among the reference scores of the moment. A verdict without a score,
@@ -429,59 +463,61 @@ class Watch:
         score pushed out of the window, nan where it did not enter.
         """
         if self.frozen:
-            return self.see(verdict, 0.0 if verdict.muted else rare)
+            return self.update_held(verdict, 0.0 if verdict.muted else rare)
         if verdict.score is None:
-            self.since.append((verdict, evicted))
+            self.suspect_events.append((verdict, evicted))
             return False
         if rare is None or verdict.muted:
             rare = self.ordinary
-        level = self.level + min(rare, self.most) - self.ordinary
+        level = self.level + min(rare, self.max_severity) - self.ordinary
         self.level = max(0.0, level)
         if level <= 0.0:
-            self.since.clear()
+            self.suspect_events.clear()
             return False
-        self.since.append((verdict, evicted))
+        self.suspect_events.append((verdict, evicted))
         if level >= self.limit:
-            self.turning = IncidentState.OPEN
+            self.pending_transition = IncidentState.OPEN
         return level >= self.limit
 
-    def see(self, verdict: Verdict, severity: float | None) -> bool:
+    def update_held(self, verdict: Verdict, severity: float | None) -> bool:
         """Look at a verdict of a stream that is held; return whether it turns the machine."""
-        kept = self.open
-        assert kept is not None  # or nothing would be held
-        kept.count(verdict.sensor, verdict.label, _shown(verdict), verdict.event_time_ms)
-        kept.n_held += 1
-        is_news = self._exceed(kept, verdict)
+        incident = self.open
+        assert incident is not None  # or nothing would be held
+        incident.count(verdict.sensor, verdict.label, _shown(verdict), verdict.event_time_ms)
+        incident.n_held += 1
+        is_news = self._exceed(incident, verdict)
         if severity is not None:
-            kept.ordinary = max(0.0, kept.ordinary + ORDINARY - min(severity, self.most))
+            incident.ordinary = max(
+                0.0, incident.ordinary + ORDINARY - min(severity, self.max_severity)
+            )
         if verdict.seq == self._published:
             return False  # one change an event
-        if kept.state is not IncidentState.ADOPTING:
-            self.turning = self._due(kept)
-        if self.turning is None:
-            self._update(kept, verdict, is_news=is_news)
-        return self.turning is not None
+        if incident.state is not IncidentState.ADOPTING:
+            self.pending_transition = self._due(incident)
+        if self.pending_transition is None:
+            self._update(incident, verdict, is_news=is_news)
+        return self.pending_transition is not None
 
-    def _exceed(self, kept: _Open, verdict: Verdict) -> bool:
+    def _exceed(self, incident: OpenIncident, verdict: Verdict) -> bool:
         """Note what an event is beyond; return whether that is the first limit to be passed."""
-        limits = self.beyond.get(verdict.seq) if self.beyond else None
+        limits = self.limit_violations.get(verdict.seq) if self.limit_violations else None
         if not limits:
             return False
-        is_news = not kept.limits
-        kept.exceed(verdict.sensor, limits)
+        is_news = not incident.limits
+        incident.exceed(verdict.sensor, limits)
         return is_news
 
-    def _update(self, kept: _Open, verdict: Verdict, *, is_news: bool = False) -> None:
+    def _update(self, incident: OpenIncident, verdict: Verdict, *, is_news: bool = False) -> None:
         """Publish how an incident stands: news at once, the rest after so much event time."""
         if is_news:
             self._publish(verdict, verdict.seq)
         elif (
             self._alarms is not None
-            and verdict.event_time_ms - kept.published_ms >= 1000 * self._alarms.update_s
+            and verdict.event_time_ms - incident.published_ms >= 1000 * self._alarms.update_s
         ):
             self._publish(verdict, verdict.seq, counted=True)
 
-    def follow(
+    def update_alarm(
         self, readings: Sequence[Reading], which: Sequence[int], verdicts: Sequence[Verdict | None]
     ) -> None:
         """Look at verdicts of a stream that is not held, for the alarm; O(1) an event.
@@ -495,66 +531,76 @@ class Watch:
             return
         for i in which:
             verdict = cast("Verdict", verdicts[i])
-            severity, kept, limits = verdict.severity, self.open, verdict.seq in self.beyond
+            severity, incident, limits = (
+                verdict.severity,
+                self.open,
+                verdict.seq in self.limit_violations,
+            )
             if severity is not None and not verdict.muted:
                 full = verdict.window_len >= self._window
-                alarm.see(severity, verdict.event_time_ms, told=kept is not None, full=full)
-            elif not limits and (kept is None or not kept.limits):
+                alarm.update(severity, verdict.event_time_ms, told=incident is not None, full=full)
+            elif not limits and (incident is None or not incident.limits):
                 continue
-            if kept is not None:
-                self._follow_open(kept, alarm, readings[i], verdict)
-            elif alarm.level < CALM and not limits:
-                self._rising = None
+            if incident is not None:
+                self._follow_open(incident, alarm, readings[i], verdict)
+            elif alarm.level < RESET_LEVEL and not limits:
+                self._candidate = None
             else:
                 self._rise(alarm, readings[i], verdict)
 
     def _rise(self, alarm: Alarm, reading: Reading, verdict: Verdict) -> None:
         """Count an event since the statistic is not ordinary; at its limit an incident opens."""
         # Where one of them was an anomaly, or is extreme; or at a limit that people set.
-        at, seq, limits = verdict.event_time_ms, verdict.seq, verdict.seq in self.beyond
-        if self._rising is None:
-            self._rising = _Open("", IncidentState.OPEN, 0, at, seq, at, seq, [], [], held=False)
-        kept = self._rising
+        at, seq, limits = verdict.event_time_ms, verdict.seq, verdict.seq in self.limit_violations
+        if self._candidate is None:
+            self._candidate = OpenIncident(
+                "", IncidentState.OPEN, 0, at, seq, at, seq, [], [], held=False
+            )
+        incident = self._candidate
         label = Label.ANOMALY if limits else verdict.label
-        kept.count(verdict.sensor, label, verdict.severity, at)
-        to_be_seen = kept.n_anomalies or kept.peak_severity >= EXTREME
+        incident.count(verdict.sensor, label, verdict.severity, at)
+        to_be_seen = incident.n_anomalies or incident.peak_severity >= EXTREME
         if (alarm.level < alarm.limit or not to_be_seen) and not limits:
             return
-        kept.id, kept.opened_ms, kept.opened_seq = str(reading.position), at, seq
-        kept.top = alarm.level
-        kept.channels = [] if verdict.evidence is None else list(verdict.evidence.channels)
-        self._exceed(kept, verdict)
-        self.open, self._rising = kept, None
+        incident.id, incident.opened_ms, incident.opened_seq = str(reading.position), at, seq
+        incident.top = alarm.level
+        incident.channels = [] if verdict.evidence is None else list(verdict.evidence.channels)
+        self._exceed(incident, verdict)
+        self.open, self._candidate = incident, None
         self._publish(reading, seq)
 
-    def _follow_open(self, kept: _Open, alarm: Alarm, reading: Reading, verdict: Verdict) -> None:
+    def _follow_open(
+        self, incident: OpenIncident, alarm: Alarm, reading: Reading, verdict: Verdict
+    ) -> None:
         """Count an event of an incident that is not held."""
         # It ends where scores are ordinary, and values within what limits people set.
-        limits = verdict.seq in self.beyond
+        limits = verdict.seq in self.limit_violations
         label = Label.ANOMALY if limits else verdict.label
-        kept.count(verdict.sensor, label, _shown(verdict), verdict.event_time_ms)
-        if not kept.channels and verdict.evidence is not None:
-            kept.channels = list(verdict.evidence.channels)
-        is_news = self._exceed(kept, verdict)
-        kept.top = max(kept.top, alarm.level)
-        kept.calm = kept.calm + 1 if alarm.level < CALM and not limits else 0
-        if kept.calm >= self._hold.recover_events:
+        incident.count(verdict.sensor, label, _shown(verdict), verdict.event_time_ms)
+        if not incident.channels and verdict.evidence is not None:
+            incident.channels = list(verdict.evidence.channels)
+        is_news = self._exceed(incident, verdict)
+        incident.top = max(incident.top, alarm.level)
+        incident.quiet_run = (
+            incident.quiet_run + 1 if alarm.level < RESET_LEVEL and not limits else 0
+        )
+        if incident.quiet_run >= self._hold.recover_events:
             self._end(reading, verdict.seq, "recovered")
         else:
-            self._update(kept, verdict, is_news=is_news)
+            self._update(incident, verdict, is_news=is_news)
 
-    def _due(self, kept: _Open) -> IncidentState | None:
+    def _due(self, incident: OpenIncident) -> IncidentState | None:
         """Return the state that the evidence for an end asks for, if it is another one."""
         enough = self.recovery
         age = self._adopt_after
-        if kept.ordinary >= enough:
+        if incident.ordinary >= enough:
             return IncidentState.CLOSED
-        if kept.state is IncidentState.OPEN and age is not None and kept.n_held >= age:
+        if incident.state is IncidentState.OPEN and age is not None and incident.n_held >= age:
             return IncidentState.ADOPTING
-        if kept.state is IncidentState.RECOVERING:
-            unrecovered = IncidentState.FAULT if kept.is_fault else IncidentState.OPEN
-            return unrecovered if kept.ordinary <= 0.0 else None
-        if kept.ordinary >= enough / 2 and kept.relapses < _MOST_RELAPSES:
+        if incident.state is IncidentState.RECOVERING:
+            unrecovered = IncidentState.FAULT if incident.is_fault else IncidentState.OPEN
+            return unrecovered if incident.ordinary <= 0.0 else None
+        if incident.ordinary >= enough / 2 and incident.relapses < _MOST_RELAPSES:
             return IncidentState.RECOVERING
         return None
 
@@ -569,36 +615,36 @@ class Watch:
         """The evidence to the contrary that ends an incident."""
         return recovery_of(self._inflation, self._hold.recover_events, 4 * self.look_back)
 
-    def least_events_held(self) -> int:
+    def min_events_held(self) -> int:
         """Return how many more events, at least, find the reference standing still."""
-        kept = self.open
-        if kept is None or kept.state is IncidentState.ADOPTING:
+        incident = self.open
+        if incident is None or incident.state is IncidentState.ADOPTING:
             return 0
-        left = max(0, math.ceil((self.recovery - kept.ordinary) / ORDINARY) - 1)
+        left = max(0, math.ceil((self.recovery - incident.ordinary) / ORDINARY) - 1)
         age = self._adopt_after
-        return left if age is None else min(left, max(0, age - kept.n_held))
+        return left if age is None else min(left, max(0, age - incident.n_held))
 
-    def renew(self, window: ScoreWindow) -> None:
+    def restart(self, window: ScoreWindow) -> None:
         """Begin without suspicion, with the inflation of another reference."""
         if self.active:
-            self._calm()
-            self.measure(window)
+            self._clear_evidence()
+            self.measure_inflation(window)
 
-    def next_look(self, rows: int) -> int:
-        """Return the first row count above `rows` at which :meth:`look` has something to do."""
+    def next_measurement(self, rows: int) -> int:
+        """Return the first row count above `rows` at which :meth:`maybe_remeasure` measures."""
         return (rows // self._step + 1) * self._step
 
     @property
     def _step(self) -> int:
         return self.look_back * (_OLD if self._measured == self._window else 1)
 
-    def look(self, rows: int, window: ScoreWindow, *, is_due: bool = False) -> None:
+    def maybe_remeasure(self, rows: int, window: ScoreWindow, *, is_due: bool = False) -> None:
         """Measure again where it is due: as a window fills, and every four windows from then on."""
         if rows % self._step == 0 and self.active and rows != self._usual.looked:
             self._usual = msgspec.structs.replace(self._usual, looked=rows)
-            self.measure(window, is_due=is_due)
+            self.measure_inflation(window, is_due=is_due)
 
-    def measure(self, window: ScoreWindow, *, is_due: bool = False) -> None:
+    def measure_inflation(self, window: ScoreWindow, *, is_due: bool = False) -> None:
         """Measure the inflation of the reference, without what is under suspicion. O(n log n).
 
         Until a window was full once, or is due to be since as many were judged, though extreme ones
@@ -614,93 +660,95 @@ class Watch:
         self._inflation, self._measured = inflated, n
         self.limit = limit_of(inflated, n)
         if self.limit == math.inf:
-            self._calm()
-        self._show()
+            self._clear_evidence()
+        self._refresh()
 
     def _trusted(self, window: ScoreWindow) -> FloatArray:
         """Return the scores of the reference in their order, without what is under suspicion."""
-        entered = sum(Suspect.of(*event).entered for event in self.since)
+        entered = sum(Suspect.of(*event).entered for event in self.suspect_events)
         return window.in_order()[: len(window) - entered]
 
-    def _calm(self) -> None:
+    def _clear_evidence(self) -> None:
         if not self.frozen:
             self.level = 0.0
-        self.since.clear()
+        self.suspect_events.clear()
 
     # ------------------------------------------------------------------------------ turns
-    def turns(self, window: ScoreWindow) -> bool:
+    def has_transition(self, window: ScoreWindow) -> bool:
         """Whether the last event turns the machine: nothing is held where the reference moves."""
-        opens = self.turning is IncidentState.OPEN and not self.frozen
+        opens = self.pending_transition is IncidentState.OPEN and not self.frozen
         if opens and len(window) == self._window and rises(self._trusted(window)):
             # Until there is one that does not.
-            self.turning, self._inflation, self.limit = None, None, math.inf
-            self._calm()
-            self._show()
-        return self.turning is not None
+            self.pending_transition, self._inflation, self.limit = None, None, math.inf
+            self._clear_evidence()
+            self._refresh()
+        return self.pending_transition is not None
 
-    def turn(self, reading: Reading, verdict: Verdict) -> Turn:
-        """Make the turn that :meth:`see` asked for, and tell it of this event."""
-        state, self.turning = self.turning, None
-        assert state is not None  # see returned true
-        kept = self.open
-        if state is IncidentState.OPEN and (kept is None or not kept.held):
-            onset = tuple(Suspect.of(*event) for event in self.since)
-            if kept is None:
-                kept = self._begin(verdict, onset)
+    def apply_transition(self, reading: Reading, verdict: Verdict) -> Transition:
+        """Make the turn that :meth:`update_held` asked for, and tell it of this event."""
+        state, self.pending_transition = self.pending_transition, None
+        assert state is not None  # update_held returned true
+        incident = self.open
+        if state is IncidentState.OPEN and (incident is None or not incident.held):
+            onset = tuple(Suspect.of(*event) for event in self.suspect_events)
+            if incident is None:
+                incident = self._begin(verdict, onset)
             else:  # it was told; what came since was counted
-                kept.count(verdict.sensor, verdict.label, _shown(verdict), verdict.event_time_ms)
-                kept.held = True
-            self._exceed(kept, verdict)
-            self.since.clear()
-            self._show()
+                incident.count(
+                    verdict.sensor, verdict.label, _shown(verdict), verdict.event_time_ms
+                )
+                incident.held = True
+            self._exceed(incident, verdict)
+            self.suspect_events.clear()
+            self._refresh()
             self._publish(reading, verdict.seq)
-            return Turn(state, onset)
-        assert kept is not None  # only an open one can turn
-        if kept.state is IncidentState.RECOVERING and state is not IncidentState.CLOSED:
-            kept.relapses += 1
-        kept.state = state
+            return Transition(state, onset)
+        assert incident is not None  # only an open one can turn
+        if incident.state is IncidentState.RECOVERING and state is not IncidentState.CLOSED:
+            incident.relapses += 1
+        incident.state = state
         if state is IncidentState.ADOPTING:
-            kept.by_age = True
+            incident.by_age = True
         if state is IncidentState.CLOSED:
             self._end(reading, verdict.seq, "recovered")
         else:
             self._publish(reading, verdict.seq)
-        return Turn(state)
+        return Transition(state)
 
-    def _begin(self, verdict: Verdict, onset: Sequence[Suspect]) -> _Open:
-        first, self._rising = onset[0], None
+    def _begin(self, verdict: Verdict, onset: Sequence[Suspect]) -> OpenIncident:
+        first, self._candidate = onset[0], None
         said = () if verdict.evidence is None else verdict.evidence.channels
-        self.open = kept = _Open(
+        self.open = incident = OpenIncident(
             str(verdict.position), IncidentState.OPEN, 0, first.event_time_ms, first.seq,
             verdict.event_time_ms, verdict.seq, [], list(said),
         )  # fmt: skip
         for suspect in onset:
-            kept.count(suspect.sensor, suspect.label, suspect.severity, suspect.event_time_ms)
-        return kept
+            incident.count(suspect.sensor, suspect.label, suspect.severity, suspect.event_time_ms)
+        return incident
 
     def adopted(self, reading: Reading, seq: int) -> None:
         """End the incident: there is a reference that was made of it."""
-        kept = self.open
-        assert kept is not None  # what else could have been adopted
-        self._end(reading, seq, "adopted_by_age" if kept.by_age else "adopted")
+        incident = self.open
+        assert incident is not None  # what else could have been adopted
+        self._end(reading, seq, "adopted_by_age" if incident.by_age else "adopted")
 
     def _end(self, reading: Reading, seq: int, ended: str) -> None:
-        kept = self.open
-        assert kept is not None  # only an open one ends
-        kept.state = IncidentState.CLOSED
-        self._last = _Last(kept.id, ended)
+        incident = self.open
+        assert incident is not None  # only an open one ends
+        incident.state = IncidentState.CLOSED
+        self._last = LastClosed(incident.id, ended)
         self._publish(reading, seq, ended)
         self.open = None
         if self._alarm is not None:
-            sure = kept.held or kept.limits or kept.n_anomalies > _MOST_BY_CHANCE
-            self._alarm.calm(0.0 if sure else kept.top)
-        self._show()
+            sure = incident.held or incident.limits or incident.n_anomalies > _MOST_BY_CHANCE
+            self._alarm.reset(0.0 if sure else incident.top)
+        self._refresh()
 
     def publish(self, reading: Reading, seq: int) -> None:
         """Publish, with the first event after it, what a command has changed."""
-        kept = self.open
-        if kept is not None and kept.unpublished:
-            kept.unpublished = False
+        incident = self.open
+        if incident is not None and incident.unpublished:
+            incident.unpublished = False
             self._publish(reading, seq, counted=True)
 
     def _publish(
@@ -711,55 +759,58 @@ class Watch:
         *,
         counted: bool = False,
     ) -> None:
-        kept = self.open
-        assert kept is not None  # only an open one has changes
-        kept.version += not counted
-        kept.published_ms = reading.event_time_ms
+        incident = self.open
+        assert incident is not None  # only an open one has changes
+        incident.version += not counted
+        incident.published_ms = reading.event_time_ms
         self._published = seq
         self.changes.append(
             Incident(
                 position=reading.position, stream_key=self.stream_key, mode=self.mode,
-                sensors=tuple(kept.sensors), channels=tuple(kept.channels),
+                sensors=tuple(incident.sensors), channels=tuple(incident.channels),
                 changed_ms=reading.event_time_ms, changed_seq=seq, ended=ended,
-                limits=tuple(kept.limits),
-                **{name: getattr(kept, name) for name in _AS_IT_IS},
+                limits=tuple(incident.limits),
+                **{name: getattr(incident, name) for name in _AS_IT_IS},
             )
         )  # fmt: skip
 
     # ------------------------------------------------------------------------------ commands
     def command(self, command: Command) -> CommandReply | None:
         """Take a person's answer; ``None`` where the incident is none of this stream."""
-        kept, last = self.open, self._last
-        if kept is None or kept.id != command.incident:
+        incident, last = self.open, self._last
+        if incident is None or incident.id != command.incident:
             if last is None or last.id != command.incident:
                 return None
             said = f"Incident {last.id} has ended ({last.ended}): it needs none."
             return reply(command, said, holds=False)
-        if command.id == kept.answer:
+        if command.id == incident.answer:
             return reply(command, AGAIN, holds=True)
-        wrong = _contradiction(kept, command)
+        wrong = _contradiction(incident, command)
         if not (wrong or self.active):
             wrong = "needs no answer: hold.enabled is off, and the reference moves on in any case"
         if wrong:
-            return reply(command, f"Incident {kept.id} {wrong}.", holds=False)
-        kept.is_fault = command.kind is CommandKind.FAULT
-        if kept.is_fault:
-            kept.state, said = IncidentState.FAULT, "It is held until scores are ordinary again."
+            return reply(command, f"Incident {incident.id} {wrong}.", holds=False)
+        incident.is_fault = command.kind is CommandKind.FAULT
+        if incident.is_fault:
+            incident.state, said = (
+                IncidentState.FAULT,
+                "It is held until scores are ordinary again.",
+            )
         else:
-            kept.state = IncidentState.ADOPTING
+            incident.state = IncidentState.ADOPTING
             said = "A reference is made of what was held back."
-        if not kept.held:  # from here on
-            kept.held = True
-            self.since.clear()
-            self._show()
-        kept.answer, kept.unpublished = command.id, True
-        kept.version += 1
+        if not incident.held:  # from here on
+            incident.held = True
+            self.suspect_events.clear()
+            self._refresh()
+        incident.answer, incident.unpublished = command.id, True
+        incident.version += 1
         return reply(command, said, holds=True)
 
     @property
     def is_blank(self) -> bool:
         """Whether there is nothing worth keeping."""
-        known = self.since or self._usual != _Usual() or self._alarm is not None
+        known = self.suspect_events or self._usual != _Usual() or self._alarm is not None
         return self.open is None and self._last is None and not known
 
     @property
@@ -771,39 +822,43 @@ class Watch:
     def state(self) -> dict[str, Any]:
         """Return everything it knows as plain values."""
         level = self.level or self._saved_level
-        since, kept = [Suspect.of(*event) for event in self.since], self.open
+        since, incident = [Suspect.of(*event) for event in self.suspect_events], self.open
         known = _State(
-            level, self._inflation, self._measured, since, kept, self._last, self._usual,
-            None if self._alarm is None else self._alarm.state(), self._rising,
+            level, self._inflation, self._measured, since, incident, self._last, self._usual,
+            None if self._alarm is None else self._alarm.state(), self._candidate,
         )  # fmt: skip
         return cast("dict[str, Any]", msgspec.to_builtins(known))
 
     def restore(self, state: Any) -> None:  # noqa: ANN401 - plain values
         """Go on from a state; ``None``: one that was blank."""
-        kept = msgspec.convert(state, _State) if state else _State(0.0, None, 0, [], None, None)
-        is_held = kept.open is not None and kept.open.held
-        if len(kept.since) > (self.since.maxlen or 0) * (not is_held):
-            raise ValueError(f"{len(kept.since)} events under suspicion")
-        self.open, self._last, self._rising = kept.open, kept.last, kept.rising
-        self._inflation, self._measured, self._usual = kept.inflation, kept.n_measured, kept.usual
-        self.limit = limit_of(kept.inflation, kept.n_measured)
-        self.since.clear()
-        self.since.extend((s, s.evicted if s.entered else math.nan) for s in kept.since)
-        self._saved_level = 0.0 if is_held else kept.level
-        if self._alarm is not None and kept.alarm is not None:
-            self._alarm.restore(kept.alarm)
-        self._show()
-
-
-def _contradiction(kept: _Open, command: Command) -> str | None:
-    """Return what speaks against an answer to what is open."""
-    if kept.state is IncidentState.ADOPTING:
-        return "is being adopted as the new normal: it takes no other answer"
-    if command.version is not None and command.version != kept.version:
-        return (
-            f"is at version {kept.version} now ({kept.state}), and version {command.version} was "
-            "answered: look at it again"
+        known = msgspec.convert(state, _State) if state else _State(0.0, None, 0, [], None, None)
+        is_held = known.open is not None and known.open.held
+        if len(known.since) > (self.suspect_events.maxlen or 0) * (not is_held):
+            raise ValueError(f"{len(known.since)} events under suspicion")
+        self.open, self._last, self._candidate = known.open, known.last, known.rising
+        self._inflation, self._measured, self._usual = (
+            known.inflation,
+            known.n_measured,
+            known.usual,
         )
-    if kept.is_fault and command.kind is CommandKind.FAULT:
+        self.limit = limit_of(known.inflation, known.n_measured)
+        self.suspect_events.clear()
+        self.suspect_events.extend((s, s.evicted if s.entered else math.nan) for s in known.since)
+        self._saved_level = 0.0 if is_held else known.level
+        if self._alarm is not None and known.alarm is not None:
+            self._alarm.restore(known.alarm)
+        self._refresh()
+
+
+def _contradiction(incident: OpenIncident, command: Command) -> str | None:
+    """Return what speaks against an answer to what is open."""
+    if incident.state is IncidentState.ADOPTING:
+        return "is being adopted as the new normal: it takes no other answer"
+    if command.version is not None and command.version != incident.version:
+        return (
+            f"is at version {incident.version} now ({incident.state}), and version "
+            f"{command.version} was answered: look at it again"
+        )
+    if incident.is_fault and command.kind is CommandKind.FAULT:
         return "is known to be a fault already"
     return None

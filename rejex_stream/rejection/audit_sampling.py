@@ -55,7 +55,7 @@ _ENDLESS = 1e15
 
 
 def commitment(key: bytes) -> str:
-    """Return what is told of a key beforehand: its SHA-256 in hexadecimal."""
+    """Return the public commitment to a key: its SHA-256 in hexadecimal."""
     return hashlib.sha256(key).hexdigest()
 
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from rejex_stream.rejection.band import RejectionBand, label_table
 from rejex_stream.rejection.exceed import stability_at, stability_table
 from rejex_stream.rejection.policy import RejectionPolicy
-from rejex_stream.rejection.token_bucket import Governor
+from rejex_stream.rejection.token_bucket import TokenBucket
 from rejex_stream.rejection.window import ScoreWindow, Tail, clustered_table, severity
 from rejex_stream.types import Label, Reading, Reason, Status, Verdict
 
@@ -43,7 +43,7 @@ def rejected(
     )  # fmt: skip
 
 
-class _Full(NamedTuple):
+class RankTables(NamedTuple):
     """What ranks in a full window mean: the band; by rank the label, how sure it is, how rare."""
 
     band: RejectionBand
@@ -57,14 +57,18 @@ class Watcher(Protocol):
     """Weighs verdicts as evidence, and says from which event on the reference stands still."""
 
     level: float  # of the evidence; above 0 every verdict counts
-    least: float  # a severity from which on the evidence begins; infinite where there is none
+    min_severity: (
+        float  # a severity from which on the evidence begins; infinite where there is none
+    )
     frozen: bool  # events are judged and do not enter the window
     incident: str | None  # id of what is open
 
-    def weigh(self, verdict: Verdict, rare: float | None, evicted: float | None) -> bool:
+    def update_evidence(
+        self, verdict: Verdict, window_severity: float | None, evicted: float | None
+    ) -> bool:
         """Add a verdict to the evidence; return whether to stop before the next."""
 
-    def renew(self, window: ScoreWindow) -> None:
+    def restart(self, window: ScoreWindow) -> None:
         """Begin again with another reference."""
 
 
@@ -81,12 +85,12 @@ class Judge:
     """
 
     __slots__ = (
-        "_announced_constant", "_by_mid_rank", "_capacity", "_constant", "_edges", "_edges_of",
-        "_full", "_governor", "_policy", "_watcher", "is_governed", "shares", "tail", "window",
+        "_bucket", "_by_mid_rank", "_capacity", "_constant", "_edges", "_edges_of", "_policy",
+        "_rank_tables", "_was_constant", "_watcher", "is_governed", "shares", "tail", "window",
     )  # fmt: skip
 
     def __init__(
-        self, policy: RejectionPolicy, capacity: int, governor: Governor | None = None,
+        self, policy: RejectionPolicy, capacity: int, bucket: TokenBucket | None = None,
         watcher: Watcher | None = None,
     ) -> None:  # fmt: skip
         self._watcher = watcher
@@ -95,34 +99,34 @@ class Judge:
         self._constant = False
         self._edges: tuple[float, float | None, float | None] | None = None
         self._edges_of: RejectionBand | None = None
-        self._announced_constant = False
+        self._was_constant = False
         self._capacity = self.window.capacity
-        self._go_by(policy, governor)
+        self._set_policy(policy, bucket)
 
-    def decide(self, policy: RejectionPolicy, governor: Governor | None = None) -> None:
+    def set_policy(self, policy: RejectionPolicy, bucket: TokenBucket | None = None) -> None:
         """Judge by another policy from the next score on; the window stays, and so does credit."""
         state = self.state()
         self._edges = None
-        self._go_by(policy, governor)
+        self._set_policy(policy, bucket)
         self.restore(state)
 
-    def _go_by(self, policy: RejectionPolicy, governor: Governor | None) -> None:
+    def _set_policy(self, policy: RejectionPolicy, bucket: TokenBucket | None) -> None:
         self._policy, self._by_mid_rank = policy, policy.ties == "mid"
-        self._full: _Full | None = None
-        self._governor = governor or (None if policy.burst is None else Governor(policy))
-        self.is_governed = self._governor is not None
-        self.shares = self._governor is not None and self._governor.is_shared
+        self._rank_tables: RankTables | None = None
+        self._bucket = bucket or (None if policy.burst is None else TokenBucket(policy))
+        self.is_governed = self._bucket is not None
+        self.shares = self._bucket is not None and self._bucket.is_shared
 
     def state(self) -> dict[str, Any]:
         """Return as plain values what is kept beside the window."""
-        credit = None if self._governor is None else self._governor.state()
-        return {"credit": credit, "constant": self._announced_constant}
+        credit = None if self._bucket is None else self._bucket.state()
+        return {"credit": credit, "constant": self._was_constant}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a state; a budget that was not there before begins full."""
-        if self._governor is not None and state["credit"] is not None:
-            self._governor.restore(state["credit"])
-        self._announced_constant = bool(state["constant"])
+        if self._bucket is not None and state["credit"] is not None:
+            self._bucket.restore(state["credit"])
+        self._was_constant = bool(state["constant"])
 
     def calibrate(self, scores: Sequence[float], extreme: Collection[int] = ()) -> None:
         """Start over with the scores that another model was calibrated with, oldest first.
@@ -144,9 +148,9 @@ class Judge:
 
     def _with_places(self, scores: list[float]) -> list[float]:
         """Return scores without those for which there is no place, unless too few were left."""
-        if not self._speaks(len(scores)):
+        if not self._can_label(len(scores)):
             return scores
-        tail, places = self.tail, self._places(len(scores))
+        tail, places = self.tail, self._extreme_capacity(len(scores))
         if tail is None:
             return scores
         kept, n_extreme = list[float](), 0
@@ -155,22 +159,22 @@ class Judge:
             n_extreme += is_extreme
             if not is_extreme or n_extreme <= places:
                 kept.append(score)
-        return kept if self._speaks(len(kept)) else scores
+        return kept if self._can_label(len(kept)) else scores
 
     def replace_window(self, scores: Iterable[float]) -> None:
         """Start over with other reference scores, oldest first."""
         finite = (score for score in scores if score - score == 0.0)
         self.window = ScoreWindow(self.window.capacity, finite)
-        self._looked_again()
+        self._forget_edges()
         if self._watcher is not None:
-            self._watcher.renew(self.window)
+            self._watcher.restart(self.window)
 
     def retract(self, evicted: Iterable[float | None]) -> None:
         """Take the newest scores out of the window, as :meth:`ScoreWindow.retract` does."""
         self.window.retract(evicted)
-        self._looked_again()
+        self._forget_edges()
 
-    def _looked_again(self) -> None:
+    def _forget_edges(self) -> None:
         self._constant = self.window.is_constant
         self._edges = None
 
@@ -195,51 +199,55 @@ class Judge:
         marks, n, n_judged, extreme = (epoch, held, planned, incident), len(window), 0, _NOBODY
         for i, score in zip(which, scores, strict=True):
             n_judged += 1
-            reading, rare, evicted = readings[i], None, _NOT_ENTERED
+            reading, window_severity, evicted = readings[i], None, _NOT_ENTERED
             if score - score != 0.0:
                 verdict = rejected(reading, seq + i, Reason.UNSCORABLE, n, marks)
             else:
                 below, at_or_below = window.rank(score)  # 1. Rank
-                by_tail = None if tail is None else tail(score)
-                verdict, rare = self._verdict(  # 2. Band and 3. label
+                tail_severity = None if tail is None else tail(score)
+                verdict, window_severity = self._verdict(  # 2. Band and 3. label
                     reading, score, below, at_or_below,
-                    n=n, seq=seq + i, by_tail=by_tail, marks=marks,
+                    n=n, seq=seq + i, tail_severity=tail_severity, marks=marks,
                 )  # fmt: skip
                 if muted and i in muted and verdict.reason in _MUTABLE:
                     verdict = replace(verdict, muted=muted[i])
-                    rare = None
+                    window_severity = None
                 if not frozen:  # 4. Enter
-                    if by_tail is not None and by_tail >= EXTREME:
+                    if tail_severity is not None and tail_severity >= EXTREME:
                         extreme = [*extreme, n_judged - 1]
-                    evicted = self._enter(n, score, at_or_below - below, by_tail)
+                    evicted = self._enter(n, score, at_or_below - below, tail_severity)
                     n += evicted is None
             verdicts[i] = verdict
             if (  # 5. Evidence
                 watcher is not None
-                and (frozen or watcher.level or (rare is not None and rare > watcher.least))
-                and watcher.weigh(verdict, rare, evicted)
+                and (
+                    frozen
+                    or watcher.level
+                    or (window_severity is not None and window_severity > watcher.min_severity)
+                )
+                and watcher.update_evidence(verdict, window_severity, evicted)
             ):
                 break
         return n_judged, extreme
 
     def _verdict(
         self, reading: Reading, score: float, below: int, at_or_below: int, *, n: int, seq: int,
-        by_tail: float | None, marks: _Marks,
+        tail_severity: float | None, marks: _Marks,
     ) -> tuple[Verdict, float | None]:  # fmt: skip
         """Return the verdict on a score among n, and how rare it is in the window of now."""
         key, sensor, time_ms, _, position = reading
         epoch, held, planned, incident = marks
         ties = at_or_below - below
         rank = (below + at_or_below) // 2 if ties and self._by_mid_rank else at_or_below  # mid_rank
-        rare: float | None
+        window_severity: float | None
         if n == self._capacity:
-            if (full := self._full) is None:
-                full = self._look_up()
+            if (full := self._rank_tables) is None:
+                full = self._make_tables()
             band, labels, p_anomalies, confidences, severities = full
             label, p_anomaly, confidence = labels[rank], p_anomalies[rank], confidences[rank]
-            rare = severities[below] if below < n else None
-        elif self._speaks(n):
-            band, rare = self._policy.band(n), None
+            window_severity = severities[below] if below < n else None
+        elif self._can_label(n):
+            band, window_severity = self._policy.band(n), None
             label = band.label(rank)
             p_anomaly, confidence = stability_at(rank, n, band.n_anomalies)
         else:
@@ -247,11 +255,11 @@ class Judge:
                 position, key, sensor, time_ms, seq, _REJECTED, Reason.WARM_UP, score, rank, ties,
                 n, model_epoch=epoch, held=held, planned=planned, incident=incident,
             ), None  # fmt: skip
-        if not self.is_governed and not (self._constant or self._announced_constant):
+        if not self.is_governed and not (self._constant or self._was_constant):
             judged, withheld, status = band, False, None
             reason = _AMBIGUOUS if label is _REJECTED else None
         else:
-            judged, label, reason, withheld, status = self._decide(
+            judged, label, reason, withheld, status = self._label_in_band(
                 band, label, rank, sensor, time_ms
             )
         edges = self._edges
@@ -260,29 +268,29 @@ class Judge:
             edges = at(first), at(low) if low >= 1 else None, at(top) if top <= n else None
             self._edges, self._edges_of = edges, judged
         if self._constant:
-            rare = by_tail = None
+            window_severity = tail_severity = None
         else:
-            if rare is None:
-                rare = severity(self.window, score, below)
-            if by_tail is None:
-                by_tail = rare
+            if window_severity is None:
+                window_severity = severity(self.window, score, below)
+            if tail_severity is None:
+                tail_severity = window_severity
         governed = self.is_governed
         return Verdict(
             position, key, sensor, time_ms, seq, label, reason, score, rank, ties, n,
             band.n_anomalies, judged.lower, judged.upper, rank / n, p_anomaly, confidence,
             edges[0], edges[1], edges[2], epoch, judged.tolerance, None, withheld,
             band.lower if governed else None, band.upper if governed else None,
-            by_tail, status, held, planned, incident,
-        ), rare  # fmt: skip
+            tail_severity, status, held, planned, incident,
+        ), window_severity  # fmt: skip
 
-    def _enter(self, n: int, score: float, ties: int, by_tail: float | None) -> float | None:
+    def _enter(self, n: int, score: float, ties: int, tail_severity: float | None) -> float | None:
         """Let a score among n into the window; return what it pushed out, if anything."""
         # ``_NOT_ENTERED`` where it is extreme and all places for such scores are taken.
         if (
-            by_tail is not None
-            and by_tail >= EXTREME
-            and self._speaks(n)  # a length that says nothing is left by growing, whatever comes
-            and self._n_extreme() >= self._places(n)
+            tail_severity is not None
+            and tail_severity >= EXTREME
+            and self._can_label(n)  # a length that says nothing is left by growing, whatever comes
+            and self._n_extreme() >= self._extreme_capacity(n)
         ):
             return _NOT_ENTERED
         evicted = self.window.push(score)
@@ -306,48 +314,48 @@ class Judge:
         n, kth = len(window), window.order_statistic  # a severity never falls with its score
         return n - bisect_left(range(1, n + 1), EXTREME, key=lambda k: tail(kth(k)))
 
-    def _places(self, n: int) -> int:
+    def _extreme_capacity(self, n: int) -> int:
         """Return how many extreme scores there may be among n: half of those that are flagged."""
         # So the next one still ranks among the flagged, whatever came before.
-        full = self._full or self._look_up()
+        full = self._rank_tables or self._make_tables()
         band = full.band if n == self._capacity else self._policy.band(n)
         return max(1, (n + 1 - band.edges[2]) // 2)
 
-    def _decide(
+    def _label_in_band(
         self, band: RejectionBand, label: Label, rank: int, sensor: str, time_ms: int
     ) -> tuple[RejectionBand, Label, Reason | None, bool, Status | None]:
         """Return the band that decides, label and reason, whether it is withheld, the status."""
         # `band` is the policy's own, with the label it gives; a budget may allow another.
         status = None
-        if self._constant is not self._announced_constant:
-            self._announced_constant = self._constant
+        if self._constant is not self._was_constant:
+            self._was_constant = self._constant
             status = Status.CONSTANT_BEGINS if self._constant else Status.CONSTANT_ENDS
         if self._constant:
             return band, _REJECTED, Reason.CONSTANT_WINDOW, False, status
-        governor = self._governor
-        if governor is None:
+        bucket = self._bucket
+        if bucket is None:
             return band, label, _AMBIGUOUS if label is _REJECTED else None, False, status
-        allowed = governor.allow(band.n, sensor, time_ms)
+        allowed = bucket.allow(band.n, sensor, time_ms)
         given = allowed.label(rank)
         if given is _REJECTED:
-            governor.spend()
+            bucket.spend()
             return allowed, given, _AMBIGUOUS, False, status
         return allowed, given, None, label is _REJECTED, status
 
-    def settle(self, judged: Verdict, published: Verdict) -> None:
-        """Let only what is published cost credit, where somebody else labels by the band allowed.
+    def charge_published(self, judged: Verdict, published: Verdict) -> None:
+        """Charge the budget for the published label, where a challenger relabels the event.
 
         Who was labelled by it can be paid for: without credit the band is empty.
         """
-        governor = self._governor
-        if governor is None or judged.label is published.label:
+        bucket = self._bucket
+        if bucket is None or judged.label is published.label:
             return
         if judged.label is _REJECTED:
-            governor.refund()
+            bucket.refund()
         elif published.label is _REJECTED:
-            governor.spend()
+            bucket.spend()
 
-    def beyond(
+    def outlier_positions(
         self, quantile: float, which: Sequence[int], verdicts: Sequence[Verdict | None]
     ) -> list[int]:
         """Return which of the verdicts just given rank beyond a quantile of their window.
@@ -366,16 +374,16 @@ class Judge:
                 found.append(j)
         return found
 
-    def _speaks(self, n: int) -> bool:
+    def _can_label(self, n: int) -> bool:
         """Whether a window that is still filling can say both labels."""
         # Some lengths above the first that can cannot again.
         return n >= self._policy.first_window and self._policy.band(n).can_accept_both
 
-    def _look_up(self) -> _Full:
+    def _make_tables(self) -> RankTables:
         """Look up, once for a policy, what a full window's ranks mean."""
         n, gamma = self.window.capacity, self._policy.contamination
         band = self._policy.band(n)
-        self._full = _Full(
+        self._rank_tables = RankTables(
             band, label_table(band), *stability_table(n, gamma), clustered_table(n, 1.0)[0]
         )
-        return self._full
+        return self._rank_tables

@@ -33,28 +33,36 @@ from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.trusted_clock import TrustedClock
 from rejex_stream.types import MODE_MARK, of_mode
 
-__all__ = ["DAY_MS", "Credits", "Governor", "base_width"]
+__all__ = ["DAY_MS", "Credits", "TokenBucket", "base_width"]
 
 DAY_MS = 86_400_000
-MOST_GONE, N_DRAWERS = 4096, 1024
+MAX_GONE, N_OVERFLOW_BUCKETS = 4096, 1024
 """How many owners that were forgotten are known by name, and the drawers for the others."""
-_DRAWER = 2 * MODE_MARK  # begins no name of a stream or group
+_OVERFLOW = 2 * MODE_MARK  # begins no name of a stream or group
 
 
-class Governor:
+class TokenBucket:
     """The credit of one owner, and the band it allows.
 
-    Whole numbers: `credit` is there, `price` is what one rejected event costs (the denominator of
-    ρ, read as the decimal that was typed), `most` is B times that, and it begins full. A record
-    that is ahead of the trusted time, be it by a century, neither earns nor keeps later ones from
-    earning.
+    Whole numbers: `credit` is there, `cost_per_rejection` is what one rejected event costs (the
+    denominator of ρ, read as the decimal that was typed), `capacity` is B times that, and it begins
+    full. A record that is ahead of the trusted time, be it by a century, neither earns nor keeps
+    later ones from earning.
 
     O(1) an event, but for widths that were never met (O(log n), then cached for all streams).
     """
 
     __slots__ = (
-        "_bands", "_clock", "_earns", "_n", "_policy", "asked", "credit", "is_shared", "most",
-        "price",
+        "_bands",
+        "_clock",
+        "_earns",
+        "_n",
+        "_policy",
+        "capacity",
+        "cost_per_rejection",
+        "credit",
+        "events_seen",
+        "is_shared",
     )  # fmt: skip
 
     def __init__(self, policy: RejectionPolicy, *, is_shared: bool = False) -> None:
@@ -65,9 +73,9 @@ class Governor:
             earns = decimal(policy.per_day) / DAY_MS
         self._policy = policy
         self._clock = None if policy.per_day is None else TrustedClock()
-        self._earns, self.price = earns.numerator, earns.denominator
-        self.credit = self.most = policy.burst * self.price
-        self.is_shared, self.asked = is_shared, 0
+        self._earns, self.cost_per_rejection = earns.numerator, earns.denominator
+        self.credit = self.capacity = policy.burst * self.cost_per_rejection
+        self.is_shared, self.events_seen = is_shared, 0
         self._n = 0
         self._bands: list[RejectionBand | None] = []
 
@@ -79,17 +87,17 @@ class Governor:
     def allow(self, n: int, sensor: str, event_time_ms: int) -> RejectionBand:
         """Earn for one ranked event; return the band that the credit allows for it."""
         earned = self._earns
-        self.asked += 1
+        self.events_seen += 1
         clock = self._clock
         if clock is not None:
             before, now = clock.now_ms, clock.advance(sensor, event_time_ms)
             earned *= 0 if before is None or now is None else max(0, now - before)
-        most = self.most
-        self.credit = credit = min(most, self.credit + earned)
+        capacity = self.capacity
+        self.credit = credit = min(capacity, self.credit + earned)
         if n != self._n:
             self._n, self._bands = n, _bands(self._policy, n)
         bands = self._bands
-        width = (len(bands) - 1) * credit // most if credit >= self.price else 0
+        width = (len(bands) - 1) * credit // capacity if credit >= self.cost_per_rejection else 0
         band = bands[width]
         if band is None:
             band = bands[width] = nested_band(n, self._policy.contamination, width)
@@ -97,17 +105,17 @@ class Governor:
 
     def spend(self) -> None:
         """Pay for an event that the band of :meth:`allow` rejected: without credit it is empty."""
-        self.credit -= self.price
+        self.credit -= self.cost_per_rejection
 
     def refund(self) -> None:
         """Take a payment back: what was rejected is published with another label."""
-        self.credit += self.price
+        self.credit += self.cost_per_rejection
 
     def state(self) -> list[Any]:
         """Return what is kept in a snapshot; text, for whole numbers of any size."""
         clock = None if self._clock is None else self._clock.state()
-        state = [str(self.credit), str(self.price), clock]
-        return [*state, self.asked, self._policy.owner] if self.is_shared else state
+        state = [str(self.credit), str(self.cost_per_rejection), clock]
+        return [*state, self.events_seen, self._policy.owner] if self.is_shared else state
 
     def restore(self, state: list[Any]) -> None:
         """Go on from a state; under another budget, with as many events of credit as fit.
@@ -122,11 +130,14 @@ class Governor:
             raise ValueError(f"a credit of {had} at a price of {paid}")
         if owner != (self._policy.owner if self.is_shared else None):
             return
-        if self.is_shared and asked <= self.asked:
+        if self.is_shared and asked <= self.events_seen:
             return
         if self._clock is not None and clock is not None:
             self._clock.restore(clock)
-        self.credit, self.asked = min(self.most, had * self.price // paid), asked
+        self.credit, self.events_seen = (
+            min(self.capacity, had * self.cost_per_rejection // paid),
+            asked,
+        )
 
 
 def base_width(policy: RejectionPolicy, n: int) -> int:
@@ -158,16 +169,17 @@ class Credits:
     A shared credit travels in the state of each of its streams, with a count of the events it has
     seen, and in the head of a snapshot, which is older than what streams know, or as old.
 
-    Memory is bounded: of more than :data:`MOST_GONE` that are gone, the oldest are known by one of
-    :data:`N_DRAWERS` drawers, which holds the least credit that was put into it. Somebody new may
-    begin with less than a whole burst, and nobody with more than is theirs. O(1), but for that.
+    Memory is bounded: of more than :data:`MAX_GONE` that are gone, the oldest are known by one of
+    :data:`N_OVERFLOW_BUCKETS` overflow buckets, which holds the least credit that was put into it.
+    Somebody new may begin with less than a whole burst, and nobody with more than is theirs. O(1),
+    but for that.
     """
 
     def __init__(self, policy: RejectionPolicy, *, modes: bool = False) -> None:
         self._policy, self._modes = policy, modes
-        self._by_owner: dict[str, Governor] = {}
+        self._by_owner: dict[str, TokenBucket] = {}
         self._n_streams: Counter[str] = Counter()  # of the owners that share
-        self._gone: dict[str, list[Any]] = {}  # by owner or drawer, oldest first
+        self._gone: dict[str, list[Any]] = {}  # by owner or overflow, oldest first
         self._in_snapshot: Mapping[str, list[Any]] = {}
 
     @property
@@ -176,7 +188,7 @@ class Credits:
         policy = self._policy
         return policy.burst is not None and (self._modes or policy.owner != "stream")
 
-    def of(self, stream_key: str) -> Governor | None:
+    def of(self, stream_key: str) -> TokenBucket | None:
         """Return the credit that a stream shares, if it does; O(1)."""
         owner, is_shared = self._owner(stream_key)
         return self._of_owner(owner) if is_shared else None
@@ -189,19 +201,19 @@ class Credits:
             return owner, True
         return MODE_MARK + stream_key, self._modes and self._policy.burst is not None
 
-    def _of_owner(self, owner: str) -> Governor:
+    def _of_owner(self, owner: str) -> TokenBucket:
         shared = self._by_owner.get(owner)
         if shared is None:
-            shared = self._by_owner[owner] = Governor(self._policy, is_shared=True)
+            shared = self._by_owner[owner] = TokenBucket(self._policy, is_shared=True)
             left = self._take(owner, self._policy.owner)
             if left is not None:
                 _restore(shared, left)
         return shared
 
     def _take(self, owner: str, kind: str | None) -> list[Any] | None:
-        return self._gone.pop(owner, None) or self._gone.get(_drawer(owner, kind))
+        return self._gone.pop(owner, None) or self._gone.get(_overflow_bucket(owner, kind))
 
-    def begin(self, stream_key: str) -> list[Any] | None:
+    def register(self, stream_key: str) -> list[Any] | None:
         """Know of a stream that is new; return the credit of its own that it left, if it did."""
         owner, is_shared = self._owner(stream_key)
         if is_shared:
@@ -209,7 +221,7 @@ class Credits:
             return None
         return self._take(owner, None)
 
-    def end(self, stream_key: str, credit: list[Any] | None) -> None:
+    def release(self, stream_key: str, credit: list[Any] | None) -> None:
         """Keep what a stream leaves that is forgotten: its credit, or one that it shared last."""
         owner, is_shared = self._owner(stream_key)
         if is_shared:
@@ -222,41 +234,41 @@ class Credits:
         if credit is None or _events(credit) >= (self._policy.burst or 0):
             return
         self._gone[owner] = credit
-        if len(self._gone) > MOST_GONE + N_DRAWERS:
-            self._put_away()
+        if len(self._gone) > MAX_GONE + N_OVERFLOW_BUCKETS:
+            self._compact()
 
-    def _put_away(self) -> None:
+    def _compact(self) -> None:
         """Put the older half of those that are gone into drawers, without their clocks."""
-        names = [owner for owner in self._gone if not owner.startswith(_DRAWER)]
+        names = [owner for owner in self._gone if not owner.startswith(_OVERFLOW)]
         for owner in names[: len(names) // 2]:
             credit, price, _, *of = self._gone.pop(owner)
-            drawer = _drawer(owner, of[1] if of else None)
-            there = self._gone.get(drawer)
+            overflow = _overflow_bucket(owner, of[1] if of else None)
+            there = self._gone.get(overflow)
             if there is None or _events([credit, price]) < _events(there):
-                self._gone[drawer] = [credit, price, None, *of]
+                self._gone[overflow] = [credit, price, None, *of]
 
     def state(self) -> dict[str, list[Any]]:
         """Return all credits as plain values."""
         return self._gone | {owner: one.state() for owner, one in self._by_owner.items()}
 
-    def take_over(self, credits: Mapping[str, list[Any]]) -> None:
-        """Know what :meth:`state` said, once :meth:`renew` says who is there."""
-        self.drop()
+    def load(self, credits: Mapping[str, list[Any]]) -> None:
+        """Know what :meth:`state` said, once :meth:`rebuild` says who is there."""
+        self.clear()
         self._in_snapshot, self._gone = credits, dict(credits)
         if self._policy.burst is not None:
             for credit in credits.values():
-                _restore(Governor(self._policy, is_shared=len(credit) > 3), credit)
+                _restore(TokenBucket(self._policy, is_shared=len(credit) > 3), credit)
 
-    def renew(
+    def rebuild(
         self, policy: RejectionPolicy, streams: Iterable[str],
-        known: Iterable[tuple[str, list[Any] | None]], *, asleep: bool,
+        known: Iterable[tuple[str, list[Any] | None]], *, is_lazy: bool,
     ) -> None:  # fmt: skip
         """Make them again for a policy, each from the newest that any of its streams knows.
 
         `streams` are all of them, `known` what those know that are not in memory. While all are
-        `asleep` only snapshots count: by a decision in between a credit may have been cut.
+        `is_lazy` only snapshots count: by a decision in between a credit may have been cut.
         """
-        self._gone = dict(self._in_snapshot) if asleep else self.state()
+        self._gone = dict(self._in_snapshot) if is_lazy else self.state()
         self._policy, self._by_owner = policy, {}
         owners = [self._owner(key) for key in streams]
         self._n_streams = Counter(owner for owner, is_shared in owners if is_shared)
@@ -267,25 +279,25 @@ class Credits:
             if one is not None and credit is not None:
                 _restore(one, credit)
 
-    def drop(self) -> None:
+    def clear(self) -> None:
         """Forget all of them."""
         self._by_owner, self._gone, self._in_snapshot = {}, {}, {}
         self._n_streams.clear()
 
 
-def _drawer(owner: str, kind: str | None) -> str:
-    """Return the drawer of an owner; shared credits have others than those that are not."""
-    return f"{_DRAWER}{kind or ''}{crc32(owner.encode()) % N_DRAWERS}"
+def _overflow_bucket(owner: str, kind: str | None) -> str:
+    """Return the overflow of an owner; shared credits have others than those that are not."""
+    return f"{_OVERFLOW}{kind or ''}{crc32(owner.encode()) % N_OVERFLOW_BUCKETS}"
 
 
 def _events(credit: Sequence[Any]) -> Fraction:
     return Fraction(int(credit[0]), int(credit[1]))
 
 
-def _restore(governor: Governor, credit: list[Any]) -> None:
-    """Let a governor know of a credit; an older one than its own changes nothing."""
+def _restore(bucket: TokenBucket, credit: list[Any]) -> None:
+    """Let a bucket know of a credit; an older one than its own changes nothing."""
     try:
-        governor.restore(credit)
+        bucket.restore(credit)
     except (TypeError, ValueError) as error:
         raise CheckpointError(
             f"The credit in a snapshot is none ({type(error).__name__}: {error}): {WAY_OUT}."

@@ -307,7 +307,7 @@ class Tail:
         ordered = self.ordered
         below = bisect_left(ordered, score)
         if below == len(ordered):
-            return self._beyond(score)
+            return self._gpd_severity(score)
         rare = self._of_ranks[below]
         if not below:
             return rare
@@ -318,7 +318,7 @@ class Tail:
             return max(least, rare - self._shade * short * (rare - least))
         return rare  # nan: the difference is beyond all numbers
 
-    def _beyond(self, score: float) -> float:
+    def _gpd_severity(self, score: float) -> float:
         """Return the severity of a score above all others, by the generalised Pareto tail."""
         if self._sigma == 0.0:  # lost: a few of the smallest floats lie apart
             return LARGEST_SEVERITY
@@ -395,7 +395,7 @@ def _excess(window: ScoreWindow, n: int, largest: float) -> tuple[int, float]:
 
 
 def joint_severity(severity: float, anomalies: int) -> float:
-    """Return that of many events, of which this is the worst one's: what is graded and sorted by.
+    """Return the severity of a group of events whose worst one has this severity.
 
     One more for every ten times as many anomalies: a convention, far less than as many independent
     ones are worth.

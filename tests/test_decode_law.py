@@ -282,7 +282,7 @@ def test_decisions_are_the_same_object_until_something_is_learnt(registry):
 
 
 def test_a_partition_that_names_ever_more_schemas_is_bounded(registry, monkeypatch):
-    monkeypatch.setattr("rejex_stream.decode.registry_decoder.MOST_KNOWN", 2)
+    monkeypatch.setattr("rejex_stream.decode.registry_decoder.MAX_KNOWN", 2)
     registry.says = dict.fromkeys(IDS, AB)
     pipeline = committed(registry, 1, 2, 3, 1)
     assert [kind is None for kind in kinds(pipeline.emitted[0])] == [False, False, True, False]

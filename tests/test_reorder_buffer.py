@@ -176,6 +176,18 @@ def test_late_events_are_judged_in_order_where_they_are_waited_for() -> None:
     assert sum(map(len, by_sensor.values())) > 270, "only the last ones still wait"
 
 
+def test_so_many_events_wait_at_most_and_the_earliest_goes_first() -> None:
+    decoder, order = JsonDecoder(WIDE), []
+    with patch("rejex_stream.decode.reorder_buffer._MAX_WAITING", 3):
+        reorder = ReorderBuffer(ReorderRules(reorder_ms=10**9))
+        for i, t in enumerate((5, 3, 9, 1, 7)):
+            value = json.dumps({**rows(1)[0], "t": T0 + t}).encode()
+            record = Record(Position("in", 0, i), None, value)
+            for _, item in reorder.add(record, decoder.decode(record)):
+                order += [item.event_time_ms - T0] if isinstance(item, Reading) else []
+    assert order == [1, 3]
+
+
 def some(row: dict[str, Any], i: int) -> dict[str, Any]:
     """Return a row with the fields that have changed, say."""
     return {k: v for k, v in row.items() if k in ("m", "t") or (i * 7 + len(k)) % 3}

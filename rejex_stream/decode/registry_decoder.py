@@ -30,13 +30,13 @@ HEADER_BYTES = 5
 UNKNOWN_S = 10.0
 """For so many seconds an id is not asked for again that the registry does not know, or whose schema
 cannot be used."""
-MOST_KNOWN = 1_000
+MAX_KNOWN = 1_000
 """A partition's records may name so many schemas that can be read by."""
-_MOST_KEPT = 10_000
-_MOST_TEXT = 1 << 20
+_MAX_KEPT = 10_000
+_MAX_TEXT = 1 << 20
 _FORMAT_VERSION = 1
 _NEVER = 2**63 - 1
-_LARGEST_ID = 2**31 - 1
+_MAX_ID = 2**31 - 1
 # A field's name in a schema of Avro, or of Protobuf; only shown to people.
 _FIELD = re.compile(r'"name"\s*:\s*"(\w+)"\s*,\s*"type"|\b(\w+)\s*=\s*\d+\s*[;\[]')
 
@@ -182,8 +182,8 @@ class RegistryDecoder:
         return read
 
     def _learn(self, schema_id: int, since: int) -> _Known | str:
-        if len(self._known) >= MOST_KNOWN:
-            return f"schema id {schema_id}: the partition already names {MOST_KNOWN} other schemas"
+        if len(self._known) >= MAX_KNOWN:
+            return f"schema id {schema_id}: the partition already names {MAX_KNOWN} other schemas"
         schema = self._schemas.ask(schema_id)
         if isinstance(schema, str):
             return schema
@@ -240,7 +240,7 @@ class _Schemas:
         """Return a schema that can be read by, or one sentence why there is none."""
         if schema_id in self._answers:
             return self._answers[schema_id]
-        if schema_id > _LARGEST_ID:  # to ask for it would be an error of ours
+        if schema_id > _MAX_ID:  # to ask for it would be an error of ours
             return f"schema id {schema_id} is not in the registry"
         until, why = self._refused.get(schema_id, (-math.inf, ""))
         if self._clock() < until:
@@ -250,7 +250,7 @@ class _Schemas:
         if schema is not None and not isinstance(found, str):
             self._answers[schema_id] = schema
             return schema
-        if len(self._refused) >= _MOST_KEPT:
+        if len(self._refused) >= _MAX_KEPT:
             self._refused.clear()
         why = f"schema id {schema_id} {found}"
         self._refused[schema_id] = self._clock() + UNKNOWN_S, why
@@ -261,7 +261,7 @@ class _Schemas:
         key = (schema.kind, schema.text, *schema.references.items())
         found = self._readers.get(key)
         if found is None:
-            if len(self._readers) >= _MOST_KEPT:
+            if len(self._readers) >= _MAX_KEPT:
                 self._readers.clear()
             found = self._readers[key] = self._made(schema)
         return found
@@ -271,8 +271,8 @@ class _Schemas:
             format_ = self._kind.lower()
             return f"is {printable(schema.kind)[1:-1]}, but input.format is {format_!r}"
         size = len(schema.text) + sum(map(len, schema.references.values()))
-        if size > _MOST_TEXT:
-            return f"cannot be used: it has {size} characters, more than {_MOST_TEXT}"
+        if size > _MAX_TEXT:
+            return f"cannot be used: it has {size} characters, more than {_MAX_TEXT}"
         try:
             return self._compile(schema, self._mapping)
         except UnusableSchemaError as error:

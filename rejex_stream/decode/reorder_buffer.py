@@ -27,8 +27,8 @@ from rejex_stream.types import DelayedRecord, Invalid, Position, Reading, Record
 
 __all__ = ["ReorderBuffer", "ReorderRules"]
 
-_MOST_SENSORS = 200_000
-_MOST_WAITING = 100_000
+_MAX_SENSORS = 200_000
+_MAX_WAITING = 100_000
 
 _Taken: TypeAlias = tuple[Record, Reading | Invalid]
 
@@ -97,7 +97,7 @@ class ReorderBuffer:
         heapq.heappush(self._waiting, (item.event_time_ms, self._n, record, item))
         found: list[_Taken] = []
         while self._waiting and (
-            len(self._waiting) > _MOST_WAITING
+            len(self._waiting) > _MAX_WAITING
             or (now is not None and self._waiting[0][0] <= now - self._rules.reorder_ms)
         ):
             _, _, early, reading = heapq.heappop(self._waiting)
@@ -112,7 +112,7 @@ class ReorderBuffer:
             return [(_delayed(record, by), reading)]
         row = self._rows.get(reading.sensor)
         if row is None:
-            if len(self._rows) >= _MOST_SENSORS:
+            if len(self._rows) >= _MAX_SENSORS:
                 del self._rows[next(iter(self._rows))]
             row = self._rows[reading.sensor] = _Row(len(reading.values))
         if rules.step_ms is None:
@@ -175,7 +175,7 @@ class ReorderBuffer:
 
 
 def _delayed(record: Record, by: Record) -> Record:
-    """Return a record as one whose outcome came with another one."""
+    """Mark a record whose outcome comes with a later one, `by`."""
     return record if record is by else DelayedRecord.of(record, by)
 
 

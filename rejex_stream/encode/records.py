@@ -39,7 +39,7 @@ from rejex_stream.types import (
 )
 
 __all__ = [
-    "MOST_ANSWERS", "Answered", "ContextRecord", "DeadLetterRecord", "FollowUpRecord", "Form",
+    "MAX_ANSWERS", "Answered", "ContextRecord", "DeadLetterRecord", "FollowUpRecord", "Form",
     "IncidentRecord", "LeanVerdictRecord", "ReplyRecord", "ReviewRecord",
     "VerdictRecord", "decode_command", "decode_dead_letter", "decode_incidents", "decode_review",
     "decode_reviewed", "decode_verdict", "encode_command", "encode_dead_letter", "encode_follow_up",
@@ -52,13 +52,13 @@ Form: TypeAlias = Literal["full", "lean"]
 
 _encode = msgspec.json.Encoder().encode
 _T = TypeVar("_T")
-_MOST_TEXT = {"id": 100, "stream_key": 1_000, "incident": 1_000, "cancels": 100, "by": 200}
-_MOST_NOTE = 4_000
-MOST_ANSWERS = 200
+_MAX_TEXT = {"id": 100, "stream_key": 1_000, "incident": 1_000, "cancels": 100, "by": 200}
+_MAX_NOTE = 4_000
+MAX_ANSWERS = 200
 """So many answers go into one command."""
-_MOST_SIDES = 200  # channels of a box
-_LONGEST_MS = 90 * 86_400_000  # of a mute: what is normal for longer belongs in the model
-_LARGEST = 2**53  # what every reader of JSON keeps whole
+_MAX_SIDES = 200  # channels of a box
+_MAX_MUTE_MS = 90 * 86_400_000  # of a mute: what is normal for longer belongs in the model
+_MAX_INTEGER = 2**53  # what every reader of JSON keeps whole
 _ANSWERED = {"incident": "the id of the one that is answered"}
 _MUTED = "a mute says whose, who and why"
 _NEEDED: dict[CommandKind, dict[str, str]] = {
@@ -511,14 +511,14 @@ def require_sound(command: Command) -> None:
 
 def _problems(command: Command) -> Iterator[str]:
     """Yield what is wrong with a command, each as the rest of a sentence about it."""
-    for name, most in (*_MOST_TEXT.items(), ("note", _MOST_NOTE)):
+    for name, most in (*_MAX_TEXT.items(), ("note", _MAX_NOTE)):
         text = getattr(command, name)
         if text is not None and len(text) > most:
             yield f"has {len(text)} characters of {name}, at most {most} fit"
     for name in ("version", "from_ms", "until_ms", "given_ms"):
         number = getattr(command, name)
-        if number is not None and abs(number) > _LARGEST:
-            yield f"has {name} = {number}, beyond ±{_LARGEST}"
+        if number is not None and abs(number) > _MAX_INTEGER:
+            yield f"has {name} = {number}, beyond ±{_MAX_INTEGER}"
     if not command.id:
         yield "has no id: give it one that no other command has"
     for name, meant in _NEEDED.get(command.kind, {}).items():
@@ -527,16 +527,16 @@ def _problems(command: Command) -> Iterator[str]:
     begin, end = command.from_ms, command.until_ms
     if command.kind is CommandKind.ANSWERS:
         places = {answer.position[:2] for answer in command.answers}
-        if len(places) != 1 or len(command.answers) > MOST_ANSWERS:
+        if len(places) != 1 or len(command.answers) > MAX_ANSWERS:
             yield (
                 f"has {len(command.answers)} answers of {len(places)} partitions: expected 1 to "
-                f"{MOST_ANSWERS} of one"
+                f"{MAX_ANSWERS} of one"
             )
     if command.kind is CommandKind.MUTE:
-        if begin is None or end is None or not 0 < end - begin <= _LONGEST_MS:
+        if begin is None or end is None or not 0 < end - begin <= _MAX_MUTE_MS:
             yield (
                 f"is from_ms = {begin} until_ms = {end}: expected both, the second later by "
-                f"{_LONGEST_MS // 86_400_000} days at most"
+                f"{_MAX_MUTE_MS // 86_400_000} days at most"
             )
         yield from _unbounded(command)
     if command.kind is CommandKind.PLANNED and (begin is None or end is None or begin >= end):
@@ -544,8 +544,8 @@ def _problems(command: Command) -> Iterator[str]:
 
 
 def _unbounded(command: Command) -> Iterator[str]:
-    if not 1 <= len(command.box) <= _MOST_SIDES:
-        yield f"has a box of {len(command.box)} channels: expected 1 to {_MOST_SIDES}"
+    if not 1 <= len(command.box) <= _MAX_SIDES:
+        yield f"has a box of {len(command.box)} channels: expected 1 to {_MAX_SIDES}"
     for name, (low, high) in command.box.items():
         if not -math.inf < low <= high < math.inf:
             yield (

@@ -17,7 +17,7 @@ from rejex_stream.config.assembly.control_line import make_command
 from rejex_stream.config.reviewing import SYSTEM
 from rejex_stream.encode import decode_review, encode_command
 from rejex_stream.encode.label_records import active_labels, decode_label, resolve
-from rejex_stream.encode.records import MOST_ANSWERS
+from rejex_stream.encode.records import MAX_ANSWERS
 from rejex_stream.errors import ConfigError
 from rejex_stream.review.queue import database
 from rejex_stream.review.queue.database import AT_POSITION, Database, note_down, noted, scalar
@@ -64,8 +64,8 @@ def collect(database: Database, pipeline: str, now_ms: int, *, wait_ms: int = 0)
             answered, key=lambda event: (event.stream_key, event.answer.position[:2])
         ):
             same = list(those)
-            for at in range(0, len(same), MOST_ANSWERS):
-                _store_command(connection, pipeline, same[at : at + MOST_ANSWERS], now_ms)
+            for at in range(0, len(same), MAX_ANSWERS):
+                _store_command(connection, pipeline, same[at : at + MAX_ANSWERS], now_ms)
         note_down(connection, f"taught {pipeline}", last)
     return True
 

@@ -48,7 +48,7 @@ class JobJournal:
 
     @classmethod
     def of(cls, config: Config, *, listens: bool = True) -> JobJournal:
-        """Return who hears what is said to a pipeline, and remembers what it has not told yet."""
+        """Return the command reader and outbox of a pipeline."""
         if config.input.kind == "file":
             places = file_places(config)
             assert places.state is not None  # refused before

@@ -393,7 +393,7 @@ def test_a_console_tells_nothing_to_who_does_not_learn(judged):
 
 @pytest.mark.thorough
 def test_more_answers_than_fit_into_a_command_are_several(judged, monkeypatch):
-    monkeypatch.setattr(teaching, "MOST_ANSWERS", 2)
+    monkeypatch.setattr(teaching, "MAX_ANSWERS", 2)
     monkeypatch.setattr(teaching, "_AT_ONCE", 5)
     monkeypatch.setattr(incident_store, "_AT_ONCE", 3)
     with desk(judged, teach_after_s=0) as (store, background):

@@ -271,6 +271,15 @@ def test_the_ten_lines_are_the_example_file_and_load():
     tomllib.loads(shown)
 
 
+def test_the_page_about_python_runs(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    names = {}
+    for block in blocks("python", HOWTO / "python.md"):
+        exec(compile(block, "python.md", "exec"), names)
+    assert names["labels"].count("anomaly") > 50
+    assert len(names["outcomes"]) == 500
+
+
 def test_the_notebook_example_runs():
     import numpy as np
 

@@ -175,21 +175,6 @@ class CsvDecoder:
         if (quality := self._mapping.quality) is not None:
             said = [_at(cells, index) or None for index in self._qualities]
             texts = tuple(str(text or "") for text in quality.only_good(texts, said, texts=True))
-        if self._plain:
-            try:
-                values = tuple(map(float, texts))
-            except ValueError:
-                pass
-            else:
-                # Python's float() also takes 1_000 and the digits of other scripts: look twice.
-                written = "".join(texts)
-                if (
-                    math.isfinite(sum(values))
-                    and written.isascii()
-                    and "_" not in written
-                    and (not self._none or self._none.isdisjoint(values))
-                ):
-                    return values
         return tuple(map(self._value, self._mapping.channel_names, texts))
 
     def _value(self, name: str, cell: str) -> float:

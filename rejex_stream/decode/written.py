@@ -68,6 +68,7 @@ def number_reader(
     fits = re.compile(shape, re.ASCII).fullmatch
     plain = str.maketrans({**dict.fromkeys(marks), decimal: ".", "d": "e", "D": "e"})
 
+    is_usual = decimal == "." and not marks
     endings = "|".join(map(re.escape, sorted(units, key=len, reverse=True)))
     cut = re.compile(rf"(?<=[\d.,])\s*(?:{endings})$").sub if endings else None
     absent = MISSING_TEXTS.union(text.strip().lower() for text in missing)
@@ -78,20 +79,20 @@ def number_reader(
 
     def read(text: str) -> float | None:
         text = text.strip()
-        signed = text[-1:] == "-" or text[:1] in "+-\u2212"
-        if signed and (sign := _SIGNED.fullmatch(text)):  # of typesetters, apart, or behind
-            text = f"{'+' if sign[1] == '+' else '-'}{sign[2] or sign[3]}"
-        if cut is not None:
-            text = cut("", text)
-        if fits(text):
-            value = float(text.translate(plain))
-            return value if math.isfinite(value) and value not in values else math.nan
-        lower = text.lower()
-        if lower in absent or lower.lstrip("+-") in ("inf", "infinity", "nan"):
-            return math.nan
-        if any_text and not _LIKE_A_NUMBER.match(text):
-            return math.nan
-        return None
+        if not fits(text):
+            signed = text[-1:] == "-" or text[:1] in "+-\u2212"
+            if signed and (sign := _SIGNED.fullmatch(text)):  # of typesetters, apart, or behind
+                text = f"{'+' if sign[1] == '+' else '-'}{sign[2] or sign[3]}"
+            if cut is not None:
+                text = cut("", text)
+            if not fits(text):
+                lower = text.lower()
+                if lower in absent or lower.lstrip("+-") in ("inf", "infinity", "nan"):
+                    return math.nan
+                return math.nan if any_text and not _LIKE_A_NUMBER.match(text) else None
+        as_is = is_usual and "d" not in text and "D" not in text
+        value = float(text if as_is else text.translate(plain))
+        return value if math.isfinite(value) and value not in values else math.nan
 
     return read
 

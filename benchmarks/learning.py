@@ -39,7 +39,7 @@ from rejex_stream.config.deciding import Learning
 from rejex_stream.detectors import make_detector
 from rejex_stream.errors import ConfigError
 from rejex_stream.learning import Asked, ChampionChallenger, LabelKernel, SequentialTest
-from rejex_stream.learning.sequential_test import most_with_errors, surely_gained
+from rejex_stream.learning.sequential_test import error_adjusted_gains, max_gain_with_errors
 from rejex_stream.protocols import BatchDetector
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.rejection.window import ScoreWindow, mid_rank, severity
@@ -176,7 +176,7 @@ def play(
     """Judge a case, with one set of answers that teach and one that measures."""
     mass = LabelKernel(case.scale, case.gamma, case.window)
     draw = AuditDraw(AUDITED, key=f"{coin_seed}".encode())
-    trial = SequentialTest(AUDITED, most_with_errors(1.0, WRONG), most_back=1.0)
+    trial = SequentialTest(AUDITED, max_gain_with_errors(1.0, WRONG), max_gain_reverse=1.0)
     policy = RejectionPolicy(case.gamma, rate=RATE)
 
     def drawn(at: Position) -> bool:  # nobody can be asked where the truth is not known
@@ -303,10 +303,10 @@ def trial_alone(gains: tuple[float, float], share: float, noise: float, seed: in
     truth = rng.random(DIFFERENCES) < share
     wrong, drawn = rng.random((2, DIFFERENCES))
     answers = truth != (wrong < noise)
-    booked = surely_gained(*gains, WRONG)
-    trial = SequentialTest(AUDITED, most_with_errors(1.0, WRONG), most_back=1.0)
+    booked = error_adjusted_gains(*gains, WRONG)
+    trial = SequentialTest(AUDITED, max_gain_with_errors(1.0, WRONG), max_gain_reverse=1.0)
     for at in np.flatnonzero(drawn < AUDITED):
-        if trial.see(booked[int(answers[at])], AUDITED):
+        if trial.update(booked[int(answers[at])], AUDITED):
             return int(at)
     return None
 

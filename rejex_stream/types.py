@@ -932,7 +932,7 @@ class OutcomeCounts:
     n_ignored: int = 0
     """Records without a reading of their own: heartbeats, tombstones, parts of a row."""
 
-    # the native core's, which counts by label those of which no more is to be told
+    # native counter of outcomes that carry only a label
     plain: Callable[[list[Outcome]], Any] | None = field(default=None, repr=False, compare=False)
 
     def add(self, outcomes: Sequence[Outcome]) -> None:

@@ -18,7 +18,7 @@ from rejex_stream.learning import (
     LearningSpec,
     SequentialTest,
 )
-from rejex_stream.learning.sequential_test import most_with_errors, surely_gained
+from rejex_stream.learning.sequential_test import error_adjusted_gains, max_gain_with_errors
 from rejex_stream.rejection.band import nested_band
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.types import Label, Position, Verdict
@@ -136,7 +136,7 @@ def taken_over(gains, rng, rate=0.2, alpha=0.05):
     trial, total = SequentialTest(rate, alpha=alpha), 0.0
     for gain in gains:
         total += gain
-        if rng.random() < rate and trial.see(gain, rate):
+        if rng.random() < rate and trial.update(gain, rate):
             return total <= 0.0
     return False
 
@@ -173,7 +173,7 @@ def test_nor_against_somebody_who_sees_every_coin_and_stops_when_he_likes():
         for _ in range(400):
             gain = 1.0 if total <= -1.0 else -0.01 if trial.evidence > 2.0 else -1.0
             total += gain
-            if rng.random() < 0.5 and trial.see(gain, 0.5):
+            if rng.random() < 0.5 and trial.update(gain, 0.5):
                 wrong += total <= 0.0
                 break
     assert wrong / 400 <= 0.05
@@ -187,7 +187,7 @@ def test_unequal_probabilities_keep_the_promise_too():
         for t in range(500):
             gain, rate = (-0.22, 0.1) if t % 2 else (0.2, 0.9)
             total += gain
-            if rng.random() < rate and trial.see(gain, rate):
+            if rng.random() < rate and trial.update(gain, rate):
                 wrong += total <= 0.0
                 break
     assert wrong / 400 <= 0.05
@@ -197,7 +197,7 @@ def test_who_is_cheaper_takes_over_and_goes_back_when_it_is_no_longer():
     rng, trial, changes = np.random.default_rng(0), SequentialTest(0.2), []
     for t in range(6_000):
         gain = 1.0 if rng.random() < (0.75 if t < 3_000 else 0.25) else -1.0
-        if rng.random() < 0.2 and trial.see(gain, 0.2):
+        if rng.random() < 0.2 and trial.update(gain, 0.2):
             changes.append((t, trial.challenger_speaks))
     assert [who for _, who in changes] == [True, False]
     assert changes[0][0] < 1_000
@@ -215,20 +215,20 @@ def test_every_further_try_needs_more():
 
 def test_errors_of_answers_delay_nobody_who_goes_back():
     """The gains against a challenger are booked as answered: no error stretches their bound."""
-    most = most_with_errors(1.0, 0.3)
+    most = max_gain_with_errors(1.0, 0.3)
     losses = []
     for back in (None, 1.0):
-        trial = SequentialTest(0.2, most, most_back=back)
+        trial = SequentialTest(0.2, most, max_gain_reverse=back)
         trial.command(challenger_speaks=True)
-        losses.append(next(n for n in range(1, 100) if trial.see(-1.0, 0.2)))
+        losses.append(next(n for n in range(1, 100) if trial.update(-1.0, 0.2)))
     assert losses == [13, 8]
-    with pytest.raises(ConfigError, match="most_back is 2"):
-        SequentialTest(0.2, 1.0, most_back=2.0)
-    trial = SequentialTest(0.2, most, most_back=1.0)
-    trial.see(-most, 0.2)
+    with pytest.raises(ConfigError, match="max_gain_reverse is 2"):
+        SequentialTest(0.2, 1.0, max_gain_reverse=2.0)
+    trial = SequentialTest(0.2, most, max_gain_reverse=1.0)
+    trial.update(-most, 0.2)
     trial.command(challenger_speaks=True)
     with pytest.raises(ConfigError, match="expected at most 1"):
-        trial.see(-most, 0.2)
+        trial.update(-most, 0.2)
 
 
 @pytest.mark.thorough
@@ -236,9 +236,9 @@ def test_a_challenger_that_costs_no_more_is_seldom_sent_back():
     """By Ville's inequality for the e-CUSUM: not before twenty events in the mean, here of 400."""
     rng, back = np.random.default_rng(2), 0
     for _ in range(300):
-        trial = SequentialTest(1.0, most_with_errors(1.0, 0.3), most_back=1.0)
+        trial = SequentialTest(1.0, max_gain_with_errors(1.0, 0.3), max_gain_reverse=1.0)
         trial.command(challenger_speaks=True)
-        back += any(trial.see(gain, 1.0) for gain in rng.choice([-1.0, 1.0], 40, p=[0.3, 0.7]))
+        back += any(trial.update(gain, 1.0) for gain in rng.choice([-1.0, 1.0], 40, p=[0.3, 0.7]))
     assert back / 300 <= 0.05
 
 
@@ -246,9 +246,9 @@ def test_what_would_break_the_promise_is_refused():
     trial = SequentialTest(0.2)
     for gain, drawn in ((1.1, 0.2), (-1.1, 0.2), (0.5, 0.1), (float("nan"), 0.2), (0.5, 1.1)):
         with pytest.raises(ConfigError, match="expected at most"):
-            trial.see(gain, drawn)
+            trial.update(gain, drawn)
     assert trial.evidence == 1.0
-    for arguments in ({"rate": 0.0}, {"rate": 0.2, "alpha": 1.0}, {"rate": 0.2, "most": 0.0}):
+    for arguments in ({"rate": 0.0}, {"rate": 0.2, "alpha": 1.0}, {"rate": 0.2, "max_gain": 0.0}):
         with pytest.raises(ConfigError, match="expected"):
             SequentialTest(**arguments)
 
@@ -460,13 +460,13 @@ def takeovers(noise, wrong, *, truth, runs=300, answers=400):
     """How many of so many challengers take over by answers of which a share is wrong."""
     rng = random.Random(17)
     gains = (-1.0, 5.0)  # the challenger calls an anomaly what the champion calls normal
-    booked = surely_gained(*gains, wrong)
+    booked = error_adjusted_gains(*gains, wrong)
     found = 0
     for _ in range(runs):
-        trial = SequentialTest(rate=1.0, most=most_with_errors(5.0, wrong))
+        trial = SequentialTest(rate=1.0, max_gain=max_gain_with_errors(5.0, wrong))
         for _ in range(answers):
             anomalous = (rng.random() < truth) != (rng.random() < noise)
-            if trial.see(booked[anomalous], 1.0):
+            if trial.update(booked[anomalous], 1.0):
                 found += 1
                 break
     return found
@@ -489,7 +489,7 @@ def test_a_challenger_that_finds_faults_takes_over_though_a_tenth_of_the_answers
 )  # fmt: skip
 def test_what_is_booked_is_the_gain_at_most(if_normal, if_anomalous, wrong, part, truth):
     """Whatever is true, and however often up to that share the answer is another."""
-    booked, error = surely_gained(if_normal, if_anomalous, wrong), wrong * part
+    booked, error = error_adjusted_gains(if_normal, if_anomalous, wrong), wrong * part
     mean = (1 - error) * booked[truth] + error * booked[not truth]
     assert mean <= (if_normal, if_anomalous)[truth] + 1e-9
-    assert max(map(abs, booked)) <= most_with_errors(1.0, wrong)
+    assert max(map(abs, booked)) <= max_gain_with_errors(1.0, wrong)

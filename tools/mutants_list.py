@@ -82,8 +82,8 @@ MUTANTS = (
     Mutant(
         "m58b",
         "evidence from before the trial changed the speaker counts",
-        "if self.trial.see(gain, self.trial.rate):\n                self._measuring.clear()",
-        "if self.trial.see(gain, self.trial.rate):\n                pass",
+        "if self.trial.update(gain, self.trial.rate):\n                self._measuring.clear()",
+        "if self.trial.update(gain, self.trial.rate):\n                pass",
         "tests/test_learning.py::test_evidence_from_before_another_speaks_counts_no_more",
     ),
     Mutant(

@@ -573,7 +573,6 @@ class _Wrong(Exception):  # noqa: N818 - never leaves this module
 def _plain_totals(
     readings: Sequence[Reading], n_channels: int, *, modes: bool
 ) -> list[float] | None:
-    """Return the sums, if all readings are as decoders make them."""
     # A sum is a float if its parts are floats and perhaps integers; that of numpy's is numpy's.
     if type(readings) is not list and type(readings) is not tuple:
         return None

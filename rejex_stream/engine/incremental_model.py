@@ -161,7 +161,7 @@ class IncrementalModel:
         self._known.extend(x[None])
 
     def _apply_transition(self, transition: Transition, judge: Judge) -> None:
-        """Do with the rows what a turn of the last event asks for."""
+        """Move rows as a transition of the incident asks for."""
         if transition.onset:
             judge.retract([s.evicted for s in reversed(transition.onset) if s.entered])
             self.rows_seen -= len(self._waiting)

@@ -57,8 +57,6 @@ _MOSTLY_SUSPECT = 64  # rows under suspicion that there is room for anyway
 
 
 class _Recipe(msgspec.Struct, forbid_unknown_fields=True):
-    """A model as a snapshot has it."""
-
     epoch: Count
     requested_at: Count
     seed: int
@@ -283,7 +281,7 @@ class BatchModel:
             shadow.shadow_scores.extend(self._scores(shadow, rows))
 
     def _apply_transition(self, transition: Transition, judge: Judge) -> None:
-        """Do with the rows what a turn of the last event asks for."""
+        """Move rows as a transition of the incident asks for."""
         self._due = self._fit_due = self.fast_path_until = 0
         if transition.onset:
             judge.retract([s.evicted for s in reversed(transition.onset) if s.entered])
@@ -359,7 +357,6 @@ class BatchModel:
         return self._next_fit() + lag - self.rows_seen
 
     def _next_fit(self) -> int:
-        """Return the row count at which a fit may be asked for next."""
         if self.rows_seen >= self._fit_due:
             since = self.rows_seen - self._origin
             self._fit_due = self._schedule.next_request(since) + self._origin
@@ -432,7 +429,6 @@ class BatchModel:
         return refits or (needed and self._pending is None)
 
     def _boundary(self, judge: Judge) -> int:
-        """Return the row count at which something happens next."""
         seen, boundary = self.rows_seen, self._next_fit()
         if self._tracker.active:
             boundary = min(boundary, self._tracker.next_measurement(seen))
@@ -753,7 +749,6 @@ class RowBuffer:
                 self._make_room()
 
     def _newest(self) -> FloatArray:
-        """Return the rows that are not packed: no copy."""
         return np.frombuffer(self._open).reshape(-1, self._shape.width)[: self.n_open]
 
     def _make_room(self) -> None:

@@ -126,7 +126,7 @@ class Restored(NamedTuple):
 
 
 class StreamsInCommon(NamedTuple):
-    """What belongs to no single stream: what people said of all, and were told; shared credits."""
+    """Partition-wide state: plans, published incidents, shared budgets."""
 
     plans: Plans  # of all streams
     incidents: dict[str, Incident]  # as they were told last, by stream

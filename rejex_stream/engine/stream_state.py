@@ -215,7 +215,6 @@ class StreamState:
         totals: Sequence[float],
         verdicts: list[Verdict | None],
     ) -> Iterator[int]:
-        """Judge readings some of which are planned."""
         for start, stop, planned in runs(plans, self.tracker.stream_key, readings):
             part: list[Verdict | None] = [None] * (stop - start)
             steps = self._steps(readings[start:stop], totals[start:stop], part, planned=planned)
@@ -384,7 +383,7 @@ class StreamState:
     def _apply_transition(
         self, readings: Sequence[Reading], last: int, verdicts: list[Verdict | None]
     ) -> Transition:
-        """Make the turn of an incident that an event asks for."""
+        """Apply the transition of an incident that an event asks for."""
         verdict = verdicts[last]
         assert verdict is not None  # given by judge
         transition = self.tracker.apply_transition(readings[last], verdict)
@@ -419,7 +418,6 @@ class StreamState:
         return rows, which
 
     def _start_recent(self, sensor: str) -> RecentRows:
-        """Begin with a sensor whose rows are made for a batch at once."""
         found = self._recent[sensor] = self._features.start_recent(partial=self._allow_nan)
         return found
 

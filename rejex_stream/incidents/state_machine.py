@@ -456,7 +456,7 @@ class IncidentTracker:
 
     # ------------------------------------------------------------------------------ evidence
     def update_evidence(self, verdict: Verdict, rare: float | None, evicted: float | None) -> bool:
-        """Add a verdict to the evidence; return whether it turns the machine, and judging ends.
+        """Add a verdict to the evidence; return whether a transition is due, and judging ends.
 
         `rare` is its severity among the reference scores of the moment. A verdict without a score,
         in a warm-up, a mute or a constant window is neither for nor against; `evicted` is what its
@@ -480,7 +480,7 @@ class IncidentTracker:
         return level >= self.limit
 
     def update_held(self, verdict: Verdict, severity: float | None) -> bool:
-        """Look at a verdict of a stream that is held; return whether it turns the machine."""
+        """Count a verdict of a held stream; return whether a transition is due."""
         incident = self.open
         assert incident is not None  # or nothing would be held
         incident.count(verdict.sensor, verdict.label, _shown(verdict), verdict.event_time_ms)
@@ -572,7 +572,6 @@ class IncidentTracker:
     def _follow_open(
         self, incident: OpenIncident, alarm: Alarm, reading: Reading, verdict: Verdict
     ) -> None:
-        """Count an event of an incident that is not held."""
         # It ends where scores are ordinary, and values within what limits people set.
         limits = verdict.seq in self.limit_violations
         label = Label.ANOMALY if limits else verdict.label
@@ -675,7 +674,7 @@ class IncidentTracker:
 
     # ------------------------------------------------------------------------------ turns
     def has_transition(self, window: ScoreWindow) -> bool:
-        """Whether the last event turns the machine: nothing is held where the reference moves."""
+        """Whether a transition is due; nothing is held where the reference moves."""
         opens = self.pending_transition is IncidentState.OPEN and not self.frozen
         if opens and len(window) == self._window and rises(self._trusted(window)):
             # Until there is one that does not.
@@ -685,7 +684,7 @@ class IncidentTracker:
         return self.pending_transition is not None
 
     def apply_transition(self, reading: Reading, verdict: Verdict) -> Transition:
-        """Make the turn that :meth:`update_held` asked for, and tell it of this event."""
+        """Apply the pending transition at this event."""
         state, self.pending_transition = self.pending_transition, None
         assert state is not None  # update_held returned true
         incident = self.open
@@ -703,7 +702,7 @@ class IncidentTracker:
             self._refresh()
             self._publish(reading, verdict.seq)
             return Transition(state, onset)
-        assert incident is not None  # only an open one can turn
+        assert incident is not None  # only an open one changes
         if incident.state is IncidentState.RECOVERING and state is not IncidentState.CLOSED:
             incident.relapses += 1
         incident.state = state

@@ -25,7 +25,11 @@ from msgspec.structs import replace
 
 from rejex_stream.errors import CheckpointError, ConfigError
 from rejex_stream.learning.label_kernel import LabelKernel
-from rejex_stream.learning.sequential_test import SequentialTest, most_with_errors, surely_gained
+from rejex_stream.learning.sequential_test import (
+    SequentialTest,
+    error_adjusted_gains,
+    max_gain_with_errors,
+)
 from rejex_stream.rejection.audit_sampling import KeyedSampler, commitment
 from rejex_stream.rejection.band import RejectionBand, nested_band
 from rejex_stream.rejection.policy import RejectionPolicy
@@ -87,7 +91,7 @@ class _Measured:
 
 
 class ChampionChallenger:
-    """Two verdicts an event, one of which is said.
+    """Computes both verdicts of an event, publishes one.
 
     Parameters
     ----------
@@ -100,7 +104,8 @@ class ChampionChallenger:
         Whether an event's position is drawn, if the two differ; with the trial's rate, and by a
         key that nobody knows who could aim at it.
     c_fp, c_fn, c_r
-        Cost of a false alarm, a missed anomaly and a rejected event; none above the trial's `most`.
+        Cost of a false alarm, a missed anomaly and a rejected event; none above the trial's
+        `max_gain`.
     wrong
         Share of answers that are wrong, at most, in [0, 0.5): the challenger's gain is booked so
         that it is none where such answers explain it. What goes against it is booked as answered.
@@ -129,11 +134,11 @@ class ChampionChallenger:
     ) -> None:
         if not 0.0 <= wrong < 0.5:
             raise ConfigError(f"wrong is {wrong}: expected a share of answers from 0 to below 1/2")
-        largest = most_with_errors(max(c_fp, c_fn, c_r), wrong)
-        if not 0.0 <= largest <= trial.most or min(c_fp, c_fn, c_r) < 0.0:
+        largest = max_gain_with_errors(max(c_fp, c_fn, c_r), wrong)
+        if not 0.0 <= largest <= trial.max_gain or min(c_fp, c_fn, c_r) < 0.0:
             raise ConfigError(
                 f"costs are {c_fp}, {c_fn} and {c_r}: expected them between 0 and the trial's "
-                f"largest difference, {trial.most}"
+                f"largest difference, {trial.max_gain}"
             )
         policy.require(kernel.window)
         self._band = policy.band(kernel.window)
@@ -169,7 +174,7 @@ class ChampionChallenger:
                 self._cost(champion, y) - self._cost(challenger, y) for y in (False, True)
             )
             if not self.trial.challenger_speaks:
-                of_normal, of_anomaly = surely_gained(of_normal, of_anomaly, self._wrong)
+                of_normal, of_anomaly = error_adjusted_gains(of_normal, of_anomaly, self._wrong)
             self._measuring[verdict.position] = _Measured(at, of_normal, of_anomaly)
             judged.asked = Asked.MEASURE
         elif label is _REJECTED:
@@ -254,7 +259,7 @@ class ChampionChallenger:
                     break
                 gain = self._worst(measured)
             del self._measuring[position]
-            if self.trial.see(gain, self.trial.rate):
+            if self.trial.update(gain, self.trial.rate):
                 self._measuring.clear()  # the evidence begins again, with what comes from now on
 
     def _worst(self, measured: _Measured) -> float:
@@ -312,12 +317,12 @@ class LearningSpec:
     ) -> ChampionChallenger:
         """Return champion and challenger before their first event."""
         largest = max(self.c_fp, self.c_fn, self.c_r)
-        most = most_with_errors(largest, self.wrong)
+        max_gain = max_gain_with_errors(largest, self.wrong)
         rate, sampler = self.rate, self.sampler
         return ChampionChallenger(
             policy,
             LabelKernel(scale, policy.contamination, window),
-            SequentialTest(rate, most, self.alpha, largest),
+            SequentialTest(rate, max_gain, self.alpha, largest),
             lambda position: sampler.is_drawn(position, rate),
             c_fp=self.c_fp,
             c_fn=self.c_fn,
@@ -358,7 +363,7 @@ class Learner:
         return self._contest is not None and self._contest.trial.challenger_speaks
 
     def judge(self, verdict: Verdict, row: Sequence[float] | FloatArray) -> Verdict:
-        """Return the verdict of whoever speaks on the stream's next event.
+        """Return the active model's verdict on the stream's next event.
 
         What is held or planned, and what has no severity, is the champion's alone, as is a row that
         lacks columns: no answer is near it.

@@ -21,7 +21,8 @@ k-th try to take over has α / (k (k + 1)),
 so that all tries of a deployment together keep α, each about the time since it began.
 
 Where answers err, by a share of at most ε whatever the truth is, g_t is booked as
-:func:`surely_gained` says: then the mean of Y_t is g_t at most, and the proof stands as it is.
+:func:`error_adjusted_gains` says: then the mean of Y_t is g_t at most, and the proof
+stands as it is.
 
 References
 ----------
@@ -42,10 +43,12 @@ import numpy as np
 
 from rejex_stream.errors import ConfigError
 
-__all__ = ["SequentialTest", "most_with_errors", "surely_gained"]
+__all__ = ["SequentialTest", "error_adjusted_gains", "max_gain_with_errors"]
 
 
-def surely_gained(if_normal: float, if_anomalous: float, wrong: float) -> tuple[float, float]:
+def error_adjusted_gains(
+    if_normal: float, if_anomalous: float, wrong: float
+) -> tuple[float, float]:
     """Return the gains to book for either answer where answers are wrong now and then.
 
     Whichever the truth, and however often up to `wrong` its answers are wrong, the mean of what is
@@ -57,10 +60,10 @@ def surely_gained(if_normal: float, if_anomalous: float, wrong: float) -> tuple[
     return if_normal, (if_anomalous - wrong * if_normal) / (1.0 - wrong)
 
 
-def most_with_errors(most: float, wrong: float) -> float:
+def max_gain_with_errors(max_gain: float, wrong: float) -> float:
     """Return the largest gain that is booked where answers are wrong so often."""
     room = 1.0 + 1e-12 if wrong else 1.0  # for the rounding of the gain itself
-    return most * (1.0 + wrong) / (1.0 - wrong) * room
+    return max_gain * (1.0 + wrong) / (1.0 - wrong) * room
 
 
 _SHARES = np.array([0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.65, 0.8])
@@ -74,29 +77,38 @@ class SequentialTest:
     ----------
     rate
         p, the least probability with which a difference is audited, in (0, 1].
-    most
+    max_gain
         b, the largest difference of two verdicts' costs.
     alpha
         The probability that a challenger ever takes over while it has not been cheaper.
-    most_back
-        The largest difference while the challenger speaks, where it is less than `most`: the
+    max_gain_reverse
+        The largest difference while the challenger speaks, where it is less than `max_gain`: the
         smaller it is, the sooner the champion speaks again.
     """
 
     def __init__(
-        self, rate: float, most: float = 1.0, alpha: float = 0.05, most_back: float | None = None
+        self,
+        rate: float,
+        max_gain: float = 1.0,
+        alpha: float = 0.05,
+        max_gain_reverse: float | None = None,
     ) -> None:
         if not 0.0 < rate <= 1.0 or not 0.0 < alpha < 1.0:
             raise ConfigError(
                 f"rate is {rate}, alpha is {alpha}: expected probabilities above 0, alpha below 1"
             )
-        most_back = most if most_back is None else most_back
-        if not 0.0 < most_back <= most < math.inf:
+        max_gain_reverse = max_gain if max_gain_reverse is None else max_gain_reverse
+        if not 0.0 < max_gain_reverse <= max_gain < math.inf:
             raise ConfigError(
-                f"most is {most}, most_back is {most_back}: expected the largest difference of two "
-                "costs, and no larger one while the challenger speaks"
+                f"max_gain is {max_gain}, max_gain_reverse is {max_gain_reverse}: expected the "
+                "largest difference of two costs, and no larger one while the challenger speaks"
             )
-        self.rate, self.most, self.most_back, self._alpha = rate, most, most_back, alpha
+        self.rate, self.max_gain, self.max_gain_reverse, self._alpha = (
+            rate,
+            max_gain,
+            max_gain_reverse,
+            alpha,
+        )
         self.challenger_speaks = False
         self.tries = 1
         self._log_wealth = np.zeros(len(_SHARES))
@@ -113,8 +125,8 @@ class SequentialTest:
             return 1.0 / self._alpha
         return self.tries * (self.tries + 1) / self._alpha
 
-    def see(self, gain: float, drawn: float) -> bool:
-        """Take an audited difference, in order; return whether another speaks from now on.
+    def update(self, gain: float, drawn: float) -> bool:
+        """Weigh an audited difference, in order; return whether the active model changes.
 
         Parameters
         ----------
@@ -124,13 +136,13 @@ class SequentialTest:
         drawn
             With which probability it was audited, at least the trial's `rate`.
         """
-        most = self.most_back if self.challenger_speaks else self.most
-        if not -most <= gain <= most or not self.rate <= drawn <= 1.0:
+        max_gain = self.max_gain_reverse if self.challenger_speaks else self.max_gain
+        if not -max_gain <= gain <= max_gain or not self.rate <= drawn <= 1.0:
             raise ConfigError(
                 f"a difference of {gain} drawn with probability {drawn}: expected at most "
-                f"{most} and a probability from {self.rate} to 1"
+                f"{max_gain} and a probability from {self.rate} to 1"
             )
-        stake = (gain / most) * (self.rate / drawn)
+        stake = (gain / max_gain) * (self.rate / drawn)
         bets = _SHARES * (-stake if self.challenger_speaks else stake)
         self._log_wealth = self._log_wealth + np.log1p(bets)
         if self.challenger_speaks:

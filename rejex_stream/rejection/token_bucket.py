@@ -155,7 +155,6 @@ def base_width(policy: RejectionPolicy, n: int) -> int:
 
 @lru_cache(maxsize=1024)
 def _bands(policy: RejectionPolicy, n: int) -> list[RejectionBand | None]:
-    """Bands by width, filled in as they are met, for all streams of a policy."""
     return [None] * (base_width(policy, n) + 1)
 
 

@@ -7,6 +7,7 @@
 #   make check        ruff, mypy, and what the text of the repository has to be
 #   make format       put the code into shape, fix what ruff can
 #   make native       build the native core and put it beside the Python one; needs Rust's cargo
+#   make native-test  tests and lints of the native core's Rust; needs cargo and clippy
 #   make bench        benchmarks of the core, into benchmarks/results/
 #   make broker       a real single-node Kafka for development, until Ctrl-C
 #   make soak         the long proofs (100 SIGKILLs, outages), results into benchmarks/results/soak.md; an hour or more
@@ -27,7 +28,7 @@ BIN := .venv/bin
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-quick mutants check format bench native broker soak test-bounds test-deep test-spark test-wheel constraints sbom docs clean
+.PHONY: help demo test test-all test-quick mutants check format bench native native-test broker soak test-bounds test-deep test-spark test-wheel constraints sbom docs clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -81,7 +82,12 @@ format: .venv/dev.stamp
 native: .venv/run.stamp
 	@command -v cargo >/dev/null || { echo "make native: cargo is not here: install Rust (https://rustup.rs), or go without"; exit 1; }
 	$(BIN)/python -m pip install --quiet --no-deps --force-reinstall ./native
-	REJEX_CORE= $(BIN)/python -c 'from rejex_stream.engine.engine import core; lane, why = core(); print(why); raise SystemExit(lane is None)'
+	REJEX_CORE= $(BIN)/python -c 'from rejex_stream.native_core import core; lane, why = core(); print(why); raise SystemExit(lane is None)'
+
+native-test:
+	@command -v cargo >/dev/null || { echo "make native-test: cargo is not here: install Rust (https://rustup.rs)"; exit 1; }
+	cargo test --quiet --manifest-path native/Cargo.toml
+	cargo clippy --quiet --all-targets --manifest-path native/Cargo.toml -- -D warnings
 
 bench: .venv/dev.stamp
 	$(BIN)/python -m benchmarks

@@ -14,6 +14,13 @@ __all__ = ["REACHED", "reached"]
 
 # By module, or by class as "module:Class"; of a class attributes and methods.
 _REACHED: Mapping[str, str] = {
+    "rejex_stream.monitor.bank": "_LARGEST_STEP _NEGLIGIBLE _STEPS",
+    "rejex_stream.monitor.rate": "_IS_REJECT _MIXED_RECHECK",
+    "rejex_stream.monitor.drift": "_MEMORY_WINDOWS _MIN_EFFECTIVE",
+    "rejex_stream.monitor.health": "_LONGEST_RUN _MIN_EFFECTIVE",
+    "rejex_connectors.kafka.messages": "_TRACE_BYTES",
+    "rejex_stream.features.preset": "FEW_CHANNELS",
+    "rejex_stream.incidents.state_machine": "RESET_LEVEL _MOST_SEVERITY _WEIGHT",
     "rejex_connectors.kafka.clients": "Message",
     "rejex_connectors.kafka.messages:EventHeaders": "_version fixed most",
     "rejex_connectors.kafka.messages:OutcomeMessages": (
@@ -25,7 +32,7 @@ _REACHED: Mapping[str, str] = {
     "rejex_stream.detectors.scorers": "ColumnHistograms GaussianMixture",
     "rejex_stream.detectors.scorers:ColumnHistograms": "_edges _heights",
     "rejex_stream.detectors.scorers:GaussianMixture": "_plain",
-    "rejex_stream.detectors.sensor.distance": "MaxDistance",
+    "rejex_stream.detectors.sensor.distance": "_LINEAR _WILD MaxDistance",
     "rejex_stream.detectors.sensor.distance:Distance": "mean root scale",
     "rejex_stream.detectors.sensor.distance:MaxDistance": (
         "_joint low_variance plain prediction_error"
@@ -41,14 +48,14 @@ _REACHED: Mapping[str, str] = {
     "rejex_stream.detectors.table:TableScorer": "inner scale score",
     "rejex_stream.encode.records": "LeanVerdictRecord",
     "rejex_stream.engine.explanation:Explainer": "_channels _columns _contamination",
-    "rejex_stream.engine.model": "SegmentResult",
+    "rejex_stream.engine.model": "_MOSTLY_SUSPECT SegmentResult",
     "rejex_stream.engine.model:BatchModel": (
         "_catch_up _guard _most_unscored _pending _quantile _rows _scores _serving _shadow "
         "absorb apply_due fast_path_until maybe_request_fit medians rows_seen"
     ),
     "rejex_stream.engine.model:Guard": "_capacity _flags _longest _most",
     "rejex_stream.engine.model:RowBuffer": "_blocks _left_out _make_room _open extend n_open",
-    "rejex_stream.engine.packed_rows": "Block",
+    "rejex_stream.engine.packed_rows": "BLOCK _DIGITS Block",
     "rejex_stream.engine.refit:Fitted": "scorer",
     "rejex_stream.engine.refit:ModelFit": "epoch fitted n_unscored requested_at shadow_scores",
     "rejex_stream.engine.stream_state:StreamState": (
@@ -88,7 +95,7 @@ _REACHED: Mapping[str, str] = {
     ),
     "rejex_stream.monitor.status:RankMonitors": "_fired active health law rate",
     "rejex_stream.monitor.status:Unranked": "unscorable warm_up",
-    "rejex_stream.monitor.theory": "randomised_rank rank_law",
+    "rejex_stream.monitor.theory": "ALTERNATIVES randomised_rank rank_law",
     "rejex_stream.monitor.theory:RankLaw": (
         "edges flagged_rate key log_ratios rejection_rate"
     ),
@@ -109,7 +116,7 @@ _REACHED: Mapping[str, str] = {
     "rejex_stream.rejection.token_bucket:TokenBucket": (
         "_clock _earns _policy allow events_seen credit capacity cost_per_rejection spend"
     ),
-    "rejex_stream.rejection.window": "severity",
+    "rejex_stream.rejection.window": "LARGEST_SEVERITY severity",
     "rejex_stream.rejection.window:ScoreWindow": "_maxes _oldest _parts _ring push",
     "rejex_stream.rejection.window:Tail": (
         "_array _shade _shape _sigma _start ordered"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import sys
+from collections import Counter
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -17,6 +19,7 @@ from rejex_stream.engine import model as model_module
 from rejex_stream.engine.explanation import Explainer
 from rejex_stream.errors import ConfigError
 from rejex_stream.features import Feature, FeatureSpec
+from rejex_stream.features.preset import PRESETS
 from rejex_stream.incidents import Alarms, Hold
 from rejex_stream.monitor import AlarmKind, MonitorBank, MonitorConfig
 from rejex_stream.native_core import Core, core
@@ -32,6 +35,7 @@ from rejex_stream.types import (
     Reason,
     Status,
     Verdict,
+    in_mode,
 )
 from tests import test_monitor_looks
 from tests.streams import ROLLING, Distance, Holes, Smoothed, spec
@@ -43,6 +47,10 @@ DETECTORS = {
     "scaled": make_detector("GMM", scale="robust"),
     "Mahalanobis": make_detector("Mahalanobis"),
     "Sensor": make_detector("Sensor"),
+    "KNN": make_detector("KNN"),
+    "ECOD": make_detector("ECOD"),
+    "LOF": make_detector("LOF"),
+    "VAR": make_detector("VARResidual"),
     "distance": Distance(),
     "holes": Holes(),
     "smoothed": Smoothed(),
@@ -110,14 +118,40 @@ def told(engine, incident):
     )  # fmt: skip
 
 
+def counting(native):
+    """Return the native core, and what it made for streams: lanes, which count what they took."""
+    lanes = []
+
+    def lane(state):
+        lanes.append(native.lane(state))
+        return lanes[-1]
+
+    return Core(lane, native.poll), lanes
+
+
+def ordinary(verdicts):
+    """Return how many of these were ranked, in no incident: what the core says it takes."""
+    return sum(verdict.rank is not None and not verdict.held for verdict in verdicts)
+
+
+def test_both_cores_say_the_same_and_go_on_from_each_other(native):
+    tally = Counter()
+    any_pipeline(native, tally)
+
+
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_both_cores_say_the_same_and_go_on_from_each_other(native, data):
+def any_pipeline(native, tally, data):
     draw = data.draw
-    detector = DETECTORS[draw(st.sampled_from([*DETECTORS]), label="detector")]
+    name = draw(st.sampled_from([*DETECTORS]), label="detector")
+    preset = draw(st.sampled_from((None, *PRESETS)), label="preset")
+    channels = draw(st.sampled_from((2, 2, 2, 1, 3, 11)), label="channels")
+    names = tuple(f"c{i}" for i in range(channels))
+    kind = draw(st.integers(0, 9), label="flags, or columns of one's own, or modes")
+    flags = names[-1:] if kind == 0 and channels > 1 else ()
     shadow = draw(st.booleans(), label="shadow")
     pipeline = spec(
-        detector,
+        DETECTORS[name],
         calibration="shadow" if shadow else "holdout",
         window=draw(st.sampled_from((60, 100)), label="window"),
         every=draw(st.sampled_from((130, 250, None)), label="every"),
@@ -125,25 +159,43 @@ def test_both_cores_say_the_same_and_go_on_from_each_other(native, data):
         evidence=draw(st.booleans(), label="evidence"),
         guard=draw(st.sampled_from((None, 0.9)), label="guard") if shadow else None,
         hold=Hold(enabled=draw(st.booleans(), label="hold"), recover_events=10),
-        features=ROLLING if draw(st.integers(0, 9), label="rolling") == 0 else (),
+        features=ROLLING if kind == 1 else (),
+        modes=kind == 2,
         **draw(st.sampled_from(POLICIES), label="policy"),
     )
-    if draw(st.booleans(), label="alarms"):
-        object.__setattr__(pipeline, "alarms", Alarms())
+    columns = FeatureSpec(names, preset=preset, flags=flags, carry_forward_events=1)
+    alarms = Alarms() if draw(st.booleans(), label="alarms") else None
+    if kind != 1:
+        pipeline = replace(pipeline, features=columns)
+    pipeline = replace(pipeline, alarms=alarms)
     readings = feed(
         draw(st.integers(0, 10_000), label="seed"),
         draw(st.sampled_from((400, 900)), label="events"),
         missing=draw(st.sampled_from((0.0, 0.0, 0.01)), label="missing"),
         fault=draw(st.sampled_from((0, 12, 60)), label="fault"),
         streams=draw(st.sampled_from(("ab", "abc\u00e4")), label="streams"),
+        channels=2 if kind == 1 else channels,
     )  # fmt: skip
+    if kind == 2:
+        readings = [
+            reading._replace(stream_key=in_mode(reading.stream_key, "on" if i % 3 else None))
+            for i, reading in enumerate(readings)
+        ]
     most = draw(st.sampled_from((None, None, 1, 3)), label="in memory")
+    native, lanes = counting(native)
     ours, theirs, at = made(pipeline, None, most), made(pipeline, native, most), 0
+    is_counted = kind > 2 and preset != "seasonal" and name != "smoothed" and most is None
+    is_fresh = True  # what wakes after a restart is Python's
     while at < len(readings):
         stop = at + draw(st.sampled_from((1, 2, 13, 60, 300, 900)), label="batch")
+        before = sum(lane.taken for lane in lanes)
         expected, found = ours.process(readings[at:stop]), theirs.process(readings[at:stop])
         for one, other in zip(expected, found, strict=True):
             assert one == other
+        if is_counted and not is_fresh:
+            tally["ordinary"] += ordinary(expected)
+            tally["taken"] += sum(lane.taken for lane in lanes) - before
+        is_fresh = False
         incidents = ours.take_incidents()
         assert theirs.take_incidents() == incidents
         for incident in incidents[:1]:
@@ -155,7 +207,27 @@ def test_both_cores_say_the_same_and_go_on_from_each_other(native, data):
             ours, theirs = made(pipeline, None, most), made(pipeline, native, most)
             ours.restore(snapshots[1])
             theirs.restore(snapshots[0])
+            is_fresh = True
     assert ours.snapshot() == theirs.snapshot()
+
+
+@pytest.mark.parametrize("channels", [1, 3, 11])  # beyond ten a preset has other columns
+@pytest.mark.parametrize("preset", [preset for preset in PRESETS if preset != "seasonal"])
+@pytest.mark.parametrize("name", ["HBOS", "GMM", "Mahalanobis", "KNN"])
+def test_each_scorer_on_each_preset_is_taken_and_says_the_same(native, name, preset, channels):
+    policy = POLICIES[(channels + len(name) + len(preset)) % 4]
+    names = tuple(f"c{i}" for i in range(channels))
+    pipeline = spec(DETECTORS[name], window=60, every=150, lag=3, evidence=True, **policy)
+    pipeline = replace(pipeline, features=FeatureSpec(names, preset=preset))
+    readings = feed(6, 700, missing=0.003, fault=12, channels=channels, streams="a")
+    native, lanes = counting(native)
+    ours, theirs, n_ordinary = made(pipeline, None), made(pipeline, native), 0
+    for at in range(0, len(readings), 25):
+        expected = ours.process(readings[at : at + 25])
+        assert theirs.process(readings[at : at + 25]) == expected
+        n_ordinary += ordinary(expected)
+    assert ours.snapshot() == theirs.snapshot()
+    assert sum(lane.taken for lane in lanes) > n_ordinary / 2
 
 
 @pytest.mark.parametrize("name", ["HBOS", "GMM", "Mahalanobis", "Sensor", "distance"])

@@ -588,6 +588,26 @@ def test_any_row_is_read_the_same(native, values, mapping, stamps, key):
     assert list(map(repr, ours.decode_all(records))) == list(map(repr, expected))
 
 
+@pytest.mark.parametrize("marker", ["-999", "-999.0", "1e3", "0", "-0", "---", ""])
+@pytest.mark.parametrize("cell", ["-999", "-999.0", "-9.99e2", "1000", "+1e3", "0", "-0.0", "---"])
+def test_what_stands_for_no_value_is_missing_in_rows_and_records(native, marker, cell):
+    fields = FieldMapping(("x", "y"), sensor="s", time="t", missing=[marker] if marker else [])
+    row = Record(Position("t", 0, 0), None, f"a,17,{cell},1.5,".encode())
+    tree = Record(Position("t", 0, 0), None, f'{{"s":"a","t":17,"x":{cell},"y":1.5}}'.encode())
+    for of in (alone, native):
+        rows, trees = CsvDecoder(fields, "stxyz", native=of), JsonDecoder(fields, of)
+        found = [*rows.decode_all([row, row]), *trees.decode_all([tree])]
+        expected = [rows.decode(row), rows.decode(row), trees.decode(tree)]
+        assert list(map(repr, found)) == list(map(repr, expected))
+
+
+def test_an_empty_row_is_no_missing_value(native):
+    for of in (alone, native):
+        rows = CsvDecoder(FieldMapping(("x",), fixed_sensor="a"), "x", native=of)
+        empty, full = (Record(Position("t", 0, 0), None, value, (), 5) for value in (b"", b"1"))
+        assert [type(one) for one in rows.decode_all([full, empty])] == [Reading, Invalid]
+
+
 def test_every_byte_of_a_row_matters(native):
     """Each byte of a sound row, changed to every other, removed, and doubled."""
     sound = b"ab,17,1.25e3,,-0.5"

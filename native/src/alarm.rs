@@ -6,10 +6,6 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 
 
-const WEIGHT: f64 = 0.1;
-const MOST: f64 = 4.0;
-const CALM: f64 = 0.75;
-
 /// The numbers of an `Alarm`, while no incident is open.
 struct Numbers {
     level: f64,
@@ -57,6 +53,8 @@ pub fn follow<'py>(
     seen: &[Seen],
 ) -> PyResult<bool> {
     let py = watch.py();
+    let (weight, calm) = (MACHINE_WEIGHT.float(py)?, MACHINE_CALM.float(py)?);
+    let largest = MACHINE_MOST_SEVERITY.float(py)?;
     let quiet = WATCH_ALARM.is_none(watch)?;
     let (mut i, mut asked) = (0, false);
     while i < seen.len() {
@@ -75,9 +73,9 @@ pub fn follow<'py>(
         while i < seen.len() {
             let Seen { severity, time_ms, full } = seen[i];
             let level = now.level
-                + WEIGHT * (if MOST < severity { MOST } else { severity } - now.level);
+                + weight * (if largest < severity { largest } else { severity } - now.level);
             let counts = full || now.are_early;
-            if (counts && now.events + 1 >= now.length) || level >= CALM {
+            if (counts && now.events + 1 >= now.length) || level >= calm {
                 break; // a block ends, or something rises
             }
             if !counts {

@@ -67,7 +67,7 @@ impl Cells {
             nan: py.import("math")?.getattr("nan")?.unbind(),
             delimiter,
             width,
-            most_bytes: MAPPING_MAX_VALUE_BYTES.get(&mapping)?.extract()?,
+            most_bytes: MAPPING_MAX_VALUE_BYTES.get(mapping)?.extract()?,
             first_ms: MAPPING_MIN_EPOCH_MS.int(py)?,
             last_ms: MAPPING_MAX_EPOCH_MS.int(py)?,
             reading: Named::of(TYPES_READING.get(py)?)?,
@@ -107,7 +107,7 @@ impl Cells {
     ) -> Option<Bound<'py, PyTuple>> {
         let [position, _, value, _, timestamp] = parts_of::<5>(record)?;
         // SAFETY: the record holds it.
-        let row = unsafe { text_of(value, self.most_bytes) }?;
+        let row = unsafe { text_of(value, self.most_bytes) }.filter(|row| !row.is_empty())?;
         let (cells, mut from) = (&mut before.cells, 0);
         cells.clear();
         for (at, byte) in row.bytes().enumerate() {

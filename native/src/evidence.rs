@@ -27,11 +27,11 @@ impl Explainer {
             return Ok(found);
         }
         let mut channels = Vec::new();
-        let names = EXPLAINER_CHANNELS.get(&explainer)?;
-        for (name, columns) in names.try_iter()?.zip(EXPLAINER_COLUMNS.get(&explainer)?.try_iter()?) {
+        let names = EXPLAINER_CHANNELS.get(explainer)?;
+        for (name, columns) in names.try_iter()?.zip(EXPLAINER_COLUMNS.get(explainer)?.try_iter()?) {
             channels.push((name?.unbind(), columns?.call_method0("tolist")?.extract()?));
         }
-        let contamination = EXPLAINER_CONTAMINATION.get(&explainer)?.unbind();
+        let contamination = EXPLAINER_CONTAMINATION.get(explainer)?.unbind();
         let of = explainer.clone().unbind();
         let made = Arc::new(Explainer { of, channels, contamination });
         let mut known = KNOWN.lock().expect("nobody panics with it");

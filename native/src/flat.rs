@@ -73,7 +73,7 @@ impl Flat {
             has_time,
             in_ms,
             keys,
-            most_bytes: MAPPING_MAX_VALUE_BYTES.get(&mapping)?.extract()?,
+            most_bytes: MAPPING_MAX_VALUE_BYTES.get(mapping)?.extract()?,
             first_ms: MAPPING_MIN_EPOCH_MS.int(py)?,
             last_ms: MAPPING_MAX_EPOCH_MS.int(py)?,
             reading: Named::of(TYPES_READING.get(py)?)?,
@@ -285,5 +285,55 @@ impl<'a> Text<'a> {
             self.at += 1;
         }
         (self.at > from).then_some(self.at - from)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields(text: &str) -> Option<Vec<String>> {
+        let mut found = Vec::new();
+        let mut text = Text { text, at: 0 };
+        text.object(|name, value| {
+            found.push(match value {
+                Written::Number(digits) => format!("{name}={digits}"),
+                Written::Text(text) => format!("{name}='{text}'"),
+                Written::Null => format!("{name}=null"),
+                Written::Truth => format!("{name}=truth"),
+            });
+            Some(())
+        })?;
+        Some(found)
+    }
+
+    #[test]
+    fn flat_objects_are_read() {
+        let found = fields(" { \"a\" : -1.5e+3 ,\t\"b\":\"\u{e9}\",\"c\":null,\"d\":true}\n");
+        assert_eq!(found.unwrap(), ["a=-1.5e+3", "b='\u{e9}'", "c=null", "d=truth"]);
+    }
+
+    #[test]
+    fn whatever_is_not_plain_is_not_taken() {
+        for odd in [
+            "", "{}", "{", "[1]", "{\"a\":1", "{\"a\":1}x", "{\"a\":1,}", "{\"a\":01}", "{\"a\":.5}",
+            "{\"a\":1.}", "{\"a\":1e}", "{\"a\":+1}", "{\"a\":-}", "{\"a\":{}}", "{\"a\":[]}",
+            "{\"a\\n\":1}", "{\"a\":\"\\n\"}", "{\"a\":\"\n\"}", "{\"a\" 1}", "{a:1}", "{\"a\":nan}",
+        ] {
+            assert_eq!(fields(odd), None, "{odd}");
+        }
+    }
+
+    #[test]
+    fn numbers_are_those_that_python_has_too() {
+        assert_eq!(number("1e3"), Some(1000.0));
+        assert_eq!(number("-0"), None); // an integer has no sign of its zero
+        assert_eq!(number("-0.0").map(f64::to_bits), Some((-0.0_f64).to_bits()));
+        assert_eq!(number("1e999"), None);
+        assert_eq!(number(&"1".repeat(201)), None);
+        assert_eq!(integer("-17"), Some(-17));
+        assert_eq!(integer("1.0"), None);
+        assert_eq!(integer(&"9".repeat(18)), Some(999_999_999_999_999_999));
+        assert_eq!(integer(&"9".repeat(19)), None);
     }
 }

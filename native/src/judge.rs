@@ -20,7 +20,6 @@ use std::collections::HashMap;
 use std::ptr::null_mut;
 use std::sync::{Arc, Mutex};
 
-pub const EXTREME: f64 = 4.0;
 const FIELDS: usize = 31;
 
 
@@ -44,6 +43,7 @@ pub struct Names {
     severity: Py<PyAny>,
     stability_at: Py<PyAny>,
     nan: Py<PyAny>,
+    extreme: f64,
 }
 
 impl Names {
@@ -77,6 +77,7 @@ pub fn names(py: Python<'_>) -> PyResult<&Names> {
             severity: WINDOW_SEVERITY.get(py)?.clone().unbind(),
             stability_at: EXCEED_STABILITY_AT.get(py)?.clone().unbind(),
             nan: py.import("math")?.getattr("nan")?.unbind(),
+            extreme: JUDGE_EXTREME.float(py)?,
         })
     })
 }
@@ -180,7 +181,7 @@ impl Filling {
 
 /// The bands of a budget that holds, by width: as many are made as are met (`token_bucket._bands`).
 fn bands_of(policy: &Bound<'_, PyAny>, n: usize) -> PyResult<Option<Py<PyList>>> {
-    if POLICY_BURST.get(&policy)?.is_none() {
+    if POLICY_BURST.get(policy)?.is_none() {
         return Ok(None);
     }
     let of = TOKEN_BUCKET_BANDS.get(policy.py())?;
@@ -226,12 +227,12 @@ struct Policy {
 
 impl Policy {
     fn of(judge: &Bound<'_, PyAny>) -> PyResult<Policy> {
-        let (policy, governor) = (JUDGE_POLICY.get(&judge)?, JUDGE_GOVERNOR.get(&judge)?);
+        let (policy, governor) = (JUDGE_POLICY.get(judge)?, JUDGE_GOVERNOR.get(judge)?);
         Ok(Policy {
             lengths: lengths_of(&policy),
             holds: !POLICY_BURST.get(&policy)?.is_none(),
             of: policy.unbind(),
-            by_mid_rank: JUDGE_BY_MID_RANK.get(&judge)?.extract()?,
+            by_mid_rank: JUDGE_BY_MID_RANK.get(judge)?.extract()?,
             governor: if governor.is_none() { None } else { Some(governor.unbind()) },
         })
     }
@@ -279,10 +280,10 @@ impl Scores {
 impl JudgeCore {
     pub fn of(judge: &Bound<'_, PyAny>, watch: &Bound<'_, PyAny>) -> PyResult<JudgeCore> {
         Ok(JudgeCore {
-            ordinary: WATCH_ORDINARY.get(&watch)?.extract()?,
-            most: WATCH_MOST.get(&watch)?.extract()?,
+            ordinary: WATCH_ORDINARY.get(watch)?.extract()?,
+            most: WATCH_MOST.get(watch)?.extract()?,
             watch: watch.clone().unbind(),
-            capacity: JUDGE_CAPACITY.get(&judge)?.extract()?,
+            capacity: JUDGE_CAPACITY.get(judge)?.extract()?,
             full: None,
             policy: None,
             tail: None,
@@ -515,7 +516,7 @@ impl<'a, 'py> Judging<'a, 'py> {
             allowed = Some([BAND_LOWER.get(&band)?, BAND_UPPER.get(&band)?, BAND_TOLERANCE.get(&band)?]);
         }
         // 4. Whether it enters.
-        let enters = by_tail < EXTREME || {
+        let enters = by_tail < names.extreme || {
             self.told.extreme.push(at);
             self.n_extreme() < full.map_or_else(|| places(n, &own_edges), |full| full.places)
         };
@@ -648,15 +649,8 @@ impl<'a, 'py> Judging<'a, 'py> {
             return Ok(());
         };
         let Some(scores) = &mut self.scores else { return Ok(()) };
-        let (score, ordered) = (score + 0.0, scores.ordered.get_mut());
-        let out = below(ordered, evicted);
-        if out < low {
-            ordered.copy_within(out + 1..low, out);
-            ordered[low - 1] = score;
-        } else {
-            ordered.copy_within(low..out, low + 1);
-            ordered[low] = score;
-        }
+        let score = score + 0.0;
+        replace(scores.ordered.get_mut(), evicted, score, low);
         scores.ring.get_mut()[self.oldest] = score;
         self.oldest = if self.oldest + 1 < self.n { self.oldest + 1 } else { 0 };
         Ok(())
@@ -665,7 +659,7 @@ impl<'a, 'py> Judging<'a, 'py> {
     /// How many scores of the window are extreme: a severity never falls with its score.
     fn n_extreme(&self) -> usize {
         let Some(scores) = &self.scores else { return 0 };
-        self.n - scores.ordered.get().partition_point(|&score| self.tail.severity(score) < EXTREME)
+        self.n - scores.ordered.get().partition_point(|&score| self.tail.severity(score) < self.names.extreme)
     }
 
     /// Leave the state as it is now.
@@ -685,5 +679,44 @@ impl<'a, 'py> Judging<'a, 'py> {
             WATCH_LEVEL.set_float(self.watch, self.level)?;
         }
         Ok(())
+    }
+}
+
+/// Put a score in the place of another among sorted ones, of which so many are below it.
+fn replace(ordered: &mut [f64], evicted: f64, score: f64, low: usize) {
+    let out = below(ordered, evicted);
+    if out < low {
+        ordered.copy_within(out + 1..low, out);
+        ordered[low - 1] = score;
+    } else {
+        ordered.copy_within(low..out, low + 1);
+        ordered[low] = score;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_replaced_stays_in_order() {
+        let sorted = [1.0, 2.0, 2.0, 3.0, 5.0];
+        for evicted in sorted {
+            for score in [0.0, 1.0, 1.5, 2.0, 4.0, 5.0, 6.0] {
+                let mut found = sorted;
+                replace(&mut found, evicted, score, below(&sorted, score));
+                let mut expected = sorted.to_vec();
+                expected.remove(below(&sorted, evicted));
+                expected.insert(below(&expected, score), score);
+                assert_eq!(found.to_vec(), expected, "{evicted} by {score}");
+            }
+        }
+    }
+
+    #[test]
+    fn half_of_the_ranks_that_are_surely_anomalies_may_be_extreme() {
+        assert_eq!(places(100, &[90, 91, 95]), 3);
+        assert_eq!(places(100, &[90, 91, 100]), 1);
+        assert_eq!(places(100, &[90, 91, 200]), 1); // at least one, wherever the band ends
     }
 }

@@ -9,7 +9,7 @@ use crate::alarm;
 use crate::evidence::{Explainer, Explaining};
 use crate::guard;
 use crate::judge::{JudgeCore, Told};
-use crate::recent::{Columns, Recent};
+use crate::recent::{self, Columns, Recent};
 use crate::rows;
 use crate::scorers::Scorer;
 use crate::seam::*;
@@ -22,9 +22,7 @@ use std::sync::{Arc, OnceLock};
 
 /// Beyond it rows are looked at by Python: squares are surely finite in sum below.
 const LARGE: f64 = 1e140;
-const MOSTLY_SUSPECT: usize = 64;
 const FEW: usize = 8;
-const BLOCK: i64 = 64;
 const MOST_MET: usize = 8; // sensors whose rings are known from call to call
 
 static FROM_BUFFER: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
@@ -107,18 +105,22 @@ impl<'py> Batch<'_, 'py> {
 /// Return what takes the ordinary events of a stream.
 #[pyfunction]
 pub fn lane_of(state: &Bound<'_, PyAny>) -> PyResult<Lane> {
-    let (judge, watch) = (STREAM_JUDGE.get(&state)?, STREAM_WATCH.get(&state)?);
+    let py = state.py();
+    PACKED_ROWS_BLOCK_ROWS.require(py, rows::BLOCK)?;
+    PACKED_ROWS_DIGITS.require(py, usize::from(rows::DIGITS))?;
+    PRESET_FEW_CHANNELS.require(py, recent::FEW_CHANNELS)?;
+    let (judge, watch) = (STREAM_JUDGE.get(state)?, STREAM_WATCH.get(state)?);
     Ok(Lane {
         core: JudgeCore::of(&judge, &watch)?,
         judge: judge.unbind(),
         watch: watch.unbind(),
-        model: STREAM_MODEL.get(&state)?.unbind(),
+        model: STREAM_MODEL.get(state)?.unbind(),
         scorer: None,
         usual: OnceLock::new(),
         explainer: None,
-        at_once: STREAM_AT_ONCE.get(&state)?.is_truthy()?,
+        at_once: STREAM_AT_ONCE.get(state)?.is_truthy()?,
         is_bare: None,
-        d: FEATURES_CHANNELS.get(&STREAM_FEATURES.get(&state)?)?.len()?,
+        d: FEATURES_CHANNELS.get(&STREAM_FEATURES.get(state)?)?.len()?,
         met: Vec::new(),
         turn: (0, 0),
         taken: 0,
@@ -380,9 +382,9 @@ impl Lane {
         beyond.sort_unstable();
         beyond.dedup();
         let learnt = Learnt { rows, beyond: &beyond, out, d, columns };
-        let crowded = !told.extreme.is_empty()
-            && !(MODEL_SHADOW.is_none(model)? && MODEL_PENDING.is_none(model)?);
-        if crowded || WATCH_SINCE.get(watch)?.len()? > MOSTLY_SUSPECT {
+        let is_fitting = !MODEL_SHADOW.is_none(model)? || !MODEL_PENDING.is_none(model)?;
+        let crowded = is_fitting && !told.extreme.is_empty();
+        if crowded || WATCH_SINCE.get(watch)?.len()? as i64 > MODEL_MOSTLY_SUSPECT.int(py)? {
             let judged = MODEL_JUDGED.get(py)?;
             let judged = judged.call1((done, &beyond, &told.extreme, py.None()))?;
             let rows = python_rows(py, learnt.rows, done)?;
@@ -440,7 +442,7 @@ impl Learnt<'_> {
             let waiting = FIT_N_UNSCORED.int(shadow)? + 1;
             FIT_N_UNSCORED.set_int(shadow, waiting)?;
             if waiting >= MODEL_MOST_UNSCORED.int(model)?
-                || BUFFER_N_OPEN.int(&buffer)? == BLOCK
+                || BUFFER_N_OPEN.int(&buffer)? as usize == rows::BLOCK
                 || FIT_FITTED.is_none(shadow)?
             {
                 model.call_method1(MODEL_CATCH_UP.name(py), (shadow,))?;

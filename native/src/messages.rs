@@ -15,7 +15,6 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 
 const LAST_MS: i64 = 253_402_300_799_999;
-const LONGEST_TRACE: ffi::Py_ssize_t = 512;
 
 /// A verdict as one line of JSON, full or lean.
 #[pyclass(module = "rejex_native._core", frozen)]
@@ -163,13 +162,18 @@ type Own<'py> = [Option<Bound<'py, PyTuple>>; 5];
 struct Headers {
     fixed: Vec<Py<PyAny>>,
     version: String,
+    max_trace: ffi::Py_ssize_t, // bytes
 }
 
 impl Headers {
     fn of(made: &Bound<'_, PyAny>) -> PyResult<Headers> {
-        let fixed = HEADERS_FIXED.get(&made)?.try_iter()?.map(|one| Ok(one?.unbind()));
+        let fixed = HEADERS_FIXED.get(made)?.try_iter()?.map(|one| Ok(one?.unbind()));
         let fixed = fixed.collect::<PyResult<_>>()?;
-        Ok(Headers { fixed, version: HEADERS_VERSION.get(&made)?.extract()? })
+        Ok(Headers {
+            fixed,
+            version: HEADERS_VERSION.get(made)?.extract()?,
+            max_trace: MESSAGES_TRACE_BYTES.get(made.py())?.extract()?,
+        })
     }
 
     fn list<'py>(&self, py: Python<'py>, own: &Own<'py>) -> PyResult<Bound<'py, PyList>> {
@@ -213,19 +217,19 @@ impl Messages {
     fn new(of: &Bound<'_, PyAny>, form: &str) -> PyResult<Messages> {
         let py = of.py();
         let lines = Lines::new(py, form)?;
-        let headers = MESSAGES_VERDICT_HEADERS.get(&of)?;
-        let limit = MESSAGES_LIMIT.get(&of)?.extract::<i64>()?;
+        let headers = MESSAGES_VERDICT_HEADERS.get(of)?;
+        let limit = MESSAGES_LIMIT.get(of)?.extract::<i64>()?;
         Ok(Messages {
             review: Layout::of(TYPES_REVIEW_ITEM.get(py)?)?,
             after: Layout::of(TYPES_FOLLOW_UP.get(py)?)?,
             message: Named::of(CLIENTS_MESSAGE.get(py)?)?,
             verdict_headers: Headers::of(&headers)?,
-            review_headers: Headers::of(&MESSAGES_REVIEW_HEADERS.get(&of)?)?,
-            after_headers: Headers::of(&MESSAGES_FOLLOW_UP_HEADERS.get(&of)?)?,
-            topic: MESSAGES_VERDICTS.get(&of)?.unbind(),
-            review_topic: MESSAGES_REVIEW.get(&of)?.unbind(),
-            n: MESSAGES_N_VERDICTS.get(&of)?.extract()?,
-            n_review: MESSAGES_N_REVIEW.get(&of)?.extract()?,
+            review_headers: Headers::of(&MESSAGES_REVIEW_HEADERS.get(of)?)?,
+            after_headers: Headers::of(&MESSAGES_FOLLOW_UP_HEADERS.get(of)?)?,
+            topic: MESSAGES_VERDICTS.get(of)?.unbind(),
+            review_topic: MESSAGES_REVIEW.get(of)?.unbind(),
+            n: MESSAGES_N_VERDICTS.get(of)?.extract()?,
+            n_review: MESSAGES_N_REVIEW.get(of)?.extract()?,
             limit,
             surely_fits: limit - HEADERS_MOST.get(&headers)?.extract::<i64>()?,
             sensor: lines.verdict.at(&VERDICT_SENSOR)?,
@@ -562,7 +566,7 @@ fn own_headers<'py>(
             if which == 1 && !name.eq(known.1)? {
                 continue;
             }
-            if value.is_none() || size.is_some_and(|size| size > LONGEST_TRACE) {
+            if value.is_none() || size.is_some_and(|size| size > of.max_trace) {
                 continue;
             }
             if size.is_none() {
@@ -575,4 +579,23 @@ fn own_headers<'py>(
         }
     }
     Ok(Some(own))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_written_as_rfc_3339_has_them() {
+        for (ms, expected) in [
+            (0, "1970-01-01T00:00:00.000Z"),
+            (951_782_399_999, "2000-02-28T23:59:59.999Z"),
+            (951_782_400_000, "2000-02-29T00:00:00.000Z"),
+            (951_868_800_000, "2000-03-01T00:00:00.000Z"),
+            (4_107_542_400_000, "2100-03-01T00:00:00.000Z"),
+            (253_402_300_799_999, "9999-12-31T23:59:59.999Z"),
+        ] {
+            assert_eq!(std::str::from_utf8(&moment(ms)).unwrap(), expected);
+        }
+    }
 }

@@ -12,15 +12,9 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyByteArray, PyDict, PyFloat, PyList, PyTuple};
 use std::rc::Rc;
+use std::sync::OnceLock;
 
-const LONGEST_RUN: i64 = 16;
 const IS_REJECT: [i64; 5] = [0, 1, 1, 0, 0];
-const MIXED_RECHECK: i64 = 64;
-const MIN_EFFECTIVE: f64 = 10.0;
-const NEGLIGIBLE: f64 = 1e-6;
-const STEPS: i64 = 32;
-const LARGEST_STEP: f64 = 4.0;
-const MEMORY_WINDOWS: f64 = 8.0;
 const LARGE: i64 = 1 << 40;
 const ALTERNATIVES: usize = 7;
 const LAWS: usize = 16; // that are remembered within a call
@@ -43,6 +37,41 @@ static R_COUNTS: [&Slot; 9] = [
     &RATE_DEEP,
 ];
 static S_COUNTS: [&Slot; 2] = [&STUCK_LENGTH, &STUCK_STEPS];
+
+/// The numbers that the product's monitors go by.
+struct Rules {
+    longest_run: i64,
+    mixed_recheck: i64,
+    health_min_effective: f64,
+    drift_min_effective: f64,
+    negligible: f64,
+    steps: i64,
+    largest_step: f64,
+    memory_windows: f64,
+}
+
+static RULES: OnceLock<Rules> = OnceLock::new();
+
+impl Rules {
+    fn read(py: Python<'_>) -> PyResult<Rules> {
+        THEORY_ALTERNATIVES.require(py, ALTERNATIVES)?;
+        RATE_IS_REJECT.require(py, IS_REJECT.len())?;
+        Ok(Rules {
+            longest_run: HEALTH_LONGEST_RUN.int(py)?,
+            mixed_recheck: RATE_MIXED_RECHECK.int(py)?,
+            health_min_effective: HEALTH_MIN_EFFECTIVE.float(py)?,
+            drift_min_effective: DRIFT_MIN_EFFECTIVE.float(py)?,
+            negligible: BANK_NEGLIGIBLE.float(py)?,
+            steps: BANK_STEPS.int(py)?,
+            largest_step: BANK_LARGEST_STEP.float(py)?,
+            memory_windows: DRIFT_MEMORY_WINDOWS.float(py)?,
+        })
+    }
+}
+
+fn rules() -> &'static Rules {
+    RULES.get().expect("read by whoever notes verdicts")
+}
 
 /// Return a number that can be reckoned with; what is larger, or none, is Python's.
 fn whole(number: &Object<'_>) -> Option<i64> {
@@ -75,9 +104,9 @@ impl<const N: usize> Counts<N> {
     }
 
     fn leave(&mut self, object: &Object<'_>, slots: &'static [&'static Slot; N]) -> PyResult<()> {
-        for i in 0..N {
-            if self.now[i] != self.was[i] {
-                slots[i].set_int(object, self.now[i])?;
+        for ((slot, now), was) in slots.iter().zip(self.now).zip(self.was) {
+            if now != was {
+                slot.set_int(object, now)?;
             }
         }
         self.was = self.now;
@@ -155,10 +184,10 @@ fn close<const KINDS: usize>(inflation: &Object<'_>, added: [[f64; KINDS]; 2]) -
             continue;
         }
         let mark = marks.get_item(s)?.cast_into::<PyList>()?;
-        for k in 0..KINDS {
-            let variance = now[1][k] - mark.get_item(KINDS + k)?.extract::<f64>()?;
+        for (k, (apart, variance)) in std::iter::zip(now[0], now[1]).enumerate() {
+            let variance = variance - mark.get_item(KINDS + k)?.extract::<f64>()?;
             if variance > 0.0 {
-                let apart = now[0][k] - mark.get_item(k)?.extract::<f64>()?;
+                let apart = apart - mark.get_item(k)?.extract::<f64>()?;
                 let square: f64 = squares.get_item(KINDS * s + k)?.extract()?;
                 squares.set_item(KINDS * s + k, square + apart * apart / variance)?;
             }
@@ -215,7 +244,7 @@ impl<'py> Rate<'py> {
             self.expected = Some(new.rejected);
         } else if !new.is_as(old)? {
             counts[MIXED_UNTIL] = counts[EVENTS] + window;
-            counts[RECHECK] = counts[RECHECK].min(window.max(counts[EVENTS] + MIXED_RECHECK));
+            counts[RECHECK] = counts[RECHECK].min(window.max(counts[EVENTS] + rules().mixed_recheck));
         }
         Ok(())
     }
@@ -414,7 +443,7 @@ impl<'py> Health<'py> {
             let most = (HEALTH_WINDOW.int(&self.of)? * HEALTH_STREAMS.int(&self.of)?) as f64;
             let booked = self.booked()?;
             booked.settle(&old, left);
-            booked.is_blind = booked.factor.is_none_or(|factor| factor * MIN_EFFECTIVE > most);
+            booked.is_blind = booked.factor.is_none_or(|factor| factor * rules().health_min_effective > most);
             if booked.is_blind {
                 booked.evidence = [0.0; ALTERNATIVES];
             }
@@ -437,7 +466,7 @@ impl<'py> Health<'py> {
         if self.counts.now[LEFT] == 0 {
             self.close_block()?;
         }
-        self.counts.now[DUE] = self.counts.now[LEFT].min(LONGEST_RUN);
+        self.counts.now[DUE] = self.counts.now[LEFT].min(rules().longest_run);
         Ok(fired)
     }
 
@@ -565,12 +594,12 @@ impl<'py> Drift<'py> {
         let (drift, unit, window) = (&self.of, DRIFT_UNIT.int(&self.of)?, DRIFT_WINDOW.float(&self.of)?);
         let inflation = DRIFT_INFLATION.get(drift)?;
         let (mut level, mut unsettled) = (0.0, 1.0);
-        let factor = factor_of(&inflation)?.filter(|factor| factor * MIN_EFFECTIVE <= window);
+        let factor = factor_of(&inflation)?.filter(|factor| factor * rules().drift_min_effective <= window);
         if let Some(factor) = factor {
             let memory = DRIFT_MEMORY.float(drift)?;
             level = DRIFT_LEVEL.float(drift)? * memory + self.excess;
             unsettled = DRIFT_UNSETTLED.float(drift)? * (memory * memory);
-            let variance = window / 36.0 * (1.0 + unsettled) + MEMORY_WINDOWS / 24.0;
+            let variance = window / 36.0 * (1.0 + unsettled) + rules().memory_windows / 24.0;
             if level * level / (2.0 * variance * factor) >= DRIFT_LIMIT.float(drift)? {
                 return Ok(false);
             }
@@ -635,15 +664,16 @@ impl<'py> Stuck<'py> {
         if self.first.is_some() && std::mem::take(&mut self.swapped) {
             (self.first, self.is_new) = (Some(score), true);
         }
-        let (usual, is_usual) = (self.usual_step, counts[LEARNT] >= STEPS);
-        let nearest = if is_usual { NEGLIGIBLE * usual } else { 0.0 };
+        let Rules { negligible, steps, largest_step, .. } = *rules();
+        let (usual, is_usual) = (self.usual_step, counts[LEARNT] >= steps);
+        let nearest = if is_usual { negligible * usual } else { 0.0 };
         match self.first {
             Some(first) if (score - first).abs() <= nearest => counts[LENGTH] += 1,
             begun => {
                 if begun.is_some() {
                     let mut step = (score - self.last).abs();
-                    if is_usual && LARGEST_STEP * usual < step {
-                        step = LARGEST_STEP * usual;
+                    if is_usual && largest_step * usual < step {
+                        step = largest_step * usual;
                     }
                     if step > nearest {
                         counts[LEARNT] += i64::from(!is_usual);
@@ -1002,6 +1032,9 @@ fn noted<'py>(
     start: usize,
     alarms: &Bound<'py, PyList>,
 ) -> PyResult<usize> {
+    if RULES.get().is_none() {
+        let _ = RULES.set(Rules::read(streams.py())?);
+    }
     let mut laws = Laws::default();
     let Some(pooled) = Ranks::of(pooled, &mut laws)? else { return Ok(start) };
     let (read, raised) = (Vec::with_capacity(STREAMS), Vec::new());

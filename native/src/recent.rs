@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 const LONG: usize = 24;
-const FEW_CHANNELS: usize = 10;
+pub const FEW_CHANNELS: usize = 10;
 
 /// What a row is made of besides its reading.
 #[derive(Clone, Copy)]

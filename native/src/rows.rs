@@ -5,8 +5,8 @@ use crate::seam::*;
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyList, PyTuple};
 
-const BLOCK: usize = 64;
-const DIGITS: u8 = 7;
+pub const BLOCK: usize = 64;
+pub const DIGITS: u8 = 7;
 const SCALES: [f64; DIGITS as usize] = [1.0, 10.0, 100.0, 1e3, 1e4, 1e5, 1e6];
 /// Beyond it what is made of a level may be no number, which Python looks at.
 const LARGE: f64 = 1e140;

@@ -21,11 +21,9 @@ struct Distance {
     spread: View,
     mean: View,
     root: View,
+    linear: f64, // beyond it the product adds logarithms; numpy's are other machines' other bits
 }
 
-/// How far beyond it the product adds logarithms; numpy's are other machines' other bits.
-const LINEAR: f64 = 30.0;
-const WILD: f64 = 6.0;
 
 impl Distance {
     fn of(distance: &Bound<'_, PyAny>, root: &Bound<'_, PyAny>) -> PyResult<Option<Distance>> {
@@ -35,12 +33,13 @@ impl Distance {
             spread: View::of(&SCALE_SPREAD.get(&scale)?, false)?,
             mean: View::of(&DISTANCE_MEAN.get(distance)?, false)?,
             root: View::of(root, false)?,
+            linear: DISTANCE_LINEAR.float(root.py())?,
         };
         let d = made.mean.get().len();
         let whole = made.centre.get().len() == d
             && made.spread.get().len() == d
             && d > 0
-            && made.root.get().len() % d == 0;
+            && made.root.get().len().is_multiple_of(d);
         Ok(whole.then_some(made))
     }
 
@@ -53,7 +52,7 @@ impl Distance {
         turned.resize(width, 0.0);
         for (j, x) in row.enumerate() {
             let z = (x - centre[j]) / spread[j];
-            if !(-LINEAR..=LINEAR).contains(&z) {
+            if !(-self.linear..=self.linear).contains(&z) {
                 return false;
             }
             let z = z - mean[j];
@@ -101,6 +100,7 @@ pub struct MaxDistance {
     quiet: Option<LowVarianceDistance>,
     surprise: Option<Knots>,
     python: Py<PyAny>, // for the rows that are not scored here
+    wild: f64, // errors of a forecast beyond it count by their logarithm
 }
 
 /// Return column, floor and usual logarithm of each that is taken as a logarithm.
@@ -150,7 +150,8 @@ impl MaxDistance {
             && plain.root.get().len() >= d * d
             && (surprise.is_some() == (plain.root.get().len() > d * d));
         let python = TABLE_SCORE.get(scorer)?.unbind();
-        Ok(whole.then_some(MaxDistance { which, plain, quiet, surprise, python }))
+        let wild = DISTANCE_WILD.float(scorer.py())?;
+        Ok(whole.then_some(MaxDistance { which, plain, quiet, surprise, python, wild }))
     }
 
     fn score(&self, row: &[f64], room: &mut Vec<f64>) -> Option<f64> {
@@ -160,7 +161,7 @@ impl MaxDistance {
         }
         let mut score = squares(&room[..d]);
         let error = room[d..].iter().fold(0.0, |most: f64, x| if x.abs() > most { x.abs() } else { most });
-        if error > WILD {
+        if error > self.wild {
             return None;
         }
         if let Some(quiet) = &self.quiet {

@@ -420,6 +420,34 @@ attributes! {
 
 // By module, or class: what is looked up once.
 globals! {
+    "rejex_stream.monitor.bank" {
+        BANK_LARGEST_STEP = "_LARGEST_STEP",
+        BANK_NEGLIGIBLE = "_NEGLIGIBLE",
+        BANK_STEPS = "_STEPS",
+    }
+    "rejex_stream.monitor.rate" {
+        RATE_IS_REJECT = "_IS_REJECT",
+        RATE_MIXED_RECHECK = "_MIXED_RECHECK",
+    }
+    "rejex_stream.monitor.drift" {
+        DRIFT_MEMORY_WINDOWS = "_MEMORY_WINDOWS",
+        DRIFT_MIN_EFFECTIVE = "_MIN_EFFECTIVE",
+    }
+    "rejex_stream.monitor.health" {
+        HEALTH_LONGEST_RUN = "_LONGEST_RUN",
+        HEALTH_MIN_EFFECTIVE = "_MIN_EFFECTIVE",
+    }
+    "rejex_connectors.kafka.messages" {
+        MESSAGES_TRACE_BYTES = "_TRACE_BYTES",
+    }
+    "rejex_stream.features.preset" {
+        PRESET_FEW_CHANNELS = "FEW_CHANNELS",
+    }
+    "rejex_stream.incidents.state_machine" {
+        MACHINE_CALM = "RESET_LEVEL",
+        MACHINE_MOST_SEVERITY = "_MOST_SEVERITY",
+        MACHINE_WEIGHT = "_WEIGHT",
+    }
     "rejex_connectors.kafka.clients" {
         CLIENTS_MESSAGE = "Message",
     }
@@ -432,6 +460,8 @@ globals! {
         SCORERS_GAUSSIAN_MIXTURE = "GaussianMixture",
     }
     "rejex_stream.detectors.sensor.distance" {
+        DISTANCE_LINEAR = "_LINEAR",
+        DISTANCE_WILD = "_WILD",
         DISTANCE_MAX_DISTANCE = "MaxDistance",
     }
     "rejex_stream.detectors.sensor.recipes" {
@@ -444,12 +474,16 @@ globals! {
         RECORDS_LEAN_VERDICT_RECORD = "LeanVerdictRecord",
     }
     "rejex_stream.engine.model" {
+        MODEL_MOSTLY_SUSPECT = "_MOSTLY_SUSPECT",
         MODEL_JUDGED = "SegmentResult",
     }
     "rejex_stream.engine.packed_rows" {
+        PACKED_ROWS_BLOCK_ROWS = "BLOCK",
+        PACKED_ROWS_DIGITS = "_DIGITS",
         PACKED_ROWS_BLOCK = "Block",
     }
     "rejex_stream.monitor.theory" {
+        THEORY_ALTERNATIVES = "ALTERNATIVES",
         THEORY_RANDOMISED_RANK = "randomised_rank",
         THEORY_RANK_LAW = "rank_law",
     }
@@ -469,6 +503,7 @@ globals! {
         TOKEN_BUCKET_BANDS = "_bands",
     }
     "rejex_stream.rejection.window" {
+        WINDOW_LARGEST_SEVERITY = "LARGEST_SEVERITY",
         WINDOW_SEVERITY = "severity",
     }
     "rejex_stream.types" {

@@ -4,6 +4,7 @@
 //! more than all that is done with it. A slot is a pointer at a place of the object that its
 //! descriptor knows. Where that cannot be told (another type, another Python), it is looked up.
 
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -12,7 +13,8 @@ use std::ffi::{c_char, c_int, CStr};
 use std::ptr::null_mut;
 
 const OBJECT_EX: c_int = 16; // Py_T_OBJECT_EX
-const KNOWN_VERSIONS: std::ops::RangeInclusive<(u8, u8)> = (3, 11)..=(3, 14);
+/// Those that CI ran with the core; elsewhere attributes are looked up by name.
+const KNOWN_VERSIONS: std::ops::RangeInclusive<(u8, u8)> = (3, 11)..=(3, 11);
 
 /// `PyMemberDescrObject` and `PyMemberDef`, which have been so since Python 3.3.
 #[repr(C)]
@@ -70,6 +72,18 @@ impl Global {
 
     pub fn int(&'static self, py: Python<'_>) -> PyResult<i64> {
         self.get(py)?.extract()
+    }
+
+    /// Require that Python has the number this was built for, where it is the length of something.
+    pub fn require(&'static self, py: Python<'_>, built_for: usize) -> PyResult<()> {
+        let found = self.get(py)?;
+        let found: usize = found.extract().or_else(|_| found.len())?;
+        if found == built_for {
+            return Ok(());
+        }
+        let name = self.name;
+        let said = format!("it was built for {name} = {built_for}, and {} has {found}", self.owner);
+        Err(PyRuntimeError::new_err(said))
     }
 }
 

@@ -56,3 +56,35 @@ impl Drop for View {
 pub fn below(ordered: &[f64], x: f64) -> usize {
     ordered.partition_point(|&one| one < x)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_are_below_as_come_before_the_first_that_is_not() {
+        let ordered = [-1.0, 0.0, 0.0, 2.5];
+        assert_eq!(below(&ordered, -2.0), 0);
+        assert_eq!(below(&ordered, -0.0), 1);
+        assert_eq!(below(&ordered, 0.1), 3);
+        assert_eq!(below(&ordered, f64::INFINITY), 4);
+        assert_eq!(below(&[], 1.0), 0);
+    }
+
+    #[test]
+    fn doubles_are_seen_and_written_where_they_lie() {
+        Python::initialize();
+        Python::attach(|py| {
+            let array = py.import("array").unwrap().getattr("array").unwrap();
+            let array = array.call1(("d", vec![1.0, 2.0])).unwrap();
+            let mut view = View::of(&array, true).unwrap();
+            view.get_mut()[1] = -0.5;
+            assert_eq!(array.get_item(1).unwrap().extract::<f64>().unwrap(), -0.5);
+            assert!(array.call_method1("append", (1.0,)).is_err(), "it is exported");
+            drop(view);
+            assert!(array.call_method1("append", (1.0,)).is_ok());
+            let bytes = pyo3::types::PyBytes::new(py, b"12345678");
+            assert!(View::of(bytes.as_any(), true).is_err(), "it cannot be written");
+        });
+    }
+}

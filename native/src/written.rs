@@ -243,8 +243,11 @@ pub fn float(x: f64, out: &mut Vec<u8>) {
 /// Make tuples of a named kind: calling its class takes twice as long.
 pub struct Named {
     kind: Py<PyType>,
-    alloc: ffi::allocfunc,
+    alloc: Option<ffi::allocfunc>, // none where a tuple has more to it than its items
 }
+
+/// From it on a tuple remembers its hash, which allocating one does not set.
+const HASH_IN_TUPLES: (u8, u8) = (3, 14);
 
 impl Named {
     pub fn of(kind: &Bound<'_, PyAny>) -> PyResult<Named> {
@@ -254,15 +257,23 @@ impl Named {
             let found = ffi::PyType_GetSlot(kind.as_ptr().cast(), ffi::Py_tp_alloc);
             std::mem::transmute::<*mut std::ffi::c_void, Option<ffi::allocfunc>>(found)
         };
-        let alloc = alloc.ok_or_else(|| PyTypeError::new_err("a type that makes nothing"))?;
+        let version = kind.py().version_info();
+        let alloc = alloc.filter(|_| (version.major, version.minor) < HASH_IN_TUPLES);
         Ok(Named { kind: kind.unbind(), alloc })
     }
 
     /// Return one of these fields, whose references it takes over.
     pub fn made<'py>(&self, py: Python<'py>, fields: &[Object]) -> PyResult<Bound<'py, PyTuple>> {
+        let Some(alloc) = self.alloc else {
+            // SAFETY: each field is a reference of ours.
+            let fields = fields.iter().map(|&field| unsafe { Bound::from_owned_ptr(py, field) });
+            let fields = PyTuple::new(py, fields.collect::<Vec<_>>())?;
+            let made = self.kind.bind(py).call1(fields)?;
+            return Ok(made.cast_into()?);
+        };
         // SAFETY: new, so it may be filled; each field is a reference of ours.
         unsafe {
-            let made = (self.alloc)(self.kind.as_ptr().cast(), fields.len() as ffi::Py_ssize_t);
+            let made = alloc(self.kind.as_ptr().cast(), fields.len() as ffi::Py_ssize_t);
             for (at, &field) in fields.iter().enumerate() {
                 if made.is_null() {
                     ffi::Py_DECREF(field);
@@ -316,4 +327,44 @@ pub fn is_text(object: Object) -> bool {
 pub fn empty(object: Object) -> bool {
     // SAFETY: a live object.
     unsafe { ffi::PyTuple_Check(object) != 0 && ffi::PyTuple_Size(object) == 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(write: impl Fn(&mut Vec<u8>)) -> String {
+        let mut out = Vec::new();
+        write(&mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn doubles_have_the_fewest_digits_that_say_which_they_are() {
+        for (x, expected) in [
+            (0.1, "0.1"),
+            (-0.0, "-0.0"),
+            (1e16, "1e16"),
+            (123_456.0, "123456.0"),
+            (5e-324, "5e-324"),
+            (f64::NAN, "null"),
+            (f64::INFINITY, "null"),
+        ] {
+            assert_eq!(of(|out| float(x, out)), expected);
+        }
+    }
+
+    #[test]
+    fn texts_are_escaped_where_json_wants_it_and_nowhere_else() {
+        let written = of(|out| text("\u{e9}\"\\/\n\t\u{8}\u{c}\r\u{0}\u{1f}\u{7f}".as_bytes(), out));
+        assert_eq!(written, "\"\u{e9}\\\"\\\\/\\n\\t\\b\\f\\r\\u0000\\u001f\u{7f}\"");
+    }
+
+    #[test]
+    fn a_word_is_as_long_as_it_is() {
+        let word = Word::of(b"normal").unwrap();
+        assert_eq!(of(|out| (0..3).for_each(|_| word.write(out))), "normalnormalnormal");
+        assert!(Word::of(&[b'x'; WIDE]).is_some());
+        assert!(Word::of(&[b'x'; WIDE + 1]).is_none());
+    }
 }

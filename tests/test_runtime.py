@@ -128,6 +128,7 @@ class Counting:
 
     def __init__(self):
         self.seen = self.live = 0
+        self.bank = self
 
     def observe(self, outcomes, *, replaying):
         self.seen += len(outcomes)

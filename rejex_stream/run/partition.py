@@ -546,15 +546,13 @@ class PartitionState:
         return bisect_left(self.ahead, next_command, hi=end, key=last_offset)
 
     def _is_over(self, command: Command) -> bool | None:
-        """Whether a command could change nothing any more; ``None`` before the first event."""
-        if not self.n_events:
+        """Whether a command could change nothing any more; ``None`` while no time is known."""
+        now_ms = self.registry.now_ms
+        if not self.n_events or now_ms is None:
             return None
         if command.incident is not None:
-            return all(
-                command.incident != incident.id for incident in self._engine.open_incidents()
-            )
-        now_ms = self.registry.now_ms
-        return now_ms is not None and command.until_ms is not None and command.until_ms <= now_ms
+            return command.incident not in {open.id for open in self._engine.open_incidents()}
+        return command.until_ms is not None and command.until_ms <= now_ms
 
     def _command(self, command: Command) -> CommandReply | None:
         for key in self._engine.streams_of(command):

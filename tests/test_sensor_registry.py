@@ -512,6 +512,40 @@ def test_a_snapshot_under_way_holds_whoever_is_forgotten_before_it_is_whole():
     assert late.verdict.reason is Reason.TOO_MANY_SENSORS
 
 
+def test_who_comes_back_after_being_forgotten_has_its_own_model_in_the_next_snapshot():
+    others = [(200 + 100 * i, "bc"[i % 2]) for i in range(20)]
+    records = feed(*((10 * i, "a") for i in range(20)), *others,
+                   *((2_200 + 10 * i, "a") for i in range(20)))  # fmt: skip
+    state, stored = state_of(forget_after_ms=800), dict[str, bytes | None]()
+    for at, some in ((0, records[:20]), (1, records[20:])):
+        state.process(some)
+        assert list(state.take_forgotten()) == ["a"] * at
+        piece = state.snapshot().encoded()
+        assert (piece.base is None) is (at == 0), "the second builds upon the first"
+        stored |= piece.parts
+        state.parts.commit()
+    state.parts.base = None
+    whole = state.snapshot().encoded().parts
+    assert {name: body for name, body in stored.items() if body is not None} == whole
+
+
+def test_a_snapshot_that_is_abandoned_leaves_nothing_of_who_was_forgotten_meanwhile():
+    told = feed(*((100 * i, "abc"[min(i, 2)] if i < 3 else "bc"[i % 2]) for i in range(30)))
+    state = state_of(forget_after_ms=800)
+    stored = dict(state.snapshot().encoded().parts)
+    state.parts.commit()
+    state.process(told[:3])
+    state.begin_snapshot()
+    state.process(told[3:])
+    assert state.take_forgotten() == ["a"]
+    state.parts.abandon()
+    stored |= state.snapshot().encoded().parts
+    state.parts.commit()
+    state.parts.base = None
+    whole = state.snapshot().encoded().parts
+    assert {name: body for name, body in stored.items() if body is not None} == whole
+
+
 @pytest.mark.parametrize(
     ("head", "views"),
     [

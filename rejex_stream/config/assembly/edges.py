@@ -133,18 +133,18 @@ def require_own_places(config: Config) -> None:
             f'"{known}" if it is the same.'
         )
     outputs = {str(Path(path).absolute()) for path in places.outputs.values()}
-    if not owner.is_file() and read_commit(places.state) is None:
-        _refuse_to_cut_off(config, places.state, Path(places.verdicts))
     for folder in sorted(Path(places.verdicts).absolute().parent.glob(f"{_STATE}*")):
         commit = None if folder == places.state.absolute() else read_commit(folder)
+        other = folder.name.removeprefix(_STATE)
         for path, _ in () if commit is None else commit.lengths.values():
-            if path in outputs:
-                other = folder.name.removeprefix(_STATE)
+            if path in outputs and other != name:
                 raise ConfigError(
                     f"{path} holds what pipeline {printable(other)} wrote, this one is "
                     f"{printable(name)}: give it outputs of its own in [output], or pipeline.name "
                     f'= "{other}" if it is the same; {folder.name} removed, that one is forgotten.'
                 )
+    if not owner.is_file() and read_commit(places.state) is None:
+        _refuse_to_cut_off(config, places.state, Path(places.verdicts))
 
 
 def _refuse_to_cut_off(config: Config, state: Path, verdicts: Path) -> None:

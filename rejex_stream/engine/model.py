@@ -247,9 +247,8 @@ class BatchModel:
             shadow.shadow_scores.extend(self._scores(shadow, X))
         if judged.extreme and (self._shadow or self._pending):
             self._extreme += [self.rows_seen + i for i in judged.extreme]
-        suspects = (
-            self._tracker.suspect_events if judged.transition is None else judged.transition.onset
-        )
+        transition = judged.transition
+        suspects = self._tracker.suspect_events if transition is None else transition.onset
         if len(suspects) > _MOSTLY_SUSPECT:
             self._rows.capacity = self._schedule.buffer_events + self._tracker.look_back
         if self._guard is not None:
@@ -263,8 +262,8 @@ class BatchModel:
             due = shadow.n_unscored >= self._most_unscored or self._rows.n_open == BLOCK
             if due or shadow.fitted is None:
                 self._catch_up(shadow)
-        if judged.transition is not None:
-            self._apply_transition(judged.transition, judge)
+        if transition is not None:
+            self._apply_transition(transition, judge)
         elif self.rows_seen >= self._due:
             self.maybe_request_fit()
 

@@ -236,9 +236,7 @@ class StreamState:
         beyond = self._limits.exceeded(readings, muted) if self._limits.any and not planned else {}
         if self._gaps or not all(map(isfinite, totals)):
             self._look_at_gaps(readings, beyond, {*range(len(readings))} if planned else muted)
-        tracker.limit_violations = (
-            {seq + i: excess for i, excess in beyond.items()} if beyond else _NO_LIMITS
-        )
+        tracker.limit_violations = {seq + i: excess for i, excess in beyond.items()}
         make = self._rows_at_once if self._at_once else self._rows_one_by_one
         rows, which = make(readings, totals, verdicts)
         explained = self._explainer is not None
@@ -326,9 +324,9 @@ class StreamState:
         judge, tracker, learner = self._judge, self.tracker, self._learner
         # The credit of the next event goes by what is published of this one.
         at_once = learner is not None and judge.is_governed
-        n_judged, size, has_transition = 0, 1 if judge.shares or at_once else len(owners), False
+        n_judged, size, is_due = 0, 1 if judge.shares or at_once else len(owners), False
         extreme: list[int] = []
-        while n_judged < len(owners) and not has_transition:
+        while n_judged < len(owners) and not is_due:
             part = owners[n_judged : n_judged + size]
             yield part[0]
             count, found = judge.judge(
@@ -340,7 +338,7 @@ class StreamState:
             if at_once:
                 self._learn(segment.rows[n_judged:], part[:count], verdicts)
             n_judged += count
-            has_transition = tracker.has_transition(judge.window)
+            is_due = tracker.has_transition(judge.window)
         owners = owners[:n_judged]
         if (explainer := self._explainer) is not None:
             wanted = list[tuple[int, int, Verdict]]()
@@ -363,12 +361,8 @@ class StreamState:
         if learner is not None and not at_once:
             self._learn(segment.rows, owners, verdicts)
         if not (tracker.frozen or planned):
-            tracker.update_alarm(
-                readings, range(followed, owners[-1] + (not has_transition)), verdicts
-            )
-        transition = (
-            self._apply_transition(readings, owners[-1], verdicts) if has_transition else None
-        )
+            tracker.update_alarm(readings, range(followed, owners[-1] + (not is_due)), verdicts)
+        transition = self._apply_transition(readings, owners[-1], verdicts) if is_due else None
         return SegmentResult(segment.start + n_judged, outliers, extreme, transition)
 
     def _learn(self, rows: Rows, owners: Sequence[int], verdicts: list[Verdict | None]) -> None:

@@ -487,9 +487,8 @@ class IncidentTracker:
         incident.n_held += 1
         is_news = self._exceed(incident, verdict)
         if severity is not None:
-            incident.ordinary = max(
-                0.0, incident.ordinary + ORDINARY - min(severity, self.max_severity)
-            )
+            ordinary = incident.ordinary + ORDINARY - min(severity, self.max_severity)
+            incident.ordinary = max(0.0, ordinary)
         if verdict.seq == self._published:
             return False  # one change an event
         if incident.state is not IncidentState.ADOPTING:
@@ -531,11 +530,8 @@ class IncidentTracker:
             return
         for i in which:
             verdict = cast("Verdict", verdicts[i])
-            severity, incident, limits = (
-                verdict.severity,
-                self.open,
-                verdict.seq in self.limit_violations,
-            )
+            severity, incident = verdict.severity, self.open
+            limits = verdict.seq in self.limit_violations
             if severity is not None and not verdict.muted:
                 full = verdict.window_len >= self._window
                 alarm.update(severity, verdict.event_time_ms, told=incident is not None, full=full)
@@ -580,9 +576,8 @@ class IncidentTracker:
             incident.channels = list(verdict.evidence.channels)
         is_news = self._exceed(incident, verdict)
         incident.top = max(incident.top, alarm.level)
-        incident.quiet_run = (
-            incident.quiet_run + 1 if alarm.level < RESET_LEVEL and not limits else 0
-        )
+        is_quiet = alarm.level < RESET_LEVEL and not limits
+        incident.quiet_run = incident.quiet_run + 1 if is_quiet else 0
         if incident.quiet_run >= self._hold.recover_events:
             self._end(reading, verdict.seq, "recovered")
         else:
@@ -791,10 +786,8 @@ class IncidentTracker:
             return reply(command, f"Incident {incident.id} {wrong}.", holds=False)
         incident.is_fault = command.kind is CommandKind.FAULT
         if incident.is_fault:
-            incident.state, said = (
-                IncidentState.FAULT,
-                "It is held until scores are ordinary again.",
-            )
+            incident.state = IncidentState.FAULT
+            said = "It is held until scores are ordinary again."
         else:
             incident.state = IncidentState.ADOPTING
             said = "A reference is made of what was held back."
@@ -835,11 +828,8 @@ class IncidentTracker:
         if len(known.since) > (self.suspect_events.maxlen or 0) * (not is_held):
             raise ValueError(f"{len(known.since)} events under suspicion")
         self.open, self._last, self._candidate = known.open, known.last, known.rising
-        self._inflation, self._measured, self._usual = (
-            known.inflation,
-            known.n_measured,
-            known.usual,
-        )
+        self._inflation, self._measured = known.inflation, known.n_measured
+        self._usual = known.usual
         self.limit = limit_of(known.inflation, known.n_measured)
         self.suspect_events.clear()
         self.suspect_events.extend((s, s.evicted if s.entered else math.nan) for s in known.since)

@@ -134,10 +134,8 @@ class TokenBucket:
             return
         if self._clock is not None and clock is not None:
             self._clock.restore(clock)
-        self.credit, self.events_seen = (
-            min(self.capacity, had * self.cost_per_rejection // paid),
-            asked,
-        )
+        self.credit = min(self.capacity, had * self.cost_per_rejection // paid)
+        self.events_seen = asked
 
 
 def base_width(policy: RejectionPolicy, n: int) -> int:

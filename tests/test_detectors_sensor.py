@@ -90,6 +90,7 @@ def test_no_cut_of_a_batch_changes_a_bit(name, d):
     for cut in (1, 3, 17):
         parts = [scorer.score(X[i : i + cut]) for i in range(0, len(X), cut)]
         assert np.concatenate(parts).tolist() == whole
+    assert [*map(scorer.by_row(), X.tolist())] == whole
 
 
 def test_the_distance_of_some_columns_is_the_least_that_any_values_of_the_others_give():
@@ -205,6 +206,7 @@ def test_a_deviation_is_quiet_below_what_is_usual_and_from_no_other_value_on():
     assert 10 < np.sum(own > plain) < 30
     assert both.score(rows).tolist() == np.maximum(plain, own).tolist()
     assert [both.score(row[None])[0] for row in rows] == both.score(rows).tolist()
+    assert [*map(both.score_row, rows)] == both.score(rows).tolist()
 
 
 @pytest.mark.parametrize("spreads", [[1], [0, 3], [1, 2, 3]])
@@ -247,6 +249,7 @@ def test_a_change_that_nobody_would_have_forecast_counts_where_every_value_is_or
         row = rows(odd)[at - 4000 + len(usual)][None]
         near = rows(odd[at - 2040 : at - 1980])
         assert [scorer.score(x[None])[0] for x in near] == scorer.score(near).tolist()
+        assert [*map(scorer.by_row(), near.tolist())] == scorer.score(near).tolist()
         seen += bool(scorer.score(row)[0] > limit)
         by_plain += bool(plain.score(row[:, which])[0] > of_plain)
     assert seen >= 20
@@ -363,6 +366,7 @@ def test_a_loud_row_is_not_judged_on_the_scale_of_quiet_ones():
     loud = np.tile(np.median(X, axis=0), (20, 1))
     loud[:, 0] = np.linspace(8.0, 20.0, 20)
     assert both.score(loud).tolist() == plain.score(loud).tolist()
+    assert [*map(both.score_row, loud)] == plain.score(loud).tolist()
     loud[:, 1] = 0.01
     assert np.all(both.score(loud) > plain.score(loud)), "loud and quiet at once: quiet counts"
 

@@ -215,6 +215,7 @@ def test_no_cut_of_a_batch_changes_a_bit(asked):
     for cut in (1, 7, 16, 17, 300):
         parts = [model.score(rows[i : i + cut]) for i in range(0, 340, cut)]
         assert np.array_equal(np.concatenate(parts)[:340], whole[:340])
+    assert [*map(model.by_row(), rows[:340].tolist())] == whole[:340].tolist()
     assert np.array_equal(pickle.loads(pickle.dumps(model)).score(rows), whole)
 
 

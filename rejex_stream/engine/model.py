@@ -815,7 +815,7 @@ class RowBuffer:
 
 def _partial_in(X: Rows) -> list[int]:
     """Return which rows lack columns; those that came alone, as lists, are whole."""
-    if isinstance(X, list):
+    if isinstance(X, list) or not np.isnan(X).any():
         return []
     found: list[int] = np.flatnonzero(np.isnan(X).any(axis=1)).tolist()
     return found

@@ -22,7 +22,6 @@ Block: TypeAlias = tuple[str, int | None]
 
 _Sums: TypeAlias = tuple[FloatArray, FloatArray]
 """Of readings in a row, and of their squares around the mean."""
-_NO_SQUARES: Final[FloatArray] = np.zeros((1, 24, 1))  # of single readings
 
 PresetName: TypeAlias = Literal["raw", "sensor", "lags", "sensor_lags", "seasonal"]
 PRESETS: Final[tuple[str, ...]] = get_args(PresetName)
@@ -85,13 +84,17 @@ def _rolled(window: FloatArray, count: int) -> dict[tuple[str, int], FloatArray]
         return older[0] + newer[0], gap
 
     def halved(parts: _Sums, weight: float) -> _Sums:
-        older, newer = ((parts[0][:, i::2], parts[1][:, i::2]) for i in (0, 1))
-        return join(older, newer, 1.0, weight)
+        sums, squares = parts
+        return join((sums[:, ::2], squares[:, ::2]), (sums[:, 1::2], squares[:, 1::2]), 1.0, weight)
 
     def at(parts: _Sums, i: int) -> _Sums:
         return parts[0][:, i], parts[1][:, i]
 
-    twos = halved((x, _NO_SQUARES), 0.5)
+    older, newer = x[:, ::2], x[:, 1::2]
+    gap = older - newer
+    gap *= gap
+    gap *= 0.5
+    twos = older + newer, gap
     fours = halved(twos, 0.25)
     eights = halved(fours, 0.125)
     newest = join(at(eights, 1), at(eights, 2), 1.0, 0.0625)
@@ -144,7 +147,9 @@ class RecentRows:
         present = np.isfinite(readings)
         if n_past == self.reach and present.all():  # mostly
             self._last, self._age = readings[-1].tolist(), self._young
-            rows, self._past = self.made_of(self._past, readings)
+            with np.errstate(all="ignore"):
+                window = np.concatenate((self._past, readings))
+                rows, self._past = self._rows(window, len(readings))
             return rows, [*range(len(rows))]
         enter = np.asarray(present.all(axis=1))
         if enter.all():

@@ -96,6 +96,23 @@ class Distance:
         centred -= self.mean
         return affine(centred, root, np.zeros(root.shape[1]))
 
+    def score_row(self, x: FloatArray) -> float:
+        """Score one finite row of shape (d,) as :meth:`score` does, bit for bit: fewer calls."""
+        white = self.turned_row(x, self.root)
+        white *= white
+        return float(white.cumsum()[-1])
+
+    def turned_row(self, x: FloatArray, root: FloatArray) -> FloatArray:
+        """Return the same of one row as :meth:`turned` does, bit for bit."""
+        z = x - self.scale.centre
+        z /= self.scale.spread
+        if not z.dot(z) < _LINEAR * _LINEAR:  # else no column is beyond it, however that is added
+            z = self.scale.apply(x)
+        z -= self.mean
+        # Along the slow axis numpy adds one row after the other, as `affine` does.
+        turned: FloatArray = np.add.reduce(z[:, None] * root)
+        return turned
+
     def score_without(self, X: FloatArray, groups: ColumnGroups, of: int = 0) -> FloatArray:
         """Score rows X of shape (m, d) by the columns that are there, without a group; (m, g).
 
@@ -267,6 +284,15 @@ class LowVarianceDistance:
             scores[still] = np.maximum(scores[still], own)
         return scores
 
+    def max_with_row(self, score: float, x: FloatArray) -> float:
+        """Return the same of one row of shape (d,), bit for bit."""
+        if not (x[self.logs] < self.near).any():
+            return score
+        y = _with_logarithms(x, self.logs, self.floors)
+        if not (y[self.logs] < self.usual).any():
+            return score
+        return max(score, float(self.knots.rescaled(self.inner.score_row(y))))
+
     def max_without(self, scores: FloatArray, X: FloatArray, groups: ColumnGroups) -> FloatArray:
         """Return the same of scores without each group, (m, g), where a column left is quiet."""
         if not (X[:, self.logs] < self.near).any():  # nan is not
@@ -310,6 +336,14 @@ class PredictionErrorDistance:
             scores[counts] = np.maximum(scores[counts], self.knots.rescaled(own[counts]))
         return scores
 
+    def max_with_row(self, score: float, errors: FloatArray) -> float:
+        """Return the same of one row with errors of shape (c,), bit for bit."""
+        assert self.knots is not None  # as above
+        largest = max(map(abs, errors.tolist()))
+        if largest <= _WILD and largest * largest <= self.knots.start_second:
+            return score
+        return float(self.max_with(np.array([score]), errors[None])[0])
+
 
 @dataclass(frozen=True, slots=True)
 class MaxDistance:
@@ -344,6 +378,17 @@ class MaxDistance:
         made, d = self.plain.turned(X, self._joint), X.shape[1]
         white = made[:, :d]
         return row_sum(white * white), made[:, d:]
+
+    def score_row(self, x: FloatArray) -> float:
+        """Score one finite row of shape (d,) as :meth:`score` does, bit for bit: fewer calls."""
+        turned = self.plain.turned_row(x, self._joint)
+        white = turned[: len(x)] * turned[: len(x)]
+        score = float(white.cumsum()[-1])
+        if self.low_variance is not None:
+            score = self.low_variance.max_with_row(score, x)
+        if self.prediction_error is not None:
+            score = self.prediction_error.max_with_row(score, turned[len(x) :])
+        return score
 
     def score_without(self, X: FloatArray, groups: ColumnGroups) -> FloatArray:
         """Score rows as :class:`Distance` does: of parts of rows there is no forecast."""

@@ -70,6 +70,8 @@ class CsvDecoder:
             raise ConfigError(f"delimiter is {delimiter!r}: expected one character such as , or ;")
         columns = {field: _column(field, header) for field in mapping.fields if field}
         self._mapping, self._header = mapping, header
+        self.channels = mapping.channel_names
+        """In the order of ``Reading.values``."""
         self._width = len(header)
         self._delimiter = delimiter
         self._fetch = _cells([columns[field] for field in mapping.channel_fields])
@@ -90,11 +92,6 @@ class CsvDecoder:
         self._none = missing_numbers(mapping.missing)
         self._plain = mapping.decimal == "." and mapping.thousands is None
         self._columns, self._native = columns, native
-
-    @property
-    def channels(self) -> tuple[str, ...]:
-        """Names of the channels, in the order of ``Reading.values``."""
-        return self._mapping.channel_names
 
     def decode(self, record: Record) -> Reading | Invalid:
         """Decode one row; never raises on what the row holds. O(bytes)."""
@@ -175,7 +172,7 @@ class CsvDecoder:
         if (quality := self._mapping.quality) is not None:
             said = [_at(cells, index) or None for index in self._qualities]
             texts = tuple(str(text or "") for text in quality.only_good(texts, said, texts=True))
-        return tuple(map(self._value, self._mapping.channel_names, texts))
+        return tuple(map(self._value, self.channels, texts))
 
     def _value(self, name: str, cell: str) -> float:
         value = self._number(cell)

@@ -128,7 +128,7 @@ def test_what_is_told_of_channels_and_sensors_reaches_the_console(folder):
     (shown,) = feeding(None, configs=[load_config("told.toml")]).shown.values()
     store.close()
     assert shown.channels["temp"].unit == "°C"
-    assert (shown.link("T7"), shown.link("P7")) == ("https://w/T7", "")
+    assert (shown.runbook_url("T7"), shown.runbook_url("P7")) == ("https://w/T7", "")
 
 
 def test_one_queue_has_one_section(tmp_path):

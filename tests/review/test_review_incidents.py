@@ -644,9 +644,10 @@ def test_an_answer_passes_few_files_from_its_page_to_the_model():
         "rejex_stream/review/console/console.py",
         "rejex_stream/review/incidents/screen.py",
         "rejex_stream/review/incidents/incident_store.py",
+        "rejex_stream/review/queue/review_store.py",
         "rejex_stream/review/queue/database.py",
     ]
-    assert int(re.match(r"one answer: (\d+) files", out)[1]) <= 12
+    assert int(re.match(r"one answer: (\d+) files", out)[1]) <= 13
     page = (ROOT / "docs" / "explanation" / "architecture.md").read_text("utf-8")
     told = page.split("## The way of one answer")[1].split("\n## ")[0]
     named = re.findall(r"`((?:rejex_stream|connectors)/[\w/]+\.py)`", told)

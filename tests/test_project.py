@@ -205,5 +205,6 @@ def test_what_is_linked_is_there(name):
 
 def test_ci_ends_with_the_tests():
     lines = text(".ci/run").strip().splitlines()
-    assert lines[-1].startswith("make test-all ")
+    assert lines[-1].startswith('make "$suite" ')
+    assert "suite=test-all" in lines
     assert "phase make test-bounds" in lines

@@ -396,7 +396,7 @@ def test_what_is_asked_of_no_model_is_what_it_would_have_said(calibration, monke
             found = engine.ready(batch)
             n_less += found < len(batch)
             with monkeypatch.context() as patched:
-                patched.setattr(Engine, "_steady_rows", lambda *_: 0)
+                patched.setattr(Engine, "_rows_before_fit", lambda *_: 0)
                 assert engine.ready(batch) == found
         engine.process(events[at : at + 3])
         at += 3

@@ -400,7 +400,7 @@ def test_what_is_asked_of_no_model_is_what_it_would_have_said(calibration, monke
                 assert engine.ready(batch) == found
         engine.process(events[at : at + 3])
         at += 3
-        n_steady += engine._steady_rows("a") > 0
+        n_steady += engine._rows_before_fit("a") > 0
         if at % 150 == 0:
             kept, engine = engine.snapshot(), Engine(pipeline, NeverDone())
             engine.restore(kept)

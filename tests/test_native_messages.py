@@ -525,7 +525,7 @@ def test_flat_records_are_read_natively(native):
         decoder = JsonDecoder(FieldMapping(("x", "y"), **mapping), native)
         value = b'{"sensor":"a","t":17,"x":1.5,"y":null,"other":"\xc3\xa9"}'
         record = Record(Position("t", 0, 0), b"a", value, (), 5)
-        (found,) = decoder._flat([record])
+        (found,) = decoder._native([record])
         assert type(found) is Reading
         assert found.values[0] == 1.5
 

@@ -13,12 +13,10 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 import msgspec
-import numpy as np
 
 from rejex_stream.errors import ConfigError
-from rejex_stream.features.columns import LARGEST, Calendar, Column, Lag, Raw, Rolling, Row
+from rejex_stream.features.columns import Calendar, Column, Lag, Raw, Rolling, Row
 from rejex_stream.features.preset import AT_ONCE, PRESETS, PresetName, RecentRows, blocks_of
-from rejex_stream.types import FloatArray
 
 __all__ = ["Feature", "FeatureKind", "FeatureSpec", "SensorFeatures"]
 
@@ -27,7 +25,6 @@ FeatureKind: TypeAlias = Literal[
     "day_of_week",
 ]  # fmt: skip
 _Kept: TypeAlias = tuple[list[float], list[int], int | None, list[Any]]
-_LARGE = LARGEST / 1e10  # rows below have squares that are surely finite in sum
 SIDES: Final = ("low", "high")
 _KINDS: tuple[str, ...] = get_args(FeatureKind)
 _ROLLING = ("deviation", "mean", "std", "min", "max")
@@ -325,22 +322,6 @@ class SensorFeatures:
         for column in self._columns:
             ready = column.update(now_ms, values, row) and ready
         return row if ready else None
-
-    def extract_all(self, values: Sequence[tuple[float, ...]]) -> FloatArray | None:
-        """Return the rows of a batch of scorable readings, where a row is the reading itself.
-
-        Shape (m, n_channels); ``None``, and nothing has happened, where it is not, or where
-        something is missing or so large that it has to be looked at.
-        """
-        if not self._only_raw or self._picked is not None:
-            return None
-        rows: FloatArray = np.array(values)
-        if not np.abs(rows).max() <= _LARGE:  # nor where it is nan
-            return None
-        self._last = values[-1]
-        if self._carry:
-            self._age = [0] * len(self._age)
-        return rows
 
     def _carried(self, values: Sequence[float]) -> Sequence[float]:
         """Fill gaps with the newest values; what is there is known even where another is not."""

@@ -10,8 +10,6 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from rejex_stream.detectors import make_detector
 from rejex_stream.engine import Engine
@@ -135,50 +133,48 @@ def ordinary(verdicts):
 
 
 def test_both_cores_say_the_same_and_go_on_from_each_other(native):
+    """Draw by seeds, not by hypothesis: its examples come in clusters, and may miss what counts."""
     tally = Counter()
-    any_pipeline(native, tally)
+    for seed in range(60):
+        tally += any_pipeline(native, random.Random(seed))
     assert 0 < tally["ordinary"] < 2 * tally["taken"], tally
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-@given(data=st.data())
-def any_pipeline(native, tally, data):
-    draw = data.draw
-    name = draw(st.sampled_from([*DETECTORS]), label="detector")
-    preset = draw(st.sampled_from((None, *PRESETS)), label="preset")
-    channels = draw(st.sampled_from((2, 2, 2, 1, 3, 11)), label="channels")
+def any_pipeline(native, rng):
+    """Compare both cores on a pipeline drawn at random; count what the native one took."""
+    draw, tally = rng.choice, Counter()
+    name = draw([*DETECTORS])
+    preset = draw((None, *PRESETS))
+    channels = draw((2, 2, 2, 1, 3, 11))
     names = tuple(f"c{i}" for i in range(channels))
-    kind = draw(st.integers(0, 9), label="flags, or columns of one's own, or modes")
+    kind = draw(range(10))  # flags, columns of one's own, modes
     flags = names[-1:] if kind == 9 and channels > 1 else ()
-    shadow, holds = (
-        draw(st.booleans(), label="shadow"),
-        draw(st.sampled_from((True, False)), label="hold"),
-    )
-    policy = draw(st.sampled_from(POLICIES), label="policy")
+    shadow, holds = (draw((True, False)), draw((True, False)))
+    policy = draw(POLICIES)
     pipeline = spec(
         DETECTORS[name],
         calibration="shadow" if shadow else "holdout",
-        window=draw(st.sampled_from((60, 100)), label="window"),
-        every=draw(st.sampled_from((130, 250, None)), label="every"),
-        lag=draw(st.sampled_from((0, 7)), label="lag"),
-        evidence=draw(st.booleans(), label="evidence"),
-        guard=draw(st.sampled_from((None, 0.9)), label="guard") if shadow else None,
+        window=draw((60, 100)),
+        every=draw((130, 250, None)),
+        lag=draw((0, 7)),
+        evidence=draw((True, False)),
+        guard=draw((None, 0.9)) if shadow else None,
         hold=Hold(enabled=holds, recover_events=10),
         features=ROLLING if kind == 8 else (),
         modes=kind == 7,
         **policy,
     )
     columns = FeatureSpec(names, preset=preset, flags=flags, carry_forward_events=1)
-    alarms = Alarms() if draw(st.booleans(), label="alarms") else None
+    alarms = Alarms() if draw((True, False)) else None
     if kind != 8:
         pipeline = replace(pipeline, features=columns)
     pipeline = replace(pipeline, alarms=alarms)
     readings = feed(
-        draw(st.integers(0, 10_000), label="seed"),
-        draw(st.sampled_from((400, 900)), label="events"),
-        missing=draw(st.sampled_from((0.0, 0.0, 0.01)), label="missing"),
-        fault=draw(st.sampled_from((0, 12, 60)), label="fault"),
-        streams=draw(st.sampled_from(("ab", "abc\u00e4")), label="streams"),
+        draw(range(10_000)),
+        draw((400, 900)),
+        missing=draw((0.0, 0.0, 0.01)),
+        fault=draw((0, 12, 60)),
+        streams=draw(("ab", "abc\u00e4")),
         channels=2 if kind == 8 else channels,
     )  # fmt: skip
     if kind == 7:
@@ -186,7 +182,7 @@ def any_pipeline(native, tally, data):
             reading._replace(stream_key=in_mode(reading.stream_key, "on" if i % 3 else None))
             for i, reading in enumerate(readings)
         ]
-    most = draw(st.sampled_from((None, None, 1, 3)), label="in memory")
+    most = draw((None, None, 1, 3))
     native, lanes = counting(native)
     ours, theirs, at = made(pipeline, None, most), made(pipeline, native, most), 0
     # Python judges where nothing is held, credit is shared, or rows or scores need more than a row.
@@ -194,7 +190,7 @@ def any_pipeline(native, tally, data):
     is_counted &= holds and "owner" not in policy
     n_since = 0  # events since the restart: the first of each stream are Python's
     while at < len(readings):
-        stop = at + draw(st.sampled_from((1, 2, 13, 60, 300, 900)), label="batch")
+        stop = at + draw((1, 2, 13, 60, 300, 900))
         before = sum(lane.taken for lane in lanes)
         expected, found = ours.process(readings[at:stop]), theirs.process(readings[at:stop])
         for one, other in zip(expected, found, strict=True):
@@ -209,7 +205,7 @@ def any_pipeline(native, tally, data):
         for incident in incidents[:1]:
             assert told(ours, incident) == told(theirs, incident)
         at = stop
-        if draw(st.integers(0, 5), label="crash") == 0:
+        if draw(range(6)) == 0:
             snapshots = ours.snapshot(), theirs.snapshot()
             assert snapshots[0] == snapshots[1]
             ours, theirs = made(pipeline, None, most), made(pipeline, native, most)
@@ -217,6 +213,7 @@ def any_pipeline(native, tally, data):
             theirs.restore(snapshots[0])
             n_since = 0
     assert ours.snapshot() == theirs.snapshot()
+    return tally
 
 
 @pytest.mark.parametrize("channels", [1, 3, 11])  # beyond ten a preset has other columns

@@ -146,13 +146,6 @@ class Source(Protocol):
     def pause(self, partition: Partition) -> None:
         """Deliver nothing of `partition` until :meth:`seek` says where to go on."""
 
-    def set_idle(self, partition: Partition, *, idle: bool) -> None:
-        """Mark `partition` as idle: all that was delivered of it waits for a fit; or as busy again.
-
-        Where the process ends meanwhile, no record of it is to blame. Called between two polls,
-        when nothing is being committed.
-        """
-
     def rewind(self) -> None:
         """Begin again from what is durable, after a failed commit or an abort.
 

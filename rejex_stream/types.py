@@ -176,15 +176,12 @@ class UnreadRecord(Record):
     """
 
     reason: str
-    stage: str
 
     @classmethod
-    def of(
-        cls, position: Position, timestamp_ms: int | None, reason: str, stage: str = "read"
-    ) -> UnreadRecord:
+    def of(cls, position: Position, timestamp_ms: int | None, reason: str) -> UnreadRecord:
         """Make one."""
         record = cls(position, None, None, (), timestamp_ms)
-        record.reason, record.stage = reason, stage
+        record.reason = reason
         return record
 
 

@@ -149,9 +149,6 @@ class ListSource:
         """Deliver nothing of `partition` until the next :meth:`seek`."""
         del self._at[partition]
 
-    def set_idle(self, partition: Partition, *, idle: bool) -> None:
-        """Do nothing: no end of a process is held against a record."""
-
     def rewind(self) -> None:
         """Report every partition as lost and assigned again."""
         self._changes = []

@@ -191,52 +191,6 @@ def test_what_waits_is_bounded_and_what_could_be_judged_is_committed(trouble):
     assert by_partition(sink.outcomes) == undisturbed(quiet)
 
 
-@pytest.mark.parametrize("trouble", [[], [RETRY], [REBALANCE]], ids=["quiet", "retry", "rebalance"])
-def test_the_source_knows_what_waits_and_nothing_is_judged_until_it_knows_better(trouble):
-    """So that no kill is held against a record that the process was not judging."""
-    told, waiting, sink = [], set(), ListSink()
-
-    class Noting(ListSource):
-        def poll(self, max_records, timeout_s):
-            if sink.offsets.get(TWO) == 600:  # the fit is done when the source was told it is not
-                executor.shut.clear()
-            return super().poll(max_records, timeout_s)
-
-        def changes(self):
-            changes = super().changes()
-            waiting.difference_update(change.partition for change in changes)
-            return changes
-
-        def set_idle(self, partition, *, idle):
-            assert idle is (partition not in waiting), "once each"
-            (waiting.add if idle else waiting.remove)(partition)
-            told.append((partition, idle, seen.n.get(partition, 0), sink.offsets.get(partition)))
-
-    def look(judged):
-        for partition in waiting:
-            (n,) = {n for p, idle, n, _ in told[-2:] if p == partition and idle}
-            assert judged.n[partition] == n, "nothing of it is judged"
-
-    seen, executor = Judged(look), Gated(ONE)
-
-    script = {ONE: lines(600), TWO: lines(600)}
-    play(
-        Noting(
-            script | {TWO: [*lines(600)[:500], *trouble, *lines(600)[500:]]}, committed=sink.offsets
-        ),
-        sink,
-        executor=executor,
-        observers=[seen],
-        knobs={"max_poll_records": 50},
-    )
-    of_one = [entry for entry in told if entry[0] == ONE]
-    assert [waits for _, waits, _, _ in of_one][-2:] == [True, False]
-    for _, _, judged, committed in of_one:
-        assert judged == committed, "what was judged before is durable when it is told"
-    assert not waiting
-    assert by_partition(sink.outcomes) == undisturbed(script)
-
-
 # ------------------------------------------------------------------------------ the same verdicts
 def troubled(n, sensors):
     trouble = st.tuples(st.integers(0, n), st.sampled_from([ABORT, RETRY, REBALANCE]))

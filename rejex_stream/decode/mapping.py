@@ -550,7 +550,7 @@ def _refused(record: Record) -> Invalid | None:
     if type(record) is Record:
         return None
     if isinstance(record, UnreadRecord):
-        return Invalid(record.position, record.stage, record.reason)
+        return Invalid(record.position, "read", record.reason)
     return record.invalid if isinstance(record, SelectedRecord) else None
 
 

@@ -176,7 +176,6 @@ class OwnedPartition:
     held: list[Outcome] = field(default_factory=list)  # since `committed`, in order
     waits_since: float | None = None  # clock when it met a fit that it has to wait for
     paused: bool = False  # whether the source holds its records back
-    idle: bool = False  # whether it waits with nothing to commit, as the source knows
     durable_journal: bytes | None = None  # as far as it is known
     saving: tuple[int, float] = (0, 0.0)  # bytes and seconds of the snapshot under way
 
@@ -283,17 +282,6 @@ class Ownership:
         if owned.state.ahead and owned.waits_since is None and not owned.state.can_progress:
             owned.waits_since = self.clock()
 
-    def report_idle(self) -> None:
-        """Tell the source which partitions wait for a fit, with all else durable.
-
-        What is idle is judged only after the next call, when it need not wait any longer.
-        """
-        for partition, owned in self.owned.items():
-            idle = bool(owned.state.ahead and not owned.held and not owned.state.can_progress)
-            if idle != owned.idle:
-                self.source.set_idle(partition, idle=idle)
-                owned.idle = idle
-
     def n_held(self) -> int:
         """Count the outcomes that are not durable yet."""
         return sum(len(owned.held) for owned in self.owned.values())
@@ -328,7 +316,7 @@ class Ownership:
         if suspended is not None and self._can_continue(suspended, committed):
             # State is a function of the input: whoever committed, this is the state.
             self.source.seek(partition, suspended.state.taken_next)
-            suspended.paused = suspended.idle = False
+            suspended.paused = False
             suspended.durable_journal = None  # written again: others may have changed it
             durable = suspended.drop_durable(committed)
             self.summary.add(durable)
@@ -475,7 +463,6 @@ class Commits:
         since = [owned.waits_since or 0.0 for owned in self.ownership.waiting()]
         if since:
             wait(min(_LONGEST_PAUSE_S, (self.ownership.clock() - max(since)) / 4))
-        self.ownership.report_idle()
         if since:
             return 0.0
         if not self.ownership.n_held():

@@ -300,7 +300,7 @@ class _Loop:
         begun = self.clock()
         for partition, owned in self.ownership.owned.items():
             batch = by_partition.get(partition, [])
-            if batch or (owned.state.ahead and not owned.idle):
+            if batch or owned.state.ahead:
                 self._advance(owned, batch)
         took = self.clock() - begun
         # Batches are cut to a length in time: a stop, a commit or a rebalance need not wait long.

@@ -110,7 +110,7 @@ def stop(process: subprocess.Popen[str]) -> tuple[str, str]:
 
 
 def reading_by(
-    *, modes: bool = False, door: bool = False, learning: bool = False
+    *, modes: bool = False, door: bool = False, learning: bool = False, select: str | None = None
 ) -> tuple[Decoder, RunSettings]:
     """Return what reads records, and the settings of a run; by the `door`, all that it can do.
 
@@ -120,7 +120,8 @@ def reading_by(
     if door:
         decoder = SelectingDecoder(Selector(DOOR_PROGRAM), JsonDecoder(DOOR))
         return decoder, knobs.replace(reorder=DOOR_RULES)
-    return JsonDecoder(IN_MODES if modes else MAPPING), knobs
+    plain = JsonDecoder(IN_MODES if modes else MAPPING)
+    return plain if select is None else SelectingDecoder(Selector(select), plain), knobs
 
 
 def pipeline_toml(name: str, bootstrap: str, **sections: Mapping[str, Any]) -> str:
@@ -300,9 +301,7 @@ class Kafka:
         offsets = found.get(settings.group, {})
         return {Partition(*tp): o.offset for tp, o in offsets.items()}
 
-    def set_back(
-        self, settings: KafkaSettings, partition: Partition, offset: int, note: str = ""
-    ) -> None:
+    def set_back(self, settings: KafkaSettings, partition: Partition, offset: int) -> None:
         """Reset the group's offset of a partition, as an operator would; nobody may be running."""
         consumer = KafkaConsumer(
             bootstrap_servers=self.bootstrap,
@@ -313,7 +312,7 @@ class Kafka:
         tp = TopicPartition(*partition)
         until(lambda: self.is_empty(settings.group), "the group is empty")
         consumer.assign([tp])
-        consumer.commit({tp: OffsetAndMetadata(offset, note, -1)})
+        consumer.commit({tp: OffsetAndMetadata(offset, "", -1)})
         consumer.close(autocommit=False)
 
     def is_empty(self, group: str) -> bool:
@@ -549,7 +548,7 @@ def make_engine(
 
 
 def expected(
-    settings: KafkaSettings, records: Sequence[Record], kind: str = "chain", **read: bool
+    settings: KafkaSettings, records: Sequence[Record], kind: str = "chain", **read: Any
 ) -> dict[str, dict[int, list[Any]]]:
     """What an uninterrupted run writes: topic → partition → (key, value, headers)."""
     partitions = 1 + max(record.position.partition for record in records)
@@ -583,7 +582,7 @@ def assert_exactly(
     settings: KafkaSettings,
     records: Sequence[Record],
     kind: str = "chain",
-    **read: bool,
+    **read: Any,
 ) -> None:
     """The three output topics hold what an uninterrupted run writes, record for record."""
     assert_holds(kafka, settings, expected(settings, records, kind, **read))

@@ -57,12 +57,14 @@ def main(path: str) -> int:
     pause_s = config["options"].pop("pause_s", 0.0)
     engine = config["options"].pop("engine", {"kind": "chain"})
     door = config["options"].pop("door", False)
+    select = config["options"].pop("select", None)
     clock = config["options"].pop("clock", None)
     if clock is not None:  # by how many seconds the clock of this process is wrong
         right, wrong = time.time, Path(clock)
         time.time = lambda: right() + float(wrong.read_text() or 0)
     learns = engine.get("learning", False)
-    decoder, knobs = reading_by(modes=engine.get("modes", False), door=door, learning=learns)
+    modes = engine.get("modes", False)
+    decoder, knobs = reading_by(modes=modes, door=door, learning=learns, select=select)
     obeys = learns or engine["kind"] == "obedient"
     executor = ProcessFitExecutor() if "fit_s" in engine else None
     stop = threading.Event()

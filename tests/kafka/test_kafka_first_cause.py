@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import pytest
 from kafka_harness import MAPPING, RUN, ChainEngine, feed
-from rejex_connectors.kafka.clients import Consumer, Edge, Gained, Lost, Message, Place
+from rejex_connectors.kafka.clients import Consumer, Edge, Gained, Lost, Message
 from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from rejex_connectors.kafka.messages import OutcomeMessages
 from rejex_connectors.kafka.sink import KafkaSink
@@ -48,10 +48,7 @@ class Member:
     def joined(self) -> bool:
         return True
 
-    def member(self) -> str:
-        return "one"
-
-    def committed(self, partition: Partition, timeout_s: float) -> Place | None:
+    def committed(self, partition: Partition, timeout_s: float) -> int | None:
         return self._script.committed
 
     def edge(self, partition: Partition, which: Edge, timeout_s: float) -> int:
@@ -72,7 +69,7 @@ class Member:
     def membership(self) -> object:
         return object()
 
-    def commit(self, offsets: Mapping[Partition, Place], timeout_s: float) -> None:
+    def commit(self, offsets: Mapping[Partition, int], timeout_s: float) -> None:
         raise AssertionError("the offsets go with the transaction")
 
     def close(self) -> None:
@@ -82,24 +79,19 @@ class Member:
 class Broker:
     """Takes what is published, or says what the script says: first of all, or of outcomes."""
 
-    def __init__(
-        self, *script: ConnectorError | None, noting: ConnectorError | None = None
-    ) -> None:
-        self.committed: Place | None = None
+    def __init__(self, *script: ConnectorError | None) -> None:
+        self.committed: int | None = None
         self.n_taken = 0
-        self._script, self._noting = list(script), noting
+        self._script = list(script)
 
     def partitions(self, topic: str) -> int:
         return 1
 
     def publish(
-        self, messages: Iterable[Message], offsets: Mapping[Partition, Place], consumer: Consumer
+        self, messages: Iterable[Message], offsets: Mapping[Partition, int], consumer: Consumer
     ) -> None:
-        failure, sent = None, list(messages)
-        if not sent:
-            failure = self._noting
-        elif self._script:
-            failure = self._script.pop(0)
+        sent = list(messages)
+        failure = self._script.pop(0) if self._script else None
         if failure is not None:
             raise failure
         (self.committed,) = offsets.values()
@@ -122,7 +114,7 @@ class Saying:
         pass
 
     def event(self, event: object) -> None:
-        if self._broker.committed is not None and self._broker.committed.offset >= self._end:
+        if self._broker.committed is not None and self._broker.committed >= self._end:
             self.stop.set()
 
 
@@ -156,7 +148,7 @@ def play(
 def test_a_commit_that_fails_again_and_again_is_tried_again(failures: int) -> None:
     broker = Broker(*[LATE] * failures)
     play(broker)
-    assert broker.committed == Place(200)
+    assert broker.committed == 200
     assert broker.n_taken >= 200
 
 
@@ -164,12 +156,6 @@ def test_a_commit_that_fails_again_and_again_is_tried_again(failures: int) -> No
 def test_a_refusal_is_told_after_any_number_of_failures(failures: int) -> None:
     with pytest.raises(ConnectorError) as told:
         play(Broker(*[LATE] * failures, REFUSED))
-    assert told.value is REFUSED
-
-
-def test_a_refusal_to_note_who_goes_on_is_told() -> None:
-    with pytest.raises(ConnectorError) as told:
-        play(Broker(noting=REFUSED))
     assert told.value is REFUSED
 
 

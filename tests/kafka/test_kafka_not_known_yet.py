@@ -10,20 +10,17 @@ import pytest
 from kafka import TopicPartition
 from kafka import errors as ke
 from kafka_harness import Kafka, feed
-from rejex_connectors.kafka.clients import Gained, Lost, Place
+from rejex_connectors.kafka.clients import Gained, Lost
 from rejex_connectors.kafka.kafka_python_client import PythonConsumer
 from rejex_connectors.kafka.kafka_settings import KafkaSettings, KafkaTopics
 from rejex_connectors.kafka.partition_reader import admin, topic_ids
-from rejex_connectors.kafka.poison_pill import Note
 from rejex_connectors.kafka.sink import open_clients
-from rejex_connectors.kafka.source import KafkaSource
 from rejex_connectors.kafka.topic_admin import create_topics, plan_topics
 from rejex_connectors.kafka.topic_snapshots import OfflineSink
 from rejex_connectors.kafka.unassigned_partitions import group_of, ownerless
 from test_kafka_delivery import CLIENTS
 
 from rejex_stream.errors import ConfigError, ConnectorError
-from rejex_stream.protocols import Assigned
 from rejex_stream.types import Partition
 from tests.waiting import pass_time, until
 from tools.kafka import broker
@@ -60,13 +57,13 @@ def test_an_answer_that_comes_too_late_is_given_to_nobody_who_asks_later(
     """A worker that was frozen while it asked went on from where it stood then, not from now."""
     here = the_input(settings)
     joins(consumer, here)
-    consumer.commit({here: Place(10)}, 10.0)
+    consumer.commit({here: 10}, 10.0)
     with pytest.raises(ConnectorError, match="asking where"):
         consumer.committed(here, 1e-6)
     asked = consumer._consumer._coordinator._offset_fetch_futures
     until(lambda: all(answer.is_done for answer in list(asked.values())), "the answer has come")
-    consumer.commit({here: Place(20)}, 10.0)
-    assert consumer.committed(here, 10.0) == Place(20)
+    consumer.commit({here: 20}, 10.0)
+    assert consumer.committed(here, 10.0) == 20
 
 
 def test_a_partition_that_comes_back_while_it_is_started_reads_nothing_by_itself(
@@ -155,27 +152,6 @@ def test_partitions_of_a_topic_that_is_not_known_yet_may_have_no_owner(
     assert ownerless(settings) == set()
     elsewhere = KafkaTopics(**settings.topics.model_dump() | {"input": ("not-there",)})
     assert ownerless(settings.replace(topics=elsewhere)) is None
-
-
-def test_silence_is_no_proof_that_a_run_has_ended(
-    kafka: Kafka, settings: KafkaSettings, consumer: PythonConsumer
-) -> None:
-    """Held against a record, three times, it costs the record: so the run asks again."""
-    here = the_input(settings)
-    kafka.fill(settings, feed(settings, 10, partitions=1))
-    note = Note(by="another", member="of the group").text()
-    joins(consumer, here)
-    consumer.commit({here: Place(0, note)}, 10.0)
-    consumer._held.clear()
-    consumer.noted.put(Gained(here))
-    away = settings.replace(bootstrap_servers=f"127.0.0.1:{broker.free_port()}")
-    source = KafkaSource(consumer, away)
-    changes = until(source.changes)
-    assert [type(change) for change in changes] == [Assigned]
-    source.seek(here, 0)
-    with pytest.raises(ConnectorError) as raised:
-        source.poll(1, 0.0)
-    assert raised.value.retriable
 
 
 @pytest.fixture

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import random
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kafka_harness import Kafka, assert_exactly, next_offsets, run_here
+from kafka_harness import Kafka, Workers, assert_exactly, next_offsets, run_here
 from rejex_connectors.kafka.topic_to_topic import list_dead_letters, redrive
+from test_kafka_delivery import CLIENTS
 
 from rejex_stream.types import Position, Record
+from tests.waiting import until
 
 pytestmark = pytest.mark.kafka
 
@@ -117,6 +121,28 @@ JSON = st.recursive(
 FIELDS = st.fixed_dictionaries(
     {}, optional={"sensor": JSON, "t": JSON, "v": JSON, "extra": JSON}
 ).map(lambda fields: json.dumps(fields).encode())
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_an_operator_steps_over_a_record_that_kills_and_the_state_is_kept(
+    kafka: Kafka, tmp_path: Path, client: str
+) -> None:
+    settings_ = kafka.settings(partitions=1, client=client)
+    (topic,) = settings_.topics.input
+    values = [event(v=13.0 if i == 60 else float(i % 7)) for i in range(100)]
+    records = [Record(Position(topic, 0, i), b"s", value) for i, value in enumerate(values)]
+    kafka.fill(settings_, records)
+    options: dict[str, Any] = {"engine": {"kind": "chain", "deadly": 13.0}, "max_poll_records": 20}
+    with Workers(tmp_path) as workers:
+        for _ in range(2):
+            worker = workers.start(settings_, **options)
+            until(lambda: not worker.alive, worker.output)  # noqa: B023
+        worker = workers.start(settings_, select="select(.v != 13)", **options)
+        until(lambda: kafka.committed(settings_) == next_offsets(records), worker.output)
+        assert worker.terminate() == 0, worker.output
+    assert_exactly(kafka, settings_, records, select="select(.v != 13)")
+
+
 FINE = st.builds(event, st.sampled_from("ab"), st.integers(0, 10**13), st.none() | st.floats())
 VALUES = st.none() | st.binary(max_size=60) | FIELDS | FINE | FIELDS.map(lambda raw: raw[:-2])
 

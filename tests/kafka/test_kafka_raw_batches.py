@@ -15,7 +15,7 @@ from raw_batches import CODECS, Raw, batch, produce
 from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from rejex_connectors.kafka.topic_to_topic import list_dead_letters, redrive
 from rejex_connectors.kafka.unpacking import TOO_LARGE, Unread
-from test_kafka_delivery import CLIENTS
+from test_kafka_delivery import CLIENTS, CONFLUENT
 
 from rejex_stream.types import Partition
 from tests.waiting import until
@@ -76,6 +76,24 @@ def test_a_record_that_unpacks_to_hundreds_of_megabytes_is_a_dead_letter(
     (planned,) = redrive(settings, dry_run=True)
     assert planned.what == "skipped"
     assert "never read" in planned.reason
+
+
+@CONFLUENT
+def test_librdkafka_gets_past_what_it_refuses_to_unpack(kafka: Kafka, tmp_path: Path) -> None:
+    """It refuses zstd above receive.message.max.bytes, and tries the same batch for ever."""
+    settings = kafka.settings(partitions=1, client="confluent", config=WIDE)
+    (topic,) = settings.topics.input
+    bomb = Raw(b"k", bytes(BOMB_BYTES))
+    produce(kafka.bootstrap, topic, 0, batch([good(0), bomb, good(2)], "zstd"), batch([good(3)]))
+    with Workers(tmp_path) as workers:
+        for end in (4, 5):
+            worker = workers.start(settings, memory=MEMORY)
+            until(lambda: kafka.committed(settings) == {Partition(topic, 0): end}, worker.output)  # noqa: B023
+            worker.kill()  # so that the next one replays it
+            produce(kafka.bootstrap, topic, 0, batch([good(4)]))
+    assert judged(kafka, settings)[:4] == [0, 2, 3, 4]
+    (letter,) = list_dead_letters(settings)
+    assert (letter.original.position.offset, letter.reason) == (1, TOO_LARGE)
 
 
 def test_a_block_of_snappy_without_pieces_costs_its_batch(kafka: Kafka, tmp_path: Path) -> None:

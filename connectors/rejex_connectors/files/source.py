@@ -375,9 +375,6 @@ class FileSource:
         """Deliver nothing until the next seek."""
         self._reading = False
 
-    def set_idle(self, partition: Partition, *, idle: bool) -> None:
-        """Do nothing: no end of a process is held against a record."""
-
     def rewind(self) -> None:
         """Report the partition again; it is delivered after the next seek."""
         self._announce, self._reading = True, False

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from rejex_connectors.kafka.kafka_settings import KafkaSettings
 
 __all__ = [
-    "Consumer", "Edge", "Gained", "Lost", "Message", "Place", "Producer", "transactional_id",
-    "within",
+    "Consumer", "Edge", "Gained", "Lost", "Message", "Producer", "transactional_id", "within",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -33,13 +32,6 @@ class Message(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: list[tuple[str, bytes]]
-
-
-class Place(NamedTuple):
-    """An offset to go on from, and the metadata committed with it."""
-
-    offset: int
-    note: str = ""
 
 
 class Gained(NamedTuple):
@@ -69,7 +61,7 @@ class Consumer(Protocol):
     def joined(self) -> bool:
         """Whether the group has dealt with us: we have what it gave us, be it nothing."""
 
-    def committed(self, partition: Partition, timeout_s: float) -> Place | None:
+    def committed(self, partition: Partition, timeout_s: float) -> int | None:
         """Return the next offset to process; waits for a transaction that is still deciding."""
 
     def edge(self, partition: Partition, which: Edge, timeout_s: float) -> int:
@@ -87,13 +79,10 @@ class Consumer(Protocol):
     def stop(self, partition: Partition) -> None:
         """Deliver nothing until :meth:`start`."""
 
-    def member(self) -> str:
-        """Return the id under which the group knows us; empty where it does not."""
-
     def membership(self) -> Any:  # noqa: ANN401 - the library's own token
         """Return the token that fences our commits; raises when we are no member any more."""
 
-    def commit(self, offsets: Mapping[Partition, Place], timeout_s: float) -> None:
+    def commit(self, offsets: Mapping[Partition, int], timeout_s: float) -> None:
         """Commit outside a transaction (at-least-once)."""
 
     def close(self) -> None:
@@ -107,7 +96,7 @@ class Producer(Protocol):
         """Return how many partitions `topic` has; raises when there is no such topic."""
 
     def publish(
-        self, messages: Iterable[Message], offsets: Mapping[Partition, Place], consumer: Consumer
+        self, messages: Iterable[Message], offsets: Mapping[Partition, int], consumer: Consumer
     ) -> None:
         """Write all messages and commit the offsets, both or neither.
 

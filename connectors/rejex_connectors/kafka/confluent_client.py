@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import operator
 import time
@@ -21,7 +20,6 @@ from rejex_connectors.kafka.clients import (
     Gained,
     Lost,
     Message,
-    Place,
     transactional_id,
     within,
 )
@@ -50,7 +48,6 @@ LATE_S = 2.0
 headers_of = operator.methodcaller("headers")
 
 _log = logging.getLogger(__name__)
-_JSON = json.JSONDecoder()
 
 
 # ---------------------------------------------------------------------- what its errors mean
@@ -138,29 +135,9 @@ def client_options(settings: KafkaSettings) -> dict[str, Any]:
     }
 
 
-def committable(offsets: Mapping[Partition, Place]) -> list[ck.TopicPartition]:
+def committable(offsets: Mapping[Partition, int]) -> list[ck.TopicPartition]:
     """Return offsets as the library takes them."""
-    # An empty note the library would commit as a byte of nothing.
-    return [
-        ck.TopicPartition(*p, *(place if place.note else place[:1])) for p, place in offsets.items()
-    ]
-
-
-def note_of(committed: ck.TopicPartition) -> str:
-    """Return the note committed with an offset, without what the library read past its end.
-
-    Defect of the library: the metadata of an offset have a length, and it looks for a byte of zero
-    instead. What it meets on the way is none of ours, nor always text. A note is a JSON object.
-    """
-    try:
-        text = committed.metadata or ""
-    except UnicodeDecodeError as error:
-        text = error.object.decode(errors="replace")
-    try:
-        _, end = _JSON.raw_decode(text)
-    except ValueError:  # nothing, or of somebody else
-        return text
-    return text[:end]
+    return [ck.TopicPartition(*p, offset) for p, offset in offsets.items()]
 
 
 def _membership(settings: KafkaSettings) -> dict[str, Any]:
@@ -304,13 +281,13 @@ class FastConsumer:
         """Say whether the callback has been called under the name that we have now."""
         return self._member is not None and self._member == self._consumer.memberid()
 
-    def committed(self, partition: Partition, timeout_s: float) -> Place | None:
+    def committed(self, partition: Partition, timeout_s: float) -> int | None:
         """Ask the group coordinator; it answers once open transactions are decided."""
         with explaining(self._settings, f"asking where {partition} stands"):
             (answer,) = self._consumer.committed([ck.TopicPartition(*partition)], timeout=timeout_s)
             if answer.error is not None:
                 raise ck.KafkaException(answer.error)
-        return None if answer.offset < 0 else Place(int(answer.offset), note_of(answer))
+        return None if answer.offset < 0 else int(answer.offset)
 
     def edge(self, partition: Partition, which: Edge, timeout_s: float) -> int:
         """Ask the partition's leader."""
@@ -348,10 +325,6 @@ class FastConsumer:
             del self._running[partition]
             self._consumer.incremental_unassign([ck.TopicPartition(*partition)])
 
-    def member(self) -> str:
-        """Return the id that the group gave us."""
-        return self._consumer.memberid() or ""
-
     def membership(self) -> Any:  # noqa: ANN401 - opaque
         """Return the group metadata, unless we are not who was given the partitions.
 
@@ -364,7 +337,7 @@ class FastConsumer:
             raise refusals.no_member(self._settings)
         return metadata
 
-    def commit(self, offsets: Mapping[Partition, Place], timeout_s: float) -> None:
+    def commit(self, offsets: Mapping[Partition, int], timeout_s: float) -> None:
         """Commit for the at-least-once mode."""
         with explaining(self._settings, doing := "committing offsets"):
             within(timeout_s, doing, self._commit, committable(offsets))
@@ -457,7 +430,7 @@ class FastProducer:
         return self._partitions[topic]
 
     def publish(
-        self, messages: Iterable[Message], offsets: Mapping[Partition, Place], consumer: Consumer
+        self, messages: Iterable[Message], offsets: Mapping[Partition, int], consumer: Consumer
     ) -> None:
         """Write, check, commit."""
         began = time.monotonic()

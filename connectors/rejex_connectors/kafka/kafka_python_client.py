@@ -27,7 +27,6 @@ from rejex_connectors.kafka.clients import (
     Gained,
     Lost,
     Message,
-    Place,
     transactional_id,
     within,
 )
@@ -229,14 +228,12 @@ class PythonConsumer:
         """Ask the library in which state of the group's protocol we are."""
         return self._consumer.group_metadata().state is MemberState.STABLE
 
-    def committed(self, partition: Partition, timeout_s: float) -> Place | None:
+    def committed(self, partition: Partition, timeout_s: float) -> int | None:
         """Ask the group coordinator; it answers once open transactions are decided."""
         tp = TopicPartition(*partition)
         with explaining(self._settings, f"asking where {partition} stands"):
-            answer = self._consumer.committed(tp, metadata=True, timeout_ms=timeout_s * 1000)
-        return (
-            None if answer is None or answer.offset < 0 else Place(answer.offset, answer.metadata)
-        )
+            answer = self._consumer.committed(tp, timeout_ms=timeout_s * 1000)
+        return None if answer is None or answer < 0 else int(answer)
 
     def edge(self, partition: Partition, which: Edge, timeout_s: float) -> int:
         """Ask the partition's leader."""
@@ -272,10 +269,6 @@ class PythonConsumer:
         with contextlib.suppress(*_UNASSIGNED):
             self.hold(TopicPartition(*partition))
 
-    def member(self) -> str:
-        """Return the id that the group gave us."""
-        return str(self._consumer.group_metadata().member_id)
-
     def membership(self) -> Any:  # noqa: ANN401 - ConsumerGroupMetadata has no type
         """Return the group metadata, unless it would fence nothing.
 
@@ -288,7 +281,7 @@ class PythonConsumer:
             raise refusals.no_member(self._settings)
         return metadata
 
-    def commit(self, offsets: Mapping[Partition, Place], timeout_s: float) -> None:
+    def commit(self, offsets: Mapping[Partition, int], timeout_s: float) -> None:
         """Commit for the at-least-once mode."""
         with explaining(self._settings, "committing offsets"):
             self._consumer.commit(_offsets(offsets), timeout_ms=timeout_s * 1000)
@@ -344,7 +337,7 @@ class PythonProducer:
             ) from error
 
     def publish(
-        self, messages: Iterable[Message], offsets: Mapping[Partition, Place], consumer: Consumer
+        self, messages: Iterable[Message], offsets: Mapping[Partition, int], consumer: Consumer
     ) -> None:
         """Write, check every acknowledgement, commit."""
         began = time.monotonic()
@@ -369,7 +362,7 @@ class PythonProducer:
     def _publish_in_transaction(
         self,
         messages: Iterable[Message],
-        offsets: Mapping[Partition, Place],
+        offsets: Mapping[Partition, int],
         consumer: Consumer,
         deadline: float,
     ) -> None:
@@ -424,8 +417,5 @@ class PythonProducer:
         end_thread(self._producer)
 
 
-def _offsets(offsets: Mapping[Partition, Place]) -> dict[TopicPartition, OffsetAndMetadata]:
-    return {
-        TopicPartition(*p): OffsetAndMetadata(offset, note, -1)
-        for p, (offset, note) in offsets.items()
-    }
+def _offsets(offsets: Mapping[Partition, int]) -> dict[TopicPartition, OffsetAndMetadata]:
+    return {TopicPartition(*p): OffsetAndMetadata(offset, "", -1) for p, offset in offsets.items()}

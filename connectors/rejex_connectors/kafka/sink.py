@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import socket
-import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -18,7 +16,7 @@ from rejex_connectors.kafka.messages import OutcomeMessages
 from rejex_connectors.kafka.refusals import SeatTakenError
 from rejex_connectors.kafka.source import KafkaSource
 from rejex_connectors.kafka.topic_admin import written_up_to
-from rejex_stream.errors import ConnectorError, RejexError
+from rejex_stream.errors import ConnectorError
 from rejex_stream.types import Outcome, Partition
 
 __all__ = ["KafkaSink", "connect", "open_clients"]
@@ -53,7 +51,6 @@ class KafkaSink:
         self._messages = messages
         self._written: dict[Partition, list[_Part]] = {}
         source.settle_transaction = self._settle
-        source.commit_notes = lambda offsets: self._publish(offsets, [])
 
     def write(self, outcomes: Sequence[Outcome]) -> None:
         """Buffer; nothing is encoded or sent before :meth:`commit`. O(outcomes)."""
@@ -78,9 +75,8 @@ class KafkaSink:
             return
         if self._producer is None:
             raise ConnectorError("Kafka: the last commit failed and was not aborted yet")
-        places = self._source.places(offsets)
         try:
-            self._producer.publish(_All(written), places, self._source.consumer)
+            self._producer.publish(_All(written), offsets, self._source.consumer)
         except SeatTakenError as error:
             self._drop_producer()
             self._source.reseat(error)
@@ -88,7 +84,7 @@ class KafkaSink:
         except BaseException:
             self._drop_producer()
             raise
-        self._source.settled(places)
+        self._source.owned.update(offsets)
 
     def partitions(self, topic: str) -> int:
         """Return how many partitions an output topic has."""
@@ -141,12 +137,7 @@ class KafkaSink:
             self._producer = None
 
     def close(self) -> None:
-        """Drop what is not committed, and note that this was no crash."""
-        ended_by = sys.exception()
-        expected = (RejexError, KeyboardInterrupt, SystemExit)
-        if self._producer is not None and (ended_by is None or isinstance(ended_by, expected)):
-            with contextlib.suppress(ConnectorError):
-                self._source.ended_well()
+        """Drop what is not committed."""
         self._drop_producer()
 
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
 
-from rejex_connectors.kafka.clients import Consumer, Edge, Gained, Place
+from rejex_connectors.kafka.clients import Consumer, Edge, Gained
 from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from rejex_connectors.kafka.partition_reader import read_partition
-from rejex_connectors.kafka.poison_pill import PoisonGuard
 from rejex_connectors.kafka.refusals import SeatTakenError
-from rejex_connectors.kafka.unassigned_partitions import members
 from rejex_stream.errors import ConnectorError
 from rejex_stream.protocols import Assigned, Revoked
 from rejex_stream.types import Partition, Record
@@ -28,7 +27,18 @@ RIVAL_S = 60.0
 _FEW = 10  # somebody may have tried something by hand
 _LOOKED_AT = 1_000
 
+_STUCK_STRETCH = 100
+"""Records read by the other library before the group's own tries again."""
+
 _log = logging.getLogger(__name__)
+
+
+@dataclass
+class _StuckRead:
+    """A stretch of a partition that the group's library cannot unpack, read by the other one."""
+
+    next_offset: int
+    records: Iterator[Record]
 
 
 class KafkaSource:
@@ -55,22 +65,21 @@ class KafkaSource:
         self._waiting: list[Partition] = []
         self._rewound = False
         self.settle_transaction: Callable[[], bool] = lambda: True
-        self.commit_notes: Callable[[Mapping[Partition, int]], None] | None = None
         self.inspect: Callable[[Sequence[Record]], None] | None = None
         self.is_decided: Callable[[Partition], bool] = lambda _: True
         self.written_up_to: Callable[[Partition], int] = lambda _: 0
-        self._guard = PoisonGuard(lambda p, offset: read_partition(settings, p, offset))
-        self._to_begin: dict[Partition, int] = {}
+        self._stuck: dict[Partition, _StuckRead] = {}
 
     def poll(self, max_records: int, timeout_s: float) -> Sequence[Record]:
         """Return what is there, waiting at most `timeout_s`."""
         try:
-            self._begin()
-            records = self._read_with_care(max_records)
+            records = self._read_stuck(max_records)
             records += self.consumer.poll(max_records, 0.0 if records else timeout_s)
             for partition, offset in self.consumer.take_stuck().items():
-                _log.warning("%s-%d is read with care from %d on", *partition, offset)
-                self._guard.read_with_care(partition, offset)
+                _log.warning("%s-%d is read by kafka-python from %d on", *partition, offset)
+                stop = offset + _STUCK_STRETCH
+                found = read_partition(self._settings, partition, offset, stop)
+                self._stuck[partition] = _StuckRead(offset, found)
             if self.inspect is not None:
                 self.inspect(records)
             return records
@@ -78,76 +87,18 @@ class KafkaSource:
             self.reseat(error)
             return ()
 
-    def _begin(self) -> None:
-        """Have the library read from where was sought, after a note of that is committed."""
-        begun = [(p, offset) for p, offset in self._to_begin.items() if p in self.owned]
-        self._to_begin.clear()
-        if not begun:  # as in nearly every poll
-            return
-        owned, guard = self.owned, self._guard
-        new = {p for p, _ in begun if guard.is_new(p)}
-        guard.member = self.consumer.member()
-        who = functools.cache(self._members)  # asked once, and only where a note asks
-        plain = [(p, at) for p, at in begun if not guard.begin_reading(p, at, owned[p], who)]
-        if self.commit_notes is not None and (
-            to_note := {p: owned[p] for p, _ in plain if p in new}
-        ):
-            self.commit_notes(to_note)
-        for partition, offset in plain:
-            self.consumer.start(partition, offset)
-
-    def _members(self) -> Collection[str]:
-        """Return the ids of the group's members; none where we may not ask."""
-        try:
-            return members(self._settings)
-        except ConnectorError as error:
-            if error.retriable:
-                raise  # silence is no proof that a run has ended
-            _log.warning("a run before this one is taken to have ended: %s", error)
-            return ()
-
-    def _read_with_care(self, max_records: int) -> list[Record]:
-        """Return the next records of the partitions that are read with care."""
+    def _read_stuck(self, max_records: int) -> list[Record]:
+        """Return records of stretches that the library cannot unpack; it goes on behind them."""
         records: list[Record] = []
-        for partition in self._guard.partitions_with_care():
-            committed = self.owned[partition]
-            if self._guard.awaits_commit(partition, committed):
-                continue
-            careful, note = self._guard.next_records(partition, max_records)
-            if note is not None and self.commit_notes is not None:
-                self.commit_notes({partition: committed})
-            records += careful
-            resume_at = self._guard.resume_offset(partition)
-            if resume_at is not None:
-                if not careful and partition in self._guard.noted_by_us():
-                    self._clear_notes([partition])
-                self.consumer.start(partition, resume_at)
+        for partition, stuck in list(self._stuck.items()):
+            found = list(islice(stuck.records, max_records))
+            if found:
+                stuck.next_offset = found[-1].position.offset + 1
+            records += found
+            if len(found) < max_records:
+                del self._stuck[partition]
+                self.consumer.start(partition, stuck.next_offset)
         return records
-
-    def _clear_notes(self, partitions: Iterable[Partition]) -> None:
-        there = {p: self.owned[p] for p in partitions if p in self.owned}
-        for partition in there:
-            self._guard.clear_note(partition)
-        if there and self.commit_notes is not None:
-            self.commit_notes(there)
-
-    def ended_well(self) -> None:
-        """Take back the notes that an end before the next commit would be held against a record."""
-        opened = list(self._guard.noted_by_us())
-        if opened:
-            self.ask(1.0)
-            self._clear_notes(opened)
-
-    def places(self, offsets: Mapping[Partition, int]) -> dict[Partition, Place]:
-        """Return offsets to commit, each with what is to be noted there."""
-        note, owned = self._guard.note_for, self.owned
-        return {p: Place(offset, note(p, offset, owned[p])) for p, offset in offsets.items()}
-
-    def settled(self, places: Mapping[Partition, Place]) -> None:
-        """Record what was committed."""
-        for partition, (offset, note) in places.items():
-            self.owned[partition] = offset
-            self._guard.note_committed(partition, note)
 
     def reseat(self, error: SeatTakenError) -> None:
         """Join the group again after another member joined under our name.
@@ -194,8 +145,7 @@ class KafkaSource:
         if partition not in self.owned:
             return []
         del self.owned[partition]
-        self._guard.forget(partition)
-        self._to_begin.pop(partition, None)
+        self._stuck.pop(partition, None)
         self._ends.pop(partition, None)
         return [Revoked(partition)]
 
@@ -203,8 +153,7 @@ class KafkaSource:
         assigned: list[Assigned | Revoked] = []
         for partition in list(self._waiting):
             try:
-                place = self.consumer.committed(partition, SETTLE_S)
-                committed = None if place is None else place.offset
+                committed = self.consumer.committed(partition, SETTLE_S)
                 fresh = committed is None and self._from_latest
                 edge: Edge = "latest" if fresh else "earliest"
                 earliest = self.consumer.edge(partition, edge, SETTLE_S)
@@ -222,14 +171,14 @@ class KafkaSource:
                 break  # asked again after the next poll
             self._waiting.remove(partition)
             self.owned[partition] = earliest if committed is None else committed
-            self._guard.load_note(partition, "" if place is None else place.note)
             assigned.append(Assigned(partition, committed, earliest, end, written))
         return assigned
 
     def seek(self, partition: Partition, offset: int) -> None:
         """Deliver `partition` from `offset` on."""
         if partition in self.owned:
-            self._to_begin[partition] = offset
+            self._stuck.pop(partition, None)
+            self.consumer.start(partition, offset)
 
     def pause(self, partition: Partition) -> None:
         """Deliver nothing of `partition` until :meth:`seek`; the group goes on without a hitch."""
@@ -237,20 +186,8 @@ class KafkaSource:
             end = self.consumer.end(partition)
             if end is not None:
                 self._ends[partition] = end
-            self._to_begin.pop(partition, None)
-            self._guard.pause(partition)
+            self._stuck.pop(partition, None)
             self.consumer.stop(partition)
-
-    def set_idle(self, partition: Partition, *, idle: bool) -> None:
-        """Note at the committed offset whether the record there waits for a fit."""
-        changed = self._guard.mark_idle(partition) if idle else self._guard.mark_busy(partition)
-        if changed and self.commit_notes is not None:
-            offset = self.owned[partition]
-            self.commit_notes({partition: offset})
-            state = (
-                "waits for a fit: no end is held against it" if idle else "is about to be judged"
-            )
-            _log.info("%s-%d-%d %s", *partition, offset, state)
 
     @property
     def joined(self) -> bool:
@@ -279,12 +216,12 @@ class KafkaSource:
     def rewind(self) -> None:
         """Assign every partition again, from what is committed; drop what is in flight."""
         for partition in self.owned:
-            self.pause(partition)  # what was sought is forgotten: beginning there would write
+            self.pause(partition)
         self._rewound = True
 
     def close(self) -> None:
         """Leave the group; a worker with an `instance_id` keeps its seat for a while."""
-        self._guard.close()
+        self._stuck.clear()
         self.consumer.close()
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from rejex_connectors.kafka.kafka_settings import KafkaSettings
 
-__all__ = ["Ownerless", "group_of", "members", "ownerless"]
+__all__ = ["Ownerless", "group_of", "ownerless"]
 
 LOOK_EVERY_S = 3.0
 """Longer than partitions have no owner while they move."""
@@ -70,13 +70,6 @@ def ownerless(settings: KafkaSettings) -> set[Partition] | None:
         for partition in topic["partitions"]
     }
     return every - owned
-
-
-def members(settings: KafkaSettings) -> set[str]:
-    """Return the ids of the group's members; of those that the broker deals to, none."""
-    with asking(settings, f"asking who is in group {settings.group}") as client:
-        group = group_of(client, settings.group)
-    return {member["member_id"] for member in group["members"]}
 
 
 class Ownerless:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -12,24 +10,13 @@ import pytest
 
 from rejex_stream.cli import main
 from rejex_stream.errors import ConfigError
-from rejex_stream.plan.gamma import Answered, cheaper_neighbours, compare_gammas
 from rejex_stream.plan.measured import Measurement
-from rejex_stream.plan.promises import (
-    BESIDE_BUDGET,
-    Costs,
-    People,
-    budget_sentence,
-    fleet,
-    plan,
-    plan_table,
-)
+from rejex_stream.plan.promises import BESIDE_BUDGET, Costs, budget_sentence, plan, plan_table
 from rejex_stream.plan.simulated import simulate
 from rejex_stream.rejection import rejection_band
-from rejex_stream.rejection.band import nested_band
 from rejex_stream.rejection.bounds import cost_bound, cost_quantile
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.types import Label, Position, Reason, Verdict
-from tests.pump import pump_toml
 
 ROOT = Path(__file__).parents[1]
 
@@ -172,159 +159,3 @@ def test_what_a_budget_promises_is_one_sentence_wherever_it_stands(page):
 )
 def test_a_plan_says_whose_budget_it_is_and_by_what_it_is_earned(given, said):
     assert said in plan(0.05, 2000, **given).promise.held.promise
-
-
-# ---------------------------------------------------------------------------------- a fleet
-def planned(capsys, *words, status=0):
-    assert main(["plan", *map(str, words)]) == status
-    return capsys.readouterr().out
-
-
-FLEET = ("-c", 0.02, "--rate", 0.02, "-n", 2000, "--sensors", 1000, "--people", 3)
-
-
-def test_a_thousand_sensors_and_three_people_are_no_impossibility(capsys):
-    """It was: a window that fills in 3,115 days, or 54 people."""
-    (found,) = json.loads(planned(capsys, *FLEET, "--output", "json"))
-    assert not found["measured"]
-    assert found["asked_per_day"] == 90
-    assert found["minutes_per_day"] == 180
-    assert found["cases_per_day"] == pytest.approx(1_440_000 * 0.02 * 0.98**5, rel=0.02)
-    assert found["never_asked_per_day"] == found["cases_per_day"] - 90
-    assert 0 < found["cost_per_day"] < found["cost_of_all"] < found["cases_per_day"]
-    enough = found["people_for_all"]
-    for people, never in ((enough, 0), (enough - 1, 1)):
-        (found,) = json.loads(planned(capsys, *FLEET[:-1], people, "--output", "json"))
-        assert (found["never_asked_per_day"] > 0) == never
-        assert (found["cost_per_day"] > 0) == never
-    said = planned(capsys, *FLEET)
-    assert "Estimated for independent readings" in said
-    assert "impossible" not in said
-    assert "impossible" in planned(capsys, "-n", 32, "-T", 32, *FLEET[6:], status=1)
-
-
-def test_only_what_an_answer_saves_least_is_never_asked():
-    worths, rng = [0.1] * 50 + [0.9] * 50, np.random.default_rng(0)
-    found = fleet(rng.permutation(worths).tolist(), 200.0, People(2, hours=1, minutes=1))
-    assert (found.asked_per_day, found.cost_of_all) == (120, pytest.approx(100))
-    assert found.cost_per_day == pytest.approx(80 * 0.1)
-    assert fleet([], 0.0, People(1)).people_for_all == 0
-    with pytest.raises(ConfigError, match="above zero"):
-        People(0)
-
-
-def test_what_a_history_asks_is_counted_as_the_queue_makes_cases(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    rng = np.random.default_rng(2)
-    rows = (f"{1_700_000_000 + 600 * i},{x:.4f}" for i, x in enumerate(rng.normal(size=1500)))
-    (tmp_path / "feed.csv").write_text("t,flow\n" + "\n".join(rows) + "\n")
-    (tmp_path / "pump.toml").write_text(pump_toml(source='fixed_sensor = "p"'))
-    assert main(["run", "pump.toml"]) == 0
-    assert main(["review", "ingest", "--config", "pump.toml"]) == 0
-    capsys.readouterr()
-    with closing(sqlite3.connect("review.db")) as store:
-        cases = store.execute("SELECT count(*) FROM episode WHERE incident IS NULL").fetchone()[0]
-        cases += store.execute("SELECT count(*) FROM incident").fetchone()[0]
-    words = ("--replay", "pump.toml", "--people", 1)
-    (found,) = json.loads(planned(capsys, *words, "--output", "json"))
-    assert found["measured"]
-    assert found["cases_per_day"] == pytest.approx(cases / (1499 * 600 / 86_400))
-    (many,) = json.loads(planned(capsys, *words, "--sensors", 50, "--output", "json"))
-    assert many["cases_per_day"] == pytest.approx(50 * found["cases_per_day"])
-    assert "Measured: " in planned(capsys, *words)
-    assert not list(tmp_path.glob("rejex-plan-*"))
-    planned(capsys, "--replay", "pump.toml", status=2)
-    planned(capsys, "--people", 3, status=2)
-
-
-# ------------------------------------------------------------------------------------- which γ
-GAMMAS = (0.01, 0.02, 0.04, 0.08, 0.16)
-
-
-@pytest.mark.parametrize(
-    ("share", "c_fn", "regrets"),
-    [(0.02, 10.0, (1.42, 1.07, 1.00, 1.65, 3.5)), (0.005, 1.0, (1.0, 5.4, 17, 43, 95))],
-)
-def test_regrets_of_gammas_are_those_of_an_independent_calculation(share, c_fn, regrets):
-    """By quadrature written by somebody else: n = 2,000, a rate of .02, c_r = .005, d = 3 sd."""
-    found = compare_gammas(GAMMAS, 2_000, Costs(c_fn=c_fn, c_r=0.005), rate=0.02, shares=(share,))
-    assert [one.regrets[0] for one in found] == pytest.approx(regrets, rel=0.1)
-
-
-def test_the_cost_of_a_gamma_is_what_a_window_pays():
-    """Drawn: windows of normal and anomalous scores, and the next event among them."""
-    rng, n, share = np.random.default_rng(4), 400, 0.05
-    costs, band = Costs(c_fn=4.0, c_r=0.1), RejectionPolicy(0.05, rate=0.1).band(400)
-    paid = 0.0
-    for _ in range(20_000):
-        kinds = rng.random(n + 1) < share
-        scores = rng.standard_normal(n + 1) + 3.0 * kinds
-        label = band.label(int((scores[:n] < scores[n]).sum()))
-        if label is Label.REJECTED:
-            paid += costs.c_r
-        else:
-            paid += (1.0 if label is Label.ANOMALY else 4.0) * (
-                (label is Label.ANOMALY) != kinds[n]
-            )
-    (found,) = compare_gammas([0.05], n, costs, rate=0.1, shares=(share,))
-    assert found.costs[0] == pytest.approx(paid / 20_000, rel=0.06)
-
-
-def test_plan_says_which_gamma_has_the_least_regret(capsys):
-    words = ["plan", "--contamination", "0.02", "--rate", "0.02", "--gammas", "--c-fn", "10"]
-    assert main([*words, "--c-r", "0.005", "--output", "json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [one["contamination"] for one in found] == [0.01, 0.02, 0.04, 0.08], "0.005 is refused"
-    best = min(found, key=lambda one: one["worst"])
-    assert main([*words, "--c-r", "0.005"]) == 0
-    out = capsys.readouterr().out
-    assert f"γ = {best['contamination']:g} has the least regret" in out
-    assert "28.8" in out, "flagged a day of 1,440"
-    assert main(["plan", "--gammas", "--rate", "0.02", "--rate", "0.05"]) == 2
-    assert main(["plan", "--gammas", "--rate", "0.02", "--window", "10"]) == 2
-
-
-def answered(truth, *, cases=200, seed=0):
-    """Answers about ranks of a window of 1,000 with r = 50: above `truth` ranks are anomalies."""
-    rng = np.random.default_rng(seed)
-    ranks = rng.integers(800, 1_001, cases).tolist()
-    return [
-        Answered(str(k), rank, 1_000, 50, 20, 5.0, rank > truth) for k, rank in enumerate(ranks)
-    ]
-
-
-def test_fifty_answers_say_which_neighbour_is_cheaper():
-    costs = Costs()
-    assert cheaper_neighbours(answered(900)[:49], 1_000, costs) == ()
-    half, twice = cheaper_neighbours(answered(900), 1_000, costs)
-    assert (half.contamination, twice.contamination) == pytest.approx((0.025, 0.1))
-    assert half.instead_of == pytest.approx(0.05)
-    assert twice.low > 0 > half.high, "a tenth are anomalies: twice as large a γ is cheaper"
-    half, twice = cheaper_neighbours(answered(975), 1_000, costs)
-    assert half.low > 0 > twice.high
-    exact = sum(5.0 * (_pays(0.05, one) - _pays(0.025, one)) for one in answered(975)) / 1_000
-    assert half.saved == pytest.approx(exact)
-
-
-def _pays(gamma, one):
-    label = nested_band(1_000, gamma, 20).label(one.rank)
-    return 0.0 if label is Label.REJECTED else float((label is Label.ANOMALY) != one.anomalous)
-
-
-@pytest.mark.thorough
-def test_its_interval_holds_what_all_answers_would_say():
-    """Of 10,000 events one in ten is answered, in cases of four; the truth is all of them."""
-    rng, held = np.random.default_rng(1), 0
-    ranks = np.repeat(rng.integers(850, 1_001, 2_500), 4)
-    wrong = rng.random(10_000) < 0.2
-    every = [
-        Answered(str(k // 4), int(rank), 1_000, 50, 20, 1.0, bool((rank > 930) != slip))
-        for k, (rank, slip) in enumerate(zip(ranks, wrong, strict=True))
-    ]
-    truth = cheaper_neighbours(every, 10_000, Costs())[1].saved
-    for _ in range(200):
-        drawn = rng.random(2_500) < 0.1
-        asked = [one._replace(weight=10.0) for one in every if drawn[int(one.case)]]
-        found = cheaper_neighbours(asked, 10_000, Costs())[1]
-        held += found.low <= truth <= found.high
-    assert held >= 180

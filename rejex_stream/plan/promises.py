@@ -27,14 +27,12 @@ from rejex_stream.rejection.bounds import (
     expected_rejection_rate,
     paper_rate_bound,
 )
-from rejex_stream.rejection.exceed import stability_table
 from rejex_stream.rejection.policy import BudgetOwner, RejectionPolicy
 from rejex_stream.rejection.token_bucket import base_width
 
 __all__ = [
-    "BESIDE_BUDGET", "EPISODE_GAP_EVENTS", "EPISODE_GAP_S", "TRUSTED_TOLERANCE", "Costs", "Fleet",
-    "Held", "People", "Plan", "Promise", "budget_sentence", "cost_of_leaning", "estimated_fleet",
-    "fleet", "plan", "plan_doubts", "plan_table",
+    "BESIDE_BUDGET", "EPISODE_GAP_EVENTS", "EPISODE_GAP_S", "TRUSTED_TOLERANCE", "Costs", "Held",
+    "Plan", "Promise", "budget_sentence", "cost_of_leaning", "plan", "plan_doubts", "plan_table",
 ]  # fmt: skip
 
 TRUSTED_TOLERANCE = 4.0
@@ -334,97 +332,3 @@ def _promise(
             anomalies_per_day=promise.anomaly_rate * events_per_day,
         )
     return promise
-
-
-# ------------------------------------------------------------------------------------- a fleet
-@dataclass(frozen=True, slots=True)
-class People:
-    """So many who answer, each so many hours a day and so many minutes a case."""
-
-    number: float
-    hours: float = 1.0
-    minutes: float = 2.0
-
-    def __post_init__(self) -> None:
-        if not (self.number > 0 and self.hours > 0 and self.minutes > 0):
-            raise ConfigError(
-                f"{self.number:g} people, {self.hours:g} hours a day, {self.minutes:g} minutes a "
-                "case: expected numbers above zero."
-            )
-
-    @property
-    def cases_per_day(self) -> float:
-        """How many cases all of them can answer."""
-        return self.number * self.hours * 60.0 / self.minutes
-
-
-class Fleet(msgspec.Struct, frozen=True, kw_only=True):
-    """What people are asked a day about many sensors, and what nobody is; all in cases.
-
-    Attributes
-    ----------
-    cases_per_day, asked_per_day, never_asked_per_day
-        What there is to ask, what people can answer, the rest.
-    minutes_per_day
-        Of all people together.
-    cost_per_day, cost_of_all
-        Expected cost of the labels that leave unasked, in the unit of the costs: the cases worth
-        least are those; and if nobody were asked anything.
-    people_for_all
-        So many could answer every case.
-    measured
-        Whether cases were counted in a history, or are estimated from the plan: at most so many, as
-        what belongs together is fewer questions.
-    """
-
-    cases_per_day: float
-    asked_per_day: float
-    never_asked_per_day: float
-    minutes_per_day: float
-    cost_per_day: float
-    cost_of_all: float
-    people_for_all: int
-    measured: bool
-
-
-def fleet(
-    worths: Sequence[float], cases_per_day: float, people: People, *, measured: bool = True
-) -> Fleet:
-    """Say what people are asked a day, and what nobody is.
-
-    `worths` are what answers save, of a sample of cases. O(cases log cases).
-
-    Examples
-    --------
-    >>> found = fleet([0.1, 0.2, 0.7], 30.0, People(1, hours=1, minutes=3))
-    >>> found.asked_per_day, round(found.cost_per_day, 2), found.people_for_all
-    (20.0, 1.0, 2)
-    """
-    asked = min(cases_per_day, people.cases_per_day)
-    cheapest = sorted(worths)
-    left = (1.0 - asked / cases_per_day) * len(cheapest) if cases_per_day else 0.0
-    whole = int(left)
-    lost = sum(cheapest[:whole])
-    if whole < len(cheapest):
-        lost += (left - whole) * cheapest[whole]
-    each = cases_per_day / len(cheapest) if cheapest else 0.0
-    return Fleet(
-        cases_per_day=cases_per_day, asked_per_day=asked, never_asked_per_day=cases_per_day - asked,
-        minutes_per_day=asked * people.minutes, cost_per_day=lost * each,
-        cost_of_all=sum(cheapest) * each,
-        people_for_all=math.ceil(people.number * cases_per_day / people.cases_per_day - 1e-9),
-        measured=measured,
-    )  # fmt: skip
-
-
-def estimated_fleet(choice: Plan, events_per_day: float, costs: Costs, people: People) -> Fleet:
-    """Estimate the load of a plan that works, of independent events."""
-    promise = choice.promise
-    assert promise is not None  # it works
-    p_anomaly, _ = stability_table(choice.window, choice.contamination)
-    alone = (1.0 - promise.expected_rate) ** EPISODE_GAP_EVENTS
-    worths = [
-        cost_of_leaning(p, costs) / alone for p in p_anomaly[promise.lower : promise.upper + 1]
-    ]
-    cases_per_day = events_per_day * promise.expected_rate * alone
-    return fleet(worths, cases_per_day, people, measured=False)

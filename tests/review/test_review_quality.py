@@ -404,33 +404,3 @@ def test_an_export_of_readings_has_all_sensors_of_a_group(new_store, monkeypatch
     found = [one for one in label_store.reading_rows(store.database) if one.incident]
     assert {one.sensor for one in found} == {"south/a", "south/b"}
     assert len(found) <= 20, "of a case, not of each sensor"
-
-
-def test_the_report_says_which_gamma_would_have_been_cheaper(wall_store, capsys):
-    """Sixty audited normals near the threshold were anomalies: of each drawn, ten are accepted."""
-    store = wall_store(settle_s=0, gap_events=0)
-    lines = []
-    for k in range(120):
-        why = "rejected" if k % 2 else "audit"
-        one = item(1000 * k, sensor="s", why=why)
-        verdict = replace(one.verdict, rank=960 if k % 2 else 930, band_lower=940, band_upper=970)
-        lines.append(replace(one, verdict=verdict, drawn=0.1 if why == "audit" else None))
-    store.ingest("review", map(encode_review, lines), pipeline="farm")
-    counted = [replace(item(10**6 + k).verdict, label=Label.NORMAL) for k in range(400)]
-    store.ingest("verdicts", map(encode_verdict, counted), pipeline="farm")
-    for number, target in enumerate(episodes(store)):
-        label(store, ADA, [target], "anomaly", request=str(number))
-    with store.database.read() as connection:
-        said = report(connection, now_ms=store.now_ms(), neighbours=True).pipelines["farm"]
-        plain = report(connection, now_ms=store.now_ms()).pipelines["farm"]
-    assert plain.neighbours == ()
-    half, twice = said.neighbours
-    assert twice.contamination == pytest.approx(0.1)
-    # 60 drawn by a tenth stand for 600 misses; at twice γ a rank of 930 is called or rejected.
-    events = sum(
-        group.events
-        for group in (said.quality.accepted_anomaly, said.quality.accepted_normal,
-                      said.quality.rejected)
-    )  # fmt: skip
-    assert twice.saved == pytest.approx(600 / events)
-    assert twice.low > 0 >= half.saved

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Sequence
-from contextlib import closing
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
 from rejex_stream.cli import table_options as options
@@ -24,20 +19,11 @@ from rejex_stream.cli.show import (
     print_table,
     share,
 )
-from rejex_stream.config import check_config, load_config
+from rejex_stream.config import check_config
 from rejex_stream.config.assembly import require_extras
 from rejex_stream.errors import ConfigError
 from rejex_stream.operate.logs import escaped
-from rejex_stream.plan.gamma import SHARES, SHIFT, compare_gammas
-from rejex_stream.plan.promises import (
-    Costs,
-    Fleet,
-    People,
-    Plan,
-    estimated_fleet,
-    fleet,
-    plan_table,
-)
+from rejex_stream.plan.promises import Costs, Plan, plan_table
 from rejex_stream.plan.simulated import simulate
 from rejex_stream.rejection.bounds import DELTA
 from rejex_stream.rejection.policy import CONTAMINATION, RejectionPolicy
@@ -81,25 +67,8 @@ def plan(  # noqa: PLR0917 - one parameter an option
     readings_per_day: Annotated[
         float, typer.Option(help="With --sensors: readings of each a day.", min=0)
     ] = 1440.0,
-    people: Annotated[
-        float | None, typer.Option(help="How many answer: what they are asked, and what nobody is.")
-    ] = None,
-    hours: Annotated[float, typer.Option(help="With --people: hours of each a day.")] = 1.0,
-    minutes: Annotated[float, typer.Option(help="With --people: minutes a case.")] = 2.0,
-    replay: Annotated[
-        Path | None,
-        typer.Option(help="With --people: a config; its cases are counted in what it has judged."),
-    ] = None,
     simulated: Annotated[
         bool, typer.Option("--simulate", help="With --rate or -T: run the default detector, too.")
-    ] = False,
-    compared: Annotated[
-        bool,
-        typer.Option(
-            "--gammas",
-            help="Which γ? What it and its neighbours flag a day, and cost (--c-fp, --c-fn, --c-r) "
-            "if few, some or many events are anomalies.",
-        ),
     ] = False,
     output: AsOption = As.TABLE,
 ) -> None:
@@ -108,26 +77,11 @@ def plan(  # noqa: PLR0917 - one parameter an option
     With --simulate it runs the default detector on a sensor in which nothing is wrong, independent
     and autocorrelated, and says what people get: rates, the worst day, what is withheld, flags.
     What it gives: `score FILE` measures that on a table, `run CONFIG --dry-run` on a pipeline.
-    With --people it says what a fleet asks them a day, what nobody is ever asked, and its cost.
     """
     if burst is not None and not rate:
         raise ConfigError("--burst goes with --rate: a tolerance is fixed.")
-    team = None if people is None else People(people, hours, minutes)
-    if replay is not None:
-        if team is None:
-            raise ConfigError("--replay goes with --people: it counts what they would be asked.")
-        _print_fleets([("as judged", _measured(replay, sensors, team))], output)
-        return
     if sensors is not None:
         events_per_day = sensors * readings_per_day
-    if team is not None and events_per_day is None:
-        raise ConfigError("--people goes with --sensors, --events-per-day or --replay.")
-    if compared:
-        costs = Costs(c_fp, c_fn, c_r or 0.0)
-        of_day = readings_per_day if events_per_day is None else events_per_day
-        given = window or [2000], tolerance or [], rate or []
-        _print_gammas(contamination, given, costs, of_day, output)
-        return
     tolerances = tolerance or ([] if rate else list(_TOLERANCES))
     rows = plan_table(
         contamination,
@@ -139,131 +93,12 @@ def plan(  # noqa: PLR0917 - one parameter an option
         costs=None if c_r is None else Costs(c_fp, c_fn, c_r),
         events_per_day=events_per_day,
     )
-    if team is not None:
-        costs = Costs(c_fp, c_fn)
-        _print_fleets(
-            [
-                (
-                    f"n = {row.window:,}, T = {row.tolerance:.3g}",
-                    estimated_fleet(row, cast("float", events_per_day), costs, team),
-                )
-                for row in rows
-                if row.refusal is None and row.tolerance is not None
-            ],
-            output,
-        )
     if simulated:
         _print_simulated(rows, burst, readings_per_day, output)
-    elif team is None or output is As.TABLE:
+    else:
         _print_plans(rows, output)
     if all(row.refusal is not None for row in rows):
         raise typer.Exit(1)
-
-
-def _measured(config: Path, sensors: int | None, team: People) -> Fleet:
-    """Count the review cases of a pipeline's verdicts, scaled to `sensors`."""
-    from rejex_stream.review.console.background import feeding
-    from rejex_stream.review.queue.label_report import case_load
-    from rejex_stream.review.queue.review_store import ReviewStore
-
-    loaded = load_config(config)
-    given = loaded.rejection.costs
-    with tempfile.TemporaryDirectory(prefix="rejex-plan-") as folder:
-        costs = {loaded.pipeline.name: Costs(given.c_fp, given.c_fn)}
-        store = ReviewStore(Path(folder) / "review.db", loaded.review, costs=costs)
-        with closing(store):
-            for feed in feeding(None, configs=[loaded]).feeds:
-                feed.pump(store)
-                feed.close()
-            with store.database.read() as connection:
-                known, days, worths = case_load(connection, loaded.pipeline.name)
-    if days < 1:
-        raise ConfigError(
-            f"{config} has judged {known:,} sensors for {days:.1f} days: at least one is needed to "
-            "say what a day asks."
-        )
-    return fleet(worths, len(worths) / days * ((sensors or known) / known), team)
-
-
-def _print_fleets(fleets: Sequence[tuple[str, Fleet]], output: As) -> None:
-    if output is As.JSON:
-        print_json([{"choice": name} | msgspec.to_builtins(load) for name, load in fleets])
-        return
-    if not fleets:
-        return
-    columns = ["", "cases/day", "asked/day", "minutes/day", "never asked/day", "cost/day of these"]
-    print_table(
-        [*columns, "unasked at all", "people for all"],
-        [
-            (
-                name,
-                *map(number, (load.cases_per_day, load.asked_per_day, load.minutes_per_day)),
-                *map(number, (load.never_asked_per_day, load.cost_per_day, load.cost_of_all)),
-                number(load.people_for_all),
-            )
-            for name, load in fleets
-        ],
-    )
-    if fleets[0][1].measured:
-        print("Measured: cases as the queue makes them of what was judged, incidents among them.")
-    else:
-        print(
-            "Estimated for independent readings, at most so many cases: streams that remember make "
-            "fewer. --replay CONFIG counts them in a history."
-        )
-    print("Asked are those whose answer saves most; never asked, those that save least.")
-
-
-_NEIGHBOURS = (0.25, 0.5, 1.0, 2.0, 4.0)
-
-
-def _print_gammas(
-    contamination: float,
-    given: tuple[Sequence[int], Sequence[float], Sequence[float]],
-    costs: Costs,
-    events_per_day: float,
-    output: As,
-) -> None:
-    """Print flags and costs of γ and its neighbours, and the one with the least regret."""
-    windows, tolerances, rates = given
-    if len(windows) != 1 or len([*tolerances, *rates]) != 1:
-        raise ConfigError(
-            "--gammas compares γ alone: give one --window (2,000 without) and one --rate or "
-            "--tolerance."
-        )
-    choices = compare_gammas(
-        [contamination * by for by in _NEIGHBOURS if contamination * by < 0.5],
-        windows[0],
-        costs,
-        rate=rates[0] if rates else None,
-        tolerance=tolerances[0] if tolerances else None,
-    )
-    if output is As.JSON:
-        print_json(choices)
-        return
-    print_table(
-        ["γ", "flagged a day", "called anomalies",
-         *(f"if {share(some)} are some" for some in SHARES), "at worst"],
-        [
-            [f"{choice.contamination:g}", number(choice.flagged * events_per_day),
-             number(choice.called * events_per_day), *(f"{it:.2f}" for it in choice.regrets),
-             f"{choice.worst:.2f}"]
-            for choice in choices
-        ],
-        title=f"Which γ: cost in times that of the best, {events_per_day:g} events a day",
-        left=(),
-    )  # fmt: skip
-    best = min(choices, key=lambda choice: choice.worst)
-    print(
-        f"γ = {best.contamination:g} has the least regret: at worst {best.worst:.2f} times the "
-        f"cost of the best. It flags {best.flagged * events_per_day:.3g} of {events_per_day:g} "
-        "events a day: can somebody act on them? If not, take a smaller one."
-    )
-    print(
-        f"Costs {costs.c_fp:g} a false alarm, {costs.c_fn:g} a miss, {costs.c_r:g} a rejected "
-        f"event; anomalies score {SHIFT:g} standard deviations higher. Once 50 answers are in, "
-        "`rejex-stream review report` says which neighbour is cheaper on your own stream."
-    )
 
 
 def _print_plans(rows: tuple[Plan, ...], output: As) -> None:

@@ -491,9 +491,7 @@ def report(
     now = database.wall_clock_ms()
     since_ms = 0 if days is None else round(now - days * 86_400_000)
     with _existing(section) as opened, opened.database.read() as connection:
-        summary = make_report(
-            connection, now_ms=now, since_ms=since_ms, costs=_costs_of(configs), neighbours=True
-        )
+        summary = make_report(connection, now_ms=now, since_ms=since_ms, costs=_costs_of(configs))
         proven = certificate.certificates(opened, connection)
     if output is As.JSON:
         print_json(msgspec.to_builtins(summary) | {"certificates": list(proven.values())})
@@ -547,16 +545,6 @@ def _print_pipeline(summary: PipelineReport) -> None:
             ("known cases that wait", f"{number(known.waiting)} of {number(known.cases)}"),
         ]
     )
-    for neighbour in summary.neighbours:
-        verdict = "is not told apart by what it costs"
-        if neighbour.low > 0 or neighbour.high < 0:
-            less = "less" if neighbour.low > 0 else "more"
-            verdict = f"would have cost {number(abs(neighbour.saved))} {less} an event"
-        print(
-            f"γ = {number(neighbour.contamination)} instead of {number(neighbour.instead_of)} "
-            f"{verdict} (saved {number(neighbour.low)} to {number(neighbour.high)}, 95 %), "
-            f"by {neighbour.answers:,} answers."
-        )
 
 
 def _interval(name: str, interval: gold_cases.Interval) -> tuple[str, str]:

@@ -32,7 +32,6 @@ import numpy as np
 
 from rejex_stream.encode import decode_review
 from rejex_stream.encode.label_records import LabelRecord, resolve
-from rejex_stream.plan.gamma import Answered, Neighbour, cheaper_neighbours
 from rejex_stream.plan.promises import Costs
 from rejex_stream.review.gold_cases import Errors, Interval, Known, jeffreys, known_cases
 from rejex_stream.review.queue.database import scalar, scalars
@@ -393,8 +392,6 @@ class PipelineReport(msgspec.Struct, frozen=True, kw_only=True):
     agreement: Interval  # of two reviewers who did not know of each other; "unsure" is left out
     judged_twice: int
     cases_per_day: float | None  # over its last seven days of event time; None: it has no time yet
-    # what half of γ and twice as much would have saved, once there are answers enough; if asked for
-    neighbours: tuple[Neighbour, ...] = ()
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -411,12 +408,8 @@ def report(
     now_ms: int,
     since_ms: int = 0,
     costs: Mapping[str, Costs] | None = None,
-    neighbours: bool = False,
 ) -> Report:
-    """Return the report over all labels given since a time; mistakes cost (1, 1, 0) by default.
-
-    With `neighbours` every answered event is looked at: O(answered events).
-    """
+    """Return the report over all labels given since a time; mistakes cost (1, 1, 0) by default."""
     reports = {}
     for name in scalars(connection, "SELECT DISTINCT pipeline FROM sensor ORDER BY 1"):
         begin = event_time_of(connection, name, since_ms, now_ms)
@@ -434,35 +427,8 @@ def report(
             agreement=jeffreys(both + neither, both + neither + differ),
             judged_twice=both + neither + differ,
             cases_per_day=_cases_per_day(connection, name),
-            neighbours=_neighbours(connection, said, begin, name) if neighbours else (),
         )
     return Report(since_ms=since_ms, workload=workload(connection, now_ms), pipelines=reports)
-
-
-def _neighbours(
-    connection: Connection, said: Quality, since_ms: int, pipeline: str
-) -> tuple[Neighbour, ...]:
-    """Return what other γ would have cost: answers weigh by how probably they were asked for."""
-    events = said.accepted_anomaly.events + said.accepted_normal.events + said.rejected.events
-    of_rejected = said.rejected.events / max(1, said.rejected.judged)
-    answers = list[Answered]()
-    for judged in judged_episodes(connection, since_ms, pipeline):
-        if judged.verdict not in ("anomaly", "normal"):
-            continue
-        for (line,) in connection.execute(
-            "SELECT item FROM event WHERE episode_id = ?", (judged.episode_id,)
-        ):
-            item = decode_review(line)
-            one, drawn = item.verdict, item.drawn
-            weight = of_rejected if judged.group is Label.REJECTED else 1.0 / (drawn or 1.0)
-            n, r, lower, upper = one.window_len, one.n_anomalies, one.band_lower, one.band_upper
-            if one.rank is None or not n or not r or lower is None or upper is None:
-                continue
-            width = max(0, upper - lower + 1)
-            anomalous = judged.verdict == "anomaly"
-            answers.append(Answered(judged.episode_id, one.rank, n, r, width, weight, anomalous))
-    costs = Costs(*said.costs)
-    return cheaper_neighbours(answers, max(1, events), costs)
 
 
 def _cases_per_day(connection: Connection, pipeline: str) -> float | None:
@@ -478,28 +444,6 @@ def _cases_per_day(connection: Connection, pipeline: str) -> float | None:
     ).fetchone()
     days = (clock.now_ms - (clock.now_ms if first is None else first)) / DAY_MS
     return float(cases / min(7.0, max(days, 1.0)))
-
-
-def case_load(connection: Connection, pipeline: str) -> tuple[int, float, list[float]]:
-    """Return how many sensors spoke for how many days, and what an answer to each case is worth.
-
-    An incident is a case of those that are worth most.
-    """
-    clock = pipeline_clock(connection, pipeline)
-    sensors, first = connection.execute(
-        "SELECT count(*), min(first_ms) FROM sensor WHERE last_ms IS NOT NULL AND pipeline = ?",
-        (pipeline,),
-    ).fetchone()
-    worths = scalars(
-        connection,
-        "SELECT e.worth FROM episode e JOIN sensor USING (sensor_id) WHERE pipeline = ? "
-        "AND root_id = episode_id AND status <> 'empty' AND incident IS NULL",
-        (pipeline,),
-    )
-    asked = "SELECT count(*) FROM incident WHERE pipeline = ?"
-    incidents = scalar(connection, asked, (pipeline,))
-    days = 0.0 if clock is None or first is None else (clock.now_ms - first) / DAY_MS
-    return sensors, days, worths + [max([1.0, *worths])] * incidents
 
 
 def pipelines_of(connection: Connection) -> list[str]:

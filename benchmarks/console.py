@@ -123,8 +123,7 @@ def fill_fleet(path: Path) -> str:
                 (sensor, f"s{sensor}", f"s{sensor}", f"g{sensor % 8}", last),
             )
             connection.executemany(
-                "INSERT INTO hour (sensor_id, t_ms, normal, rejected, banded, ambiguous, "
-                "expected) VALUES (?,?,500,50,550,50,55.0)",
+                "INSERT INTO hour (sensor_id, t_ms, normal, rejected) VALUES (?,?,500,50)",
                 [(sensor, last - last % 3_600_000 - 3_600_000 * h) for h in range(24)],
             )
         found = connection.execute("SELECT episode_id FROM episode").fetchone()[0]
@@ -296,8 +295,8 @@ def main() -> None:
             taken, worked = loads(browser, f"{base}/episode/{big}", "window.plotsAt")
             name = "open an episode with a record of 1 MB, until its plots"
             rows.append(row(name, taken, 1000, worked))
-            taken, worked = loads(browser, f"{base}/fleet", done)
-            name = f"open the fleet of {FLEET} sensors, until it is whole"
+            taken, worked = loads(browser, f"{base}/now", done)
+            name = f"open *Now* over {FLEET} sensors, until it is whole"
             rows.append(row(name, taken, 1000, worked))
         about = {
             "Chromium": browser.version,

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rejex_stream.review.console.fleet import flagged
 
 from benchmarks.harness import write
 from benchmarks.kinds import ar
@@ -36,7 +37,6 @@ from rejex_stream.encode import decode_review, encode_incident, encode_reply
 from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.features import FeatureSpec
 from rejex_stream.rejection import RejectionPolicy
-from rejex_stream.review.console.fleet import flagged
 from rejex_stream.review.incidents.incident_store import AnswerRequest, give_answer, stored_incident
 from rejex_stream.review.queue import labelling
 from rejex_stream.review.queue.database import Viewer

@@ -130,16 +130,11 @@ def main() -> None:
             ("queue", "/queue?sort=severity", "#rows tr[data-id]"),
             ("episode", f"/episode/{episode}", "#plots canvas"),
             ("incidents", "/incidents", "main"),
-            ("fleet", "/fleet", "main"),
             ("audit", "/audit", ".tiles"),
         ):
             page.goto(address + where)
             page.wait_for_selector(ready)
             page.wait_for_timeout(700)  # plots are drawn in the next frames
-            if name == "episode":
-                page.keyboard.press("w")
-                page.wait_for_selector("#toasts .toast")
-                page.wait_for_timeout(1500)
             picture = given.folder / f"console-{name}.png"
             page.screenshot(path=picture)
             print(f"{picture}: {picture.stat().st_size / 1000:.0f} kB")

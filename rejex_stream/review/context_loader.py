@@ -1,8 +1,8 @@
-"""More readings around an item, read from the input itself by position; bounded in all it does.
+"""Readings around an event, read from the input itself by position; bounded in all it does.
 
-The store has what review items carry. Who wants to see more asks, step by step, and each step reads
-so many records before the item and after it, of all sensors of its partition. What was not read
-stays unknown, and is drawn so.
+The store has what review items carry, and a clear fault sends few. Each step reads so many records
+before the event and after it, of all sensors of its partition. What was not read stays unknown, and
+is drawn so.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from rejex_stream.errors import ConfigError
 from rejex_stream.types import Partition, Position, Reading, Record
 
 RECORDS = 5_000
-"""Read by one step on either side of the item."""
+"""Read by one step on either side of the event."""
 _MAX_BYTES = 32 << 20
 _PATIENCE_S = 6.0
 
@@ -40,7 +40,6 @@ class Found(NamedTuple):
     channels: tuple[str, ...]
     # (event time in ms, values) of the sensor; `None` where a channel is missing
     points: tuple[tuple[int, tuple[float | None, ...]], ...]
-    records: int  # read in all, of any sensor
     cut: str  # why not everything that was asked for was read, or empty
 
 
@@ -73,14 +72,14 @@ class ContextLoader:
         self, decoder: Decoder, records: Iterator[Record | None], stream_key: str, sensor: str
     ) -> Found:
         until_s = time.monotonic() + self._patience_s
-        points, read, n_bytes, cut = list[tuple[int, tuple[float | None, ...]]](), 0, 0, ""
+        points, n_bytes, cut = list[tuple[int, tuple[float | None, ...]]](), 0, ""
         for record in records:
             if time.monotonic() > until_s:
                 cut = f"reading took longer than {self._patience_s:g} s"
                 break
             if record is None or record.value is None:
                 continue
-            read, n_bytes = read + 1, n_bytes + len(record.value)
+            n_bytes += len(record.value)
             for outcome in decode_records(decoder, [record])[1]:
                 if isinstance(outcome, Reading) and (outcome.stream_key, outcome.sensor) == (
                     stream_key,
@@ -91,7 +90,7 @@ class ContextLoader:
             if n_bytes > _MAX_BYTES:
                 cut = f"the records hold more than {_MAX_BYTES >> 20} MiB"
                 break
-        return Found(tuple(decoder.channels), tuple(points), read, cut)
+        return Found(tuple(decoder.channels), tuple(points), cut)
 
     def _open(
         self, position: Position, stretches: list[tuple[int, int]]

@@ -26,8 +26,8 @@ from rejex_stream.types import Label, Position
 from tests.review.console_server import running
 from tests.review.desk import sees, shot, verdict
 from tests.review.incidents import Line, incident, tell
+from tests.review.test_context_loader import CONFIG
 from tests.review.test_review_store import ADA, episodes, item
-from tests.review.test_review_wider import CONFIG
 from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,9 +46,9 @@ HELD_BY = {
     ],
     "D3 one clock deletes nobody's history": [
         f"{HERE}::test_two_pipelines_two_years_apart_keep_their_history",
-        "review/test_review_fleet.py::"
+        "review/test_review_clocks.py::"
         "test_two_hours_of_a_wrong_clock_leave_the_history_of_its_own_sensor",
-        "review/test_review_fleet.py::test_a_sensor_that_lies_about_time_changes_nothing_for_others",
+        "review/test_review_clocks.py::test_a_sensor_that_lies_about_time_changes_nothing_for_others",
     ],
     "D4 an open incident's numbers move": [
         "review/test_review_incidents.py::"
@@ -276,10 +276,6 @@ def test_two_pipelines_two_years_apart_keep_their_history(wall_store):
             "(SELECT sum(rejected) FROM hour h WHERE h.sensor_id = s.sensor_id) FROM sensor s"
         ).fetchall()
     assert sorted(map(tuple, counts)) == [("farm", 200, 200), ("water", 200, 200)]
-    with running(store) as console:
-        page = console.ask("/fleet").text
-    assert "all <b>2</b>" in page
-    assert "silent <b>" not in page, "each by its own clock"
 
 
 # ------------------------------------------------------------------------------------- D7
@@ -308,7 +304,7 @@ def test_at_200_percent_the_bars_leave_most_of_the_page(wall_store, desk):
     first = episodes(store)[0].episode_id
     with running(store) as console, desk(console) as place:
         page = place.open("/queue", width=640, height=430)
-        for path in ("/queue", f"/episode/{first}", "/incidents/feed-0-10", "/now", "/fleet"):
+        for path in ("/queue", f"/episode/{first}", "/incidents/feed-0-10", "/now"):
             page.goto(console.base + path)
             page.wait_for_load_state("networkidle")
             shot(page, f"zoomed-{path.split('/')[1]}")

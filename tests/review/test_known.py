@@ -390,7 +390,7 @@ def test_a_known_case_teaches_nothing(new_store):
 # -------------------------------------------------------------------------- nobody tells them apart
 PAGES = (
     "/queue", "/queue?sort=newest", "/queue?sort=worth", "/queue?sort=severity",
-    "/queue?tab=all", "/queue?q=why%3Aaudit", "/fleet", "/live", "/incidents",
+    "/queue?tab=all", "/queue?q=why%3Aaudit", "/live", "/incidents",
     "/api/export/jsonl", "/api/export/csv",
 )  # fmt: skip
 

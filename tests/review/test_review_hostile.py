@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from rejex_stream.encode import encode_review
-from rejex_stream.review.console import api, fleet, pages
+from rejex_stream.review.console import api, pages
 from rejex_stream.review.console.background import Background, Feeding
 from rejex_stream.review.incidents import screen
 from tests.review.console_server import running
@@ -73,7 +73,7 @@ def request_of(rng, path):
 def all_routes():
     return [
         (route.path, method)
-        for part in (pages, api, fleet, screen)
+        for part in (pages, api, screen)
         for route in part.routes
         if getattr(route, "methods", None)
         for method in sorted(route.methods - {"HEAD"})

@@ -69,10 +69,10 @@ def test_the_most_severe_stand_first_and_only_what_is_not_over_is_held(new_store
     with store.database.read() as connection:
         order = [one.incident.stream_key for one in incident_store.standing(connection)]
         assert order == ["b", "T07/vib", "c"]
-        assert incident_store.held_streams(connection) == {
-            ("", "T07/vib"): "feed-0-10",
-            ("", "b"): "feed-0-20",
-        }
+        assert [one.incident.id for one in incident_store.open_incidents(connection)] == [
+            "feed-0-20",
+            "feed-0-10",
+        ]
         assert summary(connection, ADA, store.now_ms()).incidents == 2
 
 
@@ -294,14 +294,14 @@ def test_while_the_control_log_is_away_people_are_told_that_answers_wait(ward):
     assert len(line.said) == 1
 
 
-@pytest.mark.parametrize("path", ["/queue?tab=all", "/fleet"])
-def test_a_stream_that_is_held_is_marked_wherever_it_is_shown(ward, path):
+def test_a_stream_that_is_held_is_marked_in_the_queue(ward):
     console, _, _ = ward
+    path = "/queue?tab=all"
     link = f'href="/incidents/{WHICH}"'
     assert console.ask(path).text.count(link) == 1
     tell(console.store, incident(2, "closed", ended="recovered"), pipeline="farm")
     # Its item in the queue goes on to lead there.
-    assert console.ask(path).text.count(link) == (0 if path == "/fleet" else 1)
+    assert console.ask(path).text.count(link) == 1
 
 
 def test_a_list_shows_what_is_open_first_and_says_when_anything_moved(ward):
@@ -559,7 +559,7 @@ def test_the_screens_of_incidents_are_clean_for_axe_and_fit_a_phone(ward, desk, 
             page = place.open("/incidents", scheme=scheme, **size)
             for path in (
                 "/now", "/incidents?by=plant", f"/incidents/{WHICH}", "/incidents/feed-0-40",
-                "/queue", "/fleet",
+                "/queue",
             ):  # fmt: skip
                 page.goto(console.base + path)
                 shot(page, f"incidents-{path.split('/')[-1].partition('?')[0]}-{name}-{scheme}")
@@ -602,7 +602,7 @@ def test_a_fault_is_held_answered_on_the_page_and_over_in_a_real_pipeline(
         with store.database.read() as connection:
             (found,) = (one.incident for one in incident_store.open_incidents(connection))
         which = found.id
-        assert which in console.ask("/fleet").text
+        assert which in console.ask("/now").text
         given = console.ask(
             "/api/incidents/answer",
             {"request_id": "r", "incident": which, "version": found.version, "kind": "fault"},
@@ -644,8 +644,8 @@ def test_an_answer_passes_few_files_from_its_page_to_the_model():
         "rejex_stream/review/console/console.py",
         "rejex_stream/review/incidents/screen.py",
         "rejex_stream/review/incidents/incident_store.py",
-        "rejex_stream/review/queue/review_store.py",
         "rejex_stream/review/queue/database.py",
+        "rejex_stream/review/queue/review_store.py",
     ]
     assert int(re.match(r"one answer: (\d+) files", out)[1]) <= 13
     page = (ROOT / "docs" / "explanation" / "architecture.md").read_text("utf-8")

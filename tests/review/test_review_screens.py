@@ -58,7 +58,6 @@ def test_every_screen_is_clean_for_axe_and_stays_on_its_own_origin(farm_office, 
         "episode": f"/episode/{waiting[5].episode_id}",
         "blind": f"/episode/{second.episode_id}",
         "decided": f"/episode/{done[0].episode_id}?tab=done",
-        "fleet": "/fleet",
         "audit": "/audit",
         "help": "/help",
         "keys": "/queue?tab=all",
@@ -85,7 +84,6 @@ def test_every_screen_is_clean_for_axe_and_stays_on_its_own_origin(farm_office, 
 def test_screens_with_nothing_to_show_say_so_and_are_clean_for_axe(wall_store, desk, axe, scheme):
     words = {
         "/queue": "No rejected events yet",
-        "/fleet": "No verdicts yet",
         "/audit": "Nothing happened yet",
         "/nowhere": "Not here",
     }
@@ -111,7 +109,7 @@ def test_a_phone_is_enough(farm_office, desk):
     episode = f"/episode/{waiting[3].episode_id}"
     with desk(farm_office) as place:
         page = place.open("/queue", width=390, height=844, has_touch=True, is_mobile=True)
-        for path in ("/queue", episode, "/fleet", "/audit", "/help"):
+        for path in ("/queue", episode, "/now", "/audit", "/help"):
             page.goto(farm_office.base + path)
             if path == episode:
                 page.wait_for_selector("#plots canvas")
@@ -145,7 +143,7 @@ def test_no_column_falls_off_a_laptop(wall_store, desk):
     labelling.claim(store, episodes(store)[0].episode_id, Viewer("bob"))
     with running(store) as console, desk(console) as place:
         page = place.open("/queue?tab=all", width=1280, height=800)
-        for path in ("/queue?tab=all", "/fleet", "/incidents", "/audit"):
+        for path in ("/queue?tab=all", "/now", "/incidents", "/audit"):
             page.goto(console.base + path)
             shot(page, f"laptop-{path[1:].partition('?')[0]}")
             cut = page.evaluate(
@@ -180,7 +178,7 @@ def test_a_viewer_presses_every_key_and_is_told_and_nothing_breaks(wall_store, d
                 page.wait_for_selector("#plots canvas")
             if path != "/audit":
                 page.wait_for_selector('body[data-keys="on"]')
-            for key in ("1", "2", "3", "x", "t", "i", "c", "z", "w"):
+            for key in ("1", "2", "3", "x", "t", "i", "c", "z"):
                 page.keyboard.press(key)
                 if key == "1" and "episode" in path:
                     sees(page, "You may look but not decide", "#toasts")
@@ -218,7 +216,7 @@ def test_hostile_names_and_notes_are_text_everywhere(wall_store, desk):
             "/queue?tab=all",
             "/queue?tab=done",
             "/live?hours=all",
-            "/fleet",
+            "/now",
             "/planner",
             "/audit",
         ]

@@ -15,11 +15,10 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from rejex_stream.errors import RejexError
 from rejex_stream.review.console import queue_metrics
 from rejex_stream.review.console.console import Call, answers, as_json, filter_of, takes
 from rejex_stream.review.queue import label_store, labelling, series
-from rejex_stream.review.queue.database import Name, Refusal, position_in, require_reviewer
+from rejex_stream.review.queue.database import Name, Refusal
 from rejex_stream.review.queue.labelling import Done, LabelRequest
 from rejex_stream.review.queue.listing import (
     TABS,
@@ -44,12 +43,6 @@ class LabelIn(LabelRequest, frozen=True, kw_only=True):
     """A verdict, and the list whose next case is wanted."""
 
     view: ViewIn | None = None
-
-
-class WiderIn(msgspec.Struct):
-    """How far from the episode to read on."""
-
-    step: Annotated[int, Meta(ge=1, le=200)] = 1
 
 
 class UndoIn(msgspec.Struct):
@@ -132,42 +125,6 @@ def post_claim(call: Call) -> object:
 def post_release(call: Call) -> object:
     """Release one's claim."""
     return {"released": labelling.release(call.store, call.place("episode"), call.viewer)}
-
-
-@takes(WiderIn)
-def post_wider(call: Call, wanted: WiderIn) -> object:
-    """Read the input for more readings around an episode, and keep them for its plots."""
-    require_reviewer(call.viewer)
-    with call.store.database.read() as connection:
-        row = case_row(connection, call.place("episode"))
-        first = connection.execute(
-            "SELECT * FROM event WHERE episode_id = ? ORDER BY event_time_ms, event_id LIMIT 1",
-            (row["episode_id"],),
-        ).fetchone()
-    source = call.console.inputs.get(row["pipeline"])
-    if source is None:
-        raise Refusal("nothing", "The console does not know the input of this pipeline.")
-    try:
-        readings = source.around(position_in(first), row["stream_key"], row["sensor"], wanted.step)
-    except RejexError as error:
-        raise Refusal("nothing", str(error)) from error
-    if list(readings.channels) != json.loads(row["channels"]):
-        raise Refusal("nothing", "The input has other channels now than this case.")
-    call.store.add_readings(
-        row["stream_key"],
-        row["sensor"],
-        readings.channels,
-        readings.points,
-        pipeline=row["pipeline"],
-    )
-    times = [t_ms for t_ms, _ in readings.points]
-    return {
-        "readings": len(times),
-        "records": readings.records,
-        "from_ms": min(times, default=None),
-        "to_ms": max(times, default=None),
-        "cut": readings.cut,
-    }
 
 
 @takes(AssignIn)
@@ -341,7 +298,6 @@ routes = [
     Route("/api/episodes/{episode}/release", post_release, methods=["POST"]),
     Route("/api/episodes/{episode}/comment", post_comment, methods=["POST"]),
     Route("/api/assign", post_assign, methods=["POST"]),
-    Route("/api/episodes/{episode}/wider", post_wider, methods=["POST"]),
     Route("/api/summary", get_summary),
     Route("/api/queue/ids", get_ids),
     Route("/api/episodes/{episode}/series", get_series),

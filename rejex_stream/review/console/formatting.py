@@ -100,20 +100,6 @@ def spark_svg(  # noqa: PLR0917
     return Markup("".join(parts))
 
 
-SENSOR_STATES = {
-    "held": "has an open incident",
-    "fault": "a quarter or more are anomalies",
-    "stuck": "frozen value, or no usable readings",
-    "silent": "silent",
-    "ahead": "its clock runs ahead",
-    "anomaly": "more anomalies than chance",
-    "doubt": "many borderline readings",
-    "none": "no data",
-    "ok": "normal",
-}
-"""The states of a sensor over a period, the most urgent first."""
-
-
 FILTERS = {
     "age": age,
     "clock": clock,

@@ -69,7 +69,6 @@ KEYS: dict[str, tuple[tuple[str, ...], str]] = {
     "tags": (("t",), "Go to the tags"),
     "note": (("i",), "Go to the note"),
     "refresh": (("r",), "Show what is new"),
-    "wider": (("w",), "Plot: read more of the input around the case"),
     "pan_left": (("h", "ArrowLeft"), "Plot: earlier"),
     "pan_right": (("l", "ArrowRight"), "Plot: later"),
     "zoom_in": (("+", "="), "Plot: closer"),
@@ -237,7 +236,6 @@ def _episode(console: Console, connection: Connection, viewer: Viewer, request: 
         "people": sorted(
             {*people(connection, store.settings, viewer, blind=row.blind), row.assigned} - {None}
         ),
-        "wider": row.pipeline in console.inputs and viewer.role != "viewer",
         "of_sensor": QueueFilter("all", sensor_words, "newest").address(),
         "alike": alike.count(connection, viewer, now),
         "alike_address": alike.address(),

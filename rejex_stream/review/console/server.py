@@ -24,7 +24,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rejex_stream.config.reviewing import check_bind, is_loopback
 from rejex_stream.errors import ConfigError, ConnectorError, explaining_os_errors
-from rejex_stream.review.console import api, fleet, pages
+from rejex_stream.review.console import api, pages
 from rejex_stream.review.console.background import Background, Feeding
 from rejex_stream.review.console.console import Access, Console, Guard
 from rejex_stream.review.incidents import screen
@@ -41,7 +41,6 @@ def make_app(console: Console, allowed_hosts: Iterable[str] = ()) -> Starlette:
         routes=[
             *pages.routes,
             *api.routes,
-            *fleet.routes,
             *screen.routes,
             Mount("/static", StaticFiles(directory=_STATIC)),
         ],

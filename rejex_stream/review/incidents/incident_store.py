@@ -104,15 +104,6 @@ def _incident(record: bytes) -> Incident:
     return incident
 
 
-def held_streams(connection: Connection) -> dict[tuple[str, str], str]:
-    """Return the incident that holds each stream, by pipeline and stream key."""
-    rows = connection.execute(
-        "SELECT pipeline, stream_key, incident FROM incident WHERE state <> 'closed' "
-        "ORDER BY changed_ms"
-    )
-    return {tuple(row[:2]): row[2] for row in rows}
-
-
 def care_of(connection: Connection, incident: Incident, now_ms: int) -> Care:
     """Return who looks after an incident, as the trail has it; O(log rows of the trail)."""
     # A mute is of what was seen: it ends early where the incident turns, or passes a limit.

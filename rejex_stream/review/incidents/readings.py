@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from itertools import starmap
 from sqlite3 import Connection
 from typing import NamedTuple
 
@@ -15,11 +16,13 @@ from rejex_stream.review.context_loader import ContextLoader
 from rejex_stream.review.incidents.incident_store import StoredIncident, open_incidents, sensors_of
 from rejex_stream.review.queue import series
 from rejex_stream.review.queue.database import note_down, noted, scalar
+from rejex_stream.review.queue.label_report import pipelines_of
 from rejex_stream.review.queue.review_store import ReviewStore
-from rejex_stream.review.queue.series import DAY_MS, LABEL_CODES, pipeline_clock
+from rejex_stream.review.queue.series import DAY_MS, HOUR_MS, LABEL_CODES, pipeline_clock
 from rejex_stream.types import Incident, IncidentState, Label, Position
 
 _MOST_STEPS = 40
+_MAX_EXCESS = 4.0
 
 
 class Counted(NamedTuple):
@@ -106,6 +109,42 @@ def card(connection: Connection, stored: StoredIncident) -> Card:
     """Return an incident as it is now; O(events since its onset)."""
     events = counted(connection, stored.incident)
     return Card(stored, events, tuple(_deviations(connection, stored.incident, events.end_ms)))
+
+
+class Flagged(NamedTuple):
+    """A sensor with far more anomalies than chance on the last day of its pipeline."""
+
+    sensor: str
+    events: int
+    anomalies: int
+    expected: float  # anomalies, by the share of reference scores that count as some
+
+    @property
+    def excess(self) -> float:
+        """How far the anomalies are above that, in standard deviations of chance."""
+        return float((self.anomalies - self.expected) / max(self.expected, 1.0) ** 0.5)
+
+
+def flagged(connection: Connection, limit: int = 12) -> list[Flagged]:
+    """Return sensors without an open incident that stand out, the farthest from chance first.
+
+    A short fault that is clear rejects nothing and opens no incident: nobody is asked about it.
+    """
+    sensors = list[Flagged]()
+    for pipeline in pipelines_of(connection):
+        clock = pipeline_clock(connection, pipeline)
+        assert clock is not None, "its sensors have verdicts"
+        begin_ms = clock.now_ms - clock.now_ms % HOUR_MS - DAY_MS + HOUR_MS
+        rows = connection.execute(
+            "SELECT sensor, sum(normal + anomaly + rejected), sum(anomaly), "
+            "sum(normal + anomaly + rejected) * coalesce(1.0 * n_anomalies / window_len, 0) "
+            "FROM hour JOIN sensor s USING (sensor_id) WHERE pipeline = ? AND t_ms BETWEEN ? AND ? "
+            "AND NOT EXISTS (SELECT 1 FROM incident i WHERE i.pipeline = s.pipeline "
+            "AND i.stream_key = s.stream_key AND i.state <> 'closed') GROUP BY sensor_id",
+            (pipeline, begin_ms, clock.now_ms),
+        )
+        sensors += [one for one in starmap(Flagged, rows) if one.excess > _MAX_EXCESS]
+    return sorted(sensors, key=lambda one: -one.excess)[:limit]
 
 
 def load(store: ReviewStore, source: ContextLoader, stored: StoredIncident) -> str:

@@ -16,7 +16,6 @@ from rejex_stream.errors import RejexError
 from rejex_stream.operate.incident_text import DisplayNames, choices, if_unanswered
 from rejex_stream.review.console.api import series_json, stretch_of
 from rejex_stream.review.console.console import Call, Console, answers, takes, whole_number
-from rejex_stream.review.console.fleet import flagged
 from rejex_stream.review.console.formatting import day
 from rejex_stream.review.console.pages import Context, page
 from rejex_stream.review.incidents import incident_store, readings
@@ -123,7 +122,7 @@ def _now(console: Console, connection: Connection, viewer: Viewer, request: Requ
         "choices_of": choices,
         "if_unanswered": if_unanswered,
         "learning": _learning,
-        "flagged": flagged(connection),
+        "flagged": readings.flagged(connection),
         "today": list(queue_rows(connection, asked, store.settings, viewer, now, limit=_TODAY)),
         "health": [
             {

@@ -28,7 +28,7 @@ from rejex_stream.config.reviewing import Role
 from rejex_stream.errors import ConfigError, ConnectorError, RejexError
 from rejex_stream.types import Position
 
-SCHEMA_VERSION = 13
+SCHEMA_VERSION = 14
 
 _APPEND_ONLY = ("label", "label_event", "audit")
 
@@ -171,9 +171,6 @@ CREATE TABLE hour (      -- exact counts per hour; those forgotten in one sum
   sensor_id INTEGER NOT NULL REFERENCES sensor, t_ms INTEGER NOT NULL,
   normal INTEGER NOT NULL DEFAULT 0, anomaly INTEGER NOT NULL DEFAULT 0,
   rejected INTEGER NOT NULL DEFAULT 0,
-  banded INTEGER NOT NULL DEFAULT 0,   -- events judged by rank and band: what theory speaks about
-  ambiguous INTEGER NOT NULL DEFAULT 0,
-  expected REAL NOT NULL DEFAULT 0,    -- sum of R over the banded events
   PRIMARY KEY (sensor_id, t_ms)
 ) STRICT, WITHOUT ROWID;
 

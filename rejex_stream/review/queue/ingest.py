@@ -28,17 +28,13 @@ from rejex_stream.types import (
     ContextPoint,
     FollowUp,
     Incident,
-    Label,
     Partition,
     Position,
-    Reason,
     ReviewItem,
     Status,
     Verdict,
     could_be_missed,
     drawable,
-    policy_band,
-    without_limits,
 )
 
 _OF_VERDICT = "event_time_ms", "seq", "confidence", "reason", "severity"
@@ -259,13 +255,6 @@ class IngestBatch:
         hour_ms = verdict.event_time_ms - verdict.event_time_ms % HOUR_MS
         hour = self._hours.setdefault((sensor_id, hour_ms), dict.fromkeys(COUNTS, 0))
         hour[str(verdict.label)] += 1
-        lower, upper = policy_band(verdict)
-        by_score = without_limits(verdict)
-        judged = by_score.reason in (None, Reason.AMBIGUOUS)
-        if judged and lower is not None and upper is not None and verdict.window_len:
-            hour["banded"] += 1
-            hour["ambiguous"] += by_score.label is Label.REJECTED
-            hour["expected"] += max(0, upper - lower + 1) / (verdict.window_len + 1)
         if could_be_missed(verdict):
             p, why = drawable(verdict)
             counted = self._accepted.setdefault((hour_ms, p, why), [0, 0])
@@ -360,7 +349,7 @@ class IngestBatch:
         connection = self._connection
         self._series.write(connection)
         connection.executemany(
-            f"INSERT INTO hour (sensor_id, t_ms, {', '.join(COUNTS)}) VALUES (?,?,?,?,?,?,?,?) "
+            f"INSERT INTO hour (sensor_id, t_ms, {', '.join(COUNTS)}) VALUES (?,?,?,?,?) "
             "ON CONFLICT (sensor_id, t_ms) DO UPDATE SET "
             + ", ".join(f"{name} = {name} + excluded.{name}" for name in COUNTS),
             [(*key, *(hour[name] for name in COUNTS)) for key, hour in self._hours.items()],

@@ -85,7 +85,7 @@ BEFORE_ALL_MS = -(2**62)
 FORGOTTEN_MS = -(2**53)
 """The hour under which a sensor's forgotten hours are added up: before all that ever was."""
 
-COUNTS = ("normal", "anomaly", "rejected", "banded", "ambiguous", "expected")
+COUNTS = ("normal", "anomaly", "rejected")
 """What is counted of a sensor's verdicts, hour by hour."""
 
 

@@ -156,26 +156,6 @@ function zoom(factor) {
   const half = ((view.to - view.from) / 2) * factor;
   look(middle - half, middle + half);
 }
-// The store has what came with the review items; each step reads further into the input itself.
-let steps = 0;
-async function wider() {
-  const button = $("#wider");
-  if (!button || button.disabled) return;
-  button.disabled = true;
-  const found = await asking(`${base}/wider`, { step: steps + 1 });
-  button.disabled = false;
-  if (!found) return;
-  if (!found.cut) steps += 1;
-  const cut = found.cut ? `; not all: ${found.cut}` : "";
-  toast(found.readings ? `${plural(found.readings, "reading")} of this sensor among ${plural(found.records, "record")}${cut}.`
-    : `None of ${plural(found.records, "record")} is of this sensor${cut}.`);
-  if (!found.readings) return;
-  full.from = Math.min(full.from, found.from_ms);
-  full.to = Math.max(full.to, found.to_ms);
-  widest = { ...full };
-  reset();
-}
-let widest = null; // what was read of the input, once somebody asked
 function reset() { view = { ...full }; moved = false; load(); }
 
 // --------------------------------------------------------------------------------- marked range
@@ -293,7 +273,7 @@ onKeys({
   undo, claim: toggleClaim, help: showKeys,
   next: () => go(data.following), previous: () => go(data.previous),
   back: () => { if (brush) markRange(null); else { release(); location.href = `/queue${viewQuery}`; } },
-  pan_left: () => pan(-0.25), pan_right: () => pan(0.25), zoom_in: () => zoom(0.5), zoom_out: () => zoom(2), reset, wider,
+  pan_left: () => pan(-0.25), pan_right: () => pan(0.25), zoom_in: () => zoom(0.5), zoom_out: () => zoom(2), reset,
   mark_start: () => shrink(true), mark_end: () => shrink(false), whole: () => markRange(null),
   tags: () => $("input[name=tag]")?.focus(),
   note: () => $("#note")?.focus(),
@@ -342,7 +322,6 @@ async function follow() {
   const found = await call(`${base}/series?from=${full.from}&to=${full.from}&px=10`).catch(() => null);
   if (!found) return;
   [full.from, full.to] = found.around;
-  if (widest) [full.from, full.to] = [Math.min(full.from, widest.from), Math.max(full.to, widest.to)];
   if (!moved) view = { ...full };
   await load();
 }

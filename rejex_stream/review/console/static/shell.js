@@ -222,7 +222,7 @@ export function every(ms, work) {
 
 showTimes();
 for (const select of $$("form.filter select")) select.addEventListener("change", () => select.form.submit());
-if (["fleet", "audit", "help", "error"].includes(document.body.dataset.screen)) {
+if (["audit", "help", "error"].includes(document.body.dataset.screen)) {
   onKeys({ help: showKeys, filter: () => $("input[type=search]")?.focus() });
   every(10000, async () => { const found = await poll(); if (found) showCounts(found.counts); });
 }

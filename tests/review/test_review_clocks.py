@@ -1,4 +1,4 @@
-"""Many sensors: states that are honest, counts by the hour, and what is kept."""
+"""Whose clock is believed, counts by the hour, and what is kept."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ pytest.importorskip("starlette", reason="the extra `review` is not installed")
 
 from rejex_stream.config.reviewing import Review
 from rejex_stream.encode import encode_review, encode_verdict
-from rejex_stream.review.console import fleet
 from rejex_stream.review.incidents import readings
 from rejex_stream.review.queue import label_report, series
 from rejex_stream.review.queue.label_report import quality
 from rejex_stream.review.queue.review_store import ReviewStore, rebuild
-from rejex_stream.review.queue.series import DAY_MS, HOUR_MS, PipelineClock
+from rejex_stream.review.queue.series import DAY_MS, HOUR_MS
 from rejex_stream.types import Label, Position, Reason, Status
 from tests.review.console_server import running
 from tests.review.incidents import incident, tell
@@ -31,11 +30,7 @@ from tests.review.test_review_store import item
 FROM_MS, TO_MS = 480 * HOUR_MS, 504 * HOUR_MS
 
 
-def sensors(connection):
-    return connection.execute("SELECT * FROM sensor ORDER BY sensor_id").fetchall()
-
-
-def counted(store, name, *, last_ms=TO_MS - 1, n_anomalies=0, **told):
+def counted(store, name, *, last_ms=TO_MS - 1, n_anomalies=0, t_ms=FROM_MS, **told):
     """A sensor with counts in one hour of the day."""
     with store.database.write() as connection:
         (one,) = connection.execute(
@@ -43,48 +38,11 @@ def counted(store, name, *, last_ms=TO_MS - 1, n_anomalies=0, **told):
             "VALUES (?1,?1,?1,?2,100,?3) RETURNING sensor_id",
             (name, last_ms, n_anomalies),
         ).fetchone()
-        names = ("normal", "anomaly", "rejected", "banded", "ambiguous", "expected")
+        names = ("normal", "anomaly", "rejected")
         connection.execute(
-            f"INSERT INTO hour (sensor_id, t_ms, {', '.join(names)}) VALUES (?,?,?,?,?,?,?,?)",
-            (one, FROM_MS, *(told.get(name, 0) for name in names)),
+            f"INSERT INTO hour (sensor_id, t_ms, {', '.join(names)}) VALUES (?,?,?,?,?)",
+            (one, t_ms, *(told.get(name, 0) for name in names)),
         )
-
-
-def counts(normal, ambiguous, expected):
-    return {
-        "normal": normal, "rejected": ambiguous, "banded": normal + ambiguous,
-        "ambiguous": ambiguous, "expected": expected,
-    }  # fmt: skip
-
-
-PLANNED = counts(970, 30, 30.0)
-
-
-@pytest.mark.parametrize(
-    ("state", "told"),
-    [
-        ("ok", PLANNED),
-        ("ok", counts(955, 45, 30.0)),  # chance makes so many
-        ("doubt", counts(950, 50, 30.0)),
-        ("ok", counts(2, 17, 0.5)),
-        ("ok", PLANNED | {"anomaly": 1}),
-        ("anomaly", PLANNED | {"anomaly": 5}),
-        ("ok", PLANNED | {"anomaly": 75, "n_anomalies": 5}),  # chance makes 54
-        ("anomaly", PLANNED | {"anomaly": 90, "n_anomalies": 5}),
-        ("fault", PLANNED | {"anomaly": 400}),
-        ("stuck", {"normal": 10, "rejected": 90, "banded": 10, "expected": 0.3}),
-        ("none", {}),
-    ],
-)
-def test_a_state_says_what_the_counts_allow(new_store, state, told):
-    store = new_store()
-    counted(store, "a", **told)
-    with store.database.read() as connection:
-        clock = PipelineClock(TO_MS - 1, None)
-        (row,) = fleet.sensor_states(connection, sensors(connection), 24, (), clock)
-    assert row.state == state
-    assert row.events == sum(told.get(name, 0) for name in ("normal", "anomaly", "rejected"))
-    assert (row.anomalies, row.rejected) == (told.get("anomaly", 0), told.get("rejected", 0))
 
 
 def test_now_lists_whom_no_incident_asks_about_the_farthest_from_chance_first(new_store):
@@ -93,30 +51,15 @@ def test_now_lists_whom_no_incident_asks_about_the_farthest_from_chance_first(ne
     counted(store, "slight", normal=900, anomaly=9)
     counted(store, "clear", normal=900, anomaly=300)
     counted(store, "well", normal=900, anomaly=9, n_anomalies=1)
+    counted(store, "past", last_ms=TO_MS - DAY_MS, normal=900, anomaly=90, t_ms=FROM_MS - HOUR_MS)
     tell(store, incident(stream="held"))
     with store.database.read() as connection:
-        assert [one.sensor["sensor"] for one in fleet.flagged(connection)] == ["clear", "slight"]
-        assert len(fleet.flagged(connection, limit=1)) == 1
+        found = readings.flagged(connection)
+        assert [one.sensor for one in found] == ["clear", "slight"]
+        assert readings.flagged(connection, limit=1) == found[:1]
     with running(store) as console:
         page = words_of(console.ask("/now"))
     assert "clear 300 of 1,200 events" in page
-
-
-def test_silence_a_clock_ahead_and_an_open_incident_are_said(new_store):
-    store = new_store()
-    counted(store, "quiet", last_ms=TO_MS - 3 * HOUR_MS, **PLANNED)
-    counted(store, "daily", last_ms=TO_MS - 23 * HOUR_MS, normal=1, banded=1)
-    counted(store, "held", **PLANNED)
-    counted(store, "ahead", last_ms=TO_MS + 500 * 24 * HOUR_MS, **PLANNED)
-    counted(store, "well", **PLANNED)
-    with store.database.write() as connection:
-        connection.execute("UPDATE sensor SET clock_wrong = 1 WHERE sensor = 'ahead'")
-    with store.database.read() as connection:
-        clock = series.pipeline_clock(connection, "")
-        found = fleet.sensor_states(connection, sensors(connection), 24, {("", "held")}, clock)
-    assert clock.now_ms == TO_MS - 1
-    # Who sends once a day is not silent after 23 hours, and one clock ahead silences nobody.
-    assert [one.state for one in found] == ["silent", "ok", "held", "ahead", "ok"]
 
 
 # ------------------------------------------------------------------- whose clock is believed
@@ -175,12 +118,9 @@ def seen_of_others(lines, batch):
             ]
             found.append(label_report.event_time_of(connection, "", HOUR_MS, 2 * HOUR_MS))
         with running(store) as console:
-            page = console.ask("/fleet").text
-            found.append(re.findall(r"up to <time[^>]*>([^<]*)", page + console.ask("/now").text))
+            found.append(re.findall(r"up to <time[^>]*>([^<]*)", console.ask("/now").text))
         store.close()
-    rows = re.findall(r'<tr><th scope="row">.*?</tr>', page, re.DOTALL)
-    assert len(rows) == 5
-    return found, [row for row in rows if "WT-03" not in row]
+    return found
 
 
 HONEST = []
@@ -201,8 +141,8 @@ def test_a_sensor_that_lies_about_time_changes_nothing_for_others(lies, batch):
         HONEST.append(seen_of_others(lines_of([None]), 200))
     found = seen_of_others(lines_of(lies), batch)
     assert found == HONEST[0]
-    assert found[0][3] == T0 + 59 * STEP_MS - HOUR_MS
-    assert [">silent<" in row for row in found[1]] == [False, False, False, True]
+    assert found[3] == T0 + 59 * STEP_MS - HOUR_MS
+    assert len(found[4]) == 1
 
 
 @given(st.lists(st.integers(0, 4_200 * 10**9), min_size=1, max_size=30), st.integers(1, 30))
@@ -238,18 +178,15 @@ def test_pages_say_whose_clock_runs_ahead_until_it_is_set_right(new_store):
     store.ingest("verdicts", lines)
     says = "WT-03: its clock is 75 years ahead, since 2025-11-26 05:30:00."
     with running(store) as console:
-        assert "its clock is" not in console.ask("/now").text + console.ask("/fleet").text
+        assert "its clock is" not in console.ask("/now").text
         wrong = heard("WT-03", 2000, right + 75 * YEAR_MS, status=Status.CLOCK_BEGINS)
         store.ingest("verdicts", [wrong])
-        for page in ("/now", "/fleet"):
-            found = words_of(console.ask(page))
-            assert says in found
-            assert "2100-" not in found
-            assert "2025-11-26 05:30:00" in found
-        assert "its clock runs ahead 1" in words_of(console.ask("/fleet"))
+        found = words_of(console.ask("/now"))
+        assert says in found
+        assert "2100-" not in found
         set_right = heard("WT-03", 2001, right + STEP_MS, status=Status.CLOCK_ENDS)
         store.ingest("verdicts", [set_right])
-        assert "its clock is" not in console.ask("/now").text + console.ask("/fleet").text
+        assert "its clock is" not in console.ask("/now").text
 
 
 def reached_by(store, *events):
@@ -319,21 +256,17 @@ def test_hours_are_the_sums_of_their_verdicts(new_store):
     store.add([], verdicts)  # again: nothing is counted twice
     with store.database.read() as connection:
         rows = connection.execute(
-            "SELECT t_ms, normal, rejected, banded, ambiguous, expected FROM hour ORDER BY t_ms"
+            "SELECT t_ms, normal, rejected FROM hour ORDER BY t_ms"
         ).fetchall()
     rejected = [sum(n % 7 == 0 for n in range(6 * hour, 6 * hour + 6)) for hour in range(50)]
-    banded = 1 if verdicts[0].band_lower is not None else 0
-    for hour, (row, wanted) in enumerate(zip(rows, rejected, strict=True)):
-        assert tuple(row[:3]) == (hour * HOUR_MS, 6 - wanted, wanted)
-        assert row[3:5] == (6 * banded, wanted * banded)
+    assert [tuple(row) for row in rows] == [
+        (hour * HOUR_MS, 6 - wanted, wanted) for hour, wanted in enumerate(rejected)
+    ]
 
 
 def test_forgotten_hours_leave_their_sum_and_no_row_of_their_own(new_store):
     store = new_store()
-    sums = (
-        "SELECT sum(normal), sum(rejected), sum(banded), round(sum(expected), 6), "
-        "(SELECT count(*) FROM hour) FROM hour"
-    )
+    sums = "SELECT sum(normal), sum(rejected), (SELECT count(*) FROM hour) FROM hour"
     seen = []
     for day in range(8):
         verdicts = [item(24 * day + h, t_s=3600 * (24 * day + h)).verdict for h in range(24)]
@@ -344,7 +277,7 @@ def test_forgotten_hours_leave_their_sum_and_no_row_of_their_own(new_store):
         with store.database.read() as connection:
             seen.append(tuple(connection.execute(sums).fetchone()))
     assert [one[1] for one in seen] == [24 * (day + 1) for day in range(8)]
-    assert {one[4] for one in seen[3:]} == {49}, "two days and the sum"
+    assert {one[2] for one in seen[3:]} == {49}, "two days and the sum"
     with store.database.read() as connection:
         assert quality(connection).accepted_normal.events == 0
         first = connection.execute("SELECT min(t_ms) FROM hour WHERE t_ms >= 0").fetchone()[0]

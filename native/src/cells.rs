@@ -4,11 +4,10 @@
 //! met before is Python's, which is asked for that row alone.
 
 use crate::guard::{self, guarded};
+use crate::object::{tuple_items, utf8_within, whole, Object, TupleClass};
 use crate::seam::*;
-use crate::written::{kept, parts_of, text_of, whole, Named, Object};
-use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyString, PyTuple};
+use pyo3::types::{PyDict, PyFloat, PyList, PyString, PyTuple};
 
 const MOST_DIGITS: usize = 15; // of a time in ms that is surely in range of an integer
 
@@ -28,7 +27,7 @@ pub struct Cells {
     most_bytes: usize,
     first_ms: i64,
     last_ms: i64,
-    reading: Named,
+    reading: TupleClass,
 }
 
 /// What rows that follow each other have in common: mostly the time, as it is written, or the sensor.
@@ -70,7 +69,7 @@ impl Cells {
             most_bytes: MAPPING_MAX_VALUE_BYTES.get(mapping)?.extract()?,
             first_ms: MAPPING_MIN_EPOCH_MS.int(py)?,
             last_ms: MAPPING_MAX_EPOCH_MS.int(py)?,
-            reading: Named::of(TYPES_READING.get(py)?)?,
+            reading: TupleClass::of(TYPES_READING.get(py)?)?,
             mapping: mapping.clone().unbind(),
         })
     }
@@ -87,7 +86,7 @@ impl Cells {
             for (at, record) in records.try_iter()?.enumerate() {
                 guard::at(at);
                 let record = record?;
-                match self.one(py, record.as_ptr(), &mut before) {
+                match self.one(py, record.as_borrowed(), &mut before) {
                     Some(reading) => made.append(reading)?,
                     None => made.append(decode.call1((record,))?)?,
                 }
@@ -102,12 +101,11 @@ impl Cells {
     fn one<'py>(
         &self,
         py: Python<'py>,
-        record: Object,
+        record: Object<'_, 'py>,
         before: &mut Before,
     ) -> Option<Bound<'py, PyTuple>> {
-        let [position, _, value, _, timestamp] = parts_of::<5>(record)?;
-        // SAFETY: the record holds it.
-        let row = unsafe { text_of(value, self.most_bytes) }.filter(|row| !row.is_empty())?;
+        let [position, _, value, _, timestamp] = tuple_items::<5>(record)?;
+        let row = utf8_within(value, self.most_bytes).filter(|row| !row.is_empty())?;
         let (cells, mut from) = (&mut before.cells, 0);
         cells.clear();
         for (at, byte) in row.bytes().enumerate() {
@@ -133,7 +131,7 @@ impl Cells {
             None => known.get_item(py.None()),
         };
         let known = known.ok()??;
-        let [key, name] = parts_of::<2>(known.as_ptr())?;
+        let [key, name] = tuple_items::<2>(known.as_borrowed())?;
         let time_ms = match self.time {
             None => whole(timestamp).filter(|ms| (self.first_ms..=self.last_ms).contains(ms))?,
             Some(column) => {
@@ -150,19 +148,13 @@ impl Cells {
                 }
             }
         };
-        // SAFETY: returns new references, each of which the tuple takes over.
-        let (time_ms, floats) = unsafe {
-            let floats = ffi::PyTuple_New(before.values.len() as ffi::Py_ssize_t);
-            for (at, &value) in before.values.iter().enumerate() {
-                let value = match value.is_nan() {
-                    true => kept(self.nan.as_ptr()),
-                    false => ffi::PyFloat_FromDouble(value),
-                };
-                ffi::PyTuple_SetItem(floats, at as ffi::Py_ssize_t, value);
-            }
-            (ffi::PyLong_FromLongLong(time_ms), floats)
-        };
-        self.reading.made(py, &[kept(key), kept(name), time_ms, floats, kept(position)]).ok()
+        let values = before.values.iter().map(|&value| match value.is_nan() {
+            true => self.nan.clone_ref(py).into_bound(py),
+            false => PyFloat::new(py, value).into_any(),
+        });
+        let floats = PyTuple::new(py, values).ok()?.into_any();
+        let time_ms = time_ms.into_pyobject(py).ok()?.into_any();
+        self.reading.make(py, [key, name, time_ms.as_borrowed(), floats.as_borrowed(), position]).ok()
     }
 
     /// Return a number as it is written, or nan of an empty cell.
@@ -184,6 +176,6 @@ impl Cells {
             return (self.first_ms..=self.last_ms).contains(&ms).then_some(ms);
         }
         let found = self.mapping.bind(py).call_method1(MAPPING_EPOCH_MS.name(py), (cell,)).ok()?;
-        whole(found.as_ptr())
+        whole(found.as_borrowed())
     }
 }

@@ -1,9 +1,9 @@
 //! Outcomes of which nothing is to be told but their label (`types.OutcomeCounts`).
 
+use crate::ahead;
 use crate::guard::guarded;
+use crate::object::{is_empty, tuple_items, Layout, Object};
 use crate::seam::*;
-use crate::written::{empty, parts_of, soon, Layout, Object};
-use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyList;
@@ -15,6 +15,8 @@ struct Plain {
     fields: Vec<(usize, Py<PyAny>)>,
     labels: Vec<Py<PyAny>>,
 }
+
+const AHEAD: usize = 4; // outcomes, as far as memory takes to answer
 
 static PLAIN: PyOnceLock<Plain> = PyOnceLock::new();
 
@@ -40,19 +42,17 @@ impl Plain {
     }
 
     /// Return which label a plain outcome has.
-    fn label(&self, outcome: Object) -> Option<usize> {
-        let [_, verdict, invalid, review, incidents, replies, after] = parts_of::<7>(outcome)?;
+    fn label(&self, outcome: Object<'_, '_>) -> Option<usize> {
+        let [_, verdict, invalid, review, incidents, replies, after] = tuple_items::<7>(outcome)?;
         let _ = (replies, after); // counted by nobody
-        // SAFETY: None is always there.
-        let none = unsafe { ffi::Py_None() };
-        if invalid != none || review != none || !empty(incidents) || !self.verdict.is(verdict) {
+        if !invalid.is_none() || !review.is_none() || !is_empty(incidents) || !self.verdict.is(verdict) {
             return None;
         }
         let get = |at| self.verdict.get(verdict, at);
-        if self.fields.iter().any(|(at, value)| get(*at) != value.as_ptr()) {
+        if self.fields.iter().any(|(at, value)| !get(*at).is(value)) {
             return None;
         }
-        self.labels.iter().position(|label| label.as_ptr() == get(self.label))
+        self.labels.iter().position(|label| get(self.label).is(label))
     }
 }
 
@@ -71,11 +71,12 @@ fn counted<'py>(outcomes: &Bound<'py, PyList>) -> PyResult<Counted<'py>> {
     let of = PLAIN.get_or_try_init(py, || Plain::of(py))?;
     let (mut counts, others) = (vec![0; of.labels.len()], PyList::empty(py));
     for (at, outcome) in outcomes.iter().enumerate() {
-        let ahead = outcomes.get_item(at + 4).ok().and_then(|one| parts_of::<7>(one.as_ptr()));
-        if let Some([_, verdict, ..]) = ahead {
-            soon(verdict, 5);
+        if let Ok(later) = outcomes.get_item(at + AHEAD) {
+            if let Some([_, verdict, ..]) = tuple_items::<7>(later.as_borrowed()) {
+                ahead::lines(verdict, 5);
+            }
         }
-        match of.label(outcome.as_ptr()) {
+        match of.label(outcome.as_borrowed()) {
             Some(label) => counts[label] += 1,
             None => others.append(outcome)?,
         }

@@ -3,7 +3,6 @@
 use crate::judge::Names;
 use crate::scorers::Scorer;
 use crate::seam::*;
-use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -64,7 +63,7 @@ pub struct Explaining<'a, 'py> {
 /// What there is to explain: a verdict before it is made.
 pub struct Unexplained<'a> {
     pub row: &'a [f64],
-    pub label: *mut ffi::PyObject,
+    pub label: &'a Py<PyAny>,
     pub score: f64,
     pub rank: usize,
     pub band: [i64; 2],          // first and last rejected rank
@@ -106,7 +105,7 @@ impl<'py> Explaining<'_, 'py> {
             found.push((other - own, i, other, names.label(cell)));
         }
         found.sort_by(|one, other| one.0.partial_cmp(&other.0).expect("finite"));
-        let flip = found.iter().find(|(_, _, _, without)| without.as_ptr() != label);
+        let flip = found.iter().find(|(_, _, _, without)| !without.is(label));
         let flip = flip.map(|(_, i, _, _)| &self.explainer.channels[*i].0);
         let made = TYPES_CHANNEL_EVIDENCE.get(py)?;
         let channels = found
@@ -130,7 +129,7 @@ fn distance(event: &Unexplained<'_>, names: &Names) -> (i64, Option<f64>) {
     let ([lower, _, above], rank) = (event.edges, event.rank as i64);
     let ways = [lower, above].into_iter().flatten().map(|edge| (event.score - edge).abs());
     let in_score = ways.reduce(f64::min);
-    if event.label != names.rejected() {
+    if !names.is_rejected(event.label) {
         return (rank - event.band[1], in_score);
     }
     let up = lower.map(|_| rank - event.band[0] + 1);

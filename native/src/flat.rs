@@ -4,12 +4,11 @@
 //! an object in it, a field of ours twice, a number out of range is left to Python.
 
 use crate::guard::{self, guarded};
+use crate::object::{tuple_items, utf8_within, whole, Object, TupleClass};
 use crate::seam::*;
-use crate::written::{kept, parts_of, text_of, whole, Named, Object};
 use pyo3::exceptions::PyValueError;
-use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyString, PyTuple};
+use pyo3::types::{PyFloat, PyList, PyString, PyTuple};
 use std::collections::HashMap;
 
 const MOST_DIGITS: usize = 18; // of an integer that is surely within 64 bits
@@ -44,7 +43,7 @@ pub struct Flat {
     most_bytes: usize,
     first_ms: i64,
     last_ms: i64,
-    reading: Named,
+    reading: TupleClass,
 }
 
 #[pymethods]
@@ -76,7 +75,7 @@ impl Flat {
             most_bytes: MAPPING_MAX_VALUE_BYTES.get(mapping)?.extract()?,
             first_ms: MAPPING_MIN_EPOCH_MS.int(py)?,
             last_ms: MAPPING_MAX_EPOCH_MS.int(py)?,
-            reading: Named::of(TYPES_READING.get(py)?)?,
+            reading: TupleClass::of(TYPES_READING.get(py)?)?,
             mapping: mapping.clone().unbind(),
         })
     }
@@ -99,9 +98,8 @@ impl Flat {
 impl Flat {
     /// Return the reading of a record; `None` where Python has to look.
     fn one<'py>(&self, py: Python<'py>, record: &Bound<'py, PyAny>) -> Option<Bound<'py, PyTuple>> {
-        let [position, _, value, _, timestamp] = parts_of::<5>(record.as_ptr())?;
-        // SAFETY: the record holds it.
-        let mut text = Text { text: unsafe { text_of(value, self.most_bytes) }?, at: 0 };
+        let [position, _, value, _, timestamp] = tuple_items::<5>(record.as_borrowed())?;
+        let mut text = Text { text: utf8_within(value, self.most_bytes)?, at: 0 };
         let mut values = [f64::NAN; MOST_CHANNELS];
         let mut seen = 0_u64;
         let (mut sensor, mut time) = (None, None);
@@ -133,20 +131,15 @@ impl Flat {
             self.mapping.bind(py).call_method1(MAPPING_SENSOR_OF.name(py), (record, py.None())).ok()?
         };
         let known = self.keys.bind(py).get_item(name).ok()?;
-        let [key, name] = parts_of::<2>(known.as_ptr())?;
+        let [key, name] = tuple_items::<2>(known.as_borrowed())?;
         let time_ms = if self.has_time { self.time(py, record, time?)? } else { self.stamp(timestamp)? };
-        // SAFETY: returns new references.
-        let (time_ms, floats) = unsafe {
-            let floats = ffi::PyTuple_New(self.n as ffi::Py_ssize_t);
-            for (at, &value) in values[..self.n].iter().enumerate() {
-                ffi::PyTuple_SetItem(floats, at as ffi::Py_ssize_t, ffi::PyFloat_FromDouble(value));
-            }
-            (ffi::PyLong_FromLongLong(time_ms), floats)
-        };
-        self.reading.made(py, &[kept(key), kept(name), time_ms, floats, kept(position)]).ok()
+        let values = values[..self.n].iter().map(|&value| PyFloat::new(py, value));
+        let floats = PyTuple::new(py, values).ok()?.into_any();
+        let time_ms = time_ms.into_pyobject(py).ok()?.into_any();
+        self.reading.make(py, [key, name, time_ms.as_borrowed(), floats.as_borrowed(), position]).ok()
     }
 
-    fn stamp(&self, timestamp: Object) -> Option<i64> {
+    fn stamp(&self, timestamp: Object<'_, '_>) -> Option<i64> {
         whole(timestamp).filter(|ms| (self.first_ms..=self.last_ms).contains(ms))
     }
 
@@ -159,7 +152,8 @@ impl Flat {
             }
             Written::Text(text) if !self.in_ms => {
                 let mapping = self.mapping.bind(py);
-                whole(mapping.call_method1(MAPPING_TIME_OF.name(py), (record, text)).ok()?.as_ptr())
+                let ms = mapping.call_method1(MAPPING_TIME_OF.name(py), (record, text)).ok()?;
+                whole(ms.as_borrowed())
             }
             _ => None,
         }

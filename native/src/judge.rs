@@ -6,32 +6,20 @@
 
 use crate::credit::Credit;
 use crate::evidence::{Explaining, Unexplained};
+use crate::object::{call, tuple_items, whole, Object};
 use crate::seam::*;
 use crate::slot::Slot;
 use crate::tail::Tail;
 use crate::view::{below, View};
 use pyo3::exceptions::PyRuntimeError;
-use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PyList, PyTuple};
+use pyo3::types::{PyBool, PyDict, PyList, PyTuple};
 use std::collections::HashMap;
-use std::ptr::null_mut;
 use std::sync::{Arc, Mutex};
 
 const FIELDS: usize = 31;
-
-
-extern "C" {
-    // In every Python from 3.9 on, and said to be stable since 3.12.
-    fn PyObject_Vectorcall(
-        callable: *mut ffi::PyObject,
-        args: *const *mut ffi::PyObject,
-        nargsf: usize,
-        kwnames: *mut ffi::PyObject,
-    ) -> *mut ffi::PyObject;
-}
 
 /// What is the same for all streams: classes and constants of the product.
 pub struct Names {
@@ -52,8 +40,8 @@ impl Names {
         &self.labels[cell]
     }
 
-    pub fn rejected(&self) -> *mut ffi::PyObject {
-        self.rejected.as_ptr()
+    pub fn is_rejected(&self, label: &Py<PyAny>) -> bool {
+        label.is(&self.rejected)
     }
 }
 
@@ -480,38 +468,35 @@ impl<'a, 'py> Judging<'a, 'py> {
             _ => return Ok(None),
         };
         let label_in = |edges: &[usize; 3]| {
-            names.labels[edges.iter().filter(|&&edge| rank >= edge).count()].as_ptr()
+            names.label(edges.iter().filter(|&&edge| rank >= edge).count())
         };
         let own = label_in(&own_edges);
         let (mut label, mut withheld, mut edges) = (own, false, own_edges);
         let mut allowed = None;
-        let reading = reading.as_ptr();
-        // SAFETY: a Reading is a tuple of five, which holds them.
-        let item = |i: ffi::Py_ssize_t| unsafe { ffi::PyTuple_GetItem(reading, i) };
-        let (sensor, time_ms) = (item(1), item(2));
+        let Some([key, sensor, time, _, position]) = tuple_items::<5>(reading.as_borrowed()) else {
+            return Ok(None);
+        };
+        let Some(time_ms) = whole(time) else { return Ok(None) };
         if let Some(governor) = &self.policy.governor {
             let governor = governor.bind(py);
-            // SAFETY: as above.
-            let [sensor, time_ms] =
-                [sensor, time_ms].map(|one| unsafe { Bound::from_borrowed_ptr(py, one) });
             let band = match (&mut self.credit, bands) {
                 (Some(credit), Some(bands)) => {
-                    credit.allow(n, bands.bind(py), &sensor, &time_ms)?
+                    credit.allow(n, bands.bind(py), &sensor, &time)?
                 }
                 _ => {
-                    let args = (n_object, &sensor, &time_ms);
+                    let args = (n_object, sensor, time);
                     governor.call_method1(GOVERNOR_ALLOW.name(py), args)?
                 }
             };
             edges = edges_of(&band)?;
             label = label_in(&edges);
-            if label == names.rejected.as_ptr() {
+            if names.is_rejected(label) {
                 match &mut self.credit {
                     Some(credit) if bands.is_some() => credit.spend(),
                     _ => drop(governor.call_method0(GOVERNOR_SPEND.name(py))?),
                 }
             } else {
-                withheld = own == names.rejected.as_ptr();
+                withheld = names.is_rejected(own);
             }
             allowed = Some([BAND_LOWER.get(&band)?, BAND_UPPER.get(&band)?, BAND_TOLERANCE.get(&band)?]);
         }
@@ -547,77 +532,61 @@ impl<'a, 'py> Judging<'a, 'py> {
                     [whole(rank)?, share, sure.get_item(0)?, sure.get_item(1)?]
                 }
             };
-            // SAFETY: they are always there.
-            let (none, no, yes) = unsafe { (ffi::Py_None(), ffi::Py_False(), ffi::Py_True()) };
-            let or_none = |x: &Option<Bound<'_, PyAny>>| x.as_ref().map_or(none, |x| x.as_ptr());
+            let none = py.None().into_bound(py);
+            let (no, yes) = (PyBool::new(py, false), PyBool::new(py, true));
+            let or_none = |x: &'_ Option<Bound<'py, PyAny>>| x.as_ref().unwrap_or(&none).clone();
+            let (first, lowest, top) = (or_none(&first), or_none(&lowest), or_none(&top));
             let judged = |i: usize| match &allowed {
-                None => policy[i].as_ptr(),
-                Some(band) => band[i - 1].as_ptr(),
+                None => policy[i].bind_borrowed(py),
+                Some(band) => band[i - 1].as_borrowed(),
             };
-            let is_rejected = label == names.rejected.as_ptr();
             let evidence = match &self.explaining {
-                Some(explaining) if label != names.normal.as_ptr() => {
-                    let rank_of = |i: usize| -> PyResult<i64> {
-                        match &allowed {
-                            None => policy[i].bind(py).extract(),
-                            Some(band) => band[i - 1].extract(),
-                        }
-                    };
-                    let band = [rank_of(1)?, rank_of(2)?];
+                Some(explaining) if !label.is(&names.normal) => {
+                    let band = [judged(1).extract()?, judged(2).extract()?];
                     let event = Unexplained { row, label, score: own_score, rank, band, edges };
                     explaining.evidence(py, names, &event, at)?
                 }
                 _ => None,
             };
-            unexplained = label != names.normal.as_ptr() && evidence.is_none();
+            unexplained = !label.is(&names.normal) && evidence.is_none();
             let governed = allowed.is_some();
-            let fields: [*mut ffi::PyObject; FIELDS] = [
-                item(4),
-                item(0),
+            let (nothing, is_withheld) = (none.as_borrowed(), if withheld { yes } else { no });
+            let evidence = evidence.as_ref().unwrap_or(&none);
+            let fields: [Object<'_, 'py>; FIELDS] = [
+                position,
+                key,
                 sensor,
-                time_ms,
-                seq.as_ptr(),
-                label,
-                if is_rejected { names.ambiguous.as_ptr() } else { none },
-                score.as_ptr(),
-                by_rank[0].as_ptr(),
-                ties.as_ptr(),
-                n_object.as_ptr(),
-                policy[0].as_ptr(),
+                time,
+                seq.as_borrowed(),
+                label.bind_borrowed(py),
+                if names.is_rejected(label) { names.ambiguous.bind_borrowed(py) } else { nothing },
+                score.as_borrowed(),
+                by_rank[0].as_borrowed(),
+                ties.as_borrowed(),
+                n_object.bind_borrowed(py),
+                policy[0].bind_borrowed(py),
                 judged(1),
                 judged(2),
-                by_rank[1].as_ptr(),
-                by_rank[2].as_ptr(),
-                by_rank[3].as_ptr(),
-                or_none(&first),
-                or_none(&lowest),
-                or_none(&top),
-                self.epoch.as_ptr(),
+                by_rank[1].as_borrowed(),
+                by_rank[2].as_borrowed(),
+                by_rank[3].as_borrowed(),
+                first.as_borrowed(),
+                lowest.as_borrowed(),
+                top.as_borrowed(),
+                self.epoch.as_borrowed(),
                 judged(3),
-                or_none(&evidence),
-                if withheld { yes } else { no },
-                if governed { policy[1].as_ptr() } else { none },
-                if governed { policy[2].as_ptr() } else { none },
-                severity.as_ptr(),
-                none,
-                no,
-                no,
-                none,
+                evidence.as_borrowed(),
+                is_withheld.as_any().as_borrowed(),
+                if governed { policy[1].bind_borrowed(py) } else { nothing },
+                if governed { policy[2].bind_borrowed(py) } else { nothing },
+                severity.as_borrowed(),
+                nothing,
+                no.as_any().as_borrowed(),
+                no.as_any().as_borrowed(),
+                nothing,
             ];
-            // SAFETY: so many objects, each of which is held until it returns.
-            unsafe {
-                let made =
-                    PyObject_Vectorcall(names.verdict.as_ptr(), fields.as_ptr(), FIELDS, null_mut());
-                Bound::from_owned_ptr_or_err(py, made)?
-            }
+            call(names.verdict.bind(py), &fields)?
         };
-        // SAFETY: a whole number, which the reading holds.
-        let time_ms = unsafe { ffi::PyLong_AsLongLong(time_ms) };
-        if time_ms == -1 {
-            if let Some(error) = PyErr::take(py) {
-                return Err(error);
-            }
-        }
         self.told.seen.push(Seen { severity: by_tail, time_ms, full: full.is_some() });
         // 4. Enter.
         if enters {

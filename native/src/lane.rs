@@ -13,6 +13,7 @@ use crate::recent::{self, Columns, Recent};
 use crate::rows;
 use crate::scorers::Scorer;
 use crate::seam::*;
+use crate::view::as_bytes;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -491,9 +492,7 @@ fn python_rows<'py>(py: Python<'py>, flat: &[f64], m: usize) -> PyResult<Bound<'
             Ok::<_, PyErr>(py.import("numpy")?.getattr("frombuffer")?.unbind())
         })?
         .bind(py);
-    // SAFETY: doubles are bytes.
-    let bytes = unsafe { std::slice::from_raw_parts(flat.as_ptr().cast::<u8>(), flat.len() * 8) };
-    made.call1((PyBytes::new(py, bytes),))?.call_method1(intern!(py, "reshape"), (m, width))
+    made.call1((PyBytes::new(py, as_bytes(flat)),))?.call_method1(intern!(py, "reshape"), (m, width))
 }
 
 /// A sensor of a stream, and what makes its rows.

@@ -1,5 +1,9 @@
 //! The way of an ordinary event through rejex-stream, compiled: readings in, verdicts out.
 
+// `unsafe` is for the four modules that allow it: ahead, object, slot and view.
+#![deny(unsafe_code)]
+#![deny(unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
+
 use pyo3::prelude::*;
 
 mod ahead;
@@ -13,6 +17,7 @@ mod guard;
 mod judge;
 mod lane;
 mod messages;
+mod object;
 mod monitors;
 mod points;
 mod poll;

@@ -3,13 +3,13 @@
 //! A verdict, its review item and what follows that are made here where all of them are ordinary and
 //! surely fit; an outcome with anything else is left to Python, with nothing made of it.
 
+use crate::ahead;
 use crate::guard::{self, guarded};
+use crate::object::{bytes_of, is_empty, text_of, tuple_items, whole, Layout, Object, TupleClass};
 use crate::seam::*;
 use crate::slot::Slot;
-use crate::written::{empty, escaped, is_text, kept, parts_of, soon, text, utf8, whole};
-use crate::written::{Layout, Named, Object, Word, Writer};
+use crate::written::{escaped, text, Word, Writer};
 use pyo3::exceptions::{PyTypeError, PyUnicodeError};
-use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
@@ -55,7 +55,7 @@ impl Lines {
     fn verdict<'py>(&self, verdict: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyBytes>>> {
         guarded(verdict, || {
             let mut line = Vec::with_capacity(1024);
-            let found = self.line(verdict.py(), verdict.as_ptr(), self.is_lean, &mut line);
+            let found = self.line(verdict.py(), verdict.as_borrowed(), self.is_lean, &mut line);
             let is_ours = ours(verdict.py(), found.map(Some))?.unwrap_or(false);
             Ok(is_ours.then(|| PyBytes::new(verdict.py(), &line)))
         })
@@ -63,11 +63,11 @@ impl Lines {
 }
 
 impl Lines {
-    fn line(&self, py: Python<'_>, verdict: Object, lean: bool, out: &mut Vec<u8>) -> PyResult<bool> {
+    fn line(&self, py: Python<'_>, verdict: Object<'_, '_>, lean: bool, out: &mut Vec<u8>) -> PyResult<bool> {
         if !self.verdict.is(verdict) {
             return Ok(false);
         }
-        let Some(place) = Place::of(py, self.verdict.get(verdict, self.position))? else {
+        let Some(place) = Place::of(self.verdict.get(verdict, self.position))? else {
             return Ok(false);
         };
         out.extend_from_slice(b"{\"id\":\"");
@@ -82,7 +82,7 @@ impl Lines {
         }
         for (name, at) in if lean { &self.lean } else { &self.full } {
             let value = self.verdict.get(verdict, *at);
-            if value != self.unset.as_ptr() {
+            if !value.is(&self.unset) {
                 name.write(out);
                 self.writer.value(py, value, out)?;
             }
@@ -92,12 +92,12 @@ impl Lines {
     }
 
     /// Have the fields of a verdict fetched, or where they lie.
-    fn soon(&self, verdict: Object, fields: bool) {
+    fn ahead(&self, verdict: Object<'_, '_>, fields: bool) {
         if !fields {
-            soon(verdict, 5);
+            ahead::lines(verdict, 5);
         } else if self.verdict.is(verdict) {
             for (_, at) in if self.is_lean { &self.lean } else { &self.full } {
-                soon(self.verdict.get(verdict, *at), 1);
+                ahead::lines(self.verdict.get(verdict, *at), 1);
             }
         }
     }
@@ -115,7 +115,7 @@ fn ours<T>(py: Python<'_>, found: PyResult<Option<T>>) -> PyResult<Option<T>> {
 #[pyfunction]
 pub fn written<'py>(value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
     let mut out = Vec::new();
-    Writer::of(value.py())?.value(value.py(), value.as_ptr(), &mut out)?;
+    Writer::of(value.py())?.value(value.py(), value.as_borrowed(), &mut out)?;
     Ok(PyBytes::new(value.py(), &out))
 }
 
@@ -133,16 +133,14 @@ struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    fn of(py: Python<'_>, position: Object) -> PyResult<Option<Place<'a>>> {
-        let Some([topic, partition, offset, reading]) = parts_of::<4>(position) else {
+    fn of(position: Object<'a, '_>) -> PyResult<Option<Place<'a>>> {
+        let Some([topic, partition, offset, reading]) = tuple_items::<4>(position) else {
             return Ok(None);
         };
         let numbers = (whole(partition), whole(offset), whole(reading));
         let (Some(partition), Some(offset), Some(reading)) = numbers else { return Ok(None) };
-        if !is_text(topic) {
-            return Ok(None);
-        }
-        Ok(Some(Place { topic: utf8(py, topic)?, partition, offset, reading }))
+        let Ok(topic) = topic.cast_exact::<PyString>() else { return Ok(None) };
+        Ok(Some(Place { topic: text_of(topic)?.as_bytes(), partition, offset, reading }))
     }
 
     /// Write what stands behind the topic in the id of an event.
@@ -162,7 +160,7 @@ type Own<'py> = [Option<Bound<'py, PyTuple>>; 5];
 struct Headers {
     fixed: Vec<Py<PyAny>>,
     version: String,
-    max_trace: ffi::Py_ssize_t, // bytes
+    max_trace: usize, // bytes
 }
 
 impl Headers {
@@ -177,17 +175,10 @@ impl Headers {
     }
 
     fn list<'py>(&self, py: Python<'py>, own: &Own<'py>) -> PyResult<Bound<'py, PyList>> {
-        let fixed = self.fixed.iter().map(|one| one.as_ptr());
-        let n = self.fixed.len() + own.iter().flatten().count();
-        // SAFETY: new, and filled at once; each place takes over a reference of ours.
-        unsafe {
-            let list = ffi::PyList_New(n as ffi::Py_ssize_t);
-            let made = Bound::from_owned_ptr_or_err(py, list)?.cast_into_unchecked();
-            for (at, one) in fixed.chain(own.iter().flatten().map(|one| one.as_ptr())).enumerate() {
-                ffi::PyList_SetItem(list, at as ffi::Py_ssize_t, kept(one));
-            }
-            Ok(made)
-        }
+        let mut all: Vec<Object<'_, 'py>> = Vec::with_capacity(self.fixed.len() + own.len());
+        all.extend(self.fixed.iter().map(|one| one.bind_borrowed(py)));
+        all.extend(own.iter().flatten().map(|one| one.as_any().as_borrowed()));
+        PyList::new(py, all)
     }
 }
 
@@ -197,7 +188,7 @@ pub struct Messages {
     lines: Lines,
     review: Layout,
     after: Layout,
-    message: Named,
+    message: TupleClass,
     verdict_headers: Headers,
     review_headers: Headers,
     after_headers: Headers,
@@ -222,7 +213,7 @@ impl Messages {
         Ok(Messages {
             review: Layout::of(TYPES_REVIEW_ITEM.get(py)?)?,
             after: Layout::of(TYPES_FOLLOW_UP.get(py)?)?,
-            message: Named::of(CLIENTS_MESSAGE.get(py)?)?,
+            message: TupleClass::of(CLIENTS_MESSAGE.get(py)?)?,
             verdict_headers: Headers::of(&headers)?,
             review_headers: Headers::of(&MESSAGES_REVIEW_HEADERS.get(of)?)?,
             after_headers: Headers::of(&MESSAGES_FOLLOW_UP_HEADERS.get(of)?)?,
@@ -272,13 +263,13 @@ impl Messages {
     /// Have an outcome fetched that will be written soon.
     fn fetch(&self, outcomes: &Bound<'_, PyList>, at: usize, fields: bool) {
         let Ok(outcome) = outcomes.get_item(at) else { return };
-        let Some([record, verdict, ..]) = parts_of::<7>(outcome.as_ptr()) else { return };
-        self.lines.soon(verdict, fields);
+        let Some([record, verdict, ..]) = tuple_items::<7>(outcome.as_borrowed()) else { return };
+        self.lines.ahead(verdict, fields);
         if !fields {
-            soon(record, 2);
-        } else if let Some([position, key, ..]) = parts_of::<5>(record) {
-            soon(position, 2);
-            soon(key, 1);
+            ahead::lines(record, 2);
+        } else if let Some([position, key, ..]) = tuple_items::<5>(record) {
+            ahead::lines(position, 2);
+            ahead::lines(key, 1);
         }
     }
 
@@ -289,15 +280,15 @@ impl Messages {
         room: &mut Vec<u8>,
     ) -> PyResult<Option<[Option<Bound<'py, PyTuple>>; 2]>> {
         let py = outcome.py();
-        let parts = parts_of::<7>(outcome.as_ptr());
+        let parts = tuple_items::<7>(outcome.as_borrowed());
         let Some([record, verdict, _, review, incidents, replies, after]) = parts else {
             return Ok(None);
         };
-        if !self.lines.verdict.is(verdict) || !empty(incidents) || !empty(replies) {
+        if !self.lines.verdict.is(verdict) || !is_empty(incidents) || !is_empty(replies) {
             return Ok(None);
         }
-        let Some([position, key, _, original, _]) = parts_of::<5>(record) else { return Ok(None) };
-        let Some(place) = Place::of(py, position)? else { return Ok(None) };
+        let Some([position, key, _, original, _]) = tuple_items::<5>(record) else { return Ok(None) };
+        let Some(place) = Place::of(position)? else { return Ok(None) };
         room.clear();
         if !self.lines.line(py, verdict, self.lines.is_lean, room)? {
             return Ok(None);
@@ -307,30 +298,24 @@ impl Messages {
         let Some(own) = own_headers(py, &place, sensor, time, original, &self.verdict_headers, room)? else {
             return Ok(None);
         };
-        // SAFETY: live objects; a key is bytes where it is no None.
-        let n_key = unsafe {
-            if key == ffi::Py_None() {
-                0
-            } else if ffi::PyBytes_Check(key) != 0 {
-                ffi::PyBytes_Size(key) as i64
-            } else {
-                return Ok(None);
-            }
+        let n_key = match key.cast::<PyBytes>() {
+            Ok(key) => bytes_of(key).len() as i64,
+            Err(_) if key.is_none() => 0,
+            Err(_) => return Ok(None),
         };
-        if room.len() as i64 + n_key + 4 * utf8(py, sensor)?.len() as i64 > self.surely_fits {
+        let n_sensor = sensor.cast::<PyString>()?.to_str()?.len() as i64;
+        if room.len() as i64 + n_key + 4 * n_sensor > self.surely_fits {
             return Ok(None);
         }
         let headers = self.verdict_headers.list(py, &own)?;
         let value = PyBytes::new(py, room);
         let first = self.message(py, &self.topic, place.partition % self.n, key, value, headers)?;
-        // SAFETY: one None.
-        let none = unsafe { ffi::Py_None() };
-        let headers = if review != none {
+        let headers = if !review.is_none() {
             if !self.review(py, review, verdict, room)? {
                 return Ok(None);
             }
             self.review_headers.list(py, &own)?
-        } else if after != none {
+        } else if !after.is_none() {
             let Some(last_ms) = self.follow_up(py, after, &place, room)? else { return Ok(None) };
             let sensor = self.after.get(after, self.after.at(&FOLLOW_UP_SENSOR)?);
             let own = own_headers(py, &place, sensor, last_ms, original, &self.after_headers, room)?;
@@ -356,26 +341,27 @@ impl Messages {
         py: Python<'py>,
         topic: &Py<PyAny>,
         partition: i64,
-        key: Object,
+        key: Object<'_, 'py>,
         value: Bound<'py, PyBytes>,
         headers: Bound<'py, PyList>,
     ) -> PyResult<Bound<'py, PyTuple>> {
-        // SAFETY: returns a new reference.
-        let partition = unsafe { ffi::PyLong_FromLongLong(partition) };
+        let partition = partition.into_pyobject(py)?.into_any();
+        let (value, headers) = (value.into_any(), headers.into_any());
+        let topic = topic.bind_borrowed(py);
         let fields =
-            [kept(topic.as_ptr()), partition, kept(key), value.into_ptr(), headers.into_ptr()];
-        self.message.made(py, &fields)
+            [topic, partition.as_borrowed(), key, value.as_borrowed(), headers.as_borrowed()];
+        self.message.make(py, fields)
     }
 
     /// Write a review item; `out` holds the line of its outcome's verdict. False: Python has to.
-    fn review(&self, py: Python<'_>, item: Object, verdict: Object, out: &mut Vec<u8>) -> PyResult<bool> {
+    fn review(&self, py: Python<'_>, item: Object<'_, '_>, verdict: Object<'_, '_>, out: &mut Vec<u8>) -> PyResult<bool> {
         if !self.review.is(item) {
             return Ok(false);
         }
         let get = |slot: &Slot| Ok::<_, PyErr>(self.review.get(item, self.review.at(slot)?));
         let Some(lines) = self.points(py, get(&REVIEW_ITEM_CONTEXT)?)? else { return Ok(false) };
         let whose = get(&REVIEW_ITEM_VERDICT)?;
-        let line = if self.lines.is_lean || whose != verdict {
+        let line = if self.lines.is_lean || !whose.is(verdict) {
             let mut line = Vec::with_capacity(1024);
             if !self.lines.line(py, whose, false, &mut line)? {
                 return Ok(false);
@@ -384,7 +370,7 @@ impl Messages {
         } else {
             out.clone()
         };
-        let Some(place) = Place::of(py, self.lines.verdict.get(whose, self.lines.position))? else {
+        let Some(place) = Place::of(self.lines.verdict.get(whose, self.lines.position))? else {
             return Ok(false);
         };
         out.clear();
@@ -411,7 +397,7 @@ impl Messages {
     fn follow_up(
         &self,
         py: Python<'_>,
-        item: Object,
+        item: Object<'_, '_>,
         place: &Place<'_>,
         out: &mut Vec<u8>,
     ) -> PyResult<Option<i64>> {
@@ -420,8 +406,8 @@ impl Messages {
         }
         let get = |slot: &Slot| Ok::<_, PyErr>(self.after.get(item, self.after.at(slot)?));
         let Some(lines) = self.points(py, get(&FOLLOW_UP_POINTS)?)? else { return Ok(None) };
-        let Some(of) = Place::of(py, get(&FOLLOW_UP_OF)?)? else { return Ok(None) };
-        let Some(own) = Place::of(py, get(&FOLLOW_UP_POSITION)?)? else { return Ok(None) };
+        let Some(of) = Place::of(get(&FOLLOW_UP_OF)?)? else { return Ok(None) };
+        let Some(own) = Place::of(get(&FOLLOW_UP_POSITION)?)? else { return Ok(None) };
         let same = (own.topic, own.partition, own.offset, own.reading)
             == (place.topic, place.partition, place.offset, place.reading);
         let Some(last) = lines.as_ref().and_then(|lines| lines.iter().last()) else { return Ok(None) };
@@ -460,12 +446,10 @@ impl Messages {
 
     /// Return the JSON of points; inside `None` where there are none, outside where Python has them.
     #[allow(clippy::type_complexity)]
-    fn points<'py>(&self, py: Python<'py>, points: Object) -> PyResult<Option<Option<Bound<'py, PyTuple>>>> {
-        if empty(points) {
+    fn points<'py>(&self, py: Python<'py>, points: Object<'_, 'py>) -> PyResult<Option<Option<Bound<'py, PyTuple>>>> {
+        if is_empty(points) {
             return Ok(Some(None));
         }
-        // SAFETY: a live object.
-        let points = unsafe { Bound::from_borrowed_ptr(py, points) };
         let Some(lines) = points.getattr_opt(POINTS_LINES.name(py))? else { return Ok(None) };
         Ok(Some(Some(lines.cast_into()?)))
     }
@@ -518,29 +502,23 @@ fn pair<'py>(
     name: &Bound<'py, PyString>,
     value: Bound<'py, PyBytes>,
 ) -> PyResult<Bound<'py, PyTuple>> {
-    // SAFETY: new, and filled at once; each place takes over a reference of ours.
-    unsafe {
-        let made = ffi::PyTuple_New(2);
-        let found = Bound::from_owned_ptr_or_err(name.py(), made)?;
-        ffi::PyTuple_SetItem(made, 0, kept(name.as_ptr()));
-        ffi::PyTuple_SetItem(made, 1, value.into_ptr());
-        Ok(found.cast_into_unchecked())
-    }
+    PyTuple::new(name.py(), [name.as_any(), value.as_any()])
 }
 
 /// Return those headers that no other event has, with its trace; `None`: Python has to make them.
 fn own_headers<'py>(
     py: Python<'py>,
     place: &Place<'_>,
-    subject: Object,
+    subject: Object<'_, 'py>,
     time: i64,
-    original: Object,
+    original: Object<'_, 'py>,
     of: &Headers,
     room: &mut Vec<u8>,
 ) -> PyResult<Option<Own<'py>>> {
-    if !(0..=LAST_MS).contains(&time) || !is_text(subject) {
+    if !(0..=LAST_MS).contains(&time) {
         return Ok(None);
     }
+    let Ok(subject) = subject.cast_exact::<PyString>() else { return Ok(None) };
     let from = room.len(); // behind what is written there
     room.extend_from_slice(place.topic);
     place.numbers(room);
@@ -548,20 +526,14 @@ fn own_headers<'py>(
     let id = pair(intern!(py, "ce_id"), PyBytes::new(py, &room[from..]));
     room.truncate(from);
     let time = pair(intern!(py, "ce_time"), PyBytes::new(py, &moment(time)));
-    let subject = pair(intern!(py, "ce_subject"), PyBytes::new(py, utf8(py, subject)?));
+    let subject = pair(intern!(py, "ce_subject"), PyBytes::new(py, text_of(subject)?.as_bytes()));
     let mut own = [Some(id?), Some(time?), Some(subject?), None, None];
-    if !empty(original) {
-        // SAFETY: a live object.
-        let original = unsafe { Bound::from_borrowed_ptr(py, original) };
+    if !is_empty(original) {
         let known = (intern!(py, "traceparent"), intern!(py, "tracestate"));
         let mut found = [false; 2];
-        for header in original.cast_into::<PyTuple>()?.iter() {
-            let Some([name, value]) = parts_of::<2>(header.as_ptr()) else { return Ok(None) };
-            // SAFETY: live objects; only the size of bytes is asked for.
-            let (name, value, size) = unsafe {
-                let size = (ffi::PyBytes_Check(value) != 0).then(|| ffi::PyBytes_Size(value));
-                (Bound::from_borrowed_ptr(py, name), Bound::from_borrowed_ptr(py, value), size)
-            };
+        for header in original.cast::<PyTuple>()?.iter_borrowed() {
+            let Some([name, value]) = tuple_items::<2>(header) else { return Ok(None) };
+            let size = value.cast::<PyBytes>().ok().map(|value| bytes_of(value).len());
             let which = usize::from(!name.eq(known.0)?);
             if which == 1 && !name.eq(known.1)? {
                 continue;

@@ -4,10 +4,12 @@
 //! alarm, another model, new limits, the end of a window) is asked of Python, whose state it all is.
 //! Left to Python is what is odd: a stream that is not known, a limit of people's, a constant window.
 
+use crate::ahead::lines;
 use crate::guard::{self, guarded};
+use crate::object::value_in;
 use crate::seam::*;
 use crate::slot::Slot;
-use pyo3::ffi;
+use crate::view::with_bytes;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyByteArray, PyDict, PyFloat, PyList, PyTuple};
@@ -252,18 +254,17 @@ impl<'py> Rate<'py> {
     /// Count one event; return whether a count is outside its limits.
     fn update(&mut self, law: &Law<'py>, cell: u8) -> PyResult<bool> {
         let counts = &mut self.counts.now;
-        // SAFETY: nothing of Python runs while it is borrowed.
-        let ring = unsafe { self.ring.as_bytes_mut() };
         let (at, window) = (counts[AT] as usize, self.window as usize);
-        let first = if at >= window { at - window } else { at + ring.len() - window };
-        let (left, oldest) = (ring[first], ring[at]);
+        let (left, oldest, len) = with_bytes(&self.ring, |ring| {
+            let first = if at >= window { at - window } else { at + ring.len() - window };
+            (ring[first], std::mem::replace(&mut ring[at], cell), ring.len())
+        });
         if cell != 0 || left != 0 || oldest != 0 {
             let is_reject = IS_REJECT[usize::from(cell)];
             counts[IN_WINDOW] += is_reject - IS_REJECT[usize::from(left)];
             counts[IN_ROLLING] += is_reject - IS_REJECT[usize::from(oldest)];
-            ring[at] = cell;
         }
-        counts[AT] = if at + 1 < ring.len() { at as i64 + 1 } else { 0 };
+        counts[AT] = if at + 1 < len { at as i64 + 1 } else { 0 };
         counts[EVENTS] += 1;
         if counts[EVENTS] < counts[MIXED_UNTIL] {
             let expected = match self.expected {
@@ -798,7 +799,7 @@ impl<'py> Stream<'py> {
 /// pointer after the other. So those of a block of events are asked for together, level by level.
 mod ahead {
     use super::*;
-    use std::ptr::null_mut;
+    use crate::ahead::bytes;
 
     const NODES: usize = 17;
     const RATE: usize = 5;
@@ -826,25 +827,14 @@ mod ahead {
         ],
     ];
 
-    fn prefetch(of: *const u8, lines: usize) {
-        #[cfg(target_arch = "x86_64")]
-        for line in 0..lines {
-            use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
-            // SAFETY: a hint; it reads nothing.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(of.wrapping_add(64 * line).cast()) };
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = (of, lines);
-    }
-
     /// Ask for what an event of each monitor will need.
-    pub fn fetch(py: Python<'_>, monitors: impl Iterator<Item = *mut ffi::PyObject>) {
-        let mut found: Vec<[*mut ffi::PyObject; NODES]> = Vec::with_capacity(BLOCK);
-        for at in monitors {
-            if !at.is_null() && found.last().is_none_or(|last| last[0] != at) {
-                prefetch(at.cast(), LINES[0]);
-                let mut nodes = [null_mut(); NODES];
-                nodes[0] = at;
+    pub fn fetch<'a, 'py: 'a>(monitors: impl Iterator<Item = Borrowed<'a, 'py, PyAny>>) {
+        let mut found: Vec<[Option<Borrowed<'a, 'py, PyAny>>; NODES]> = Vec::with_capacity(BLOCK);
+        for monitor in monitors {
+            if !found.last().is_some_and(|last| last[0].is_some_and(|known| known.is(monitor))) {
+                lines(monitor, LINES[0]);
+                let mut nodes = [None; NODES];
+                nodes[0] = Some(monitor);
                 found.push(nodes);
             }
         }
@@ -855,30 +845,21 @@ mod ahead {
         for level in TREE {
             for nodes in &mut found {
                 for (i, (of, slot)) in level.iter().enumerate() {
-                    if nodes[*of].is_null() {
-                        continue;
+                    nodes[next + i] = nodes[*of].and_then(|above| slot.peek(above));
+                    if let Some(object) = nodes[next + i] {
+                        lines(object, LINES[next + i]);
                     }
-                    // SAFETY: what is above it holds it, and nothing of Python runs meanwhile.
-                    let above = unsafe { Borrowed::from_ptr(py, nodes[*of]) };
-                    let at = slot.pointer(&above);
-                    prefetch(at.cast(), LINES[next + i]);
-                    nodes[next + i] = at;
                 }
             }
             next += level.len();
         }
         for nodes in &found {
-            if nodes[RATE].is_null() || nodes[RING].is_null() {
-                continue;
-            }
-            // SAFETY: as above.
-            let (rate, ring) =
-                unsafe { (Borrowed::from_ptr(py, nodes[RATE]), Borrowed::from_ptr(py, nodes[RING])) };
+            let (Some(rate), Some(ring)) = (nodes[RATE], nodes[RING]) else { continue };
             if let (Ok(at), Ok(window), Ok(ring)) =
                 (R_COUNTS[AT].int(&rate), RATE_WINDOW.int(&rate), ring.cast::<PyByteArray>())
             {
                 for at in [at, at - window] {
-                    prefetch(ring.data().wrapping_offset(at as isize), 1);
+                    bytes(ring.data().wrapping_offset(at as isize), 1);
                 }
             }
         }
@@ -896,7 +877,7 @@ struct Bank<'a, 'py> {
     raised: Vec<Object<'py>>,
 }
 
-impl<'py> Bank<'_, 'py> {
+impl<'a, 'py> Bank<'a, 'py> {
     fn leave(&mut self) -> PyResult<()> {
         for mut stream in self.read.drain(..) {
             stream.leave()?;
@@ -904,19 +885,13 @@ impl<'py> Bank<'_, 'py> {
         self.pooled.leave()
     }
 
-    /// Return the monitor of a verdict's stream, null where that is not known. It is not touched.
-    fn of(&self, verdict: &Object<'py>) -> PyResult<*mut ffi::PyObject> {
+    /// Return the monitor of a verdict's stream, `None` where that is not known. It is not touched.
+    fn of(&self, verdict: &Object<'py>) -> PyResult<Option<Borrowed<'a, 'py, PyAny>>> {
         let (mut key, mode) = (VERDICT_STREAM_KEY.get(verdict)?, VERDICT_MODE.get(verdict)?);
         if !mode.is_none() {
             key = TYPES_IN_MODE.get(verdict.py())?.call1((key, mode))?;
         }
-        // SAFETY: a dict and a key.
-        let found =
-            unsafe { ffi::PyDict_GetItemWithError(self.streams.as_ptr(), key.as_ptr()) };
-        match PyErr::take(verdict.py()).filter(|_| found.is_null()) {
-            Some(error) => Err(error),
-            None => Ok(found),
-        }
+        value_in(self.streams, &key)
     }
 
     /// Return where a stream is among those that are read; `None`: it has had no ranked event yet.
@@ -1046,11 +1021,10 @@ fn noted<'py>(
             let verdict = verdicts.get_item(i)?;
             block.push((bank.of(&verdict)?, verdict));
         }
-        ahead::fetch(streams.py(), block.iter().map(|(monitor, _)| *monitor));
+        ahead::fetch(block.iter().filter_map(|(monitor, _)| *monitor));
         for (monitor, verdict) in &block {
             guard::at(at);
-            // SAFETY: the streams hold it, and none comes or goes meanwhile.
-            match unsafe { Bound::from_borrowed_ptr_or_opt(streams.py(), *monitor) } {
+            match monitor.map(|monitor| monitor.to_owned()) {
                 Some(monitor) if bank.note(verdict, &monitor)? => at += 1,
                 _ => break 'all,
             }

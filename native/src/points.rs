@@ -1,16 +1,16 @@
 //! What is remembered of ordinary events for reviewers (`run.review_items.ReviewItems`).
 
 use crate::guard::{self, guarded};
+use crate::object::{tuple_items, Layout, Object, TupleClass};
 use crate::seam::*;
-use crate::written::{kept, parts_of, Layout, Named, Object, Writer};
-use pyo3::ffi;
+use crate::written::Writer;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList};
+use pyo3::types::{PyBytes, PyDict, PyFloat, PyList, PyTuple};
 
 
 /// What became of an event that was to be remembered.
-enum Seen<'py> {
+enum Ordinary<'py> {
     Nothing,
     Due(Bound<'py, PyAny>), // the sensor whose item is owed what came after it
     Not,                    // Python has to look, nothing is changed
@@ -21,7 +21,7 @@ enum Seen<'py> {
 pub struct Points {
     writer: Writer,
     verdict: Layout,
-    outcome: Named,
+    outcome: TupleClass,
     rejected: Py<PyAny>,
     anomaly: Py<PyAny>,
     extreme: f64,
@@ -39,7 +39,7 @@ impl Points {
         let verdict = Layout::of(TYPES_VERDICT.get(py)?)?;
         Ok(Points {
             writer: Writer::of(py)?,
-            outcome: Named::of(TYPES_OUTCOME.get(py)?)?,
+            outcome: TupleClass::of(TYPES_OUTCOME.get(py)?)?,
             rejected: LABEL_REJECTED.get(py)?.clone().unbind(),
             anomaly: LABEL_ANOMALY.get(py)?.clone().unbind(),
             extreme: JUDGE_EXTREME.float(py)?,
@@ -69,33 +69,28 @@ impl Points {
             let py = sensors.py();
             let made = PyList::empty(py);
             let (records, readings, verdicts) = (listed(records)?, listed(readings)?, listed(verdicts)?);
-            // SAFETY: None and an empty tuple are always there.
-            let (none, nothing) = unsafe { (ffi::Py_None(), pyo3::types::PyTuple::empty(py)) };
+            let (none, nothing) = (py.None().into_bound(py), PyTuple::empty(py).into_any());
             let mut room = Vec::with_capacity(256);
             for at in 0..records.len() {
                 guard::at(at);
                 let (reading, verdict) = (readings.get_item(at)?, verdicts.get_item(at)?);
-                let (mut review, mut after) = (none, none);
-                let told;
-                match self.ordinary(sensors, &reading, verdict.as_ptr(), &mut room)? {
-                    Seen::Nothing => {}
-                    Seen::Due(known) => {
-                        told = follow_up.call1((&known, REVIEWED_OF.get(&known)?, &verdict))?;
-                        after = told.as_ptr();
+                let (mut review, mut after) = (&none, &none);
+                let made_of_it;
+                match self.ordinary(sensors, &reading, verdict.as_borrowed(), &mut room)? {
+                    Ordinary::Nothing => {}
+                    Ordinary::Due(known) => {
+                        made_of_it = follow_up.call1((&known, REVIEWED_OF.get(&known)?, &verdict))?;
+                        after = &made_of_it;
                     }
-                    Seen::Not => {
-                        told = observe.call1((&reading, &verdict))?;
-                        let to = if told.get_type().is(item) { &mut review } else { &mut after };
-                        *to = told.as_ptr();
+                    Ordinary::Not => {
+                        made_of_it = observe.call1((&reading, &verdict))?;
+                        let is_item = made_of_it.get_type().is(item);
+                        *(if is_item { &mut review } else { &mut after }) = &made_of_it;
                     }
                 }
-                let record = records.get_item(at)?.into_ptr();
-                let changes = (nothing.as_ptr(), nothing.as_ptr());
-                let fields = [
-                    record, verdict.into_ptr(), kept(none), kept(review), kept(changes.0),
-                    kept(changes.1), kept(after),
-                ];
-                made.append(self.outcome.made(py, &fields)?)?;
+                let record = records.get_item(at)?;
+                let fields = [&record, &verdict, &none, review, &nothing, &nothing, after];
+                made.append(self.outcome.make(py, fields.map(|one| one.as_borrowed()))?)?;
             }
             Ok(made)
         })
@@ -108,37 +103,32 @@ impl Points {
         &self,
         sensors: &Bound<'py, PyDict>,
         reading: &Bound<'py, PyAny>,
-        verdict: Object,
+        verdict: Object<'_, 'py>,
         room: &mut Vec<u8>,
-    ) -> PyResult<Seen<'py>> {
+    ) -> PyResult<Ordinary<'py>> {
         let py = sensors.py();
-        let Some([_, sensor, time, values, _]) = parts_of::<5>(reading.as_ptr()) else {
-            return Ok(Seen::Not);
+        let Some([_, sensor, time, values, _]) = tuple_items::<5>(reading.as_borrowed()) else {
+            return Ok(Ordinary::Not);
         };
         if !self.verdict.is(verdict) {
-            return Ok(Seen::Not);
+            return Ok(Ordinary::Not);
         }
         let get = |at| self.verdict.get(verdict, at);
-        // SAFETY: live objects of the verdict.
-        unsafe {
-            let (label, severity) = (get(self.label), get(self.severity));
-            if label == self.rejected.as_ptr() || get(self.status) != ffi::Py_None() {
-                return Ok(Seen::Not);
-            }
-            if label == self.anomaly.as_ptr() && severity != ffi::Py_None() {
-                let is_float = ffi::Py_TYPE(severity) == &raw mut ffi::PyFloat_Type;
-                if !is_float || ffi::PyFloat_AsDouble(severity) >= self.extreme {
-                    return Ok(Seen::Not);
-                }
+        let (label, severity) = (get(self.label), get(self.severity));
+        if label.is(&self.rejected) || !get(self.status).is_none() {
+            return Ok(Ordinary::Not);
+        }
+        if label.is(&self.anomaly) && !severity.is_none() {
+            let Ok(severity) = severity.cast_exact::<PyFloat>() else { return Ok(Ordinary::Not) };
+            if severity.value() >= self.extreme {
+                return Ok(Ordinary::Not);
             }
         }
-        // SAFETY: held by the reading.
-        let name = unsafe { Bound::from_borrowed_ptr(py, sensor) };
-        let Some(known) = sensors.get_item(name)? else { return Ok(Seen::Not) };
+        let Some(known) = sensors.get_item(sensor)? else { return Ok(Ordinary::Not) };
         let owed = !REVIEWED_OF.is_none(&known)?;
         let n_since = if owed { REVIEWED_N_SINCE.int(&known)? + 1 } else { 0 };
         if self.points == 0 && !owed {
-            return Ok(Seen::Nothing);
+            return Ok(Ordinary::Nothing);
         }
         room.clear();
         for (field, value) in [
@@ -152,18 +142,12 @@ impl Points {
         }
         room.push(b'}');
         let (recent, point) = (REVIEWED_RECENT.get(&known)?, PyBytes::new(py, room));
-        // SAFETY: live objects; what is returned is a new reference, and None.
-        unsafe {
-            let append = intern!(py, "append").as_ptr();
-            let end = std::ptr::null_mut::<ffi::PyObject>();
-            let done = ffi::PyObject_CallMethodObjArgs(recent.as_ptr(), append, point.as_ptr(), end);
-            Bound::from_owned_ptr_or_err(py, done)?;
-        }
+        recent.call_method1(intern!(py, "append"), (point,))?;
         if owed {
             REVIEWED_N_SINCE.set_int(&known, n_since)?;
         }
         let due = owed && (n_since & (n_since - 1) == 0 || n_since >= self.points);
-        Ok(if due { Seen::Due(known) } else { Seen::Nothing })
+        Ok(if due { Ordinary::Due(known) } else { Ordinary::Nothing })
     }
 }
 

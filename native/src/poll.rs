@@ -2,10 +2,10 @@
 
 use crate::guard::guarded;
 use crate::lane::{in_python, Batch, Lane, Room, STAGES};
+use crate::object::{is_exactly, tuple_items};
 use crate::seam::*;
-use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyTuple};
+use pyo3::types::{PyDict, PyFloat, PyInt, PyList, PyString, PyTuple, PyType};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const MODE_MARK: u8 = 0x1f;
@@ -101,14 +101,12 @@ fn by_stream<'py>(
     let call = CALLS.fetch_add(1, Ordering::Relaxed) + 1;
     let mut streams: Vec<Own<'py>> = Vec::new();
     let mut next = vec![NONE; count];
-    let (mut key_before, mut number) = (std::ptr::null_mut(), 0);
+    let (mut key_before, mut number) = (None::<Bound<'py, PyAny>>, 0);
     for i in 0..count {
         let reading = batch.reading(i)?;
-        // SAFETY: a tuple, as was looked at, which holds its key.
-        let key = unsafe { ffi::PyTuple_GetItem(reading.as_ptr(), 0) };
-        if key != key_before {
-            // SAFETY: as above.
-            let name = unsafe { Bound::from_borrowed_ptr(live.py(), key) };
+        let key = reading.cast::<PyTuple>()?.get_borrowed_item(0)?;
+        if !key_before.as_ref().is_some_and(|before| before.is(key)) {
+            let name = key.to_owned();
             let state = match live.get_item(&name)? {
                 Some(state) => state,
                 None => stream.call1((&name,))?,
@@ -133,7 +131,7 @@ fn by_stream<'py>(
                     streams.len() - 1
                 }
             };
-            key_before = key;
+            key_before = Some(name);
         }
         let own = &mut streams[number];
         if own.last != NONE {
@@ -147,53 +145,41 @@ fn by_stream<'py>(
 /// Take the values of readings; whether all are as decoders make them, so that nothing is wrong.
 fn are_plain(batch: &mut Batch<'_, '_>, count: usize) -> PyResult<bool> {
     let (py, d) = (batch.readings.py(), batch.d);
-    let kind = TYPES_READING.get(py)?.as_ptr().cast();
-    let mut known = std::ptr::null_mut(); // a name that was looked at
+    let class = TYPES_READING.get(py)?.cast::<PyType>()?.clone().unbind();
+    let mut known: Option<Bound<'_, PyAny>> = None; // a name that was looked at
     for i in 0..count {
         let reading = batch.reading(i)?;
-        // SAFETY: a Reading is a tuple of five, which holds what is looked at.
-        unsafe {
-            if ffi::Py_TYPE(reading.as_ptr()) != kind {
-                return Ok(false);
-            }
-            let item = |j| ffi::PyTuple_GetItem(reading.as_ptr(), j);
-            for name in [item(0), item(1)] {
-                if name != known && !is_name(py, name) {
+        let reading = reading.as_borrowed();
+        let (true, Some([key, sensor, time, values, _])) =
+            (is_exactly(reading, &class), tuple_items::<5>(reading))
+        else {
+            return Ok(false);
+        };
+        for name in [key, sensor] {
+            if !known.as_ref().is_some_and(|known| known.is(name)) {
+                if !is_name(&name) {
                     return Ok(false);
                 }
-                known = name;
+                known = Some(name.to_owned());
             }
-            let (time, values) = (item(2), item(3));
-            let mut beyond = 0;
-            if ffi::PyLong_CheckExact(time) == 0 || ffi::PyTuple_CheckExact(values) == 0 {
-                return Ok(false);
-            }
-            ffi::PyLong_AsLongLongAndOverflow(time, &mut beyond);
-            if beyond != 0 || ffi::PyTuple_Size(values) != d as ffi::Py_ssize_t {
-                return Ok(false);
-            }
-            for j in 0..d {
-                let value = ffi::PyTuple_GetItem(values, j as ffi::Py_ssize_t);
-                if ffi::PyFloat_CheckExact(value) == 0 {
-                    return Ok(false);
-                }
-                batch.values.push(ffi::PyFloat_AsDouble(value));
-            }
+        }
+        let (Ok(time), Ok(values)) = (time.cast_exact::<PyInt>(), values.cast_exact::<PyTuple>()) else {
+            return Ok(false);
+        };
+        if values.len() != d || time.extract::<i64>().is_err() {
+            return Ok(false);
+        }
+        for value in values.iter_borrowed() {
+            let Ok(value) = value.cast_exact::<PyFloat>() else { return Ok(false) };
+            batch.values.push(value.value());
         }
     }
     Ok(count > 0)
 }
 
 /// Whether it is a text that a snapshot can hold, without the mark that stands before a mode.
-unsafe fn is_name(py: Python<'_>, name: *mut ffi::PyObject) -> bool {
-    if ffi::PyUnicode_CheckExact(name) == 0 {
-        return false;
-    }
-    let mut size = 0;
-    let text = ffi::PyUnicode_AsUTF8AndSize(name, &mut size);
-    if text.is_null() {
-        drop(PyErr::take(py)); // a lone surrogate
-        return false;
-    }
-    !std::slice::from_raw_parts(text.cast::<u8>(), size as usize).contains(&MODE_MARK)
+fn is_name(name: &Bound<'_, PyAny>) -> bool {
+    // A lone surrogate has no UTF-8.
+    let Ok(Ok(text)) = name.cast_exact::<PyString>().map(|text| text.to_str()) else { return false };
+    !text.as_bytes().contains(&MODE_MARK)
 }

@@ -2,6 +2,7 @@
 
 use crate::recent::Columns;
 use crate::seam::*;
+use crate::view::{as_bytes, with_bytes};
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyList, PyTuple};
 
@@ -40,12 +41,11 @@ pub fn extend(
         }
         let some = (count - taken).min(BLOCK - n_open);
         let part = &rows[taken * width..(taken + some) * width];
-        // SAFETY: so many doubles have room, no Python runs meanwhile, and bytes need no alignment.
-        unsafe {
-            let at = open.data().add(8 * width * n_open);
-            std::ptr::copy_nonoverlapping(part.as_ptr().cast::<u8>(), at, 8 * part.len());
-            std::ptr::copy_nonoverlapping(out[taken..].as_ptr(), left_out.data().add(n_open), some);
-        }
+        let at = 8 * width * n_open;
+        with_bytes(&open, |open| open[at..at + 8 * part.len()].copy_from_slice(as_bytes(part)));
+        with_bytes(&left_out, |flags| {
+            flags[n_open..n_open + some].copy_from_slice(&out[taken..taken + some]);
+        });
         (n_open, taken) = (n_open + some, taken + some);
     }
     BUFFER_N_OPEN.set_int(buffer, n_open as i64)?;
@@ -74,8 +74,8 @@ fn pack(
     if codes.as_bytes().len() != n_levels || size.extract::<usize>()? != BLOCK {
         return Ok(false);
     }
-    // SAFETY: bytes of doubles; nobody changes them while they are copied.
-    let rows: Vec<f64> = unsafe { std::slice::from_raw_parts(open.data(), open.len()) }
+    let rows: Vec<f64> = open
+        .to_vec()
         .chunks_exact(8)
         .map(|bytes| f64::from_ne_bytes(bytes.try_into().expect("eight")))
         .collect();
@@ -90,9 +90,10 @@ fn pack(
         }
         odd = odd_rows(&past, &rows, width, d, made);
     }
-    // SAFETY: as above.
-    let flags = unsafe { std::slice::from_raw_parts(left_out.data(), BLOCK) };
-    let flags = if flags.iter().any(|&flag| flag != 0) { flags } else { &[] };
+    let mut flags = left_out.to_vec();
+    if flags.iter().all(|&flag| flag == 0) {
+        flags.clear();
+    }
     let odd_bytes: Vec<u8> = odd
         .iter()
         .flat_map(|&i| &rows[i as usize * width..(i as usize + 1) * width])
@@ -103,7 +104,7 @@ fn pack(
         codes,
         PyBytes::new(py, &written),
         BLOCK,
-        PyBytes::new(py, flags),
+        PyBytes::new(py, &flags),
         PyBytes::new(py, &odd),
         PyBytes::new(py, &odd_bytes),
     );
@@ -218,8 +219,7 @@ pub fn admit(guard: &Bound<'_, PyAny>, outliers: &[usize], out: &mut [u8]) -> Py
     let most = GUARD_MOST.float(guard)?;
     let kept = GUARD_FLAGS.get(guard)?.cast_into::<PyByteArray>()?;
     let begin = kept.len();
-    // SAFETY: nobody else sees it meanwhile.
-    let mut flags = unsafe { kept.as_bytes() }.to_vec();
+    let mut flags = kept.to_vec();
     flags.resize(begin + out.len(), 0);
     for at in outliers.iter().map(|i| begin + i) {
         let before = &flags[(at + 1).saturating_sub(capacity)..at];
@@ -230,7 +230,6 @@ pub fn admit(guard: &Bound<'_, PyAny>, outliers: &[usize], out: &mut [u8]) -> Py
     out.copy_from_slice(&flags[begin..]);
     let surplus = flags.len().saturating_sub(longest);
     kept.resize(flags.len() - surplus)?;
-    // SAFETY: as long as that now.
-    unsafe { kept.as_bytes_mut() }.copy_from_slice(&flags[surplus..]);
+    with_bytes(&kept, |kept| kept.copy_from_slice(&flags[surplus..]));
     Ok(())
 }

@@ -4,6 +4,8 @@
 //! more than all that is done with it. A slot is a pointer at a place of the object that its
 //! descriptor knows. Where that cannot be told (another type, another Python), it is looked up.
 
+#![allow(unsafe_code)]
+
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -108,8 +110,7 @@ impl Slot {
     #[inline]
     fn at(&self, object: &Bound<'_, PyAny>) -> Option<*mut *mut ffi::PyObject> {
         let py = object.py();
-        // SAFETY: an object has a type.
-        let kind = unsafe { ffi::Py_TYPE(object.as_ptr()) } as usize;
+        let kind = object.get_type_ptr() as usize;
         let place = match self.place.get(py) {
             Some(place) => *place,
             None => {
@@ -124,9 +125,16 @@ impl Slot {
 
     /// The pointer there; null where it has to be looked up.
     #[inline]
-    pub fn pointer(&self, object: &Bound<'_, PyAny>) -> *mut ffi::PyObject {
+    fn pointer(&self, object: &Bound<'_, PyAny>) -> *mut ffi::PyObject {
         // SAFETY: as said by `at`.
         self.at(object).map_or(null_mut(), |at| unsafe { *at })
+    }
+
+    /// What is there, without a reference of its own; `None` where it has to be looked up.
+    #[inline]
+    pub fn peek<'a, 'py>(&self, object: Borrowed<'a, 'py, PyAny>) -> Option<Borrowed<'a, 'py, PyAny>> {
+        // SAFETY: the object holds it, which itself is held for 'a; nothing of Python runs meanwhile.
+        unsafe { Borrowed::from_ptr_or_opt(object.py(), self.pointer(&object)) }
     }
 
     #[inline]

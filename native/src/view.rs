@@ -1,16 +1,20 @@
-//! The doubles behind a Python object, without a copy.
+//! The numbers and bytes behind a Python object, without a copy.
+
+#![allow(unsafe_code)]
 
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::PyByteArray;
 
 /// Holds an export of an object's buffer: while it is there, nobody can resize the object.
 ///
 /// A simple buffer has no pointers into itself, so that it may be moved.
 pub struct View(ffi::Py_buffer);
 
-// Nothing here runs without the interpreter's lock, under which all Python objects are touched.
+// SAFETY: nothing here runs without the interpreter's lock, under which all objects are touched.
 unsafe impl Send for View {}
+// SAFETY: as above.
 unsafe impl Sync for View {}
 
 impl View {
@@ -50,6 +54,19 @@ impl Drop for View {
         // SAFETY: got by PyObject_GetBuffer, released once, and objects die under the lock.
         unsafe { ffi::PyBuffer_Release(&mut self.0) }
     }
+}
+
+/// Call with the bytes of an array, which nobody else sees meanwhile: `call` calls nothing of Python.
+#[inline]
+pub fn with_bytes<T>(array: &Bound<'_, PyByteArray>, call: impl FnOnce(&mut [u8]) -> T) -> T {
+    // SAFETY: the lock is held, and nothing of Python runs in `call` that could resize the array.
+    call(unsafe { array.as_bytes_mut() })
+}
+
+/// Doubles as the bytes that they are.
+pub fn as_bytes(numbers: &[f64]) -> &[u8] {
+    // SAFETY: any double is eight bytes, and bytes need no alignment.
+    unsafe { std::slice::from_raw_parts(numbers.as_ptr().cast(), size_of_val(numbers)) }
 }
 
 /// How many of the sorted numbers are below x: Python's bisect_left.

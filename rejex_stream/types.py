@@ -49,6 +49,7 @@ __all__ = [
     "Reading",
     "Reason",
     "Record",
+    "RestingRange",
     "ReviewItem",
     "SelectedRecord",
     "Status",
@@ -99,6 +100,9 @@ class Reason(StrEnum):
     LIMIT = "limit"
     """A channel is beyond a limit that people set, or has had no value for longer than is usual: an
     anomaly, of which the theory says nothing."""
+    UNSEEN = "unseen"
+    """A channel that rested in the training rows reads what it has never shown: an anomaly, of
+    which the theory says nothing."""
 
 
 class Status(StrEnum):
@@ -334,8 +338,30 @@ class Evidence(msgspec.Struct, frozen=True):
     model_age_events: int
 
 
+class RestingRange(NamedTuple):
+    """Between which values a channel that rests stays, inclusive."""
+
+    channel: int  # its place among the values of a reading
+    low: float
+    high: float
+
+    @classmethod
+    def of_values(cls, channel: int, values: Sequence[float]) -> RestingRange:
+        """Return the range of a channel that took one value or two, in ascending order.
+
+        Of two values, as far again on either side is ordinary: a coarse level reads 44 to 47.
+
+        Examples
+        --------
+        >>> RestingRange.of_values(0, [45.0, 46.0])
+        RestingRange(channel=0, low=44.0, high=47.0)
+        """
+        step = values[-1] - values[0]
+        return cls(channel, values[0] - step, values[-1] + step)
+
+
 class LimitExcess(msgspec.Struct, frozen=True):
-    """A value beyond a limit that people set, or none for longer than is usual.
+    """A value beyond a limit that people set, one never seen, or none for longer than is usual.
 
     Attributes
     ----------
@@ -348,12 +374,15 @@ class LimitExcess(msgspec.Struct, frozen=True):
         for how many events in a row that is usual.
     missing_events
         For how many events it has been missing, where that is what is beyond the limit.
+    unseen
+        True where the channel rested in the training rows, up to `limit`.
     """
 
     channel: str
     value: float | None
     limit: float
     missing_events: int | msgspec.UnsetType = msgspec.UNSET
+    unseen: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 def beyond(excess: LimitExcess, unit: str = "") -> str:
@@ -365,6 +394,8 @@ def beyond(excess: LimitExcess, unit: str = "") -> str:
     'pressure 7.2 bar is above its limit of 6 bar'
     >>> beyond(LimitExcess("flow", None, 10.0, 11))
     'flow has had no value for 11 events, more than 10 are not usual'
+    >>> beyond(LimitExcess("co", 400.0, 0.0, unseen=True), "ppm")
+    'co 400 ppm, where it has rested at no more than 0 ppm'
     """
     channel, value, limit = excess.channel, excess.value, excess.limit
     if excess.missing_events:
@@ -373,6 +404,10 @@ def beyond(excess: LimitExcess, unit: str = "") -> str:
     unit = f" {unit}" if unit else ""
     if value is None:  # infinite, and came over the wire
         return f"{channel} is infinite, beyond its limit of {number(limit)}{unit}"
+    if excess.unseen:
+        side = "no more" if value > limit else "no less"
+        rested = f"where it has rested at {side} than {number(limit)}{unit}"
+        return f"{channel} {number(value)}{unit}, {rested}"
     side = "above" if value > limit else "below"
     return f"{channel} {number(value)}{unit} is {side} its limit of {number(limit)}{unit}"
 
@@ -483,8 +518,8 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def passed_limit(self) -> bool:
-        """Whether a value was beyond a limit that people set: none that is missing was."""
-        return any(not one.missing_events for one in self.limits)
+        """Whether a value was beyond a limit that people set: none missing or unseen was."""
+        return any(not (one.missing_events or one.unseen) for one in self.limits)
 
 
 class CommandKind(StrEnum):
@@ -622,8 +657,8 @@ class Verdict(msgspec.Struct, frozen=True, gc=False):
         Ordinal of this event within its stream key, from 0; 0 too for one of too many sensors.
         Each mode counts for itself.
     label, reason
-        `reason` is set if and only if `label` is ``rejected``, or an anomaly is one by a ``limit``
-        that people set.
+        `reason` is set if and only if `label` is ``rejected``, or an anomaly is one whatever its
+        score: by a ``limit`` that people set, or a value ``unseen`` of a channel that rested.
     score
         Detector-relative, high = anomalous; ``None`` before there is a model and where unscorable.
     rank
@@ -680,8 +715,8 @@ class Verdict(msgspec.Struct, frozen=True, gc=False):
         Of an accepted or muted event that could be drawn for an audit, with which probability.
         Elsewhere it is unset and not written.
     limited
-        Which channels are beyond a limit that people set, where one is; rank, band, severity and
-        budget are as without it. Elsewhere it is unset and not written.
+        Which channels are beyond a limit that people set, or read what was never seen; rank, band
+        and budget are as without it. Elsewhere it is unset and not written.
     """
 
     position: Position

@@ -18,7 +18,7 @@ import numpy as np
 from rejex_stream.detectors.scaling import Scale
 from rejex_stream.errors import DetectorError
 from rejex_stream.protocols import Scorer
-from rejex_stream.types import ColumnGroups, FloatArray
+from rejex_stream.types import ColumnGroups, FloatArray, RestingRange
 
 __all__ = ["TableScorer", "training_table"]
 
@@ -37,6 +37,8 @@ class TableScorer:
     # sample (too low) for the others; ``None`` where they are those of :meth:`score`, or nobody
     # asks for them any more (:meth:`without_training`)
     training_scores: FloatArray | None = None
+    # channels that rested in the training rows, and are out of the score
+    resting: tuple[RestingRange, ...] = ()
 
     def score(self, X: FloatArray) -> FloatArray:
         """Score rows X of shape (m, d), high = anomalous; a row's score is its own, bit for bit."""

@@ -39,7 +39,7 @@ from rejex_stream.incidents import IncidentTracker, Transition
 from rejex_stream.incidents.thresholds import is_mixed
 from rejex_stream.protocols import BatchDetector, FitExecutor, Scorer
 from rejex_stream.rejection.judge import Judge
-from rejex_stream.types import ColumnGroups, FloatArray, IncidentState, Status
+from rejex_stream.types import ColumnGroups, FloatArray, IncidentState, RestingRange, Status
 
 __all__ = [
     "BatchModel",
@@ -360,6 +360,12 @@ class BatchModel:
             since = self.rows_seen - self._origin
             self._fit_due = self._schedule.next_request(since) + self._origin
         return self._fit_due
+
+    @property
+    def resting(self) -> tuple[RestingRange, ...]:
+        """Channels that rested in the rows of the model that speaks now, and are not scored."""
+        scorer = None if self._serving is None else self._scorer(self._serving)
+        return scorer.resting if isinstance(scorer, TableScorer) else ()
 
     def score(self, X: FloatArray) -> FloatArray:
         """Score other rows with the model that speaks now, shape (m, d) to (m,)."""

@@ -33,7 +33,9 @@ from rejex_stream.incidents import (
     Mutes,
     Plan,
     Plans,
+    RestingChannels,
     Transition,
+    WakeUp,
     limited,
     long_gaps,
 )
@@ -61,6 +63,7 @@ __all__ = ["StreamSnapshot", "StreamState", "StreamView", "credit_in", "new_mode
 _FORMAT = 2
 _NORMAL = Label.NORMAL  # look-up is not free
 _NOTHING: Mapping[int, str] = MappingProxyType({})
+_NONE_UNSEEN: Mapping[int, tuple[LimitExcess, ...]] = MappingProxyType({})
 _NO_LIMITS: Mapping[int, Sequence[LimitExcess]] = MappingProxyType({})
 _MOST = LARGEST**2  # one value beyond would make whatever is fitted on the row infinite
 
@@ -89,6 +92,7 @@ class _State(msgspec.Struct, forbid_unknown_fields=True):
     plans: list[Plan] = []
     mutes: list[Mute] = []
     gaps: dict[str, list[Gap]] = {}
+    resting: dict[str, dict[str, WakeUp]] = {}
     learning: dict[str, Any] | None = None
 
 
@@ -127,6 +131,7 @@ class StreamState:
         "_limits",
         "_mutes",
         "_recent",
+        "_resting",
         "_sensors",
         "model",
         "plans",
@@ -159,6 +164,7 @@ class StreamState:
         self._sensors: dict[str, SensorFeatures] = {}
         self._recent: dict[str, RecentRows] = {}  # of sensors whose rows are made at once
         self._gaps: dict[str, list[Gap]] = {}  # of sensors that ever lacked a channel
+        self._resting = RestingChannels(features.channels, judge.window.capacity)
         # What scores readings that go the straight way; None: none does, or it is not known yet.
         self._fast_path_model: BatchModel | None = None
         self._lane = None if lane is None else lane(self)  # by which the native core judges
@@ -180,6 +186,7 @@ class StreamState:
             or (self._calendar or self.plans.all or self._mutes.all or self._limits.any)
             or any(gap.now for own in self._gaps.values() for gap in own)  # else none goes on
             or (self._judge.shares or self._learner is not None)
+            or model.resting
         ):
             return None
         tracker.limit_violations = _NO_LIMITS
@@ -259,7 +266,9 @@ class StreamState:
                 unscored = range(followed, owners[-1] + 1)
                 self._follow(readings, unscored, verdicts, planned=planned)
             else:
-                judged = yield from self._judge_segment(
+                looked = model.resting and not planned
+                judge_segment = self._judge_resting if looked else self._judge_segment
+                judged = yield from judge_segment(
                     segment, segment.scores, owners, readings, verdicts,
                     muted=muted, planned=planned, followed=followed,
                 )  # fmt: skip
@@ -308,6 +317,35 @@ class StreamState:
         ):
             tracker.update_alarm(readings, which, verdicts)
 
+    def _judge_resting(
+        self,
+        segment: Segment,
+        scores: Sequence[float],
+        owners: Sequence[int],
+        readings: Sequence[Reading],
+        verdicts: list[Verdict | None],
+        *,
+        muted: Mapping[int, str],
+        planned: bool,
+        followed: int,
+    ) -> Generator[int, None, SegmentResult]:
+        """Judge a segment, and by their ranges the channels that rest, which have no score."""
+        tracker, resting, ranges = self.tracker, self._resting, self.model.resting
+        heard, beyond = [i for i in owners if i not in muted], tracker.limit_violations
+        unseen = resting.check(readings, heard, ranges, self.seq)
+        reported = {self.seq + i: unseen.excess[i] for i in unseen.reported}
+        tracker.limit_violations = {**reported, **beyond}
+        judged = yield from self._judge_segment(
+            segment, scores, owners, readings, verdicts,
+            muted=muted, planned=planned, followed=followed, unseen=unseen.excess,
+        )  # fmt: skip
+        n_judged = judged.stop - segment.start
+        if n_judged < len(owners):  # the others are judged again
+            heard = [i for i in heard if i <= owners[n_judged - 1]]
+            unseen = resting.check(readings, heard, ranges, self.seq)
+        resting.wake_ups, tracker.limit_violations = unseen.wake_ups, beyond
+        return judged
+
     def _judge_segment(
         self,
         segment: Segment,
@@ -319,6 +357,7 @@ class StreamState:
         muted: Mapping[int, str],
         planned: bool,
         followed: int,
+        unseen: Mapping[int, tuple[LimitExcess, ...]] = _NONE_UNSEEN,
     ) -> Generator[int, None, SegmentResult]:
         """Judge a segment up to where an incident turns; say before it which reading comes next."""
         judge, tracker, learner = self._judge, self.tracker, self._learner
@@ -331,7 +370,7 @@ class StreamState:
             yield part[0]
             count, found = judge.judge(
                 readings, part, scores[n_judged : n_judged + size], verdicts,
-                seq=self.seq, epoch=segment.epoch, planned=planned, muted=muted,
+                seq=self.seq, epoch=segment.epoch, planned=planned, muted=muted, unseen=unseen,
             )  # fmt: skip
             if found:
                 extreme += [n_judged + i for i in found]
@@ -352,8 +391,8 @@ class StreamState:
         outliers: Sequence[int] = ()
         if segment.quantile is not None:
             outliers = judge.outlier_positions(segment.quantile, owners, verdicts)
-            if extreme:
-                outliers = sorted({*outliers, *extreme})
+            if extreme or unseen:  # what a channel that rests shows once is no ordinary row either
+                outliers = sorted({*outliers, *extreme, *_places(unseen, owners)})
         if segment.status is not None:
             first = verdicts[owners[0]]
             assert first is not None  # judged
@@ -526,6 +565,7 @@ class StreamState:
         self._sensors.pop(sensor, None)
         self._recent.pop(sensor, None)
         self._gaps.pop(sensor, None)
+        self._resting.wake_ups.pop(sensor, None)
 
     def close(self) -> None:
         """Give up background work."""
@@ -546,6 +586,8 @@ class StreamState:
             held["mutes"] = self._mutes.state()
         if self._gaps:
             held["gaps"] = msgspec.to_builtins(self._gaps)
+        if self._resting.wake_ups:
+            held["resting"] = msgspec.to_builtins(self._resting.wake_ups)
         learnt = None if self._learner is None else self._learner.view()
 
         def state() -> bytes:
@@ -598,7 +640,7 @@ class StreamState:
                 self._judge.tail = Tail.of(unpack_array(recipes.tail).tolist(), recipes.cluster)
             if any(len(own) != len(self._features.channels) for own in state.gaps.values()):
                 raise ValueError(f"gaps of other channels than {self._features.channels}")
-            self._gaps = state.gaps
+            self._gaps, self._resting.wake_ups = state.gaps, state.resting
             self.plans = Plans(state.plans)
             self._mutes = Mutes(self._features.channels, state.mutes)
             if self._learner is not None and state.learning is not None:
@@ -616,6 +658,10 @@ class StreamState:
                 f"The snapshot of stream {self.stream_key!r} does not fit this version "
                 f"({type(error).__name__}: {error}): {WAY_OUT}."
             ) from error
+
+
+def _places(unseen: Collection[int], owners: Sequence[int]) -> Iterator[int]:
+    return (i for i, owner in enumerate(owners) if owner in unseen)
 
 
 def _mark(

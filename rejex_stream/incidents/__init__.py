@@ -9,6 +9,7 @@ clock, no thread, no file, no log. Open `state_machine` first, then
 from rejex_stream.incidents.calendar import Mute, Mutes, Plan, Plans
 from rejex_stream.incidents.incident_settings import Alarms, FalseAlarms, Hold
 from rejex_stream.incidents.limits import ChannelLimits, Gap, LimitCheck, limited, long_gaps
+from rejex_stream.incidents.resting import RestingChannels, WakeUp
 from rejex_stream.incidents.state_machine import IncidentTracker, Transition
 
 __all__ = [
@@ -23,7 +24,9 @@ __all__ = [
     "Mutes",
     "Plan",
     "Plans",
+    "RestingChannels",
     "Transition",
+    "WakeUp",
     "limited",
     "long_gaps",
 ]  # fmt: skip

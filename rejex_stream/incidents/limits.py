@@ -123,7 +123,8 @@ def long_gaps(
 
 def limited(verdict: Verdict, channels: tuple[LimitExcess, ...]) -> Verdict:
     """Return the verdict on an event with channels beyond their limits."""
+    known = verdict.limited or Limited((), verdict.label, verdict.reason)
     return msgspec.structs.replace(
         verdict, label=Label.ANOMALY, reason=Reason.LIMIT,
-        limited=Limited(channels, verdict.label, verdict.reason),
+        limited=msgspec.structs.replace(known, channels=(*channels, *known.channels)),
     )  # fmt: skip

@@ -15,7 +15,7 @@ from rejex_stream.rejection.exceed import stability_at, stability_table
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.rejection.token_bucket import TokenBucket
 from rejex_stream.rejection.window import ScoreWindow, Tail, clustered_table, severity
-from rejex_stream.types import Label, Reading, Reason, Status, Verdict
+from rejex_stream.types import Label, Limited, LimitExcess, Reading, Reason, Status, Verdict
 
 __all__ = ["EXTREME", "Judge", "Watcher", "rejected"]
 
@@ -23,6 +23,7 @@ EXTREME = 4.0
 """A severity, one in 10,000 of the calibration scores, from which on places are kept free."""
 _REJECTED, _AMBIGUOUS = Label.REJECTED, Reason.AMBIGUOUS  # look-up is not free
 _NOTHING: Mapping[int, str] = MappingProxyType({})
+_NONE_UNSEEN: Mapping[int, tuple[LimitExcess, ...]] = MappingProxyType({})
 _NOBODY: Sequence[int] = ()
 _NOT_ENTERED: float | None = math.nan  # in the place of what a score pushed out
 _Marks: TypeAlias = tuple[int | None, bool, bool, str | None]
@@ -40,6 +41,15 @@ def rejected(
     return Verdict(
         position, key, sensor, time_ms, seq, _REJECTED, reason,
         window_len=window_len, model_epoch=epoch, held=held, planned=planned, incident=incident,
+    )  # fmt: skip
+
+
+def _unseen(verdict: Verdict, channels: tuple[LimitExcess, ...], rarity: float) -> Verdict:
+    """Return the verdict on a reading with values that were never seen: as rare as all others."""
+    return replace(
+        verdict, label=Label.ANOMALY, reason=Reason.UNSEEN,
+        severity=max(verdict.severity or 0.0, rarity),
+        limited=Limited(channels, verdict.label, verdict.reason),
     )  # fmt: skip
 
 
@@ -182,6 +192,7 @@ class Judge:
         self, readings: Sequence[Reading], which: Sequence[int], scores: Sequence[float],
         verdicts: list[Verdict | None], *, seq: int, epoch: int, planned: bool = False,
         muted: Mapping[int, str] = _NOTHING,
+        unseen: Mapping[int, tuple[LimitExcess, ...]] = _NONE_UNSEEN,
     ) -> tuple[int, Sequence[int]]:  # fmt: skip
         """Fill ``verdicts[i]`` for every i in `which`, whose scores are `scores`, in order.
 
@@ -217,6 +228,9 @@ class Judge:
                         extreme = [*extreme, n_judged - 1]
                     evicted = self._enter(n, score, at_or_below - below, tail_severity)
                     n += evicted is None
+            if unseen and i in unseen:
+                window_severity = max(window_severity or 0.0, math.log10(n + 1))
+                verdict = _unseen(verdict, unseen[i], window_severity)
             verdicts[i] = verdict
             if (  # 5. Evidence
                 watcher is not None

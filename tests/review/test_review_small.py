@@ -191,7 +191,7 @@ def test_estimates_put_groups_together_and_errors_add_up(tmp_path):
     found = estimate(
         Group(events=200, judged=20, anomalous=18, effective=20),
         Group(events=9000, judged=90, anomalous=0, effective=90),
-        Group(events=800, judged=800, anomalous=300, effective=60), Costs(1, 1, 0.05),
+        Group(events=800, judged=800, anomalous=300, effective=60),
     )  # fmt: skip
     assert round(found.precision.value, 2) == 0.9
     assert round(found.contamination.value, 3) == 0.048

@@ -38,7 +38,7 @@ from rejex_stream.review.incidents.incident_store import send_commands
 from rejex_stream.review.queue import database, label_store, review_store
 from rejex_stream.review.queue.database import Viewer, scalar
 from rejex_stream.review.queue.ingest import IngestCounts
-from rejex_stream.review.queue.label_report import PipelineReport, pipelines_of
+from rejex_stream.review.queue.label_report import Quality, pipelines_of
 from rejex_stream.review.queue.label_report import report as make_report
 from rejex_stream.review.queue.label_store import ExportFormat
 from rejex_stream.review.queue.review_store import ReviewStore
@@ -486,30 +486,25 @@ def report(
     ] = None,
     output: AsOption = As.TABLE,
 ) -> None:
-    """Say what the labels say: precision, misses, cost, γ, agreement, and the queue itself."""
-    configs, section = _loaded(config, store=store)
+    """Say what the labels say of each pipeline: precision, misses and γ."""
+    _, section = _loaded(config, store=store)
     now = database.wall_clock_ms()
     since_ms = 0 if days is None else round(now - days * 86_400_000)
     with _existing(section) as opened, opened.database.read() as connection:
-        summary = make_report(connection, now_ms=now, since_ms=since_ms, costs=_costs_of(configs))
+        pipelines = make_report(connection, now_ms=now, since_ms=since_ms)
         proven = certificate.certificates(opened, connection)
     if output is As.JSON:
-        print_json(msgspec.to_builtins(summary) | {"certificates": list(proven.values())})
+        print_json({"pipelines": pipelines, "certificates": list(proven.values())})
         return
-    for name, of_pipeline in summary.pipelines.items():
-        if len(summary.pipelines) > 1:
+    for name, quality in pipelines.items():
+        if len(pipelines) > 1:
             print(f"\n{name or 'The pipeline'}\n")
-        _print_pipeline(of_pipeline)
-    load = msgspec.structs.asdict(summary.workload)
-    print_facts(
-        [(name.replace("_", " "), number(value)) for name, value in load.items()], title="The queue"
-    )
+        _print_quality(quality)
     for name, one_proven in sorted(proven.items()):
         print(f"\n{name}: {certificate.sentence(one_proven)}.")
 
 
-def _print_pipeline(summary: PipelineReport) -> None:
-    quality, known = summary.quality, summary.quality.known
+def _print_quality(quality: Quality) -> None:
     print_table(
         ("events", "all", "judged", "anomalies among them"),
         [
@@ -527,31 +522,22 @@ def _print_pipeline(summary: PipelineReport) -> None:
         "anomalies that were missed": quality.miss_rate,
         "anomalies among rejected": quality.anomalous_rejected,
         "share of anomalies, γ": quality.contamination,
-        "cost per event": quality.cost_per_event,
-        "anomalies that a reviewer overlooks": quality.overlooked,
-        "normals that a reviewer calls anomalies": quality.false_alarms,
-        f"agreement, of {summary.judged_twice:,} cases judged twice": summary.agreement,
     }
-    for name, errors in known.reviewers.items():
+    for name, errors in quality.known.reviewers.items():
         intervals[f"known anomalies that {name} overlooked"] = errors.rates["overlooked"]
         intervals[f"known normals that {name} called anomalies"] = errors.rates["false_alarms"]
     print_table(
         ("what labels say", "estimate", "95 % interval"),
-        [(name, *_interval(name, interval)) for name, interval in intervals.items()],
+        [(name, *_interval(interval)) for name, interval in intervals.items()],
     )
-    print_facts(
-        [
-            ("cases a day of its own time", number(summary.cases_per_day)),
-            ("known cases that wait", f"{number(known.waiting)} of {number(known.cases)}"),
-        ]
-    )
+    waiting, cases = number(quality.known.waiting), number(quality.known.cases)
+    print_facts([("known cases that wait", f"{waiting} of {cases}")])
 
 
-def _interval(name: str, interval: gold_cases.Interval) -> tuple[str, str]:
-    form = number if name.startswith("cost") else share
+def _interval(interval: gold_cases.Interval) -> tuple[str, str]:
     if interval.low is None or interval.high is None:
-        return form(interval.value), "not enough labels"
-    return form(interval.value), f"{form(interval.low)} to {form(interval.high)}"
+        return share(interval.value), "not enough labels"
+    return share(interval.value), f"{share(interval.low)} to {share(interval.high)}"
 
 
 @app.command()

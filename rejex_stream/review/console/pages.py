@@ -279,7 +279,6 @@ def _audit(console: Console, connection: Connection, viewer: Viewer, request: Re
         )
     )
     now = console.store.now_ms()
-    report = label_report.report(connection, now_ms=now, since_ms=now - 30 * 86_400_000)
     proven = certificates(console.store, connection)
     return {
         "lines": unblinded(connection, console.store.settings, rows[:200], viewer),
@@ -293,8 +292,7 @@ def _audit(console: Console, connection: Connection, viewer: Viewer, request: Re
                 "SELECT label_id, place, sent_ms FROM outbox ORDER BY seq DESC LIMIT 2000"
             )
         },
-        "load": report.workload,
-        "pipelines": report.pipelines,
+        "pipelines": label_report.report(connection, now_ms=now, since_ms=now - 30 * 86_400_000),
         "proven": {name: sentence(one) for name, one in sorted(proven.items())},
         "lessons": [
             (name, teaching.lessons(connection, name))

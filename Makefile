@@ -82,7 +82,7 @@ format: .venv/dev.stamp
 native: .venv/run.stamp
 	@command -v cargo >/dev/null || { echo "make native: cargo is not here: install Rust (https://rustup.rs), or go without"; exit 1; }
 	$(BIN)/python -m pip install --quiet --no-deps --force-reinstall ./native
-	REJEX_CORE= $(BIN)/python -c 'from rejex_stream.native_core import core; lane, why = core(); print(why); raise SystemExit(lane is None)'
+	REJEX_CORE= $(BIN)/python -c 'from rejex_stream.native_core import core; native, why = core(); print(why); raise SystemExit(native is None)'
 
 native-test:
 	@command -v cargo >/dev/null || { echo "make native-test: cargo is not here: install Rust (https://rustup.rs)"; exit 1; }

@@ -56,8 +56,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.native", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="two detectors, one turn, no results")
     quick = parser.parse_args().quick
-    lane, why = core()
-    if lane is None:
+    native, why = core()
+    if native is None:
         sys.exit(f"benchmarks.native: {why}")
     turns = 1 if quick else 5
     detectors = DETECTORS[:2] if quick else DETECTORS

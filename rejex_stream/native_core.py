@@ -30,9 +30,9 @@ _AGAIN = "build it again (`make native`)"
 
 
 class Core(NamedTuple):
-    """What judges natively: what makes the lane of a stream, and what takes a whole poll."""
+    """What judges natively: what makes the fast path of a stream, and what takes a whole poll."""
 
-    lane: Any
+    fast_path: Any
     poll: Any
 
 
@@ -54,7 +54,7 @@ def core() -> tuple[Core | None, str]:
         reason = f"cannot be loaded ({type(error).__name__}: {error}): {_AGAIN}"
     if reason:
         return None, f"Python judges all events: the native core {reason}"
-    whole = Core(rejex_native.lane_of, rejex_native.poll)
+    whole = Core(rejex_native.fast_path_of, rejex_native.poll)
     return whole, "the native core judges ordinary events as Python would"
 
 

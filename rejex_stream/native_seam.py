@@ -19,7 +19,7 @@ _REACHED: Mapping[str, str] = {
     "rejex_stream.monitor.drift": "_MEMORY_WINDOWS _MIN_EFFECTIVE",
     "rejex_stream.monitor.health": "_LONGEST_RUN _MIN_EFFECTIVE",
     "rejex_connectors.kafka.messages": "_TRACE_BYTES",
-    "rejex_stream.features.preset": "FEW_CHANNELS",
+    "rejex_stream.features.preset": "FEW_CHANNELS _LONG _MIDDLE _SHORT",
     "rejex_stream.incidents.state_machine": "RESET_LEVEL _MOST_SEVERITY _WEIGHT",
     "rejex_connectors.kafka.clients": "Message",
     "rejex_connectors.kafka.messages:EventHeaders": "_version fixed most",
@@ -59,7 +59,7 @@ _REACHED: Mapping[str, str] = {
     "rejex_stream.engine.refit:Fitted": "scorer",
     "rejex_stream.engine.refit:ModelFit": "epoch fitted n_unscored requested_at shadow_scores",
     "rejex_stream.engine.stream_state:StreamState": (
-        "_advance _at_once _explain _explainer _features _judge _lane _recent _sensors "
+        "_advance _at_once _explain _explainer _features _judge _fast_path _recent _sensors "
         "_fast_path_model model seq tracker"
     ),
     "rejex_stream.features.preset:RecentRows": "_age _blocks _last _past _picked _young",
@@ -114,7 +114,7 @@ _REACHED: Mapping[str, str] = {
     "rejex_stream.rejection.policy:RejectionPolicy": "band burst contamination first_window",
     "rejex_stream.rejection.token_bucket": "_bands",
     "rejex_stream.rejection.token_bucket:TokenBucket": (
-        "_clock _earns _policy allow events_seen credit capacity cost_per_rejection spend"
+        "_clock _earns _policy allow capacity cost_per_rejection credit is_shared spend"
     ),
     "rejex_stream.rejection.window": "LARGEST_SEVERITY severity",
     "rejex_stream.rejection.window:ScoreWindow": "_maxes _oldest _parts _ring push",
@@ -125,8 +125,8 @@ _REACHED: Mapping[str, str] = {
     "rejex_stream.run.review_items:_Sensor": "n_since of recent",
     "rejex_stream.trusted_clock:TrustedClock": "advance now_ms",
     "rejex_stream.types": (
-        "ChannelEvidence Evidence FollowUp Label Outcome Reading Reason ReviewItem Status Verdict "
-        "in_mode"
+        "ChannelEvidence Evidence FollowUp Label MODE_MARK Outcome Reading Reason ReviewItem "
+        "Status Verdict in_mode"
     ),
     "rejex_stream.types:FollowUp": (
         "channels last n_since of points position schema_version sensor stream_key"

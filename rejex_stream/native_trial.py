@@ -153,11 +153,11 @@ class _Largest:
         return np.abs(X - self.mean).max(axis=1)
 
 
-def judged(case: Case, built: Any, lanes: list[Any] | None) -> list[Any]:  # noqa: ANN401
+def judged(case: Case, built: Any, fast_paths: list[Any] | None) -> list[Any]:  # noqa: ANN401
     """Return the verdicts of two streams, their incidents, alarms and snapshots.
 
     `built` is the native core, ``None`` for Python's own. What it made for its streams is added to
-    `lanes`: they say how many events it took.
+    `fast_paths`: they say how many events it took.
     """
     recipe = Mahalanobis() if case.kind == "distance" else _Recipe(case.kind)
     names = tuple(f"c{i}" for i in range(case.channels))
@@ -174,11 +174,11 @@ def judged(case: Case, built: Any, lanes: list[Any] | None) -> list[Any]:  # noq
     engine._core = None
     if built is not None:
 
-        def lane(state: Any) -> Any:  # noqa: ANN401
-            lanes.append(made := built.lane_of(state))  # type: ignore[union-attr]
+        def fast_path(state: Any) -> Any:  # noqa: ANN401
+            fast_paths.append(made := built.fast_path_of(state))  # type: ignore[union-attr]
             return made
 
-        engine._core = Core(lane, built.poll)
+        engine._core = Core(fast_path, built.poll)
     known = MonitorConfig(window=60, contamination=0.1, tolerance=4.0, false_alarm_events=200.0)
     bank = MonitorBank(known, None if built is None else built.note)
     readings, found, at = _readings(case), list[Any](), 0

@@ -67,7 +67,7 @@ POLICIES = [
 def native():
     """Return the native core, may it be believed or not."""
     built = pytest.importorskip("rejex_native", reason="the native core is not built: make native")
-    return Core(built.lane_of, built.poll)
+    return Core(built.fast_path_of, built.poll)
 
 
 def made(pipeline, core, most=None):
@@ -78,7 +78,7 @@ def made(pipeline, core, most=None):
 
 def taken(engine):
     """Return how many events the native core took of the streams in memory."""
-    return sum(state._lane.taken for state in engine._live.values())
+    return sum(state._fast_path.taken for state in engine._live.values())
 
 
 def feed(seed, events, *, missing, fault, channels=2, streams="ab"):
@@ -117,14 +117,14 @@ def told(engine, incident):
 
 
 def counting(native):
-    """Return the native core, and what it made for streams: lanes, which count what they took."""
-    lanes = []
+    """Return the native core, and what it made for streams: each counts what it took."""
+    fast_paths = []
 
-    def lane(state):
-        lanes.append(native.lane(state))
-        return lanes[-1]
+    def fast_path(state):
+        fast_paths.append(native.fast_path(state))
+        return fast_paths[-1]
 
-    return Core(lane, native.poll), lanes
+    return Core(fast_path, native.poll), fast_paths
 
 
 def ordinary(verdicts):
@@ -183,7 +183,7 @@ def any_pipeline(native, rng):
             for i, reading in enumerate(readings)
         ]
     most = draw((None, None, 1, 3))
-    native, lanes = counting(native)
+    native, fast_paths = counting(native)
     ours, theirs, at = made(pipeline, None, most), made(pipeline, native, most), 0
     # Python judges where nothing is held, credit is shared, or rows or scores need more than a row.
     is_counted = kind < 7 and preset != "seasonal" and name != "smoothed" and most is None
@@ -191,14 +191,14 @@ def any_pipeline(native, rng):
     n_since = 0  # events since the restart: the first of each stream are Python's
     while at < len(readings):
         stop = at + draw((1, 2, 13, 60, 300, 900))
-        before = sum(lane.taken for lane in lanes)
+        before = sum(fast_path.taken for fast_path in fast_paths)
         expected, found = ours.process(readings[at:stop]), theirs.process(readings[at:stop])
         for one, other in zip(expected, found, strict=True):
             assert one == other
         plain = all(abs(value) < 1e100 for reading in readings[at:stop] for value in reading.values)
         if is_counted and plain and n_since >= 20:
             tally["ordinary"] += ordinary(expected)
-            tally["taken"] += sum(lane.taken for lane in lanes) - before
+            tally["taken"] += sum(fast_path.taken for fast_path in fast_paths) - before
         n_since += stop - at
         incidents = ours.take_incidents()
         assert theirs.take_incidents() == incidents
@@ -225,14 +225,14 @@ def test_each_scorer_on_each_preset_is_taken_and_says_the_same(native, name, pre
     pipeline = spec(DETECTORS[name], window=60, every=150, lag=3, evidence=True, **policy)
     pipeline = replace(pipeline, features=FeatureSpec(names, preset=preset))
     readings = feed(6, 700, missing=0.003, fault=12, channels=channels, streams="a")
-    native, lanes = counting(native)
+    native, fast_paths = counting(native)
     ours, theirs, n_ordinary = made(pipeline, None), made(pipeline, native), 0
     for at in range(0, len(readings), 25):
         expected = ours.process(readings[at : at + 25])
         assert theirs.process(readings[at : at + 25]) == expected
         n_ordinary += ordinary(expected)
     assert ours.snapshot() == theirs.snapshot()
-    assert sum(lane.taken for lane in lanes) > n_ordinary / 2
+    assert sum(fast_path.taken for fast_path in fast_paths) > n_ordinary / 2
 
 
 @pytest.mark.parametrize("name", ["HBOS", "GMM", "Mahalanobis", "Sensor", "distance"])

@@ -57,7 +57,7 @@ DAMAGED = {
     "empty": (LOADS, lambda: b"", "ImportError"),
     "killing": ("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)", bytes, "SIGSEGV"),
     "raising": ("class Panic(BaseException): ...\nraise Panic('panicked')", bytes, "panicked"),
-    "of another tree": ("poll = lane_of = None", bytes, "is of another tree"),
+    "of another tree": ("poll = fast_path_of = None", bytes, "is of another tree"),
     "of other names": ("REACHED = ['rejex_stream.types.Verdict']", bytes, "reaches other names"),
 }  # fmt: skip
 
@@ -87,10 +87,10 @@ def test_a_panic_while_it_is_loaded_is_a_sentence(folder, monkeypatch):
     native_core._remember(native_core._digest(), "passed", "")
     core.cache_clear()
     try:
-        lane, why = core()
+        native, why = core()
     finally:
         core.cache_clear()
-    assert lane is None
+    assert native is None
     assert "cannot be loaded (Panic: late)" in why
 
 
@@ -132,9 +132,9 @@ SCORES = {
 @pytest.mark.parametrize("batch", [1, 100])
 @pytest.mark.parametrize("what", [*SCORES])
 def test_scores_of_another_length_or_kind_are_refused_by_both_cores(built, what, batch):
-    for lane in (None, Core(built.lane_of, built.poll)):
+    for native in (None, Core(built.fast_path_of, built.poll)):
         engine = Engine(spec(every=None), InlineExecutor())
-        engine._core = lane
+        engine._core = native
         feed = readings(600, keys=("a",), missing=0.0)
         engine.process(feed[:400])
         scorer = SimpleNamespace(score=SCORES[what])
@@ -147,7 +147,7 @@ def test_scores_of_another_length_or_kind_are_refused_by_both_cores(built, what,
 def test_a_panic_is_an_error_that_names_the_event_and_the_next_start_is_pythons(built, monkeypatch):
     assert core()[0] is not None
     engine = Engine(spec(every=None), InlineExecutor())
-    engine._core = Core(built.lane_of, built.poll)
+    engine._core = Core(built.fast_path_of, built.poll)
     feed = readings(600, keys=("a",), missing=0.0)
     engine.process(feed[:400])
     with monkeypatch.context() as patched:
@@ -155,11 +155,11 @@ def test_a_panic_is_an_error_that_names_the_event_and_the_next_start_is_pythons(
         with pytest.raises(EngineError) as raised:
             engine.process(feed[400:401])
     assert "broke off at t-0-400 of stream 'a'" in str(raised.value)
-    assert "src/lane.rs" in str(raised.value)
+    assert "src/fast_path.rs" in str(raised.value)
     with pytest.raises(EngineError, match="An earlier call"):
         engine.process(feed[401:])
     core.cache_clear()
-    lane, why = core()
-    assert lane is None
+    native, why = core()
+    assert native is None
     assert "broke off at t-0-400" in why
     assert "to try it again" in why

@@ -1,6 +1,6 @@
-//! The alarm's statistic of a stream that is not held (`incidents.state_machine.Watch.follow`).
+//! The alarm's statistic of a stream that is not held (`incidents.state_machine.IncidentTracker.follow`).
 
-use crate::judge::Seen;
+use crate::judge::AlarmInput;
 use crate::seam::*;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
@@ -18,64 +18,64 @@ struct Numbers {
 }
 
 impl Numbers {
-    fn of(watch: &Bound<'_, PyAny>, alarm: &Bound<'_, PyAny>) -> PyResult<Numbers> {
+    fn of(tracker: &Bound<'_, PyAny>, alarm: &Bound<'_, PyAny>) -> PyResult<Numbers> {
         Ok(Numbers {
             level: ALARM_LEVEL.float(alarm)?,
             top: ALARM_TOP.float(alarm)?,
             events: ALARM_EVENTS.int(alarm)?,
             begun_ms: ALARM_BEGUN_MS.int(alarm)?,
-            length: ALARM_LENGTH.int(alarm)?,
-            are_early: ALARM_N_EARLY.int(alarm)? as usize == ALARM_TOPS.get(alarm)?.len()?,
-            rising: !WATCH_RISING.is_none(watch)?,
+            length: ALARM_BLOCK_LENGTH.int(alarm)?,
+            are_early: ALARM_N_EARLY.int(alarm)? as usize == ALARM_BLOCK_MAXIMA.get(alarm)?.len()?,
+            rising: !TRACKER_CANDIDATE.is_none(tracker)?,
         })
     }
 
-    fn leave(&self, watch: &Bound<'_, PyAny>, alarm: &Bound<'_, PyAny>) -> PyResult<()> {
+    fn write_back(&self, tracker: &Bound<'_, PyAny>, alarm: &Bound<'_, PyAny>) -> PyResult<()> {
         ALARM_LEVEL.set_float(alarm, self.level)?;
         ALARM_TOP.set_float(alarm, self.top)?;
         ALARM_EVENTS.set_int(alarm, self.events)?;
         ALARM_BEGUN_MS.set_int(alarm, self.begun_ms)?;
         if !self.rising {
-            WATCH_RISING.set_none(watch)?;
+            TRACKER_CANDIDATE.set_none(tracker)?;
         }
         Ok(())
     }
 }
 
-/// Look at verdicts as `Watch.follow` does: event `which[i]` is `seen[i]`.
+/// Look at verdicts as `IncidentTracker.follow` does: event `which[i]` is `inputs[i]`.
 ///
 /// Returns whether Python was asked, which may tell of an incident.
 pub fn follow<'py>(
-    watch: &Bound<'py, PyAny>,
+    tracker: &Bound<'py, PyAny>,
     readings: &Bound<'py, PyAny>,
     which: &[usize],
     verdicts: &Bound<'py, PyList>,
-    seen: &[Seen],
+    inputs: &[AlarmInput],
 ) -> PyResult<bool> {
-    let py = watch.py();
-    let (weight, calm) = (MACHINE_WEIGHT.float(py)?, MACHINE_CALM.float(py)?);
+    let py = tracker.py();
+    let (weight, reset_level) = (MACHINE_WEIGHT.float(py)?, MACHINE_RESET_LEVEL.float(py)?);
     let largest = MACHINE_MOST_SEVERITY.float(py)?;
-    let quiet = WATCH_ALARM.is_none(watch)?;
+    let quiet = TRACKER_ALARM.is_none(tracker)?;
     let (mut i, mut asked) = (0, false);
-    while i < seen.len() {
-        let open = !WATCH_OPEN.is_none(watch)?;
+    while i < inputs.len() {
+        let open = !TRACKER_OPEN.is_none(tracker)?;
         if quiet && !open {
             return Ok(asked);
         }
         if quiet || open {
             // Somebody was told: its counts are Python's.
-            watch.call_method1(WATCH_FOLLOW.name(py), (readings, which[i..].to_vec(), verdicts))?;
+            tracker.call_method1(TRACKER_UPDATE_ALARM.name(py), (readings, which[i..].to_vec(), verdicts))?;
             return Ok(true);
         }
-        let alarm = WATCH_ALARM.get(watch)?;
-        let mut now = Numbers::of(watch, &alarm)?;
+        let alarm = TRACKER_ALARM.get(tracker)?;
+        let mut now = Numbers::of(tracker, &alarm)?;
         let first = i;
-        while i < seen.len() {
-            let Seen { severity, time_ms, full } = seen[i];
+        while i < inputs.len() {
+            let AlarmInput { severity, time_ms, full } = inputs[i];
             let level = now.level
                 + weight * (if largest < severity { largest } else { severity } - now.level);
             let counts = full || now.are_early;
-            if (counts && now.events + 1 >= now.length) || level >= calm {
+            if (counts && now.events + 1 >= now.length) || level >= reset_level {
                 break; // a block ends, or something rises
             }
             if !counts {
@@ -93,10 +93,10 @@ pub fn follow<'py>(
             i += 1;
         }
         if i > first {
-            now.leave(watch, &alarm)?;
+            now.write_back(tracker, &alarm)?;
         }
-        if i < seen.len() {
-            watch.call_method1(WATCH_FOLLOW.name(py), (readings, [which[i]], verdicts))?;
+        if i < inputs.len() {
+            tracker.call_method1(TRACKER_UPDATE_ALARM.name(py), (readings, [which[i]], verdicts))?;
             asked = true;
             i += 1;
         }

@@ -9,7 +9,7 @@ use crate::seam::*;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyFloat, PyList, PyString, PyTuple};
 
-const MOST_DIGITS: usize = 15; // of a time in ms that is surely in range of an integer
+const MAX_DIGITS: usize = 15; // of a time in ms that is surely in range of an integer
 
 /// Reads rows with these columns.
 #[pyclass(module = "rejex_native._core", frozen)]
@@ -24,7 +24,7 @@ pub struct Cells {
     nan: Py<PyAny>,
     delimiter: u8,
     width: usize,
-    most_bytes: usize,
+    max_bytes: usize,
     first_ms: i64,
     last_ms: i64,
     reading: TupleClass,
@@ -66,7 +66,7 @@ impl Cells {
             nan: py.import("math")?.getattr("nan")?.unbind(),
             delimiter,
             width,
-            most_bytes: MAPPING_MAX_VALUE_BYTES.get(mapping)?.extract()?,
+            max_bytes: MAPPING_MAX_VALUE_BYTES.get(mapping)?.extract()?,
             first_ms: MAPPING_MIN_EPOCH_MS.int(py)?,
             last_ms: MAPPING_MAX_EPOCH_MS.int(py)?,
             reading: TupleClass::of(TYPES_READING.get(py)?)?,
@@ -105,7 +105,7 @@ impl Cells {
         before: &mut Before,
     ) -> Option<Bound<'py, PyTuple>> {
         let [position, _, value, _, timestamp] = tuple_items::<5>(record)?;
-        let row = utf8_within(value, self.most_bytes).filter(|row| !row.is_empty())?;
+        let row = utf8_within(value, self.max_bytes).filter(|row| !row.is_empty())?;
         let (cells, mut from) = (&mut before.cells, 0);
         cells.clear();
         for (at, byte) in row.bytes().enumerate() {
@@ -171,7 +171,7 @@ impl Cells {
 
     /// Return a time in ms; what is written in another way is asked of the mapping.
     fn time(&self, py: Python<'_>, cell: &str) -> Option<i64> {
-        if self.in_ms && cell.len() <= MOST_DIGITS && cell.bytes().all(|byte| byte.is_ascii_digit()) {
+        if self.in_ms && cell.len() <= MAX_DIGITS && cell.bytes().all(|byte| byte.is_ascii_digit()) {
             let ms = cell.parse().ok()?;
             return (self.first_ms..=self.last_ms).contains(&ms).then_some(ms);
         }

@@ -1,6 +1,6 @@
 //! Outcomes of which nothing is to be told but their label (`types.OutcomeCounts`).
 
-use crate::ahead;
+use crate::prefetch;
 use crate::guard::guarded;
 use crate::object::{is_empty, tuple_items, Layout, Object};
 use crate::seam::*;
@@ -73,7 +73,7 @@ fn counted<'py>(outcomes: &Bound<'py, PyList>) -> PyResult<Counted<'py>> {
     for (at, outcome) in outcomes.iter().enumerate() {
         if let Ok(later) = outcomes.get_item(at + AHEAD) {
             if let Some([_, verdict, ..]) = tuple_items::<7>(later.as_borrowed()) {
-                ahead::lines(verdict, 5);
+                prefetch::lines(verdict, 5);
             }
         }
         match of.label(outcome.as_borrowed()) {

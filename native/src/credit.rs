@@ -1,43 +1,43 @@
-//! The credit of a budget that holds (`rejection.token_bucket.Governor`), for numbers of 64 bits.
+//! The credit of a budget that holds (`rejection.token_bucket.TokenBucket`), for numbers of 64 bits.
 
 use crate::seam::*;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
 
-/// The numbers of a `Governor` while a run lasts.
+/// The numbers of a `TokenBucket` while a run lasts.
 pub struct Credit<'py> {
-    governor: Bound<'py, PyAny>,
+    bucket: Bound<'py, PyAny>,
     clock: Option<Bound<'py, PyAny>>,
     credit: i64,
-    asked: i64,
-    most: i64,
-    price: i64,
+    capacity: i64,
+    cost: i64,
     earns: i64,
 }
 
 impl<'py> Credit<'py> {
     /// Return them; `None` where Python has to be asked.
-    pub fn of(governor: &Bound<'py, PyAny>) -> PyResult<Option<Credit<'py>>> {
-        let (Ok(credit), Ok(asked), Ok(most), Ok(price), Ok(earns)) = (
-            GOVERNOR_CREDIT.int(governor),
-            GOVERNOR_ASKED.int(governor),
-            GOVERNOR_MOST.int(governor),
-            GOVERNOR_PRICE.int(governor),
-            GOVERNOR_EARNS.int(governor),
+    pub fn of(bucket: &Bound<'py, PyAny>) -> PyResult<Option<Credit<'py>>> {
+        if BUCKET_IS_SHARED.truth(bucket)? {
+            return Ok(None); // it counts the events of all its streams
+        }
+        let (Ok(credit), Ok(capacity), Ok(cost), Ok(earns)) = (
+            BUCKET_CREDIT.int(bucket),
+            BUCKET_CAPACITY.int(bucket),
+            BUCKET_COST_PER_REJECTION.int(bucket),
+            BUCKET_EARNS.int(bucket),
         ) else {
             return Ok(None);
         };
-        if credit < 0 || most < 1 {
+        if credit < 0 || capacity < 1 {
             return Ok(None);
         }
         Ok(Some(Credit {
-            clock: if GOVERNOR_CLOCK.is_none(governor)? { None } else { Some(GOVERNOR_CLOCK.get(governor)?) },
-            governor: governor.clone(),
+            clock: if BUCKET_CLOCK.is_none(bucket)? { None } else { Some(BUCKET_CLOCK.get(bucket)?) },
+            bucket: bucket.clone(),
             credit,
-            asked,
-            most,
-            price,
+            capacity,
+            cost,
             earns,
         }))
     }
@@ -52,7 +52,6 @@ impl<'py> Credit<'py> {
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = sensor.py();
         let mut earned = i128::from(self.earns);
-        self.asked += 1;
         if let Some(clock) = &self.clock {
             let before: Option<i64> = CLOCK_NOW_MS.get(clock)?.extract()?;
             let now = clock.call_method1(CLOCK_ADVANCE.name(py), (sensor, time_ms))?;
@@ -62,18 +61,18 @@ impl<'py> Credit<'py> {
                 _ => 0,
             };
         }
-        let credit = (i128::from(self.credit) + earned).min(i128::from(self.most));
-        self.credit = credit as i64; // no more than the most
+        let credit = (i128::from(self.credit) + earned).min(i128::from(self.capacity));
+        self.credit = credit as i64; // no more than the capacity, which has 64 bits
         let mut width = 0;
-        if self.credit >= self.price {
+        if self.credit >= self.cost {
             let widest = bands.len() as i128 - 1;
-            width = (widest * credit / i128::from(self.most)) as usize;
+            width = (widest * credit / i128::from(self.capacity)) as usize;
         }
         let band = bands.get_item(width)?;
         if !band.is_none() {
             return Ok(band);
         }
-        let policy = GOVERNOR_POLICY.get(&self.governor)?;
+        let policy = BUCKET_POLICY.get(&self.bucket)?;
         let gamma = POLICY_CONTAMINATION.get(&policy)?;
         let band = BAND_NESTED_BAND.get(py)?.call1((n, gamma, width))?;
         bands.set_item(width, &band)?;
@@ -81,12 +80,11 @@ impl<'py> Credit<'py> {
     }
 
     pub fn spend(&mut self) {
-        self.credit -= self.price;
+        self.credit -= self.cost;
     }
 
     /// Leave the state as it is now.
-    pub fn end(self) -> PyResult<()> {
-        GOVERNOR_CREDIT.set_int(&self.governor, self.credit)?;
-        GOVERNOR_ASKED.set_int(&self.governor, self.asked)
+    pub fn write_back(self) -> PyResult<()> {
+        BUCKET_CREDIT.set_int(&self.bucket, self.credit)
     }
 }

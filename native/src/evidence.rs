@@ -17,7 +17,7 @@ pub struct Explainer {
 }
 
 static KNOWN: Mutex<Vec<Arc<Explainer>>> = Mutex::new(Vec::new());
-const MOST_KNOWN: usize = 16;
+const MAX_KNOWN: usize = 16;
 
 impl Explainer {
     /// Return what one knows, the same for all streams.
@@ -34,7 +34,7 @@ impl Explainer {
         let of = explainer.clone().unbind();
         let made = Arc::new(Explainer { of, channels, contamination });
         let mut known = KNOWN.lock().expect("nobody panics with it");
-        if known.len() >= MOST_KNOWN {
+        if known.len() >= MAX_KNOWN {
             known.remove(0);
         }
         known.push(made.clone());

@@ -11,8 +11,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyFloat, PyList, PyString, PyTuple};
 use std::collections::HashMap;
 
-const MOST_DIGITS: usize = 18; // of an integer that is surely within 64 bits
-const MOST_CHANNELS: usize = 64;
+const MAX_DIGITS: usize = 18; // of an integer that is surely within 64 bits
+const MAX_CHANNELS: usize = 64;
 
 #[derive(Clone, Copy)]
 enum Role {
@@ -23,7 +23,7 @@ enum Role {
 
 /// A value as it is written.
 #[derive(Clone, Copy)]
-enum Written<'a> {
+enum JsonValue<'a> {
     Number(&'a str),
     Text(&'a str),
     Null,
@@ -40,7 +40,7 @@ pub struct Flat {
     in_ms: bool,
     keys: Py<PyAny>,    // key and name of a sensor
     mapping: Py<PyAny>, // who knows what else is a name or a time
-    most_bytes: usize,
+    max_bytes: usize,
     first_ms: i64,
     last_ms: i64,
     reading: TupleClass,
@@ -58,7 +58,7 @@ impl Flat {
         in_ms: bool,
     ) -> PyResult<Flat> {
         let py = mapping.py();
-        if channels.len() > MOST_CHANNELS {
+        if channels.len() > MAX_CHANNELS {
             return Err(PyValueError::new_err("too many channels"));
         }
         let (has_sensor, has_time, n) = (sensor.is_some(), time.is_some(), channels.len());
@@ -72,7 +72,7 @@ impl Flat {
             has_time,
             in_ms,
             keys,
-            most_bytes: MAPPING_MAX_VALUE_BYTES.get(mapping)?.extract()?,
+            max_bytes: MAPPING_MAX_VALUE_BYTES.get(mapping)?.extract()?,
             first_ms: MAPPING_MIN_EPOCH_MS.int(py)?,
             last_ms: MAPPING_MAX_EPOCH_MS.int(py)?,
             reading: TupleClass::of(TYPES_READING.get(py)?)?,
@@ -99,8 +99,8 @@ impl Flat {
     /// Return the reading of a record; `None` where Python has to look.
     fn one<'py>(&self, py: Python<'py>, record: &Bound<'py, PyAny>) -> Option<Bound<'py, PyTuple>> {
         let [position, _, value, _, timestamp] = tuple_items::<5>(record.as_borrowed())?;
-        let mut text = Text { text: utf8_within(value, self.most_bytes)?, at: 0 };
-        let mut values = [f64::NAN; MOST_CHANNELS];
+        let mut text = Text { text: utf8_within(value, self.max_bytes)?, at: 0 };
+        let mut values = [f64::NAN; MAX_CHANNELS];
         let mut seen = 0_u64;
         let (mut sensor, mut time) = (None, None);
         text.object(|name, value| {
@@ -112,13 +112,13 @@ impl Flat {
                     }
                     seen |= 1 << at;
                     values[at] = match found {
-                        Written::Number(digits) => number(digits)?,
-                        Written::Null => f64::NAN,
+                        JsonValue::Number(digits) => number(digits)?,
+                        JsonValue::Null => f64::NAN,
                         _ => return None,
                     };
                 }
-                (Role::Sensor, Written::Text(name)) if sensor.is_none() => sensor = Some(name),
-                (Role::Time, Written::Number(_) | Written::Text(_)) if time.is_none() => {
+                (Role::Sensor, JsonValue::Text(name)) if sensor.is_none() => sensor = Some(name),
+                (Role::Time, JsonValue::Number(_) | JsonValue::Text(_)) if time.is_none() => {
                     time = Some(value);
                 }
                 _ => return None,
@@ -144,13 +144,13 @@ impl Flat {
     }
 
     /// Return the time of a record in ms; what is written in another way is asked of the mapping.
-    fn time(&self, py: Python<'_>, record: &Bound<'_, PyAny>, found: Written<'_>) -> Option<i64> {
+    fn time(&self, py: Python<'_>, record: &Bound<'_, PyAny>, found: JsonValue<'_>) -> Option<i64> {
         match found {
-            Written::Number(digits) if self.in_ms => {
+            JsonValue::Number(digits) if self.in_ms => {
                 let ms = integer(digits)?;
                 (self.first_ms..=self.last_ms).contains(&ms).then_some(ms)
             }
-            Written::Text(text) if !self.in_ms => {
+            JsonValue::Text(text) if !self.in_ms => {
                 let mapping = self.mapping.bind(py);
                 let ms = mapping.call_method1(MAPPING_TIME_OF.name(py), (record, text)).ok()?;
                 whole(ms.as_borrowed())
@@ -162,7 +162,7 @@ impl Flat {
 
 fn integer(digits: &str) -> Option<i64> {
     let is_one = digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-');
-    (is_one && digits.len() <= MOST_DIGITS).then(|| digits.parse().ok())?
+    (is_one && digits.len() <= MAX_DIGITS).then(|| digits.parse().ok())?
 }
 
 fn number(digits: &str) -> Option<f64> {
@@ -180,7 +180,7 @@ struct Text<'a> {
 }
 
 impl<'a> Text<'a> {
-    fn object(&mut self, mut field: impl FnMut(&'a str, Written<'a>) -> Option<()>) -> Option<()> {
+    fn object(&mut self, mut field: impl FnMut(&'a str, JsonValue<'a>) -> Option<()>) -> Option<()> {
         self.space();
         self.take(b'{')?;
         self.space();
@@ -235,12 +235,12 @@ impl<'a> Text<'a> {
         Some(&self.text[from..self.at - 1])
     }
 
-    fn value(&mut self) -> Option<Written<'a>> {
+    fn value(&mut self) -> Option<JsonValue<'a>> {
         let rest = &self.text.as_bytes()[self.at..];
         for (word, what) in [
-            (&b"null"[..], Written::Null),
-            (b"true", Written::Truth),
-            (b"false", Written::Truth),
+            (&b"null"[..], JsonValue::Null),
+            (b"true", JsonValue::Truth),
+            (b"false", JsonValue::Truth),
         ] {
             if rest.starts_with(word) {
                 self.at += word.len();
@@ -248,7 +248,7 @@ impl<'a> Text<'a> {
             }
         }
         if self.next()? == b'"' {
-            return self.string().map(Written::Text);
+            return self.string().map(JsonValue::Text);
         }
         let from = self.at;
         if self.next()? == b'-' {
@@ -270,7 +270,7 @@ impl<'a> Text<'a> {
             }
             self.digits()?;
         }
-        Some(Written::Number(&self.text[from..self.at]))
+        Some(JsonValue::Number(&self.text[from..self.at]))
     }
 
     fn digits(&mut self) -> Option<usize> {
@@ -291,10 +291,10 @@ mod tests {
         let mut text = Text { text, at: 0 };
         text.object(|name, value| {
             found.push(match value {
-                Written::Number(digits) => format!("{name}={digits}"),
-                Written::Text(text) => format!("{name}='{text}'"),
-                Written::Null => format!("{name}=null"),
-                Written::Truth => format!("{name}=truth"),
+                JsonValue::Number(digits) => format!("{name}={digits}"),
+                JsonValue::Text(text) => format!("{name}='{text}'"),
+                JsonValue::Null => format!("{name}=null"),
+                JsonValue::Truth => format!("{name}=truth"),
             });
             Some(())
         })?;

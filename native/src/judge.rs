@@ -19,7 +19,14 @@ use pyo3::types::{PyBool, PyDict, PyList, PyTuple};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-const FIELDS: usize = 31;
+/// The first fields of a verdict, in order: those that are given to it here. The others keep their
+/// defaults.
+const FIELDS: [&str; 31] = [
+    "position", "stream_key", "sensor", "event_time_ms", "seq", "label", "reason", "score", "rank",
+    "ties", "window_len", "n_anomalies", "band_lower", "band_upper", "psi", "stability",
+    "confidence", "threshold", "score_lower", "score_upper", "model_epoch", "tolerance", "evidence",
+    "withheld", "policy_lower", "policy_upper", "severity", "status", "held", "planned", "incident",
+];
 
 /// What is the same for all streams: classes and constants of the product.
 pub struct Names {
@@ -51,6 +58,10 @@ static RANKS: PyOnceLock<Py<PyDict>> = PyOnceLock::new();
 pub fn names(py: Python<'_>) -> PyResult<&Names> {
     NAMES.get_or_try_init(py, || {
         let (normal, rejected) = (LABEL_NORMAL.get(py)?, LABEL_REJECTED.get(py)?);
+        let fields: Vec<String> = TYPES_VERDICT.get(py)?.getattr("__struct_fields__")?.extract()?;
+        if !fields.iter().map(String::as_str).take(FIELDS.len()).eq(FIELDS) {
+            return Err(PyRuntimeError::new_err(format!("it was built for verdicts of {FIELDS:?}")));
+        }
         Ok(Names {
             verdict: TYPES_VERDICT.get(py)?.clone().unbind(),
             labels: [
@@ -82,8 +93,8 @@ fn ranks(py: Python<'_>, n: usize) -> PyResult<(Py<PyTuple>, Py<PyTuple>)> {
     Ok((whole.unbind(), shares.unbind()))
 }
 
-/// What ranks in a full window mean, as Python's `_Full` says it.
-struct Full {
+/// What ranks in a full window mean, as Python's `RankTables` says it.
+struct RankTables {
     of: Py<PyAny>,
     edges: [usize; 3],
     places: usize,
@@ -97,23 +108,23 @@ struct Full {
     n: Py<PyAny>,
 }
 
-impl Full {
-    fn of(full: &Bound<'_, PyAny>, policy: &Bound<'_, PyAny>, n: usize) -> PyResult<Full> {
+impl RankTables {
+    fn of(full: &Bound<'_, PyAny>, policy: &Bound<'_, PyAny>, n: usize) -> PyResult<RankTables> {
         let py = full.py();
-        let band = FULL_BAND.get(full)?;
+        let band = TABLES_BAND.get(full)?;
         let edges = edges_of(&band)?;
         let (ranks, shares) = ranks(py, n)?;
         let table = |slot: &Slot| -> PyResult<Py<PyTuple>> {
             Ok(slot.get(full)?.cast_into::<PyTuple>()?.unbind())
         };
-        Ok(Full {
+        Ok(RankTables {
             of: full.clone().unbind(),
             edges,
             places: places(n, &edges),
             band: parts_of(&band)?,
-            p_anomalies: table(&FULL_P_ANOMALIES)?,
-            confidences: table(&FULL_CONFIDENCES)?,
-            severities: table(&FULL_SEVERITIES)?,
+            p_anomalies: table(&TABLES_P_ANOMALIES)?,
+            confidences: table(&TABLES_CONFIDENCES)?,
+            severities: table(&TABLES_SEVERITIES)?,
             bands: bands_of(policy, n)?,
             ranks,
             shares,
@@ -123,7 +134,7 @@ impl Full {
 }
 
 /// What ranks mean in a window that still fills, and is as long as this.
-struct Filling {
+struct PartialWindow {
     edges: [usize; 3],
     band: [Py<PyAny>; 4],
     bands: Option<Py<PyList>>,
@@ -131,25 +142,25 @@ struct Filling {
 }
 
 /// Those of a policy by their length, for all streams; `None` where such a window says nothing.
-type Lengths = Arc<Mutex<HashMap<usize, Option<Arc<Filling>>>>>;
+type Lengths = Arc<Mutex<HashMap<usize, Option<Arc<PartialWindow>>>>>;
 
 static OF_POLICIES: Mutex<Vec<(Py<PyAny>, Lengths)>> = Mutex::new(Vec::new());
-const MOST_POLICIES: usize = 16;
+const MAX_POLICIES: usize = 16;
 
 fn lengths_of(policy: &Bound<'_, PyAny>) -> Lengths {
     let mut known = OF_POLICIES.lock().expect("nobody panics with it");
     if let Some((_, found)) = known.iter().find(|(one, _)| one.is(policy)) {
         return found.clone();
     }
-    if known.len() >= MOST_POLICIES {
+    if known.len() >= MAX_POLICIES {
         known.remove(0);
     }
     known.push((policy.clone().unbind(), Lengths::default()));
     known[known.len() - 1].1.clone()
 }
 
-impl Filling {
-    fn of(policy: &Bound<'_, PyAny>, n: usize) -> PyResult<Option<Arc<Filling>>> {
+impl PartialWindow {
+    fn of(policy: &Bound<'_, PyAny>, n: usize) -> PyResult<Option<Arc<PartialWindow>>> {
         let py = policy.py();
         if n < policy.getattr(POLICY_FIRST_WINDOW.name(py))?.extract()? {
             return Ok(None);
@@ -158,7 +169,7 @@ impl Filling {
         if !band.getattr(BAND_CAN_ACCEPT_BOTH.name(py))?.is_truthy()? {
             return Ok(None);
         }
-        Ok(Some(Arc::new(Filling {
+        Ok(Some(Arc::new(PartialWindow {
             edges: edges_of(&band)?,
             band: parts_of(&band)?,
             bands: bands_of(policy, n)?,
@@ -195,11 +206,11 @@ fn edges_of(band: &Bound<'_, PyAny>) -> PyResult<[usize; 3]> {
 
 /// What is kept of a judge between calls: nothing that an event changes.
 pub struct JudgeCore {
-    watch: Py<PyAny>,
+    tracker: Py<PyAny>,
     ordinary: f64,
-    most: f64,
+    max_severity: f64,
     capacity: usize,
-    full: Option<Full>,
+    full: Option<RankTables>,
     policy: Option<Policy>,
     tail: Option<(Py<PyAny>, Tail)>,
 }
@@ -209,37 +220,37 @@ struct Policy {
     of: Py<PyAny>,
     lengths: Lengths,
     by_mid_rank: bool,
-    governor: Option<Py<PyAny>>,
+    bucket: Option<Py<PyAny>>,
     holds: bool, // whether its budget does
 }
 
 impl Policy {
     fn of(judge: &Bound<'_, PyAny>) -> PyResult<Policy> {
-        let (policy, governor) = (JUDGE_POLICY.get(judge)?, JUDGE_GOVERNOR.get(judge)?);
+        let (policy, bucket) = (JUDGE_POLICY.get(judge)?, JUDGE_BUCKET.get(judge)?);
         Ok(Policy {
             lengths: lengths_of(&policy),
             holds: !POLICY_BURST.get(&policy)?.is_none(),
             of: policy.unbind(),
             by_mid_rank: JUDGE_BY_MID_RANK.get(judge)?.extract()?,
-            governor: if governor.is_none() { None } else { Some(governor.unbind()) },
+            bucket: if bucket.is_none() { None } else { Some(bucket.unbind()) },
         })
     }
 
     /// Whether a judge still goes by it.
     fn is_of(&self, judge: &Bound<'_, PyAny>) -> PyResult<bool> {
         Ok(JUDGE_POLICY.is(judge, &self.of)?
-            && match &self.governor {
-                None => JUDGE_GOVERNOR.is_none(judge)?,
-                Some(governor) => JUDGE_GOVERNOR.is(judge, governor)?,
+            && match &self.bucket {
+                None => JUDGE_BUCKET.is_none(judge)?,
+                Some(bucket) => JUDGE_BUCKET.is(judge, bucket)?,
             })
     }
 
     /// Return what ranks mean in a window that fills; `None` where it says nothing.
-    fn filling(&self, py: Python<'_>, n: usize) -> PyResult<Option<Arc<Filling>>> {
+    fn filling(&self, py: Python<'_>, n: usize) -> PyResult<Option<Arc<PartialWindow>>> {
         if let Some(known) = self.lengths.lock().expect("nobody panics with it").get(&n) {
             return Ok(known.clone());
         }
-        let found = Filling::of(self.of.bind(py), n)?;
+        let found = PartialWindow::of(self.of.bind(py), n)?;
         self.lengths.lock().expect("nobody panics with it").insert(n, found.clone());
         Ok(found)
     }
@@ -266,11 +277,11 @@ impl Scores {
 }
 
 impl JudgeCore {
-    pub fn of(judge: &Bound<'_, PyAny>, watch: &Bound<'_, PyAny>) -> PyResult<JudgeCore> {
+    pub fn of(judge: &Bound<'_, PyAny>, tracker: &Bound<'_, PyAny>) -> PyResult<JudgeCore> {
         Ok(JudgeCore {
-            ordinary: WATCH_ORDINARY.get(watch)?.extract()?,
-            most: WATCH_MOST.get(watch)?.extract()?,
-            watch: watch.clone().unbind(),
+            ordinary: TRACKER_ORDINARY.get(tracker)?.extract()?,
+            max_severity: TRACKER_MAX_SEVERITY.get(tracker)?.extract()?,
+            tracker: tracker.clone().unbind(),
             capacity: JUDGE_CAPACITY.get(judge)?.extract()?,
             full: None,
             policy: None,
@@ -279,9 +290,9 @@ impl JudgeCore {
     }
 
     /// Ask for what is kept of it, and for the middle of what is searched.
-    pub fn ahead(&self) {
+    pub fn prefetch(&self) {
         if let Some((_, tail)) = &self.tail {
-            tail.ahead();
+            tail.prefetch();
         }
     }
 
@@ -290,10 +301,10 @@ impl JudgeCore {
         &'a mut self,
         judge: &'a Bound<'py, PyAny>,
         epoch: &'a Bound<'py, PyAny>,
-        room: &'a mut Told,
+        room: &'a mut SideOutputs,
     ) -> PyResult<Option<Judging<'a, 'py>>> {
         let py = judge.py();
-        if JUDGE_CONSTANT.truth(judge)? || JUDGE_ANNOUNCED_CONSTANT.truth(judge)? || JUDGE_TAIL.is_none(judge)? {
+        if JUDGE_CONSTANT.truth(judge)? || JUDGE_WAS_CONSTANT.truth(judge)? || JUDGE_TAIL.is_none(judge)? {
             return Ok(None);
         }
         let window = JUDGE_WINDOW.get(judge)?;
@@ -309,19 +320,19 @@ impl JudgeCore {
         let policy = self.policy.as_ref().expect("made above");
         if n < capacity {
             // What is known of a full one is for later.
-        } else if JUDGE_FULL.is_none(judge)? {
+        } else if JUDGE_RANK_TABLES.is_none(judge)? {
             return Ok(None);
-        } else if !self.full.as_ref().map_or(Ok(false), |known| JUDGE_FULL.is(judge, &known.of))? {
-            self.full = Some(Full::of(&JUDGE_FULL.get(judge)?, policy.of.bind(py), n)?);
+        } else if !self.full.as_ref().map_or(Ok(false), |known| JUDGE_RANK_TABLES.is(judge, &known.of))? {
+            self.full = Some(RankTables::of(&JUDGE_RANK_TABLES.get(judge)?, policy.of.bind(py), n)?);
         }
         if !self.tail.as_ref().map_or(Ok(false), |(known, _)| JUDGE_TAIL.is(judge, known))? {
             let tail = JUDGE_TAIL.get(judge)?;
             self.tail = Some((tail.clone().unbind(), Tail::of(&tail)?));
         }
-        let watch = self.watch.bind(py);
-        let level = WATCH_LEVEL.float(watch)?;
-        let credit = match &policy.governor {
-            Some(governor) if policy.holds => Credit::of(governor.bind(py))?,
+        let tracker = self.tracker.bind(py);
+        let level = TRACKER_LEVEL.float(tracker)?;
+        let credit = match &policy.bucket {
+            Some(bucket) if policy.holds => Credit::of(bucket.bind(py))?,
             _ => None,
         };
         room.clear();
@@ -330,51 +341,50 @@ impl JudgeCore {
             names: names(py)?,
             judge,
             window,
-            watch,
+            tracker,
             epoch,
             policy,
             full: if n < capacity { None } else { self.full.as_ref() },
             tail: &self.tail.as_ref().expect("made above").1,
             ordinary: self.ordinary,
-            most: self.most,
+            max_severity: self.max_severity,
             scores: Some(scores),
             oldest,
             n,
             capacity,
             level,
-            was: level,
-            limit: WATCH_LIMIT.float(watch)?,
-            least: WATCH_LEAST.float(watch)?,
+            level_before: level,
+            limit: TRACKER_LIMIT.float(tracker)?,
+            min_severity: TRACKER_MIN_SEVERITY.float(tracker)?,
             entered: false,
             quantile: None,
             explaining: None,
             credit,
-            told: room,
+            side: room,
         }))
     }
 }
 
 /// What is said of the events of a run besides their verdicts.
 #[derive(Default)]
-pub struct Told {
+pub struct SideOutputs {
     pub extreme: Vec<usize>,
-    pub outliers: Vec<usize>,  // beyond the quantile
-    pub seen: Vec<Seen>,
-
+    pub outliers: Vec<usize>, // beyond the quantile
+    pub alarm_inputs: Vec<AlarmInput>,
 }
 
 /// What the alarm looks at of an event.
-pub struct Seen {
+pub struct AlarmInput {
     pub severity: f64,
     pub time_ms: i64,
     pub full: bool, // whether its window was
 }
 
-impl Told {
+impl SideOutputs {
     fn clear(&mut self) {
         self.extreme.clear();
         self.outliers.clear();
-        self.seen.clear();
+        self.alarm_inputs.clear();
     }
 }
 
@@ -384,26 +394,26 @@ pub struct Judging<'a, 'py> {
     names: &'a Names,
     judge: &'a Bound<'py, PyAny>,
     window: Bound<'py, PyAny>,
-    watch: &'a Bound<'py, PyAny>,
+    tracker: &'a Bound<'py, PyAny>,
     epoch: &'a Bound<'py, PyAny>,
     policy: &'a Policy,
-    full: Option<&'a Full>, // of a full window
+    full: Option<&'a RankTables>, // of a full window
     tail: &'a Tail,
     ordinary: f64,
-    most: f64,
+    max_severity: f64,
     scores: Option<Scores>,
     oldest: usize,
     n: usize,
     capacity: usize,
     level: f64,
-    was: f64,
+    level_before: f64,
     limit: f64,
-    least: f64,
+    min_severity: f64,
     entered: bool,
     pub quantile: Option<f64>,
     pub explaining: Option<Explaining<'a, 'py>>,
     credit: Option<Credit<'py>>,
-    told: &'a mut Told,
+    side: &'a mut SideOutputs,
 }
 
 impl<'a, 'py> Judging<'a, 'py> {
@@ -444,9 +454,9 @@ impl<'a, 'py> Judging<'a, 'py> {
         if ties + usize::from(evicted.is_some_and(|evicted| evicted != score)) >= n {
             return Ok(None);
         }
-        let by_tail = self.tail.severity(score);
+        let severity = self.tail.severity(score);
         let rank = if self.policy.by_mid_rank { (low + high) / 2 } else { high };
-        let rare: f64 = if low >= n {
+        let window_severity: f64 = if low >= n {
             names.severity.bind(py).call1((&self.window, score, low))?.extract()?
         } else if let Some(full) = full {
             full.severities.bind(py).get_borrowed_item(low)?.extract()?
@@ -454,8 +464,8 @@ impl<'a, 'py> Judging<'a, 'py> {
             ((n + 1) as f64 / (n - low + 1) as f64).log10()
         };
         // What turns the machine of incidents is Python's.
-        let weighs = self.level != 0.0 || rare > self.least;
-        let level = self.level + if self.most < rare { self.most } else { rare } - self.ordinary;
+        let weighs = self.level != 0.0 || window_severity > self.min_severity;
+        let level = self.level + if self.max_severity < window_severity { self.max_severity } else { window_severity } - self.ordinary;
         if weighs && level >= self.limit {
             return Ok(None);
         }
@@ -477,15 +487,15 @@ impl<'a, 'py> Judging<'a, 'py> {
             return Ok(None);
         };
         let Some(time_ms) = whole(time) else { return Ok(None) };
-        if let Some(governor) = &self.policy.governor {
-            let governor = governor.bind(py);
+        if let Some(bucket) = &self.policy.bucket {
+            let bucket = bucket.bind(py);
             let band = match (&mut self.credit, bands) {
                 (Some(credit), Some(bands)) => {
                     credit.allow(n, bands.bind(py), &sensor, &time)?
                 }
                 _ => {
                     let args = (n_object, sensor, time);
-                    governor.call_method1(GOVERNOR_ALLOW.name(py), args)?
+                    bucket.call_method1(BUCKET_ALLOW.name(py), args)?
                 }
             };
             edges = edges_of(&band)?;
@@ -493,7 +503,7 @@ impl<'a, 'py> Judging<'a, 'py> {
             if names.is_rejected(label) {
                 match &mut self.credit {
                     Some(credit) if bands.is_some() => credit.spend(),
-                    _ => drop(governor.call_method0(GOVERNOR_SPEND.name(py))?),
+                    _ => drop(bucket.call_method0(BUCKET_SPEND.name(py))?),
                 }
             } else {
                 withheld = names.is_rejected(own);
@@ -501,13 +511,13 @@ impl<'a, 'py> Judging<'a, 'py> {
             allowed = Some([BAND_LOWER.get(&band)?, BAND_UPPER.get(&band)?, BAND_TOLERANCE.get(&band)?]);
         }
         // 4. Whether it enters.
-        let enters = by_tail < names.extreme || {
-            self.told.extreme.push(at);
+        let enters = severity < names.extreme || {
+            self.side.extreme.push(at);
             self.n_extreme() < full.map_or_else(|| places(n, &own_edges), |full| full.places)
         };
         if let Some(quantile) = self.quantile {
             if n as f64 >= 1.0 / (1.0 - quantile) && ((low + high) / 2) as f64 > quantile * n as f64 {
-                self.told.outliers.push(at);
+                self.side.outliers.push(at);
             }
         }
         let unexplained;
@@ -519,7 +529,7 @@ impl<'a, 'py> Judging<'a, 'py> {
             let whole = |x: usize| x.into_pyobject(py).map(Bound::into_any);
             let (seq, ties) = (whole(seq)?, whole(ties)?);
             let own_score = score;
-            let (score, severity) = (float(score), float(by_tail));
+            let (score, severity) = (float(score), float(severity));
             let by_rank: [Bound<'_, PyAny>; 4] = match full {
                 Some(full) => {
                     let of = |table: &Py<PyTuple>| table.bind(py).get_item(rank);
@@ -552,7 +562,7 @@ impl<'a, 'py> Judging<'a, 'py> {
             let governed = allowed.is_some();
             let (nothing, is_withheld) = (none.as_borrowed(), if withheld { yes } else { no });
             let evidence = evidence.as_ref().unwrap_or(&none);
-            let fields: [Object<'_, 'py>; FIELDS] = [
+            let fields: [Object<'_, 'py>; FIELDS.len()] = [
                 position,
                 key,
                 sensor,
@@ -587,14 +597,14 @@ impl<'a, 'py> Judging<'a, 'py> {
             ];
             call(names.verdict.bind(py), &fields)?
         };
-        self.told.seen.push(Seen { severity: by_tail, time_ms, full: full.is_some() });
+        self.side.alarm_inputs.push(AlarmInput { severity, time_ms, full: full.is_some() });
         // 4. Enter.
         if enters {
             self.enter(score, evicted, low)?;
         }
         // 5. Evidence.
         if weighs {
-            let since = WATCH_SINCE.get(self.watch)?;
+            let since = TRACKER_SUSPECT_EVENTS.get(self.tracker)?;
             self.level = if level > 0.0 { level } else { 0.0 };
             if level <= 0.0 {
                 since.call_method0(intern!(py, "clear"))?;
@@ -632,7 +642,7 @@ impl<'a, 'py> Judging<'a, 'py> {
     }
 
     /// Leave the state as it is now.
-    pub fn end(self) -> PyResult<()> {
+    pub fn write_back(self) -> PyResult<()> {
         if self.entered {
             if let (Some(scores), Some(_)) = (&self.scores, self.full) {
                 WINDOW_OLDEST.set_int(&self.window, self.oldest as i64)?;
@@ -642,10 +652,10 @@ impl<'a, 'py> Judging<'a, 'py> {
             JUDGE_EDGES.set_none(self.judge)?;
         }
         if let Some(credit) = self.credit {
-            credit.end()?;
+            credit.write_back()?;
         }
-        if self.level != self.was {
-            WATCH_LEVEL.set_float(self.watch, self.level)?;
+        if self.level != self.level_before {
+            TRACKER_LEVEL.set_float(self.tracker, self.level)?;
         }
         Ok(())
     }
@@ -686,6 +696,6 @@ mod tests {
     fn half_of_the_ranks_that_are_surely_anomalies_may_be_extreme() {
         assert_eq!(places(100, &[90, 91, 95]), 3);
         assert_eq!(places(100, &[90, 91, 100]), 1);
-        assert_eq!(places(100, &[90, 91, 200]), 1); // at least one, wherever the band ends
+        assert_eq!(places(100, &[90, 91, 200]), 1); // at min_severity one, wherever the band ends
     }
 }

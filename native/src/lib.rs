@@ -1,26 +1,27 @@
 //! The way of an ordinary event through rejex-stream, compiled: readings in, verdicts out.
 
-// `unsafe` is for the four modules that allow it: ahead, object, slot and view.
+// `unsafe` is for the four modules that allow it: object, prefetch, slot and view.
 #![deny(unsafe_code)]
 #![deny(unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
 
 use pyo3::prelude::*;
 
-mod ahead;
 mod alarm;
 mod cells;
 mod counts;
 mod credit;
 mod evidence;
+mod fast_path;
 mod flat;
 mod guard;
+mod json;
 mod judge;
-mod lane;
 mod messages;
-mod object;
 mod monitors;
+mod object;
 mod points;
 mod poll;
+mod prefetch;
 mod recent;
 mod rows;
 mod scorers;
@@ -28,7 +29,6 @@ mod seam;
 mod slot;
 mod tail;
 mod view;
-mod written;
 
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -36,11 +36,11 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("REACHED", seam::reached())?;
     module.add_class::<cells::Cells>()?;
     module.add_class::<flat::Flat>()?;
-    module.add_class::<lane::Lane>()?;
+    module.add_class::<fast_path::FastPath>()?;
     module.add_class::<messages::Lines>()?;
     module.add_class::<messages::Messages>()?;
     module.add_class::<points::Points>()?;
-    module.add_function(wrap_pyfunction!(lane::lane_of, module)?)?;
+    module.add_function(wrap_pyfunction!(fast_path::fast_path_of, module)?)?;
     module.add_function(wrap_pyfunction!(counts::plain, module)?)?;
     module.add_function(wrap_pyfunction!(messages::written, module)?)?;
     module.add_function(wrap_pyfunction!(monitors::note, module)?)?;

@@ -3,26 +3,24 @@
 //! A verdict, its review item and what follows that are made here where all of them are ordinary and
 //! surely fit; an outcome with anything else is left to Python, with nothing made of it.
 
-use crate::ahead;
+use crate::prefetch;
 use crate::guard::{self, guarded};
 use crate::object::{bytes_of, is_empty, text_of, tuple_items, whole, Layout, Object, TupleClass};
 use crate::seam::*;
 use crate::slot::Slot;
-use crate::written::{escaped, text, Word, Writer};
+use crate::json::{escaped, text, FixedBytes, JsonWriter};
 use pyo3::exceptions::{PyTypeError, PyUnicodeError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 
-const LAST_MS: i64 = 253_402_300_799_999;
-
 /// A verdict as one line of JSON, full or lean.
 #[pyclass(module = "rejex_native._core", frozen)]
 pub struct Lines {
-    writer: Writer,
+    writer: JsonWriter,
     verdict: Layout,
-    full: Vec<(Word, usize)>, // `,"name":`, and where its value is
-    lean: Vec<(Word, usize)>,
+    full: Vec<(FixedBytes, usize)>, // `,"name":`, and where its value is
+    lean: Vec<(FixedBytes, usize)>,
     position: usize,
     unset: Py<PyAny>,
     is_lean: bool,
@@ -36,12 +34,12 @@ impl Lines {
         let lean = RECORDS_LEAN_VERDICT_RECORD.get(py)?;
         let lean: Vec<String> = lean.getattr("__struct_fields__")?.extract()?;
         let named = |name: &str| {
-            let written = Word::of(format!(",\"{name}\":").as_bytes());
+            let written = FixedBytes::of(format!(",\"{name}\":").as_bytes());
             Ok((written.ok_or_else(|| PyTypeError::new_err("a long name"))?, verdict.place(name)?))
         };
         let full = verdict.names().filter(|&name| name != "position");
         Ok(Lines {
-            writer: Writer::of(py)?,
+            writer: JsonWriter::of(py)?,
             full: full.map(named).collect::<PyResult<_>>()?,
             lean: lean[1..].iter().map(|name| named(name)).collect::<PyResult<_>>()?,
             position: verdict.at(&VERDICT_POSITION)?,
@@ -67,7 +65,7 @@ impl Lines {
         if !self.verdict.is(verdict) {
             return Ok(false);
         }
-        let Some(place) = Place::of(self.verdict.get(verdict, self.position))? else {
+        let Some(place) = Position::of(self.verdict.get(verdict, self.position))? else {
             return Ok(false);
         };
         out.extend_from_slice(b"{\"id\":\"");
@@ -92,12 +90,12 @@ impl Lines {
     }
 
     /// Have the fields of a verdict fetched, or where they lie.
-    fn ahead(&self, verdict: Object<'_, '_>, fields: bool) {
+    fn prefetch(&self, verdict: Object<'_, '_>, fields: bool) {
         if !fields {
-            ahead::lines(verdict, 5);
+            prefetch::lines(verdict, 5);
         } else if self.verdict.is(verdict) {
             for (_, at) in if self.is_lean { &self.lean } else { &self.full } {
-                ahead::lines(self.verdict.get(verdict, *at), 1);
+                prefetch::lines(self.verdict.get(verdict, *at), 1);
             }
         }
     }
@@ -115,7 +113,7 @@ fn ours<T>(py: Python<'_>, found: PyResult<Option<T>>) -> PyResult<Option<T>> {
 #[pyfunction]
 pub fn written<'py>(value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
     let mut out = Vec::new();
-    Writer::of(value.py())?.value(value.py(), value.as_borrowed(), &mut out)?;
+    JsonWriter::of(value.py())?.value(value.py(), value.as_borrowed(), &mut out)?;
     Ok(PyBytes::new(value.py(), &out))
 }
 
@@ -125,22 +123,22 @@ fn named(name: &[u8], number: i64, out: &mut Vec<u8>) {
 }
 
 /// The parts of a position.
-struct Place<'a> {
+struct Position<'a> {
     topic: &'a [u8],
     partition: i64,
     offset: i64,
     reading: i64,
 }
 
-impl<'a> Place<'a> {
-    fn of(position: Object<'a, '_>) -> PyResult<Option<Place<'a>>> {
+impl<'a> Position<'a> {
+    fn of(position: Object<'a, '_>) -> PyResult<Option<Position<'a>>> {
         let Some([topic, partition, offset, reading]) = tuple_items::<4>(position) else {
             return Ok(None);
         };
         let numbers = (whole(partition), whole(offset), whole(reading));
         let (Some(partition), Some(offset), Some(reading)) = numbers else { return Ok(None) };
         let Ok(topic) = topic.cast_exact::<PyString>() else { return Ok(None) };
-        Ok(Some(Place { topic: text_of(topic)?.as_bytes(), partition, offset, reading }))
+        Ok(Some(Position { topic: text_of(topic)?.as_bytes(), partition, offset, reading }))
     }
 
     /// Write what stands behind the topic in the id of an event.
@@ -154,12 +152,13 @@ impl<'a> Place<'a> {
 }
 
 /// What of its headers an event shares with no other: its id, time, subject and trace.
-type Own<'py> = [Option<Bound<'py, PyTuple>>; 5];
+type OwnHeaders<'py> = [Option<Bound<'py, PyTuple>>; 5];
 
 /// The headers of one kind of event.
 struct Headers {
     fixed: Vec<Py<PyAny>>,
     version: String,
+    last_ms: i64,
     max_trace: usize, // bytes
 }
 
@@ -170,11 +169,12 @@ impl Headers {
         Ok(Headers {
             fixed,
             version: HEADERS_VERSION.get(made)?.extract()?,
+            last_ms: MAPPING_MAX_EPOCH_MS.int(made.py())?,
             max_trace: MESSAGES_TRACE_BYTES.get(made.py())?.extract()?,
         })
     }
 
-    fn list<'py>(&self, py: Python<'py>, own: &Own<'py>) -> PyResult<Bound<'py, PyList>> {
+    fn list<'py>(&self, py: Python<'py>, own: &OwnHeaders<'py>) -> PyResult<Bound<'py, PyList>> {
         let mut all: Vec<Object<'_, 'py>> = Vec::with_capacity(self.fixed.len() + own.len());
         all.extend(self.fixed.iter().map(|one| one.bind_borrowed(py)));
         all.extend(own.iter().flatten().map(|one| one.as_any().as_borrowed()));
@@ -241,8 +241,8 @@ impl Messages {
             let mut room = Vec::with_capacity(4096);
             for (at, outcome) in outcomes.iter().enumerate() {
                 guard::at(at);
-                for (ahead, fields) in [(3, false), (1, true)] {
-                    self.fetch(outcomes, at + ahead, fields);
+                for (prefetch, fields) in [(3, false), (1, true)] {
+                    self.fetch(outcomes, at + prefetch, fields);
                 }
                 if let Some(ours) = ours(py, self.ordinary(&outcome, &mut room))? {
                     for message in ours.into_iter().flatten() {
@@ -264,12 +264,12 @@ impl Messages {
     fn fetch(&self, outcomes: &Bound<'_, PyList>, at: usize, fields: bool) {
         let Ok(outcome) = outcomes.get_item(at) else { return };
         let Some([record, verdict, ..]) = tuple_items::<7>(outcome.as_borrowed()) else { return };
-        self.lines.ahead(verdict, fields);
+        self.lines.prefetch(verdict, fields);
         if !fields {
-            ahead::lines(record, 2);
+            prefetch::lines(record, 2);
         } else if let Some([position, key, ..]) = tuple_items::<5>(record) {
-            ahead::lines(position, 2);
-            ahead::lines(key, 1);
+            prefetch::lines(position, 2);
+            prefetch::lines(key, 1);
         }
     }
 
@@ -288,7 +288,7 @@ impl Messages {
             return Ok(None);
         }
         let Some([position, key, _, original, _]) = tuple_items::<5>(record) else { return Ok(None) };
-        let Some(place) = Place::of(position)? else { return Ok(None) };
+        let Some(place) = Position::of(position)? else { return Ok(None) };
         room.clear();
         if !self.lines.line(py, verdict, self.lines.is_lean, room)? {
             return Ok(None);
@@ -370,7 +370,7 @@ impl Messages {
         } else {
             out.clone()
         };
-        let Some(place) = Place::of(self.lines.verdict.get(whose, self.lines.position))? else {
+        let Some(place) = Position::of(self.lines.verdict.get(whose, self.lines.position))? else {
             return Ok(false);
         };
         out.clear();
@@ -398,7 +398,7 @@ impl Messages {
         &self,
         py: Python<'_>,
         item: Object<'_, '_>,
-        place: &Place<'_>,
+        place: &Position<'_>,
         out: &mut Vec<u8>,
     ) -> PyResult<Option<i64>> {
         if !self.after.is(item) {
@@ -406,8 +406,8 @@ impl Messages {
         }
         let get = |slot: &Slot| Ok::<_, PyErr>(self.after.get(item, self.after.at(slot)?));
         let Some(lines) = self.points(py, get(&FOLLOW_UP_POINTS)?)? else { return Ok(None) };
-        let Some(of) = Place::of(get(&FOLLOW_UP_OF)?)? else { return Ok(None) };
-        let Some(own) = Place::of(get(&FOLLOW_UP_POSITION)?)? else { return Ok(None) };
+        let Some(of) = Position::of(get(&FOLLOW_UP_OF)?)? else { return Ok(None) };
+        let Some(own) = Position::of(get(&FOLLOW_UP_POSITION)?)? else { return Ok(None) };
         let same = (own.topic, own.partition, own.offset, own.reading)
             == (place.topic, place.partition, place.offset, place.reading);
         let Some(last) = lines.as_ref().and_then(|lines| lines.iter().last()) else { return Ok(None) };
@@ -508,14 +508,14 @@ fn pair<'py>(
 /// Return those headers that no other event has, with its trace; `None`: Python has to make them.
 fn own_headers<'py>(
     py: Python<'py>,
-    place: &Place<'_>,
+    place: &Position<'_>,
     subject: Object<'_, 'py>,
     time: i64,
     original: Object<'_, 'py>,
     of: &Headers,
     room: &mut Vec<u8>,
-) -> PyResult<Option<Own<'py>>> {
-    if !(0..=LAST_MS).contains(&time) {
+) -> PyResult<Option<OwnHeaders<'py>>> {
+    if !(0..=of.last_ms).contains(&time) {
         return Ok(None);
     }
     let Ok(subject) = subject.cast_exact::<PyString>() else { return Ok(None) };

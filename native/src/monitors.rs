@@ -4,7 +4,7 @@
 //! alarm, another model, new limits, the end of a window) is asked of Python, whose state it all is.
 //! Left to Python is what is odd: a stream that is not known, a limit of people's, a constant window.
 
-use crate::ahead::lines;
+use crate::prefetch::lines;
 use crate::guard::{self, guarded};
 use crate::object::value_in;
 use crate::seam::*;
@@ -16,9 +16,9 @@ use pyo3::types::{PyBool, PyByteArray, PyDict, PyFloat, PyList, PyTuple};
 use std::rc::Rc;
 use std::sync::OnceLock;
 
-const IS_REJECT: [i64; 5] = [0, 1, 1, 0, 0];
-const LARGE: i64 = 1 << 40;
+const CELLS: usize = 5;
 const ALTERNATIVES: usize = 7;
+const MAX_COUNT: i64 = 1 << 40; // products of two counts and a window stay within 64 bits
 const LAWS: usize = 16; // that are remembered within a call
 const STREAMS: usize = 32; // that are read at a time
 const BLOCK: usize = 16; // verdicts whose monitors are fetched at once
@@ -42,6 +42,7 @@ static S_COUNTS: [&Slot; 2] = [&STUCK_LENGTH, &STUCK_STEPS];
 
 /// The numbers that the product's monitors go by.
 struct Rules {
+    is_reject: [i64; CELLS],
     longest_run: i64,
     mixed_recheck: i64,
     health_min_effective: f64,
@@ -57,8 +58,8 @@ static RULES: OnceLock<Rules> = OnceLock::new();
 impl Rules {
     fn read(py: Python<'_>) -> PyResult<Rules> {
         THEORY_ALTERNATIVES.require(py, ALTERNATIVES)?;
-        RATE_IS_REJECT.require(py, IS_REJECT.len())?;
         Ok(Rules {
+            is_reject: RATE_IS_REJECT.get(py)?.extract()?,
             longest_run: HEALTH_LONGEST_RUN.int(py)?,
             mixed_recheck: RATE_MIXED_RECHECK.int(py)?,
             health_min_effective: HEALTH_MIN_EFFECTIVE.float(py)?,
@@ -77,7 +78,7 @@ fn rules() -> &'static Rules {
 
 /// Return a number that can be reckoned with; what is larger, or none, is Python's.
 fn whole(number: &Object<'_>) -> Option<i64> {
-    number.extract::<i64>().ok().filter(|n| n.abs() < LARGE)
+    number.extract::<i64>().ok().filter(|n| n.abs() < MAX_COUNT)
 }
 
 fn doubles<const N: usize>(list: &Object<'_>) -> PyResult<[f64; N]> {
@@ -105,7 +106,7 @@ impl<const N: usize> Counts<N> {
         Ok(Counts { now, was: now })
     }
 
-    fn leave(&mut self, object: &Object<'_>, slots: &'static [&'static Slot; N]) -> PyResult<()> {
+    fn write_back(&mut self, object: &Object<'_>, slots: &'static [&'static Slot; N]) -> PyResult<()> {
         for ((slot, now), was) in slots.iter().zip(self.now).zip(self.was) {
             if now != was {
                 slot.set_int(object, now)?;
@@ -231,8 +232,8 @@ impl<'py> Rate<'py> {
         Ok(Rate { of, ring, window, counts, expected: None })
     }
 
-    fn leave(&mut self) -> PyResult<()> {
-        self.counts.leave(&self.of, &R_COUNTS)?;
+    fn write_back(&mut self) -> PyResult<()> {
+        self.counts.write_back(&self.of, &R_COUNTS)?;
         match self.expected.take() {
             Some(expected) => RATE_EXPECTED_RATE.set_float(&self.of, expected),
             None => Ok(()),
@@ -260,9 +261,9 @@ impl<'py> Rate<'py> {
             (ring[first], std::mem::replace(&mut ring[at], cell), ring.len())
         });
         if cell != 0 || left != 0 || oldest != 0 {
-            let is_reject = IS_REJECT[usize::from(cell)];
-            counts[IN_WINDOW] += is_reject - IS_REJECT[usize::from(left)];
-            counts[IN_ROLLING] += is_reject - IS_REJECT[usize::from(oldest)];
+            let is_reject = |cell: u8| rules().is_reject[usize::from(cell)];
+            counts[IN_WINDOW] += is_reject(cell) - is_reject(left);
+            counts[IN_ROLLING] += is_reject(cell) - is_reject(oldest);
         }
         counts[AT] = if at + 1 < len { at as i64 + 1 } else { 0 };
         counts[EVENTS] += 1;
@@ -326,7 +327,7 @@ impl<'py> Booked<'py> {
         })
     }
 
-    fn leave(&self, health: &Object<'py>) -> PyResult<()> {
+    fn write_back(&self, health: &Object<'py>) -> PyResult<()> {
         let py = health.py();
         if self.evidence != self.was.0 {
             HEALTH_EVIDENCE.set(health, PyList::new(py, self.evidence)?.into_any())?;
@@ -343,7 +344,7 @@ impl<'py> Booked<'py> {
     }
 
     /// Book the expectation of the events since the last call, which all had this law.
-    fn settle(&mut self, law: &Law<'py>, left: i64) {
+    fn book_expected(&mut self, law: &Law<'py>, left: i64) {
         let events = (self.since - left) as f64;
         self.since = left;
         for (i, p) in [law.rejected, law.flagged].into_iter().enumerate() {
@@ -395,10 +396,10 @@ impl<'py> Health<'py> {
         Ok(Health { of, law, is_other_law: false, counts, booked: None })
     }
 
-    fn leave(&mut self) -> PyResult<()> {
-        self.counts.leave(&self.of, &H_RUN)?;
+    fn write_back(&mut self) -> PyResult<()> {
+        self.counts.write_back(&self.of, &H_RUN)?;
         if let Some(booked) = self.booked.take() {
-            booked.leave(&self.of)?;
+            booked.write_back(&self.of)?;
             if self.is_other_law {
                 let is_blind = PyBool::new(self.of.py(), booked.is_blind).to_owned();
                 HEALTH_IS_BLIND.set(&self.of, is_blind.into_any())?;
@@ -443,7 +444,7 @@ impl<'py> Health<'py> {
             let (old, left) = (self.law.clone(), self.counts.now[LEFT]);
             let most = (HEALTH_WINDOW.int(&self.of)? * HEALTH_STREAMS.int(&self.of)?) as f64;
             let booked = self.booked()?;
-            booked.settle(&old, left);
+            booked.book_expected(&old, left);
             booked.is_blind = booked.factor.is_none_or(|factor| factor * rules().health_min_effective > most);
             if booked.is_blind {
                 booked.evidence = [0.0; ALTERNATIVES];
@@ -474,7 +475,7 @@ impl<'py> Health<'py> {
     fn fire(&mut self) -> PyResult<usize> {
         let of = self.of.clone();
         let booked = self.booked()?;
-        booked.leave(&of)?;
+        booked.write_back(&of)?;
         HEALTH_FIRED_LOG_EVIDENCE.set(&of, of.getattr(HEALTH_LOG_EVIDENCE.name(of.py()))?)?;
         HEALTH_CROSSINGS.set_int(&of, HEALTH_CROSSINGS.int(&of)? + 1)?;
         let mut most = 0;
@@ -493,7 +494,7 @@ impl<'py> Health<'py> {
         let (law, unit) = (self.law.clone(), HEALTH_UNIT.int(&self.of)?);
         let booked = self.booked()?;
         let (since, kept) = (booked.since, (booked.expected, booked.variance));
-        booked.settle(&law, 0);
+        booked.book_expected(&law, 0);
         let apart = [0, 1].map(|i| booked.rejected_flagged[i] as f64 - booked.expected[i]);
         if close(&booked.inflation, [apart, booked.variance])? {
             booked.since = unit;
@@ -505,7 +506,7 @@ impl<'py> Health<'py> {
         }
         booked.since = since;
         (booked.expected, booked.variance) = kept;
-        self.leave()?;
+        self.write_back()?;
         self.of.call_method1(HEALTH_CLOSE_BLOCK.name(self.of.py()), (&self.law.of,))?;
         self.counts = Counts::of(&self.of, &H_RUN)?;
         Ok(())
@@ -530,12 +531,12 @@ impl<'py> Ranks<'py> {
         Ok(Some(Ranks { rate: Rate::of(RANKS_RATE.get(&of)?)?, health, of }))
     }
 
-    fn leave(&mut self) -> PyResult<()> {
+    fn write_back(&mut self) -> PyResult<()> {
         if !RANKS_LAW.get(&self.of)?.is(&self.health.law.of) {
             RANKS_LAW.set(&self.of, self.health.law.of.clone())?;
         }
-        self.rate.leave()?;
-        self.health.leave()
+        self.rate.write_back()?;
+        self.health.write_back()
     }
 
     /// Count one event; return the alarms that it raised.
@@ -560,7 +561,7 @@ impl<'py> Ranks<'py> {
         if !is_outside && self.rate.counts.now[EVENTS] < self.rate.counts.now[RECHECK] {
             return Ok(());
         }
-        self.rate.leave()?;
+        self.rate.write_back()?;
         let (rate, inflation) = (&self.rate.of, INFLATION_FACTOR.get(&HEALTH_INFLATION.get(&self.health.of)?)?);
         if is_outside {
             let given = (RANKS_ACTIVE.get(&self.of)?, verdict, &law.of, inflation);
@@ -585,7 +586,7 @@ impl<'py> Drift<'py> {
         Ok(Drift { excess: DRIFT_EXCESS.float(&of)?, left: DRIFT_LEFT.int(&of)?, of })
     }
 
-    fn leave(&self) -> PyResult<()> {
+    fn write_back(&self) -> PyResult<()> {
         DRIFT_EXCESS.set_float(&self.of, self.excess)?;
         DRIFT_LEFT.set_int(&self.of, self.left)
     }
@@ -644,9 +645,9 @@ impl<'py> Stuck<'py> {
         })
     }
 
-    fn leave(&mut self) -> PyResult<()> {
+    fn write_back(&mut self) -> PyResult<()> {
         let py = self.of.py();
-        self.counts.leave(&self.of, &S_COUNTS)?;
+        self.counts.write_back(&self.of, &S_COUNTS)?;
         STUCK_LAST.set_float(&self.of, self.last)?;
         if std::mem::take(&mut self.is_new) {
             STUCK_SCORE.set(&self.of, self.first.into_pyobject(py)?.into_any())?;
@@ -721,14 +722,14 @@ impl<'py> Stream<'py> {
         }))
     }
 
-    fn leave(&mut self) -> PyResult<()> {
-        self.ranks.leave()?;
-        self.drift.leave()?;
-        self.stuck.leave()
+    fn write_back(&mut self) -> PyResult<()> {
+        self.ranks.write_back()?;
+        self.drift.write_back()?;
+        self.stuck.write_back()
     }
 
     /// Go by the law of a verdict.
-    fn judge_by(&mut self, key: [i64; 4], laws: &mut Laws<'py>) -> PyResult<()> {
+    fn set_law(&mut self, key: [i64; 4], laws: &mut Laws<'py>) -> PyResult<()> {
         if self.key == Some(key) {
             return Ok(());
         }
@@ -775,18 +776,18 @@ impl<'py> Stream<'py> {
         }
         drift.left -= 1;
         if drift.left == 0 && !drift.close_block()? {
-            drift.leave()?;
+            drift.write_back()?;
             let moved = drift.of.call_method0(DRIFT_CLOSE_BLOCK.name(py))?;
             self.drift = Drift::of(drift.of.clone())?;
             if !moved.is_none() {
-                self.ranks.leave()?;
+                self.ranks.write_back()?;
                 let raised = self.of.call_method1(MONITOR_RAISE_DRIFT.name(py), (verdict, moved))?;
                 alarms.push(raised);
             }
         }
         let Some(score) = score.filter(|score| score.is_finite()) else { return Ok(()) };
         if self.stuck.update(score, ties, n) as f64 >= self.stuck_events {
-            self.stuck.leave()?;
+            self.stuck.write_back()?;
             alarms.push(self.of.call_method1(MONITOR_RAISE_RUN.name(py), (verdict,))?);
         } else if MONITOR_IS_STUCK.truth(&self.of)? {
             self.of.call_method0(MONITOR_MOVES_AGAIN.name(py))?;
@@ -797,9 +798,9 @@ impl<'py> Stream<'py> {
 
 /// Of many streams with an event each, nothing is in the processor's caches, and one waits for one
 /// pointer after the other. So those of a block of events are asked for together, level by level.
-mod ahead {
+mod prefetch {
     use super::*;
-    use crate::ahead::bytes;
+    use crate::prefetch::bytes;
 
     const NODES: usize = 17;
     const RATE: usize = 5;
@@ -878,11 +879,11 @@ struct Bank<'a, 'py> {
 }
 
 impl<'a, 'py> Bank<'a, 'py> {
-    fn leave(&mut self) -> PyResult<()> {
+    fn write_back(&mut self) -> PyResult<()> {
         for mut stream in self.read.drain(..) {
-            stream.leave()?;
+            stream.write_back()?;
         }
-        self.pooled.leave()
+        self.pooled.write_back()
     }
 
     /// Return the monitor of a verdict's stream, `None` where that is not known. It is not touched.
@@ -902,7 +903,7 @@ impl<'a, 'py> Bank<'a, 'py> {
             None => {
                 if self.read.len() == STREAMS {
                     for mut stream in self.read.drain(..) {
-                        stream.leave()?;
+                        stream.write_back()?;
                     }
                 }
                 let Some(stream) = Stream::of(monitor, &mut self.laws)? else { return Ok(None) };
@@ -912,7 +913,7 @@ impl<'a, 'py> Bank<'a, 'py> {
         };
         let stream = &mut self.read[at];
         if !epoch.is(&stream.epoch) && !epoch.eq(&stream.epoch)? {
-            stream.leave()?;
+            stream.write_back()?;
             monitor.call_method1(MONITOR_SWAP.name(epoch.py()), (epoch,))?;
             if let Some(other) = Stream::of(monitor, &mut self.laws)? {
                 *stream = other;
@@ -967,7 +968,7 @@ impl<'a, 'py> Bank<'a, 'py> {
         let stream = &mut self.read[at];
         let ties = ties.max(0);
         let below = rank - if stream.paper_ties { ties } else { ties / 2 };
-        stream.judge_by([n, r, lower, upper], &mut self.laws)?;
+        stream.set_law([n, r, lower, upper], &mut self.laws)?;
         let (shown, drawn) = stream.cells(verdict, rank, below, ties)?;
         let (law, raised) = (stream.law.clone(), &mut self.raised);
         stream.ranks.count(verdict, &law, shown, drawn, raised)?;
@@ -1021,7 +1022,7 @@ fn noted<'py>(
             let verdict = verdicts.get_item(i)?;
             block.push((bank.of(&verdict)?, verdict));
         }
-        ahead::fetch(block.iter().filter_map(|(monitor, _)| *monitor));
+        prefetch::fetch(block.iter().filter_map(|(monitor, _)| *monitor));
         for (monitor, verdict) in &block {
             guard::at(at);
             match monitor.map(|monitor| monitor.to_owned()) {
@@ -1030,6 +1031,6 @@ fn noted<'py>(
             }
         }
     }
-    bank.leave()?;
+    bank.write_back()?;
     Ok(at)
 }

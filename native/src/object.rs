@@ -11,6 +11,7 @@ use crate::slot::Slot;
 use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::PyTypeInfo;
 use pyo3::types::{PyBytes, PyDict, PyInt, PyList, PyString, PyTuple, PyType};
 use std::ptr::null_mut;
 
@@ -24,6 +25,13 @@ extern "C" {
         nargsf: usize,
         kwnames: *mut ffi::PyObject,
     ) -> *mut ffi::PyObject;
+}
+
+/// Return an object as one of exactly this type; a failed `cast` makes an error, which costs more.
+#[inline]
+pub fn exactly<'a, 'py, T: PyTypeInfo>(object: Object<'a, 'py>) -> Option<Borrowed<'a, 'py, T>> {
+    // SAFETY: looked at just before.
+    object.is_exact_instance_of::<T>().then(|| unsafe { object.cast_unchecked() })
 }
 
 /// Return the items of a tuple of exactly N.
@@ -88,12 +96,12 @@ pub fn call<'py>(callable: &Bound<'py, PyAny>, args: &[Object<'_, 'py>]) -> PyRe
 
 /// Return a number that is exactly an `int`, and not too large for 64 bits.
 pub fn whole(object: Object<'_, '_>) -> Option<i64> {
-    object.cast_exact::<PyInt>().ok()?.extract().ok()
+    exactly::<PyInt>(object)?.extract().ok()
 }
 
-/// Whether an object is a tuple with nothing in it.
+/// Whether an object is a plain tuple with nothing in it.
 pub fn is_empty(object: Object<'_, '_>) -> bool {
-    object.cast::<PyTuple>().is_ok_and(|tuple| tuple.is_empty())
+    exactly::<PyTuple>(object).is_some_and(|tuple| tuple.is_empty())
 }
 
 /// Whether an object is exactly of a class.

@@ -3,7 +3,7 @@
 use crate::guard::{self, guarded};
 use crate::object::{tuple_items, Layout, Object, TupleClass};
 use crate::seam::*;
-use crate::written::Writer;
+use crate::json::JsonWriter;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyFloat, PyList, PyTuple};
@@ -19,7 +19,7 @@ enum Ordinary<'py> {
 /// Makes the outcomes of judged records as a `ReviewItems` would, one that draws no audits.
 #[pyclass(module = "rejex_native._core", frozen)]
 pub struct Points {
-    writer: Writer,
+    writer: JsonWriter,
     verdict: Layout,
     outcome: TupleClass,
     rejected: Py<PyAny>,
@@ -38,7 +38,7 @@ impl Points {
     fn new(py: Python<'_>, points: i64) -> PyResult<Points> {
         let verdict = Layout::of(TYPES_VERDICT.get(py)?)?;
         Ok(Points {
-            writer: Writer::of(py)?,
+            writer: JsonWriter::of(py)?,
             outcome: TupleClass::of(TYPES_OUTCOME.get(py)?)?,
             rejected: LABEL_REJECTED.get(py)?.clone().unbind(),
             anomaly: LABEL_ANOMALY.get(py)?.clone().unbind(),

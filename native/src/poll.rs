@@ -1,28 +1,27 @@
 //! The events of many streams in one call (`engine.Engine.process`).
 
 use crate::guard::guarded;
-use crate::lane::{in_python, Batch, Lane, Room, STAGES};
+use crate::fast_path::{in_python, Batch, FastPath, Room, PREFETCH_STAGES};
 use crate::object::{is_exactly, tuple_items};
 use crate::seam::*;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyFloat, PyInt, PyList, PyString, PyTuple, PyType};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-const MODE_MARK: u8 = 0x1f;
 const MANY: usize = 32; // streams, of which not all is in the caches
 const NONE: usize = usize::MAX;
 
 static CALLS: AtomicU64 = AtomicU64::new(0);
 
 /// A stream, and which readings of the poll are its own: the first, and from each the next.
-struct Own<'py> {
+struct StreamReadings<'py> {
     state: Bound<'py, PyAny>,
-    lane: Option<Bound<'py, Lane>>,
+    fast_path: Option<Bound<'py, FastPath>>,
     first: usize,
     last: usize,
 }
 
-/// Judge readings of `d` channels of any streams, each by its lane; in Python what is not ordinary.
+/// Judge readings of `d` channels of any streams, each by its fast_path; in Python what is not ordinary.
 ///
 /// `stream` makes the state of a key that is not in `live`; a key that is heard of goes to its
 /// end. Returns the verdicts, and the streams of which an incident may have changed. `None`,
@@ -62,10 +61,10 @@ fn judged<'py>(
     let mut places = Vec::new();
     let is_many = streams.len() >= MANY;
     for (k, own) in streams.iter().enumerate() {
-        for stage in 0..if is_many { STAGES } else { 0 } {
-            let Some(later) = streams.get(k + STAGES - stage) else { continue };
-            if let Some(lane) = &later.lane {
-                lane.try_borrow()?.ahead(&later.state, stage)?;
+        for stage in 0..if is_many { PREFETCH_STAGES } else { 0 } {
+            let Some(later) = streams.get(k + PREFETCH_STAGES - stage) else { continue };
+            if let Some(fast_path) = &later.fast_path {
+                fast_path.try_borrow()?.prefetch(&later.state, stage)?;
             }
         }
         places.clear();
@@ -74,17 +73,17 @@ fn judged<'py>(
             places.push(at);
             at = next[at];
         }
-        let told = match &own.lane {
-            Some(lane) => {
-                let mut lane = lane.try_borrow_mut()?;
-                Room::with(|room| lane.go(&own.state, &batch, &places, room))?
+        let was_asked = match &own.fast_path {
+            Some(fast_path) => {
+                let mut fast_path = fast_path.try_borrow_mut()?;
+                Room::with(|room| fast_path.go(&own.state, &batch, &places, room))?
             }
             None => {
                 in_python(&own.state, &batch, &places)?;
                 true
             }
         };
-        if told {
+        if was_asked {
             asked.push(own.state.clone());
         }
     }
@@ -97,9 +96,9 @@ fn by_stream<'py>(
     live: &Bound<'py, PyDict>,
     batch: &Batch<'_, 'py>,
     count: usize,
-) -> PyResult<(Vec<Own<'py>>, Vec<usize>)> {
+) -> PyResult<(Vec<StreamReadings<'py>>, Vec<usize>)> {
     let call = CALLS.fetch_add(1, Ordering::Relaxed) + 1;
-    let mut streams: Vec<Own<'py>> = Vec::new();
+    let mut streams: Vec<StreamReadings<'py>> = Vec::new();
     let mut next = vec![NONE; count];
     let (mut key_before, mut number) = (None::<Bound<'py, PyAny>>, 0);
     for i in 0..count {
@@ -111,23 +110,23 @@ fn by_stream<'py>(
                 Some(state) => state,
                 None => stream.call1((&name,))?,
             };
-            let lane = STREAM_LANE.get(&state)?.cast_into_exact::<Lane>().ok();
-            let known = match &lane {
-                Some(lane) => {
-                    let lane = lane.try_borrow()?;
-                    (lane.turn.0 == call).then_some(lane.turn.1)
+            let fast_path = STREAM_FAST_PATH.get(&state)?.cast_into_exact::<FastPath>().ok();
+            let known = match &fast_path {
+                Some(fast_path) => {
+                    let fast_path = fast_path.try_borrow()?;
+                    (fast_path.turn.0 == call).then_some(fast_path.turn.1)
                 }
                 None => streams.iter().position(|own| own.state.is(&state)),
             };
             number = match known {
                 Some(known) => known,
                 None => {
-                    if let Some(lane) = &lane {
-                        lane.try_borrow_mut()?.turn = (call, streams.len());
+                    if let Some(fast_path) = &fast_path {
+                        fast_path.try_borrow_mut()?.turn = (call, streams.len());
                     }
                     live.del_item(&name)?;
                     live.set_item(&name, &state)?;
-                    streams.push(Own { state, lane, first: i, last: NONE });
+                    streams.push(StreamReadings { state, fast_path, first: i, last: NONE });
                     streams.len() - 1
                 }
             };
@@ -146,6 +145,7 @@ fn by_stream<'py>(
 fn are_plain(batch: &mut Batch<'_, '_>, count: usize) -> PyResult<bool> {
     let (py, d) = (batch.readings.py(), batch.d);
     let class = TYPES_READING.get(py)?.cast::<PyType>()?.clone().unbind();
+    let mark: &str = TYPES_MODE_MARK.get(py)?.extract()?;
     let mut known: Option<Bound<'_, PyAny>> = None; // a name that was looked at
     for i in 0..count {
         let reading = batch.reading(i)?;
@@ -157,7 +157,7 @@ fn are_plain(batch: &mut Batch<'_, '_>, count: usize) -> PyResult<bool> {
         };
         for name in [key, sensor] {
             if !known.as_ref().is_some_and(|known| known.is(name)) {
-                if !is_name(&name) {
+                if !is_name(&name, mark) {
                     return Ok(false);
                 }
                 known = Some(name.to_owned());
@@ -178,8 +178,8 @@ fn are_plain(batch: &mut Batch<'_, '_>, count: usize) -> PyResult<bool> {
 }
 
 /// Whether it is a text that a snapshot can hold, without the mark that stands before a mode.
-fn is_name(name: &Bound<'_, PyAny>) -> bool {
+fn is_name(name: &Bound<'_, PyAny>, mark: &str) -> bool {
     // A lone surrogate has no UTF-8.
     let Ok(Ok(text)) = name.cast_exact::<PyString>().map(|text| text.to_str()) else { return false };
-    !text.as_bytes().contains(&MODE_MARK)
+    !text.contains(mark)
 }

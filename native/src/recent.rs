@@ -5,8 +5,20 @@ use crate::view::View;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-const LONG: usize = 24;
-pub const FEW_CHANNELS: usize = 10;
+const LONG: usize = 24; // events of the windows that roll: what is added up below is made for these
+const MIDDLE: usize = 10;
+const SHORT: usize = 6;
+const FEW_CHANNELS: usize = 10;
+/// Rows with a larger number are Python's: below it squares and their sums are finite.
+pub const LARGE: f64 = 1e140;
+
+/// Require that Python's windows are those that this is made for.
+pub fn require(py: Python<'_>) -> PyResult<()> {
+    PRESET_LONG.require(py, LONG)?;
+    PRESET_MIDDLE.require(py, MIDDLE)?;
+    PRESET_SHORT.require(py, SHORT)?;
+    PRESET_FEW_CHANNELS.require(py, FEW_CHANNELS)
+}
 
 /// What a row is made of besides its reading.
 #[derive(Clone, Copy)]

@@ -1,6 +1,6 @@
 //! The newest rows of a model (`engine.model.RowBuffer`), and their blocks (`engine.packed_rows`).
 
-use crate::recent::Columns;
+use crate::recent::{Columns, LARGE};
 use crate::seam::*;
 use crate::view::{as_bytes, with_bytes};
 use pyo3::prelude::*;
@@ -8,9 +8,6 @@ use pyo3::types::{PyByteArray, PyBytes, PyList, PyTuple};
 
 pub const BLOCK: usize = 64;
 pub const DIGITS: u8 = 7;
-const SCALES: [f64; DIGITS as usize] = [1.0, 10.0, 100.0, 1e3, 1e4, 1e5, 1e6];
-/// Beyond it what is made of a level may be no number, which Python looks at.
-const LARGE: f64 = 1e140;
 
 
 /// Take rows in, of which some are `left_out` of training, `made` of `d` levels by these columns.
@@ -136,7 +133,7 @@ impl Kinds {
     fn of(codes: &[u8]) -> Kinds {
         let mut kinds: Vec<(u8, Vec<(usize, f64)>)> = Vec::new();
         for (j, code) in codes.iter().enumerate() {
-            let (kind, scale) = (code / DIGITS, SCALES[(code % DIGITS) as usize]);
+            let (kind, scale) = (code / DIGITS, 10f64.powi(i32::from(code % DIGITS)));
             match kinds.iter_mut().find(|(known, _)| *known == kind) {
                 Some((_, columns)) => columns.push((j, scale)),
                 None => kinds.push((kind, vec![(j, scale)])),

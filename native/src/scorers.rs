@@ -1,6 +1,6 @@
 //! From a row to a score, bit for bit as the product's scorers do it: the same additions in order.
 
-use crate::ahead;
+use crate::prefetch;
 use crate::seam::*;
 use crate::view::View;
 use pyo3::prelude::*;
@@ -97,17 +97,17 @@ struct LowVarianceDistance {
 pub struct MaxDistance {
     which: Vec<usize>,
     plain: Distance,
-    quiet: Option<LowVarianceDistance>,
-    surprise: Option<Knots>,
+    low_variance: Option<LowVarianceDistance>,
+    prediction_error: Option<Knots>,
     python: Py<PyAny>, // for the rows that are not scored here
     wild: f64, // errors of a forecast beyond it count by their logarithm
 }
 
 /// Return column, floor and usual logarithm of each that is taken as a logarithm.
-fn logarithms(quiet: &Bound<'_, PyAny>) -> PyResult<Vec<(usize, f64, f64)>> {
-    let columns: Vec<usize> = LOW_VARIANCE_LOGS.get(quiet)?.call_method0("tolist")?.extract()?;
-    let floors = View::of(&LOW_VARIANCE_FLOORS.get(quiet)?, false)?;
-    let usual = View::of(&LOW_VARIANCE_USUAL.get(quiet)?, false)?;
+fn logarithms(low_variance: &Bound<'_, PyAny>) -> PyResult<Vec<(usize, f64, f64)>> {
+    let columns: Vec<usize> = LOW_VARIANCE_LOGS.get(low_variance)?.call_method0("tolist")?.extract()?;
+    let floors = View::of(&LOW_VARIANCE_FLOORS.get(low_variance)?, false)?;
+    let usual = View::of(&LOW_VARIANCE_USUAL.get(low_variance)?, false)?;
     let both = floors.get().iter().zip(usual.get());
     Ok(columns.into_iter().zip(both).map(|(column, (floor, usual))| (column, *floor, *usual)).collect())
 }
@@ -118,40 +118,40 @@ impl MaxDistance {
         let Some(plain) = Distance::of(&MAX_PLAIN.get(&inner)?, &MAX_JOINT.get(&inner)?)? else {
             return Ok(None);
         };
-        let (quiet, surprise) = (MAX_LOW_VARIANCE.get(&inner)?, MAX_PREDICTION_ERROR.get(&inner)?);
-        let quiet = if quiet.is_none() {
+        let (low_variance, prediction_error) = (MAX_LOW_VARIANCE.get(&inner)?, MAX_PREDICTION_ERROR.get(&inner)?);
+        let low_variance = if low_variance.is_none() {
             None
         } else {
-            let distance = LOW_VARIANCE_INNER.get(&quiet)?;
+            let distance = LOW_VARIANCE_INNER.get(&low_variance)?;
             let Some(inner) = Distance::of(&distance, &DISTANCE_ROOT.get(&distance)?)? else {
                 return Ok(None);
             };
             Some(LowVarianceDistance {
                 inner,
-                near: View::of(&LOW_VARIANCE_NEAR.get(&quiet)?, false)?.get().to_vec(),
-                each: logarithms(&quiet)?,
-                knots: Knots::of(&LOW_VARIANCE_KNOTS.get(&quiet)?)?,
+                near: View::of(&LOW_VARIANCE_NEAR.get(&low_variance)?, false)?.get().to_vec(),
+                each: logarithms(&low_variance)?,
+                knots: Knots::of(&LOW_VARIANCE_KNOTS.get(&low_variance)?)?,
             })
         };
-        let surprise = if surprise.is_none() {
+        let prediction_error = if prediction_error.is_none() {
             None
         } else {
-            Some(Knots::of(&PREDICTION_ERROR_KNOTS.get(&surprise)?)?)
+            Some(Knots::of(&PREDICTION_ERROR_KNOTS.get(&prediction_error)?)?)
         };
         let which: Vec<usize> = COLUMNS_WHICH.get(columns)?.call_method0("tolist")?.extract()?;
         let d = plain.mean.get().len();
         let whole = which.len() == d
-            && quiet.as_ref().is_none_or(|quiet| {
-                quiet.inner.mean.get().len() == d
-                    && quiet.inner.root.get().len() == d * d
-                    && quiet.near.len() == quiet.each.len()
-                    && quiet.each.iter().all(|(column, _, _)| *column < d)
+            && low_variance.as_ref().is_none_or(|low_variance| {
+                low_variance.inner.mean.get().len() == d
+                    && low_variance.inner.root.get().len() == d * d
+                    && low_variance.near.len() == low_variance.each.len()
+                    && low_variance.each.iter().all(|(column, _, _)| *column < d)
             })
             && plain.root.get().len() >= d * d
-            && (surprise.is_some() == (plain.root.get().len() > d * d));
+            && (prediction_error.is_some() == (plain.root.get().len() > d * d));
         let python = TABLE_SCORE.get(scorer)?.unbind();
         let wild = DISTANCE_WILD.float(scorer.py())?;
-        Ok(whole.then_some(MaxDistance { which, plain, quiet, surprise, python, wild }))
+        Ok(whole.then_some(MaxDistance { which, plain, low_variance, prediction_error, python, wild }))
     }
 
     fn score(&self, row: &[f64], room: &mut Vec<f64>) -> Option<f64> {
@@ -164,26 +164,26 @@ impl MaxDistance {
         if error > self.wild {
             return None;
         }
-        if let Some(quiet) = &self.quiet {
+        if let Some(low_variance) = &self.low_variance {
             let low = |((column, _, _), near): (&(usize, f64, f64), &f64)| row[self.which[*column]] < *near;
-            if quiet.each.iter().zip(&quiet.near).any(low) {
+            if low_variance.each.iter().zip(&low_variance.near).any(low) {
                 let mut y: Vec<f64> = self.which.iter().map(|&j| row[j]).collect();
-                let mut is_quiet = false;
-                for &(column, floor, usual) in &quiet.each {
+                let mut is_low = false;
+                for &(column, floor, usual) in &low_variance.each {
                     let spread = y[column];
                     y[column] = ((if 0.0 > spread { 0.0 } else { spread }) + floor).ln();
-                    is_quiet |= y[column] < usual;
+                    is_low |= y[column] < usual;
                 }
-                if is_quiet {
-                    if !quiet.inner.turn(y.into_iter(), room) {
+                if is_low {
+                    if !low_variance.inner.turn(y.into_iter(), room) {
                         return None;
                     }
-                    let own = quiet.knots.rescaled(squares(room));
+                    let own = low_variance.knots.rescaled(squares(room));
                     score = if own > score { own } else { score };
                 }
             }
         }
-        if let Some(knots) = &self.surprise {
+        if let Some(knots) = &self.prediction_error {
             let own = error * error;
             if own > knots.0[3] {
                 let own = knots.rescaled(own);
@@ -240,10 +240,10 @@ impl Scorer {
     }
 
     /// Ask for its numbers.
-    pub fn ahead(&self) {
+    pub fn prefetch(&self) {
         if let Scorer::Histograms { edges, heights } = self {
             for part in [edges.get(), heights.get()] {
-                ahead::bytes(part.as_ptr().cast(), (8 * part.len()).min(1024));
+                prefetch::bytes(part.as_ptr().cast(), (8 * part.len()).min(1024));
             }
         }
     }

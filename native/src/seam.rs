@@ -108,12 +108,12 @@ attributes! {
         MODEL_SCORES = "_scores",
         MODEL_SERVING = "_serving",
         MODEL_SHADOW = "_shadow",
-        MODEL_ASK = "maybe_request_fit",
+        MODEL_MAYBE_REQUEST_FIT = "maybe_request_fit",
         MODEL_MEDIANS = "medians",
         MODEL_ROWS_SEEN = "rows_seen",
-        MODEL_SETTLE = "apply_due",
-        MODEL_STEADY_UNTIL = "fast_path_until",
-        MODEL_TAKE = "absorb",
+        MODEL_APPLY_DUE = "apply_due",
+        MODEL_FAST_PATH_UNTIL = "fast_path_until",
+        MODEL_ABSORB = "absorb",
     }
     "rejex_stream.engine.model:Guard" {
         GUARD_CAPACITY = "_capacity",
@@ -146,13 +146,13 @@ attributes! {
         STREAM_EXPLAINER = "_explainer",
         STREAM_FEATURES = "_features",
         STREAM_JUDGE = "_judge",
-        STREAM_LANE = "_lane",
+        STREAM_FAST_PATH = "_fast_path",
         STREAM_RECENT = "_recent",
         STREAM_SENSORS = "_sensors",
-        STREAM_STEADY_MODEL = "_fast_path_model",
+        STREAM_FAST_PATH_MODEL = "_fast_path_model",
         STREAM_MODEL = "model",
         STREAM_SEQ = "seq",
-        STREAM_WATCH = "tracker",
+        STREAM_TRACKER = "tracker",
     }
     "rejex_stream.features.preset:RecentRows" {
         RECENT_AGE = "_age",
@@ -175,24 +175,24 @@ attributes! {
     "rejex_stream.incidents.state_machine:Alarm" {
         ALARM_BEGUN_MS = "_begun_ms",
         ALARM_EVENTS = "_events",
-        ALARM_LENGTH = "_block_length",
+        ALARM_BLOCK_LENGTH = "_block_length",
         ALARM_N_EARLY = "_n_early",
         ALARM_TOP = "_top",
-        ALARM_TOPS = "_block_maxima",
+        ALARM_BLOCK_MAXIMA = "_block_maxima",
         ALARM_LEVEL = "level",
     }
     "rejex_stream.incidents.state_machine:IncidentTracker" {
-        WATCH_ALARM = "_alarm",
-        WATCH_RISING = "_candidate",
-        WATCH_FOLLOW = "update_alarm",
-        WATCH_FROZEN = "frozen",
-        WATCH_LEAST = "min_severity",
-        WATCH_LEVEL = "level",
-        WATCH_LIMIT = "limit",
-        WATCH_MOST = "max_severity",
-        WATCH_OPEN = "open",
-        WATCH_ORDINARY = "ordinary",
-        WATCH_SINCE = "suspect_events",
+        TRACKER_ALARM = "_alarm",
+        TRACKER_CANDIDATE = "_candidate",
+        TRACKER_UPDATE_ALARM = "update_alarm",
+        TRACKER_FROZEN = "frozen",
+        TRACKER_MIN_SEVERITY = "min_severity",
+        TRACKER_LEVEL = "level",
+        TRACKER_LIMIT = "limit",
+        TRACKER_MAX_SEVERITY = "max_severity",
+        TRACKER_OPEN = "open",
+        TRACKER_ORDINARY = "ordinary",
+        TRACKER_SUSPECT_EVENTS = "suspect_events",
     }
     "rejex_stream.monitor.bank:StreamMonitor" {
         MONITOR_DRIFT = "_drift",
@@ -309,22 +309,22 @@ attributes! {
         BAND_UPPER = "upper",
     }
     "rejex_stream.rejection.judge:Judge" {
-        JUDGE_ANNOUNCED_CONSTANT = "_was_constant",
+        JUDGE_WAS_CONSTANT = "_was_constant",
         JUDGE_BY_MID_RANK = "_by_mid_rank",
         JUDGE_CAPACITY = "_capacity",
         JUDGE_CONSTANT = "_constant",
         JUDGE_EDGES = "_edges",
-        JUDGE_FULL = "_rank_tables",
-        JUDGE_GOVERNOR = "_bucket",
+        JUDGE_RANK_TABLES = "_rank_tables",
+        JUDGE_BUCKET = "_bucket",
         JUDGE_POLICY = "_policy",
         JUDGE_TAIL = "tail",
         JUDGE_WINDOW = "window",
     }
     "rejex_stream.rejection.judge:RankTables" {
-        FULL_BAND = "band",
-        FULL_CONFIDENCES = "confidences",
-        FULL_P_ANOMALIES = "p_anomalies",
-        FULL_SEVERITIES = "severities",
+        TABLES_BAND = "band",
+        TABLES_CONFIDENCES = "confidences",
+        TABLES_P_ANOMALIES = "p_anomalies",
+        TABLES_SEVERITIES = "severities",
     }
     "rejex_stream.rejection.policy:RejectionPolicy" {
         POLICY_BAND = "band",
@@ -333,15 +333,15 @@ attributes! {
         POLICY_FIRST_WINDOW = "first_window",
     }
     "rejex_stream.rejection.token_bucket:TokenBucket" {
-        GOVERNOR_CLOCK = "_clock",
-        GOVERNOR_EARNS = "_earns",
-        GOVERNOR_POLICY = "_policy",
-        GOVERNOR_ALLOW = "allow",
-        GOVERNOR_ASKED = "events_seen",
-        GOVERNOR_CREDIT = "credit",
-        GOVERNOR_MOST = "capacity",
-        GOVERNOR_PRICE = "cost_per_rejection",
-        GOVERNOR_SPEND = "spend",
+        BUCKET_CLOCK = "_clock",
+        BUCKET_EARNS = "_earns",
+        BUCKET_POLICY = "_policy",
+        BUCKET_ALLOW = "allow",
+        BUCKET_IS_SHARED = "is_shared",
+        BUCKET_CREDIT = "credit",
+        BUCKET_CAPACITY = "capacity",
+        BUCKET_COST_PER_REJECTION = "cost_per_rejection",
+        BUCKET_SPEND = "spend",
     }
     "rejex_stream.rejection.window:ScoreWindow" {
         WINDOW_MAXES = "_maxes",
@@ -442,9 +442,12 @@ globals! {
     }
     "rejex_stream.features.preset" {
         PRESET_FEW_CHANNELS = "FEW_CHANNELS",
+        PRESET_LONG = "_LONG",
+        PRESET_MIDDLE = "_MIDDLE",
+        PRESET_SHORT = "_SHORT",
     }
     "rejex_stream.incidents.state_machine" {
-        MACHINE_CALM = "RESET_LEVEL",
+        MACHINE_RESET_LEVEL = "RESET_LEVEL",
         MACHINE_MOST_SEVERITY = "_MOST_SEVERITY",
         MACHINE_WEIGHT = "_WEIGHT",
     }
@@ -475,7 +478,7 @@ globals! {
     }
     "rejex_stream.engine.model" {
         MODEL_MOSTLY_SUSPECT = "_MOSTLY_SUSPECT",
-        MODEL_JUDGED = "SegmentResult",
+        MODEL_SEGMENT_RESULT = "SegmentResult",
     }
     "rejex_stream.engine.packed_rows" {
         PACKED_ROWS_BLOCK_ROWS = "BLOCK",
@@ -512,6 +515,7 @@ globals! {
         TYPES_FOLLOW_UP = "FollowUp",
         TYPES_IN_MODE = "in_mode",
         TYPES_LABEL = "Label",
+        TYPES_MODE_MARK = "MODE_MARK",
         TYPES_OUTCOME = "Outcome",
         TYPES_READING = "Reading",
         TYPES_REASON = "Reason",

@@ -1,6 +1,6 @@
-//! How rare a score is among the scores that its model was calibrated with (`rejection.window.Tail`).
+//! How severity a score is among the scores that its model was calibrated with (`rejection.window.Tail`).
 
-use crate::ahead;
+use crate::prefetch;
 use crate::seam::*;
 use crate::slot::Slot;
 use crate::view::{below, View};
@@ -31,32 +31,32 @@ impl Tail {
     }
 
     /// Ask for its scores.
-    pub fn ahead(&self) {
+    pub fn prefetch(&self) {
         let ordered = self.ordered.get();
-        ahead::bytes(ordered.as_ptr().cast(), (8 * ordered.len()).min(2048));
+        prefetch::bytes(ordered.as_ptr().cast(), (8 * ordered.len()).min(2048));
     }
 
     pub fn severity(&self, score: f64) -> f64 {
         let (ordered, of_ranks) = (self.ordered.get(), self.of_ranks.get());
         let at = below(ordered, score);
         if at == ordered.len() {
-            return self.beyond(score, ordered[at - 1]);
+            return self.gpd_severity(score, ordered[at - 1]);
         }
-        let rare = of_ranks[at];
+        let severity = of_ranks[at];
         if at == 0 {
-            return rare;
+            return severity;
         }
         let (a, b) = (ordered[at - 1], ordered[at]);
         let short = (b - score) / (b - a);
         if short <= 1.0 {
-            let least = of_ranks[at - 1];
-            let shaded = rare - self.shade * short * (rare - least);
-            return if shaded > least { shaded } else { least };
+            let min = of_ranks[at - 1];
+            let shaded = severity - self.shade * short * (severity - min);
+            return if shaded > min { shaded } else { min };
         }
-        rare
+        severity
     }
 
-    fn beyond(&self, score: f64, largest: f64) -> f64 {
+    fn gpd_severity(&self, score: f64, largest: f64) -> f64 {
         if self.sigma == 0.0 {
             return self.largest;
         }
@@ -97,13 +97,13 @@ mod tests {
             let scores: Vec<f64> = (0..80).map(|i| f64::from(i) / 10.0).collect();
             let found: Vec<f64> = scores.iter().map(|&x| of(&tail, x)).collect();
             assert!(found.windows(2).all(|two| two[0] <= two[1]), "{found:?}");
-            let beyond = of(&tail, 4.0 + std::f64::consts::LN_10);
-            assert!((beyond - 1.7).abs() < 1e-12, "a tenth as often a power of ten further");
+            let gpd_severity = of(&tail, 4.0 + std::f64::consts::LN_10);
+            assert!((gpd_severity - 1.7).abs() < 1e-12, "a tenth as often a power of ten further");
             tail.shape = 0.5;
             assert!(of(&tail, 9.0) < 0.7 + 5.0 / std::f64::consts::LN_10, "a heavier tail");
             assert_eq!(of(&tail, f64::MAX), 0.7 + (0.5 * (f64::MAX - 4.0)).ln_1p() / 0.5 / std::f64::consts::LN_10);
             tail.sigma = 0.0;
-            assert_eq!(of(&tail, 5.0), 1e6); // a constant tail has nothing beyond it
+            assert_eq!(of(&tail, 5.0), 1e6); // a constant tail has nothing gpd_severity it
         });
     }
 }

@@ -508,7 +508,7 @@ class Engine:
             key, spec.features, model, judge,
             tracker=tracker, explainer=self._explainer(), calendar=self._calendar,
             learner=decision.learner(spec.window), limits=decision.limits,
-            lane=None if self._core is None else self._core.lane,
+            fast_path=None if self._core is None else self._core.fast_path,
         )  # fmt: skip
 
     def _materialise(self) -> None:

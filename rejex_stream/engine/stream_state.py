@@ -122,11 +122,11 @@ class StreamState:
         "_at_once",
         "_calendar",
         "_explainer",
+        "_fast_path",
         "_fast_path_model",
         "_features",
         "_gaps",
         "_judge",
-        "_lane",
         "_learner",
         "_limits",
         "_mutes",
@@ -152,7 +152,7 @@ class StreamState:
         calendar: Sequence[Plan] = (),
         learner: Learner | None = None,
         limits: Sequence[ChannelLimits] = (),
-        lane: Callable[[Any], Any] | None = None,
+        fast_path: Callable[[Any], Any] | None = None,
     ) -> None:
         self.stream_key = stream_key
         self.seq = 0
@@ -167,7 +167,7 @@ class StreamState:
         self._resting = RestingChannels(features.channels, judge.window.capacity)
         # What scores readings that go the straight way; None: none does, or it is not known yet.
         self._fast_path_model: BatchModel | None = None
-        self._lane = None if lane is None else lane(self)  # by which the native core judges
+        self._fast_path = None if fast_path is None else fast_path(self)  # the native core's
 
     def _advance(
         self, readings: Sequence[Reading], totals: Sequence[float], verdicts: list[Verdict | None]
@@ -212,7 +212,7 @@ class StreamState:
             for i, verdict in enumerate(verdicts):
                 assert verdict is not None  # all have theirs now
                 verdicts[i] = replace(verdict, stream_key=tracker.stream_key, mode=tracker.mode)
-        if self._lane is not None:
+        if self._fast_path is not None:
             self._fast_path_model = self._find_fast_path()
 
     def _steps_among(

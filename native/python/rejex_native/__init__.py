@@ -1,7 +1,7 @@
 """The native core of rejex-stream; :mod:`rejex_stream.native_core` says whether it is used.
 
 :func:`poll` takes the events of any streams in one call, as :class:`rejex_stream.engine.Engine`
-asks for, by the lanes that :func:`lane_of` makes for each.
+asks for, by the fast path that :func:`fast_path_of` makes of each.
 """
 
 from functools import lru_cache
@@ -9,12 +9,12 @@ from functools import lru_cache
 from rejex_native._core import (
     REACHED,
     Cells,
+    FastPath,
     Flat,
-    Lane,
     Lines,
     Messages,
     Points,
-    lane_of,
+    fast_path_of,
     note,
     plain,
     poll,
@@ -22,8 +22,8 @@ from rejex_native._core import (
 )
 
 __all__ = [
-    "REACHED", "Cells", "Flat", "Lane", "Lines", "Messages", "Points", "lane_of", "lines", "note",
-    "plain", "poll", "written",
+    "REACHED", "Cells", "FastPath", "Flat", "Lines", "Messages", "Points", "fast_path_of", "lines",
+    "note", "plain", "poll", "written",
 ]  # fmt: skip
 
 lines = lru_cache(Lines)

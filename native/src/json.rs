@@ -1,6 +1,6 @@
 //! JSON as msgspec writes it: numbers by the same shortest digits, texts with the same escapes.
 
-use crate::object::{text_of, whole, Object};
+use crate::object::{exactly, text_of, whole, Object};
 use crate::seam::*;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyString, PyTuple};
@@ -8,17 +8,17 @@ use pyo3::types::{PyBool, PyFloat, PyString, PyTuple};
 const WIDE: usize = 32;
 
 /// Some bytes that are written often, with room for one wide copy: a call for ten bytes takes longer.
-pub struct Word {
+pub struct FixedBytes {
     bytes: [u8; WIDE],
     n: usize,
 }
 
-impl Word {
+impl FixedBytes {
     /// Return a word; `None` where it is too long for one.
-    pub fn of(bytes: &[u8]) -> Option<Word> {
+    pub fn of(bytes: &[u8]) -> Option<FixedBytes> {
         let mut wide = [0; WIDE];
         wide.get_mut(..bytes.len())?.copy_from_slice(bytes);
-        Some(Word { bytes: wide, n: bytes.len() })
+        Some(FixedBytes { bytes: wide, n: bytes.len() })
     }
 
     #[inline(always)]
@@ -29,40 +29,40 @@ impl Word {
 }
 
 /// Writes what is found in a struct.
-pub struct Writer {
+pub struct JsonWriter {
     encode: Py<PyAny>, // msgspec's, for all that is not known here
-    words: Vec<(Py<PyAny>, Word)>, // members of enums, as they are written
+    words: Vec<(Py<PyAny>, FixedBytes)>, // members of enums, as they are written
 }
 
-impl Writer {
-    pub fn of(py: Python<'_>) -> PyResult<Writer> {
+impl JsonWriter {
+    pub fn of(py: Python<'_>) -> PyResult<JsonWriter> {
         let encode = py.import("msgspec.json")?.getattr("Encoder")?.call0()?.getattr("encode")?;
         let mut words = Vec::new();
         for kind in [&TYPES_LABEL, &TYPES_REASON, &TYPES_STATUS] {
             for member in kind.get(py)?.try_iter()? {
                 let member = member?;
                 let written = encode.call1((&member,))?;
-                words.extend(Word::of(written.extract()?).map(|word| (member.unbind(), word)));
+                words.extend(FixedBytes::of(written.extract()?).map(|word| (member.unbind(), word)));
             }
         }
-        Ok(Writer { encode: encode.unbind(), words })
+        Ok(JsonWriter { encode: encode.unbind(), words })
     }
 
     /// Write any value.
     pub fn value(&self, py: Python<'_>, object: Object<'_, '_>, out: &mut Vec<u8>) -> PyResult<()> {
         if object.is_none() {
             out.extend_from_slice(b"null");
-        } else if let Ok(number) = object.cast_exact::<PyFloat>() {
+        } else if let Some(number) = exactly::<PyFloat>(object) {
             float(number.value(), out);
-        } else if let Ok(found) = object.cast_exact::<PyString>() {
+        } else if let Some(found) = exactly::<PyString>(object) {
             text(text_of(found)?.as_bytes(), out);
         } else if let Some(number) = whole(object) {
             out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
-        } else if let Ok(truth) = object.cast_exact::<PyBool>() {
+        } else if let Some(truth) = exactly::<PyBool>(object) {
             out.extend_from_slice(if truth.is_true() { &b"true"[..] } else { b"false" });
         } else if let Some((_, word)) = self.words.iter().find(|(one, _)| object.is(one)) {
             word.write(out);
-        } else if let Ok(tuple) = object.cast_exact::<PyTuple>() {
+        } else if let Some(tuple) = exactly::<PyTuple>(object) {
             out.push(b'[');
             for (at, item) in tuple.iter_borrowed().enumerate() {
                 if at > 0 {
@@ -154,9 +154,9 @@ mod tests {
 
     #[test]
     fn a_word_is_as_long_as_it_is() {
-        let word = Word::of(b"normal").unwrap();
+        let word = FixedBytes::of(b"normal").unwrap();
         assert_eq!(of(|out| (0..3).for_each(|_| word.write(out))), "normalnormalnormal");
-        assert!(Word::of(&[b'x'; WIDE]).is_some());
-        assert!(Word::of(&[b'x'; WIDE + 1]).is_none());
+        assert!(FixedBytes::of(&[b'x'; WIDE]).is_some());
+        assert!(FixedBytes::of(&[b'x'; WIDE + 1]).is_none());
     }
 }

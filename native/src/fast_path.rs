@@ -4,12 +4,12 @@
 //! due, judged in a full window, that turns no incident. A run ends *before* the first that is not,
 //! with nothing changed of it, and Python goes on from there: the state is its own.
 
-use crate::ahead::{self, Shape};
+use crate::prefetch::{self, Shape};
 use crate::alarm;
 use crate::evidence::{Explainer, Explaining};
 use crate::guard;
-use crate::judge::{JudgeCore, Told};
-use crate::recent::{self, Columns, Recent};
+use crate::judge::{JudgeCore, SideOutputs};
+use crate::recent::{self, Columns, Recent, LARGE};
 use crate::rows;
 use crate::scorers::Scorer;
 use crate::seam::*;
@@ -21,23 +21,21 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 use std::cell::Cell;
 use std::sync::{Arc, OnceLock};
 
-/// Beyond it rows are looked at by Python: squares are surely finite in sum below.
-const LARGE: f64 = 1e140;
 const FEW: usize = 8;
-const MOST_MET: usize = 8; // sensors whose rings are known from call to call
+const MAX_CACHED: usize = 8; // sensors whose rings are known from call to call
 
 static FROM_BUFFER: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 static SUM: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
 
 static SHAPES: [Shape; 9] = [const { Shape::new() }; 9];
-/// How many streams ahead the last of what one touches is asked for, and the first.
-pub const STAGES: usize = 6;
+/// How many streams prefetch the last of what one touches is asked for, and the first.
+pub const PREFETCH_STAGES: usize = 6;
 
 #[pyclass(module = "rejex_native._core")]
-pub struct Lane {
+pub struct FastPath {
     judge: Py<PyAny>,
-    watch: Py<PyAny>,
+    tracker: Py<PyAny>,
     model: Py<PyAny>,
     core: JudgeCore,
     scorer: Option<(Py<PyAny>, Scorer)>,
@@ -46,8 +44,8 @@ pub struct Lane {
     at_once: bool,
     is_bare: Option<bool>, // whether a row is the reading, once a sensor is known
     d: usize,
-    met: Vec<Met>,
-    pub turn: (u64, usize), // the poll that met it last, and its number in that
+    cached: Vec<CachedSensor>,
+    pub turn: (u64, usize), // the poll that cached it last, and its number in that
     #[pyo3(get)]
     taken: u64, // how many events were ordinary
 }
@@ -59,7 +57,7 @@ pub struct Room {
     numbers: Vec<f64>,
     whose: Vec<usize>,
     out: Vec<u8>,
-    told: Told,
+    side: SideOutputs,
 }
 
 thread_local! {
@@ -105,16 +103,16 @@ impl<'py> Batch<'_, 'py> {
 
 /// Return what takes the ordinary events of a stream.
 #[pyfunction]
-pub fn lane_of(state: &Bound<'_, PyAny>) -> PyResult<Lane> {
+pub fn fast_path_of(state: &Bound<'_, PyAny>) -> PyResult<FastPath> {
     let py = state.py();
     PACKED_ROWS_BLOCK_ROWS.require(py, rows::BLOCK)?;
     PACKED_ROWS_DIGITS.require(py, usize::from(rows::DIGITS))?;
-    PRESET_FEW_CHANNELS.require(py, recent::FEW_CHANNELS)?;
-    let (judge, watch) = (STREAM_JUDGE.get(state)?, STREAM_WATCH.get(state)?);
-    Ok(Lane {
-        core: JudgeCore::of(&judge, &watch)?,
+    recent::require(py)?;
+    let (judge, tracker) = (STREAM_JUDGE.get(state)?, STREAM_TRACKER.get(state)?);
+    Ok(FastPath {
+        core: JudgeCore::of(&judge, &tracker)?,
         judge: judge.unbind(),
-        watch: watch.unbind(),
+        tracker: tracker.unbind(),
         model: STREAM_MODEL.get(state)?.unbind(),
         scorer: None,
         usual: OnceLock::new(),
@@ -122,53 +120,53 @@ pub fn lane_of(state: &Bound<'_, PyAny>) -> PyResult<Lane> {
         at_once: STREAM_AT_ONCE.get(state)?.is_truthy()?,
         is_bare: None,
         d: FEATURES_CHANNELS.get(&STREAM_FEATURES.get(state)?)?.len()?,
-        met: Vec::new(),
+        cached: Vec::new(),
         turn: (0, 0),
         taken: 0,
     })
 }
 
-impl Lane {
+impl FastPath {
     /// Ask for a part of what an event will touch, each once the one before is near.
-    pub fn ahead(&self, state: &Bound<'_, PyAny>, stage: usize) -> PyResult<()> {
+    pub fn prefetch(&self, state: &Bound<'_, PyAny>, stage: usize) -> PyResult<()> {
         let py = state.py();
-        let (watch, model, judge) = (self.watch.bind(py), self.model.bind(py), self.judge.bind(py));
-        if stage > 2 && STREAM_STEADY_MODEL.is_none(state)? {
+        let (tracker, model, judge) = (self.tracker.bind(py), self.model.bind(py), self.judge.bind(py));
+        if stage > 2 && STREAM_FAST_PATH_MODEL.is_none(state)? {
             return Ok(());
         }
         match stage {
-            0 => ahead::bytes(std::ptr::from_ref(self).cast(), std::mem::size_of::<Lane>()),
+            0 => prefetch::bytes(std::ptr::from_ref(self).cast(), std::mem::size_of::<FastPath>()),
             1 => {
-                for (one, size) in [(&self.judge, 128), (&self.watch, 256), (&self.model, 320)] {
-                    ahead::object(one, size);
+                for (one, size) in [(&self.judge, 128), (&self.tracker, 256), (&self.model, 320)] {
+                    prefetch::object(one, size);
                 }
-                ahead::bytes(state.as_ptr().cast(), 192);
-                self.met.iter().for_each(|met| ahead::object(&met.sensor, 128));
-                self.core.ahead();
+                prefetch::bytes(state.as_ptr().cast(), 192);
+                self.cached.iter().for_each(|cached| prefetch::object(&cached.sensor, 128));
+                self.core.prefetch();
                 if let Some((_, scorer)) = &self.scorer {
-                    scorer.ahead();
+                    scorer.prefetch();
                 }
             }
             2 => {
-                let objects = [judge, watch, model, state];
+                let objects = [judge, tracker, model, state];
                 objects.into_iter().zip(&SHAPES).for_each(|(one, shape)| shape.children(one));
             }
             3 => {
                 SHAPES[4].children(&JUDGE_WINDOW.get(judge)?);
                 SHAPES[5].children(&MODEL_SERVING.get(model)?);
                 SHAPES[6].children(&MODEL_ROWS.get(model)?);
-                SHAPES[7].children(&WATCH_ALARM.get(watch)?);
-                SHAPES[8].children(&JUDGE_GOVERNOR.get(judge)?);
+                SHAPES[7].children(&TRACKER_ALARM.get(tracker)?);
+                SHAPES[8].children(&JUDGE_BUCKET.get(judge)?);
             }
             4 => {
                 let window = JUDGE_WINDOW.get(judge)?;
-                ahead::items(&WINDOW_PARTS.get(&window)?, 0, 8);
-                ahead::items(&WINDOW_RING.get(&window)?, 8 * WINDOW_OLDEST.int(&window)? as usize, 8);
+                prefetch::items(&WINDOW_PARTS.get(&window)?, 0, 8);
+                prefetch::items(&WINDOW_RING.get(&window)?, 8 * WINDOW_OLDEST.int(&window)? as usize, 8);
             }
             _ => {
                 let parts = WINDOW_PARTS.get(&JUDGE_WINDOW.get(judge)?)?.cast_into::<PyList>()?;
                 if parts.len() == 1 {
-                    ahead::items(&parts.get_item(0)?, 0, 2048);
+                    prefetch::items(&parts.get_item(0)?, 0, 2048);
                 }
             }
         }
@@ -187,9 +185,9 @@ impl Lane {
         while done < places.len() {
             if !self.makes_rows(state)? {
                 step = places.len();
-            } else if !STREAM_STEADY_MODEL.is_none(state)? {
-                let (taken, told) = self.run(state, batch, &places[done..], room)?;
-                asked |= told;
+            } else if !STREAM_FAST_PATH_MODEL.is_none(state)? {
+                let (taken, was_asked) = self.run(state, batch, &places[done..], room)?;
+                asked |= was_asked;
                 if taken > 0 {
                     (done, step) = (done + taken, 1);
                     continue;
@@ -231,18 +229,18 @@ impl Lane {
         room: &mut Room,
     ) -> PyResult<(usize, bool)> {
         let py = state.py();
-        let (watch, model, judge) = (self.watch.bind(py), self.model.bind(py), self.judge.bind(py));
-        if WATCH_FROZEN.truth(watch)? || places.is_empty() {
+        let (tracker, model, judge) = (self.tracker.bind(py), self.model.bind(py), self.judge.bind(py));
+        if TRACKER_FROZEN.truth(tracker)? || places.is_empty() {
             return Ok((0, false));
         }
-        let (rows_seen, mut until) = (MODEL_ROWS_SEEN.int(model)?, MODEL_STEADY_UNTIL.int(model)?);
-        let Room { rows, numbers, whose, out, told } = room;
+        let (rows_seen, mut until) = (MODEL_ROWS_SEEN.int(model)?, MODEL_FAST_PATH_UNTIL.int(model)?);
+        let Room { rows, numbers, whose, out, side } = room;
         rows.clear();
         whose.clear();
         if until > 0 && rows_seen == until {
             // Something comes before the next row, if there is one.
             let known = if self.at_once { &STREAM_RECENT } else { &STREAM_SENSORS }.get(state)?;
-            let mut sensors = Sensors::of(&mut self.met, known.cast_into()?, self.at_once, self.d);
+            let mut sensors = Sensors::of(&mut self.cached, known.cast_into()?, self.at_once, self.d);
             let reading = batch.reading(places[0])?.cast_into::<PyTuple>()?;
             let Some(sensor) = sensors.at(&reading.get_item(1)?)? else { return Ok((0, false)) };
             let Some(values) = batch.whole(places[0]) else { return Ok((0, false)) };
@@ -251,8 +249,8 @@ impl Lane {
                 return Ok((0, false));
             }
             rows.clear();
-            model.call_method1(MODEL_SETTLE.name(py), (judge,))?;
-            until = MODEL_STEADY_UNTIL.int(model)?;
+            model.call_method1(MODEL_APPLY_DUE.name(py), (judge,))?;
+            until = MODEL_FAST_PATH_UNTIL.int(model)?;
         }
         let left = usize::try_from(until - rows_seen).unwrap_or(0);
         let places = &places[..left.min(places.len())];
@@ -272,7 +270,7 @@ impl Lane {
         let epoch = FIT_EPOCH.get(&serving)?;
         let d = self.d;
         let known = if self.at_once { &STREAM_RECENT } else { &STREAM_SENSORS }.get(state)?;
-        let mut sensors = Sensors::of(&mut self.met, known.cast_into()?, self.at_once, d);
+        let mut sensors = Sensors::of(&mut self.cached, known.cast_into()?, self.at_once, d);
         let scored: Option<Vec<f64>> = match scorer {
             Scorer::Python => {
                 // What is read: as far as it is whole.
@@ -306,7 +304,7 @@ impl Lane {
             _ => None,
         };
 
-        let Some(mut judging) = self.core.begin(judge, &epoch, told)? else {
+        let Some(mut judging) = self.core.begin(judge, &epoch, side)? else {
             return Ok((0, false));
         };
         let guarded = !MODEL_GUARD.is_none(model)?;
@@ -359,7 +357,7 @@ impl Lane {
             batch.verdicts.set_item(place, verdict)?;
             done += 1;
         }
-        judging.end()?;
+        judging.write_back()?;
         if let Some(scores) = &scored {
             width = rows.len() / scores.len();
         }
@@ -377,33 +375,33 @@ impl Lane {
             state.call_method1(STREAM_EXPLAIN.name(py), args)?;
         }
         let which = &places[..done];
-        let asked = alarm::follow(watch, batch.readings, which, batch.verdicts, &told.seen)?;
-        let mut beyond = std::mem::take(&mut told.outliers);
-        beyond.extend(&told.extreme);
+        let asked = alarm::follow(tracker, batch.readings, which, batch.verdicts, &side.alarm_inputs)?;
+        let mut beyond = std::mem::take(&mut side.outliers);
+        beyond.extend(&side.extreme);
         beyond.sort_unstable();
         beyond.dedup();
-        let learnt = Learnt { rows, beyond: &beyond, out, d, columns };
+        let judged_rows = JudgedRows { rows, beyond: &beyond, out, d, columns };
         let is_fitting = !MODEL_SHADOW.is_none(model)? || !MODEL_PENDING.is_none(model)?;
-        let crowded = is_fitting && !told.extreme.is_empty();
-        if crowded || WATCH_SINCE.get(watch)?.len()? as i64 > MODEL_MOSTLY_SUSPECT.int(py)? {
-            let judged = MODEL_JUDGED.get(py)?;
-            let judged = judged.call1((done, &beyond, &told.extreme, py.None()))?;
-            let rows = python_rows(py, learnt.rows, done)?;
-            model.call_method1(MODEL_TAKE.name(py), (rows, judged, judge))?;
+        let crowded = is_fitting && !side.extreme.is_empty();
+        if crowded || TRACKER_SUSPECT_EVENTS.get(tracker)?.len()? as i64 > MODEL_MOSTLY_SUSPECT.int(py)? {
+            let judged = MODEL_SEGMENT_RESULT.get(py)?;
+            let judged = judged.call1((done, &beyond, &side.extreme, py.None()))?;
+            let rows = python_rows(py, judged_rows.rows, done)?;
+            model.call_method1(MODEL_ABSORB.name(py), (rows, judged, judge))?;
         } else {
-            learnt.take(model, rows_seen, done)?;
+            judged_rows.absorb(model, rows_seen, done)?;
             if rows_seen + done as i64 == until {
-                model.call_method0(MODEL_ASK.name(py))?;
+                model.call_method0(MODEL_MAYBE_REQUEST_FIT.name(py))?;
             }
         }
-        told.outliers = beyond;
+        side.outliers = beyond;
         self.taken += done as u64;
         Ok((done, asked))
     }
 }
 
 /// Rows that were judged, for the model to learn from.
-struct Learnt<'a> {
+struct JudgedRows<'a> {
     rows: &'a [f64],
     beyond: &'a [usize],
     out: &'a mut Vec<u8>,
@@ -411,11 +409,11 @@ struct Learnt<'a> {
     columns: Option<Columns>,
 }
 
-impl Learnt<'_> {
+impl JudgedRows<'_> {
     /// Let them into the buffer, and the shadow score them: `BatchModel.take`.
-    fn take(self, model: &Bound<'_, PyAny>, rows_seen: i64, count: usize) -> PyResult<()> {
+    fn absorb(self, model: &Bound<'_, PyAny>, rows_seen: i64, count: usize) -> PyResult<()> {
         let py = model.py();
-        let Learnt { rows, beyond, out, d, columns } = self;
+        let JudgedRows { rows, beyond, out, d, columns } = self;
         let shadow = if MODEL_SHADOW.is_none(model)? { None } else { Some(MODEL_SHADOW.get(model)?) };
         if let (Some(shadow), true) = (&shadow, count > 1) {
             if FIT_N_UNSCORED.int(shadow)? > 0 {
@@ -496,28 +494,28 @@ fn python_rows<'py>(py: Python<'py>, flat: &[f64], m: usize) -> PyResult<Bound<'
 }
 
 /// A sensor of a stream, and what makes its rows.
-struct Met {
+struct CachedSensor {
     sensor: Py<PyAny>,
     recent: Option<Recent>,
     is_begun: bool, // in the run that lasts
 }
 
-/// The sensors of a stream that are met in a run.
+/// The sensors of a stream that are cached in a run.
 struct Sensors<'a, 'py> {
     known: Bound<'py, PyDict>,
     at_once: bool,
     d: usize,
-    met: &'a mut Vec<Met>,
+    cached: &'a mut Vec<CachedSensor>,
     newest: Option<(Bound<'py, PyAny>, usize)>, // the last name, and its number
 }
 
 impl<'a, 'py> Sensors<'a, 'py> {
-    fn of(met: &'a mut Vec<Met>, known: Bound<'py, PyDict>, at_once: bool, d: usize) -> Self {
-        if met.len() > MOST_MET {
-            met.clear();
+    fn of(cached: &'a mut Vec<CachedSensor>, known: Bound<'py, PyDict>, at_once: bool, d: usize) -> Self {
+        if cached.len() > MAX_CACHED {
+            cached.clear();
         }
-        met.iter_mut().for_each(|met| met.is_begun = false);
-        Sensors { known, at_once, d, met, newest: None }
+        cached.iter_mut().for_each(|cached| cached.is_begun = false);
+        Sensors { known, at_once, d, cached, newest: None }
     }
 
     /// Return the number of a sensor; `None` where Python has to make its rows.
@@ -526,34 +524,34 @@ impl<'a, 'py> Sensors<'a, 'py> {
             return Ok(Some(*n));
         }
         let Some(sensor) = self.known.get_item(name)? else { return Ok(None) };
-        let found = self.met.iter().position(|met| met.sensor.is(&sensor));
-        let n = found.unwrap_or(self.met.len());
+        let found = self.cached.iter().position(|cached| cached.sensor.is(&sensor));
+        let n = found.unwrap_or(self.cached.len());
         if found.is_none() {
-            self.met.push(Met { sensor: sensor.clone().unbind(), recent: None, is_begun: false });
+            self.cached.push(CachedSensor { sensor: sensor.clone().unbind(), recent: None, is_begun: false });
         }
-        let met = &mut self.met[n];
-        if !met.is_begun && self.at_once {
-            let is_same = match &met.recent {
+        let cached = &mut self.cached[n];
+        if !cached.is_begun && self.at_once {
+            let is_same = match &cached.recent {
                 Some(recent) => recent.is_of(&sensor)?,
                 None => false,
             };
             if !is_same {
-                met.recent = Recent::of(&sensor)?;
-            } else if let Some(recent) = &mut met.recent {
+                cached.recent = Recent::of(&sensor)?;
+            } else if let Some(recent) = &mut cached.recent {
                 recent.begin();
             }
-            if met.recent.as_ref().is_none_or(|recent| recent.channels() != self.d) {
-                met.recent = None;
+            if cached.recent.as_ref().is_none_or(|recent| recent.channels() != self.d) {
+                cached.recent = None;
                 return Ok(None);
             }
         }
-        met.is_begun = true;
+        cached.is_begun = true;
         self.newest = Some((name.clone(), n));
         Ok(Some(n))
     }
 
     fn row(&mut self, sensor: usize, reading: &[f64], rows: &mut Vec<f64>) {
-        match &mut self.met[sensor].recent {
+        match &mut self.cached[sensor].recent {
             Some(recent) => recent.row(reading, rows),
             None => rows.extend_from_slice(reading),
         }
@@ -567,11 +565,11 @@ impl<'a, 'py> Sensors<'a, 'py> {
         places: &[usize],
     ) -> PyResult<Option<Columns>> {
         let (py, mut columns) = (self.known.py(), None);
-        for (n, met) in self.met.iter_mut().enumerate().filter(|(_, met)| met.is_begun) {
+        for (n, cached) in self.cached.iter_mut().enumerate().filter(|(_, cached)| cached.is_begun) {
             let Some(last) = whose.iter().rposition(|&sensor| sensor == n) else { continue };
-            let sensor = met.sensor.bind(py);
+            let sensor = cached.sensor.bind(py);
             let values = batch.reading(places[last])?.get_item(3)?;
-            if let Some(recent) = &mut met.recent {
+            if let Some(recent) = &mut cached.recent {
                 RECENT_LAST.set(sensor, values)?;
                 recent.end(whose.iter().filter(|&&sensor| sensor == n).count());
                 RECENT_AGE.set(sensor, RECENT_YOUNG.get(sensor)?)?;

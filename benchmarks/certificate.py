@@ -10,18 +10,16 @@ on. A certificate is made at every look, and is wrong if either bound is. The bo
 product's own, remembered by their arguments.
 
 The last rows are whole pipelines: 3,000 records of five sensors in two modes through the run's own
-loop, with a held budget, learning from the answers to what is drawn, planned work, a mute, sensors
-that are forgotten, and room for fewer streams than there are. Each has a key of its own, a truth
-that nobody sees, and people who answer while it runs.
+loop, with a held budget, planned work, a mute, sensors that are forgotten, and room for fewer
+streams than there are. Each has a key of its own, and a truth that nobody sees.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -32,23 +30,14 @@ from rejex_stream.decode import JsonDecoder
 from rejex_stream.decode.mapping import FieldMapping
 from rejex_stream.encode import encode_command
 from rejex_stream.engine import Engine
-from rejex_stream.learning import LearningSpec
-from rejex_stream.rejection.audit_sampling import KeyedSampler, Stratum, share_at_most
+from rejex_stream.rejection.audit_sampling import Stratum, share_at_most
 from rejex_stream.review import certificate
 from rejex_stream.review.certificate import Tally, certify
 from rejex_stream.review.gold_cases import Errors
 from rejex_stream.run.loop import run
 from rejex_stream.run.review_items import AuditDraw
 from rejex_stream.run.run_settings import RunSettings
-from rejex_stream.types import (
-    Command,
-    CommandKind,
-    EventAnswer,
-    Position,
-    Record,
-    could_be_missed,
-    drawable,
-)
+from rejex_stream.types import Command, CommandKind, Position, Record, could_be_missed, drawable
 from tests.doubles import FakeClock, ListControl, ListSink, ListSource, MemorySnapshotStore
 from tests.streams import spec
 
@@ -169,8 +158,7 @@ def deployment(seed: int, case: Case, looks: int) -> tuple[bool, float]:
 # -------------------------------------------------------------------------- whole pipelines
 RECORDS, WHOLE = 3_000, 0.3
 PIPELINES = {
-    "a pipeline with modes, a mute, planned work, sensors forgotten and turned away, learning":
-        (0.0, 0.0),
+    "a pipeline with modes, a mute, planned work, sensors forgotten and turned away": (0.0, 0.0),
     "the same; 10 % overlooked, 1 % invented, measured": (0.1, 0.01),
 }  # fmt: skip
 
@@ -179,34 +167,22 @@ LATER: tuple[tuple[int, str, dict[str, Any]], ...] = (
     (600, "mute", {"stream_key": "s1", "from_ms": 700_000, "until_ms": 2_400_000,
                    "box": {"x": (0.5, 9.0)}, "by": "ada", "note": "known"}),
     (800, "planned", {"stream_key": "s2", "from_ms": 1_000_000, "until_ms": 1_500_000}),
-    (1_200, "judge", {"stream_key": "s0", "judge": "challenger"}),
-    (2_000, "judge", {"stream_key": "s0", "judge": "champion"}),
 )  # fmt: skip
 
 
 class Desk(ListSource):
-    """The input, and people who answer what is drawn a while after it has become durable."""
+    """The input, and people who give commands a while after it has become durable."""
 
     def __init__(self, script: list[bytes], sink: ListSink, control: ListControl) -> None:
         super().__init__(script)
-        self.sink, self.control, self.seen = sink, control, 0
-        self.says: dict[Position, str] = {}
+        self.sink, self.control = sink, control
         self.later = list(LATER)
 
     def poll(self, max_records: int, timeout_s: float) -> Sequence[Record]:
-        """Return what comes next; people answer first."""
-        answers: dict[str, list[EventAnswer]] = defaultdict(list)
-        for outcome in self.sink.outcomes[self.seen :]:
-            verdict = outcome.verdict
-            if verdict is not None and verdict.learning and verdict.learning.asked:
-                answer = EventAnswer(verdict.position, self.says[verdict.position])
-                answers[verdict.stream_key].append(answer)
-        self.seen = len(self.sink.outcomes)
-        while self.later and self.seen >= self.later[0][0]:
+        """Return what comes next; people speak first."""
+        while self.later and len(self.sink.outcomes) >= self.later[0][0]:
             _, kind, fields = self.later.pop(0)
             self.say(kind, **fields)
-        for key, some in answers.items():
-            self.say("answers", stream_key=key, answers=tuple(some))
         return super().poll(max_records, timeout_s)
 
     def say(self, kind: str, **fields: Any) -> None:
@@ -232,20 +208,17 @@ def pipeline(seed: int, looks: int, overlooked: float, invented: float) -> tuple
         )
     control, sink = ListControl(), ListSink()
     desk = Desk(script, sink, control)
-    desk.says = {
+    says = {
         Position("input", 0, i): "anomaly" if anomalous[i] != errs[i] else "normal"
         for i in range(RECORDS)
     }
-    learns = LearningSpec(rate=0.3, patience=150, sampler=KeyedSampler(key))
-    recipe = replace(
-        spec(modes=True, every=400, rate=0.1, burst=8), learning=learns, sampler=learns.sampler
-    )
+    recipe = spec(modes=True, every=400, rate=0.1, burst=8)
     clock = FakeClock(tick_s=0.01)
     run(
         desk, sink, MemorySnapshotStore(), lambda _, fits: Engine(recipe, fits),
         JsonDecoder(FieldMapping(["x", "y"], sensor="id", time="t", mode="m")),
         settings=RunSettings(
-            audit=AuditDraw(rate=0.03, near_rate=0.2, key=key, differ_rate=learns.rate),
+            audit=AuditDraw(rate=0.03, near_rate=0.2, key=key),
             commit_interval_s=0.03, max_poll_records=40, forget_after=300.0, max_keys=9,
         ),
         control=control, clock=clock, wait=clock.advance,
@@ -261,7 +234,7 @@ def pipeline(seed: int, looks: int, overlooked: float, invented: float) -> tuple
             truth += bool(p) and bool(anomalous[verdict.position.offset])
             hidden += not p and bool(anomalous[verdict.position.offset])
             if drawn:
-                tally.answers[p, desk.says[verdict.position]] += 1
+                tally.answers[p, says[verdict.position]] += 1
         if done * looks // len(sink.outcomes) > look:
             look += 1
             errors, asked = Errors(), KNOWN * look // looks

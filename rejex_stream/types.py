@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -29,7 +29,6 @@ __all__ = [
     "CommandReply",
     "ContextPoint",
     "DelayedRecord",
-    "EventAnswer",
     "Evidence",
     "Expected",
     "FloatArray",
@@ -37,9 +36,7 @@ __all__ = [
     "Incident",
     "IncidentState",
     "Invalid",
-    "JudgeName",
     "Label",
-    "Learned",
     "LimitExcess",
     "Limited",
     "Outcome",
@@ -70,7 +67,6 @@ __all__ = [
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 ColumnGroups: TypeAlias = Sequence[npt.NDArray[np.intp]]
-JudgeName: TypeAlias = Literal["champion", "challenger"]
 Box: TypeAlias = dict[str, tuple[float, float]]
 
 
@@ -535,17 +531,6 @@ class CommandKind(StrEnum):
     """Of a stream: readings in a box are known to be normal; nobody is asked about them."""
     CANCEL = "cancel"
     """Of an earlier ``planned`` or ``mute``: it does not hold any more."""
-    ANSWERS = "answers"
-    """Of events that were asked about: what people say of them."""
-    JUDGE = "judge"
-    """Of a stream where answers teach: who gives the verdicts from now on."""
-
-
-class EventAnswer(NamedTuple):
-    """What people say of an event."""
-
-    position: Position
-    verdict: Literal["anomaly", "normal", "unsure"]
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
@@ -567,10 +552,6 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
         What is muted: by channel of the reading the least and the largest value.
     cancels
         Id of the command that is taken back.
-    answers
-        What people say of events of the stream, all of one partition.
-    judge
-        Who is to give the verdicts.
     by, note, given_ms
         Who said it, why, and when by the wall clock: for people, never for a decision.
     """
@@ -584,8 +565,6 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     until_ms: int | None = None
     box: Box = {}
     cancels: str | None = None
-    answers: tuple[EventAnswer, ...] = ()
-    judge: JudgeName | None = None
     by: str = ""
     note: str = ""
     given_ms: int | None = None
@@ -607,24 +586,6 @@ class CommandReply(msgspec.Struct, frozen=True, kw_only=True):
     command: str
     accepted: bool
     said: str
-
-
-class Learned(msgspec.Struct, frozen=True):
-    """Who gave a verdict, where answers teach a challenger of the detector.
-
-    Attributes
-    ----------
-    judge
-        ``champion``: the detector itself; ``challenger``: the layer that answers correct.
-    other
-        What the other one would have said; ``None`` while the challenger cannot judge yet.
-    asked
-        What an answer to this event is for: ``teach`` or ``measure``, never both.
-    """
-
-    judge: JudgeName
-    other: Label | None = None
-    asked: Literal["teach", "measure"] | None = None
 
 
 class Audit(msgspec.Struct, frozen=True, gc=False):
@@ -705,9 +666,6 @@ class Verdict(msgspec.Struct, frozen=True, gc=False):
         Id of the incident that this event opened, or that was open when it came.
     mode
         The operating mode that the event was measured in, where modes are told apart.
-    learning
-        Who judged, where answers teach; elsewhere, and where the detector alone can say something,
-        it is unset and not written. Ranks, band and severity are the detector's all the same.
     muted
         Id of the mute that the reading lies in: a pattern that people know to be normal, no review
         item and no evidence for an incident. Elsewhere it is unset and not written.
@@ -751,7 +709,6 @@ class Verdict(msgspec.Struct, frozen=True, gc=False):
     planned: bool = False
     incident: str | None = None
     mode: str | None = None
-    learning: Learned | msgspec.UnsetType = msgspec.UNSET
     muted: str | msgspec.UnsetType = msgspec.UNSET
     audit: Audit | msgspec.UnsetType = msgspec.UNSET
     limited: Limited | msgspec.UnsetType = msgspec.UNSET

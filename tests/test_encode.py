@@ -74,7 +74,7 @@ def test_a_verdict_survives_the_wire_as_one_line_with_its_id_first(verdict):
     assert list(fields)[:4] == ["id", "topic", "partition", "offset"]
     assert fields["id"] == str(verdict.position)
     unset = {
-        name for name in ("learning", "muted", "audit", "limited") if not getattr(verdict, name)
+        name for name in ("muted", "audit", "limited") if not getattr(verdict, name)
     }  # not written
     left_out = {"position"} | unset
     assert list(fields)[4:] == [n for n in Verdict.__struct_fields__ if n not in left_out]

@@ -21,13 +21,13 @@ NATIVE = Path(__file__).parents[1] / "native" / "python" / "rejex_native"
 ROOMS = (
     "native", "readable", "types", "errors", "addresses", "threads", "trusted_clock",
     "native_seam", "native_core", "settings", "protocols",
-    "decode", "features", "detectors", "checks", "rejection", "learning", "incidents", "engine",
+    "decode", "features", "detectors", "checks", "rejection", "incidents", "engine",
     "facade", "monitor", "encode", "run", "plan", "connectors", "native_trial", "operate", "config",
     "spark", "tables", "report", "doctor", "review", "demo", "cli", "__main__",
 )  # fmt: skip
 CORE = ("types", "errors", "threads", "trusted_clock", "protocols",
         "features", "detectors", "rejection",
-        "learning", "incidents", "engine", "facade", "monitor", "run.review_items")  # fmt: skip
+        "incidents", "engine", "facade", "monitor", "run.review_items")  # fmt: skip
 EFFECTS = {
     "asyncio", "concurrent", "datetime", "http", "kafka", "logging", "multiprocessing", "os",
     "pathlib", "random", "select", "signal", "socket", "sqlite3", "subprocess", "tempfile",

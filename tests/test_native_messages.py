@@ -31,7 +31,6 @@ from rejex_stream.types import (
     IncidentState,
     Invalid,
     Label,
-    Learned,
     Limited,
     LimitExcess,
     Outcome,
@@ -140,7 +139,6 @@ EVIDENCES = st.builds(
     ).map(tuple),
     maybe(NAMES), WHOLE, maybe(NUMBERS), NUMBERS, WHOLE,
 )  # fmt: skip
-LEARNED = st.builds(Learned, st.just("champion"), maybe(LABELS))
 LIMITED = st.builds(
     Limited,
     st.lists(st.builds(LimitExcess, NAMES, maybe(NUMBERS), NUMBERS), max_size=2).map(tuple),
@@ -171,7 +169,7 @@ def verdicts(draw, position):
         held=draw(st.booleans()), planned=draw(st.booleans()), incident=draw(maybe(NAMES)),
         mode=draw(maybe(NAMES)), muted=draw(or_unset(NAMES)), evidence=draw(maybe(EVIDENCES)),
         audit=draw(or_unset(st.builds(Audit, NUMBERS, st.booleans(), maybe(NAMES)))),
-        learning=draw(or_unset(LEARNED)), limited=draw(or_unset(LIMITED)), **given_,
+        limited=draw(or_unset(LIMITED)), **given_,
     )  # fmt: skip
 
 

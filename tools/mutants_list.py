@@ -73,27 +73,6 @@ MUTANTS = (
         "test_where_the_base_of_a_snapshot_is_gone_the_next_one_is_written_whole",
     ),
     Mutant(
-        "m58",
-        "evidence from before a person changed the speaker counts",
-        "self.trial.command(challenger_speaks=challenger_speaks)\n        self._measuring.clear()",
-        "self.trial.command(challenger_speaks=challenger_speaks)",
-        "tests/test_learning.py::test_evidence_from_before_another_speaks_counts_no_more",
-    ),
-    Mutant(
-        "m58b",
-        "evidence from before the trial changed the speaker counts",
-        "if self.trial.update(gain, self.trial.rate):\n                self._measuring.clear()",
-        "if self.trial.update(gain, self.trial.rate):\n                pass",
-        "tests/test_learning.py::test_evidence_from_before_another_speaks_counts_no_more",
-    ),
-    Mutant(
-        "m61",
-        "held events belong to a learner's first window",
-        "if rare is None or verdict.held or verdict.planned:\n            return verdict",
-        "if rare is None or verdict.planned:\n            return verdict",
-        "tests/test_learning.py::test_held_and_planned_events_do_not_belong_to_the_first_window",
-    ),
-    Mutant(
         "m56",
         "an alarm that is raised again ends when the first would have",
         "active.until = until\n",

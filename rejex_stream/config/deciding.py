@@ -12,13 +12,11 @@ from rejex_stream.engine.refit import Calibration, RefitSchedule
 from rejex_stream.errors import ConfigError
 from rejex_stream.features import Feature, FeatureKind, FeatureSpec, PresetName
 from rejex_stream.incidents import Plan
-from rejex_stream.learning import LearningSpec
-from rejex_stream.rejection.audit_sampling import KeyedSampler
 from rejex_stream.rejection.policy import MIN_BURST, WINDOW, BudgetOwner, RejectionPolicy
 from rejex_stream.settings import Section, setting
 
 __all__ = [
-    "Calendar", "Column", "Costs", "Detector", "Features", "Learning", "Pipeline", "Refit",
+    "Calendar", "Column", "Costs", "Detector", "Features", "Pipeline", "Refit",
     "Rejection",
 ]  # fmt: skip
 
@@ -333,62 +331,6 @@ class Refit(Section):
         if self.refit_every_events == 0:
             given["refit_every_events"] = None
         return RefitSchedule.for_window(window, **given)
-
-
-_ALPHA = 0.05
-"""With which a challenger ever takes over while it has not cost less."""
-
-
-class Learning(Section):
-    """A challenger that answers teach, beside the detector."""
-
-    enabled: bool = setting(
-        False,
-        says="Whether answers to rejected events teach a challenger, which gives the verdicts once "
-        "audited answers prove that it costs less by rejection.costs, and for as long as they do.",
-    )
-    measure_rate: float = setting(
-        0.2,
-        unit="share of events",
-        says="Share of the events on which detector and challenger differ that go to review to "
-        "measure; drawn as audits are, by output.audit_key_file.",
-        gt=0,
-        le=1,
-    )
-    wrong_answers: float = setting(
-        0.3,
-        unit="share of answers",
-        says="At most so many answers are wrong, whatever the truth is: a gain of the challenger "
-        "that such answers explain is none. Known cases measure it (`review report`).",
-        ge=0,
-        lt=0.5,
-    )
-    patience_events: int = setting(
-        2_000,
-        unit="events",
-        says="Judged events of a stream after which an answer comes too late: it teaches nothing, "
-        "and counts as the worst for whom the evidence is gathered.",
-        ge=1,
-        example=10_000,
-    )
-
-    def spec(
-        self, costs: Costs, contamination: float, sampler: KeyedSampler
-    ) -> LearningSpec | None:
-        """Return what the core is told; ``None`` where nothing is learnt."""
-        if not self.enabled:
-            return None
-        most = min((1 - contamination) * costs.c_fp, contamination * costs.c_fn)
-        return LearningSpec(
-            self.measure_rate,
-            _ALPHA,
-            self.patience_events,
-            costs.c_fp,
-            costs.c_fn,
-            most if costs.c_r is None else costs.c_r,
-            self.wrong_answers,
-            sampler,
-        )
 
 
 _EVERY_MS = {"day": 86_400_000, "week": 7 * 86_400_000}

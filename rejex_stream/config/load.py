@@ -29,7 +29,6 @@ from rejex_stream.engine import EngineSpec
 from rejex_stream.errors import ConfigError, RejexError
 from rejex_stream.features import FeatureSpec
 from rejex_stream.protocols import require_identity
-from rejex_stream.rejection.audit_sampling import KeyedSampler
 from rejex_stream.rejection.bounds import cost_bound
 from rejex_stream.settings import Problem, nearest, of_validation, render
 
@@ -317,13 +316,6 @@ def _costs(config: Any) -> None:  # noqa: ANN401
         cost_bound(band, costs.c_fp, costs.c_fn, costs.c_r)
 
 
-def _learning(config: Any) -> None:  # noqa: ANN401
-    rejection = config.rejection
-    learning = config.learning.spec(rejection.costs, rejection.contamination, KeyedSampler())
-    if learning is not None:
-        learning.require(rejection.policy(), rejection.window)
-
-
 def _schedule(config: Any) -> None:  # noqa: ANN401
     config.refit.schedule(config.rejection.window).require(config.rejection.window)
 
@@ -396,7 +388,6 @@ _CHECKS = (
     _Check("input.columns", ("input",), _columns, after=("input", "input.format")),
     _Check("rejection", ("rejection",), lambda c: c.rejection.policy().require(c.rejection.window)),
     _Check("rejection.costs", ("rejection",), _costs, after=("rejection",)),
-    _Check("learning", ("learning", "rejection"), _learning, after=("rejection",)),
     _Check("refit", ("refit", "rejection"), _schedule),
     _Check("input.flags", ("input",), _flags),
     _Check("features", ("features", "input"), _features, after=("input.flags",)),

@@ -11,15 +11,7 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 from rejex_connectors.kafka.kafka_settings import Kafka, RegistrySettings
 
-from rejex_stream.config.deciding import (
-    Calendar,
-    Detector,
-    Features,
-    Learning,
-    Pipeline,
-    Refit,
-    Rejection,
-)
+from rejex_stream.config.deciding import Calendar, Detector, Features, Pipeline, Refit, Rejection
 from rejex_stream.config.input import Input
 from rejex_stream.config.operating import Alerts, Logging, Metrics
 from rejex_stream.config.reviewing import Channel, Review, Sensor
@@ -54,7 +46,6 @@ class Config(BaseSettings):
     incidents: Alarms = setting(Alarms, says="When somebody is told of a fault.")
     hold: Hold = setting(Hold, says="What happens while a fault lasts.")
     calendar: tuple[Calendar, ...] = setting((), says="When work is planned.")
-    learning: Learning = setting(Learning, says="A challenger that answers teach.")
     monitor: Monitor = setting(Monitor, says="The watch over the rejection rate.")
     output: Output = setting(Output, says="Where outcomes go.")
     state: State = setting(State, says="What survives a restart.")

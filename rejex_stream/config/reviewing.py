@@ -148,13 +148,6 @@ class Review(Section):
     settle_s: float = setting(
         20.0, unit="s", says="How long an episode waits for what comes after it.", ge=0
     )
-    teach_after_s: float = setting(
-        60.0,
-        unit="s",
-        says="So long after a verdict it goes to a pipeline with learning.enabled: until then undo "
-        "takes it back, and what was told is never taken back.",
-        ge=0,
-    )
     max_age_hours: float = setting(
         168.0, unit="h", says="Age at which an episode that nobody reviewed expires.", ge=0
     )
@@ -214,11 +207,6 @@ class Review(Section):
     def settle_ms(self) -> int:
         """settle_s in milliseconds."""
         return round(self.settle_s * 1000)
-
-    @property
-    def teach_after_ms(self) -> int:
-        """teach_after_s in milliseconds."""
-        return round(self.teach_after_s * 1000)
 
     @property
     def max_age_ms(self) -> int:

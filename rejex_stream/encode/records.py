@@ -39,7 +39,7 @@ from rejex_stream.types import (
 )
 
 __all__ = [
-    "MAX_ANSWERS", "Answered", "ContextRecord", "DeadLetterRecord", "FollowUpRecord", "Form",
+    "Answered", "ContextRecord", "DeadLetterRecord", "FollowUpRecord", "Form",
     "IncidentRecord", "LeanVerdictRecord", "ReplyRecord", "ReviewRecord",
     "VerdictRecord", "decode_command", "decode_dead_letter", "decode_incidents", "decode_review",
     "decode_reviewed", "decode_verdict", "encode_command", "encode_dead_letter", "encode_follow_up",
@@ -54,8 +54,6 @@ _encode = msgspec.json.Encoder().encode
 _T = TypeVar("_T")
 _MAX_TEXT = {"id": 100, "stream_key": 1_000, "incident": 1_000, "cancels": 100, "by": 200}
 _MAX_NOTE = 4_000
-MAX_ANSWERS = 200
-"""So many answers go into one command."""
 _MAX_SIDES = 200  # channels of a box
 _MAX_MUTE_MS = 90 * 86_400_000  # of a mute: what is normal for longer belongs in the model
 _MAX_INTEGER = 2**53  # what every reader of JSON keeps whole
@@ -66,8 +64,6 @@ _NEEDED: dict[CommandKind, dict[str, str]] = {
     CommandKind.NEW_NORMAL: _ANSWERED,
     CommandKind.CANCEL: {"cancels": "the id of what is taken back"},
     CommandKind.MUTE: {"stream_key": _MUTED, "by": _MUTED, "note": _MUTED},
-    CommandKind.ANSWERS: {"stream_key": "whose"},
-    CommandKind.JUDGE: {"stream_key": "whose", "judge": "champion or challenger"},
 }
 """What a command of a kind has to say."""
 
@@ -491,9 +487,7 @@ class _Kind(msgspec.Struct):
 
 def encode_command(command: Command) -> bytes:
     """Encode a command as one line of JSON, without the newline."""
-    fields = msgspec.to_builtins(command)
-    fields["answers"] = [(one.position.parts, one.verdict) for one in command.answers]
-    return _encode(fields)
+    return _encode(command)
 
 
 def decode_command(line: bytes) -> Command:
@@ -525,13 +519,6 @@ def _problems(command: Command) -> Iterator[str]:
         if not getattr(command, name):
             yield f"does not say {name}: {meant}"
     begin, end = command.from_ms, command.until_ms
-    if command.kind is CommandKind.ANSWERS:
-        places = {answer.position[:2] for answer in command.answers}
-        if len(places) != 1 or len(command.answers) > MAX_ANSWERS:
-            yield (
-                f"has {len(command.answers)} answers of {len(places)} partitions: expected 1 to "
-                f"{MAX_ANSWERS} of one"
-            )
     if command.kind is CommandKind.MUTE:
         if begin is None or end is None or not 0 < end - begin <= _MAX_MUTE_MS:
             yield (

@@ -507,7 +507,7 @@ class Engine:
         return StreamState(
             key, spec.features, model, judge,
             tracker=tracker, explainer=self._explainer(), calendar=self._calendar,
-            learner=decision.learner(spec.window), limits=decision.limits,
+            limits=decision.limits,
             fast_path=None if self._core is None else self._core.fast_path,
         )  # fmt: skip
 

@@ -32,7 +32,7 @@ _MAGIC = b"REJEX"
 _DIGEST_BYTES = 16
 FORMAT = 2
 _LATER_PARTS = {"burst", "per_day", "owner", "hold", "calendar", "plans", "incidents", "credits",
-                "learning", "limits"}  # fmt: skip
+                "limits"}  # fmt: skip
 # State, decision with what was said, environment.
 HeadParts: TypeAlias = tuple[dict[str, str], dict[str, Any], dict[str, str]]
 
@@ -176,7 +176,7 @@ def compared(
         plans = msgspec.convert(parts.pop("plans", ()), list[Plan])
         told = msgspec.convert(parts.pop("incidents", ()), list[Incident])
         credits = msgspec.convert(parts.pop("credits", {}), dict[str, list[Any]])
-        before = Decision.of(parts, spec.sampler)
+        before = Decision.of(parts)
         band = before.policy.band(spec.window)
         # Not policy.require: what it advises takes for ever to find at T = 1e300.
         if not (band.can_accept_anomaly and band.can_accept_normal):

@@ -13,11 +13,9 @@ from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.errors import ConfigError
 from rejex_stream.features import FeatureSpec
 from rejex_stream.incidents import Alarms, ChannelLimits, Hold, LimitCheck, Plan
-from rejex_stream.learning import Learner, LearningSpec
 from rejex_stream.protocols import BatchDetector, IncrementalDetector, require_identity
 from rejex_stream.rejection import RejectionBand
 from rejex_stream.rejection.arguments import check_window
-from rejex_stream.rejection.audit_sampling import KeyedSampler
 from rejex_stream.rejection.policy import WINDOW, RejectionPolicy
 
 __all__ = ["Decision", "EngineSpec", "changes", "in_short"]
@@ -33,15 +31,9 @@ class Decision(NamedTuple):
     evidence: bool  # whether verdicts say which channels speak
     hold: Hold = OFF  # what happens while a fault lasts
     calendar: tuple[Plan, ...] = ()  # when work is planned
-    learning: LearningSpec | None = None  # how answers teach a challenger; ``None``: they do not
     # when somebody is told of a fault that is not held; ``None``: never
     alarms: Alarms | None = None
     limits: tuple[ChannelLimits, ...] = ()  # of values, beyond which an event is an anomaly
-
-    def learner(self, window: int) -> Learner | None:
-        """Return what a new stream learns answers with, if it does."""
-        learning = self.learning
-        return None if learning is None else Learner(learning, self.policy, window)
 
     def parts(self) -> dict[str, Any]:
         """Return every part by name, as plain values."""
@@ -52,8 +44,6 @@ class Decision(NamedTuple):
             parts["hold"] = self.hold.model_dump()
         if self.calendar:
             parts["calendar"] = [msgspec.to_builtins(plan) for plan in self.calendar]
-        if self.learning is not None:
-            parts["learning"] = self.learning.parts()
         if self.alarms is not None:
             parts["alarms"] = self.alarms.model_dump()
         if self.limits:
@@ -61,13 +51,12 @@ class Decision(NamedTuple):
         return parts
 
     @classmethod
-    def of(cls, parts: Mapping[str, Any], sampler: KeyedSampler | None = None) -> Decision:
-        """Return the decision of :meth:`parts`, whose draws were by a sampler."""
+    def of(cls, parts: Mapping[str, Any]) -> Decision:
+        """Return the decision of :meth:`parts`."""
         policy = dict(parts)
         evidence = msgspec.convert(policy.pop("evidence"), bool)
         hold = policy.pop("hold", None)
         calendar = msgspec.convert(policy.pop("calendar", ()), tuple[Plan, ...])
-        learning = policy.pop("learning", None)
         alarms = policy.pop("alarms", None)
         limits = msgspec.convert(policy.pop("limits", ()), tuple[ChannelLimits, ...])
         return cls(
@@ -75,7 +64,6 @@ class Decision(NamedTuple):
             evidence,
             OFF if hold is None else Hold(**hold),
             calendar,
-            None if learning is None else LearningSpec.of(learning, sampler or KeyedSampler()),
             None if alarms is None else Alarms(**alarms),
             limits,
         )
@@ -113,10 +101,6 @@ class EngineSpec:
         When work is planned.
     modes
         Whether stream keys name a mode (:func:`~rejex_stream.types.in_mode`).
-    learning
-        How answers teach a challenger; ``None``: they do not.
-    sampler
-        Of the audit's draw, which says whose answers measure.
     alarms
         When somebody is told of a fault that is not held; ``None``: never.
     limits
@@ -140,8 +124,6 @@ class EngineSpec:
     hold: Hold = field(default_factory=Hold)
     calendar: tuple[Plan, ...] = ()
     modes: bool = False
-    learning: LearningSpec | None = None
-    sampler: KeyedSampler = field(default_factory=KeyedSampler)
     alarms: Alarms | None = None
     limits: tuple[ChannelLimits, ...] = ()
 
@@ -159,8 +141,6 @@ class EngineSpec:
         require_identity(self.detector)
         LimitCheck(self.limits, self.features.channels)
         self.policy.require(self.window)
-        if self.learning is not None:
-            self.learning.require(self.policy, self.window)
         if self.is_batch:
             self.schedule.require(self.window, reach_of(self.detector))
 
@@ -200,9 +180,8 @@ class EngineSpec:
     def decision(self) -> Decision:
         """What is said of a score."""
         return Decision(
-            self.policy, self.evidence, self.hold, self.calendar, self.learning, self.alarms,
-            self.limits,
-        )  # fmt: skip
+            self.policy, self.evidence, self.hold, self.calendar, self.alarms, self.limits
+        )
 
     @property
     def state_parts(self) -> dict[str, str]:

@@ -40,7 +40,6 @@ from rejex_stream.incidents import (
     long_gaps,
 )
 from rejex_stream.incidents.calendar import runs
-from rejex_stream.learning import Learner, apply_command
 from rejex_stream.protocols import FitExecutor
 from rejex_stream.rejection.judge import Judge, rejected
 from rejex_stream.rejection.token_bucket import TokenBucket
@@ -93,7 +92,6 @@ class _State(msgspec.Struct, forbid_unknown_fields=True):
     mutes: list[Mute] = []
     gaps: dict[str, list[Gap]] = {}
     resting: dict[str, dict[str, WakeUp]] = {}
-    learning: dict[str, Any] | None = None
 
 
 class _Recipes(msgspec.Struct, forbid_unknown_fields=True):
@@ -127,7 +125,6 @@ class StreamState:
         "_features",
         "_gaps",
         "_judge",
-        "_learner",
         "_limits",
         "_mutes",
         "_recent",
@@ -150,7 +147,6 @@ class StreamState:
         tracker: IncidentTracker,
         explainer: Explainer | None = None,
         calendar: Sequence[Plan] = (),
-        learner: Learner | None = None,
         limits: Sequence[ChannelLimits] = (),
         fast_path: Callable[[Any], Any] | None = None,
     ) -> None:
@@ -160,7 +156,7 @@ class StreamState:
         self._mutes, self._limits = Mutes(features.channels), LimitCheck(limits, features.channels)
         self._features, self.model, self._judge = features, model, judge
         self._at_once, self._allow_nan = features.is_at_once, model.allow_nan
-        self._explainer, self._learner = explainer, learner
+        self._explainer = explainer
         self._sensors: dict[str, SensorFeatures] = {}
         self._recent: dict[str, RecentRows] = {}  # of sensors whose rows are made at once
         self._gaps: dict[str, list[Gap]] = {}  # of sensors that ever lacked a channel
@@ -185,7 +181,7 @@ class StreamState:
             or tracker.mode is not None
             or (self._calendar or self.plans.all or self._mutes.all or self._limits.any)
             or any(gap.now for own in self._gaps.values() for gap in own)  # else none goes on
-            or (self._judge.shares or self._learner is not None)
+            or self._judge.shares
             or model.resting
         ):
             return None
@@ -360,10 +356,8 @@ class StreamState:
         unseen: Mapping[int, tuple[LimitExcess, ...]] = _NONE_UNSEEN,
     ) -> Generator[int, None, SegmentResult]:
         """Judge a segment up to where an incident turns; say before it which reading comes next."""
-        judge, tracker, learner = self._judge, self.tracker, self._learner
-        # The credit of the next event goes by what is published of this one.
-        at_once = learner is not None and judge.is_governed
-        n_judged, size, is_due = 0, 1 if judge.shares or at_once else len(owners), False
+        judge, tracker = self._judge, self.tracker
+        n_judged, size, is_due = 0, 1 if judge.shares else len(owners), False
         extreme: list[int] = []
         while n_judged < len(owners) and not is_due:
             part = owners[n_judged : n_judged + size]
@@ -374,8 +368,6 @@ class StreamState:
             )  # fmt: skip
             if found:
                 extreme += [n_judged + i for i in found]
-            if at_once:
-                self._learn(segment.rows[n_judged:], part[:count], verdicts)
             n_judged += count
             is_due = tracker.has_transition(judge.window)
         owners = owners[:n_judged]
@@ -397,21 +389,10 @@ class StreamState:
             first = verdicts[owners[0]]
             assert first is not None  # judged
             verdicts[owners[0]] = replace(first, status=segment.status)
-        if learner is not None and not at_once:
-            self._learn(segment.rows, owners, verdicts)
         if not (tracker.frozen or planned):
             tracker.update_alarm(readings, range(followed, owners[-1] + (not is_due)), verdicts)
         transition = self._apply_transition(readings, owners[-1], verdicts) if is_due else None
         return SegmentResult(segment.start + n_judged, outliers, extreme, transition)
-
-    def _learn(self, rows: Rows, owners: Sequence[int], verdicts: list[Verdict | None]) -> None:
-        """Have whoever speaks say the verdicts, and only these cost credit."""
-        assert self._learner is not None
-        for row, owner in zip(rows, owners, strict=False):
-            champion = verdicts[owner]
-            assert champion is not None  # judged
-            published = verdicts[owner] = self._learner.judge(champion, row)
-            self._judge.charge_published(champion, published)
 
     def _apply_transition(
         self, readings: Sequence[Reading], last: int, verdicts: list[Verdict | None]
@@ -520,9 +501,6 @@ class StreamState:
         self.tracker.apply_settings(decision.hold, decision.alarms)
         self._calendar, self._explainer = calendar, explainer
         self._limits = LimitCheck(decision.limits, self._features.channels)
-        learner, was = decision.learner(self._judge.window.capacity), self._learner
-        if learner is None or was is None or learner.by != was.by:
-            self._learner = learner
 
     def command(self, command: Command) -> CommandReply | None:
         """Apply what a person says, from the next reading on; ``None``: nothing here is meant."""
@@ -533,8 +511,6 @@ class StreamState:
                 return reply
         if command.kind in (CommandKind.PLANNED, CommandKind.CANCEL):
             return self.plans.command(command)
-        if command.kind in (CommandKind.ANSWERS, CommandKind.JUDGE):
-            return apply_command(self._learner, command)
         reply = self.tracker.command(command)
         if self.tracker.is_adopting and not self.model.is_adopting:
             self.model.adopt_held(self._judge)
@@ -588,15 +564,11 @@ class StreamState:
             held["gaps"] = msgspec.to_builtins(self._gaps)
         if self._resting.wake_ups:
             held["resting"] = msgspec.to_builtins(self._resting.wake_ups)
-        learnt = None if self._learner is None else self._learner.view()
 
         def state() -> bytes:
             window = pack_array(np.array(scores))
             told = {"window": window, "judge": judge, "sensors": sensors, "model": model()}
-            parts = taken | told | held
-            if learnt is not None:
-                parts["learning"] = learnt()
-            return seal("stream-state", _FORMAT, parts)
+            return seal("stream-state", _FORMAT, taken | told | held)
 
         def recipe() -> bytes:
             parts = {"key": key, "version": version, "recipes": recipes()}
@@ -643,8 +615,6 @@ class StreamState:
             self._gaps, self._resting.wake_ups = state.gaps, state.resting
             self.plans = Plans(state.plans)
             self._mutes = Mutes(self._features.channels, state.mutes)
-            if self._learner is not None and state.learning is not None:
-                self._learner.restore(state.learning)
             for name, kept in state.sensors.items():
                 if self._features.is_at_once:
                     self._start_recent(name).restore(kept)

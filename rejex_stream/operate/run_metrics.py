@@ -10,7 +10,7 @@ import heapq
 import math
 import time
 from collections import Counter as Tally
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -43,9 +43,7 @@ from rejex_stream.types import (
     OutcomeCounts,
     Partition,
     Reason,
-    Verdict,
     in_mode,
-    without_limits,
 )
 
 __all__ = ["GAUGES", "GroupNames", "RunMetrics"]
@@ -116,10 +114,6 @@ COUNTERS: Mapping[str, tuple[str, str]] = {
     "muted_events": (
         "Events in a pattern that people muted: nobody was asked, unless the audit drew them.",
         "sensor_group",
-    ),
-    "challenged_events": (
-        "Events judged by detector and challenger: who spoke, and whether the two differ.",
-        "judge differ",
     ),
     "records_invalid": ("Records that could not be read and went to the dead letters.", "reason"),
     "records_ignored": (
@@ -213,7 +207,6 @@ class RunMetrics:
         self._banks: dict[Partition, MonitorBank] = {}
         self._nothing_scorable = False
         self._epochs: dict[str, int] = {}
-        self._learns = spec is not None and spec.learning is not None
         self._newest_ms: dict[Partition, int] = {}
         self._seen_at: dict[str, float] = {}
         in_ours: dict[str, Any] = {"registry": self.registry}
@@ -283,8 +276,6 @@ class RunMetrics:
             return
         verdicts = [outcome.verdict for outcome in outcomes if outcome.verdict is not None]
         self._count(outcomes)
-        if self._learns:
-            self._count_challenged(verdicts)
         epochs = self._epochs
         for verdict in verdicts:
             key, mode, epoch = verdict.stream_key, verdict.mode, verdict.model_epoch
@@ -323,15 +314,6 @@ class RunMetrics:
             self._counter("withheld_events", group).inc(counts.n_withheld)
             self._counter("muted_events", group).inc(counts.n_muted)
             self._counter("review_items", group).inc(counts.n_reviews)
-
-    def _count_challenged(self, verdicts: Iterable[Verdict]) -> None:
-        counts = Tally(
-            (learning.judge, "yes" if learning.other is not without_limits(verdict).label else "no")
-            for verdict in verdicts
-            if (learning := verdict.learning) and learning.other is not None
-        )
-        for names, count in counts.items():
-            self._counter("challenged_events", *names).inc(count)
 
     def of_lean_verdicts(self) -> None:
         """Leave out what a lean verdict does not say, rather than to count none of it."""

@@ -356,19 +356,6 @@ class Judge:
             return allowed, given, _AMBIGUOUS, False, status
         return allowed, given, None, label is _REJECTED, status
 
-    def charge_published(self, judged: Verdict, published: Verdict) -> None:
-        """Charge the budget for the published label, where a challenger relabels the event.
-
-        Who was labelled by it can be paid for: without credit the band is empty.
-        """
-        bucket = self._bucket
-        if bucket is None or judged.label is published.label:
-            return
-        if judged.label is _REJECTED:
-            bucket.refund()
-        elif published.label is _REJECTED:
-            bucket.spend()
-
     def outlier_positions(
         self, quantile: float, which: Sequence[int], verdicts: Sequence[Verdict | None]
     ) -> list[int]:

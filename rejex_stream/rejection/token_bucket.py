@@ -107,10 +107,6 @@ class TokenBucket:
         """Pay for an event that the band of :meth:`allow` rejected: without credit it is empty."""
         self.credit -= self.cost_per_rejection
 
-    def refund(self) -> None:
-        """Take a payment back: what was rejected is published with another label."""
-        self.credit += self.cost_per_rejection
-
     def state(self) -> list[Any]:
         """Return what is kept in a snapshot; text, for whole numbers of any size."""
         clock = None if self._clock is None else self._clock.state()

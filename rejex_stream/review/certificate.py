@@ -553,7 +553,7 @@ class _Reader:
             verdict = without_limits(verdict)
         if (verdict.label is Label.REJECTED) != (verdict.reason is not None):
             self._found.wrong["verdicts give a reason and are not rejected, or the reverse"] += 1
-        if verdict.reason not in (None, Reason.AMBIGUOUS) or verdict.learning:
+        if verdict.reason not in (None, Reason.AMBIGUOUS):
             return
         if rank is None or lower is None or upper is None:
             self._found.wrong["accepted verdicts have no rank"] += 1

@@ -21,7 +21,7 @@ from rejex_stream.encode.records import decode_incidents, encode_incident, posit
 from rejex_stream.errors import CheckpointError, ConnectorError, RejexError
 from rejex_stream.protocols import ControlLog, ControlRecords
 from rejex_stream.run.run_events import ControlUnread, RunEvent
-from rejex_stream.types import Command, CommandReply, Incident, Partition, Position, Record
+from rejex_stream.types import Command, CommandReply, Incident, Partition, Record
 
 __all__ = ["CommandJournal", "CommandReader"]
 
@@ -143,13 +143,10 @@ class CommandJournal:
             self.unassigned.append((record.position.offset, command))
 
     def _is_concerned(self, command: Command) -> bool:
-        """Whether this partition replies: that of the incident or events; without one, each."""
-        if command.answers:
-            position: Position | None = command.answers[0].position
-        elif command.incident is None:
+        """Whether this partition replies: that of the incident; without one, each."""
+        if command.incident is None:
             return True
-        else:
-            position = position_of(command.incident)
+        position = position_of(command.incident)
         if position is None or position.topic not in self._inputs:
             return self._partition.partition == 0
         return position[:2] == self._partition

@@ -132,19 +132,13 @@ class AuditDraw:
     anomaly_rate: float | None = None  # by default `rate`
     # At most 64 bytes; empty: anybody can repeat the draw, and foresee it.
     key: bytes = field(default=b"", repr=False)
-    differ_rate: float = 0.0  # at least, where champion and challenger differ
 
     def __post_init__(self) -> None:
-        for name in ("rate", "near_rate", "anomaly_rate", "differ_rate"):
+        for name in ("rate", "near_rate", "anomaly_rate"):
             share = getattr(self, name)
             if share is not None and not 0.0 <= share <= 1.0:
                 raise ConfigError(f"audit {name} is {share}: expected a share from 0 to 1")
         KeyedSampler(self.key)  # refuses a key that is too long
-
-    @property
-    def sampler(self) -> KeyedSampler:
-        """The sampler of all its draws."""
-        return KeyedSampler(self.key)
 
     def probability(self, verdict: Verdict) -> float:
         """Return how probable it is that an accepted or muted event is audited. O(1).
@@ -163,8 +157,6 @@ class AuditDraw:
             share = share if self.anomaly_rate is None else self.anomaly_rate
         elif self.near_rate is not None and _is_near(verdict):
             share = self.near_rate
-        if verdict.learning and verdict.learning.other not in (None, verdict.label):
-            return max(share, self.differ_rate)
         return share
 
     def audit(self, verdict: Verdict) -> Audit | None:
@@ -176,7 +168,7 @@ class AuditDraw:
 
     def is_drawn(self, position: Position, share: float) -> bool:
         """Draw for a position; a smaller share draws a subset of a larger one. O(1)."""
-        return self.sampler.is_drawn(position, share)
+        return KeyedSampler(self.key).is_drawn(position, share)
 
 
 def _is_near(verdict: Verdict) -> bool:

@@ -36,12 +36,9 @@ from rejex_stream.engine.engine import Decision, Restored
 from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.engine.snapshot import seal, unseal
 from rejex_stream.engine.stream_state import StreamSnapshot, StreamView
-from rejex_stream.learning import LearningSpec
 from rejex_stream.protocols import BatchDetector, FitExecutor, Scorer
-from rejex_stream.rejection.audit_sampling import KeyedSampler
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.run.loop import RunSettings, run
-from rejex_stream.run.review_items import AuditDraw
 from rejex_stream.run.run_events import Committed, RunEvent, SnapshotSaved
 from rejex_stream.types import (
     Command,
@@ -110,18 +107,17 @@ def stop(process: subprocess.Popen[str]) -> tuple[str, str]:
 
 
 def reading_by(
-    *, modes: bool = False, door: bool = False, learning: bool = False, select: str | None = None
+    *, modes: bool = False, door: bool = False, select: str | None = None
 ) -> tuple[Decoder, RunSettings]:
     """Return what reads records, and the settings of a run; by the `door`, all that it can do.
 
     Arrays of readings by a program, one quantity each, with a quality, joined, and put in order.
     """
-    knobs = RUN.replace(audit=AuditDraw(key=AUDIT_KEY, differ_rate=0.5)) if learning else RUN
     if door:
         decoder = SelectingDecoder(Selector(DOOR_PROGRAM), JsonDecoder(DOOR))
-        return decoder, knobs.replace(reorder=DOOR_RULES)
+        return decoder, RUN.replace(reorder=DOOR_RULES)
     plain = JsonDecoder(IN_MODES if modes else MAPPING)
-    return plain if select is None else SelectingDecoder(Selector(select), plain), knobs
+    return plain if select is None else SelectingDecoder(Selector(select), plain), RUN
 
 
 def pipeline_toml(name: str, bootstrap: str, **sections: Mapping[str, Any]) -> str:
@@ -503,9 +499,8 @@ class Slow:
         return self.detector.fit(X, seed=seed)
 
 
-AUDIT_KEY = b"a key of the tests"
 BUDGET = RejectionPolicy(0.1, rate=0.04, burst=6)
-"""Of a learning engine: what people are asked at most."""
+"""Of a governed engine: what people are asked at most."""
 
 
 def make_engine(
@@ -514,13 +509,13 @@ def make_engine(
     fit_s: float = 0.0,
     tolerance: int = 4,
     modes: bool = False,
-    learning: bool = False,
+    governed: bool = False,
     channels: Sequence[str] = ("v",),
     **options: Any,
 ) -> Callable[[Partition, FitExecutor], Any]:
     """``chain``, or the real engine with the detector of that name and fits that take `fit_s`.
 
-    With `learning` answers teach it, under a budget that is held.
+    It is under a budget that is held where it is `governed`.
     """
     if kind == "chain":
         return lambda partition, fits: ChainEngine(**options)
@@ -534,15 +529,13 @@ def make_engine(
     if fit_s:
         assert isinstance(detector, BatchDetector)
         detector = Slow(detector, fit_s)
-    taught = LearningSpec(0.5, alpha=0.5, patience=150, sampler=KeyedSampler(AUDIT_KEY))
     spec = EngineSpec(
         detector,
         FeatureSpec(tuple(channels), carry_forward_events=0 if channels == ("v",) else 20),
-        BUDGET if learning else RejectionPolicy(0.1, tolerance=tolerance),
+        BUDGET if governed else RejectionPolicy(0.1, tolerance=tolerance),
         window=100,
         schedule=SCHEDULE,
         modes=modes,
-        **({"learning": taught, "sampler": taught.sampler} if learning else {}),
     )
     return lambda partition, fits: Engine(spec, fits)
 

@@ -62,10 +62,9 @@ def main(path: str) -> int:
     if clock is not None:  # by how many seconds the clock of this process is wrong
         right, wrong = time.time, Path(clock)
         time.time = lambda: right() + float(wrong.read_text() or 0)
-    learns = engine.get("learning", False)
     modes = engine.get("modes", False)
-    decoder, knobs = reading_by(modes=modes, door=door, learning=learns, select=select)
-    obeys = learns or engine["kind"] == "obedient"
+    decoder, knobs = reading_by(modes=modes, door=door, select=select)
+    obeys = engine.get("governed", False) or engine["kind"] == "obedient"
     executor = ProcessFitExecutor() if "fit_s" in engine else None
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())

@@ -15,7 +15,7 @@ import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ from rejex_stream.config.assembly import kafka_settings
 from rejex_stream.encode import decode_verdict
 from rejex_stream.encode.label_records import LabelRecord, decode_label, label_id
 from rejex_stream.review.incidents import incident_store
-from rejex_stream.types import Command, CommandReply, Position, Record
+from rejex_stream.types import CommandReply, Position, Record
 
 pytestmark = pytest.mark.kafka
 
@@ -46,20 +46,6 @@ N_EVENTS = 1500
 def config(bootstrap, tmp_path, monkeypatch) -> Path:
     """A config with names of its own."""
     return write_config(bootstrap, tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def learns(bootstrap, tmp_path, monkeypatch) -> Path:
-    """The config of a pipeline that learns from answers."""
-    (tmp_path / "key").write_text("a secret of thirty-two characters")
-    return write_config(
-        bootstrap,
-        tmp_path,
-        monkeypatch,
-        output={"audit_key_file": "key"},
-        learning={"enabled": True, "measure_rate": 0.5},
-        review={"teach_after_s": 0},
-    )
 
 
 def write_config(bootstrap, tmp_path, monkeypatch, **more: dict[str, Any]) -> Path:
@@ -325,67 +311,3 @@ def test_an_incident_comes_from_its_topic_and_the_answer_goes_to_the_control_top
     finally:
         assert background.stop(PATIENCE_S)
         store.close()
-
-
-# ------------------------------------------------------------------------- answers that teach
-@pytest.mark.long
-def test_answers_go_to_the_control_topic_by_themselves_and_a_kill_changes_nothing(
-    learns, kafka: Kafka
-):
-    from rejex_stream.encode import decode_command, decode_incidents
-
-    folder = learns.parent
-    settings = kafka_settings(load_config(learns))
-    topics = settings.topics
-    call(folder, "topics", "create", learns, "--with-input", "--partitions", "2")
-    fill(kafka, settings)
-    n_reviews = run_pipeline(kafka, learns, settings)
-    kafka.admin.delete_topics([topics.control])  # until it is there again, an answer can only wait
-
-    def waiting() -> int:
-        with closing(sqlite3.connect(folder / "review.db")) as store:
-            query = "SELECT count(*) FROM answer WHERE sent_ms IS NULL"
-            return store.execute(query).fetchone()[0]
-
-    def told() -> list[Command]:
-        records = kafka.read(settings, topics.control).get(0, [])
-        return [decode_command(record.value) for record in records]
-
-    with serving(learns) as console:
-        until(lambda: console.ask("/api/queue/ids?tab=all")["events"] == n_reviews)
-        targets = console.targets()
-        body = {"request_id": "all", "verdict": "normal", "targets": targets}
-        console.ask("/api/labels", body)
-        until(waiting)
-        until(lambda: any("does not exist" in p for p in console.ask("/api/summary")["problems"]))
-        console.kill()  # stored, and not sent
-    n_waiting = waiting()
-
-    call(folder, "topics", "create", learns, "--with-input", "--partitions", "2")
-    assert told() == []
-    with serving(learns) as console:
-        until(lambda: not waiting())
-        until(lambda: console.ask("/readyz")["status"] == "ok")
-        console.kill()
-    once = told()
-    assert len(once) == n_waiting
-    events = [answer.position for command in once for answer in command.answers]
-    assert len(events) == len(set(events)) > 10
-    with closing(sqlite3.connect(folder / "review.db")) as store, store:
-        store.execute("UPDATE answer SET sent_ms = NULL")  # killed before it was noted
-    with serving(learns):
-        until(lambda: not waiting())
-    assert told() == once * 2
-
-    for times in range(2, 8):  # what is heard after the last event waits for the next
-        fill(kafka, settings)
-        run_pipeline(kafka, learns, settings, times * N_EVENTS)
-        read = kafka.read(settings, topics.incidents).values()
-        said = [decode_incidents(record.value) for records in read for record in records]
-        replies = [one[1] for one in said if isinstance(one, tuple)]
-        if len(replies) >= 2 * len(once):
-            break
-    assert sorted(one.command for one in replies if one.accepted) == sorted(one.id for one in once)
-    again = [one for one in replies if not one.accepted]
-    assert {one.said for one in again} == {"it was given before, and a command is applied once"}
-    assert len(again) == len(once)

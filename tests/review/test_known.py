@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -13,16 +12,15 @@ pytest.importorskip("starlette", reason="the extra `review` is not installed")
 pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
 
 from rejex_stream.cli.main import main
-from rejex_stream.encode import decode_command, encode_review
 from rejex_stream.errors import ConfigError
-from rejex_stream.review import gold_cases, teaching
+from rejex_stream.review import gold_cases
 from rejex_stream.review.gold_cases import Case, Errors, Known, known_cases, read_cases
 from rejex_stream.review.queue import database, label_store, labelling
 from rejex_stream.review.queue.database import Viewer
 from rejex_stream.review.queue.label_report import judged_episodes, quality, report
 from rejex_stream.review.queue.label_store import LabelFile, read_labels
 from rejex_stream.review.queue.review_store import rebuild, state_hash
-from rejex_stream.types import Learned, Position
+from rejex_stream.types import Position
 from tests.review.console_server import running
 from tests.review.desk import counts, sees
 from tests.review.incidents import held
@@ -309,21 +307,6 @@ def test_answers_to_known_cases_leave_with_no_label_and_no_export(store, tmp_pat
         labels=read_labels(tmp_path / "labels.jsonl"),
     )
     assert made.state_hash == state_hash(store.database), "the logs know nothing of them"
-
-
-def test_a_known_case_teaches_nothing(new_store):
-    store = new_store(settle_s=0)
-    asked = Learned(judge="champion", asked="teach")
-    items = [
-        msgspec.structs.replace(one, verdict=msgspec.structs.replace(one.verdict, learning=asked))
-        for one in (item(1000 * i, t_s=3600 * i) for i in range(2))
-    ]
-    store.ingest("review", [encode_review(one) for one in items], pipeline="pump")
-    put(store, case(0))
-    label(store, ADA, episodes(store), "normal")
-    assert teaching.collect(store.database, "pump", store.now_ms())
-    (command,) = rows(store, "answer")
-    assert [one.position.offset for one in decode_command(command[4]).answers] == [1000]
 
 
 # -------------------------------------------------------------------------- nobody tells them apart

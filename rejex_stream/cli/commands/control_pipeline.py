@@ -19,7 +19,7 @@ from rejex_stream.config.assembly.control_line import ControlLine, make_command
 from rejex_stream.errors import ConfigError
 from rejex_stream.readable import utc
 from rejex_stream.rejection.window import grade
-from rejex_stream.types import Box, Command, CommandKind, CommandReply, IncidentState, JudgeName
+from rejex_stream.types import Box, Command, CommandKind, CommandReply, IncidentState
 
 __all__ = ["app"]
 
@@ -123,20 +123,6 @@ def cancel(
         )
     of = plans[planned].stream_key
     _give(line, CommandKind.CANCEL, sender, cancels=planned, stream_key=of)
-
-
-@app.command()
-@gathering(sender=Sender)
-def judge(
-    config: ConfigFile,
-    stream: Annotated[str, typer.Argument(help="Key of the stream.")],
-    who: Annotated[JudgeName, typer.Argument(help="The detector itself, or what answers taught.")],
-    *,
-    sender: Sender,
-) -> None:
-    """Say who gives a stream's verdicts from now on; evidence against that starts again."""
-    line = ControlLine(load_config(config))
-    _give(line, CommandKind.JUDGE, sender, stream_key=stream, judge=who)
 
 
 @app.command("list")

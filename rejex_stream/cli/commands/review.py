@@ -30,11 +30,10 @@ from rejex_stream.encode import decode_reviewed
 from rejex_stream.errors import ConfigError, ConnectorError, explaining_os_errors, needing_extra
 from rejex_stream.operate.logs import logging_to_stderr
 from rejex_stream.plan.promises import Costs
-from rejex_stream.review import certificate, gold_cases, teaching
+from rejex_stream.review import certificate, gold_cases
 from rejex_stream.review.certificate import Evidence
 from rejex_stream.review.certificate import verify as verify_log
 from rejex_stream.review.console.background import feeding, published_labels, review_feeds
-from rejex_stream.review.incidents.incident_store import send_commands
 from rejex_stream.review.queue import database, label_store, review_store
 from rejex_stream.review.queue.database import Viewer, scalar
 from rejex_stream.review.queue.ingest import IngestCounts
@@ -404,31 +403,6 @@ def export(
         )
     what = "readings" if readings else "events"
     print(f"{count:,} {what} written to {to}", file=sys.stderr)
-
-
-@app.command()
-def teach(
-    *, store: StoreOption = None, config: ConfigOption = None, output: AsOption = As.TABLE
-) -> None:
-    """Tell pipelines that learn what people said of the events they asked about; each once."""
-    configs, section = _loaded(config, store=store)
-    learning = [pipeline for pipeline in configs if pipeline.learning.enabled]
-    if not learning:
-        raise ConfigError("No pipeline here learns from answers: give --config with [learning].")
-    sent = {}
-    with _existing(section) as opened:
-        for pipeline in learning:
-            name = pipeline.pipeline.name
-            while teaching.collect(opened.database, name, opened.now_ms()):
-                pass
-            commands = send_commands(opened, name, ControlLine(pipeline))
-            sent[name] = [command for command in commands if command.answers]
-    if output is As.JSON:
-        print_json({"commands": sent})
-        return
-    for name, commands in sent.items():
-        count = sum(len(command.answers) for command in commands)
-        print(f"{name}: {count:,} answers in {len(commands):,} commands")
 
 
 @app.command()

@@ -23,7 +23,7 @@ from rejex_stream.decode import Decoder
 from rejex_stream.detectors import make_detector
 from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.engine.stream_state import StreamSnapshot
-from rejex_stream.errors import ConfigError, ConnectorError
+from rejex_stream.errors import ConnectorError
 from rejex_stream.incidents import ChannelLimits
 from rejex_stream.monitor import Alarm, MonitorConfig
 from rejex_stream.operate.alerts import Alertmanager, Webhook, log_incident
@@ -32,7 +32,6 @@ from rejex_stream.operate.probes import HealthServer
 from rejex_stream.operate.run_metrics import RunMetrics
 from rejex_stream.operate.run_monitor import RunMonitor
 from rejex_stream.protocols import FitExecutor
-from rejex_stream.rejection.audit_sampling import KeyedSampler
 from rejex_stream.run.executors import InlineExecutor, ProcessFitExecutor, ThreadFitExecutor
 from rejex_stream.run.loop import Retries, run
 from rejex_stream.run.partition import PartitionState, log_alarm
@@ -62,7 +61,7 @@ _log = logging.getLogger(__name__)
 
 def engine_spec(config: Config) -> EngineSpec:
     """Return everything that decides a verdict."""
-    rejection, sampler = config.rejection, _audit_sampler(config)
+    rejection = config.rejection
     names, flags = config.input.mapping().channel_names, config.input.flags
     return EngineSpec(
         detector=make_detector(config.detector.name, **config.detector.params),
@@ -75,8 +74,6 @@ def engine_spec(config: Config) -> EngineSpec:
         hold=config.hold,
         calendar=tuple(entry.plan() for entry in config.calendar),
         modes=config.input.mode is not None,
-        learning=config.learning.spec(rejection.costs, rejection.contamination, sampler),
-        sampler=sampler,
         alarms=config.incidents,
         limits=tuple(
             ChannelLimits(name, channel.low, channel.high)
@@ -84,16 +81,6 @@ def engine_spec(config: Config) -> EngineSpec:
             if channel.limit == "alarm"
         ),
     )
-
-
-def _audit_sampler(config: Config) -> KeyedSampler:
-    """Return the sampler of the draw; whoever never draws need not have its key."""
-    try:
-        return audit_draw(config).sampler
-    except ConfigError:
-        if config.learning.enabled:
-            raise
-        return KeyedSampler()
 
 
 def run_settings(config: Config) -> RunSettings:
@@ -123,13 +110,7 @@ def audit_draw(config: Config) -> AuditDraw:
     rates = output.audit_rate
     if not isinstance(rates, dict):
         rates = {"normal": rates}
-    return AuditDraw(
-        rates.get("normal", 0.0),
-        rates.get("near"),
-        rates.get("anomaly"),
-        key,
-        config.learning.measure_rate if config.learning.enabled else 0.0,
-    )
+    return AuditDraw(rates.get("normal", 0.0), rates.get("near"), rates.get("anomaly"), key)
 
 
 def make_engine(config: Config) -> Callable[[Partition, FitExecutor], Engine]:

@@ -17,7 +17,6 @@ from rejex_stream.config.assembly.control_line import ControlLine
 from rejex_stream.encode.label_records import LabelRecord
 from rejex_stream.errors import ConfigError, RejexError
 from rejex_stream.operate.incident_text import DisplayNames
-from rejex_stream.review import teaching
 from rejex_stream.review.context_loader import ContextLoader
 from rejex_stream.review.incidents.incident_store import UNDO_MS, CommandLog, send_commands
 from rejex_stream.review.incidents.readings import load_next
@@ -52,7 +51,6 @@ _GO_ON = "wait in the store and leave by themselves once that works; people can 
 _MEANWHILE = {
     "labels": f"Labels {_GO_ON}",
     "answers": f"Answers {_GO_ON}",
-    "teaching": f"Lessons {_GO_ON}",
     "mutes": "Muted incidents go on paging until that works.",
 }
 """What becomes of a part's work while it fails."""
@@ -65,7 +63,6 @@ class Feeding:
     feeds: list[Feed] = field(default_factory=list)
     sink: LabelSink | None = None
     control_lines: dict[str, CommandLog] = field(default_factory=dict)
-    learns: list[str] = field(default_factory=list)
     shown: dict[str, DisplayNames] = field(default_factory=dict)
     inputs: dict[str, ContextLoader] = field(default_factory=dict)
     silences: dict[str, Silences] = field(default_factory=dict)
@@ -87,7 +84,6 @@ class Background:
         self._store = store
         self._fed = fed or Feeding()
         self.control_lines = self._fed.control_lines
-        self.learns = sorted(self.control_lines.keys() & set(self._fed.learns))
         self._pause_s = pause_s
         self._undo_ms = undo_ms
         self._tried: set[str] = set()
@@ -156,16 +152,9 @@ class Background:
     def _send(self) -> bool:
         sink, store = self._fed.sink, self._store
         busy = sink is not None and self._try("labels", lambda: bool(store.send_labels(sink)))
-        for pipeline in self.learns:
-            busy |= self._try(f"teaching {pipeline}", partial(self._collect, pipeline))
         for pipeline, log in self.control_lines.items():
             busy |= self._try(f"answers {pipeline}", partial(self._send_commands, pipeline, log))
         return busy
-
-    def _collect(self, pipeline: str) -> bool:
-        store = self._store
-        wait_ms = store.settings.teach_after_ms
-        return teaching.collect(store.database, pipeline, store.now_ms(), wait_ms=wait_ms)
 
     def _send_commands(self, pipeline: str, log: CommandLog) -> bool:
         return bool(send_commands(self._store, pipeline, log, wait_ms=self._undo_ms))
@@ -217,7 +206,6 @@ class Background:
         """Return every part of the work, and whether it fails now."""
         parts = [f"feed {number}" for number in range(len(self._fed.feeds))]
         parts += [f"answers {pipeline}" for pipeline in self.control_lines]
-        parts += [f"teaching {pipeline}" for pipeline in self.learns]
         parts += [f"mutes {pipeline}" for pipeline in self._fed.silences]
         parts += ["labels", "expiry", "upkeep"] + ["readings"] * bool(self._fed.inputs)
         return {name: name in self.problems for name in parts}
@@ -309,5 +297,3 @@ def _add_pipeline(fed: Feeding, config: Config, *, follow: bool) -> None:
         fed.feeds += [FileFeed(Path(at), kind, name) for kind, at in paths.items() if at != "-"]
     with suppress(ConfigError):  # it follows no commands
         fed.control_lines[name] = ControlLine(config)
-    if config.learning.enabled:
-        fed.learns.append(name)

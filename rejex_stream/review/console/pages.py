@@ -19,7 +19,6 @@ from starlette.routing import Route
 from rejex_stream import __version__
 from rejex_stream.encode.label_records import HumanVerdict
 from rejex_stream.operate.incident_text import DisplayNames
-from rejex_stream.review import teaching
 from rejex_stream.review.certificate import certificates, sentence
 from rejex_stream.review.console.console import (
     COOKIE,
@@ -294,10 +293,6 @@ def _audit(console: Console, connection: Connection, viewer: Viewer, request: Re
         },
         "pipelines": label_report.report(connection, now_ms=now, since_ms=now - 30 * 86_400_000),
         "proven": {name: sentence(one) for name, one in sorted(proven.items())},
-        "lessons": [
-            (name, teaching.lessons(connection, name))
-            for name in (console.background.learns if console.background else ())
-        ],
         "pending": label_store.pending(connection),
     }
 

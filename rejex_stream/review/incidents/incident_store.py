@@ -261,8 +261,7 @@ def withdraw_answer(store: ReviewStore, command: str, viewer: Viewer) -> str:
     with store.acting(viewer) as act:
         connection = act.connection
         row = connection.execute(
-            "SELECT incident, record, leaving_ms, withdrawn_ms FROM answer "
-            "WHERE command = ? AND incident <> ''",
+            "SELECT incident, record, leaving_ms, withdrawn_ms FROM answer WHERE command = ?",
             (command,),
         ).fetchone()
         if row is None:

@@ -208,7 +208,7 @@ CREATE TABLE reply (     -- the pipeline's replies to commands
 CREATE TABLE answer (    -- commands given here, and those on their way out
   answer_seq INTEGER PRIMARY KEY AUTOINCREMENT,
   command TEXT NOT NULL UNIQUE,        -- made of the request: a retry says nothing new
-  incident TEXT NOT NULL,              -- empty: answers to events, which teach
+  incident TEXT NOT NULL,
   pipeline TEXT NOT NULL,
   record BLOB NOT NULL,                -- the command as published
   given_ms INTEGER NOT NULL DEFAULT 0,
@@ -218,11 +218,6 @@ CREATE TABLE answer (    -- commands given here, and those on their way out
 ) STRICT;
 
 CREATE INDEX answer_waiting ON answer (pipeline, answer_seq) WHERE sent_ms IS NULL;
-
-CREATE TABLE taught (    -- events whose answer is in a command
-  event_id INTEGER PRIMARY KEY REFERENCES event,
-  command TEXT NOT NULL
-) STRICT;
 
 CREATE TABLE known (     -- events whose truth is known: they measure people alone
   event_id INTEGER PRIMARY KEY REFERENCES event,

@@ -151,7 +151,7 @@ _OF_RECORD = "label_id", "episode_id", "reviewer", "kind", "source", "verdict", 
 
 def publish(connection: Connection, record: LabelRecord, *, sent: bool = False) -> bool:
     """Store a record with its events and put it into the outbox; returns whether it was new."""
-    # What is said of a known case stays in the store: it measures who says it, and teaches nobody.
+    # What is said of a known case stays in the store: it measures who says it.
     value = encode_label(record)
     made = insert(
         connection,

@@ -193,7 +193,7 @@ _INCIDENT_ASKS = (
 _ASKED_TODAY = (
     "(SELECT count(DISTINCT l.episode_id) FROM label l "
     "WHERE l.created_ms >= :day AND l.source = 'human' AND l.kind = 'label') "
-    "+ (SELECT count(*) FROM answer WHERE incident <> '' AND given_ms >= :day "
+    "+ (SELECT count(*) FROM answer WHERE given_ms >= :day "
     "AND withdrawn_ms IS NULL) + (SELECT count(*) FROM incident i WHERE state = 'open' AND NOT "
     "EXISTS (SELECT 1 FROM answer a WHERE a.incident = i.incident AND withdrawn_ms IS NULL))"
 )

@@ -1,11 +1,10 @@
 """How long a history takes to be judged again, and where the time of it goes.
 
 python -m benchmarks.replay            3 days of 20 sensors, with either core, in stages
-python -m benchmarks.replay --full     30 days of 200, with the native core and two processes
 
-Programs are charged the processor time of all their processes, starts included; the stages are
+Programs are charged their processor time, starts included; the stages are
 timed in this process, batch by batch. On a machine that is shared, wall time says how busy the
-others were. Results go to ``benchmarks/results/replay.md``, or ``replay-full.md``.
+others were. Results go to ``benchmarks/results/replay.md``.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from rejex_stream.plan.measured import Differences
 from rejex_stream.threads import one_thread, seldom_collecting
 
 COLUMNS = [
-    "core", "configs", "processes", "events", "events/s", "processor µs/event", "wall s", "load",
+    "core", "configs", "events", "events/s", "processor µs/event", "wall s", "load",
 ]  # fmt: skip
 STAGES = ["core", "rows of the file", "readings", "judging, and what people are shown", "counting"]
 
@@ -69,10 +68,9 @@ def stages(config: Path) -> list[object]:
 def main() -> None:
     """Measure, and write the result."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--full", action="store_true", help="30 days of 200 sensors")
     parser.add_argument("--detector", default="HBOS")
     asked = parser.parse_args()
-    sensors, days = (200, 30) if asked.full else (20, 3)
+    sensors, days = 20, 3
     rows, of_stages = [], []
     with tempfile.TemporaryDirectory(prefix="rejex-replay-") as name:
         folder = Path(name)
@@ -84,34 +82,32 @@ def main() -> None:
         old.write_text(text)
         new.write_text(text.replace("contamination = 0.02", "contamination = 0.05"))
         replay = [sys.executable, "-m", "rejex_stream", "replay", str(old)]
-        for core in cores()[-1:] if asked.full else cores():
+        for core in cores():
             use(core)
             for more in ([], ["--config", str(new)]):
-                for n in (2,) if asked.full else (1, 2):
-                    load = os.getloadavg()[0]
-                    wall, used = charged([*replay, *more, "--workers", str(n)])
-                    each = [events / wall, 1e6 * used / events, wall, load]
-                    rows.append([core, 1 + bool(more), n, events, *each])
-                    print(rows[-1], flush=True)
-            if not asked.full:
-                of_stages.append([core, *stages(old)])
-                print(of_stages[-1], flush=True)
+                load = os.getloadavg()[0]
+                wall, used = charged([*replay, *more])
+                each = [events / wall, 1e6 * used / events, wall, load]
+                rows.append([core, 1 + bool(more), events, *each])
+                print(rows[-1], flush=True)
+            of_stages.append([core, *stages(old)])
+            print(of_stages[-1], flush=True)
     tables = [
         (
             f"{days} days of {sensors} sensors, an event a minute each, two channels as CSV, "
             f"{asked.detector}, window 1000. Two configs: another contamination, so that both are "
-            "judged. In few days the starts, 4 s of each process, are most of it.",
+            "judged. In few days the start, 4 s, is most of it.",
             COLUMNS,
             rows,
         ),
         (f"One config judged whole: microseconds an event, {_BATCH:,} at once.", STAGES, of_stages),
     ]
     write(
-        "replay-full" if asked.full else "replay",
+        "replay",
         "A history judged again",
-        tables[: 2 - asked.full],
-        note="Processor time of all processes, their starts included; load is that before it "
-        "began. The machine was shared.",
+        tables,
+        note="Processor time with the start included; load is that before it began."
+        " The machine was shared.",
     )
 
 

@@ -245,7 +245,7 @@ class Differences:
         return sum(count for (before, after), count in self.labels.items() if before != after)
 
     def most_changed(self, n: int) -> list[tuple[str, int]]:
-        """Return the sensors with most changes, however many processes counted. O(s log s)."""
+        """Return the sensors with most changes. O(s log s)."""
         return sorted(self.sensors.items(), key=lambda item: (-item[1], item[0]))[:n]
 
     def add(
@@ -276,17 +276,6 @@ class Differences:
                     self.examples.append((before.record.position, was, is_))
             elif before.verdict != after.verdict:
                 self.figures += 1
-
-    def join(self, more: Differences) -> None:
-        """Add what another process counted in other streams."""
-        self.records += more.records
-        for counts, others in zip(self.counts, more.counts, strict=True):
-            counts.join(others)
-        self.labels += more.labels
-        self.figures += more.figures
-        self.other += more.other
-        self.sensors += more.sensors
-        self.examples = sorted([*self.examples, *more.examples])[:_EXAMPLES]
 
 
 def _is_since(since_ms: int, first: Outcome, second: Outcome) -> bool:

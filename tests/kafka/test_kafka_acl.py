@@ -354,7 +354,7 @@ def test_a_worker_without_a_name_needs_a_prefix(pipeline: Pipeline) -> None:
     assert line.endswith(f"--transactional-id {nameless.group}- --resource-pattern-type prefixed")
 
 
-def test_who_may_not_redrive_reads_the_name_of_its_transactions(
+def test_who_may_not_rekey_reads_the_name_of_its_transactions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse(producer: KafkaProducer) -> None:
@@ -365,6 +365,6 @@ def test_who_may_not_redrive_reads_the_name_of_its_transactions(
     monkeypatch.setattr(KafkaProducer, "close", lambda *_, **__: None)
     names: list[dict[str, object]] = []
     settings = KafkaSettings(group="plant")
-    with pytest.raises(ConnectorError, match="--transactional-id plant-redrive`"):
-        TransactionalWriter(settings, "redrive", "redriving dead letters")
-    assert [options["transactional_id"] for options in names] == ["plant-redrive"]
+    with pytest.raises(ConnectorError, match="--transactional-id plant-rekey-in`"):
+        TransactionalWriter(settings, "rekey-in", "copying x to in")
+    assert [options["transactional_id"] for options in names] == ["plant-rekey-in"]

@@ -141,7 +141,6 @@ def test_no_command_leaves_a_client_open(
         "control plan": command("control", "plan", pipeline, *times),
         "control list": command("control", "list", pipeline),
         "deadletter list": command("deadletter", "list", pipeline),
-        "deadletter redrive": command("deadletter", "redrive", pipeline),
         "init": command("init", "--kafka", kafka.bootstrap, topic, "--to", tmp_path / "new.toml"),
         "review ingest": command(
             "review", "ingest", "--store", tmp_path / "review.db", "--config", pipeline

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kafka_harness import Kafka, Workers, assert_exactly, next_offsets, run_here
-from rejex_connectors.kafka.topic_to_topic import list_dead_letters, redrive
+from rejex_connectors.kafka.topic_to_topic import list_dead_letters
 from test_kafka_delivery import CLIENTS
 
 from rejex_stream.types import Position, Record
@@ -67,17 +67,17 @@ def test_every_hostile_record_has_an_end_and_the_partition_goes_on(kafka: Kafka)
     assert [letter.original.position.offset for letter in letters] == list(
         range(1, 1 + len(POISON))
     )
+    n_cut = 0
     for letter, (name, value) in zip(letters, POISON.items(), strict=True):
         offset = letter.original.position.offset
         assert letter.original.key == b"key-%d" % offset, name
         assert letter.original.headers == headers, name
         assert letter.reason, name
-        if letter.cut is None:
-            assert letter.original.value == value, name
-        else:
-            assert value is not None
-            assert letter.cut.value_bytes == len(value) > 1_000_000, name
-    assert [letter.cut is not None for letter in letters].count(True) == 2
+        kept = letter.original.value
+        assert kept is not None
+        assert kept == value or (len(value) > 1_000_000 and value.startswith(kept)), name
+        n_cut += kept != value
+    assert n_cut == 2
 
 
 def test_a_tombstone_is_ignored_and_an_empty_value_becomes_a_dead_letter(kafka: Kafka) -> None:
@@ -88,28 +88,6 @@ def test_a_tombstone_is_ignored_and_an_empty_value_becomes_a_dead_letter(kafka: 
     run_here(settings_, next_offsets(records))
     (letter,) = list_dead_letters(settings_)
     assert (letter.original.position.offset, letter.original.value) == (1, b"")
-
-
-def test_redriven_dead_letters_come_back_whole_and_once(kafka: Kafka) -> None:
-    settings_ = kafka.settings(partitions=2, config={"input": {"max.message.bytes": "12000000"}})
-    (topic,) = settings_.topics.input
-    huge = b"x" * 3_000_000
-    values = [event(), b"broken", huge, event(v="high")]
-    records = [Record(Position(topic, 1, i), b"k", v, (("h", b"1"),)) for i, v in enumerate(values)]
-    kafka.fill(settings_, records)
-    run_here(settings_, next_offsets(records))
-
-    rehearsal = list(redrive(settings_, dry_run=True))
-    assert [r.what for r in rehearsal] == ["redriven"] * 3
-    assert kafka.count(settings_, topic) == 4
-    chosen = list(redrive(settings_, select=lambda letter: letter.stage == "decode"))
-    assert [r.what for r in chosen] == ["redriven", "redriven", "skipped"]
-    assert list(redrive(settings_)) == [], "a second time there is nothing left"
-    assert list(list_dead_letters(settings_, pending_only=True)) == []
-
-    back = kafka.read(settings_, topic)[1][4:]
-    assert [r.value for r in back] == [b"broken", huge]
-    assert back[0].headers == (("h", b"1"), ("rejex.redriven.from", f"{topic}-1-1".encode()))
 
 
 # ------------------------------------------------------------------------------------ fuzzing

@@ -87,5 +87,3 @@ def test_topics_are_judged_anew_as_a_file_is(replayed):
     assert without_places(later) == without_places(
         replayed("old-file.toml", "--config", "new-file.toml", "--since", since)
     )
-    two = replayed("old-topics.toml", "--config", "new-topics.toml", "--workers", "2")
-    assert without_places(two) == without_places(found)

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from rejex_connectors.kafka.kafka_settings import KafkaSettings
 
 __all__ = [
-    "TRACE_HEADERS", "Cut", "DeadHeaders", "EventHeaders", "OutcomeMessages", "event_id",
+    "TRACE_HEADERS", "DeadHeaders", "EventHeaders", "OutcomeMessages", "event_id",
     "pipeline_of", "split_headers",
 ]  # fmt: skip
 
@@ -70,13 +70,6 @@ UNREAD = "rejex.unread"
 _AT_ONCE = 100  # outcomes; what is made of them and sent stays in the processor's caches
 _RECORD_OVERHEAD = 100
 """Bytes the log adds to a record, and a little more."""
-
-
-class Cut(NamedTuple):
-    """A dead letter whose value was too large: how long it was, and its SHA-256 (hex)."""
-
-    value_bytes: int
-    sha256: str
 
 
 class OutcomeMessages:
@@ -261,16 +254,8 @@ class DeadHeaders(NamedTuple):
     ours: dict[str, bytes | None]
 
     @property
-    def cut(self) -> Cut | None:
-        """Length and digest of a value that was cut."""
-        length, digest = self.ours.get(CUT_BYTES), self.ours.get(CUT_SHA256)
-        if length is None or digest is None or not length.isdigit():
-            return None
-        return Cut(int(length), digest.decode("ascii", "replace"))
-
-    @property
     def unread(self) -> bool:
-        """Whether the original record was never read, so there is nothing to put back."""
+        """Whether the original record was never read."""
         return UNREAD in self.ours
 
     @property

@@ -1,24 +1,17 @@
-"""Records that go from topic to topic, each exactly once, with how far it has come.
-
-Dead letters are looked at and put back once their cause is fixed (:func:`redrive`); a topic
-without keys is copied to one whose keys say who measured (:func:`rekey`).
-"""
+"""Dead letters, and a topic without keys copied to one whose keys say who measured."""
 
 from __future__ import annotations
 
-import hashlib
 import heapq
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import islice
 from threading import Event
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kafka.partitioner.default import murmur2
 
-from rejex_connectors.kafka.clients import transactional_id
-from rejex_connectors.kafka.messages import Cut, split_headers
+from rejex_connectors.kafka.messages import split_headers
 from rejex_connectors.kafka.partition_reader import (
     asking,
     bounds_of,
@@ -29,124 +22,34 @@ from rejex_connectors.kafka.partition_reader import (
 from rejex_connectors.kafka.topic_admin import TopicPlan, create_topics, topic_settings
 from rejex_connectors.kafka.transactional_writer import TransactionalWriter
 from rejex_stream.encode.schemas import CONNECT_PREFIX
-from rejex_stream.errors import ConfigError, ConnectorError
+from rejex_stream.errors import ConfigError
 from rejex_stream.types import Partition, Position, Record, UnreadRecord
 
 if TYPE_CHECKING:
     from rejex_connectors.kafka.kafka_settings import KafkaSettings
 
-__all__ = [
-    "DeadLetter", "Redriven", "Rekeyed", "key_partition", "list_dead_letters", "redrive", "rekey",
-]  # fmt: skip
-
-REDRIVEN_FROM = "rejex.redriven.from"
-"""Header of a record that was put back: the position where it failed first."""
-_REDRIVE = "redrive"
+__all__ = ["DeadLetter", "Rekeyed", "key_partition", "list_dead_letters", "rekey"]
 
 
 class DeadLetter(NamedTuple):
     """A record that could not be read, and why."""
 
-    position: Position  # where it stands in the dead-letter topic
-    original: Record  # as it came; its value is cut short if `cut` is set
+    original: Record  # as it came; a value too large to keep is cut short
     stage: str  # where reading it failed
     reason: str
-    cut: Cut | None  # length and digest of a value that was too large to keep
-    timestamp_ms: int | None  # when it was written
-    unread: bool = False  # whether nothing but its position is known
-
-
-class Redriven(NamedTuple):
-    """What became of one dead letter: ``redriven``, or ``skipped`` with the reason."""
-
-    letter: DeadLetter
-    what: Literal["redriven", "skipped"]
-    reason: str = ""
 
 
 def list_dead_letters(
-    settings: KafkaSettings, *, newest: int | None = None, pending_only: bool = False
+    settings: KafkaSettings, *, newest: int | None = None
 ) -> Iterator[DeadLetter]:
-    """Yield dead letters, partition by partition, oldest first; about the `newest` so many.
-
-    With `pending_only` those are left out that :func:`redrive` has dealt with.
-    """
+    """Yield dead letters, partition by partition, oldest first; about the `newest` so many."""
     partitions = partitions_of(settings, settings.topics.deadletter)
-    done = _redriven_up_to(settings) if pending_only else {}
     ends = {} if newest is None else bounds_of(settings, partitions)
     share = None if newest is None else -(-newest // max(1, len(partitions)))
     for partition in partitions:
-        first = done.get(partition, 0)
-        if share is not None:
-            first = max(first, ends[partition][1] - share)
+        first = 0 if share is None else max(0, ends[partition][1] - share)
         for record in read_partition(settings, partition, first):
             yield _letter(record)
-
-
-def redrive(
-    settings: KafkaSettings,
-    *,
-    select: Callable[[DeadLetter], bool] = lambda _: True,
-    dry_run: bool = False,
-) -> Iterator[Redriven]:
-    """Put pending dead letters back into the topic they came from, each once.
-
-    Key, value and headers are the original ones; the record gets a new offset and so a verdict of
-    its own. A value that was cut is read again from the input while it is still there. How far
-    redriving has come is committed in the group ``<group>-redrive``, in the transaction that
-    writes: stopping half-way repeats nothing.
-    """
-    for partition in partitions_of(settings, settings.topics.deadletter):
-        letters = read_partition(settings, partition, _redriven_up_to(settings).get(partition, 0))
-        for batch in _batches(letters, 500):
-            yield from _redrive_batch(settings, partition, batch, select, dry_run)
-
-
-def _redrive_batch(
-    settings: KafkaSettings,
-    partition: Partition,
-    records: list[Record],
-    select: Callable[[DeadLetter], bool],
-    dry_run: bool,
-) -> Iterator[Redriven]:
-    plans = [_plan(settings, _letter(record), select) for record in records]
-    if not dry_run:
-        # Its time is that of being put back: the original one is not kept.
-        wanted = [record._replace(timestamp_ms=None) for _, record in plans if record is not None]
-        with closing(TransactionalWriter(settings, _REDRIVE, "redriving dead letters")) as writer:
-            writer.write(wanted, {partition: records[-1].position.offset + 1})
-    yield from (result for result, _ in plans)
-
-
-def _plan(
-    settings: KafkaSettings, letter: DeadLetter, select: Callable[[DeadLetter], bool]
-) -> tuple[Redriven, Record | None]:
-    if not select(letter):
-        return Redriven(letter, "skipped", "not selected"), None
-    original = letter.original
-    if letter.unread:
-        return Redriven(letter, "skipped", "it was never read: nothing to put back"), None
-    if letter.cut is not None:
-        uncut = _read_again(settings, original.position, letter.cut)
-        if uncut is None:
-            return Redriven(letter, "skipped", "its value was cut and the input has expired"), None
-        original = uncut
-    if original.key is None and original.value is None:
-        return Redriven(letter, "skipped", "it has neither key nor value"), None
-    came_from = (REDRIVEN_FROM, str(original.position).encode())
-    headers = tuple(pair for pair in original.headers if pair[0] != REDRIVEN_FROM)
-    return Redriven(letter, "redriven"), original._replace(headers=(*headers, came_from))
-
-
-def _read_again(settings: KafkaSettings, position: Position, cut: Cut) -> Record | None:
-    topic, partition, offset, _ = position
-    with suppress(ConnectorError):
-        for record in read_partition(settings, Partition(topic, partition), offset, offset + 1):
-            value = record.value or b""
-            same = record.position == position and len(value) == cut.value_bytes
-            if same and hashlib.sha256(value).hexdigest() == cut.sha256:
-                return record
-    return None
 
 
 def _letter(record: Record) -> DeadLetter:
@@ -162,7 +65,6 @@ def _letter(record: Record) -> DeadLetter:
     except (KeyError, ValueError):
         position = record.position
     return DeadLetter(
-        position=record.position,
         original=Record(
             position,
             record.key,
@@ -172,15 +74,7 @@ def _letter(record: Record) -> DeadLetter:
         ),
         stage=fields.get("stage", "unknown"),
         reason=fields.get("exception.message", "no reason given"),
-        cut=headers.cut,
-        timestamp_ms=record.timestamp_ms,
-        unread=headers.unread,
     )
-
-
-def _redriven_up_to(settings: KafkaSettings) -> dict[Partition, int]:
-    letters = partitions_of(settings, settings.topics.deadletter)
-    return committed_offsets(settings.replace(group=transactional_id(settings, _REDRIVE)), letters)
 
 
 # ---------------------------------------------------------------------- keys

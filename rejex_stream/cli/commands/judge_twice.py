@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
-from itertools import compress, islice
-from multiprocessing import get_context
+from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
@@ -20,7 +16,6 @@ from rejex_stream.config import Config, load_config
 from rejex_stream.config.assembly import (
     DecodedBefore,
     Judging,
-    by_partition,
     file_decoder,
     kafka_decoder,
     kafka_settings,
@@ -48,7 +43,6 @@ def replay(
         str | None,
         typer.Option(help="Compare from this event time on, ISO 8601; UTC if it says none."),
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Processes that share the streams.")] = 1,
     output: AsOption = As.TABLE,
 ) -> None:
     """Judge a history again, by a config and by another one, and show what would be different.
@@ -64,15 +58,7 @@ def replay(
                 f"input.format = {each.input.format!r} is not replayed yet: expected json or csv."
             )
     since_ms = None if since is None else _time(since)
-    shared = (
-        by_partition(old) or by_partition(other) or old.input.mapping() != other.input.mapping()
-    )
-    if workers > 1 and shared:
-        raise ConfigError(
-            f"--workers {workers}: the streams of these configs share something (a budget, a time "
-            "to forget, groups, modes), or their keys differ: leave it out."
-        )
-    differences = _judged(old, other, since_ms, workers)
+    differences = _judged(old, other, since_ms)
     if output is As.JSON:
         print_json(_as_plain(differences))
     else:
@@ -104,21 +90,8 @@ def _reading_the_same(new: Config, old: Config) -> Config:
     return new.model_copy(update={"input": new.input.model_copy(update=update), "kafka": old.kafka})
 
 
-def _judged(old: Config, new: Config, since_ms: int | None, workers: int) -> Differences:
-    if workers == 1:
-        return _judge_share(old, new, since_ms, 0, 1)
-    differences, judge = Differences(), partial(_judge_share, old, new, since_ms, shares=workers)
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        for part in pool.map(judge, range(workers)):
-            differences.join(part)
-    return differences
-
-
-def _judge_share(
-    old: Config, new: Config, since_ms: int | None, which: int, shares: int
-) -> Differences:
-    """Judge one share of the streams; each process reads the whole history."""
-    differences, alike, mine = Differences(), old.input == new.input, dict[str, bool]()
+def _judged(old: Config, new: Config, since_ms: int | None) -> Differences:
+    differences, alike = Differences(), old.input == new.input
     first, second = Judging(old), Judging(new)
     once = alike and (first.spec, first.settings) == (second.spec, second.settings)
     if once:  # nobody will look at more than labels
@@ -131,10 +104,6 @@ def _judge_share(
             while batch := list(islice(records, _BATCH)):
                 ours, items = decode_records(decoders[0], batch)
                 others = items if alike else _read_as(decoders[1], batch, ours)
-                if shares > 1:
-                    keep = [_is_mine(item, which, shares, mine) for item in items]
-                    ours = list(compress(ours, keep))
-                    items, others = list(compress(items, keep)), list(compress(others, keep))
                 places = [record.position for record in ours]
                 read.items = dict(zip(places, items, strict=True))
                 again.items = read.items if alike else dict(zip(places, others, strict=True))
@@ -154,13 +123,6 @@ def _read_as(
         or Invalid(expected.position, "ignored", "no such reading")
         for expected in like
     ]
-
-
-def _is_mine(item: Reading | Invalid, which: int, shares: int, known: dict[str, bool]) -> bool:
-    key = item.stream_key if type(item) is Reading else ""
-    if key not in known:
-        known[key] = (zlib.crc32(key.encode()) % shares if key else 0) == which
-    return known[key]
 
 
 def _histories(

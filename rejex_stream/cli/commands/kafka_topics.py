@@ -1,4 +1,4 @@
-"""``topics create|check|rekey`` and ``deadletter list|redrive``."""
+"""``topics create|check|rekey`` and ``deadletter list``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import json
 import sys
 import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -204,7 +204,6 @@ Newest = Annotated[int, typer.Option("--newest", min=1, help="At most about so m
 def list_letters(
     config: ConfigFile,
     newest: Newest = 20,
-    pending: Annotated[bool, typer.Option(help="Without those that were redriven.")] = False,
     payload: Annotated[
         bool, typer.Option(help="Show the beginning of each record: it may be confidential.")
     ] = False,
@@ -213,7 +212,7 @@ def list_letters(
     """Show the newest records that could not be read, each with the reason."""
     settings = load_config(config)
     letters = list(
-        _from_topic(config, newest, pending=pending)
+        _from_topic(config, newest)
         if settings.input.kind == "kafka"
         else _from_file(settings, newest)
     )
@@ -240,37 +239,11 @@ def list_letters(
     print(f"{len(rows)} dead letters shown.")
 
 
-@deadletter.command()
-def redrive(
-    config: ConfigFile,
-    stage: Annotated[str | None, typer.Option(help="Only those that failed in this stage.")] = None,
-    dry_run: Annotated[bool, typer.Option(help="Only say what would be done.")] = False,
-    output: AsOption = As.TABLE,
-) -> None:
-    """Put dead letters back into the topic they came from, each once, after fixing the cause."""
-    _, settings = kafka_config(config)
-    from rejex_connectors.kafka.topic_to_topic import redrive as redrive_letters
-
-    what: Counter[str] = Counter()
-    for result in redrive_letters(
-        settings, select=lambda letter: stage is None or letter.stage == stage, dry_run=dry_run
-    ):
-        what[result.reason or result.what] += 1
-    if output is As.JSON:
-        print_json({"dry_run": dry_run, "counts": what})
-        return
-    would = "would be " if dry_run else ""
-    print(f"{what.pop('redriven', 0):,} {would}redriven.")
-    for reason, count in what.most_common():
-        print(f"{count:,} {would}skipped: {reason}.")
-
-
-def _from_topic(path: Path, newest: int, *, pending: bool) -> Iterator[tuple[Record, str, str]]:
+def _from_topic(path: Path, newest: int) -> Iterator[tuple[Record, str, str]]:
     _, settings = kafka_config(path)
     from rejex_connectors.kafka.topic_to_topic import list_dead_letters
 
-    for letter in list_dead_letters(settings, newest=newest, pending_only=pending):
-        yield letter.original, letter.stage, letter.reason
+    yield from list_dead_letters(settings, newest=newest)
 
 
 def _from_file(config: Config, newest: int) -> Iterator[tuple[Record, str, str]]:

@@ -241,7 +241,6 @@ def doubt_findings(
 
 
 def _fix_of(reason: str) -> str:
-    """Return a fix for the reason that a record cannot be read."""
     got = _GOT.search(reason)
     text = got[1] if got else ""
     if "UTF-8" in reason:
@@ -328,7 +327,6 @@ class _Broker:
         return lambda: look() if self._up else iter([away])
 
     def reachable(self) -> Iterator[Finding]:
-        """Ask the broker for its topics."""
         from rejex_connectors.kafka.partition_reader import admin
         from rejex_connectors.kafka.topic_admin import describe
 
@@ -344,7 +342,6 @@ class _Broker:
         yield Finding("ok", f"{settings.bootstrap_servers} answers")
 
     def topics(self) -> Iterator[Finding]:
-        """Compare the topics with what is needed."""
         from rejex_connectors.kafka.topic_admin import check_topics, plan_topics
 
         plans = plan_topics(self._settings)
@@ -389,7 +386,6 @@ class _Broker:
         yield Finding("ok", f"{self._config.schema_registry.url} answers")
 
     def sample(self) -> Iterator[Finding]:
-        """Read the newest records of the input and decode them."""
         if not self._schemas:
             yield Finding("skipped", "records cannot be read without the schema registry")
             return
@@ -413,7 +409,6 @@ class _Broker:
         yield from self._parted(records)
 
     def _parted(self, records: Sequence[Record]) -> Iterator[Finding]:
-        """Check that each sensor's records are in one partition."""
         from rejex_connectors.kafka.source import keyless
 
         by_key = self._config.input.partitioning == "check"
@@ -455,7 +450,6 @@ class _Broker:
 
 # -------------------------------------------------------------------- who hears of alarms
 def _alertmanager(config: Config) -> Iterator[Finding]:
-    """Ask Alertmanager for its status."""
     given = config.alerts.alertmanager_url
     if given is None:
         yield Finding("skipped", "alerts.alertmanager_url is not set")

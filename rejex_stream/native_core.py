@@ -162,7 +162,6 @@ def _files(packages: Iterable[str]) -> Iterator[Path]:
 
 
 def _memory(digest: str, what: str) -> Path:
-    """Return where it is remembered what became of a core."""
     try:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     except RuntimeError:  # of nobody's home

@@ -126,7 +126,6 @@ class _Recipe:
     name: str = "trial"
 
     def fit(self, X: Any, *, seed: int) -> Any:  # noqa: ANN401
-        """Fit on rows of shape (n, d)."""
         d = X.shape[1]
         inner: Any = None
         if self.kind == "gaussian":
@@ -149,7 +148,6 @@ class _Largest:
     mean: Any
 
     def score(self, X: Any) -> Any:  # noqa: ANN401
-        """Return the largest distance from the mean in any column."""
         return np.abs(X - self.mean).max(axis=1)
 
 

@@ -59,8 +59,6 @@ class _Piece(msgspec.Struct, array_like=True, frozen=True):
 
 @dataclass
 class _Open:
-    """A set that is being written."""
-
     seq: int
     floor: int
     next_offset: int
@@ -162,7 +160,6 @@ class PartSets:
         self._bodies.clear()
 
     def _known(self) -> list[_Manifest]:
-        """Return what names a whole set."""
         return [m for m in self._manifests if m is not None and m.seq in self._whole]
 
     def _version(self, name: bytes, side: int) -> _Version:

@@ -168,8 +168,6 @@ def _resolved(schema: Any, named: dict[str, Any]) -> Any:  # noqa: ANN401
 
 
 class _Cost(NamedTuple):
-    """What a value of a type takes at most: see :class:`_Costs`."""
-
     surplus: int
     peak: int
     levels: int
@@ -246,7 +244,6 @@ _MIN_BYTES = {"null": 0, "float": 4, "double": 8}
 
 
 def _unit(schema: Any, named: dict[str, Any], path: tuple[str, ...]) -> TimeUnit | None:  # noqa: ANN401
-    """Return the unit of a field that is declared as a timestamp."""
     for kind in _kinds(schema, named, path):
         declared = str(kind.get(_DECLARED, "")) if isinstance(kind, dict) else ""
         if "timestamp-" in declared:

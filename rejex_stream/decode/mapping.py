@@ -546,7 +546,6 @@ def decode_records(
 
 
 def _refused(record: Record) -> Invalid | None:
-    """Return why there is nothing to decode, where that is known."""
     if type(record) is Record:
         return None
     if isinstance(record, UnreadRecord):

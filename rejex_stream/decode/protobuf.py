@@ -120,7 +120,6 @@ class _Tree:
 def _messages(
     schema: RegisteredSchema, learn: Callable[[Any], _Learnt]
 ) -> Callable[[Record], tuple[_Learnt, Any]]:
-    """Make what parses records, each as the message that its indexes name."""
     # With it comes what `learn` made, once, of the message's descriptor.
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
@@ -218,7 +217,6 @@ def _described(text: str) -> Any:  # noqa: ANN401 - a FileDescriptorProto, or No
 
 # ---------------------------------------------------------------------------- message indexes
 def _varint(value: bytes, at: int) -> tuple[int, int]:
-    """Read a zigzag number; returns it and where it ends."""
     found = shift = 0
     while at < len(value) and shift < 35:
         found |= (value[at] & 0x7F) << shift

@@ -166,7 +166,6 @@ def _bounded() -> Iterator[None]:
 
 
 def _in_words(error: Exception) -> str:
-    """Return what jq says, in one line that can be printed."""
     text = str(error).removeprefix("jq: error: ").replace("jq: 1 compile error", "")
     first = " ".join(line.strip() for line in text.splitlines()[:1])
     return printable(first.removesuffix(":").replace(" at <top-level>, ", " in "), 300)[1:-1]

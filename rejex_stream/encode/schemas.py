@@ -169,7 +169,6 @@ def _attributes(docstring: str) -> dict[str, str]:
 
 
 def _plain(text: str) -> str:
-    """Drop the markup of docstrings."""
     text = re.sub(r":\w+:`~?([\w.]+)`", lambda m: m[1].rsplit(".", 1)[-1], text)
     text = re.sub(r"\bNone\b", "null", text.replace("`", ""))
     return " ".join(text.split())

@@ -305,7 +305,6 @@ class _OnlyId(msgspec.Struct):
 
 
 def _id_of(record: Record) -> str:
-    """Return the id of a record that is no command, or its position where it has none."""
     try:
         id_ = msgspec.json.decode(record.value or b"", type=_OnlyId).id
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -396,8 +396,6 @@ class Ownership:
 
 
 class _Saved(NamedTuple):
-    """What became of a piece of a snapshot."""
-
     is_kept: bool
     n_bytes: int
     seconds: float
@@ -590,7 +588,6 @@ class Commits:
         return batch.committed is not None
 
     def _finish_commit(self, batch: CommitBatch, committed: float) -> None:
-        """Drop the outcomes that are durable, and emit the commit and its incidents."""
         ownership = self.ownership
         self._committed_at = committed
         states = {partition: owned.state for partition, owned in ownership.owned.items()}
@@ -624,7 +621,6 @@ class Commits:
 
 
 def _changes_in(outcomes: Iterable[Outcome]) -> list[Incident]:
-    """Return the changes of incidents that outcomes carry, in order."""
     return [change for outcome in outcomes for change in outcome.incidents]
 
 

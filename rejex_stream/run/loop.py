@@ -228,7 +228,6 @@ class _Loop:
         return self.summary
 
     def run_once(self) -> bool:
-        """Take one turn; returns whether another follows."""
         if self.to_rewind:  # after a failure: from what is durable
             self.sink.abort()
             self.source.rewind()
@@ -350,7 +349,6 @@ class _Loop:
                 self._emit(FitFailure(state.partition, failed))
 
     def _at_the_end(self) -> bool:
-        """Whether a finite input was read to its end, and all of it judged."""
         return self.source.exhausted and not self.ownership.waiting()
 
     # ------------------------------------------------------------------------------ recovery
@@ -468,7 +466,6 @@ class UnreadableShare:
 
 
 def _kind(reason: str) -> str:
-    """Return a reason without what differs from record to record."""
     kind = _DIGITS.sub(lambda match: match[1] or "…", reason.partition(", got ")[0])
     return kind if len(kind) <= _MAX_CHARS else f"{kind[: _MAX_CHARS - 1]}…"
 

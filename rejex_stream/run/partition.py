@@ -209,8 +209,6 @@ class Piece(NamedTuple):
 
 @dataclass
 class _Begun:
-    """A snapshot of which views are being taken."""
-
     next_offset: int
     n_events: int
     base: int | None

@@ -51,8 +51,6 @@ _Point: TypeAlias = tuple[int, tuple[float, ...], float | None, Label]
 
 
 class _View(msgspec.Struct):
-    """What is kept of a sensor in a snapshot."""
-
     recent: list[_Point]
     of: Position | None
     n_since: int
@@ -363,7 +361,6 @@ _encode, _decode = msgspec.json.Encoder().encode, msgspec.json.Decoder(ContextRe
 
 
 def _known(values: tuple[float, ...]) -> tuple[float | None, ...]:
-    """Return values with ``None`` for nan."""
     if math.isnan(sum(values)):  # of infinities too, which the longer way leaves alone
         return tuple([None if math.isnan(value) else value for value in values])
     return values

@@ -226,8 +226,6 @@ class Recipe:
 
 
 class _Live(NamedTuple):
-    """A state that is at hand, and the mark under which it was kept."""
-
     mark: bytes
     state: PartitionState
     read: DecodedBefore

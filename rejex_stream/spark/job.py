@@ -109,7 +109,6 @@ def job_snapshots(checkpoint: str) -> dict[Partition, tuple[int, dict[str, bytes
 
 
 def _require_extra() -> None:
-    """Refuse to begin where a package is missing, by its name."""
     with needing_extra("spark", "Spark"):
         for name in _NEEDED:
             import_module(name)
@@ -154,7 +153,6 @@ def session(job: SparkJob, name: str) -> Iterator[SparkSession]:
 
 
 def _python(job: SparkJob, folder: Path) -> str:
-    """Return what starts Spark's Python processes."""
     # On this machine without Spark's own path: that holds an archive whose modules each process
     # compiles again, a second of the ten that it is given.
     if not (job.master or "").startswith("local"):
@@ -306,7 +304,6 @@ class _Input:
         """Nothing: the next question is one."""
 
     def lag(self) -> Mapping[Partition, int]:
-        """Return how many records are not durable yet."""
         bounds = self._reader.bounds(self._partitions)
         return self._watched.lag({p: end for p, (_, end) in bounds.items()})
 

@@ -315,7 +315,6 @@ def _incidents(written: Iterable[Written]) -> list[Written]:
 
 
 def _observe(monitor: PartitionMonitor, outcomes: Sequence[Outcome]) -> None:
-    """Have a monitor see what a worker's sees."""
     # That nobody knows a sensor is no verdict of its stream. One that begins again was forgotten.
     known: list[Outcome] = []
     for outcome in outcomes:

@@ -161,8 +161,6 @@ def lines_of(
 
 
 class _Output:
-    """One output file, or standard output."""
-
     def __init__(self, path: str, length: int) -> None:
         self.path = path
         self.length = self.committed = length

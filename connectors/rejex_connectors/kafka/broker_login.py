@@ -154,10 +154,7 @@ def _token_provider(security: KafkaSecurity) -> object:
     source = TokenSource(security)
 
     class Provider(AbstractTokenProvider):  # type: ignore[misc]  # the library insists on its class
-        """Hands our token to kafka-python."""
-
         def token(self) -> str:
-            """Return a token that has not expired."""
             return source.token()[0]
 
     return Provider()

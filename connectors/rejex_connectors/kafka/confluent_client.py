@@ -201,7 +201,6 @@ class FastConsumer:
         self._noted += [Gained(Partition(tp.topic, tp.partition)) for tp in given]
 
     def _on_revoke(self, consumer: ck.Consumer, taken: list[ck.TopicPartition]) -> None:
-        """Note what was taken, or lost without notice."""
         lost = [Partition(tp.topic, tp.partition) for tp in taken]
         fetched = [ck.TopicPartition(*p) for p in lost if p in self._running]
         consumer.incremental_unassign(fetched)

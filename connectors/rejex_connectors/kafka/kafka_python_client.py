@@ -161,7 +161,6 @@ class PythonConsumer:
                 return batch
 
     def _look_for_ownerless(self) -> None:
-        """Have the group deal again where it forgot partitions."""
         if self._ownerless is not None:
             self._to_ask_again = self._to_ask_again or self._ownerless.found()
             if self._ownerless.over:

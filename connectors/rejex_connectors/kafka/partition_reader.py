@@ -558,14 +558,11 @@ def _silence(address: str) -> str:
 
 
 class _RefusalLog(logging.Handler):
-    """Remembers why a login or a TLS handshake failed."""
-
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.reason: str | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep the telling part of a message."""
         match = _TELLING.search(record.getMessage())
         if match is not None:
             self.reason = match[1]

@@ -36,7 +36,6 @@ class Right(NamedTuple):
     operation: str  # by Kafka's name: ``READ``, ``WRITE``, ``DESCRIBE``,
 
     def __str__(self) -> str:
-        """Return it in words."""
         return f"{self.operation} on {self.kind} {self.name}"
 
 

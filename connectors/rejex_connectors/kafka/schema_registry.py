@@ -131,7 +131,6 @@ class HttpSchemaRegistry:
         return None
 
     def _whole(self, request: urllib.request.Request) -> tuple[int, bytes]:
-        """Return status and body of an answer, be it a refusal."""
         try:
             answer = self._open(request, timeout=TIMEOUT_S)
         except urllib.error.HTTPError as refusal:

@@ -231,7 +231,6 @@ def create_topics(
 
 
 def _wait_for(client: KafkaAdminClient, topics: set[str]) -> None:
-    """Wait until the broker lists the topics."""
     # No longer than `_METADATA_WAIT_S`: who may create a topic may not be allowed to see it.
     until = time.monotonic() + _METADATA_WAIT_S
     while not topics <= set(client.list_topics()) and time.monotonic() < until:

@@ -121,7 +121,6 @@ class _Stream:
             self.at = 0
 
     def skip(self, n: int) -> None:
-        """Let `n` bytes go by."""
         while n and self.has(1):
             here = min(n, len(self.buffer) - self.at)
             n -= here

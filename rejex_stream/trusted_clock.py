@@ -16,12 +16,12 @@ together are believed, and of two sensors nobody knows which is right.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-__all__ = ["DAY_MS", "FIRST_MS", "TrustedClock", "joined"]
+__all__ = ["DAY_MS", "FIRST_MS", "TrustedClock"]
 
 _RECENT = 10_000
 _IN_A_ROW = 8
@@ -152,13 +152,3 @@ def _credible(times: list[int], far_ms: int) -> list[int]:
         for before, t, after in zip(around, times, around[2:], strict=False)
         if t <= far_ms or t - before <= DAY_MS or after - t <= DAY_MS
     ]
-
-
-def joined(states: Iterable[object]) -> TrustedClock:
-    """Return the clock of parts whose sensors were known apart: what two of them have reached."""
-    clocks = []
-    for state in states:
-        clocks.append(TrustedClock())
-        clocks[-1].restore(state)
-    clocks.sort(key=lambda clock: -math.inf if clock.now_ms is None else clock.now_ms)
-    return clocks[-2:][0]

@@ -410,7 +410,7 @@ def test_rules_and_dashboard_are_printed(capsys):
 
 
 def test_topics_need_a_config_of_kafka(capsys):
-    status, _, err = in_process(capsys, "topics", "check", ROOT / "examples" / "file.toml")
+    status, _, err = in_process(capsys, "topics", "create", ROOT / "examples" / "file.toml")
     assert status == 2
     assert "there are no topics" in err
 

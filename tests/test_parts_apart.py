@@ -1,4 +1,4 @@
-"""A snapshot that is taken apart, judged on stream by stream, and put together again."""
+"""A snapshot that is taken apart and judged on stream by stream."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from rejex_connectors.files.sink import lines_of
 from rejex_stream.config import parse_config
 from rejex_stream.config.assembly import Judging, by_partition
 from rejex_stream.decode import JsonDecoder
-from rejex_stream.engine.snapshot import unseal
-from rejex_stream.errors import CheckpointError
 from rejex_stream.protocols import ControlRecords
 from rejex_stream.run.partition import described
-from rejex_stream.spark.state_migration import apart, together
+from rejex_stream.spark.state_migration import apart
 from rejex_stream.types import Partition, Position, Reading, Record
 
 CONFIG = """
@@ -101,86 +99,37 @@ def judged_apart(config, parts, records, seed):
             out += state.process(own)
             kept[key] = whole(state)
     out.sort(key=lambda outcome: outcome.record.position)
-    return list(lines_of(out)), list(kept.values())
+    return list(lines_of(out))
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("pooled", ["", 'group = "*"'])
 @pytest.mark.parametrize("seed", [1, 2])
-def test_judged_apart_for_a_while_no_verdict_differs(pooled, seed):
+def test_judged_apart_no_verdict_differs(pooled, seed):
     config, records = config_of(pooled), list(feed())
     one = fresh(config)
     say(one, 500)
     expected = list(lines_of(one.process(records)))
     assert any(b'"planned":true' in line for _, line in expected)
     assert pooled or sum(role == "incidents" for role, _ in expected) > 1  # one is a reply
-    begun, ended = 1_200 + seed, 1_600 + 7 * seed
-
+    begun = 1_200 + seed
     first = fresh(config)
     say(first, 500)
     found = list(lines_of(first.process(records[:begun])))
-    lines, kept = judged_apart(config, whole(first), records[begun:ended], seed)
-    next_offset, parts = together(kept)
-    assert next_offset == ended
-    again = fresh(config, parts)
-    found += lines + list(lines_of(again.process(records[ended:])))
-    assert found == expected
-    assert again.n_events == one.n_events == N
-    # The very same bytes, but for how long ago a sensor was heard of.
-    of_one, of_many = whole(one), whole(again)
-    assert of_one.keys() == of_many.keys()
-    same = [name for name in of_one if name[0] in "sm"]
-    assert [of_one[name] for name in same] == [of_many[name] for name in same]
-    assert len(same) == (2 if pooled else 2 * SENSORS)
+    assert found + judged_apart(config, whole(first), records[begun:], seed) == expected
 
 
-def test_apart_and_together_again_it_is_the_same_snapshot():
+def test_apart_each_stream_has_its_own_incident_and_all_plans():
     state = fresh(config_of())
     say(state, 500)
     state.process(list(feed()))
     parts = whole(state)
     streams = apart(parts)
     assert set(streams) == {"", *(f"s{i}" for i in range(SENSORS))}
-    assert together(list(streams.values())) == (N, parts)
-    assert together([parts]) == (N, parts)
-    for i in range(SENSORS):  # each has its own incident, and no more
+    for i in range(SENSORS):
         own = streams[f"s{i}"]
         said = described(own).origin.decision
         assert set(described(own).streams) == {f"s{i}"}
         assert {one["stream_key"] for one in said.get("incidents", ())} <= {f"s{i}"}
         assert len(said["plans"]) == 1
     assert "incidents" in described(streams["s0"]).origin.decision
-
-
-@pytest.mark.thorough
-def test_the_clock_is_of_the_two_sensors_that_are_ahead():
-    records = list(feed())
-    state = fresh(config_of())
-    state.process(records)
-    _, kept = judged_apart(config_of(), whole(fresh(config_of())), records, 3)
-    _, parts = together(kept)
-    clocks = [unseal("partition-head", 1, p["head"])["sensors"] for p in (parts, whole(state))]
-    assert clocks[0] == clocks[1]
-
-
-def test_the_newest_decides_and_what_makes_no_partition_is_refused():
-    records = list(feed())
-
-    def of(config, some):
-        state = fresh(config)
-        state.process(some)
-        return whole(state)
-
-    own = [[r for i, r in enumerate(records) if i % SENSORS == s] for s in (1, 2)]
-    older, newer = of(config_of(), own[0][:-9]), of(config_of(burst=3), own[1])
-    for order in ([older, newer], [newer, older]):
-        _, parts = together(order)
-        assert described(parts).origin.decision == described(newer).origin.decision
-        assert set(described(parts).streams) == {"s1", "s2"}
-    with pytest.raises(CheckpointError, match=r"made by other settings .*window"):
-        together([older, of(config_of(window=160), own[1])])
-    elsewhere = Judging(config_of()).state(
-        Partition("feed.jsonl", 1), JsonDecoder(config_of().input.mapping())
-    )
-    with pytest.raises(CheckpointError, match="for the partition"):
-        together([older, whole(elsewhere)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +11,8 @@ from rejex_stream.cli import main
 from rejex_stream.errors import ConfigError
 from rejex_stream.plan.measured import Measurement
 from rejex_stream.plan.promises import BESIDE_BUDGET, Costs, budget_sentence, plan, plan_table
-from rejex_stream.plan.simulated import simulate
 from rejex_stream.rejection import rejection_band
 from rejex_stream.rejection.bounds import cost_bound, cost_quantile
-from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.types import Label, Position, Reason, Verdict
 
 ROOT = Path(__file__).parents[1]
@@ -113,32 +110,6 @@ def test_the_measured_rate_of_independent_rejections_is_theirs(rate):
     assert measured.rejection_rate == pytest.approx(rate, rel=0.1)
     assert measured.lower < rate < measured.upper
     assert measured.inflation < 2
-
-
-# ------------------------------------------------------------------------------ simulated days
-def test_a_simulation_says_what_one_sensor_gets_and_keeps_the_budget():
-    policy = RejectionPolicy(0.05, rate=0.05, burst=20)
-    found = {one.stream: one for one in simulate(policy, 300, per_day=288, days=20)}
-    assert [*found] == ["independent", "AR(.97)", "AR(.999)"]
-    for one in found.values():
-        assert one.worst_day <= 0.05 * 288 + 20
-        assert one.rejected_a_day * 20 <= 0.05 * 288 * 20 + 20
-        assert one.worst_day >= one.rejected_a_day > 0.6 * 0.05 * 288
-        assert 0 < one.withheld < 1
-        assert 0 < one.false_alarms_a_day < one.flagged_a_day
-    assert found["independent"].flagged_a_day == pytest.approx(0.05 * 288, rel=0.3)
-    assert found == {one.stream: one for one in simulate(policy, 300, per_day=288, days=20)}
-
-
-def test_plan_prints_it_with_the_promise(capsys):
-    words = "plan --contamination 0.1 -n 200 --rate 0.1 --burst 9 --readings-per-day 48 --simulate"
-    assert main([*words.split(), "--output", "json"]) == 0
-    (found,) = json.loads(capsys.readouterr().out)
-    assert found["plan"]["promise"]["held"]["burst"] == 9
-    assert all(one["worst_day"] <= 0.1 * 48 + 9 for one in found["simulated"])
-    assert main(words.split()) == 0
-    assert "worst day" in capsys.readouterr().out
-    assert main(["plan", "--contamination", "0.01", "-n", "100", "-T", "32", "--simulate"]) == 1
 
 
 # ------------------------------------------------------------------------- one sentence of a budget

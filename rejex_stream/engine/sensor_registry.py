@@ -19,10 +19,9 @@ import msgspec
 
 from rejex_stream.errors import CheckpointError
 from rejex_stream.trusted_clock import DAY_MS, FIRST_MS, TrustedClock
-from rejex_stream.trusted_clock import joined as joined_clock
 from rejex_stream.types import Reading, Status, of_mode
 
-__all__ = ["Admission", "Gone", "Limits", "SensorRegistry", "joined"]
+__all__ = ["Admission", "Gone", "Limits", "SensorRegistry"]
 
 _LOOKS = 8
 _UNTRUSTED = -1
@@ -195,19 +194,6 @@ class SensorRegistry:
         self._sensors_of = Counter(key for each in self._last_seen.values() for key in each)
         self._n_pairs = self._sensors_of.total()
         self._count_untrusted()
-
-
-def joined(heads: Iterable[object]) -> dict[str, Any]:
-    """Return the head of parts whose streams were known apart; limits are those of the last."""
-    try:
-        found = [msgspec.convert(head, _Head) for head in heads]
-    except msgspec.ValidationError as error:
-        raise CheckpointError(f"What is known of sensors is broken: {error}.") from None
-    doubted = {name: since for head in found for name, since in head.doubted.items()}
-    usual, clock = max(head.n_usual for head in found), joined_clock(head.clock for head in found)
-    joint = _Head(found[-1].limits, clock.state(), usual, doubted)
-    head: dict[str, Any] = msgspec.to_builtins(joint)
-    return head
 
 
 def _silent(streams: Mapping[str, int], before_ms: int) -> Iterable[str]:

@@ -25,7 +25,7 @@ from rejex_stream.types import FloatArray, Incident, in_mode
 
 __all__ = [
     "FORMAT", "Origin", "Restored", "StreamsInCommon", "as_kind", "compared", "environment",
-    "joined", "of_stream", "origin", "origin_of", "pack_array", "seal", "unpack_array", "unseal",
+    "of_stream", "origin", "origin_of", "pack_array", "seal", "unpack_array", "unseal",
 ]  # fmt: skip
 
 _MAGIC = b"REJEX"
@@ -201,21 +201,6 @@ def of_stream(head: bytes, stream_key: str) -> bytes:
     state, decision, made_with = origin(head)
     own = [one for one in _incidents(decision) if _key_of(one) == stream_key]
     return _sealed(state, decision, own, made_with)
-
-
-def joined(heads: Sequence[bytes]) -> bytes:
-    """Return the head for an engine of all streams; the last decides, and says what was said."""
-    found = [origin(head) for head in heads]
-    newest = found[-1]
-    for one in found:
-        changed = changes(dict(one.state), dict(newest.state))
-        if changed:
-            raise CheckpointError(
-                f"Streams were made by other settings ({', '.join(changed)}), and make no "
-                f"partition: {WAY_OUT}."
-            )
-    every = [incident for one in found for incident in _incidents(one.decision)]
-    return _sealed(newest.state, newest.decision, every, newest.environment)
 
 
 def _incidents(decision: Mapping[str, Any]) -> list[dict[str, Any]]:

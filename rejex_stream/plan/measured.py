@@ -33,8 +33,7 @@ from rejex_stream.types import (
 )
 
 __all__ = [
-    "Counting", "Differences", "Measured", "Measurement", "NothingSink", "Replayed", "law_of",
-    "replay",
+    "Counting", "Differences", "Measured", "Measurement", "NothingSink", "Replayed", "replay",
 ]  # fmt: skip
 
 _CONFIDENCE = 0.99
@@ -100,7 +99,7 @@ class Measurement:
         self.counts.add_verdicts(verdicts)
         self.counts.n_invalid += invalid
         for verdict in filter(is_ranked, verdicts):
-            law = law_of(verdict)
+            law = _law_of(verdict)
             assert verdict.rank is not None
             self._cells.append(law.cell(verdict.rank))
             self._rejected.append(verdict.label is Label.REJECTED)
@@ -127,7 +126,7 @@ class Measurement:
         )  # fmt: skip
 
 
-def law_of(verdict: Verdict) -> RankLaw:
+def _law_of(verdict: Verdict) -> RankLaw:
     """Return the law of the policy's own band of an event that was ranked."""
     lower, upper = policy_band(verdict)
     assert lower is not None

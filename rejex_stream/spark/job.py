@@ -54,7 +54,6 @@ from rejex_stream.spark.state_migration import (
     begun,
     forget,
     rows_of,
-    snapshots_in,
     worker_snapshots,
 )
 from rejex_stream.types import Partition
@@ -64,7 +63,7 @@ if TYPE_CHECKING:
     from rejex_connectors.kafka.kafka_settings import KafkaSettings
     from rejex_connectors.kafka.partition_reader import PartitionReader
 
-__all__ = ["SparkJob", "job_snapshots", "run_on_spark", "session"]
+__all__ = ["SparkJob", "run_on_spark", "session"]
 
 _UNHEARD = (
     "{where} holds commands of people, which are heard on Spark with --control alone: without it, "
@@ -99,13 +98,6 @@ def run_on_spark(config: Config, job: SparkJob, stop: threading.Event) -> dict[s
     if config.input.kind == "kafka":
         return _run_topics(config, job, stop)
     return _run_files(config, job, stop)
-
-
-def job_snapshots(checkpoint: str) -> dict[Partition, tuple[int, dict[str, bytes]]]:
-    """Return where each partition stands in the checkpoint of a job, and its snapshot there."""
-    _require_extra()
-    with session(SparkJob("local[2]", checkpoint), "rejex-stream state") as spark:
-        return snapshots_in(spark, checkpoint)
 
 
 def _require_extra() -> None:

@@ -1,7 +1,7 @@
-"""States that come from a worker, and go to one: a job begins with what it has stored, and back.
+"""A job begins with what workers have stored.
 
 Of a partition whose streams share nothing, each stream can be judged on by a state of its own
-(:func:`apart`), on any machine; what they have become is one snapshot again (:func:`together`).
+(:func:`apart`), on any machine.
 """
 
 from __future__ import annotations
@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rejex_stream.config import Config
 from rejex_stream.config.assembly import DecodedBefore, Judging, NothingStoredError, stored
-from rejex_stream.engine.sensor_registry import joined as joined_registries
-from rejex_stream.engine.snapshot import joined as joined_heads
 from rejex_stream.engine.snapshot import of_stream, seal, unseal
-from rejex_stream.errors import WAY_OUT, CheckpointError, ConfigError
+from rejex_stream.errors import CheckpointError, ConfigError
 from rejex_stream.run.command_journal import CommandJournal
 from rejex_stream.run.partition import HEAD, HEAD_FORMAT, HEAD_KIND, of_streams
 from rejex_stream.types import Partition
@@ -25,8 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = [
-    "WAYS", "Begin", "MonitorsOnSpark", "apart", "begun", "forget", "rows_of", "snapshots_in",
-    "together", "worker_snapshots",
+    "WAYS", "Begin", "MonitorsOnSpark", "apart", "begun", "forget", "rows_of", "worker_snapshots",
 ]  # fmt: skip
 
 WAYS = ("streams", "partitions")
@@ -194,39 +191,6 @@ def _explained() -> Iterator[None]:
         raise OSError(str(error).splitlines()[0]) from error
 
 
-def snapshots_in(
-    spark: SparkSession, checkpoint: str
-) -> dict[Partition, tuple[int, dict[str, bytes]]]:
-    """Return where partitions stand in a checkpoint, and their snapshots. O(bytes)."""
-    found: dict[Partition, tuple[int, dict[str, bytes]]] = {}
-    _ = spark.streams  # which starts what stores of state report to
-    for way in WAYS:
-        if not begun(spark, f"{checkpoint}/{way}"):
-            continue
-        table = (
-            spark.read.format("statestore")
-            .option("path", f"{checkpoint}/{way}")
-            .option("stateVarName", "parts")
-            .load()
-            .selectExpr(
-                "key.topic", "key.partition", "key.stream",
-                "user_map_key.name as name", "user_map_value.body as body",
-            )
-            .toArrow()
-        )  # fmt: skip
-        states: dict[Partition, dict[str, dict[str, bytes]]] = {}
-        columns = [column.to_pylist() for column in table.columns]
-        for topic, number, stream, name, body in zip(*columns, strict=True):
-            of_partition = states.setdefault(Partition(topic, number), {})
-            of_partition.setdefault(stream, {})[name] = body
-        for partition, of_partition in states.items():
-            next_offset, parts = together(list(of_partition.values()))
-            if partition not in found or found[partition][0] < next_offset:
-                found[partition] = next_offset, parts
-    return found
-
-
-# ----------------------------------------------------------- one snapshot, and one of each stream
 def apart(parts: Mapping[str, bytes]) -> dict[str, dict[str, bytes]]:
     """Return a snapshot of each stream; under ``""``, one of what belongs to none. O(bytes).
 
@@ -244,31 +208,3 @@ def apart(parts: Mapping[str, bytes]) -> dict[str, dict[str, bytes]]:
         }
         own[HEAD] = seal(HEAD_KIND, HEAD_FORMAT, head | of_it)
     return found
-
-
-def together(snapshots: Sequence[Mapping[str, bytes]]) -> tuple[int, dict[str, bytes]]:
-    """Return where the partition stands whose streams these are of, and its snapshot. O(bytes).
-
-    It decides as the newest of them does. A sensor is as silent as its own stream knows, which
-    has no clock but its own.
-    """
-    parts: dict[str, bytes] = {}
-    for own in snapshots:
-        parts |= own
-    heads = [unseal(HEAD_KIND, HEAD_FORMAT, own.get(HEAD, b"")) for own in snapshots]
-    heads.sort(key=lambda head: int(head["next_offset"]))
-    newest: dict[str, Any] = heads[-1]
-    for name in ("partition", "channels"):
-        for head in heads:
-            if head[name] != newest[name]:
-                raise CheckpointError(
-                    f"Streams are for the {name} {head[name]!r} and {newest[name]!r}, and make no "
-                    f"partition: {WAY_OUT}."
-                )
-    of_all = {
-        "n_events": sum(head["n_events"] for head in heads),
-        "engine": joined_heads([head["engine"] for head in heads]),
-        "sensors": joined_registries([head["sensors"] for head in heads]),
-    }
-    parts[HEAD] = seal(HEAD_KIND, HEAD_FORMAT, newest | of_all)
-    return newest["next_offset"], parts

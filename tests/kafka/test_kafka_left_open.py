@@ -131,7 +131,6 @@ def test_no_command_leaves_a_client_open(
 
     tried: dict[str, Callable[[], object]] = {
         "doctor": command("doctor", pipeline),
-        "topics check": command("topics", "check", pipeline),
         "topics rekey": command("topics", "rekey", keyed, "--from", source),
         "state list": command("state", "list", pipeline),
         "state show": command("state", "show", pipeline),

@@ -447,7 +447,6 @@ def test_the_command_line_reads_its_password_from_a_file_or_the_environment(
         return process.returncode
 
     assert ended(command("topics", "create", "--with-input", "--partitions", "1")) == 0, said
-    assert ended(command("topics", "check")) == 0, said
     settings = KafkaSettings(
         bootstrap_servers=cluster.bootstrap,
         topics=KafkaTopics(input=(f"{name}.in",), verdicts=f"{name}.verdicts"),

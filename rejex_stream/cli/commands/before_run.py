@@ -24,9 +24,8 @@ from rejex_stream.config.assembly import require_extras
 from rejex_stream.errors import ConfigError
 from rejex_stream.operate.logs import escaped
 from rejex_stream.plan.promises import Costs, Plan, plan_table
-from rejex_stream.plan.simulated import simulate
 from rejex_stream.rejection.bounds import DELTA
-from rejex_stream.rejection.policy import CONTAMINATION, RejectionPolicy
+from rejex_stream.rejection.policy import CONTAMINATION
 from rejex_stream.settings import render
 
 if TYPE_CHECKING:
@@ -67,15 +66,10 @@ def plan(  # noqa: PLR0917 - one parameter an option
     readings_per_day: Annotated[
         float, typer.Option(help="With --sensors: readings of each a day.", min=0)
     ] = 1440.0,
-    simulated: Annotated[
-        bool, typer.Option("--simulate", help="With --rate or -T: run the default detector, too.")
-    ] = False,
     output: AsOption = As.TABLE,
 ) -> None:
     """Say what a choice of γ, n and T promises before the first event.
 
-    With --simulate it runs the default detector on a sensor in which nothing is wrong, independent
-    and autocorrelated, and says what people get: rates, the worst day, what is withheld, flags.
     What it gives: `score FILE` measures that on a table, `run CONFIG --dry-run` on a pipeline.
     """
     if burst is not None and not rate:
@@ -93,10 +87,7 @@ def plan(  # noqa: PLR0917 - one parameter an option
         costs=None if c_r is None else Costs(c_fp, c_fn, c_r),
         events_per_day=events_per_day,
     )
-    if simulated:
-        _print_simulated(rows, burst, readings_per_day, output)
-    else:
-        _print_plans(rows, output)
+    _print_plans(rows, output)
     if all(row.refusal is not None for row in rows):
         raise typer.Exit(1)
 
@@ -141,43 +132,6 @@ def _print_plans(rows: tuple[Plan, ...], output: As) -> None:
         if row.refusal is not None:
             of = f", T = {row.tolerance:g}" if row.tolerance is not None else ""
             print(f"impossible: n = {row.window:,}{of}: {row.refusal}")
-
-
-def _print_simulated(rows: tuple[Plan, ...], burst: int | None, per_day: float, output: As) -> None:
-    """Print plans, and a simulated day of each that works."""
-    held = [None if row.rate is None else burst for row in rows]
-    simulated = [
-        () if row.refusal is not None or row.promise is None else simulate(
-            RejectionPolicy(
-                row.contamination, row.tolerance if row.rate is None else None, row.rate, burst=of
-            ),
-            row.window, per_day=per_day,
-        )
-        for row, of in zip(rows, held, strict=True)
-    ]  # fmt: skip
-    if output is As.JSON:
-        pairs = zip(rows, simulated, strict=True)
-        print_json([{"plan": row, "simulated": of} for row, of in pairs])
-        return
-    _print_plans(rows, output)
-    print_table(
-        (
-            "n", "T", "stream", "rejected a day", "worst day", "withheld", "flagged a day",
-            "false alarms a day", "incidents a month",
-        ),
-        [
-            [
-                number(row.window), number(row.tolerance), stream.stream,
-                number(stream.rejected_a_day), number(stream.worst_day), share(stream.withheld),
-                number(stream.flagged_a_day), number(stream.false_alarms_a_day),
-                number(stream.incidents_a_month),
-            ]
-            for row, of in zip(rows, simulated, strict=True)
-            for stream in of
-        ],
-        title=f"One sensor, {per_day:g} readings a day, nothing wrong, default detector (30 days)",
-        left=(2,),
-    )  # fmt: skip
 
 
 # ---------------------------------------------------------------------------- validate

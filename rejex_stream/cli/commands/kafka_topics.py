@@ -1,4 +1,4 @@
-"""``topics create|check|rekey`` and ``deadletter list``."""
+"""``topics create|rekey`` and ``deadletter list``."""
 
 from __future__ import annotations
 
@@ -125,28 +125,6 @@ def register_outputs(config: Config, settings: KafkaSettings, subjects: list[str
         subject = f"{getattr(settings.topics, role)}-value"
         registry.register(subject, json.dumps(schema))
         subjects.append(subject)
-
-
-@topics.command()
-def check(
-    config: ConfigFile,
-    partitions: Partitions = None,
-    replication: Replication = 1,
-    output: AsOption = As.TABLE,
-) -> None:
-    """Compare the broker's topics with what the pipeline needs; exit status 1 on an error."""
-    loaded, settings = kafka_config(config)
-    from rejex_connectors.kafka.topic_admin import check_topics, plan_topics
-
-    plans = plan_topics(settings, partitions=partitions or _PARTITIONS, replication=replication)
-    findings = check_topics(settings, plans, snapshot_every_s=loaded.state.snapshot_interval_s)
-    if output is As.JSON:
-        print_json(findings)
-    else:
-        rows = [(finding.level, finding.topic, finding.message) for finding in findings]
-        print_table(("", "topic", ""), rows, left=(0, 1, 2))
-    if any(finding.level == "error" for finding in findings):
-        raise typer.Exit(1)
 
 
 @topics.command()

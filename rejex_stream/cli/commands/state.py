@@ -18,7 +18,6 @@ from rejex_stream.operate.logs import escaped
 from rejex_stream.protocols import SnapshotPiece
 from rejex_stream.readable import utc
 from rejex_stream.run.partition import Described, described
-from rejex_stream.spark.job import job_snapshots
 from rejex_stream.types import Partition, of_mode, stream_name
 
 __all__ = ["app"]
@@ -128,14 +127,7 @@ def drop(
 
 
 @app.command("export")
-def export_state(
-    config: ConfigFile,
-    file: StateFile,
-    partition: Only = None,
-    checkpoint: Annotated[
-        str | None, typer.Option(help="Take snapshots of this checkpoint of `rejex-stream spark`.")
-    ] = None,
-) -> None:
+def export_state(config: ConfigFile, file: StateFile, partition: Only = None) -> None:
     """Write the newest snapshots to a sealed file, with offsets and decisions on schemas."""
     if file.exists():
         raise ConfigError(f"{file} is there already: name a new file.")
@@ -144,16 +136,11 @@ def export_state(
     settings = load_config(config)
     # Nothing may move between the offset that is read and the snapshot.
     with stored(settings, to_change=True) as state:
-        on_spark = None if checkpoint is None else job_snapshots(checkpoint)
         committed = state.places.committed()
         for chosen in _chosen(state, partition):
             at = committed.get(chosen)
-            loaded = None
-            if on_spark is None and at is not None:
-                loaded = state.store.load(chosen, at)
-            elif on_spark is not None:
-                loaded = on_spark.get(chosen)
-            if at is None or loaded is None or loaded[0] > at:
+            loaded = None if at is None else state.store.load(chosen, at)
+            if at is None or loaded is None:
                 print(f"{_name(chosen)}: nothing to export.")
                 continue
             next_offset, parts = loaded
@@ -164,8 +151,7 @@ def export_state(
             bodies += [*parts.values(), *([] if schemas is None else [schemas])]
             print(f"{_name(chosen)}: exported at offset {next_offset}, committed up to {at}.")
         if not moved:
-            where = checkpoint or state.where
-            raise ConnectorError(f"nothing is stored in {where}: there is nothing to export")
+            raise ConnectorError(f"nothing is stored in {state.where}: there is nothing to export")
         content = seal(_KIND, _FORMAT, [moved, bodies])
         sealed = state.store.sealed_file(content)
     with explaining_os_errors(f"{file} cannot be written"):

@@ -22,7 +22,6 @@ from rejex_stream.monitor.alarm import AlarmKind
 from rejex_stream.native_core import core, native
 from rejex_stream.operate.incident_text import urgency
 from rejex_stream.operate.logs import escaped
-from rejex_stream.rejection.bounds import cost_bound
 from rejex_stream.run.run_events import (
     Committed,
     DecisionChanged,
@@ -50,7 +49,6 @@ __all__ = ["GAUGES", "GroupNames", "RunMetrics"]
 
 _LATENCY_BUCKETS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, math.inf)
 _SCORING_BUCKETS = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, math.inf)
-_INCIDENT_BUCKETS = (60.0, 600.0, 3600.0, 6 * 3600.0, 86400.0, 7 * 86400.0, math.inf)
 _DURATION_BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, math.inf)
 
 # What of a monitor's status is exported: what it means, and how it is read; None: not known yet.
@@ -79,12 +77,8 @@ GAUGES: Mapping[str, tuple[str, Callable[[MonitorStatus], float | None]]] = {
         "Rolling share of events above the threshold; contamination expected.",
         lambda s: s.flagged_rate,
     ),
-    "rejection_window_events": (
-        "Events the rolling shares are taken over.",
-        lambda s: s.rolling_events,
-    ),
     "rejection_window_effective_events": (
-        "The same, divided by the variance inflation.",
+        "Events the rolling shares are taken over, divided by the variance inflation.",
         lambda s: s.effective_events,
     ),
     "health_log_evidence": (
@@ -123,8 +117,6 @@ COUNTERS: Mapping[str, tuple[str, str]] = {
     "review_items": ("Events sent to the reviewers.", "sensor_group"),
     "monitor_alarms": ("Alarms raised, by monitor.", "kind"),
     "sensors_forgotten": ("Streams forgotten after state.forget_after.", ""),
-    "dlq_records": ("Dead letters written.", ""),
-    "model_swaps": ("Models that took over.", ""),
     "fit_failures": ("Background fits that failed.", ""),
     "edge_retries": ("Times the edge failed and was tried again.", ""),
     "decision_changes": (
@@ -135,7 +127,6 @@ COUNTERS: Mapping[str, tuple[str, str]] = {
         "Partitions taken over from another environment (library versions, processor).",
         "",
     ),
-    "incident_changes": ("Changes of incidents, by the state they led to.", "sensor_group state"),
 }
 """By name: what is counted, and the labels beside the pipeline."""
 LEVELS: Mapping[str, tuple[str, str]] = {
@@ -173,10 +164,6 @@ HISTOGRAMS: Mapping[str, tuple[str, tuple[float, ...]]] = {
         "Features, score, rank and verdict, per event: the mean of every batch.",
         _SCORING_BUCKETS,
     ),
-    "incident_duration_seconds": (
-        "From the onset of an incident to its end, by the events' own clock.",
-        _INCIDENT_BUCKETS,
-    ),
 }
 _COUNTED = {
     FitFailure: "fit_failures",
@@ -194,7 +181,6 @@ class RunMetrics:
         pipeline: str,
         spec: EngineSpec | None = None,
         *,
-        costs: tuple[float, float, float] | None = None,
         grouped: bool = False,
         version: str = "1",
         refresh_s: float = 1.0,
@@ -225,7 +211,7 @@ class RunMetrics:
             for name, (says, buckets) in HISTOGRAMS.items()
         }
         self.scoring_duration = self._histogram("scoring_duration_seconds")  # for who takes it
-        self._describe(spec, costs, version)
+        self._describe(spec, version)
         for label in Label:  # a series that is zero is not a series that is missing
             self._counter("events", "", label.value)
         for reason in Reason:
@@ -236,9 +222,7 @@ class RunMetrics:
         self._counter("muted_events", "")
         self.incidents(())
 
-    def _describe(
-        self, spec: EngineSpec | None, costs: tuple[float, float, float] | None, version: str
-    ) -> None:
+    def _describe(self, spec: EngineSpec | None, version: str) -> None:
         build = Gauge("rejex_build_info", "Version.", ["version"], registry=self.registry)
         build.labels(__version__).set(1)
         judges = Gauge(
@@ -247,7 +231,6 @@ class RunMetrics:
         judges.labels("python" if core()[0] is None else "native").set(1)
         if spec is None:
             return
-        band = spec.band
         names = ["pipeline", "detector", "model_version", "n", "gamma", "t"]
         info = Gauge("rejex_model_info", "What decides.", names, registry=self.registry)
         info.labels(
@@ -256,16 +239,8 @@ class RunMetrics:
             version,
             spec.window,
             f"{spec.policy.contamination:g}",
-            f"{band.tolerance:g}",
+            f"{spec.band.tolerance:g}",
         ).set(1)
-        if costs is not None:
-            bound = Gauge(
-                "rejex_expected_cost_bound",
-                "Bound on the expected cost of an event, in the costs' own unit.",
-                ["pipeline"],
-                registry=self.registry,
-            )
-            bound.labels(self._pipeline).set(cost_bound(band, *costs))
 
     # ----------------------------------------------------------------------- what a run tells
     def outcomes(
@@ -282,7 +257,8 @@ class RunMetrics:
             if mode is not None:
                 key = in_mode(key, mode)
             if epoch is not None and epochs.get(key) != epoch:
-                self._new_model(key, epoch)
+                self._epochs[key] = epoch
+                self._gauge("model_trained_timestamp_seconds").set(self._clock())
         now = self._clock()
         self._gauge("last_event_timestamp_seconds").set(now)
         if verdicts:
@@ -291,16 +267,12 @@ class RunMetrics:
         self.refresh()
 
     def _count(self, outcomes: Sequence[Outcome]) -> None:
-        for incidents in [outcome.incidents for outcome in outcomes if outcome.incidents]:
-            for incident in incidents:
-                self._count_incident(incident, self._groups.of(incident.stream_key))
         for invalid in [outcome.invalid for outcome in outcomes if outcome.invalid is not None]:
             if invalid.silent:
                 if invalid.stage != "waiting":
                     self._counter("records_ignored", invalid.stage).inc()
                 continue
             self._counter("records_invalid", invalid.stage).inc()
-            self._counter("dlq_records").inc()
         judged = [outcome for outcome in outcomes if outcome.verdict is not None]
         for group, those in self._groups.by_group(judged).items():
             counts = OutcomeCounts(plain=self._plain)
@@ -318,12 +290,6 @@ class RunMetrics:
     def of_lean_verdicts(self) -> None:
         """Leave out what a lean verdict does not say, rather than to count none of it."""
         self.registry.unregister(self._counters["withheld_events"])
-
-    def _count_incident(self, incident: Incident, group: str) -> None:
-        self._counter("incident_changes", group, incident.state.value).inc()
-        if incident.state is IncidentState.CLOSED:
-            seconds = (incident.changed_ms - incident.onset_ms) / 1000
-            self._histogram("incident_duration_seconds").observe(max(0.0, seconds))
 
     def incidents(self, incidents: Sequence[Incident]) -> None:
         """Export which incidents are open now."""
@@ -343,11 +309,6 @@ class RunMetrics:
             self._gauge("open_incidents", state.value).set(of)
         held = sum(n for (state, held), n in states.items() if held)
         self._gauge("held_streams").set(held - states[IncidentState.ADOPTING, True])
-
-    def _new_model(self, key: str, epoch: int) -> None:
-        self._epochs[key] = epoch
-        self._counter("model_swaps").inc()
-        self._gauge("model_trained_timestamp_seconds").set(self._clock())
 
     def lag(self, records: Mapping[Partition, int]) -> None:
         """Export how far the committed offsets are behind the input's end."""

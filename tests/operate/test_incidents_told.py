@@ -384,7 +384,7 @@ def test_alertmanager_groups_the_incidents_of_many_sensors_into_one_notification
 
 
 # --------------------------------------------------------------------------------- metrics
-def test_metrics_say_what_is_open_and_how_long_it_took():
+def test_metrics_say_what_is_open():
     watch = watching()
     assert metric(watch, "rejex_held_streams{") == ['rejex_held_streams{pipeline="farm"} 0.0']
     for changed in (incident(), incident(20), incident(30, state=ADOPTING)):
@@ -394,14 +394,10 @@ def test_metrics_say_what_is_open_and_how_long_it_took():
     assert metric(watch, 'rejex_open_incidents{pipeline="farm",state="open"}')[0].endswith(" 2.0")
     assert metric(watch, "rejex_held_streams{")[0].endswith(" 2.0"), "who adopts is not held"
     over = incident(version=2, state=CLOSED)
-    watch.metrics.outcomes(FARM, [outcome(over)], replaying=True)
-    assert not metric(watch, 'rejex_incident_changes_total{pipeline="farm",sensor_group="",'
-                             'state="closed"}'), "what is replayed was counted"  # fmt: skip
     durable(watch, over)
     watch.metrics.outcomes(FARM, [outcome(over)], replaying=False)
     look(watch)
     assert metric(watch, 'rejex_open_incidents{pipeline="farm",state="open"}')[0].endswith(" 1.0")
-    assert metric(watch, "rejex_incident_duration_seconds_sum")[0].endswith(" 69.0")
 
 
 def test_each_incident_waits_for_itself():

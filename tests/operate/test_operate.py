@@ -83,7 +83,7 @@ def outcomes(events=1500, sensors=3, **policy):
 def fed():
     spec, made = outcomes()
     bank = MonitorBank(MonitorConfig(window=100, contamination=0.1, tolerance=4.0))
-    metrics = RunMetrics("turbine", spec, costs=(1, 1, 0.05), version="7")
+    metrics = RunMetrics("turbine", spec, version="7")
     metrics.watch(PART, bank)
     bank.observe(o.verdict for o in made if o.verdict is not None)
     metrics.outcomes(PART, made[:500], replaying=True)  # counted before: not again
@@ -122,16 +122,12 @@ def test_metrics_count_what_happened(fed):
     assert 0 < rate < 0.5
     assert float(found[f"rejex_consumer_lag_records{{{names}}}"]) == 7
     assert float(found[f"rejex_consumer_lag_seconds{{{names}}}"]) > 0
-    assert found['rejex_dlq_records_total{pipeline="turbine"}'] == "1.0"
-    swaps = {(v.stream_key, v.model_epoch) for v in verdicts if v.model_epoch is not None}
-    assert float(found['rejex_model_swaps_total{pipeline="turbine"}']) == len(swaps)
     assert float(found['rejex_model_trained_timestamp_seconds{pipeline="turbine"}']) > 1.7e9
     assert float(found[f"rejex_committed_offset{{{names}}}"]) == len(made)
     assert float(found[f"rejex_commands_waiting{{{names}}}"]) == 17
     assert float(found[f"rejex_untrusted_clocks{{{names}}}"]) == 3
     (info,) = (name for name in found if name.startswith("rejex_model_info"))
     assert 'gamma="0.1",model_version="7",n="100",pipeline="turbine",t="4"' in info
-    assert found["rejex_expected_cost_bound" + '{pipeline="turbine"}']
 
 
 @pytest.mark.parametrize("which", ["native", "python"])
@@ -163,7 +159,6 @@ def test_gauges_say_what_the_monitors_know():
         "rejection_rate_paper_bound_ratio": status.theory.paper_bound,
         "anomaly_rate_ratio": status.anomaly_rate,
         "flagged_rate_ratio": status.flagged_rate,
-        "rejection_window_events": status.rolling_events,
         "rejection_window_effective_events": status.effective_events,
         "health_log_evidence": status.health_log_evidence,
         "health_log_threshold": status.health_threshold,
@@ -179,11 +174,11 @@ def test_gauges_say_what_the_monitors_know():
 
 
 NAMES_OF_THE_RESEARCH = """
-    rejex_events_total rejex_records_invalid_total rejex_dlq_records_total
+    rejex_events_total rejex_records_invalid_total
     rejex_rejection_rate_ratio rejex_rejection_rate_lower_ratio rejex_rejection_rate_upper_ratio
     rejex_rejection_rate_estimate_ratio rejex_rejection_rate_bound_ratio
-    rejex_rejection_window_events rejex_rejection_window_effective_events
-    rejex_expected_cost_bound rejex_scoring_duration_seconds_bucket
+    rejex_rejection_window_effective_events
+    rejex_scoring_duration_seconds_bucket
     rejex_event_latency_seconds_bucket rejex_consumer_lag_records rejex_consumer_lag_seconds
     rejex_model_info rejex_model_trained_timestamp_seconds rejex_build_info rejex_core_info
 """

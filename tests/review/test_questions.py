@@ -338,50 +338,6 @@ def test_what_may_be_in_the_log_is_not_taken_back_and_is_sent_again(new_store):
     assert incident_store.send_commands(store, "", line) == [command]
 
 
-# --------------------------------------------------------------------------------- alike
-def begun(offset: int, far: float, *, sensor: str = "T07/vib", channel: int = 0):
-    """An item whose channel is so many usual deviations from a past of forty readings."""
-    past = tuple(
-        ContextPoint(1000 * (offset - k), (float(k % 2), 5.0 + k % 3), 0.5, Label.NORMAL)
-        for k in range(40, 0, -1)
-    )
-    values = [0.5, 6.0]
-    values[channel] += far
-    one = item(offset, sensor=sensor)
-    return msgspec.structs.replace(one, channels=("a", "b"), values=tuple(values), context=past)
-
-
-def test_cases_that_look_alike_are_listed_and_answered_together_and_that_is_undone(wall_store):
-    store = wall_store(settle_s=0, gap_events=0)
-    alike = [begun(1000 * i, 4.0 + i / 10, sensor=f"s{i % 3}") for i in range(7)]
-    others = [
-        begun(8_000, -4.0), begun(9_000, 4.0, channel=1), begun(10_000, 30.0), item(11_000),
-        msgspec.structs.replace(begun(12_000, 4.0), why="extreme"),
-        msgspec.structs.replace(begun(13_000, 4.0), context=()),
-    ]  # fmt: skip
-    lines = [encode_review(one) for one in (*alike, *others)]
-    store.ingest("review", lines, pipeline="farm")
-    store.ingest("review", [encode_review(begun(20_000, 4.0))], pipeline="other")
-    with running(store) as console:
-        first = episodes(store)[0]
-        page = console.ask(f"/episode/{first.episode_id}").text
-        (address,) = re.findall(r'<a href="([^"]+)" id="alike">7 like this', page)
-        query = address.partition("?")[2].replace("&amp;", "&")
-        targets = console.ask(f"/api/queue/ids?{query}").json["targets"]
-        assert len(targets) == 7
-        assert 'id="alike"' not in console.ask(f"/episode/{episodes(store)[7].episode_id}").text
-        body = {"request_id": "r", "verdict": "normal", "targets": targets}
-        assert console.ask("/api/labels", body).status == 200
-        assert len(episodes(store)) == len(others) + 1
-        assert console.ask("/api/undo", {"request_id": "u"}).status == 200
-        assert len(episodes(store)) == 7 + len(others) + 1
-    alone = episodes(store)[0]
-    label(store, ADA, [alone], "normal", request="part", span_ms=(0, 0))
-    with store.database.read() as connection:
-        view = QueueFilter("all", f"like:{alone.episode_id}")
-        assert view.count(connection, ADA, store.now_ms()) == 7
-
-
 # ---------------------------------------------------------------------------------- the page
 def ill(offset: int):
     """An item of a fault: 30 readings that are usual, then ones that are not."""

@@ -21,7 +21,6 @@ from rejex_stream.review.queue.labelling import LabelRequest
 from rejex_stream.review.queue.listing import in_short
 from rejex_stream.types import Label, Reason, Status
 from tests.review.console_server import running
-from tests.review.incidents import held, incident, tell
 from tests.review.test_review_store import ADA, episodes, item, label
 
 
@@ -275,73 +274,3 @@ def sensor_of(store, target):
             "SELECT sensor FROM episode JOIN sensor USING (sensor_id) WHERE episode_id = ?",
             (target.episode_id,),
         ).fetchone()[0]
-
-
-@pytest.mark.parametrize("form", ["csv", "jsonl"])
-def test_an_export_of_readings_has_all_that_was_measured_in_a_decided_case(
-    new_store, tmp_path, form, monkeypatch
-):
-    """A clear fault rejects few events: who trains on labels had to join the others by offset."""
-    store = new_store(settle_s=0)
-    name = "=cmd|t"
-    store.add([held(12, sensor=name), item(900, sensor=name), item(950, sensor="other")])
-    tell(store, incident(stream=name))
-    tell(store, incident(2, "closed", stream=name, at=60, ended="recovered"))
-    told = [(1000 * t, (float(t),)) for t in range(-60, 120)]
-    store.add_readings(name, name, ("vib",), told)
-    anomalies = [replace(item(t, sensor=name).verdict, label=Label.ANOMALY) for t in (20, 21)]
-    store.add([], anomalies)
-    (fault,) = [one for one in episodes(store, tab="all") if sensor_of(store, one) == name][:1]
-    label(store, ADA, [fault], "anomaly")
-    out = tmp_path / f"out.{form}"
-    count = label_store.write_export(store.database, out, form, readings=True)
-    text = out.read_text("utf-8")
-    if form == "csv":
-        rows = list(csv.DictReader(io.StringIO(text)))
-        assert {row["sensor"] for row in rows} == {"'" + name}, "no cell is a formula"
-    else:
-        rows = [json.loads(line) for line in text.splitlines()]
-        assert {row["sensor"] for row in rows} == {name}
-    times = [int(row["event_time_ms"]) // 1000 for row in rows]
-    assert times == list(range(5 - 55, 61)), "from onset to end, and as much before it"
-    assert len(rows) == count
-    inside = [int(row["event_time_ms"]) for row in rows if str(row["in_case"]) == "True"]
-    assert (min(inside), max(inside)) == (5_000, 60_000)
-    assert {row["verdict"] for row in rows} == {"anomaly"}
-    by_time = dict(zip(times, rows, strict=True))
-    assert by_time[20]["model_label"] == "anomaly"
-    assert by_time[30]["model_label"] == ""
-    assert json.loads(by_time[30]["readings"]) == {"vib": 30.0}
-    monkeypatch.setattr(label_store, "MOST_READINGS", 20)
-    assert label_store.write_export(store.database, out, form, readings=True) <= 20
-
-
-def test_an_export_of_readings_has_all_sensors_of_a_group(new_store, monkeypatch):
-    """A group is judged as one: what one of its sensors read alone explains nothing."""
-    store = new_store(settle_s=0)
-    of_group = [item(t, sensor=name) for t, name in ((900, "north/a"), (901, "elsewhere"))]
-    judged = replace(of_group[0].verdict, stream_key="north")
-    store.add([replace(of_group[0], verdict=judged), of_group[1]])
-    for name, value in (("north/a", 1.0), ("north/b", 2.0), ("north/c", None)):
-        points = [(1000 * t, (value,)) for t in range(880, 920)]
-        store.add_readings("north", name, ("vib",), points)
-    store.add_readings("elsewhere", "elsewhere", ("vib",), [(900_000, (9.0,))])
-    target = next(one for one in episodes(store, tab="all") if sensor_of(store, one) == "north/a")
-    label(store, ADA, [target], "anomaly")
-    found = list(label_store.reading_rows(store.database))
-    assert {one.sensor: json.loads(one.readings)["vib"] for one in found} == {
-        "north/a": 1.0, "north/b": 2.0, "north/c": None,
-    }  # fmt: skip
-    assert {one.stream_key for one in found} == {"north"}
-    tell(store, incident(stream="south"), incident(2, "closed", stream="south", at=60))
-    many = held(12, sensor="south/a")
-    store.add([replace(many, verdict=replace(many.verdict, stream_key="south"))])
-    for name in ("south/a", "south/b"):
-        points = [(1000 * t, (1.0,)) for t in range(-60, 120)]
-        store.add_readings("south", name, ("vib",), points)
-    target = next(one for one in episodes(store, tab="all") if sensor_of(store, one) == "south/a")
-    label(store, ADA, [target], "anomaly", "r2")
-    monkeypatch.setattr(label_store, "MOST_READINGS", 20)
-    found = [one for one in label_store.reading_rows(store.database) if one.incident]
-    assert {one.sensor for one in found} == {"south/a", "south/b"}
-    assert len(found) <= 20, "of a case, not of each sensor"

@@ -622,7 +622,7 @@ def test_lean_verdicts_are_counted_and_not_monitored(feed, worker, outcomes, tmp
     differ = {name.partition("{")[0] for name, value in found.items() - worker.figures.items()}
     assert differ == {"rejex_active_alarms"}, "nobody looks for any"
     missing = {name.partition("{")[0] for name in worker.figures.keys() - found.keys()}
-    unsaid = {"withheld_events_total", "model_swaps_total", "monitor_alarms_total", "streams"}
+    unsaid = {"withheld_events_total", "monitor_alarms_total", "streams"}
     assert missing == {f"rejex_{name}" for name in unsaid | GAUGES.keys()}
     assert driver.alarms == []
     assert driver.changes == worker.turns

@@ -382,14 +382,6 @@ def export(
     everything: Annotated[
         bool, typer.Option("--all", help="Also events that nobody has labelled.")
     ] = False,
-    readings: Annotated[
-        bool,
-        typer.Option(
-            "--readings",
-            help="Instead of events, every reading of each decided case or incident, with as much "
-            "before it: at most 2,000 of a case.",
-        ),
-    ] = False,
 ) -> None:
     """Write labelled events to a file; cells that a spreadsheet would run are made harmless."""
     _, section = _loaded(config, store=store)
@@ -398,11 +390,8 @@ def export(
     if wanted is None:
         raise ConfigError(f"{str(to)!r} does not tell its format: give --format csv or jsonl.")
     with _existing(section) as opened:
-        count = label_store.write_export(
-            opened.database, to, wanted, labelled_only=not everything, readings=readings
-        )
-    what = "readings" if readings else "events"
-    print(f"{count:,} {what} written to {to}", file=sys.stderr)
+        count = label_store.write_export(opened.database, to, wanted, labelled_only=not everything)
+    print(f"{count:,} events written to {to}", file=sys.stderr)
 
 
 @app.command()

@@ -169,11 +169,9 @@ def make_run_monitor(
     webhook: Webhook | None = None,
 ) -> RunMonitor:
     """Return the monitor of one run, which shows it to operators."""
-    costs = config.rejection.costs
     metrics = RunMetrics(
         config.pipeline.name,
         spec,
-        costs=None if costs.c_r is None else (costs.c_fp, costs.c_fn, costs.c_r),
         grouped=config.input.group not in (None, ALL_SENSORS),
         version=config.pipeline.version,
     )

@@ -228,7 +228,6 @@ def _episode(console: Console, connection: Connection, viewer: Viewer, request: 
     ]
     ranked += [*(one.column for one in detail.deviations), *range(len(row.channels))]
     sensor_words = shlex.quote(f"sensor:{row.sensor}")
-    alike = QueueFilter("ready", f"like:{row.episode_id}")
     return {
         "link": shown.runbook_url(row.sensor),
         "shown": shown,
@@ -236,8 +235,6 @@ def _episode(console: Console, connection: Connection, viewer: Viewer, request: 
             {*people(connection, store.settings, viewer, blind=row.blind), row.assigned} - {None}
         ),
         "of_sensor": QueueFilter("all", sensor_words, "newest").address(),
-        "alike": alike.count(connection, viewer, now),
-        "alike_address": alike.address(),
         "detail": detail,
         "row": row,
         "view": view,

@@ -16,7 +16,6 @@ from rejex_stream.errors import RejexError
 from rejex_stream.operate.incident_text import DisplayNames, choices, if_unanswered
 from rejex_stream.review.console.api import series_json, stretch_of
 from rejex_stream.review.console.console import Call, Console, answers, takes, whole_number
-from rejex_stream.review.console.formatting import day
 from rejex_stream.review.console.pages import Context, page
 from rejex_stream.review.incidents import incident_store, readings
 from rejex_stream.review.incidents.incident_store import (
@@ -39,7 +38,6 @@ _CARDS = 12
 _TODAY = 8
 _QUIET_MS = 15 * 60_000
 """A pipeline of which nothing came for so long is said to be quiet."""
-_GROUPS = ("state", "plant", "day")
 _MUTES = ((1, "1 hour"), (8, "8 hours"), (24, "a day"), (168, "a week"))
 _SECTIONS = (
     ("Open", (IncidentState.OPEN, IncidentState.FAULT)),
@@ -139,7 +137,6 @@ def _now(console: Console, connection: Connection, viewer: Viewer, request: Requ
 
 def _list(console: Console, connection: Connection, viewer: Viewer, request: Request) -> Context:
     words = request.query_params.get("q", "")[:200]
-    by = request.query_params.get("by", "")
     now = console.store.now_ms()
     first = whole_number(request.query_params.get("from", ""))
     listed = [
@@ -147,13 +144,9 @@ def _list(console: Console, connection: Connection, viewer: Viewer, request: Req
         for one in incident_store.standing(connection)
         if words.lower() in "\n".join(_found_by(one.incident)).lower()
     ]
-    if by in {"plant", "day"}:  # the sort keeps the most severe first in each
-        listed.sort(key=lambda one: _title(one.incident, by), reverse=by == "day")
     shown = listed[first : first + _PAGE]
     return {
         "words": words,
-        "by": by if by in _GROUPS else "state",
-        "groups": _GROUPS,
         "first": first,
         "width": _PAGE,
         "total": len(listed),
@@ -173,7 +166,7 @@ def _list(console: Console, connection: Connection, viewer: Viewer, request: Req
                     for one in those
                 ],
             )
-            for title, those in groupby(shown, key=lambda one: _title(one.incident, by))
+            for title, those in groupby(shown, key=lambda one: _title(one.incident))
         ],
         "any_incident": bool(listed),
     }
@@ -188,12 +181,7 @@ def _found_by(incident: Incident) -> list[str]:
     return [incident.stream_key, _plant(incident), *incident.sensors, *channels]
 
 
-def _title(incident: Incident, by: str) -> str:
-    """Return the section of the list that an incident stands in."""
-    if by == "plant":
-        return _plant(incident)
-    if by == "day":
-        return f"Begun on {day(incident.onset_ms)[:10]}"
+def _title(incident: Incident) -> str:
     return next(title for title, states in _SECTIONS if incident.state in states)
 
 

@@ -28,11 +28,9 @@ from rejex_stream.types import ContextPoint, Incident, IncidentState, Label, Pos
 
 _COPIED = (
     "sensor_id, why, start_ms, end_ms, first_seq, last_seq, n_events, confidence, priority, "
-    "received_ms, ready_ms, incident, pattern"
+    "received_ms, ready_ms, incident"
 )
-_AS_IT_CAME = (
-    *("sensor_id", "why", "confidence", "priority", "received_ms", "severity", "worth", "pattern"),
-)
+_AS_IT_CAME = (*("sensor_id", "why", "confidence", "priority", "received_ms", "severity", "worth"),)
 # Digits and letters that nobody mistakes for one another in speech.
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 
@@ -62,7 +60,6 @@ class Arrival(NamedTuple):
     severity: float | None = None
     worth: float = 0.0
     context: Sequence[ContextPoint] = ()
-    pattern: str = ""
 
 
 def episode_id(*parts: str) -> str:
@@ -131,37 +128,6 @@ def worth_of(item: ReviewItem, costs: Costs) -> float:
     if p is None:  # it cannot be ranked
         return min(costs.c_fn, costs.c_fp) / 2
     return cost_of_leaning(p, costs)
-
-
-_FEWEST_PAST = 8
-
-
-def pattern_of(item: ReviewItem) -> str:
-    """Return how a case looks that begins with an item; equal ones look alike. O(context).
-
-    Why it is asked, which channel contributes most or is farthest from its past, on which side
-    and how far, in steps of two; empty where no past is known. Nothing of the leaning: it would
-    tell who reviews blindly.
-    """
-    verdict = item.verdict
-    named = verdict.evidence.channels[:1] if verdict.evidence is not None else ()
-    far: dict[str, float] = {}
-    rows = [point.values for point in item.context if len(point.values) == len(item.channels)]
-    past = np.array(rows, dtype=np.float64).reshape(len(rows), len(item.channels))
-    for name, value, column in zip(item.channels, item.values, past.T, strict=False):
-        known = column[np.isfinite(column)]
-        if value is None or not math.isfinite(value) or len(known) < _FEWEST_PAST:
-            continue
-        low, middle, high = np.quantile(known, [0.16, 0.5, 0.84])
-        width = max((high - low) / 2, abs(middle) * 1e-9, 1e-300)
-        far[name] = float(np.clip((value - middle) / width, -16.0, 16.0))
-    name = next((one.channel for one in named if one.channel in far), "")
-    name = name or max(far, key=lambda one: abs(far[one]), default="")
-    if not name:
-        return ""
-    steps = round(math.log2(max(1.0, abs(far[name]))))
-    side = "above" if far[name] > 0 else "below"
-    return "\x1f".join((item.why, str(verdict.reason), name, side, str(steps)))
 
 
 def assign(connection: Connection, event: Arrival, settings: Review) -> str:

@@ -28,7 +28,7 @@ from rejex_stream.config.reviewing import Role
 from rejex_stream.errors import ConfigError, ConnectorError, RejexError
 from rejex_stream.types import Position
 
-SCHEMA_VERSION = 14
+SCHEMA_VERSION = 15
 
 _APPEND_ONLY = ("label", "label_event", "audit")
 
@@ -67,13 +67,11 @@ CREATE TABLE episode (
   incident TEXT,                    -- the incident that its events are of: one item for all
   severity REAL,                    -- the largest of its events
   assigned TEXT,                    -- whose it is, until somebody gives it to another
-  worth REAL NOT NULL DEFAULT 0,    -- what an answer saves: the sum of its events
-  pattern TEXT NOT NULL DEFAULT ''  -- how it began; those of one pipeline that are equal look alike
+  worth REAL NOT NULL DEFAULT 0     -- what an answer saves: the sum of its events
 ) STRICT;
 CREATE INDEX episode_incident ON episode (incident) WHERE incident IS NOT NULL;
 CREATE INDEX episode_queue ON episode (status, priority DESC, received_ms);
 CREATE INDEX episode_worth ON episode (status, worth DESC);
-CREATE INDEX episode_pattern ON episode (pattern) WHERE pattern <> '';
 CREATE INDEX episode_sensor ON episode (sensor_id, status, end_ms);
 CREATE INDEX episode_lease ON episode (lease_owner) WHERE lease_owner IS NOT NULL;
 

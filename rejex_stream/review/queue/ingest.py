@@ -203,7 +203,6 @@ class IngestBatch:
                 verdict.severity,
                 worth,
                 item.context,
-                cases.pattern_of(item),
             ),
             self._settings,
         )

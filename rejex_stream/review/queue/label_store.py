@@ -12,7 +12,6 @@ import csv
 import hashlib
 import io
 import json
-import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,7 +19,7 @@ from contextlib import suppress
 from io import FileIO
 from pathlib import Path
 from sqlite3 import Connection, Row
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
@@ -35,16 +34,7 @@ from rejex_stream.encode.label_records import (
     resolve,
 )
 from rejex_stream.errors import ConnectorError, explaining_os_errors
-from rejex_stream.review.queue.database import (
-    AT_POSITION,
-    Database,
-    insert,
-    owner_only,
-    scalar,
-    scalars,
-)
-from rejex_stream.review.queue.listing import case_row
-from rejex_stream.review.queue.series import LABEL_CODES, values_of
+from rejex_stream.review.queue.database import AT_POSITION, Database, insert, owner_only, scalar
 
 OF_KNOWN = (
     "EXISTS (SELECT 1 FROM known WHERE event_id = "
@@ -295,7 +285,6 @@ def each_once(records: Iterable[LabelRecord]) -> Iterator[LabelRecord]:
 ExportFormat: TypeAlias = Literal["csv", "jsonl"]
 FORMATS: tuple[ExportFormat, ...] = ("csv", "jsonl")
 _BATCH = 500
-R = TypeVar("R")
 
 
 class ExportRow(NamedTuple):
@@ -394,79 +383,6 @@ def _row(connection: Connection, row: Row, cache: LabelCache) -> ExportRow:
     )
 
 
-class ReadingRow(NamedTuple):
-    """One reading of a case that people have decided, whether it was in review or not."""
-
-    episode_id: str
-    incident: str  # the case's, or empty: then its readings are those from onset to end
-    stream_key: str
-    sensor: str
-    event_time_ms: int
-    in_case: bool  # whether it lies between the first and the last event of the case
-    state: str
-    verdict: str  # of the case
-    model_label: str  # what the model said of this very event, where it is known
-    score: float | None
-    readings: str  # a JSON object by channel
-
-
-MOST_READINGS = 2_000
-"""Of one case; of more every k-th is exported."""
-
-
-def reading_rows(database: Database) -> Iterator[ReadingRow]:
-    """Yield what was measured in every case that people have decided, with as much before it.
-
-    In the order in which cases came and in that of time; a case that lasts has the readings of all
-    its sensors' events, of which few were in review. A short read per case, at most 2,000 rows.
-    """
-    with database.read() as connection:
-        cases = scalars(
-            connection,
-            "SELECT e.episode_id FROM episode e WHERE e.status NOT IN ('open', 'held', 'empty') "
-            f"AND NOT {OF_KNOWN} ORDER BY e.rowid",
-        )
-    for case in cases:
-        with database.read() as connection:
-            yield from _readings_of(connection, case)
-
-
-def _readings_of(connection: Connection, case: str) -> list[ReadingRow]:
-    result = resolution_of(connection, case)
-    row = case_row(connection, case)
-    low, high = row["start_ms"], row["end_ms"]
-    incident = "SELECT record FROM incident WHERE incident = ?"
-    if record := scalar(connection, incident, (row["incident"],)):
-        newest = msgspec.json.decode(record)
-        low, high = min(low, newest["onset_ms"]), max(high, newest["changed_ms"])
-    labels = {code: str(label) for label, code in LABEL_CODES.items()}
-    sensors = connection.execute(  # those of a group are judged together
-        "SELECT * FROM sensor WHERE stream_key = ? ORDER BY sensor", (row["stream_key"],)
-    ).fetchall()
-    rows = []
-    for sensor in sensors:
-        points = connection.execute(
-            "SELECT t_ms, channel_values, score, label FROM point WHERE sensor_id = ? "
-            "AND t_ms BETWEEN ? AND ? AND channel_values IS NOT NULL ORDER BY t_ms",
-            (sensor["sensor_id"], low - (high - low), high),
-        ).fetchall()
-        names = json.loads(sensor["channels"])
-        rows += [
-            ReadingRow(
-                case, row["incident"] or "", sensor["stream_key"], sensor["sensor"], point["t_ms"],
-                low <= point["t_ms"] <= high, result.state, result.verdict or "",
-                labels.get(point["label"], ""), point["score"],
-                json.dumps(
-                    {name: None if math.isnan(value) else value for name, value
-                     in zip(names, values_of(point["channel_values"]), strict=False)},
-                    ensure_ascii=False,
-                ),
-            )
-            for point in points[:: max(1, -(-len(points) * len(sensors) // MOST_READINGS))]
-        ]  # fmt: skip
-    return rows
-
-
 def cell(value: Any) -> str:  # noqa: ANN401 - whatever a row holds
     r"""Return a value for a spreadsheet; text that would start a formula gets an apostrophe first.
 
@@ -485,13 +401,11 @@ _UNSEEN = " \\t\\r\\n\\x0b\\x0c\\x00\\ufeff\\u00a0\\u200b"
 _STARTS = re.compile(f"((?:^|[;\\t\\r\\n])[{_UNSEEN}]*)([=+\\-@|＝＋－＠])")
 
 
-def as_csv(
-    rows: Iterator[ExportRow] | Iterator[ReadingRow], header: Sequence[str] = ExportRow._fields
-) -> Iterator[str]:
+def as_csv(rows: Iterator[ExportRow]) -> Iterator[str]:
     """Yield CSV (RFC 4180) in pieces, the header first."""
     buffer = io.StringIO()
     writer = csv.writer(buffer)
-    writer.writerow(header)
+    writer.writerow(ExportRow._fields)
     for count, row in enumerate(rows, 1):
         writer.writerow([cell(value) for value in row])
         if count % 200 == 0:
@@ -501,34 +415,24 @@ def as_csv(
     yield buffer.getvalue()
 
 
-def as_jsonl(rows: Iterator[ExportRow] | Iterator[ReadingRow]) -> Iterator[str]:
+def as_jsonl(rows: Iterator[ExportRow]) -> Iterator[str]:
     """Yield JSON Lines, values as they are."""
     for row in rows:
         yield msgspec.json.encode(row._asdict()).decode() + "\n"
 
 
 def write_export(
-    database: Database,
-    path: Path,
-    form: ExportFormat,
-    *,
-    labelled_only: bool = True,
-    readings: bool = False,
+    database: Database, path: Path, form: ExportFormat, *, labelled_only: bool = True
 ) -> int:
-    """Write an export to `path`, of events or of readings; returns the number of rows."""
+    """Write an export to `path`; returns the number of rows."""
     count = 0
 
-    def counted(rows: Iterator[R]) -> Iterator[R]:
+    def counted() -> Iterator[ExportRow]:
         nonlocal count
-        for count, row in enumerate(rows, 1):  # noqa: B007 - it is what is returned
+        for row in export_rows(database, labelled_only=labelled_only):
+            count += 1
             yield row
 
-    rows: Iterator[ExportRow] | Iterator[ReadingRow] = (
-        counted(reading_rows(database))
-        if readings
-        else counted(export_rows(database, labelled_only=labelled_only))
-    )
-    header = ReadingRow._fields if readings else ExportRow._fields
     with path.open("w", encoding="utf-8", newline="") as file:
-        file.writelines(as_csv(rows, header) if form == "csv" else as_jsonl(rows))
+        file.writelines(as_csv(counted()) if form == "csv" else as_jsonl(counted()))
     return count

@@ -64,7 +64,7 @@ class QueueFilter:
     # `waiting` (all else that is open), `disputed`, `done`, `all`
     tab: Tab = "ready"
     # A filter as typed: bare words look in the sensor's name; `group:`, `sensor:`, `why:audit`,
-    # `like:` (cases that look like one), `verdict:`, `by:`, `for:`; `-` before a word: without
+    # `verdict:`, `by:`, `for:`; `-` before a word: without
     words: str = ""
     sort: str = ""  # A key of `SORTS`
     since_ms: int | None = None  # `done` only: decided at or after this time
@@ -153,8 +153,6 @@ _WORD_CLAUSES = {
     "sensor": "s.sensor = ?",
     "why": "e.why = ?",
     "verdict": "e.verdict = ?",
-    "like": "e.pattern <> '' AND (e.pattern, s.pipeline) IN (SELECT o.pattern, t.pipeline "
-    "FROM episode o JOIN sensor t USING (sensor_id) WHERE o.episode_id = ?)",
     "for": "e.assigned = ?",
     "by": "EXISTS (SELECT 1 FROM label l WHERE l.episode_id = e.episode_id AND l.reviewer = ?)",
 }

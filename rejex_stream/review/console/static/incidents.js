@@ -132,7 +132,6 @@ for (const field of $$("[data-care]")) field.addEventListener("change", async ()
   const done = await asking("/api/incidents/care", { incident: data.id, [name]: given });
   if (done) { toast(done.message); await refresh(); }
 });
-$("#by")?.addEventListener("change", (event) => event.target.form.requestSubmit());
 let commentId = newId();
 $("#comment")?.addEventListener("submit", async (event) => {
   event.preventDefault();

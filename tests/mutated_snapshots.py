@@ -13,7 +13,6 @@ import warnings
 from collections import Counter
 
 from rejex_stream.detectors import make_detector
-from rejex_stream.detectors.river import model_state as river_state
 from rejex_stream.encode.records import encode_verdict
 from rejex_stream.engine import Engine
 from rejex_stream.engine.snapshot import environment, seal, unseal
@@ -124,10 +123,7 @@ def mutated(rng, blob):
             plain = [unseal(kind, 2, parts[which])]
         except CheckpointError:
             continue
-        if rng.random() < 0.5:
-            inside_river(rng, plain[0])
-        else:
-            mutate(rng, plain)
+        mutate(rng, plain)
         if plain:
             parts[which] = seal(kind, 2, plain[0])
     if rng.random() < 0.02:
@@ -136,17 +132,6 @@ def mutated(rng, blob):
         kept = zip(head[-1].items(), parts[::2], parts[1::2], strict=False)
         head[-1] = {key: [state, model, version] for (key, version), state, model in kept}
     return seal("engine", 2, head)
-
-
-def inside_river(rng, state):
-    """Mutate the state of a River model, which is sealed on its own; or the state around it."""
-    try:
-        plain = river_state.unseal(state["model"]["model"])
-    except (KeyError, TypeError, AttributeError, CheckpointError):
-        mutate(rng, state)
-        return
-    mutate(rng, plain)
-    state["model"]["model"] = river_state.seal(plain)
 
 
 def outcome_of(pipeline, moment, blob):

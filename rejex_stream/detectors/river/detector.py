@@ -11,7 +11,6 @@ import numpy as np
 from river import anomaly, compose, linear_model, neighbors, optim
 
 from rejex_stream.detectors.river.model_state import (
-    Kinds,
     read,
     read_array,
     seal,
@@ -43,7 +42,6 @@ MIN_WARM_UP_EVENTS: Final = 100
 SCALE_EVENTS: Final = 250
 REHEARSAL_EVENTS: Final = 60
 MAX_NAMES: Final = 500  # that a rehearsal learns from a model that asks for columns by name
-_FUNCTIONS: Final = ("call:", "method:")
 
 
 @dataclass(slots=True)
@@ -55,7 +53,7 @@ class RiverScorer:
     scale: FrozenScale
     feed: Feed
     trusted_modules: tuple[str, ...]
-    kinds: Kinds
+    functions: frozenset[str]
 
     def score_one(self, x: FloatArray) -> float:
         """Score one row of shape (d,), high = anomalous; 0.0 while the scale is not measured.
@@ -86,8 +84,7 @@ class RiverScorer:
     def state(self) -> bytes:
         """Everything the model knows; O(size of the model)."""
         models, found = write(self.feed.models, trusted_modules=self.trusted_modules)
-        also = {at: sorted(kinds - set(self.kinds.get(at, ()))) for at, kinds in found.items()}
-        if functions := [k for kinds in also.values() for k in kinds if k.startswith(_FUNCTIONS)]:
+        if functions := sorted(found - self.functions):
             raise DetectorError(
                 f"{self.name} has taken on a function that it did not have when it was made "
                 f"({functions[0]}), and a snapshot may not name one; give it from the first on."
@@ -99,7 +96,6 @@ class RiverScorer:
                 "scale": {name: write_array(a) for name, a in self.scale.state().items()},
                 "previous": write_array(self.feed.previous),
                 "models": models,
-                "also": {at: kinds for at, kinds in sorted(also.items()) if kinds},
             }
         )
 
@@ -126,8 +122,7 @@ class RiverDetector:
     scale_events: int = SCALE_EVENTS
     sign: float = 1.0  # -1 where River's score is high for normal rows
     trusted_modules: tuple[str, ...] = ()  # the user's modules whose classes may be in a snapshot
-    # what the state of such a model holds, and where; a snapshot is read by it
-    kinds: Kinds = field(default_factory=dict, repr=False)
+    functions: frozenset[str] = field(default=frozenset(), repr=False)  # that the model holds
 
     def start(self, feature_names: Sequence[str], *, seed: int) -> RiverScorer:
         """Make an empty model for rows with these columns; equal seeds give equal scores."""
@@ -146,15 +141,15 @@ class RiverDetector:
         else:
             feed = AllColumns(columns, [seeded(self.model, seed)], self.sign)
         scale = FrozenScale(self.scale, self.scale_events)
-        return RiverScorer(self.name, columns, scale, feed, self.trusted_modules, self.kinds)
+        return RiverScorer(self.name, columns, scale, feed, self.trusted_modules, self.functions)
 
     def restore(self, feature_names: Sequence[str], state: bytes) -> RiverScorer:
         """Bring a model back from :meth:`RiverScorer.state`."""
         match told := unseal(state):
             case {
                 "name": str(name), "columns": [*columns], "scale": dict(scale),
-                "previous": previous, "models": models, "also": dict(also),
-            } if len(told) == 6 and all(type(column) is str for column in columns):  # fmt: skip
+                "previous": previous, "models": models,
+            } if len(told) == 5 and all(type(column) is str for column in columns):  # fmt: skip
                 pass
             case _:
                 raise CheckpointError(f"This is not the state of {self.name}; start without it.")
@@ -168,21 +163,18 @@ class RiverDetector:
                 f"The state of {self.name} is for the columns {', '.join(columns)}, the "
                 f"features are {', '.join(feature_names)}; configure the former."
             )
-        kinds = self._kinds_and(also)
-        tried = self._read(columns, models, kinds, scale, previous)
-        _try_out(tried, self.name)
-        return self._read(columns, models, kinds, scale, previous)
+        _try_out(self._read(columns, models, scale, previous), self.name)
+        return self._read(columns, models, scale, previous)
 
     def _read(
         self,
         columns: Sequence[str],
         models: Any,  # noqa: ANN401
-        kinds: Kinds,
         scale: dict[str, Any],
         previous: Any,  # noqa: ANN401
     ) -> RiverScorer:
         scorer = self._empty(tuple(columns), seed=0)
-        found = read(models, kinds, trusted_modules=self.trusted_modules)
+        found = read(models, self.functions, trusted_modules=self.trusted_modules)
         if type(found) is not list or list(map(make, found)) != list(map(make, scorer.feed.models)):
             raise CheckpointError(
                 f"The state of {self.name} holds a model of another make; configure the one that "
@@ -195,19 +187,6 @@ class RiverDetector:
             raise CheckpointError(f"The scale of the state of {self.name} is not made of numbers.")
         scorer.scale.restore(arrays, len(columns))
         return scorer
-
-    def _kinds_and(self, also: dict[Any, Any]) -> Kinds:
-        """Join what a state declares to what is known; it may not declare functions."""
-        kinds = {at: set(known) for at, known in self.kinds.items()}
-        for at, more in also.items():
-            if (
-                type(at) is not str
-                or type(more) is not list
-                or not all(type(kind) is str and not kind.startswith(_FUNCTIONS) for kind in more)
-            ):
-                raise CheckpointError(f"The state of {self.name} declares what it may not.")
-            kinds.setdefault(at, set()).update(more)
-        return kinds
 
 
 def _try_out(scorer: RiverScorer, name: str) -> None:
@@ -227,15 +206,13 @@ def _try_out(scorer: RiverScorer, name: str) -> None:
 
 
 def _rehearsed(recipe: RiverDetector, columns: tuple[str, ...] = ("a", "b")) -> RiverDetector:
-    """Feed a copy of the model on a few rows; returns the recipe that knows its `kinds`."""
+    """Feed a copy of the model on a few rows; returns the recipe that knows its functions."""
     # A model that asks for columns by name is given them: their names are learnt from its errors.
     scorer = recipe._empty(columns, seed=1)
     before = list(map(make, scorer.feed.models))
     rows = np.random.default_rng(0).normal(size=(REHEARSAL_EVENTS, len(columns)))
-    kinds: dict[str, set[str]] = {}
+    _, functions = write(scorer.feed.models, trusted_modules=recipe.trusted_modules)
     for i, row in enumerate(rows):
-        if i in (0, 1, 2):
-            _note(scorer, kinds)
         try:
             scorer.feed.score(row)
             scorer.feed.learn(row)
@@ -249,9 +226,10 @@ def _rehearsed(recipe: RiverDetector, columns: tuple[str, ...] = ("a", "b")) -> 
                 f"{recipe.name} fails on row {i + 1} of a rehearsal on ordinary rows: {error!r}; "
                 f"give a model that takes rows of plain numbers from the first on."
             ) from error
-    plain = _note(scorer, kinds)
+    plain, found = write(scorer.feed.models, trusted_modules=recipe.trusted_modules)
+    functions |= found
     try:
-        again = read(plain, kinds, trusted_modules=recipe.trusted_modules)
+        again = read(plain, functions, trusted_modules=recipe.trusted_modules)
     except CheckpointError as error:
         raise DetectorError(
             f"{recipe.name} cannot be brought back from a snapshot: {error}"
@@ -261,14 +239,7 @@ def _rehearsed(recipe: RiverDetector, columns: tuple[str, ...] = ("a", "b")) -> 
             f"{recipe.name} changes its own parameters as it learns, so a snapshot could not be "
             f"told from another model's; keep what is learnt in other attributes."
         )
-    return replace(recipe, kinds={at: frozenset(found) for at, found in kinds.items()})
-
-
-def _note(scorer: RiverScorer, kinds: dict[str, set[str]]) -> Any:  # noqa: ANN401
-    plain, found = write(scorer.feed.models, trusted_modules=scorer.trusted_modules)
-    for at, more in found.items():
-        kinds.setdefault(at, set()).update(more)
-    return plain
+    return replace(recipe, functions=frozenset(functions))
 
 
 def river_detector(

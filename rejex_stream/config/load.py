@@ -151,7 +151,6 @@ def _paths(tree: Mapping[str, Any], above: str = "") -> list[str]:
 
 # ------------------------------------------------------- do the settings fit each other?
 def _cross_check(merged: Mapping[str, Any], broken: frozenset[str]) -> list[Problem]:
-    """Return what is wrong between the settings of all sections that are not `broken`."""
     sections: dict[str, Any] = {}
     for name, field in Config.model_fields.items():
         section = field.annotation

@@ -149,7 +149,6 @@ def _shown(config: Config, name: str) -> Channel:
 
 
 def _as_toml(config: Config) -> str:
-    """Write what the config sets and a verdict may depend on."""
     given = config.model_dump(mode="json", exclude_unset=True)
     return "\n\n".join(
         "\n".join([f"[{name}]", *(f"{key} = {toml(value)}" for key, value in section.items())])
@@ -286,7 +285,7 @@ def analyse_run(run: Run) -> Findings:
         series=series,
         counts=counts,
         faults=tuple(
-            judged for fault in run.faults if (judged := _judge(fault, timed[fault.sensor]))
+            judged for fault in run.faults if (judged := _judge_fault(fault, timed[fault.sensor]))
         ),
         rolling_rate=sum(rates) / len(rates) if rates else 0.0,
         theory=mean_theory([(theories[-1], len(theories)) for theories, _ in last if theories]),
@@ -315,8 +314,7 @@ def _time_ms(event: Event) -> int:
     return event.verdict.event_time_ms
 
 
-def _judge(fault: Fault, timed: Sequence[Event]) -> FaultFindings | None:
-    """Say what became of a fault, from its sensor's events in the order of their times."""
+def _judge_fault(fault: Fault, timed: Sequence[Event]) -> FaultFindings | None:
     first = bisect_left(timed, fault.first_ms, key=_time_ms)
     events = timed[first : bisect_right(timed, fault.last_ms, key=_time_ms)]
     if not events:

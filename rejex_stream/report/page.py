@@ -100,7 +100,7 @@ def write_report(
         # Nor can any text end the element of the data: "<" does not occur in it.
         data=data.replace("<", "\\u003c"),
         lead=_lead(all_findings),
-        verdicts=_verdicts(all_findings),
+        verdicts=_count_verdicts(all_findings),
         runs="".join(map(_section, all_findings)),
         footer=f"<p>Made by <code>{escape(command)}</code> with rejex-stream {__version__}.</p>"
         + (f"<p>{escape(credit)}</p>" if credit else ""),
@@ -131,8 +131,7 @@ def _lead(all_findings: Sequence[Findings]) -> str:
     )
 
 
-def _verdicts(all_findings: Sequence[Findings]) -> str:
-    """Say how often each verdict was given."""
+def _count_verdicts(all_findings: Sequence[Findings]) -> str:
     labels, reasons = (
         sum((getattr(findings.counts, name) for findings in all_findings), Counter[Any]())
         for name in ("labels", "reasons")
@@ -146,7 +145,6 @@ def _verdicts(all_findings: Sequence[Findings]) -> str:
 
 
 def _section(findings: Findings) -> str:
-    """Return the whole section as HTML."""
     run = findings.run
     known = ""
     if findings.faults:
@@ -238,7 +236,6 @@ arrow keys pan, plus and minus zoom, 0 shows all"><div class="tip" hidden></div>
 
 # --------------------------------------------------------------------------------------- tables
 def _incidents(findings: Findings) -> str:
-    """Return what was held, and what became of it."""
     rows = "".join(
         f"<tr><td>{escape(stream_name(incident.stream_key, incident.mode))}</td>"
         f"<td>{_time(incident.onset_ms)}</td><td>{escape(_ended(incident))}</td>"
@@ -346,7 +343,6 @@ def _time(time_ms: int) -> str:
 
 # --------------------------------------------------------------------------------------- plots
 def _plot_data(findings: Findings) -> dict[str, Any]:
-    """Return times, values, verdicts and theory lines of all series as plain JSON values."""
     # Lines that seldom change (λ, band, theory) are run-length encoded as [first index, value].
     run = findings.run  # the series with most to see is shown first
     seen = [sum(_code(e.verdict) in "ar" for e in one.events) for one in findings.series]

@@ -317,7 +317,6 @@ class _Walked:
             self.walk()
 
     def walk(self) -> None:
-        """Profile all columns by the current rules for missing values."""
         self.read = number_reader(*self.marks, self.missing, self.units)
         self.columns = {}
         for name, cells in self.cells.items():
@@ -339,11 +338,9 @@ class _Walked:
         return column.why_no_measurement()
 
     def sample(self, names: Sequence[str], series: Sequence[object]) -> Sample:
-        """Return columns as the checks take them."""
         return Sample(numbers={n: self.columns[n].numbers for n in names}, series=series)
 
     def said(self, missing: bool) -> Iterator[str]:
-        """Yield sentences about texts taken for missing values, and about units."""
         if self.missing and missing:
             which = ", ".join(map(printable, self.missing))
             if self.missing == ("*",):
@@ -367,7 +364,6 @@ class _Walked:
             )
 
     def quality_said(self) -> Iterator[str]:
-        """Yield sentences about quality columns."""
         if self.quality is not None:
             flags = list(dict.fromkeys(self.quality_of.values()))
             good = ", ".join(map(str, self.quality.good))
@@ -528,7 +524,6 @@ def _change_varies(runs: Sequence[Sequence[float]]) -> bool:
 
 
 def _without_sparse(sample: Sample, channels: list[str], aside: dict[str, str]) -> list[str]:
-    """Set aside channels that are missing in most rows, if others are not."""
     sparse = {
         doubt.column: doubt.seen
         for doubt in check_columns(sample, "sparse")
@@ -545,7 +540,6 @@ def _without_sparse(sample: Sample, channels: list[str], aside: dict[str, str]) 
 
 # ----------------------------------------------------------------------------------- what is said
 def _said(guess: TableGuess, table: _Walked, known: Asked) -> Iterator[str]:
-    """Yield sentences about assigned roles and columns that were left out."""
     if len(guess.times) > 1 and not known.time:
         which = " and ".join(map(printable, guess.times))
         yield f"the time is made of {which}; --time says otherwise"
@@ -571,7 +565,6 @@ def _said(guess: TableGuess, table: _Walked, known: Asked) -> Iterator[str]:
 
 
 def _short(seen: str) -> str:
-    """Remove the quoted name at the beginning of a sentence."""
     return re.sub(r"^(['\"]).*?\1 ", "", seen)
 
 
@@ -681,7 +674,6 @@ class _KeySearch:
         return next((n for n in others if self._rows_a_time(sensor, n) < 1.01), None)
 
     def refused(self, sensor: str | None, tag: str | None) -> list[str]:
-        """Return sentences about columns named like a sensor that are measurements."""
         return [
             f"{name}: called as a sensor may be, and its values are no names; --sensor {name} says "
             "otherwise"

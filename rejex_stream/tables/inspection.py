@@ -340,7 +340,6 @@ def _encoding(data: bytes, *, valid: bool) -> str | None:
 
 
 def _place_said(table: Table, asked: Asked, place: Layout) -> Iterator[str]:
-    """Yield sentences about where the table is in its file."""
     if table.format == "excel" and asked.sheet is None:
         sheets = sheets_of(str(table.path))
         if len(sheets) > 1:

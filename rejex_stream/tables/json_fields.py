@@ -198,7 +198,6 @@ _LINE_PROTOCOL = re.compile(rb"[\w.-]+(,[\w.-]+=[^,\s]+)* [\w.-]+=\S+( \d+)?\s*"
 
 
 def _no_json(records: Sequence[Record]) -> str:
-    """Return the error for records that are no JSON objects."""
     first = next((record.value for record in records if record.value), b"")
     seen = f"none of {len(records)} records is a JSON object"
     if first[:1] == b"\0":
@@ -225,7 +224,6 @@ def _no_json(records: Sequence[Record]) -> str:
 
 
 def _keys_of(read: Sequence[Record]) -> dict[str, list[Any]]:
-    """Return the records' keys as columns: a key of JSON by its fields."""
     keys = [record.key for record in read]
     if any(key is None for key in keys):
         return {}
@@ -241,7 +239,6 @@ def _keys_of(read: Sequence[Record]) -> dict[str, list[Any]]:
 
 
 def _headers_of(read: Sequence[Record]) -> dict[str, list[Any]]:
-    """Return the records' headers as columns, those that all records have."""
     columns: dict[str, list[str]] = {}
     for record in read:
         for name, value in dict(record.headers).items():
@@ -287,7 +284,6 @@ class _Roles:
                 self.columns[name] = list(map(_as_switch, field.rows))
 
     def completed(self, guess: TableGuess) -> TableGuess:
-        """Return a guess with what is known here."""
         flags = [name for name in self.flags if name in guess.channels and name not in guess.flags]
         if len(guess.flags) + len(flags) >= len(guess.channels):
             flags = []
@@ -514,7 +510,6 @@ def _quality_of(
 
 
 def _says_quality(fields: Mapping[str, FieldProfile]) -> Iterator[str]:
-    """Yield quality columns."""
     quality = [n for n, f in fields.items() if is_quality(n, f.rows) and good_among(f.rows, n)]
     others = {n: f.path for n, f in fields.items() if n not in quality}
     for name in quality:
@@ -608,7 +603,6 @@ def _short(paths: Sequence[str]) -> dict[str, str]:
 
 
 def _named(path: str | None, names: Mapping[str, str]) -> str | None:
-    """Return the short name of a field that somebody gave by its path."""
     return path if path is None else names.get(path, path)
 
 

@@ -171,7 +171,6 @@ class _Search:
         return replace(time, doubts=(f"{why}; --time - says that rows have no time",))
 
     def of_parts(self, unnamed: Iterable[list[str]] = ()) -> TimeColumns | None:
-        """Combine columns of year, month, day, hour, minute and second into a time."""
         called = [n for n in self.parts_by_name() if PARTS[0].match(plain(n[0]))]  # with a year
         for names in (*called, *unnamed):
             days = "%j" if len(names) < 3 or DAY_OF_YEAR.match(plain(names[1])) else "%m %d"
@@ -184,7 +183,6 @@ class _Search:
         return None
 
     def parts_by_name(self) -> Iterator[list[str]]:
-        """Yield columns named year, month, day and so on, in order."""
         left = list(self._cells)
         parts: list[str | None] = []
         for part in PARTS:

@@ -173,23 +173,6 @@ def test_gauges_say_what_the_monitors_know():
     assert float(found['rejex_review_items_total{pipeline="p",sensor_group=""}']) == reviews
 
 
-NAMES_OF_THE_RESEARCH = """
-    rejex_events_total rejex_records_invalid_total
-    rejex_rejection_rate_ratio rejex_rejection_rate_lower_ratio rejex_rejection_rate_upper_ratio
-    rejex_rejection_rate_estimate_ratio rejex_rejection_rate_bound_ratio
-    rejex_rejection_window_effective_events
-    rejex_scoring_duration_seconds_bucket
-    rejex_event_latency_seconds_bucket rejex_consumer_lag_records rejex_consumer_lag_seconds
-    rejex_model_info rejex_model_trained_timestamp_seconds rejex_build_info rejex_core_info
-"""
-
-
-def test_every_metric_that_operators_were_promised_is_there(fed):
-    metrics, _ = fed
-    exported = {name.partition("{")[0] for name in samples(metrics)}
-    assert set(NAMES_OF_THE_RESEARCH.split()) <= exported
-
-
 # ------------------------------------------------------------------------------------ groups
 def test_the_name_of_a_group_cannot_break_the_metrics():
     metrics = RunMetrics("p", outcomes(1)[0], grouped=True)

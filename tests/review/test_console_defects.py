@@ -1,13 +1,9 @@
-"""Every defect of the console that was found by using it, with the tests that fail if it is back.
-
-Most are held where their subject is; what no other file held is here, by the letter of the report.
-"""
+"""Defects of the console that were found by using it."""
 
 from __future__ import annotations
 
 import csv
 import re
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -30,85 +26,6 @@ from tests.review.test_context_loader import CONFIG
 from tests.review.test_review_store import ADA, episodes, item
 from tests.waiting import until
 
-ROOT = Path(__file__).resolve().parents[2]
-HERE = "review/test_console_defects.py"
-HELD_BY = {
-    "D1 whoever must answer sees the fault": [
-        f"{HERE}::test_all_readings_of_an_open_incident_are_drawn_with_units_times_and_what_is_usual",
-        f"{HERE}::test_readings_that_nobody_has_are_hatched_and_counted",
-    ],
-    "D2 an answer is confirmed, pending for everybody, and taken back": [
-        f"{HERE}::test_an_answer_by_key_is_pending_and_taken_back_by_key",
-        f"{HERE}::test_new_normal_says_what_will_be_learnt_and_asks_again",
-        "review/test_questions.py::test_an_answer_under_way_locks_the_incident_for_everybody",
-        "review/test_questions.py::test_an_answer_is_taken_back_until_it_leaves",
-        "review/test_questions.py::test_a_pipeline_of_which_nothing_comes_is_said_to_be_quiet",
-    ],
-    "D3 one clock deletes nobody's history": [
-        f"{HERE}::test_two_pipelines_two_years_apart_keep_their_history",
-        "review/test_review_clocks.py::"
-        "test_two_hours_of_a_wrong_clock_leave_the_history_of_its_own_sensor",
-        "review/test_review_clocks.py::test_a_sensor_that_lies_about_time_changes_nothing_for_others",
-    ],
-    "D4 an open incident's numbers move": [
-        "review/test_review_incidents.py::"
-        "test_a_list_counts_the_events_of_now_and_not_those_of_the_opening",
-        "review/test_review_incidents.py::"
-        "test_figures_that_are_published_between_turns_are_the_incident_as_it_stands",
-    ],
-    "D5 advice and figures are of one pipeline and of event time": [
-        "review/test_review_quality.py::"
-        "test_every_pipeline_has_figures_of_its_own_time_and_none_are_pooled"
-    ],
-    "D6 alerts say what they measure, with value, unit and scale": [
-        "operate/test_incidents_told.py::test_each_incident_waits_for_itself",
-        "operate/test_incidents_told.py::test_every_state_has_words",
-        "operate/test_incidents_told.py::"
-        "test_an_alert_is_as_severe_as_its_incident_whoever_tells_of_it",
-        "review/test_review_incidents.py::test_pages_and_alerts_have_one_scale_of_severity",
-    ],
-    "D7 nothing falls off a laptop, a phone, or a page at 200 %": [
-        "review/test_review_screens.py::test_no_column_falls_off_a_laptop",
-        "review/test_review_screens.py::test_a_phone_is_enough",
-        f"{HERE}::test_at_200_percent_the_bars_leave_most_of_the_page",
-    ],
-    "D8 a key counts for what was drawn": [
-        "review/test_review_browser.py::test_twenty_impatient_intents_are_twenty_verdicts",
-        "review/test_review_browser.py::test_the_next_case_is_there_before_it_is_asked_for",
-    ],
-    "D9 a viewer is told, and given nothing": [
-        "review/test_review_screens.py::"
-        "test_a_viewer_presses_every_key_and_is_told_and_nothing_breaks",
-        "review/test_questions.py::test_a_viewer_is_given_nothing_and_nobody_gives_to_one",
-    ],
-    "D10 an idle tab costs nothing; incidents are found": [
-        "review/test_questions.py::"
-        "test_an_idle_tab_is_told_that_nothing_changed_and_pages_come_compressed",
-        "review/test_questions.py::test_incidents_are_found_by_name_and_come_by_the_page",
-        f"{HERE}::test_an_old_incident_is_found_however_many_are_over",
-    ],
-    "D11 failures say what waits and what to do": [
-        f"{HERE}::test_a_broker_that_is_away_says_that_labels_wait",
-        "review/test_review_failures.py::test_a_locked_store_says_by_whom",
-        "review/test_review_failures.py::"
-        "test_a_verdict_that_cannot_be_stored_is_answered_with_what_to_do",
-    ],
-    "D12 one figure is one figure, and a name is not another": [
-        f"{HERE}::test_the_page_of_rates_that_contradicted_itself_is_gone",
-        "review/test_questions.py::test_names_that_would_pass_for_others_are_shown",
-    ],
-}
-
-
-@pytest.mark.parametrize("defect", HELD_BY)
-def test_every_defect_has_a_test(defect):
-    for one in HELD_BY[defect]:
-        file, name = one.split("::")
-        text = (ROOT / "tests" / file).read_text("utf-8")
-        assert re.search(rf"^def {name}\(", text, re.M), one
-
-
-# ------------------------------------------------------------------------------------- D1
 FIRST, ONSET, OPENED, END = 1_000, 1_500, 1_600, 3_000
 WHICH = f"readings.csv-0-{OPENED}"
 
@@ -209,7 +126,6 @@ def test_readings_that_nobody_has_are_hatched_and_counted(fault, desk):
         assert "750 events (readings of 1 known so far)" in console.ask("/now").text
 
 
-# ------------------------------------------------------------------------------------- D2
 @pytest.mark.browser
 def test_an_answer_by_key_is_pending_and_taken_back_by_key(wall_store, desk):
     store, line = wall_store(), Line()
@@ -254,7 +170,6 @@ def test_new_normal_says_what_will_be_learnt_and_asks_again(fault, desk):
             assert incident_store.answers_to(connection, WHICH) == []
 
 
-# ------------------------------------------------------------------------------------- D3
 def test_two_pipelines_two_years_apart_keep_their_history(wall_store):
     """The demo's own: water of 2022 beside turbines of 2024."""
     from rejex_stream.review.queue import series
@@ -278,7 +193,6 @@ def test_two_pipelines_two_years_apart_keep_their_history(wall_store):
     assert sorted(map(tuple, counts)) == [("farm", 200, 200), ("water", 200, 200)]
 
 
-# ------------------------------------------------------------------------------------- D7
 BARS = """
 (() => {
   const rows = new Set();
@@ -312,7 +226,6 @@ def test_at_200_percent_the_bars_leave_most_of_the_page(wall_store, desk):
             assert page.evaluate("document.documentElement.scrollWidth") <= 640, path
 
 
-# ------------------------------------------------------------------------------------ D10
 def test_an_old_incident_is_found_however_many_are_over(wall_store):
     """Of those that are over only the newest hundred were in the list."""
     store = wall_store()
@@ -327,7 +240,6 @@ def test_an_old_incident_is_found_however_many_are_over(wall_store):
         assert "150" in console.ask("/incidents").text
 
 
-# ------------------------------------------------------------------------------------ D11
 class Away:
     """A labels topic whose broker does not answer."""
 
@@ -352,10 +264,3 @@ def test_a_broker_that_is_away_says_that_labels_wait(wall_store):
         page = console.ask("/now").text
     assert "Labels wait in the store and leave by themselves once that works" in page
     assert "1 label to be sent" in page
-
-
-# ------------------------------------------------------------------------------------ D12
-def test_the_page_of_rates_that_contradicted_itself_is_gone(wall_store):
-    """Its tile said 3.9 % beside a curve of 2.1 %: Grafana draws rates, from one source."""
-    with running(wall_store()) as console:
-        assert console.ask("/live").status == 404

@@ -310,7 +310,7 @@ def test_answers_to_known_cases_leave_with_no_label_and_no_export(store, tmp_pat
 # -------------------------------------------------------------------------- nobody tells them apart
 PAGES = (
     "/queue", "/queue?sort=newest", "/queue?sort=worth", "/queue?sort=severity",
-    "/queue?tab=all", "/queue?q=why%3Aaudit", "/live", "/incidents",
+    "/queue?tab=all", "/queue?q=why%3Aaudit", "/incidents",
     "/api/export/jsonl", "/api/export/csv",
 )  # fmt: skip
 

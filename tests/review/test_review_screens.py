@@ -212,14 +212,7 @@ def test_hostile_names_and_notes_are_text_everywhere(wall_store, desk):
     with running(store) as console, desk(console) as place:
         page = place.open("/queue")
         assert page.locator("#rows bdi", has_text="<img src=x").count() > 0
-        paths = [
-            "/queue?tab=all",
-            "/queue?tab=done",
-            "/live?hours=all",
-            "/now",
-            "/planner",
-            "/audit",
-        ]
+        paths = ["/queue?tab=all", "/queue?tab=done", "/now", "/audit"]
         paths += [f"/episode/{target.episode_id}" for target in episodes(store, tab="all")[::9]]
         paths += [f"/episode/{target.episode_id}" for target in episodes(store, tab="done")[:2]]
         for path in paths:

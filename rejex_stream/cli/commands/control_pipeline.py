@@ -167,7 +167,7 @@ def list_all(
                 item.kind,
                 _whom(item),
                 item.by,
-                _what_became(replies.get(item.id, []), item.note),
+                _outcome_of(replies.get(item.id, []), item.note),
             )
             for item in commands
         ],
@@ -202,7 +202,7 @@ def _give(line: ControlLine, kind: CommandKind, sender: Sender, **fields: Any) -
     if sender.output is As.JSON:
         print_json({"command": command, "replies": replies})
     else:
-        print(f"{command.id}: {_what_became(replies, '')}")
+        print(f"{command.id}: {_outcome_of(replies, '')}")
         if not replies and (ahead := _waiting(line, command.id)):
             print(f"{ahead:,} commands before it have no reply yet: it holds after they do.")
     if replies and not any(reply.accepted for reply in replies):
@@ -219,8 +219,7 @@ def _waiting(line: ControlLine, id_: str) -> int:
     return n
 
 
-def _what_became(replies: list[CommandReply], note: str) -> str:
-    """Return the outcome of a command; it is accepted where one partition accepts it."""
+def _outcome_of(replies: list[CommandReply], note: str) -> str:
     accepted = [reply for reply in replies if reply.accepted]
     reasons = dict.fromkeys(reply.said for reply in accepted or replies)
     if not reasons:

@@ -148,7 +148,7 @@ def of_registry(records: Sequence[Record]) -> tuple[str | None, Sequence[Record]
     if not any((record.value or b"").startswith(b"\0") for record in records):
         return "jsonl", records
     for format in REGISTRY_FORMATS:
-        config = _reading(f'select = ".", format = "{format}"')
+        config = _minimal_config(f'select = ".", format = "{format}"')
         expanded, _ = decode_records(kafka_decoder(config), records)
         read = [each for each in expanded if not getattr(each, "invalid", None)]
         if len(read) > len(records) / 2:
@@ -159,8 +159,7 @@ def of_registry(records: Sequence[Record]) -> tuple[str | None, Sequence[Record]
     )
 
 
-def _reading(how: str, topic: str = "x", servers: str = "localhost:9") -> Config:
-    """Return a minimal config that reads a topic."""
+def _minimal_config(how: str, topic: str = "x", servers: str = "localhost:9") -> Config:
     config, problems = parse_config(
         f'input = {{ kind = "kafka", topics = ["{topic}"], channels = ["x"], {how} }}\n'
         "rejection = { contamination = 0.05, tolerance = 4 }\n"
@@ -176,7 +175,7 @@ def _of_topic(servers: str, topic: str, asked: Asked) -> tuple[Feed, int, str | 
     from rejex_connectors.kafka.partition_reader import bounds_of, partitions_of, read_partition
     from rejex_connectors.kafka.topic_admin import look_at_inputs
 
-    settings = kafka_settings(_reading('format = "jsonl"', topic, servers))
+    settings = kafka_settings(_minimal_config('format = "jsonl"', topic, servers))
     for name, said in look_at_inputs(settings).missing.items():
         raise ConfigError(f"topic {name!r} {said.partition(': ')[0]}: check the name.")
     partitions = partitions_of(settings, topic)

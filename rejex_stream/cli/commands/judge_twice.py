@@ -50,7 +50,7 @@ def replay(
     Reads the whole file, or all that topics hold; writes nothing. Both judge all of it, as verdicts
     depend on what went before; what is compared, or counted without --config, begins with --since.
     """
-    old = _whole(load_config(config))
+    old = _without_follow(load_config(config))
     other = old if new is None else _reading_the_same(load_config(new), old)
     for each in (old, other):
         if each.input.format in REGISTRY_FORMATS:
@@ -77,8 +77,7 @@ def _time(given: str) -> int:
     return round((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
-def _whole(config: Config) -> Config:
-    """Return the config with `input.follow` off."""
+def _without_follow(config: Config) -> Config:
     whole = config.input.model_copy(update={"follow": False})
     return config.model_copy(update={"input": whole})
 

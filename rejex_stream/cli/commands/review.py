@@ -144,7 +144,6 @@ def _loaded(config: list[Path] | None, **given: Any) -> tuple[Configs, Review]: 
 
 
 def _existing(section: Review | Path) -> closing[ReviewStore]:
-    """Open an existing store as a context manager."""
     path = section if isinstance(section, Path) else Path(section.store)
     if not path.exists():
         raise ConfigError(
@@ -159,7 +158,6 @@ def _new_store(configs: Configs, section: Review) -> ReviewStore:
 
 
 def _costs_of(configs: Configs) -> dict[str, Costs]:
-    """Return the costs of mistakes by pipeline name."""
     given = {pipeline.pipeline.name: pipeline.rejection.costs for pipeline in configs}
     return {name: Costs(it.c_fp, it.c_fn, it.c_r or 0.0) for name, it in given.items()}
 
@@ -639,7 +637,6 @@ def verify_certificate(
 
 
 def _evidence(config: Config, section: Review, review: Path | None) -> Evidence:
-    """Collect labels, incidents, commands and drawn items, as far as they can be read."""
     evidence = Evidence(reviewers=tuple(section.reviewers))
     evidence.labels = published_labels([config], Path(section.store), _labels_file(section))
     with suppress(ConfigError, ConnectorError):

@@ -224,7 +224,6 @@ class _Looks:
             _log.warning("%s; %s", doubt.seen, doubt.setting)
 
     def remarks(self) -> Iterator[str]:
-        """Yield a sentence for each oddity of their order."""
         for line in self._order.remarks("input.sensor", gaps=self._timed):
             yield line + self._of
 

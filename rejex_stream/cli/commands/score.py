@@ -163,7 +163,6 @@ def score(  # noqa: PLR0917 - one parameter an option
 
 
 def _require_ranks(measured: Measured, choice: Suggestion) -> None:
-    """Refuse a table in which no row was ranked."""
     if measured.ranked or not measured.events:
         return
     why = max(measured.reasons, key=measured.reasons.__getitem__, default="")
@@ -252,7 +251,6 @@ def _row(episode: Episode) -> tuple[str, ...]:
 
 
 def _print_held(episodes: Episodes, n_rows: int, *, stderr: bool) -> None:
-    """Print which rows an incident left without a rank, most rows first."""
     where = sys.stderr if stderr else sys.stdout
     most = sorted(episodes.held.items(), key=lambda named: -named[1].rows)
     for sensor, held in most[:_SENSORS_HELD]:
@@ -285,11 +283,9 @@ class _Kept:
 
     @property
     def channels(self) -> tuple[str, ...]:
-        """Names of the channels."""
         return self._decoder.channels
 
     def decode(self, record: Record) -> Reading | Invalid:
-        """Decode one row."""
         item = self._decoder.decode(record)
         if isinstance(item, Invalid):
             self.invalid[record.position.offset] = item
@@ -298,14 +294,12 @@ class _Kept:
         return item
 
     def take(self, readings: Sequence[Reading], batch: Sequence[Verdict]) -> None:
-        """Keep the batch for the report, or drop it."""
         self.invalid.clear()
         if self._everything:
             self.readings += readings
             self.verdicts += batch
 
     def run(self, table: Table, choice: Suggestion, labels: dict[int, bool]) -> Run:
-        """Return the run for the report."""
         from rejex_stream.monitor import MonitorConfig
         from rejex_stream.report import Channel, Run
 
@@ -329,7 +323,6 @@ class _Kept:
 
 
 def _labelled(readings: Sequence[Reading], labels: dict[int, bool]) -> Iterator[Fault]:
-    """Yield each run of rows of one sensor that is labelled anomalous."""
     from rejex_stream.report import Fault
 
     by_sensor: dict[str, list[Reading]] = {}

@@ -79,7 +79,6 @@ def spark(  # noqa: PLR0917 - options of a program
 
 
 def _settings_of(conf: Sequence[str] | None) -> dict[str, str]:
-    """Read what ``--conf`` was given."""
     settings = {}
     for given in conf or ():
         name, equals, value = given.partition("=")

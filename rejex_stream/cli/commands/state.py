@@ -241,7 +241,6 @@ def _chosen(state: Stored, names: Sequence[str] | None) -> list[Partition]:
 
 
 def _rebuilt(state: Stored, partition: Partition, committed: Mapping[Partition, int]) -> str:
-    """Describe how the next run rebuilds a partition without a snapshot."""
     at = committed.get(partition)
     if at is None:
         return "nothing was committed: the next run begins with its first record"

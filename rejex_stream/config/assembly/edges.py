@@ -235,15 +235,12 @@ class _LateCsvDecoder:
 
     @property
     def channels(self) -> tuple[str, ...]:
-        """Names of the channels."""
         return self._mapping.channel_names
 
     def decode(self, record: Record) -> Reading | Invalid:
-        """Decode one row."""
         return self._known.decode(record)
 
     def lacking(self, record: Record) -> str:
-        """Say which channels a row lacks, and which columns there are."""
         return self._known.lacking(record)
 
     @cached_property

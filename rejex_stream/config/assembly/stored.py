@@ -113,17 +113,14 @@ class _FilePlaces:
         self._places, self._folder = file_places(config), folder
 
     def committed(self) -> dict[Partition, int]:
-        """Return the next offset of each partition that has one."""
         found = read_commit(self._folder)
         return {} if found is None else dict(found.next_offsets)
 
     def earliest(self, partition: Partition) -> int:
-        """Return the first offset that can still be read."""
         found = read_input(self._folder, partition.topic)
         return 0 if found is None else found.first_offset
 
     def input_is(self, partition: Partition) -> dict[str, Any] | None:
-        """Return how its file is known again."""
         found = read_input(self._folder, partition.topic)
         if found is None:
             return None

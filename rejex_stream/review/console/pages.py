@@ -299,7 +299,6 @@ _SPENT = "This link has been used, or is older than a day. Ask for a new one."
 
 
 def _safe_next(wanted: str) -> str:
-    """Return a path of our own; anything else leads to the queue."""
     own = wanted.startswith("/") and not wanted.startswith(("//", "/\\"))
     return wanted if own and wanted.isprintable() else "/queue"
 

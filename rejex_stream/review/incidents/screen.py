@@ -70,7 +70,6 @@ class CareIn(msgspec.Struct):
 
 # ---------------------------------------------------------------------------------------- pages
 def _learning(incident: Incident) -> str:
-    """Return what becomes of the model meanwhile."""
     if incident.state is IncidentState.CLOSED:
         return "over"
     if not incident.held:
@@ -93,7 +92,6 @@ def _quiet(connection: Connection, pipeline: str, now_ms: int) -> int | None:
 
 
 def _now(console: Console, connection: Connection, viewer: Viewer, request: Request) -> Context:
-    """Return the first page: what is wrong, what is asked today, whether everything works."""
     store, now = console.store, console.store.now_ms()
     all_open = [
         (one, incident_store.care_of(connection, one.incident, now))

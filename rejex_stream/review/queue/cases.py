@@ -140,7 +140,9 @@ def assign(connection: Connection, event: Arrival, settings: Review) -> str:
     if event.why in ("rejected", "extreme"):
         known, status = _of_incident(connection, event)
         # What an incident begins with was rejected before the evidence was in: it goes on there.
-        episode = known or (_near(connection, event, settings) if status == "open" else None)
+        episode = known or (
+            _open_episode_near(connection, event, settings) if status == "open" else None
+        )
         if episode is not None:
             _extend(connection, episode, event, ready_ms)
             return episode
@@ -201,8 +203,7 @@ def join_incident(connection: Connection, incident: Incident, now_ms: int) -> No
         )
 
 
-def _near(connection: Connection, event: Arrival, settings: Review) -> str | None:
-    """Return the open episode of its sensor that an event continues."""
+def _open_episode_near(connection: Connection, event: Arrival, settings: Review) -> str | None:
     gap = stream_gap(event.context) if settings.gap_events is None else settings.gap_events
     candidates = connection.execute(
         "SELECT episode_id, start_ms, end_ms, first_seq, last_seq, n_events FROM episode "
@@ -263,7 +264,7 @@ def split(
         f"UPDATE event SET episode_id = ? WHERE event_id IN ({marks})", (child, *event_ids)
     )
     for episode in (parent, child):
-        _measure(connection, episode)
+        _update_span(connection, episode)
     return child
 
 
@@ -271,11 +272,10 @@ def merge_back(connection: Connection, child: str, parent: str) -> None:
     """Return a split-off part to `parent`."""
     connection.execute("UPDATE event SET episode_id = ? WHERE episode_id = ?", (parent, child))
     for episode in (parent, child):
-        _measure(connection, episode)
+        _update_span(connection, episode)
 
 
-def _measure(connection: Connection, episode: str) -> None:
-    """Update an episode's span and counts after some of its events moved."""
+def _update_span(connection: Connection, episode: str) -> None:
     left = scalar(connection, "SELECT count(*) FROM event WHERE episode_id = ?", (episode,))
     if not left:
         # The empty shell stays, since labels refer to it.
@@ -329,5 +329,5 @@ def adopt(connection: Connection, episode: str, root_id: str, event_ids: list[in
     if rest:
         changed.add(split(connection, episode, rest, own_root=True))
     for changed_episode in changed:
-        _measure(connection, changed_episode)
+        _update_span(connection, changed_episode)
     return changed

@@ -476,7 +476,6 @@ def _retract(
 
 
 def _can_rejoin(connection: Connection, child: str, parent: str) -> bool:
-    """Return whether a part and the rest have the same labels again."""
     query = "SELECT status FROM episode WHERE episode_id = ?"
     status = scalar(connection, query, (parent,))
     return status != "empty" and active_labels(records_of(connection, child)) == active_labels(

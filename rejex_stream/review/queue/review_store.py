@@ -346,7 +346,7 @@ def rebuild(
             )
         require_replaceable(path)
     fresh = path.with_name(path.name + ".rebuild")
-    _remove_file(fresh)
+    _remove_store_files(fresh)
     store = ReviewStore(fresh, settings, costs=costs)
     try:
         feed(store)
@@ -369,20 +369,20 @@ def rebuild(
         store.close()
     if path.exists():
         require_replaceable(path)
-    _take_place(fresh, path)
+    _replace_store(fresh, path)
     return Rebuilt(events, new, unknown, digest)
 
 
 _LOGS = ("-wal", "-shm")
 
 
-def _remove_file(path: Path, suffixes: Sequence[str] = ("", *_LOGS)) -> None:
-    """Remove a closed store with its logs."""
+def _remove_store_files(path: Path, suffixes: Sequence[str] = ("", *_LOGS)) -> None:
     for suffix in suffixes:
         path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 
-def _take_place(fresh: Path, path: Path) -> None:
-    """Replace a store by another one that is closed and settled."""
-    _remove_file(path, _LOGS)  # first: beside another database, SQLite would play them into that
+def _replace_store(fresh: Path, path: Path) -> None:
+    _remove_store_files(
+        path, _LOGS
+    )  # first: beside another database, SQLite would play them into that
     os.replace(fresh, path)

@@ -314,7 +314,6 @@ def fit_inne(make: Make, X: FloatArray) -> NearestNeighbourEnsemble:
 
 
 def _squared_distances(X: FloatArray, centres: FloatArray) -> FloatArray:
-    """Distances of X (m, d) to centres (d, ...), shape (m, ...), one column at a time."""
     shape = (len(X),) + (1,) * (centres.ndim - 1)
     total = np.zeros((len(X), *centres.shape[1:]))
     for x, centre in zip(X.T, centres, strict=True):

@@ -216,13 +216,11 @@ class Engine:
         return verdicts
 
     def _note_in_order(self, changes: Sequence[Incident], verdicts: Sequence[Verdict]) -> None:
-        """Take note of what has changed of incidents, in the order of the events."""
         if changes:
             place = {verdict.position: i for i, verdict in enumerate(verdicts)}
             self._note(sorted(changes, key=lambda change: place[change.position]))
 
     def _note(self, changes: Iterable[Incident]) -> None:
-        """Keep what has changed until it is taken, and how incidents stand."""
         for change in changes:
             key = in_mode(change.stream_key, change.mode)
             self.changes.append(change)
@@ -307,7 +305,6 @@ class Engine:
         return [key for key in keys if key in self._live or key in self._idle]
 
     def _command_all(self, command: Command) -> CommandReply | None:
-        """Apply what is said of all streams."""
         if command.stream_key is not None:
             return None
         if command.kind not in (CommandKind.PLANNED, CommandKind.CANCEL):
@@ -355,7 +352,6 @@ class Engine:
             return seal("engine", FORMAT, [*self._origin(), streams | {**self._idle}])
 
     def _origin(self) -> list[Mapping[str, Any]]:
-        """Return what a snapshot says of the engine it comes from."""
         said = StreamsInCommon(self._plans, self._open, self._credits.state())
         return origin_of(self.spec, self._decision, said)
 
@@ -390,7 +386,6 @@ class Engine:
 
     @property
     def _calendar(self) -> tuple[Plan, ...]:
-        """What is planned for all streams, by the config and by people."""
         return (*self._decision.calendar, *self._plans.all)
 
     def restore(self, blob: bytes, *, accept_environment: bool = False) -> Restored:
@@ -602,7 +597,6 @@ def _is_marked(key: str, sensor: str, *, modes: bool) -> bool:
 
 
 def _plain(reading: Reading, channels: Sequence[str], *, modes: bool) -> Reading:
-    """Return one reading with plain numbers."""
     if not isinstance(reading, Reading):
         raise _Wrong(f"is {in_short(reading)}: expected a Reading")
     for what, name in (("stream_key", reading.stream_key), ("sensor", reading.sensor)):

@@ -162,7 +162,6 @@ class IncrementalModel:
         self._known.extend(x[None])
 
     def _apply_transition(self, transition: Transition, judge: Judge) -> None:
-        """Move rows as a transition of the incident asks for."""
         if transition.onset:
             judge.retract([s.evicted for s in reversed(transition.onset) if s.entered])
             self.rows_seen -= len(self._waiting)
@@ -260,7 +259,6 @@ class IncrementalModel:
         self._scorer = self._detector.restore(self._names, kept.model)
 
     def _rows_of(self, packed: list[Any] | None, most: int) -> FloatArray:
-        """Return at most so many rows of this model."""
         if packed is None:
             return np.empty((0, len(self._names)))
         rows = unpack_array(packed)

@@ -220,7 +220,6 @@ class BatchModel:
         )
 
     def _of_first(self, rows: FloatArray) -> Status | None:
-        """Return what there is to say of the rows of a first model."""
         if is_mixed(rows[:, self._tested]):
             return Status.WARM_UP_MIXED
         lacks_level = getattr(self._detector, "lacks_level", None)
@@ -280,7 +279,6 @@ class BatchModel:
             shadow.shadow_scores.extend(self._scores(shadow, rows))
 
     def _apply_transition(self, transition: Transition, judge: Judge) -> None:
-        """Move rows as a transition of the incident asks for."""
         self._due = self._fit_due = self.fast_path_until = 0
         if transition.onset:
             judge.retract([s.evicted for s in reversed(transition.onset) if s.entered])
@@ -406,7 +404,6 @@ class BatchModel:
         return scores
 
     def _checked(self, scores: Any, count: int) -> FloatArray:  # noqa: ANN401 - of a detector
-        """Return scores as floats, one a row: whatever judges them goes by that."""
         try:
             found = np.asarray(scores, dtype=np.float64)
         except (TypeError, ValueError):
@@ -472,7 +469,6 @@ class BatchModel:
             self.recipe_version += 1
 
     def _calibrate(self, judge: Judge, model: ModelFit, scores: list[float]) -> None:
-        """Let the judge go by a model's scores of the newest rows."""
         # What was extreme is left out of what severity goes by, unless it is more than the guard's
         # share: that is no fault but another regime.
         first = self.rows_seen - len(scores)

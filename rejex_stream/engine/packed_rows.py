@@ -173,8 +173,6 @@ def _written(levels: FloatArray, like: bytes) -> tuple[bytes, bytes]:
 
 
 class _Numbers:
-    """Columns by the kind of numbers that they are kept by."""
-
     def __init__(self, codes: bytes) -> None:
         kinds = [code // _DIGITS for code in codes]
         self.groups: list[tuple[npt.NDArray[np.intp], np.dtype[Any], FloatArray]] = []
@@ -202,7 +200,6 @@ class _Numbers:
         return b"".join(written), wrong
 
     def read(self, numbers: bytes, size: int) -> FloatArray:
-        """Return the levels, shape (size, d)."""
         levels, begin = np.empty((size, sum(len(at) for at, _, _ in self.groups))), 0
         for at, kind, scales in self.groups:
             part = np.frombuffer(numbers, kind, size * len(at), begin).reshape(size, len(at))
@@ -215,7 +212,6 @@ _numbers_of = lru_cache(maxsize=1024)(_Numbers)
 
 
 def _code_of(column: FloatArray) -> int:
-    """Return by which numbers a column can be kept."""
     largest = float(np.abs(column).max())
     for digits in range(_DIGITS):
         scale = 10.0**digits

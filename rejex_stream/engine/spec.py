@@ -160,7 +160,6 @@ class EngineSpec:
             object.__setattr__(self, "detector", self.detector.for_features(self.features))
 
     def _brought(self) -> FeatureSpec:
-        """Return the features that the detector wants where none are named."""
         columns_of = getattr(self.detector, "columns_of", None)
         if columns_of is not None:
             return replace(self.features, features=columns_of(self.features.channels))

@@ -78,8 +78,6 @@ class StreamSnapshot(NamedTuple):
 
 
 class _State(msgspec.Struct, forbid_unknown_fields=True):
-    """What :attr:`StreamSnapshot.state` holds."""
-
     key: str
     seq: Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
     window: list[Any]
@@ -95,8 +93,6 @@ class _State(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Recipes(msgspec.Struct, forbid_unknown_fields=True):
-    """What :attr:`StreamSnapshot.model` holds."""
-
     key: str
     version: int
     recipes: dict[str, Any]
@@ -397,7 +393,6 @@ class StreamState:
     def _apply_transition(
         self, readings: Sequence[Reading], last: int, verdicts: list[Verdict | None]
     ) -> Transition:
-        """Apply the transition of an incident that an event asks for."""
         verdict = verdicts[last]
         assert verdict is not None  # given by judge
         transition = self.tracker.apply_transition(readings[last], verdict)
@@ -408,7 +403,6 @@ class StreamState:
     def _rows_one_by_one(
         self, readings: Sequence[Reading], totals: Sequence[float], verdicts: list[Verdict | None]
     ) -> tuple[Rows, list[int]]:
-        """Return the rows that can be scored, and whose they are; others get their verdict."""
         rows: list[list[float]] = []
         which: list[int] = []
         seq, sensors = self.seq, self._sensors

@@ -365,5 +365,4 @@ def draw(
 
 
 def _score_at(reference: FloatArray, rank: int) -> float:
-    """Return the score from which on a new one has this rank."""
     return float(reference[min(max(rank - 1, 0), len(reference) - 1)])

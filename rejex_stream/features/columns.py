@@ -181,7 +181,6 @@ class Rolling(Column):
         return [value - self.pivot for _, value in self.points if abs(value) <= LARGEST]
 
     def _recompute(self) -> None:
-        """Sum the window up again, around a pivot inside it."""
         self.since_recompute = 0
         self.pivot = next((value for _, value in self.points if abs(value) <= LARGEST), 0.0)
         deviations = self._deviations()

@@ -192,7 +192,6 @@ class _Usual(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     looked: int = -1  # at which row count, so that no cut of the input counts one twice
 
     def after(self, inflated: float) -> _Usual:
-        """Return it after one more."""
         count = min(self.count + 1, _REMEMBERED)
         return _Usual(self.mean + (inflated - self.mean) / count, count, self.looked)
 
@@ -342,7 +341,6 @@ def _predicted(tops: Sequence[float], rare: float) -> float:
 
 
 def _gumbel(rare: float) -> float:
-    """Return the height that a standard Gumbel variable exceeds with a probability."""
     return -math.log(-math.log1p(-rare))
 
 

@@ -94,7 +94,6 @@ def rises(scores: FloatArray) -> bool:
 
 
 def _severities(scores: FloatArray) -> FloatArray:
-    """Return the severities of scores among themselves, less their mean."""
     n = len(scores)
     order = np.argsort(scores)
     ordered, place = scores[order], np.arange(n)

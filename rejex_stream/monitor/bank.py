@@ -229,7 +229,6 @@ class StreamMonitor:
         return NO_ALARMS
 
     def _swap(self, model_epoch: int | None) -> None:
-        """Go on with another model's scores."""
         # Its ranks are among its own scores of the window's rows, which it was not fitted on:
         # uniform again, so counts, evidence and their alarms go on as if nothing had happened. (Not
         # with ``calibration = "training"``, where ranks are too high for one window: health then
@@ -533,7 +532,6 @@ def _settings(kind: type[Section], fields: dict[str, object]) -> Section:
 
 
 def _decode(blob: bytes, kind: type[S]) -> S:
-    """Return the state in `blob`, or raise a :class:`CheckpointError` where it holds none."""
     if not blob.startswith(_MAGIC) or len(blob) <= len(_MAGIC):
         raise CheckpointError(
             f"These {len(blob)} bytes are not a monitor snapshot of this version: give what "

@@ -111,7 +111,6 @@ def rank_law(n: int, n_anomalies: int, lower: int, upper: int) -> RankLaw:
 
 
 def _column(null: tuple[float, ...], cells: frozenset[int], factor: float) -> tuple[float, ...]:
-    """Return log(alternative / null) of each cell, for one alternative."""
     inside = math.fsum(null[cell] for cell in cells)
     if not 0.0 < inside < 1.0:
         return (0.0,) * 4

@@ -127,7 +127,6 @@ class Measurement:
 
 
 def _law_of(verdict: Verdict) -> RankLaw:
-    """Return the law of the policy's own band of an event that was ranked."""
     lower, upper = policy_band(verdict)
     assert lower is not None
     assert upper is not None

@@ -103,6 +103,5 @@ def suggest(
 
 
 def _round(n: int) -> int:
-    """Round down to two digits that mean something."""
     step = int(10 ** max(0, len(str(n)) - 2))
     return max(1, n // step * step)

@@ -234,7 +234,6 @@ def cost_quantile(
         weight = _WEIGHTS / 2
 
     def probability(cost: float) -> float:
-        """Return P(cost of an event <= cost)."""
         # Given the rejected share, u ~ Beta is accepted normal's part of the accepted rest; the
         # cost is linear in u on either side of the kink where accepted normal reaches γ.
         rest = 1.0 - rejected

@@ -321,7 +321,6 @@ class Judge:
         return evicted
 
     def _n_extreme(self) -> int:
-        """Return how many scores of the window are extreme. O(log² n)."""
         tail, window = self.tail, self.window
         if tail is None:
             return 0
@@ -381,7 +380,6 @@ class Judge:
         return n >= self._policy.first_window and self._policy.band(n).can_accept_both
 
     def _make_tables(self) -> RankTables:
-        """Look up, once for a policy, what a full window's ranks mean."""
         n, gamma = self.window.capacity, self._policy.contamination
         band = self._policy.band(n)
         self._rank_tables = RankTables(

@@ -319,7 +319,6 @@ class Tail:
         return rare  # nan: the difference is beyond all numbers
 
     def _gpd_severity(self, score: float) -> float:
-        """Return the severity of a score above all others, by the generalised Pareto tail."""
         if self._sigma == 0.0:  # lost: a few of the smallest floats lie apart
             return LARGEST_SEVERITY
         nats = (score - self.ordered[-1]) / self._sigma

@@ -399,7 +399,6 @@ class MaxDistance:
 
 
 def _with_logarithms(X: FloatArray, logs: npt.NDArray[np.intp], floors: FloatArray) -> FloatArray:
-    """Return a copy with some columns as logarithms."""
     X = X.copy()
     # One value at a time: a vectorised logarithm has other bits in the rest of a batch.
     spreads = np.maximum(X[..., logs], 0.0) + floors

@@ -87,8 +87,6 @@ def _effect(kind: str, span: int, age: int) -> float:
 
 
 class _SideTest(NamedTuple):
-    """Says on which side a channel is."""
-
     distance: Distance
     along: FloatArray  # of a centred row, how far it goes along each shift; shape (d, k)
     tried: FloatArray  # for each combination of shifts, the amounts; shape (k, k 2^k)
@@ -96,7 +94,6 @@ class _SideTest(NamedTuple):
 
     @classmethod
     def of(cls, distance: Distance, region: OneSidedRegion, there: Any = slice(None)) -> _SideTest:  # noqa: ANN401
-        """Prepare it for a distance of those columns that are there."""
         white = distance.root.T @ (region.shifts[there] / distance.scale.spread[:, None])
         length = np.sqrt((white * white).sum(axis=0))
         which = length > 0

@@ -41,7 +41,7 @@ from rejex_stream.incidents import (
 )
 from rejex_stream.incidents.calendar import runs
 from rejex_stream.protocols import FitExecutor
-from rejex_stream.rejection.judge import Judge, rejected
+from rejex_stream.rejection.judge import Judge, Unseen, rejected
 from rejex_stream.rejection.token_bucket import TokenBucket
 from rejex_stream.rejection.window import Tail
 from rejex_stream.types import (
@@ -62,7 +62,7 @@ __all__ = ["StreamSnapshot", "StreamState", "StreamView", "credit_in", "new_mode
 _FORMAT = 2
 _NORMAL = Label.NORMAL  # look-up is not free
 _NOTHING: Mapping[int, str] = MappingProxyType({})
-_NONE_UNSEEN: Mapping[int, tuple[LimitExcess, ...]] = MappingProxyType({})
+_NONE_UNSEEN: Mapping[int, Unseen] = MappingProxyType({})
 _NO_LIMITS: Mapping[int, Sequence[LimitExcess]] = MappingProxyType({})
 _MOST = LARGEST**2  # one value beyond would make whatever is fitted on the row infinite
 
@@ -324,18 +324,18 @@ class StreamState:
         """Judge a segment, and by their ranges the channels that rest, which have no score."""
         tracker, resting, ranges = self.tracker, self._resting, self.model.resting
         heard, beyond = [i for i in owners if i not in muted], tracker.limit_violations
-        unseen = resting.check(readings, heard, ranges, self.seq)
-        reported = {self.seq + i: unseen.excess[i] for i in unseen.reported}
+        checked = resting.check(readings, heard, ranges, self.seq)
+        reported = {self.seq + i: checked.unseen[i].channels for i in checked.reported}
         tracker.limit_violations = {**reported, **beyond}
         judged = yield from self._judge_segment(
             segment, scores, owners, readings, verdicts,
-            muted=muted, planned=planned, followed=followed, unseen=unseen.excess,
+            muted=muted, planned=planned, followed=followed, unseen=checked.unseen,
         )  # fmt: skip
         n_judged = judged.stop - segment.start
         if n_judged < len(owners):  # the others are judged again
             heard = [i for i in heard if i <= owners[n_judged - 1]]
-            unseen = resting.check(readings, heard, ranges, self.seq)
-        resting.wake_ups, tracker.limit_violations = unseen.wake_ups, beyond
+            checked = resting.check(readings, heard, ranges, self.seq)
+        resting.wake_ups, tracker.limit_violations = checked.wake_ups, beyond
         return judged
 
     def _judge_segment(
@@ -349,7 +349,7 @@ class StreamState:
         muted: Mapping[int, str],
         planned: bool,
         followed: int,
-        unseen: Mapping[int, tuple[LimitExcess, ...]] = _NONE_UNSEEN,
+        unseen: Mapping[int, Unseen] = _NONE_UNSEEN,
     ) -> Generator[int, None, SegmentResult]:
         """Judge a segment up to where an incident turns; say before it which reading comes next."""
         judge, tracker = self._judge, self.tracker

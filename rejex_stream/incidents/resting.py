@@ -2,8 +2,9 @@
 
 A channel that takes at most two values in the training rows (a gas sensor at 0 ppm, a switch, a
 set point) has no spread that a distance could go by. Any value outside what it has shown is an
-anomaly with the reason ``unseen``, as severe as a value never met in the whole window. An incident
-opens at the third such reading in a row.
+anomaly with the reason ``unseen``: the k-th of a wake-up is as rare as k in a window of n. To the
+hold each is one never met in the window, so that nothing of it is learnt unless people say so. An
+incident opens at the third.
 
 What wakes now and then, as rain and start-ups do, is reported once a window and week: until then a
 further wake-up is left to the distance, unless it goes ten times as far as any reported before.
@@ -17,9 +18,10 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 
+from rejex_stream.rejection.judge import Unseen
 from rejex_stream.types import LimitExcess, Reading, RestingRange
 
-__all__ = ["RestingChannels", "Unseen", "WakeUp"]
+__all__ = ["Checked", "RestingChannels", "WakeUp"]
 
 _REPORTED_AT = 3  # readings of a wake-up
 _AT_REST = 10  # readings at rest that end a wake-up: a value that flickers is still awake
@@ -62,10 +64,10 @@ class WakeUp(msgspec.Struct, forbid_unknown_fields=True):
         return is_news
 
 
-class Unseen(NamedTuple):
+class Checked(NamedTuple):
     """Readings with values that a resting channel has never shown, by their place."""
 
-    excess: Mapping[int, tuple[LimitExcess, ...]]
+    unseen: Mapping[int, Unseen]
     reported: Collection[int]  # those at which somebody is to be told
     wake_ups: dict[str, dict[str, WakeUp]]  # as they stand after the last of the readings
 
@@ -85,7 +87,7 @@ class RestingChannels:
         which: Sequence[int],
         ranges: Sequence[RestingRange],
         seq: int,
-    ) -> Unseen:
+    ) -> Checked:
         """Return what some of the readings show for the first time, and the state after them.
 
         `seq` is the ordinal of the first of all readings. The state here is left as it is: the
@@ -94,7 +96,7 @@ class RestingChannels:
         state = {
             sensor: {n: copy(w) for n, w in own.items()} for sensor, own in self.wake_ups.items()
         }
-        excess, reported = dict[int, tuple[LimitExcess, ...]](), set[int]()
+        unseen, reported = dict[int, Unseen](), set[int]()
         for i in which:
             reading = readings[i]
             own = state.get(reading.sensor)
@@ -114,7 +116,8 @@ class RestingChannels:
                         abs(value - limit), reading.event_time_ms, seq + i, self._window
                     ):
                         found = LimitExcess(name, value, limit, unseen=True)
-                        excess[i] = (*excess.get(i, ()), found)
+                        known, count = unseen.get(i, ((), wake_up.unseen))
+                        unseen[i] = Unseen((*known, found), min(count, wake_up.unseen))
                         if wake_up.unseen >= _REPORTED_AT:
                             reported.add(i)
-        return Unseen(excess, reported, state)
+        return Checked(unseen, reported, state)

@@ -26,12 +26,16 @@ lies between 0.85 and 3.5, so faults at which every score is beyond all others a
 a wild past says; up to 3.9 while a window's filling counts, which 36 such scores in a row reach:
 one wild reading makes as many as rolling columns are long.
 
-No law of tails fits every stream, so what was told in vain counts. What recovered, neither held nor
-answered, beyond no limit of people's, with 24 anomalies at most, may have been chance: its highest
-A, 3.9 at most, is remembered for 2/3 to 4/3 of the blocks that hold one false alarm, as is what was
-below that and above the limit by the blocks. No less is told meanwhile: of N such, of exchangeable
-heights, one in N + 1, whatever their law. What a month is goes by the median of the blocks'
-durations: no gap in the input, and no wrong clock, silences anything.
+No law of tails fits every stream, and showers, starts and bursts are no chance at all, so what was
+told in vain counts. A rise weighs what its severities, 16 at most, have above 0.75, added up while
+A is not ordinary. What recovered and nobody answered, beyond no limit of people's, was told in
+vain: its weight is remembered for 2/3 to 4/3 of the blocks that hold one false alarm, as is what
+would have been told without that. No less is told meanwhile: of N such, of exchangeable weights,
+one in N + 1, whatever their law. So a burst teaches that bursts come, and a fault that lasts longer
+or is stronger is still told; an answer is what keeps the next one of its kind loud. A stream is
+held all the same, and told at the latest before what is held could be adopted. What a month is
+goes by the median of the blocks' durations: no gap in the input, and no wrong clock, silences
+anything. An alarm also lasts a minute, or 600 events: at a reading a second ten say nothing.
 
 References
 ----------
@@ -143,7 +147,9 @@ class OpenIncident(msgspec.Struct, forbid_unknown_fields=True):
     unpublished: bool = False
     held: bool = True
     quiet_run: int = 0
-    top: float = 0.0
+    mass: _Finite = 0.0  # of its rise, while it is held
+    top_mass: _Finite = 0.0
+    is_told: bool = True  # else it is held, and no more than what was told in vain before
     published_ms: int = 0
     limits: list[LimitExcess] = []
 
@@ -158,6 +164,16 @@ class OpenIncident(msgspec.Struct, forbid_unknown_fields=True):
             self.peak_severity, self.peak_ms = severity, time_ms
         if sensor not in self.sensors and len(self.sensors) < _MOST_SENSORS:
             self.sensors.append(sensor)
+
+    @property
+    def passed_limit(self) -> bool:
+        """Whether a value was beyond a limit that people set."""
+        return any(not (one.missing_events or one.unseen) for one in self.limits)
+
+    def weigh(self, severity: float | None) -> None:
+        """Add to its mass what an event of a held stream weighs."""
+        self.mass = added(self.mass, severity or 0.0)
+        self.top_mass = max(self.top_mass, self.mass)
 
     def exceed(self, sensor: str, limits: Sequence[LimitExcess]) -> None:
         """Put limit violations before the channels that the evidence names."""
@@ -213,9 +229,11 @@ RESET_LEVEL = 0.75
 _WEIGHT, _MOST_SEVERITY = 0.1, 4.0
 _BLOCKS, _FEWEST, _SHORTEST, _PER_WINDOW = 256, 20, 20, 40
 _LOWEST, _HIGHEST, _EARLY = 0.85, 3.5, 3.9
-_TWICE, _MOST_BY_CHANCE, _REMEMBERED_FOR = 2, 24, 2 / 3
+_TWICE, _REMEMBERED_FOR = 2, 2 / 3
+_MOST_MASS, _LONG_ENOUGH_MS, _MANY = 16.0, 60_000, 600
 _MONTH_MS, _AGES_MS = 30 * 86_400_000, 2**62  # the time between two clocks that are wrong ends
 _Number = Annotated[float, msgspec.Meta(ge=0.0, le=1e6)]
+_Mass = Annotated[float, msgspec.Meta(ge=0.0, le=1e300)]
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
@@ -225,27 +243,35 @@ class _AlarmState(msgspec.Struct, forbid_unknown_fields=True):
     events: _Count
     begun_ms: int
     n_early: Annotated[int, msgspec.Meta(ge=0, le=_BLOCKS)]
-    nuisance_peak: _Number
-    previous_nuisance_peak: _Number
+    mass: _Mass
+    rise_ms: int
+    n_rise: _Count
+    nuisance_mass: _Mass
+    previous_nuisance_mass: _Mass
     blocks_left: _Count
     blocks: list[tuple[_Number, Annotated[int, msgspec.Meta(ge=-_AGES_MS, le=_AGES_MS)]]]
 
 
 class Alarm:
-    """The statistic of one stream (`level`), and the `limit` that the stream itself sets."""
+    """The statistic of one stream (`level`), and the `limit` that the stream itself sets.
+
+    `mass` is what the severities of the present rise add up to: how much more than an ordinary
+    stretch it is, however it is spread over height and time.
+    """
 
     __slots__ = (
         "_begun_ms", "_block_durations_ms", "_block_length", "_block_maxima", "_blocks_left",
-        "_blocks_per_alarm", "_by_blocks", "_events", "_n_early", "_nuisance_peak", "_per_month",
-        "_previous_nuisance_peak", "_top", "level", "limit",
+        "_blocks_per_alarm", "_events", "_n_early", "_n_rise", "_nuisance_mass", "_per_month",
+        "_previous_nuisance_mass", "_rise_ms", "_top", "level", "limit", "mass",
     )  # fmt: skip
 
     def __init__(self, window: int, per_month: float) -> None:
         self._block_length, self._per_month = max(_SHORTEST, window // _PER_WINDOW), per_month
         self._block_maxima, self._block_durations_ms = array("d"), array("q")  # of the last blocks
-        self.level, self.limit, self._by_blocks = 0.0, _EARLY, _EARLY
+        self.level, self.limit, self.mass = 0.0, _EARLY, 0.0
+        self._rise_ms, self._n_rise = 0, 0
         self._top, self._events, self._begun_ms, self._n_early = 0.0, 0, 0, 0
-        self._nuisance_peak = self._previous_nuisance_peak = self._blocks_per_alarm = 0.0
+        self._nuisance_mass = self._previous_nuisance_mass = self._blocks_per_alarm = 0.0
         self._blocks_left = 0
 
     def update(
@@ -256,7 +282,13 @@ class Alarm:
         Where a block ends, O(m log m) of its 256 maxima. Those of a window that was not `full` yet
         leave as others come.
         """
-        self.level += _WEIGHT * (min(severity, _MOST_SEVERITY) - self.level)
+        level = self.level + _WEIGHT * (min(severity, _MOST_SEVERITY) - self.level)
+        if level >= RESET_LEVEL:  # only then: the native core takes all other events
+            if self.level < RESET_LEVEL:
+                self.mass, self._rise_ms, self._n_rise = 0.0, time_ms, 0
+            self.mass = added(self.mass, severity)
+            self._n_rise += 1
+        self.level = level
         if told or not (full or self._n_early == len(self._block_maxima)):
             self._events = 0
             return
@@ -273,24 +305,32 @@ class Alarm:
                 len(self._block_maxima), max(0, self._n_early + (-1 if full else 1))
             )
             self._events = 0
-            self._remember()
+            self._blocks_left -= 1
+            if self._blocks_left < 0:
+                self._previous_nuisance_mass, self._nuisance_mass = self._nuisance_mass, 0.0
+                self._blocks_left = math.ceil(self._blocks_per_alarm * _REMEMBERED_FOR)
             self._set_limit()
 
-    def reset(self, nuisance_peak: float = 0.0) -> None:
-        """Begin again: what was told is over, and had this height where it may have been chance."""
-        self.level, self._events = 0.0, 0
-        if nuisance_peak:
-            self._nuisance_peak = max(self._nuisance_peak, min(nuisance_peak, _EARLY))
-            self._set_limit()
+    def is_due(self, time_ms: int) -> bool:
+        """Whether the present rise is high, long and heavy enough to tell somebody of it. O(1)."""
+        if self.level < self.limit:
+            return False
+        if self.is_nuisance(self.mass):
+            self.remember(self.mass)
+            return False
+        return time_ms - self._rise_ms >= _LONG_ENOUGH_MS or self._n_rise >= _MANY
 
-    def _remember(self) -> None:
-        """Remember what nobody was told of since less is told for a while, and forget in time."""
-        if self._by_blocks <= self._top < self.limit:
-            self._nuisance_peak = max(self._nuisance_peak, self._top)
-        self._blocks_left -= 1
-        if self._blocks_left < 0:
-            self._previous_nuisance_peak, self._nuisance_peak = self._nuisance_peak, 0.0
-            self._blocks_left = math.ceil(self._blocks_per_alarm * _REMEMBERED_FOR)
+    def is_nuisance(self, mass: float) -> bool:
+        """Whether as much was told in vain, or would have been, not long ago."""
+        return mass <= max(self._nuisance_mass, self._previous_nuisance_mass)
+
+    def remember(self, mass: float) -> None:
+        """Remember what was told in vain: for a while no less is told."""
+        self._nuisance_mass = max(self._nuisance_mass, mass)
+
+    def reset(self) -> None:
+        """Begin again: what was told is over."""
+        self.level, self.mass, self._events = 0.0, 0.0, 0
 
     def _set_limit(self) -> None:
         count = len(self._block_maxima)
@@ -307,14 +347,14 @@ class Alarm:
             half, tenth = tops[count // 2], tops[count - 1 - count // 10]
             scale = (tenth - half) / (_gumbel(0.1) - _gumbel(0.5))
             limit = half + scale * (_gumbel(rare) - _gumbel(0.5))
-        self._by_blocks = min(max(limit, _LOWEST), _EARLY if self._n_early else _HIGHEST)
-        self.limit = max(self._by_blocks, self._nuisance_peak, self._previous_nuisance_peak)
+        self.limit = min(max(limit, _LOWEST), _EARLY if self._n_early else _HIGHEST)
 
     def state(self) -> dict[str, Any]:
         """Return everything it knows as plain values."""
         known = _AlarmState(
-            self.level, self._top, self._events, self._begun_ms, self._n_early, self._nuisance_peak,
-            self._previous_nuisance_peak, self._blocks_left,
+            self.level, self._top, self._events, self._begun_ms, self._n_early, self.mass,
+            self._rise_ms, self._n_rise, self._nuisance_mass, self._previous_nuisance_mass,
+            self._blocks_left,
             [*zip(self._block_maxima, self._block_durations_ms, strict=True)],
         )  # fmt: skip
         return cast("dict[str, Any]", msgspec.to_builtins(known))
@@ -324,11 +364,17 @@ class Alarm:
         known = msgspec.convert(state, _AlarmState)
         self.level, self._top, self._events = known.level, known.top, known.events
         self._begun_ms, self._n_early = known.begun_ms, known.n_early
-        self._nuisance_peak, self._blocks_left = known.nuisance_peak, known.blocks_left
-        self._previous_nuisance_peak = known.previous_nuisance_peak
+        self.mass, self._rise_ms, self._n_rise = known.mass, known.rise_ms, known.n_rise
+        self._nuisance_mass, self._blocks_left = known.nuisance_mass, known.blocks_left
+        self._previous_nuisance_mass = known.previous_nuisance_mass
         self._block_maxima.extend(top for top, _ in known.blocks[-_BLOCKS:])
         self._block_durations_ms.extend(length for _, length in known.blocks[-_BLOCKS:])
         self._set_limit()
+
+
+def added(mass: float, severity: float) -> float:
+    """Return the mass of a rise after one more event."""
+    return max(0.0, mass + min(severity, _MOST_MASS) - RESET_LEVEL)
 
 
 def _predicted(tops: Sequence[float], rare: float) -> float:
@@ -483,6 +529,8 @@ class IncidentTracker:
         assert incident is not None  # or nothing would be held
         incident.count(verdict.sensor, verdict.label, _shown(verdict), verdict.event_time_ms)
         incident.n_held += 1
+        if severity is not None:
+            incident.weigh(verdict.severity)
         is_news = self._exceed(incident, verdict)
         if severity is not None:
             ordinary = incident.ordinary + ORDINARY - min(severity, self.max_severity)
@@ -492,15 +540,25 @@ class IncidentTracker:
         if incident.state is not IncidentState.ADOPTING:
             self.pending_transition = self._due(incident)
         if self.pending_transition is None:
+            is_news |= self._is_news(incident)
             self._update(incident, verdict, is_news=is_news)
         return self.pending_transition is not None
+
+    def _is_news(self, incident: OpenIncident) -> bool:
+        """Note whether an incident is more than what was told in vain before; if it is so now."""
+        if incident.is_told or self._alarm is None:
+            return False
+        age = self._adopt_after  # nothing is adopted that nobody was told of
+        is_old = age is not None and 2 * incident.n_held >= age
+        incident.is_told = is_old or not self._alarm.is_nuisance(incident.top_mass)
+        return incident.is_told
 
     def _exceed(self, incident: OpenIncident, verdict: Verdict) -> bool:
         """Note what an event is beyond; return whether that is the first limit to be passed."""
         limits = self.limit_violations.get(verdict.seq) if self.limit_violations else None
         if not limits:
             return False
-        is_news = not incident.limits
+        is_news, incident.is_told = not incident.limits, True
         incident.exceed(verdict.sensor, limits)
         return is_news
 
@@ -554,10 +612,10 @@ class IncidentTracker:
         label = Label.ANOMALY if limits else verdict.label
         incident.count(verdict.sensor, label, verdict.severity, at)
         to_be_seen = incident.n_anomalies or incident.peak_severity >= EXTREME
-        if (alarm.level < alarm.limit or not to_be_seen) and not limits:
+        if not (limits or (to_be_seen and alarm.is_due(at))):
             return
         incident.id, incident.opened_ms, incident.opened_seq = str(reading.position), at, seq
-        incident.top = alarm.level
+        incident.top_mass = alarm.mass
         incident.channels = [] if verdict.evidence is None else list(verdict.evidence.channels)
         self._exceed(incident, verdict)
         self.open, self._candidate = incident, None
@@ -573,7 +631,7 @@ class IncidentTracker:
         if not incident.channels and verdict.evidence is not None:
             incident.channels = list(verdict.evidence.channels)
         is_news = self._exceed(incident, verdict)
-        incident.top = max(incident.top, alarm.level)
+        incident.top_mass = max(incident.top_mass, alarm.mass)
         is_quiet = alarm.level < RESET_LEVEL and not limits
         incident.quiet_run = incident.quiet_run + 1 if is_quiet else 0
         if incident.quiet_run >= self._hold.recover_events:
@@ -689,7 +747,7 @@ class IncidentTracker:
                 incident.count(
                     verdict.sensor, verdict.label, _shown(verdict), verdict.event_time_ms
                 )
-                incident.held = True
+                incident.held, incident.mass = True, incident.top_mass
             self._exceed(incident, verdict)
             self.suspect_events.clear()
             self._refresh()
@@ -716,6 +774,9 @@ class IncidentTracker:
         )  # fmt: skip
         for suspect in onset:
             incident.count(suspect.sensor, suspect.label, suspect.severity, suspect.event_time_ms)
+            incident.weigh(suspect.severity)
+        incident.is_told = self._alarm is None
+        self._is_news(incident)
         return incident
 
     def adopted(self, reading: Reading, seq: int) -> None:
@@ -732,8 +793,9 @@ class IncidentTracker:
         self._publish(reading, seq, ended)
         self.open = None
         if self._alarm is not None:
-            sure = incident.held or incident.limits or incident.n_anomalies > _MOST_BY_CHANCE
-            self._alarm.reset(0.0 if sure else incident.top)
+            if ended == "recovered" and not (incident.answer or incident.passed_limit):
+                self._alarm.remember(incident.top_mass)
+            self._alarm.reset()
         self._refresh()
 
     def publish(self, reading: Reading, seq: int) -> None:
@@ -753,6 +815,8 @@ class IncidentTracker:
     ) -> None:
         incident = self.open
         assert incident is not None  # only an open one has changes
+        if not incident.is_told:
+            return
         incident.version += not counted
         incident.published_ms = reading.event_time_ms
         self._published = seq
@@ -793,7 +857,7 @@ class IncidentTracker:
             incident.held = True
             self.suspect_events.clear()
             self._refresh()
-        incident.answer, incident.unpublished = command.id, True
+        incident.answer, incident.unpublished, incident.is_told = command.id, True, True
         incident.version += 1
         return reply(command, said, holds=True)
 

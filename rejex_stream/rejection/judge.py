@@ -17,19 +17,26 @@ from rejex_stream.rejection.token_bucket import TokenBucket
 from rejex_stream.rejection.window import ScoreWindow, Tail, clustered_table, severity
 from rejex_stream.types import Label, Limited, LimitExcess, Reading, Reason, Status, Verdict
 
-__all__ = ["EXTREME", "Judge", "Watcher", "rejected"]
+__all__ = ["EXTREME", "Judge", "Unseen", "Watcher", "rejected"]
 
 EXTREME = 4.0
 """A severity, one in 10,000 of the calibration scores, from which on places are kept free."""
 _REJECTED, _AMBIGUOUS = Label.REJECTED, Reason.AMBIGUOUS  # look-up is not free
 _NOTHING: Mapping[int, str] = MappingProxyType({})
-_NONE_UNSEEN: Mapping[int, tuple[LimitExcess, ...]] = MappingProxyType({})
+_NONE_UNSEEN: Mapping[int, Unseen] = MappingProxyType({})
 _NOBODY: Sequence[int] = ()
 _NOT_ENTERED: float | None = math.nan  # in the place of what a score pushed out
 _Marks: TypeAlias = tuple[int | None, bool, bool, str | None]
 """What the verdicts of a block have in common: epoch, held, planned, and the incident."""
 _NO_MARKS: _Marks = (None, False, False, None)
 _MUTABLE = (None, Reason.AMBIGUOUS)  # other reasons are states of the sensor, and no pattern
+
+
+class Unseen(NamedTuple):
+    """Channels at rest that read what they have never shown, and for how many readings so far."""
+
+    channels: tuple[LimitExcess, ...]
+    count: int  # of the channel that has done so for the shortest time
 
 
 def rejected(
@@ -44,12 +51,13 @@ def rejected(
     )  # fmt: skip
 
 
-def _unseen(verdict: Verdict, channels: tuple[LimitExcess, ...], rarity: float) -> Verdict:
-    """Return the verdict on a reading with values that were never seen: as rare as all others."""
+def _unseen(verdict: Verdict, unseen: Unseen) -> Verdict:
+    """Return the verdict on the k-th such reading in a row: as rare as k in a window of n."""
+    rarity = math.log10((verdict.window_len + 1) / unseen.count)
     return replace(
         verdict, label=Label.ANOMALY, reason=Reason.UNSEEN,
         severity=max(verdict.severity or 0.0, rarity),
-        limited=Limited(channels, verdict.label, verdict.reason),
+        limited=Limited(unseen.channels, verdict.label, verdict.reason),
     )  # fmt: skip
 
 
@@ -192,7 +200,7 @@ class Judge:
         self, readings: Sequence[Reading], which: Sequence[int], scores: Sequence[float],
         verdicts: list[Verdict | None], *, seq: int, epoch: int, planned: bool = False,
         muted: Mapping[int, str] = _NOTHING,
-        unseen: Mapping[int, tuple[LimitExcess, ...]] = _NONE_UNSEEN,
+        unseen: Mapping[int, Unseen] = _NONE_UNSEEN,
     ) -> tuple[int, Sequence[int]]:  # fmt: skip
         """Fill ``verdicts[i]`` for every i in `which`, whose scores are `scores`, in order.
 
@@ -230,7 +238,7 @@ class Judge:
                     n += evicted is None
             if unseen and i in unseen:
                 window_severity = max(window_severity or 0.0, math.log10(n + 1))
-                verdict = _unseen(verdict, unseen[i], window_severity)
+                verdict = _unseen(verdict, unseen[i])
             verdicts[i] = verdict
             if (  # 5. Evidence
                 watcher is not None

@@ -18,7 +18,7 @@ from rejex_stream.config import load_config
 from rejex_stream.config.reviewing import Channel as ChannelSetting
 from rejex_stream.encode import decode_verdict
 from rejex_stream.errors import ConfigError, ConnectorError
-from rejex_stream.report import Channel, Fault, analyse_run, read_run, write_report
+from rejex_stream.report import Channel, Fault, analyse_run, judged_run, read_run, write_report
 from rejex_stream.report.page import after, in_words
 from rejex_stream.types import Label, Position, Reason, Verdict
 from tests.pages import Page, data_of
@@ -96,9 +96,10 @@ def test_values_and_times_on_the_plots_are_those_of_the_input(ran):
     assert named.channels == (Channel("Flow", "l/s"), Channel("pressure"))
 
 
-def test_only_the_newest_events_are_shown_and_the_page_says_so(ran):
+def test_only_the_newest_events_are_shown_and_the_page_says_so(ran, monkeypatch):
     out = ran / "newest.html"
-    assert main(["report", str(ran / "file.toml"), "--out", str(out), "--newest", "200"]) == 0
+    monkeypatch.setattr(judged_run, "NEWEST", 200)
+    assert main(["report", str(ran / "file.toml"), "--out", str(out)]) == 0
     assert codes(out).total() == 200
     assert "The 1,300 events before these are left out." in out.read_text(encoding="utf-8")
 

@@ -43,7 +43,8 @@ from rejex_stream.types import (
 
 __all__ = ["Channel", "Fault", "FaultFindings", "Findings", "Run", "analyse_run", "read_run"]
 
-_NEWEST = 100_000
+NEWEST = 100_000
+"""Events that a report shows; of more the newest."""
 # They say nothing about a verdict, and may hold what not everybody may read.
 _KEPT_BACK = frozenset(("kafka", "schema_registry", "alerts", "review"))
 
@@ -83,7 +84,7 @@ class Run:
     incidents: tuple[Incident, ...] = ()
 
 
-def read_run(config: Config, *, newest: int = _NEWEST) -> Run:
+def read_run(config: Config) -> Run:
     """Read back the newest events of a pipeline over a file; O(length of input and output)."""
     if config.input.kind == "kafka":
         raise ConfigError(
@@ -96,7 +97,7 @@ def read_run(config: Config, *, newest: int = _NEWEST) -> Run:
             "this pipeline reads standard input or writes to standard output, which cannot be read "
             "again: give input.path, output.verdicts and output.deadletter files."
         )
-    newest_lines: deque[bytes] = deque(maxlen=newest)
+    newest_lines: deque[bytes] = deque(maxlen=NEWEST)
     written = 0
     for line in lines_of(Path(places.verdicts)):
         newest_lines.append(line)
@@ -126,7 +127,7 @@ def read_run(config: Config, *, newest: int = _NEWEST) -> Run:
             f"{config.input.path} does not hold the reading {lost} that {places.verdicts} judges: "
             "give the input that was judged, or run the pipeline again."
         )
-    dead = deque(lines_of(Path(places.deadletter)), maxlen=newest)
+    dead = deque(lines_of(Path(places.deadletter)), maxlen=NEWEST)
     budget = config.rejection.review_budget
     return Run(
         name=config.pipeline.name,

@@ -25,6 +25,7 @@ from rejex_stream.cli.main import main
 from rejex_stream.review.queue import labelling
 from rejex_stream.review.queue.label_store import LabelFile, read_labels
 from rejex_stream.review.queue.review_store import ReviewStore
+from tests.review.test_context_loader import CONFIG
 from tests.review.test_review_store import ADA, episodes, label
 from tests.waiting import PATIENCE_S, until
 
@@ -207,11 +208,13 @@ def test_labels_given_just_before_a_signal_leave_with_this_console_or_the_next(
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("words", "name"), [((), "localhost"), (("--allow-host", "here"), "here")])
-def test_a_console_that_listens_everywhere_names_an_address_to_go_to(files, tmp_path, words, name):
-    _, review = files
-    everywhere = ("--host", "0.0.0.0", "--auth", "token", *words)
-    with serving("--review", review, *everywhere, folder=tmp_path) as (_, base, said):
+@pytest.mark.parametrize(
+    ("more", "name"), [("", "localhost"), ('allowed_hosts = ["here"]', "here")]
+)
+def test_a_console_that_listens_everywhere_names_an_address_to_go_to(tmp_path, more, name):
+    config = tmp_path / "p.toml"
+    config.write_text(f'{CONFIG}[review]\nhost = "0.0.0.0"\nauth = "token"\n{more}')
+    with serving("--config", config, folder=tmp_path) as (_, base, said):
         assert base.startswith(f"http://{name}:")
         assert f"{base}/login?token=" in said[0]
 

@@ -35,6 +35,7 @@ from rejex_stream.review.queue.labelling import LabelRequest, Target
 from rejex_stream.review.queue.listing import QueueFilter
 from rejex_stream.review.queue.review_store import ReviewStore
 from tests.review.console_server import Running, running
+from tests.review.test_context_loader import CONFIG
 from tests.review.test_review_store import BOB, episodes, item
 from tests.waiting import PATIENCE_S, until
 
@@ -221,12 +222,14 @@ def test_a_link_over_https_leaves_a_cookie_for_https_alone(wall_store, tmp_path,
         ["openssl", *words.split(), *names], cwd=tmp_path, check=True, capture_output=True
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    apart = ["review", "serve", "--store", str(tmp_path / "r.db"), "--tls-cert"]
-    assert main([*apart, str(tmp_path / "c.pem")]) == 2, "its key is in another file"
+    config = tmp_path / "p.toml"
+    config.write_text(f'{CONFIG}[review]\ntls_cert = "{tmp_path}/c.pem"\n')
+    assert main(["review", "serve", "--config", str(config)]) == 2, "its key is in another file"
     assert "holds the certificate and its key" in capsys.readouterr().err
     with (tmp_path / "both.pem").open("wb") as both:
         both.write((tmp_path / "c.pem").read_bytes() + (tmp_path / "k.pem").read_bytes())
-    tls = ("--tls-cert", "both.pem", "--auth", "token", "--reviewer", "ada")
+    config.write_text(f'{CONFIG}[review]\ntls_cert = "both.pem"\nauth = "token"\n')
+    tls = ("--config", "p.toml", "--reviewer", "ada")
     with subprocess.Popen(
         [sys.executable, "-m", "rejex_stream", "review", "serve", "--port", "0", *tls],
         cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

@@ -63,9 +63,6 @@ def settings() -> None:
 def report(
     config: Annotated[Path, typer.Argument(help="The config of a pipeline that has run.")],
     out: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("report.html"),
-    newest: Annotated[
-        int, typer.Option(help="Maximum number of events; the newest are used.", min=1)
-    ] = 100_000,
 ) -> None:
     """Write a report of what a pipeline over a file has judged, to open in any browser.
 
@@ -75,6 +72,6 @@ def report(
     from rejex_stream.config import load_config
     from rejex_stream.report import analyse_run, read_run, write_report
 
-    run = read_run(load_config(config), newest=newest)
+    run = read_run(load_config(config))
     write_report(out, [analyse_run(run)], shlex.join(["rejex-stream", "report", str(config)]))
     print(f"report: {out.resolve().as_uri()}")

@@ -11,14 +11,12 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
-from rejex_connectors.signed_snapshots import read_key
 
 from rejex_stream.cli.show import As, AsOption, number, print_facts, print_json, print_table, share
 from rejex_stream.config import Config, load_config
@@ -39,7 +37,6 @@ from rejex_stream.review.queue.database import Viewer, scalar
 from rejex_stream.review.queue.ingest import IngestCounts
 from rejex_stream.review.queue.label_report import Quality, pipelines_of
 from rejex_stream.review.queue.label_report import report as make_report
-from rejex_stream.review.queue.label_store import ExportFormat
 from rejex_stream.review.queue.review_store import ReviewStore
 from rejex_stream.run.review_items import AuditDraw
 from rejex_stream.types import Position, ReviewItem
@@ -87,10 +84,6 @@ ReviewOption = Annotated[
 ]
 VerdictsOption = Annotated[
     list[Path] | None, typer.Option("--verdicts", help="File of all verdicts, JSON Lines.")
-]
-KeyOption = Annotated[
-    Path | None,
-    typer.Option("--key-file", help="Key of the draw.  [default: output.audit_key_file]"),
 ]
 
 
@@ -206,21 +199,11 @@ def serve(
         list[str] | None,
         typer.Option(help="NAME or NAME:ROLE; with --auth token each gets a link."),
     ] = None,
-    proxy: Annotated[
-        list[str] | None, typer.Option(help="Address or network that --auth proxy trusts.")
-    ] = None,
-    allow_host: Annotated[
-        list[str] | None, typer.Option(help="Host name that the console goes by.")
-    ] = None,
-    tls_cert: Annotated[
-        Path | None, typer.Option(help="PEM file with certificate and key, to serve HTTPS.")
-    ] = None,
 ) -> None:
     """Serve the console until Ctrl-C or SIGTERM; options go before [review] of the config."""
     configs, section = _loaded(
-        config, store=store, labels=labels, host=host, port=port, auth=auth, reviewers=reviewer,
-        proxies=proxy, allowed_hosts=allow_host, tls_cert=tls_cert,
-    )  # fmt: skip
+        config, store=store, labels=labels, host=host, port=port, auth=auth, reviewers=reviewer
+    )
     with needing_extra("review", "The review console"):
         from rejex_stream.review.console.server import require_certificate
         from rejex_stream.review.console.server import serve as serve_console
@@ -374,21 +357,17 @@ def export(
     *,
     store: StoreOption = None,
     config: ConfigOption = None,
-    form: Annotated[
-        ExportFormat | None, typer.Option("--format", help="By default as the file's name says.")
-    ] = None,
     everything: Annotated[
         bool, typer.Option("--all", help="Also events that nobody has labelled.")
     ] = False,
 ) -> None:
     """Write labelled events to a file; cells that a spreadsheet would run are made harmless."""
     _, section = _loaded(config, store=store)
-    named = to.suffix.lstrip(".").lower()
-    wanted = form or next((known for known in label_store.FORMATS if known == named), None)
-    if wanted is None:
-        raise ConfigError(f"{str(to)!r} does not tell its format: give --format csv or jsonl.")
+    form = next((known for known in label_store.FORMATS if to.suffix.lower() == f".{known}"), None)
+    if form is None:
+        raise ConfigError(f"{str(to)!r} does not tell its format: name it *.csv or *.jsonl.")
     with _existing(section) as opened:
-        count = label_store.write_export(opened.database, to, wanted, labelled_only=not everything)
+        count = label_store.write_export(opened.database, to, form, labelled_only=not everything)
     print(f"{count:,} events written to {to}", file=sys.stderr)
 
 
@@ -543,9 +522,6 @@ def certify(
         datetime | None,
         typer.Option(help="From this hour of the events on (UTC); fix it beforehand."),
     ] = None,
-    alpha: Annotated[
-        float, typer.Option(help="How often either bound may ever be wrong, together.")
-    ] = 0.05,
     sensitivity: Annotated[
         float | None,
         typer.Option(
@@ -553,7 +529,6 @@ def certify(
             "known cases give; without any, all]"
         ),
     ] = None,
-    key_file: KeyOption = None,
 ) -> None:
     """Print, as signed JSON, how many anomalies were missed at most; valid at every look."""
     configs, section = _loaded(config, store=store)
@@ -570,11 +545,10 @@ def certify(
             certificate.tally_of_store(connection, names[0], since_ms),
             pipeline=names[0],
             since_ms=since_ms,
-            alpha=alpha,
             sensitivity=sensitivity,
             known=gold_cases.known_cases(connection, pipeline=names[0]).all,
         )
-    print_json(certificate.signed(certified, _draw(configs, key_file).key))
+    print_json(certificate.signed(certified, _draw(configs).key))
     print(f"{names[0]}: {certificate.sentence(certified)}", file=sys.stderr)
 
 
@@ -613,13 +587,12 @@ def verify_certificate(
         Path | None,
         typer.Option(help="Its review items, JSON lines: each drawn event has to be among them."),
     ] = None,
-    key_file: KeyOption = None,
 ) -> None:
     """Draw again over a log of verdicts and labels; exit 1 if anything differs."""
     configs, section = _loaded(config, store=store)
     if len(configs) != 1:
         raise ConfigError("give the --config of the pipeline: it says which shares were drawn.")
-    draw, name = _draw(configs, key_file), configs[0].pipeline.name
+    draw, name = _draw(configs), configs[0].pipeline.name
     try:
         claimed = msgspec.json.decode(file.read_bytes(), type=certificate.Certificate)
         evidence = _evidence(configs[0], section, review)
@@ -663,6 +636,5 @@ def _drawn_items(path: Path) -> Mapping[Position, ReviewItem]:
     }
 
 
-def _draw(configs: Configs, key_file: Path | None) -> AuditDraw:
-    draw = audit_draw(configs[0]) if len(configs) == 1 else AuditDraw()
-    return draw if key_file is None else replace(draw, key=read_key(str(key_file), "--key-file"))
+def _draw(configs: Configs) -> AuditDraw:
+    return audit_draw(configs[0]) if len(configs) == 1 else AuditDraw()

@@ -202,8 +202,8 @@ class Guard:
         # say neither must bring a bearer token; a cookie alone never suffices.
         if not self._goes_by(_host_name(headers.get("host", ""))):
             return PlainTextResponse(
-                "This console does not answer for that host name. Start it with "
-                "--allow-host NAME to add one.\n",
+                "This console does not answer for that host name: add it to "
+                "review.allowed_hosts.\n",
                 status_code=400,
             )
         if scope["method"] in _SAFE_METHODS or _own_request(headers):

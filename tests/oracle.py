@@ -139,19 +139,6 @@ def in_order(tail, score):
     return found - (1e-6 if c == 1 else 1) * float((b - Fraction(score)) / (b - a)) * step
 
 
-def reach(span):
-    """Return how many rows before its own a mean looks back at: older ones weigh below .01."""
-    return next(rows for rows in range(1, 10_000) if (1 - 2 / (span + 1)) ** rows < 0.01) - 1
-
-
-def mean_of_last(scores, span):
-    """Return the exponentially weighted mean that ends at the last of some finite scores."""
-    last = scores[-1 - reach(span) :]
-    return float(
-        np.average(last, weights=[(1 - 2 / (span + 1)) ** k for k in range(len(last))][::-1])
-    )
-
-
 class Credit:
     """What a stream remembers beside its window: what is left of a budget, in events."""
 
@@ -244,7 +231,6 @@ class _Stream:
         self.partial = guarded and getattr(spec.detector, "allow_nan", False)
         self.came = {}
         self.adopting, self.began, self.tail, self.extreme = False, 0, None, []
-        self.span, self.past = getattr(spec.detector, "ewma_events", 1), []
         if self.learns:
             self.epoch, self.model = 0, spec.detector.start(spec.features.names, seed=self.seed(0))
 
@@ -382,11 +368,7 @@ class _Stream:
             return None if len(self.rows) < self.warm_until else self.model.score_one(row)
         if self.model is None:
             return None
-        own = float(self.model.score(row[None])[0])
-        if self.span == 1 or not math.isfinite(own):
-            return own
-        self.past.append(own)
-        return mean_of_last(self.past, self.span)
+        return float(self.model.score(row[None])[0])
 
     def is_extreme(self, score):
         """Tell whether a score is rarer than 1 in 10,000 of what the model was calibrated with."""
@@ -451,8 +433,7 @@ class _Stream:
         """Let a model speak: all its reference scores are its own."""
         schedule, seen = self.spec.schedule, len(self.rows)
         for epoch, at, rows, kind in list(self.fits):
-            before = reach(self.span)
-            wait = self.spec.window + before if kind == "shadow" else schedule.refit_lag_events
+            wait = self.spec.window if kind == "shadow" else schedule.refit_lag_events
             if seen != at + wait:
                 continue
             self.fits = [fit for fit in self.fits if fit[0] != epoch]
@@ -469,17 +450,13 @@ class _Stream:
             first = len(self.rows) - len(scores)
             of_rows = [i for i, s in enumerate(scores) if i >= unseen and math.isfinite(s)]
             own = [float(scores[i]) for i in of_rows]
-            if self.span > 1:
-                means = [mean_of_last(own[:i], self.span) for i in range(before + 1, len(own) + 1)]
-            else:
-                means = own
             out = {row - first for row in self.extreme if row >= at}
             if len(out) > schedule.guard_share * (len(scores) - unseen):
                 out = set()
-            kept = zip(of_rows[len(of_rows) - len(means) :], means, strict=True)
-            ordinary = self.finite([mean for i, mean in kept if i not in out])
-            self.epoch, self.model, self.window, self.past = epoch, model, self.finite(means), own
-            self.asked, self.adopting = at + before, False
+            kept = zip(of_rows, own, strict=True)
+            ordinary = self.finite([score for i, score in kept if i not in out])
+            self.epoch, self.model, self.window = epoch, model, self.finite(own)
+            self.asked, self.adopting = at, False
             varied = len(set(ordinary)) > 1
             self.tail = (sorted(ordinary), cluster(ordinary)) if varied else None
             self.drop_surplus(out)

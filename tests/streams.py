@@ -40,13 +40,6 @@ class Distance:
 
 
 @dataclass(frozen=True)
-class Smoothed(Distance):
-    """The same, its scores smoothed over the rows before."""
-
-    ewma_events: int = 10
-
-
-@dataclass(frozen=True)
 class FailsOn:
     """Fails for the epochs it is told, by their seeds."""
 
@@ -67,13 +60,6 @@ class Holes:
 
     def fit(self, X, *, seed):
         return HoleScorer(DistanceScorer(X.mean(axis=0), 0.0))
-
-
-@dataclass(frozen=True)
-class SmoothedHoles(Holes):
-    """The same, smoothed over the finite ones."""
-
-    ewma_events: int = 4
 
 
 @dataclass(frozen=True)

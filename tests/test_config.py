@@ -230,14 +230,6 @@ refit_lag_events = 200
             ("tolerance = 8", "tolerance = 8\n[refit]\nrefit_every_events = 1500"),
             "below the window",
         ),
-        (
-            (
-                'name = "HBOS"',
-                'name = "SensorEnsemble"\nparams = { ewma_events = 10 }\n'
-                "[refit]\nrefit_every_events = 2021",
-            ),
-            "is below the window of 2000 and the 22 events that scores look back at",
-        ),
         (('path = "water.csv"', ""), "path is missing"),
         (('time = "t"', ""), "time is missing"),
         (('time = "t"', 'time = "t"\ntopics = ["a"]'), "drop one"),

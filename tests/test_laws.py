@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rejex_stream.detectors import make_detector
 from rejex_stream.engine import Engine
 from rejex_stream.run.executors import InlineExecutor
-from tests.streams import ROLLING, Distance, PartsByVersion, Smoothed, readings, spec, stream_of
+from tests.streams import ROLLING, Distance, PartsByVersion, readings, spec, stream_of
 
 FEED = readings()
 FEW = settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
@@ -57,8 +57,6 @@ def pipelines():
         "ECOD": spec(make_detector("ECOD")),
         "Sensor": spec(make_detector("Sensor"), evidence=True),
         "SensorEnsemble": spec(make_detector("SensorEnsemble")),
-        "smoothed": spec(Smoothed(), evidence=True),
-        "smoothed-holdout": spec(Smoothed(), calibration="holdout", every=40),
         "HalfSpaceTrees": spec(hst),
         "GaussianScorer": spec(make_detector("GaussianScorer", grace_period=20)),
     }

@@ -36,7 +36,7 @@ from rejex_stream.types import (
     in_mode,
 )
 from tests import test_monitor_looks
-from tests.streams import ROLLING, Distance, Holes, Smoothed, spec
+from tests.streams import ROLLING, Distance, Holes, spec
 
 DETECTORS = {
     "HBOS": make_detector("HBOS"),
@@ -51,7 +51,6 @@ DETECTORS = {
     "VAR": make_detector("VARResidual"),
     "distance": Distance(),
     "holes": Holes(),
-    "smoothed": Smoothed(),
 }
 POLICIES = [
     {"tolerance": 3.0},
@@ -186,7 +185,7 @@ def any_pipeline(native, rng):
     native, fast_paths = counting(native)
     ours, theirs, at = made(pipeline, None, most), made(pipeline, native, most), 0
     # Python judges where nothing is held, credit is shared, or rows or scores need more than a row.
-    is_counted = kind < 7 and preset != "seasonal" and name != "smoothed" and most is None
+    is_counted = kind < 7 and preset != "seasonal" and most is None
     is_counted &= holds and "owner" not in policy
     n_since = 0  # events since the restart: the first of each stream are Python's
     while at < len(readings):

@@ -18,7 +18,7 @@ from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.types import Command, CommandKind
 from tests.oracle import reference as reference_run
 from tests.oracle import reference_verdicts
-from tests.streams import EVERY_KIND, FailsOn, Holes, Smoothed, SmoothedHoles, readings, spec
+from tests.streams import EVERY_KIND, FailsOn, Holes, readings, spec
 
 FEED = readings()
 # Few values, so that scores tie; then one value for longer than a window.
@@ -90,16 +90,6 @@ def pipelines():
         "SensorEnsemble-gaps": (spec(make_detector("SensorEnsemble")), readings(missing=0.1)),
         "Sensor-spiked": (spec(make_detector("Sensor"), calibration="holdout"), SPIKED),
         "SensorEnsemble": (spec(make_detector("SensorEnsemble")), FEED),
-        "smoothed": (spec(Smoothed()), FEED),
-        "smoothed-holdout": (spec(Smoothed(), calibration="holdout"), FEED),
-        "smoothed-training": (spec(Smoothed(), calibration="training"), TIED),
-        "smoothed-longest-lag": (spec(Smoothed(), lag=60, every=82), STUCK),
-        "smoothed-holes": (spec(SmoothedHoles(), guard=0.9), FEED),
-        "smoothed-once": (spec(Smoothed(ewma_events=3), every=None, rate=0.15, burst=4), FEED),
-        "smoothed-SensorEnsemble": (
-            spec(make_detector("SensorEnsemble", ewma_events=10), evidence=True),
-            FEED,
-        ),
         "guarded": (spec(guard=0.9), FEED),
         "guarded-paper": (spec(guard=0.9, **PAPER), TIED),
         "guarded-few": (spec(guard=0.8, guard_share=0.1), FEED),
@@ -109,7 +99,6 @@ def pipelines():
         "faulty": (spec(**FAULTS), FAULTY),
         "faulty-holdout": (spec(calibration="holdout", **FAULTS), FAULTY),
         "faulty-guarded": (spec(guard=0.9, **FAULTS), FAULTY),
-        "faulty-smoothed": (spec(Smoothed(ewma_events=2), guard=0.9, **FAULTS), FAULTY),
         "faulty-burst": (spec(rate=0.15, burst=4, **FAULTS), FAULTY),
         "faulty-held": (spec(**FAULTS | {"hold": Hold(recover_events=15)}), FAULTY),
         "unguarded": (spec(make_detector("Sensor"), guard=1.0), FEED),
@@ -181,11 +170,8 @@ HELD = {
     "guarded": spec(guard=0.9, **HOLD),
     "once": spec(**HOLD | {"every": None}),
     "holes": spec(Holes(), **HOLD),
-    "smoothed": spec(Smoothed(ewma_events=2), **HOLD),
-    "smoothed-guarded": spec(Smoothed(), guard=0.9, **HOLD),
     "failing": spec(FailsOn(tuple(derive_seed(3, "a", epoch) for epoch in (1, 3, 4))), **HOLD),
     "early": spec(make_detector("Sensor"), guard=0.9, **HOLD | {"every": 500}),
-    "early-smoothed": spec(Smoothed(ewma_events=3), guard=0.9, **HOLD | {"every": 500}),
     "aged": spec(**HOLD | {"hold": Hold(recover_events=15, adopt_after_events=80)}),
     "Sensor-gaps": spec(make_detector("Sensor"), **HOLD),
     "Sensor-gaps-few": spec(make_detector("Sensor"), guard=0.8, guard_share=0.1, **HOLD),

@@ -35,7 +35,6 @@ _BATCH = 512
 DETECTORS: Final = {
     "Sensor": ("Sensor", {}),
     "SensorEnsemble": ("SensorEnsemble", {}),
-    "SensorEnsemble, EWMA": ("SensorEnsemble", {"ewma_events": 10}),
     "HBOS": ("pyod:HBOS", {}),
     "GMM": ("pyod:GMM", {"scale": "standard"}),
     "KNN": ("pyod:KNN", {"scale": "standard"}),

@@ -24,7 +24,6 @@ from rejex_stream.config.pipeline_config import ENV_PREFIX, Config
 from rejex_stream.config.reviewing import Channel, sides_of
 from rejex_stream.decode import CsvDecoder
 from rejex_stream.detectors import make_detector
-from rejex_stream.detectors.smoothing import reach_of
 from rejex_stream.engine import EngineSpec
 from rejex_stream.errors import ConfigError, RejexError
 from rejex_stream.features import FeatureSpec
@@ -319,12 +318,6 @@ def _schedule(config: Any) -> None:  # noqa: ANN401
     config.refit.schedule(config.rejection.window).require(config.rejection.window)
 
 
-def _smoothed(config: Any) -> None:  # noqa: ANN401
-    detector = make_detector(config.detector.name, **config.detector.params)
-    window = config.rejection.window
-    config.refit.schedule(window).require(window, reach_of(detector))
-
-
 def _flags(config: Any) -> None:  # noqa: ANN401
     source = config.input
     if source.flags and source.channels:
@@ -391,7 +384,6 @@ _CHECKS = (
     _Check("input.flags", ("input",), _flags),
     _Check("features", ("features", "input"), _features, after=("input.flags",)),
     _Check("detector", ("detector",), _detector),
-    _Check("refit", ("refit", "rejection", "detector"), _smoothed, after=("refit", "detector")),
     _Check("monitor", ("monitor", "rejection"), _monitor, after=("rejection",)),
     _Check("alerts", ("alerts",), lambda config: config.alerts.check()),
     _Check("channels", ("channels", "input"), _channels, after=("input",)),

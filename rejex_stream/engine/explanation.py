@@ -66,9 +66,6 @@ class Explainer:
             for i, columns in enumerate(self._columns):
                 altered[i::count, columns] = usual[columns]
             others = model.score(altered).reshape(len(rows), count)
-        if (weight := model.weight) < 1.0:
-            judged = np.array([verdict.score for verdict in verdicts], dtype=np.float64)
-            others = judged[:, None] + weight * (others - model.score(own)[:, None])
         missing = np.isnan(own[:, self._firsts])
         if missing.any():  # what is missing says nothing
             others[missing] = math.nan

@@ -53,7 +53,6 @@ class IncrementalModel:
     is_adopting = False  # it learns what was held back at once
     allow_nan = False
     resting: tuple[RestingRange, ...] = ()  # no river model says which channels rest
-    weight = 1.0  # what a row's own score counts for in the score that is judged: all of it
 
     def __init__(self, spec: EngineSpec, stream_key: str, tracker: IncidentTracker) -> None:
         self._detector = detector = cast("IncrementalDetector", spec.detector)

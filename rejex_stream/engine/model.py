@@ -19,7 +19,6 @@ from typing import Annotated, Any, NamedTuple, TypeAlias, cast
 import msgspec
 import numpy as np
 
-from rejex_stream.detectors.smoothing import Ewma
 from rejex_stream.detectors.table import TableScorer
 from rejex_stream.engine.packed_rows import BLOCK, Block, PackedRows, RowShape, pack, shape_of
 from rejex_stream.engine.refit import (
@@ -78,7 +77,6 @@ class _BatchState(msgspec.Struct, forbid_unknown_fields=True):
     shadow_scores: list[Any] | None
     guard: bytes | None = None
     held: HeldState | None = None
-    recent_scores: list[Any] | None = None
     extreme: list[Count] = []
 
 
@@ -99,10 +97,8 @@ class BatchModel:
     __slots__ = (
         "_detector",
         "_due",
-        "_ewma",
         "_executor",
         "_extreme",
-        "_filled_by",
         "_fit_due",
         "_guard",
         "_held",
@@ -122,12 +118,12 @@ class BatchModel:
         "_tested",
         "_token",
         "_tracker",
+        "_window",
         "allow_nan",
         "fast_path_until",
         "is_adopting",
         "recipe_version",
         "rows_seen",
-        "weight",
     )  # fmt: skip
 
     def __init__(
@@ -142,11 +138,7 @@ class BatchModel:
         self._schedule = schedule = spec.schedule
         self._seed, self._stream_key = spec.seed, stream_key
         self._tested = list(spec.features.levels)  # columns that tell the first rows apart
-        self._ewma = Ewma(getattr(detector, "ewma_events", 1))
-        self.weight = self._ewma.weight
-        """What a row's own score counts for in the score that is judged."""
-        # So many rows make as many scores as there are in a window: a mean wants those before it.
-        self._filled_by = spec.window + self._ewma.reach
+        self._window = spec.window
         self.allow_nan = schedule.is_guarded and getattr(detector, "allow_nan", False)
         """Whether rows that lack some columns are scored; they train nothing."""
         self._executor, self._on_failure = executor, on_failure
@@ -203,16 +195,14 @@ class BatchModel:
         if self._serving is None:
             held = held and not planned
             return Segment(start, stop, X, None, -1, held=held, is_training=not (held or planned))
-        own = self._scores(self._serving, X)
         guarded = self._guard is not None and not (held or planned or self.is_adopting)
-        self.fast_path_until = 0 if self._ewma.reach or self.is_adopting else self._due
+        self.fast_path_until = 0 if self.is_adopting else self._due
         return Segment(
             start,
             stop,
             X,
-            self._ewma.means(own) if self._ewma.reach else own,
+            self._scores(self._serving, X),
             self._serving.epoch,
-            own,
             self._schedule.guard_quantile if guarded else None,
             None if begun else self._of_first(self._serving.rows()),
             held and not planned,
@@ -228,8 +218,6 @@ class BatchModel:
     def after_judging(self, segment: Segment, judged: SegmentResult, judge: Judge) -> None:
         """Take in what was judged of a segment."""
         count = judged.stop - segment.start
-        if self._ewma.reach and segment.scores is not None:
-            self._ewma.remember(segment.raw_scores[:count])
         X = segment.rows[:count]
         if segment.held:
             self._held.extend(X)
@@ -438,7 +426,7 @@ class BatchModel:
             needed = self._pending.requested_at + self._schedule.refit_lag_events
             boundary = needed if seen < needed < boundary else boundary
         if self._shadow is not None:
-            full = self._shadow.requested_at + self._filled_by
+            full = self._shadow.requested_at + self._window
             boundary = full if seen < full < boundary else boundary
         return boundary
 
@@ -447,7 +435,7 @@ class BatchModel:
         self._swap(judge)
         if not self.is_adopting:
             asked = math.inf if self._serving is None else self._serving.requested_at
-            full = self.rows_seen >= asked + self._filled_by
+            full = self.rows_seen >= asked + self._window
             self._tracker.maybe_remeasure(self.rows_seen, judge.window, is_due=full)
         pending = self._pending
         lag = self._schedule.refit_lag_events
@@ -461,7 +449,7 @@ class BatchModel:
 
     def _swap(self, judge: Judge) -> None:
         shadow = self._shadow
-        if shadow is not None and self.rows_seen == shadow.requested_at + self._filled_by:
+        if shadow is not None and self.rows_seen == shadow.requested_at + self._window:
             self._catch_up(shadow)
             self._calibrate(judge, shadow, shadow.shadow_scores.tolist())
             del shadow.shadow_scores[:]
@@ -475,14 +463,9 @@ class BatchModel:
         extreme = {row - first for row in self._extreme if row >= model.requested_at}
         since = self.rows_seen if self._pending is None else self._pending.requested_at
         self._extreme = [row for row in self._extreme if row >= since]
-        means = self._ewma.begin(scores)
         if len(extreme) > self._schedule.guard_share * len(scores):
             extreme = set()
-        if extreme and self._ewma.reach:
-            finite = [i for i, score in enumerate(scores) if score - score == 0.0]
-            places = finite[self._ewma.reach :]
-            extreme = {at for at, i in enumerate(places) if i in extreme}
-        judge.calibrate(means, extreme)
+        judge.calibrate(scores, extreme)
 
     def _install(self, model: ModelFit, judge: Judge) -> None:
         try:
@@ -551,7 +534,6 @@ class BatchModel:
         held = self._held.packed(self._schedule.buffer_events)
         origin, adopting = self._origin, self.is_adopting
         extreme = {"extreme": self._extreme.copy()} if self._extreme else {}
-        recent = self._ewma.recent if self._ewma.reach else None  # never changed in place
         return lambda: (
             {
                 "rows_seen": rows_seen,
@@ -562,7 +544,6 @@ class BatchModel:
             | guard
             | extreme
             | held_state(held.blocks, origin, is_adopting=adopting)
-            | ({} if recent is None else {"recent_scores": pack_array(np.array(recent))})
         )
 
     def recipes(self) -> Callable[[], dict[str, Any]]:
@@ -586,12 +567,11 @@ class BatchModel:
             raise ValueError("a guard that the schedule has not" if kept.guard else "no guard")
         if self._guard is not None and kept.guard is not None:
             self._guard.restore(kept.guard)
-        self._ewma.recent = self._checked_recent(kept.recent_scores)
         lag = self._schedule.refit_lag_events
         jobs = [
             self._job(found.serving, kept.rows_seen),
             self._job(found.pending, lag),
-            self._job(found.shadow, self._filled_by),
+            self._job(found.shadow, self._window),
         ]
         scores = array("d")
         if found.shadow is not None:
@@ -633,14 +613,6 @@ class BatchModel:
             raise ValueError("rows that no event can give")
         return found, training
 
-    def _checked_recent(self, packed: Any) -> list[float]:  # noqa: ANN401 - plain values
-        """Return the scores that the next mean looks back at."""
-        recent = np.empty(0) if packed is None else unpack_array(packed)
-        if recent.ndim != 1 or len(recent) > self._ewma.reach or not np.isfinite(recent).all():
-            raise ValueError(f"recent scores of shape {recent.shape}")
-        scores: list[float] = recent.tolist()
-        return scores
-
     def _job(
         self, recipe: _Recipe | None, longest: int
     ) -> tuple[int, int, FitJob, PackedRows] | None:
@@ -676,7 +648,6 @@ class Segment(NamedTuple):
     rows: Rows  # they, shape (stop - start, d)
     scores: Sequence[float] | None  # what they are judged by; ``None`` before a model
     epoch: int  # of the model; -1 before the first
-    raw_scores: Sequence[float] = ()  # their scores before the mean of a few was taken
     # beyond which a row trains no later model, where one is kept from that
     quantile: float | None = None
     # of the first event: what the warm-up test found in the rows of the first model

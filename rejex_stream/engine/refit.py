@@ -158,10 +158,8 @@ class RefitSchedule:
             | given
         )
 
-    def require(self, window: int, reach: int = 0) -> None:
+    def require(self, window: int) -> None:
         """Refuse a schedule whose shadow window could not fill between two fits.
-
-        A score is one of its row and of `reach` rows before.
 
         Raises
         ------
@@ -176,12 +174,11 @@ class RefitSchedule:
                 f"refit_lag_events = {self.refit_lag_events} is above the window of {window}: "
                 "with shadow calibration the new model must be there before its window is full."
             )
-        if every < window + reach:
-            smoothed = f" and the {reach} events that scores look back at" if reach else ""
+        if every < window:
             raise ConfigError(
-                f"refit_every_events = {every} is below the window of {window}{smoothed}: with "
+                f"refit_every_events = {every} is below the window of {window}: with "
                 "shadow calibration a new model scores one whole window before it speaks. Refit "
-                f"every {window + reach} events or more, or use calibration = 'holdout'."
+                f"every {window} events or more, or use calibration = 'holdout'."
             )
 
     @property

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from rejex_stream.detectors.smoothing import reach_of
 from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.errors import ConfigError
 from rejex_stream.features import FeatureSpec
@@ -142,7 +141,7 @@ class EngineSpec:
         LimitCheck(self.limits, self.features.channels)
         self.policy.require(self.window)
         if self.is_batch:
-            self.schedule.require(self.window, reach_of(self.detector))
+            self.schedule.require(self.window)
 
     def _fit_together(self) -> None:
         """Let a detector bring features and guard where none are named, and know the columns."""

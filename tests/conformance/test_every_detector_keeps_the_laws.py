@@ -18,7 +18,7 @@ NEEDS_TORCH = [
 SMALLER = {
     "pyod:INNE": {"n_estimators": 40},
     "pyod:IForest": {"n_estimators": 40},
-    "rejex:Ensemble": {"members": ["Sensor", "KNN"], "ewma_events": 10},
+    "rejex:Ensemble": {"members": ["Sensor", "KNN"]},
     "rejex:NormalBehaviour": {"operating": ["wind"]},
 }
 BATCH_LAWS = [check.__name__ for check in yield_checks(make_detector("ECOD"))]

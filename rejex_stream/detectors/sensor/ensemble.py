@@ -26,7 +26,6 @@ __all__ = ["Ensemble", "LogTail", "ensemble", "sensor_ensemble"]
 
 _MIN_ROWS = 8
 _TAIL = 0.98
-_LONGEST = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +102,6 @@ class Ensemble:
         For metrics and snapshots.
     preset
         The columns where a pipeline names none: enough for every member.
-    ewma_events
-        Span of an exponentially weighted moving average over the scores of the rows before
-        (:class:`~rejex_stream.detectors.smoothing.Ewma`), which a pipeline makes; 1: none. What is
-        fitted here scores single rows.
 
     Notes
     -----
@@ -117,19 +112,11 @@ class Ensemble:
     members: tuple[BatchDetector, ...]
     name: str = "rejex:Ensemble"
     preset: PresetName | None = "sensor_lags"
-    ewma_events: int = 1
 
     @property
     def allow_nan(self) -> bool:
         """Whether every member scores rows some of whose columns are nan."""
         return all(getattr(member, "allow_nan", False) for member in self.members)
-
-    def __post_init__(self) -> None:
-        if type(self.ewma_events) is not int or not 1 <= self.ewma_events <= _LONGEST:
-            raise ConfigError(
-                f"ewma_events = {self.ewma_events!r} of {self.name}: give a whole number from 1 "
-                f"(scores as they are) to {_LONGEST}."
-            )
 
     def for_features(self, spec: FeatureSpec) -> Ensemble:
         """Return the recipe for rows of these features."""
@@ -159,13 +146,13 @@ class Ensemble:
         return TableScorer(self.name, X.shape[1], None, inner)
 
 
-def sensor_ensemble(flags: str = "apart", ewma_events: int = 1) -> Ensemble:
+def sensor_ensemble(flags: str = "apart") -> Ensemble:
     """Return ``SensorEnsemble``: a row, and the last rows side by side."""
     members = Mahalanobis("rejex:Sensor", flags=flags), Subsequence(flags=flags)
-    return Ensemble(members, "rejex:SensorEnsemble", ewma_events=ewma_events)
+    return Ensemble(members, "rejex:SensorEnsemble")
 
 
-def ensemble(members: Sequence[BatchDetector | Any] = (), ewma_events: int = 1) -> Ensemble:
+def ensemble(members: Sequence[BatchDetector | Any] = ()) -> Ensemble:
     """Return an ensemble of the given recipes."""
     if not members:
         raise ConfigError("members is empty: give detectors by name, e.g. ['Sensor', 'KNN'].")
@@ -175,4 +162,4 @@ def ensemble(members: Sequence[BatchDetector | Any] = (), ewma_events: int = 1) 
                 f"{member.name} learns one row at a time: an ensemble's members are fitted on a "
                 "table, as PyOD's detectors and those for sensors are."
             )
-    return Ensemble(tuple(members), ewma_events=ewma_events)
+    return Ensemble(tuple(members))

@@ -137,21 +137,6 @@ def test_the_webhook_gets_it_signed_and_again_until_it_takes_it(tmp_path):
 
 
 @pytest.mark.thorough
-def test_what_the_webhook_did_not_take_is_said_and_its_address_is_not(tmp_path):
-    told = Receiver([503] * 1000)
-    feed(tmp_path, 0, 1000)
-    with running(tmp_path, f'webhook_url = "{told.url}/T0/hunter2?token=hunter2"\n') as process:
-        feed(tmp_path, 1000, 1300, stuck)
-        until(lambda: told.got)
-    assert process.returncode == 0
-    told.close()
-    log = (tmp_path / "log").read_text()
-    assert f"the webhook at {told.url.removesuffix('/hook')}/*** did not accept event" in log
-    assert log.count("HTTP 503") == len({h["Idempotency-Key"] for h, _ in told.got})
-    assert "hunter2" not in log
-
-
-@pytest.mark.thorough
 def test_a_channel_that_is_renamed_is_an_alarm_until_it_has_its_name_again(tmp_path):
     """An input that never ends has no exit code to tell it by."""
     hook, manager = Receiver(), Receiver()

@@ -145,8 +145,6 @@ def count_at_most(n: int, share: float, *, alpha: float) -> int:
 
 def _against(share: float, count: int, n: int) -> float:
     """Return the log evidence of `count` of `n` against a share, by the mixture of all shares."""
-    if share >= 1.0:
-        return math.inf if count < n else 0.0
     chance = count * math.log(share) + (n - count) * math.log1p(-share)
     return float(betaln(1 + count, 1 + n - count)) - chance
 

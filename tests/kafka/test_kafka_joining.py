@@ -14,18 +14,18 @@ from pathlib import Path
 import pytest
 from kafka import KafkaConsumer, TopicPartition
 from kafka.admin import MemberToRemove
+from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.errors import NoError
 from kafka.structs import MemberState
 from kafka_harness import Kafka, Workers, assert_exactly, feed
 from rejex_connectors.kafka.clients import Consumer, Gained
 from rejex_connectors.kafka.kafka_python_client import PythonConsumer
-from rejex_connectors.kafka.kafka_python_patches import Assignor, ask_again
 from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from rejex_connectors.kafka.partition_reader import admin
 from rejex_connectors.kafka.refusals import seat_taken
 from rejex_connectors.kafka.sink import connect, open_clients
 from rejex_connectors.kafka.source import KafkaSource
-from rejex_connectors.kafka.unassigned_partitions import ownerless
+from rejex_connectors.kafka.unassigned_partitions import SeatRepair, ownerless
 from test_kafka_delivery import CLIENTS, CONFLUENT, finish
 
 from rejex_stream.errors import ConnectorError
@@ -42,6 +42,8 @@ class Member:
     def __init__(self, settings: KafkaSettings) -> None:
         open_consumer, _ = open_clients(settings, settings.instance_id or "w")
         self._consumer = open_consumer()
+        dealt = settings.group_protocol == "classic"
+        self._repair = SeatRepair(settings) if dealt and settings.instance_id else None
         self.owned: set[int] = set()
 
     def poll(self) -> None:
@@ -51,13 +53,15 @@ class Member:
             (self.owned.add if isinstance(change, Gained) else self.owned.discard)(partition)
 
     def close(self) -> None:
+        if self._repair is not None:
+            self._repair.close()
         self._consumer.close()
 
 
 def test_what_a_leader_gave_to_nobody_is_seen_as_without_an_owner(kafka: Kafka) -> None:
     """A member that the leader said nothing of has an assignment of no bytes at all."""
 
-    class Silent(Assignor):
+    class Silent(CooperativeStickyAssignor):
         name = "silent"
 
         @classmethod
@@ -152,7 +156,7 @@ def test_heartbeats_go_on_with_an_answer_that_no_poll_has_taken(
     coordinator = consumer._consumer._coordinator
     try:
         until(lambda: consumer.poll(1, 0.05) or consumer.changes() == [Gained(here)])
-        until(lambda: consumer.poll(1, 0.0) or ask_again(consumer._consumer))
+        coordinator.request_rejoin()
 
         def polled_while_one_is_under_way() -> bool:
             consumer.poll(1, 0.0)
@@ -318,7 +322,7 @@ def test_where_the_broker_deals_a_named_worker_is_back_once_its_session_is_over(
 
 
 def test_partitions_given_while_the_next_round_is_under_way_are_a_seat(kafka: Kafka) -> None:
-    """Else a worker that comes back to a busy group may commit nothing, and looks for nobody."""
+    """Else a worker that comes back to a busy group may commit nothing."""
     settings = kafka.settings(partitions=1, instance_id="back")
     open_consumer, _ = open_clients(settings, "back")
     consumer = open_consumer()
@@ -330,7 +334,6 @@ def test_partitions_given_while_the_next_round_is_under_way_are_a_seat(kafka: Ka
         coordinator.state = MemberState.REBALANCING  # as a heartbeat may say before we look
         assert consumer.changes() == [Gained(here)]
         assert consumer.membership().member_id
-        assert consumer._ownerless is not None, "it came by name: somebody may have been forgotten"
     finally:
         consumer.close()
 
@@ -399,7 +402,7 @@ def test_a_worker_thrown_out_starts_from_what_others_committed(
             sink.commit({second: 5})
         sink.abort()
         assert isinstance(source.consumer, PythonConsumer)
-        ask_again(source.consumer._consumer)
+        source.consumer._consumer._coordinator.request_rejoin()
         until(lambda: polled() and source.owned.get(second) == 7, lambda: changes)
         assert Revoked(second) in changes
         assert source.owned[first] == 1

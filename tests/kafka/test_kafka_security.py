@@ -34,7 +34,7 @@ from kafka_harness import (
 from rejex_connectors.kafka.broker_login import distrust, guard_logs, hide
 from rejex_connectors.kafka.kafka_settings import KafkaSecurity, KafkaSettings, KafkaTopics
 from rejex_connectors.kafka.partition_reader import admin
-from rejex_connectors.kafka.sink import KafkaSink, connect, open_clients
+from rejex_connectors.kafka.sink import KafkaSink, connect
 from rejex_connectors.kafka.source import KafkaSource
 from rejex_connectors.kafka.topic_admin import TopicPlan, create_topics
 from test_kafka_delivery import CLIENTS, CONFLUENT, DEFAULT_CLIENT_FIRST
@@ -168,28 +168,6 @@ def test_events_go_through_a_broker_that_asks_who_we_are(
     kafka.fill(settings, records)
     run_here(settings, next_offsets(records))
     assert_exactly(kafka, settings, records)
-
-
-@CONFLUENT
-def test_who_has_which_partition_is_seen_with_a_token_too(
-    kafka: Kafka, secured: tuple[broker.Cluster, Path]
-) -> None:
-    """librdkafka gets a token where its owner asks for its callbacks, and not otherwise."""
-    from rejex_connectors.kafka.unassigned_partitions import Ownerless
-
-    cluster, folder = secured
-    own = security(folder, "SASL_SSL", "OAUTHBEARER")
-    settings = through(kafka, cluster, own, client="confluent", instance_id="a")
-    open_consumer, _ = open_clients(settings, "a")
-    consumer = open_consumer()
-    try:
-        until(lambda: not consumer.poll(1, 0.1) and consumer.changes() != [])
-        ownerless = Ownerless(settings)
-        seen = []
-        until(lambda: seen.append(ownerless.found()) or ownerless.over)
-        assert not any(seen), "the one consumer has everything"
-    finally:
-        consumer.close()
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512", "OAUTHBEARER"])

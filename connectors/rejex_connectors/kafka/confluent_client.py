@@ -27,7 +27,6 @@ from rejex_connectors.kafka.kafka_settings import others_of
 from rejex_connectors.kafka.partition_reader import asking, missing_of
 from rejex_connectors.kafka.refusals import Meaning
 from rejex_connectors.kafka.topic_admin import describe
-from rejex_connectors.kafka.unassigned_partitions import Ownerless
 from rejex_connectors.kafka.unpacking import LARGEST_RECORD, TOO_LARGE, UNREADABLE_HEADERS
 from rejex_stream.errors import ConnectorError
 from rejex_stream.types import Partition, Position, Record, UnreadRecord
@@ -164,7 +163,6 @@ class FastConsumer:
         self._stuck: dict[Partition, int] = {}
         self._member: str | None = None
         self._is_fenced = False
-        self._ownerless: Ownerless | None = None
         with explaining(settings, "connecting"):
             self._consumer: Any = ck.Consumer(
                 {
@@ -181,11 +179,8 @@ class FastConsumer:
                     "fetch.wait.max.ms": 100,
                 }
             )
-        self._subscribe()
-
-    def _subscribe(self) -> None:
         self._consumer.subscribe(
-            list(self._settings.topics.input),
+            list(settings.topics.input),
             on_assign=self._on_assign,
             on_revoke=self._on_revoke,
             on_lost=self._on_revoke,
@@ -193,9 +188,6 @@ class FastConsumer:
 
     def _on_assign(self, consumer: ck.Consumer, given: list[ck.TopicPartition]) -> None:
         """Note what was given; with nothing assigned in the library, nothing is fetched yet."""
-        dealt = self._settings.group_protocol == "classic"  # by a worker, who may forget one
-        if dealt and self._member is None and self._settings.instance_id is not None:
-            self._ownerless = Ownerless(self._settings)
         self._member = consumer.memberid()
         consumer.incremental_assign([])  # last: closing, nobody answers after it
         self._noted += [Gained(Partition(tp.topic, tp.partition)) for tp in given]
@@ -213,8 +205,6 @@ class FastConsumer:
         if self._is_fenced:
             raise refusals.seat_taken(self._settings)
         with explaining(self._settings, "reading"):
-            if self._ownerless is not None:
-                self._look_for_ownerless(self._ownerless)
             first = self._consumer.poll(timeout_s)
             messages: list[Any] = [] if first is None else [first]
             if first is not None and max_records > 1:
@@ -241,14 +231,6 @@ class FastConsumer:
                 fields = (position, key, value, headers, message.timestamp()[1])
                 records.append(new(Record, fields))
         return records
-
-    def _look_for_ownerless(self, ownerless: Ownerless) -> None:
-        """Have the group deal again where it forgot partitions: leave it, and come back."""
-        if ownerless.found():
-            self._consumer.unsubscribe()
-            self._subscribe()
-        if ownerless.over:
-            self._ownerless = None
 
     def _complain(self, error: ck.KafkaError, message: ck.Message) -> None:
         """Raise what needs the caller; the library retries the rest by itself."""

@@ -18,6 +18,7 @@ from kafka import (
     TopicPartition,
 )
 from kafka import errors as ke
+from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.structs import MemberState
 
 from rejex_connectors.kafka import refusals
@@ -31,8 +32,6 @@ from rejex_connectors.kafka.clients import (
     within,
 )
 from rejex_connectors.kafka.kafka_python_patches import (
-    Assignor,
-    ask_again,
     end_thread,
     is_fenced,
     is_refused_offset,
@@ -48,7 +47,6 @@ from rejex_connectors.kafka.partition_reader import (
     records_of,
     root_cause,
 )
-from rejex_connectors.kafka.unassigned_partitions import Ownerless
 from rejex_stream.errors import ConnectorError
 from rejex_stream.types import Partition, Record
 
@@ -101,8 +99,6 @@ class PythonConsumer:
         self._held: set[Partition] = set()
         self._running: set[TopicPartition] = set()
         self._seat: _Seat | None = None
-        self._ownerless: Ownerless | None = None
-        self._to_ask_again = False
         with connecting(settings):
             self._consumer = KafkaConsumer(
                 **{"metadata_max_age_ms": 30_000} | client_options(settings, "consumer"),
@@ -117,7 +113,7 @@ class PythonConsumer:
                 fetch_max_bytes=settings.fetch_max_bytes,
                 # One fetch at a time: while it waits for an empty partition, the full ones do too.
                 fetch_max_wait_ms=100,
-                partition_assignment_strategy=[Assignor],
+                partition_assignment_strategy=[CooperativeStickyAssignor],
                 allow_auto_create_topics=False,
                 metrics_enabled=False,
             )
@@ -144,7 +140,6 @@ class PythonConsumer:
             raise refusals.not_allowed(
                 self._settings, [refusals.Right("topic", name, "READ") for name in refused]
             )
-        self._look_for_ownerless()
         records: list[Record] = []
         for tp, messages in batch.items():
             if tp in self._running:
@@ -159,14 +154,6 @@ class PythonConsumer:
             )
             if batch or not self.noted.empty() or wait_s < SLICE_S:
                 return batch
-
-    def _look_for_ownerless(self) -> None:
-        if self._ownerless is not None:
-            self._to_ask_again = self._to_ask_again or self._ownerless.found()
-            if self._ownerless.over:
-                self._ownerless = None
-        if self._to_ask_again:
-            self._to_ask_again = not ask_again(self._consumer)
 
     def changes(self) -> list[Gained | Lost]:
         """Return what the listener noted, and what changed hands behind its back."""
@@ -199,8 +186,6 @@ class PythonConsumer:
         before, self._seat = self._seat, _Seat(metadata.member_id, metadata.generation_id)
         if before is None:
             take_rounds(self._consumer)
-            if self._settings.instance_id is not None:
-                self._ownerless = Ownerless(self._settings)
             return False
         rounds = [before, *itertools.starmap(_Seat, take_rounds(self._consumer))]
         return any(

@@ -14,7 +14,6 @@ from weakref import WeakSet
 from kafka import KafkaConsumer, KafkaProducer
 from kafka import errors as ke
 from kafka.consumer.fetcher import Fetcher
-from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.coordinator.consumer import ConsumerCoordinator
 from kafka.future import Future
 from kafka.net.inet import KafkaNetSocket
@@ -26,8 +25,7 @@ from kafka.record.default_records import DefaultRecordBatch
 from rejex_connectors.kafka.unpacking import LARGEST_RECORD, unpack
 
 __all__ = [
-    "Assignor", "ask_again", "end_thread", "is_fenced", "is_refused_offset", "refused_topics",
-    "take_rounds",
+    "end_thread", "is_fenced", "is_refused_offset", "refused_topics", "take_rounds",
 ]  # fmt: skip
 
 # ------------------------------------------------------------------------- leaks of file handles
@@ -345,34 +343,6 @@ if _connect.__name__ == "sock_connect":  # once, however often this module is im
     ConsumerCoordinator.fetch_committed_offsets_async = _ask_committed_anew
     ConsumerCoordinator._send_heartbeat_request = _send_heartbeat_as
     ConsumerCoordinator._handle_heartbeat_response = _heartbeat_answered_as
-
-
-# ------------------------------------------------------------------------ a round nobody asks for
-# Defect: partitions move in two rounds; whoever gives some up asks for the second, in which they
-# are given away. Killed in between, a worker with a name of its own comes back to its old seat, and
-# the group sees no reason for that round; no public call asks for one. So a worker that has seen
-# partitions without an owner asks, with metadata that differ from those it joined with: equal ones
-# the broker would answer with the round that was. Nothing moves that need not.
-
-
-class Assignor(CooperativeStickyAssignor):  # type: ignore[misc]  # untyped
-    """The cooperative assignor, with metadata that change once a worker has joined."""
-
-    def metadata(self, topics: Any) -> Any:  # noqa: ANN401 - untyped
-        """Return the metadata of this worker for the group."""
-        metadata = super().metadata(topics)
-        if self.member_assignment is not None:
-            metadata.user_data = b"again"  # nobody reads it under this protocol
-        return metadata
-
-
-def ask_again(consumer: KafkaConsumer) -> bool:
-    """Ask for another round once the worker is in the group; returns whether it is."""
-    coordinator = consumer._coordinator
-    if coordinator.generation_if_stable() is None:  # a join under way would overrule the request
-        return False
-    coordinator.request_rejoin()
-    return True
 
 
 # ------------------------------------------------------------------------- a thread that lives on

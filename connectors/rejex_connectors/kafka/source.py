@@ -13,6 +13,7 @@ from rejex_connectors.kafka.clients import Consumer, Edge, Gained
 from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from rejex_connectors.kafka.partition_reader import read_partition
 from rejex_connectors.kafka.refusals import SeatTakenError
+from rejex_connectors.kafka.unassigned_partitions import SeatRepair
 from rejex_stream.errors import ConnectorError
 from rejex_stream.protocols import Assigned, Revoked
 from rejex_stream.types import Partition, Record
@@ -69,6 +70,15 @@ class KafkaSource:
         self.is_decided: Callable[[Partition], bool] = lambda _: True
         self.written_up_to: Callable[[Partition], int] = lambda _: 0
         self._stuck: dict[Partition, _StuckRead] = {}
+        self._seat_repair: SeatRepair | None = None
+        self._watch_seat()
+
+    def _watch_seat(self) -> None:
+        if self._seat_repair is not None:
+            self._seat_repair.close()
+        settings = self._settings  # where the broker deals, it forgets none
+        if settings.instance_id is not None and settings.group_protocol == "classic":
+            self._seat_repair = SeatRepair(settings)
 
     def poll(self, max_records: int, timeout_s: float) -> Sequence[Record]:
         """Return what is there, waiting at most `timeout_s`."""
@@ -115,6 +125,7 @@ class KafkaSource:
         self._reseated_s = now
         self.consumer.close()
         self.consumer = consumer
+        self._watch_seat()
         self._gone += self.owned
         self._waiting.clear()
 
@@ -222,6 +233,8 @@ class KafkaSource:
     def close(self) -> None:
         """Leave the group; a worker with an `instance_id` keeps its seat for a while."""
         self._stuck.clear()
+        if self._seat_repair is not None:
+            self._seat_repair.close()
         self.consumer.close()
 
 

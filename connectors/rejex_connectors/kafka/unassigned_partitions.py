@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from kafka import errors as ke
+from kafka.admin import MemberToRemove
 
 from rejex_connectors.kafka.partition_reader import asking
 from rejex_stream.errors import ConnectorError
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from rejex_connectors.kafka.kafka_settings import KafkaSettings
 
-__all__ = ["Ownerless", "group_of", "ownerless"]
+__all__ = ["SeatRepair", "group_of", "ownerless"]
 
 LOOK_EVERY_S = 3.0
 """Longer than partitions have no owner while they move."""
@@ -72,58 +72,46 @@ def ownerless(settings: KafkaSettings) -> set[Partition] | None:
     return every - owned
 
 
-class Ownerless:
-    """Finds partitions that nobody was given, and that would wait for a worker for ever.
+class SeatRepair:
+    """Has the group deal again where it forgot partitions, which would wait for ever.
 
     Partitions move in two rounds: whoever gives some up asks for the second, in which they are
     given away. Killed in between, a worker with a name of its own comes back to its old seat, and
-    the group sees no reason for that round. The library has no call that asks for one. So a worker
-    that came in by name looks every three seconds, and never waits, until every partition has an
-    owner; where one has none, it leaves the group and joins it again, and the group deals again.
+    the group sees no reason for that round. So a named worker looks every three seconds until every
+    partition has an owner; where two looks see the same ones without, it gives its seat up, and
+    joins again as any worker that was put out.
     """
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
-        self._asked: Future[set[Partition] | None] | None = None
-        self._before: set[Partition] = set()
-        self._due_s = time.monotonic() + LOOK_EVERY_S
-        self.over = False  # every partition has an owner, or some were found that have none
+        self._closed = threading.Event()
+        # By a client of kafka-python: librdkafka 2.16 ends the process where a question about a
+        # group outlasts its deadline.
+        threading.Thread(target=self._run, name="kafka seat repair", daemon=True).start()
 
-    def found(self) -> bool:
-        """Return whether two looks in a row saw the same partitions without an owner."""
-        if self._asked is None:
-            if time.monotonic() >= self._due_s:
-                self._ask()
-            return False
-        if not self._asked.done():
-            return False
-        asked, self._asked = self._asked, None
-        self._due_s = time.monotonic() + LOOK_EVERY_S
-        try:
-            ownerless = asked.result()
-        except ConnectorError as error:
-            _log.info("no answer to who has which partition: %s", error)
-            return False
-        if ownerless is None:
-            return False
-        again = ownerless & self._before
-        self._before = ownerless
-        self.over = bool(again) or not ownerless
-        if again:
-            named = ", ".join(f"{topic}-{number}" for topic, number in sorted(again))
-            _log.warning("nobody was given %s: joining the group again", named)
-        return bool(again)
+    def close(self) -> None:
+        """Look no more; a look under way is not waited for."""
+        self._closed.set()
 
-    def _ask(self) -> None:
-        """Ask on a thread of its own, and by kafka-python."""
-        # librdkafka 2.16 ends the process (`rd_kafka_enq_once_del_source_return: Assertion`) where
-        # a question about a group outlasts its deadline because no coordinator answers.
-        asked = self._asked = Future()
-
-        def ask() -> None:
+    def _run(self) -> None:
+        before: set[Partition] = set()
+        while not self._closed.wait(LOOK_EVERY_S):
             try:
-                asked.set_result(ownerless(self._settings))
-            except BaseException as error:  # read on the thread that polls
-                asked.set_exception(error)
+                unowned = ownerless(self._settings)
+                if unowned is None:
+                    continue
+                if again := unowned & before:
+                    named = ", ".join(f"{topic}-{number}" for topic, number in sorted(again))
+                    _log.warning("nobody was given %s: joining the group again", named)
+                    self._give_seat_up()
+            except ConnectorError as error:
+                _log.info("no answer to who has which partition: %s", error)
+                continue
+            if not unowned:
+                return
+            before = unowned - before
 
-        threading.Thread(target=ask, name="kafka who has which partition", daemon=True).start()
+    def _give_seat_up(self) -> None:
+        group, name = self._settings.group, self._settings.instance_id
+        with asking(self._settings, f"giving the seat {name!r} in group {group} up") as client:
+            client.remove_group_members(group, [MemberToRemove(group_instance_id=name)])

@@ -783,17 +783,6 @@ def test_killed_at_random_moments_the_outputs_are_those_of_an_undisturbed_run(fe
     assert len(outputs(quiet)["dead.jsonl"].splitlines()) == 3 * 120
 
 
-@pytest.mark.slow
-def test_killed_a_hundred_times_the_outputs_are_those_of_an_undisturbed_run(feed, tmp_path):
-    quiet, troubled = tmp_path / "quiet", tmp_path / "troubled"
-    big = tmp_path / "big.jsonl"
-    big.write_bytes(b"\n".join([feed.read_bytes()] * 60))
-    with start(big, quiet) as running:
-        assert running.wait(1200) == 0
-    assert killed_until_done(big, troubled, random.Random(2), kills=100) >= 60
-    assert outputs(troubled) == outputs(quiet)
-
-
 @pytest.mark.thorough
 def test_a_file_that_grows_is_judged_until_somebody_stops_it(tmp_path):
     path, stop = written(tmp_path, b""), threading.Event()

@@ -58,10 +58,6 @@ def main(path: str) -> int:
     engine = config["options"].pop("engine", {"kind": "chain"})
     door = config["options"].pop("door", False)
     select = config["options"].pop("select", None)
-    clock = config["options"].pop("clock", None)
-    if clock is not None:  # by how many seconds the clock of this process is wrong
-        right, wrong = time.time, Path(clock)
-        time.time = lambda: right() + float(wrong.read_text() or 0)
     modes = engine.get("modes", False)
     decoder, knobs = reading_by(modes=modes, door=door, select=select)
     obeys = engine.get("governed", False) or engine["kind"] == "obedient"

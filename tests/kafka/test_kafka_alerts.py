@@ -14,7 +14,7 @@ import pytest
 from kafka_harness import Kafka, next_offsets, pipeline_toml
 from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from test_kafka_control import told
-from test_kafka_delivery import CLIENTS, DEFAULT_CLIENT_FIRST
+from test_kafka_delivery import DEFAULT_CLIENT_FIRST
 from test_kafka_schemas import worker
 
 from rejex_stream.cli import main
@@ -160,11 +160,3 @@ def test_killed_now_and_then_people_are_told_of_each_state_and_of_no_other(
     kafka: Kafka, tmp_path: Path, client: str
 ) -> None:
     assert_told(kafka, tmp_path, client, kills=4)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("client", CLIENTS)
-def test_killed_a_hundred_times_people_are_told_of_each_state_and_of_no_other(
-    kafka: Kafka, tmp_path: Path, client: str
-) -> None:
-    assert_told(kafka, tmp_path, client, kills=100)

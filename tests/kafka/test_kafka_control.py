@@ -401,12 +401,6 @@ def members(kafka: Kafka, settings: KafkaSettings) -> set[str]:
     return {one["group_instance_id"] for one in group["members"]} if stable_now else set()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("client", CLIENTS)
-def test_killed_a_hundred_times_nothing_shows(kafka: Kafka, tmp_path: Path, client: str) -> None:
-    assert_nothing_shows(kafka, tmp_path, client, kills=100)
-
-
 def assert_nothing_shows(kafka: Kafka, tmp_path: Path, client: str, *, kills: int) -> None:
     settings = kafka.settings(partitions=2, client=client)
     records = killed(kafka, tmp_path, settings, n_events=1_000 * kills, kills=kills)

@@ -40,21 +40,3 @@ def test_workers_that_join_one_by_one_give_the_same_verdicts(kafka: Kafka, tmp_p
         for worker in running:
             assert worker.terminate() == 0, worker.output
     assert_exactly(kafka, settings, records)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("workers_", [1, 2, 4])
-def test_any_number_of_workers_gives_the_same_verdicts(
-    kafka: Kafka, tmp_path: Path, workers_: int
-) -> None:
-    settings = kafka.settings(partitions=PARTITIONS)
-    records = feed(settings, 20_000, sensors=50, partitions=PARTITIONS)
-    kafka.fill(settings, records)
-    with Workers(tmp_path) as workers:
-        running = [
-            workers.start(settings, f"w{i}", engine={"kind": "HBOS"}) for i in range(workers_)
-        ]
-        finish(kafka, settings, records)
-        for worker in running:
-            assert worker.terminate() == 0, worker.output
-    assert_exactly(kafka, settings, records, kind="HBOS")

@@ -550,10 +550,13 @@ def test_who_cannot_come_back_to_a_seat_that_was_taken_tries_again(
 
 def close_before_it_is_called(settings: KafkaSettings) -> None:
     """Come in and close, again and again, each time with what the group gave not taken yet."""
+    from rejex_connectors.kafka.confluent_client import FastConsumer
+
     open_consumer, _ = open_clients(settings, "m")
     for _ in range(8):
         consumer = open_consumer()
-        until(consumer.member)
+        assert isinstance(consumer, FastConsumer)
+        until(consumer._consumer.memberid)
         pass_time(0.3, "the answer to who has what is on its way to the library")
         consumer.close()
 

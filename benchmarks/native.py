@@ -2,7 +2,7 @@
 
 One stream, in blocks and one at a time; and many, of which each has one event in a poll.
 
-python -m benchmarks.native [--quick]
+python -m benchmarks.native [--quick]: the versions, and a line for each as it is measured.
 
 It has to be built (make native). Both cores are checked against each other verdict by verdict, and
 then measured: processor time, in turns, beside bare work on a SortedList.
@@ -14,7 +14,7 @@ import argparse
 import statistics
 import sys
 
-from benchmarks.harness import ratio, write
+from benchmarks.harness import machine, ratio, write
 from benchmarks.scaling import Fleet, bare
 from rejex_stream.engine.engine import core
 
@@ -54,13 +54,15 @@ def row(detector: str, keys: int, each: int, turns: int) -> list[object]:
 def main() -> None:
     """Run and write."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.native", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="two detectors, one turn, no results")
+    parser.add_argument("--quick", action="store_true", help="one turn, no results")
     quick = parser.parse_args().quick
     native, why = core()
     if native is None:
         sys.exit(f"benchmarks.native: {why}")
     turns = 1 if quick else 5
-    detectors = DETECTORS[:2] if quick else DETECTORS
+    detectors = DETECTORS[:3] if quick else DETECTORS
+    about = machine()
+    print(about["cpu"], f"Python {about['python']}", about["versions"], why, sep="; ")
     rows = [row(name, 1, each, turns) for name in detectors for each in (500, 1)]
     many = [row(name, keys, 1, turns) for name, keys in ([("HBOS", 20)] if quick else FLEETS)]
     if quick:

@@ -95,6 +95,38 @@ def readings(events=600, keys=("a", "b"), channels=2, seed=0, missing=0.02, stuc
     return made
 
 
+def of_rows(rows, key="s", step_ms=1000, first=0):
+    """Readings of one sensor, so far apart; rows of any numbers."""
+    return [
+        Reading(key, key, step_ms * i, tuple(map(float, row)), Position("t", 0, i))
+        for i, row in enumerate(rows, first)
+    ]
+
+
+def played(make, readings, sizes=100, restarts=lambda: False):
+    """Return the verdicts and the incidents of readings in pieces, with restarts in between.
+
+    `make` makes an engine, `sizes` is a number or draws one; where `restarts` says so after a
+    piece, another engine goes on from a snapshot.
+    """
+    engine, verdicts, incidents = make(), [], []
+    while (at := len(verdicts)) < len(readings):
+        size = sizes() if callable(sizes) else sizes
+        verdicts += engine.process(readings[at : at + size])
+        incidents += engine.take_incidents()
+        if restarts():
+            kept, engine = engine.snapshot(), make()
+            engine.restore(kept)
+    return verdicts, incidents
+
+
+def judged_alone(judge, scores, seq=0):
+    """Return what a judge says of scores of one sensor, in one block."""
+    readings, verdicts = of_rows([[0.0]] * len(scores), step_ms=1, first=seq), [None] * len(scores)
+    judge.judge(readings, range(len(scores)), list(scores), verdicts, seq=seq, epoch=0)
+    return verdicts
+
+
 def spec(
     detector=None,
     *,

@@ -31,11 +31,9 @@ from rejex_stream.types import (
     LimitExcess,
     Outcome,
     OutcomeCounts,
-    Position,
-    Reading,
     Record,
 )
-from tests.streams import spec
+from tests.streams import of_rows, played, spec
 
 HST = make_detector("HalfSpaceTrees", n_trees=5, height=4, window_size=60)
 N, MINUTE, MONTH = 200, 60_000, 43_200
@@ -50,17 +48,11 @@ def feed(*faults, n=3000, seed=0, by=2.0):
     X = np.random.default_rng(seed).normal(size=(n, 2))
     for start, stop in faults:
         X[start:stop] += by
-    return [
-        Reading("s", "s", MINUTE * i, tuple(x), Position("t", 0, i))
-        for i, x in enumerate(X.tolist())
-    ]
+    return of_rows(X, step_ms=MINUTE)
 
 
 def play(engine, readings, cut=100):
-    verdicts = []
-    for start in range(0, len(readings), cut):
-        verdicts += engine.process(readings[start : start + cut])
-    return verdicts, engine.take_incidents()
+    return played(lambda: engine, readings, cut)
 
 
 def test_clocks_at_either_end_of_time_leave_an_alarm_that_can_be_kept():
@@ -209,16 +201,10 @@ def test_no_cut_of_the_input_and_no_restart_changes_anything(seed):
     readings = feed((900, 960), (1400, 1500), (2000, 2300), seed=seed, by=2.0)
     of = small(hold=Hold(recover_events=20, adopt_after_events=150))
     verdicts, told = play(Engine(of, InlineExecutor()), readings)
-    engine, found, changes, start = Engine(of, InlineExecutor()), [], [], 0
-    while start < len(readings):
-        stop = start + rng.choice([1, 3, 40, 333])
-        found += engine.process(readings[start:stop])
-        changes += engine.take_incidents()
-        if rng.random() < 0.3:
-            kept = engine.snapshot()
-            engine = Engine(of, InlineExecutor())
-            engine.restore(kept)
-        start = stop
+    found, changes = played(
+        lambda: Engine(of, InlineExecutor()), readings,
+        lambda: rng.choice([1, 3, 40, 333]), lambda: rng.random() < 0.3,
+    )  # fmt: skip
     assert found == verdicts
     assert [encode_incident(i) for i in changes] == [encode_incident(i) for i in told]
     assert {i.held for i in told} == {True, False}
@@ -335,10 +321,7 @@ def one_sensor(onset, n, every_ms=3_600_000, by=10.0, seed=0):
     """An hourly feed of one channel that is at another level from an event on, for ever."""
     x = np.random.default_rng(seed).normal(size=(n, 2))
     x[onset:, 0] += by
-    return [
-        Reading("s", "s", every_ms * i, tuple(row), Position("t", 0, i))
-        for i, row in enumerate(x.tolist())
-    ]
+    return of_rows(x, step_ms=every_ms)
 
 
 def hourly():

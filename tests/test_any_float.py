@@ -17,8 +17,8 @@ from rejex_stream.features import Feature, FeatureSpec
 from rejex_stream.features.columns import LARGEST
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
-from rejex_stream.types import Position, Reading, Reason
-from tests.streams import EVERY_KIND, Distance
+from rejex_stream.types import Reason
+from tests.streams import EVERY_KIND, Distance, of_rows
 
 DBL_MAX = 1.7976931348623157e308
 scales = st.sampled_from([0, -323, -170, -162, -155, -80, -8, 8, 80, 149, 150, 153, 154, 160, 308])
@@ -105,9 +105,7 @@ def test_every_float_gets_a_verdict(name, features):
         values = [(rng.gauss(0, 1), rng.gauss(0, 1)) for _ in range(150)]
         for pair in wild:
             values.insert(rng.randrange(len(values)), pair)
-        events = [
-            Reading("k", "k", 3000 * i, pair, Position("t", 0, i)) for i, pair in enumerate(values)
-        ]
+        events = of_rows(values, "k", 3000)
         verdicts = Engine(pipeline, InlineExecutor()).process(events)
         assert [v.position for v in verdicts] == [r.position for r in events]
         for verdict, pair in zip(verdicts, values, strict=True):
@@ -134,9 +132,7 @@ def test_near_the_end_of_what_is_scored_an_event_alone_is_judged_as_one_of_many(
     most, beyond = 0.9 * LARGEST, math.nextafter(LARGEST, math.inf)
     wild = [[(most, most)], [(beyond, 0.0)], [(most, 0.0), (-most, 0.0)], [(LARGEST, LARGEST)]]
     values = calm() + [pair for pairs in wild for pair in (*pairs, *calm())]
-    events = [
-        Reading("k", "k", 3000 * i, pair, Position("t", 0, i)) for i, pair in enumerate(values)
-    ]
+    events = of_rows(values, "k", 3000)
     whole = Engine(pipeline, InlineExecutor()).process(events)
     one_by_one = Engine(pipeline, InlineExecutor())
     assert [one_by_one.process([event])[0] for event in events] == whole

@@ -5,14 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
-import os
 import re
-import socket
-import subprocess
-import sys
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from pathlib import Path
 
 import pytest
 
@@ -20,22 +13,7 @@ from rejex_stream.cli import main
 from rejex_stream.encode import decode_verdict
 from rejex_stream.plan.promises import BESIDE_BUDGET, Costs, budget_sentence, plan_table
 from rejex_stream.rejection.window import joint_severity
-
-ROOT = Path(__file__).resolve().parent.parent
-
-
-def program(*arguments, cwd=None, **environment):
-    """Run the real program in a process of its own."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("REJEX_")}
-    return subprocess.run(
-        [sys.executable, "-m", "rejex_stream", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=cwd,
-        check=False,
-        env=clean | {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"} | environment,
-    )
+from tests.program import ROOT, command, ended, environment, rejex, started
 
 
 def in_process(capsys, *arguments):
@@ -63,12 +41,12 @@ def table(tmp_path):
 
 # ----------------------------------------------------------------------------- the program
 def test_the_version_and_the_help_are_quick_and_plain():
-    shown = program("--version")
+    shown = rejex("--version")
     assert shown.returncode == 0
     assert shown.stdout.startswith("rejex-stream ")
-    text = program("--help").stdout
-    for command in ("run", "plan", "validate", "doctor", "score", "settings", "topics"):
-        assert f"  {command} " in text
+    text = rejex("--help").stdout
+    for name in ("run", "plan", "validate", "doctor", "score", "settings", "topics"):
+        assert f"  {name} " in text
     assert "\x1b" not in text
 
 
@@ -104,15 +82,9 @@ def test_a_traceback_is_shown_to_those_who_ask(capsys, monkeypatch):
 @pytest.mark.thorough
 def test_a_reader_that_leaves_is_no_error_message():
     """As in ``rejex-stream settings | head -1``."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "rejex_stream", "settings"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}", "PYTHONUNBUFFERED": "1"},
-    ) as process:
+    with started(command("settings"), env=environment(PYTHONUNBUFFERED="1")) as process:
         process.stdout.close()
-        err = process.stderr.read().decode()
+        err = process.stderr.read()
         process.wait(timeout=60)
     assert "Traceback" not in err
     assert "Exception" not in err
@@ -154,7 +126,7 @@ def test_plan_says_what_is_impossible_and_why(capsys):
 def test_validate_shows_all_problems_and_exits_with_2(capsys, tmp_path):
     path = tmp_path / "c.toml"
     path.write_text('[input]\nkind = "fil"\n[rejection]\ncontamnation = 0.1\n')
-    shown = program("validate", path)
+    shown = rejex("validate", path)
     assert shown.returncode == 2
     assert not shown.stdout
     assert "did you mean 'contamination'?" in shown.stderr
@@ -247,13 +219,8 @@ def test_validate_says_where_a_time_without_a_zone_is_taken_to_be(capsys, tmp_pa
     ],
 )
 def test_a_terminal_that_is_not_utf_8_gets_signs_spelled_out(arguments, said, encoding):
-    shown = subprocess.run(
-        [sys.executable, "-m", "rejex_stream", *map(str, arguments)],
-        capture_output=True,
-        timeout=120,
-        check=False,
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"} | encoding,
-    )
+    bare = {name: environment()[name] for name in ("PATH", "PYTHONPATH")}
+    shown = ended(command(*arguments), text=False, env=bare | encoding)
     text = (shown.stdout + shown.stderr).decode("latin-1")
     assert said in text
     assert "Unicode" not in text
@@ -280,7 +247,7 @@ def test_score_guesses_says_so_and_writes_verdicts(capsys, table, tmp_path):
 
 @pytest.mark.thorough
 def test_score_gives_data_on_standard_output_alone(table):
-    shown = program("score", table, "--detector", "HBOS", "--verdicts", "-")
+    shown = rejex("score", table, "--detector", "HBOS", "--verdicts", "-")
     assert shown.returncode == 0
     assert len(shown.stdout.splitlines()) == 1500
     assert json.loads(shown.stdout.splitlines()[0])["label"] == "rejected"
@@ -413,26 +380,3 @@ def test_topics_need_a_config_of_kafka(capsys):
     status, _, err = in_process(capsys, "topics", "create", ROOT / "examples" / "file.toml")
     assert status == 2
     assert "there are no topics" in err
-
-
-@pytest.fixture
-def taken_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        yield server.getsockname()[1]
-
-
-@pytest.fixture
-def alertmanager():
-    class Ready(BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(200 if self.path == "/-/ready" else 404)
-            self.end_headers()
-
-        def log_message(self, *arguments):
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Ready) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()

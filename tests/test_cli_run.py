@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import hmac
 import json
 import os
 import pty
@@ -15,9 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import urllib.request
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import psutil
@@ -30,29 +26,16 @@ from rejex_stream.encode import decode_verdict
 from rejex_stream.engine.snapshot import environment as environment_of_scores
 from rejex_stream.run.run_events import Progress, Replay
 from rejex_stream.types import Partition
+from tests.program import ROOT, command, ended, environment, rejex, started
 from tests.pump import feed, flow, pump_toml, row
 from tests.waiting import PATIENCE_S, until
 
-ROOT = Path(__file__).resolve().parent.parent
 CONFIG = pump_toml()
-
-
-def environment():
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("REJEX_")}
-    return clean | {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"}
-
-
-def command(*arguments):
-    return [sys.executable, "-m", "rejex_stream", *map(str, arguments)]
 
 
 def run_apart(folder, *arguments, **changes):
     """Run the program in a process of its own."""
-    return subprocess.run(
-        command("run", "pump.toml", *arguments),
-        cwd=folder, capture_output=True, text=True, timeout=120, check=False,
-        env=environment() | changes,
-    )  # fmt: skip
+    return rejex("run", "pump.toml", *arguments, cwd=folder, **changes)
 
 
 @pytest.fixture
@@ -76,10 +59,8 @@ def run(capsys, monkeypatch):
 @contextlib.contextmanager
 def running(folder, **changes):
     """A run in the background, ended if the test forgets to."""
-    with subprocess.Popen(
-        command("run", "pump.toml"), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True, env=environment() | changes,
-    ) as process:  # fmt: skip
+    how = {"cwd": folder, "env": environment(**changes)}
+    with started(command("run", "pump.toml"), **how) as process:
         try:
             yield process
         finally:
@@ -197,11 +178,8 @@ def test_verdicts_on_standard_output_are_alone_there(pipeline):
 @pytest.mark.thorough
 def test_standard_input_is_an_input(pipeline):
     change(pipeline, ('path = "feed.csv"', 'path = "-"\nformat = "csv"'))
-    shown = subprocess.run(
-        command("run", "pump.toml", "--output", "json"), cwd=pipeline, timeout=60, check=True,
-        input="t,id,flow\n" + "".join(map(row, range(400))), env=environment(),
-        capture_output=True, text=True,
-    )  # fmt: skip
+    given = "t,id,flow\n" + "".join(map(row, range(400)))
+    shown = ended(command("run", "pump.toml", "--output", "json"), cwd=pipeline, input=given)
     assert json.loads(shown.stdout)["events"] == 400
 
 
@@ -324,10 +302,9 @@ def catches(process, which):
 def test_a_terminal_gets_a_bar_and_no_colour_where_none_is_wanted(pipeline):
     feed(pipeline, 0, 4000)
     mine, theirs = pty.openpty()
-    process = subprocess.Popen(
-        command("run", "pump.toml"), cwd=pipeline, stdout=subprocess.DEVNULL, stderr=theirs,
-        env=environment() | {"TERM": "xterm-256color", "NO_COLOR": "1", "COLUMNS": "120"},
-    )  # fmt: skip
+    terminal = environment(TERM="xterm-256color", NO_COLOR="1", COLUMNS="120")
+    how = {"stdout": subprocess.DEVNULL, "stderr": theirs, "env": terminal}
+    process = started(command("run", "pump.toml"), cwd=pipeline, **how)
     os.close(theirs)
     seen = b""
     try:
@@ -378,44 +355,6 @@ def test_metrics_and_health_are_served_while_it_runs(pipeline):
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
-
-
-@pytest.mark.thorough
-def test_alarms_are_logged_and_posted_with_a_signature(pipeline, run):
-    """A sensor that sticks raises an alarm; the webhook gets it once, signed."""
-    feed(pipeline, 0, 1500)
-    with (pipeline / "feed.csv").open("a") as file:
-        file.writelines(f"{1_700_000_000 + i},p0,5.0\n" for i in range(1500, 2500))
-    received = []
-
-    class Hook(BaseHTTPRequestHandler):
-        def do_POST(self):
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            received.append((body, dict(self.headers)))
-            self.send_response(204)
-            self.end_headers()
-
-        def log_message(self, *arguments):
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Hook) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        secret = pipeline / "secret"
-        secret.write_text("key\n")
-        shown = run(
-            pipeline,
-            REJEX_ALERTS__WEBHOOK_URL=f"http://127.0.0.1:{server.server_address[1]}/",
-            REJEX_ALERTS__WEBHOOK_SECRET=f"file:{secret}",
-        )
-        server.shutdown()
-    assert shown.returncode == 0, shown.stderr
-    kinds = {json.loads(body)["data"]["kind"] for body, _ in received}
-    assert "stuck" in kinds
-    for body, headers in received:
-        expected = "sha256=" + hmac.new(b"key", body, hashlib.sha256).hexdigest()
-        assert headers["X-Rejex-Signature"] == expected
-    logged = [json.loads(line) for line in shown.stderr.splitlines()]
-    assert any(line.get("event") == "alarm" and line["kind"] == "stuck" for line in logged)
 
 
 def test_the_example_runs_from_the_folder_above(tmp_path, capsys, monkeypatch):
@@ -497,11 +436,9 @@ def test_a_channel_may_be_called_anything(pipeline, run, name):
 # ------------------------------------------------------------------------------------- the end
 def test_a_stop_while_the_program_is_still_loading_is_no_failure(pipeline):
     feed(pipeline, 0, 10)
-    with subprocess.Popen(
-        [sys.executable, "-X", "importtime", "-m", "rejex_stream", "run", "pump.toml"],
-        cwd=pipeline, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-        env=environment(),
-    ) as process:  # fmt: skip
+    python, *words = command("run", "pump.toml")
+    timed = [python, "-X", "importtime", *words]
+    with started(timed, cwd=pipeline, stdout=subprocess.DEVNULL) as process:
         assert any("rejex_stream.errors" in line for line in process.stderr), "it has begun"
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=PATIENCE_S)
@@ -519,10 +456,7 @@ with stopping(threading.Event()):
     print("running", flush=True)
     stuck.acquire()
 """
-    with subprocess.Popen(
-        [sys.executable, "-c", program],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(),
-    ) as process:  # fmt: skip
+    with started([sys.executable, "-c", program]) as process:
         process.stdout.readline()
         process.send_signal(signal.SIGTERM)
         _, told = process.communicate(timeout=PATIENCE_S / 2)

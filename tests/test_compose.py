@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import jsonschema
 import pytest
 import yaml
+
+from tests.program import ended, rejex
 
 ROOT = Path(__file__).resolve().parent.parent
 FILE = ROOT / "docker-compose.yml"
@@ -107,10 +107,7 @@ def test_every_command_of_ours_is_one_that_exists(compose):
         if not service["image"].startswith("rejex-stream") or "entrypoint" in service:
             continue
         words = [word for word in service["command"] if not word.startswith(("-", "/"))]
-        done = subprocess.run(
-            [sys.executable, "-m", "rejex_stream", *words, "--help"],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
+        done = rejex(*words, "--help")
         assert done.returncode == 0, f"{name}: {done.stderr}"
         for word in service["command"]:
             if word.startswith("--"):
@@ -120,10 +117,7 @@ def test_every_command_of_ours_is_one_that_exists(compose):
 @pytest.mark.parametrize("name", ["turbine", "leak"])
 def test_the_pipelines_are_valid(name):
     config = ROOT / "deploy" / f"{name}.toml"
-    done = subprocess.run(
-        [sys.executable, "-m", "rejex_stream", "validate", str(config)],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = rejex("validate", config)
     assert done.returncode == 0, done.stderr
 
 
@@ -143,8 +137,5 @@ def test_promtool_accepts_the_prometheus_config(tmp_path):
     (tmp_path / "prometheus.yml").write_text(
         text.replace("/etc/prometheus/alerts.yml", str(rules)), encoding="utf-8"
     )
-    done = subprocess.run(
-        [promtool, "check", "config", str(tmp_path / "prometheus.yml")],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = ended([promtool, "check", "config", tmp_path / "prometheus.yml"])
     assert done.returncode == 0, done.stdout + done.stderr

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import signal
-import subprocess
 import sys
 
 import pytest
@@ -20,7 +19,7 @@ from rejex_stream.run.command_journal import CommandJournal, CommandReader
 from rejex_stream.types import Command, CommandKind, Incident, Partition, Position, Record
 from tests import control_from_files
 from tests.obedient import as_decided
-from tests.test_files import ROOT, environment
+from tests.program import started
 from tests.waiting import pass_time, until
 
 N_EVENTS = 2_000
@@ -169,10 +168,7 @@ class Person:
 
 
 def run_once(feed, out, *, kill_after_s, person):
-    with subprocess.Popen(
-        [sys.executable, "-m", "tests.control_from_files", str(feed), str(out)],
-        env=environment(), cwd=ROOT, stderr=subprocess.PIPE,
-    ) as running:  # fmt: skip
+    with started([sys.executable, "-m", "tests.control_from_files", feed, out]) as running:
         commit = out / "state" / "commit.json"
         before = commit.stat().st_mtime_ns if commit.exists() else None
         until(

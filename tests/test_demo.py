@@ -5,11 +5,8 @@ from __future__ import annotations
 import datetime
 import json
 import math
-import os
 import re
 import resource
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -24,6 +21,7 @@ from rejex_stream.review.queue.database import Database, Viewer
 from rejex_stream.review.queue.listing import QueueFilter
 from rejex_stream.types import Label, Reason, ReviewItem
 from tests.pages import Page
+from tests.program import command, ended
 
 pytestmark = pytest.mark.thorough
 
@@ -50,17 +48,10 @@ def typed(tmp_path_factory):
     """The command as a user types it, in a process of its own."""
     folder = tmp_path_factory.mktemp("typed")
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    ended = subprocess.run(
-        [sys.executable, "-W", "error::ResourceWarning", "-m", "rejex_stream", "demo"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
+    python, *words = command("demo")
+    done = ended([python, "-W", "error::ResourceWarning", *words], cwd=folder)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return ended, folder / "demo-output", after.ru_utime - before.ru_utime
+    return done, folder / "demo-output", after.ru_utime - before.ru_utime
 
 
 def lines_of(feed, name):

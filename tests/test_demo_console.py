@@ -2,40 +2,28 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import signal
-import subprocess
-import sys
 import urllib.request
 
 import pytest
 
+from tests.program import command, started
 from tests.waiting import until
 
 pytestmark = pytest.mark.thorough
 
 
-def program(folder, *words):
-    return subprocess.Popen(
-        [sys.executable, "-m", "rejex_stream", *words],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-
-
 def test_the_command_that_the_demo_names_shows_what_it_rejected(tmp_path):
     for module in ("starlette", "uvicorn", "jinja2"):
         pytest.importorskip(module, reason="the extra `review` is not installed")
-    with program(tmp_path, "demo") as demo:
+    with started(command("demo"), cwd=tmp_path) as demo:
         said, complaints = demo.communicate(timeout=300)
     assert demo.returncode == 0, complaints
-    (command,) = re.findall(r"^to decide what was rejected: rejex-stream (.*)$", said, re.M)
-    with program(tmp_path, *shlex.split(command), "--port", "0") as console:
+    (named,) = re.findall(r"^to decide what was rejected: rejex-stream (.*)$", said, re.M)
+    words = command(*shlex.split(named), "--port", "0")
+    with started(words, cwd=tmp_path) as console:
         try:
             line = console.stdout.readline()
             address = re.match(r"review console: (http://127\.0\.0\.1:\d+/)", line)[1]

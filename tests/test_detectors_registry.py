@@ -2,7 +2,6 @@
 
 import importlib.util
 import pickle
-import subprocess
 import sys
 import types
 
@@ -18,6 +17,7 @@ from rejex_stream.detectors import PYOD, REFUSED, RIVER, SENSOR, as_detector, ma
 from rejex_stream.detectors import pyod as pyod_module
 from rejex_stream.errors import ConfigError, DetectorError
 from rejex_stream.protocols import BatchDetector, IncrementalDetector
+from tests.program import ended
 
 
 def test_the_registries_hold_the_twelve_of_the_paper_and_rivers_seven():
@@ -246,5 +246,5 @@ def test_asking_for_names_or_one_with_its_defaults_imports_neither_pyod_nor_rive
         "d.make_detector('HBOS'), d.make_detector('KNN'); "
         "print([m for m in ('pyod', 'river', 'sklearn', 'torch') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = ended([sys.executable, "-c", code])
     assert done.stdout.strip() == "[]"

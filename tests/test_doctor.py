@@ -10,9 +10,7 @@ import shutil
 import socket
 import ssl
 import subprocess
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -22,6 +20,7 @@ from rejex_stream.decode.mapping import FieldMapping
 from rejex_stream.doctor import clock_finding, examine, sample_findings
 from rejex_stream.types import Position, Reading, Record
 from tests.operate.alerting import active_alerts, alertmanager
+from tests.servers import WebServer
 from tests.strangers import stranger
 
 CONFIG = """
@@ -118,40 +117,18 @@ def test_a_real_alertmanager_is_asked_and_told_nothing(place, tmp_path_factory):
     assert "start Alertmanager" in check.fix
 
 
-class Hook:
-    """A web server that answers every method alike and remembers what it was asked."""
+class Hook(WebServer):
+    """Answers every method alike, or sends elsewhere, and remembers what it was asked."""
 
     def __init__(self, status=204, to=None, context=None):
-        outer = self
+        def answer(method, path, *_):
+            self.seen.append((method, path))
+            code = 302 if to and path == "/hook" else status
+            return code, {"Location": to} if to else {}, b""
+
         self.seen = []
-
-        class Handler(BaseHTTPRequestHandler):
-            def _answer(self):
-                outer.seen.append((self.command, self.path))
-                self.send_response(302 if to and self.path == "/hook" else status)
-                if to:
-                    self.send_header("Location", to)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-            do_GET = do_HEAD = do_POST = do_OPTIONS = _answer  # noqa: N815
-
-            def log_message(self, *arguments):
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        if context is not None:
-            self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
-        scheme = "https" if context else "http"
-        self.url = f"{scheme}://localhost:{self.server.server_address[1]}/hook"
-
-    def __enter__(self):
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-        return self
-
-    def __exit__(self, *_):
-        self.server.shutdown()
-        self.server.server_close()
+        super().__init__(answer, context)
+        self.url = f"{self.address}/hook"
 
 
 def hooked(place, url):

@@ -18,15 +18,12 @@ from rejex_stream.incidents import Alarms
 from rejex_stream.rejection.judge import Judge
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
-from rejex_stream.types import Label, Position, Reading, Reason
-from tests.streams import Distance, FailsOn, Holes, readings, spec, stream_of, with_stream
+from rejex_stream.types import Label, Reading, Reason
+from tests.streams import Distance, FailsOn, Holes, of_rows, readings, spec, stream_of, with_stream
 
 
 def feed(values, key="k"):
-    return [
-        Reading(key, key, 1000 * i, tuple(map(float, value)), Position("t", 0, i))
-        for i, value in enumerate(values)
-    ]
+    return of_rows(values, key)
 
 
 def run(pipeline, events, **options):
@@ -348,10 +345,7 @@ def faulty(events: int) -> list[Reading]:
     x[2600:2660, 1] = np.nan  # a gap that is too long, and then short ones
     x[2700:2900:20, 1] = np.nan
     x[700] = 1e160
-    return [
-        Reading("p", "p", 1000 * i, tuple(row), Position("t", 0, i))
-        for i, row in enumerate(x.tolist())
-    ]
+    return of_rows(x, "p")
 
 
 @pytest.mark.thorough

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-import subprocess
 import sys
 import threading
 from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,6 +22,7 @@ from rejex_stream.engine.snapshot import pack_array, seal, unseal
 from rejex_stream.errors import CheckpointError, ConfigError, DetectorError, EngineError
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
+from tests.program import ended
 from tests.streams import EVERY_KIND, FailsOn, readings, spec, stream_of, with_stream
 
 RIVER = make_detector("HalfSpaceTrees", n_trees=3, height=4, window_size=20)
@@ -314,13 +313,7 @@ def test_a_snapshot_of_another_environment_is_a_choice(monkeypatch):
 def mutations(count, seed, seconds):
     """Return what became of mutated snapshots, in a process of its own: none may end it."""
     command = [sys.executable, "-m", "tests.mutated_snapshots", str(count), "--seed", str(seed)]
-    done = subprocess.run(
-        [*command, "--seconds", str(seconds)],
-        cwd=Path(__file__).resolve().parent.parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = ended([*command, "--seconds", str(seconds)], timeout=None)
     assert done.returncode == 0, done.stderr[-3000:]
     lines = (line.split("\t") for line in done.stdout.splitlines())
     return {what: int(found) for found, what in lines}

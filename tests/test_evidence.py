@@ -20,7 +20,7 @@ from rejex_stream.rejection.judge import Judge
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.types import ChannelEvidence, Label, Position, Reading, Reason
-from tests.streams import readings, spec
+from tests.streams import of_rows, readings, spec
 from tests.test_contract import INCIDENT
 
 WINDOW, TRAIN = 600, 1000
@@ -36,11 +36,7 @@ def turbine_with_faults(faults=160, seed=5):
         channel = int(rng.integers(len(CHANNELS)))
         values[i, channel] += rng.choice([-1, 1]) * rng.uniform(3, 5) * spread[channel]
         faulty[int(i)] = channel
-    made = [
-        Reading("WT-01", "WT-01", 600_000 * i, tuple(row), Position("t", 0, i))
-        for i, row in enumerate(values.tolist())
-    ]
-    return made, faulty
+    return of_rows(values, "WT-01", 600_000), faulty
 
 
 def run(detector, features=()):
@@ -97,8 +93,7 @@ def test_of_channels_that_follow_each_other_the_one_that_left_them_is_named(dete
     high = np.flatnonzero(X[:2_900, 0] > 1.5)[-40:]
     X[high, 1] = 0.0  # a power within its usual, where the load is high
     names = ("load", "power", "temperature")
-    made = [Reading("s", "s", 600_000 * i, tuple(row), Position("t", 0, i))
-            for i, row in enumerate(X.tolist())]  # fmt: skip
+    made = of_rows(X, step_ms=600_000)
     pipeline = EngineSpec(
         make_detector(detector), FeatureSpec(names, preset="sensor"),
         RejectionPolicy(0.05, rate=0.05), window=WINDOW, evidence=True,
@@ -262,8 +257,7 @@ PLANTS = {
 
 
 def plant_run(X, channels, detector="Sensor"):
-    made = [Reading("s", "s", 600_000 * i, tuple(row), Position("t", 0, i))
-            for i, row in enumerate(X.tolist())]  # fmt: skip
+    made = of_rows(X, step_ms=600_000)
     pipeline = EngineSpec(
         make_detector(detector), FeatureSpec(channels, preset="sensor"),
         RejectionPolicy(0.05, rate=0.05), window=WINDOW, evidence=True,

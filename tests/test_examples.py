@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.program import ended
 
 pytestmark = pytest.mark.thorough
 
@@ -30,16 +30,7 @@ def test_every_example_is_tested_and_listed():
 
 @pytest.mark.parametrize("name", sorted(SAYS))
 def test_the_example_runs_and_says_what_it_should(name, tmp_path):
-    ended = subprocess.run(
-        [sys.executable, str(EXAMPLES / name)],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stderr == ""
-    assert re.search(SAYS[name], ended.stdout), ended.stdout
+    done = ended([sys.executable, EXAMPLES / name], cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.search(SAYS[name], done.stdout), done.stdout
     assert list(tmp_path.iterdir()) == []  # an example leaves nothing behind

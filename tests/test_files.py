@@ -45,6 +45,7 @@ from rejex_stream.types import (
     ReviewItem,
     Verdict,
 )
+from tests.program import ended, started
 from tests.streams import spec
 from tests.test_contract import FOLLOW_UP, INCIDENT
 from tests.waiting import pass_time, until
@@ -357,22 +358,14 @@ while not source.exhausted:
 """
 
 
-def environment():
-    return os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'connectors'}"}
-
-
 def unread(pipe):
     """How many bytes wait in a pipe."""
     return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def test_standard_input_is_read_as_it_comes():
-    with subprocess.Popen(
-        [sys.executable, "-c", PIPE, "jsonl"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=environment(),
-    ) as running:
+    how = {"stdin": subprocess.PIPE, "stderr": None, "text": False}
+    with started([sys.executable, "-c", PIPE, "jsonl"], **how) as running:
         running.stdin.write(b"one\ntw")
         running.stdin.flush()
         assert running.stdout.readline() == b"stdin-0-0 b'one'\n"
@@ -386,14 +379,8 @@ def test_standard_input_is_read_as_it_comes():
 
 
 def test_a_csv_header_is_waited_for_on_standard_input():
-    done = subprocess.run(
-        [sys.executable, "-c", PIPE, "csv"],
-        input=b"a,b\n1,2\n",
-        stdout=subprocess.PIPE,
-        env=environment(),
-        check=True,
-    )
-    assert done.stdout.splitlines() == [b"header b'a,b'", b"stdin-0-0 b'1,2'"]
+    done = ended([sys.executable, "-c", PIPE, "csv"], input="a,b\n1,2\n")
+    assert done.stdout.splitlines() == ["header b'a,b'", "stdin-0-0 b'1,2'"]
 
 
 # ---------------------------------------------------------------------------------- following
@@ -698,12 +685,7 @@ try:
 except ConnectorError as error:
     sys.exit(str(error))
 """
-    with subprocess.Popen(
-        [sys.executable, "-c", program],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment(),
-    ) as running:
+    with started([sys.executable, "-c", program], text=False) as running:
         first = running.stdout.readline()
         running.stdout.close()
         complaint = running.stderr.read()
@@ -726,12 +708,7 @@ def feed(tmp_path_factory):
 
 def start(feed, out):
     out.mkdir(exist_ok=True)
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.pipeline_from_files", str(feed), str(out)],
-        env=environment(),
-        cwd=ROOT,
-        stderr=subprocess.PIPE,
-    )
+    return started([sys.executable, "-m", "tests.pipeline_from_files", feed, out], stdout=None)
 
 
 def outputs(out):

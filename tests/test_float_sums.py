@@ -17,7 +17,7 @@ from rejex_stream.features.columns import LARGEST
 from rejex_stream.monitor import MonitorBank, MonitorConfig
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
-from rejex_stream.types import Position, Reading
+from tests.streams import of_rows
 
 N = 120
 whole = builtins.sum
@@ -49,10 +49,7 @@ def outcomes(detector, features):
     spec = EngineSpec(make_detector(detector), features, policy, window=N)
     rng = np.random.default_rng(4)
     X = 1e3 * rng.standard_normal((8 * N, 3)) + rng.choice([1e-3, 1e6], size=(8 * N, 1))
-    readings = [
-        Reading("s", "s", 60_000 * i, tuple(map(float, x)), Position("t", 0, i))
-        for i, x in enumerate(X)
-    ]
+    readings = of_rows(X, step_ms=60_000)
     engine, verdicts = Engine(spec, InlineExecutor()), []
     for i in range(0, 3 * N):
         verdicts += engine.process([readings[i]])
@@ -89,11 +86,7 @@ def test_a_row_at_the_end_of_what_can_be_scored_is_judged_alike(monkeypatch):
     for one in (plain, compensated):
         monkeypatch.setattr(builtins, "sum", one)
         engine = Engine(spec, InlineExecutor())
-        found.append([
-            verdict.reason
-            for i, row in enumerate(near)
-            for verdict in engine.process([Reading("s", "s", i, row, Position("t", 0, i))])
-        ])  # fmt: skip
+        found.append([engine.process([row])[0].reason for row in of_rows(near, step_ms=1)])
         monkeypatch.undo()
     assert found[0] == found[1]
     assert found[0] == [

@@ -30,7 +30,7 @@ from rejex_stream.rejection.token_bucket import DAY_MS, TokenBucket, base_width
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.trusted_clock import TrustedClock
 from rejex_stream.types import Position, Reading, is_ranked
-from tests.streams import readings, spec
+from tests.streams import judged_alone, readings, spec
 
 MANY = settings(max_examples=25, deadline=None)
 
@@ -239,13 +239,11 @@ def test_exchangeable_scores_are_rejected_at_the_rate_and_ranks_stay_uniform():
     rng = np.random.default_rng(3)
     judge = Judge(policy, 500)
     judge.replace_window(rng.random(500))
-    feed = [Reading("s", "s", i, (0.0,), Position("t", 0, i)) for i in range(60_000)]
-    verdicts = [None] * len(feed)
-    judge.judge(feed, range(len(feed)), rng.random(len(feed)).tolist(), verdicts, seq=0, epoch=0)
+    verdicts = judged_alone(judge, rng.random(60_000).tolist())
     rate = np.mean([v.label == "rejected" for v in verdicts])
     assert rate == pytest.approx(0.05, abs=0.0015)  # ρ, to B / L
     ranks = np.bincount([v.rank for v in verdicts], minlength=501)
-    expected = len(feed) / 501
+    expected = len(verdicts) / 501
     assert ((ranks - expected) ** 2 / expected).sum() == pytest.approx(500, abs=150)
     given_width = [(v.band_upper - v.band_lower + 1) / 501 for v in verdicts]
     assert np.mean(given_width) == pytest.approx(rate, abs=0.003)  # P(reject | past) = w / (n + 1)
@@ -281,9 +279,8 @@ def test_a_budget_changed_in_mid_stream_takes_the_credit_along_in_events():
 def test_a_constant_window_neither_earns_nor_pays():
     judge = Judge(RejectionPolicy(0.1, rate=0.05, burst=10), 100)
     judge.replace_window([1.0] * 100)
-    judge._bucket.credit, verdicts = 77, [None] * 50
-    feed = [Reading("s", "s", i, (0.0,), Position("t", 0, i)) for i in range(50)]
-    judge.judge(feed, range(50), [1.0] * 50, verdicts, seq=0, epoch=0)
+    judge._bucket.credit = 77
+    verdicts = judged_alone(judge, [1.0] * 50)
     assert {v.reason for v in verdicts} == {"constant_window"}
     assert judge._bucket.credit == 77
 

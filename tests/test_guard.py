@@ -19,6 +19,7 @@ from rejex_stream.rejection.judge import Judge, rejected
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.types import Label, Position, Reading, Reason
+from tests.streams import of_rows
 
 N = 200
 RAW = FeatureSpec(("x",), preset="raw")
@@ -35,8 +36,7 @@ def pipeline(guard=None, share=0.5, tolerance=4.0, n=N, **more):
 
 def judged(spec, values):
     engine = Engine(spec, InlineExecutor())
-    feed = [Reading("s", "s", i, (float(v),), Position("t", 0, i)) for i, v in enumerate(values)]
-    return engine, engine.process(feed)
+    return engine, engine.process(of_rows([[value] for value in values], step_ms=1))
 
 
 def trained_on(engine):

@@ -20,8 +20,8 @@ from rejex_stream.incidents.thresholds import rises
 from rejex_stream.rejection import RejectionPolicy
 from rejex_stream.rejection.window import ScoreWindow
 from rejex_stream.run.executors import InlineExecutor
-from rejex_stream.types import Command, CommandKind, IncidentState, Label, Position, Reading
-from tests.streams import Distance, PartsByVersion, stream_of
+from rejex_stream.types import Command, CommandKind, IncidentState, Label, Position
+from tests.streams import Distance, PartsByVersion, of_rows, stream_of
 
 FAULT, NEW_NORMAL = CommandKind.FAULT, CommandKind.NEW_NORMAL
 
@@ -31,10 +31,7 @@ def sensors(events, at, raised, *, until=None, phi=0.95, seed=0):
     rng = np.random.default_rng(seed)
     X = lfilter([np.sqrt(1 - phi * phi)], [1, -phi], rng.standard_normal((events, 3)), axis=0)
     X[at:until, 0] += raised
-    return [
-        Reading("s", "s", 1000 * i, tuple(map(float, x)), Position("t", 0, i))
-        for i, x in enumerate(X)
-    ]
+    return of_rows(X)
 
 
 def engine(detector="GMM", *, hold=None, **given):
@@ -232,10 +229,7 @@ def hours(days, *, fault=None, seed=0):
     x = 40 + day + 8 * np.cos(2 * np.pi * t / 8766) + 3 * rng.standard_normal(len(t))
     if fault is not None:
         x[fault : fault + 240] -= 25.0
-    return [
-        Reading("s", "s", 3_600_000 * i, (value,), Position("t", 0, i))
-        for i, value in enumerate(x.tolist())
-    ]
+    return of_rows(x[:, None], step_ms=3_600_000)
 
 
 def test_a_season_is_told_and_not_held_though_a_fault_in_it_is():

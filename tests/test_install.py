@@ -9,7 +9,6 @@ import re
 import runpy
 import shlex
 import shutil
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -20,6 +19,7 @@ import yaml
 
 from rejex_stream.config.pipeline_config import config_schema
 from rejex_stream.detectors import PYOD, SENSOR
+from tests.program import ended, rejex
 
 ROOT = Path(__file__).resolve().parent.parent
 CHART = ROOT / "deploy" / "helm" / "rejex-stream"
@@ -29,13 +29,6 @@ SCHEMAS = Path(__file__).parent / "golden" / "helm" / "schemas.json"
 pytestmark = pytest.mark.skipif(
     not CHART.exists(), reason="deploy/ is not here: the tests run from a copy without sources"
 )
-
-
-def rejex(*words, **environment):
-    return subprocess.run(
-        [sys.executable, "-m", "rejex_stream", *words], capture_output=True, text=True, check=False,
-        env={**os.environ, **environment},
-    )  # fmt: skip
 
 
 # -------------------------------------------------------------------------------- weight
@@ -86,9 +79,7 @@ for name in sys.argv[1:]:
 @pytest.mark.thorough
 def test_two_detectors_need_what_a_lean_install_leaves_out():
     names = [f"pyod:{name}" for name in PYOD if name != "AE"] + [f"rejex:{n}" for n in SENSOR]
-    done = subprocess.run(
-        [sys.executable, "-c", LEAN, *names], capture_output=True, text=True, check=False
-    )
+    done = ended([sys.executable, "-c", LEAN, *names])
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["pyod:GMM", "pyod:HBOS"]
 
@@ -117,7 +108,7 @@ def test_a_shell_completes_commands_and_options(typed, offered):
 def test_completion_can_be_installed():
     # Typer asks which shell it was called from; `true` keeps bash from replacing itself.
     command = shlex.join([sys.executable, "-m", "rejex_stream", "--show-completion"]) + "; true"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    done = ended(["bash", "-c", command])
     assert "_REJEX_STREAM_COMPLETE" in done.stdout, done.stderr
 
 
@@ -179,10 +170,10 @@ def test_systemd_accepts_the_unit_and_the_program_its_commands(tmp_path):
         pytest.skip("no systemd-analyze on this machine")
     unit = tmp_path / UNIT.name
     unit.write_text(text.replace("/opt/rejex-stream/bin/rejex-stream", "/bin/true"))
-    done = subprocess.run([analyze, "verify", unit], capture_output=True, text=True, check=False)
+    done = ended([analyze, "verify", unit])
     assert (done.returncode, done.stderr) == (0, "")
     unit.write_text(unit.read_text().replace("DynamicUser=yes", "DynamicUsr=yes"))
-    done = subprocess.run([analyze, "verify", unit], capture_output=True, text=True, check=False)
+    done = ended([analyze, "verify", unit])
     assert "DynamicUsr" in done.stderr
 
 
@@ -208,10 +199,8 @@ def helm():
 
 
 def rendered(helm, chosen="", *more):
-    done = subprocess.run(
-        [helm, "template", "plant", CHART, "--kube-version", "1.30.0", "--set", chosen, *more],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    words = ["template", "plant", CHART, "--kube-version", "1.30.0", "--set", chosen]
+    done = ended([helm, *words, *more])
     assert done.returncode == 0, done.stderr
     return [part for part in yaml.safe_load_all(done.stdout) if part]
 
@@ -279,8 +268,7 @@ def test_the_charts_commands_are_the_programs_and_its_default_config_is_valid(he
 
 
 def test_a_chart_without_a_pipeline_says_what_is_missing(helm):
-    done = subprocess.run([helm, "template", CHART, "--kube-version", "1.30.0", "--set", "config="],
-                          capture_output=True, text=True, check=False)  # fmt: skip
+    done = ended([helm, "template", CHART, "--kube-version", "1.30.0", "--set", "config="])
     assert "give the pipeline with --set-file config=pipeline.toml" in done.stderr
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -18,7 +16,7 @@ from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.features import FeatureSpec
 from rejex_stream.rejection import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
-from rejex_stream.types import Position, Reading
+from tests.streams import of_rows
 
 kinds = {
     "two bytes": st.integers(-300, 300).map(lambda whole: whole / 100),
@@ -229,7 +227,6 @@ def test_rows_none_of_which_train_take_no_room_for_long():
 
 
 # ------------------------------------------------------------------------- columns made again
-GAP = [math.nan, 1.0, 2.0]
 
 
 @st.composite
@@ -348,7 +345,7 @@ def test_what_calibrated_a_model_of_the_engine_is_not_kept_with_it():
                                calibration="training"),
     )  # fmt: skip
     engine = Engine(spec, InlineExecutor())
-    engine.process([Reading("a", "a", i, (i % 17 / 10,), Position("t", 0, i)) for i in range(150)])
+    engine.process(of_rows([[i % 17 / 10] for i in range(150)], "a", 1))
     scorer = engine._live["a"].model._serving.fitted.scorer
     assert scorer.training_scores is None
     assert scorer.inner.training_scores.size == 0

@@ -25,8 +25,8 @@ from rejex_stream.review.queue.review_store import ReviewStore
 from rejex_stream.run.review_items import AuditDraw
 from rejex_stream.spark.frames import Recipe, _messages
 from rejex_stream.types import Label, Outcome, Position, Record, ReviewItem, Verdict
+from tests.program import command, started
 from tests.pump import feed, pump_toml
-from tests.test_cli_run import command, environment
 from tests.test_encode import verdicts
 from tests.waiting import until
 
@@ -84,10 +84,8 @@ def test_a_run_in_pieces_and_one_that_is_killed_give_the_lean_bytes_of_a_run_in_
     feed(killed, 0, 3000)
     (killed / "pump.toml").write_text(pump_toml(more=LEAN + "[run]\nmax_poll_records = 100\n"
                                                 "commit_interval_s = 0\n"))  # fmt: skip
-    process = subprocess.Popen(
-        command("run", "pump.toml"), cwd=killed, env=environment(),
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = started(command("run", "pump.toml"), cwd=killed, **silent)
     out = killed / "verdicts.jsonl"
     until(lambda: (out.exists() and out.stat().st_size) or process.poll() is not None, "a verdict")
     process.kill()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import random
@@ -41,7 +42,7 @@ from rejex_stream.types import (
     without_limits,
 )
 from tests.oracle import reference_verdicts
-from tests.streams import spec
+from tests.streams import played, spec
 from tests.test_alarm import N, feed, play, small
 
 HIGH = (ChannelLimits("x", None, 6.0),)
@@ -224,18 +225,9 @@ def test_no_cut_of_the_input_and_no_restart_changes_anything(given):
     assert sum(1 for v in wanted[0] if v.limited) > 100
     assert len(wanted[1]) > 4
     for seed in range(4):
-        rng, found, verdicts, told = random.Random(seed), engine(**given), [], []
-        at = 0
-        while at < len(readings):
-            size = rng.choice((1, 1, 2, 7, 60, 400))
-            verdicts += found.process(readings[at : at + size])
-            told += found.take_incidents()
-            at += size
-            if rng.random() < 0.1:
-                kept, found = found.snapshot(), engine(**given)
-                found.restore(kept)
-        assert verdicts == wanted[0]
-        assert told == wanted[1]
+        rng = random.Random(seed)
+        sizes, restarts = lambda: rng.choice((1, 1, 2, 7, 60, 400)), lambda: rng.random() < 0.1  # noqa: B023
+        assert played(lambda: engine(**given), readings, sizes, restarts) == wanted
 
 
 def test_what_cannot_be_scored_before_an_adoption_ends_is_held_in_any_cut():
@@ -494,13 +486,10 @@ def test_planned_and_muted_gaps_are_no_anomalies_and_are_counted_all_the_same():
 def test_no_cut_and_no_restart_changes_what_is_missing_for_too_long(cut, restarts):
     """Without a restart in between, single events take whatever short way there is."""
     readings = lacking((300, 330), (700, 790), (800, 803), (806, 812), (1000, 1100))
-    whole = play(engine(()), readings)[0]
-    made, found = engine(()), []
-    for start in range(0, len(readings), cut):
-        found += made.process(readings[start : start + cut])
-        if restarts and start % 5 == 0:
-            blob, made = made.snapshot(), engine(())
-            made.restore(blob)
+    whole, pieces = play(engine(()), readings)[0], itertools.count()
+    found, _ = played(
+        lambda: engine(()), readings, cut, lambda: restarts and next(pieces) * cut % 5 == 0
+    )
     assert found == whole
     assert len(missing(whole)) > 90
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import itertools
 import json
 import random
 
@@ -43,7 +44,7 @@ from rejex_stream.types import (
     of_mode,
 )
 from tests.doubles import DelayedExecutor
-from tests.streams import readings, spec
+from tests.streams import played, readings, spec
 
 HBOS = make_detector("HBOS", n_bins=6)
 HST = make_detector("HalfSpaceTrees", n_trees=3, height=4, window_size=20)
@@ -100,14 +101,11 @@ def test_the_laws_hold_with_modes(detector, budget):
     feed, draw = moded(700, missing=0.05), random.Random(5)
     recipe = of_modes(detector, **budget)
     wanted = Engine(recipe, InlineExecutor()).process(feed)
-    found, engine, at = [], Engine(recipe, DelayedExecutor(delays=[0, 3, 1])), 0
-    while at < len(feed):
-        step = draw.choice([1, 7, 40])
-        found += engine.process(feed[at : at + step])
-        at += step
-        if draw.random() < 0.3:
-            kept, engine = engine.snapshot(), Engine(recipe, InlineExecutor())
-            engine.restore(kept)
+    executors = itertools.chain([DelayedExecutor(delays=[0, 3, 1])], iter(InlineExecutor, None))
+    found, _ = played(
+        lambda: Engine(recipe, next(executors)), feed,
+        lambda: draw.choice([1, 7, 40]), lambda: draw.random() < 0.3,
+    )  # fmt: skip
     assert found == wanted
     assert not budget or detector is HST or any(verdict.withheld for verdict in wanted)
 

@@ -109,10 +109,6 @@ def test_randomised_ranks_of_tied_scores_are_uniform():
 
 
 # --------------------------------------------------------------------------- health, inflation
-def cells_of(text):
-    return [int(c) for c in text]
-
-
 def brute_force_inflation(cells, n, law):
     """Straight from the definition: blocks of n/40 (20 events) to n; lag one window; 20 windows."""
     unit = max(20, n // 40)

@@ -19,8 +19,8 @@ from rejex_stream.monitor.bank import StuckRun
 from rejex_stream.monitor.drift import DriftDetector
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
-from rejex_stream.types import Position, Reading
 from tests.monitor_streams import BAND, CONFIG, N, observe_all, scores, stream
+from tests.streams import of_rows
 
 EVERY = 2 * N  # the refit interval that the engine ships with
 
@@ -200,12 +200,7 @@ def test_a_detector_whose_models_see_a_slow_ramp_raises_drift_in_the_engine():
     values = np.random.default_rng(6).standard_normal(60 * n)
     values[20 * n :] += 8 * np.arange(40 * n) / (40 * n)
     engine = Engine(spec, InlineExecutor())
-    verdicts = engine.process(
-        [
-            Reading("s", "s", 1_000 * i, (float(x),), Position("t", 0, i))
-            for i, x in enumerate(values)
-        ]
-    )
+    verdicts = engine.process(of_rows(values[:, None]))
     alarms = [a for a in MonitorBank(CONFIG).observe(verdicts) if a.kind is AlarmKind.DRIFT]
     assert alarms[0].seq > 20 * n
     assert alarms[0].model_epoch > 10

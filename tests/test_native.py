@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
@@ -242,6 +242,32 @@ def test_nearly_all_ordinary_events_are_taken(native, name, batch):
     for at in range(0, len(readings), batch):
         engine.process(readings[at : at + batch])
     assert taken(engine) > 1500
+
+
+@dataclass(frozen=True)
+class FirstColumn:
+    """Scores a row by its first number, whatever its sign."""
+
+    name: str = "test:FirstColumn"
+
+    def fit(self, X, *, seed):
+        return self
+
+    def score(self, X):
+        return np.array(X)[:, 0]
+
+
+@pytest.mark.parametrize("guard", [None, 0.9, 0.99])  # a window of 60 has no hundredth
+def test_zeros_of_either_sign_and_rows_beyond_a_quantile_are_kept_the_same(native, guard):
+    pipeline = spec(FirstColumn(), guard=guard, every=150)
+    readings = feed(3, 900, missing=0.0, fault=0, streams="a")
+    readings[::3] = [one._replace(values=(-0.0, one.values[1])) for one in readings[::3]]
+    ours, theirs = made(pipeline, None), made(pipeline, native)
+    for at in range(0, len(readings), 25):
+        part = readings[at : at + 25]
+        assert ours.process(part) == theirs.process(part)
+        assert ours.snapshot() == theirs.snapshot()  # where -0.0 and 0.0 are not equal
+    assert taken(theirs) > 500
 
 
 @pytest.mark.parametrize("policy", [*POLICIES[:5]], ids=str)

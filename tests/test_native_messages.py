@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import struct
 from types import SimpleNamespace
 
 import msgspec
@@ -59,10 +58,6 @@ def native():
 
 
 # ------------------------------------------------------------------------------------- numbers
-def of_bits(bits):
-    return struct.unpack("<d", struct.pack("<Q", bits))[0]
-
-
 def test_a_double_is_written_with_the_same_digits(native):
     written, encode = native("written"), msgspec.json.encode
     draw = np.random.default_rng(11)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +16,7 @@ from rejex_stream.engine.model import BatchModel
 from rejex_stream.errors import DetectorError, EngineError
 from rejex_stream.native_core import Core, core
 from rejex_stream.run.executors import InlineExecutor
+from tests.program import ended, environment
 from tests.streams import readings, spec
 
 EXTENSION = Path(np._core._multiarray_umath.__file__)
@@ -37,10 +36,8 @@ def folder(tmp_path, monkeypatch):
 
 def said(folder, **more):
     """Return the sentence of a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-c", ASKS], capture_output=True, text=True, check=False, timeout=300,
-        env={**os.environ, "PYTHONPATH": str(folder.parent), **more},
-    )  # fmt: skip
+    found = environment(**more | {"PYTHONPATH": str(folder.parent)})
+    done = ended([sys.executable, "-c", ASKS], env=found)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 import warnings
 from datetime import datetime
@@ -28,6 +27,7 @@ from rejex_stream import RejectingDetector, RejectingStream, check_detector, loa
 from rejex_stream.detectors import as_detector
 from rejex_stream.errors import ConfigError, DetectorError
 from rejex_stream.facade import REJECTED
+from tests.program import ended
 
 
 @pytest.fixture(scope="module")
@@ -423,7 +423,7 @@ def test_without_matplotlib_a_picture_says_what_to_install(table, monkeypatch):
 # ----------------------------------------------------------------------- names and data
 def test_completion_finds_every_public_name():
     code = "import rejex_stream; print(*dir(rejex_stream))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = ended([sys.executable, "-c", code])
     assert set(rejex_stream.__all__) <= set(done.stdout.split())
 
 

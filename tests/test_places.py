@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from rejex_stream.rejection.judge import EXTREME, Judge
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.rejection.window import Tail
-from rejex_stream.types import Label, Position, Reading, Reason
-from tests.streams import check_window
+from rejex_stream.types import Label, Reason
+from tests.streams import check_window, judged_alone
 
 N = 200
 POLICIES = [
@@ -22,16 +22,6 @@ POLICIES = [
     RejectionPolicy(0.2, tolerance=3.0, ties="paper"),
     RejectionPolicy(0.1, tolerance=0.6932),
 ]
-
-
-def judged(judge, scores, seq=0):
-    """Return the verdicts on scores, in one block."""
-    readings = [
-        Reading("s", "s", i, (0.0,), Position("t", 0, i)) for i in range(seq, seq + len(scores))
-    ]
-    verdicts = [None] * len(scores)
-    judge.judge(readings, range(len(scores)), scores, verdicts, seq=seq, epoch=0)
-    return verdicts
 
 
 def a_judge(policy=POLICIES[0], seed=0, n=N):
@@ -60,7 +50,7 @@ def test_in_a_full_window_what_is_extreme_is_an_anomaly_whatever_came_before(
     judge, seq, border = a_judge(policy, seed), 0, None
     for moves in blocks:
         block = moves + data.draw(st.lists(st.floats(20.0, 50.0), max_size=60))
-        for verdict in judged(judge, block, seq):
+        for verdict in judged_alone(judge, block, seq):
             if verdict.reason in (Reason.CONSTANT_WINDOW, Reason.UNSCORABLE):
                 continue
             assert verdict.window_len == N
@@ -79,9 +69,9 @@ def test_in_a_full_window_what_is_extreme_is_an_anomaly_whatever_came_before(
 def test_a_fault_that_comes_again_is_found_again_and_again(policy):
     judge, draw, seq = a_judge(policy), np.random.default_rng(5), 0
     for _ in range(20):
-        fault = judged(judge, (30.0 + draw.random(60)).tolist(), seq)
+        fault = judged_alone(judge, (30.0 + draw.random(60)).tolist(), seq)
         assert {verdict.label for verdict in fault} == {Label.ANOMALY}
-        judged(judge, draw.exponential(size=100).tolist(), seq + 60)
+        judged_alone(judge, draw.exponential(size=100).tolist(), seq + 60)
         seq += 160
 
 
@@ -89,16 +79,16 @@ def test_ordinary_scores_all_enter_and_extreme_ones_up_to_their_places():
     judge = a_judge()
     places = (N + 1 - POLICIES[0].band(N).edges[2]) // 2
     assert places >= 2
-    judged(judge, [0.5] * 7 + [100.0 + i for i in range(10 * places)])
+    judged_alone(judge, [0.5] * 7 + [100.0 + i for i in range(10 * places)])
     assert judge.window.scores()[-7 - places :] == [*[0.5] * 7, *[100.0 + i for i in range(places)]]
 
 
 def test_where_places_are_left_again_they_are_taken():
     judge = a_judge()
     places = (N + 1 - POLICIES[0].band(N).edges[2]) // 2
-    judged(judge, [50.0] * (places + 3))
-    judged(judge, [0.1] * N, 100)  # all of those have left
-    judged(judge, [60.0] * (places + 3), 500)
+    judged_alone(judge, [50.0] * (places + 3))
+    judged_alone(judge, [0.1] * N, 100)  # all of those have left
+    judged_alone(judge, [60.0] * (places + 3), 500)
     assert sum(score == 60.0 for score in judge.window.scores()) == places
 
 
@@ -109,9 +99,9 @@ def test_blocks_of_any_length_find_the_same_places(n, cut):
     scores = draw.exponential(size=900)
     scores[draw.random(900) < 0.1] += 40.0
     whole, single, seq, found = a_judge(n=n), a_judge(n=n), 0, []
-    wanted = judged(whole, scores.tolist())
+    wanted = judged_alone(whole, scores.tolist())
     for start in range(0, len(scores), cut):
-        found += judged(single, scores[start : start + cut].tolist(), seq)
+        found += judged_alone(single, scores[start : start + cut].tolist(), seq)
         seq += len(scores[start : start + cut])
     assert found == wanted
     assert single.window.scores() == whole.window.scores()
@@ -120,7 +110,7 @@ def test_blocks_of_any_length_find_the_same_places(n, cut):
 def test_a_window_that_fills_keeps_places_free_too():
     judge = a_judge(n=100)
     assert len(judge.window) == 100
-    fault = judged(judge, [50.0] * 80)
+    fault = judged_alone(judge, [50.0] * 80)
     assert {verdict.label for verdict in fault} == {Label.ANOMALY}
     assert len(judge.window) < 110
 
@@ -129,7 +119,7 @@ def test_without_scores_that_stand_still_every_score_enters():
     judge = Judge(POLICIES[0], N)
     judge.replace_window(np.random.default_rng(0).exponential(size=N).tolist())
     assert judge.tail is None
-    judged(judge, [50.0] * 60)
+    judged_alone(judge, [50.0] * 60)
     assert judge.window.scores()[-60:] == [50.0] * 60
 
 
@@ -152,10 +142,10 @@ def test_a_fault_while_the_window_fills_keeps_no_length_that_says_nothing():
     assert mute
     for n in mute[:3]:
         judge = a_judge(policy, n=20)
-        judged(judge, [50.0] * 10)  # takes the places of severe scores
-        judged(judge, [1.0] * (n - len(judge.window)), 10)
+        judged_alone(judge, [50.0] * 10)  # takes the places of severe scores
+        judged_alone(judge, [1.0] * (n - len(judge.window)), 10)
         assert len(judge.window) == n
-        reasons = [verdict.reason for verdict in judged(judge, [50.0] * 40, n)]
+        reasons = [verdict.reason for verdict in judged_alone(judge, [50.0] * 40, n)]
         assert reasons[0] is Reason.WARM_UP
         assert reasons[-1] is not Reason.WARM_UP, n
 
@@ -167,7 +157,7 @@ def test_a_filling_window_has_places_for_half_of_what_its_own_band_flags(n):
     flagged = n + 1 - policy.band(n).edges[2]
     assert judge._extreme_capacity(n) == flagged // 2 < (N + 1 - policy.band(N).edges[2]) // 2
     for score in (50.0 + i for i in range(3 * flagged)):
-        judged(judge, [score])
+        judged_alone(judge, [score])
     extreme, now = judge._n_extreme(), len(judge.window)
     assert extreme == judge._extreme_capacity(now) == now - n
 

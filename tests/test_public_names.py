@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import rejex_stream
+from tests.program import ended
 
 
 def test_every_public_name_is_there_and_sorted():
@@ -18,13 +18,13 @@ def test_every_public_name_is_there_and_sorted():
 def test_importing_the_package_is_light():
     heavy = "[m for m in ('numpy', 'sklearn', 'river') if m in sys.modules]"
     code = f"import sys, rejex_stream; print({heavy})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = ended([sys.executable, "-c", code])
     assert done.stdout.strip() == "[]"
 
 
 def test_a_config_without_a_broker_loads_no_client_of_one():
     code = "import sys, rejex_stream.config; print('kafka' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = ended([sys.executable, "-c", code])
     assert done.stdout.strip() == "False"
 
 

@@ -9,7 +9,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tomllib
 import urllib.request
@@ -19,6 +18,7 @@ import pytest
 
 from rejex_stream.cli.main import _PARTS, main
 from rejex_stream.config.pipeline_config import settings
+from tests.program import ended, started
 from tests.waiting import PATIENCE_S, until
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -60,10 +60,7 @@ def run(command, folder):
     """Run a command of a page in a folder that has the examples, and return what it prints."""
     if not (folder / "examples").exists():
         shutil.copytree(ROOT / "examples", folder / "examples")
-    done = subprocess.run(
-        command, shell=True, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True,
-        timeout=120, check=False,
-    )  # fmt: skip
+    done = ended(command, shell=True, cwd=folder, env=ENVIRONMENT)
     assert done.returncode == 0, command + done.stdout + done.stderr
     for name in re.findall(r"(?:--(?:out|report|save-config|to)|>) (\S+)", command):
         assert (folder / name).stat().st_size, command
@@ -153,9 +150,7 @@ def test_every_message_and_metric_that_a_page_explains_is_one_of_the_program():
 
 def left_out_by(target):
     """Which marked tests a target of the Makefile leaves out."""
-    done = subprocess.run(
-        ["make", "--dry-run", target], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    done = ended(["make", "--dry-run", target], cwd=ROOT)
     (expression,) = re.findall(r'pytest [^"]*-m "([^"]*)"', done.stdout)
     assert re.fullmatch(r"not \w+( and not \w+)*", expression)
     return set(re.findall(r"not (\w+)", expression))
@@ -177,10 +172,8 @@ def test_the_pages_about_reviewing_work_from_top_to_bottom(tmp_path):
         if "serve" not in line:
             last = run(line, tmp_path)
             continue
-        with subprocess.Popen(
-            [*line.split(), "--port", "0"], cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, text=True,
-        ) as console:  # fmt: skip
+        words = [*line.split(), "--port", "0"]
+        with started(words, cwd=tmp_path, env=ENVIRONMENT) as console:
             said = console.stdout.readline()
             base = said.removeprefix("review console: ").strip()
             assert base.startswith("http://127.0.0.1:"), said + console.communicate()[1]
@@ -233,10 +226,7 @@ def test_the_keys_on_the_page_about_reviewing_are_those_of_the_console():
 
 @pytest.mark.thorough
 def test_make_demo_works_in_a_fresh_checkout(tmp_path):
-    files = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    files = ended(["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT)
     if files.returncode:
         pytest.skip("not a git checkout: there is nothing to check out freshly")
     for name in files.stdout.splitlines():
@@ -254,9 +244,7 @@ def test_make_demo_works_in_a_fresh_checkout(tmp_path):
     )
     script.chmod(0o755)
     (tmp_path / ".venv" / "run.stamp").touch()
-    done = subprocess.run(
-        ["make", "demo"], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
-    )
+    done = ended(["make", "demo"], cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "demo-output" / "report.html").stat().st_size > 50_000
     assert "caught" in done.stdout

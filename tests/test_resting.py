@@ -15,8 +15,8 @@ from rejex_stream.features import FeatureSpec
 from rejex_stream.incidents import Alarms, ChannelLimits
 from rejex_stream.operate.incident_text import DisplayNames, choices, headline
 from rejex_stream.run.executors import InlineExecutor
-from rejex_stream.types import Command, CommandKind, Label, Position, Reading, Reason
-from tests.streams import spec
+from rejex_stream.types import Command, CommandKind, Label, Reason
+from tests.streams import of_rows, played, spec
 
 MINUTE, DAY = 60_000, 1440
 N = 200
@@ -32,10 +32,7 @@ def made(channels=("a", "gas"), **given):
 def feed(gas, *, step=MINUTE, seed=0, others=1):
     """Readings of channels at random, and of one that people give."""
     X = np.random.default_rng(seed).normal(size=(len(gas), others))
-    return [
-        Reading("s", "s", step * i, (*x, float(value)), Position("t", 0, i))
-        for i, (x, value) in enumerate(zip(X.tolist(), gas, strict=True))
-    ]
+    return of_rows(np.column_stack([X, gas]), step_ms=step)
 
 
 def awake(n, *stretches, rest=0.0):
@@ -50,12 +47,8 @@ def unseen(verdicts):
     return [i for i, verdict in enumerate(verdicts) if verdict.reason is Reason.UNSEEN]
 
 
-def play(engine, readings, cut=100):
-    verdicts, incidents = [], []
-    for start in range(0, len(readings), cut):
-        verdicts += engine.process(readings[start : start + cut])
-        incidents += engine.take_incidents()
-    return verdicts, incidents
+def play(engine, readings):
+    return played(lambda: engine, readings)
 
 
 def opened(incidents):
@@ -103,18 +96,9 @@ def test_a_channel_that_is_alone_and_rests_is_judged_as_well():
 def test_no_cut_and_no_restart_changes_what_is_unseen(cut):
     gas = awake(1500, (600, 603, 5.0), (640, 700, 5.0), (702, 720, 60.0), (900, 902, 7.0))
     readings = feed(gas, step=60 * MINUTE)
-    expected, told = play(made(), readings)
-    ours = made()
-    verdicts, incidents = [], []
-    for start in range(0, len(readings), cut):
-        verdicts += ours.process(readings[start : start + cut])
-        incidents += ours.take_incidents()
-        if cut == 7:
-            snapshot, ours = ours.snapshot(), made()
-            ours.restore(snapshot)
-    assert verdicts == expected
-    assert incidents == told
-    assert unseen(expected)
+    expected = play(made(), readings)
+    assert played(made, readings, cut, lambda: cut == 7) == expected
+    assert unseen(expected[0])
 
 
 def wake_ups(*heights, every, step, seed=2):

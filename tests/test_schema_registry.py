@@ -10,7 +10,6 @@ import subprocess
 import threading
 from base64 import b64encode
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import jsonschema
 import pytest
@@ -24,6 +23,7 @@ from rejex_stream.decode.registry_decoder import RegistryDecoder
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.protocols import RegisteredSchema
 from rejex_stream.types import Position, Reading, Record
+from tests.servers import WebServer
 from tests.strangers import stranger
 from tests.test_contract import WRITTEN
 from tests.waiting import pass_time
@@ -32,50 +32,22 @@ PASSWORD = "correct horse"
 NO_SUCH = (404, {"error_code": 40403, "message": "Schema not found"})
 
 
-class Server:
+class Server(WebServer):
     """Answers as it is told, path by path; what it does not know is no such schema."""
 
     def __init__(self, context=None):
-        outer = self
         self.answers, self.seen, self.length, self.posted = {}, [], 0, {}
+        super().__init__(self._answer, context)
+        self.url = self.address
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self):
-                outer.posted[self.path] = json.loads(
-                    self.rfile.read(int(self.headers["Content-Length"]))
-                )
-                self.do_GET()
-
-            def do_GET(self):
-                outer.seen.append((self.path, self.headers.get("Authorization")))
-                status, body = outer.answers.get(self.path, NO_SUCH)
-                raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-                self.send_response(status)
-                self.send_header("Content-Length", str(outer.length or len(raw)))
-                if status == 302:
-                    self.send_header("Location", "/elsewhere")
-                self.end_headers()
-                self.wfile.write(raw)
-
-            def log_message(self, *_):
-                """Say nothing."""
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.scheme = "http"
-        if context is not None:
-            self.scheme = "https"
-            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-        self._thread.start()
-
-    @property
-    def url(self):
-        return f"{self.scheme}://localhost:{self._server.server_address[1]}"
-
-    def close(self):
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+    def _answer(self, method, path, headers, body):
+        if method == "POST":
+            self.posted[path] = json.loads(body)
+        self.seen.append((path, headers.get("Authorization")))
+        status, answer = self.answers.get(path, NO_SUCH)
+        raw = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+        more = {"Location": "/elsewhere"} if status == 302 else {}
+        return status, {"Content-Length": str(self.length or len(raw))} | more, raw
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ from rejex_stream.incidents import Alarms, ChannelLimits, Hold
 from rejex_stream.rejection import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.types import Label, Position, Reading, Reason
+from tests.streams import played
 
 CHANNELS = ("pressure", "flow", "power")
 LOW = (("pressure", "low"),)
@@ -356,16 +357,16 @@ def test_the_laws_hold_over_cuts_snapshots_and_gaps():
     asked = (("power", "high"), ("pressure", "low"))
     whole = Engine(spec_of(asked), InlineExecutor())
     wanted = [*whole.process(readings)]
-    found, engine, at = [], Engine(spec_of(asked), InlineExecutor()), 0
-    for size in (1, 350, 3, 600, 1, 1, 500, 77, 800, 267):
-        found += engine.process(readings[at : at + size])
-        at += size
-        kept, engine = engine.snapshot(), Engine(spec_of(asked), InlineExecutor())
-        engine.restore(kept)
-    assert at == len(readings)
+    sizes = iter((1, 350, 3, 600, 1, 1, 500, 77, 800, 267))
+    found, _ = played(
+        lambda: Engine(spec_of(asked), InlineExecutor()),
+        readings,
+        lambda: next(sizes),
+        lambda: True,
+    )
     assert found == wanted
     with pytest.raises(CheckpointError, match="sides"):
-        Engine(spec_of(LOW), InlineExecutor()).restore(kept)
+        Engine(spec_of(LOW), InlineExecutor()).restore(whole.snapshot())
 
 
 def test_a_limit_counts_on_either_side():

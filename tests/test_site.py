@@ -9,7 +9,6 @@ import inspect
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from rejex_stream.cli.main import _PARTS
 from rejex_stream.config import load_config
 from rejex_stream.config.pipeline_config import settings
 from rejex_stream.operate.run_metrics import RunMetrics
+from tests.program import ended
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
@@ -52,10 +52,7 @@ def site(tmp_path_factory):
     with (base / "site-lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not built.exists():
-            done = subprocess.run(
-                [sys.executable, "-W", "ignore", "-c", ALONE, folder], cwd=ROOT,
-                capture_output=True, text=True, check=False,
-            )  # fmt: skip
+            done = ended([sys.executable, "-W", "ignore", "-c", ALONE, folder], cwd=ROOT)
             built.write_text("" if done.returncode == 0 else done.stdout + done.stderr)
     assert not built.read_text()
     return folder
@@ -131,14 +128,12 @@ def test_the_page_about_a_detector_of_ones_own_is_right(tmp_path):
     *module, laws = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
     (tmp_path / "plant.py").write_text("\n".join(module), encoding="utf-8")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
-    done = subprocess.run([sys.executable, "-c", laws], capture_output=True, text=True, check=False,
-                          env=environment, timeout=120)  # fmt: skip
+    done = ended([sys.executable, "-c", laws], env=environment)
     assert done.returncode == 0, done.stderr
     script = tmp_path / "script.py"
     own = laws.replace("from plant import FromTheMedian", "\n".join(module))
     script.write_text(own, encoding="utf-8")
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False,
-                          env=environment, timeout=120)  # fmt: skip
+    done = ended([sys.executable, script], env=environment)
     assert "put it into a module of its own, and import it" in done.stderr
 
 

@@ -12,7 +12,6 @@ import os
 import random
 import re
 import subprocess
-import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -26,6 +25,7 @@ from rejex_stream.encode import decode_verdict
 from rejex_stream.errors import ConfigError, RejexError
 from rejex_stream.plan.suggest import suggest
 from rejex_stream.tables import Asked, open_table
+from tests.program import command, ended
 
 BEGUN = datetime(2024, 1, 6, tzinfo=UTC)
 N = 1200
@@ -599,14 +599,8 @@ def test_a_fault_is_seen_while_another_channel_is_missing_and_so_is_that(tmp_pat
 def test_standard_input_to_standard_output(tmp_path):
     path = tmp_path / "t.csv"
     path.write_bytes(american())
-    result = subprocess.run(
-        [sys.executable, "-m", "rejex_stream", "score", "-", "--detector", "HBOS", "--out", "-"],
-        input=path.read_bytes(),
-        env={"PYTHONPATH": ":".join(sys.path), "PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        check=False,
-        timeout=120,
-    )
+    words = command("score", "-", "--detector", "HBOS", "--out", "-")
+    result = ended(words, input=path.read_bytes(), text=False)
     assert result.returncode == 0, result.stderr
     rows = list(csv.DictReader(io.StringIO(result.stdout.decode())))
     assert len(rows) == 2 * N

@@ -22,6 +22,7 @@ from rejex_stream.monitor import AlarmKind, MonitorBank, MonitorConfig
 from rejex_stream.rejection import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.types import Position, Reading, Status
+from tests.streams import of_rows, played
 
 UNSEEN = {"3 sd from 50% on, AR(.95)", "3 sd from 50% on, AR(.99)", "8 sd from 50% on, AR(.99)"}
 
@@ -64,10 +65,7 @@ SPEC = EngineSpec(
 
 def readings(n=1000, begin=120):
     draw = random.Random(3)
-    return [
-        Reading("s", "s", 60_000 * i, (draw.gauss(5.0 * (i >= begin), 1), 0.0), Position("t", 0, i))
-        for i in range(n)
-    ]
+    return of_rows([(draw.gauss(5.0 * (i >= begin), 1), 0.0) for i in range(n)], step_ms=60_000)
 
 
 RIVER = {400: 250, 600: 300}  # window: first event judged behind half of it, HST's 251st or later
@@ -137,12 +135,7 @@ def test_planned_rows_are_none_of_the_first_of_a_model_that_learns_row_by_row():
 )
 def test_cuts_and_crashes_change_nothing(detector):
     feed, wanted = readings(), engine(detector).process(readings())
-    found, current = [], engine(detector)
-    for at in range(0, len(feed), 7):
-        found += current.process(feed[at : at + 7])
-        kept, current = current.snapshot(), engine(detector)
-        current.restore(kept)
-    assert found == wanted
+    assert played(lambda: engine(detector), feed, 7, lambda: True)[0] == wanted
 
 
 @pytest.mark.thorough
@@ -164,7 +157,7 @@ def test_first_rows_of_an_earlier_build_are_unknown_and_those_that_cannot_be_are
             segment = model.next_segment(rows, at, judge)
             found += [segment.start] * (segment.status is not None)
             at = segment.stop
-            model.learn(segment, SegmentResult(segment.stop), judge)
+            model.after_judging(segment, SegmentResult(segment.stop), judge)
         return found
 
     assert mixed(state) == [250 - 150]

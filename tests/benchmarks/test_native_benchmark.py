@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.program import ended, environment
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = [sys.executable, "-m", "benchmarks.native", "--quick"]
@@ -16,10 +16,7 @@ pytestmark = pytest.mark.thorough
 
 
 def run(**more):
-    return subprocess.run(
-        QUICK, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300,
-        env={**os.environ, **more},
-    )  # fmt: skip
+    return ended(QUICK, cwd=ROOT, env=environment(**more))
 
 
 @pytest.mark.long

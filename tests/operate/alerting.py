@@ -7,14 +7,13 @@ import os
 import shutil
 import socket
 import subprocess
-import threading
 import urllib.request
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 import yaml
 
+from tests.servers import WebServer
 from tests.waiting import PATIENCE_S, until
 
 
@@ -38,34 +37,18 @@ class Receiver:
 
     def __init__(self, answers=(), location=None):
         self.got, self.taken, self.answers, self.refusing = [], [], list(answers), False
-        outer = self
+        self._moved = {} if location is None else {"Location": location}
+        self._server = WebServer(self._answer)
+        self.url = f"http://127.0.0.1:{self._server.server.server_address[1]}/hook"
+        self.close = self._server.close
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self):
-                body = self.rfile.read(int(self.headers["Content-Length"] or 0))
-                outer.got.append((dict(self.headers), body))
-                status = outer.answers.pop(0) if outer.answers else 204
-                status = 503 if outer.refusing else status
-                if status < 300:
-                    outer.taken.append(body)
-                self.send_response(status)
-                self.send_header("Content-Length", "0")
-                if location is not None:
-                    self.send_header("Location", location)
-                self.end_headers()
-
-            do_GET = do_POST  # noqa: N815 - as the server looks for it
-
-            def log_message(self, *args):
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/hook"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-    def close(self):
-        self.server.shutdown()
-        self.server.server_close()
+    def _answer(self, _method, _path, headers, body):
+        self.got.append((dict(headers), body))
+        status = self.answers.pop(0) if self.answers else 204
+        status = 503 if self.refusing else status
+        if status < 300:
+            self.taken.append(body)
+        return status, self._moved, b""
 
 
 def events_taken(receiver):

@@ -5,23 +5,20 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-import os
 import signal
 import subprocess
-import sys
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
 from rejex_stream.operate import alerts
 from rejex_stream.operate.alerts import Alert, Alertmanager, Event, Webhook
 from tests.operate.alerting import Receiver, active_alerts, alertmanager
+from tests.program import command, started
 from tests.pump import feed, flow, pump_toml
 from tests.waiting import PATIENCE_S, until
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 SECRET = "sesame"
 STUCK = ("RejexStuck", "p1")
 
@@ -41,15 +38,9 @@ def running(folder, alerts, path="feed.csv"):
             more=f"[monitor]\nstuck_events = 50\n[alerts]\n{alerts}",
         )
     )
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("REJEX_")}
-    with (
-        (folder / "log").open("wb") as log,
-        subprocess.Popen(
-            [sys.executable, "-m", "rejex_stream", "run", "pump.toml"],
-            cwd=folder, stdout=subprocess.DEVNULL, stderr=log,
-            env=clean | {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"},
-        ) as process,
-    ):  # fmt: skip
+    with (folder / "log").open("wb") as log:
+        how = {"cwd": folder, "stdout": subprocess.DEVNULL, "stderr": log}
+        process = started(command("run", "pump.toml"), **how)
         try:
             yield process
         finally:
@@ -120,11 +111,15 @@ def test_an_alertmanager_that_comes_late_is_told_then(tmp_path):
 def test_the_webhook_gets_it_signed_and_again_until_it_takes_it(tmp_path):
     told = Receiver([503, 503])
     feed(tmp_path, 0, 1000)
-    alerts = f'webhook_url = "{told.url}"\nwebhook_secret = "{SECRET}"\n'
-    with running(tmp_path, alerts):
+    (tmp_path / "secret").write_text(f"{SECRET}\n")
+    alerts = f'webhook_url = "{told.url}"\nwebhook_secret = "file:{tmp_path / "secret"}"\n'
+    with running(tmp_path, alerts) as process:
         feed(tmp_path, 1000, 1300, stuck)
         until(lambda: len(told.got) >= 3)
     told.close()
+    assert process.returncode == 0
+    logged = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    assert any(line.get("event") == "alarm" and line["kind"] == "stuck" for line in logged)
     for headers, body in told.got:
         expected = hmac.new(SECRET.encode(), body, hashlib.sha256).hexdigest()
         assert hmac.compare_digest(headers["X-Rejex-Signature"], f"sha256={expected}")

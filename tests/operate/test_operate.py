@@ -7,7 +7,6 @@ import math
 import re
 import shutil
 import socket
-import subprocess
 import urllib.error
 import urllib.request
 from importlib.resources import files
@@ -46,6 +45,7 @@ from rejex_stream.run.run_events import (
 )
 from rejex_stream.types import Invalid, Outcome, Partition, Position, Reading, Record
 from tests.operate.alerting import Receiver, tool, until
+from tests.program import ended
 from tests.strangers import stranger
 from tests.streams import Distance
 from tests.waiting import PATIENCE_S
@@ -263,10 +263,7 @@ def test_a_lost_partition_leaves_no_gauges_behind(fed):
 @pytest.mark.prometheus
 def test_promtool_finds_nothing_to_say_about_the_metrics(fed):
     metrics, _ = fed
-    done = subprocess.run(
-        [tool("promtool"), "check", "metrics"], input=metrics.exposition(), capture_output=True,
-        check=False,
-    )  # fmt: skip
+    done = ended([tool("promtool"), "check", "metrics"], input=metrics.exposition(), text=False)
     assert (done.returncode, done.stdout + done.stderr) == (0, b"")
 
 
@@ -275,10 +272,7 @@ def test_every_alert_fires_on_its_case_and_stays_silent_on_another(tmp_path):
     shutil.copy(str(RULES), tmp_path / "alerts.yml")
     case = Path(__file__).parent / "alerts_test.yml"
     shutil.copy(case, tmp_path)
-    done = subprocess.run(
-        [tool("promtool"), "test", "rules", case.name], cwd=tmp_path, capture_output=True,
-        text=True, check=False,
-    )  # fmt: skip
+    done = ended([tool("promtool"), "test", "rules", case.name], cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     tested = {
         (check["alertname"], bool(check.get("exp_alerts")))
@@ -308,9 +302,7 @@ def test_every_panel_asks_what_prometheus_understands(tmp_path, fed):
                 assert re.search(rf"^{metric}", known, re.M), f"{metric} is not exported"
     file = tmp_path / "panels.yml"
     file.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
-    done = subprocess.run(
-        [tool("promtool"), "check", "rules", str(file)], capture_output=True, text=True, check=False
-    )
+    done = ended([tool("promtool"), "check", "rules", file])
     assert done.returncode == 0, done.stdout + done.stderr
 
 

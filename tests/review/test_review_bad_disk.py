@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import pytest
 
 pytest.importorskip("starlette", reason="the extra `review` is not installed")
 
+from tests.program import ended, environment
 from tests.soak_results import record
 
 HERE = Path(__file__).resolve().parent
@@ -37,11 +37,8 @@ def shim(tmp_path_factory):
 )
 def test_a_disk_that_fails_at_any_write_loses_no_item_and_no_label(shim, tmp_path, stride):
     """What was tried is not done at all, and said; tried again it is done once."""
-    done = subprocess.run(
-        [sys.executable, str(HERE / "bad_disk.py"), str(tmp_path), str(stride)],
-        env={**os.environ, "LD_PRELOAD": str(shim), "PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    words = [sys.executable, HERE / "bad_disk.py", tmp_path, str(stride)]
+    done = ended(words, env=environment(LD_PRELOAD=str(shim)), timeout=None)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
     assert told["n_wrong"] == 0, told["wrong"]

@@ -25,6 +25,7 @@ from rejex_stream.cli.main import main
 from rejex_stream.review.queue import labelling
 from rejex_stream.review.queue.label_store import LabelFile, read_labels
 from rejex_stream.review.queue.review_store import ReviewStore
+from tests.program import command, started
 from tests.review.test_context_loader import CONFIG
 from tests.review.test_review_store import ADA, episodes, label
 from tests.waiting import PATIENCE_S, until
@@ -43,14 +44,7 @@ def run(*words: object) -> int:
 @contextmanager
 def serving(*words: object, folder) -> Iterator[tuple[subprocess.Popen[str], str, list[str]]]:
     """Serve in a process of its own; yields it, its address and what it said before."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "rejex_stream", "review", "serve", "--port", "0", *map(str, words)],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
+    process = started(command("review", "serve", "--port", "0", *words), cwd=folder)
     said = []
     try:
         while True:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 
 import pytest
 from msgspec.structs import replace
@@ -19,6 +18,7 @@ from rejex_stream.review.console.queue_metrics import exposition
 from rejex_stream.review.queue import labelling
 from rejex_stream.types import Audit, Label
 from tests.operate.alerting import tool
+from tests.program import ended
 from tests.review.test_questions import doubtful
 from tests.review.test_review_store import ADA, BOB, episodes, item, label
 
@@ -116,8 +116,5 @@ def test_promtool_finds_nothing_to_say(new_store, clock):
     store.add([item(0)])
     clock.pass_ms(10_000)
     label(store, ADA, episodes(store), "normal", request="a")
-    done = subprocess.run(
-        [tool("promtool"), "check", "metrics"], input=exposition(store, {}), capture_output=True,
-        check=False,
-    )  # fmt: skip
+    done = ended([tool("promtool"), "check", "metrics"], input=exposition(store, {}), text=False)
     assert (done.returncode, done.stdout + done.stderr) == (0, b"")

@@ -282,7 +282,6 @@ def planned_elsewhere(log):
     log.commands = [msgspec.structs.replace(one, stream_key="other") for one in log.commands]
 
 
-MUTED = {"muted": "c-1"}
 TAMPERED = {
     "finds deleted": (lambda log: log.drop(log.finds), "incomplete: "),
     "unanswered deleted": (lambda log: log.drop(log.waiting), "incomplete: "),

@@ -22,18 +22,9 @@ from rejex_stream.protocols import Assigned, ControlRecords, Revoked, SnapshotPi
 from rejex_stream.types import Outcome, Partition, Position, Record
 
 __all__ = [
-    "ABORT",
-    "REBALANCE",
-    "RETRY",
-    "Crash",
-    "DelayedExecutor",
-    "FakeClock",
-    "ListControl",
-    "ListSink",
-    "ListSource",
-    "MemorySnapshotStore",
-    "Sentinel",
-]
+    "ABORT", "REBALANCE", "RETRY", "Crash", "DelayedExecutor", "FakeClock", "ListControl",
+    "ListSink", "ListSource", "MemorySnapshotStore", "Sentinel",
+]  # fmt: skip
 
 
 class Crash(BaseException):

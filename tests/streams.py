@@ -165,13 +165,9 @@ def spec(
 
 
 ROLLING = (
-    Feature("raw", "x"),
-    Feature("lag", "y", events=2),
-    Feature("mean", "x", events=5),
-    Feature("std", "x", seconds=9.0),
-    Feature("max", "y", events=4),
-    Feature("hour_of_day"),
-)
+    Feature("raw", "x"), Feature("lag", "y", events=2), Feature("mean", "x", events=5),
+    Feature("std", "x", seconds=9.0), Feature("max", "y", events=4), Feature("hour_of_day"),
+)  # fmt: skip
 
 EVERY_KIND = (
     Feature("raw", "x"),

@@ -468,12 +468,8 @@ def test_a_partition_that_comes_back_with_commands_of_another_worker_is_rebuilt(
     )  # fmt: skip
     assert len(seen.of(PartitionOpened)) == 1 + len(commands)
     assert [outcome.record.position.offset for outcome in sink.outcomes] == [
-        0,
-        1,
-        2,
-        3,
-        *range(5, 9),
-    ]
+        0, 1, 2, 3, *range(5, 9),
+    ]  # fmt: skip
 
 
 def test_after_a_crash_the_log_is_read_from_the_first_command_that_waited(monkeypatch):

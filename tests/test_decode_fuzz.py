@@ -78,12 +78,8 @@ def from_protobuf():
 
 def from_json():
     value = {
-        "sensor": "m-1",
-        "ts": 5,
-        "temp": 2.5,
-        "more": {"vib": 1.5},
-        "x": [[1, "é" * 40], None],
-    }
+        "sensor": "m-1", "ts": 5, "temp": 2.5, "more": {"vib": 1.5}, "x": [[1, "é" * 40], None],
+    }  # fmt: skip
     return JsonDecoder(MAPPING), json.dumps(value).encode()
 
 

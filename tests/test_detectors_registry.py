@@ -158,14 +158,10 @@ def test_a_pipeline_of_river_is_cloned():
 @pytest.mark.parametrize(
     "thing",
     [
-        3,
-        None,
-        KNN,
-        anomaly.HalfSpaceTrees,
-        preprocessing.StandardScaler(),
+        3, None, KNN, anomaly.HalfSpaceTrees, preprocessing.StandardScaler(),
         preprocessing.StandardScaler() | anomaly.GaussianScorer(),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_detector_is_refused(thing):
     with pytest.raises(DetectorError):
         as_detector(thing)

@@ -16,20 +16,13 @@ from rejex_stream.features import Feature, FeatureSpec, MissingChannelError
 SPEC = FeatureSpec(
     ("x", "y"),
     (
-        Feature("raw", "x"),
-        Feature("lag", "x", events=3),
-        Feature("difference", "y", events=2),
-        Feature("mean", "x", events=4),
-        Feature("std", "x", events=4),
-        Feature("min", "x", events=4),
-        Feature("max", "y", events=4),
-        Feature("mean", "x", seconds=5.0),
-        Feature("std", "y", seconds=5.0),
-        Feature("max", "x", seconds=5.0),
-        Feature("hour_of_day"),
-        Feature("day_of_week"),
+        Feature("raw", "x"), Feature("lag", "x", events=3), Feature("difference", "y", events=2),
+        Feature("mean", "x", events=4), Feature("std", "x", events=4),
+        Feature("min", "x", events=4), Feature("max", "y", events=4),
+        Feature("mean", "x", seconds=5.0), Feature("std", "y", seconds=5.0),
+        Feature("max", "x", seconds=5.0), Feature("hour_of_day"), Feature("day_of_week"),
     ),
-)
+)  # fmt: skip
 value = st.floats(-1e6, 1e6)
 
 
@@ -49,17 +42,10 @@ def test_rows_equal_a_window_computed_from_scratch(events):
             continue
         xs, ys = np.array([p[1] for p in past[-4:]]), np.array([p[2] for p in past[-4:]])
         wanted = [
-            x,
-            past[-4][1],
-            y - past[-3][2],
-            xs.mean(),
-            xs.std(ddof=1),
-            xs.min(),
-            ys.max(),
-            np.mean([a for a, _ in recent]),
-            np.std([b for _, b in recent], ddof=1),
+            x, past[-4][1], y - past[-3][2], xs.mean(), xs.std(ddof=1), xs.min(), ys.max(),
+            np.mean([a for a, _ in recent]), np.std([b for _, b in recent], ddof=1),
             max(a for a, _ in recent),
-        ]
+        ]  # fmt: skip
         assert row[:10] == pytest.approx(wanted, rel=1e-6, abs=1e-3)
         day = 2 * math.pi * (held % 86_400_000) / 86_400_000
         assert row[10:12] == pytest.approx([math.sin(day), math.cos(day)], abs=1e-9)

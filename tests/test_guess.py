@@ -97,17 +97,12 @@ def test_a_table_too_short_for_any_window_is_refused_with_the_numbers():
 
 
 SOURCES = {
-    "asd": ("t", "label", None),
-    "batadal": ("timestamp", "label", None),
-    "cmapss": ("t", "label", "unit"),
-    "gecco2018": ("timestamp", "label", None),
-    "leakdb_sim": ("timestamp", "label", None),
-    "nab": ("timestamp", "label", None),
-    "river_waterflow": ("timestamp", "label", None),
-    "skab": ("timestamp", "label", None),
-    "smap_msl": ("t", "label", None),
-    "smd": ("t", "label", None),
-}
+    "asd": ("t", "label", None), "batadal": ("timestamp", "label", None),
+    "cmapss": ("t", "label", "unit"), "gecco2018": ("timestamp", "label", None),
+    "leakdb_sim": ("timestamp", "label", None), "nab": ("timestamp", "label", None),
+    "river_waterflow": ("timestamp", "label", None), "skab": ("timestamp", "label", None),
+    "smap_msl": ("t", "label", None), "smd": ("t", "label", None),
+}  # fmt: skip
 
 
 @pytest.mark.thorough

@@ -148,14 +148,10 @@ def test_the_graph_sees_late_and_relative_imports_and_those_for_type_checkers(tm
         room__e="import os, pump.room",
     )
     assert found == {
-        "pump": set(),
-        "pump.a": {"pump", "pump.b", "pump.c"},
-        "pump.b": {"pump.room.d"},
-        "pump.c": {"pump.b"},
-        "pump.room": set(),
-        "pump.room.d": {"pump.room.e", "pump.a"},
+        "pump": set(), "pump.a": {"pump", "pump.b", "pump.c"}, "pump.b": {"pump.room.d"},
+        "pump.c": {"pump.b"}, "pump.room": set(), "pump.room.d": {"pump.room.e", "pump.a"},
         "pump.room.e": {"pump.room"},
-    }
+    }  # fmt: skip
     assert code.circles(found) == [{"pump.a", "pump.b", "pump.c", "pump.room.d"}]
     assert code.circles(code.rooms(found)) == [{"pump.a", "pump.b", "pump.c", "pump.room"}]
     lines = dict.fromkeys(found, 10) | {"pump.room.e": 60}

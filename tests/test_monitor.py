@@ -316,16 +316,10 @@ def test_a_forgotten_stream_comes_back_unchanged():
 @pytest.mark.parametrize(
     ("setting", "value"),
     [
-        ("window", 1),
-        ("contamination", 0.7),
-        ("tolerance", 0.5),
-        ("false_alarm_events", 10),
-        ("false_alarm_events", math.nan),
-        ("delta", 0.0),
-        ("stuck_events", -1),
-        ("ties", "max"),
+        ("window", 1), ("contamination", 0.7), ("tolerance", 0.5), ("false_alarm_events", 10),
+        ("false_alarm_events", math.nan), ("delta", 0.0), ("stuck_events", -1), ("ties", "max"),
     ],
-)
+)  # fmt: skip
 def test_a_setting_that_cannot_work_is_refused_with_its_value(setting, value):
     settings_ = {"window": N, "contamination": 0.1, "tolerance": 8.0, setting: value}
     with pytest.raises(ConfigError) as caught:

@@ -39,19 +39,12 @@ from tests import test_monitor_looks
 from tests.streams import ROLLING, Distance, Holes, spec
 
 DETECTORS = {
-    "HBOS": make_detector("HBOS"),
-    "GMM": make_detector("GMM"),
-    "mixture": make_detector("GMM", n_components=2),
-    "scaled": make_detector("GMM", scale="robust"),
-    "Mahalanobis": make_detector("Mahalanobis"),
-    "Sensor": make_detector("Sensor"),
-    "KNN": make_detector("KNN"),
-    "ECOD": make_detector("ECOD"),
-    "LOF": make_detector("LOF"),
-    "VAR": make_detector("VARResidual"),
-    "distance": Distance(),
-    "holes": Holes(),
-}
+    "HBOS": make_detector("HBOS"), "GMM": make_detector("GMM"),
+    "mixture": make_detector("GMM", n_components=2), "scaled": make_detector("GMM", scale="robust"),
+    "Mahalanobis": make_detector("Mahalanobis"), "Sensor": make_detector("Sensor"),
+    "KNN": make_detector("KNN"), "ECOD": make_detector("ECOD"), "LOF": make_detector("LOF"),
+    "VAR": make_detector("VARResidual"), "distance": Distance(), "holes": Holes(),
+}  # fmt: skip
 POLICIES = [
     {"tolerance": 3.0},
     {"tolerance": 3.0, "ties": "paper"},

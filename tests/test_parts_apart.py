@@ -72,12 +72,8 @@ def whole(state):
 def say(state, offset):
     """A plan for all sensors that begins while the streams are judged apart."""
     plan = {
-        "id": "c-1",
-        "kind": "planned",
-        "by": "ada",
-        "from_ms": 1_300_000,
-        "until_ms": 1_360_000,
-    }
+        "id": "c-1", "kind": "planned", "by": "ada", "from_ms": 1_300_000, "until_ms": 1_360_000,
+    }  # fmt: skip
     said = Record(Position("control", 0, 0), None, json.dumps(plan).encode())
     state.journal.ingest(ControlRecords([said], 1))
     state.journal.assign_offset(offset)

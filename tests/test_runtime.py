@@ -897,14 +897,10 @@ def test_the_limit_can_be_lifted():
 @pytest.mark.parametrize(
     "knobs",
     [
-        {"commit_every_events": 0},
-        {"batch_s": 0},
-        {"commit_interval_s": -1},
-        {"invalid_limit": 1.1},
-        {"retry_first_s": float("nan")},
-        {"lost_state": "ignore"},
+        {"commit_every_events": 0}, {"batch_s": 0}, {"commit_interval_s": -1},
+        {"invalid_limit": 1.1}, {"retry_first_s": float("nan")}, {"lost_state": "ignore"},
     ],
-)
+)  # fmt: skip
 def test_impossible_settings_are_refused(knobs):
     (name,) = knobs
     with pytest.raises(ConfigError, match=name):

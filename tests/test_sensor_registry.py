@@ -96,26 +96,16 @@ def test_one_clock_that_runs_ahead_forgets_nobody():
 def test_a_sensor_that_brings_old_events_late_is_not_silent():
     state = state_of(forget_after_ms=800)
     told = [
-        (5000, "a"),
-        (5001, "b"),
-        (0, "late"),
-        (1, "late"),
-        (5100, "a"),
-        (5101, "b"),
-        (2, "late"),
-    ]
+        (5000, "a"), (5001, "b"), (0, "late"), (1, "late"), (5100, "a"), (5101, "b"), (2, "late"),
+    ]  # fmt: skip
     assert seqs(state.process(feed(*told))) == [0, 0, 0, 1, 1, 1, 2]
 
 
 def test_a_clock_that_was_ahead_and_is_mended_counts_as_heard_now():
     state = state_of(forget_after_ms=800)
     told = [
-        (0, "a"),
-        (0, "b"),
-        (10**9, "c"),
-        (0, "c"),
-        *((100 * i, "ab"[i % 2]) for i in range(20)),
-    ]
+        (0, "a"), (0, "b"), (10**9, "c"), (0, "c"), *((100 * i, "ab"[i % 2]) for i in range(20)),
+    ]  # fmt: skip
     state.process(feed(*told))
     assert set(state.take_forgotten()) == {"c"}
 

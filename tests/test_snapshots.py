@@ -74,14 +74,10 @@ def test_without_its_base_nothing_is_saved(store):
 @pytest.mark.parametrize(
     "other",
     [
-        Partition("water", 1),
-        Partition("water-0", 0),
-        Partition("../water", 0),
-        Partition("w" * 400, 0),
-        Partition("泵/a b", 7),
-        Partition("water", 10),
+        Partition("water", 1), Partition("water-0", 0), Partition("../water", 0),
+        Partition("w" * 400, 0), Partition("泵/a b", 7), Partition("water", 10),
     ],
-)
+)  # fmt: skip
 def test_partitions_are_kept_apart_whatever_their_topic_is_called(store, other):
     save(store, 10, a=b"one")
     assert store.load(other, 99) is None

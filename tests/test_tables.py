@@ -605,15 +605,8 @@ def test_standard_input_to_standard_output(tmp_path):
     rows = list(csv.DictReader(io.StringIO(result.stdout.decode())))
     assert len(rows) == 2 * N
     assert list(rows[0]) == [
-        "Date/Time",
-        "Sensor ID",
-        "Flow Rate",
-        "Status",
-        "label",
-        "severity",
-        "rank",
-        "reason",
-    ]
+        "Date/Time", "Sensor ID", "Flow Rate", "Status", "label", "severity", "rank", "reason",
+    ]  # fmt: skip
     assert b"Episodes" in result.stderr
 
 

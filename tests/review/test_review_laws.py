@@ -124,13 +124,9 @@ def _check(store: ReviewStore, clock: Clock, changes: int) -> None:
             assert len(standing) == 1
             found = resolve(_standing(connection, events[0]["event_id"]))
             expected = {
-                "open": {"open"},
-                "expired": {"expired"},
-                "disputed": {"disputed"},
-                "agreed": {"done"},
-                "adjudicated": {"done"},
-                "labelled": {"done", "needs_second"},
-            }[found.state]
+                "open": {"open"}, "expired": {"expired"}, "disputed": {"disputed"},
+                "agreed": {"done"}, "adjudicated": {"done"}, "labelled": {"done", "needs_second"},
+            }[found.state]  # fmt: skip
             assert row["status"] in expected
         # Every number on a tab is the length of the list behind it.
         for viewer in PEOPLE:

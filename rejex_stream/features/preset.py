@@ -23,7 +23,9 @@ Block: TypeAlias = tuple[str, int | None]
 _Sums: TypeAlias = tuple[FloatArray, FloatArray]
 """Of readings in a row, and of their squares around the mean."""
 
-PresetName: TypeAlias = Literal["raw", "sensor", "lags", "sensor_lags", "seasonal"]
+PresetName: TypeAlias = Literal[
+    "raw", "sensor", "lags", "sensor_lags", "seasonal", "sensor_seasonal"
+]
 PRESETS: Final[tuple[str, ...]] = get_args(PresetName)
 AT_ONCE: Final = ("sensor", "lags", "sensor_lags")
 """Presets whose rows are made for a batch at once."""
@@ -44,14 +46,14 @@ def blocks_of(preset: str, n_channels: int) -> tuple[Block, ...]:
     ``raw``: level.
     """
     level: Block = ("raw", None)
-    if preset not in AT_ONCE:
+    if preset not in (*AT_ONCE, "sensor_seasonal"):
         return (level,)
     shape: tuple[Block, ...] = (level,)
     if preset != "lags":
         shape += (("difference", 1), ("deviation", _LONG), ("mean", _MIDDLE), ("std", _LONG))
         if n_channels <= FEW_CHANNELS:
             shape += (("std", _SHORT), ("mean", _LONG))
-    if preset != "sensor":
+    if preset in ("lags", "sensor_lags"):
         length = max(_MIN_LAGS, min(_MAX_LAGS, _MAX_COLUMNS // n_channels))
         shape += tuple(("lag", k) for k in range(1, length))
     return shape

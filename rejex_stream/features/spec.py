@@ -223,7 +223,7 @@ class FeatureSpec:
             for kind, events in shape
             for channel in measured
         )
-        if self.preset == "seasonal":
+        if self.preset in ("seasonal", "sensor_seasonal"):
             made += (Feature("hour_of_day"), Feature("day_of_week"))
         return made
 

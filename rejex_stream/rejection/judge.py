@@ -36,7 +36,7 @@ class Unseen(NamedTuple):
     """Channels at rest that read what they have never shown, and for how many readings so far."""
 
     channels: tuple[LimitExcess, ...]
-    count: int  # of the channel that has done so for the shortest time
+    n_so_far: int  # of the channel that has done so for the shortest time
 
 
 def rejected(
@@ -53,7 +53,7 @@ def rejected(
 
 def _unseen(verdict: Verdict, unseen: Unseen) -> Verdict:
     """Return the verdict on the k-th such reading in a row: as rare as k in a window of n."""
-    rarity = math.log10((verdict.window_len + 1) / unseen.count)
+    rarity = math.log10((verdict.window_len + 1) / unseen.n_so_far)
     return replace(
         verdict, label=Label.ANOMALY, reason=Reason.UNSEEN,
         severity=max(verdict.severity or 0.0, rarity),

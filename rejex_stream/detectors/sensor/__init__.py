@@ -7,7 +7,12 @@ Recipes like all others; the columns they want come with them (`preset`). Open `
 """
 
 from rejex_stream.detectors.sensor.behaviour import NormalBehaviour
-from rejex_stream.detectors.sensor.ensemble import Ensemble, ensemble, sensor_ensemble
+from rejex_stream.detectors.sensor.ensemble import (
+    Ensemble,
+    ensemble,
+    seasonal_sensor,
+    sensor_ensemble,
+)
 from rejex_stream.detectors.sensor.recipes import (
     Mahalanobis,
     SeasonalResidual,
@@ -17,5 +22,5 @@ from rejex_stream.detectors.sensor.recipes import (
 
 __all__ = [
     "Ensemble", "Mahalanobis", "NormalBehaviour", "SeasonalResidual", "Subsequence", "VARResidual",
-    "ensemble", "sensor_ensemble",
+    "ensemble", "seasonal_sensor", "sensor_ensemble",
 ]  # fmt: skip

@@ -14,7 +14,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from rejex_stream.detectors.sensor.recipes import GUARD_QUANTILE, Mahalanobis, Subsequence
+from rejex_stream.detectors.sensor.recipes import (
+    GUARD_QUANTILE,
+    Mahalanobis,
+    SeasonalResidual,
+    Subsequence,
+)
 from rejex_stream.detectors.table import TableScorer, training_table
 from rejex_stream.errors import ConfigError, DetectorError
 from rejex_stream.features import FeatureSpec
@@ -22,7 +27,7 @@ from rejex_stream.features.preset import PresetName
 from rejex_stream.protocols import BatchDetector, Scorer
 from rejex_stream.types import ColumnGroups, FloatArray
 
-__all__ = ["Ensemble", "LogTail", "ensemble", "sensor_ensemble"]
+__all__ = ["Ensemble", "LogTail", "ensemble", "seasonal_sensor", "sensor_ensemble"]
 
 _MIN_ROWS = 8
 _TAIL = 0.98
@@ -131,7 +136,10 @@ class Ensemble:
         X = training_table(self.name, X, _MIN_ROWS)
         older, newer = X[: len(X) // 2], X[len(X) // 2 :]
         scorers, tails = [], []
-        for member in self.members:
+        for given in self.members:
+            member = given.on(X) if isinstance(given, SeasonalResidual) else given
+            if member is None:  # there is no season
+                continue
             unseen = [
                 np.asarray(member.fit(rows, seed=seed).score(others), dtype=np.float64)
                 for rows, others in ((newer, older), (older, newer))
@@ -150,6 +158,12 @@ def sensor_ensemble(flags: str = "apart") -> Ensemble:
     """Return ``SensorEnsemble``: a row, and the last rows side by side."""
     members = Mahalanobis("rejex:Sensor", flags=flags), Subsequence(flags=flags)
     return Ensemble(members, "rejex:SensorEnsemble")
+
+
+def seasonal_sensor(flags: str = "apart") -> Ensemble:
+    """Return ``SeasonalSensor``: ``Sensor``, and what the hour leaves where there is a season."""
+    members = Mahalanobis("rejex:Sensor", flags=flags), SeasonalResidual(flags=flags)
+    return Ensemble(members, "rejex:SeasonalSensor", "sensor_seasonal")
 
 
 def ensemble(members: Sequence[BatchDetector | Any] = ()) -> Ensemble:

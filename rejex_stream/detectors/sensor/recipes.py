@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, Self
 
@@ -47,10 +47,11 @@ _BY_PARTS = (Distance, MaxDistance, Sided)  # score parts of rows, and a single 
 _MAX_PARTIAL = 400
 """Columns up to which a row without some of them is scored: it costs their cube, once a gap."""
 FLAGS: Final = ("apart", "in")
-PERIODS: Final = ("auto", "none", "day", "week")
+PERIODS: Final = ("auto", "none", "day", "pulses", "week")
 _RIDGE = 1.0
 _MAX_LAGS = 8
-_DAY, _WEEK = 6, 4  # harmonics
+_SHAPES: Final = {"none": (0, 0), "day": (6, 0), "week": (6, 4), "pulses": (24, 0)}
+"""Harmonics of the day and of the week, by the name of a period."""
 _SEASONAL = 0.9  # how much of the residual may be left where a season is believed
 
 
@@ -430,8 +431,9 @@ class SeasonalResidual(SensorRecipe):
     Parameters
     ----------
     period
-        ``day``, ``week`` (with the day in it), ``none``, or ``auto``: whichever explains the newest
-        third of the training rows best, fitted on the others.
+        ``day``, ``pulses`` (a day with sharp edges), ``week`` (with the day in it), ``none``, or
+        ``auto``: whichever explains the newest third of the training rows best, fitted on the
+        others.
     """
 
     name: str = "rejex:SeasonalResidual"
@@ -442,28 +444,31 @@ class SeasonalResidual(SensorRecipe):
         one_of(self.name, "flags", self.flags, FLAGS)
         one_of(self.name, "period", self.period, PERIODS)
 
+    def on(self, X: FloatArray) -> Self | None:
+        """Return the recipe with the period that rows X of shape (n, d) have; ``None``: none.
+
+        It is the one that explains the newest third best, fitted on the others, if it leaves at
+        most .9 of what no period leaves.
+        """
+        layout = self.layout
+        if layout is None or len(phases := layout.calendar()) != 4:
+            return None
+        measured = layout.measured(X, self.flags)
+        targets, cut = np.flatnonzero(measured & layout.level()), 2 * len(X) // 3
+        left = dict[str, float]()
+        for name, shape in _SHAPES.items():
+            Z = _with_harmonics(X, targets, phases, shape)
+            sizes = np.abs(_fit_residual(Z[:cut], len(targets)).residual(Z[cut:]))
+            left[name] = float(np.mean(sizes))  # not the median: a pulse is in few rows
+        best = min(left, key=left.__getitem__)
+        return replace(self, period=best) if left[best] < _SEASONAL * left["none"] else None
+
     def _fit(self, X: FloatArray, layout: Layout, measured: Any, seed: int) -> Scorer:  # noqa: ANN401
-        targets = np.flatnonzero(measured & layout.level())
-        phases = layout.calendar()
-        shapes = {"none": (0, 0)}
-        if len(phases) == 4:  # the calendar is among the columns
-            shapes |= {"day": (_DAY, 0), "week": (_DAY, _WEEK)}
-
-        def made(shape: tuple[int, ...]) -> Callable[[FloatArray], FloatArray]:
-            return lambda rows: _with_harmonics(rows, targets, phases, shape)
-
-        wanted = self.period if self.period in shapes else "none"
-        if self.period == "auto" and len(shapes) > 1:
-            cut = 2 * len(X) // 3
-            left = dict[str, float]()
-            for name, shape in shapes.items():
-                fitted = _fit_residual(made(shape)(X[:cut]), len(targets))
-                sizes = np.abs(fitted.residual(made(shape)(X[cut:]))).mean(axis=1)
-                left[name] = float(np.median(sizes))  # some rows are wild
-            best = min(left, key=left.__getitem__)
-            wanted = best if left[best] < _SEASONAL * left["none"] else "none"
-        shape = shapes[wanted]
-        return Seasonal(targets, phases, shape, _fit_residual(made(shape)(X), len(targets)))
+        targets, phases = np.flatnonzero(measured & layout.level()), layout.calendar()
+        found = self.on(X) if self.period == "auto" else self
+        shape = _SHAPES["none" if found is None or len(phases) != 4 else found.period]
+        Z = _with_harmonics(X, targets, phases, shape)
+        return Seasonal(targets, phases, shape, _fit_residual(Z, len(targets)))
 
 
 def _with_harmonics(

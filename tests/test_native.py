@@ -6,6 +6,7 @@ import random
 import sys
 from collections import Counter
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import msgspec
 import numpy as np
@@ -261,6 +262,24 @@ def test_zeros_of_either_sign_and_rows_beyond_a_quantile_are_kept_the_same(nativ
         assert ours.process(part) == theirs.process(part)
         assert ours.snapshot() == theirs.snapshot()  # where -0.0 and 0.0 are not equal
     assert taken(theirs) > 500
+
+
+def test_a_clock_that_is_taken_back_earns_nothing_in_either_core(native):
+    pipeline = spec(DETECTORS["HBOS"], every=None, rate=0.15, burst=3, per_day=6000)
+    begun, day = 1_700_000_000_000, 86_400_000
+    readings = feed(3, 460, missing=0.0, fault=0, streams="a")
+    for i, one in enumerate(readings):
+        # One, alone, is a month ahead; two that differ at first, and so are known, contradict it.
+        name, days = ("ahead", 30) if i < 400 else (one.sensor, {400: 20, 401: 10}.get(i, 0))
+        time_ms = begun + days * day + one.event_time_ms
+        readings[i] = one._replace(sensor=name, event_time_ms=time_ms)
+    ours, theirs, believed = made(pipeline, None), made(pipeline, native), []
+    for part in (readings[:395], *([one] for one in readings[395:])):
+        assert ours.process(part) == theirs.process(part)
+        assert ours.snapshot() == theirs.snapshot()
+        believed.append((theirs._live["a"]._judge._bucket.latest_ms, taken(theirs)))
+    (back,) = [after[1] - before[1] for before, after in pairwise(believed) if after < before]
+    assert back == 1, "by the native core"
 
 
 @pytest.mark.parametrize("policy", [*POLICIES[:5]], ids=str)

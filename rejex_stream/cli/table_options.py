@@ -27,7 +27,12 @@ Rate = Annotated[
     float | None, typer.Option(help="Share of events that may be rejected.  [default: γ]")
 ]
 Window = Annotated[int | None, typer.Option("--window", "-n", help="n.  [default: by the length]")]
-Detector = Annotated[str, typer.Option(help="Name of the detector.")]
+Detector = Annotated[
+    str | None,
+    typer.Option(
+        help="Name of the detector.  [default: Sensor; SeasonalSensor where rows hold a season]"
+    ),
+]
 
 Command: TypeAlias = Callable[..., None]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from rejex_stream.detectors import DEFAULT, make_detector
@@ -14,6 +15,7 @@ from rejex_stream.rejection.policy import CONTAMINATION, MIN_BURST, RejectionPol
 __all__ = ["Suggestion", "suggest"]
 
 _LARGEST = 2000
+_DAY_MS, _SEASON_DAYS, _ROWS_A_DAY = 86_400_000, 5, (12, 1_440)
 _WIDE = 60
 """Of more channels the levels alone are judged: with five columns each, 300 take minutes."""
 
@@ -23,6 +25,8 @@ class Suggestion:
     """An engine for a table, with what was chosen and why: a sentence each."""
 
     spec: EngineSpec
+    detector: str
+    """By the name under which a config knows it."""
     pooled: bool
     """Whether the sensors share one model, because each alone has too few rows."""
     notes: tuple[str, ...]
@@ -31,10 +35,13 @@ class Suggestion:
 def suggest(
     n_rows: int, n_sensors: int, channels: tuple[str, ...], *, contamination: float = CONTAMINATION,
     tolerance: float | None = None, rate: float | None = None, window: int | None = None,
-    detector: str = DEFAULT, seed: int = 0, flags: tuple[str, ...] = (), n_modes: int | None = None,
-    carry: int = 0, totals: tuple[str, ...] = (),
+    detector: str | None = None, seed: int = 0, flags: tuple[str, ...] = (),
+    n_modes: int | None = None, carry: int = 0, totals: tuple[str, ...] = (), step_ms: float | None = None,
 ) -> Suggestion:  # fmt: skip
-    """Choose window, budget, features and refits for a table, where they are not given.
+    """Choose window, budget, detector, features and refits for a table, where they are not given.
+
+    Rows every minute to every two hours that fill two and a half windows of five days are judged by the hour
+    as well, where held-back rows show that it explains something.
 
     Examples
     --------
@@ -53,11 +60,18 @@ def suggest(
     min_window = policy.first_window
     n_rows //= n_modes or 1
     per_sensor, pooled = n_rows // n_sensors, False
+    season = _window_of_season(step_ms) if len(channels) <= _WIDE and not totals else None
+    if season is not None and (per_sensor < 2.5 * season or (window or season) < season):
+        notes.append(
+            f"season: five days are {season:,} rows; a window of as many, and two and a half times as many "
+            "rows, let SeasonalSensor judge by the hour"
+        )
+        season = None
     if window is None:
         if n_sensors > 1 and per_sensor // 4 < min_window:
             per_sensor, pooled = n_rows, True
             notes.append(f"pooled: {n_sensors} sensors share one model, each alone is too short")
-        window = max(min_window, min(_LARGEST, _round(per_sensor // 4)))
+        window = max(min_window, min(_LARGEST, _round(per_sensor // 4)), season or 0)
         while window < _LARGEST and not policy.works(window):
             window += 1
         notes.append(f"window: n = {window:,}, for {per_sensor:,} rows a stream")
@@ -67,6 +81,7 @@ def suggest(
             f"least {min_window:,}, and {2 * max(window, min_window):,} rows to fill it and go on. "
             "Give more rows, a larger contamination, or a smaller tolerance or rate."
         )
+    detector = detector or (DEFAULT if season is None else "SeasonalSensor")
     made = make_detector(detector)
     features = FeatureSpec(channels, flags=flags, carry_forward_events=carry)
     if totals:
@@ -99,7 +114,15 @@ def suggest(
             f"fits: after {schedule.first_fit_events:,} rows, then every "
             f"{schedule.refit_every_events:,}"
         )
-    return Suggestion(spec, pooled, tuple(notes))
+    return Suggestion(spec, detector, pooled, tuple(notes))
+
+
+def _window_of_season(step_ms: float | None) -> int | None:
+    """Return how many rows five days are; ``None`` where rows come too often or too seldom."""
+    least, most = _ROWS_A_DAY
+    if step_ms is None or not least <= round(_DAY_MS / step_ms) <= most:
+        return None
+    return math.ceil(_SEASON_DAYS * _DAY_MS / step_ms)
 
 
 def _round(n: int) -> int:

@@ -18,7 +18,6 @@ def draft_config(
     choice: Suggestion,
     *,
     name: str,
-    detector: str,
     comments: Sequence[str] = (),
     kafka: Mapping[str, object] | None = None,
 ) -> str:
@@ -40,7 +39,7 @@ def draft_config(
             "control": f"{name}.control{ending}",
             "group": "*" if choice.pooled else None,
         },
-        "detector": {"name": detector},
+        "detector": {"name": choice.detector},
         "rejection": rejection,
         "output": {role: f"{name}.{role}{ending}" for role in roles},
     }

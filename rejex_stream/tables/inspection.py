@@ -6,7 +6,8 @@ import codecs
 import io
 import itertools
 import re
-from collections import Counter
+import statistics
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -27,7 +28,7 @@ from rejex_stream.config.assembly import records_of
 from rejex_stream.config.input import stem
 from rejex_stream.decode import CsvDecoder
 from rejex_stream.decode.csv import EMPTY_ROW, split_row
-from rejex_stream.decode.mapping import FieldMapping, parse_moment, printable
+from rejex_stream.decode.mapping import FieldMapping, decode_records, parse_moment, printable
 from rejex_stream.decode.written import is_repeated, joined, zone_of
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.plan.suggest import Suggestion, suggest
@@ -53,7 +54,7 @@ _SAMPLE_ROWS = 5_000
 _SAMPLE_BYTES = 4 << 20
 _TRUTH = {"1": True, "1.0": True, "true": True, "anomaly": True}
 _TRUTH |= {"0": False, "0.0": False, "false": False, "normal": False}
-_SHOWN = 12
+_SHOWN, _FIRST = 12, 500
 _OF_EAST_ASIA = {"gb18030": rb"[\xa1-\xf7][\xa1-\xfe]", "cp932": rb"[\x81-\x9f][@-~\x80-\xfc]"}
 
 
@@ -111,7 +112,7 @@ class Table:
     def suggested(self, **knobs: Any) -> Suggestion:  # noqa: ANN401 - as suggest's
         """Choose settings for the table, as :func:`~rejex_stream.plan.suggest.suggest` does."""
         guess = self.guess
-        own: Any = guess.for_features()
+        own: Any = {**guess.for_features(), "step_ms": self._step_ms()}
         choice = suggest(self.n_rows, self.n_sensors, guess.channels, **own, **knobs)
         if guess.tag is not None and choice.pooled:
             raise ConfigError(
@@ -120,6 +121,18 @@ class Table:
                 "--window, or a larger --contamination."
             )
         return choice
+
+    def _step_ms(self) -> float | None:
+        """Return the usual time from one row of a sensor to the next; ``None``: it is unknown."""
+        if self.guess.time is None or self.guess.tag is not None:
+            return None
+        _, found = decode_records(self.decoder(), list(itertools.islice(self.records(), _FIRST)))
+        times = defaultdict[str, list[int]](list)
+        for one in found:
+            if isinstance(one, Reading):
+                times[one.sensor].append(one.event_time_ms)
+        steps = [b - a for own in times.values() for a, b in itertools.pairwise(own) if b > a]
+        return statistics.median(steps) if steps else None
 
     def decoder(self, *, pooled: bool = False) -> CsvDecoder:
         """Return what makes readings of the rows."""

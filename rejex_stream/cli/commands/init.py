@@ -21,7 +21,6 @@ from rejex_stream.config import Config, name_of, parse_config
 from rejex_stream.config.assembly import kafka_decoder, kafka_settings, records_of
 from rejex_stream.config.input import REGISTRY_FORMATS
 from rejex_stream.decode.mapping import decode_records
-from rejex_stream.detectors import DEFAULT
 from rejex_stream.errors import ConfigError
 from rejex_stream.operate.logs import escaped
 from rejex_stream.rejection.policy import CONTAMINATION
@@ -56,7 +55,7 @@ def init(  # noqa: PLR0917 - one parameter an option
     tolerance: options.Tolerance = None,
     rate: options.Rate = None,
     window: options.Window = None,
-    detector: options.Detector = DEFAULT,
+    detector: options.Detector = None,
     *,
     asked: options.TableOptions,
 ) -> None:
@@ -109,7 +108,6 @@ def init(  # noqa: PLR0917 - one parameter an option
         source,
         choice,
         name=name_of(where),
-        detector=detector,
         comments=[f"Written by rejex-stream init {shlex.join(words)}.", *map(escaped, notes)],
         kafka=None if kafka is None else {"bootstrap_servers": kafka[0]},
     )

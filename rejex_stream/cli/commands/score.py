@@ -32,7 +32,6 @@ from rejex_stream.cli.show import (
 )
 from rejex_stream.config import name_of
 from rejex_stream.decode import Decoder
-from rejex_stream.detectors import DEFAULT
 from rejex_stream.encode import encode_verdict
 from rejex_stream.errors import ConfigError, ConnectorError, explaining_os_errors
 from rejex_stream.operate.incident_text import DisplayNames
@@ -64,7 +63,7 @@ def score(  # noqa: PLR0917 - one parameter an option
     tolerance: options.Tolerance = None,
     rate: options.Rate = None,
     window: options.Window = None,
-    detector: options.Detector = DEFAULT,
+    detector: options.Detector = None,
     *,
     asked: options.TableOptions,
     out: Annotated[
@@ -100,7 +99,7 @@ def score(  # noqa: PLR0917 - one parameter an option
             contamination=contamination, tolerance=tolerance, rate=rate, window=window,
             detector=detector,
         )  # fmt: skip
-        _save_config(save_config, table, choice, detector, file)
+        _save_config(save_config, table, choice, file)
         collected = _Kept(table.decoder(pooled=choice.pooled), everything=report is not None)
         truth, episodes = Counter[tuple[bool, Label]](), Episodes(collected.channels)
         to_file = _writer(verdicts, exits)
@@ -197,9 +196,7 @@ def _at_hand(file: Path, exits: ExitStack) -> Path:
     return copied
 
 
-def _save_config(
-    where: Path | None, table: Table, choice: Suggestion, detector: str, file: Path
-) -> None:
+def _save_config(where: Path | None, table: Table, choice: Suggestion, file: Path) -> None:
     if where is None:
         return
     source = table.settings()
@@ -209,7 +206,6 @@ def _save_config(
         source,
         choice,
         name=name_of(where),
-        detector=detector,
         comments=[f"Written by rejex-stream score {file.name}.", *map(escaped, table.said)],
     )
     save_draft(where, text)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rejex_stream.demo.datasets import load_dataset
     from rejex_stream.detectors import make_detector
     from rejex_stream.engine import Engine, EngineSpec, RefitSchedule
-    from rejex_stream.facade import RejectingDetector, RejectingStream
+    from rejex_stream.facade import RejectingDetector
     from rejex_stream.features import Feature, FeatureSpec
     from rejex_stream.rejection import (
         RejectionBand,
@@ -59,7 +59,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Engine", "EngineSpec", "Feature", "FeatureSpec", "InlineExecutor", "Label", "Pipeline",
     "Position", "ProcessFitExecutor", "Reading", "Reason", "RefitSchedule", "RejectingDetector",
-    "RejectingStream", "RejectionBand", "RejectionPolicy", "ScoreWindow", "Stability",
+    "RejectionBand", "RejectionPolicy", "ScoreWindow", "Stability",
     "ThreadFitExecutor", "Verdict", "__version__", "check_detector", "cost_bound",
     "cost_quantile", "exact_rate_bound", "expected_rejection_rate", "load_dataset",
     "make_detector", "min_window", "paper_rate_bound", "rejection_band", "stability",
@@ -73,7 +73,7 @@ _HOMES = {
     "demo.datasets": ("load_dataset",),
     "detectors": ("make_detector",),
     "engine": ("Engine", "EngineSpec", "RefitSchedule"),
-    "facade": ("RejectingDetector", "RejectingStream"),
+    "facade": ("RejectingDetector",),
     "features": ("Feature", "FeatureSpec"),
     "rejection": (
         "RejectionBand",

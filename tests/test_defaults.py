@@ -22,7 +22,7 @@ from rejex_stream.decode.mapping import FieldMapping
 from rejex_stream.detectors import make_detector
 from rejex_stream.engine import EngineSpec
 from rejex_stream.engine.refit import FitJob, RefitSchedule
-from rejex_stream.facade import RejectingDetector, RejectingStream
+from rejex_stream.facade import RejectingDetector
 from rejex_stream.features import Feature, FeatureSpec
 from rejex_stream.incidents.incident_settings import Alarms
 from rejex_stream.monitor.config import Monitor, MonitorConfig
@@ -73,14 +73,12 @@ def test_config_engine_and_facade_share_their_defaults():
         config.detector, FeatureSpec(("flow",)), RejectionPolicy(0.05, tolerance=8), alarms=Alarms()
     )
     assert engine == config
-    for facade in (RejectingDetector, RejectingStream):
-        assert default_of(facade, "contamination") == CONTAMINATION
-        assert default_of(facade, "tolerance") is None  # 32, unless a rate is given
-        assert default_of(facade, "rate") is RejectionPolicy(0.1, tolerance=8).rate
-        assert default_of(facade, "seed") == engine.seed
+    assert default_of(RejectingDetector, "contamination") == CONTAMINATION
+    assert default_of(RejectingDetector, "tolerance") is None  # 32, unless a rate is given
+    assert default_of(RejectingDetector, "rate") is RejectionPolicy(0.1, tolerance=8).rate
+    assert default_of(RejectingDetector, "seed") == engine.seed
     assert default_of(rejection_band, "tolerance") == TOLERANCE == 32
-    assert RejectingStream()._policy.tolerance == TOLERANCE
-    assert default_of(RejectingStream, "window") == engine.window == WINDOW
+    assert engine.window == WINDOW
     assert default_of(RejectingDetector, "ties") == engine.policy.ties
 
 

@@ -1,20 +1,19 @@
-"""What a notebook expects: scikit-learn's rules and River's checks, PyOD's names, and pictures."""
+"""What a notebook expects: scikit-learn's rules, PyOD's names, and pictures."""
 
 from __future__ import annotations
 
-import re
 import sys
 import warnings
 from datetime import datetime
 
 import numpy as np
 import pytest
+from pyod.models.iforest import IForest
 from pyod.models.knn import KNN
-from river import checks as river_checks
-from river.datasets import CreditCard
-from sklearn.base import OutlierMixin
+from sklearn.base import OutlierMixin, clone
 from sklearn.covariance import EllipticEnvelope
 from sklearn.ensemble import IsolationForest
+from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LinearRegression
 from sklearn.model_selection import ParameterGrid
 from sklearn.neighbors import LocalOutlierFactor
@@ -23,10 +22,11 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import rejex_stream
-from rejex_stream import RejectingDetector, RejectingStream, check_detector, load_dataset
+from rejex_stream import RejectingDetector, check_detector, load_dataset
 from rejex_stream.detectors import as_detector
 from rejex_stream.errors import ConfigError, DetectorError
 from rejex_stream.facade import REJECTED
+from rejex_stream.rejection.bounds import expected_rejection_rate
 from tests.program import ended
 
 
@@ -116,6 +116,77 @@ def test_held_out_rows_are_judged_by_their_held_out_scores(table):
     assert np.array_equal(model.labels_[1400:], model.predict(mixed[1400:]))
 
 
+# ------------------------------------------------------------------------------- rejection
+@pytest.mark.parametrize("tolerance", [4, 8, 32])
+def test_verdicts_equal_those_of_pyod(table, tolerance):
+    fresh = np.random.default_rng(1).normal(1, 2, size=(500, 3))
+    pyod = KNN(contamination=0.1).fit(table)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs = pyod.predict_with_rejection(fresh, T=tolerance)
+    ours = RejectingDetector("KNN", 0.1, tolerance).fit(table).predict(fresh)
+    assert ours.tolist() == theirs.tolist()
+    assert set(ours.tolist()) == {-2, 0, 1}
+
+
+def test_scikit_learns_conventions_hold(table):
+    model = RejectingDetector(IForest(n_estimators=10), 0.1, 8, seed=4)
+    copy = clone(model)
+    assert copy.get_params()["seed"] == 4
+    assert copy.set_params(tolerance=4.0).tolerance == 4.0
+    with pytest.raises(NotFittedError):
+        model.predict(table)
+    assert model.fit(table) is model
+    assert model.predict(table).shape == model.confidence(table).shape == (2000,)
+    assert ((model.confidence(table) >= 0) & (model.confidence(table) <= 1)).all()
+    assert np.array_equal(model.predict(table), clone(model).fit(table).predict(table))
+    with pytest.raises(ValueError, match="2 features, but RejectingDetector is expecting 3"):
+        model.predict(table[:, :2])
+
+
+@pytest.mark.thorough
+def test_held_out_ranks_reject_what_theory_expects_even_where_training_ranks_do_not(table):
+    rng = np.random.default_rng(2)
+    rows, fresh = rng.normal(size=(2000, 10)), rng.normal(size=(4000, 10))
+    own = RejectingDetector("KDE", 0.1, 8).fit(rows)
+    held = RejectingDetector("KDE", 0.1, 8, calibration="holdout").fit(rows)
+    assert held.predict(fresh).tolist().count(-2) / 4000 == pytest.approx(
+        expected_rejection_rate(held.band_), rel=0.35
+    )
+    assert held.predict(fresh).tolist().count(1) / 4000 < 0.1
+    assert own.predict(fresh).tolist().count(1) / 4000 > 0.15  # fitted too closely
+
+
+def test_a_window_that_can_never_say_anomaly_warns(table):
+    with pytest.warns(UserWarning, match="can ever be called an anomaly"):
+        model = RejectingDetector("KNN", 0.1, 32).fit(table[:100])
+    assert 1 not in model.predict(table)
+
+
+def test_a_rate_does_what_a_tolerance_does(table):
+    model = RejectingDetector("KNN", 0.1, rate=0.05).fit(table)
+    assert 0.04 < expected_rejection_rate(model.band_) <= 0.05
+
+
+def test_a_rate_and_a_tolerance_are_one_too_many(table):
+    with pytest.raises(ConfigError, match="give exactly one"):
+        RejectingDetector("KNN", 0.1, 8, rate=0.05).fit(table)
+    assert RejectingDetector("KNN", 0.1).fit(table).band_.tolerance == 32
+
+
+def test_one_repeated_score_rejects_everything():
+    with pytest.warns(UserWarning, match="tells no row from another"):
+        model = RejectingDetector("KNN", 0.1, 4).fit(np.ones((200, 2)))
+    assert set(model.predict(np.ones((5, 2)))) == set(model.labels_) == {-2}
+    assert model.predict_proba(np.ones((1, 2))).tolist() == [[0.5, 0.5]]
+    assert model.confidence(np.ones((1, 2))).tolist() == [0.0]
+
+
+def test_a_detector_that_learns_row_by_row_is_refused():
+    with pytest.raises(ConfigError, match=r"use rejex_stream\.Pipeline"):
+        RejectingDetector("HalfSpaceTrees").fit(np.zeros((10, 2)))
+
+
 # ------------------------------------------------------------- objects taken as they are
 @pytest.mark.thorough
 @pytest.mark.parametrize(
@@ -181,9 +252,6 @@ def test_parameters_go_with_a_name(table):
         RejectingDetector("KNN", params={"neighbours": 3}).fit(table)
     with pytest.raises(ConfigError, match="give KNN its parameters when you make it"):
         RejectingDetector(KNN(), params={"n_neighbors": 3}).fit(table)
-    trees = RejectingStream("HalfSpaceTrees", params={"n_trees": 3})
-    assert trees._recipe.model.n_trees == 3
-    assert trees.clone()._recipe.model.n_trees == 3
     grid = ParameterGrid({"params": [{"n_neighbors": 3}, {"n_neighbors": 9}]})
     assert [RejectingDetector("KNN").set_params(**one).params for one in grid]
 
@@ -251,73 +319,8 @@ def test_what_breaks_a_law_is_told_which_and_never_by_an_attribute_error(detecto
         check_detector(detector)
 
 
-# -------------------------------------------------------------------------------- River
-def events(n=1000, seed=0):
-    """Card payments, as River's own checks take them; theirs would come from the network."""
-    rng = np.random.default_rng(seed)
-    for i in range(n):
-        wrong = i % 50 == 49
-        values = rng.normal(6.0 * wrong, 1.0, size=4)
-        yield dict(zip(("V1", "V2", "Time", "Amount"), values.tolist(), strict=True)), int(wrong)
-
-
-# River's check, and why it need not hold here.
-RIVERS_EXCEPTIONS = {
-    "check_emerging_features": "a feature that comes later is refused, never ignored for ever",
-    "check_disappearing_features": "an event without a feature is refused, never judged as if 0",
-    "check_radically_disappearing_features": "the same, for all features but one",
-}
-
-
-def rivers_checks():
-    model = RejectingStream("GaussianScorer", 0.1, 4, window=200)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CreditCard, "take", lambda _, n: list(events(n)))
-        for check in river_checks.yield_checks(model):
-            yield pytest.param(model.clone(), check, id=check.__name__)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(("model", "check"), list(rivers_checks()))
-def test_rivers_checks_hold(model, check):
-    if check.__name__ not in RIVERS_EXCEPTIONS:
-        check(model)
-        return
-    with pytest.raises(ConfigError, match="give the same features every time"):
-        check(model)
-
-
-def test_rivers_exceptions_are_checks_of_river():
-    assert RIVERS_EXCEPTIONS.keys() <= {param.id for param in rivers_checks()}
-
-
-def test_a_feature_that_comes_later_is_refused_and_one_without_a_value_is_not():
-    model = RejectingStream("GaussianScorer", 0.1, 4, window=200)
-    model.learn_one({"a": 1.0})
-    for face in (model.learn_one, model.score_one, model.predict_one):
-        with pytest.raises(ConfigError, match=r"a feature 'b' that the first one had not.*Select"):
-            face({"a": 1.0, "b": 2.0})
-    with pytest.raises(ConfigError, match=r"no feature 'a'.*as nan"):
-        model.learn_one({"b": 2.0})
-    both = RejectingStream("GaussianScorer", 0.1, 4, window=200)
-    both.learn_one({"a": 1.0, "b": None})
-    both.learn_one({"a": 1.0, "b": 2.0})
-    assert both._names == ("a", "b")
-
-
-def test_a_first_event_that_is_no_event_settles_nothing():
-    model = RejectingStream("GaussianScorer", 0.1, 4, window=200)
-    with pytest.raises(ConfigError, match=r"a is 'on': expected a number or nan\. Leave a out"):
-        model.learn_one({"a": "on"})
-    model.learn_one({"b": 1.0})
-
-
 @pytest.mark.parametrize("value", ["on", datetime(2024, 3, 1)], ids=["text", "datetime"])
 def test_what_is_no_number_is_named_with_its_column(value):
-    model = RejectingStream("GaussianScorer", 0.1, 4, window=200)
-    model.learn_one({"a": 1.0, "b": 2.0})
-    with pytest.raises(ConfigError, match=rf"^b is {re.escape(repr(value))}: expected a number"):
-        model.learn_one({"a": 1.0, "b": value})
     pyarrow = pytest.importorskip("pyarrow", reason="the extra `parquet` is not installed")
     rows = pyarrow.table({"a": [1.0, 2.0] * 50, "b": [str(value)] * 100})
     with pytest.raises(ConfigError, match=r"^b is .*: expected a number"):
@@ -336,26 +339,6 @@ def test_scores_that_tell_nothing_are_said_before_all_is_rejected(table):
     with pytest.warns(UserWarning, match="tells no row from another, and all are rejected"):
         model = RejectingDetector("IForest", 0.1, 8).fit(table * 1e-300)
     assert set(model.labels_) == {REJECTED}
-
-
-def test_many_are_learnt_as_one_by_one():
-    rows = [x for x, _ in events(600)]
-    names = list(rows[0])
-    matrix = np.array([list(row.values()) for row in rows])
-    tables = {
-        "dicts": rows,
-        "columns": dict(zip(names, matrix.T, strict=True)),
-        "frame": frame(matrix, names),
-    }
-    one = RejectingStream("GaussianScorer", 0.1, 4, window=200)
-    for row in rows:
-        one.learn_one(row)
-    for kind, X in tables.items():
-        many = RejectingStream("GaussianScorer", 0.1, 4, window=200)
-        many.learn_many(X)
-        assert many._scores.scores() == one._scores.scores(), kind
-    with pytest.raises(ValueError, match="argument 2 is shorter"):
-        RejectingStream("GaussianScorer").learn_many({"V1": [1.0, 2.0], "V2": [1.0]})
 
 
 # ------------------------------------------------------------------------------ pictures
@@ -404,16 +387,6 @@ def test_a_row_without_a_score_is_counted(axes):
     assert any("1 without a score" in text for text in drawn(model.plot(ax=axes)))
 
 
-def test_a_stream_draws_its_window(axes):
-    model = RejectingStream("GaussianScorer", 0.1, 4, window=200)
-    with pytest.raises(ConfigError, match="There are 0 scores yet"):
-        model.plot(ax=axes)
-    model.learn_many(x for x, _ in events(600))
-    model.plot(ax=axes)
-    assert axes.get_xlabel() == "event of the window"
-    assert sum(len(marks.get_offsets()) for marks in axes.collections) == 200
-
-
 def test_without_matplotlib_a_picture_says_what_to_install(table, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ConfigError, match="pip install matplotlib"):
@@ -438,7 +411,6 @@ def test_data_sets_need_no_network_and_say_what_is_wrong_in_them():
     one = turbines.for_sensor("WT-02")
     assert len(one.X) == 4032
     assert np.count_nonzero(one.is_fault) == 288
-    assert one.columns()["power_kw"].tolist() == pytest.approx(one.X[:, 2].tolist(), nan_ok=True)
     with pytest.raises(ConfigError, match="there are WT-01, WT-02, WT-03, WT-04"):
         turbines.for_sensor("WT-05")
     with pytest.raises(ConfigError, match="use 'water' or 'turbines'"):

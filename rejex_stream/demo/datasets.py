@@ -89,10 +89,6 @@ class Dataset(NamedTuple):
             is_fault=self.is_fault[mine],
         )
 
-    def columns(self) -> dict[str, FloatArray]:
-        """Return the channels by name, as DataFrames and `RejectingStream.learn_many` take them."""
-        return dict(zip(self.channels, self.X.T, strict=True))
-
 
 def load_dataset(name: Literal["water", "turbines"] = "water", *, seed: int = 0) -> Dataset:
     """Load readings that come with the package; no network.

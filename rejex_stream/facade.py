@@ -1,4 +1,7 @@
-"""A detector that is fitted on a table and may abstain: scikit-learn's rules, PyOD's names."""
+"""The method in a notebook: a detector that is fitted on a table and may abstain.
+
+In: a table. Out: a verdict for each row, by PyOD's codes; the rules are scikit-learn's.
+"""
 
 from __future__ import annotations
 
@@ -134,8 +137,8 @@ class RejectingDetector(BaseEstimator):  # type: ignore[misc]
         recipe = as_detector(self.detector, self.params)
         if not isinstance(recipe, BatchDetector):
             raise ConfigError(
-                f"{recipe.name} learns one row at a time: use RejectingStream, or a detector that "
-                "is fitted on a table."
+                f"{recipe.name} learns one row at a time: use rejex_stream.Pipeline, or a "
+                "detector that is fitted on a table."
             )
         names = getattr(self, "feature_names_in_", None)
         if names is not None and hasattr(recipe, "for_features"):
@@ -257,7 +260,7 @@ class RejectingDetector(BaseEstimator):  # type: ignore[misc]
         scores = self.decision_scores_ if X is None else self.decision_function(X)
         kinds = {0: "normal", 1: "anomaly", REJECTED: "rejected"}
         verdicts = [kinds[code] for code in self._labels(scores).tolist()]
-        return draw(scores, verdicts, self.reference_scores_, self.band_, along="row", ax=ax)
+        return _draw(scores, verdicts, self.reference_scores_, self.band_, ax)
 
     def __sklearn_tags__(self) -> Any:  # noqa: ANN401 - sklearn is untyped
         tags = super().__sklearn_tags__()
@@ -270,14 +273,14 @@ class RejectingDetector(BaseEstimator):  # type: ignore[misc]
         for name in columns:  # a time would be read as a count that only rises
             first = np.asarray(table[name][:1])
             if first.dtype.kind in "mM" and first.size:
-                raise no_number(name, str(first.ravel()[0]))
+                raise _no_number(name, str(first.ravel()[0]))
         try:
             rows: FloatArray = validate_data(
                 self, X, dtype=np.float64, ensure_all_finite=False, **how
             )
         except (TypeError, ValueError):
             for name in columns:
-                require_numbers(name, np.asarray(table[name]).tolist())
+                _require_numbers(name, np.asarray(table[name]).tolist())
             raise
         return rows
 
@@ -298,16 +301,16 @@ class RejectingDetector(BaseEstimator):  # type: ignore[misc]
         return labels
 
 
-def require_numbers(name: object, values: Iterable[object]) -> None:
+def _require_numbers(name: object, values: Iterable[object]) -> None:
     """Raise for the first value of a column that is no number."""
     for value in values:
         try:
             np.float64(value)  # type: ignore[arg-type]
         except (TypeError, ValueError):
-            raise no_number(name, value) from None
+            raise _no_number(name, value) from None
 
 
-def no_number(name: object, value: object) -> ConfigError:
+def _no_number(name: object, value: object) -> ConfigError:
     """Return the error for a value that is no number."""
     return ConfigError(
         f"{name} is {value!r}: expected a number or nan. Leave {name} out, or make a number of it "
@@ -324,18 +327,16 @@ _MARKS = {  # colour, shape, size
 }
 
 
-def draw(
+def _draw(
     scores: FloatArray,
     verdicts: Sequence[str],
     reference: FloatArray,
     band: RejectionBand,
-    *,
-    along: str,
     ax: Axes | None,
 ) -> Axes:
     """Draw scores in their order, each with its verdict, on top of the band of ranks.
 
-    `along` names the horizontal axis; a score that is not finite is counted in the legend alone.
+    A score that is not finite is counted in the legend alone.
     """
     if ax is None:
         try:
@@ -359,7 +360,7 @@ def draw(
         ax.scatter(
             at[mine], scores[mine], c=colour, marker=marker, s=size, label=label, lw=0, zorder=3
         )
-    ax.set(xlabel=along, ylabel="score", xlim=(-0.5, max(len(scores), 1) - 0.5))
+    ax.set(xlabel="row", ylabel="score", xlim=(-0.5, max(len(scores), 1) - 0.5))
     ax.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
     return ax
 

@@ -34,6 +34,7 @@ _BATCH = 512
 
 DETECTORS: Final = {
     "Sensor": ("Sensor", {}),
+    "SeasonalSensor": ("SeasonalSensor", {}),
     "SensorEnsemble": ("SensorEnsemble", {}),
     "HBOS": ("pyod:HBOS", {}),
     "GMM": ("pyod:GMM", {"scale": "standard"}),

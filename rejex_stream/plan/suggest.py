@@ -36,12 +36,13 @@ def suggest(
     n_rows: int, n_sensors: int, channels: tuple[str, ...], *, contamination: float = CONTAMINATION,
     tolerance: float | None = None, rate: float | None = None, window: int | None = None,
     detector: str | None = None, seed: int = 0, flags: tuple[str, ...] = (),
-    n_modes: int | None = None, carry: int = 0, totals: tuple[str, ...] = (), step_ms: float | None = None,
+    n_modes: int | None = None, carry: int = 0, totals: tuple[str, ...] = (),
+    step_ms: float | None = None,
 ) -> Suggestion:  # fmt: skip
     """Choose window, budget, detector, features and refits for a table, where they are not given.
 
-    Rows every minute to every two hours that fill two and a half windows of five days are judged by the hour
-    as well, where held-back rows show that it explains something.
+    Rows every minute to every two hours that fill two and a half windows of five days are judged
+    by the hour as well, where held-back rows show that it explains something.
 
     Examples
     --------
@@ -63,8 +64,8 @@ def suggest(
     season = _window_of_season(step_ms) if len(channels) <= _WIDE and not totals else None
     if season is not None and (per_sensor < 2.5 * season or (window or season) < season):
         notes.append(
-            f"season: five days are {season:,} rows; a window of as many, and two and a half times as many "
-            "rows, let SeasonalSensor judge by the hour"
+            f"season: a window of five days, {season:,} rows, and two and a half times as many "
+            "rows in all let SeasonalSensor judge by the hour"
         )
         season = None
     if window is None:

@@ -22,10 +22,11 @@ MINUTE, DAY = 60_000, 1440
 N = 200
 
 
-def made(channels=("a", "gas"), **given):
+def made(channels=("a", "gas"), detector="Sensor", **given):
     given = {"every": 400, "tolerance": 3.0} | given
-    pipeline = spec(make_detector("Sensor"), window=N, **given)
-    features = FeatureSpec(channels, preset="sensor", carry_forward_events=1)
+    detector = make_detector(detector)
+    pipeline = spec(detector, window=N, **given)
+    features = FeatureSpec(channels, preset=detector.preset, carry_forward_events=1)
     return Engine(replace(pipeline, features=features, alarms=Alarms()), InlineExecutor(), idle={})
 
 
@@ -67,6 +68,26 @@ def test_a_gas_sensor_that_rested_is_an_anomaly_at_once_and_told_at_the_third_re
     assert "gas 400, where it has rested at no more than 0" in said
     assert not told.passed_limit  # nobody set one
     assert all("limit" not in choice.does for choice in choices(told))
+
+
+@pytest.mark.parametrize("detector", ["SeasonalSensor", "SensorEnsemble"])
+def test_so_it_is_where_no_member_of_an_ensemble_scores_it(detector):
+    readings = feed(awake(1000, (800, 1000, 400.0)))
+    verdicts, incidents = play(made(detector=detector), readings)
+    assert unseen(verdicts) == [*range(800, 1000)]
+    assert 802 in [one.opened_seq for one in opened(incidents)]
+
+
+def test_a_member_that_scores_the_channel_judges_it():
+    rows = np.column_stack([np.random.default_rng(0).normal(size=300), np.zeros(300)])
+    apart, together = (
+        make_detector("Ensemble", members=["Sensor", second]).for_features(
+            FeatureSpec(("a", "gas"))
+        )
+        for second in ("Mahalanobis", "KNN")
+    )
+    assert [r.channel for r in apart.fit(rows, seed=0).resting] == [1]
+    assert not together.fit(rows, seed=0).resting
 
 
 def test_without_its_range_it_is_not_looked_at(monkeypatch):

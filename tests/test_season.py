@@ -134,3 +134,12 @@ def test_a_table_of_many_days_is_judged_by_the_hour(step_ms, n_rows, detector, w
     choice = suggest(n_rows, 1, ("flow",), step_ms=step_ms)
     assert (choice.detector, choice.spec.window) == (detector, window)
     assert suggest(n_rows, 1, ("flow",), step_ms=step_ms, detector="HBOS").detector == "HBOS"
+
+
+def test_a_member_for_a_season_that_is_alone_scores_without_one():
+    spec, X = rows(flow(5, swing=0.0), preset="seasonal")
+    alone = make_detector("Ensemble", members=["SeasonalResidual"]).for_features(spec)
+    wild = np.copy(X[:2])
+    wild[0, 0] += 50
+    far, usual = alone.fit(X, seed=0).score(wild)
+    assert far > 2 * usual

@@ -136,10 +136,9 @@ class Ensemble:
         X = training_table(self.name, X, _MIN_ROWS)
         older, newer = X[: len(X) // 2], X[len(X) // 2 :]
         scorers, tails = [], []
-        for given in self.members:
-            member = given.on(X) if isinstance(given, SeasonalResidual) else given
-            if member is None:  # there is no season
-                continue
+        on_these = [one.on(X) if isinstance(one, SeasonalResidual) else one for one in self.members]
+        # A member for a season is of use where there is one, or where it is alone.
+        for member in [one for one in on_these if one is not None] or self.members:
             unseen = [
                 np.asarray(member.fit(rows, seed=seed).score(others), dtype=np.float64)
                 for rows, others in ((newer, older), (older, newer))
@@ -151,7 +150,9 @@ class Ensemble:
             tails.append(LogTail.of(scores))
             scorers.append(member.fit(X, seed=seed))
         inner = Members(tuple(scorers), tuple(tails))
-        return TableScorer(self.name, X.shape[1], None, inner)
+        apart = [set(getattr(scorer, "resting", ())) for scorer in scorers]
+        resting = tuple(sorted(set.intersection(*apart)))  # no member scores them
+        return TableScorer(self.name, X.shape[1], None, inner, resting=resting)
 
 
 def sensor_ensemble(flags: str = "apart") -> Ensemble:

@@ -256,8 +256,8 @@ MUTANTS = (
     Mutant(
         "m75",
         "somebody is told of a stretch without an anomaly",
-        "if (alarm.level < alarm.limit or not to_be_seen) and not limits:",
-        "if alarm.level < alarm.limit and not limits:",
+        "if not (limits or (to_be_seen and alarm.is_due(at))):",
+        "if not (limits or alarm.is_due(at)):",
         "tests/test_alarm.py::test_nobody_is_told_of_events_none_of_which_was_an_anomaly",
     ),
     Mutant(

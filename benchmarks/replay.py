@@ -20,7 +20,7 @@ from pathlib import Path
 from benchmarks.harness import write
 from benchmarks.scale import CONFIG, charged, feed
 from benchmarks.worker import cores, use
-from rejex_stream.cli.commands.judge_twice import _BATCH
+from rejex_stream.cli.commands.replay import _BATCH
 from rejex_stream.config import load_config
 from rejex_stream.config.assembly import (
     DecodedBefore,
@@ -30,8 +30,8 @@ from rejex_stream.config.assembly import (
     records_of,
 )
 from rejex_stream.decode import decode_records
-from rejex_stream.plan.measured import Differences
 from rejex_stream.threads import one_thread, seldom_collecting
+from rejex_stream.types import OutcomeCounts
 
 COLUMNS = [
     "core", "configs", "events", "events/s", "processor µs/event", "wall s", "load",
@@ -45,7 +45,7 @@ def stages(config: Path) -> list[object]:
     source = open_source(asked)
     decoder, records = file_decoder(asked, source), records_of(source)
     read = DecodedBefore(decoder.channels)
-    state, found = Judging(asked).state(source.partition, read), Differences()
+    state, found = Judging(asked).state(source.partition, read), OutcomeCounts()
     spent = [0.0, 0.0, 0.0, 0.0]
     with one_thread(), seldom_collecting():
         while True:
@@ -59,10 +59,10 @@ def stages(config: Path) -> list[object]:
             read.items = {one.position: item for one, item in zip(batch, items, strict=True)}
             outcomes = state.process(batch)
             at.append(time.thread_time())
-            found.add(outcomes, outcomes)
+            found.add(outcomes)
             at.append(time.thread_time())
             spent = [a + end - begin for a, begin, end in zip(spent, at, at[1:], strict=False)]
-    return [1e6 * one / found.records for one in spent]
+    return [1e6 * one / found.n_events for one in spent]
 
 
 def main() -> None:

@@ -301,12 +301,11 @@ def test_score_survives_rows_that_cannot_be_read(capsys, table):
     assert "\x1b" not in out + err
 
 
-def test_score_shows_the_worst_first_and_theory_where_it_is_asked_for(capsys, table):
-    for words in ((), ("--explain",)):
-        status, out, _ = in_process(capsys, "score", table, "--detector", "HBOS", *words)
-        assert status == 0
-        assert out.index("Episodes: ") < out.index("rejected  ") < out.index("labelled anomalies")
-        assert ("predicted" in out) == bool(words)
+def test_score_shows_the_worst_first_and_the_rate_beside_the_expected_one(capsys, table):
+    status, out, _ = in_process(capsys, "score", table, "--detector", "HBOS")
+    assert status == 0
+    assert out.index("Episodes: ") < out.index("rejected  ") < out.index("labelled anomalies")
+    assert out.index("rejection rate, ranked") < out.index("expected in a full window")
 
 
 @pytest.mark.thorough

@@ -232,18 +232,17 @@ def test_a_feed_that_cannot_be_read_stops_the_run_and_says_why(pipeline, run):
 
 
 # ------------------------------------------------------------------------------- the rehearsal
-def test_a_dry_run_writes_nothing_and_shows_the_mix_against_theory(pipeline, run):
+def test_a_dry_run_writes_nothing_and_shows_the_mix_beside_the_expected_rate(pipeline, run):
     feed(pipeline, 0, 3000)
     before = sorted(path.name for path in pipeline.iterdir())
     shown = run(pipeline, "--dry-run")
     assert shown.returncode == 0, shown.stderr
-    assert "Nothing was written" in shown.stdout
-    assert "predicted" in shown.stdout
+    assert "nothing was written" in shown.stdout
+    assert "expected in a full window" in shown.stdout
     assert sorted(path.name for path in pipeline.iterdir()) == before
     short = run(pipeline, "--dry-run", "--limit", "900", "--output", "json")
     found = json.loads(short.stdout)
-    assert found["measured"]["events"] == 900
-    assert found["plan"]["window"] == 200
+    assert 900 <= found["events"] < 3000
     assert sorted(path.name for path in pipeline.iterdir()) == before
 
 

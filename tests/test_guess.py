@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
+import statistics
 from datetime import datetime
 
 import pytest
 
 from rejex_stream.decode.mapping import parse_moment
 from rejex_stream.errors import ConfigError
-from rejex_stream.plan.measured import replay
 from rejex_stream.plan.suggest import suggest
 from rejex_stream.tables import dialect, open_table
 from rejex_stream.tables.dialect import find_times
 from rejex_stream.tables.guess import Asked, guess_table
 from rejex_stream.tables.place import delimiter_of, split_all
+from rejex_stream.tables.scored import judge_table
+from rejex_stream.types import is_ranked
 
 
 def table(header, *columns):
@@ -119,10 +120,17 @@ def test_real_sensor_tables_are_understood(source, evaluation_data):
 def test_a_real_water_meter_keeps_to_the_predicted_rate(evaluation_data):
     table = open_table(evaluation_data / "sensors" / "river_waterflow" / "water_flow.csv.gz")
     choice = suggest(table.n_rows, table.n_sensors, table.guess.channels)
-    measured = replay(choice.spec, table.decoder(), table.records()).measured
-    assert measured.events == table.n_rows == 1268
-    assert measured.lower <= measured.expected_rate <= measured.upper
-    assert json.dumps(measured.reasons)
+    expected = []
+
+    def add(_, verdicts):
+        expected.extend(
+            (v.band_upper - v.band_lower + 1) / (v.window_len + 1) for v in verdicts if is_ranked(v)
+        )
+
+    counts, failures = judge_table(choice.spec, table.decoder(), table.records(), add)
+    assert counts.n_events == table.n_rows == 1268
+    assert not failures
+    assert counts.rejection_rate == pytest.approx(statistics.mean(expected), rel=0.5)
 
 
 # ------------------------------------------------------------------ what a format is asked for

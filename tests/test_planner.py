@@ -1,19 +1,16 @@
-"""The planner: promises and what is measured beside them, against formulas and simulations."""
+"""The planner: what a choice promises, against formulas."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from rejex_stream.cli import main
 from rejex_stream.errors import ConfigError
-from rejex_stream.plan.measured import Measurement
 from rejex_stream.plan.promises import BESIDE_BUDGET, Costs, budget_sentence, plan, plan_table
 from rejex_stream.rejection import rejection_band
 from rejex_stream.rejection.bounds import cost_bound, cost_quantile
-from rejex_stream.types import Label, Position, Reason, Verdict
 
 ROOT = Path(__file__).parents[1]
 
@@ -89,27 +86,6 @@ def test_a_table_is_refused_at_once_where_no_window_has_the_rate(capsys):
     table = str(ROOT / "examples" / "readings.csv")
     assert main(["score", table, "--contamination", ".0015", "--rate", ".074"]) == 2
     assert "use a rate of 0.0015, with which" in capsys.readouterr().err
-
-
-# ---------------------------------------------------------------------------------- measured
-@pytest.mark.thorough
-@pytest.mark.parametrize("rate", [0.01, 0.1, 0.3])
-def test_the_measured_rate_of_independent_rejections_is_theirs(rate):
-    rng = np.random.default_rng(3)
-    measurement = Measurement()
-    measurement.add(
-        Verdict(
-            position=Position("t", 0, i), stream_key="a", sensor="a", event_time_ms=i * 1000,
-            seq=i, label=Label.REJECTED if rejected else Label.NORMAL,
-            reason=Reason.AMBIGUOUS if rejected else None, score=0.0,
-            rank=90 if rejected else 10, window_len=100, n_anomalies=10, band_lower=85,
-            band_upper=97)
-        for i, rejected in enumerate(rng.random(86_400) < rate)
-    )  # fmt: skip
-    measured = measurement.measured()
-    assert measured.rejection_rate == pytest.approx(rate, rel=0.1)
-    assert measured.lower < rate < measured.upper
-    assert measured.inflation < 2
 
 
 # ------------------------------------------------------------------------- one sentence of a budget

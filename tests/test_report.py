@@ -210,7 +210,7 @@ def test_a_scored_table_gets_a_report_with_the_verdicts_it_printed(tmp_path, cap
     assert main([*words, "--report", str(out)]) == 0
     measured = json.loads(capsys.readouterr().out)["measured"]
     shown = codes(out)
-    assert (shown["n"], shown["a"]) == (measured["normal"], measured["anomaly"])
+    assert (shown["n"], shown["a"]) == (measured["labels"]["normal"], measured["labels"]["anomaly"])
     assert (shown["r"], shown["w"]) == (
         measured["reasons"]["ambiguous"],
         measured["reasons"]["warm_up"],

@@ -21,11 +21,10 @@ from msgspec.structs import replace
 
 from rejex_stream.decode.mapping import to_epoch_ms
 from rejex_stream.errors import ConfigError, RejexError
-from rejex_stream.plan.measured import replay
 from rejex_stream.readable import Expected
 from rejex_stream.rejection.window import grade
 from rejex_stream.tables import Asked, open_table
-from rejex_stream.tables.scored import Episodes
+from rejex_stream.tables.scored import Episodes, judge_table
 from rejex_stream.types import ChannelEvidence, Evidence, Label, Position, Reading, Verdict
 
 BEGUN = datetime(2025, 2, 3, tzinfo=UTC)
@@ -46,8 +45,10 @@ def judged(table):
     """Rows from 1 on that are flagged or rejected after warm-up."""
     choice = table.suggested(contamination=0.05)
     verdicts = []
-    replay(choice.spec, table.decoder(pooled=choice.pooled), table.records(),
-           on_judged=lambda _, judged: verdicts.extend(judged))  # fmt: skip
+    judge_table(
+        choice.spec, table.decoder(pooled=choice.pooled), table.records(),
+        lambda _, judged: verdicts.extend(judged),
+    )  # fmt: skip
     return {v.position.offset + 1: v for v in verdicts}
 
 

@@ -22,7 +22,8 @@ from rejex_stream.plan.promises import BESIDE_BUDGET, Plan
 from rejex_stream.types import Label, OutcomeCounts
 
 __all__ = [
-    "As", "AsOption", "ConfigFile", "console", "held_rows", "number", "outcome_rows", "print_facts",
+    "As", "AsOption", "ConfigFile", "console", "held_rows", "number", "outcome_facts",
+    "outcome_rows", "print_facts",
     "print_json", "print_table", "share",
 ]  # fmt: skip
 
@@ -96,7 +97,26 @@ def share(value: float | None) -> str:
     return "–" if value is None else f"{number(100 * value)} %"
 
 
-def outcome_rows(counts: OutcomeCounts) -> list[tuple[str, str]]:
+def outcome_facts(counts: OutcomeCounts) -> dict[str, object]:
+    """Return counts of outcomes as plain values, the same in every command."""
+    return {
+        "events": counts.n_events,
+        "labels": {str(label): counts.labels[label] for label in Label},
+        "reasons": {str(reason): count for reason, count in sorted(counts.reasons.items())},
+        "ranked": counts.n_ranked,
+        "rejection_rate": counts.rejection_rate,
+        "limited": counts.n_limited,
+        "withheld": counts.n_withheld,
+        "invalid": counts.n_invalid,
+        "ignored": counts.n_ignored,
+        "reviews": counts.n_reviews,
+        "incidents": counts.n_incidents,
+    }
+
+
+def outcome_rows(
+    counts: OutcomeCounts, expected_rate: float | None = None
+) -> list[tuple[str, str]]:
     """Return counts of outcomes as rows to print, the same in every command."""
     total = max(1, counts.labels.total())
     rows = []
@@ -108,7 +128,10 @@ def outcome_rows(counts: OutcomeCounts) -> list[tuple[str, str]]:
             rows.append(("  beyond a limit", f"{counts.n_limited:,}"))
     rows += [(f"  {name}", f"{count:,}") for name, count in sorted(counts.reasons.items()) if count]
     rows.append(("rejection rate, ranked", share(counts.rejection_rate)))
+    if expected_rate is not None:
+        rows.append(("  expected in a full window", share(expected_rate)))
     happened = (
+        ("  withheld", counts.n_withheld, " without credit of the budget"),
         ("for review", counts.n_reviews, ""),
         ("dead letters", counts.n_invalid, ""),
         ("ignored", counts.n_ignored, " records without a reading of their own"),

@@ -1,8 +1,7 @@
 """What a choice of γ, n and T promises.
 
 Pure functions with frozen results: the command line and the console print the same numbers.
-Everything here holds for exchangeable scores; :mod:`rejex_stream.plan.measured` puts
-measured numbers beside it.
+Everything here holds for exchangeable scores.
 """
 
 from __future__ import annotations

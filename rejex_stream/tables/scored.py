@@ -5,23 +5,57 @@ from __future__ import annotations
 import csv
 import io
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import IO
 
+from rejex_stream.decode import Decoder, decode_records
 from rejex_stream.decode.csv import split_row
+from rejex_stream.engine import Engine, EngineSpec
+from rejex_stream.engine.refit import FitFailed
 from rejex_stream.plan.promises import EPISODE_GAP_EVENTS, EPISODE_GAP_S
 from rejex_stream.readable import ChannelReading, TypicalRows
 from rejex_stream.rejection.window import joint_severity
+from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.tables.inspection import Table
-from rejex_stream.types import Invalid, Label, Reading, Reason, Record, Verdict
+from rejex_stream.threads import one_thread
+from rejex_stream.types import Invalid, Label, OutcomeCounts, Reading, Reason, Record, Verdict
 
-__all__ = ["Episode", "Episodes", "Held", "ScoredCsv"]
+__all__ = ["Episode", "Episodes", "Held", "ScoredCsv", "judge_table"]
 
 _COLUMNS = ("label", "severity", "rank", "reason")
 _NO_VALUE = " (no value)"
 _MAX_NAMED = 2
 _MAX_USUAL = 1_000
+_BATCH = 5_000
+
+
+def judge_table(
+    spec: EngineSpec,
+    decoder: Decoder,
+    records: Iterator[Record],
+    on_judged: Callable[[Sequence[Reading], Sequence[Verdict]], object],
+    on_progress: Callable[[int], object] = int,
+) -> tuple[OutcomeCounts, list[FitFailed]]:
+    """Judge the rows of a table in order; return what came of them, and the fits that failed.
+
+    Where a fit failed, the model before went on.
+    """
+    engine, counts, failures, done = Engine(spec, InlineExecutor()), OutcomeCounts(), [], 0
+    with one_thread():
+        while batch := list(islice(records, _BATCH)):
+            _, items = decode_records(decoder, batch)
+            readings = [item for item in items if isinstance(item, Reading)]
+            counts.n_invalid += sum(isinstance(i, Invalid) and not i.silent for i in items)
+            verdicts = engine.process(readings)
+            counts.add_verdicts(verdicts)
+            failures += engine.take_failures()
+            on_judged(readings, verdicts)
+            done += len(batch)
+            on_progress(done)
+    engine.close()
+    return counts, failures
 
 
 @dataclass(slots=True)

@@ -18,16 +18,15 @@ from typing import Annotated
 import typer
 
 from rejex_stream.cli.bars import QUIET_S, Count, counting
-from rejex_stream.cli.commands.score import print_theory
 from rejex_stream.cli.show import (
     As,
     AsOption,
     ConfigFile,
     number,
+    outcome_facts,
     outcome_rows,
     print_facts,
     print_json,
-    share,
 )
 from rejex_stream.config import Config, load_config
 from rejex_stream.config.assembly import Edges, run_pipeline
@@ -35,7 +34,6 @@ from rejex_stream.decode.written import is_repeated, zone_of
 from rejex_stream.doctor import promised
 from rejex_stream.errors import ConfigError
 from rejex_stream.operate.logs import logging_to_stderr
-from rejex_stream.plan.measured import Counting
 from rejex_stream.run.run_events import (
     ControlUnread,
     DecisionChanged,
@@ -52,7 +50,7 @@ from rejex_stream.run.run_events import (
 )
 from rejex_stream.tables.column_checks import check_readings
 from rejex_stream.tables.order import TimeOrder
-from rejex_stream.types import Label, Reading
+from rejex_stream.types import Outcome, Partition, Reading
 
 __all__ = ["RunDisplay", "run", "stopping"]
 
@@ -69,7 +67,8 @@ def run(
         bool, typer.Option(help="Judge and write nothing, then show the mix against theory.")
     ] = False,
     limit: Annotated[
-        int | None, typer.Option(min=1, help="With --dry-run: stop after so many records.")
+        int | None,
+        typer.Option(min=1, help="With --dry-run: stop once so many records are judged."),
     ] = None,
     output: AsOption = As.TABLE,
 ) -> None:
@@ -81,7 +80,6 @@ def run(
         raise ConfigError("--limit goes with --dry-run: a real run leaves no record unread.")
     settings = load_config(config)
     stop = threading.Event()
-    rehearsal = Counting(stop, limit) if dry_run else None
     looks = _Looks(settings)
     log = settings.logging
     source = settings.input
@@ -95,7 +93,7 @@ def run(
         display = RunDisplay(count)
         summary = run_pipeline(
             settings,
-            observers=[display, looks, *([rehearsal] if rehearsal else [])],
+            observers=[display, looks, *([] if limit is None else [_Limit(stop, limit)])],
             on_progress=display.progress,
             on_open=display.opened,
             on_readings=looks.readings,
@@ -107,12 +105,10 @@ def run(
         print(f"{settings.pipeline.name}: {line}", file=sys.stderr)
     # Where verdicts go to standard output, nothing else may.
     aside = settings.output.verdicts == "-" and not dry_run and settings.input.kind == "file"
-    if rehearsal is not None:
-        _print_rehearsal(settings, rehearsal, output)
-    elif output is As.JSON and not aside:
+    if output is As.JSON and not aside:
         print_json(_as_plain(summary))
     else:
-        _print_summary(settings, summary, stderr=aside)
+        _print_summary(settings, summary, dry_run=dry_run, stderr=aside)
 
 
 class RunDisplay:
@@ -183,6 +179,24 @@ class RunDisplay:
                 _log.warning("%s-%d: a fit failed: %s", *partition, failed)
             case Retrying(error, delay_s, attempt):
                 _log.warning("attempt %d failed, next in %.1f s: %s", attempt, delay_s, error)
+
+
+class _Limit:
+    """An observer that ends a run once `limit` records are judged."""
+
+    def __init__(self, stop: threading.Event, limit: int) -> None:
+        self._stop, self._left = stop, limit
+
+    def outcomes(
+        self, partition: Partition, outcomes: Sequence[Outcome], *, replaying: bool
+    ) -> None:
+        """Count a batch."""
+        self._left -= len(outcomes)
+        if self._left <= 0:
+            self._stop.set()
+
+    def event(self, event: RunEvent) -> None:
+        """See what happened to the run; nothing to count."""
 
 
 class _Looks:
@@ -279,11 +293,9 @@ def _end_in_time(ear: socket.socket, ended: threading.Event) -> None:
                 os._exit(0)
 
 
-def _print_summary(config: Config, summary: RunSummary, *, stderr: bool) -> None:
+def _print_summary(config: Config, summary: RunSummary, *, dry_run: bool, stderr: bool) -> None:
     promise = promised(config).promise
-    rows = outcome_rows(summary)
-    if promise is not None:
-        rows.append(("  expected in a full window", share(promise.expected_rate)))
+    rows = outcome_rows(summary, None if promise is None else promise.expected_rate)
     happened = (
         ("replayed", summary.n_replayed, ""),
         ("failed fits", summary.n_fit_failures, ""),
@@ -293,31 +305,19 @@ def _print_summary(config: Config, summary: RunSummary, *, stderr: bool) -> None
     rate = summary.n_events / summary.seconds if summary.seconds else None
     rows.append(("time", f"{summary.seconds:.1f} s, {number(rate)} events/s"))
     done = "stopped; the next run goes on from here" if summary.stopped else "done"
-    if not (summary.n_events or summary.n_ignored or summary.stopped):
+    if dry_run:
+        done = "nothing was written"
+    elif not (summary.n_events or summary.n_ignored or summary.stopped):
         done = "nothing new"
     print_facts(rows, title=f"{config.pipeline.name}: {done}", stderr=stderr)
 
 
-def _print_rehearsal(config: Config, rehearsal: Counting, output: As) -> None:
-    measurement, choice = rehearsal.measurement, promised(config)
-    measured = measurement.measured()
-    if output is As.JSON:
-        print_json({"plan": choice, "measured": measured})
-    else:
-        print_facts(outcome_rows(measurement.counts), title="Nothing was written")
-        print_theory(measured, choice)
-
-
 _COUNTS = (
-    "n_limited", "rejection_rate", "n_invalid", "n_ignored", "n_reviews", "n_replayed", "n_commits",
-    "n_snapshots", "n_retries", "n_fit_failures", "fit_waits", "fit_wait_s", "seconds", "stopped",
+    "n_replayed", "n_commits", "n_snapshots", "n_retries", "n_fit_failures", "fit_waits",
+    "fit_wait_s", "seconds", "stopped",
 )  # fmt: skip
 
 
 def _as_plain(summary: RunSummary) -> dict[str, object]:
-    return {
-        "events": summary.n_events,
-        "labels": {str(label): summary.labels[label] for label in Label},
-        "reasons": {str(reason): count for reason, count in sorted(summary.reasons.items())},
-        **{name.removeprefix("n_"): getattr(summary, name) for name in _COUNTS},
-    }
+    more = {name.removeprefix("n_"): getattr(summary, name) for name in _COUNTS}
+    return outcome_facts(summary) | more

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time as clock
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from itertools import groupby
@@ -24,6 +24,7 @@ from rejex_stream.cli.show import (
     As,
     AsOption,
     number,
+    outcome_facts,
     outcome_rows,
     print_facts,
     print_json,
@@ -36,14 +37,13 @@ from rejex_stream.encode import encode_verdict
 from rejex_stream.errors import ConfigError, ConnectorError, explaining_os_errors
 from rejex_stream.operate.incident_text import DisplayNames
 from rejex_stream.operate.logs import escaped
-from rejex_stream.plan.measured import Measured, Replayed, replay
-from rejex_stream.plan.promises import Plan, plan
+from rejex_stream.plan.promises import plan
 from rejex_stream.plan.suggest import Suggestion
 from rejex_stream.rejection.window import grade
 from rejex_stream.tables import Table, draft_config, open_table
 from rejex_stream.tables.draft import save_draft
-from rejex_stream.tables.scored import Episode, Episodes, ScoredCsv
-from rejex_stream.types import Invalid, Label, Reading, Record, Verdict
+from rejex_stream.tables.scored import Episode, Episodes, ScoredCsv, judge_table
+from rejex_stream.types import Invalid, Label, OutcomeCounts, Reading, Record, Verdict
 
 if TYPE_CHECKING:
     from rejex_stream.report import Fault, Run
@@ -79,9 +79,6 @@ def score(  # noqa: PLR0917 - one parameter an option
         Path | None, typer.Option(help="Where to write a report, one HTML file.")
     ] = None,
     top: Annotated[int, typer.Option(min=1, help="How many of the worst episodes to show.")] = 10,
-    explain: Annotated[
-        bool, typer.Option("--explain", help="Show what theory predicts beside what was measured.")
-    ] = False,
     output: AsOption = As.TABLE,
 ) -> None:
     """Judge any table: guess how it is written, judge every row, say which ones are anomalous.
@@ -121,7 +118,7 @@ def score(  # noqa: PLR0917 - one parameter an option
 
         begun = clock.monotonic()
         spec = dataclasses.replace(choice.spec, evidence=True)  # which channels speak
-        replayed = replay(spec, collected, records, on_judged=take, on_progress=progress)
+        counts, failures = judge_table(spec, collected, records, take, progress)
         spent = clock.monotonic() - begun
     print(f"{table.path.name}: {table.n_rows:,} rows judged in {spent:.1f} s", file=sys.stderr)
     if report is not None:
@@ -141,7 +138,7 @@ def score(  # noqa: PLR0917 - one parameter an option
             "said": table.said,
             "notes": choice.notes,
             "plan": promise,
-            "measured": replayed.measured,
+            "measured": outcome_facts(counts),
             "incidents": incidents[:top],
             "n_incidents": len(incidents),
             "episodes": others[:top],
@@ -150,21 +147,33 @@ def score(  # noqa: PLR0917 - one parameter an option
             "truth": by_truth if truth else None,
         }
         print_json(result)
-        _require_ranks(replayed.measured, choice)
+        _require_ranks(counts, choice)
         return
     stderr = "-" in (str(verdicts), str(out))
     _print_episodes(incidents, others, top, stderr=stderr)
-    _print_held(episodes, replayed.measured.events, stderr=stderr)
-    _print_verdicts(table, choice, replayed, by_truth if truth else {}, stderr=stderr)
-    if explain:
-        print_theory(replayed.measured, promise, stderr=stderr)
-    _require_ranks(replayed.measured, choice)
+    _print_held(episodes, counts.labels.total(), stderr=stderr)
+    expected = None if promise.promise is None else promise.promise.expected_rate
+    facts = [
+        *outcome_rows(counts, expected),
+        *table.guess.facts(),
+        *((name, said) for name, _, said in (note.partition(": ") for note in choice.notes)),
+    ]
+    print_facts(facts, title=f"{table.path.name}: {table.n_rows:,} rows", stderr=stderr)
+    if truth:
+        rows = [
+            (f"labelled {name}", *map(number, counts.values())) for name, counts in by_truth.items()
+        ]
+        print_table(("", *map(str, Label)), rows, stderr=stderr)
+    for failed in failures[:3]:
+        print(f"a fit failed: {failed}", file=sys.stderr if stderr else sys.stdout)
+    _require_ranks(counts, choice)
 
 
-def _require_ranks(measured: Measured, choice: Suggestion) -> None:
-    if measured.ranked or not measured.events:
+def _require_ranks(counts: OutcomeCounts, choice: Suggestion) -> None:
+    n_events = counts.labels.total()
+    if counts.n_ranked or not n_events:
         return
-    why = max(measured.reasons, key=measured.reasons.__getitem__, default="")
+    why = str(counts.reasons.most_common(1)[0][0]) if counts.reasons else ""
     fix = (
         "a channel is missing in all of them: --carry ROWS lets its last value stand, --channel "
         "leaves it out"
@@ -173,7 +182,7 @@ def _require_ranks(measured: Measured, choice: Suggestion) -> None:
         "rows"
     )
     raise ConfigError(
-        f"none of {measured.events:,} rows could be ranked, all were rejected ({why}): {fix}."
+        f"none of {n_events:,} rows could be ranked, all were rejected ({why}): {fix}."
     )
 
 
@@ -343,59 +352,3 @@ def _opened(path: Path, exits: ExitStack) -> IO[bytes]:
         return sys.stdout.buffer
     with explaining_os_errors(f"cannot write {path}"):
         return exits.enter_context(path.open("wb"))
-
-
-def _print_verdicts(
-    table: Table,
-    choice: Suggestion,
-    replayed: Replayed,
-    by_truth: Mapping[str, Mapping[str, int]],
-    *,
-    stderr: bool,
-) -> None:
-    facts = [
-        *outcome_rows(replayed.counts),
-        *table.guess.facts(),
-        *((name, said) for name, _, said in (note.partition(": ") for note in choice.notes)),
-    ]
-    print_facts(facts, title=f"{table.path.name}: {table.n_rows:,} rows", stderr=stderr)
-    if by_truth:
-        rows = [
-            (f"labelled {name}", *map(number, counts.values())) for name, counts in by_truth.items()
-        ]
-        print_table(("", *map(str, Label)), rows, stderr=stderr)
-    where = sys.stderr if stderr else sys.stdout
-    for failed in replayed.failures[:3]:
-        print(f"a fit failed: {failed}", file=where)
-
-
-def print_theory(measured: Measured, promise: Plan, *, stderr: bool = False) -> None:
-    """Print predictions of the theory beside what was measured."""
-    known = promise.promise
-    assert known is not None
-    limits = "–"
-    if measured.lower is not None:
-        limits = f"{share(measured.lower)} to {share(measured.upper)}"
-    rows = [
-        ("rejection rate", share(known.expected_rate), share(measured.rejection_rate), limits),
-        (f"  exact bound, δ = {promise.delta:g}", share(known.exact_bound), "", ""),
-        ("  paper bound", share(known.paper_bound), "", ""),
-        ("accepted anomalies", share(known.anomaly_rate), share(measured.anomaly_rate), ""),
-        ("variance inflation", "1", number(measured.inflation), ""),
-    ]
-    if known.held is not None:
-        rows.append(("withheld: no credit left", "", share(measured.withheld_rate), ""))
-    print_table(
-        (f"of {measured.ranked:,} ranked events", "predicted", "measured", "99 % limits"),
-        rows,
-        stderr=stderr,
-    )
-    expected = measured.expected_rate or known.expected_rate
-    if not expected or measured.lower is None or measured.upper is None:
-        return
-    if not measured.lower <= expected <= measured.upper:
-        print(
-            "The measured rate is outside what the theory expects: scores drift, repeat, or are "
-            "too autocorrelated for this window.",
-            file=sys.stderr if stderr else sys.stdout,
-        )

@@ -25,9 +25,8 @@ from rejex_stream.config.pipeline_config import Config
 from rejex_stream.decode import CsvDecoder, Decoder, JsonDecoder, parse_csv_header
 from rejex_stream.decode.mapping import FieldMapping, printable
 from rejex_stream.errors import ConfigError, ConnectorError, needing_extra
-from rejex_stream.plan.measured import NothingSink
 from rejex_stream.protocols import Assigned, ControlLog, Sink, SnapshotStore, Source
-from rejex_stream.types import Invalid, Partition, Reading, Record
+from rejex_stream.types import Invalid, Outcome, Partition, Reading, Record
 
 __all__ = [
     "Edges", "FilePlaces", "MissingTopicError", "budget_of_groups", "file_decoder", "file_format",
@@ -324,11 +323,27 @@ def _require(modules: Sequence[str], what: str, extra: str) -> None:
             import_module(name)
 
 
+class _NothingSink:
+    """A sink that writes nothing and commits nothing; see :class:`~.protocols.Sink`."""
+
+    def write(self, outcomes: Sequence[Outcome]) -> None:
+        """Take outcomes and forget them."""
+
+    def commit(self, next_offsets: Mapping[Partition, int]) -> None:
+        """Make nothing durable."""
+
+    def abort(self) -> None:
+        """Forget nothing."""
+
+    def close(self) -> None:
+        """Let go of nothing."""
+
+
 def _file_edges(config: Config, *, dry_run: bool) -> Edges:
     places = file_places(config)
     if dry_run:
         source = open_source(config)
-        return Edges(source, NothingSink(), None, file_decoder(config, source))
+        return Edges(source, _NothingSink(), None, file_decoder(config, source))
     sealed = sealing(config)
     require_own_places(config)
     with ExitStack() as exits:
@@ -374,7 +389,7 @@ def _kafka_edges(config: Config, *, dry_run: bool) -> Edges:
         open_consumer, _ = open_clients(settings, name)
         rehearsed = KafkaSource(open_consumer(), settings)
         rehearsed.inspect = inspect
-        return Edges(rehearsed, NothingSink(), None, decoder)
+        return Edges(rehearsed, _NothingSink(), None, decoder)
     sealed = sealing(config)
     require_own_topics(settings)
     source, sink = connect(settings)

@@ -473,7 +473,11 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     held
         Whether the reference stands still; while not, somebody is told and no verdict changes.
     limits
-        What was beyond a limit that people set, when it was so last; empty where nothing was.
+        What was beyond a limit that people set, or unseen, when it was so last; empty where nothing
+        was.
+    adopts_ms
+        Before this event time it is not taken for normal, however many events come unanswered;
+        ``None`` where it is not held, or people set a number of events.
     """
 
     position: Position
@@ -499,6 +503,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     mode: str | None = None
     held: bool = True
     limits: tuple[LimitExcess, ...] = ()
+    adopts_ms: int | None = None
 
     @property
     def opens(self) -> bool:

@@ -118,7 +118,7 @@ class Hold:
         self.open = {
             "id": str(verdict.position), "state": "open", "version": 0, "ordinary": 0.0,
             "relapses": 0, "held": 0, "fault": False, "onset": events[0].seq, "n": Counter(),
-            "answer": None, "by_age": False,
+            "answer": None, "by_age": False, "opened_ms": verdict.event_time_ms,
         }  # fmt: skip
         for event in events:
             self.open["n"][event.label] += 1
@@ -154,7 +154,9 @@ class Hold:
             return None
         if ordinary >= self.recovery:
             return "closed"
-        if state == "open" and age is not None and kept["held"] >= age:
+        until = kept["opened_ms"] + 3 * 86_400_000
+        is_late = self.hold.adopt_after_events is not None or verdict.event_time_ms >= until
+        if state == "open" and age is not None and kept["held"] >= age and is_late:
             return "adopting"
         if state == "recovering":
             return ("fault" if kept["fault"] else "open") if ordinary <= 0 else None

@@ -95,18 +95,43 @@ def test_a_fault_that_stays_is_not_forgotten():
 
 def test_what_nobody_answers_for_a_window_is_the_new_normal_unless_it_is_a_fault():
     feed = sensors(3_500, 2_000, 30.0, phi=0.0)
-    at, known = (Engine(small(), InlineExecutor()) for _ in range(2))
+    hold = Hold(adopt_after_events=400)
+    at, known = (Engine(small(hold=hold), InlineExecutor()) for _ in range(2))
     play(at, feed)
     opened, adopting, closed = at.take_incidents()
     assert opened.state is IncidentState.OPEN
     held = adopting.changed_seq - opened.opened_seq
-    assert (adopting.state, held) == (IncidentState.ADOPTING, 400), "one window"
+    assert (adopting.state, held) == (IncidentState.ADOPTING, 400)
     assert (closed.state, closed.ended) == (IncidentState.CLOSED, "adopted_by_age")
     play(known, feed[:2_100])
     (opened,) = known.take_incidents()
     answer(known, CommandKind.FAULT, opened)
     play(known, feed[2_100:])
     assert {i.state for i in known.take_incidents()} == {IncidentState.FAULT}
+
+
+@pytest.mark.parametrize("step_s", [1, 600, 3600])
+def test_unanswered_a_fault_is_normal_after_a_window_and_three_days(step_s):
+    """A night and a week-end pass before anybody is there: minutes of events are no answer."""
+    n_days = 3 * 86_400 // step_s
+    feed = [
+        reading._replace(event_time_ms=1000 * step_s * i)
+        for i, reading in enumerate(sensors(2_000 + min(n_days, 3_000) + 900, 2_000, 30.0, phi=0.0))
+    ]
+    if step_s == 1:  # most of the three days nothing comes
+        feed[4_500:] = [
+            r._replace(event_time_ms=r.event_time_ms + 3 * 86_400_000) for r in feed[4_500:]
+        ]
+    engine = Engine(small(), InlineExecutor())
+    verdicts = play(engine, feed)
+    changes = engine.take_incidents()
+    opened, adopting = changes[0], next(one for one in changes if one.state == "adopting")
+    assert opened.adopts_ms == opened.opened_ms + 3 * 86_400_000
+    by_time = next(r.event_time_ms for r in feed if r.event_time_ms >= opened.adopts_ms)
+    by_window = feed[opened.opened_seq + 400].event_time_ms
+    assert adopting.changed_ms == max(by_time, by_window)
+    assert all(v.held for v in verdicts[opened.opened_seq : adopting.changed_seq])
+    assert changes[-1].ended == "adopted_by_age"
 
 
 def test_without_a_hold_it_becomes_its_own_reference():
@@ -210,14 +235,17 @@ def test_nobody_answers_and_who_prefers_it_adopts():
 
 @pytest.mark.thorough
 def test_a_sensor_without_a_level_is_seldom_flagged_and_seldom_held():
-    """A random walk was held three quarters of the time, and flagged as long."""
-    n, verdicts = 24_000, []
+    """A random walk was held three quarters of the time, and flagged as long.
+
+    Where it is adopted after a window: three days are all of this stream, a reading a second.
+    """
+    n, verdicts, hold = 24_000, [], Hold(adopt_after_events=2_000)
     for seed in range(3):
         rng = np.random.default_rng(seed)
         X = 0.1 * np.cumsum(rng.standard_normal((n, 3)), axis=0) + 0.3 * rng.standard_normal((n, 3))
         walk = sensors(n, 0, 0.0)
         walk = [r._replace(values=tuple(x)) for r, x in zip(walk, X.tolist(), strict=True)]
-        verdicts += play(engine("Sensor"), walk)
+        verdicts += play(engine("Sensor", hold=hold), walk)
     assert sum(v.label is Label.ANOMALY for v in verdicts) <= 0.2 * len(verdicts)
     assert sum(v.held for v in verdicts) <= 0.25 * len(verdicts)
 
@@ -282,7 +310,7 @@ def test_a_refused_crossing_begins_the_evidence_anew_and_waits_for_another_refer
 
 def test_a_recovery_to_another_level_is_a_recovery_and_what_comes_then_is_an_incident_of_its_own():
     """A stream that comes back elsewhere was held for ever."""
-    at = Engine(small(hold=Hold()), InlineExecutor())
+    at = Engine(small(hold=Hold(adopt_after_events=400)), InlineExecutor())
     feed = sensors(6_000, 2_000, 30.0, until=2_200, phi=0.0)
     elsewhere = [
         r._replace(values=(r.values[0] + (8.0 if i >= 2_200 else 0.0), *r.values[1:]))

@@ -232,6 +232,7 @@ def test_no_cut_of_the_input_and_no_restart_changes_anything(given):
 
 def test_what_cannot_be_scored_before_an_adoption_ends_is_held_in_any_cut():
     readings, limits = feed((1000, 2000), by=9.0, n=2000), (ChannelLimits("x", None, 40.0),)
+    readings = [reading._replace(event_time_ms=60 * reading.event_time_ms) for reading in readings]
     at = next(i.changed_seq for i in play(engine(limits), readings)[1] if i.ended)
     for i in range(at - 1, at + 6):  # the first carries the value before it on
         readings[i] = readings[i]._replace(values=(math.inf, readings[i].values[1]))

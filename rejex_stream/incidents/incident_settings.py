@@ -63,7 +63,7 @@ class Hold(Section):
         unit="events",
         says="An incident that nobody answers becomes the new normal after so many events held; 0: "
         "never, it is held until it recovers or somebody answers.",
-        otherwise="one window",
+        otherwise="one window, and three days of event time at least",
         ge=0,
         example=100_000,
     )

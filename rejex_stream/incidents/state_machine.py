@@ -80,6 +80,7 @@ __all__ = ["RESET_LEVEL", "Alarm", "IncidentTracker", "Suspect", "Transition"]
 _MOST_SENSORS = 100  # named in an incident
 _MOST_RELAPSES = 10  # after so many, it is not said again that scores look ordinary
 _LOOK_BACK = 4  # an onset lies at most a window / 4 back
+_PATIENCE_MS = 3 * 86_400_000  # a week-end: nothing is taken for normal before somebody was there
 _OLD = 16  # quarters of a window after which a measurement is made again
 _REMEMBERED = 16  # measurements: a single one is a guess
 _NOTHING: Mapping[int, Sequence[LimitExcess]] = MappingProxyType({})
@@ -149,6 +150,7 @@ class OpenIncident(msgspec.Struct, forbid_unknown_fields=True):
     quiet_run: int = 0
     mass: _Finite = 0.0  # of its rise, while it is held
     top_mass: _Finite = 0.0
+    adopts_ms: int | None = None
     is_told: bool = True  # else it is held, and no more than what was told in vain before
     published_ms: int = 0
     limits: list[LimitExcess] = []
@@ -189,7 +191,7 @@ class OpenIncident(msgspec.Struct, forbid_unknown_fields=True):
 
 _AS_IT_IS = (
     "id", "version", "state", "onset_ms", "opened_ms", "onset_seq", "opened_seq", "peak_severity",
-    "peak_ms", "n_events", "n_anomalies", "n_rejected", "answer", "held",
+    "peak_ms", "n_events", "n_anomalies", "n_rejected", "answer", "held", "adopts_ms",
 )  # fmt: skip
 
 
@@ -538,20 +540,28 @@ class IncidentTracker:
         if verdict.seq == self._published:
             return False  # one change an event
         if incident.state is not IncidentState.ADOPTING:
-            self.pending_transition = self._due(incident)
+            self.pending_transition = self._due(incident, verdict.event_time_ms)
         if self.pending_transition is None:
-            is_news |= self._is_news(incident)
+            is_news |= self._is_news(incident, verdict.event_time_ms)
             self._update(incident, verdict, is_news=is_news)
         return self.pending_transition is not None
 
-    def _is_news(self, incident: OpenIncident) -> bool:
+    def _is_news(self, incident: OpenIncident, time_ms: int) -> bool:
         """Note whether an incident is more than what was told in vain before; if it is so now."""
         if incident.is_told or self._alarm is None:
             return False
-        age = self._adopt_after  # nothing is adopted that nobody was told of
-        is_old = age is not None and 2 * incident.n_held >= age
+        is_old = self._is_old(incident, time_ms, share=2)  # nothing is adopted in silence
         incident.is_told = is_old or not self._alarm.is_nuisance(incident.top_mass)
         return incident.is_told
+
+    def _is_old(self, incident: OpenIncident, time_ms: int, share: int = 1) -> bool:
+        """Whether an unanswered incident has been held for the time that people have, or a part."""
+        if (age := self._adopt_after) is None:
+            return False
+        is_late = incident.adopts_ms is None or (
+            share * (time_ms - incident.opened_ms) >= incident.adopts_ms - incident.opened_ms
+        )
+        return is_late and share * incident.n_held >= age
 
     def _exceed(self, incident: OpenIncident, verdict: Verdict) -> bool:
         """Note what an event is beyond; return whether that is the first limit to be passed."""
@@ -639,13 +649,12 @@ class IncidentTracker:
         else:
             self._update(incident, verdict, is_news=is_news)
 
-    def _due(self, incident: OpenIncident) -> IncidentState | None:
+    def _due(self, incident: OpenIncident, time_ms: int) -> IncidentState | None:
         """Return the state that the evidence for an end asks for, if it is another one."""
         enough = self.recovery
-        age = self._adopt_after
         if incident.ordinary >= enough:
             return IncidentState.CLOSED
-        if incident.state is IncidentState.OPEN and age is not None and incident.n_held >= age:
+        if incident.state is IncidentState.OPEN and self._is_old(incident, time_ms):
             return IncidentState.ADOPTING
         if incident.state is IncidentState.RECOVERING:
             unrecovered = IncidentState.FAULT if incident.is_fault else IncidentState.OPEN
@@ -748,6 +757,9 @@ class IncidentTracker:
                     verdict.sensor, verdict.label, _shown(verdict), verdict.event_time_ms
                 )
                 incident.held, incident.mass = True, incident.top_mass
+            if self._hold.adopt_after_events is None:
+                incident.adopts_ms = verdict.event_time_ms + _PATIENCE_MS
+            self._is_news(incident, verdict.event_time_ms)
             self._exceed(incident, verdict)
             self.suspect_events.clear()
             self._refresh()
@@ -776,7 +788,6 @@ class IncidentTracker:
             incident.count(suspect.sensor, suspect.label, suspect.severity, suspect.event_time_ms)
             incident.weigh(suspect.severity)
         incident.is_told = self._alarm is None
-        self._is_news(incident)
         return incident
 
     def adopted(self, reading: Reading, seq: int) -> None:

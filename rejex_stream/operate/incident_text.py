@@ -123,10 +123,8 @@ def if_unanswered(incident: Incident) -> str:
     goes_on = "It goes on until the sensor reads as usual again"
     if incident.state is IncidentState.FAULT or not incident.held:
         return f"{goes_on}."
-    return (
-        f"{goes_on}, or becomes the new normal by itself after as many events as the window has "
-        "(hold.adopt_after_events: after so many; 0: never)."
-    )
+    when = "" if incident.adopts_ms is None else f" on {spell_time(incident.adopts_ms)} or later"
+    return f"{goes_on}. Unanswered, it is taken for normal{when}."
 
 
 def headline(
@@ -141,6 +139,8 @@ def headline(
     severity = f"severity {graded_severity(incident)}"
     if incident.state is IncidentState.CLOSED:
         lasted = span(incident.changed_ms - incident.onset_ms)
+        if incident.ended == "adopted_by_age":
+            return f"{whose}: not answered in {lasted}, and taken for normal; {severity}"
         return f"{whose}: over after {lasted}{_ended(incident)}; {severity}"
     return f"{whose}: {what}; since {spell_time(incident.onset_ms)}; {severity}"
 
@@ -176,6 +176,8 @@ def describe_incident(incident: Incident) -> str:
 
 def state_phrase(incident: Incident) -> str:
     """Return the state of an incident in words: ``is over (recovered)``."""
+    if incident.ended == "adopted_by_age":
+        return "was not answered, and is taken for normal"
     by_whom = ""
     if incident.state is IncidentState.ADOPTING:
         by_whom = ", as somebody said" if incident.answer else " by itself: nobody has answered"

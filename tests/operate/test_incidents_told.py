@@ -488,7 +488,9 @@ def test_the_answers_say_what_becomes_of_an_incident_with_and_without_them():
         return make_alert(incident(**more), DisplayNames("farm")).annotations
 
     assert "Fault: What was measured since it began is never learnt." in said()["answers"]
-    assert "becomes the new normal by itself" in said()["answers"], "in silence it does not wait"
+    assert "Unanswered, it is taken for normal." in said()["answers"], "in silence it does not wait"
+    dated = said(adopts_ms=1_700_259_200_000)["answers"]
+    assert "taken for normal on Fri 17 November 2023, 22:13 UTC or later" in dated
     answered = said(state=FAULT)["answers"]
     assert not answered.startswith("Fault")
     assert "by itself after" not in answered, "a fault is never adopted"
@@ -500,7 +502,7 @@ def test_the_answers_say_what_becomes_of_an_incident_with_and_without_them():
     assert said(state=ADOPTING)["description"].endswith("by itself: nobody has answered.")
     assert said(state=ADOPTING, answer="c-1")["description"].endswith("as somebody said.")
     assert said(state=CLOSED, ended="adopted_by_age")["summary"].startswith(
-        "WT-9: over after 9 s (adopted by age); severity"
+        "WT-9: not answered in 9 s, and taken for normal; severity"
     )
 
 

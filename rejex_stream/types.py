@@ -908,7 +908,7 @@ class OutcomeCounts:
     reasons: Counter[Reason] = field(default_factory=Counter)
     """Of the rejected."""
     n_limited: int = 0
-    """Anomalies by a limit that people set."""
+    """Anomalies by a limit that people set, or a value never seen, whatever their score."""
     n_to_review: int = 0
     """Verdicts worth a person's time, see :func:`is_for_review`."""
     n_withheld: int = 0

@@ -24,7 +24,8 @@ from rejex_stream.types import (
 )
 
 PLACE = Position("t", 0, 0)
-REJECTIONS = [(Label.REJECTED, reason) for reason in Reason if reason is not Reason.LIMIT]
+OF_ANOMALIES = (Reason.LIMIT, Reason.UNSEEN)
+REJECTIONS = [(Label.REJECTED, reason) for reason in Reason if reason not in OF_ANOMALIES]
 KINDS = [(Label.NORMAL, None), (Label.ANOMALY, None), *REJECTIONS]
 
 

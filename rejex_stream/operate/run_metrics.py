@@ -100,7 +100,7 @@ _OPEN = [state for state in IncidentState if state is not IncidentState.CLOSED]
 COUNTERS: Mapping[str, tuple[str, str]] = {
     "events": ("Events judged, by verdict.", "sensor_group verdict"),
     "rejected_events": ("Rejected events, by reason.", "sensor_group reason"),
-    "limit_events": ("Anomalies by a limit that people set.", "sensor_group"),
+    "limit_events": ("Anomalies by a limit or an unseen value.", "sensor_group"),
     "withheld_events": (
         "Events whose label stands because the review budget had no credit left.",
         "sensor_group",

@@ -14,6 +14,7 @@ from rejex_stream.rejection.policy import CONTAMINATION, MIN_BURST, RejectionPol
 
 __all__ = ["Suggestion", "suggest"]
 
+_SEASONAL = "SeasonalSensor"
 _LARGEST = 2000
 _DAY_MS, _SEASON_DAYS, _ROWS_A_DAY = 86_400_000, 5, (12, 1_440)
 _WIDE = 60
@@ -61,7 +62,8 @@ def suggest(
     min_window = policy.first_window
     n_rows //= n_modes or 1
     per_sensor, pooled = n_rows // n_sensors, False
-    season = _window_of_season(step_ms) if len(channels) <= _WIDE and not totals else None
+    may_be_seasonal = detector in (None, _SEASONAL) and len(channels) <= _WIDE and not totals
+    season = _window_of_season(step_ms) if may_be_seasonal else None
     if season is not None and (per_sensor < 2.5 * season or (window or season) < season):
         notes.append(
             f"season: a window of five days, {season:,} rows, and two and a half times as many "
@@ -82,7 +84,7 @@ def suggest(
             f"least {min_window:,}, and {2 * max(window, min_window):,} rows to fill it and go on. "
             "Give more rows, a larger contamination, or a smaller tolerance or rate."
         )
-    detector = detector or (DEFAULT if season is None else "SeasonalSensor")
+    detector = detector or (DEFAULT if season is None else _SEASONAL)
     made = make_detector(detector)
     features = FeatureSpec(channels, flags=flags, carry_forward_events=carry)
     if totals:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import shutil
 import socket
 import ssl
@@ -110,11 +109,11 @@ def test_a_real_alertmanager_is_asked_and_told_nothing(place, tmp_path_factory):
         change(place, "[detector]", f'[alerts]\nalertmanager_url = "{url}/"\n[detector]')
         check = found(place)["alertmanager"]
         assert check.level == "ok"
-        assert re.search(r"Alertmanager \d+\.\d+", check.message)
+        assert "can be reached (HEAD: 200" in check.message
         assert active_alerts(url) == {}
     check = found(place, "error")["alertmanager"]
-    assert "does not answer as it should: " in check.message
-    assert "start Alertmanager" in check.fix
+    assert "Connection refused" in check.message
+    assert "fix alerts.alertmanager_url" in check.fix
 
 
 class Hook(WebServer):
@@ -173,25 +172,13 @@ def test_a_webhook_whose_certificate_nobody_trusts_is_an_error(place, tmp_path_f
     assert hook.seen == []
 
 
-@pytest.mark.thorough
-def test_something_else_at_the_address_of_alertmanager_is_an_error(place):
-    with Hook(200) as other:
-        url = other.url.removesuffix("/hook")
-        change(place, "[detector]", f'[alerts]\nalertmanager_url = "{url}"\n[detector]')
-        check = found(place)["alertmanager"]
-    assert check.level == "error"
-    assert "does not answer as an Alertmanager does" in check.message
-    assert other.seen == [("GET", "/api/v2/status")]
-
-
 def test_what_does_not_speak_http_is_named(place):
     with stranger() as url:
         alerts = f'[alerts]\nalertmanager_url = "{url}"\nwebhook_url = "{url}"\n[detector]'
         change(place, "[detector]", alerts)
         checks = found(place)
     assert checks["alertmanager"].level == checks["webhook"].level == "error"
-    assert "does not answer as an Alertmanager does" in checks["alertmanager"].message
-    assert "SSH-2.0" in checks["webhook"].message
+    assert all("SSH-2.0" in checks[name].message for name in ("alertmanager", "webhook"))
 
 
 @pytest.mark.thorough

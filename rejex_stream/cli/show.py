@@ -107,6 +107,7 @@ def outcome_facts(counts: OutcomeCounts) -> dict[str, object]:
         "rejection_rate": counts.rejection_rate,
         "limited": counts.n_limited,
         "withheld": counts.n_withheld,
+        "held": counts.n_held,
         "invalid": counts.n_invalid,
         "ignored": counts.n_ignored,
         "reviews": counts.n_reviews,
@@ -136,7 +137,7 @@ def outcome_rows(
         ("dead letters", counts.n_invalid, ""),
         ("ignored", counts.n_ignored, " records without a reading of their own"),
         ("incidents", counts.n_incidents, " opened"),
-        ("held, planned", counts.n_held, " events"),
+        ("held, planned", counts.n_held, " events, which have no rank"),
     )
     return rows + [(name, f"{count:,}{more}") for name, count, more in happened if count]
 

@@ -22,7 +22,7 @@ from rejex_stream.tables.inspection import Table
 from rejex_stream.threads import one_thread
 from rejex_stream.types import Invalid, Label, OutcomeCounts, Reading, Reason, Record, Verdict
 
-__all__ = ["Episode", "Episodes", "Held", "ScoredCsv", "judge_table"]
+__all__ = ["Episode", "Episodes", "ScoredCsv", "judge_table"]
 
 _COLUMNS = ("label", "severity", "rank", "reason")
 _NO_VALUE = " (no value)"
@@ -89,16 +89,6 @@ class Episode:
         return higher
 
 
-@dataclass(slots=True)
-class Held:
-    """Rows of one sensor for which an incident held the reference: they have no rank."""
-
-    first_row: int  # of the last stretch
-    last_row: int
-    rows: int = 0
-    still: bool = False  # up to the sensor's last row
-
-
 class Episodes:
     """Groups verdicts in order, much as the review queue does. O(1) a verdict.
 
@@ -107,7 +97,6 @@ class Episodes:
     """
 
     def __init__(self, channels: Sequence[str]) -> None:
-        self.held: dict[str, Held] = {}
         self._at = {name: i for i, name in enumerate(channels)}
         self._usual = defaultdict[str, TypicalRows](lambda: TypicalRows(_MAX_USUAL))
         self._seen: Counter[str] = Counter()
@@ -118,8 +107,6 @@ class Episodes:
         """Add readings and verdicts in order; warm-up is no episode."""
         for reading, verdict in zip(readings, verdicts, strict=True):
             self._seen[verdict.sensor] += 1
-            if verdict.held or verdict.sensor in self.held:
-                self._hold(verdict)
             if verdict.label is Label.NORMAL and verdict.incident is None:
                 self._usual[verdict.sensor].update(reading.values)
             elif verdict.reason is not Reason.WARM_UP:
@@ -155,15 +142,6 @@ class Episodes:
         for named, _ in episode.channels.most_common(_MAX_NAMED):
             at = self._at[named.removesuffix(_NO_VALUE)]
             yield ChannelReading(named, values[at], usual.range(at), verdict.expected(named))
-
-    def _hold(self, verdict: Verdict) -> None:
-        row = verdict.position.offset + 1
-        held = self.held.setdefault(verdict.sensor, Held(row, row))
-        if verdict.held:
-            held.first_row = held.first_row if held.still else row
-            held.last_row = row
-            held.rows += 1
-        held.still = verdict.held
 
     def _take(self, verdict: Verdict, values: tuple[float, ...]) -> None:
         row, ms, label = verdict.position.offset + 1, verdict.event_time_ms, verdict.label

@@ -29,7 +29,6 @@ from rejex_stream.cli.show import (
     print_facts,
     print_json,
     print_table,
-    share,
 )
 from rejex_stream.config import name_of
 from rejex_stream.decode import Decoder
@@ -49,9 +48,6 @@ if TYPE_CHECKING:
     from rejex_stream.report import Fault, Run
 
 __all__ = ["score"]
-
-_SENSORS_HELD = 5
-"""Of so many sensors it is said how many rows an incident held."""
 
 
 @options.gathering(asked=options.TableOptions)
@@ -143,7 +139,6 @@ def score(  # noqa: PLR0917 - one parameter an option
             "n_incidents": len(incidents),
             "episodes": others[:top],
             "n_episodes": len(others),
-            "held": episodes.held,
             "truth": by_truth if truth else None,
         }
         print_json(result)
@@ -151,7 +146,6 @@ def score(  # noqa: PLR0917 - one parameter an option
         return
     stderr = "-" in (str(verdicts), str(out))
     _print_episodes(incidents, others, top, stderr=stderr)
-    _print_held(episodes, counts.labels.total(), stderr=stderr)
     expected = None if promise.promise is None else promise.promise.expected_rate
     facts = [
         *outcome_rows(counts, expected),
@@ -253,22 +247,6 @@ def _row(episode: Episode) -> tuple[str, ...]:
         else "{} of 100 ({})".format(*grade(episode.severity, episode.anomalies)),
         "; ".join(map(DisplayNames().reading_text, episode.reads)) or "–",
     )
-
-
-def _print_held(episodes: Episodes, n_rows: int, *, stderr: bool) -> None:
-    where = sys.stderr if stderr else sys.stdout
-    most = sorted(episodes.held.items(), key=lambda named: -named[1].rows)
-    for sensor, held in most[:_SENSORS_HELD]:
-        until = "" if held.still else f" to row {held.last_row:,}"
-        print(
-            f"{escaped(sensor)}: held {'since' if held.still else 'from'} row "
-            f"{held.first_row:,}{until}, {held.rows:,} rows not ranked in all: an incident keeps "
-            "rows out of what is normal until it ends or somebody answers it.",
-            file=where,
-        )
-    total = sum(held.rows for held in episodes.held.values())
-    if total:
-        print(f"Held in all: {total:,} of {n_rows:,} rows ({share(total / n_rows)}).", file=where)
 
 
 def _utc(epoch_ms: int) -> str:

@@ -8,7 +8,6 @@ import os
 import pty
 import re
 import select
-import shutil
 import signal
 import socket
 import subprocess
@@ -26,7 +25,7 @@ from rejex_stream.encode import decode_verdict
 from rejex_stream.engine.snapshot import environment as environment_of_scores
 from rejex_stream.run.run_events import Progress, Replay
 from rejex_stream.types import Partition
-from tests.program import ROOT, command, ended, environment, rejex, started
+from tests.program import command, ended, environment, rejex, started
 from tests.pump import feed, flow, pump_toml, row
 from tests.waiting import PATIENCE_S, until
 
@@ -212,15 +211,6 @@ def test_an_empty_feed_of_json_is_done_at_once(pipeline, run):
     assert "pump: nothing new" in shown.stdout
 
 
-def test_a_typo_in_the_config_costs_a_sentence_and_nothing_else(pipeline, run):
-    feed(pipeline, 0, 10)
-    change(pipeline, ("tolerance", "tolerence"))
-    shown = run(pipeline)
-    assert shown.returncode == 2
-    assert "rejection.tolerence: unknown key; did you mean 'tolerance'?" in shown.stderr
-    assert sorted(path.name for path in pipeline.iterdir()) == ["feed.csv", "pump.toml"]
-
-
 def test_a_feed_that_cannot_be_read_stops_the_run_and_says_why(pipeline, run):
     feed(pipeline, 0, 10)
     with (pipeline / "feed.csv").open("a") as file:
@@ -356,16 +346,6 @@ def test_metrics_and_health_are_served_while_it_runs(pipeline):
     assert process.returncode == 0
 
 
-def test_the_example_runs_from_the_folder_above(tmp_path, capsys, monkeypatch):
-    shutil.copytree(ROOT / "examples", tmp_path / "examples")
-    monkeypatch.chdir(tmp_path)
-    assert main(["run", "examples/file.toml", "--output", "json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["events"] == 1500
-    assert found["labels"]["anomaly"] > 0
-    assert len(verdicts(tmp_path)) == 1500
-
-
 # -------------------------------------------------------------- what may change between two runs
 def test_a_changed_tolerance_goes_on_and_says_from_where_it_holds(pipeline, run):
     feed(pipeline, 0, 1500)
@@ -433,17 +413,6 @@ def test_a_channel_may_be_called_anything(pipeline, run, name):
 
 
 # ------------------------------------------------------------------------------------- the end
-def test_a_stop_while_the_program_is_still_loading_is_no_failure(pipeline):
-    feed(pipeline, 0, 10)
-    python, *words = command("run", "pump.toml")
-    timed = [python, "-X", "importtime", *words]
-    with started(timed, cwd=pipeline, stdout=subprocess.DEVNULL) as process:
-        assert any("rejex_stream.errors" in line for line in process.stderr), "it has begun"
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 0
-
-
 @pytest.mark.thorough
 def test_an_end_that_takes_too_long_is_cut_short_and_said():
     program = """

@@ -525,14 +525,6 @@ def test_a_day_alone_is_taken_where_somebody_says_so(tmp_path):
     assert "got '---'" in said
 
 
-def test_a_time_in_words_of_another_language_stops_with_what_to_write(tmp_path):
-    path = tmp_path / "t.csv"
-    rows = [f"{('06. loka 2024', '07. joulu 2024')[i % 2]},{level(i)}\n" for i in range(99)]
-    path.write_text("t,v\n" + "".join(rows))
-    with pytest.raises(ConfigError, match="is called a time, and holds none that can be read"):
-        open_table(path)
-
-
 def test_a_table_with_the_newest_row_first_is_said_to_be(tmp_path):
     path = tmp_path / "t.csv"
     rows = [f"{when(i).isoformat()},{level(i)}\n" for i in range(99, 0, -1)]
@@ -637,15 +629,6 @@ def test_a_row_that_cannot_be_read_stays_in_the_scored_table(tmp_path, capsys):
     rows = list(csv.reader(out.read_text().splitlines(), delimiter=";"))
     assert rows[0] == ["when", "label", "rejex_label", "severity", "rank", "reason"]
     assert rows[500] == ["nonsense", "", "", "", "", "expected 2 cells as in the header, got 1"]
-
-
-@pytest.mark.thorough
-def test_the_report_of_a_foreign_table_is_one_file(tmp_path, capsys):
-    path, page = tmp_path / "t.csv", tmp_path / "r.html"
-    path.write_bytes(german())
-    assert main(["score", str(path), "--detector", "HBOS", "--report", str(page)]) == 0
-    assert "Becken A" in page.read_text("utf-8")
-    assert Path(page).stat().st_size > 10_000
 
 
 def test_several_columns_make_the_key_aloud_and_the_saved_config_runs_to_the_same(

@@ -136,10 +136,6 @@ def look(watch):
     watch.progress(Progress(0, 0, 0.0, 0, {}))
 
 
-def alerts_in(notification):
-    return len(json.loads(notification[1])["alerts"])
-
-
 def alerts_at(url):
     with urllib.request.urlopen(f"{url}/api/v2/alerts", timeout=PATIENCE_S) as answer:
         return {one["labels"]["incident"]: one for one in json.load(answer)}
@@ -367,20 +363,6 @@ def test_two_pipelines_events_are_not_the_same():
     assert (
         make_event(incident(), DisplayNames("a")).id != make_event(incident(), DisplayNames("b")).id
     )
-
-
-@pytest.mark.prometheus
-def test_alertmanager_groups_the_incidents_of_many_sensors_into_one_notification(
-    tmp_path, receiver
-):
-    with alertmanager(tmp_path, receiver.url) as url:
-        manager = Alertmanager(url, repeat_s=60)
-        watch = watching(manager)
-        durable(watch, *(incident(i) for i in range(30)))
-        look(watch)
-        until(lambda: 30 in map(alerts_in, receiver.got), "one notification names them all")
-        manager.close()
-        assert len(receiver.got) <= 3, "some may come while Alertmanager reads them"
 
 
 # --------------------------------------------------------------------------------- metrics

@@ -114,6 +114,11 @@ def test_what_a_wild_row_or_a_trend_leaves_is_no_season():
     assert make_detector("SeasonalResidual").for_features(spec).on(X) is None
 
 
+def test_rows_of_half_a_day_show_no_day():
+    spec, X = rows(flow(1)[: DAY // 2])
+    assert make_detector("SeasonalResidual").for_features(spec).on(X) is None
+
+
 def test_scores_do_not_depend_on_the_batch():
     detector, X = fitted(flow(4))
     together = detector.score(X[:200])

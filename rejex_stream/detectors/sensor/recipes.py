@@ -50,6 +50,7 @@ FLAGS: Final = ("apart", "in")
 PERIODS: Final = ("auto", "none", "day", "pulses", "week")
 _RIDGE = 1.0
 _MAX_LAGS = 8
+_PERIODS = 1.5  # that rows hold, at least
 _SHAPES: Final = {"none": (0, 0), "day": (6, 0), "week": (6, 4), "pulses": (24, 0)}
 """Harmonics of the day and of the week, by the name of a period."""
 _SEASONAL = 0.9  # how much of the residual may be left where a season is believed
@@ -448,7 +449,8 @@ class SeasonalResidual(SensorRecipe):
         """Return the recipe with the period that rows X of shape (n, d) have; ``None``: none.
 
         It is the one that explains the newest third best, fitted on the others, if it leaves at
-        most .9 of what no period leaves.
+        most .9 of what no period leaves. Rows of less than one and a half periods show none: their
+        harmonics are a trend.
         """
         layout = self.layout
         if layout is None or len(phases := layout.calendar()) != 4:
@@ -456,7 +458,10 @@ class SeasonalResidual(SensorRecipe):
         measured = layout.measured(X, self.flags)
         targets, cut = np.flatnonzero(measured & layout.level()), 2 * len(X) // 3
         left = dict[str, float]()
+        turns = [_turns(X[:, phases[i]], X[:, phases[i + 1]]) for i in (0, 2)]
         for name, shape in _SHAPES.items():
+            if any(count and turned < _PERIODS for count, turned in zip(shape, turns, strict=True)):
+                continue
             Z = _with_harmonics(X, targets, phases, shape)
             sizes = np.abs(_fit_residual(Z[:cut], len(targets)).residual(Z[cut:]))
             left[name] = float(np.mean(sizes))  # not the median: a pulse is in few rows
@@ -469,6 +474,12 @@ class SeasonalResidual(SensorRecipe):
         shape = _SHAPES["none" if found is None or len(phases) != 4 else found.period]
         Z = _with_harmonics(X, targets, phases, shape)
         return Seasonal(targets, phases, shape, _fit_residual(Z, len(targets)))
+
+
+def _turns(sine: FloatArray, cosine: FloatArray) -> float:
+    """Return how often a phase went round, by steps of less than half a turn."""
+    steps = np.diff(np.arctan2(sine, cosine))
+    return float(abs((np.mod(steps + np.pi, 2 * np.pi) - np.pi).sum())) / (2 * np.pi)
 
 
 def _with_harmonics(

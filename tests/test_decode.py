@@ -450,19 +450,6 @@ def test_any_bytes_become_a_reading_or_an_invalid(value):
         assert_reading_or_invalid(outcome)
 
 
-@pytest.mark.thorough
-@given(objects, st.data())
-@settings(max_examples=150, deadline=None)
-def test_any_damage_to_a_record_becomes_a_reading_or_an_invalid(tree, data):
-    value = bytearray(json.dumps(good() | tree).encode())
-    for _ in range(data.draw(st.integers(1, 3))):
-        value[data.draw(st.integers(0, len(value) - 1))] = data.draw(st.integers(0, 255))
-    cut = data.draw(st.integers(1, len(value)))
-    for decoder in DECODERS:
-        assert_reading_or_invalid(decoder.decode(record(bytes(value), timestamp_ms=1)))
-        assert_reading_or_invalid(decoder.decode(record(bytes(value[:cut]), timestamp_ms=1)))
-
-
 @given(st.binary(max_size=80) | st.text("0123456789.,\"'\r\n;eE-+_nainf ").map(str.encode))
 @settings(max_examples=300, deadline=None)
 def test_any_row_becomes_a_reading_or_an_invalid(row):

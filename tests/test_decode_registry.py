@@ -15,7 +15,7 @@ from pathlib import Path
 import fastavro
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rejex_stream.config import load_config, parse_config
@@ -624,32 +624,6 @@ def test_a_schema_of_another_kind_is_named():
         outcome = decoder.decode(record(avro(FLAT, good(), schema_id)))
         words = f"schema id {schema_id} is {kind}, but input.format is 'avro'"
         assert_invalid(outcome, words, stage="decode")
-
-
-@pytest.mark.thorough
-@settings(max_examples=300, deadline=None)
-@given(st.data())
-def test_no_bytes_make_a_decoder_raise(data):
-    decoder, whole = data.draw(st.sampled_from(FUZZED))
-    value = bytearray(whole)
-    for _ in range(data.draw(st.integers(0, 4))):
-        value[data.draw(st.integers(5, len(value) - 1))] = data.draw(st.integers(0, 255))
-    cut = data.draw(st.integers(5, len(value)))
-    tail = data.draw(st.binary(max_size=12))
-    for bent in (bytes(value), bytes(value[:cut]) + tail, HEADER + tail):
-        outcome = decoder.decode(record(bent))
-        assert isinstance(outcome, Reading | Invalid)
-        if isinstance(outcome, Invalid):
-            assert outcome.reason.isprintable()
-
-
-FUZZED = [
-    (avro_decoder(FLAT), avro(FLAT, good())),
-    (
-        proto_decoder(),
-        HEADER + SECOND + b"\x0a\x02s1\x10\x05\x19" + b"\0" * 8 + b"\x3a\x03\x0a\x01k",
-    ),
-]
 
 
 # -------------------------------------------------------------------------------------- config

@@ -93,20 +93,6 @@ def test_a_mute_holds_is_listed_with_its_box_and_end_and_is_taken_back(folder, c
 
 
 @pytest.mark.thorough
-def test_a_command_says_how_many_wait_before_it(folder, capsys):
-    plan = ["control", "plan", "pump.toml", "--from", "2024-01-01T00:00Z",
-            "--until", "2024-01-02T00:00Z", "--by", "ada", "--wait", "0"]  # fmt: skip
-    for before in range(3):
-        assert main(plan) == 0
-        said = capsys.readouterr().out
-        assert (f"{before} commands before it have no reply yet" in said) == (before > 0)
-    assert main(["run", "pump.toml"]) == 0
-    capsys.readouterr()
-    assert main(plan) == 0
-    assert "commands before it" not in capsys.readouterr().out
-
-
-@pytest.mark.thorough
 def test_while_the_pipeline_runs_the_reply_is_waited_for(folder, capsys):
     (folder / "pump.toml").write_text(pump_toml(source='sensor = "id"\nfollow = true', more=QUICK))
     stop, n = threading.Event(), 100

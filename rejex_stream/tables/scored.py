@@ -42,7 +42,8 @@ def judge_table(
 
     Where a fit failed, the model before went on.
     """
-    engine, counts, failures, done = Engine(spec, InlineExecutor()), OutcomeCounts(), [], 0
+    engine, counts, done = Engine(spec, InlineExecutor()), OutcomeCounts(), 0
+    failures = list[FitFailed]()
     with one_thread():
         while batch := list(islice(records, _BATCH)):
             _, items = decode_records(decoder, batch)

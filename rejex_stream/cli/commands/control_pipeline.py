@@ -1,4 +1,4 @@
-"""``control fault|new-normal|plan|mute|cancel|judge|list``: what only people know."""
+"""``control fault|new-normal|plan|mute|cancel|list``: what only people know."""
 
 from __future__ import annotations
 
@@ -203,20 +203,8 @@ def _give(line: ControlLine, kind: CommandKind, sender: Sender, **fields: Any) -
         print_json({"command": command, "replies": replies})
     else:
         print(f"{command.id}: {_outcome_of(replies, '')}")
-        if not replies and (ahead := _waiting(line, command.id)):
-            print(f"{ahead:,} commands before it have no reply yet: it holds after they do.")
     if replies and not any(reply.accepted for reply in replies):
         raise typer.Exit(1)
-
-
-def _waiting(line: ControlLine, id_: str) -> int:
-    """Count the commands before this one that have no reply yet."""
-    replied, n = line.replies(), 0
-    for command in line.commands():
-        if command.id == id_:
-            break
-        n = 0 if command.id in replied else n + 1
-    return n
 
 
 def _outcome_of(replies: list[CommandReply], note: str) -> str:

@@ -26,6 +26,7 @@ from rejex_stream.errors import ConfigError, explaining_os_errors
 __all__ = [
     "SECRET", "HttpAddress", "Problem", "Section", "extra_of", "field_at", "nearest",
     "of_validation", "render", "secret", "section_of", "setting", "stated", "toml",
+    "toml_key",
 ]  # fmt: skip
 
 SECRET = "secret"
@@ -268,14 +269,15 @@ def toml(value: object) -> str:
             for char in json.dumps(value, ensure_ascii=False)
         )
     if isinstance(value, Mapping):
-        inner = ", ".join(f"{_key(str(k))} = {toml(v)}" for k, v in value.items())
+        inner = ", ".join(f"{toml_key(str(k))} = {toml(v)}" for k, v in value.items())
         return f"{{ {inner} }}" if inner else "{}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(toml(item) for item in value) + "]"
     return str(value)
 
 
-def _key(name: str) -> str:
+def toml_key(name: str) -> str:
+    """Return a name as a key of TOML."""
     bare = name.isascii() and name.replace("_", "").replace("-", "").isalnum()
     return name if bare else toml(name)
 

@@ -62,6 +62,9 @@ class TableOptions:
     flags: Annotated[
         _Texts, _guessed("A channel to keep out of the score; several times.", "--flag")
     ] = None
+    angles: Annotated[
+        _Texts, _guessed("A channel of degrees; - for none, several times.", "--angle")
+    ] = None
     label: Annotated[_Text, _guessed("Column of the known truth.")] = None
     delimiter: Annotated[_Text, _guessed("Between the columns.")] = None
     encoding: Annotated[_Text, _guessed("Such as cp1252 or utf-16.")] = None

@@ -10,7 +10,7 @@ from rejex_stream.detectors import DEFAULT
 from rejex_stream.encode.schemas import PIPELINE, PIPELINE_VERSION
 from rejex_stream.engine.refit import Calibration, RefitSchedule
 from rejex_stream.errors import ConfigError
-from rejex_stream.features import Feature, FeatureKind, FeatureSpec, PresetName
+from rejex_stream.features import Circle, Feature, FeatureKind, FeatureSpec, PresetName
 from rejex_stream.incidents import Plan
 from rejex_stream.rejection.policy import MIN_BURST, WINDOW, BudgetOwner, RejectionPolicy
 from rejex_stream.settings import Section, setting
@@ -89,10 +89,12 @@ class Features(Section):
         channels: tuple[str, ...],
         flags: tuple[str, ...] = (),
         sides: tuple[tuple[str, str], ...] = (),
+        angles: tuple[Circle, ...] = (),
     ) -> FeatureSpec:
         """Return the core's recipe."""
         columns = tuple(Feature(c.kind, c.channel, c.events, c.seconds) for c in self.columns)
-        return FeatureSpec(channels, columns, self.carry_forward_events, self.preset, flags, sides)
+        carry = self.carry_forward_events
+        return FeatureSpec(channels, columns, carry, self.preset, flags, sides, angles)
 
 
 class Detector(Section):

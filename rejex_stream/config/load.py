@@ -21,7 +21,7 @@ from pydantic_settings import EnvSettingsSource, SettingsError
 from rejex_stream.config.assembly import file_format, file_places, kafka_settings, monitor_config
 from rejex_stream.config.input import REGISTRY_FORMATS
 from rejex_stream.config.pipeline_config import ENV_PREFIX, Config
-from rejex_stream.config.reviewing import Channel, sides_of
+from rejex_stream.config.reviewing import Channel, angles_of, sides_of
 from rejex_stream.decode import CsvDecoder
 from rejex_stream.detectors import make_detector
 from rejex_stream.engine import EngineSpec
@@ -349,6 +349,12 @@ def _channels(config: Any) -> None:  # noqa: ANN401
             raise ConfigError(
                 f"channels.{name}: low = {told.low} is not below high = {told.high}: swap them."
             )
+        for setting in ("period", "follows"):
+            if told.kind != "angle" and getattr(told, setting) is not None:
+                raise ConfigError(
+                    f'channels.{name}: {setting} is of angles: add kind = "angle", or leave '
+                    f"{setting} out."
+                )
         if told.limit == "alarm" and told.low is None and told.high is None:
             raise ConfigError(
                 f'channels.{name}: limit = "alarm" without a limit: give low, high or both, beyond '
@@ -357,10 +363,11 @@ def _channels(config: Any) -> None:  # noqa: ANN401
 
 
 def _sides(config: Any) -> None:  # noqa: ANN401
-    if sides := sides_of(config.channels):
+    sides, angles = sides_of(config.channels), angles_of(config.channels)
+    if sides or angles:
         names, flags = config.input.mapping().channel_names, config.input.flags
         detector = make_detector(config.detector.name, **config.detector.params)
-        features, rejection = config.features.spec(names, flags, sides), config.rejection
+        features, rejection = config.features.spec(names, flags, sides, angles), config.rejection
         EngineSpec(detector, features, rejection.policy(), rejection.window)
 
 

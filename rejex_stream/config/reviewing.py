@@ -7,11 +7,26 @@ from collections.abc import Iterable, Mapping
 from typing import Literal, TypeAlias
 
 from rejex_stream.errors import ConfigError
+from rejex_stream.features import Circle
 from rejex_stream.settings import Section, setting
 
 __all__ = [
-    "ROLES", "SYSTEM", "AuthMode", "Capacity", "Channel", "DefaultAnswer", "Network", "Review",
-    "Role", "Sensor", "check_bind", "is_loopback", "named_reviewer", "networks", "sides_of",
+    "ROLES",
+    "SYSTEM",
+    "AuthMode",
+    "Capacity",
+    "Channel",
+    "DefaultAnswer",
+    "Network",
+    "Review",
+    "Role",
+    "Sensor",
+    "angles_of",
+    "check_bind",
+    "is_loopback",
+    "named_reviewer",
+    "networks",
+    "sides_of",
 ]  # fmt: skip
 
 Role: TypeAlias = Literal["viewer", "reviewer", "lead", "admin"]
@@ -72,7 +87,7 @@ def check_bind(host: str, mode: AuthMode) -> None:
 
 
 class Channel(Section):
-    """How people are shown a channel, `[channels.NAME]`; verdicts change by `limit` and `side`."""
+    """What a channel is, `[channels.NAME]`; `kind`, `limit` and `side` change verdicts."""
 
     unit: str = setting("", says="Of its values.", example="°C", max_length=40)
     label: str | None = setting(
@@ -80,6 +95,22 @@ class Channel(Section):
     )
     low: float | None = setting(None, says="Its lower limit, drawn as a line.", example=5.0)
     high: float | None = setting(None, says="Its upper limit, drawn as a line.", example=80.0)
+    kind: Literal["number", "angle"] = setting(
+        "number",
+        says="angle: it goes round, as a direction does, so that its end is its beginning. Rows "
+        "have its sine and cosine, and what changes goes the short way round. Rows are made one by "
+        "one then, and an event without one of its channels is rejected as unscorable.",
+    )
+    period: float | None = setting(
+        None, says="Of an angle, a whole turn.", otherwise="360", gt=0, example=6.283185307179586
+    )
+    follows: str | None = setting(
+        None,
+        says="Of an angle, another that it is turned after, as a nacelle is after the wind: how "
+        "far it is behind counts as well, and speaks for this channel.",
+        min_length=1,
+        example="wind_direction",
+    )
     limit: Literal["draw", "alarm"] = setting(
         "draw",
         says="What its limits do: they are drawn, or a value beyond one is an anomaly as well, "
@@ -95,6 +126,15 @@ class Channel(Section):
 def sides_of(channels: Mapping[str, Channel]) -> tuple[tuple[str, str], ...]:
     """Return the channels of which one side counts, each with it."""
     return tuple((name, one.side) for name, one in sorted(channels.items()) if one.side != "both")
+
+
+def angles_of(channels: Mapping[str, Channel]) -> tuple[Circle, ...]:
+    """Return the channels that are angles."""
+    return tuple(
+        Circle(name, one.period or 360.0, one.follows or "")
+        for name, one in sorted(channels.items())
+        if one.kind == "angle"
+    )
 
 
 class Sensor(Section):

@@ -45,8 +45,13 @@ class Explainer:
             for channel in self._channels
         )
         self._firsts = [columns[0] for columns in self._columns]
-        kinds = [feature.kind for feature in features.columns for _ in feature.names]
-        self._are_levels = np.array([kinds[first] == "raw" for first in self._firsts])
+        # The sine of an angle is nothing that people could expect of a channel.
+        levels = [
+            feature.kind == "raw" and not feature.is_on_circle
+            for feature in features.columns
+            for _ in feature.names
+        ]
+        self._are_levels = np.array([levels[first] for first in self._firsts])
         self._contamination = contamination
 
     @staticmethod

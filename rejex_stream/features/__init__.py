@@ -7,6 +7,7 @@ while lags and windows fill. Open `spec` first; `columns` holds the small state 
 
 from rejex_stream.features.preset import PresetName
 from rejex_stream.features.spec import (
+    Circle,
     Feature,
     FeatureKind,
     FeatureSpec,
@@ -15,5 +16,6 @@ from rejex_stream.features.spec import (
 )
 
 __all__ = [
-    "Feature", "FeatureKind", "FeatureSpec", "MissingChannelError", "PresetName", "SensorFeatures",
+    "Circle", "Feature", "FeatureKind", "FeatureSpec", "MissingChannelError", "PresetName",
+    "SensorFeatures",
 ]  # fmt: skip

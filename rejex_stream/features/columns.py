@@ -14,7 +14,10 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-__all__ = ["LARGEST", "Calendar", "Column", "Lag", "Raw", "Rolling", "Row"]
+__all__ = [
+    "LARGEST", "Angle", "AngleLag", "AngleRolling", "Calendar", "Column", "Lag", "Raw", "Rolling",
+    "Row", "short_way",
+]  # fmt: skip
 
 Row: TypeAlias = list[float]
 LARGEST = 1e150
@@ -54,6 +57,29 @@ class Raw(Column):
         return True
 
 
+def short_way(difference: float, period: float) -> float:
+    """Return a difference of two angles the short way round, at most half a turn either way."""
+    return math.remainder(difference, period)
+
+
+def _on_circle(value: float, period: float) -> tuple[float, float]:
+    # Of one value at a time: the bits of a vectorised sine may depend on what stands beside it.
+    angle = 2 * math.pi * (math.fmod(value, period) / period)
+    return math.sin(angle), math.cos(angle)
+
+
+class Angle(Column):
+    """Sine and cosine of a channel that goes round."""
+
+    def __init__(self, channel: int, period: float) -> None:
+        self.channel, self.period = channel, period
+
+    def update(self, now_ms: int, values: Sequence[float], row: Row) -> bool:
+        """Append the two."""
+        row += _on_circle(values[self.channel], self.period)
+        return True
+
+
 class Lag(Column):
     """The channel `events` events ago, or how much it changed since then."""
 
@@ -66,9 +92,12 @@ class Lag(Column):
         value, past = values[self.channel], self.past
         ready = len(past) == self.events
         if ready:
-            row.append(value - past[0] if self.difference else past[0])
+            self._append(value, past[0], row)
         past.append(value)
         return ready
+
+    def _append(self, value: float, past: float, row: Row) -> None:
+        row.append(value - past if self.difference else past)
 
     def state(self) -> Any:  # noqa: ANN401
         """Return the values that are not past yet."""
@@ -80,6 +109,20 @@ class Lag(Column):
         if len(past) > self.events:
             raise ValueError(f"{len(past)} values for a lag of {self.events}")
         self.past.extend(past)
+
+
+class AngleLag(Lag):
+    """Where an angle was `events` events ago, as sine and cosine, or how far it turned since."""
+
+    def __init__(self, channel: int, events: int, period: float, *, difference: bool) -> None:
+        super().__init__(channel, events, difference=difference)
+        self.period = period
+
+    def _append(self, value: float, past: float, row: Row) -> None:
+        if self.difference:
+            row.append(short_way(value - past, self.period))
+        else:
+            row += _on_circle(past, self.period)
 
 
 class Calendar(Column):
@@ -132,9 +175,12 @@ class Rolling(Column):
         else:
             ready = size >= 2 and now_ms - self.first_ms >= (self.span_ms or 0.0)
         if ready:
-            statistic = self._statistic(size)
-            row.append(value - statistic if self.kind == "deviation" else statistic)
+            self._append(value, size, row)
         return ready
+
+    def _append(self, value: float, size: int, row: Row) -> None:
+        statistic = self._statistic(size)
+        row.append(value - statistic if self.kind == "deviation" else statistic)
 
     def _is_over(self, now_ms: int) -> bool:
         if self.events is not None:
@@ -220,3 +266,41 @@ class Rolling(Column):
         for now_ms, value in points:
             self._push(now_ms, value)
         self.pivot, self.sum, self.squares, self.reach, self.since_recompute = sums
+
+
+class AngleRolling(Rolling):
+    """Mean, standard deviation of or deviation from an angle's last events or seconds.
+
+    The mean is that of sine and cosine. For the others the angle is followed back from its newest
+    value, each step the short way round, so that nothing happens where the circle closes. O(span)
+    per event.
+    """
+
+    def __init__(
+        self, channel: int, kind: str, events: int | None, span_ms: float | None, period: float
+    ) -> None:
+        super().__init__(channel, kind, events, span_ms)
+        self.period = period
+
+    def _push(self, now_ms: int, value: float) -> None:
+        self.points.append((now_ms, value))
+        self.serial += 1
+
+    def _evict(self) -> None:
+        self.points.popleft()
+
+    def _append(self, value: float, size: int, row: Row) -> None:
+        if self.kind == "mean":
+            places = [_on_circle(x, self.period) for _, x in self.points]
+            row += [math.fsum(of_all) / size for of_all in zip(*places, strict=True)]
+            return
+        at, newer, back = 0.0, value, list[float]()
+        for _, older in reversed(self.points):
+            at -= short_way(newer - older, self.period)
+            newer = older
+            back.append(at)
+        mean = math.fsum(back) / size
+        if self.kind == "deviation":
+            row.append(-mean)
+        else:
+            row.append(math.sqrt(math.fsum((x - mean) ** 2 for x in back) / (size - 1)))

@@ -9,16 +9,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias, get_args
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 import msgspec
 
 from rejex_stream.errors import ConfigError
-from rejex_stream.features.columns import Calendar, Column, Lag, Raw, Rolling, Row
+from rejex_stream.features.columns import (
+    Angle,
+    AngleLag,
+    AngleRolling,
+    Calendar,
+    Column,
+    Lag,
+    Raw,
+    Rolling,
+    Row,
+    short_way,
+)
 from rejex_stream.features.preset import AT_ONCE, PRESETS, PresetName, RecentRows, blocks_of
 
-__all__ = ["Feature", "FeatureKind", "FeatureSpec", "SensorFeatures"]
+__all__ = ["Circle", "Feature", "FeatureKind", "FeatureSpec", "SensorFeatures"]
 
 FeatureKind: TypeAlias = Literal[
     "raw", "lag", "difference", "deviation", "mean", "std", "min", "max", "hour_of_day",
@@ -29,6 +40,17 @@ SIDES: Final = ("low", "high")
 _KINDS: tuple[str, ...] = get_args(FeatureKind)
 _ROLLING = ("deviation", "mean", "std", "min", "max")
 _CALENDAR = {"hour_of_day": 86_400_000, "day_of_week": 7 * 86_400_000}
+_ON_CIRCLE = ("raw", "lag", "mean")  # of an angle these are a sine and a cosine
+_NOT_ON_CIRCLE = ("min", "max")
+
+
+class Circle(NamedTuple):
+    """A channel that is an angle."""
+
+    channel: str
+    period: float = 360.0  # a whole turn
+    # the angle that this one is turned after, as a nacelle is after the wind; empty: none
+    follows: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +68,11 @@ class Feature:
         Which channel; empty for the calendar.
     events, seconds
         The span; exactly one of them for rolling statistics, `events` for lag and difference.
+    period
+        Of an angle, a whole turn: ``raw``, ``lag`` and ``mean`` are sine and cosine, so two
+        columns, and the others go the short way round.
+    behind
+        An angle: the feature is one of the short way from it to this channel, which is no angle.
 
     Raises
     ------
@@ -66,6 +93,8 @@ class Feature:
     channel: str = ""
     events: int | None = None
     seconds: float | None = None
+    period: float | None = None
+    behind: str = ""
 
     def __post_init__(self) -> None:
         where = f"feature {self.kind!r}" + (f" of channel {self.channel!r}" if self.channel else "")
@@ -97,10 +126,16 @@ class Feature:
         """The columns this feature fills."""
         if self.kind in _CALENDAR:
             return (f"{self.kind}_sin", f"{self.kind}_cos")
-        if self.kind == "raw":
-            return (self.channel,)
-        span = f"{self.events}" if self.events is not None else f"{self.seconds:g}s"
-        return (f"{self.channel}_{self.kind}_{span}",)
+        name = f"{self.channel}_behind_{self.behind}" if self.behind else self.channel
+        if self.kind != "raw":
+            span = f"{self.events}" if self.events is not None else f"{self.seconds:g}s"
+            name = f"{name}_{self.kind}_{span}"
+        return (f"{name}_sin", f"{name}_cos") if self.is_on_circle else (name,)
+
+    @property
+    def is_on_circle(self) -> bool:
+        """Whether it is the sine and cosine of an angle."""
+        return self.period is not None and not self.behind and self.kind in _ON_CIRCLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +161,10 @@ class FeatureSpec:
     sides
         Channels of which one side alone counts, each with it: ``low`` for drops, ``high`` for
         rises. The detector has to know sides, as ``Sensor`` does.
+    angles
+        Channels that go round. Their columns are sines and cosines, and differences the short way
+        round; one that follows another has, in a preset, columns of how far it is behind as well.
+        Rows are made one by one, and a reading without one of its channels has none.
 
     Raises
     ------
@@ -154,6 +193,7 @@ class FeatureSpec:
     preset: PresetName | None = None
     flags: tuple[str, ...] = ()
     sides: tuple[tuple[str, str], ...] = ()
+    angles: tuple[Circle, ...] = ()
 
     def __post_init__(self) -> None:
         if self.preset is not None and self.preset not in PRESETS:
@@ -177,6 +217,7 @@ class FeatureSpec:
                     f"side = {side!r} of channel {name!r}: give {' or '.join(SIDES)} of one of "
                     f"{', '.join(self.measured)}, which are measured."
                 )
+        self._check_angles()
         unknown = [f.channel for f in self.features if f.channel not in (*self.channels, "")]
         if unknown:
             raise ConfigError(
@@ -206,6 +247,34 @@ class FeatureSpec:
                     "out of the features: remove the column, or the channel from the flags."
                 )
 
+    def _check_angles(self) -> None:
+        named = [name for name, _, _ in self.angles]
+        for name, period, follows in self.angles:
+            where = f'kind = "angle" of channel {name!r}'
+            if name not in self.measured or named.count(name) > 1:
+                raise ConfigError(
+                    f"{where}: give it once, of one of {', '.join(self.measured)}, which are "
+                    "measured; a flag is not."
+                )
+            if not 0 < period < math.inf:
+                raise ConfigError(f"{where}: its period is {period}: give a positive number.")
+            if any(name == sided for sided, _ in self.sides):
+                raise ConfigError(f"{where}: an angle has no lower side: leave side out.")
+            if not follows:
+                continue
+            leader = next((one for one in self.angles if one.channel == follows != name), None)
+            if leader is None or leader.period != period:
+                raise ConfigError(
+                    f"{where}: follows = {follows!r} is no other angle of the same period: name "
+                    "one, or leave follows out."
+                )
+        for feature in self.features:
+            if feature.channel in named and feature.kind in _NOT_ON_CIRCLE:
+                raise ConfigError(
+                    f"Feature {feature.kind!r} is made of {feature.channel!r}, and an angle has "
+                    "no largest value: remove the column, or the kind of the channel."
+                )
+
     @property
     def measured(self) -> tuple[str, ...]:
         """The channels that columns may be made of: all but the flags."""
@@ -214,14 +283,24 @@ class FeatureSpec:
     @property
     def columns(self) -> tuple[Feature, ...]:
         """The features that rows are made of, whether given or of the preset."""
+        periods = {name: period for name, period, _ in self.angles}
         if self.features:
-            return self.features
+            return tuple(
+                replace(one, period=periods[one.channel]) if one.channel in periods else one
+                for one in self.features
+            )
         measured = self.measured
         shape = blocks_of(self.preset or "raw", len(measured))
         made = tuple(
-            Feature(kind, channel, events)  # type: ignore[arg-type] # kinds of a preset
-            for kind, events in shape
+            Feature(kind, channel, events, period=periods.get(channel))  # type: ignore[arg-type]
+            for kind, events in shape  # kinds of a preset
             for channel in measured
+        )
+        made += tuple(
+            Feature(kind, name, events, period=period, behind=leader)  # type: ignore[arg-type]
+            for name, period, leader in self.angles
+            if leader
+            for kind, events in shape
         )
         if self.preset in ("seasonal", "sensor_seasonal"):
             made += (Feature("hour_of_day"), Feature("day_of_week"))
@@ -247,7 +326,7 @@ class FeatureSpec:
     @property
     def is_at_once(self) -> bool:
         """Whether rows are made for a batch of readings at once, by :meth:`start_recent`."""
-        return self.preset in AT_ONCE
+        return self.preset in AT_ONCE and not self.angles
 
     def start(self) -> SensorFeatures:
         """Return the empty state of one sensor, whose rows are made one by one."""
@@ -277,8 +356,8 @@ class SensorFeatures:
     windows, so one gap spoils one event and not the events after it.
     """
 
-    __slots__ = ("_age", "_carry", "_channels", "_columns", "_last", "_latest_ms", "_only_raw",
-                 "_picked")  # fmt: skip
+    __slots__ = ("_age", "_behind", "_carry", "_channels", "_columns", "_last", "_latest_ms",
+                 "_only_raw", "_picked")  # fmt: skip
 
     def __init__(self, spec: FeatureSpec) -> None:
         self._channels, self._picked = spec.measured, spec._picked()
@@ -288,10 +367,16 @@ class SensorFeatures:
         self._latest_ms: int | None = None
         columns = spec.columns
         self._only_raw = tuple(f.channel for f in columns) == self._channels and all(
-            f.kind == "raw" for f in columns
+            f.kind == "raw" and f.period is None for f in columns
         )
+        places = {name: at for at, name in enumerate(self._channels)}
+        # What lies behind which angle, and the period: values beside those of the channels.
+        self._behind = [
+            (places[name], places[leader], period) for name, period, leader in spec.angles if leader
+        ]
+        pairs = [(name, leader) for name, _, leader in spec.angles if leader]
         self._columns: list[Column] = [
-            _column(feature, self._channels) for feature in columns if not self._only_raw
+            _column(feature, self._channels, pairs) for feature in columns if not self._only_raw
         ]
 
     def extract(
@@ -317,6 +402,9 @@ class SensorFeatures:
         if self._latest_ms is None or event_time_ms > self._latest_ms:
             self._latest_ms = event_time_ms
         now_ms = self._latest_ms
+        if self._behind:
+            beside = [short_way(values[a] - values[b], period) for a, b, period in self._behind]
+            values = [*values, *beside]
         row: Row = []
         ready = True
         for column in self._columns:
@@ -355,14 +443,26 @@ class MissingChannelError(Exception):
     """A channel is missing for too long; stays inside the core, where it becomes a verdict."""
 
 
-def _column(feature: Feature, channels: tuple[str, ...]) -> Column:
+def _column(
+    feature: Feature, channels: tuple[str, ...], pairs: Sequence[tuple[str, str]]
+) -> Column:
     if feature.kind in _CALENDAR:
         return Calendar(_CALENDAR[feature.kind])
-    channel = channels.index(feature.channel)
+    if feature.behind:
+        channel = len(channels) + pairs.index((feature.channel, feature.behind))
+        period = None
+    else:
+        channel, period = channels.index(feature.channel), feature.period
     if feature.kind == "raw":
-        return Raw(channel)
+        return Raw(channel) if period is None else Angle(channel, period)
+    events = feature.events
     if feature.kind in _ROLLING:
         span_ms = None if feature.seconds is None else feature.seconds * 1000
-        return Rolling(channel, feature.kind, feature.events, span_ms)
-    assert feature.events is not None  # checked by Feature
-    return Lag(channel, feature.events, difference=feature.kind == "difference")
+        if period is None:
+            return Rolling(channel, feature.kind, events, span_ms)
+        return AngleRolling(channel, feature.kind, events, span_ms, period)
+    assert events is not None  # checked by Feature
+    is_difference = feature.kind == "difference"
+    if period is None:
+        return Lag(channel, events, difference=is_difference)
+    return AngleLag(channel, events, period, difference=is_difference)

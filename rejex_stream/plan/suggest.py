@@ -9,7 +9,7 @@ from rejex_stream.detectors import DEFAULT, make_detector
 from rejex_stream.engine import EngineSpec
 from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.errors import ConfigError
-from rejex_stream.features import Feature, FeatureSpec
+from rejex_stream.features import Circle, Feature, FeatureSpec
 from rejex_stream.rejection.policy import CONTAMINATION, MIN_BURST, RejectionPolicy
 
 __all__ = ["Suggestion", "suggest"]
@@ -38,7 +38,7 @@ def suggest(
     tolerance: float | None = None, rate: float | None = None, window: int | None = None,
     detector: str | None = None, seed: int = 0, flags: tuple[str, ...] = (),
     n_modes: int | None = None, carry: int = 0, totals: tuple[str, ...] = (),
-    step_ms: float | None = None,
+    angles: tuple[Circle, ...] = (), step_ms: float | None = None,
 ) -> Suggestion:  # fmt: skip
     """Choose window, budget, detector, features and refits for a table, where they are not given.
 
@@ -86,7 +86,7 @@ def suggest(
         )
     detector = detector or (DEFAULT if season is None else _SEASONAL)
     made = make_detector(detector)
-    features = FeatureSpec(channels, flags=flags, carry_forward_events=carry)
+    features = FeatureSpec(channels, flags=flags, carry_forward_events=carry, angles=angles)
     if totals:
         columns = tuple(Feature("difference", name, events=1) for name in features.measured)
         features = replace(features, features=columns)

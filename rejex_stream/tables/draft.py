@@ -7,8 +7,9 @@ from pathlib import Path
 
 from rejex_stream.config import Config, parse_config
 from rejex_stream.errors import ConfigError, explaining_os_errors
+from rejex_stream.features import Circle
 from rejex_stream.plan.suggest import Suggestion
-from rejex_stream.settings import field_at, render, toml
+from rejex_stream.settings import field_at, render, toml, toml_key
 
 __all__ = ["draft_config", "save_draft"]
 
@@ -56,6 +57,13 @@ def draft_config(
     for column in spec.features.features:
         made = {name: getattr(column, name) for name in ("kind", "channel", "events", "seconds")}
         parts.append(_section("[features.columns]", made))
+    for angle in spec.features.angles:
+        told = {
+            "kind": "angle",
+            "period": None if angle.period == Circle._field_defaults["period"] else angle.period,
+            "follows": angle.follows or None,
+        }
+        parts.append(_section(f"channels.{toml_key(angle.channel)}", told, ("channels", "*")))
     text = "\n\n".join(parts) + "\n"
     config, problems = parse_config(text)
     if config is None:
@@ -63,11 +71,11 @@ def draft_config(
     return text
 
 
-def _section(title: str, values: Mapping[str, object]) -> str:
+def _section(title: str, values: Mapping[str, object], path: Sequence[str] = ()) -> str:
     lines = [f"[{title}]"]
     for key, value in values.items():
         if value is not None:
-            field = field_at(Config, [title, key])
+            field = field_at(Config, [*(path or (title,)), key])
             lines += [f"# {field.description}"] if field and field.description else []
             lines.append(f"{key} = {toml(value)}")
     return "\n".join(lines)

@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 from rejex_stream.decode.mapping import SWITCHES, Quality, TimeUnit, printable
 from rejex_stream.decode.written import MISSING_TEXTS, number_reader
 from rejex_stream.errors import ConfigError
+from rejex_stream.features import Circle
+from rejex_stream.tables.angles import find_angles, followed
 from rejex_stream.tables.column_checks import (
     Doubt,
     carry_needed,
@@ -47,6 +49,7 @@ _MINUS_BEHIND = re.compile(r"\d[\d.,]*-")
 _ENOUGH_FOR_FLAG = 20  # values; of few, two are soon all
 _ENOUGH_FOR_SERIES = 5  # values of one sensor that are the same
 _SHOWN = 10
+_FOR_FEATURES = ("flags", "angles", "n_modes", "carry", "totals")
 _LOCKSTEP = 1.5
 """So many rows a time, or more, are several series side by side."""
 _MERGED = 0.1
@@ -57,8 +60,8 @@ _MERGED = 0.1
 class Asked:
     """What somebody knows about a table and how it is written; what is empty is guessed.
 
-    The sensor ``-`` and the time ``-`` say that there is none, the flag ``-`` likewise. A flag is a
-    channel.
+    The sensor ``-`` and the time ``-`` say that there is none, the flag and the angle ``-``
+    likewise. A flag is a channel, and so is an angle.
     """
 
     time: Sequence[str] = ()
@@ -71,6 +74,7 @@ class Asked:
     mode: str | None = None
     channels: Sequence[str] = ()
     flags: Sequence[str] | None = None
+    angles: Sequence[str] | None = None
     missing: Sequence[str] | None = None
     carry: int | None = None
     delimiter: str | None = None
@@ -103,6 +107,7 @@ class TableGuess:
     marks: Marks = _PLAIN
     doubts: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
+    angles: tuple[Circle, ...] = ()
     mode: str | None = None
     n_modes: int | None = None
     missing: tuple[str, ...] = ()
@@ -135,9 +140,29 @@ class TableGuess:
             "the reviewer; --flag NAME says which are, --flag - that none is",
         )
 
+    @property
+    def angles_said(self) -> tuple[str, ...]:
+        """Which channels go round, as sentences."""
+        if not self.angles:
+            return ()
+        names = ", ".join(
+            name + (f" (which follows {leader})" if leader else "")
+            for name, _, leader in self.angles
+        )
+        return (
+            f"angles: {names}, in degrees: 359 and 1 are 2 apart; --angle NAME says which are, "
+            "--angle - that none is",
+        )
+
+    def without_angles(self, names: Sequence[str]) -> TableGuess:
+        """Return the guess in which some channels are no angles, and nothing follows them."""
+        left = [one for one in self.angles if one.channel not in names]
+        left = [one._replace(follows="" if one.follows in names else one.follows) for one in left]
+        return replace(self, angles=tuple(left))
+
     def for_features(self) -> dict[str, Any]:
         """Return what :func:`~rejex_stream.plan.suggest.suggest` wants to know of the channels."""
-        return {name: getattr(self, name) for name in ("flags", "n_modes", "carry", "totals")}
+        return {name: getattr(self, name) for name in _FOR_FEATURES}
 
     def settings(self, time_zone: str | None) -> dict[str, object]:
         """Return the settings of ``[input]`` that say how columns are read."""
@@ -211,7 +236,7 @@ def _named(cells: Sequence[str]) -> str:
 
 
 def _require_columns(header: Sequence[str], known: Asked) -> None:
-    flags = () if known.flags is None else known.flags
+    flags = (*(known.flags or ()), *(known.angles or ()))
     single = (known.sensor, known.label, known.tag, known.mode)
     for name in (*known.time, *known.sensors, *single, *known.channels, *flags):
         none = name in (None, NONE) and name not in known.sensors
@@ -226,7 +251,8 @@ def _guess(
 ) -> TableGuess:
     """Assign columns to roles: time, label, sensor and tag, then the channels."""
     meant = [name for name in known.flags or () if name != NONE]
-    wanted = {*known.channels, *meant}
+    round_ones = [name for name in known.angles or () if name != NONE]
+    wanted = {*known.channels, *meant, *round_ones}
     free = {n: c for n, c in cells.items() if n not in wanted or n in known.time}
     time = find_time_columns(
         free, known.time, known.time_unit, known.time_format,
@@ -273,6 +299,8 @@ def _guess(
     channels = [n for n in channels if n not in words]
     if not channels:
         raise _nothing(aside, of_json=timed)
+    free = [n for n in channels if n not in flags and n not in totals]
+    angles = find_angles(sample, free) if known.angles is None else round_ones
     carry = carry_needed(sample, channels) if known.carry is None else known.carry
     guess = TableGuess(
         time=(time.names if len(time.names) > 1 else time.names[0]) if time.names else None,
@@ -286,6 +314,7 @@ def _guess(
         marks=marks,
         doubts=(*doubts, *keys.doubts),
         flags=tuple(flags),
+        angles=followed(sample, [n for n in angles if n in channels]),
         quality=table.quality,
         sensors=keys.sensors,
         mode=known.mode,

@@ -32,6 +32,7 @@ from rejex_stream.decode.mapping import FieldMapping, decode_records, parse_mome
 from rejex_stream.decode.written import is_repeated, joined, zone_of
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.plan.suggest import Suggestion, suggest
+from rejex_stream.tables.angles import in_degrees
 from rejex_stream.tables.dialect import Marks, find_marks, groups_of_thousands
 from rejex_stream.tables.formats import Layout, layout_of, require_table
 from rejex_stream.tables.guess import Asked, TableGuess, guess_table
@@ -196,7 +197,12 @@ def open_table(path: str | Path, asked: Asked | None = None) -> Table:
         skip_rows=place.above + (0 if place.own else place.n_header),
     )
     written = [*_place_said(table, asked, place), *_dialect_said(table, asked, place)]
-    return _Scan(table, guess.flags if asked.flags is None else ()).result([*written, *grouped])
+    scan = _Scan(
+        table,
+        guess.flags if asked.flags is None else (),
+        [name for name, _, _ in guess.angles if asked.angles is None],
+    )
+    return scan.result([*written, *grouped])
 
 
 def _placed(path: Path, lines: Sequence[str], asked: Asked, *, is_text: bool) -> Layout:
@@ -412,8 +418,10 @@ def _dialect_said(table: Table, asked: Asked, place: Layout) -> list[str]:
 class _Scan:
     """Goes through all rows once and counts what is odd. O(1) memory a sensor, but for labels."""
 
-    def __init__(self, table: Table, flags: Sequence[str]) -> None:
+    def __init__(self, table: Table, flags: Sequence[str], angles: Sequence[str]) -> None:
         self._table = table
+        # Nor is what stays within a circle in a sample an angle, if it leaves it later.
+        self._ends = {name: (0.0, 0.0) for name in angles}
         # Two values in a sample may be three in the table.
         self._values: dict[str, set[float]] = {name: set() for name in flags}
         self._decoder = table.decoder()
@@ -458,13 +466,15 @@ class _Scan:
                     self._order.repeated += zone is not None and is_repeated(moment, zone)
         many = [name for name, values in self._values.items() if len(values) > 2]
         guess = replace(guess, flags=tuple(name for name in guess.flags if name not in many))
+        no_angle = [name for name, ends in self._ends.items() if not in_degrees(ends)]
+        guess = guess.without_angles(no_angle)
         return replace(
             table,
             n_rows=n_rows,
             n_sensors=max(1, self._order.n_sensors),
             guess=guess,
             labels=self._labels,
-            said=(*said, *guess.flags_said, *self._said(n_rows)),
+            said=(*said, *guess.flags_said, *guess.angles_said, *self._said(n_rows)),
         )
 
     def _see(self, reading: Reading) -> None:
@@ -473,6 +483,9 @@ class _Scan:
                 self._missing[name] += 1
             elif name in self._values and len(self._values[name]) <= 2:
                 self._values[name].add(value)
+            if name in self._ends and value == value:  # noqa: PLR0124 - not nan
+                low, high = self._ends[name]
+                self._ends[name] = min(low, value), max(high, value)
         self._order.add(reading.sensor, reading.event_time_ms)
 
     def _said(self, n_rows: int) -> Iterator[str]:

@@ -16,6 +16,7 @@ from rejex_stream.decode.json import flat
 from rejex_stream.decode.mapping import SWITCHES, printable
 from rejex_stream.decode.written import MISSING_TEXTS, joined
 from rejex_stream.errors import ConfigError
+from rejex_stream.features import Circle
 from rejex_stream.plan.suggest import Suggestion, suggest
 from rejex_stream.tables.dialect import Marks, find_marks, moment_ms
 from rejex_stream.tables.fields import FieldProfile, is_number
@@ -91,8 +92,15 @@ class Feed:
         guess = self.guess
         streams = self.n_sensors * (guess.n_modes or 1)
         n = self.n_records if self.n_records // streams >= _ENOUGH else _LIVE * streams
-        flags = self.settings()["flags"] or ()
-        own: dict[str, Any] = {**guess.for_features(), "flags": flags, **knobs}
+        own: dict[str, Any] = {**guess.for_features(), **knobs}
+        own["flags"] = self.settings()["flags"] or ()
+        named = {self.fields[name]: name for name in guess.channels}
+        renamed = {named[field]: name for name, field in self.channels.items() if field in named}
+        own["angles"] = tuple(
+            Circle(renamed[name], period, renamed.get(leader, ""))
+            for name, period, leader in guess.angles
+            if name in renamed
+        )
         return suggest(n, self.n_sensors, tuple(self.channels), **own)
 
 
@@ -129,6 +137,7 @@ def infer_feed(
         mode=_named(asked.mode, names),
         channels=[str(_named(channel, names)) for channel in asked.channels],
         flags=None if asked.flags is None else [str(_named(f, names)) for f in asked.flags],
+        angles=None if asked.angles is None else [str(_named(a, names)) for a in asked.angles],
         carry=asked.carry or 0,  # what did not come is unchanged: input.partial
     )
     rows_of_cells = list(zip(*cells.values(), strict=True))
@@ -578,7 +587,7 @@ def _said(
         for name, why in guess.aside.items()
         if name in feed.fields
     ]
-    return [*guess.said, *said, *guess.flags_said, *guess.doubts]
+    return [*guess.said, *said, *guess.flags_said, *guess.angles_said, *guess.doubts]
 
 
 def _brief(tree: object) -> str:

@@ -18,7 +18,7 @@ from rejex_stream.config.assembly.edges import Edges, MissingTopicError, open_ed
 from rejex_stream.config.input import ALL_SENSORS
 from rejex_stream.config.operating import Alerts
 from rejex_stream.config.pipeline_config import Config
-from rejex_stream.config.reviewing import sides_of
+from rejex_stream.config.reviewing import angles_of, sides_of
 from rejex_stream.decode import Decoder
 from rejex_stream.detectors import make_detector
 from rejex_stream.engine import Engine, EngineSpec
@@ -63,9 +63,10 @@ def engine_spec(config: Config) -> EngineSpec:
     """Return everything that decides a verdict."""
     rejection = config.rejection
     names, flags = config.input.mapping().channel_names, config.input.flags
+    sides, angles = sides_of(config.channels), angles_of(config.channels)
     return EngineSpec(
         detector=make_detector(config.detector.name, **config.detector.params),
-        features=config.features.spec(names, flags, sides_of(config.channels)),
+        features=config.features.spec(names, flags, sides, angles),
         policy=rejection.policy(),
         window=rejection.window,
         schedule=config.refit.schedule(rejection.window),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, Self
@@ -40,6 +41,10 @@ _CHANGES, _LEVELS = ("difference", "deviation"), ("raw", "mean")
 _PARTS, _WANDERS, _MIN_ROWS = 8, 0.6, 800
 """Share of the variance of ranks that lies between eighths of the rows, from which on a channel has
 no level: of 2,000 rows 0 of AR(.97), one eighth of AR(.99), four fifths of a random walk."""
+_KEEPS, _STAYS = 0.9, 0.3
+"""Mean resultant length from which on an angle keeps to a part of the circle, some 25 degrees
+either way, and that share of its variance up to which it stays there: what turns does so by chance
+for a while, and a model that took it for a level would hold the next turn for a fault."""
 GUARD_QUANTILE: Final = 0.95
 """Rows that score beyond this quantile of the reference scores train no later model: a covariance
 follows whatever it is fitted on, and the rarest twentieth of ordinary rows is no loss to it."""
@@ -73,6 +78,9 @@ class Layout:
     # for channels of which people ask for one side alone, the number and 1 where a rise is nothing,
     # -1 where a fall is; a part of the features' identity
     sides: tuple[tuple[int, int], ...] = field(default=(), repr=False)
+    # for each column what of its channel it is about, where some channel is an angle: the angle, or
+    # how far it is behind another; a part of the features' identity
+    about: tuple[tuple[int, str], ...] = field(default=(), repr=False)
 
     @classmethod
     def of(cls, spec: FeatureSpec) -> Layout:
@@ -85,8 +93,9 @@ class Layout:
             tuple({"raw": 0, "lag": f.events or 0}.get(f.kind, _DERIVED) for f in columns),
             tuple(j for j, f in enumerate(columns) if f.kind == "std"),
             tuple(j for j, f in enumerate(columns) if f.kind in _LEVELS and f.channel in moving),
-            tuple((f.kind, f.events or 0) for f in columns),
+            tuple(("angle" if f.is_on_circle else f.kind, f.events or 0) for f in columns),
             tuple((number[name], 1 if side == "low" else -1) for name, side in spec.sides),
+            tuple((number[f.channel], f.behind) for f in columns if spec.angles),
         )
 
     @classmethod
@@ -110,7 +119,16 @@ class Layout:
 
     def _at_rest(self, X: FloatArray) -> list[int]:
         """Return the columns of levels that take at most two values in rows X of shape (n, d)."""
-        return [j for j, ago in enumerate(self.lags) if ago == 0 and len(np.unique(X[:, j])) <= 2]
+        own = [j for j, ago in enumerate(self.lags) if ago == 0 and not self._is_of_angle(j)]
+        return [j for j in own if len(np.unique(X[:, j])) <= 2]
+
+    def _is_of_angle(self, j: int) -> bool:
+        # The sine of an angle says nothing of a range of values, and it is in the distance always.
+        return bool(self.about) and ("angle", 0) in {
+            kind
+            for kind, of in zip(self.kinds, self.about, strict=True)
+            if of[0] == self.about[j][0]
+        }
 
     def resting(self, X: FloatArray) -> tuple[RestingRange, ...]:
         """Return between which values channels rest that take at most two in rows X."""
@@ -124,15 +142,24 @@ class Layout:
         """Return which columns are levels of channels that have none, shape (d,).
 
         A channel has no level if the variance of its ranks lies mostly between stretches of the
-        training rows X of shape (n, d), or so does that of the channels on average.
+        training rows X of shape (n, d), or so does that of the channels on average. An angle that
+        turns has none either: what it has not shown yet is one more place on the circle.
         """
         without: npt.NDArray[np.bool_] = np.zeros(X.shape[1], dtype=np.bool_)
-        if not self.levels or len(X) < _MIN_ROWS:
-            return without
-        moves = {self.channels[j]: _between(X[:, j]) for j in self.levels if self.lags[j] == 0}
-        together = float(np.mean([*moves.values()]))
+        about = self.about or self.channels
+        now = [j for j in self.levels if self.lags[j] == 0]
+        of_angles = [j for j in now if self.kinds[j][0] == "angle"]
+        moves = {about[j]: 0.0 for j in now}
+        if len(X) >= _MIN_ROWS:
+            moves = {about[j]: _between(X[:, j]) for j in now if j not in of_angles}
+        together = float(np.mean([*moves.values()])) if moves else 0.0
+        moves = {which: max(moved, together) for which, moved in moves.items()}
+        for sine, cosine in zip(of_angles[::2], of_angles[1::2], strict=True):
+            length = math.hypot(X[:, sine].mean(), X[:, cosine].mean())
+            moved = max(_between(X[:, sine]), _between(X[:, cosine]))
+            moves[about[sine]] = 0.0 if length >= _KEEPS and moved <= _STAYS else 1.0
         for j in self.levels:
-            without[j] = max(moves[self.channels[j]], together) > _WANDERS
+            without[j] = moves.get(about[j], together) > _WANDERS
         return without
 
     def steps(self, which: Index) -> Steps | None:
@@ -142,13 +169,14 @@ class Layout:
         over the k - 1 before it. ``None`` where no channel has a change and a past.
         """
         unit = dict(zip(which.tolist(), np.eye(len(which)), strict=True))
+        about = self.about or self.channels
         at = {
-            (channel, *kind): unit[j]
+            (about[j], *kind): unit[j]
             for j, (channel, kind) in enumerate(zip(self.channels, self.kinds, strict=False))
             if j in unit and channel != _CALENDAR
         }
         changes, before = [], []
-        for channel in dict.fromkeys(self.channels):
+        for channel in dict.fromkeys(about):
             change, level = at.get((channel, "difference", 1)), at.get((channel, "raw", 0))
             if change is None:
                 continue
@@ -348,7 +376,7 @@ class Mahalanobis(SensorRecipe):
     so does the error of a forecast of it
     (:class:`~rejex_stream.detectors.sensor.distance.PredictionErrorDistance`). A channel that has
     no level in the training rows (a random walk, a stock, a tank that fills for days) is
-    judged by its changes alone.
+    judged by its changes alone, and so is an angle that turns.
     """
 
     allow_nan: ClassVar[bool] = True

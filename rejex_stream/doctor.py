@@ -39,7 +39,6 @@ from rejex_stream.readable import span, utc
 from rejex_stream.settings import toml
 from rejex_stream.tables.column_checks import check_readings
 from rejex_stream.tables.dialect import find_marks, find_times
-from rejex_stream.tables.order import TimeOrder
 from rejex_stream.types import Invalid, Partition, Reading, Record, of_mode
 
 __all__ = [
@@ -236,11 +235,6 @@ def doubt_findings(
     rows = [] if fields is None else [fields(record) for _, record in read]
     for doubt in check_readings(config, [item for item, _ in read], rows):
         yield Finding("warning", doubt.seen, doubt.setting)
-    order = TimeOrder()
-    for reading, _ in read:
-        order.add(reading.sensor, reading.event_time_ms)
-    for line in order.remarks("input.sensor", gaps=False):
-        yield Finding("warning", line, "see input.sensor, input.time and input.reorder_s")
 
 
 def _fix_of(reason: str) -> str:

@@ -26,7 +26,7 @@ from rejex_stream.engine.snapshot import environment as environment_of_scores
 from rejex_stream.run.run_events import Progress, Replay
 from rejex_stream.types import Partition
 from tests.program import command, ended, environment, rejex, started
-from tests.pump import feed, pump_toml, row
+from tests.pump import feed, flow, pump_toml, row
 from tests.waiting import PATIENCE_S, until
 
 CONFIG = pump_toml()
@@ -85,6 +85,51 @@ def change(folder, *changes):
         assert before in text
         text = text.replace(before, after)
     (folder / "pump.toml").write_text(text)
+
+
+# --------------------------------------------------------------- what its beginning is suspected of
+def doubtful(folder, start, stop):
+    """Append rows of which a channel counts, and from the thousandth on another stands for none."""
+    with (folder / "feed.csv").open("a") as file:
+        if start == 0:
+            file.write("t,id,flow,entry\n")
+        for i in range(start, stop):
+            value = -999 if i >= 1000 and i % 9 == 4 else flow(i)
+            file.write(f"{1_700_000_000 + i},p{i % 2},{value},{7000 + i}\n")
+
+
+def doubts(done):
+    """Return what a run has warned of."""
+    lines = map(json.loads, done.stderr.splitlines())
+    return [
+        line["message"]
+        for line in lines
+        if line["logger"].endswith(".run_pipeline") and line["level"] == "warning"
+    ]
+
+
+ENTRY = (
+    "'entry' only counts: it rises in {0} of {0} steps; leave it out of input.channels, or make it "
+    "a flag"
+)
+
+
+@pytest.mark.thorough
+def test_a_run_asks_once_what_its_first_thousand_readings_are_suspected_of(pipeline):
+    change(pipeline, ('["flow"]', '["flow", "entry"]'))
+    doubtful(pipeline, 0, 2000)
+    assert doubts(run_apart(pipeline)) == [ENTRY.format(998)]
+    doubtful(pipeline, 2000, 3500)
+    assert doubts(run_apart(pipeline)) == [], "it goes on from state, whose beginning was looked at"
+
+
+@pytest.mark.thorough
+def test_a_short_input_is_looked_at_when_it_ends_and_a_flag_is_no_doubt(pipeline):
+    change(pipeline, ('["flow"]', '["flow", "entry"]'))
+    doubtful(pipeline, 0, 200)
+    assert doubts(run_apart(pipeline, "--dry-run")) == [ENTRY.format(198)]
+    change(pipeline, ('"entry"]', '"entry"]\nflags = ["entry"]'))
+    assert doubts(run_apart(pipeline, "--dry-run")) == []
 
 
 # --------------------------------------------------------------------------- to the end of it

@@ -61,21 +61,36 @@ def run(capsys, *words):
 
 
 # ---------------------------------------------------------------------------- rows of a file
-def test_doctor_counts_of_a_file_what_score_counts(place, capsys):
+def test_a_run_over_a_file_counts_what_score_counts(place, capsys):
     path = pump(place)
     lines = (place / "feed.csv").read_text().splitlines()
     lines[100] = lines[99]
     lines[200], lines[201] = lines[201], lines[200]
     del lines[300:340]
     (place / "feed.csv").write_text("\n".join(lines) + "\n")
-    status, out, _ = run(capsys, "doctor", path, "--sample", "500")
+    status, _, err = run(capsys, "run", path)
     assert status == 0
-    assert "duplicates: 1 rows have a time that their sensor had before" in out
-    assert "give input.sensor" in out
-    assert "disorder: 1 rows are older than the one before" in out
+    assert "pump: duplicates: 1 rows have a time that their sensor had before" in err
+    assert "give input.sensor" in err
+    assert "pump: disorder: 1 rows are older than the one before" in err
+    assert "pump: gaps: 1, steps of more than 5 times the usual 1 s" in err
     scored = run(capsys, "score", "feed.csv", "--detector", "HBOS")[2]
     assert "disorder: 1 rows" in scored
     assert "gaps: 1, steps of more than 5 times the usual 1 s" in scored
+
+
+def test_a_run_says_summer_time(place, capsys):
+    local = BEGUN.replace(tzinfo=None)
+    rows = "".join(
+        f"{local + timedelta(minutes=15 * i):%d.%m.%Y %H:%M},{i % 7}\n" for i in range(600)
+    )
+    (place / "feed.csv").write_text("t,flow\n" + rows)
+    text = CONFIG.replace(
+        'time_unit = "s"', 'time_format = "%d.%m.%Y %H:%M"\ntime_zone = "Europe/Berlin"'
+    )
+    status, _, err = run(capsys, "run", pump(place, text))
+    assert status == 0
+    assert "summer time: 4 rows are in the hour that comes twice, read as its first" in err
 
 
 def test_a_replay_never_mixes_quantities(place, capsys):
@@ -205,7 +220,7 @@ def test_ctrl_c_is_answered_with_a_word(place, capsys, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("rejex_stream.cli.commands.score.judge_table", interrupted)
+    monkeypatch.setattr("rejex_stream.cli.commands.score.replay", interrupted)
     status, _, err = run(capsys, "score", "feed.csv")
     assert status == 130
     assert err.endswith("rejex-stream: interrupted.")

@@ -231,6 +231,7 @@ class RunMonitor:
         self._monitors: dict[Partition, PartitionMonitor] = {}
         self._nothing_scorable: Alarm | None = None
         self.source: object = None
+        self.on_readings: Callable[[Sequence[Reading]], bool] | None = None
         self._scoring_duration = metrics.scoring_duration
         self._lag_at = -math.inf
 
@@ -252,9 +253,14 @@ class RunMonitor:
         verdicts: Sequence[Verdict],
         seconds: float,
     ) -> None:
-        """Take a judged batch into account, as :data:`~rejex_stream.run.partition.OnJudged`."""
+        """Take a judged batch into account, as :data:`~rejex_stream.run.partition.OnJudged`.
+
+        The first readings are passed on for as long as somebody wants more.
+        """
         self._scoring_duration.observe(seconds / len(readings))
         self._typical[partition].update(readings, verdicts)
+        if self.on_readings is not None and not self.on_readings(readings):
+            self.on_readings = None
 
     def make_monitor(self, partition: Partition) -> PartitionMonitor:
         """Return the new monitor of a partition."""

@@ -222,12 +222,14 @@ def test_no_sensor_is_a_label():
     assert b's0"' not in metrics.exposition()
 
 
-def test_the_work_of_an_engine_is_timed():
+def test_the_work_of_an_engine_is_timed_and_its_first_readings_are_passed_on():
     spec, _ = outcomes(300)
     metrics = RunMetrics("p", spec)
     monitors = MonitorConfig(window=100, contamination=0.1, tolerance=4.0)
     nobody = {"on_alarm": lambda *_: None, "on_incident": lambda _: None}
     watch = RunMonitor(metrics, monitors, DisplayNames("p"), ("x", "y"), **nobody)
+    shown = []
+    watch.on_readings = lambda readings: shown.append(len(readings)) or len(shown) < 2
     state = PartitionState(
         PART,
         decoder=JsonDecoder(FieldMapping(sensor="s", channels=["x", "y"])),
@@ -244,6 +246,7 @@ def test_the_work_of_an_engine_is_timed():
     found = samples(metrics)
     assert found['rejex_scoring_duration_seconds_count{pipeline="p"}'] == "3.0"
     assert 0 < float(found['rejex_scoring_duration_seconds_sum{pipeline="p"}']) < 3
+    assert shown == [1, 1], "until somebody has seen enough"
     assert watch._typical[PART].reading("s", "y").value == 2
 
 

@@ -6,10 +6,12 @@ import logging
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from types import FrameType
 from typing import Annotated
 
@@ -28,6 +30,7 @@ from rejex_stream.cli.show import (
 )
 from rejex_stream.config import Config, load_config
 from rejex_stream.config.assembly import Edges, run_pipeline
+from rejex_stream.decode.written import is_repeated, zone_of
 from rejex_stream.doctor import promised
 from rejex_stream.errors import ConfigError
 from rejex_stream.operate.logs import logging_to_stderr
@@ -45,12 +48,16 @@ from rejex_stream.run.run_events import (
     RunEvent,
     RunSummary,
 )
-from rejex_stream.types import Outcome, Partition
+from rejex_stream.tables.column_checks import check_readings
+from rejex_stream.tables.order import TimeOrder
+from rejex_stream.types import Outcome, Partition, Reading
 
 __all__ = ["RunDisplay", "run", "stopping"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _END_WITHIN_S = 4.0
+_FIRST = 1_000
+"""Readings that a run checks."""
 _log = logging.getLogger(__name__)
 
 
@@ -73,6 +80,7 @@ def run(
         raise ConfigError("--limit goes with --dry-run: a real run leaves no record unread.")
     settings = load_config(config)
     stop = threading.Event()
+    looks = _Looks(settings)
     log = settings.logging
     source = settings.input
     ends = source.kind == "file" and source.path != "-" and not source.follow
@@ -85,12 +93,16 @@ def run(
         display = RunDisplay(count)
         summary = run_pipeline(
             settings,
-            observers=[display, *([] if limit is None else [_Limit(stop, limit)])],
+            observers=[display, looks, *([] if limit is None else [_Limit(stop, limit)])],
             on_progress=display.progress,
             on_open=display.opened,
+            on_readings=looks.readings,
             stop=stop,
             dry_run=dry_run,
         )
+        looks.report()
+    for line in looks.remarks():
+        print(f"{settings.pipeline.name}: {line}", file=sys.stderr)
     # Where verdicts go to standard output, nothing else may.
     aside = settings.output.verdicts == "-" and not dry_run and settings.input.kind == "file"
     if output is As.JSON and not aside:
@@ -185,6 +197,49 @@ class _Limit:
 
     def event(self, event: RunEvent) -> None:
         """See what happened to the run; nothing to count."""
+
+
+class _Looks:
+    """Looks at the first readings once, as ``score`` does at all: at their order too."""
+
+    def __init__(self, config: Config) -> None:
+        source, self._config = config.input, config
+        self._first: list[Reading] | None = []  # until they are looked at, if they are
+        self._order, self._of = TimeOrder(), ""
+        self._timed = source.time is not None
+        local = source.time_zone is not None and "%z" not in (source.time_format or "")
+        self._zone = zone_of(source.time_zone) if local and source.time_zone else None
+
+    def event(self, event: RunEvent) -> None:
+        """Check the first readings only of a run without a snapshot."""
+        if isinstance(event, PartitionOpened) and self._first is not None:
+            self._first = [] if event.snapshot_offset is None else None
+
+    def readings(self, readings: Sequence[Reading]) -> bool:
+        """Collect the first readings; return whether more are needed."""
+        if self._first is not None:
+            self._first += readings
+            if len(self._first) >= _FIRST:
+                self.report()
+        return self._first is not None
+
+    def report(self) -> None:
+        """Warn once of what is doubtful about the first readings; no verdict depends on it."""
+        if self._first is None:
+            return
+        first, self._first = self._first[:_FIRST], None
+        for reading in first:
+            self._order.add(reading.sensor, reading.event_time_ms)
+            if self._zone is not None:
+                local = datetime.fromtimestamp(reading.event_time_ms / 1000, self._zone)
+                self._order.repeated += is_repeated(local.replace(tzinfo=None), self._zone)
+        self._of = f" (of the first {_FIRST:,} events)" if len(first) == _FIRST else ""
+        for doubt in check_readings(self._config, first):
+            _log.warning("%s; %s", doubt.seen, doubt.setting)
+
+    def remarks(self) -> Iterator[str]:
+        for line in self._order.remarks("input.sensor", gaps=self._timed):
+            yield line + self._of
 
 
 @contextmanager

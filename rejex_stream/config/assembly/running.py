@@ -241,10 +241,14 @@ def run_pipeline(
     on_alarm: Callable[[Partition, Alarm], None] = log_alarm,
     on_incident: Callable[[Incident], None] = log_incident,
     on_open: Callable[[Edges], None] | None = None,
+    on_readings: Callable[[Sequence[Reading]], bool] | None = None,
     stop: threading.Event | None = None,
     dry_run: bool = False,
 ) -> RunSummary:
-    """Build everything that a config names and run it until the input ends or `stop` is set."""
+    """Build everything that a config names and run it until the input ends or `stop` is set.
+
+    `on_readings` is shown what was judged for as long as it returns that it wants more.
+    """
     stop = stop or threading.Event()
     make = make_engine(config)
     settings = run_settings(config)
@@ -260,7 +264,7 @@ def run_pipeline(
         edges = _patiently_opened(config, settings, everybody, stop, dry_run=dry_run)
         if edges is None:
             return RunSummary(stopped=True)
-        run_monitor.source = edges.source
+        run_monitor.source, run_monitor.on_readings = edges.source, on_readings
         if on_open is not None:
             on_open(edges)
 

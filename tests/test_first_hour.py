@@ -220,7 +220,7 @@ def test_ctrl_c_is_answered_with_a_word(place, capsys, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("rejex_stream.cli.commands.score.replay", interrupted)
+    monkeypatch.setattr("rejex_stream.cli.commands.score.judge_table", interrupted)
     status, _, err = run(capsys, "score", "feed.csv")
     assert status == 130
     assert err.endswith("rejex-stream: interrupted.")

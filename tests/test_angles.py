@@ -19,6 +19,8 @@ from rejex_stream.errors import CheckpointError, ConfigError
 from rejex_stream.features import Circle, Feature, FeatureSpec
 from rejex_stream.features.columns import short_way
 from rejex_stream.incidents import Alarms, Hold
+from rejex_stream.operate.incident_text import DisplayNames
+from rejex_stream.readable import ChannelReading
 from rejex_stream.rejection import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.tables import open_table
@@ -262,6 +264,20 @@ def test_what_cannot_be_an_angle_is_refused(more, says):
 def test_a_period_is_a_positive_number(period):
     with pytest.raises(ConfigError, match="period"):
         FeatureSpec(CHANNELS, angles=(Circle("wind", period),))
+
+
+def test_people_are_told_what_an_angle_reads_and_no_range_that_north_cuts_in_two():
+    known = parse_config(CONFIG + WIND)[0].channels
+    for names, usual in (
+        (DisplayNames("farm", None, known), ""),
+        (DisplayNames(), "within its usual"),
+    ):
+        now, said = names.describe_reading(ChannelReading("wind", 180.0, (2.0, 358.0)))
+        assert now == "wind 180"
+        assert usual in said
+        assert bool(said) == bool(usual)
+    told = DisplayNames("farm", None, known)
+    assert told.usual_of(ChannelReading("power", 1.0, (2.0, 3.0))) == (2.0, 3.0)
 
 
 # ---------------------------------------------------------------------------------------- the guess

@@ -160,11 +160,11 @@ def make_event(
                 {
                     "channel": reading.channel,
                     "now": reading.value,
-                    "low": reading.usual and reading.usual[0],
-                    "high": reading.usual and reading.usual[1],
+                    "low": usual and usual[0],
+                    "high": usual and usual[1],
                     "unit": names.name_and_unit(reading.channel)[1],
                 }
-                for reading in readings
+                for reading, usual in zip(readings, map(names.usual_of, readings), strict=True)
             ],
             "link": names.incident_url(subject),
             "runbook": names.runbook_url((*subject.sensors, subject.stream_key)[0]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -50,8 +51,14 @@ class DisplayNames(NamedTuple):
         known = self.channels.get(channel)
         return (channel, "") if known is None else (known.label or channel, known.unit)
 
+    def usual_of(self, reading: ChannelReading) -> tuple[float, float] | None:
+        """Return between which values a channel mostly lies; of an angle two say nothing."""
+        known = self.channels.get(reading.channel)
+        return None if known is not None and known.kind == "angle" else reading.usual
+
     def describe_reading(self, reading: ChannelReading) -> tuple[str, str]:
         """Return what a channel reads, and what is usual, and the side that raises alarms."""
+        reading = replace(reading, usual=self.usual_of(reading))
         now, usual = reading.describe(*self.name_and_unit(reading.channel))
         known = self.channels.get(reading.channel)
         return now, usual and usual + _SIDES["both" if known is None else known.side]

@@ -139,6 +139,13 @@ def test_what_wakes_each_day_is_told_once_a_week_and_ten_times_as_far_at_once():
     assert told == [True] + 6 * [False] + [True, False]
 
 
+def test_what_wakes_before_its_window_has_a_band_is_an_anomaly_that_no_score_explains():
+    engine = made(calibration="holdout", evidence=True, lag=0)
+    verdicts, _ = play(engine, feed(awake(600, (74, 76, 9.0), (300, 302, 9.0))))
+    assert unseen(verdicts) == [74, 75, 300, 301]
+    assert [verdicts[i].evidence is None for i in (74, 300)] == [True, False]
+
+
 def test_a_glitch_of_two_readings_is_an_anomaly_each_time_and_told_never():
     stretches = [(700 + 50 * i, 702 + 50 * i, 9.0) for i in range(5)]
     verdicts, incidents = play(made(), feed(awake(1000, *stretches)))

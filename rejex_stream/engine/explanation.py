@@ -56,7 +56,12 @@ class Explainer:
 
     @staticmethod
     def wants(verdict: Verdict) -> bool:
-        """Whether this verdict is explained: anomalies, and events whose label could flip."""
+        """Whether this verdict is explained: anomalies, and events whose label could flip.
+
+        A value never shown is an anomaly without a band as well, and no score explains that one.
+        """
+        if verdict.threshold is None:
+            return False
         return verdict.label is Label.ANOMALY or verdict.reason is Reason.AMBIGUOUS
 
     def explain(

@@ -20,6 +20,7 @@ _REACHED: Mapping[str, str] = {
     "rejex_stream.monitor.health": "_LONGEST_RUN _MIN_EFFECTIVE",
     "rejex_connectors.kafka.messages": "_TRACE_BYTES",
     "rejex_stream.features.preset": "FEW_CHANNELS _LONG _MIDDLE _SHORT",
+    "rejex_stream.incidents.resting": "_AT_REST",
     "rejex_stream.incidents.state_machine": "RESET_LEVEL _MOST_SEVERITY _WEIGHT",
     "rejex_connectors.kafka.clients": "Message",
     "rejex_connectors.kafka.messages:EventHeaders": "_version fixed most",
@@ -45,7 +46,7 @@ _REACHED: Mapping[str, str] = {
     "rejex_stream.detectors.sensor.recipes": "Columns",
     "rejex_stream.detectors.sensor.recipes:Columns": "inner which",
     "rejex_stream.detectors.table": "TableScorer",
-    "rejex_stream.detectors.table:TableScorer": "inner scale score",
+    "rejex_stream.detectors.table:TableScorer": "inner resting scale score",
     "rejex_stream.encode.records": "LeanVerdictRecord",
     "rejex_stream.engine.explanation:Explainer": "_channels _columns _contamination",
     "rejex_stream.engine.model": "_MOSTLY_SUSPECT SegmentResult",
@@ -59,12 +60,14 @@ _REACHED: Mapping[str, str] = {
     "rejex_stream.engine.refit:Fitted": "scorer",
     "rejex_stream.engine.refit:ModelFit": "epoch fitted n_unscored requested_at shadow_scores",
     "rejex_stream.engine.stream_state:StreamState": (
-        "_advance _at_once _explain _explainer _features _judge _fast_path _recent _sensors "
-        "_fast_path_model model seq tracker"
+        "_advance _at_once _explain _explainer _features _judge _fast_path _recent _resting "
+        "_sensors _fast_path_model model seq tracker"
     ),
     "rejex_stream.features.preset:RecentRows": "_age _blocks _last _past _picked _young",
     "rejex_stream.features.spec:FeatureSpec": "channels",
     "rejex_stream.features.spec:SensorFeatures": "_age _carry _last _only_raw _picked",
+    "rejex_stream.incidents.resting:RestingChannels": "wake_ups",
+    "rejex_stream.incidents.resting:WakeUp": "quiet",
     "rejex_stream.incidents.state_machine:Alarm": (
         "_begun_ms _events _block_length _n_early _top _block_maxima level"
     ),

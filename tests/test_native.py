@@ -98,6 +98,19 @@ def feed(seed, events, *, missing, fault, channels=2, streams="ab"):
     ]
 
 
+def with_switch(readings, rng):
+    """Have the last channel take one value or two, and others for a stretch now and then."""
+    levels, height, left, found = rng.choice(((0.0,), (-0.0, 0.0), (44.0, 45.0))), 0.0, 0, []
+    for i, reading in enumerate(readings):
+        if left == 0 and i > len(readings) // 3 and rng.random() < 0.01:
+            left, height = rng.choice((1, 9, 40)), rng.choice((0.5, 2.0, 90.0, -90.0))
+        *others, last = reading.values
+        value = rng.choice(levels) + (height if left else 0.0)
+        left = max(left - 1, 0)
+        found.append(reading._replace(values=(*others, last if np.isnan(last) else value)))
+    return found
+
+
 def told(engine, incident):
     """Answer an incident, as a person would."""
     kind = CommandKind.FAULT if incident.opened_seq % 2 else CommandKind.NEW_NORMAL
@@ -175,6 +188,8 @@ def any_pipeline(native, rng):
             reading._replace(stream_key=in_mode(reading.stream_key, "on" if i % 3 else None))
             for i, reading in enumerate(readings)
         ]
+    if name in ("Sensor", "Mahalanobis", "VAR") and draw((True, False)):
+        readings = with_switch(readings, rng)
     most = draw((None, None, 1, 3))
     native, fast_paths = counting(native)
     ours, theirs, at = made(pipeline, None, most), made(pipeline, native, most), 0
@@ -188,7 +203,7 @@ def any_pipeline(native, rng):
         expected, found = ours.process(readings[at:stop]), theirs.process(readings[at:stop])
         for one, other in zip(expected, found, strict=True):
             assert one == other
-        plain = all(abs(value) < 1e100 for reading in readings[at:stop] for value in reading.values)
+        plain = not any(abs(value) > 1e100 for one in readings[at:stop] for value in one.values)
         if is_counted and plain and n_since >= 20:
             tally["ordinary"] += ordinary(expected)
             tally["taken"] += sum(fast_path.taken for fast_path in fast_paths) - before
@@ -325,6 +340,24 @@ def test_what_scores_whole_rows_is_explained_by_the_native_core(native, monkeypa
     assert any(one.evidence.flip for one in explained)
     assert len(asked) < len(explained) / 2
     assert ours.snapshot() == theirs.snapshot()
+
+
+@pytest.mark.parametrize("name", ["Sensor", "Mahalanobis", "VAR"])
+@pytest.mark.parametrize("batch", [1, 40])
+def test_a_stream_with_a_switch_is_taken_while_the_switch_rests(native, batch, name):
+    pipeline = spec(DETECTORS[name], every=None, lag=0, evidence=True, rate=0.1)
+    pipeline = replace(pipeline, features=FeatureSpec(("x", "y"), preset="sensor"))
+    readings = with_switch(feed(6, 2000, missing=0.001, fault=0), random.Random(1))
+    native, fast_paths = counting(native)
+    ours, theirs, judged = made(pipeline, None), made(pipeline, native), []
+    for at in range(0, len(readings), batch):
+        judged += ours.process(readings[at : at + batch])
+        assert theirs.process(readings[at : at + batch]) == judged[at:]
+        assert theirs.take_incidents() == ours.take_incidents()
+        if at % 40 == 0:
+            assert theirs.snapshot() == ours.snapshot()
+    assert Counter(one.reason for one in judged)[Reason.UNSEEN] > 20
+    assert sum(fast_path.taken for fast_path in fast_paths) > ordinary(judged) / 2
 
 
 STREAMS = "abcdefghijkl"

@@ -1,7 +1,8 @@
 //! The way of ordinary events through one stream (`engine.stream_state.StreamState`).
 //!
 //! Ordinary is a reading whose every channel is there, at a model with which nothing but scores is
-//! due, judged in a full window, that turns no incident. A run ends *before* the first that is not,
+//! due, judged in a full window, that turns no incident; and in which all channels that rest do so,
+//! at a sensor none of whose woke up of late. A run ends *before* the first that is not,
 //! with nothing changed of it, and Python goes on from there: the state is its own.
 
 use crate::prefetch::{self, Shape};
@@ -39,6 +40,7 @@ pub struct FastPath {
     model: Py<PyAny>,
     core: JudgeCore,
     scorer: Option<(Py<PyAny>, Scorer)>,
+    resting: Vec<Resting>, // channels that it does not score
     usual: OnceLock<Vec<f64>>, // the medians of its rows, once they are asked for
     explainer: Option<Arc<Explainer>>,
     at_once: bool,
@@ -89,6 +91,12 @@ impl<'py> Batch<'_, 'py> {
         values.iter().all(|x| x.abs() <= LARGE).then_some(values)
     }
 
+    /// Return the values of a reading that is whole, and in which all channels that rest do so.
+    fn resting(&self, i: usize, resting: &[Resting]) -> Option<&[f64]> {
+        let values = self.whole(i)?;
+        resting.iter().all(|own| own.low <= values[own.channel] && values[own.channel] <= own.high).then_some(values)
+    }
+
     pub fn reading(&self, i: usize) -> PyResult<Bound<'py, PyAny>> {
         let readings = self.readings;
         if let Ok(list) = readings.cast::<PyList>() {
@@ -115,6 +123,7 @@ pub fn fast_path_of(state: &Bound<'_, PyAny>) -> PyResult<FastPath> {
         tracker: tracker.unbind(),
         model: STREAM_MODEL.get(state)?.unbind(),
         scorer: None,
+        resting: Vec::new(),
         usual: OnceLock::new(),
         explainer: None,
         at_once: STREAM_AT_ONCE.get(state)?.is_truthy()?,
@@ -240,7 +249,7 @@ impl FastPath {
         if until > 0 && rows_seen == until {
             // Something comes before the next row, if there is one.
             let known = if self.at_once { &STREAM_RECENT } else { &STREAM_SENSORS }.get(state)?;
-            let mut sensors = Sensors::of(&mut self.cached, known.cast_into()?, self.at_once, self.d);
+            let mut sensors = Sensors::of(&mut self.cached, known.cast_into()?, self.at_once, self.d, None);
             let reading = batch.reading(places[0])?.cast_into::<PyTuple>()?;
             let Some(sensor) = sensors.at(&reading.get_item(1)?)? else { return Ok((0, false)) };
             let Some(values) = batch.whole(places[0]) else { return Ok((0, false)) };
@@ -263,14 +272,18 @@ impl FastPath {
         }
         if !self.scorer.as_ref().map_or(Ok(false), |(known, _)| FIT_FITTED.is(&serving, known))? {
             let fitted = FIT_FITTED.get(&serving)?;
-            let made = Scorer::of(&FITTED_SCORER.get(&fitted)?)?;
+            let found = FITTED_SCORER.get(&fitted)?;
+            let made = Scorer::of(&found)?;
+            self.resting = Resting::of(state, &found)?;
             (self.scorer, self.usual) = (Some((fitted.unbind(), made)), OnceLock::new());
         }
         let scorer = &self.scorer.as_ref().expect("made above").1;
         let epoch = FIT_EPOCH.get(&serving)?;
         let d = self.d;
         let known = if self.at_once { &STREAM_RECENT } else { &STREAM_SENSORS }.get(state)?;
-        let mut sensors = Sensors::of(&mut self.cached, known.cast_into()?, self.at_once, d);
+        let resting = self.resting.as_slice();
+        let wake_ups = WakeUps::of(state, resting)?;
+        let mut sensors = Sensors::of(&mut self.cached, known.cast_into()?, self.at_once, d, wake_ups);
         let scored: Option<Vec<f64>> = match scorer {
             Scorer::Python => {
                 // What is read: as far as it is whole.
@@ -278,7 +291,7 @@ impl FastPath {
                 for &place in places {
                     let reading = batch.reading(place)?.cast_into::<PyTuple>()?;
                     let Some(sensor) = sensors.at(&reading.get_item(1)?)? else { break };
-                    if batch.whole(place).is_none() {
+                    if batch.resting(place, resting).is_none() {
                         break;
                     }
                     whose.push(sensor);
@@ -336,7 +349,7 @@ impl FastPath {
                 None => {
                     let Ok(reading) = reading.cast::<PyTuple>() else { break };
                     let Some(sensor) = sensors.at(&reading.get_item(1)?)? else { break };
-                    let Some(values) = batch.whole(place) else { break };
+                    let Some(values) = batch.resting(place, resting) else { break };
                     let first = rows.len();
                     sensors.row(sensor, values, rows);
                     width = rows.len() - first;
@@ -493,6 +506,62 @@ fn python_rows<'py>(py: Python<'py>, flat: &[f64], m: usize) -> PyResult<Bound<'
     made.call1((PyBytes::new(py, as_bytes(flat)),))?.call_method1(intern!(py, "reshape"), (m, width))
 }
 
+/// A channel that rests: `types.RestingRange`, with the name by which its wake-ups are kept.
+struct Resting {
+    channel: usize,
+    low: f64,
+    high: f64,
+    name: Py<PyAny>,
+}
+
+impl Resting {
+    /// Return those that a fitted scorer does not score.
+    fn of(state: &Bound<'_, PyAny>, scorer: &Bound<'_, PyAny>) -> PyResult<Vec<Resting>> {
+        let Some(ranges) = scorer.getattr_opt(TABLE_RESTING.name(state.py()))? else {
+            return Ok(Vec::new());
+        };
+        let channels = FEATURES_CHANNELS.get(&STREAM_FEATURES.get(state)?)?;
+        let ranges: Vec<(usize, f64, f64)> = ranges.extract()?;
+        let named = |(channel, low, high)| {
+            Ok(Resting { channel, low, high, name: channels.get_item(channel)?.unbind() })
+        };
+        ranges.into_iter().map(named).collect()
+    }
+}
+
+/// The wake-ups of a stream, which only Python counts (`incidents.resting.WakeUp`).
+struct WakeUps<'a, 'py> {
+    by_sensor: Bound<'py, PyDict>,
+    resting: &'a [Resting],
+    at_rest: i64, // readings at rest that end one
+}
+
+impl<'a, 'py> WakeUps<'a, 'py> {
+    /// Return those of a stream, if it has any.
+    fn of(state: &Bound<'py, PyAny>, resting: &'a [Resting]) -> PyResult<Option<WakeUps<'a, 'py>>> {
+        if resting.is_empty() {
+            return Ok(None);
+        }
+        let by_sensor = RESTING_WAKE_UPS.get(&STREAM_RESTING.get(state)?)?.cast_into::<PyDict>()?;
+        let at_rest = RESTING_AT_REST.int(state.py())?;
+        Ok((!by_sensor.is_empty()).then_some(WakeUps { by_sensor, resting, at_rest }))
+    }
+
+    /// Whether a channel of a sensor, of those that rest, is not yet over one.
+    fn is_awake(&self, sensor: &Bound<'py, PyAny>) -> PyResult<bool> {
+        let Some(own) = self.by_sensor.get_item(sensor)? else { return Ok(false) };
+        let own = own.cast_into::<PyDict>()?;
+        for resting in self.resting {
+            if let Some(wake_up) = own.get_item(&resting.name)? {
+                if WAKE_UP_QUIET.int(&wake_up)? < self.at_rest {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+}
+
 /// A sensor of a stream, and what makes its rows.
 struct CachedSensor {
     sensor: Py<PyAny>,
@@ -506,19 +575,26 @@ struct Sensors<'a, 'py> {
     at_once: bool,
     d: usize,
     cached: &'a mut Vec<CachedSensor>,
+    wake_ups: Option<WakeUps<'a, 'py>>,
     newest: Option<(Bound<'py, PyAny>, usize)>, // the last name, and its number
 }
 
 impl<'a, 'py> Sensors<'a, 'py> {
-    fn of(cached: &'a mut Vec<CachedSensor>, known: Bound<'py, PyDict>, at_once: bool, d: usize) -> Self {
+    fn of(
+        cached: &'a mut Vec<CachedSensor>,
+        known: Bound<'py, PyDict>,
+        at_once: bool,
+        d: usize,
+        wake_ups: Option<WakeUps<'a, 'py>>,
+    ) -> Self {
         if cached.len() > MAX_CACHED {
             cached.clear();
         }
         cached.iter_mut().for_each(|cached| cached.is_begun = false);
-        Sensors { known, at_once, d, cached, newest: None }
+        Sensors { known, at_once, d, cached, wake_ups, newest: None }
     }
 
-    /// Return the number of a sensor; `None` where Python has to make its rows.
+    /// Return the number of a sensor; `None` where Python has to make its rows, or counts its wake-ups.
     fn at(&mut self, name: &Bound<'py, PyAny>) -> PyResult<Option<usize>> {
         if let Some((_, n)) = self.newest.as_ref().filter(|(known, _)| known.is(name)) {
             return Ok(Some(*n));
@@ -530,6 +606,11 @@ impl<'a, 'py> Sensors<'a, 'py> {
             self.cached.push(CachedSensor { sensor: sensor.clone().unbind(), recent: None, is_begun: false });
         }
         let cached = &mut self.cached[n];
+        if let (false, Some(wake_ups)) = (cached.is_begun, &self.wake_ups) {
+            if wake_ups.is_awake(name)? {
+                return Ok(None);
+            }
+        }
         if !cached.is_begun && self.at_once {
             let is_same = match &cached.recent {
                 Some(recent) => recent.is_of(&sensor)?,

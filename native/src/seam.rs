@@ -90,6 +90,7 @@ attributes! {
     }
     "rejex_stream.detectors.table:TableScorer" {
         TABLE_INNER = "inner",
+        TABLE_RESTING = "resting",
         TABLE_SCALE = "scale",
         TABLE_SCORE = "score",
     }
@@ -148,6 +149,7 @@ attributes! {
         STREAM_JUDGE = "_judge",
         STREAM_FAST_PATH = "_fast_path",
         STREAM_RECENT = "_recent",
+        STREAM_RESTING = "_resting",
         STREAM_SENSORS = "_sensors",
         STREAM_FAST_PATH_MODEL = "_fast_path_model",
         STREAM_MODEL = "model",
@@ -171,6 +173,12 @@ attributes! {
         SENSOR_LAST = "_last",
         SENSOR_ONLY_RAW = "_only_raw",
         SENSOR_PICKED = "_picked",
+    }
+    "rejex_stream.incidents.resting:RestingChannels" {
+        RESTING_WAKE_UPS = "wake_ups",
+    }
+    "rejex_stream.incidents.resting:WakeUp" {
+        WAKE_UP_QUIET = "quiet",
     }
     "rejex_stream.incidents.state_machine:Alarm" {
         ALARM_BEGUN_MS = "_begun_ms",
@@ -445,6 +453,9 @@ globals! {
         PRESET_LONG = "_LONG",
         PRESET_MIDDLE = "_MIDDLE",
         PRESET_SHORT = "_SHORT",
+    }
+    "rejex_stream.incidents.resting" {
+        RESTING_AT_REST = "_AT_REST",
     }
     "rejex_stream.incidents.state_machine" {
         MACHINE_RESET_LEVEL = "RESET_LEVEL",

@@ -27,7 +27,7 @@ from rejex_stream.incidents import IncidentTracker, Transition
 from rejex_stream.incidents.thresholds import is_mixed
 from rejex_stream.protocols import IncrementalDetector, IncrementalScorer
 from rejex_stream.rejection.judge import Judge
-from rejex_stream.types import FloatArray, IncidentState, RestingRange, Status
+from rejex_stream.types import FloatArray, IncidentState, Status
 
 __all__ = ["IncrementalModel"]
 
@@ -52,7 +52,6 @@ class IncrementalModel:
 
     is_adopting = False  # it learns what was held back at once
     allow_nan = False
-    resting: tuple[RestingRange, ...] = ()  # no river model says which channels rest
 
     def __init__(self, spec: EngineSpec, stream_key: str, tracker: IncidentTracker) -> None:
         self._detector = detector = cast("IncrementalDetector", spec.detector)

@@ -348,14 +348,6 @@ class BatchModel:
             self._fit_due = self._schedule.next_request(since) + self._origin
         return self._fit_due
 
-    @property
-    def resting(self) -> tuple[RestingRange, ...]:
-        """Channels that rested in the rows of the model that speaks now, and are not scored."""
-        if (model := self._serving) is None:
-            return ()
-        scorer = self._scorer(model) if model.fitted is None else model.fitted.scorer
-        return scorer.resting if isinstance(scorer, TableScorer) else ()
-
     def score(self, X: FloatArray) -> FloatArray:
         """Score other rows with the model that speaks now, shape (m, d) to (m,)."""
         assert self._serving is not None  # asked about rows it has scored

@@ -178,7 +178,6 @@ class StreamState:
             or (self._calendar or self.plans.all or self._mutes.all or self._limits.any)
             or any(gap.now for own in self._gaps.values() for gap in own)  # else none goes on
             or self._judge.shares
-            or model.resting
         ):
             return None
         tracker.limit_violations = _NO_LIMITS

@@ -33,7 +33,7 @@ _Count = Annotated[int, msgspec.Meta(ge=0)]
 class WakeUp(msgspec.Struct, forbid_unknown_fields=True):
     """What one channel of one sensor did outside its range."""
 
-    quiet: _Count = 0  # readings at rest since the last outside; from `_AT_REST` on it is over
+    quiet: _Count = 0  # readings at rest since the last outside; at `_AT_REST` it is over
     unseen: _Count = 0  # readings of this wake-up that were anomalies
     reach: float = 0.0  # how far outside this wake-up went
     largest: float = 0.0  # how far those went that were reported before
@@ -42,6 +42,8 @@ class WakeUp(msgspec.Struct, forbid_unknown_fields=True):
 
     def at_rest(self) -> None:
         """Take a reading inside the range."""
+        if self.quiet == _AT_REST:
+            return  # it is over: nothing changes, and the native core need not leave it to Python
         self.quiet += 1
         if self.quiet == _AT_REST:
             if self.unseen >= _REPORTED_AT:

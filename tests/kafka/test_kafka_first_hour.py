@@ -506,7 +506,8 @@ def test_the_first_hour_with_a_topic_works_from_top_to_bottom(
     (place / "first-hour.toml").write_text(toml, encoding="utf-8")
     lines = re.findall(r"^\$ (.+)$", text, re.M)
     assert lines[0] == "make broker"  # runs already, on another port
-    assert lines[-1] == "rejex-stream run first-hour.toml"
+    endless = "rejex-stream run first-hour.toml"
+    assert lines.count(endless) == 1
     programs = {"python": [sys.executable], "rejex-stream": [sys.executable, "-m", "rejex_stream"]}
     path = {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"}
 
@@ -519,7 +520,9 @@ def test_the_first_hour_with_a_topic_works_from_top_to_bottom(
 
     batches(settings, kafka)
     answers = {}
-    for line in lines[1:-1]:
+    for line in lines[1:]:
+        if line == endless:
+            continue
         with begin(line) as process:
             answers[line], _ = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0, (line, answers[line])
@@ -528,7 +531,7 @@ def test_the_first_hour_with_a_topic_works_from_top_to_bottom(
     assert len(shown) == 2
     assert set(shown) <= set(found.splitlines())
     assert len(lines) >= 6
-    with begin(lines[-1]) as process:
+    with begin(endless) as process:
         until(lambda: kafka.count(settings, "rejex.verdicts") == 3000)
         process.send_signal(signal.SIGINT)
         said, _ = process.communicate(timeout=PATIENCE_S)

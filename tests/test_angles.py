@@ -296,8 +296,14 @@ def test_what_only_lies_within_a_circle_is_no_angle():
     rng = np.random.default_rng(0)
     on = rng.random(4000) < 0.5
     machine = np.where(on, 350 - np.abs(rng.normal(0, 40, 4000)), 0).clip(0)
+    load = 180 + 165 * np.sin(np.arange(4000) / 300)
+    stops = np.where(np.arange(4000) % 100 < 8, 0, load)
+    slows = np.where(np.arange(4000) % 100 < 8, 30 + rng.normal(0, 1, 4000), load)
+    rough = np.clip(180 + load - load.mean() + rng.normal(0, 6, 4000), 5, 355)
+    trips = np.where((rough > 340) & (np.arange(4000) % 7 == 0), 0, rough)
     slow = 180 + 170 * np.sin(np.arange(4000) / 300)  # it turns back
     wide = plant(4000)[:, 0] * 1.1
+    assert angles_of(stops=stops, slows=slows, trips=trips) == []
     assert angles_of(machine=machine, slow=slow, noise=rng.uniform(0, 360, 4000), wide=wide) == []
     assert angles_of(wind_dir=slow) == []
 

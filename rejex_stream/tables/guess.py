@@ -299,8 +299,8 @@ def _guess(
     channels = [n for n in channels if n not in words]
     if not channels:
         raise _nothing(aside, of_json=timed)
-    free = [n for n in channels if n not in flags and n not in totals]
-    angles = find_angles(sample, free) if known.angles is None else round_ones
+    measured = [n for n in channels if n not in flags and n not in totals]
+    angles = find_angles(sample, measured) if known.angles is None else round_ones
     carry = carry_needed(sample, channels) if known.carry is None else known.carry
     guess = TableGuess(
         time=(time.names if len(time.names) > 1 else time.names[0]) if time.names else None,

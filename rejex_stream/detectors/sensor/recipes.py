@@ -169,8 +169,8 @@ class Layout:
         over the k - 1 before it. ``None`` where no channel has a change and a past.
         """
         unit = dict(zip(which.tolist(), np.eye(len(which)), strict=True))
-        about = self.about or self.channels
-        at = {
+        about: tuple[object, ...] = self.about or self.channels
+        at: dict[tuple[object, str, int], FloatArray] = {
             (about[j], *kind): unit[j]
             for j, (channel, kind) in enumerate(zip(self.channels, self.kinds, strict=False))
             if j in unit and channel != _CALENDAR

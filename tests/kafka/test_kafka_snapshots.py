@@ -409,7 +409,7 @@ def test_without_a_state_topic_there_is_no_store(kafka: Kafka, settings: KafkaSe
     nowhere = settings.replace(topics=settings.topics.replace(state=None))
     source, sink = connect(nowhere)
     try:
-        with pytest.raises(ConfigError, match="state is unset"):
+        with pytest.raises(ConfigError, match=r"state\.topic is unset"):
             KafkaSnapshots(nowhere, sink)
     finally:
         sink.close()

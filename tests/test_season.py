@@ -16,6 +16,7 @@ from rejex_stream.incidents import Alarms
 from rejex_stream.plan.suggest import suggest
 from rejex_stream.rejection import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
+from rejex_stream.tables import open_table
 from rejex_stream.types import Position, Reading
 
 TEN_MINUTES, DAY = 600_000, 144
@@ -148,3 +149,16 @@ def test_a_member_for_a_season_that_is_alone_scores_without_one():
     wild[0, 0] += 50
     far, usual = alone.fit(X, seed=0).score(wild)
     assert far > 2 * usual
+
+
+@pytest.mark.parametrize(("every", "detector"), [(0, "SeasonalSensor"), (4, "Sensor")])
+def test_a_table_with_missing_cells_is_judged_by_what_is_there(tmp_path, every, detector):
+    lines = ["time,flow,level"]
+    for i, value in enumerate(flow(15).tolist()):
+        hour, minute = divmod(i % DAY * 10, 60)
+        at = f"2026-06-{1 + i // DAY:02d}T{hour:02d}:{minute:02d}:00Z"
+        level = "" if every and i % every == 0 else f"{3 + (i * 7919 % 101) / 100:.2f}"
+        lines.append(f"{at},{value:.2f},{level}")
+    path = tmp_path / "flow.csv"
+    path.write_text("\n".join(lines) + "\n")
+    assert open_table(path).suggested().detector == detector

@@ -55,7 +55,7 @@ _SAMPLE_ROWS = 5_000
 _SAMPLE_BYTES = 4 << 20
 _TRUTH = {"1": True, "1.0": True, "true": True, "anomaly": True}
 _TRUTH |= {"0": False, "0.0": False, "false": False, "normal": False}
-_SHOWN, _FIRST = 12, 500
+_SHOWN, _FIRST, _MANY = 12, 500, 1000
 _OF_EAST_ASIA = {"gb18030": rb"[\xa1-\xf7][\xa1-\xfe]", "cp932": rb"[\x81-\x9f][@-~\x80-\xfc]"}
 
 
@@ -74,6 +74,7 @@ class Table:
     sheet: str | None = None
     skip_rows: int = 0
     n_rows: int = 0
+    n_missing: int = 0  # rows without a value, of the channel that has most of them
     n_sensors: int = 1
     labels: dict[int, bool] = field(default_factory=dict)  # the known truth, by row
     said: tuple[str, ...] = ()  # what was guessed and found, each with what to write to change it
@@ -124,8 +125,12 @@ class Table:
         return choice
 
     def _step_ms(self) -> float | None:
-        """Return the usual time from one row of a sensor to the next; ``None``: it is unknown."""
-        if self.guess.time is None or self.guess.tag is not None:
+        """Return the usual time from one row of a sensor to the next; ``None``: none for a season.
+
+        By the hour a row is judged whole: where cells are missing, a distance sees more.
+        """
+        gaps = _MANY * self.n_missing > self.n_rows
+        if self.guess.time is None or self.guess.tag is not None or gaps:
             return None
         _, found = decode_records(self.decoder(), list(itertools.islice(self.records(), _FIRST)))
         times = defaultdict[str, list[int]](list)
@@ -471,6 +476,7 @@ class _Scan:
         return replace(
             table,
             n_rows=n_rows,
+            n_missing=max(self._missing.values(), default=0),
             n_sensors=max(1, self._order.n_sensors),
             guess=guess,
             labels=self._labels,

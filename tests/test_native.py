@@ -318,7 +318,9 @@ def test_a_window_that_fills_again_after_a_fit_is_left_to_the_native_core(native
 @pytest.mark.parametrize("name", ["HBOS", "GMM"])
 @pytest.mark.parametrize("preset", [None, "sensor"])
 def test_what_scores_whole_rows_is_explained_by_the_native_core(native, monkeypatch, name, preset):
-    pipeline = spec(DETECTORS[name], window=100, every=150, evidence=True, rate=0.15, burst=9)
+    hold = Hold(recover_events=10, adopt_after_events=100)  # what is held is Python's
+    policy = {"rate": 0.15, "burst": 9}
+    pipeline = spec(DETECTORS[name], window=100, every=150, evidence=True, hold=hold, **policy)
     if preset is not None:  # channels of many columns
         object.__setattr__(pipeline, "features", FeatureSpec(("x", "y"), preset=preset))
     readings = feed(2, 2000, missing=0.0, fault=60)

@@ -306,8 +306,7 @@ def check_options(client: str, options: Mapping[str, object]) -> None:
     if client != "kafka-python" and find_spec("confluent_kafka"):
         _check_librdkafka(others)
     elif client != "confluent":
-        roles = ("consumer", "producer", "admin")
-        known = sorted({name for role in roles for name in _defaults(role)} - OURS_KAFKA_PYTHON)
+        known = sorted(_open_to("consumer") | _open_to("producer") | _open_to("admin"))
         for name in others:
             if name.replace(".", "_") not in known:
                 near = nearest(name.replace(".", "_"), known).replace("_", ".")
@@ -324,9 +323,15 @@ def others_of(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def kafka_python_options_of(role: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return those that kafka-python has for a client in this role, under its names."""
-    known = _defaults(role).keys() - OURS_KAFKA_PYTHON
+    known = _open_to(role)
     named = {name.replace(".", "_"): value for name, value in others_of(options).items()}
     return {name: value for name, value in named.items() if name in known}
+
+
+def _open_to(role: str) -> set[str]:
+    """Return which options of a kafka-python client people may set."""
+    ours = OURS_KAFKA_PYTHON - ({"request_timeout_ms"} if role == "consumer" else set())
+    return _defaults(role).keys() - ours
 
 
 def _defaults(role: str) -> Mapping[str, object]:

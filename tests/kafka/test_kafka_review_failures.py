@@ -128,7 +128,9 @@ def test_a_review_topic_that_is_made_anew_is_read_from_its_start(
     assert background.stop(60)
     assert TopicFeed(config, "review").pump(once).items == n_new
     with store.database.read() as connection:
-        audited = connection.execute("SELECT subject FROM audit WHERE action = 'again'").fetchall()
+        audited = connection.execute(
+            "SELECT subject FROM audit WHERE action = 'restarted'"
+        ).fetchall()
     assert sorted(row[0] for row in audited) == [f"source:{topic}-0", f"source:{topic}-1"]
     store.close()
     once.close()

@@ -523,14 +523,13 @@ def test_counts_of_verdicts_are_exact_and_by_event_time(new_store, farm):
     store.ingest("verdicts", [encode_verdict(v) for v in farm.verdicts])
     with store.database.read() as connection:
         total = connection.execute(
-            "SELECT sum(normal), sum(anomaly), sum(rejected), sum(ambiguous) FROM hour"
+            "SELECT sum(normal), sum(anomaly), sum(rejected) FROM hour"
         ).fetchone()
     labels = [v.label for v in farm.verdicts]
     assert tuple(total) == (
         labels.count(Label.NORMAL),
         labels.count(Label.ANOMALY),
         labels.count(Label.REJECTED),
-        sum(v.reason is Reason.AMBIGUOUS for v in farm.verdicts),
     )
 
 

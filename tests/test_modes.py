@@ -442,9 +442,9 @@ def test_state_commands_and_replay_know_modes(detector, tmp_path, capsys, monkey
     rejex("run", "plain.toml")
     assert (tmp_path / "one.jsonl").read_bytes() == (tmp_path / "plain.jsonl").read_bytes()
     same = json.loads(rejex("replay", "one.toml", "--output", "json"))
-    assert (same["records"], same["changed"], same["differ"]) == (1_600, 0, 0)
+    assert {one["events"] for one in same["counts"]} == {1_600}
+    assert same["changed"] == 0
     found = json.loads(rejex("replay", "one.toml", "--config", "other.toml", "--output", "json"))
-    assert main(["replay", "one.toml", "--workers", "2"]) == 2, "plans are of all modes"
     rejex("run", "other.toml")
     was, now = (
         [decode_verdict(x) for x in (tmp_path / f"{name}.jsonl").read_bytes().splitlines()]

@@ -380,6 +380,11 @@ class LimitExcess(msgspec.Struct, frozen=True):
     missing_events: int | msgspec.UnsetType = msgspec.UNSET
     unseen: bool | msgspec.UnsetType = msgspec.UNSET
 
+    @property
+    def is_set_by_people(self) -> bool:
+        """Whether people set the limit: none that is missing, and none never seen."""
+        return not (self.missing_events or self.unseen)
+
 
 def beyond(excess: LimitExcess, unit: str = "") -> str:
     """Return in words what is beyond which limit.
@@ -520,7 +525,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def passed_limit(self) -> bool:
         """Whether a value was beyond a limit that people set: none missing or unseen was."""
-        return any(not (one.missing_events or one.unseen) for one in self.limits)
+        return any(excess.is_set_by_people for excess in self.limits)
 
 
 class CommandKind(StrEnum):

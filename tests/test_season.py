@@ -105,19 +105,19 @@ def test_a_smooth_day_and_a_nightly_job_are_told_apart(shape, period):
     spec, X = rows(10 + shape(h) + np.random.default_rng(1).standard_normal(6 * DAY))
     recipe = make_detector("SeasonalResidual").for_features(spec)
     assert isinstance(recipe, SeasonalResidual)
-    assert recipe.on(X).period == period
+    assert recipe.with_period_of(X).period == period
 
 
 def test_what_a_wild_row_or_a_trend_leaves_is_no_season():
     values = flow(5, swing=0.0) + np.linspace(0, 30, 5 * DAY)
     values[100] = 1e6
     spec, X = rows(values)
-    assert make_detector("SeasonalResidual").for_features(spec).on(X) is None
+    assert make_detector("SeasonalResidual").for_features(spec).with_period_of(X) is None
 
 
 def test_rows_of_half_a_day_show_no_day():
     spec, X = rows(flow(1)[: DAY // 2])
-    assert make_detector("SeasonalResidual").for_features(spec).on(X) is None
+    assert make_detector("SeasonalResidual").for_features(spec).with_period_of(X) is None
 
 
 def test_scores_do_not_depend_on_the_batch():

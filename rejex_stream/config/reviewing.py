@@ -11,21 +11,8 @@ from rejex_stream.features import Circle
 from rejex_stream.settings import Section, setting
 
 __all__ = [
-    "ROLES",
-    "SYSTEM",
-    "AuthMode",
-    "Capacity",
-    "Channel",
-    "DefaultAnswer",
-    "Network",
-    "Review",
-    "Role",
-    "Sensor",
-    "angles_of",
-    "check_bind",
-    "is_loopback",
-    "named_reviewer",
-    "networks",
+    "ROLES", "SYSTEM", "AuthMode", "Capacity", "Channel", "DefaultAnswer", "Network", "Review",
+    "Role", "Sensor", "angles_of", "check_bind", "is_loopback", "named_reviewer", "networks",
     "sides_of",
 ]  # fmt: skip
 

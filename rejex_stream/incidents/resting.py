@@ -71,7 +71,7 @@ class Checked(NamedTuple):
 
     unseen: Mapping[int, Unseen]
     reported: Collection[int]  # those at which somebody is to be told
-    wake_ups: dict[str, dict[str, WakeUp]]  # as they stand after the last of the readings
+    wake_ups: dict[str, dict[str, WakeUp]]  # of their sensors, after the last of the readings
 
 
 class RestingChannels:
@@ -93,10 +93,13 @@ class RestingChannels:
         """Return what some of the readings show for the first time, and the state after them.
 
         `seq` is the ordinal of the first of all readings. The state here is left as it is: the
-        judge may stop before the last of them. O(ranges) a reading.
+        judge may stop before the last of them, and `wake_ups` is updated by what was judged.
+        O(ranges) a reading.
         """
+        sensors = {readings[i].sensor for i in which} & self.wake_ups.keys()
         state = {
-            sensor: {n: copy(w) for n, w in own.items()} for sensor, own in self.wake_ups.items()
+            sensor: {name: copy(wake_up) for name, wake_up in self.wake_ups[sensor].items()}
+            for sensor in sensors
         }
         unseen, reported = dict[int, Unseen](), set[int]()
         for i in which:

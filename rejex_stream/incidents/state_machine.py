@@ -167,14 +167,9 @@ class OpenIncident(msgspec.Struct, forbid_unknown_fields=True):
         if sensor not in self.sensors and len(self.sensors) < _MOST_SENSORS:
             self.sensors.append(sensor)
 
-    @property
-    def passed_limit(self) -> bool:
-        """Whether a value was beyond a limit that people set."""
-        return any(not (one.missing_events or one.unseen) for one in self.limits)
-
     def weigh(self, severity: float | None) -> None:
         """Add to its mass what an event of a held stream weighs."""
-        self.mass = added(self.mass, severity or 0.0)
+        self.mass = mass_after(self.mass, severity or 0.0)
         self.top_mass = max(self.top_mass, self.mass)
 
     def exceed(self, sensor: str, limits: Sequence[LimitExcess]) -> None:
@@ -232,7 +227,7 @@ _WEIGHT, _MOST_SEVERITY = 0.1, 4.0
 _BLOCKS, _FEWEST, _SHORTEST, _PER_WINDOW = 256, 20, 20, 40
 _LOWEST, _HIGHEST, _EARLY = 0.85, 3.5, 3.9
 _TWICE, _REMEMBERED_FOR = 2, 2 / 3
-_MOST_MASS, _LONG_ENOUGH_MS, _MANY = 16.0, 60_000, 600
+_MAX_WEIGHT, _MIN_RISE_MS, _MIN_RISE_EVENTS = 16.0, 60_000, 600
 _MONTH_MS, _AGES_MS = 30 * 86_400_000, 2**62  # the time between two clocks that are wrong ends
 _Number = Annotated[float, msgspec.Meta(ge=0.0, le=1e6)]
 _Mass = Annotated[float, msgspec.Meta(ge=0.0, le=1e300)]
@@ -288,7 +283,7 @@ class Alarm:
         if level >= RESET_LEVEL:  # only then: the native core takes all other events
             if self.level < RESET_LEVEL:
                 self.mass, self._rise_ms, self._n_rise = 0.0, time_ms, 0
-            self.mass = added(self.mass, severity)
+            self.mass = mass_after(self.mass, severity)
             self._n_rise += 1
         self.level = level
         if told or not (full or self._n_early == len(self._block_maxima)):
@@ -320,7 +315,7 @@ class Alarm:
         if self.is_nuisance(self.mass):
             self.remember(self.mass)
             return False
-        return time_ms - self._rise_ms >= _LONG_ENOUGH_MS or self._n_rise >= _MANY
+        return time_ms - self._rise_ms >= _MIN_RISE_MS or self._n_rise >= _MIN_RISE_EVENTS
 
     def is_nuisance(self, mass: float) -> bool:
         """Whether as much was told in vain, or would have been, not long ago."""
@@ -374,9 +369,9 @@ class Alarm:
         self._set_limit()
 
 
-def added(mass: float, severity: float) -> float:
+def mass_after(mass: float, severity: float) -> float:
     """Return the mass of a rise after one more event."""
-    return max(0.0, mass + min(severity, _MOST_MASS) - RESET_LEVEL)
+    return max(0.0, mass + min(severity, _MAX_WEIGHT) - RESET_LEVEL)
 
 
 def _predicted(tops: Sequence[float], rare: float) -> float:
@@ -804,7 +799,8 @@ class IncidentTracker:
         self._publish(reading, seq, ended)
         self.open = None
         if self._alarm is not None:
-            if ended == "recovered" and not (incident.answer or incident.passed_limit):
+            of_people = any(excess.is_set_by_people for excess in incident.limits)
+            if ended == "recovered" and not (incident.answer or of_people):
                 self._alarm.remember(incident.top_mass)
             self._alarm.reset()
         self._refresh()

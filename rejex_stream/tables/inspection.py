@@ -6,8 +6,7 @@ import codecs
 import io
 import itertools
 import re
-import statistics
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -28,7 +27,7 @@ from rejex_stream.config.assembly import records_of
 from rejex_stream.config.input import stem
 from rejex_stream.decode import CsvDecoder
 from rejex_stream.decode.csv import EMPTY_ROW, split_row
-from rejex_stream.decode.mapping import FieldMapping, decode_records, parse_moment, printable
+from rejex_stream.decode.mapping import FieldMapping, parse_moment, printable
 from rejex_stream.decode.written import is_repeated, joined, zone_of
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.plan.suggest import Suggestion, suggest
@@ -55,7 +54,7 @@ _SAMPLE_ROWS = 5_000
 _SAMPLE_BYTES = 4 << 20
 _TRUTH = {"1": True, "1.0": True, "true": True, "anomaly": True}
 _TRUTH |= {"0": False, "0.0": False, "false": False, "normal": False}
-_SHOWN, _FIRST, _MANY = 12, 500, 1000
+_SHOWN, _FEW_MISSING = 12, 1000
 _OF_EAST_ASIA = {"gb18030": rb"[\xa1-\xf7][\xa1-\xfe]", "cp932": rb"[\x81-\x9f][@-~\x80-\xfc]"}
 
 
@@ -76,6 +75,7 @@ class Table:
     n_rows: int = 0
     n_missing: int = 0  # rows without a value, of the channel that has most of them
     n_sensors: int = 1
+    step_ms: float = 0.0  # the usual time from one row of a sensor to its next; 0: unknown
     labels: dict[int, bool] = field(default_factory=dict)  # the known truth, by row
     said: tuple[str, ...] = ()  # what was guessed and found, each with what to write to change it
 
@@ -114,7 +114,7 @@ class Table:
     def suggested(self, **knobs: Any) -> Suggestion:  # noqa: ANN401 - as suggest's
         """Choose settings for the table, as :func:`~rejex_stream.plan.suggest.suggest` does."""
         guess = self.guess
-        own: Any = {**guess.for_features(), "step_ms": self._step_ms()}
+        own: Any = {**guess.for_features(), "step_ms": self._season_step_ms()}
         choice = suggest(self.n_rows, self.n_sensors, guess.channels, **own, **knobs)
         if guess.tag is not None and choice.pooled:
             raise ConfigError(
@@ -124,21 +124,15 @@ class Table:
             )
         return choice
 
-    def _step_ms(self) -> float | None:
-        """Return the usual time from one row of a sensor to the next; ``None``: none for a season.
+    def _season_step_ms(self) -> float | None:
+        """Return the usual step of rows that can be judged by the hour; ``None``: they cannot be.
 
         By the hour a row is judged whole: where cells are missing, a distance sees more.
         """
-        gaps = _MANY * self.n_missing > self.n_rows
+        gaps = _FEW_MISSING * self.n_missing > self.n_rows
         if self.guess.time is None or self.guess.tag is not None or gaps:
             return None
-        _, found = decode_records(self.decoder(), list(itertools.islice(self.records(), _FIRST)))
-        times = defaultdict[str, list[int]](list)
-        for one in found:
-            if isinstance(one, Reading):
-                times[one.sensor].append(one.event_time_ms)
-        steps = [b - a for own in times.values() for a, b in itertools.pairwise(own) if b > a]
-        return statistics.median(steps) if steps else None
+        return self.step_ms or None
 
     def decoder(self, *, pooled: bool = False) -> CsvDecoder:
         """Return what makes readings of the rows."""
@@ -478,6 +472,7 @@ class _Scan:
             n_rows=n_rows,
             n_missing=max(self._missing.values(), default=0),
             n_sensors=max(1, self._order.n_sensors),
+            step_ms=self._order.usual_step_ms,
             guess=guess,
             labels=self._labels,
             said=(*said, *guess.flags_said, *guess.angles_said, *self._said(n_rows)),

@@ -31,6 +31,11 @@ class TimeOrder:
         """How many sensors were seen."""
         return len(self._last)
 
+    @property
+    def usual_step_ms(self) -> float:
+        """The median time from one row of a sensor to its next; 0 where none has two."""
+        return median(self._steps) if self._steps else 0
+
     def add(self, sensor: str, now_ms: int) -> None:
         """Add the time of a row."""
         recent = self._recent.setdefault(sensor, deque(maxlen=_RECENT))
@@ -69,7 +74,7 @@ class TimeOrder:
                 f"disorder: {self._back:,} rows are older than the one before; they are judged as "
                 "they come" + ("; the newest seems to be first: turn the table round" * most)
             )
-        typical = median(self._steps) if self._steps else 0
+        typical = self.usual_step_ms
         long = sum(n for step, n in self._counts.items() if step > _LONG_STEPS * typical > 0)
         if long and gaps:
             step, since = self._longest

@@ -136,9 +136,12 @@ class Ensemble:
         X = training_table(self.name, X, _MIN_ROWS)
         older, newer = X[: len(X) // 2], X[len(X) // 2 :]
         scorers, tails = [], []
-        on_these = [one.on(X) if isinstance(one, SeasonalResidual) else one for one in self.members]
+        with_periods = [
+            one.with_period_of(X) if isinstance(one, SeasonalResidual) else one
+            for one in self.members
+        ]
         # A member for a season is of use where there is one, or where it is alone.
-        for member in [one for one in on_these if one is not None] or self.members:
+        for member in [one for one in with_periods if one is not None] or self.members:
             unseen = [
                 np.asarray(member.fit(rows, seed=seed).score(others), dtype=np.float64)
                 for rows, others in ((newer, older), (older, newer))

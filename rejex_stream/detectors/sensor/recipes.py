@@ -55,7 +55,7 @@ FLAGS: Final = ("apart", "in")
 PERIODS: Final = ("auto", "none", "day", "pulses", "week")
 _RIDGE = 1.0
 _MAX_LAGS = 8
-_PERIODS = 1.5  # that rows hold, at least
+_MIN_PERIODS = 1.5  # that rows hold, at least
 _SHAPES: Final = {"none": (0, 0), "day": (6, 0), "week": (6, 4), "pulses": (24, 0)}
 """Harmonics of the day and of the week, by the name of a period."""
 _SEASONAL = 0.9  # how much of the residual may be left where a season is believed
@@ -473,7 +473,7 @@ class SeasonalResidual(SensorRecipe):
         one_of(self.name, "flags", self.flags, FLAGS)
         one_of(self.name, "period", self.period, PERIODS)
 
-    def on(self, X: FloatArray) -> Self | None:
+    def with_period_of(self, X: FloatArray) -> Self | None:
         """Return the recipe with the period that rows X of shape (n, d) have; ``None``: none.
 
         It is the one that explains the newest third best, fitted on the others, if it leaves at
@@ -488,7 +488,9 @@ class SeasonalResidual(SensorRecipe):
         left = dict[str, float]()
         turns = [_turns(X[:, phases[i]], X[:, phases[i + 1]]) for i in (0, 2)]
         for name, shape in _SHAPES.items():
-            if any(count and turned < _PERIODS for count, turned in zip(shape, turns, strict=True)):
+            if any(
+                count and turned < _MIN_PERIODS for count, turned in zip(shape, turns, strict=True)
+            ):
                 continue
             Z = _with_harmonics(X, targets, phases, shape)
             sizes = np.abs(_fit_residual(Z[:cut], len(targets)).residual(Z[cut:]))
@@ -498,7 +500,7 @@ class SeasonalResidual(SensorRecipe):
 
     def _fit(self, X: FloatArray, layout: Layout, measured: Any, seed: int) -> Scorer:  # noqa: ANN401
         targets, phases = np.flatnonzero(measured & layout.level()), layout.calendar()
-        found = self.on(X) if self.period == "auto" else self
+        found = self.with_period_of(X) if self.period == "auto" else self
         shape = _SHAPES["none" if found is None or len(phases) != 4 else found.period]
         Z = _with_harmonics(X, targets, phases, shape)
         return Seasonal(targets, phases, shape, _fit_residual(Z, len(targets)))

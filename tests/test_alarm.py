@@ -529,6 +529,18 @@ def test_what_is_held_in_silence_is_told_before_it_could_be_adopted():
     assert [one.ended for one in changes if one.ended] == ["adopted_by_age"]
 
 
+def test_what_is_held_in_silence_for_three_days_is_told_after_half_of_them():
+    readings, starts = episodes(150, 5_000, gap=5_100)
+    engine = Engine(small(hold=Hold(recover_events=20)), InlineExecutor())
+    play(engine, readings[: starts[1]])
+    engine._live["s"].tracker._alarm.remember(1e9)
+    verdicts, changes = play(engine, readings[starts[1] :])
+    opened_ms = next(v.event_time_ms for v in verdicts if v.held)
+    assert changes[0].changed_ms - opened_ms == pytest.approx(1.5 * 86_400_000, abs=2 * MINUTE)
+    adopting = next(one for one in changes if one.state == "adopting")
+    assert adopting.changed_ms - opened_ms == pytest.approx(3 * 86_400_000, abs=2 * MINUTE)
+
+
 @pytest.mark.parametrize(("step", "length", "told"), [
     (1_000, 40, False), (1_000, 80, True), (60_000, 40, True), (1, 800, True), (1, 300, False),
 ])  # fmt: skip

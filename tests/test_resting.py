@@ -61,6 +61,7 @@ def test_a_gas_sensor_that_rested_is_an_anomaly_at_once_and_told_at_the_third_re
     assert unseen(verdicts) == [*range(800, 1000)]
     assert {verdict.label for verdict in verdicts[800:]} == {Label.ANOMALY}
     assert verdicts[800].severity >= np.log10(N + 1)
+    assert sum(verdict.held for verdict in verdicts[800:]) > 150, "nothing of it is learnt"
     told = next(one for one in opened(incidents) if one.opened_seq >= 800)
     assert told.opened_seq == 802
     assert told.channels[0].channel == "gas"
@@ -115,11 +116,13 @@ def test_a_channel_that_is_alone_and_rests_is_judged_as_well():
 
 @pytest.mark.parametrize("cut", [1, 7, 1500])
 def test_no_cut_and_no_restart_changes_what_is_unseen(cut):
-    gas = awake(1500, (600, 603, 5.0), (640, 700, 5.0), (702, 720, 60.0), (900, 902, 7.0))
+    gas = awake(1500, (750, 753, 5.0), (800, 1000, 5.0), (1002, 1020, 60.0), (1400, 1402, 70.0))
     readings = feed(gas, step=60 * MINUTE)
     expected = play(made(), readings)
     assert played(made, readings, cut, lambda: cut == 7) == expected
     assert unseen(expected[0])
+    held = [i for i, verdict in enumerate(expected[0]) if verdict.held]
+    assert 800 < held[0] < 1000, "a hold begins in a wake-up: what came after it is judged again"
 
 
 def wake_ups(*heights, every, step, seed=2):
@@ -191,7 +194,45 @@ def test_people_set_limits_beside_it_and_both_are_said():
     assert decode_verdict(encode_verdict(verdicts[800])) == verdicts[800]
 
 
-def test_what_is_missing_or_muted_is_not_unseen():
+def test_the_rarer_of_two_wake_ups_says_how_rare_a_reading_is():
+    gas, oil = awake(1000, (800, 1000, 400.0)), awake(1000, (850, 1000, 3.0))
+    readings = [
+        reading._replace(values=(*reading.values, value))
+        for reading, value in zip(feed(gas), oil.tolist(), strict=True)
+    ]
+    verdicts, _ = play(made(("a", "gas", "oil")), readings)
+    assert len(verdicts[850].limited.channels) == 2
+    assert verdicts[849].severity < 2 < np.log10(N + 1) <= verdicts[850].severity
+
+
+def test_a_week_of_few_readings_is_not_enough_for_the_next_report():
+    # Every 190 hours: more than a week, and less than the window of 200.
+    judged, told = wake_ups(2, 2, 2, every=190, step=60 * MINUTE)
+    assert judged == told == [True, False, True]
+
+
+def test_glitches_train_no_later_model_so_the_channel_still_rests():
+    stretches = [(first, first + 2, 5.0 + i) for i, first in enumerate(range(600, 850, 30))]
+    gas = awake(1600, *stretches, (1400, 1450, 2.0))
+    verdicts, _ = play(made(guard=0.9), feed(gas))
+    assert verdicts[1400].model_epoch > 0, "fitted again since"
+    assert {*range(1400, 1450)} <= {*unseen(verdicts)}
+
+
+def test_what_people_mute_is_not_unseen():
+    engine, readings = made(), feed(awake(1000, (800, 1000, 400.0)))
+    play(engine, readings[:700])
+    muted = Command(
+        id="m", kind=CommandKind.MUTE, stream_key="s", box={"gas": (300.0, 500.0)}, from_ms=0,
+        until_ms=10**12, by="ada", note="calibration gas",
+    )  # fmt: skip
+    assert engine.command(muted).accepted
+    verdicts, incidents = play(engine, readings[700:])
+    assert not unseen(verdicts)
+    assert not [one for one in incidents if one.limits]
+
+
+def test_what_is_missing_is_not_unseen():
     gas = awake(1000, (800, 1000, 400.0))
     gas[810:820] = np.nan
     verdicts, _ = play(made(), feed(gas))

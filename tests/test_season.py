@@ -99,6 +99,7 @@ def test_a_season_joins_and_both_halves_are_judged_by_the_one_that_all_rows_show
 @pytest.mark.parametrize(("shape", "period"), [
     (lambda h: 15 * np.sin(2 * np.pi * h / 24), "day"),
     (lambda h: 60.0 * ((h >= 2) & (h < 3)), "pulses"),
+    (lambda h: 60.0 * ((h >= 2) & (h < 2.5)), "pulses"),  # in half of the rows it leaves nothing
 ])  # fmt: skip
 def test_a_smooth_day_and_a_nightly_job_are_told_apart(shape, period):
     h = np.arange(6 * DAY) / 6 % 24

@@ -406,7 +406,7 @@ def test_data_sets_need_no_network_and_say_what_is_wrong_in_them():
     assert 0.02 < water.is_fault.mean() < 0.05
     turbines = load_dataset("turbines")
     assert turbines.X.shape == (16_128, 4) == (len(turbines.times), len(turbines.channels))
-    assert (np.diff(turbines.times) > np.timedelta64(0)).all()
+    assert (np.diff(turbines.times) > np.timedelta64(0, "ns")).all()
     assert np.isnan(turbines.X).any()
     one = turbines.for_sensor("WT-02")
     assert len(one.X) == 4032

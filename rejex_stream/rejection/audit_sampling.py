@@ -44,8 +44,7 @@ from rejex_stream.errors import ConfigError
 from rejex_stream.types import Position
 
 __all__ = [
-    "KeyedSampler", "Stratum", "commitment", "count_at_most", "fewest_missed", "log_evidence",
-    "most_missed", "share_at_most",
+    "KeyedSampler", "Stratum", "commitment", "fewest_missed", "log_evidence", "most_missed",
 ]  # fmt: skip
 
 _MOST_KEY_BYTES = 64
@@ -117,36 +116,6 @@ def fewest_missed(strata: Iterable[Stratum], *, alpha: float = 0.05) -> int:
     Parameters, errors and cost are those of :func:`most_missed`.
     """
     return math.ceil(_limit(_checked(strata, alpha), alpha, fewer=False))
-
-
-def share_at_most(count: int, n: int, *, alpha: float) -> float:
-    """Return the largest share that `count` of `n` coins leave possible, at every look. O(1).
-
-    The coins of a share q and the mixture of all shares (uniform) bet against each other: their
-    ratio is a martingale under q, so by Ville's inequality it ever reaches 1/alpha with a
-    probability of at most alpha.
-    """
-    low, high = count / n if n else 1.0, 1.0
-    while high - low > _FINE:
-        q = (low + high) / 2
-        low, high = (q, high) if _against(q, count, n) < -math.log(alpha) else (low, q)
-    return high
-
-
-def count_at_most(n: int, share: float, *, alpha: float) -> int:
-    """Return the largest count of `n` coins of a share that chance explains, at every look."""
-    if share <= 0.0:
-        return 0
-    count = math.floor(n * min(share, 1.0))
-    while count < n and _against(share, count + 1, n) < -math.log(alpha):
-        count += 1
-    return count
-
-
-def _against(share: float, count: int, n: int) -> float:
-    """Return the log evidence of `count` of `n` against a share, by the mixture of all shares."""
-    chance = count * math.log(share) + (n - count) * math.log1p(-share)
-    return float(betaln(1 + count, 1 + n - count)) - chance
 
 
 def _checked(strata: Iterable[Stratum], alpha: float) -> Sequence[Stratum]:

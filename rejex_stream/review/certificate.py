@@ -29,18 +29,10 @@ import msgspec
 from rejex_stream.encode import decode_review, decode_verdict
 from rejex_stream.encode.label_records import LabelRecord, active_labels, resolve
 from rejex_stream.errors import ConfigError, ConnectorError
-from rejex_stream.rejection.audit_sampling import (
-    Stratum,
-    commitment,
-    count_at_most,
-    fewest_missed,
-    most_missed,
-    share_at_most,
-)
+from rejex_stream.rejection.audit_sampling import Stratum, commitment, fewest_missed, most_missed
 from rejex_stream.rejection.band import label_of, rank_edges
-from rejex_stream.review.gold_cases import Errors, known_cases
 from rejex_stream.review.queue.label_report import pipelines_of
-from rejex_stream.review.queue.label_store import OF_KNOWN, resolution_of
+from rejex_stream.review.queue.label_store import resolution_of
 from rejex_stream.review.queue.review_store import ReviewStore
 from rejex_stream.review.queue.series import HOUR_MS
 from rejex_stream.run.review_items import AuditDraw, committed
@@ -63,9 +55,6 @@ from rejex_stream.types import (
 
 Answer = str | None
 """What people say of an event: ``normal``, ``anomaly``, ``unsure``, or nothing yet."""
-
-
-_NOBODY = Errors()
 
 
 @dataclass
@@ -119,12 +108,8 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
     # rate was 0 (`rate`). Each may be an anomaly, and counts as one at most
     undrawable: Mapping[str, int]
     alpha: float  # probability that either bound is ever wrong
-    # share of anomalies that reviewers recognise, at least; of normals that they call anomalies, at
-    # most
-    sensitivity: float
-    false_alarms: float
-    reviewers: str  # `declared`, `measured` by `known`, or `assumed`: nobody has measured it
-    known: Errors  # what reviewers said of known cases
+    sensitivity: float  # share of anomalies that reviewers recognise, at least
+    reviewers: str  # `declared`, or `assumed`: nobody has said how many they recognise
     strata: tuple[AuditedStratum, ...]  # what was drawn, and what became of it
     missed_at_most: int  # the bounds, of all accepted events
     missed_at_least: int
@@ -143,11 +128,9 @@ def certify(
     since_ms: int = 0,
     alpha: float = 0.05,
     sensitivity: float | None = None,
-    known: Errors = _NOBODY,
 ) -> Certificate:
     """Return what the audited events prove, unsigned. O(strata)."""
-    # Both bounds hold together with probability 1 - `alpha`: each has half of it, and where
-    # reviewers' errors were measured, their limits have half of that.
+    # Both bounds hold together with probability 1 - `alpha`: each has half of it.
     if sensitivity is not None and not 0.0 < sensitivity <= 1.0:
         raise ConfigError(f"sensitivity is {sensitivity}: expected a share above 0 and up to 1.")
     if not 0.0 < alpha < 1.0:
@@ -158,20 +141,13 @@ def certify(
             "no accepted normal could be drawn for an audit: set output.audit_rate, and let people "
             "answer what it sends."
         )
-    reviewers, upper, lower = "declared", alpha / 2, alpha / 2
+    reviewers = "declared"
     if sensitivity is None:
         reviewers, sensitivity = "assumed", 1.0
-        if known.anomalies:
-            reviewers, upper = "measured", alpha / 4
-            sensitivity = 1.0 - share_at_most(known.overlooked, known.anomalies, alpha=upper)
-    false_alarms = 0.0
-    if known.normals:
-        lower = alpha / 4
-        false_alarms = share_at_most(known.false_alarms, known.normals, alpha=lower / 2)
     drawable = sum(one.accepted for one in strata)
     unseen = sum(tally.undrawable.values())
-    at_most = _at_most(strata, [one.audited - one.normal for one in strata], sensitivity, upper)
-    if_normal = _at_most(strata, [one.anomalous for one in strata], sensitivity, upper)
+    at_most = _at_most(strata, [one.audited - one.normal for one in strata], sensitivity, alpha / 2)
+    if_normal = _at_most(strata, [one.anomalous for one in strata], sensitivity, alpha / 2)
     return Certificate(
         pipeline=pipeline,
         since_ms=since_ms,
@@ -181,12 +157,10 @@ def certify(
         undrawable=dict(sorted(tally.undrawable.items())),
         alpha=alpha,
         sensitivity=sensitivity,
-        false_alarms=false_alarms,
         reviewers=reviewers,
-        known=known,
         strata=strata,
         missed_at_most=at_most + unseen,
-        missed_at_least=_at_least(strata, false_alarms, lower / 2 if known.normals else lower),
+        missed_at_least=_at_least(strata, alpha / 2),
         missed_at_most_of_drawable=at_most,
         missed_at_most_if_rest_is_normal=if_normal,
     )
@@ -220,17 +194,9 @@ def _at_most(
     return min(bound, sum(one.accepted for one in strata) - surely)
 
 
-def _at_least(strata: tuple[AuditedStratum, ...], false_alarms: float, alpha: float) -> int:
-    answered = sum(one.normal + one.anomalous for one in strata)
-    wrong = count_at_most(answered, false_alarms, alpha=alpha)
-    sampled, seen = list[Stratum](), 0
-    for one in strata:  # the least probable first: there a find says most, and so does a wrong one
-        taken = min(wrong, one.anomalous)
-        wrong -= taken
-        if one.drawn < 1.0:
-            sampled.append(Stratum(one.anomalous - taken, one.drawn))
-        else:
-            seen += one.anomalous - taken
+def _at_least(strata: tuple[AuditedStratum, ...], alpha: float) -> int:
+    seen = sum(stratum.anomalous for stratum in strata if stratum.drawn >= 1.0)
+    sampled = [Stratum(s.anomalous, s.drawn) for s in strata if s.drawn < 1.0]
     return seen + (fewest_missed(sampled, alpha=alpha) if sampled else 0)
 
 
@@ -269,13 +235,7 @@ def _premise(c: Certificate) -> str:
         if c.sensitivity == 1.0
         else f"{100 * c.sensitivity:.3g} % of the anomalies at least"
     )
-    wrong = (
-        "no normal one"
-        if not c.false_alarms
-        else f"{100 * c.false_alarms:.3g} % of the normals at most"
-    )
-    text = f"{c.reviewers} that reviewers recognise {recognise} and call {wrong}"
-    return text + (": known cases would measure it" if c.reviewers == "assumed" else "")
+    return f"{c.reviewers} that reviewers recognise {recognise} and call no normal one"
 
 
 # -------------------------------------------------------------------------------- from the store
@@ -298,7 +258,7 @@ def tally_of_store(connection: Connection, pipeline: str, since_ms: int = 0) -> 
     rows = connection.execute(
         "SELECT v.item, e.episode_id FROM event v "
         "JOIN episode e USING (episode_id) JOIN sensor s ON s.sensor_id = v.sensor_id "
-        f"WHERE e.why = 'audit' AND s.pipeline = ? AND v.event_time_ms >= ? AND NOT {OF_KNOWN} "
+        "WHERE e.why = 'audit' AND s.pipeline = ? AND v.event_time_ms >= ? "
         "ORDER BY v.event_id",
         (pipeline, since_ms),
     ).fetchall()
@@ -332,11 +292,8 @@ def certificates(store: ReviewStore, connection: Connection) -> Mapping[str, Cer
         proven = {}
         for pipeline in pipelines_of(connection):
             with suppress(ConfigError):  # nothing was drawn
-                proven[pipeline] = certify(
-                    tally_of_store(connection, pipeline),
-                    pipeline=pipeline,
-                    known=known_cases(connection, pipeline=pipeline).all,
-                )
+                tally = tally_of_store(connection, pipeline)
+                proven[pipeline] = certify(tally, pipeline=pipeline)
         known = _known[store] = version, proven
     return known[1]
 
@@ -440,7 +397,6 @@ def verify(
         since_ms=certificate.since_ms,
         alpha=certificate.alpha,
         sensitivity=certificate.sensitivity if declared else None,
-        known=certificate.known,
     )
     wrong = [f"{count:,} {sentence}" for sentence, count in sorted(testimony.wrong.items())]
     if testimony.missing:

@@ -25,7 +25,6 @@ from rejex_stream.readable import (
 )
 from rejex_stream.review.certificate import Tally, certify, sentence
 from rejex_stream.review.console.formatting import age, seen
-from rejex_stream.review.gold_cases import Errors, read_cases
 from rejex_stream.review.queue import cases
 from rejex_stream.review.queue.database import filesystem_of
 from rejex_stream.review.queue.detail import count_as_contamination
@@ -58,9 +57,9 @@ def test_a_certificate_is_a_sentence():
     assert sentence(certify(tally, pipeline="pumps")) == (
         "of 41,500 events called normal or muted since 1970-01-01 00:00Z, 40,000 could be drawn: "
         "at most 748 and at least 0 of them were anomalies (95 % for both together, at every look, "
-        "assumed that reviewers recognise all anomalies and call no normal one: known cases would "
-        "measure it); 1 audited event has no clear answer: at best 500. 1,500 could not be drawn "
-        "(1,500 held), so of all it is at most 2,248"
+        "assumed that reviewers recognise all anomalies and call no normal one); 1 audited event "
+        "has no clear answer: at best 500. 1,500 could not be drawn (1,500 held), so of all it is "
+        "at most 2,248"
     )
 
 
@@ -167,7 +166,7 @@ def test_an_answer_is_worth_what_the_label_it_leans_to_costs(p, c_fn, worth):
     assert cases.worth_of(item, Costs(c_fn=c_fn)) == pytest.approx(worth)
 
 
-def test_estimates_put_groups_together_and_errors_add_up(tmp_path):
+def test_estimates_put_groups_together():
     found = estimate(
         Group(events=200, judged=20, anomalous=18, effective=20),
         Group(events=9000, judged=90, anomalous=0, effective=90),
@@ -176,10 +175,3 @@ def test_estimates_put_groups_together_and_errors_add_up(tmp_path):
     assert round(found.precision.value, 2) == 0.9
     assert round(found.contamination.value, 3) == 0.048
     assert found.contamination.low < 0.048 < found.contamination.high
-    some = (Errors(anomalies=20, overlooked=1) + Errors(normals=30)).rates["overlooked"]
-    assert (some.value, round(some.high, 2)) == (0.05, 0.21)
-    path = tmp_path / "cases.csv"
-    path.write_text("stream,event,truth\nT07,feed-0-9,anomaly\nT07,feed-0-12,odd\n")
-    (case,), (refused,) = read_cases(path)
-    assert (case.position, case.truth) == (Position("feed", 0, 9), "anomaly")
-    assert refused == ("line 3: the truth of 'feed-0-12' is 'odd': expected anomaly or normal.")

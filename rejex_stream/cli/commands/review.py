@@ -23,19 +23,19 @@ from rejex_stream.config import Config, load_config
 from rejex_stream.config.assembly.control_line import ControlLine, Published, published_lines
 from rejex_stream.config.assembly.running import audit_draw
 from rejex_stream.config.operating import Logging
-from rejex_stream.config.reviewing import SYSTEM, AuthMode, Review, named_reviewer, networks
+from rejex_stream.config.reviewing import AuthMode, Review, named_reviewer, networks
 from rejex_stream.encode import decode_reviewed
 from rejex_stream.errors import ConfigError, ConnectorError, explaining_os_errors, needing_extra
 from rejex_stream.operate.logs import logging_to_stderr
 from rejex_stream.plan.promises import Costs
-from rejex_stream.review import certificate, gold_cases
+from rejex_stream.review import certificate
 from rejex_stream.review.certificate import Evidence
 from rejex_stream.review.certificate import verify as verify_log
 from rejex_stream.review.console.background import feeding, published_labels, review_feeds
 from rejex_stream.review.queue import database, label_store, review_store
 from rejex_stream.review.queue.database import Viewer, scalar
 from rejex_stream.review.queue.ingest import IngestCounts
-from rejex_stream.review.queue.label_report import Quality, pipelines_of
+from rejex_stream.review.queue.label_report import Interval, Quality, pipelines_of
 from rejex_stream.review.queue.label_report import report as make_report
 from rejex_stream.review.queue.review_store import ReviewStore
 from rejex_stream.run.review_items import AuditDraw
@@ -159,11 +159,11 @@ def _labels_file(section: Review) -> Path | None:
     return None if section.labels is None else Path(section.labels)
 
 
-def _user(otherwise: str) -> str:
+def _user() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError):
-        return otherwise
+        return "reviewer"
 
 
 # ---------------------------------------------------------------------------------- the console
@@ -210,7 +210,7 @@ def serve(
     if section.tls_cert is not None:
         require_certificate(section.tls_cert)
     people = [Viewer(*named_reviewer(text)) for text in section.reviewers]
-    people = people or [Viewer(_user("reviewer"), "admin")]
+    people = people or [Viewer(_user(), "admin")]
     opened = _new_store(configs, section)
     try:
         fed = feeding(
@@ -463,54 +463,16 @@ def _print_quality(quality: Quality) -> None:
         "anomalies among rejected": quality.anomalous_rejected,
         "share of anomalies, γ": quality.contamination,
     }
-    for name, errors in quality.known.reviewers.items():
-        intervals[f"known anomalies that {name} overlooked"] = errors.rates["overlooked"]
-        intervals[f"known normals that {name} called anomalies"] = errors.rates["false_alarms"]
     print_table(
         ("what labels say", "estimate", "95 % interval"),
         [(name, *_interval(interval)) for name, interval in intervals.items()],
     )
-    waiting, cases = number(quality.known.waiting), number(quality.known.cases)
-    print_facts([("known cases that wait", f"{waiting} of {cases}")])
 
 
-def _interval(interval: gold_cases.Interval) -> tuple[str, str]:
+def _interval(interval: Interval) -> tuple[str, str]:
     if interval.low is None or interval.high is None:
         return share(interval.value), "not enough labels"
     return share(interval.value), f"{share(interval.low)} to {share(interval.high)}"
-
-
-@app.command()
-def seed(
-    file: Annotated[Path, typer.Argument(help="CSV: stream, event, truth (anomaly or normal).")],
-    *,
-    store: StoreOption = None,
-    config: ConfigOption = None,
-    output: AsOption = As.TABLE,
-) -> None:
-    """Mark cases of known truth, to measure reviewers; exit 1 if a row was refused.
-
-    They are rejected events that wait, and look like all others. Every row that can be one is.
-    """
-    _, section = _loaded(config, store=store)
-    cases, refused = gold_cases.read_cases(file)
-    with _existing(section) as opened:
-        done = gold_cases.seed(opened, cases, by=_user(SYSTEM))
-    refused += done.refused
-    if output is As.JSON:
-        print_json({"new": done.new, "known": done.known, "refused": refused})
-    else:
-        for sentence in refused:
-            print(sentence, file=sys.stderr)
-        print_facts(
-            [
-                ("new known cases", number(done.new)),
-                ("known already", number(done.known)),
-                ("refused", number(len(refused))),
-            ]
-        )
-    if refused:
-        raise typer.Exit(1)
 
 
 @app.command()
@@ -524,10 +486,7 @@ def certify(
     ] = None,
     sensitivity: Annotated[
         float | None,
-        typer.Option(
-            help="Share of anomalies that reviewers recognise, at least.  [default: the limit that "
-            "known cases give; without any, all]"
-        ),
+        typer.Option(help="Share of anomalies that reviewers recognise, at least.  [default: all]"),
     ] = None,
 ) -> None:
     """Print, as signed JSON, how many anomalies were missed at most; valid at every look."""
@@ -546,7 +505,6 @@ def certify(
             pipeline=names[0],
             since_ms=since_ms,
             sensitivity=sensitivity,
-            known=gold_cases.known_cases(connection, pipeline=names[0]).all,
         )
     print_json(certificate.signed(certified, _draw(configs).key))
     print(f"{names[0]}: {certificate.sentence(certified)}", file=sys.stderr)

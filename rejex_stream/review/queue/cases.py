@@ -133,7 +133,7 @@ def worth_of(item: ReviewItem, costs: Costs) -> float:
 def assign(connection: Connection, event: Arrival, settings: Review) -> str:
     """Return the episode `event` goes to, made or extended; O(log episodes)."""
     # Only an episode that nobody has labelled takes more events; audits stand alone, since each is
-    # a draw of its own, and of a known case's next events nobody knows the truth.
+    # a draw of its own.
     # Data older than the settling time cannot be waiting for what comes after it.
     ready_ms = min(event.event_time_ms, event.received_ms) + settings.settle_ms
     status = "open"
@@ -208,7 +208,7 @@ def _open_episode_near(connection: Connection, event: Arrival, settings: Review)
     candidates = connection.execute(
         "SELECT episode_id, start_ms, end_ms, first_seq, last_seq, n_events FROM episode "
         "WHERE sensor_id = ? AND status = 'open' AND why = ? AND incident IS NULL "
-        "AND root_id = episode_id AND NOT EXISTS (SELECT 1 FROM known WHERE case_id = episode_id) "
+        "AND root_id = episode_id "
         "ORDER BY end_ms DESC LIMIT 8",
         (event.sensor_id, event.why),
     )

@@ -217,13 +217,6 @@ CREATE TABLE answer (    -- commands given here, and those on their way out
 
 CREATE INDEX answer_waiting ON answer (pipeline, answer_seq) WHERE sent_ms IS NULL;
 
-CREATE TABLE known (     -- events whose truth is known: they measure people alone
-  event_id INTEGER PRIMARY KEY REFERENCES event,
-  case_id TEXT NOT NULL,               -- the episode that they were, all together
-  truth TEXT NOT NULL                  -- anomaly | normal
-) STRICT;
-CREATE INDEX known_case ON known (case_id);
-
 CREATE TABLE session (
   token_hash TEXT PRIMARY KEY,
   reviewer TEXT NOT NULL, role TEXT NOT NULL,

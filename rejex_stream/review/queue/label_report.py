@@ -7,8 +7,7 @@ from draws with Jeffreys' prior per group, so that "none wrong in 30" is not mis
 wrong". Events of one case are one judgement: they count as such. Nobody knows why some rejected
 events were judged before others, so those still to be judged are taken at their best and worst.
 
-Answers are believed here; the certificate takes into account how often reviewers err. Labels never
-change a verdict by themselves, nor a setting.
+Answers are believed here. Labels never change a verdict by themselves, nor a setting.
 """
 
 from __future__ import annotations
@@ -16,20 +15,28 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from sqlite3 import Connection
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
 from rejex_stream.encode import decode_review
 from rejex_stream.encode.label_records import resolve
-from rejex_stream.review.gold_cases import Interval, Known, known_cases
 from rejex_stream.review.queue.database import scalar, scalars
-from rejex_stream.review.queue.label_store import OF_KNOWN, human_labels
+from rejex_stream.review.queue.label_store import human_labels
 from rejex_stream.review.queue.series import FORGOTTEN_MS, HOUR_MS, pipeline_clock
 from rejex_stream.types import FloatArray, Label
 
 _DRAWS = 20_000
 Shares = tuple[FloatArray, FloatArray, FloatArray]
+
+
+class Interval(NamedTuple):
+    """An estimate with a 95 % interval; ``None`` where there is nothing to estimate from."""
+
+    value: float | None
+    low: float | None
+    high: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +71,13 @@ class Quality(msgspec.Struct, frozen=True, kw_only=True):
     anomalous_rejected: Interval
     miss_rate: Interval  # share of all anomalies that were accepted as normal
     contamination: Interval  # γ: share of anomalies among all events
-    known: Known = Known()  # known cases, which are in no group
 
 
 def judged_episodes(
     connection: Connection, since_ms: int = 0, pipeline: str | None = None
 ) -> Iterator[Judged]:
     """Yield every episode from an event time on that people have decided, of one or of all."""
-    # Known cases and extreme anomalies are excluded: their selection depends on their value.
+    # Extreme anomalies are excluded: their selection depends on their value.
     rows = connection.execute(
         "SELECT e.episode_id, e.why, e.n_events, "
         "(SELECT item FROM event v WHERE v.episode_id = e.episode_id LIMIT 1) AS item "
@@ -79,7 +85,7 @@ def judged_episodes(
         "WHERE e.status IN ('done', 'needs_second', 'disputed') "
         "AND e.why NOT IN ('status', 'extreme') "
         "AND s.pipeline = coalesce(:pipeline, s.pipeline) AND e.start_ms >= :since "
-        f"AND NOT {OF_KNOWN} ORDER BY e.episode_id",
+        "ORDER BY e.episode_id",
         {"pipeline": pipeline, "since": since_ms},
     ).fetchall()
     for row in rows:
@@ -124,9 +130,7 @@ def quality(connection: Connection, since_ms: int = 0, pipeline: str | None = No
         _group(Label.NORMAL, accepted[1], judged),
         _group(Label.REJECTED, sent, judged),
     )
-    return msgspec.structs.replace(
-        estimated, since_ms=since_ms, known=known_cases(connection, since_ms, pipeline)
-    )
+    return msgspec.structs.replace(estimated, since_ms=since_ms)
 
 
 def _group(label: Label, events: int, judged: list[Judged]) -> Group:

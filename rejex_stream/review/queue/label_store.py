@@ -36,15 +36,6 @@ from rejex_stream.encode.label_records import (
 from rejex_stream.errors import ConnectorError, explaining_os_errors
 from rejex_stream.review.queue.database import AT_POSITION, Database, insert, owner_only, scalar
 
-OF_KNOWN = (
-    "EXISTS (SELECT 1 FROM known WHERE event_id = "
-    "(SELECT event_id FROM event w WHERE w.episode_id = e.episode_id LIMIT 1))"
-)
-"""Says of an episode `e` that its truth is known: its answers measure people, and nothing else.
-
-All of its events are of the case or none is, so one stands for all.
-"""
-
 
 def drawn_for_second_review(root_id: str, ratio: float) -> bool:
     """Return whether an episode gets a second, independent reviewer; a share `ratio` of them do."""
@@ -141,7 +132,6 @@ _OF_RECORD = "label_id", "episode_id", "reviewer", "kind", "source", "verdict", 
 
 def publish(connection: Connection, record: LabelRecord, *, sent: bool = False) -> bool:
     """Store a record with its events and put it into the outbox; returns whether it was new."""
-    # What is said of a known case stays in the store: it measures who says it.
     value = encode_label(record)
     made = insert(
         connection,
@@ -158,12 +148,8 @@ def publish(connection: Connection, record: LabelRecord, *, sent: bool = False) 
         f"WHERE {AT_POSITION}",
         [(made["label_seq"], *position) for position in record.events],
     )
-    of_known = "SELECT 1 FROM label_event JOIN known USING (event_id) WHERE label_seq = ? LIMIT 1"
-    if not scalar(connection, of_known, (made["label_seq"],)):
-        sent_ms, key = record.created_ms if sent else None, record.root_id.encode()
-        insert(
-            connection, "outbox", label_id=record.label_id, key=key, value=value, sent_ms=sent_ms
-        )
+    sent_ms, key = record.created_ms if sent else None, record.root_id.encode()
+    insert(connection, "outbox", label_id=record.label_id, key=key, value=value, sent_ms=sent_ms)
     return True
 
 
@@ -323,23 +309,19 @@ def export_rows(
     database: Database, *, labelled_only: bool = True, final_only: bool = False
 ) -> Iterator[ExportRow]:
     """Yield events in order of arrival; constant memory, a short read per batch."""
-    # A known case stands among those that nobody has labelled, and is left out once somebody has.
     last, cache = 0, LabelCache(512)
     while True:
         with database.read() as connection:
             batch = connection.execute(
-                "SELECT v.*, s.stream_key, s.sensor, e.why, e.status, "
-                "EXISTS (SELECT 1 FROM known WHERE event_id = v.event_id) AS known FROM event v "
+                "SELECT v.*, s.stream_key, s.sensor, e.why, e.status FROM event v "
                 "JOIN sensor s USING (sensor_id) JOIN episode e USING (episode_id) "
                 "WHERE v.event_id > ? ORDER BY v.event_id LIMIT ?",
                 (last, _BATCH),
             ).fetchall()
             exported = [
-                exported_row
+                _row(connection, row, cache)
                 for row in batch
                 if not (final_only and row["status"] == "needs_second")
-                for exported_row in [_row(connection, row, cache)]
-                if not (row["known"] and exported_row.reviewers)
             ]
         if not batch:
             return

@@ -259,12 +259,10 @@ class Rebuilt(NamedTuple):
 
 def verdict_state(database: Database) -> Iterator[EventState]:
     """Yield the state of every event, in order of position; constant memory."""
-    # As the logs have it: they know neither known cases nor what was said of them.
     with database.read() as connection:
         rows = connection.execute(
             "SELECT v.topic, v.partition, v.offset, v.reading, l.label_seq, l.record FROM event v "
-            "LEFT JOIN known k USING (event_id) "
-            "LEFT JOIN label_event le ON le.event_id = v.event_id AND k.event_id IS NULL "
+            "LEFT JOIN label_event le USING (event_id) "
             "LEFT JOIN label l USING (label_seq) "
             "ORDER BY v.topic, v.partition, v.offset, v.reading, l.label_seq"
         )

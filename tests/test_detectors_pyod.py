@@ -3,7 +3,6 @@
 import importlib
 import importlib.util
 import inspect
-import pickle
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
 from multiprocessing import get_context
@@ -19,7 +18,7 @@ from rejex_stream.checks import check_detector
 from rejex_stream.detectors import PYOD, as_detector, make_detector, scorers
 from rejex_stream.detectors.pyod import contained
 from rejex_stream.detectors.rowwise import RowByRow
-from rejex_stream.detectors.scorers import LocalOutlierFactor, NeighbourDistance
+from rejex_stream.detectors.scorers import NeighbourDistance
 from rejex_stream.errors import ConfigError, DetectorError
 
 FAST = [f"pyod:{name}" for name in PYOD if name != "AE"]
@@ -80,9 +79,7 @@ def test_scores_are_pyods_own(name, d):
     else:
         expected = model.decision_function(fresh)
     assert np.allclose(scorer.score(fresh), expected, rtol=1e-9, atol=1e-12)
-    # PyOD's LODA puts its outermost training rows on a bin edge, where rounding decides.
-    agreeing = np.isclose(scorer.training_scores, training, rtol=1e-9, atol=1e-12)
-    assert agreeing.mean() > (0.9 if name == "pyod:LODA" else 0.9999)
+    assert np.allclose(scorer.training_scores, training, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +140,6 @@ def test_a_batch_beyond_the_inner_chunk_is_exact_too(name):
 def test_neighbours_are_asked_of_a_tree_at_any_number_of_columns():
     X = rows(100, 30)
     assert isinstance(make_detector("KNN").fit(X, seed=1).inner, NeighbourDistance)
-    assert isinstance(make_detector("LOF").fit(X, seed=1).inner, LocalOutlierFactor)
     assert isinstance(make_detector("KNN", metric="cosine").fit(X, seed=1).inner, RowByRow)
 
 
@@ -328,28 +324,15 @@ def test_a_class_that_cannot_score_one_row_is_refused():
 # ------------------------------------------------------------------------------- autoencoder
 @TORCH
 @pytest.mark.deep
-def test_an_autoencoder_scores_as_pyods_does_and_without_torch():
+def test_an_autoencoder_is_scored_by_pyod_row_by_row():
     from pyod.models.auto_encoder import AutoEncoder
 
     X, fresh = rows(200, 5), rows(30, 5, seed=1)
     scorer = make_detector("AE", epoch_num=2).fit(X, seed=3)
+    assert isinstance(scorer.inner, RowByRow)
     with contained(3):
         model = AutoEncoder(epoch_num=2, random_state=3, verbose=0).fit(X)
     assert np.allclose(scorer.score(fresh), model.decision_function(fresh), atol=1e-4)
-    assert np.allclose(scorer.training_scores, model.decision_scores_, atol=1e-4)
-    assert b"torch" not in pickle.dumps(scorer)
-
-
-@TORCH
-@pytest.mark.deep
-def test_other_activations_are_scored_row_by_row():
-    detector = make_detector("AE", hidden_activation_name="tanh", epoch_num=1)
-    scorer = detector.fit(rows(100, 3), seed=3)
-    assert isinstance(scorer.inner, RowByRow)
-    fresh = rows(8, 3, seed=1)
-    assert np.array_equal(
-        scorer.score(fresh), np.concatenate([scorer.score(x[None]) for x in fresh])
-    )
 
 
 @TORCH

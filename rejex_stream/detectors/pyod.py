@@ -25,7 +25,7 @@ from typing import Any, Final
 import numpy as np
 
 from rejex_stream.detectors import scorers
-from rejex_stream.detectors.rowwise import fit_ocsvm, fit_row_by_row
+from rejex_stream.detectors.rowwise import fit_apart, fit_row_by_row
 from rejex_stream.detectors.scaling import check_scale, measure_scale
 from rejex_stream.detectors.table import TableScorer, training_table
 from rejex_stream.errors import ConfigError, DetectorError
@@ -45,13 +45,13 @@ FITTERS: Final[dict[str, Fitter]] = {
     "pyod.models.hbos.HBOS": scorers.fit_hbos,
     "pyod.models.iforest.IForest": scorers.fit_iforest,
     "pyod.models.inne.INNE": scorers.fit_inne,
-    "pyod.models.kde.KDE": scorers.fit_kde,
+    "pyod.models.kde.KDE": fit_apart,
     "pyod.models.knn.KNN": scorers.fit_knn,
-    "pyod.models.loda.LODA": scorers.fit_loda,
-    "pyod.models.lof.LOF": scorers.fit_lof,
-    "pyod.models.ocsvm.OCSVM": fit_ocsvm,
+    "pyod.models.loda.LODA": fit_row_by_row,
+    "pyod.models.lof.LOF": fit_row_by_row,
+    "pyod.models.ocsvm.OCSVM": fit_apart,
 }
-"""How each of the paper's twelve is fitted; every other class is scored row by row."""
+"""How each of the paper's twelve is fitted; every other class is scored by PyOD, row by row."""
 
 WITHOUT_PARAMETERS: Final = frozenset({"pyod.models.copod.COPOD", "pyod.models.ecod.ECOD"})
 """Whose only PyOD parameter is a thread count that their scorer here does not need."""

@@ -19,7 +19,7 @@ from rejex_stream.errors import DetectorError
 from rejex_stream.types import FloatArray
 
 __all__ = [
-    "RowByRow", "affine", "count_below", "fit_ocsvm", "fit_row_by_row", "row_sum",
+    "RowByRow", "affine", "count_below", "fit_apart", "fit_row_by_row", "row_sum",
 ]  # fmt: skip
 
 _SMALL_EVENTS = 16
@@ -91,8 +91,8 @@ class RowByRow:
         return scores
 
 
-def fit_ocsvm(make: Callable[[], Any], X: FloatArray) -> RowByRow:
-    """Fit PyOD's OCSVM on X of shape (n, d); libsvm sums the kernels of one row at a time."""
+def fit_apart(make: Callable[[], Any], X: FloatArray) -> RowByRow:
+    """Fit a PyOD class that sums kernels one row at a time: OCSVM by libsvm, KDE by a tree."""
     model = make().fit(X)
     return RowByRow(model, model.decision_scores_, apart=True)
 

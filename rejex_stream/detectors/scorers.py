@@ -1,26 +1,26 @@
-"""How PyOD's twelve detectors of the RejEx paper score a row, so that no batch changes a bit.
+"""How PyOD's fast detectors score a row, so that no batch changes a bit.
 
-PyOD fits; what scores here are the fitted numbers and arithmetic of our own, row by row
-(:mod:`rejex_stream.detectors.rowwise`):
+PyOD fits; what scores here are the fitted numbers and arithmetic of our own, row by row. Where
+PyOD takes about a millisecond to score a row alone it does so itself
+(:mod:`rejex_stream.detectors.rowwise`). Here are:
 
-* Histograms of the columns, or of random projections: Goldstein and Dengel (KI 2012), Pevný
-  (Machine Learning 2016).
+* Histograms of the columns: Goldstein and Dengel (KI 2012).
 * Forests as flat arrays, all trees walked at once, level by level, for scikit-learn spends 7-12 ms
   on a row: Liu, Ting, Zhou, *Isolation Forest* (ICDM 2008). Spheres around a few training rows,
   many times over: Bandaragoda et al., *Isolation-based anomaly detection using nearest-neighbor
   ensembles* (Computational Intelligence 2018).
-* Neighbours on a space-partitioning tree, which answers each row by itself; brute force, which
-  scikit-learn picks from 16 columns on, multiplies matrices and does not.
+* The nearest neighbours on a space-partitioning tree, which answers each row by itself; brute
+  force, which scikit-learn picks from 16 columns on, multiplies matrices and does not.
 * ECOD and COPOD (Li et al., TKDE 2022 and ICDM 2020) against the training rows alone. PyOD ranks a
   row among these *plus the batch it arrives in*. Here it is ranked among the n training rows and
   itself: exactly PyOD's score of a batch of one, except that the signs of the skewness are those of
   the training rows. A training row counts itself once already, so PyOD's training scores are the
   leave-one-out form of the same number, and ``calibration = "training"`` is honest.
-* Gaussian mixtures without a matrix product over the batch, and an autoencoder that PyTorch trains
-  and that is scored without it.
+* Gaussian mixtures without a matrix product over the batch.
 
 `training_scores` have shape (n,) everywhere: leave-one-out for KNN, LOF, ECOD and COPOD, in sample
-(too low: prefer another calibration than ``training``) for the others.
+(too low: prefer another calibration than ``training``) for the others. KDE's are 12 times too low
+in 10 columns, where each row sees its own kernel.
 """
 
 from __future__ import annotations
@@ -43,8 +43,7 @@ from rejex_stream.protocols import Scorer
 from rejex_stream.types import FloatArray
 
 __all__ = [
-    "fit_autoencoder", "fit_gmm", "fit_hbos", "fit_iforest", "fit_inne", "fit_kde", "fit_knn",
-    "fit_loda", "fit_lof", "fit_tails",
+    "fit_autoencoder", "fit_gmm", "fit_hbos", "fit_iforest", "fit_inne", "fit_knn", "fit_tails",
 ]  # fmt: skip
 
 Make = Callable[[], Any]
@@ -57,7 +56,7 @@ _TINY = float(np.finfo(float).eps)
 _MAX_PRODUCTS = 400  # of plain floats; more are cheaper in numpy, whatever its calls cost
 
 
-# -------------------------------------------------------------------------------------- HBOS, LODA
+# -------------------------------------------------------------------------------------------- HBOS
 @dataclass(frozen=True, slots=True)
 class ColumnHistograms:
     """Sum over columns of the negative log2 height of the bin (Goldstein and Dengel, KI 2012)."""
@@ -102,22 +101,6 @@ class ColumnHistograms:
         return -reduce(add, map(self._heights.__getitem__, found))
 
 
-@dataclass(frozen=True, slots=True)
-class ProjectedHistograms:
-    """Mean negative log frequency over random sparse projections (Pevný, Machine Learning 2016)."""
-
-    projections: FloatArray  # shape (d, cuts)
-    edges: FloatArray  # inner bin edges of each cut, padded with +inf; shape (cuts, b - 1)
-    surprise: FloatArray  # negative log frequency of each bin, weighted; shape (cuts, b)
-    training_scores: FloatArray
-
-    def score(self, X: FloatArray) -> FloatArray:
-        """Score rows X of shape (m, d); O(cuts (d + log b)) a row."""
-        cuts = len(self.edges)
-        bins = count_below(self.edges, affine(X, self.projections, np.zeros(cuts)))
-        return row_sum(self.surprise[np.arange(cuts), bins]) / cuts
-
-
 def fit_hbos(make: Make, X: FloatArray) -> ColumnHistograms:
     """Fit HBOS on X of shape (n, d), with PyOD's parameters and meaning.
 
@@ -159,24 +142,14 @@ def histogram(x: FloatArray, bins: int) -> tuple[FloatArray, FloatArray]:
     return (before[1:] - before[:-1]) / width / len(x), edges
 
 
-def fit_loda(make: Make, X: FloatArray) -> ProjectedHistograms:
-    """Fit PyOD's LODA on X (n, d)."""
-    model = make().fit(X)
-    cuts = model.n_random_cuts
-    width = max(len(histogram) for histogram in model.histograms_)
-    edges = np.full((cuts, width - 1), np.inf)
-    surprise = np.zeros((cuts, width))
-    for i, (histogram, limits) in enumerate(zip(model.histograms_, model.limits_, strict=True)):
-        # PyOD looks a value up among the first b - 1 limits, the outer left one included.
-        edges[i, : len(histogram) - 1] = limits[: len(histogram) - 1]
-        surprise[i, : len(histogram)] = -np.log(histogram) * model.weights[i]
-    fitted = ProjectedHistograms(
-        np.ascontiguousarray(model.projections_.T), edges, surprise, np.empty(0)
-    )
-    return replace(fitted, training_scores=fitted.score(X))
-
-
 # ----------------------------------------------------------------------------------- IForest, INNE
+def _in_pieces(score: Callable[[FloatArray], FloatArray], X: FloatArray, size: int) -> FloatArray:
+    size = max(1, size)
+    if len(X) <= size:
+        return score(X)
+    return np.concatenate([score(X[i : i + size]) for i in range(0, len(X), size)])
+
+
 @dataclass(frozen=True, slots=True)
 class IsolationForest:
     """Isolation score in (0, 1]: PyOD's, without the offset that depends on the fit."""
@@ -194,10 +167,7 @@ class IsolationForest:
 
     def score(self, X: FloatArray) -> FloatArray:
         """Score rows X of shape (m, d); O(trees * levels) a row."""
-        step = max(1, _NODES_AT_ONCE // len(self.roots))
-        if len(X) <= step:
-            return self._score(X)
-        return np.concatenate([self._score(X[i : i + step]) for i in range(0, len(X), step)])
+        return _in_pieces(self._score, X, _NODES_AT_ONCE // len(self.roots))
 
     def _score(self, X: FloatArray) -> FloatArray:
         # scikit-learn grows and walks its trees on float32 values.
@@ -276,10 +246,7 @@ class NearestNeighbourEnsemble:
 
     def score(self, X: FloatArray) -> FloatArray:
         """Score rows X of shape (m, d); O(d t s) a row."""
-        step = max(1, _DISTANCES_AT_ONCE // self.radii.size)
-        if len(X) <= step:
-            return self._score(X)
-        return np.concatenate([self._score(X[i : i + step]) for i in range(0, len(X), step)])
+        return _in_pieces(self._score, X, _DISTANCES_AT_ONCE // self.radii.size)
 
     def _score(self, X: FloatArray) -> FloatArray:
         covering = np.where(_squared_distances(X, self.centres) <= self.radii, self.radii, np.inf)
@@ -323,7 +290,7 @@ def _squared_distances(X: FloatArray, centres: FloatArray) -> FloatArray:
     return total
 
 
-# ----------------------------------------------------------------------------------- KNN, LOF, KDE
+# --------------------------------------------------------------------------------------------- KNN
 @dataclass(frozen=True, slots=True)
 class NeighbourDistance:
     """Distance to the k-th nearest training row, or the mean or median over the k nearest."""
@@ -343,41 +310,6 @@ class NeighbourDistance:
         return (distances[:, (self.k - 1) // 2] + distances[:, self.k // 2]) / 2
 
 
-@dataclass(frozen=True, slots=True)
-class LocalOutlierFactor:
-    """Mean density of the neighbours over the density at the row (Breunig et al., SIGMOD 2000)."""
-
-    tree: Any
-    k: int
-    k_distances: FloatArray
-    densities: FloatArray
-    training_scores: FloatArray
-
-    def score(self, X: FloatArray) -> FloatArray:
-        """Score rows X (m, d)."""
-        distances, neighbours = self.tree.query(X, k=self.k)
-        reach = np.maximum(distances, self.k_distances[neighbours])
-        density = 1.0 / (row_sum(reach) / self.k + 1e-10)
-        return row_sum(self.densities[neighbours] / density[:, None]) / self.k
-
-
-@dataclass(frozen=True, slots=True)
-class KernelDensity:
-    """Negative log density.
-
-    In sample each row sees its own kernel, which in 10 columns makes scores 12 times too low for
-    the tail.
-    """
-
-    model: Any
-    training_scores: FloatArray
-
-    def score(self, X: FloatArray) -> FloatArray:
-        """Score rows X of shape (m, d); O(d n) a row."""
-        scores: FloatArray = -self.model.score_samples(X)
-        return scores
-
-
 def fit_knn(make: Make, X: FloatArray) -> Scorer:
     """Fit PyOD's KNN on X (n, d)."""
     model = make().fit(X)
@@ -385,26 +317,6 @@ def fit_knn(make: Make, X: FloatArray) -> Scorer:
     if tree is None:  # a metric that no tree knows: brute force
         return RowByRow(model, model.decision_scores_)
     return NeighbourDistance(tree, model.n_neighbors, model.method, model.decision_scores_)
-
-
-def fit_lof(make: Make, X: FloatArray) -> Scorer:
-    """Fit PyOD's LOF on X (n, d)."""
-    model = make().fit(X)
-    lof = model.detector_
-    if lof._tree is None:
-        return RowByRow(model, model.decision_scores_)
-    k = lof.n_neighbors_
-    distances, neighbours = lof.kneighbors(n_neighbors=k)
-    k_distances = np.ascontiguousarray(distances[:, -1])
-    reach = np.maximum(distances, k_distances[neighbours])
-    densities = 1.0 / (row_sum(reach) / k + 1e-10)
-    return LocalOutlierFactor(lof._tree, k, k_distances, densities, model.decision_scores_)
-
-
-def fit_kde(make: Make, X: FloatArray) -> Scorer:
-    """Fit PyOD's KDE on X (n, d)."""
-    model = make().fit(X)
-    return KernelDensity(model.kde_, model.decision_scores_)
 
 
 # ------------------------------------------------------------------------------------- ECOD, COPOD
@@ -523,38 +435,10 @@ def _square_roots(roots: FloatArray, covariance_type: str, K: int, d: int) -> Fl
 
 
 # ---------------------------------------------------------------------------------------------- AE
-@dataclass(frozen=True, slots=True)
-class Autoencoder:
-    """Distance between a row and its reconstruction, by ReLU layers in double precision."""
-
-    centre: FloatArray  # standardisation, shape (d,)
-    spread: FloatArray
-    # (weights (a, b), offset (b,)) of each layer; all but the last end in a ReLU
-    layers: tuple[tuple[FloatArray, FloatArray], ...]
-    training_scores: FloatArray
-
-    def score(self, X: FloatArray) -> FloatArray:
-        """Score rows X of shape (m, d); as many multiplications a row as there are weights."""
-        row = (X - self.centre) / self.spread
-        hidden = row
-        for weights, offset in self.layers[:-1]:
-            hidden = np.maximum(affine(hidden, weights, offset), 0.0)
-        gap = row - affine(hidden, *self.layers[-1])
-        distance: FloatArray = np.sqrt(row_sum(gap * gap))
-        return distance
-
-
-def fit_autoencoder(make: Make, X: FloatArray) -> Autoencoder | RowByRow:
-    """Fit PyOD's AutoEncoder on X of shape (n, d).
-
-    Matrix kernels change their order of additions with the size of a batch, so the trained
-    weights are taken out and applied one column at a time. Activations other than ReLU are
-    scored by PyTorch, row by row.
-    """
-    model: Any = None
+def fit_autoencoder(make: Make, X: FloatArray) -> RowByRow:
+    """Fit PyOD's AutoEncoder on X of shape (n, d)."""
 
     def made() -> Any:  # noqa: ANN401 - PyOD is untyped
-        nonlocal model
         model = make()
         if len(X) < model.batch_size:
             raise DetectorError(
@@ -563,29 +447,4 @@ def fit_autoencoder(make: Make, X: FloatArray) -> Autoencoder | RowByRow:
             )
         return model
 
-    fitted = fit_row_by_row(made, X)
-    if model.hidden_activation_name != "relu" or model.use_compile:
-        return fitted
-    d = X.shape[1]
-    centre, spread = np.zeros(d), np.ones(d)
-    if model.preprocessing:
-        centre, spread = model.X_mean, model.X_std + 1e-8
-    blocks = [*model.model.encoder, *model.model.decoder]
-    layers = tuple(_layer(block) for block in blocks)
-    scorer = Autoencoder(centre, spread, layers, np.empty(0))
-    return replace(scorer, training_scores=scorer.score(X))
-
-
-def _layer(block: Any) -> tuple[FloatArray, FloatArray]:  # noqa: ANN401 - a torch module
-    """Weights and offset of a linear layer, with its batch normalisation folded in."""
-    linear = getattr(block, "linear", block)
-    weights = linear.weight.detach().cpu().double().numpy().T
-    offset = linear.bias.detach().cpu().double().numpy()
-    if getattr(block, "batch_norm", False):
-        mean, variance, gain, bias = (
-            t.detach().cpu().double().numpy()
-            for t in (block.bn.running_mean, block.bn.running_var, block.bn.weight, block.bn.bias)
-        )
-        factor = gain / np.sqrt(variance + block.bn.eps)
-        weights, offset = weights * factor, (offset - mean) * factor + bias
-    return np.ascontiguousarray(weights), offset
+    return fit_row_by_row(made, X)

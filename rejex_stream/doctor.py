@@ -39,6 +39,7 @@ from rejex_stream.readable import span, utc
 from rejex_stream.settings import toml
 from rejex_stream.tables.column_checks import check_readings
 from rejex_stream.tables.dialect import find_marks, find_times
+from rejex_stream.tables.order import TimeOrder
 from rejex_stream.types import Invalid, Partition, Reading, Record, of_mode
 
 __all__ = [
@@ -104,7 +105,7 @@ def examine(path: Path, *, sample: int = 200) -> Iterator[Check]:
         ("promise", lambda: config_findings(config)),
         *(_of_kafka if config.input.kind == "kafka" else _of_files)(config, sample, readings),
         ("core", lambda: iter([Finding("ok", core()[1])])),
-        ("clock", lambda: _clock(readings)),
+        ("clock", lambda: _clock(config, readings)),
         ("alertmanager", lambda: _alertmanager(config)),
         ("webhook", lambda: _webhook(config)),
     ]
@@ -150,9 +151,10 @@ def promised(config: Config) -> Plan:
     )
 
 
-def _clock(readings: list[Reading]) -> Iterator[Finding]:
+def _clock(config: Config, readings: list[Reading]) -> Iterator[Finding]:
     if readings:
         yield clock_finding(readings, time.time())
+        yield from _interval(config, readings)
     else:
         yield Finding("skipped", "no record was read")
 
@@ -169,6 +171,24 @@ def clock_finding(readings: list[Reading], now_s: float) -> Finding:
             "check input.time_unit, the sensor's clock and this machine's",
         )
     return Finding("ok", f"the newest event is of {when}, {span(ahead_ms)} ago")
+
+
+def _interval(config: Config, readings: list[Reading]) -> Iterator[Finding]:
+    """Compare how far apart readings are with the interval by which times became counts."""
+    order = TimeOrder()
+    for reading in readings:
+        order.add(reading.stream_key, reading.event_time_ms)
+    stated, usual = config.input.sample_interval_ms, order.usual_step_ms
+    if stated is None or not usual:
+        return
+    message = f"readings of a sensor are {span(usual)} apart"
+    if stated / 2 <= usual <= 2 * stated:
+        yield Finding("ok", message)
+        return
+    if config.durations:
+        key, (written, count) = next(iter(config.durations.items()))
+        message += f", so {key} = {written!r}, {count:,} events, lasts {span(count * usual)}"
+    yield Finding("warning", message, f"give input.sample_interval_ms = {round(usual)}")
 
 
 # ------------------------------------------------------------- a sample of the records

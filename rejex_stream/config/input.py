@@ -185,10 +185,10 @@ class Input(Section):
     sample_interval_ms: int | None = setting(
         None,
         unit="ms",
-        says="Where the lines of a file carry no time: how far apart they are.",
-        otherwise="they carry one",
+        says="How far apart the readings of a sensor usually are: settings that count events may "
+        "be given as times then. Where lines of a file carry no time, it is their clock.",
         ge=1,
-        example=1000,
+        example=600_000,
     )
     sensor: str | tuple[str, ...] | None = setting(
         None,

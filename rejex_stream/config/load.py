@@ -19,6 +19,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_settings import EnvSettingsSource, SettingsError
 
 from rejex_stream.config.assembly import file_format, file_places, kafka_settings, monitor_config
+from rejex_stream.config.durations import with_counts
 from rejex_stream.config.input import REGISTRY_FORMATS
 from rejex_stream.config.pipeline_config import ENV_PREFIX, Config
 from rejex_stream.config.reviewing import Channel, angles_of, sides_of
@@ -87,13 +88,15 @@ def check_sections(
     overrides, problems = _environment()
     merged = _merge({"pipeline": {"name": name}} if name else {}, _merge(given, overrides))
     variables = {key: ENV_PREFIX + key.replace(".", "__").upper() for key in _paths(overrides)}
+    merged, durations, uncounted = with_counts(merged, Config, variables)
+    problems += uncounted
     config: Config | None = None
-    broken: set[str] = set()
+    broken = {problem.key.split(".")[0] for problem in uncounted}
     try:
-        config = Config(**merged)
+        config = Config(**merged).written_as(durations)
     except ValidationError as error:
         found = of_validation(error, Config, merged, variables)
-        broken = {problem.key.split(".")[0] for problem in found}
+        broken |= {problem.key.split(".")[0] for problem in found}
         problems += found
     problems += _cross_check(merged, frozenset(broken))
     return (None if problems else config), tuple(problems)
@@ -204,8 +207,7 @@ def _places(config: Any) -> None:  # noqa: ANN401 - the sections that stand
     if not config.state.resume:
         raise _Misfit("state.resume = false is for files: Kafka's offsets are the group's.")
     only_files = (
-        "path", "follow", "delimiter", "sample_interval_ms", "encoding", "columns", "sheet",
-        "skip_rows",
+        "path", "follow", "delimiter", "encoding", "columns", "sheet", "skip_rows",
     )  # fmt: skip
     for name in only_files:
         given = getattr(source, name)

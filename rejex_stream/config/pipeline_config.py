@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Annotated, Any, NamedTuple, get_args, get_origin
+from typing import Annotated, Any, NamedTuple, Self, get_args, get_origin
 
-from pydantic import BaseModel, SecretStr
+from pydantic import BaseModel, PrivateAttr, SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 from rejex_connectors.kafka.kafka_settings import Kafka, RegistrySettings
 
 from rejex_stream.config.deciding import Calendar, Detector, Features, Pipeline, Refit, Rejection
+from rejex_stream.config.durations import DURATION, Durations, counts_of
 from rejex_stream.config.input import Input
 from rejex_stream.config.operating import Alerts, Logging, Metrics
 from rejex_stream.config.reviewing import Channel, Review, Sensor
@@ -58,6 +59,7 @@ class Config(BaseSettings):
     metrics: Metrics = setting(Metrics, says="The Prometheus endpoint.")
     alerts: Alerts = setting(Alerts, says="Who is told of alarms.")
     logging: Logging = setting(Logging, says="What is said while running.")
+    _durations: Durations = PrivateAttr(default_factory=Durations)
 
     @classmethod
     def settings_customise_sources(
@@ -70,6 +72,16 @@ class Config(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Take values from the caller alone; file and environment are merged by the loader."""
         return (init_settings,)
+
+    @property
+    def durations(self) -> Durations:
+        """What was written as a time, by setting, and the events that it became."""
+        return self._durations
+
+    def written_as(self, durations: Durations) -> Self:
+        """Remember which counts were written as times; returns the config itself."""
+        self._durations = durations
+        return self
 
     def redacted(self) -> dict[str, Any]:
         """Return all values as JSON data, secrets and client options masked."""
@@ -87,6 +99,10 @@ One TOML file describes a pipeline; `rejex-stream validate FILE` checks it. An e
 file before the default; lists and tables are written as JSON there. Two settings have no default:
 which channels to read, and the share of anomalies to expect; and one choice has none: a tolerance,
 or a review budget.
+
+A whole number of events may be given as a time, such as `window = "14 d"` (ms, s, min, h, d, w): it
+becomes a count once, by `input.sample_interval_ms`, and `validate` prints it. The settings of a
+column count events alone.
 
 This page is made from the program: `rejex-stream settings > docs/reference/settings.md`.
 """
@@ -148,6 +164,12 @@ def config_schema() -> dict[str, Any]:
     '#/$defs/Rejection'
     """
     schema = Config.model_json_schema()
+    for section, name in counts_of(Config):
+        declared = schema["properties"][section]["$ref"].rpartition("/")[2]
+        declared = schema["$defs"][declared]["properties"][name]
+        limits = [key for key in ("type", "minimum", "maximum") if key in declared]
+        kinds = declared.pop("anyOf", None) or [{key: declared.pop(key) for key in limits}]
+        declared["anyOf"] = [*kinds, {"type": "string", "pattern": DURATION}]
     for part in (schema, *schema["$defs"].values()):
         for name, declared in part.get("properties", {}).items():
             unit, otherwise = declared.pop("unit", ""), declared.pop("otherwise", "")

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rejex_stream.config import Config, parse_config
+from rejex_stream.config.durations import in_days
 from rejex_stream.errors import ConfigError, explaining_os_errors
 from rejex_stream.features import Circle
 from rejex_stream.plan.suggest import Suggestion
@@ -27,7 +28,7 @@ def draft_config(
     policy = spec.policy
     rejection: dict[str, object] = {
         "contamination": policy.contamination,
-        "window": spec.window,
+        "window": in_days(spec.window, source.get("sample_interval_ms")),
         "tolerance": policy.tolerance,
         "review_budget": None if policy.rate is None else {"rate": policy.rate},
     }

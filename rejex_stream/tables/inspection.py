@@ -107,7 +107,7 @@ class Table:
             "channels": list(guess.channels),
             "flags": list(guess.flags) or None,
             **guess.settings(self.time_zone),
-            "sample_interval_ms": None if guess.time else 1000,
+            "sample_interval_ms": self._interval_ms(),
             "fixed_sensor": self.mapping().fixed_sensor,
         }
 
@@ -123,6 +123,11 @@ class Table:
                 "--window, or a larger --contamination."
             )
         return choice
+
+    def _interval_ms(self) -> int | None:
+        if self.guess.time is None:
+            return 1000  # the time of a row is its number
+        return None if self.guess.tag is not None else round(self.step_ms) or None
 
     def _season_step_ms(self) -> float | None:
         """Return the usual step of rows that can be judged by the hour; ``None``: they cannot be.

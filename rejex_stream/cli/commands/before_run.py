@@ -24,6 +24,7 @@ from rejex_stream.config.assembly import require_extras
 from rejex_stream.errors import ConfigError
 from rejex_stream.operate.logs import escaped
 from rejex_stream.plan.promises import Plan, plan_table
+from rejex_stream.readable import span
 from rejex_stream.rejection.bounds import DELTA
 from rejex_stream.rejection.policy import CONTAMINATION
 from rejex_stream.settings import render
@@ -151,6 +152,9 @@ def validate(config: ConfigFile, output: AsOption = As.TABLE) -> None:
             f"{budget.held_burst:,} events, chosen: set rejection.review_budget.burst to your own"
         )
         rows.append(("burst of the budget", said))
+    for key, (written, count) in loaded.durations.items():
+        every = span(loaded.input.sample_interval_ms)
+        rows.append((key, f"{written}: {count:,} events, at one in {every}"))
     print_facts(rows)
     for finding in config_findings(loaded):
         doubtful = "Doubtful: " if finding.level == "warning" else ""

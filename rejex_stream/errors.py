@@ -26,7 +26,10 @@ __all__ = [
 ]  # fmt: skip
 
 
-WAY_OUT = "drop it (`rejex-stream state drop`) to start from the input alone"
+WAY_OUT = (
+    "use another snapshot (`rejex-stream state import`), or drop it (`rejex-stream state drop`) to "
+    "start from the input alone"
+)
 """What is left to do where a snapshot cannot be used."""
 
 

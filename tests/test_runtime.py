@@ -537,7 +537,7 @@ def test_verdicts_beyond_what_is_committed_are_not_written_again(committed):
     beyond = at_its_end._replace(written=first + 1)
     with pytest.raises(CheckpointError, match=rf"1 record\(s\) from offset {first} on") as caught:
         starting_point(beyond, store)
-    for way_out in ("kafka.group or [state] was changed, set it back", "pipeline.version"):
+    for way_out in ("state export OLD", "state import NEW", "pipeline.version"):
         assert way_out in str(caught.value)
     again = starting_point(beyond, store, restart_if_lost=True)
     assert again == starting_point(at_its_end, store)

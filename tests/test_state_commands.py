@@ -1,14 +1,16 @@
-"""``rejex-stream state``: what is stored is seen and dropped, and no verdict changes."""
+"""``rejex-stream state``: what is stored is seen, dropped and moved, and no verdict changes."""
 
 from __future__ import annotations
 
 import fcntl
 import json
+import os
 import shutil
 import sqlite3
 
 import pytest
 from rejex_connectors.folder_snapshots import FolderSnapshotStore
+from rejex_connectors.signed_snapshots import SealedStore
 
 from rejex_stream.cli import main
 from rejex_stream.config import load_config
@@ -142,8 +144,9 @@ def test_nothing_is_changed_under_a_run(here, rejex):
     half_way(here, rejex)
     with (here / "one" / "lock").open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        status, _, said = rejex("state", "drop", "one.toml", "--all")
-        assert (status, "in use by another process" in said) == (1, True)
+        for command in (["drop", "one.toml", "--all"], ["export", "one.toml", "x"]):
+            status, _, said = rejex("state", *command)
+            assert (status, "in use by another process" in said) == (1, True)
         assert rejex("state", "list", "one.toml")[0] == 0
 
 
@@ -162,6 +165,69 @@ def test_a_damaged_snapshot_is_listed_refused_with_the_command_and_dropped_by_it
     assert verdicts(here, "one") == undisturbed(here, rejex, 500)
 
 
+# ------------------------------------------------------------------------- export and import
+def test_moved_to_another_folder_it_goes_on_without_a_different_verdict(here, rejex):
+    half_way(here, rejex)
+    status, said, _ = rejex("state", "export", "one.toml", "moved.state")
+    assert said == "feed.csv-0: exported at offset 400, committed up to 400.\n"
+    status, said, _ = rejex("state", "import", "two.toml", "moved.state", "--dry-run")
+    assert "would be imported at offset 400; the next run goes on at 400" in said
+    status, said, _ = rejex("state", "import", "two.toml", "moved.state")
+    assert (status, "imported at offset 400" in said) == (0, True)
+    before = verdicts(here, "one")
+    feed(here, 400, 700)
+    assert rejex("run", "two.toml")[0] == 0
+    assert before + verdicts(here, "two") == undisturbed(here, rejex, 700)
+
+
+def test_a_snapshot_behind_what_is_committed_is_moved_with_both_offsets(here, rejex):
+    """As a crash leaves it: what lies in between is replayed on the other side, silently."""
+    half_way(here, rejex)
+    (here / "then").mkdir()
+    for path in (here / "one").glob("*-snapshots.db"):
+        shutil.copy(path, here / "then" / path.name)
+    feed(here, 400, 500)
+    assert rejex("run", "one.toml")[0] == 0
+    for path in (here / "then").iterdir():
+        shutil.copy(path, here / "one" / path.name)
+    said = rejex("state", "export", "one.toml", "moved.state")[1]
+    assert "exported at offset 400, committed up to 500" in said
+    rejex("state", "import", "two.toml", "moved.state")
+    feed(here, 500, 700)
+    assert rejex("run", "two.toml")[0] == 0
+    assert verdicts(here, "one") + verdicts(here, "two") == undisturbed(here, rejex, 700)
+
+
+def test_a_lost_snapshot_is_brought_back_and_one_from_the_future_is_not(here, rejex):
+    half_way(here, rejex)
+    rejex("state", "export", "one.toml", "at400")
+    feed(here, 400, 500)
+    assert rejex("run", "one.toml")[0] == 0
+    rejex("state", "drop", "one.toml", "--all")
+    status, said, _ = rejex("state", "import", "one.toml", "at400")
+    assert "imported at offset 400; the next run goes on at 500" in said
+    rejex("state", "export", "one.toml", "later")
+    shutil.copytree(here / "one", here / "two")
+    commit = json.loads((here / "two" / "commit.json").read_text())
+    commit["next_offsets"][0][2] = 300
+    (here / "two" / "commit.json").write_text(json.dumps(commit))
+    status, _, said = rejex("state", "import", "two.toml", "at400")
+    assert (status, "committed up to offset 300, before the 400" in said) == (1, True)
+    feed(here, 500, 600)
+    assert rejex("run", "one.toml")[0] == 0
+    assert verdicts(here, "one") == undisturbed(here, rejex, 600)
+
+
+def test_outputs_that_are_there_are_gone_on_with(here, rejex):
+    half_way(here, rejex)
+    rejex("state", "export", "one.toml", "moved")
+    (here / "two-verdicts.jsonl").write_bytes(verdicts(here, "one"))
+    rejex("state", "import", "two.toml", "moved")
+    feed(here, 400, 500)
+    assert rejex("run", "two.toml")[0] == 0
+    assert verdicts(here, "two") == undisturbed(here, rejex, 500)
+
+
 def test_a_changed_state_folder_cuts_no_verdict_off(here, rejex):
     """They were cut off, and all records judged again."""
     half_way(here, rejex)
@@ -169,19 +235,72 @@ def test_a_changed_state_folder_cuts_no_verdict_off(here, rejex):
     (here / "moved.toml").write_text(text)
     before = verdicts(here, "one")
     status, _, said = rejex("run", "moved.toml")
-    assert (status, "knows nothing of them" in said, "move the old folder" in said) == (
-        2,
-        True,
-        True,
-    )
+    assert (status, "knows nothing of them" in said, "state export OLD" in said) == (2, True, True)
     assert verdicts(here, "one") == before
-    (here / "one").rename(here / "elsewhere")
+    rejex("state", "export", "one.toml", "moved")
+    assert rejex("state", "import", "moved.toml", "moved")[0] == 0
     feed(here, 400, 500)
     assert rejex("run", "moved.toml")[0] == 0
     assert verdicts(here, "one") == undisturbed(here, rejex, 500)
 
 
-def test_a_lost_state_is_refused_with_what_to_do(here, rejex):
+def test_another_file_of_the_same_name_is_found_out_after_a_move(here, rejex):
+    half_way(here, rejex)
+    rejex("state", "export", "one.toml", "moved")
+    rejex("state", "import", "two.toml", "moved")
+    text = (here / "feed.csv").read_text().replace("1700000000,p0", "1699999999,p0")
+    (here / "feed.csv").write_text(text)
+    assert "is not the file that was read before" in rejex("run", "two.toml")[2]
+
+
+@pytest.mark.parametrize("at", [0, 9, 60, -1])
+def test_a_file_that_was_altered_is_refused(here, rejex, at):
+    half_way(here, rejex)
+    rejex("state", "export", "one.toml", "moved")
+    content = bytearray((here / "moved").read_bytes())
+    content[at] ^= 1
+    (here / "moved").write_bytes(content)
+    status, _, said = rejex("state", "import", "two.toml", "moved")
+    assert status == 1
+    assert said.count("\n") == 1
+    assert not (here / "two" / "commit.json").exists()
+    assert rejex("state", "export", "one.toml", "moved")[0] == 2, "it is never written over"
+
+
+def test_under_a_key_the_file_is_sealed_with_it(here, rejex):
+    (here / "key").write_bytes(os.urandom(32).hex().encode())
+    for name in ("one", "two"):
+        path = here / f"{name}.toml"
+        path.write_text(path.read_text().replace("[output]", 'seal_key_file = "key"\n[output]'))
+    half_way(here, rejex)
+    rejex("state", "export", "one.toml", "moved")
+    shutil.copy(here / "key", here / "right")
+    (here / "key").write_bytes(b"of somebody else, long enough")
+    assert "was not sealed with the key" in rejex("state", "import", "two.toml", "moved")[2]
+    shutil.copy(here / "right", here / "key")
+    assert rejex("state", "import", "two.toml", "moved")[0] == 0
+    found = SealedStore(FolderSnapshotStore(here / "two"), (here / "key").read_bytes()).load(
+        ONE, 400
+    )
+    assert found is not None
+    feed(here, 400, 450)
+    assert rejex("run", "two.toml")[0] == 0
+
+
+def test_nothing_to_export_and_nothing_of_ours_to_import(here, rejex):
+    half_way(here, rejex)
+    rejex("state", "export", "one.toml", "moved")
+    rejex("state", "drop", "one.toml", "--all")
+    assert "nothing to export" in rejex("state", "export", "one.toml", "again")[2]
+    text = (here / "two.toml").read_text().replace("feed.csv", "other.csv")
+    (here / "two.toml").write_text(text)
+    assert (
+        "no partition of this pipeline's input" in rejex("state", "import", "two.toml", "moved")[2]
+    )
+    assert "cannot be read" in rejex("state", "import", "one.toml", "not-there")[2]
+
+
+def test_a_lost_state_names_the_command_that_brings_it_back(here, rejex):
     half_way(here, rejex)
     (db,) = (here / "one").glob("*-snapshots.db")
     with sqlite3.connect(db) as connection:
@@ -189,7 +308,7 @@ def test_a_lost_state_is_refused_with_what_to_do(here, rejex):
     known = json.loads((here / "one" / "input.json").read_text()) | {"first_offset": 3}
     (here / "one" / "input.json").write_text(json.dumps(known))
     status, _, said = rejex("run", "one.toml")
-    assert (status, "bring back what held the snapshots" in said) == (1, True)
+    assert (status, "`rejex-stream state import`" in said) == (1, True)
     said = rejex("state", "drop", "one.toml", "--all")[1]
     assert "records before 3 are gone" in said
     assert 'state.lost_state = "restart"' in said

@@ -20,6 +20,7 @@ __all__ = ["SealedStore", "read_key"]
 _MAGIC = b"RJXHMAC1"
 _BODY_AT = len(_MAGIC) + 32
 _FEWEST = 16
+_NOWHERE = Partition("", 0)
 
 
 def read_key(path: str, setting: str = "state.seal_key_file") -> bytes:
@@ -64,6 +65,14 @@ class SealedStore:
         return offset, {
             name: self._opened(partition, b"part", name, body, what) for name, body in parts.items()
         }
+
+    def sealed_file(self, content: bytes) -> bytes:
+        """Seal what leaves the store in a file."""
+        return content if self._key is None else self._sealed(_NOWHERE, b"file", "", content)
+
+    def opened_file(self, content: bytes) -> bytes:
+        """Return what :meth:`sealed_file` sealed with this key."""
+        return self._opened(_NOWHERE, b"file", "", content, "The exported state")
 
     def save_journal(self, partition: Partition, decisions: bytes) -> None:
         """Sign and store the journal."""

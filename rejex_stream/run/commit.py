@@ -133,7 +133,7 @@ def _starting_point(
             f"is committed up to offset {committed}, with {what} and the earliest record at "
             f"{earliest}: the state in between cannot be rebuilt"
         )
-        fix = "bring back what held the snapshots ([state], kafka.group)"
+        fix = "bring a snapshot back (`rejex-stream state import`)"
     raise CheckpointError(
         f"{partition_name(partition)} {problem}. Either {fix}, or allow a restart without the old "
         'state (state.lost_state = "restart"; models warm up again).'
@@ -155,8 +155,10 @@ def _refuse_to_write_again(assigned: Assigned, *, restart_if_lost: bool) -> None
         _log.warning("%s; state.lost_state allows it", problem)
         return
     raise CheckpointError(
-        f"{problem}. If kafka.group or [state] was changed, set it back. To judge these records "
-        "again, give a new pipeline.version: it is a part of each id"
+        f"{problem}. If kafka.group or [state] was changed, bring the state along: `rejex-stream "
+        "state export OLD moved.state`, then `rejex-stream state import NEW moved.state`, with the "
+        "config as it was and as it is. To judge these records again, give a new pipeline.version: "
+        "it is a part of each id"
     )
 
 

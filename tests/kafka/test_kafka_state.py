@@ -1,13 +1,17 @@
-"""``rejex-stream state`` on a real broker: dropped, and gone on with."""
+"""``rejex-stream state`` on a real broker: dropped, moved to a topic or folder, gone on with."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import random
 import signal
 import subprocess
+import threading
 import time
 import uuid
+from collections import Counter
 
 import pytest
 from kafka_harness import Kafka, pipeline_toml, start_rejex, stop
@@ -18,7 +22,8 @@ from rejex_stream.config import load_config
 from rejex_stream.config.assembly import kafka_settings
 from rejex_stream.encode import decode_verdict
 from rejex_stream.types import Position, Record
-from tests.waiting import PATIENCE_S, until
+from tests.soak_results import record
+from tests.waiting import PATIENCE_S, pass_time, until
 
 pytestmark = pytest.mark.kafka
 
@@ -89,15 +94,27 @@ def run_until(kafka, path, n):
 
 
 @pytest.mark.long
-def test_dropped_it_is_rebuilt_and_no_verdict_changes(pipelines, rejex, kafka: Kafka):
+def test_dropped_and_moved_between_topics_and_folders_no_verdict_changes(
+    pipelines, rejex, kafka: Kafka, tmp_path
+):
     one, plain = pipelines("one"), pipelines("plain")
+    two, three = pipelines("two"), pipelines("three", folder=str(tmp_path / "three"))
     assert "no snapshot" in rejex("state", "list", one)[1]
     fill(kafka, one, 0, 1200)
     run_until(kafka, one, 1200)
+    first = verdicts(kafka, one)
+
     rows = json.loads(rejex("state", "list", one, "--output", "json")[1])["partitions"]
     assert [(row["committed"], row["next_offset"], row["sensors"]) for row in rows] == [
         (row["committed"], row["committed"], 1) for row in rows
     ]
+    status, said, failed = rejex("state", "export", one, tmp_path / "moved")
+    assert status == 0, failed
+    assert said.count("exported") == 2
+    for other in (two, three):
+        status, said, failed = rejex("state", "import", other, tmp_path / "moved")
+        assert (status, said.count("imported")) == (0, 2), failed
+
     names = [row["partition"] for row in rows]
     status, said, failed = rejex("state", "drop", one, "--partition", names[0])
     assert status == 0, failed
@@ -111,8 +128,13 @@ def test_dropped_it_is_rebuilt_and_no_verdict_changes(pipelines, rejex, kafka: K
 
     fill(kafka, one, 1200, 1500)
     run_until(kafka, one, 1500)
-    run_until(kafka, plain, 1500)
-    assert verdicts(kafka, one) == verdicts(kafka, plain)
+    for path, n in ((plain, 1500), (two, 300), (three, 300)):
+        run_until(kafka, path, n)
+    expected = verdicts(kafka, plain)
+    assert verdicts(kafka, one) == expected
+    for other in (two, three):
+        then = verdicts(kafka, other)
+        assert {p: first[p] + then[p] for p in first} == expected
 
 
 @pytest.mark.parametrize("client", ["kafka-python", pytest.param("confluent", marks=CONFLUENT)])
@@ -132,7 +154,12 @@ def test_under_another_group_nothing_is_written_twice(
     )
     assert sum(map(len, verdicts(kafka, old).values())) == 600
 
-    run_until(kafka, old, 700)
+    until(lambda: kafka.is_empty(kafka_settings(load_config(new)).group), "the refused run left")
+    moved = tmp_path / "moved.state"
+    for command in (("export", old, moved), ("import", new, moved)):
+        status, _, said = rejex("state", *command)
+        assert status == 0, said
+    run_until(kafka, new, 700)
     settings = kafka_settings(load_config(old))
     written = kafka.read(settings, settings.topics.verdicts)
     ids = [dict(record.headers)["ce_id"] for records in written.values() for record in records]
@@ -145,12 +172,102 @@ DEALT = {"client": "confluent", "group_protocol": "consumer"}  # by the broker
 
 
 @pytest.mark.parametrize("protocol", [{}, pytest.param(DEALT, marks=CONFLUENT)])
-def test_nothing_is_changed_while_a_worker_lives(pipelines, rejex, kafka: Kafka, protocol):
+def test_nothing_is_changed_while_a_worker_lives(
+    pipelines, rejex, kafka: Kafka, tmp_path, protocol
+):
     one = pipelines("one", kafka=protocol)
     fill(kafka, one, 0, 20)
     with start_rejex("run", one, cwd=one.parent, stderr=subprocess.DEVNULL) as process:
         until(lambda: sum(map(len, verdicts(kafka, one).values())) == 20)
-        status, _, said = rejex("state", "drop", one, "--all")
-        assert (status, "(it is Stable): stop the workers first" in said) == (1, True), said
+        for command in (["drop", one, "--all"], ["export", one, tmp_path / "x"]):
+            status, _, said = rejex("state", *command)
+            assert (status, "(it is Stable): stop the workers first" in said) == (1, True), said
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=PATIENCE_S) == 0
+
+
+PACE_S = 3.0
+"""Of the load: a hundred records in so many seconds."""
+
+
+def killed_or_done(draw: random.Random, *command: object) -> int | None:
+    """Run one command of ours, sometimes only until it is killed; returns how it ended, if so."""
+    with start_rejex(*command, stderr=subprocess.STDOUT) as process:
+        if draw.random() < 0.4:
+            pass_time(draw.uniform(0.5, 3.0), because="the moment of the kill is random")
+            process.kill()
+        process.wait(PATIENCE_S)
+        return None if process.returncode == -signal.SIGKILL else process.returncode
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3_600)
+def test_state_moves_from_pipeline_to_pipeline_while_the_input_goes_on(
+    pipelines, rejex, kafka: Kafka, tmp_path
+):
+    """Each takes over from one that was ended, in a topic or a folder; moves are killed as well."""
+    draw, moves, n_events = random.Random(12), 3, 0
+    plain, over = pipelines("plain"), threading.Event()
+    paths = [
+        pipelines(f"p{n}", **({"folder": str(tmp_path / f"p{n}")} if n % 2 else {}))
+        for n in range(moves + 1)
+    ]
+
+    def load() -> None:
+        nonlocal n_events
+        while not over.wait(PACE_S) or n_events < 100:
+            fill(kafka, plain, n_events, n_events + 100)
+            n_events += 100
+
+    ended: Counter[str] = Counter()
+    feeding = threading.Thread(target=load)
+    feeding.start()
+    try:
+        for number, (one, other) in enumerate(itertools.pairwise(paths)):
+            how = draw.choice([signal.SIGKILL, signal.SIGTERM])
+            with start_rejex("run", one, cwd=one.parent, stderr=subprocess.DEVNULL) as process:
+                until(lambda: all(verdicts(kafka, one).values()), "both partitions are judged")  # noqa: B023
+                pass_time(draw.uniform(0.0, 2.0), because="the moment of the end is random")
+                process.send_signal(how)
+                assert process.wait(PATIENCE_S) in (0, -signal.SIGKILL)
+            ended[how.name] += 1
+            files = (tmp_path / f"{number}-{again}" for again in itertools.count())
+            moved = until(lambda: exported(draw, one, next(files), ended), every_s=0.5)  # noqa: B023
+            until(lambda: imported(draw, other, moved, ended), every_s=0.5)  # noqa: B023
+    finally:
+        over.set()
+        feeding.join()
+    settings = kafka_settings(load_config(paths[-1]))
+
+    def left() -> bool:
+        committed = kafka.committed(settings)
+        return sum(committed.values()) < n_events
+
+    with start_rejex("run", paths[-1], cwd=tmp_path, stderr=subprocess.DEVNULL) as process:
+        until(lambda: not left(), lambda: kafka.committed(settings), timeout_s=300)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_S) == 0
+    run_until(kafka, plain, n_events)
+    expected, found = verdicts(kafka, plain), [verdicts(kafka, path) for path in paths]
+    for partition, wanted in expected.items():
+        assert [verdict for of_one in found for verdict in of_one[partition]] == wanted
+    record(
+        "export and import of state under load",
+        size=f"{n_events:,} records of 2 partitions, which kept coming",
+        done_to_it=f"{moves} moves between {moves + 1} pipelines, state in a topic and a folder by "
+        f"turns; {', '.join(f'{n} {what}' for what, n in sorted(ended.items()))}",
+        outcome=f"{n_events:,} verdicts, none differs, none lacks, none is doubled",
+    )
+
+
+def exported(draw, path, file, ended):
+    """Export the state, unless killed meanwhile, or the group is not empty yet."""
+    status = killed_or_done(draw, "state", "export", path, file)
+    ended["exports killed"] += status is None
+    return file if status == 0 else None
+
+
+def imported(draw, path, file, ended):
+    status = killed_or_done(draw, "state", "import", path, file)
+    ended["imports killed"] += status is None
+    return status == 0

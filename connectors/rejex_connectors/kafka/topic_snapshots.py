@@ -129,7 +129,6 @@ class KafkaSnapshots:
     def save_journal(self, partition: Partition, decisions: bytes) -> None:
         """Write `decisions` with the next commit of `partition`, or before its offset."""
         self._just_read = None
-        assert not isinstance(self._sink, OfflineSink)
         self._sink.buffer_state(partition, self._pieces(partition, decisions))
 
     def load_journal(self, partition: Partition) -> bytes | None:
@@ -228,6 +227,7 @@ class OfflineSink:
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
+        self._waiting: list[Message] = []
         with asking(settings, f"asking who is in group {settings.group}") as client:
             # Describing a group tells of the members of the classic protocol alone; a list leaves
             # out, without a word, the groups of a coordinator that is away.
@@ -244,14 +244,27 @@ class OfflineSink:
         """Return how many partitions a topic has."""
         return len(partitions_of(self._settings, topic, needed=True))
 
+    def buffer_state(self, partition: Partition, messages: list[Message]) -> None:
+        """Write with the next snapshot."""
+        self._waiting += messages
+
     def write_snapshot(self, partition: Partition, next_offset: int, pieces: list[Message]) -> bool:
         """Write at once, in a transaction."""
-        if pieces:
-            with closing(
-                TransactionalWriter(self._settings, "state", "writing the state")
-            ) as writer:
-                writer.write(records_to_write(pieces), {})
+        waiting, self._waiting = self._waiting, []
+        if waiting or pieces:
+            self._write([*waiting, *pieces], {})
         return True
+
+    def commit(self, offsets: Mapping[Partition, int]) -> None:
+        """Commit offsets for the group."""
+        self._write([], offsets)
+
+    def _write(self, messages: list[Message], offsets: Mapping[Partition, int]) -> None:
+        settings = self._settings
+        with closing(
+            TransactionalWriter(settings, "state", "writing the state", group=settings.group)
+        ) as writer:
+            writer.write(records_to_write(messages), offsets)
 
 
 def _collected(known: _Pieces | None, record: Record, number: bytes) -> _Pieces | None:

@@ -1,18 +1,21 @@
-"""``state list|show|drop``: what a pipeline has stored, while nothing of it runs."""
+"""``state list|show|drop|export|import``: what a pipeline has stored, while nothing of it runs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
 from rejex_stream.cli.show import As, AsOption, ConfigFile, print_facts, print_json, print_table
 from rejex_stream.config import load_config
 from rejex_stream.config.assembly import Stored, stored
-from rejex_stream.engine.snapshot import environment
-from rejex_stream.errors import CheckpointError, ConfigError
+from rejex_stream.engine.snapshot import environment, seal, unseal
+from rejex_stream.errors import CheckpointError, ConfigError, ConnectorError, explaining_os_errors
 from rejex_stream.operate.logs import escaped
+from rejex_stream.protocols import SnapshotPiece
 from rejex_stream.readable import utc
 from rejex_stream.run.partition import Described, described
 from rejex_stream.types import Partition, of_mode, stream_name
@@ -21,6 +24,7 @@ __all__ = ["app"]
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
+_KIND, _FORMAT = "exported-state", 1
 _NEWEST = 2**63 - 1
 _LARGEST = 10
 
@@ -28,6 +32,20 @@ Only = Annotated[
     list[str] | None,
     typer.Option("--partition", help="Only this one, as TOPIC-NUMBER; may be given again."),
 ]
+DryRun = Annotated[bool, typer.Option(help="Only say what would be done.")]
+StateFile = Annotated[Path, typer.Argument(help="The file.")]
+
+
+class _Exported(msgspec.Struct, forbid_unknown_fields=True):
+    """One partition in a file: where it stands, and the names of the parts that follow."""
+
+    topic: str
+    partition: int
+    next_offset: int
+    committed: int
+    names: list[bytes]
+    schemas: bool
+    input_is: dict[str, Any] | None = None
 
 
 @app.command("list")
@@ -90,7 +108,7 @@ def drop(
     schemas: Annotated[
         bool, typer.Option("--schemas", help="Also what was decided about schemas.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option(help="Only say what would be done.")] = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Remove snapshots, damaged or not; offsets stay, and what was decided about schemas.
 
@@ -106,6 +124,109 @@ def drop(
                 state.raw.drop(chosen, schemas=schemas)
             what = "would be dropped" if dry_run else "dropped"
             print(f"{_name(chosen)}: {what}; {_rebuilt(state, chosen, committed)}.")
+
+
+@app.command("export")
+def export_state(config: ConfigFile, file: StateFile, partition: Only = None) -> None:
+    """Write the newest snapshots to a sealed file, with offsets and decisions on schemas."""
+    if file.exists():
+        raise ConfigError(f"{file} is there already: name a new file.")
+    moved: list[_Exported] = []
+    bodies: list[bytes] = []
+    settings = load_config(config)
+    # Nothing may move between the offset that is read and the snapshot.
+    with stored(settings, to_change=True) as state:
+        committed = state.places.committed()
+        for chosen in _chosen(state, partition):
+            at = committed.get(chosen)
+            loaded = None if at is None else state.store.load(chosen, at)
+            if at is None or loaded is None:
+                print(f"{_name(chosen)}: nothing to export.")
+                continue
+            next_offset, parts = loaded
+            schemas = state.store.load_journal(chosen)
+            names = [name.encode("utf-8", "surrogatepass") for name in parts]
+            input_is = state.places.input_is(chosen)
+            moved.append(_Exported(*chosen, next_offset, at, names, schemas is not None, input_is))
+            bodies += [*parts.values(), *([] if schemas is None else [schemas])]
+            print(f"{_name(chosen)}: exported at offset {next_offset}, committed up to {at}.")
+        if not moved:
+            raise ConnectorError(f"nothing is stored in {state.where}: there is nothing to export")
+        content = seal(_KIND, _FORMAT, [moved, bodies])
+        sealed = state.store.sealed_file(content)
+    with explaining_os_errors(f"{file} cannot be written"):
+        file.write_bytes(sealed)
+
+
+@app.command("import")
+def import_state(
+    config: ConfigFile, file: StateFile, partition: Only = None, dry_run: DryRun = False
+) -> None:
+    """Put exported snapshots in the place of what is stored, and go on where they stand.
+
+    A partition that nothing was committed of begins at the exported offset; one that stands behind
+    it is refused, one ahead of it replays what lies in between.
+    """
+    with explaining_os_errors(f"{file} cannot be read"):
+        sealed = file.read_bytes()
+    with stored(load_config(config), to_change=True) as state:
+        chosen, committed = _chosen(state, partition), state.places.committed()
+        imported = [one for one in _unpacked(state.store.opened_file(sealed)) if one[0] in chosen]
+        if not imported:
+            raise ConfigError(f"{file} holds no partition of this pipeline's input.")
+        for one, moved, _, _ in imported:
+            at = committed.get(one)
+            if at is not None and at < moved.next_offset:
+                raise CheckpointError(
+                    f"{_name(one)} is committed up to offset {at}, before the {moved.next_offset} "
+                    f"of the state in {file}: what lies in between would never be judged. Nothing "
+                    "was changed; import into a pipeline that nothing was committed of."
+                )
+        for one, moved, parts, schemas in imported:
+            if not dry_run:
+                _put(state, one, moved, parts, schemas, begins=one not in committed)
+            at = committed.get(one, moved.committed)
+            print(
+                f"{_name(one)}: {'would be ' if dry_run else ''}imported at offset "
+                f"{moved.next_offset}; the next run goes on at {at}."
+            )
+
+
+def _put(
+    state: Stored,
+    partition: Partition,
+    moved: _Exported,
+    parts: Mapping[str, bytes],
+    schemas: bytes | None,
+    *,
+    begins: bool,
+) -> None:
+    state.raw.drop(partition, schemas=False)
+    if schemas is not None and begins:  # else its own are of what it has committed
+        state.store.save_journal(partition, schemas)
+    state.store.save(partition, SnapshotPiece(moved.next_offset, None, parts))
+    if begins:  # last: without an offset, what is there is told apart from what was lost
+        state.places.begin_at(partition, moved.committed, moved.input_is)
+
+
+def _unpacked(
+    content: bytes,
+) -> list[tuple[Partition, _Exported, Mapping[str, bytes], bytes | None]]:
+    try:
+        every, bodies = msgspec.convert(
+            unseal(_KIND, _FORMAT, content), tuple[list[_Exported], list[bytes]]
+        )
+        if len(bodies) != sum(len(moved.names) + moved.schemas for moved in every):
+            raise ValueError(f"{len(bodies)} parts")
+    except ValueError as error:
+        raise CheckpointError(f"The exported state is broken ({error}): export it again.") from None
+    unpacked: list[tuple[Partition, _Exported, Mapping[str, bytes], bytes | None]] = []
+    at = iter(bodies)
+    for moved in every:
+        parts = {name.decode("utf-8", "surrogatepass"): next(at) for name in moved.names}
+        schemas = next(at) if moved.schemas else None
+        unpacked.append((Partition(moved.topic, moved.partition), moved, parts, schemas))
+    return unpacked
 
 
 def _chosen(state: Stored, names: Sequence[str] | None) -> list[Partition]:
@@ -128,7 +249,7 @@ def _rebuilt(state: Stored, partition: Partition, committed: Mapping[Partition, 
         return f"the next run judges records 0 to {at} again, silently, and goes on"
     return (
         f"its records before {earliest} are gone, so its state cannot be rebuilt: the next run "
-        'needs state.lost_state = "restart" (models warm up again)'
+        'needs state.lost_state = "restart" (models warm up again), or an import'
     )
 
 

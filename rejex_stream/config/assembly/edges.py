@@ -152,8 +152,10 @@ def _refuse_to_cut_off(config: Config, state: Path, verdicts: Path) -> None:
     if holds_some and config.state.lost_state != "restart":
         raise ConfigError(
             f"{verdicts} holds verdicts, and the state folder {state} knows nothing of them: all "
-            "records would be judged again. If state.folder was changed, set it back, or move the "
-            "old folder there. To start over, move the outputs away."
+            "records would be judged again. If state.folder was changed, bring the state along: "
+            "`rejex-stream state export OLD moved.state`, then `rejex-stream state import NEW "
+            "moved.state`, with the config as it was and as it is. To start over, move the outputs "
+            "away."
         )
 
 

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-from rejex_connectors.files.sink import lock_folder, read_commit, read_input
+from rejex_connectors.files.sink import (
+    CommitState,
+    InputState,
+    lock_folder,
+    read_commit,
+    read_input,
+)
 from rejex_connectors.folder_snapshots import FolderSnapshotStore
 from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from rejex_connectors.signed_snapshots import SealedStore
@@ -62,7 +68,7 @@ def _of_files(config: Config, *, to_change: bool) -> Iterator[Stored]:
         _require(folder)
         raw = FolderSnapshotStore(folder)
         only = Partition(Path(config.input.path or "").name, 0)
-        yield Stored([only], sealing(config)(raw), raw, _FilePlaces(folder), str(folder))
+        yield Stored([only], sealing(config)(raw), raw, _FilePlaces(config, folder), str(folder))
     finally:
         if lock is not None:
             os.close(lock)
@@ -101,10 +107,10 @@ def _require(folder: Path) -> None:
 
 
 class _FilePlaces:
-    """Where a pipeline over a file stands in its input."""
+    """Where a pipeline over a file stands in its input, and how that is changed."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, config: Config, folder: Path) -> None:
+        self._places, self._folder = file_places(config), folder
 
     def committed(self) -> dict[Partition, int]:
         found = read_commit(self._folder)
@@ -113,6 +119,24 @@ class _FilePlaces:
     def earliest(self, partition: Partition) -> int:
         found = read_input(self._folder, partition.topic)
         return 0 if found is None else found.first_offset
+
+    def input_is(self, partition: Partition) -> dict[str, Any] | None:
+        found = read_input(self._folder, partition.topic)
+        if found is None:
+            return None
+        return {"beginning": found.beginning, "first_offset": found.first_offset}
+
+    def begin_at(
+        self, partition: Partition, offset: int, input_is: Mapping[str, Any] | None
+    ) -> None:
+        """Commit an offset for a partition that has none; outputs go on after what they hold."""
+        if input_is is not None:
+            InputState(topic=partition.topic, **input_is).write(self._folder)
+        lengths = {
+            role: (os.path.abspath(path), os.path.getsize(path) if os.path.exists(path) else 0)
+            for role, path in self._places.outputs.items()
+        }
+        CommitState({partition: offset}, lengths).write(self._folder)
 
 
 class _KafkaPlaces:
@@ -130,3 +154,13 @@ class _KafkaPlaces:
         from rejex_connectors.kafka.partition_reader import bounds_of
 
         return bounds_of(self._settings, [partition])[partition][0]
+
+    def input_is(self, partition: Partition) -> None:
+        return None
+
+    def begin_at(
+        self, partition: Partition, offset: int, input_is: Mapping[str, Any] | None
+    ) -> None:
+        from rejex_connectors.kafka.topic_snapshots import OfflineSink
+
+        OfflineSink(self._settings).commit({partition: offset})

@@ -200,7 +200,6 @@ def changed(before, after, text=CONFIG):
     ("words", "said"),
     [
         (("score", "one.csv"), "one.csv has one row: there is nothing to compare it with."),
-        (("score", "feed.csv", "--report", "no/r.html"), "cannot write no/r.html: there is no"),
         (("init", "feed.csv", "--to", "no/p.toml"), "cannot write no/p.toml: No such file"),
     ],
 )

@@ -1,13 +1,11 @@
-"""The report of anybody's data: of a config that has run, and of a table that was scored."""
+"""The report of anybody's data: of a config that has run."""
 
 from __future__ import annotations
 
 import csv
 import dataclasses
-import json
 import shutil
 from collections import Counter
-from datetime import datetime
 from pathlib import Path
 
 import msgspec
@@ -202,56 +200,12 @@ def test_why_is_written_as_people_say_it():
     assert [after(None), after(0.0), after(600)] == ["none", "at once", "after 10 min"]
 
 
-# ------------------------------------------------------------------------------- of a table
-@pytest.mark.thorough
-def test_a_scored_table_gets_a_report_with_the_verdicts_it_printed(tmp_path, capsys):
-    out = tmp_path / "report.html"
-    words = ["score", str(EXAMPLES / "readings.csv"), "--detector", "HBOS", "--output", "json"]
-    assert main([*words, "--report", str(out)]) == 0
-    measured = json.loads(capsys.readouterr().out)["measured"]
-    shown = codes(out)
-    assert (shown["n"], shown["a"]) == (measured["labels"]["normal"], measured["labels"]["anomaly"])
-    assert (shown["r"], shown["w"]) == (
-        measured["reasons"]["ambiguous"],
-        measured["reasons"]["warm_up"],
+def test_sensors_that_share_a_model_are_shown_apart(ran):
+    run = read_run(load_config(ran / "file.toml"))
+    shared = tuple(
+        (reading, msgspec.structs.replace(verdict, stream_key="all", sensor=f"s{k % 3}"))
+        for k, (reading, verdict) in enumerate(run.events[-90:])
     )
-    assert "readings.csv" in " ".join(page_of(out).text)
-
-
-@pytest.mark.thorough
-def test_labels_and_unreadable_rows_of_a_table_are_shown(tmp_path, capsys):
-    path, out = tmp_path / "labelled.csv", tmp_path / "report.html"
-    with (EXAMPLES / "readings.csv").open(encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    lines = ["time,sensor,flow,pressure,label"]
-    for k, row in enumerate(rows):
-        flow = float(row["flow"] or 40) + 90 * (900 <= k < 910)
-        wrong = int(900 <= k < 910 or k == 1200)
-        lines.append(f"{row['time']},{row['sensor']},{flow},{row['pressure'] or 5},{wrong}")
-    lines[500] = "not a time,pump-1,1,1,0"
-    path.write_text("\n".join([*lines, ""]), encoding="utf-8")
-    assert main(["score", str(path), "--detector", "HBOS", "--report", str(out)]) == 0
-    capsys.readouterr()
-    (entry,) = data_of(out.read_text(encoding="utf-8"))
-    faults = entry["series"][0]["faults"]
-    assert [fault["title"] for fault in faults] == ["labelled 1", "labelled 2"]
-    assert faults[0]["outcome"] == "caught"
-    begun, ended = (datetime.fromisoformat(rows[k]["time"]).timestamp() for k in (900, 909))
-    assert (faults[0]["from"], faults[0]["to"]) == (begun, ended)
-    text = " ".join(page_of(out).text)
-    assert "could not be read" in text
-    assert "not a time,pump-1,1,1,0" in text
-
-
-def test_sensors_that_share_a_model_are_plotted_apart(tmp_path, capsys):
-    path, out = tmp_path / "short.csv", tmp_path / "report.html"
-    with (EXAMPLES / "readings.csv").open(encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    lines = ["time,sensor,flow"]
-    lines += [f"{row['time']},s{k % 8},{row['flow'] or 40}" for k, row in enumerate(rows)]
-    path.write_text("\n".join([*lines, ""]), encoding="utf-8")
-    assert main(["score", str(path), "--detector", "HBOS", "--report", str(out)]) == 0
-    assert "pooled" in capsys.readouterr().out
-    (entry,) = data_of(out.read_text(encoding="utf-8"))
-    assert [series["sensor"] for series in entry["series"]] == [f"s{k}" for k in range(8)]
-    assert {series["step_s"] for series in entry["series"]} == {8 * 900}
+    series = analyse_run(dataclasses.replace(run, events=shared)).series
+    assert [of.sensor for of in series] == ["s0", "s1", "s2"]
+    assert [len(of.events) for of in series] == [30, 30, 30]

@@ -1,8 +1,7 @@
 """One HTML file about what a run judged, for anybody's data.
 
-In: a run, its readings with their verdicts, read back from the files of a pipeline or kept by
-``rejex-stream score``. Out: a page that asks nobody for anything. Open `judged_run` first, then
-`page` (how it is shown).
+In: a run, its readings with their verdicts, read back from the files of a pipeline. Out: a page
+that asks nobody for anything. Open `judged_run` first, then `page` (how it is shown).
 """
 
 from rejex_stream.report.judged_run import Channel, Fault, Findings, Run, analyse_run, read_run

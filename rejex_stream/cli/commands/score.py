@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import shlex
 import shutil
 import sys
 import tempfile
 import time as clock
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
-from itertools import groupby
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated
+from typing import IO, Annotated
 
 import typer
 
@@ -33,7 +31,7 @@ from rejex_stream.cli.show import (
 from rejex_stream.config import name_of
 from rejex_stream.decode import Decoder
 from rejex_stream.encode import encode_verdict
-from rejex_stream.errors import ConfigError, ConnectorError, explaining_os_errors
+from rejex_stream.errors import ConfigError, explaining_os_errors
 from rejex_stream.operate.incident_text import DisplayNames
 from rejex_stream.operate.logs import escaped
 from rejex_stream.plan.promises import plan
@@ -43,9 +41,6 @@ from rejex_stream.tables import Table, draft_config, open_table
 from rejex_stream.tables.draft import save_draft
 from rejex_stream.tables.scored import Episode, Episodes, ScoredCsv, judge_table
 from rejex_stream.types import Invalid, Label, OutcomeCounts, Reading, Record, Verdict
-
-if TYPE_CHECKING:
-    from rejex_stream.report import Fault, Run
 
 __all__ = ["score"]
 
@@ -71,9 +66,6 @@ def score(  # noqa: PLR0917 - one parameter an option
     verdicts: Annotated[
         Path | None, typer.Option(help="Where to write the verdicts, as JSON Lines; - for stdout.")
     ] = None,
-    report: Annotated[
-        Path | None, typer.Option(help="Where to write a report, one HTML file.")
-    ] = None,
     top: Annotated[int, typer.Option(min=1, help="How many of the worst episodes to show.")] = 10,
     output: AsOption = As.TABLE,
 ) -> None:
@@ -83,8 +75,6 @@ def score(  # noqa: PLR0917 - one parameter an option
     """
     if "-" == str(out) == str(verdicts):
         raise ConfigError("--out and --verdicts are both -: standard output takes one of them.")
-    if report is not None and not report.parent.is_dir():  # not only after all rows
-        raise ConnectorError(f"cannot write {report}: there is no folder {report.parent}.")
     with ExitStack() as exits:
         table = open_table(_at_hand(file, exits), asked.known())
         print_said(table)
@@ -93,8 +83,8 @@ def score(  # noqa: PLR0917 - one parameter an option
             detector=detector,
         )  # fmt: skip
         _save_config(save_config, table, choice, file)
-        collected = _Kept(table.decoder(pooled=choice.pooled), everything=report is not None)
-        truth, episodes = Counter[tuple[bool, Label]](), Episodes(collected.channels)
+        decoder = _BatchDecoder(table.decoder(pooled=choice.pooled))
+        truth, episodes = Counter[tuple[bool, Label]](), Episodes(decoder.channels)
         to_file = _writer(verdicts, exits)
         scored = None if out is None else ScoredCsv(table, _opened(out, exits))
         records = table.records() if scored is None else scored.passing(table.records())
@@ -109,19 +99,14 @@ def score(  # noqa: PLR0917 - one parameter an option
             episodes.add(readings, batch)
             to_file(batch)
             if scored is not None:
-                scored.add(batch, collected.invalid)
-            collected.take(readings, batch)
+                scored.add(batch, decoder.invalid)
+            decoder.invalid.clear()
 
         begun = clock.monotonic()
         spec = dataclasses.replace(choice.spec, evidence=True)  # which channels speak
-        counts, failures = judge_table(spec, collected, records, take, progress)
+        counts, failures = judge_table(spec, decoder, records, take, progress)
         spent = clock.monotonic() - begun
     print(f"{table.path.name}: {table.n_rows:,} rows judged in {spent:.1f} s", file=sys.stderr)
-    if report is not None:
-        from rejex_stream.report import analyse_run, write_report
-
-        command = shlex.join(["rejex-stream", "score", str(file), "--report", str(report)])
-        write_report(report, [analyse_run(collected.run(table, choice, table.labels))], command)
     by_truth = {
         name: {str(label): truth[known, label] for label in Label}
         for name, known in (("anomalies", True), ("normal", False))
@@ -254,14 +239,11 @@ def _utc(epoch_ms: int) -> str:
     return f"{moment:%Y-%m-%d %H:%M:%S}"
 
 
-class _Kept:
-    """Decodes, and keeps the unreadable rows of a batch, or everything that a report needs."""
+class _BatchDecoder:
+    """Decodes, and holds the unreadable rows of a batch by their offset."""
 
-    def __init__(self, decoder: Decoder, *, everything: bool) -> None:
-        self._decoder, self._everything = decoder, everything
-        self.readings: list[Reading] = []
-        self.verdicts: list[Verdict] = []
-        self.unreadable: list[tuple[Record, Invalid]] = []
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder = decoder
         self.invalid: dict[int, Invalid] = {}
 
     @property
@@ -272,50 +254,7 @@ class _Kept:
         item = self._decoder.decode(record)
         if isinstance(item, Invalid):
             self.invalid[record.position.offset] = item
-            if self._everything:
-                self.unreadable.append((record, item))
         return item
-
-    def take(self, readings: Sequence[Reading], batch: Sequence[Verdict]) -> None:
-        self.invalid.clear()
-        if self._everything:
-            self.readings += readings
-            self.verdicts += batch
-
-    def run(self, table: Table, choice: Suggestion, labels: dict[int, bool]) -> Run:
-        from rejex_stream.monitor import MonitorConfig
-        from rejex_stream.report import Channel, Run
-
-        policy, window = choice.spec.policy, choice.spec.window
-        return Run(
-            name="table",
-            title=table.path.name,
-            about=f"{table.n_rows:,} rows, judged by {choice.spec.detector.name}.",
-            channels=tuple(map(Channel, self.channels)),
-            events=tuple(zip(self.readings, self.verdicts, strict=True)),
-            monitors=MonitorConfig(
-                window=window,
-                contamination=policy.contamination,
-                tolerance=policy.band(window).tolerance,
-            ),
-            dead_letters=tuple(self.unreadable),
-            faults=tuple(_labelled(self.readings, labels)),
-            budget=policy.rate,
-            settings="\n".join((*(": ".join(fact) for fact in table.guess.facts()), *choice.notes)),
-        )
-
-
-def _labelled(readings: Sequence[Reading], labels: dict[int, bool]) -> Iterator[Fault]:
-    from rejex_stream.report import Fault
-
-    by_sensor: dict[str, list[Reading]] = {}
-    for reading in readings:
-        by_sensor.setdefault(reading.sensor, []).append(reading)
-    for sensor, rows in by_sensor.items():
-        stretches = groupby(rows, lambda row: labels.get(row.position.offset, False))
-        for count, stretch in enumerate((list(g) for wrong, g in stretches if wrong), start=1):
-            times = [row.event_time_ms for row in stretch]
-            yield Fault(sensor, min(times), max(times), f"labelled {count}")
 
 
 def _writer(path: Path | None, exits: ExitStack) -> Callable[[Sequence[Verdict]], object]:

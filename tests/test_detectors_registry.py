@@ -179,9 +179,6 @@ def build(n_trees=5):
 
 MODEL = preprocessing.StandardScaler() | anomaly.OneClassSVM()
 
-class Spread(anomaly.HalfSpaceTrees):
-    pass
-
 class Near(KNN):
     pass
 
@@ -209,21 +206,10 @@ def test_a_dotted_name_may_be_a_factory_an_object_or_a_class_of_the_user(user_mo
     assert built.model["HalfSpaceTrees"].n_trees == 3
     assert built.warm_up_events == 400
     assert make_detector("plant_models.MODEL").name == "river:plant_models.MODEL"
-    assert make_detector("plant_models.Spread", n_trees=4).model.n_trees == 4
     assert make_detector("plant_models.Near", n_neighbors=4).name == "pyod:plant_models.Near"
     own = make_detector("plant_models.Distance", power=3.0)
     assert own.power == 3.0
     assert as_detector(own) is own
-
-
-@pytest.mark.thorough
-def test_a_model_of_the_users_can_be_snapshotted_without_more_ado(user_module):
-    detector = make_detector("plant_models.Spread", seed=1)
-    assert detector.trusted_modules == ("plant_models",)
-    scorer = detector.start(["a"], seed=1)
-    scorer.learn_one(np.array([0.5]))
-    again = detector.restore(["a"], scorer.state())
-    assert type(again.feed.models[0]) is user_module.Spread
 
 
 def test_parameters_for_an_object_are_refused(user_module):

@@ -271,7 +271,7 @@ def _dotted(path: str, params: dict[str, Any]) -> Detector:
     return _from_river(found, name, options) if made is None else made
 
 
-_RIVER_OPTIONS: Final = {"scale", "scale_events", "warm_up_events", "sign", "trusted_modules"}
+_RIVER_OPTIONS: Final = {"scale", "scale_events", "warm_up_events", "sign"}
 
 
 def _import(path: str) -> Any:  # noqa: ANN401

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -28,7 +28,6 @@ from rejex_stream.detectors.river.models import (
     judges_one_value,
     last_step,
     make,
-    own_modules,
     own_warm_up_events,
     seeded,
 )
@@ -52,8 +51,6 @@ class RiverScorer:
     columns: tuple[str, ...]
     scale: FrozenScale
     feed: Feed
-    trusted_modules: tuple[str, ...]
-    functions: frozenset[str]
 
     def score_one(self, x: FloatArray) -> float:
         """Score one row of shape (d,), high = anomalous; 0.0 while the scale is not measured.
@@ -83,19 +80,13 @@ class RiverScorer:
 
     def state(self) -> bytes:
         """Everything the model knows; O(size of the model)."""
-        models, found = write(self.feed.models, trusted_modules=self.trusted_modules)
-        if functions := sorted(found - self.functions):
-            raise DetectorError(
-                f"{self.name} has taken on a function that it did not have when it was made "
-                f"({functions[0]}), and a snapshot may not name one; give it from the first on."
-            )
         return seal(
             {
                 "name": self.name,
                 "columns": self.columns,
                 "scale": {name: write_array(a) for name, a in self.scale.state().items()},
                 "previous": write_array(self.feed.previous),
-                "models": models,
+                "models": write(self.feed.models),
             }
         )
 
@@ -121,8 +112,6 @@ class RiverDetector:
     scale: str = "none"
     scale_events: int = SCALE_EVENTS
     sign: float = 1.0  # -1 where River's score is high for normal rows
-    trusted_modules: tuple[str, ...] = ()  # the user's modules whose classes may be in a snapshot
-    functions: frozenset[str] = field(default=frozenset(), repr=False)  # that the model holds
 
     def start(self, feature_names: Sequence[str], *, seed: int) -> RiverScorer:
         """Make an empty model for rows with these columns; equal seeds give equal scores."""
@@ -141,15 +130,15 @@ class RiverDetector:
         else:
             feed = AllColumns(columns, [seeded(self.model, seed)], self.sign)
         scale = FrozenScale(self.scale, self.scale_events)
-        return RiverScorer(self.name, columns, scale, feed, self.trusted_modules, self.functions)
+        return RiverScorer(self.name, columns, scale, feed)
 
     def restore(self, feature_names: Sequence[str], state: bytes) -> RiverScorer:
         """Bring a model back from :meth:`RiverScorer.state`."""
-        match told := unseal(state):
+        match payload := unseal(state):
             case {
                 "name": str(name), "columns": [*columns], "scale": dict(scale),
                 "previous": previous, "models": models,
-            } if len(told) == 5 and all(type(column) is str for column in columns):  # fmt: skip
+            } if len(payload) == 5 and all(type(column) is str for column in columns):  # fmt: skip
                 pass
             case _:
                 raise CheckpointError(f"This is not the state of {self.name}; start without it.")
@@ -174,13 +163,14 @@ class RiverDetector:
         previous: Any,  # noqa: ANN401
     ) -> RiverScorer:
         scorer = self._empty(tuple(columns), seed=0)
-        found = read(models, self.functions, trusted_modules=self.trusted_modules)
-        if type(found) is not list or list(map(make, found)) != list(map(make, scorer.feed.models)):
+        restored = read(models)
+        makes = list(map(make, scorer.feed.models))
+        if type(restored) is not list or list(map(make, restored)) != makes:
             raise CheckpointError(
                 f"The state of {self.name} holds a model of another make; configure the one that "
                 f"wrote it, or start without it."
             )
-        scorer.feed.models[:] = found
+        scorer.feed.models[:] = restored
         scorer.feed.previous = read_array(previous, scorer.feed.previous.shape)
         arrays = {name: read_array(array) for name, array in scale.items()}
         if not all(a.dtype == np.float64 and np.isfinite(a).all() for a in arrays.values()):
@@ -205,13 +195,13 @@ def _try_out(scorer: RiverScorer, name: str) -> None:
             ) from error
 
 
-def _rehearsed(recipe: RiverDetector, columns: tuple[str, ...] = ("a", "b")) -> RiverDetector:
-    """Feed a copy of the model on a few rows; returns the recipe that knows its functions."""
+def _rehearse(recipe: RiverDetector, columns: tuple[str, ...] = ("a", "b")) -> None:
+    """Require of a copy of the model that it learns a few rows and comes back from a snapshot."""
     # A model that asks for columns by name is given them: their names are learnt from its errors.
     scorer = recipe._empty(columns, seed=1)
     before = list(map(make, scorer.feed.models))
+    write(scorer.feed.models)  # what can never be written is refused by name, before any row fails
     rows = np.random.default_rng(0).normal(size=(REHEARSAL_EVENTS, len(columns)))
-    _, functions = write(scorer.feed.models, trusted_modules=recipe.trusted_modules)
     for i, row in enumerate(rows):
         try:
             scorer.feed.score(row)
@@ -219,17 +209,17 @@ def _rehearsed(recipe: RiverDetector, columns: tuple[str, ...] = ("a", "b")) -> 
         except ArithmeticError:
             continue
         except Exception as error:
-            asked = error.args[0] if isinstance(error, KeyError) and error.args else None
-            if isinstance(asked, str) and asked not in columns and len(columns) < MAX_NAMES:
-                return _rehearsed(recipe, (*columns, asked))
+            missing = error.args[0] if isinstance(error, KeyError) and error.args else None
+            if isinstance(missing, str) and missing not in columns and len(columns) < MAX_NAMES:
+                _rehearse(recipe, (*columns, missing))
+                return
             raise DetectorError(
                 f"{recipe.name} fails on row {i + 1} of a rehearsal on ordinary rows: {error!r}; "
                 f"give a model that takes rows of plain numbers from the first on."
             ) from error
-    plain, found = write(scorer.feed.models, trusted_modules=recipe.trusted_modules)
-    functions |= found
+    plain = write(scorer.feed.models)
     try:
-        again = read(plain, functions, trusted_modules=recipe.trusted_modules)
+        again = read(plain)
     except CheckpointError as error:
         raise DetectorError(
             f"{recipe.name} cannot be brought back from a snapshot: {error}"
@@ -239,7 +229,6 @@ def _rehearsed(recipe: RiverDetector, columns: tuple[str, ...] = ("a", "b")) -> 
             f"{recipe.name} changes its own parameters as it learns, so a snapshot could not be "
             f"told from another model's; keep what is learnt in other attributes."
         )
-    return replace(recipe, functions=frozenset(functions))
 
 
 def river_detector(
@@ -251,7 +240,6 @@ def river_detector(
     scale: str = "none",
     scale_events: int = SCALE_EVENTS,
     sign: float = 1.0,
-    trusted_modules: Sequence[str] = (),
 ) -> RiverDetector:
     """Make a recipe from an unfed River anomaly detector, or a pipeline that ends in one.
 
@@ -263,9 +251,8 @@ def river_detector(
         Cloned, never changed. A univariate detector gets one model a column.
     warm_up_events
         ``None``: what the model and the scale need, at least 100.
-    scale, scale_events, sign, trusted_modules
-        See :class:`RiverDetector`. Modules of the user's own classes and functions within `model`
-        are trusted without being named.
+    scale, scale_events, sign
+        See :class:`RiverDetector`.
 
     Examples
     --------
@@ -295,12 +282,9 @@ def river_detector(
             f"warm_up_events = {warm_up_events} is below scale_events = {scale_events}: there is "
             f"no score before there is a scale."
         )
-    trusted = sorted({*trusted_modules, *own_modules(model)})
-    return _rehearsed(
-        RiverDetector(
-            name, model.clone(), warm_up_events, scale, scale_events, sign, tuple(trusted)
-        )
-    )
+    recipe = RiverDetector(name, model.clone(), warm_up_events, scale, scale_events, sign)
+    _rehearse(recipe)
+    return recipe
 
 
 # ------------------------------------------------------------------------------------------ names

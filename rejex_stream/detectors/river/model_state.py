@@ -2,16 +2,16 @@
 
 A model is walked object by object and written as numbers, text, lists and raw arrays; lists, dicts
 and objects that two others share stay shared (:func:`write`). Reading makes empty objects of
-classes that River's model packages, or the user's trusted modules, define, and sets attributes
-(:func:`read`): nothing that the bytes name is called, and of functions a state can only hold those
-that the recipe's own model holds. Who can write a snapshot can give a model wrong values; he
-cannot run code.
+classes that River's model packages define, and sets attributes (:func:`read`): nothing that the
+bytes name is called, and of functions a state can only hold those of these packages and types like
+``float``. Who can write a snapshot can give a model wrong values; he cannot run code.
 
 Layout: zlib-packed MessagePack of what this is, River's version and the state.
 """
 
 from __future__ import annotations
 
+import builtins
 import functools
 import importlib
 import inspect
@@ -19,10 +19,9 @@ import itertools
 import math
 import random
 import struct
-import sys
 import zlib
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from importlib.metadata import version
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, Final
@@ -36,7 +35,7 @@ from river.utils import VectorDict
 
 from rejex_stream.errors import WAY_OUT, CheckpointError, DetectorError
 
-__all__ = ["class_of", "read", "read_array", "seal", "unseal", "write", "write_array"]
+__all__ = ["read", "read_array", "seal", "unseal", "write", "write_array"]
 
 _KIND: Final = "rejex-stream, state of a River model, 3"
 _MAX_BYTES: Final = 1 << 28
@@ -61,6 +60,7 @@ DICTS: Final[dict[str, type[dict[Any, Any]]]] = {
 SETS: Final = {"set": set, "frozenset": frozenset}
 PLAIN: Final = (type(None), bool, float, str)
 FUNCTIONS: Final = (FunctionType, BuiltinFunctionType, functools.partial, MethodType)
+BUILTINS: Final = frozenset({"bool", "dict", "float", "int", "list", "set", "str", "tuple"})
 _QUANTILE = struct.Struct("<21d2B")
 RUST: Final = {"RsQuantile": (1, (0.5,)), "RsIQR": (2, (0.25, 0.75))}
 """River's compiled statistics of fixed layout: quantiles in it, and what one is made with."""
@@ -136,49 +136,49 @@ def read_array(plain: Any, shape: tuple[int, ...] | None = None) -> npt.NDArray[
     return array
 
 
-# ------------------------------------------------------------------------------- classes
-def class_of(module: str, name: str, trusted: frozenset[str]) -> type:
-    """Find a class that is really defined where it is said to be, or refuse."""
-    root, _, rest = module.partition(".")
-    is_rivers = root == "river" and rest.partition(".")[0] in MODEL_PACKAGES
-    found = found_in(module, name) if is_rivers or module == OWN or module in trusted else None
-    # A module's namespace also holds what it imports: only what it defines itself counts.
-    if (
-        not isinstance(found, type)
-        or found.__module__ != module
-        or found.__qualname__ != name
-        or "." in name
-    ):
+# ------------------------------------------------------------------- classes and functions
+def _class_of(module: str, name: str) -> type:
+    """Find a class of River's models that is really defined where it is said to be, or refuse."""
+    cls = _rivers(module, name)
+    if not isinstance(cls, type):
         raise CheckpointError(
-            f"{module}.{name} is no class of a River model; if it is yours, give "
-            f"trusted_modules = ({module!r},)."
+            f"{module}.{name} is no class of a River model; for a class or function of your own "
+            "write a detector with start(), restore() and warm_up_events."
         )
-    return found
+    return cls
 
 
-def found_in(module: str, name: str) -> Any:  # noqa: ANN401
-    """Return what a module calls by a name without dots, or None."""
-    if module not in sys.modules:
-        try:
-            importlib.import_module(module)
-        except ImportError:
-            return None
-    return vars(sys.modules[module]).get(name)
+def _function_of(module: str, name: str) -> Any:  # noqa: ANN401
+    """Find a function or class of River's models, or a plain type."""
+    if module == "builtins" and name in BUILTINS:
+        return getattr(builtins, name)
+    if (function := _rivers(module, name, MODEL_PACKAGES | {"_river_rust"})) is None:
+        raise CheckpointError(
+            f"The state holds the function {module[:100]}.{name[:100]}, which is none of River's: "
+            f"{WAY_OUT}."
+        )
+    return function
+
+
+def _rivers(module: str, name: str, packages: frozenset[str] = MODEL_PACKAGES) -> Any:  # noqa: ANN401
+    """Return what a module of River's models defines itself by a name without dots, or None."""
+    root, _, rest = module.partition(".")
+    if module != OWN and not (root == "river" and rest.partition(".")[0] in packages):
+        return None
+    try:
+        value = vars(importlib.import_module(module)).get(name)
+    except ImportError:
+        return None
+    # A module's namespace also holds what it imports.
+    defined = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    return value if defined == (module, name) else None
 
 
 # ---------------------------------------------------------------------------------------- writing
-def write(
-    model: Any,  # noqa: ANN401
-    *,
-    trusted_modules: Collection[str] = (),
-) -> tuple[Any, set[str]]:
-    """Write a River model, or a structure of models, as plain values; O(size of the model).
-
-    Returns what functions it holds, too.
-    """
-    writer = _Writer(frozenset(trusted_modules))
+def write(model: Any) -> Any:  # noqa: ANN401
+    """Write a River model, or a structure of models, as plain values; O(size of the model)."""
     try:
-        return writer.write(model), writer.functions
+        return _Writer().write(model)
     except RecursionError:
         raise DetectorError(
             "The state of this model cannot be written: it is nested too deeply."
@@ -186,13 +186,11 @@ def write(
 
 
 class _Writer:
-    def __init__(self, trusted: frozenset[str]) -> None:
-        self._trusted = trusted
+    def __init__(self) -> None:
         self._numbers: dict[int, int] = {}
         self._written: list[Any] = []  # alive, so that no identity is given twice
         self._classes: set[type] = set()  # that can be read back
         self._at = "the model itself"
-        self.functions: set[str] = set()
 
     def write(self, value: Any) -> Any:  # noqa: ANN401, PLR0911 - one kind, one line
         kind = type(value)
@@ -244,7 +242,7 @@ class _Writer:
     def _object(self, value: Any, kind: type) -> Any:  # noqa: ANN401
         if kind not in self._classes:
             try:
-                object.__new__(class_of(kind.__module__, kind.__qualname__, self._trusted))
+                object.__new__(_class_of(kind.__module__, kind.__qualname__))
             except (CheckpointError, TypeError) as error:
                 raise self._refusal(kind, str(error)) from None
             self._classes.add(kind)
@@ -261,32 +259,29 @@ class _Writer:
         return ["o", kind.__module__, kind.__qualname__, plain, trees]
 
     def _function(self, value: Any) -> Any:  # noqa: ANN401
-        """Write a function; it must be one of the recipe's own to be read back."""
         if isinstance(value, functools.partial):
             inner, keywords = self.write(value.func), value.keywords
             args = list(map(self.write, value.args))
-            plain = ["p", inner, args, {name: self.write(item) for name, item in keywords.items()}]
-        elif isinstance(value, MethodType):
+            return ["p", inner, args, {name: self.write(item) for name, item in keywords.items()}]
+        if isinstance(value, MethodType):
             if isinstance(value.__self__, type):
                 raise self._refusal(type(value), "it is bound to a class")
-            self.functions.add(_method(value.__self__, value.__name__))
             return ["m", self.write(value.__self__), value.__name__]
-        else:
-            module, name = str(value.__module__), str(getattr(value, "__qualname__", "?"))
-            if "." in name or found_in(module, name) is not value:
-                raise DetectorError(
-                    f"The model holds the function {module}.{name}, which cannot be found again "
-                    f"by its name; use a named function of a module."
-                )
-            plain = ["c", module, name]
-        self.functions.add(repr(plain))
-        return plain
+        module, name = str(value.__module__), str(getattr(value, "__qualname__", "?"))
+        try:
+            _function_of(module, name)
+        except CheckpointError:
+            raise DetectorError(
+                f"The model holds the function {module}.{name}, which is none of River's, so no "
+                "snapshot can bring it back; write a detector with start(), restore() and "
+                "warm_up_events."
+            ) from None
+        return ["c", module, name]
 
     def _refusal(self, kind: type, why: str) -> DetectorError:
         return DetectorError(
             f"The model holds a {kind.__module__}.{kind.__qualname__} at {self._at}, which no "
-            f"snapshot can bring back ({why.rstrip('.')}); use River's own parts, and name modules "
-            f"of yours in trusted_modules."
+            f"snapshot can bring back ({why.rstrip('.')}); use River's own parts."
         )
 
 
@@ -300,10 +295,6 @@ def _key(key: Any) -> Any:  # noqa: ANN401
         f"The model keys its state by a {type(key).__name__}; numbers, text and tuples of them "
         f"can be written."
     )
-
-
-def _method(owner: Any, name: str) -> str:  # noqa: ANN401
-    return f"{type(owner).__module__}.{type(owner).__qualname__}.{name}"
 
 
 def _write_trees(trees: list[Any], nodes: list[list[Any]]) -> list[Any]:
@@ -324,15 +315,10 @@ def _write_trees(trees: list[Any], nodes: list[list[Any]]) -> list[Any]:
 
 
 # ---------------------------------------------------------------------------------------- reading
-def read(
-    plain: Any,  # noqa: ANN401
-    functions: Collection[str],
-    *,
-    trusted_modules: Collection[str] = (),
-) -> Any:  # noqa: ANN401
-    """Make the model that :func:`write` wrote; of functions, it may hold these."""
+def read(plain: Any) -> Any:  # noqa: ANN401
+    """Make the model that :func:`write` wrote."""
     try:
-        return _Reader(functions, frozenset(trusted_modules)).read(plain)
+        return _Reader().read(plain)
     except CheckpointError:
         raise
     except Exception as error:  # whatever a broken value meets in numpy or River
@@ -342,9 +328,7 @@ def read(
 
 
 class _Reader:
-    def __init__(self, functions: Collection[str], trusted: frozenset[str]) -> None:
-        self._functions = functions
-        self._trusted = trusted
+    def __init__(self) -> None:
         self._made: list[Any] = []
 
     def read(self, plain: Any) -> Any:  # noqa: ANN401, PLR0911 - one kind, one line
@@ -362,16 +346,15 @@ class _Reader:
             case ["n", inner]:
                 return read_array(inner).reshape(())[()]
             case ["c", str(module), str(name)]:
-                self._require(repr(plain))
-                return found_in(module, name)
+                return _function_of(module, name)
             case ["p", inner, [*args], dict(keywords)]:
-                self._require(repr(plain))
                 named = {name: self.read(item) for name, item in keywords.items()}
                 return functools.partial(self.read(inner), *map(self.read, args), **named)
             case ["m", owner, str(method)]:
-                value = self.read(owner)
-                self._require(_method(value, method))
-                return getattr(value, method)
+                bound = getattr(self.read(owner), method)
+                if not isinstance(bound, MethodType):
+                    raise CheckpointError(f"The state holds the method {method[:100]}: {WAY_OUT}.")
+                return bound
         number = len(self._made)
         self._made.append(None)
         return self._node(plain, number)
@@ -405,7 +388,7 @@ class _Reader:
             case ["u", str(name), bytes(raw)] if name in RUST:
                 made = self._made[number] = _statistic(name, raw)
             case ["o", str(module), str(name), dict(state), trees]:
-                made = self._made[number] = object.__new__(class_of(module, name, self._trusted))
+                made = self._made[number] = object.__new__(_class_of(module, name))
                 self._fill(made, state, trees)
             case _:
                 raise CheckpointError(f"The state holds {str(plain)[:200]}: {WAY_OUT}.")
@@ -424,13 +407,6 @@ class _Reader:
             return
         for name, value in values.items():
             object.__setattr__(made, name, value)
-
-    def _require(self, function: str) -> None:
-        if function not in self._functions:
-            raise CheckpointError(
-                f"The state holds the function {function[:200]}, which is none of the model's; "
-                f"configure the model that wrote it, or {WAY_OUT}."
-            )
 
 
 def _read_trees(plain: Any, height: int) -> dict[str, Any]:  # noqa: ANN401

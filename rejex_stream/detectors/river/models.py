@@ -21,7 +21,7 @@ from rejex_stream.types import FloatArray
 
 __all__ = [
     "AllColumns", "EachColumn", "Feed", "FourierFeatures", "ends_in_a_detector", "is_a",
-    "judges_one_value", "last_step", "make", "own_modules", "own_warm_up_events", "parts", "seeded",
+    "judges_one_value", "last_step", "make", "own_warm_up_events", "parts", "seeded",
 ]  # fmt: skip
 
 _CLIP = 10.0
@@ -87,16 +87,6 @@ def own_warm_up_events(model: Any) -> int:  # noqa: ANN401
             forgetting = part.optimizer.learning_rate * part.l2
             events = max(events, math.ceil(2.5 / max(forgetting, 1e-4)))
     return events
-
-
-def own_modules(model: Any) -> set[str]:  # noqa: ANN401
-    """Modules, other than River's, whose classes and functions the model is made of."""
-    modules = set()
-    for part in parts(model):
-        module = part.__module__ if isinstance(part, FunctionType) else type(part).__module__
-        if module.partition(".")[0] not in {"river", "rejex_stream", "builtins"}:
-            modules.add(module)
-    return modules
 
 
 def make(model: Any) -> list[tuple[type, dict[str, str]]]:  # noqa: ANN401

@@ -33,7 +33,7 @@ from rejex_stream.decode.written import number_reader
 from rejex_stream.engine.engine import core
 from rejex_stream.errors import ConfigError, ConnectorError, RejexError
 from rejex_stream.operate.alerts import http_request
-from rejex_stream.plan.promises import Plan, plan, plan_doubts
+from rejex_stream.plan.promises import Costs, Plan, plan, plan_doubts
 from rejex_stream.protocols import Assigned
 from rejex_stream.readable import span, utc
 from rejex_stream.settings import toml
@@ -137,7 +137,7 @@ def config_findings(config: Config) -> Iterator[Finding]:
 
 def promised(config: Config) -> Plan:
     """Return what the rejection settings of a config promise."""
-    rejection = config.rejection
+    rejection, given = config.rejection, config.rejection.costs
     policy, budget = rejection.policy(), rejection.review_budget
     return plan(
         rejection.contamination,
@@ -147,6 +147,7 @@ def promised(config: Config) -> Plan:
         burst=policy.burst,
         per_day=policy.per_day,
         owner=policy.owner,
+        costs=None if given.c_r is None else Costs(given.c_fp, given.c_fn, given.c_r),
         events_per_day=None if budget is None else budget.events_per_day,
     )
 

@@ -11,7 +11,7 @@ import pytest
 
 from rejex_stream.cli import main
 from rejex_stream.encode import decode_verdict
-from rejex_stream.plan.promises import BESIDE_BUDGET, budget_sentence, plan_table
+from rejex_stream.plan.promises import BESIDE_BUDGET, Costs, budget_sentence, plan_table
 from rejex_stream.rejection.window import joint_severity
 from tests.program import ROOT, command, ended, environment, rejex, started
 
@@ -94,10 +94,12 @@ def test_a_reader_that_leaves_is_no_error_message():
 def test_the_numbers_of_plan_are_those_of_the_library(capsys):
     status, out, _ = in_process(
         capsys, "plan", "-c", "0.05", "-n", "1000", "-n", "2000", "-T", "8", "-T", "32",
-        "--delta", "0.05", "--events-per-day", "86400", "--output", "json",
+        "--delta", "0.05", "--events-per-day", "86400", "--c-r", "0.04", "--output", "json",
     )  # fmt: skip
     assert status == 0
-    expected = plan_table(0.05, [1000, 2000], [8, 32], delta=0.05, events_per_day=86400)
+    expected = plan_table(
+        0.05, [1000, 2000], [8, 32], delta=0.05, costs=Costs(1, 1, 0.04), events_per_day=86400
+    )
     found = json.loads(out)
     assert [(row["window"], row["tolerance"]) for row in found] == [
         (1000, 8), (1000, 32), (2000, 8), (2000, 32)

@@ -225,6 +225,7 @@ refit_lag_events = 200
             ("contamination = 0.05\ntolerance = 8", "contamination = 0.005\ntolerance = 32"),
             "no score can ever be called an anomaly",
         ),
+        (("tolerance = 8", "tolerance = 8\ncosts = { c_r = 0.5 }"), "c_r = 0.5 is above its limit"),
         (
             ("tolerance = 8", "tolerance = 8\n[refit]\nrefit_every_events = 1500"),
             "below the window",

@@ -28,7 +28,7 @@ from rejex_stream.incidents.incident_settings import Alarms
 from rejex_stream.monitor.config import Monitor, MonitorConfig
 from rejex_stream.plan.promises import EPISODE_GAP_EVENTS, plan, plan_table
 from rejex_stream.rejection import rejection_band
-from rejex_stream.rejection.bounds import DELTA, exact_rate_bound, paper_rate_bound
+from rejex_stream.rejection.bounds import DELTA, cost_quantile, exact_rate_bound, paper_rate_bound
 from rejex_stream.rejection.policy import CONTAMINATION, TOLERANCE, WINDOW, RejectionPolicy
 from rejex_stream.review.queue import cases
 from rejex_stream.run.executors import InlineExecutor
@@ -103,7 +103,8 @@ def test_a_share_held_out_is_the_same_in_a_pipeline_and_in_a_notebook(monkeypatc
 
 def test_the_probability_that_a_bound_fails_has_one_default():
     for function in (
-        plan, plan_table, exact_rate_bound, paper_rate_bound, MonitorConfig,
+        plan, plan_table, exact_rate_bound, paper_rate_bound, cost_quantile,
+        MonitorConfig,
     ):  # fmt: skip
         assert default_of(function, "delta") == DELTA, function
 
@@ -333,6 +334,7 @@ SPEC, RUN, MONITOR = build.engine_spec, build.run_settings, build.monitor_config
         ("[run]\ninvalid_limit = 0", lambda c: RUN(c).invalid_limit, 0.0),  # stops at the first
         ("[output]\ncontext_events = 0", lambda c: RUN(c).review_context_events, 0),
         ("", lambda c: c.metrics.port, 0),  # off
+        ("", lambda c: c.rejection.costs.c_r, None),  # no cost is computed
     ],
 )
 def test_what_is_left_out_or_zero_means_what_the_page_says(more, found, wanted):

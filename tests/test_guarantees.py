@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.paper.cost_bounds import cost_bound, cost_quantile
 from rejex_stream.errors import ConfigError
 from rejex_stream.rejection import rejection_band
 from rejex_stream.rejection.bounds import (
+    cost_bound,
+    cost_quantile,
     exact_rate_bound,
     expected_rejection_rate,
     paper_rate_bound,
@@ -96,7 +97,10 @@ def test_the_cost_quantile_agrees_with_drawing_windows(n, gamma, tolerance, cost
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda b: exact_rate_bound(b, 0), r"delta = 0 is outside \(0, 1\)"),
+        (lambda b: cost_bound(b, 1, 1, 0.2), r"c_r = 0\.2 is above its limit.*0\.1"),
+        (lambda b: cost_bound(b, -1, 1, 0), "c_fp = -1 cannot be used"),
+        (lambda b: cost_bound(b, 1, float("nan"), 0), "c_fn is not a number"),
+        (lambda b: cost_quantile(b, 1, 1, 0.1, delta=0), r"delta = 0 is outside \(0, 1\)"),
         (lambda b: exact_rate_bound(b, 1.0), r"delta = 1 is outside"),
         (lambda _: paper_rate_bound(100, 0.1, 32, float("nan")), "delta is not a number"),
     ],

@@ -8,7 +8,9 @@ import pytest
 
 from rejex_stream.cli import main
 from rejex_stream.errors import ConfigError
-from rejex_stream.plan.promises import BESIDE_BUDGET, budget_sentence, plan, plan_table
+from rejex_stream.plan.promises import BESIDE_BUDGET, Costs, budget_sentence, plan, plan_table
+from rejex_stream.rejection import rejection_band
+from rejex_stream.rejection.bounds import cost_bound, cost_quantile
 
 ROOT = Path(__file__).parents[1]
 
@@ -52,6 +54,15 @@ def test_an_unreachable_label_is_a_refusal_with_the_way_out_and_not_an_error():
     assert nothing.promise is None
     assert nothing.refusal
     assert plan(0.05, 100, rate=0.001).promise is None
+
+
+def test_costs_are_those_of_the_library():
+    choice = plan(0.05, 2000, 8, costs=Costs(2, 3, 0.04), delta=0.2)
+    band = rejection_band(2000, 0.05, 8)
+    assert choice.promise.cost_bound == cost_bound(band, 2, 3, 0.04)
+    assert choice.promise.cost_quantile == cost_quantile(band, 2, 3, 0.04, 0.2)
+    with pytest.raises(ConfigError, match="above its limit"):
+        plan(0.05, 2000, 8, costs=Costs(1, 1, 0.5))
 
 
 @pytest.mark.parametrize("arguments", [(0.7, 1000, 8), (0.05, 1, 8), (0.05, 1000, 0.1)])

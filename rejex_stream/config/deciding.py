@@ -208,6 +208,14 @@ class Costs(Section):
 
     c_fp: float = setting(1.0, unit="cost", says="Cost of a false alarm.", ge=0)
     c_fn: float = setting(1.0, unit="cost", says="Cost of a missed anomaly.", ge=0)
+    c_r: float | None = setting(
+        None,
+        unit="cost",
+        says="Cost of a rejected event; at most min((1 - γ) c_fp, γ c_fn).",
+        otherwise="no cost is computed",
+        ge=0,
+        example=0.02,
+    )
 
 
 class Rejection(Section):

@@ -29,6 +29,7 @@ from rejex_stream.engine import EngineSpec
 from rejex_stream.errors import ConfigError, RejexError
 from rejex_stream.features import FeatureSpec
 from rejex_stream.protocols import require_identity
+from rejex_stream.rejection.bounds import cost_bound
 from rejex_stream.settings import Problem, nearest, of_validation, render
 
 __all__ = ["check_config", "check_sections", "load_config", "name_of", "parse_config"]
@@ -307,6 +308,14 @@ def _registry(config: Any) -> None:  # noqa: ANN401
         config.schema_registry.check()
 
 
+def _costs(config: Any) -> None:  # noqa: ANN401
+    rejection = config.rejection
+    if rejection.costs.c_r is not None:
+        costs = rejection.costs
+        band = rejection.policy().band(rejection.window)
+        cost_bound(band, costs.c_fp, costs.c_fn, costs.c_r)
+
+
 def _schedule(config: Any) -> None:  # noqa: ANN401
     config.refit.schedule(config.rejection.window).require(config.rejection.window)
 
@@ -379,6 +388,7 @@ _CHECKS = (
     _Check("input.select", ("input",), _select, after=("input", "input.format")),
     _Check("input.columns", ("input",), _columns, after=("input", "input.format")),
     _Check("rejection", ("rejection",), lambda c: c.rejection.policy().require(c.rejection.window)),
+    _Check("rejection.costs", ("rejection",), _costs, after=("rejection",)),
     _Check("refit", ("refit", "rejection"), _schedule),
     _Check("input.flags", ("input",), _flags),
     _Check("features", ("features", "input"), _features, after=("input.flags",)),

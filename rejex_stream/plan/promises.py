@@ -20,6 +20,8 @@ from rejex_stream.rejection.arguments import check_number, check_window
 from rejex_stream.rejection.band import nested_band
 from rejex_stream.rejection.bounds import (
     DELTA,
+    cost_bound,
+    cost_quantile,
     exact_rate_bound,
     expected_rejection_rate,
     paper_rate_bound,
@@ -66,10 +68,11 @@ def budget_sentence(
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Cost of a false alarm and of a missed anomaly, in any one unit."""
+    """Cost of a false alarm, of a missed anomaly and of a rejected event, in any one unit."""
 
     c_fp: float = 1.0
     c_fn: float = 1.0
+    c_r: float = 0.0
 
 
 _DECLARED = 0.5
@@ -135,6 +138,8 @@ class Promise(msgspec.Struct, frozen=True, kw_only=True):
         Expected shares accepted as anomaly and as normal.
     kept_share
         Share of flagged events (ranks above n - r) that stay anomalies instead of being rejected.
+    cost_bound, cost_quantile
+        Bound on the mean cost of an event, and the cost that a window exceeds with probability δ.
     rejected_per_day, rejected_per_day_bound, anomalies_per_day
         Expected rejected events, their exact bound, and expected anomalies.
     held
@@ -151,6 +156,8 @@ class Promise(msgspec.Struct, frozen=True, kw_only=True):
     anomaly_rate: float
     normal_rate: float
     kept_share: float
+    cost_bound: float | None = None
+    cost_quantile: float | None = None
     rejected_per_day: float | None = None
     rejected_per_day_bound: float | None = None
     anomalies_per_day: float | None = None
@@ -184,13 +191,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 def plan(
     contamination: float, window: int, tolerance: float | None = None, *, rate: float | None = None,
     burst: int | None = None, per_day: float | None = None, owner: BudgetOwner = "stream",
-    delta: float = DELTA, events_per_day: float | None = None,
+    delta: float = DELTA, costs: Costs | None = None, events_per_day: float | None = None,
 ) -> Plan:  # fmt: skip
     """Say what a choice promises; one that cannot work is a result, not an error.
 
     Either `tolerance` is given or `rate`, which `burst` and `per_day` hold for each `owner`, as in
-    :class:`RejectionPolicy`. The bounds may fail with probability `delta`; without
-    `events_per_day`, over all sensors, nothing is said of a day.
+    :class:`RejectionPolicy`. The bounds may fail with probability `delta`; without `costs`, or
+    `events_per_day` over all sensors, nothing is said of them.
 
     Examples
     --------
@@ -213,7 +220,7 @@ at tolerance T = 32: use a window of at least 1,700, or a tolerance of at most 1
         band = policy.band(window)
     except ConfigError as error:  # r = 0, or a rate below one rank
         return replace(choice, refusal=str(error))
-    promise = _promise(band, delta, events_per_day)
+    promise = _promise(band, delta, costs, events_per_day)
     choice = replace(choice, tolerance=band.tolerance, promise=promise)
     try:
         policy.require(window)
@@ -272,7 +279,7 @@ def plan_doubts(choice: Plan) -> tuple[tuple[str, str], ...]:
 def plan_table(
     contamination: float, windows: Sequence[int], tolerances: Sequence[float] = (), *,
     rates: Sequence[float] = (), burst: int | None = None, delta: float = DELTA,
-    events_per_day: float | None = None,
+    costs: Costs | None = None, events_per_day: float | None = None,
 ) -> tuple[Plan, ...]:  # fmt: skip
     """Say what every window promises with every tolerance, then with every rate.
 
@@ -282,7 +289,7 @@ def plan_table(
     [4, 1]
     """
     check_number("contamination", contamination)
-    choose = partial(plan, contamination, delta=delta, events_per_day=events_per_day)
+    choose = partial(plan, contamination, delta=delta, costs=costs, events_per_day=events_per_day)
     return tuple(
         choice
         for window in windows
@@ -293,7 +300,9 @@ def plan_table(
     )
 
 
-def _promise(band: RejectionBand, delta: float, events_per_day: float | None) -> Promise:
+def _promise(
+    band: RejectionBand, delta: float, costs: Costs | None, events_per_day: float | None
+) -> Promise:
     n, r = band.n, band.n_anomalies
     rate, bound = expected_rejection_rate(band), exact_rate_bound(band, delta)
     accepted = n + 1 - band.edges[2]
@@ -307,6 +316,13 @@ def _promise(band: RejectionBand, delta: float, events_per_day: float | None) ->
         paper_bound_printed=printed, anomaly_rate=accepted / (n + 1),
         normal_rate=band.edges[0] / (n + 1), kept_share=accepted / r,
     )  # fmt: skip
+    if costs is not None:
+        c_fp, c_fn, c_r = costs.c_fp, costs.c_fn, costs.c_r
+        promise = replace(
+            promise,
+            cost_bound=cost_bound(band, c_fp, c_fn, c_r),
+            cost_quantile=cost_quantile(band, c_fp, c_fn, c_r, delta),
+        )
     if events_per_day is not None:
         promise = replace(
             promise,

@@ -19,6 +19,8 @@ from rejex_stream.rejection.band import (
     window_for_rate,
 )
 from rejex_stream.rejection.bounds import (
+    cost_bound,
+    cost_quantile,
     exact_rate_bound,
     expected_rejection_rate,
     paper_rate_bound,
@@ -29,8 +31,8 @@ from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.rejection.window import ScoreWindow, mid_rank
 
 __all__ = [
-    "RejectionBand", "RejectionPolicy", "ScoreWindow", "Stability", "anomaly_count",
-    "exact_rate_bound", "expected_rejection_rate", "label_of", "max_tolerance",
+    "RejectionBand", "RejectionPolicy", "ScoreWindow", "Stability", "anomaly_count", "cost_bound",
+    "cost_quantile", "exact_rate_bound", "expected_rejection_rate", "label_of", "max_tolerance",
     "mid_rank", "min_window", "paper_rate_bound", "rank_edges", "rejection_band", "stability",
     "theorem_interval", "tolerance_for_rate", "window_for_rate",
 ]  # fmt: skip

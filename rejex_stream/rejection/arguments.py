@@ -30,6 +30,11 @@ _BETWEEN = {
         0.0, math.inf, "how many rejected events people can look at in a day, e.g. 200",
     ),
 }  # fmt: skip
+_COST = (
+    math.nextafter(0.0, -1.0),
+    math.inf,
+    "a finite cost of at least 0, in any unit of your own",
+)
 
 
 @lru_cache(maxsize=256)  # a pipeline has a few, and a filling window asks for them at every event
@@ -64,7 +69,7 @@ def _number(name: str, value: SupportsFloat, wanted: str) -> float:
 
 def check_number(name: str, value: SupportsFloat) -> float:
     """Return an argument of the method, by its name, as a float between its limits."""
-    low, high, wanted = _BETWEEN[name]
+    low, high, wanted = _COST if name.startswith("c_") else _BETWEEN[name]
     number = _number(name, value, wanted)
     if low < number < high:
         return number

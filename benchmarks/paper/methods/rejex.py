@@ -8,11 +8,12 @@ import numpy as np
 from scipy.stats import betabinom
 
 from benchmarks.paper.cell import TOLERANCE, Cell
-from benchmarks.paper.cost_bounds import cost_bound, cost_quantile
 from benchmarks.paper.costs import CASES, cost, costs, count
 from benchmarks.paper.methods.outcome import ANY, Outcome
 from rejex_stream.rejection import rejection_band
 from rejex_stream.rejection.bounds import (
+    cost_bound,
+    cost_quantile,
     exact_rate_bound,
     expected_rejection_rate,
     paper_rate_bound,

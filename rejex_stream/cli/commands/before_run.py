@@ -23,7 +23,7 @@ from rejex_stream.config import check_config
 from rejex_stream.config.assembly import require_extras
 from rejex_stream.errors import ConfigError
 from rejex_stream.operate.logs import escaped
-from rejex_stream.plan.promises import Plan, plan_table
+from rejex_stream.plan.promises import Costs, Plan, plan_table
 from rejex_stream.readable import span
 from rejex_stream.rejection.bounds import DELTA
 from rejex_stream.rejection.policy import CONTAMINATION
@@ -55,6 +55,11 @@ def plan(  # noqa: PLR0917 - one parameter an option
         typer.Option(help="With --rate: hold it on any stream, but for so many events at once."),
     ] = None,
     delta: Annotated[float, typer.Option(help="δ, with which the bounds may fail.")] = DELTA,
+    c_fp: Annotated[float, typer.Option(help="Cost of a false alarm.")] = 1.0,
+    c_fn: Annotated[float, typer.Option(help="Cost of a missed anomaly.")] = 1.0,
+    c_r: Annotated[
+        float | None, typer.Option(help="Cost of a rejected event; without it, no costs.")
+    ] = None,
     events_per_day: Annotated[
         float | None, typer.Option(help="Events a day, over all sensors.")
     ] = None,
@@ -80,6 +85,7 @@ def plan(  # noqa: PLR0917 - one parameter an option
         rates=rate or [],
         burst=burst,
         delta=delta,
+        costs=None if c_r is None else Costs(c_fp, c_fn, c_r),
         events_per_day=events_per_day,
     )
     _print_plans(rows, output)
@@ -91,10 +97,12 @@ def _print_plans(rows: tuple[Plan, ...], output: As) -> None:
     if output is As.JSON:
         print_json(rows)
         return
+    has_costs = any(row.promise and row.promise.cost_bound is not None for row in rows)
     has_days = any(row.promise and row.promise.rejected_per_day is not None for row in rows)
     delta = rows[0].delta
     columns = ["n", "T", "r", "rejected", f"exact ≤ (δ={delta:g})", "paper ≤", "as printed"]
     columns += ["anomalies", "flagged kept"]
+    columns += ["cost ≤", "cost (1-δ)"] if has_costs else []
     columns += ["rejected/day", "anomalies/day"] if has_days else []
     table = []
     for row in rows:
@@ -113,6 +121,8 @@ def _print_plans(rows: tuple[Plan, ...], output: As) -> None:
             share(promise.anomaly_rate),
             share(promise.kept_share),
         ]
+        if has_costs:
+            cells += [number(promise.cost_bound), number(promise.cost_quantile)]
         if has_days:
             cells += [number(promise.rejected_per_day), number(promise.anomalies_per_day)]
         table.append(cells)
@@ -177,6 +187,11 @@ def promise_rows(choice: Plan) -> list[tuple[str, str]]:
         ("flagged events that stay anomalies", share(promise.kept_share)),
     ]
     rows += held_rows(choice)
+    if promise.cost_bound is not None:
+        rows += [
+            ("cost of an event, bound on its mean", number(promise.cost_bound)),
+            (f"cost, exceeded with δ = {choice.delta:g}", number(promise.cost_quantile)),
+        ]
     if promise.rejected_per_day is not None:
         rows.append(("rejected a day, expected", number(promise.rejected_per_day)))
     return rows

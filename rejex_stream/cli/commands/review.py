@@ -152,7 +152,7 @@ def _new_store(configs: Configs, section: Review) -> ReviewStore:
 
 def _costs_of(configs: Configs) -> dict[str, Costs]:
     given = {pipeline.pipeline.name: pipeline.rejection.costs for pipeline in configs}
-    return {name: Costs(costs.c_fp, costs.c_fn) for name, costs in given.items()}
+    return {name: Costs(it.c_fp, it.c_fn, it.c_r or 0.0) for name, it in given.items()}
 
 
 def _labels_file(section: Review) -> Path | None:

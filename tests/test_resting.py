@@ -12,7 +12,7 @@ from rejex_stream.detectors.sensor.recipes import Layout
 from rejex_stream.encode import decode_verdict, encode_verdict
 from rejex_stream.engine import Engine
 from rejex_stream.features import FeatureSpec
-from rejex_stream.incidents import Alarms, ChannelLimits
+from rejex_stream.incidents import Alarms, ChannelLimits, FalseAlarms
 from rejex_stream.operate.incident_text import DisplayNames, choices, headline
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.types import Command, CommandKind, Label, Reason
@@ -20,14 +20,15 @@ from tests.streams import of_rows, played, spec
 
 MINUTE, DAY = 60_000, 1440
 N = 200
+ONCE_A_MONTH = Alarms()
 
 
-def made(channels=("a", "gas"), detector="Sensor", **given):
+def made(channels=("a", "gas"), detector="Sensor", *, alarms=ONCE_A_MONTH, **given):
     given = {"every": 400, "tolerance": 3.0} | given
     detector = make_detector(detector)
     pipeline = spec(detector, window=N, **given)
     features = FeatureSpec(channels, preset=detector.preset, carry_forward_events=1)
-    return Engine(replace(pipeline, features=features, alarms=Alarms()), InlineExecutor(), idle={})
+    return Engine(replace(pipeline, features=features, alarms=alarms), InlineExecutor(), idle={})
 
 
 def feed(gas, *, step=MINUTE, seed=0, others=1):
@@ -116,7 +117,7 @@ def test_a_channel_that_is_alone_and_rests_is_judged_as_well():
 
 @pytest.mark.parametrize("cut", [1, 7, 1500])
 def test_no_cut_and_no_restart_changes_what_is_unseen(cut):
-    gas = awake(1500, (750, 753, 5.0), (800, 1000, 5.0), (1002, 1020, 60.0), (1400, 1402, 70.0))
+    gas = awake(1500, (750, 753, 5.0), (800, 1000, 51.0), (1002, 1020, 600.0), (1400, 1402, 700.0))
     readings = feed(gas, step=60 * MINUTE)
     expected = play(made(), readings)
     assert played(made, readings, cut, lambda: cut == 7) == expected
@@ -125,21 +126,59 @@ def test_no_cut_and_no_restart_changes_what_is_unseen(cut):
     assert 800 < held[0] < 1000, "a hold begins in a wake-up: what came after it is judged again"
 
 
-def wake_ups(*heights, every, step, seed=2):
+def wake_ups(*heights, every, step, seed=2, alarms=ONCE_A_MONTH):
     """Wake a sensor for twelve readings now and then; return the seqs of what is told of it."""
     first = [700 + i * every for i in range(len(heights))]
     gas = awake(700 + len(heights) * every, *((at, at + 12, h) for at, h in zip(first, heights)))  # noqa: B905
-    verdicts, incidents = play(made(every=None), feed(gas, step=step, seed=seed))
+    engine = made(every=None, alarms=alarms)
+    verdicts, incidents = play(engine, feed(gas, step=step, seed=seed))
     told = [one.changed_seq for one in opened([one for one in incidents if one.limits])]
     return [at in unseen(verdicts) for at in first], [at + 2 in told for at in first]
 
 
-def test_what_wakes_each_day_is_told_once_a_week_and_ten_times_as_far_at_once():
+def test_what_wakes_each_day_is_told_once_a_month_and_ten_times_as_far_at_once():
     # A shower a day, a reading every quarter of an hour; the window is two days.
     judged, told = wake_ups(2, 3, 1, 2, 31, 2, 2, 2, every=100, step=15 * MINUTE)
     assert judged == told == [True, False, False, False, True, False, False, False]
-    judged, told = wake_ups(2, 3, 1, 2, 2, 2, 2, 2, 2, every=100, step=15 * MINUTE)
-    assert told == [True] + 6 * [False] + [True, False]
+    judged, told = wake_ups(*[2] * 32, every=100, step=15 * MINUTE)
+    assert [i for i, one in enumerate(told) if one] == [0, 29]
+
+
+def test_who_is_willing_to_see_more_false_alarms_is_told_more_often():
+    weekly = Alarms(false_alarms=FalseAlarms(per_sensor_month=30 / 7))
+    _, told = wake_ups(*[2] * 9, every=100, step=15 * MINUTE, alarms=weekly)
+    assert [i for i, one in enumerate(told) if one] == [0, 7]
+
+
+def test_what_lasts_ten_times_as_long_as_any_before_is_told():
+    verdicts, incidents = play(made(every=None), feed(awake(1400, (700, 710, 2), (800, 1000, 2))))
+    assert unseen(verdicts) == [*range(700, 710), *range(900, 1000)]
+    assert 902 in [one.opened_seq for one in opened(incidents)]
+
+
+def warmed_up(*stretches, n=1000):
+    """Wake a channel in the warm-up and at 800; return what is unseen."""
+    engine = made(every=None, lag=20)
+    return unseen(play(engine, feed(awake(n, *stretches, (800, 812, 2.0))))[0])
+
+
+def test_what_woke_and_rested_again_in_the_warm_up_is_known():
+    # The model learns from readings 23 to 57, is calibrated by 15 more, and speaks from 93 on.
+    assert warmed_up() == [*range(800, 812)]
+    assert warmed_up((60, 72, 3.0)) == []
+    assert warmed_up((74, 82, 3.0)) == [], "while the model was fitted, too"
+    assert warmed_up((60, 62, 3.0)) == [*range(800, 812)], "a glitch is no wake-up"
+    assert warmed_up((60, 72, 0.1)) == [*range(800, 812)], "twenty times as far"
+    assert warmed_up((60, 700, 3.0))[:600] == [*range(93, 693)], "it lasts: people have to see it"
+
+
+@pytest.mark.parametrize("cut", [1, 7])
+def test_no_cut_and_no_restart_forgets_what_woke_in_the_warm_up(cut):
+    readings = feed(awake(1000, (74, 82, 3.0), (800, 812, 2.0)))
+    build = lambda: made(every=None, lag=20)  # noqa: E731
+    expected = play(build(), readings)
+    assert not unseen(expected[0])
+    assert played(build, readings, cut, lambda: cut == 7) == expected
 
 
 def test_what_wakes_before_its_window_has_a_band_is_an_anomaly_that_no_score_explains():
@@ -205,9 +244,9 @@ def test_the_rarer_of_two_wake_ups_says_how_rare_a_reading_is():
     assert verdicts[849].severity < 2 < np.log10(N + 1) <= verdicts[850].severity
 
 
-def test_a_week_of_few_readings_is_not_enough_for_the_next_report():
-    # Every 190 hours: more than a week, and less than the window of 200.
-    judged, told = wake_ups(2, 2, 2, every=190, step=60 * MINUTE)
+def test_a_month_of_few_readings_is_not_enough_for_the_next_report():
+    # Every 190 times four hours: more than a month, and less than the window of 200.
+    judged, told = wake_ups(2, 2, 2, every=190, step=4 * 60 * MINUTE)
     assert judged == told == [True, False, True]
 
 

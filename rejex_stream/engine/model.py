@@ -35,6 +35,7 @@ from rejex_stream.engine.spec import EngineSpec
 from rejex_stream.errors import WAY_OUT, CheckpointError, DetectorError
 from rejex_stream.features.columns import LARGEST
 from rejex_stream.incidents import IncidentTracker, Transition
+from rejex_stream.incidents.resting import PastWakeUps
 from rejex_stream.incidents.thresholds import is_mixed
 from rejex_stream.protocols import BatchDetector, FitExecutor, Scorer
 from rejex_stream.rejection.judge import Judge
@@ -62,6 +63,7 @@ class _Recipe(msgspec.Struct, forbid_unknown_fields=True):
     calibration: Calibration
     n_rows: Count
     rows: Any
+    past_wake_ups: tuple[PastWakeUps, ...] = ()
 
 
 class _Recipes(msgspec.Struct, forbid_unknown_fields=True):
@@ -81,7 +83,7 @@ class _BatchState(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def _recipe(model: ModelFit) -> dict[str, Any]:
-    return {
+    recipe = {
         "epoch": model.epoch,
         "requested_at": model.requested_at,
         "seed": model.seed,
@@ -89,6 +91,9 @@ def _recipe(model: ModelFit) -> dict[str, Any]:
         "n_rows": model.n_rows,
         "rows": model.training.blocks,
     }
+    if any(past.length for past in model.past_wake_ups):
+        recipe["past_wake_ups"] = model.past_wake_ups
+    return recipe
 
 
 class BatchModel:
@@ -102,6 +107,7 @@ class BatchModel:
         "_fit_due",
         "_guard",
         "_held",
+        "_levels",
         "_most_unscored",
         "_next_epoch",
         "_on_failure",
@@ -138,6 +144,7 @@ class BatchModel:
         self._schedule = schedule = spec.schedule
         self._seed, self._stream_key = spec.seed, stream_key
         self._tested = list(spec.features.levels)  # columns that tell the first rows apart
+        self._levels = spec.features.level_of_channel
         self._window = spec.window
         self.allow_nan = schedule.is_guarded and getattr(detector, "allow_nan", False)
         """Whether rows that lack some columns are scored; they train nothing."""
@@ -208,7 +215,19 @@ class BatchModel:
             held and not planned,
             not (held or planned),
             () if planned else getattr(cast("Fitted", self._serving.fitted).scorer, "resting", ()),
+            self._serving.past_wake_ups,
         )
+
+    def _past_wake_ups(self, model: ModelFit, rows: FloatArray) -> tuple[PastWakeUps, ...]:
+        """Return what channels at rest did in the rows that a model was fitted on, and in others.
+
+        Of those that its first half was not fitted on nobody is told.
+        """
+        resting = getattr(cast("Fitted", model.fitted).scorer, "resting", ())
+        if not resting:
+            return ()
+        X = np.concatenate((model.rows(), rows))
+        return tuple(PastWakeUps.among(X[:, self._levels[own.channel]], own) for own in resting)
 
     def _of_first(self, rows: FloatArray) -> Status | None:
         if is_mixed(rows[:, self._tested]):
@@ -482,6 +501,7 @@ class BatchModel:
         calibrating: list[float] = fitted.calibration_scores.tolist()
         self._calibrate(judge, model, [*calibrating, *caught_up])
         model.fitted = Fitted(fitted.scorer, np.empty(0))
+        model.past_wake_ups = self._past_wake_ups(model, missed)
         self._serving, self._shadow = model, None
 
     def _request(self) -> None:
@@ -579,6 +599,8 @@ class BatchModel:
         )
         if self._shadow is not None:
             self._shadow.shadow_scores = scores
+        if self._serving is not None and found.serving is not None:
+            self._serving.past_wake_ups = found.serving.past_wake_ups
         if any(row >= kept.rows_seen for row in kept.extreme):
             raise ValueError(f"rows beyond the {kept.rows_seen} that were seen are crowded out")
         self._extreme = kept.extreme
@@ -650,6 +672,7 @@ class Segment(NamedTuple):
     held: bool = False  # whether its rows are held back, as those of an incident are
     is_training: bool = True  # whether its rows are learnt once they are judged
     resting: tuple[RestingRange, ...] = ()  # channels that its model does not score
+    past_wake_ups: tuple[PastWakeUps, ...] = ()  # of these, or nothing
 
 
 class SegmentResult(NamedTuple):

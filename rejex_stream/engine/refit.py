@@ -36,6 +36,7 @@ import numpy as np
 from rejex_stream.detectors.table import TableScorer
 from rejex_stream.engine.packed_rows import PackedRows
 from rejex_stream.errors import ConfigError, DetectorError
+from rejex_stream.incidents.resting import PastWakeUps
 from rejex_stream.protocols import BatchDetector, FitExecutor, Scorer
 from rejex_stream.types import FloatArray
 
@@ -263,6 +264,8 @@ class ModelFit:
     n_unscored: int = 0  # newest rows whose shadow scores are not made yet
     medians: FloatArray | None = None
     score_row: Callable[[Sequence[float]], float] | None = None  # of a fitted model that can
+    # of channels that it does not score, in order; empty: they never woke before it spoke
+    past_wake_ups: tuple[PastWakeUps, ...] = ()
 
     def wait(self, executor: FitExecutor) -> Fitted:
         """Return the result; it may have to be waited for."""

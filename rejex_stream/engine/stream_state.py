@@ -321,8 +321,9 @@ class StreamState:
     ) -> Generator[int, None, SegmentResult]:
         """Judge a segment, and by their ranges the channels that rest, which have no score."""
         tracker, resting, ranges = self.tracker, self._resting, segment.resting
+        resting.per_month = tracker.per_month
         unmuted, beyond = [i for i in owners if i not in muted], tracker.limit_violations
-        checked = resting.check(readings, unmuted, ranges, self.seq)
+        checked = resting.check(readings, unmuted, ranges, segment.past_wake_ups, self.seq)
         reported = {self.seq + i: checked.unseen[i].channels for i in checked.reported}
         tracker.limit_violations = {**reported, **beyond}
         judged = yield from self._judge_segment(
@@ -332,7 +333,7 @@ class StreamState:
         n_judged = judged.stop - segment.start
         if n_judged < len(owners):  # the others are judged again
             unmuted = [i for i in unmuted if i <= owners[n_judged - 1]]
-            checked = resting.check(readings, unmuted, ranges, self.seq)
+            checked = resting.check(readings, unmuted, ranges, segment.past_wake_ups, self.seq)
         resting.wake_ups |= checked.wake_ups
         tracker.limit_violations = beyond
         return judged

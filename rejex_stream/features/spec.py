@@ -324,6 +324,13 @@ class FeatureSpec:
         return raw or tuple(i for i, kind in enumerate(kinds) if kind not in _CALENDAR)
 
     @property
+    def level_of_channel(self) -> dict[int, int]:
+        """For channels that have one as it is, by number, which column is it."""
+        kinds = [feature.kind for feature in self.columns for _ in feature.names]
+        found = enumerate(zip(kinds, self.channels_of_columns, strict=True))
+        return {self.channels.index(name): j for j, (kind, name) in found if kind == "raw"}
+
+    @property
     def is_at_once(self) -> bool:
         """Whether rows are made for a batch of readings at once, by :meth:`start_recent`."""
         return self.preset in AT_ONCE and not self.angles

@@ -6,8 +6,11 @@ anomaly with the reason ``unseen``: the k-th of a wake-up is as rare as k in a w
 hold each is one never met in the window, so that nothing of it is learnt unless people say so. An
 incident opens at the third.
 
-What wakes now and then, as rain and start-ups do, is reported once a window and week: until then a
-further wake-up is left to the distance, unless it goes ten times as far as any reported before.
+What wakes now and then, as rain and start-ups do, is no news. Told of again and again it would be a
+false alarm each time, so it is reported at the price of one: once a window and as often as false
+alarms are asked for, once a month by default. Until then a further wake-up is left to the distance,
+unless it goes ten times as far as any known before, or lasts ten times as long. What woke and went
+to rest again in a warm-up, of which nobody is told, is known as well.
 """
 
 from __future__ import annotations
@@ -17,17 +20,25 @@ from copy import copy
 from typing import Annotated, NamedTuple
 
 import msgspec
+import numpy as np
 
 from rejex_stream.rejection.judge import Unseen
-from rejex_stream.types import LimitExcess, Reading, RestingRange
+from rejex_stream.types import FloatArray, LimitExcess, Reading, RestingRange
 
-__all__ = ["Checked", "RestingChannels", "WakeUp"]
+__all__ = ["Checked", "PastWakeUps", "RestingChannels", "WakeUp"]
 
 _REPORTED_AT = 3  # readings of a wake-up
 _AT_REST = 10  # readings at rest that end a wake-up: a value that flickers is still awake
 _TIMES_LARGEST = 10
-_WEEK_MS = 7 * 86_400_000
+_MONTH_MS = 30 * 86_400_000
 _Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Price(NamedTuple):
+    """What has to pass from one report of the same to the next."""
+
+    at_least_ms: float
+    at_least_events: int
 
 
 class WakeUp(msgspec.Struct, forbid_unknown_fields=True):
@@ -36,9 +47,18 @@ class WakeUp(msgspec.Struct, forbid_unknown_fields=True):
     quiet: _Count = 0  # readings at rest since the last outside; at `_AT_REST` it is over
     unseen: _Count = 0  # readings of this wake-up that were anomalies
     reach: float = 0.0  # how far outside this wake-up went
-    largest: float = 0.0  # how far those went that were reported before
+    length: _Count = 0  # how many readings it was there
+    largest: float = 0.0  # how far those went that were reported before, and for how long
+    longest: _Count = 0
     reported_ms: int | None = None
     reported_seq: int = 0
+
+    @classmethod
+    def after(cls, past: PastWakeUps, time_ms: int, seq: int) -> WakeUp:
+        """Return the first of a channel that is judged."""
+        if not past.length:
+            return cls()
+        return cls(largest=past.reach, longest=past.length, reported_ms=time_ms, reported_seq=seq)
 
     def at_rest(self) -> None:
         """Take a reading inside the range."""
@@ -48,22 +68,57 @@ class WakeUp(msgspec.Struct, forbid_unknown_fields=True):
         if self.quiet == _AT_REST:
             if self.unseen >= _REPORTED_AT:
                 self.largest = max(self.largest, self.reach)
-            self.unseen, self.reach = 0, 0.0
+                self.longest = max(self.longest, self.length)
+            self.unseen, self.reach, self.length = 0, 0.0, 0
 
-    def awake(self, distance: float, time_ms: int, seq: int, window: int) -> bool:
+    def awake(self, distance: float, time_ms: int, seq: int, price: Price) -> bool:
         """Take a reading so far outside the range; return whether it is an anomaly."""
         self.quiet = 0
         self.reach = max(self.reach, distance)
+        self.length += 1
         is_news = (
             self.unseen > 0
             or self.reported_ms is None
             or self.reach > _TIMES_LARGEST * self.largest
-            or (time_ms - self.reported_ms >= _WEEK_MS and seq - self.reported_seq >= window)
+            or self.length > _TIMES_LARGEST * self.longest
+            or (
+                time_ms - self.reported_ms >= price.at_least_ms
+                and seq - self.reported_seq >= price.at_least_events
+            )
         )
         self.unseen += is_news
         if self.unseen == _REPORTED_AT:
             self.reported_ms, self.reported_seq = time_ms, seq
         return is_news
+
+
+class PastWakeUps(NamedTuple):
+    """What is known of a channel from before it was judged."""
+
+    reach: float = 0.0  # how far outside its range it went and came back; 0: nowhere
+    length: int = 0  # for how many readings, at most
+
+    @classmethod
+    def among(cls, values: FloatArray, resting: RestingRange) -> PastWakeUps:
+        """Return what past values of shape (n,) show.
+
+        What was shorter than is reported is a glitch, and what is not over yet is for people to
+        see.
+        """
+        _, low, high = resting
+        outside = np.maximum(low - values, values - high)
+        at = np.flatnonzero(outside > 0)
+        each = [
+            one
+            for one in np.split(at, np.flatnonzero(np.diff(at) > _AT_REST) + 1)
+            if len(one) >= _REPORTED_AT and one[-1] < len(values) - _AT_REST
+        ]
+        if not each:
+            return cls()
+        return cls(float(outside[np.concatenate(each)].max()), max(map(len, each)))
+
+
+_NEVER = PastWakeUps()
 
 
 class Checked(NamedTuple):
@@ -77,10 +132,12 @@ class Checked(NamedTuple):
 class RestingChannels:
     """The wake-ups of one stream, by sensor and name of the channel."""
 
-    __slots__ = ("_channels", "_window", "wake_ups")
+    __slots__ = ("_channels", "_window", "per_month", "wake_ups")
 
     def __init__(self, channels: Sequence[str], window: int) -> None:
         self._channels, self._window = channels, window
+        self.per_month = 1.0
+        """How many false alarms people are willing to see."""
         self.wake_ups: dict[str, dict[str, WakeUp]] = {}
 
     def check(
@@ -88,6 +145,7 @@ class RestingChannels:
         readings: Sequence[Reading],
         which: Sequence[int],
         ranges: Sequence[RestingRange],
+        past_wake_ups: Sequence[PastWakeUps],
         seq: int,
     ) -> Checked:
         """Return what some of the readings show for the first time, and the state after them.
@@ -101,11 +159,13 @@ class RestingChannels:
             sensor: {name: copy(wake_up) for name, wake_up in self.wake_ups[sensor].items()}
             for sensor in sensors
         }
+        pasts = past_wake_ups if len(past_wake_ups) == len(ranges) else [_NEVER] * len(ranges)
+        price = Price(_MONTH_MS / self.per_month, self._window)
         unseen, reported = dict[int, Unseen](), set[int]()
         for i in which:
             reading = readings[i]
             own = state.get(reading.sensor)
-            for channel, low, high in ranges:
+            for (channel, low, high), past in zip(ranges, pasts, strict=True):
                 value, name = reading.values[channel], self._channels[channel]
                 wake_up = None if own is None else own.get(name)
                 if low <= value <= high:
@@ -115,11 +175,9 @@ class RestingChannels:
                     if own is None:
                         own = state[reading.sensor] = {}
                     if wake_up is None:
-                        wake_up = own[name] = WakeUp()
+                        wake_up = own[name] = WakeUp.after(past, reading.event_time_ms, seq + i)
                     limit = low if value < low else high
-                    if wake_up.awake(
-                        abs(value - limit), reading.event_time_ms, seq + i, self._window
-                    ):
+                    if wake_up.awake(abs(value - limit), reading.event_time_ms, seq + i, price):
                         found = LimitExcess(name, value, limit, unseen=True)
                         known, count = unseen.get(i, ((), wake_up.unseen))
                         unseen[i] = Unseen((*known, found), min(count, wake_up.unseen))

@@ -469,6 +469,12 @@ class IncidentTracker:
                 self._alarm.restore(was.state())
         self._refresh()
 
+    @property
+    def per_month(self) -> float:
+        """How many false alarms people are willing to see."""
+        alarms = self._alarms or Alarms()
+        return alarms.false_alarms.per_sensor_month
+
     def _refresh(self) -> None:
         """Say whether the reference stands still, and which events are to be shown."""
         incident = self.open if self.active else None

@@ -13,12 +13,8 @@ from rejex_connectors.folder_snapshots import FolderSnapshotStore
 from rejex_connectors.signed_snapshots import SealedStore
 
 from rejex_stream.cli import main
-from rejex_stream.config import load_config
-from rejex_stream.errors import CheckpointError, ConfigError
-from rejex_stream.protocols import ControlRecords
 from rejex_stream.run.command_journal import CommandJournal
-from rejex_stream.spark.state_migration import worker_snapshots
-from rejex_stream.types import Partition, Position, Record
+from rejex_stream.types import Partition
 from tests.pump import feed, pump_toml
 
 ONE = Partition("feed.csv", 0)
@@ -312,60 +308,3 @@ def test_a_lost_state_names_the_command_that_brings_it_back(here, rejex):
     said = rejex("state", "drop", "one.toml", "--all")[1]
     assert "records before 3 are gone" in said
     assert 'state.lost_state = "restart"' in said
-
-
-# ------------------------------------------------------------------------- what a job begins with
-def test_a_job_begins_with_what_is_stored_and_without_monitors(here, rejex):
-    assert worker_snapshots(load_config(here / "one.toml"), applies_commands=False) == {}
-    half_way(here, rejex)
-    begins = worker_snapshots(load_config(here / "one.toml"), applies_commands=False)
-    assert begins.keys() == {ONE}
-    assert begins[ONE].next_offset == 400
-    _, stored = FolderSnapshotStore(here / "one").load(ONE, 400)
-    assert {name for name in stored if name[0] == "w"}, "the monitors of a worker"
-    assert begins[ONE].parts.keys() == {name for name in stored if name[0] != "w"}
-    assert all(begins[ONE].parts[name] == stored[name] for name in stored if name[0] in "sm")
-
-
-def test_a_job_begins_with_no_snapshot_that_is_behind_and_decides_otherwise(here, rejex):
-    half_way(here, rejex)
-    text = (here / "one.toml").read_text()
-    (here / "one.toml").write_text(text.replace("contamination = 0.05", "contamination = 0.06"))
-    assert (
-        worker_snapshots(load_config(here / "one.toml"), applies_commands=False)[ONE].next_offset
-        == 400
-    )
-    commit = json.loads((here / "one" / "commit.json").read_text())
-    commit["next_offsets"][0][2] = 401
-    (here / "one" / "commit.json").write_text(json.dumps(commit))
-    with pytest.raises(CheckpointError, match="snapshot at 400 decides otherwise"):
-        worker_snapshots(load_config(here / "one.toml"), applies_commands=False)
-    (here / "one.toml").write_text(text)
-    assert (
-        worker_snapshots(load_config(here / "one.toml"), applies_commands=False)[ONE].next_offset
-        == 400
-    )
-
-
-@pytest.mark.parametrize(("since", "refused"), [(399, False), (400, True)])
-def test_a_job_that_obeys_nobody_begins_where_nothing_is_to_be_obeyed(here, rejex, since, refused):
-    half_way(here, rejex)
-    journal = CommandJournal(ONE, None, ["feed.csv"])
-    said = b'{"id": "c-1", "kind": "planned", "by": "ada", "from_ms": 1, "until_ms": 2}'
-    journal.ingest(ControlRecords([Record(Position("control", 0, 0), None, said)], 1))
-    journal.assign_offset(since)
-    FolderSnapshotStore(here / "one").save_journal(ONE, journal.encoded(None))
-    assert (
-        worker_snapshots(load_config(here / "one.toml"), applies_commands=True)[ONE].next_offset
-        == 400
-    )
-    if refused:
-        with pytest.raises(ConfigError, match="a command of people from offset 400 on"):
-            worker_snapshots(load_config(here / "one.toml"), applies_commands=False)
-    else:
-        assert (
-            worker_snapshots(load_config(here / "one.toml"), applies_commands=False)[
-                ONE
-            ].next_offset
-            == 400
-        )

@@ -25,7 +25,7 @@ from rejex_stream.types import FloatArray, Incident, in_mode
 
 __all__ = [
     "FORMAT", "Origin", "Restored", "StreamsInCommon", "as_kind", "compared", "environment",
-    "of_stream", "origin", "origin_of", "pack_array", "seal", "unpack_array", "unseal",
+    "origin", "origin_of", "pack_array", "seal", "unpack_array", "unseal",
 ]  # fmt: skip
 
 _MAGIC = b"REJEX"
@@ -194,35 +194,6 @@ def compared(
 def origin(head: bytes) -> Origin:
     """Return what :meth:`Engine.head` was taken with."""
     return Origin(*as_kind(unseal("engine-head", FORMAT, head), HeadParts))
-
-
-def of_stream(head: bytes, stream_key: str) -> bytes:
-    """Return the head for an engine of one of the streams: what was said of all, its incident."""
-    state, decision, made_with = origin(head)
-    own = [one for one in _incidents(decision) if _key_of(one) == stream_key]
-    return _sealed(state, decision, own, made_with)
-
-
-def _incidents(decision: Mapping[str, Any]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = as_kind(decision.get("incidents", []), list[dict[str, Any]])
-    return found
-
-
-def _key_of(incident: Mapping[str, Any]) -> str:
-    one = as_kind(incident, Incident)
-    return in_mode(one.stream_key, one.mode)
-
-
-def _sealed(
-    state: Mapping[str, str],
-    decision: Mapping[str, Any],
-    incidents: list[dict[str, Any]],
-    made_with: Mapping[str, str],
-) -> bytes:
-    parts = {name: part for name, part in decision.items() if name != "incidents"}
-    if incidents:
-        parts["incidents"] = incidents
-    return seal("engine-head", FORMAT, [state, parts, made_with])
 
 
 def as_kind(value: Any, kind: Any) -> Any:  # noqa: ANN401 - of the kind

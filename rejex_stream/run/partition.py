@@ -69,7 +69,6 @@ __all__ = [
     "described",
     "from_outside",
     "log_alarm",
-    "of_streams",
     "partition_name",
     "parts_of",
 ]  # fmt: skip
@@ -406,21 +405,6 @@ def _refuse_other(whose: object, key: str) -> None:
         raise CheckpointError(
             f"The snapshot was altered: a part of {whose!r} stands in the place of {key!r}."
         )
-
-
-def of_streams(parts: Mapping[str, bytes]) -> Iterator[tuple[str, str]]:
-    """Yield the names of the parts of each stream, with the stream; monitors' are left out."""
-    for name, body in parts.items():
-        kind, key = name[:1], name[1:]
-        if name == HEAD:
-            continue
-        if kind in (_STATE, _MODEL):
-            yield key, name
-        elif kind == _CONTEXT:  # of a sensor, which may be one of a pool
-            with from_outside():
-                _, _, streams = unseal("context", _FORMAT_VERSION, body)
-                names = [(str(stream), name) for stream in streams]
-            yield from names
 
 
 class PartitionState:

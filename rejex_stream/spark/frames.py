@@ -73,7 +73,6 @@ def verdicts(
     header: bytes = b"",
     partitions: Mapping[str, int] | None = None,
     journal: JobJournal | None = None,
-    states: DataFrame | None = None,
 ) -> DataFrame:
     """Judge a stream of records as a worker with the same config does; the same bytes come out.
 
@@ -82,8 +81,7 @@ def verdicts(
     gives. A record's position is its place in the order; offsets go up from one micro-batch to the
     next. `header` is the header row where values are CSV with one, `partitions` how many partitions
     each output topic has, for messages to Kafka: without it, values are those of files. `journal`
-    is where people tell the pipeline things; whoever writes must decide then. `states` is what a
-    new checkpoint begins with (:func:`~rejex_stream.spark.state_migration.rows_of`).
+    is where people tell the pipeline things; whoever writes must decide then.
 
     Returns one row a message: the record it is about, its ``place`` among those of that record,
     the ``output`` it is for (``verdicts``, ``review``, ``deadletter``, ``incidents``), and ``to``
@@ -102,9 +100,8 @@ def verdicts(
     recipe = Recipe(uuid.uuid4().hex, config, dict(partitions) if partitions else None, journal)
     rows = taken(records, config, header, whole=recipe.whole)
     return rows.groupBy(*KEY).transformWithStateInPandas(
-        KeyedStates(recipe), OUTCOMES, "Append", "None",
-        initialState=None if states is None else states.groupBy(*KEY),
-    )  # fmt: skip
+        KeyedStates(recipe), OUTCOMES, "Append", "None"
+    )
 
 
 def taken(records: DataFrame, config: Config, header: bytes, *, whole: bool) -> DataFrame:
@@ -376,12 +373,6 @@ class KeyedStates:
     ) -> Iterator[pd.DataFrame]:
         """Nothing here goes by time."""
         return iter(())
-
-    def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:  # noqa: ANN401, N802
-        """Take over parts of a worker's snapshot, before the first micro-batch."""
-        for name, body in zip(initialState["name"], initialState["body"], strict=True):
-            self._parts.updateValue((name,), (body,))
-        self._mark.update((uuid.uuid4().bytes,))
 
     def close(self) -> None:
         """Let go of nothing: states stay at hand for the next micro-batch."""

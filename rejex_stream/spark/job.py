@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import threading
@@ -48,14 +47,6 @@ from rejex_stream.run.partition import log_alarm
 from rejex_stream.spark.frames import refused, verdicts
 from rejex_stream.spark.job_journal import JobJournal
 from rejex_stream.spark.monitoring import JobMonitoring, still_open
-from rejex_stream.spark.state_migration import (
-    Begin,
-    MonitorsOnSpark,
-    begun,
-    forget,
-    rows_of,
-    worker_snapshots,
-)
 from rejex_stream.types import Partition
 
 if TYPE_CHECKING:
@@ -179,13 +170,9 @@ def _run_files(config: Config, job: SparkJob, stop: threading.Event) -> dict[str
         header = source.header if is_csv else b""
         spark = exits.enter_context(session(job, config.pipeline.name))
         chunks = Chunks(places.state / "spark-input" / way, job.batch_events)
-        begins: Mapping[Partition, Begin] = {}
-        if not begun(spark, checkpoint):
-            forget(spark, checkpoint)
+        if not _has_begun(spark, checkpoint):
+            _forget(spark, checkpoint)
             chunks.forget()
-            begins = worker_snapshots(config, applies_commands=job.control)
-        states = rows_of(spark, begins, whole=way == "partitions")
-        first = max((begin.next_offset for begin in begins.values()), default=0)
         records = (
             spark.readStream.format("parquet")
             .schema(COLUMNS)
@@ -194,16 +181,16 @@ def _run_files(config: Config, job: SparkJob, stop: threading.Event) -> dict[str
             .load(str(chunks.folder.absolute()))
         )
         listening = journal if job.control else None
-        out = verdicts(records, config, header=header, journal=listening, states=states)
+        out = verdicts(records, config, header=header, journal=listening)
         watch = exits.enter_context(_watching(config))
-        monitoring = JobMonitoring(watch, config, journal, MonitorsOnSpark(spark, checkpoint))
+        monitoring = JobMonitoring(watch, config, journal)
         at = {source.partition: sink.committed(source.partition)}
         monitoring.begin(at, still_open(lines_of(Path(places.incidents)), at))
         write = FileBatches(sink, monitoring)
         stream = out.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint)
 
         def all_of_it(query: Any) -> None:  # noqa: ANN401 - Spark's
-            chunks.lay(source, stop, first)
+            chunks.lay(source, stop)
             query.processAllAvailable()
 
         _until_done(stream, all_of_it, stop, monitoring.turn)
@@ -247,18 +234,14 @@ def _run_topics(config: Config, job: SparkJob, stop: threading.Event) -> dict[st
         closing(PartitionReader(settings)) as reader,
         session(_with_connector(job), config.pipeline.name) as spark,
     ):
-        start: str = settings.start
-        begins: Mapping[Partition, Begin] = {}
-        if not begun(spark, checkpoint):
-            forget(spark, checkpoint)
-            begins = worker_snapshots(config, applies_commands=job.control)
-            start = _start(settings, inputs, begins)
-        states = rows_of(spark, begins, whole=_way(config, job) == "partitions")
+        if not _has_begun(spark, checkpoint):
+            _forget(spark, checkpoint)
+            _require_records(settings, inputs)
         read = spark.readStream.option("maxOffsetsPerTrigger", str(job.batch_events))
-        records = _topics(read, settings).option("startingOffsets", start).load()
+        records = _topics(read, settings).option("startingOffsets", settings.start).load()
         listening = journal if job.control else None
-        out = verdicts(records, config, partitions=counts, journal=listening, states=states)
-        monitoring = JobMonitoring(watch, config, journal, MonitorsOnSpark(spark, checkpoint))
+        out = verdicts(records, config, partitions=counts, journal=listening)
+        monitoring = JobMonitoring(watch, config, journal)
         at = dict.fromkeys(inputs, 0) | committed_offsets(settings, inputs)
         of_incidents = chain.from_iterable(map(reader.read, reader.partitions(topics.incidents)))
         monitoring.begin(at, still_open((record.value or b"" for record in of_incidents), at))
@@ -335,33 +318,40 @@ def _with_connector(job: SparkJob) -> SparkJob:
     return replace(job, conf={**job.conf, "spark.jars.packages": package})
 
 
-def _start(
-    settings: KafkaSettings, inputs: Sequence[Partition], begins: Mapping[Partition, Begin]
-) -> str:
-    """Say where Spark begins to read; refuse where records are gone of which states are made."""
+def _require_records(settings: KafkaSettings, inputs: Sequence[Partition]) -> None:
+    """Refuse a new checkpoint where records are gone that its states would be made of."""
     from rejex_connectors.kafka.partition_reader import bounds_of, committed_offsets
 
     committed = committed_offsets(settings, inputs)
     bounds = bounds_of(settings, inputs)
     for partition, offset in committed.items():
-        begin, earliest = begins.get(partition), bounds[partition][0]
-        lost = earliest > (0 if begin is None else begin.next_offset)
-        if offset and (lost or (begin is None and settings.start == "latest")):
+        if offset and (bounds[partition][0] > 0 or settings.start == "latest"):
             raise CheckpointError(
                 f"{partition.topic}-{partition.partition} is committed up to offset {offset}, and "
                 "its state cannot be rebuilt in this new checkpoint without the records before "
-                "it: use the checkpoint of then, bring a snapshot back (`rejex-stream state "
-                "import`), or take another pipeline with its own outputs."
+                "it: use the checkpoint of then, or take another pipeline with its own outputs."
             )
-    if not begins:
-        return settings.start
-    otherwise = -1 if settings.start == "latest" else -2  # Spark's
-    starts: dict[str, dict[str, int]] = {}
-    for partition in inputs:
-        begin = begins.get(partition)
-        at = otherwise if begin is None else begin.next_offset
-        starts.setdefault(partition.topic, {})[str(partition.partition)] = at
-    return json.dumps(starts)
+
+
+def _has_begun(spark: SparkSession, checkpoint: str) -> bool:
+    """Whether a micro-batch of a checkpoint was done."""
+    done, files = _folder(spark, f"{checkpoint}/commits")
+    return bool(files.exists(done)) and any(
+        commit.getPath().getName().isdigit() for commit in files.listStatus(done)
+    )
+
+
+def _forget(spark: SparkSession, checkpoint: str) -> None:
+    """Remove a checkpoint of which no micro-batch was done: its input may be there no more."""
+    offsets, files = _folder(spark, f"{checkpoint}/offsets")
+    if files.exists(offsets):
+        files.delete(offsets.getParent(), True)
+
+
+def _folder(spark: SparkSession, address: str) -> tuple[Any, Any]:
+    jvm: Any = spark._jvm
+    path = jvm.org.apache.hadoop.fs.Path(address)
+    return path, path.getFileSystem(spark._jsc.hadoopConfiguration())
 
 
 def _until_done(

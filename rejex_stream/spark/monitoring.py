@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from itertools import groupby, islice
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -26,8 +26,7 @@ from rejex_stream.encode import (
     decode_verdict,
 )
 from rejex_stream.encode.schemas import CONNECT_PREFIX
-from rejex_stream.engine.snapshot import seal, unseal
-from rejex_stream.errors import CheckpointError, ConnectorError
+from rejex_stream.errors import ConnectorError
 from rejex_stream.operate.run_monitor import RunMonitor
 from rejex_stream.run.loop import UnscorableStreak
 from rejex_stream.run.partition import PartitionMonitor
@@ -52,15 +51,12 @@ if TYPE_CHECKING:
     from rejex_connectors.kafka.clients import Message
     from rejex_connectors.spark.sink import Written
 
-    from rejex_stream.spark.state_migration import MonitorsOnSpark
-
 __all__ = ["OUTPUTS", "JobMonitoring", "outcomes_in", "still_open"]
 
 OUTPUTS = ("verdicts", "review", "deadletter", "incidents")
 _SOME = 2_000  # outcomes are in hand at once
 _TURN_S = 0.5
 _TELLING_S = 2.0
-_KIND, _FORMAT_VERSION = "spark monitors", 1
 _log = logging.getLogger(__name__)
 
 
@@ -68,8 +64,7 @@ class JobMonitoring:
     """Shows a job to whoever watches; a :class:`~rejex_connectors.spark.sink.Watcher`.
 
     What is durable is seen once: what a partition held when the job took it over, and what a
-    micro-batch repeats, was seen before. Monitors go on from where they were kept: of a micro-batch
-    that was durable when the driver died, and is repeated, they had not seen anything.
+    micro-batch repeats, was seen before. Monitors begin again with the driver.
     """
 
     def __init__(
@@ -77,15 +72,9 @@ class JobMonitoring:
         run_monitor: RunMonitor,
         config: Config,
         journal: JobJournal | None,
-        store: MonitorsOnSpark | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._run_monitor, self._journal, self._store, self._clock = (
-            run_monitor,
-            journal,
-            store,
-            clock,
-        )
+        self._run_monitor, self._journal, self._clock = run_monitor, journal, clock
         self._lean = config.output.form == "lean"
         self._monitored = config.monitor.enabled and not self._lean
         if self._lean:
@@ -98,12 +87,10 @@ class JobMonitoring:
         self._looks = self._monitored or config.metrics.port > 0
         # outputs that have to be shown: what is not looked at need not come to the driver
         self.wanted: Collection[str] = OUTPUTS if self._looks else ("incidents",)
-        self._every_s = config.state.snapshot_interval_s
-        self._saved_at = self._turned_at = clock()
+        self._turned_at = clock()
         self._at: dict[Partition, int] = {}
         self._kept: dict[Partition, Sequence[Incident]] = {}
         self._monitors: dict[Partition, PartitionMonitor] = {}
-        self._monitored_to: dict[Partition, int] = {}
         self._unscorable = UnscorableStreak(DecodedBefore(()))  # no record to look into
         self._under_way: AtCommit | None = None
         self._lock = threading.Lock()  # micro-batches come on a thread of Spark's
@@ -111,13 +98,11 @@ class JobMonitoring:
     # ------------------------------------------------------------------------------ the beginning
     def begin(self, at: Mapping[Partition, int], were_open: Iterable[Incident]) -> None:
         """Take partitions over where they stand; tell of what nobody has been told of yet."""
-        self._at, self._monitored_to = dict(at), dict(at)
+        self._at = dict(at)
         for partition, offset in at.items():
             self._event(PartitionOpened(partition, None, offset, offset))
             self._monitor(partition)
         self._run_monitor.register_open(were_open)
-        if self._store is not None and self._monitored:
-            self._restore(self._store.load())
         if self._journal is not None:
             for partition, offset in at.items():
                 left = self._journal.pending(partition, offset)
@@ -159,20 +144,18 @@ class JobMonitoring:
                     pending = recorded and recorded.pending(partition, _incidents(every))
                     self._kept[partition] = pending or ()
                     self._at[partition] = end
-                self._see(partition, every, at, end)
+                self._see(partition, every, at)
             self._run_monitor.metrics.committed(self._at)
-            if self._clock() - self._saved_at >= self._every_s:
-                self._save()
 
-    def _see(self, partition: Partition, written: Sequence[Written], at: int, end: int) -> None:
+    def _see(self, partition: Partition, written: Sequence[Written], at: int) -> None:
         if self._looks:
-            monitor, to = self._monitor(partition), self._monitored_to.get(partition, 0)
+            monitor = self._monitor(partition)
             every = outcomes_in(partition, written, lean=self._lean)
-            while outcomes := list(islice(every, _SOME)):
+            while batch := list(islice(every, _SOME)):
+                outcomes = [outcome for outcome in batch if outcome.record.position.offset >= at]
                 if monitor is not None:
-                    _observe(monitor, _since(to, outcomes))
-                self._show(partition, _since(at, outcomes))
-            self._monitored_to[partition] = max(to, end)
+                    _observe(monitor, outcomes)
+                self._show(partition, outcomes)
         changes = changes_in(one.value for one in _incidents(written) if one.offset >= at)
         if changes:
             self._event(IncidentsDurable(partition, changes))
@@ -200,7 +183,7 @@ class JobMonitoring:
 
     # ------------------------------------------------------------------------------------ the end
     def end(self, write: Callable[[Partition, Sequence[Message]], object]) -> None:
-        """Let people be told, for a while; keep what is pending after that, and the monitors."""
+        """Let people be told, for a while; keep what is pending after that."""
         outbox = self._run_monitor.outbox
         if outbox is not None:
             outbox.flush(_TELLING_S)
@@ -211,39 +194,6 @@ class JobMonitoring:
                 messages = at_commit(partition, next_offset, (), False)
                 if messages:
                     write(partition, messages)
-            self._save()
-
-    def _save(self) -> None:
-        self._saved_at = self._clock()
-        if self._store is None or not self._monitors:
-            return
-        kept = [
-            [
-                *partition,
-                self._monitored_to.get(partition, 0),
-                monitor.bank.head(),
-                {key: monitor.view(key) for key in monitor.bank},
-            ]
-            for partition, monitor in self._monitors.items()
-        ]
-        try:
-            self._store.save(seal(_KIND, _FORMAT_VERSION, kept))
-        except OSError as error:
-            _log.warning("the monitors could not be kept: %s", error)
-
-    def _restore(self, body: bytes | None) -> None:
-        if body is None:
-            return
-        try:
-            kept: list[Any] = unseal(_KIND, _FORMAT_VERSION, body)
-        except CheckpointError as error:
-            _log.warning("the monitors begin again: %s", error)
-            return
-        for topic, number, next_offset, head, streams in kept:
-            partition = Partition(topic, number)
-            monitor = self._monitors.get(partition)
-            if monitor is not None and monitor.restore(head, streams):
-                self._monitored_to[partition] = next_offset
 
 
 def still_open(lines: Iterable[bytes], at: Mapping[Partition, int]) -> list[Incident]:
@@ -304,10 +254,6 @@ def _invalid(position: Position, letter: Written) -> Invalid:
     stage = (headers.get(f"{CONNECT_PREFIX}stage") or b"").decode()
     reason = (headers.get(f"{CONNECT_PREFIX}exception.message") or b"").decode()
     return Invalid(position, stage, reason)
-
-
-def _since(offset: int, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
-    return [outcome for outcome in outcomes if outcome.record.position.offset >= offset]
 
 
 def _incidents(written: Iterable[Written]) -> list[Written]:

@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from kafka import TopicPartition
 from kafka.errors import KafkaError
 from rejex_connectors.kafka.messages import OutcomeMessages
 from rejex_connectors.kafka.topic_admin import create_topics, plan_topics
@@ -216,41 +215,3 @@ def test_what_people_say_is_durable_with_what_it_follows(tmp_path, bootstrap):
         assert 0 < sum(b'"planned":true' in value for value in verdicts) < half
         replies = [value for of_one in found["incidents"].values() for _, value, _ in of_one]
         assert sum(b'"command":"c-0"' in value for value in replies) == PARTITIONS
-
-
-def test_state_moves_where_the_records_are_gone_of_which_it_was_made(tmp_path, bootstrap):
-    """A worker, and a job from what that has stored."""
-    with Kafka(bootstrap) as kafka:
-        paths = {out: pipeline(tmp_path / out, bootstrap, out) for out in ("alone", "moves")}
-        settings = {out: kafka_settings(load_config(path)) for out, path in paths.items()}
-        for of_one in settings.values():
-            create_topics(of_one, plan_topics(of_one, partitions=PARTITIONS, replication=1))
-        until(lambda: answers_for_groups(kafka, settings["moves"]), timeout_s=LONG_S, every_s=0.5)
-        every, half = list(events("pumps.in", 1_600)), 800
-
-        def judge(out: str, n: int) -> None:
-            """Have a worker judge all there is."""
-            worker = subprocess.Popen([*REJEX, "run", str(paths[out])])
-            try:
-                until(lambda: total(kafka, settings[out]) == n, timeout_s=LONG_S, every_s=0.5)
-            finally:
-                worker.send_signal(signal.SIGTERM)
-                worker.wait()
-
-        def arrive(times: int) -> None:
-            """Records come, and those before them go."""
-            ends = {
-                TopicPartition("pumps.in", p.partition): offset
-                for p, offset in kafka.committed(settings["alone"]).items()
-            }
-            kafka.fill(settings["alone"], every[(times - 1) * half : times * half])
-            if ends:
-                kafka.admin.delete_records(ends)
-            judge("alone", times * half)
-
-        arrive(1)
-        judge("moves", half)
-        arrive(2)
-        subprocess.run(on_spark(paths["moves"], "local[2]"), check=True, timeout=LONG_S)
-        assert written(kafka, settings["moves"]) == written(kafka, settings["alone"])
-        assert kafka.committed(settings["moves"]) == kafka.committed(settings["alone"])

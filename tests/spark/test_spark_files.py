@@ -230,25 +230,6 @@ def test_commands_of_people_are_refused_before_anything_is_written(tmp_path):
     assert not (tmp_path / "spark" / "verdicts.jsonl").exists()
 
 
-def test_a_job_begins_with_the_state_of_a_worker_and_judges_nothing_again(tmp_path):
-    """It does not read what was judged before it: that is nonsense by then, of the same length."""
-    (tmp_path / "whole").mkdir()
-    whole = feed(tmp_path / "whole" / "feed.csv", sensors=3, n=3_000)
-    lines = whole.read_bytes().splitlines(keepends=True)
-    subprocess.run(program("run", config(tmp_path / "run", whole)), check=True)
-    source = tmp_path / "feed.csv"
-    source.write_bytes(b"".join(lines[:1_501]))
-    one = config(tmp_path / "one", source)
-    subprocess.run(program("run", one), check=True)
-    judged = (b"x" * (len(line) - 1) + b"\n" for line in lines[300:1_501])  # but how it begins
-    source.write_bytes(b"".join([*lines[:300], *judged, *lines[1_501:]]))
-    subprocess.run(on_spark(one), check=True)
-    (first, *_) = sorted((tmp_path / "one" / ".rejex-pumps" / "spark-input" / "streams").iterdir())
-    assert first.name.startswith("000000000001500-")
-    same(tmp_path / "run", tmp_path / "one")
-    assert b'"state":"open"' in (tmp_path / "run" / "incidents.jsonl").read_bytes()
-
-
 def test_modes_of_a_sensor_have_the_references_that_a_worker_gives_them(tmp_path):
     header, *rows = feed(tmp_path / "plain.csv", sensors=2, n=3_000).read_text().splitlines()
     source = tmp_path / "feed.csv"

@@ -17,6 +17,7 @@ from rejex_connectors.files.sink import lines_of
 from rejex_connectors.files.source import append_line
 from rejex_connectors.kafka import partition_reader
 from rejex_connectors.kafka.clients import Message
+from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from rejex_connectors.kafka.messages import OutcomeMessages
 from rejex_connectors.spark import sink
 from rejex_connectors.spark.sink import FileBatches, Written
@@ -35,11 +36,11 @@ from rejex_stream.config.assembly import (
 )
 from rejex_stream.config.assembly.running import open_run_monitor
 from rejex_stream.encode import encode_dead_letter, encode_incident, encode_verdict
-from rejex_stream.errors import ConfigError
+from rejex_stream.errors import CheckpointError, ConfigError
 from rejex_stream.operate.run_metrics import GAUGES
 from rejex_stream.run.command_journal import CommandJournal
 from rejex_stream.run.run_events import IncidentsDurable, PartitionClosed, Progress
-from rejex_stream.spark.job import _Input
+from rejex_stream.spark.job import _Input, _require_records
 from rejex_stream.spark.job_journal import AtCommit, JobJournal, changes_in
 from rejex_stream.spark.monitoring import OUTPUTS, JobMonitoring, outcomes_in, still_open
 from rejex_stream.types import (
@@ -176,19 +177,6 @@ class Batch:
         return pa.table([list(column) for column in zip(*self.rows, strict=True)], names)
 
 
-class Store:
-    """Where monitors are kept, a checkpoint away."""
-
-    def __init__(self):
-        self.body = None
-
-    def load(self):
-        return self.body
-
-    def save(self, body):
-        self.body = body
-
-
 class KilledError(Exception):
     """A driver is gone."""
 
@@ -201,7 +189,7 @@ class Driver:
 
     def __init__(self, config, outcomes, rng):
         self.config, self.outcomes, self.rng = config, outcomes, rng
-        self.places, self.store = file_places(config), Store()
+        self.places = file_places(config)
         self.done, self.cut = 0, None
         self.alarms, self.changes, self.figures = [], [], []
 
@@ -226,7 +214,7 @@ class Driver:
 
     def _write(self, sink, watch, at):
         journal = self.journal if self.config.alerts.webhook_url else None
-        monitoring = JobMonitoring(watch, self.config, journal, self.store)
+        monitoring = JobMonitoring(watch, self.config, journal)
         where = {FEED: sink.committed(FEED)}
         lines = (self.places.state.parent / "incidents.jsonl").read_bytes().splitlines()
         monitoring.begin(where, still_open(lines, where))
@@ -286,17 +274,29 @@ def test_figures_are_those_of_a_worker_under_the_same_names(feed, worker, outcom
     assert found['rejex_records_invalid_total{pipeline="pumps",reason="decode"}'] == "7.0"
 
 
-def test_a_new_driver_knows_what_is_open_and_what_the_monitors_knew(
-    feed, worker, outcomes, tmp_path
-):
-    config = config_of(tmp_path_feed(tmp_path, feed), more="[state]\nsnapshot_interval_s = 9e9")
-    driver = Driver(config, outcomes, random.Random(3))
+def test_a_new_driver_knows_what_is_open(feed, worker, outcomes, tmp_path):
+    driver = Driver(config_of(tmp_path_feed(tmp_path, feed)), outcomes, random.Random(3))
     assert driver.go_on()
     assert driver.go_on(), "there is nothing to write any more"
-    names = ("rejex_open_incidents", "rejex_held", *(f"rejex_{name}" for name in GAUGES))
-    known = {name: value for name, value in worker.figures.items() if name.startswith(names)}
+    known = {
+        name: value
+        for name, value in worker.figures.items()
+        if name.startswith(("rejex_open_incidents", "rejex_held"))
+    }
     assert known.items() <= driver.figures[1].items()
     assert driver.changes == worker.turns
+
+
+def test_a_new_checkpoint_needs_the_records_that_its_states_are_made_of(monkeypatch):
+    settings = KafkaSettings(bootstrap_servers="nobody:1")
+    earliest = {FARM: 0}
+    monkeypatch.setattr(partition_reader, "committed_offsets", lambda *_: {FARM: 20})
+    monkeypatch.setattr(partition_reader, "bounds_of", lambda *_: {FARM: (earliest[FARM], 30)})
+    _require_records(settings, [FARM])
+    for changed in (settings.replace(start="latest"), settings):
+        with pytest.raises(CheckpointError, match="farm-0 is committed up to offset 20"):
+            _require_records(changed, [FARM])
+        earliest[FARM] = 1
 
 
 def test_the_readings_of_one_record_are_seen_one_by_one():
@@ -376,7 +376,6 @@ def test_a_kill_at_any_moment_and_people_are_told_of_what_is_durable(
     stages = [json.dumps(one, sort_keys=True) for one in said]
     assert len(stages) == len(told) == len(set(stages)) + again
     assert driver.journal.pending(FEED, 10**9) == []
-    assert driver.alarms == worker.alarms
     if moment != "after the commit":  # what nobody saw, the next process does not count
         expected, *found = (
             Counter({n: float(v) for n, v in one.items() if n.startswith("rejex_events_total")})
@@ -489,7 +488,7 @@ def test_the_record_lists_what_was_untold_when_the_micro_batch_began(tmp_path, r
     config = config_of(tmp_path, more=f'[alerts]\nwebhook_url = "{receiver.url}"')
     lines = [Written(n, "incidents", encode_incident(incident(n))) for n in (3, 9)]
     with open_run_monitor(config, engine_spec(config), nobody, nobody, quiet=False) as watch:
-        watch.outbox = SimpleNamespace(post=nobody, left=lambda _: left, settle=nobody)
+        watch.outbox = SimpleNamespace(post=nobody, pending=lambda _: left, flush=nobody)
         monitoring = JobMonitoring(watch, config, Recorded(("farm",)))
         monitoring.begin({}, ())
         left = []
@@ -508,7 +507,7 @@ def test_an_orderly_end_lets_people_be_told_and_strikes_out_what_they_took(tmp_p
     left, wrote = [incident(3), incident(9)], []
     with open_run_monitor(config, engine_spec(config), nobody, nobody, quiet=False) as watch:
         watch.outbox = SimpleNamespace(
-            post=nobody, left=lambda _: [*left], settle=lambda _: left.pop(0)
+            post=nobody, pending=lambda _: [*left], flush=lambda _: left.pop(0)
         )
         monitoring = JobMonitoring(watch, config, Recorded(("farm",)))
         monitoring.begin({FARM: 4}, ())
@@ -626,13 +625,3 @@ def test_lean_verdicts_are_counted_and_not_monitored(feed, worker, outcomes, tmp
     assert missing == {f"rejex_{name}" for name in unsaid | GAUGES.keys()}
     assert driver.alarms == []
     assert driver.changes == worker.turns
-
-
-def test_monitors_that_cannot_be_restored_begin_anew(feed, outcomes, tmp_path, caplog):
-    driver = Driver(config_of(tmp_path_feed(tmp_path, feed)), outcomes[:900], random.Random(3))
-    driver.store.body = b"?"
-    assert driver.go_on()
-    assert "the monitors begin again: These 1 bytes are not a snapshot" in caplog.text
-    assert (
-        driver.figures[0]['rejex_streams{partition="0",pipeline="pumps",topic="feed.csv"}'] == "4.0"
-    )

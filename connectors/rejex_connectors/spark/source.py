@@ -34,13 +34,10 @@ class Chunks:
         self.folder, self._batch = folder, batch_events
         folder.mkdir(parents=True, exist_ok=True)
 
-    def lay(self, source: FileSource, stop: threading.Event, first: int = 0) -> None:
-        """Lay out what the file holds beyond what is laid out already. O(records).
-
-        The first chunk of all begins with that record.
-        """
+    def lay(self, source: FileSource, stop: threading.Event) -> None:
+        """Lay out what the file holds beyond what is laid out already. O(records)."""
         there = self._there()
-        number, first = len(there), there[-1][1] if there else first
+        number, first = len(there), there[-1][1] if there else 0
         source.changes()
         source.seek(source.partition, first)
         while not stop.is_set():

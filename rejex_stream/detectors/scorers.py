@@ -80,9 +80,9 @@ class ColumnHistograms:
         before = edges[:, :-1]
         bins = (self.edges[:, None] <= before[:, :, None]).sum(axis=2)
         inside = (below <= before) & (before < highest)
-        found = np.where(inside, np.take_along_axis(self.log_heights, bins, axis=1), rarest)
+        heights = np.where(inside, np.take_along_axis(self.log_heights, bins, axis=1), rarest)
         object.__setattr__(self, "_edges", array("d", edges.tobytes()))
-        object.__setattr__(self, "_heights", array("d", np.hstack((rarest, found)).tobytes()))
+        object.__setattr__(self, "_heights", array("d", np.hstack((rarest, heights)).tobytes()))
 
     def score(self, X: FloatArray) -> FloatArray:
         """Score rows X of shape (m, d); O(d log b) a row."""
@@ -97,8 +97,8 @@ class ColumnHistograms:
         edges, size = self._edges, len(self._edges)
         width = size // len(row)
         at, ends = range(0, size, width), range(width - 1, size, width)
-        found = map(bisect_left, repeat(edges), row, at, ends)
-        return -reduce(add, map(self._heights.__getitem__, found))
+        bins = map(bisect_left, repeat(edges), row, at, ends)
+        return -reduce(add, map(self._heights.__getitem__, bins))
 
 
 def fit_hbos(make: Make, X: FloatArray) -> ColumnHistograms:

@@ -61,8 +61,8 @@ class TableScorer:
             if readable.any():
                 scores[readable] = self.inner.score(np.ascontiguousarray(X[readable]))
             partial = np.flatnonzero(~readable & finite.any(axis=1) & ~np.isinf(X).any(axis=1))
-            if len(partial) and (found := self.score_without(X[partial], _NOTHING)) is not None:
-                scores[partial] = found[:, 0]
+            if len(partial) and (by_others := self.score_without(X[partial], _NOTHING)) is not None:
+                scores[partial] = by_others[:, 0]
             return scores
 
     def score_without(self, X: FloatArray, groups: ColumnGroups) -> FloatArray | None:
@@ -75,8 +75,8 @@ class TableScorer:
             return None
         with np.errstate(all="ignore"):
             if not np.isnan(X).any():
-                found: FloatArray | None = without(X, groups)
-                return found
+                scores: FloatArray | None = without(X, groups)
+                return scores
             parts = [without(row, groups) for row in X[:, None]]
             return None if parts[0] is None else np.concatenate(parts)
 

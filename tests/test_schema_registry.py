@@ -11,12 +11,10 @@ import threading
 from base64 import b64encode
 from contextlib import suppress
 
-import jsonschema
 import pytest
 from rejex_connectors.kafka.kafka_settings import RegistrySettings
 from rejex_connectors.kafka.schema_registry import HttpSchemaRegistry
 
-from rejex_stream.cli.commands.kafka_topics import kafka_config, register_outputs
 from rejex_stream.decode.avro import avro_reader
 from rejex_stream.decode.mapping import FieldMapping
 from rejex_stream.decode.registry_decoder import RegistryDecoder
@@ -25,7 +23,6 @@ from rejex_stream.protocols import RegisteredSchema
 from rejex_stream.types import Position, Reading, Record
 from tests.servers import WebServer
 from tests.strangers import stranger
-from tests.test_contract import WRITTEN
 from tests.waiting import pass_time
 
 PASSWORD = "correct horse"
@@ -36,13 +33,11 @@ class Server(WebServer):
     """Answers as it is told, path by path; what it does not know is no such schema."""
 
     def __init__(self, context=None):
-        self.answers, self.seen, self.length, self.posted = {}, [], 0, {}
+        self.answers, self.seen, self.length = {}, [], 0
         super().__init__(self._answer, context)
         self.url = self.address
 
     def _answer(self, method, path, headers, body):
-        if method == "POST":
-            self.posted[path] = json.loads(body)
         self.seen.append((path, headers.get("Authorization")))
         status, answer = self.answers.get(path, NO_SUCH)
         raw = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
@@ -249,50 +244,3 @@ def test_a_registry_that_nobody_vouches_for_is_refused(tmp_path):
     for missing in ("no-such.pem", "key.pem"):
         with pytest.raises(ConfigError, match=rf"ca_file .*{missing} cannot be used"):
             client(server.url, ca_file=str(tmp_path / missing))
-
-
-def outputs_to(server, tmp_path):
-    path = tmp_path / "p.toml"
-    path.write_text(
-        '[input]\nkind = "kafka"\nformat = "jsonl"\ntopics = ["in"]\nchannels = ["x"]\n'
-        'sensor = "key"\n'
-        "[rejection]\ncontamination = 0.05\ntolerance = 4\n[kafka]\n"
-        'bootstrap_servers = "localhost:9"\n[output]\nverdicts = "out.verdicts"\n'
-        f'[schema_registry]\nurl = "{server.url}"\n'
-    )
-    return path
-
-
-def test_what_outputs_hold_is_registered_as_json_schema_under_their_topics(server, tmp_path):
-    config, settings = kafka_config(outputs_to(server, tmp_path))
-    subjects = ["out.verdicts-value", "rejex.review-value", "rejex.incidents-value"]
-    for subject in subjects:
-        server.answers[f"/subjects/{subject}/versions"] = (200, {"id": 1})
-    register_outputs(config, settings, found := [])
-    assert found == subjects
-    assert {body["schemaType"] for body in server.posted.values()} == {"JSON"}
-    kinds = {"out.verdicts": ("verdict",), "rejex.review": ("review", "follow-up"),
-             "rejex.incidents": ("incident", "reply")}  # fmt: skip
-    for topic, names in kinds.items():
-        schema = json.loads(server.posted[f"/subjects/{topic}-value/versions"]["schema"])
-        for name in names:
-            jsonschema.validate(json.loads(WRITTEN[name]), schema)
-        with pytest.raises(jsonschema.ValidationError):
-            jsonschema.validate(json.loads(WRITTEN["label"]), schema)
-
-
-def test_what_is_registered_before_a_refusal_is_known(server, tmp_path):
-    config, settings = kafka_config(outputs_to(server, tmp_path))
-    server.answers["/subjects/out.verdicts-value/versions"] = (200, {"id": 1})
-    server.answers["/subjects/rejex.review-value/versions"] = (409, {"message": "incompatible"})
-    found = []
-    with pytest.raises(ConnectorError, match="incompatible"):
-        register_outputs(config, settings, found)
-    assert found == ["out.verdicts-value"]
-
-
-@pytest.mark.parametrize("status", [409, 422])
-def test_a_schema_that_is_refused_is_said_with_what_to_do(server, status):
-    server.answers["/subjects/a-value/versions"] = (status, {"message": "incompatible"})
-    with pytest.raises(ConnectorError, match=r"incompatible.*compatibility"):
-        client(server.url).register("a-value", "{}")

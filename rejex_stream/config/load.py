@@ -300,10 +300,10 @@ def _registry(config: Any) -> None:  # noqa: ANN401
             f"url is missing: input.format = {config.input.format!r} needs the registry's address."
         )
     if config.schema_registry.url is not None:
-        if not needed and (config.input.kind, config.input.format) != ("kafka", "jsonl"):
+        if not needed:
             raise _Misfit(
                 f"url is given, but input.format is {config.input.format!r}: give input.format, "
-                "avro, protobuf or, to register the schemas of outputs alone, jsonl."
+                "avro or protobuf, or leave the registry out."
             )
         config.schema_registry.check()
 

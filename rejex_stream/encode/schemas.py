@@ -36,7 +36,7 @@ from rejex_stream.types import (
 __all__ = [
     "COMMAND_TYPE", "CONNECT_PREFIX", "FOLLOW_UP_TYPE", "INCIDENT_TYPE", "LABEL_TYPE",
     "LEAN_VERDICT_TYPE", "PIPELINE", "PIPELINE_VERSION", "REPLY_TYPE", "REVIEW_TYPE", "SCHEMAS",
-    "TOPICS", "VERDICT_TYPE", "json_schema", "topic_schemas",
+    "TOPICS", "VERDICT_TYPE", "json_schema",
 ]  # fmt: skip
 
 VERDICT_TYPE: Final = "io.rejex.verdict.v1"
@@ -101,24 +101,6 @@ _PLAIN_NAMES = {
     "IncidentRecord": "Incident",
     "ReplyRecord": "Reply to a command",
 }
-
-
-def topic_schemas(*, lean: bool = False) -> dict[str, dict[str, Any]]:
-    """Return the JSON Schema of what each output's topic holds, by its role.
-
-    A dead letter on Kafka is the record as it came, and has none.
-    """
-    kinds = {
-        "verdicts": ["lean-verdict" if lean else "verdict"],
-        "review": ["review", "follow-up"],
-        "incidents": ["incident", "reply"],
-    }
-    return {
-        role: json_schema(names[0])
-        if len(names) == 1
-        else {"$schema": _DIALECT, "title": role, "oneOf": [json_schema(name) for name in names]}
-        for role, names in kinds.items()
-    }
 
 
 def json_schema(name: str) -> dict[str, Any]:

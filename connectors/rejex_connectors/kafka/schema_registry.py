@@ -75,13 +75,6 @@ class HttpSchemaRegistry:
         self._collect(answer, references, set(), until)
         return RegisteredSchema(answer.schema_type or "AVRO", answer.schema, references)
 
-    def register(self, subject: str, schema: str) -> None:
-        """Put a JSON Schema under a subject; one that is there already stays as it is."""
-        path = f"/subjects/{urllib.parse.quote(subject, safe='')}/versions"
-        body = msgspec.json.encode({"schemaType": "JSON", "schema": schema})
-        if self._get(path, body) is None:
-            self._no_registry(f"answers 404 for {path}")
-
     def _collect(
         self, answer: _Answer, into: dict[str, str], asked: set[tuple[str, int]], until: float
     ) -> None:
@@ -105,12 +98,9 @@ class HttpSchemaRegistry:
         except msgspec.DecodeError:
             self._no_registry("answers something else")
 
-    def _get(self, path: str, body: bytes | None = None) -> bytes | None:
+    def _get(self, path: str) -> bytes | None:
         """Return the answer; ``None`` where the registry itself says that it has no such thing."""
-        headers = self._headers
-        if body is not None:
-            headers = {**headers, "Content-Type": "application/vnd.schemaregistry.v1+json"}
-        request = urllib.request.Request(self._url + path, body, headers)
+        request = urllib.request.Request(self._url + path, headers=self._headers)
         try:
             status, answer = within(TIMEOUT_S, "the schema registry", self._whole, request)
         except ConnectorError:
@@ -156,12 +146,6 @@ class HttpSchemaRegistry:
             raise ConnectorError(
                 f"the schema registry at {self._url} refuses us with {status}: check "
                 "schema_registry.username and its password"
-            )
-        if status in (409, 422):
-            raise ConnectorError(
-                f"the schema registry at {self._url} refuses the schema of {path}: "
-                f"{body[:300].decode('utf-8', 'replace')!r}; set the subject's compatibility to "
-                "NONE, or delete it"
             )
         raise ConnectorError(
             f"the schema registry at {self._url} answers {status} for {path}",

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import sys
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -20,7 +18,6 @@ from rejex_stream.config import Config, load_config
 from rejex_stream.config.assembly import file_places, kafka_decoder, kafka_settings
 from rejex_stream.decode.mapping import printable
 from rejex_stream.encode import decode_dead_letter
-from rejex_stream.encode.schemas import topic_schemas
 from rejex_stream.errors import ConfigError, ConnectorError, explaining_os_errors
 from rejex_stream.types import Reading, Record
 
@@ -61,11 +58,9 @@ def create(  # noqa: PLR0917 - one parameter an option
 ) -> None:
     """Create the output topics that are missing; those that exist are left as they are.
 
-    Where a schema registry is configured, what they hold is registered there as JSON Schema; where
-    it takes none, that is said. The input is its producer's: a misspelled one would be made, and
-    wait for ever.
+    The input is its producer's: a misspelled one would be made, and wait for ever.
     """
-    known, settings = kafka_config(config)
+    _, settings = kafka_config(config)
     from rejex_connectors.kafka.topic_admin import create_topics, look_at_inputs, plan_topics
 
     inputs = look_at_inputs(settings)
@@ -83,18 +78,8 @@ def create(  # noqa: PLR0917 - one parameter an option
     ]
     created = create_topics(settings, plans, dry_run=dry_run)
     names = {plan.name for plan in created}
-    subjects: list[str] = []
-    try:
-        if not dry_run:
-            register_outputs(known, settings, subjects)
-    except ConnectorError as error:  # such as a login that may only read
-        missing = "some are not" if subjects else "none is"
-        print(
-            f"warning: of the topics' JSON Schemas {missing} registered: {error}", file=sys.stderr
-        )
     if output is As.JSON:
-        result = {"dry_run": dry_run, "created": sorted(names), "topics": plans}
-        print_json({**result, "registered": subjects})
+        print_json({"dry_run": dry_run, "created": sorted(names), "topics": plans})
         return
     done = "to create" if dry_run else "created"
     rows = [
@@ -110,21 +95,6 @@ def create(  # noqa: PLR0917 - one parameter an option
     ]
     columns = ("topic", "role", "partitions", "replication", "settings", "")
     print_table(columns, rows, left=(0, 1, 4, 5))
-    if subjects:
-        print(f"Registered as JSON Schema: {', '.join(subjects)}.")
-
-
-def register_outputs(config: Config, settings: KafkaSettings, subjects: list[str]) -> None:
-    """Register what the outputs hold, where there is a registry; note each subject once it is."""
-    if config.schema_registry.url is None:
-        return
-    from rejex_connectors.kafka.schema_registry import HttpSchemaRegistry
-
-    registry = HttpSchemaRegistry(config.schema_registry)
-    for role, schema in topic_schemas(lean=config.output.form == "lean").items():
-        subject = f"{getattr(settings.topics, role)}-value"
-        registry.register(subject, json.dumps(schema))
-        subjects.append(subject)
 
 
 @topics.command()

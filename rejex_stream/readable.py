@@ -130,7 +130,9 @@ class ChannelReading:
             parts.append(f"expected {number(self.expected.value)}{unit} from the others")
         if self.usual is not None:
             low, high = self.usual
-            within = "within its usual" if low <= self.value <= high else "usually"
+            within = "usually"
+            if low <= self.value <= high:  # which others, or the hour, show not to be right
+                within = "within its usual" if self.expected is None else "by itself it may be"
             ends = dict.fromkeys((number(low), number(high)))
             parts.append(f"{within} {' to '.join(ends)}{unit}")
         return now, "; ".join(parts)

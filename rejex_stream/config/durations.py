@@ -55,8 +55,7 @@ def with_counts(
     for section, name in counts_of(root):
         table = counted.get(section)
         written = table.get(name) if isinstance(table, Mapping) else None
-        match = re.match(DURATION, written) if isinstance(written, str) else None
-        if match is None:
+        if not isinstance(written, str) or (match := re.match(DURATION, written)) is None:
             continue
         key, count = f"{section}.{name}", None
         if interval_ms is None:

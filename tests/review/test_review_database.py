@@ -173,7 +173,7 @@ def test_values_come_back_as_they_were_stored(opened):
             (values[2], values[0]),
         )
         connection.execute(
-            "INSERT INTO point VALUES (1, 0, ?, ?, ?)", (values[3], values[1], values[4])
+            "INSERT INTO point VALUES (1, 0, ?, ?, ?, NULL)", (values[3], values[1], values[4])
         )
         row = connection.execute(
             "SELECT last_ms, score, stream_key, channel_values, label "

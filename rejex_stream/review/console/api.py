@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from rejex_stream.readable import Expected
 from rejex_stream.review.console import queue_metrics
 from rejex_stream.review.console.console import Call, answers, as_json, filter_of, takes
 from rejex_stream.review.queue import label_store, labelling, series
@@ -239,23 +240,40 @@ def series_json(
 ) -> dict[str, Any]:
     """Return the series of a sensor over a stretch (:func:`stretch_of`) as the plots want it.
 
-    What is usual is what was before the onset.
+    What is usual is what was before the onset. Of what a channel was expected to read: the times,
+    and the ends of the range.
     """
     low, high, most = stretch
     channels = json.loads(sensor["channels"])
     drawn = series.read(connection, sensor["sensor_id"], channels, low, high, most=most)
     usual = series.usual_range(connection, sensor["sensor_id"], len(channels), onset_ms)
+    expected = (
+        series.expectations(connection, sensor["sensor_id"], (low, high)) if with_score else {}
+    )
     lines = zip(drawn.channels, drawn.values, drawn.missing, usual, strict=True)
     return {
         "sensor": sensor["sensor"],
         "channels": [
-            {"name": name, **_line(*line), "missing": missing, "usual": limits}
+            {
+                "name": name,
+                **_line(*line),
+                "missing": missing,
+                "usual": limits,
+                "onset": onset_ms,
+                "expected": _band(expected.get(name, []), most),
+            }
             for name, line, missing, limits in lines
         ],
         "score": _line(*drawn.score) if with_score else None,
         "marked": drawn.marked if with_score else [],
         "holes": drawn.holes,
     }
+
+
+def _band(expected: list[tuple[int, Expected]], most: int) -> list[tuple[int, float, float]]:
+    """Return (time, low, high) of a range that changes with every reading, at most `most`."""
+    step = max(1, -(-len(expected) // most))
+    return [(t_ms, one.low, one.high) for t_ms, one in expected[::step]]
 
 
 def _whole(text: str) -> int:

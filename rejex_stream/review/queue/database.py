@@ -28,7 +28,7 @@ from rejex_stream.config.reviewing import Role
 from rejex_stream.errors import ConfigError, ConnectorError, RejexError
 from rejex_stream.types import Position
 
-SCHEMA_VERSION = 15
+SCHEMA_VERSION = 16
 
 _APPEND_ONLY = ("label", "label_event", "audit")
 
@@ -162,6 +162,7 @@ CREATE TABLE point (     -- the series around events, full resolution, a ring
   channel_values BLOB,                 -- float64, one per channel, NaN where missing
   score REAL,
   label INTEGER,
+  expected BLOB,                       -- JSON: what the verdict expected of its channels
   PRIMARY KEY (sensor_id, t_ms)
 ) STRICT, WITHOUT ROWID;
 

@@ -218,7 +218,9 @@ def episode_detail(
     """Return an episode."""
     row = row_of(connection, case_row(connection, episode), settings, viewer, now_ms)
     stretch = row.start_ms, row.end_ms
-    apart = series.deviations(connection, row.sensor_id, row.sensor, row.channels, stretch)
+    apart = series.deviations(
+        connection, row.sensor_id, row.sensor, row.channels, stretch, blind=row.blind
+    )
     bars, flip = _evidence(row)
     main = (
         row.channels.index(bars[0].channel)

@@ -22,7 +22,14 @@ from rejex_stream.plan.promises import Costs
 from rejex_stream.rejection.window import joint_severity
 from rejex_stream.review.queue import cases
 from rejex_stream.review.queue.database import insert, note_down, scalar, scalars
-from rejex_stream.review.queue.series import COUNTS, DAY_MS, HOUR_MS, Point, SeriesBatch
+from rejex_stream.review.queue.series import (
+    COUNTS,
+    DAY_MS,
+    HOUR_MS,
+    Point,
+    SeriesBatch,
+    expected_of,
+)
 from rejex_stream.types import (
     CommandReply,
     ContextPoint,
@@ -220,9 +227,7 @@ class IngestBatch:
         width = len(item.channels)
         self._remember(sensor_id, width, item.context)
         values = item.values if width and len(item.values) == width else None
-        self._series.add(
-            sensor_id, Point(verdict.event_time_ms, values, verdict.score, verdict.label)
-        )
+        self._add_judged(sensor_id, verdict, values)
         if item.why == "extreme":
             records = "SELECT record FROM incident WHERE stream_key = ?"
             for record in scalars(connection, records, (verdict.stream_key,)):
@@ -267,10 +272,14 @@ class IngestBatch:
         # What is a little late takes nothing back; a clock that ran ahead and was set right does.
         if last is None or not last - DAY_MS <= verdict.event_time_ms < last:
             self._last_ms[sensor_id] = verdict.event_time_ms
-        self._series.add(
-            sensor_id, Point(verdict.event_time_ms, None, verdict.score, verdict.label)
-        )
+        self._add_judged(sensor_id, verdict, None)
         self.counts.verdicts += 1
+
+    def _add_judged(
+        self, sensor_id: int, verdict: Verdict, values: tuple[float | None, ...] | None
+    ) -> None:
+        t_ms, expected = verdict.event_time_ms, expected_of(verdict)
+        self._series.add(sensor_id, Point(t_ms, values, verdict.score, verdict.label, expected))
 
     def _last_counted(self, topic: str, partition: int) -> tuple[int, int]:
         known = self._counted.get((topic, partition))

@@ -14,14 +14,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from sqlite3 import Connection, Row
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from rejex_stream.readable import ChannelReading, middle
+from rejex_stream.readable import ChannelReading, Expected, middle
 from rejex_stream.review.queue.database import scalar, scalars
-from rejex_stream.types import FloatArray, Label
+from rejex_stream.types import FloatArray, Label, Verdict
 
 LABEL_CODES = {Label.NORMAL: 0, Label.ANOMALY: 1, Label.REJECTED: 2}
 HOUR_MS = 3_600_000
@@ -30,14 +31,14 @@ _MOST_HOLES = 500
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(NamedTuple):
     """One moment of one sensor; parts that are not known yet are ``None``."""
 
     t_ms: int
     values: tuple[float | None, ...] | None
     score: float | None
     label: Label | None
+    expected: bytes | None = None  # JSON: what channels were expected to read, by name
 
 
 @dataclass(slots=True)
@@ -51,14 +52,7 @@ class SeriesBatch:
         key = (sensor_id, point.t_ms)
         known = self._points.get(key)
         if known is not None:
-            if known.values is not None and known.score is not None:
-                return
-            point = Point(
-                point.t_ms,
-                known.values if known.values is not None else point.values,
-                known.score if known.score is not None else point.score,
-                known.label if known.label is not None else point.label,
-            )
+            point = Point(*map(_first_known, known, point))
         self._points[key] = point
 
     def write(self, connection: Connection) -> None:
@@ -70,15 +64,26 @@ class SeriesBatch:
                 values = [math.nan if value is None else value for value in point.values]
                 blob = np.array(values, dtype="<f8").tobytes()
             code = None if point.label is None else LABEL_CODES[point.label]
-            rows.append((sensor_id, t_ms, blob, point.score, code))
+            rows.append((sensor_id, t_ms, blob, point.score, code, point.expected))
+        columns = ("channel_values", "score", "label", "expected")
+        filled = ", ".join(f"{name} = coalesce(excluded.{name}, point.{name})" for name in columns)
         connection.executemany(
-            "INSERT INTO point VALUES (?,?,?,?,?) ON CONFLICT (sensor_id, t_ms) DO UPDATE SET "
-            "channel_values = coalesce(excluded.channel_values, point.channel_values), "
-            "score = coalesce(excluded.score, point.score), "
-            "label = coalesce(excluded.label, point.label)",
+            "INSERT INTO point VALUES (?,?,?,?,?,?) ON CONFLICT (sensor_id, t_ms) DO UPDATE SET "
+            + filled,
             rows,
         )
         self._points.clear()
+
+
+def _first_known(known: Any, new: Any) -> Any:  # noqa: ANN401 - a part of a point
+    return new if known is None else known
+
+
+def expected_of(verdict: Verdict) -> bytes | None:
+    """Return what the evidence of a verdict expects of its channels, as a point keeps it."""
+    channels = verdict.evidence.channels if verdict.evidence else ()
+    expected = {one.channel: one.expected for one in channels if one.expected}
+    return msgspec.json.encode(expected) if expected else None
 
 
 BEFORE_ALL_MS = -(2**62)
@@ -324,8 +329,8 @@ def readings(
     return np.frombuffer(b"".join(blobs), dtype="<f8").reshape(len(blobs), width)
 
 
-_PAST, _FEWEST = 500, 8
-"""Readings before something began that say what is usual, and the fewest that do."""
+_PAST, _FEWEST, _NEWEST = 500, 8, 5
+"""Readings before something began that say what is usual, and the fewest that do; those of now."""
 
 
 def usual_range(
@@ -339,14 +344,42 @@ def usual_range(
     return [middle(of) if np.isfinite(of).sum() >= _FEWEST else None for of in past.T]
 
 
+_EXPECTED = msgspec.json.Decoder(dict[str, Expected])
+
+
+def expectations(
+    connection: Connection, sensor_id: int, span_ms: tuple[int, int], most: int = 5_000
+) -> dict[str, list[tuple[int, Expected]]]:
+    """Return what each channel was expected to read in a stretch, both ends included, by time.
+
+    Of the newest `most` events whose verdicts say so. O(events).
+    """
+    rows = connection.execute(
+        "SELECT t_ms, expected FROM point WHERE sensor_id = ? AND t_ms BETWEEN ? AND ? "
+        "AND expected IS NOT NULL ORDER BY t_ms DESC LIMIT ?",
+        (sensor_id, *span_ms, most),
+    ).fetchall()
+    channels: dict[str, list[tuple[int, Expected]]] = {}
+    for t_ms, text in reversed(rows):
+        for channel, expected in _EXPECTED.decode(text).items():
+            channels.setdefault(channel, []).append((t_ms, expected))
+    return channels
+
+
+def _half_widths(expected: Expected) -> float:
+    """Return how far a channel was from what was expected of it, in half widths of the range."""
+    width = (expected.high - expected.low) / 2 or abs(expected.value) * 1e-3 or 1.0
+    return abs(expected.read - expected.value) / width
+
+
 class Deviation(NamedTuple):
-    """A channel of a case or an incident, beside what it usually is."""
+    """A channel of a case or an incident, beside what it usually is, or was expected to read."""
 
     sensor: str
     column: int
-    reads: ChannelReading  # the median of its newest readings, at most five
-    farthest: ChannelReading  # the one that lies farthest from the middle of what is usual
-    distance: float  # how many half widths of what is usual that is
+    reads: ChannelReading  # newest, as the alert says it; nothing expected: the median of five
+    farthest: ChannelReading  # the one that lies farthest from what is expected, or usual
+    distance: float  # how many half widths of that it is away
     trend: str  # `rising`, `falling` or `steady` since the onset
     speaks: bool = False  # whether the score is higher for it, as the pipeline says
 
@@ -363,14 +396,23 @@ def deviations(
     sensor: str,
     channels: Sequence[str],
     span_ms: tuple[int, int],
+    *,
+    blind: bool = False,
 ) -> list[Deviation]:
     """Return how far each channel is from the readings before a stretch, both ends included.
 
-    The farthest first; a channel of which too little is known is left out. O(readings).
+    And, unless `blind`, from what verdicts expected of it. The farthest first; a channel of which
+    too little is known is left out. O(readings).
     """
     onset_ms, end_ms = span_ms
     usual = usual_range(connection, sensor_id, len(channels), onset_ms)
     since = readings(connection, sensor_id, len(channels), (onset_ms, end_ms + 1), 5_000)
+    expected = {} if blind else expectations(connection, sensor_id, span_ms)
+    recent = (
+        "SELECT t_ms FROM point WHERE sensor_id = ? AND t_ms BETWEEN ? AND ? "
+        "AND score IS NOT NULL ORDER BY t_ms DESC LIMIT ?"
+    )
+    recent_ms = min(scalars(connection, recent, (sensor_id, *span_ms, _NEWEST)), default=end_ms)
     ranked = []
     for column, (name, limits, read) in enumerate(zip(channels, usual, since.T, strict=True)):
         values = read[np.isfinite(read)]
@@ -381,9 +423,17 @@ def deviations(
         third = max(1, len(values) // 3)
         moved = float(np.median(values[-third:]) - np.median(values[:third])) / width
         trend = "rising" if moved > 0.5 else "falling" if moved < -0.5 else "steady"
-        now, far = float(np.median(values[-5:])), float(values[np.abs(values - centre).argmax()])
-        ends = ChannelReading(name, now, limits), ChannelReading(name, far, limits)
-        ranked.append(Deviation(sensor, column, *ends, abs(far - centre) / width, trend))
+        now = ChannelReading(name, float(np.median(values[-_NEWEST:])), limits)
+        far = ChannelReading(name, float(values[np.abs(values - centre).argmax()]), limits)
+        distance = abs(far.value - centre) / width
+        if of_channel := expected.get(name):
+            newest_ms, newest = of_channel[-1]
+            worst = max((one for _, one in of_channel), key=_half_widths)
+            if newest_ms >= recent_ms:
+                now = ChannelReading(name, newest.read, limits, newest)
+            far = ChannelReading(name, worst.read, limits, worst)
+            distance = max(distance, _half_widths(worst))
+        ranked.append(Deviation(sensor, column, now, far, distance, trend))
     return sorted(ranked, key=lambda one: -one.distance)
 
 

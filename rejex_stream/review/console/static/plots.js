@@ -129,13 +129,30 @@ export class PlotStack {
       ctx.globalAlpha = 1;
     }
     for (const [from, to, kind] of chart.line.holes || this.holes) this.hole(u, at(from), at(to), kind);
-    const { band } = chart.line;
+    const { band, expected, onset } = chart.line;
     if (band) {
       const [a, b] = band.map((v) => u.valToPos(v, "y", true));
       ctx.fillStyle = colour(chart.line.bandColor || "--band");
-      ctx.fillRect(bbox.left, b, bbox.width, a - b);
+      // What others make one expect takes the place of what is usual, from the onset on.
+      const end = expected && expected.length ? Math.min(at(onset), bbox.left + bbox.width) : bbox.left + bbox.width;
+      ctx.fillRect(bbox.left, b, Math.max(0, end - bbox.left), a - b);
     }
+    if (expected && expected.length) this.expectation(u, expected);
     ctx.restore();
+  }
+
+  // Where readings were expected to lie, event by event: each as wide as half way to its neighbours.
+  expectation(u, expected) {
+    const x = expected.map(([t]) => u.valToPos(t, "x", true));
+    const steps = x.slice(1).map((right, i) => right - x[i]).sort((a, b) => a - b);
+    const reach = Math.max(1.5 * devicePixelRatio, (steps[steps.length >> 1] || 0) * 0.75);
+    u.ctx.fillStyle = colour("--expected");
+    expected.forEach(([, low, high], i) => {
+      const left = i ? Math.max((x[i - 1] + x[i]) / 2, x[i] - reach) : x[i] - reach;
+      const right = i + 1 < x.length ? Math.min((x[i] + x[i + 1]) / 2, x[i] + reach) : x[i] + reach;
+      const [a, b] = [u.valToPos(low, "y", true), u.valToPos(high, "y", true)];
+      u.ctx.fillRect(left, b, right - left, Math.max(devicePixelRatio, a - b));
+    });
   }
 
   // What is not known is hatched, silence is a dotted line at the foot: neither looks like a reading.
@@ -266,6 +283,7 @@ function extent(line, from, to) {
   line.t.forEach((t, i) => { if (t >= from && t <= to) take(line.v[i]); });
   if (line.threshold !== undefined && line.threshold !== null) take(line.threshold);
   for (const edge of line.band || []) take(edge);
+  for (const [t, below, above] of line.expected || []) if (t >= from && t <= to) { take(below); take(above); }
   if (low > high) return [0, 1];
   const pad = (high - low || Math.abs(high) || 1) * 0.08;
   return [low - pad, high + pad];

@@ -40,7 +40,7 @@ OURS = {
     "Sensor": ("Sensor", {}),
     "SensorEnsemble": ("SensorEnsemble", {}),
     "VARResidual": ("VARResidual", {}),
-    "SeasonalResidual": ("SeasonalResidual", {}),
+    "SeasonalSensor": ("SeasonalSensor", {}),
     "GMM": ("pyod:GMM", {"scale": "standard"}),
 }
 

@@ -7,6 +7,7 @@ from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -84,7 +85,7 @@ def utc(ms: float) -> datetime:
 
 # ------------------------------------------------------------------ what reads what, and usually
 class Expected(msgspec.Struct, frozen=True):
-    """What the other channels made one expect of a channel, in its own unit.
+    """What the other channels, or the hour, made one expect of a channel, in its own unit.
 
     Attributes
     ----------
@@ -92,16 +93,32 @@ class Expected(msgspec.Struct, frozen=True):
         What it read instead.
     value, low, high
         What was likely, and between which values nineteen of twenty readings would lie.
+    by
+        ``hour``: the season made one expect it; left out: the other channels.
     """
 
     read: float
     value: float
     low: float
     high: float
+    by: Literal["hour"] | msgspec.UnsetType = msgspec.UNSET
 
     def as_reading(self, channel: str) -> ChannelReading:
         """Return it as a reading of the channel."""
         return ChannelReading(channel, self.read, None, self)
+
+    def describe(self, unit: str = "") -> str:
+        """Return what was likely, and by what.
+
+        Examples
+        --------
+        >>> Expected(57.0, 45.0, 41.0, 49.0, "hour").describe(" l/s")
+        '45 ± 4 l/s at this hour'
+        """
+        if self.by == "hour":
+            spread = number((self.high - self.low) / 2, digits=2)
+            return f"{number(self.value)} ± {spread}{unit} at this hour"
+        return f"{number(self.value)}{unit} from the others"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +144,7 @@ class ChannelReading:
         name, unit, parts = name or self.channel, unit and f" {unit}", []
         now = f"{name} missing" if math.isnan(self.value) else f"{name} {number(self.value)}{unit}"
         if self.expected is not None:
-            parts.append(f"expected {number(self.expected.value)}{unit} from the others")
+            parts.append(f"expected {self.expected.describe(unit)}")
         if self.usual is not None:
             low, high = self.usual
             within = "usually"

@@ -32,7 +32,7 @@ from rejex_stream.rejection.policy import RejectionPolicy
 from tests.test_any_float import any_value
 
 POLICY = RejectionPolicy(0.05, tolerance=8)
-NAMES = ("Sensor", "SensorEnsemble", "VARResidual", "Subsequence", "SeasonalResidual")
+NAMES = ("Sensor", "SensorEnsemble", "VARResidual", "Subsequence", "SeasonalSensor")
 HOUR = 3_600_000
 
 
@@ -159,7 +159,7 @@ def test_what_is_there_of_a_row_may_be_quiet():
     assert scorer.score(still[None])[0] > 1.5 * plain
 
 
-@pytest.mark.parametrize("name", ["VARResidual", "SeasonalResidual", "KNN"])
+@pytest.mark.parametrize("name", ["VARResidual", "KNN"])
 def test_other_detectors_say_that_they_want_whole_rows(name):
     assert not getattr(make_detector(name), "allow_nan", False)
     assert not make_detector("Ensemble", members=("Sensor", name)).allow_nan
@@ -418,7 +418,7 @@ def test_a_constant_stream_is_scored_and_its_first_move_stands_out(name):
 
 
 # ---------------------------------------------------------------------------- flags apart
-@pytest.mark.parametrize("name", ["Sensor", "VARResidual", "Subsequence", "SeasonalResidual"])
+@pytest.mark.parametrize("name", ["Sensor", "VARResidual", "Subsequence", "SeasonalSensor"])
 def test_a_switch_is_kept_out_of_the_distance(name):
     sensor, switch = ar(600, 0.5), np.zeros((600, 1))
     switch[50:53] = 1.0
@@ -461,22 +461,13 @@ def test_a_stretch_sees_a_shape_that_is_wrong_where_no_value_is():
     assert score.score(rows(flat))[-1] > 3 * score.score(rows(wave[1500:1600])).max()
 
 
-@pytest.mark.parametrize("period", ["auto", "day", "week"])
-def test_a_season_sees_noon_at_midnight(period):
+def test_a_season_sees_noon_at_midnight():
     t = np.arange(24 * 40)
     day = 10 * np.sin(2 * math.pi * t / 24)[:, None] + noise(len(t), seed=4)
-    score, rows = fitted("SeasonalResidual", day, period=period)
+    score, rows = fitted("SeasonalSensor", day)
     ordinary = score.score(rows(day))
-    night = rows(np.array([[10.0]]), start=24 * 50 + 18)  # the height of the day, at its depth
-    assert score.score(night)[0] > 2 * ordinary.max()
-
-
-def test_where_there_is_no_season_none_is_taken():
-    score, _ = fitted("SeasonalResidual", ar(600, 0.9, seed=5))
-    assert score.inner.harmonics == (0, 0)
-    t = np.arange(24 * 28)
-    week = (t // 24 % 7 >= 5)[:, None] * 8.0 + noise(len(t), seed=6)
-    assert fitted("SeasonalResidual", week)[0].inner.harmonics[1] > 0
+    day[24 * 30 + 18] = 10.0  # the height of the day, at its depth
+    assert score.score(rows(day))[24 * 30 + 18 - 23] > 1.5 * ordinary.max()
 
 
 @pytest.mark.parametrize("name", ["Sensor", "SensorEnsemble"])
@@ -560,10 +551,6 @@ def test_rows_of_other_features_are_refused():
 def test_a_wrong_parameter_says_what_would_be_right(params, says):
     with pytest.raises(ConfigError, match=says):
         make_detector("Sensor", **params)
-    with pytest.raises(
-        ConfigError, match="period = 'year' is unknown to rejex:SeasonalResidual: use"
-    ):
-        make_detector("SeasonalResidual", period="year")
 
 
 @pytest.mark.parametrize("shape", [(2, 1), (3, 2), (50, 1), (400, 7), (2000, 38), (30, 60)])

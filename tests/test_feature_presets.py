@@ -157,10 +157,11 @@ def test_fewer_columns_are_made_where_channels_are_many(channels, blocks):
     assert len(FeatureSpec(names(channels), preset="sensor").names) == blocks * channels
 
 
-def test_seasonal_rows_hold_the_phases_of_day_and_week():
-    spec = FeatureSpec(("flow",), preset="seasonal")
-    assert spec.names[0] == "flow"
-    assert spec.names[1:] == Feature("hour_of_day").names + Feature("day_of_week").names
+def test_seasonal_rows_hold_the_phases_of_day_week_and_month():
+    spec = FeatureSpec(("flow",), preset="sensor_seasonal")
+    calendar = [Feature(kind) for kind in ("hour_of_day", "day_of_week", "days_to_month_end")]
+    plain = FeatureSpec(("flow",), preset="sensor").names
+    assert spec.names == plain + tuple(name for one in calendar for name in one.names)
     assert not spec.is_at_once
 
 

@@ -43,7 +43,7 @@ def over(features, detector):
 
 SHAPES = {
     "raw": ("raw", None),
-    "seasonal": ("seasonal", None),
+    "seasonal": ("sensor_seasonal", None),
     "at once": ("sensor", None),
     "the detector's own": (None, "Sensor"),
     "ensemble": (None, "SensorEnsemble"),

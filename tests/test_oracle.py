@@ -102,7 +102,7 @@ def pipelines():
         "faulty-burst": (spec(rate=0.15, burst=4, **FAULTS), FAULTY),
         "faulty-held": (spec(**FAULTS | {"hold": Hold(recover_events=15)}), FAULTY),
         "unguarded": (spec(make_detector("Sensor"), guard=1.0), FEED),
-        "SeasonalResidual": (spec(make_detector("SeasonalResidual", period="day")), FEED),
+        "SeasonalSensor": (spec(make_detector("SeasonalSensor")), FEED),
         "GaussianScorer": (spec(make_detector("GaussianScorer", grace_period=20)), FEED),
     }
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from datetime import date, timedelta
 
 import numpy as np
 import pytest
 
 from rejex_stream.detectors import make_detector
-from rejex_stream.detectors.sensor.ensemble import Members
-from rejex_stream.detectors.sensor.recipes import SeasonalResidual
+from rejex_stream.detectors.sensor import season as module
+from rejex_stream.detectors.sensor.ensemble import Ensemble, Members
+from rejex_stream.detectors.sensor.season import Part, Season, SeasonalResidual
 from rejex_stream.engine import Engine, EngineSpec
+from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.features import FeatureSpec
 from rejex_stream.incidents import Alarms
 from rejex_stream.plan.suggest import suggest
@@ -19,7 +22,7 @@ from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.tables import open_table
 from rejex_stream.types import Position, Reading
 
-TEN_MINUTES, DAY = 600_000, 144
+TEN_MINUTES, DAY, MS_A_DAY = 600_000, 144, 86_400_000
 N = 5 * DAY
 
 
@@ -32,10 +35,10 @@ def flow(days, leak_at=None, *, swing=15.0, seed=0):
     return x
 
 
-def rows(values, preset="sensor_seasonal"):
-    spec = FeatureSpec(("flow",), preset=preset)
+def rows(values, step_ms=TEN_MINUTES):
+    spec = FeatureSpec(("flow",), preset="sensor_seasonal")
     state = spec.start()
-    made = [state.extract(TEN_MINUTES * i, (float(v),)) for i, v in enumerate(values)]
+    made = [state.extract(step_ms * i, (float(v),)) for i, v in enumerate(values)]
     return spec, np.array([row for row in made if row is not None])
 
 
@@ -46,8 +49,8 @@ def fitted(values, name="SeasonalSensor"):
 
 def judged(name, values, seed=0):
     spec = EngineSpec(
-        make_detector(name), FeatureSpec(("flow",)), RejectionPolicy(0.05, rate=0.05), window=N,
-        alarms=Alarms(), seed=seed,
+        make_detector(name), FeatureSpec(("flow",)), RejectionPolicy(0.05, rate=0.05), N,
+        RefitSchedule.for_window(N, first_fit_events=N), alarms=Alarms(), seed=seed,
     )  # fmt: skip
     engine, verdicts = Engine(spec, InlineExecutor(), idle={}), []
     readings = [
@@ -96,29 +99,181 @@ def test_a_season_joins_and_both_halves_are_judged_by_the_one_that_all_rows_show
     assert np.mean(tail(scorer.score(X))) == pytest.approx(1 / math.log(10), abs=0.12)
 
 
-@pytest.mark.parametrize(("shape", "period"), [
-    (lambda h: 15 * np.sin(2 * np.pi * h / 24), "day"),
-    (lambda h: 60.0 * ((h >= 2) & (h < 3)), "pulses"),
-    (lambda h: 60.0 * ((h >= 2) & (h < 2.5)), "pulses"),  # in half of the rows it leaves nothing
+def season(values, step_ms=TEN_MINUTES):
+    """Return the season that a series has; ``None``: none."""
+    spec, X = rows(values, step_ms=step_ms)
+    found = SeasonalResidual().for_features(spec).of_rows(X)
+    return None if found is None else found.season
+
+
+@pytest.mark.parametrize(("shape", "part"), [
+    (lambda h: 15 * np.sin(2 * np.pi * h / 24), Part("day", 12)),
+    (lambda h: 60.0 * ((h >= 2) & (h < 3)), Part("day", 0)),
+    (lambda h: 60.0 * ((h >= 2) & (h < 2.5)), Part("day", 0)),  # in half of the rows: nothing
 ])  # fmt: skip
-def test_a_smooth_day_and_a_nightly_job_are_told_apart(shape, period):
+def test_a_smooth_day_and_a_nightly_job_are_told_apart(shape, part):
     h = np.arange(6 * DAY) / 6 % 24
-    spec, X = rows(10 + shape(h) + np.random.default_rng(1).standard_normal(6 * DAY))
-    recipe = make_detector("SeasonalResidual").for_features(spec)
-    assert isinstance(recipe, SeasonalResidual)
-    assert recipe.with_period_of(X).period == period
+    noise = np.random.default_rng(1).standard_normal(6 * DAY)
+    assert season(10 + shape(h) + noise) == Season((part,))
 
 
 def test_what_a_wild_row_or_a_trend_leaves_is_no_season():
     values = flow(5, swing=0.0) + np.linspace(0, 30, 5 * DAY)
     values[100] = 1e6
-    spec, X = rows(values)
-    assert make_detector("SeasonalResidual").for_features(spec).with_period_of(X) is None
+    assert season(values) is None
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_wanders_has_no_season(seed):
+    walk = np.cumsum(np.random.default_rng(seed).standard_normal(14 * DAY))
+    assert season(walk) is None
 
 
 def test_rows_of_half_a_day_show_no_day():
-    spec, X = rows(flow(1)[: DAY // 2])
-    assert make_detector("SeasonalResidual").for_features(spec).with_period_of(X) is None
+    assert season(flow(1)[: DAY // 2]) is None
+
+
+def test_a_week_needs_three():
+    day = np.arange(23 + 28)  # the first rows fill the windows of columns
+    values = np.where(day % 7 >= 5, 0.6, 1.0) + 0.01 * np.sin(day)
+    assert season(values, MS_A_DAY) is not None
+    assert season(values[:-8], MS_A_DAY) is None
+
+
+def spread_by_night(days, seed=0):
+    """A sun that is clouded by day, and 0 by night."""
+    rng, n = np.random.default_rng(seed), days * DAY
+    sun = np.clip(np.sin((np.arange(n) / DAY % 1 - 0.25) * 2 * np.pi), 0, None)
+    cloud = np.repeat(rng.uniform(0.3, 1.0, n // 12), 12)
+    return 60 * sun * cloud
+
+
+def nightly(days, missing_at=None, seed=0):
+    """A job that loads a machine from two to three; in the night of one day it does not run."""
+    rng, n = np.random.default_rng(seed), days * DAY
+    hour = np.arange(n) / 6 % 24
+    job = 60.0 * ((hour >= 2) & (hour < 3))
+    if missing_at is not None:
+        job[missing_at * DAY : missing_at * DAY + DAY] = 0
+    return 10 + 2 * rng.standard_normal(n) + job
+
+
+def monthly(days, seed=0):
+    """Rows a day: more than twice as many on a month's last, fewer on week-ends."""
+    rng, first = np.random.default_rng(seed), date(1970, 1, 1)
+    dates = [first + timedelta(i) for i in range(days)]
+    last = np.array([(one + timedelta(1)).day == 1 for one in dates])
+    end = np.array([one.weekday() > 4 for one in dates])
+    values = (1000 + rng.normal(0, 30, days)) * np.where(last, 2.2, 1) * np.where(end, 0.6, 1)
+    return np.round(values), last
+
+
+def night_of(verdicts, day):
+    return verdicts[day * DAY + 6 : day * DAY + 30]  # one to five
+
+
+def test_a_sun_that_stands_still_by_night_is_no_normal_night():
+    values = spread_by_night(13)
+    values[11 * DAY + DAY // 2 : 12 * DAY + 36] = 40.0
+    verdicts, incidents = judged("SeasonalSensor", values)
+    assert all(one.label == "anomaly" for one in night_of(verdicts, 12))
+    assert any(11 * DAY + DAY // 2 <= one.opened_seq < 12 * DAY + 36 for one in incidents)
+    healthy = [one for day in range(9, 12) for one in night_of(verdicts, day)]
+    assert sum(one.label == "anomaly" for one in healthy) < 0.1 * len(healthy)
+
+
+def test_the_spread_joins_where_the_nights_are_quiet_alone(monkeypatch):
+    assert season(spread_by_night(6)).spread == Part("day", 6)
+    assert season(flow(6)).spread is None
+    detector, X = fitted(spread_by_night(6))
+    night = np.copy(X[3 * DAY + 12 - 23])
+    night[0] = 15.0
+    own = detector.inner.tails[1](detector.inner.scorers[1].score(night[None]))
+    monkeypatch.setattr(module, "_SPREADS", ())
+    detector, X = fitted(spread_by_night(6))
+    other = detector.inner.tails[1](detector.inner.scorers[1].score(night[None]))
+    assert own > 6
+    assert other < 3
+
+
+def test_a_job_that_does_not_run_is_told():
+    verdicts, incidents = judged("SeasonalSensor", nightly(13, missing_at=12))
+    job = verdicts[12 * DAY + 12 : 12 * DAY + 18]
+    assert [one.label for one in job] == ["anomaly"] * 6
+    assert any(0 <= one.opened_seq - 12 * DAY - 12 < 9 for one in incidents)
+
+
+def test_without_sharp_edges_a_job_that_does_not_run_is_not_told(monkeypatch):
+    monkeypatch.setattr(module, "_MEANS", (Part("day", 12),))
+    _, incidents = judged("SeasonalSensor", nightly(13, missing_at=12))
+    assert not any(0 <= one.opened_seq - 12 * DAY - 12 < 9 for one in incidents)
+
+
+def test_month_ends_are_found_in_a_year_of_days_and_twice_as_much_is_so_on_any_weekday():
+    values, _ = monthly(400)
+    found = season(values, MS_A_DAY)
+    assert found.means[1] == Part("month", 0)
+    assert found.means[0].clock == "week"
+    assert found.logs == (0,)
+    assert all(one.clock != "month" for one in season(values[:150], MS_A_DAY).means)
+
+
+@pytest.mark.parametrize("without", [None, "month", "by hour"])
+def test_month_ends_are_usual_after_a_few_months(monkeypatch, without):
+    if without == "month":
+        monkeypatch.setitem(module._LEAST_TURNS, "month", math.inf)
+    elif without == "by hour":
+        monkeypatch.setattr(module.ByHour, "of_rows", lambda self, X: self.member)
+    values, last = monthly(1500)
+    spec, X = rows(values, step_ms=MS_A_DAY)
+    detector = make_detector("SeasonalSensor").for_features(spec).fit(X[:700], seed=0)
+    scores, ends = detector.score(X[700:]), last[-len(X) :][700:]
+    usual = scores[ends] < np.quantile(scores[~ends], 0.9)
+    assert (usual.mean() > 0.6) == (without is None)
+
+
+def test_what_is_missing_leaves_the_score_of_the_others():
+    rng = np.random.default_rng(3)
+    spec = FeatureSpec(("flow", "level"), preset="sensor_seasonal")
+    state, values = spec.start(), np.column_stack((flow(6), rng.standard_normal(6 * DAY)))
+    X = np.array([
+        row for i, value in enumerate(values.tolist())
+        if (row := state.extract(TEN_MINUTES * i, value)) is not None
+    ])  # fmt: skip
+    recipe = make_detector("SeasonalSensor").for_features(spec)
+    detector = recipe.fit(X, seed=0)
+    assert recipe.allow_nan
+    wrong, of_level = X[-1].copy(), np.array(spec.channels_of_columns) == "level"
+    wrong[of_level] = np.nan
+    wrong[0] += 12
+    usual = X[-1].copy()
+    usual[of_level] = np.nan
+    assert detector.score(wrong[None]) > 1.5
+    assert detector.score(usual[None]) < 1.0
+
+
+def test_a_verdict_says_what_was_expected_at_this_hour():
+    spec = EngineSpec(
+        make_detector("SeasonalSensor"), FeatureSpec(("flow",)), RejectionPolicy(0.05, rate=0.05),
+        window=N, alarms=Alarms(), evidence=True,
+    )  # fmt: skip
+    engine, values = Engine(spec, InlineExecutor(), idle={}), flow(11)
+    at = 10 * DAY + 100
+    values[at:] += 12
+    verdicts = engine.process([
+        Reading("s", "s", TEN_MINUTES * i, (float(v),), Position("t", 0, i))
+        for i, v in enumerate(values[: at + 1])
+    ])  # fmt: skip
+    said = verdicts[-1].expected("flow")
+    assert verdicts[-1].label == "anomaly"
+    true = 60 + 15 * math.sin(2 * math.pi * at / DAY)
+    assert (said.by, said.read) == ("hour", values[at])
+    assert said.value == pytest.approx(true, abs=1.5)
+    assert (said.high - said.low) / 2 == pytest.approx(4, abs=1)
+    now, usual = said.as_reading("flow").describe()
+    assert now.startswith("flow ")
+    assert usual.startswith("expected ")
+    assert usual.endswith(" at this hour")
 
 
 def test_scores_do_not_depend_on_the_batch():
@@ -134,7 +289,8 @@ def test_scores_do_not_depend_on_the_batch():
     (TEN_MINUTES, 3_000, "SeasonalSensor", 750),
     (TEN_MINUTES, 1_500, "Sensor", 370),
     (1_000, 500_000, "Sensor", 2_000),
-    (86_400_000, 3_000, "Sensor", 750),
+    (86_400_000, 3_000, "SeasonalSensor", 750),
+    (86_400_000 * 2, 3_000, "Sensor", 750),
     (None, 20_000, "Sensor", 2_000),
 ])  # fmt: skip
 def test_a_table_of_many_days_is_judged_by_the_hour(step_ms, n_rows, detector, window):
@@ -144,8 +300,8 @@ def test_a_table_of_many_days_is_judged_by_the_hour(step_ms, n_rows, detector, w
 
 
 def test_a_member_for_a_season_that_is_alone_scores_without_one():
-    spec, X = rows(flow(5, swing=0.0), preset="seasonal")
-    alone = make_detector("Ensemble", members=["SeasonalResidual"]).for_features(spec)
+    spec, X = rows(flow(5, swing=0.0))
+    alone = Ensemble((SeasonalResidual(),)).for_features(spec)
     wild = np.copy(X[:2])
     wild[0, 0] += 50
     far, usual = alone.fit(X, seed=0).score(wild)

@@ -64,8 +64,8 @@ class Features(Section):
         None,
         says="Ready-made features. raw: every channel as it is; sensor: also its difference, "
         "how far it is from its mean over 24 events, its mean over 10 and its spread; lags: "
-        "also its last 2 to 32 values; sensor_lags: both; seasonal: the level and the phases of "
-        "day and week; sensor_seasonal: sensor and these phases.",
+        "also its last 2 to 32 values; sensor_lags: both; sensor_seasonal: sensor and the "
+        "phases of day, week and month.",
         otherwise="those of columns; without any, what the detector is made for, mostly raw",
         example="sensor",
     )

@@ -72,7 +72,6 @@ SENSOR: Final[dict[str, Factory]] = {
         ("Ensemble", "ensemble", {}),
         ("Mahalanobis", "Mahalanobis", {}),
         ("NormalBehaviour", "NormalBehaviour", {}),
-        ("SeasonalResidual", "SeasonalResidual", {}),
         ("Sensor", "Mahalanobis", {"name": "rejex:Sensor", "preset": "sensor"}),
         ("SeasonalSensor", "seasonal_sensor", {}),
         ("SensorEnsemble", "sensor_ensemble", {}),

@@ -83,8 +83,9 @@ class TableScorer:
     def given_others(self, X: FloatArray, groups: ColumnGroups) -> FloatArray | None:
         """Return what all other columns make one expect of the first of each group of columns.
 
-        Value and ends of its likely range, shape (m, g, 3), nan where unknown or no better than
-        what is usual; ``None`` where the model cannot.
+        Value, ends of its likely range, and 1 where the hour says so and no other column, shape
+        (m, g, 4); nan where unknown or no better than what is usual. ``None`` where the model
+        cannot.
         """
         own = getattr(self.inner, "given_others", None)
         return None if own is None or self.scale is not None else own(X, groups)

@@ -81,7 +81,7 @@ class Explainer:
             others[missing] = math.nan
         given = model.given_others(own, self._columns)
         if given is None:
-            given = np.full((*others.shape, 3), math.nan)
+            given = np.full((*others.shape, 4), math.nan)
         given[:, ~self._are_levels] = math.nan
         said = np.concatenate((others[:, :, None], own[:, self._firsts, None], given), axis=2)
         return [
@@ -99,13 +99,18 @@ class Explainer:
         edges = -math.inf if lower is None else lower, flagged, math.inf if above is None else above
         found: list[tuple[float, ChannelEvidence]] = []
         for channel, (other, *given) in zip(self._channels, said, strict=True):
+            read, value, low, high, by_hour = given
+            is_told = read < low or read > high  # none is nan
+            expected = msgspec.UNSET
+            if is_told and by_hour:
+                expected = Expected(read, value, low, high, "hour")
             if other - other != 0.0:  # not finite
-                found.append((math.inf, ChannelEvidence(channel, None, None, None)))
+                unknown = ChannelEvidence(channel, None, None, None, expected)
+                found.append((math.inf, unknown))
                 continue
             named = label_of(other, edges)
-            read, _, low, high = given
-            is_told = named is not Label.ANOMALY and (read < low or read > high)  # none is nan
-            expected = Expected(*given) if is_told else msgspec.UNSET
+            if is_told and not by_hour and named is not Label.ANOMALY:
+                expected = Expected(read, value, low, high)
             found.append(
                 (other - own, ChannelEvidence(channel, own - other, other, named, expected))
             )

@@ -379,7 +379,7 @@ class BatchModel:
         return scorer.score_without(X, groups) if isinstance(scorer, TableScorer) else None
 
     def given_others(self, X: FloatArray, groups: ColumnGroups) -> FloatArray | None:
-        """Return what the others make one expect of each group, (m, g, 3); ``None``: it cannot."""
+        """Return what one expects of each group, (m, g, 4); ``None``: it cannot."""
         assert self._serving is not None
         scorer = self._scorer(self._serving)
         return scorer.given_others(X, groups) if isinstance(scorer, TableScorer) else None

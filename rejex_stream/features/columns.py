@@ -8,11 +8,14 @@ recompute from the window instead whenever the reverted digits cannot be trusted
 from __future__ import annotations
 
 import math
+from calendar import monthrange
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import msgspec
+
+from rejex_stream.readable import utc
 
 __all__ = [
     "LARGEST", "Angle", "AngleLag", "AngleRolling", "Calendar", "Column", "Lag", "Raw", "Rolling",
@@ -27,7 +30,8 @@ _Rolled: TypeAlias = tuple[
     tuple[float, float, float, float, int],
 ]  # fmt: skip
 _MIN_SQUARED = 1e-140  # squares of less lose their digits to underflow
-_MONDAY_MS = 4 * 86_400_000  # 1970-01-05 was a Monday
+_DAY_MS, _LONGEST_MONTH = 86_400_000, 31
+_MONDAY_MS = 4 * _DAY_MS  # 1970-01-05 was a Monday
 
 
 class Column:
@@ -126,14 +130,19 @@ class AngleLag(Lag):
 
 
 class Calendar(Column):
-    """Sine and cosine of the phase within a day or a week."""
+    """Sine and cosine of the phase within a day or a week, or of the days to a month's end."""
 
-    def __init__(self, period_ms: int) -> None:
-        self.period_ms = period_ms
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
 
     def update(self, now_ms: int, values: Sequence[float], row: Row) -> bool:
         """Append the value, if there is one yet."""
-        angle = 2 * math.pi * ((now_ms - _MONDAY_MS) % self.period_ms) / self.period_ms
+        if self.kind == "days_to_month_end":
+            at = utc(now_ms)
+            angle = 2 * math.pi * (monthrange(at.year, at.month)[1] - at.day) / _LONGEST_MONTH
+        else:
+            period_ms = _DAY_MS if self.kind == "hour_of_day" else 7 * _DAY_MS
+            angle = 2 * math.pi * ((now_ms - _MONDAY_MS) % period_ms) / period_ms
         row.append(math.sin(angle))
         row.append(math.cos(angle))
         return True

@@ -23,9 +23,7 @@ Block: TypeAlias = tuple[str, int | None]
 _Sums: TypeAlias = tuple[FloatArray, FloatArray]
 """Of readings in a row, and of their squares around the mean."""
 
-PresetName: TypeAlias = Literal[
-    "raw", "sensor", "lags", "sensor_lags", "seasonal", "sensor_seasonal"
-]
+PresetName: TypeAlias = Literal["raw", "sensor", "lags", "sensor_lags", "sensor_seasonal"]
 PRESETS: Final[tuple[str, ...]] = get_args(PresetName)
 AT_ONCE: Final = ("sensor", "lags", "sensor_lags")
 """Presets whose rows are made for a batch at once."""
@@ -43,7 +41,7 @@ def blocks_of(preset: str, n_channels: int) -> tuple[Block, ...]:
     ``sensor``: level, difference, level minus its mean over 24 events, mean over 10, standard
     deviation over 24, and with at most ten channels that over 6 and the mean over 24. ``lags``:
     level and its past, as many events (2 to 32) as make 64 columns. ``sensor_lags``: both.
-    ``raw``: level.
+    ``sensor_seasonal``: ``sensor``, and the phases of the calendar beside it. ``raw``: level.
     """
     level: Block = ("raw", None)
     if preset not in (*AT_ONCE, "sensor_seasonal"):

@@ -33,13 +33,13 @@ __all__ = ["Circle", "Feature", "FeatureKind", "FeatureSpec", "SensorFeatures"]
 
 FeatureKind: TypeAlias = Literal[
     "raw", "lag", "difference", "deviation", "mean", "std", "min", "max", "hour_of_day",
-    "day_of_week",
+    "day_of_week", "days_to_month_end",
 ]  # fmt: skip
 _Kept: TypeAlias = tuple[list[float], list[int], int | None, list[Any]]
 SIDES: Final = ("low", "high")
 _KINDS: tuple[str, ...] = get_args(FeatureKind)
 _ROLLING = ("deviation", "mean", "std", "min", "max")
-_CALENDAR = {"hour_of_day": 86_400_000, "day_of_week": 7 * 86_400_000}
+_CALENDAR = ("hour_of_day", "day_of_week", "days_to_month_end")
 _ON_CIRCLE = ("raw", "lag", "mean")  # of an angle these are a sine and a cosine
 _NOT_ON_CIRCLE = ("min", "max")
 
@@ -62,8 +62,8 @@ class Feature:
     kind
         ``raw``; ``lag`` and ``difference`` (over `events`); ``mean``, ``std``, ``min``, ``max``
         and ``deviation``, the value minus that mean (over the last `events`, or the last `seconds`
-        of event time, the current event included); ``hour_of_day`` and ``day_of_week`` (sine and
-        cosine of the UTC phase, so two columns).
+        of event time, the current event included); ``hour_of_day``, ``day_of_week`` and
+        ``days_to_month_end`` (sine and cosine of the UTC phase, so two columns).
     channel
         Which channel; empty for the calendar.
     events, seconds
@@ -153,8 +153,9 @@ class FeatureSpec:
         event cannot be scored.
     preset
         Ready-made columns: ``raw``, ``sensor``, ``lags``, ``sensor_lags``
-        (:func:`~rejex_stream.features.preset.blocks_of`) or ``seasonal`` (level, and the phases of
-        day and week). Without features and preset it is the detector's own, or ``raw``.
+        (:func:`~rejex_stream.features.preset.blocks_of`) or ``sensor_seasonal`` (``sensor``, and
+        the phases of day, week and month). Without features and preset it is the detector's own, or
+        ``raw``.
     flags
         Channels that no column is made of: switches, commands, constants. They stay in the reading
         for whoever reviews it, and an event without one is judged all the same.
@@ -302,8 +303,8 @@ class FeatureSpec:
             if leader
             for kind, events in shape
         )
-        if self.preset in ("seasonal", "sensor_seasonal"):
-            made += (Feature("hour_of_day"), Feature("day_of_week"))
+        if self.preset == "sensor_seasonal":
+            made += tuple(Feature(kind) for kind in _CALENDAR)  # type: ignore[arg-type]
         return made
 
     @property
@@ -454,7 +455,7 @@ def _column(
     feature: Feature, channels: tuple[str, ...], pairs: Sequence[tuple[str, str]]
 ) -> Column:
     if feature.kind in _CALENDAR:
-        return Calendar(_CALENDAR[feature.kind])
+        return Calendar(feature.kind)
     if feature.behind:
         channel = len(channels) + pairs.index((feature.channel, feature.behind))
         period = None

@@ -16,7 +16,9 @@ __all__ = ["Suggestion", "suggest"]
 
 _SEASONAL = "SeasonalSensor"
 _LARGEST = 2000
-_DAY_MS, _SEASON_DAYS, _ROWS_A_DAY = 86_400_000, 5, (12, 1_440)
+_DAY_MS, _MAX_ROWS_A_DAY = 86_400_000, 1_440
+_OFTEN, _DAYS, _WEEKS = 12, 5, 28
+"""Rows a day from which on they show its hours, days of rows that show them, and the week's."""
 _WIDE = 60
 """Of more channels the levels alone are judged: with five columns each, 300 take minutes."""
 
@@ -42,8 +44,9 @@ def suggest(
 ) -> Suggestion:  # fmt: skip
     """Choose window, budget, detector, features and refits for a table, where they are not given.
 
-    Rows every minute to every two hours that fill two and a half windows of five days are judged
-    by the hour as well, where held-back rows show that it explains something.
+    Rows every minute to every two hours that fill two and a half windows of five days, and those up
+    to every day that fill as many of four weeks, are judged by the hour, the weekday and the day of
+    the month as well, where held-back rows show that it explains something.
 
     Examples
     --------
@@ -66,8 +69,8 @@ def suggest(
     season = _window_of_season(step_ms) if may_be_seasonal else None
     if season is not None and (per_sensor < 2.5 * season or (window or season) < season):
         notes.append(
-            f"season: a window of five days, {season:,} rows, and two and a half times as many "
-            "rows in all let SeasonalSensor judge by the hour"
+            f"season: a window of {season:,} rows, and two and a half times as many in all, let "
+            "SeasonalSensor judge by the hour, the weekday and the day of the month"
         )
         season = None
     if window is None:
@@ -121,11 +124,11 @@ def suggest(
 
 
 def _window_of_season(step_ms: float | None) -> int | None:
-    """Return how many rows five days are; ``None`` where rows come too often or too seldom."""
-    least, most = _ROWS_A_DAY
-    if step_ms is None or not least <= round(_DAY_MS / step_ms) <= most:
+    """Return how many rows show a season; ``None`` where they come too often or too seldom."""
+    rows_a_day = 0 if step_ms is None else round(_DAY_MS / step_ms)
+    if step_ms is None or not 1 <= rows_a_day <= _MAX_ROWS_A_DAY:
         return None
-    return math.ceil(_SEASON_DAYS * _DAY_MS / step_ms)
+    return math.ceil((_DAYS if rows_a_day >= _OFTEN else _WEEKS) * _DAY_MS / step_ms)
 
 
 def _round(n: int) -> int:

@@ -13,14 +13,9 @@ from rejex_stream.detectors.sensor.ensemble import (
     seasonal_sensor,
     sensor_ensemble,
 )
-from rejex_stream.detectors.sensor.recipes import (
-    Mahalanobis,
-    SeasonalResidual,
-    Subsequence,
-    VARResidual,
-)
+from rejex_stream.detectors.sensor.recipes import Mahalanobis, Subsequence, VARResidual
 
 __all__ = [
-    "Ensemble", "Mahalanobis", "NormalBehaviour", "SeasonalResidual", "Subsequence", "VARResidual",
+    "Ensemble", "Mahalanobis", "NormalBehaviour", "Subsequence", "VARResidual",
     "ensemble", "seasonal_sensor", "sensor_ensemble",
 ]  # fmt: skip

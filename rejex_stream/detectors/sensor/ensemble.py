@@ -8,18 +8,15 @@ that no member shouts the others down.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
-from rejex_stream.detectors.sensor.recipes import (
-    GUARD_QUANTILE,
-    Mahalanobis,
-    SeasonalResidual,
-    Subsequence,
-)
+from rejex_stream.detectors.sensor.recipes import GUARD_QUANTILE, Mahalanobis, Subsequence
+from rejex_stream.detectors.sensor.season import ByHour, SeasonalResidual
 from rejex_stream.detectors.table import TableScorer, training_table
 from rejex_stream.errors import ConfigError, DetectorError
 from rejex_stream.features import FeatureSpec
@@ -72,27 +69,51 @@ class Members:
 
     def score(self, X: FloatArray) -> FloatArray:
         """Score rows X of shape (m, d)."""
-        total = np.zeros(len(X))
-        for scorer, tail in zip(self.scorers, self.tails, strict=True):
-            total += np.log1p(tail(scorer.score(X)))
-        return total / len(self.scorers)
+        tails = [
+            tail(scorer.score(X)) for scorer, tail in zip(self.scorers, self.tails, strict=True)
+        ]
+        return _joint(tails)
 
     def given_others(self, X: FloatArray, groups: ColumnGroups) -> FloatArray | None:
-        """Return what the first member that knows expects of each group, given the others."""
-        knowing = (
-            one.given_others(X, groups) for one in self.scorers if hasattr(one, "given_others")
-        )
-        return next((found for found in knowing if found is not None), None)
+        """Return what the first member that knows expects of each group, given the others.
+
+        A later one has the word where it is the first whose range the reading is beyond.
+        """
+        said = None
+        for scorer in self.scorers:
+            own = scorer.given_others(X, groups) if isinstance(scorer, TableScorer) else None
+            if own is None:
+                continue
+            if said is None:
+                said = own
+                continue
+            read = X[:, [group[0] for group in groups]]
+            beyond = [(read < one[:, :, 1]) | (read > one[:, :, 2]) for one in (said, own)]
+            said = np.where((beyond[1] & ~beyond[0])[:, :, None], own, said)
+        return said
 
     def score_without(self, X: FloatArray, groups: ColumnGroups) -> FloatArray | None:
         """Score rows X of shape (m, d) without each group, (m, g), if all members can."""
-        total = np.zeros((len(X), len(groups)))
+        tails = []
         for scorer, tail in zip(self.scorers, self.tails, strict=True):
             own = scorer.score_without(X, groups) if isinstance(scorer, TableScorer) else None
             if own is None:
                 return None
-            total += np.log1p(tail(own))
-        return total / len(self.scorers)
+            tails.append(tail(own))
+        return _joint(tails)
+
+
+def _joint(tails: Sequence[FloatArray]) -> FloatArray:
+    """Return the mean of ``log1p`` of the tails, or that of the largest where it is more.
+
+    The largest of k is as rare as k times its probability, whatever the others say (Bonferroni).
+    """
+    total, largest = np.zeros_like(tails[0]), tails[0]
+    for tail in tails:
+        total += np.log1p(tail)
+        largest = np.maximum(largest, tail)
+    alone = np.log1p(np.maximum(largest - math.log10(len(tails)), 0.0))
+    return np.maximum(total / len(tails), alone)
 
 
 @dataclass(frozen=True)
@@ -110,7 +131,8 @@ class Ensemble:
 
     Notes
     -----
-    Fits every member three times: on either half of the rows, to score the other half, and on all.
+    Fits every member three times: on either half of the rows, to score the other half, and on all;
+    what knows a season scores each turn of it by the others.
     """
 
     guard_quantile: ClassVar[float] = GUARD_QUANTILE
@@ -134,19 +156,14 @@ class Ensemble:
     def fit(self, X: FloatArray, *, seed: int) -> TableScorer:
         """Fit on finite rows X of shape (n, d), in their order; equal X and seed, equal scores."""
         X = training_table(self.name, X, _MIN_ROWS)
-        older, newer = X[: len(X) // 2], X[len(X) // 2 :]
         scorers, tails = [], []
-        with_periods = [
-            one.with_period_of(X) if isinstance(one, SeasonalResidual) else one
+        of_rows = [
+            one.of_rows(X) if isinstance(one, ByHour | SeasonalResidual) else one
             for one in self.members
         ]
         # A member for a season is of use where there is one, or where it is alone.
-        for member in [one for one in with_periods if one is not None] or self.members:
-            unseen = [
-                np.asarray(member.fit(rows, seed=seed).score(others), dtype=np.float64)
-                for rows, others in ((newer, older), (older, newer))
-            ]
-            scores = np.concatenate(unseen)
+        for member in [one for one in of_rows if one is not None] or self.members:
+            scores = _unseen(member, X, seed)
             scores = scores[np.isfinite(scores)]
             if not len(scores):
                 raise DetectorError(f"{member.name} of {self.name} gave no finite score.")
@@ -158,6 +175,18 @@ class Ensemble:
         return TableScorer(self.name, X.shape[1], None, inner, resting=resting)
 
 
+def _unseen(member: BatchDetector, X: FloatArray, seed: int) -> FloatArray:
+    """Return scores of rows X of shape (n, d) by a member that was not fitted on them."""
+    if isinstance(member, SeasonalResidual):
+        return member.unseen(X)
+    older, newer = X[: len(X) // 2], X[len(X) // 2 :]
+    unseen = [
+        np.asarray(member.fit(rows, seed=seed).score(others), dtype=np.float64)
+        for rows, others in ((newer, older), (older, newer))
+    ]
+    return np.concatenate(unseen)
+
+
 def sensor_ensemble(flags: str = "apart") -> Ensemble:
     """Return ``SensorEnsemble``: a row, and the last rows side by side."""
     members = Mahalanobis("rejex:Sensor", flags=flags), Subsequence(flags=flags)
@@ -166,7 +195,7 @@ def sensor_ensemble(flags: str = "apart") -> Ensemble:
 
 def seasonal_sensor(flags: str = "apart") -> Ensemble:
     """Return ``SeasonalSensor``: ``Sensor``, and what the hour leaves where there is a season."""
-    members = Mahalanobis("rejex:Sensor", flags=flags), SeasonalResidual(flags=flags)
+    members = ByHour(Mahalanobis("rejex:Sensor", flags=flags)), SeasonalResidual(flags=flags)
     return Ensemble(members, "rejex:SeasonalSensor", "sensor_seasonal")
 
 

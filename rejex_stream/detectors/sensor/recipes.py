@@ -14,7 +14,6 @@ from rejex_stream.detectors.pyod import contained
 from rejex_stream.detectors.rowwise import affine
 from rejex_stream.detectors.sensor.distance import (
     Distance,
-    MaxDistance,
     SoftScale,
     Steps,
     fit_distance,
@@ -22,7 +21,7 @@ from rejex_stream.detectors.sensor.distance import (
     fit_scale,
     once,
 )
-from rejex_stream.detectors.sensor.sides import OneSidedRegion, Sided, fit_sided, region_of
+from rejex_stream.detectors.sensor.sides import OneSidedRegion, fit_sided, region_of
 from rejex_stream.detectors.table import TableScorer, training_table
 from rejex_stream.errors import ConfigError, DetectorError
 from rejex_stream.features import FeatureSpec
@@ -31,7 +30,7 @@ from rejex_stream.protocols import Scorer
 from rejex_stream.types import ColumnGroups, FloatArray, RestingRange
 
 __all__ = [
-    "GUARD_QUANTILE", "Index", "Layout", "Mahalanobis", "SeasonalResidual", "SensorRecipe",
+    "GUARD_QUANTILE", "Index", "Layout", "Mahalanobis", "SensorRecipe",
     "Subsequence", "VARResidual", "one_of",
 ]  # fmt: skip
 
@@ -48,17 +47,11 @@ for a while, and a model that took it for a level would hold the next turn for a
 GUARD_QUANTILE: Final = 0.95
 """Rows that score beyond this quantile of the reference scores train no later model: a covariance
 follows whatever it is fitted on, and the rarest twentieth of ordinary rows is no loss to it."""
-_BY_PARTS = (Distance, MaxDistance, Sided)  # score parts of rows, and a single row quicker
 _MAX_PARTIAL = 400
 """Columns up to which a row without some of them is scored: it costs their cube, once a gap."""
 FLAGS: Final = ("apart", "in")
-PERIODS: Final = ("auto", "none", "day", "pulses", "week")
 _RIDGE = 1.0
 _MAX_LAGS = 8
-_MIN_PERIODS = 1.5  # that rows hold, at least
-_SHAPES: Final = {"none": (0, 0), "day": (6, 0), "week": (6, 4), "pulses": (24, 0)}
-"""Harmonics of the day and of the week, by the name of a period."""
-_SEASONAL = 0.9  # how much of the residual may be left where a season is believed
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +241,7 @@ class Columns:
     def score_row(self, row: Sequence[float]) -> float:
         """Score one row as :meth:`score` does, bit for bit."""
         x = np.array(row).take(self.which)
-        if isinstance(self.inner, _BY_PARTS):
+        if hasattr(self.inner, "score_row"):
             return self.inner.score_row(x)
         return float(self.inner.score(x[None])[0])
 
@@ -257,7 +250,7 @@ class Columns:
 
         Shape (m, g), nan where nothing is there; ``None`` where it cannot.
         """
-        if not isinstance(self.inner, _BY_PARTS):
+        if not hasattr(self.inner, "score_without"):
             return None
         rows = X.take(self.which, axis=1)
         there = np.isfinite(rows[0])
@@ -270,15 +263,17 @@ class Columns:
         return found
 
     def given_others(self, X: FloatArray, groups: ColumnGroups) -> FloatArray | None:
-        """Return what the others make one expect of the first column of each group, (m, g, 3)."""
-        if not isinstance(self.inner, _BY_PARTS):
+        """Return what the others make one expect of the first column of each group, (m, g, 4)."""
+        if not hasattr(self.inner, "score_without"):
             return None
-        own, found = self._own(groups), np.full((len(X), len(groups), 3), np.nan)
+        own, found = self._own(groups), np.full((len(X), len(groups), 4), np.nan)
+        found[:, :, 3] = 0.0
         places = self.which.tolist()
         known = [i for i, at in enumerate(own) if len(at) and places[at[0]] == groups[i][0]]
         if known:
             rows = X.take(self.which, axis=1)
-            found[:, known] = self.inner.plain.given_others(rows, [own[i] for i in known])
+            said = self.inner.plain.given_others(rows, [own[i] for i in known])
+            found[:, known, : said.shape[2]] = said
         return found
 
     def _own(self, groups: ColumnGroups) -> list[Index]:
@@ -437,97 +432,6 @@ class VARResidual(SensorRecipe):
         past = np.flatnonzero(measured & layout.past(_MAX_LAGS))
         which = np.concatenate((now, past))
         return Columns(which, _fit_residual(X[:, which], len(now)))
-
-
-@dataclass(frozen=True, slots=True)
-class Seasonal:
-    """Scores what the time of day and week does not explain."""
-
-    targets: Index
-    phases: Index
-    harmonics: tuple[int, ...]
-    inner: Residual
-
-    def score(self, X: FloatArray) -> FloatArray:
-        """Score rows X of shape (m, d)."""
-        return self.inner.score(_with_harmonics(X, self.targets, self.phases, self.harmonics))
-
-
-@dataclass(frozen=True)
-class SeasonalResidual(SensorRecipe):
-    """Distance of a row from what is ordinary at its time of day or week.
-
-    Parameters
-    ----------
-    period
-        ``day``, ``pulses`` (a day with sharp edges), ``week`` (with the day in it), ``none``, or
-        ``auto``: whichever explains the newest third of the training rows best, fitted on the
-        others.
-    """
-
-    name: str = "rejex:SeasonalResidual"
-    preset: PresetName | None = "seasonal"
-    period: str = "auto"
-
-    def __post_init__(self) -> None:
-        one_of(self.name, "flags", self.flags, FLAGS)
-        one_of(self.name, "period", self.period, PERIODS)
-
-    def with_period_of(self, X: FloatArray) -> Self | None:
-        """Return the recipe with the period that rows X of shape (n, d) have; ``None``: none.
-
-        It is the one that explains the newest third best, fitted on the others, if it leaves at
-        most .9 of what no period leaves. Rows of less than one and a half periods show none: their
-        harmonics are a trend.
-        """
-        layout = self.layout
-        if layout is None or len(phases := layout.calendar()) != 4:
-            return None
-        measured = layout.measured(X, self.flags)
-        targets, cut = np.flatnonzero(measured & layout.level()), 2 * len(X) // 3
-        left = dict[str, float]()
-        turns = [_turns(X[:, phases[i]], X[:, phases[i + 1]]) for i in (0, 2)]
-        for name, shape in _SHAPES.items():
-            if any(
-                count and turned < _MIN_PERIODS for count, turned in zip(shape, turns, strict=True)
-            ):
-                continue
-            Z = _with_harmonics(X, targets, phases, shape)
-            sizes = np.abs(_fit_residual(Z[:cut], len(targets)).residual(Z[cut:]))
-            left[name] = float(np.mean(sizes))  # not the median: a pulse is in few rows
-        best = min(left, key=left.__getitem__)
-        return replace(self, period=best) if left[best] < _SEASONAL * left["none"] else None
-
-    def _fit(self, X: FloatArray, layout: Layout, measured: Any, seed: int) -> Scorer:  # noqa: ANN401
-        targets, phases = np.flatnonzero(measured & layout.level()), layout.calendar()
-        found = self.with_period_of(X) if self.period == "auto" else self
-        shape = _SHAPES["none" if found is None or len(phases) != 4 else found.period]
-        Z = _with_harmonics(X, targets, phases, shape)
-        return Seasonal(targets, phases, shape, _fit_residual(Z, len(targets)))
-
-
-def _turns(sine: FloatArray, cosine: FloatArray) -> float:
-    """Return how often a phase went round, by steps of less than half a turn."""
-    steps = np.diff(np.arctan2(sine, cosine))
-    return float(abs((np.mod(steps + np.pi, 2 * np.pi) - np.pi).sum())) / (2 * np.pi)
-
-
-def _with_harmonics(
-    X: FloatArray, targets: Index, phases: Index, harmonics: tuple[int, ...]
-) -> FloatArray:
-    """Return targets and harmonics of each phase, shape (m, t + 2 sum(harmonics))."""
-    # By the recurrence of Chebyshev, whose bits cannot depend on a batch as a vectorised sine's
-    # may.
-    parts = [X[:, targets]]
-    for i, count in enumerate(harmonics):
-        if not count:
-            continue
-        sine, cosine = X[:, phases[2 * i]], X[:, phases[2 * i + 1]]
-        before, now = (np.zeros_like(sine), np.ones_like(sine)), (sine, cosine)
-        for _ in range(count):
-            parts += [now[0][:, None], now[1][:, None]]
-            now, before = ((2 * cosine * now[0] - before[0], 2 * cosine * now[1] - before[1]), now)
-    return np.concatenate(parts, axis=1)
 
 
 def one_of(name: str, key: str, value: str, known: tuple[str, ...]) -> None:

@@ -34,6 +34,24 @@ def number(value: float | None, digits: int = 4) -> str:
     return f"{float(text):.12f}".rstrip("0") if "e-" in text and abs(value) >= 1e-9 else text
 
 
+def distinct(value: float, width: float) -> str:
+    """Return a number with as many digits as tell two of a range of this width apart.
+
+    Examples
+    --------
+    >>> [number(one) for one in (1500.43, 1499.61)]
+    ['1,500', '1,500']
+    >>> [distinct(one, 0.7) for one in (1500.43, 1499.61, 3.14159)]
+    ['1,500.4', '1,499.6', '3.142']
+    """
+    if not (math.isfinite(value) and value and 0 < width < math.inf):
+        return number(value)
+    places = min(-math.floor(math.log10(width)), 9)
+    if places <= max(0, 3 - math.floor(math.log10(abs(value)))):
+        return number(value)
+    return f"{value:,.{places}f}".rstrip("0").rstrip(".")
+
+
 def percent(value: float | None, digits: int | None = None) -> str:
     """Return a share as percent."""
     if value is None or not math.isfinite(value):
@@ -107,8 +125,8 @@ class Expected(msgspec.Struct, frozen=True):
         """Return it as a reading of the channel."""
         return ChannelReading(channel, self.read, None, self)
 
-    def describe(self, unit: str = "") -> str:
-        """Return what was likely, and by what.
+    def describe(self, unit: str = "", width: float = math.inf) -> str:
+        """Return what was likely, and by what; numbers tell two in `width` apart.
 
         Examples
         --------
@@ -117,8 +135,8 @@ class Expected(msgspec.Struct, frozen=True):
         """
         if self.by == "hour":
             spread = number((self.high - self.low) / 2, digits=2)
-            return f"{number(self.value)} ± {spread}{unit} at this hour"
-        return f"{number(self.value)}{unit} from the others"
+            return f"{distinct(self.value, width)} ± {spread}{unit} at this hour"
+        return f"{distinct(self.value, width)}{unit} from the others"
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,22 +155,33 @@ class ChannelReading:
         --------
         >>> ChannelReading("oil", 1.2, (3.4, 4.0)).describe("Oil pressure", "bar")
         ('Oil pressure 1.2 bar', 'usually 3.4 to 4 bar')
+        >>> ChannelReading("speed", 1500.4, (1499.6, 1500.3)).describe()
+        ('speed 1,500.4', 'usually 1,499.6 to 1,500.3')
         >>> expected = Expected(0.0, 128.0, 96.0, 160.0)
         >>> ChannelReading("power", 0.0, (40.0, 900.0), expected).describe()
         ('power 0', 'expected 128 from the others; usually 40 to 900')
         """
-        name, unit, parts = name or self.channel, unit and f" {unit}", []
-        now = f"{name} missing" if math.isnan(self.value) else f"{name} {number(self.value)}{unit}"
+        name, unit, parts, width = name or self.channel, unit and f" {unit}", [], self._width()
+        is_missing = math.isnan(self.value)
+        now = f"{name} missing" if is_missing else f"{name} {distinct(self.value, width)}{unit}"
         if self.expected is not None:
-            parts.append(f"expected {self.expected.describe(unit)}")
+            parts.append(f"expected {self.expected.describe(unit, width)}")
         if self.usual is not None:
             low, high = self.usual
             within = "usually"
             if low <= self.value <= high:  # which others, or the hour, show not to be right
                 within = "within its usual" if self.expected is None else "by itself it may be"
-            ends = dict.fromkeys((number(low), number(high)))
+            ends = dict.fromkeys((distinct(low, width), distinct(high, width)))
             parts.append(f"{within} {' to '.join(ends)}{unit}")
         return now, "; ".join(parts)
+
+    def _width(self) -> float:
+        """Return the smallest difference that the words have to show; infinite: there is none."""
+        ranges = [self.usual] if self.usual else []
+        ranges += [(self.expected.low, self.expected.high)] if self.expected else []
+        apart = [high - low for low, high in ranges]
+        apart += [abs(self.value - end) for ends in ranges for end in ends]
+        return min((one for one in apart if one > 0), default=math.inf)
 
 
 class TypicalRows:

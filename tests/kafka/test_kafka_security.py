@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import logging
@@ -13,6 +14,7 @@ import ssl
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -81,19 +83,22 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[broker.C
     security = "org.apache.kafka.common.security"
     plain = f'{security}.plain.PlainLoginModule required user_ada="{PASSWORD}";'
     scram = f"{security}.scram.ScramLoginModule required;"
+    oauth = f"{security}.oauthbearer.OAuthBearerLoginModule required"
+    oauth += ' unsecuredLoginStringClaim_sub="broker";'
     overrides = {
         "ssl.keystore.type": "PEM",
         "ssl.keystore.location": str(folder / "keystore.pem"),
         "ssl.truststore.type": "PEM",
         "ssl.truststore.location": str(folder / "ca.pem"),
         "listener.name.ssl.ssl.client.auth": "required",
-        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
     }
     for listener in ("sasl_ssl", "sasl_plaintext"):
         prefix = f"listener.name.{listener}"
         overrides[f"{prefix}.plain.sasl.jaas.config"] = plain
         overrides[f"{prefix}.scram-sha-256.sasl.jaas.config"] = scram
         overrides[f"{prefix}.scram-sha-512.sasl.jaas.config"] = scram
+        overrides[f"{prefix}.oauthbearer.sasl.jaas.config"] = oauth
     users = []
     for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
         users += ["--add-scram", f"{mechanism}=[name=ada,password={PASSWORD}]"]
@@ -115,9 +120,20 @@ def security(folder: Path, protocol: str, mechanism: str | None) -> KafkaSecurit
         fields["ca_file"] = str(folder / "ca.pem")
     if protocol == "SSL":
         fields |= {"cert_file": str(folder / "client.pem"), "key_file": str(folder / "client.key")}
-    if mechanism is not None:
+    if mechanism == "OAUTHBEARER":
+        (folder / "token").write_text(token() + "\n")
+        fields["oauth_token"] = f"file:{folder / 'token'}"
+    elif mechanism is not None:
         fields |= {"username": "ada", "password": PASSWORD}
     return KafkaSecurity(**fields)
+
+
+def token() -> str:
+    """An unsigned token, which a broker without keys accepts."""
+    now = int(time.time())
+    claims = {"sub": "ada", "iat": now - 5, "exp": now + 600}
+    parts = (json.dumps(part).encode() for part in ({"alg": "none"}, claims))
+    return ".".join(base64.urlsafe_b64encode(p).decode().rstrip("=") for p in parts) + "."
 
 
 def through(
@@ -136,6 +152,7 @@ def through(
         ("SASL_SSL", "SCRAM-SHA-512"),
         pytest.param("SASL_SSL", "PLAIN", marks=pytest.mark.slow),
         pytest.param("SASL_PLAINTEXT", "SCRAM-SHA-256", marks=pytest.mark.slow),
+        ("SASL_SSL", "OAUTHBEARER"),
     ],
 )
 def test_events_go_through_a_broker_that_asks_who_we_are(
@@ -153,7 +170,7 @@ def test_events_go_through_a_broker_that_asks_who_we_are(
     assert_exactly(kafka, settings, records)
 
 
-@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512", "OAUTHBEARER"])
 @pytest.mark.parametrize("client", CLIENTS)
 def test_no_password_is_in_the_log_at_its_loudest(
     kafka: Kafka,
@@ -173,6 +190,7 @@ def test_no_password_is_in_the_log_at_its_loudest(
     assert "SaslAuthenticateRequest" in said, "it was at its loudest"
     assert "'sasl_mechanism': '" in said
     secrets = [PASSWORD, "correct", "horse"]
+    secrets += (folder / "token").read_text().split() if mechanism == "OAUTHBEARER" else []
     assert [secret for secret in secrets if secret in said] == []
 
 

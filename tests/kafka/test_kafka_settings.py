@@ -5,11 +5,16 @@ from __future__ import annotations
 import pickle
 
 import pytest
-from rejex_connectors.kafka.broker_login import kafka_python_options, librdkafka_options
+from rejex_connectors.kafka.broker_login import (
+    TokenSource,
+    kafka_python_options,
+    librdkafka_options,
+)
 from rejex_connectors.kafka.kafka_settings import KafkaSecurity, KafkaSettings, KafkaTopics
 
 from rejex_stream.config.operating import Alerts
-from rejex_stream.errors import ConfigError
+from rejex_stream.errors import ConfigError, ConnectorError
+from tests.strangers import stranger
 
 PASSWORD = "hunter2-very-secret"
 
@@ -68,6 +73,7 @@ def test_a_secret_that_is_not_there_is_named(fields, sentence):
         ({"protocol": "SASL_SSL"}, "needs kafka.security.mechanism"),
         ({"mechanism": "PLAIN"}, "does nothing with protocol"),
         ({"protocol": "SASL_SSL", "mechanism": "PLAIN"}, "needs kafka.security.username"),
+        ({"protocol": "SASL_SSL", "mechanism": "OAUTHBEARER"}, "OAUTHBEARER needs oauth_token"),
     ],
 )
 def test_contradictions_are_refused(fields, sentence):
@@ -104,3 +110,43 @@ def test_a_missing_tls_file_is_named():
     security = KafkaSecurity(protocol="SSL", ca_file="/nowhere/ca.pem")
     with pytest.raises(ConfigError, match=r"/nowhere/ca\.pem"):
         kafka_python_options(security)
+
+
+def fetched(url):
+    return TokenSource(
+        KafkaSecurity(
+            protocol="SASL_SSL",
+            mechanism="OAUTHBEARER",
+            oauth_token_url=url,
+            oauth_client_id="rejex",
+            oauth_client_secret=PASSWORD,
+        )
+    )
+
+
+def test_a_token_endpoint_that_does_not_speak_http_is_named():
+    with (
+        stranger() as url,
+        pytest.raises(ConnectorError, match=f"no token from {url}: BadStatusLine"),
+    ):
+        fetched(url).token()
+
+
+def test_an_address_that_cannot_be_asked_for_a_token_is_refused():
+    with pytest.raises(ConfigError, match="begins with http:// or https://"):
+        fetched("login.example.com").token()
+    with pytest.raises(ConfigError, match="without a login") as caught:
+        fetched(f"https://ada:{PASSWORD}@login.example.com").token()
+    assert PASSWORD not in str(caught.value)
+
+
+def test_a_token_from_a_file_is_read_at_each_login(tmp_path):
+    path = tmp_path / "token"
+    path.write_text("one\n")
+    security = KafkaSecurity(
+        protocol="SASL_SSL", mechanism="OAUTHBEARER", oauth_token=f"file:{path}"
+    )
+    source = TokenSource(security)
+    assert source.token()[0] == "one"
+    path.write_text("two\n")
+    assert source.token()[0] == "two"

@@ -9,20 +9,84 @@ hidden wherever it stands.
 from __future__ import annotations
 
 import contextlib
+import http.client
+import json
 import logging
 import re
 import socket
 import ssl
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from base64 import b64encode
 from typing import TYPE_CHECKING, Any
 
-from rejex_stream.errors import ConfigError
+from rejex_stream.errors import ConfigError, ConnectorError
 
 if TYPE_CHECKING:
     from rejex_connectors.kafka.kafka_settings import KafkaSecurity
 
 __all__ = [
-    "distrust", "guard_logs", "hide", "kafka_python_options", "librdkafka_options",
+    "TokenSource", "distrust", "guard_logs", "hide", "kafka_python_options", "librdkafka_options",
 ]  # fmt: skip
+
+RENEW_BEFORE_S = 60.0
+
+
+class TokenSource:
+    """Access tokens for OAUTHBEARER: from a secret, or fetched as client credentials.
+
+    A fetched token is kept until a minute before it expires.
+    """
+
+    def __init__(self, security: KafkaSecurity) -> None:
+        self._security = security
+        self._token = ""
+        self._expires_s = 0.0
+
+    def token(self) -> tuple[str, float]:
+        """Return a token and the Unix time at which it expires, in seconds."""
+        token, expires_s = self._current()
+        hide(token)
+        return token, expires_s
+
+    def _current(self) -> tuple[str, float]:
+        security = self._security
+        if (renewed := security.reveal("oauth_token")) is not None:
+            return renewed.strip(), time.time() + RENEW_BEFORE_S * 5
+        if time.time() > self._expires_s - RENEW_BEFORE_S:
+            self._token, lifetime_s = self._fetch()
+            self._expires_s = time.time() + lifetime_s
+        return self._token, self._expires_s
+
+    def _fetch(self) -> tuple[str, float]:
+        security = self._security
+        assert security.oauth_token_url is not None
+        url = security.oauth_token_url
+        form = {"grant_type": "client_credentials"}
+        if security.oauth_scope:
+            form["scope"] = security.oauth_scope
+        pair = f"{security.oauth_client_id}:{security.reveal('oauth_client_secret')}"
+        request = urllib.request.Request(
+            url,
+            data=urllib.parse.urlencode(form).encode(),
+            headers={"Authorization": "Basic " + b64encode(pair.encode()).decode()},
+        )
+        context = tls_context(security) if url.startswith("https") else None
+        try:
+            with urllib.request.urlopen(request, timeout=10, context=context) as answer:
+                body = json.load(answer)
+            return str(body["access_token"]), float(body.get("expires_in", 300))
+        except urllib.error.HTTPError as error:
+            raise ConnectorError(
+                f"the token endpoint {url} answered {error.code}: check oauth_client_id, "
+                "oauth_client_secret and oauth_scope"
+            ) from None
+        except (OSError, ValueError, KeyError, TypeError, http.client.HTTPException) as error:
+            raise ConnectorError(
+                f"no token from {url}: {type(error).__name__}", retriable=True
+            ) from None
 
 
 def tls_context(security: KafkaSecurity) -> ssl.SSLContext:
@@ -62,7 +126,7 @@ def distrust(security: KafkaSecurity, bootstrap_servers: str) -> str | None:
 
 
 def _keep_secret(security: KafkaSecurity, *loggers: str) -> None:
-    for name in ("password", "key_password"):
+    for name in ("password", "key_password", "oauth_client_secret"):
         hide(security.reveal(name))
     guard_logs(*loggers)
 
@@ -76,9 +140,24 @@ def kafka_python_options(security: KafkaSecurity) -> dict[str, Any]:
         options["ssl_check_hostname"] = security.check_hostname
     if security.mechanism is not None:
         options["sasl_mechanism"] = security.mechanism
-        options["sasl_plain_username"] = security.username
-        options["sasl_plain_password"] = security.reveal("password")
+        if security.mechanism == "OAUTHBEARER":
+            options["sasl_oauth_token_provider"] = _token_provider(security)
+        else:
+            options["sasl_plain_username"] = security.username
+            options["sasl_plain_password"] = security.reveal("password")
     return options
+
+
+def _token_provider(security: KafkaSecurity) -> object:
+    from kafka.net.sasl.oauth import AbstractTokenProvider
+
+    source = TokenSource(security)
+
+    class Provider(AbstractTokenProvider):  # type: ignore[misc]  # the library insists on its class
+        def token(self) -> str:
+            return source.token()[0]
+
+    return Provider()
 
 
 def librdkafka_options(security: KafkaSecurity) -> dict[str, Any]:
@@ -98,8 +177,12 @@ def librdkafka_options(security: KafkaSecurity) -> dict[str, Any]:
             options["ssl.endpoint.identification.algorithm"] = "none"
     if security.mechanism is not None:
         options["sasl.mechanism"] = security.mechanism
-        options["sasl.username"] = security.username
-        options["sasl.password"] = security.reveal("password")
+        if security.mechanism == "OAUTHBEARER":
+            source = TokenSource(security)
+            options["oauth_cb"] = lambda _: source.token()
+        else:
+            options["sasl.username"] = security.username
+            options["sasl.password"] = security.reveal("password")
     return options
 
 

@@ -66,7 +66,7 @@ class KafkaSecurity(Section):
     protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = setting(
         "PLAINTEXT", says="How to talk to the broker."
     )
-    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = setting(
+    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] | None = setting(
         None, says="How to log in; for the SASL protocols.", example="PLAIN"
     )
     username: str | None = setting(None, says="Name for PLAIN and SCRAM.", example="rejex")
@@ -85,6 +85,17 @@ class KafkaSecurity(Section):
     check_hostname: bool = setting(
         True, says="Whether the broker's certificate must name the host that was dialled."
     )
+    oauth_token_url: HttpAddress | None = setting(
+        None,
+        says="Where OAUTHBEARER tokens are fetched.",
+        example="https://login.example.com/token",
+    )
+    oauth_client_id: str | None = setting(
+        None, says="Client id for the token endpoint.", example="rejex"
+    )
+    oauth_client_secret: SecretStr | None = secret(says="Client secret for the token endpoint.")
+    oauth_scope: str | None = setting(None, says="Scope to ask for.", example="kafka")
+    oauth_token: SecretStr | None = secret(says="A token; read again at every login.")
 
     def check(self) -> None:
         """Refuse what no single setting can know to be wrong."""
@@ -92,14 +103,21 @@ class KafkaSecurity(Section):
         if sasl and self.mechanism is None:
             raise ConfigError(
                 f"kafka.security.protocol = {self.protocol!r} needs kafka.security.mechanism: "
-                "PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512"
+                "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER"
             )
         if not sasl and self.mechanism is not None:
             raise ConfigError(
                 f"kafka.security.mechanism = {self.mechanism!r} does nothing with protocol "
                 f"{self.protocol!r}: set protocol to SASL_SSL (or SASL_PLAINTEXT)"
             )
-        if self.mechanism is not None and None in (self.username, self.password):
+        if self.mechanism == "OAUTHBEARER":
+            fetched = self.oauth_token_url and self.oauth_client_id and self.oauth_client_secret
+            if not fetched and self.oauth_token is None:
+                raise ConfigError(
+                    "OAUTHBEARER needs oauth_token, or oauth_token_url with oauth_client_id "
+                    "and oauth_client_secret"
+                )
+        elif self.mechanism is not None and None in (self.username, self.password):
             raise ConfigError(f"{self.mechanism} needs kafka.security.username and .password")
 
 

@@ -130,6 +130,26 @@ def month_ends(case: Case) -> tuple[bool, str]:
     return asked <= 0.1 * len(ends), f"{asked} of {len(ends)} asked"
 
 
+def _silences(case: Case) -> list[dict[str, Any]]:
+    return [one for one in case.opened if one.get("silent")]
+
+
+def silence(case: Case) -> tuple[bool, str]:
+    told = _silences(case)
+    delays = [(one["opened_ms"] - one["onset_ms"]) / 60_000 - 1 for one in told]  # one a minute
+    ends = [case.last[one["incident"]]["ended"] for one in told]
+    is_right = [one["sensors"] for one in told] == [["pump-3"]] and ends == ["back"]
+    text = "; ".join(
+        f"{one['sensors'][0]} after {d:g} min" for one, d in zip(told, delays, strict=True)
+    )
+    return is_right and delays[0] <= 5, text or "nobody"
+
+
+def no_silence(case: Case) -> tuple[bool, str]:
+    told = _silences(case)
+    return not told, f"{len(told)} said to be silent"
+
+
 FAULTS: dict[str, Callable[[Case], tuple[bool, str]]] = {
     "resting_gas": resting,
     "resting_two": resting,
@@ -140,6 +160,8 @@ FAULTS: dict[str, Callable[[Case], tuple[bool, str]]] = {
     "missing_run": told_within(18),
     "second_leak": leak,
     "beyond_range": told_within(500),
+    "silent": silence,
+    "bursts": no_silence,
 }
 NULLS = ("waking", "directions", "dark_nights", "regimes")
 

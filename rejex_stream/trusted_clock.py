@@ -127,6 +127,11 @@ class TrustedClock:
             if t > self.now_ms and self._n - n < _RECENT
         }
 
+    @property
+    def is_by_one(self) -> bool:
+        """Whether one sensor that was alone took it where it stands."""
+        return self._moved_by is not None
+
     def state(self) -> list[Any]:
         """Return what it knows, for a snapshot, as plain values."""
         known = _State(

@@ -458,7 +458,8 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     state, ended
         Where it stands; why it is over, for ``closed`` ones: ``recovered``, ``adopted``,
         ``adopted_by_age``, ``hold_off`` (``hold.enabled`` is off now), ``forgotten`` (the stream
-        was silent for ``state.forget_after``; counts are those told last).
+        was silent for ``state.forget_after``; counts are those told last), ``back`` (a silent
+        sensor sends again).
     stream_key, sensors
         Whose it is.
     onset_ms, opened_ms, changed_ms
@@ -483,6 +484,10 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     adopts_ms
         Before this event time it is not taken for normal, however many events come unanswered;
         ``None`` where it is not held, or people set a number of events.
+    silent
+        Whether it is that a sensor sends nothing: its onset is the time of the last reading, its id
+        ends with ``-silent-`` and a number, and ordinals and counts are 0. Elsewhere it is not
+        written.
     """
 
     position: Position
@@ -509,6 +514,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     held: bool = True
     limits: tuple[LimitExcess, ...] = ()
     adopts_ms: int | None = None
+    silent: bool | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def opens(self) -> bool:

@@ -23,6 +23,7 @@ from typing import Any, TypeAlias
 
 from rejex_stream.engine.explanation import Explainer
 from rejex_stream.engine.refit import FitFailed
+from rejex_stream.engine.silences import Silences
 from rejex_stream.engine.snapshot import (
     FORMAT,
     Origin,
@@ -142,6 +143,8 @@ class Engine:
         self.changes: list[Incident] = []  # of incidents, until they are taken
         self._plans = Plans()  # of all streams, as people said
         self._open: dict[str, Incident] = {}  # as they stand, by key
+        # Who sends nothing: its partition knows.
+        self.silences: Silences | None = None
         self._modes = OperatingModes(by_mode=spec.modes)
         self._decision = spec.decision
         self._is_lazy = False
@@ -282,7 +285,8 @@ class Engine:
 
     def open_incidents(self) -> list[Incident]:
         """Return the incidents that are open, as they were told last."""
-        return list(self._open.values())
+        silent = () if self.silences is None else self.silences.open.values()
+        return [*self._open.values(), *silent]
 
     def command(self, command: Command) -> CommandReply | None:
         """Apply what a person says from the next reading on; a refusal changes nothing.

@@ -48,7 +48,7 @@ from rejex_stream.types import Incident, Partition
 
 __all__ = [
     "Alert", "Alertmanager", "Event", "Webhook", "http_request", "log_incident", "make_alert",
-    "make_event", "sign",
+    "make_event", "make_overdue_alert", "sign",
 ]  # fmt: skip
 
 _log = logging.getLogger(__name__)
@@ -97,10 +97,10 @@ def make_alert(
         "summary": headline(incident, names, readings),
         "description": describe_incident(incident),
         "answers": _answers(incident),
-        "severity": graded_severity(incident),
+        "severity": "" if incident.silent else graded_severity(incident),
         "since": spell_time(incident.onset_ms),
         "onset": _text(incident.onset_ms),
-        "peak_severity": f"{incident.peak_severity:.1f}",
+        "peak_severity": "" if incident.silent else f"{incident.peak_severity:.1f}",
         "channels": ", ".join(c.channel for c in incident.channels[:_MAX_CHANNELS]),
         "values": "; ".join(map(names.reading_text, readings)),
         "sensors": _named(incident.sensors),
@@ -110,6 +110,19 @@ def make_alert(
     }
     annotations = {name: text for name, text in annotations.items() if text}
     return Alert(labels, annotations, utc(incident.opened_ms))
+
+
+def make_overdue_alert(sensor: str, names: DisplayNames) -> Alert:
+    """Return the alert of a sensor that sends nothing while no event can say so."""
+    labels = {
+        "alertname": "RejexSilent",
+        "pipeline": names.pipeline,
+        "sensor": sensor,
+        "severity": "warning",
+    }
+    summary = f"{sensor}: sends nothing, and too few other sensors do for an incident"
+    annotations = {"summary": summary, "runbook_url": names.runbook_url(sensor)}
+    return Alert(labels, {name: text for name, text in annotations.items() if text})
 
 
 def _answers(incident: Incident) -> str:

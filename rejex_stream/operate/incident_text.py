@@ -107,8 +107,11 @@ class Choice(NamedTuple):
 
 
 def choices(incident: Incident) -> list[Choice]:
-    """Return what people can still answer to an incident; nothing once it is adopted or over."""
-    if incident.state in {IncidentState.ADOPTING, IncidentState.CLOSED}:
+    """Return what people can still answer to an incident.
+
+    Nothing once it is adopted or over, nor to a silence: that ends when the sensor sends again.
+    """
+    if incident.silent or incident.state in {IncidentState.ADOPTING, IncidentState.CLOSED}:
         return []
     since = "was measured since it began" if incident.held else "is measured from now on"
     fault = Choice(
@@ -127,6 +130,8 @@ def choices(incident: Incident) -> list[Choice]:
 
 def if_unanswered(incident: Incident) -> str:
     """Return what becomes of an incident that nobody answers."""
+    if incident.silent:
+        return "It goes on until the sensor sends again, or is forgotten. It needs no answer."
     goes_on = "It goes on until the sensor reads as usual again"
     if incident.state is IncidentState.FAULT or not incident.held:
         return f"{goes_on}."
@@ -138,6 +143,8 @@ def headline(
     incident: Incident, names: DisplayNames, readings: Sequence[ChannelReading] = ()
 ) -> str:
     """Return one line that says where, what, since when and how bad."""
+    if incident.silent:
+        return _silence(incident)
     whose = stream_name(incident.stream_key, incident.mode)
     what = ", ".join(map(names.limit_text, incident.limits))
     what = what or ", ".join(map(names.reading_text, readings[:1]))
@@ -152,6 +159,16 @@ def headline(
     return f"{whose}: {what}; since {spell_time(incident.onset_ms)}; {severity}"
 
 
+def _silence(incident: Incident) -> str:
+    sensor, since = incident.sensors[0], spell_time(incident.onset_ms)
+    if incident.state is not IncidentState.CLOSED:
+        return f"{sensor}: sends nothing since {since}"
+    lasted = span(incident.changed_ms - incident.onset_ms)
+    if incident.ended == "back":
+        return f"{sensor}: sends again, after {lasted} of silence since {since}"
+    return f"{sensor}: forgotten, after {lasted} of silence since {since}"
+
+
 def _ended(incident: Incident) -> str:
     return f" ({incident.ended.replace('_', ' ')})" if incident.ended else ""
 
@@ -164,6 +181,8 @@ def spell_time(time_ms: int) -> str:
 
 def describe_incident(incident: Incident) -> str:
     """Return a sentence or two on an incident: whose, since when, how many events, its state."""
+    if incident.silent:
+        return f"{_silence(incident)}. Other sensors send, and its gaps are not so long usually."
     whose = stream_name(incident.stream_key, incident.mode)
     named = ", ".join(c.channel for c in incident.channels[:_MAX_NAMED_CHANNELS])
     whose = f"{whose} ({named})" if named else whose

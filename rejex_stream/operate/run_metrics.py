@@ -10,7 +10,7 @@ import heapq
 import math
 import time
 from collections import Counter as Tally
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -134,6 +134,10 @@ LEVELS: Mapping[str, tuple[str, str]] = {
     "commands_waiting": ("Commands that were read and hold from no event yet.", "topic partition"),
     "untrusted_clocks": (
         "Sensors whose times are a day ahead, or before 1990, while those of others are not.",
+        "topic partition",
+    ),
+    "silent_sensors": (
+        "Sensors that send nothing: incidents, and by the run's own clock.",
         "topic partition",
     ),
     "consumer_lag_records": ("Records not committed yet.", "topic partition"),
@@ -294,7 +298,7 @@ class RunMetrics:
     def incidents(self, incidents: Sequence[Incident]) -> None:
         """Export which incidents are open now."""
         now_s, waiting = self._clock(), self._gauges["incident_waiting_seconds"]
-        unanswered = [one for one in incidents if one.state is IncidentState.OPEN]
+        unanswered = [o for o in incidents if o.state is IncidentState.OPEN and not o.silent]
         self._seen_at = {one.id: self._seen_at.get(one.id, now_s) for one in unanswered}
         waits = []
         for one in unanswered:
@@ -309,6 +313,15 @@ class RunMetrics:
             self._gauge("open_incidents", state.value).set(of)
         held = sum(n for (state, held), n in states.items() if held)
         self._gauge("held_streams").set(held - states[IncidentState.ADOPTING, True])
+
+    def silent(
+        self, incidents: Iterable[Incident], overdue: Mapping[Partition, Sequence[str]]
+    ) -> None:
+        """Export how many sensors send nothing, by incidents and by the run's own clock."""
+        counts = Tally(Partition(*one.position[:2]) for one in incidents if one.silent)
+        for partition in overdue:
+            n_silent = counts[partition] + len(overdue[partition])
+            self._gauge("silent_sensors", *_labels(partition)).set(n_silent)
 
     def lag(self, records: Mapping[Partition, int]) -> None:
         """Export how far the committed offsets are behind the input's end."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import time
@@ -9,9 +10,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from rejex_stream.engine import Engine
+from rejex_stream.engine.silences import Silences
 from rejex_stream.errors import ConnectorError
 from rejex_stream.monitor import Alarm, MonitorConfig
-from rejex_stream.operate.alerts import Alert, Alertmanager, Webhook, make_alert, make_event
+from rejex_stream.operate.alerts import (
+    Alert,
+    Alertmanager,
+    Webhook,
+    make_alert,
+    make_event,
+    make_overdue_alert,
+)
 from rejex_stream.operate.incident_text import DisplayNames
 from rejex_stream.operate.run_metrics import RunMetrics
 from rejex_stream.readable import ChannelReading, TypicalRows
@@ -31,9 +40,11 @@ from rejex_stream.run.run_events import (
 )
 from rejex_stream.types import Incident, IncidentState, Label, Partition, Reading, Verdict, in_mode
 
-__all__ = ["Check", "Health", "OpenIncidents", "RunMonitor", "TypicalValues"]
+__all__ = ["Arrivals", "Check", "Health", "OpenIncidents", "RunMonitor", "TypicalValues"]
 
-_LAG_EVERY_S = 10.0
+_log = logging.getLogger(__name__)
+_LAG_EVERY_S, _LOOK_EVERY_S = 10.0, 10.0
+_ENOUGH = 3  # sensors alive, and of each two others are
 _MAX_READINGS = 3
 _MAX_ROWS, _MAX_STEP = 32, 32
 
@@ -79,6 +90,42 @@ class TypicalValues:
         known, (reading, verdict) = self._typical.get(stream), newest
         usual = None if known is None else known.range(at)
         return ChannelReading(channel, reading.values[at], usual, verdict.expected(channel))
+
+
+class Arrivals:
+    """When each sensor of a partition was last heard here, and who is overdue by that.
+
+    Where fewer than two other sensors are alive, the trusted clock of a partition stands, and no
+    event says who is silent. Then a sensor is overdue by what has passed here since it was heard:
+    as long as nothing came at all, or as far as others' times have moved, so that an input that is
+    caught up with makes nobody overdue. That is for an alert and a metric, and written nowhere.
+    """
+
+    def __init__(self, silences: Silences, now_s: float) -> None:
+        self._silences = silences
+        self._began = self._last = now_s, 0
+        self._at: dict[str, tuple[float, int]] = {}
+
+    def update(self, readings: Sequence[Reading], now_s: float) -> None:
+        """Take a batch into account; O(events)."""
+        self._last = now_s, readings[-1].event_time_ms
+        if not self._at:
+            self._began = self._began[0], readings[0].event_time_ms
+        self._at |= dict.fromkeys([reading.sensor for reading in readings], self._last)
+
+    def overdue(self, now_s: float) -> list[str]:
+        """Return who has sent nothing for longer than is usual, where no event can tell of it."""
+        found, n_alive, (last_s, last_ms) = list[str](), 0, self._last
+        for sensor, limit_ms in self._silences.limits():
+            at_s, at_ms = self._at.get(sensor, self._began)
+            passed_ms = min(1000 * (now_s - at_s), max(1000 * (now_s - last_s), last_ms - at_ms))
+            if passed_ms > limit_ms:
+                found.append(sensor)
+                continue
+            n_alive += 1
+            if n_alive >= _ENOUGH:
+                return []
+        return sorted(found)
 
 
 class OpenIncidents:
@@ -234,6 +281,9 @@ class RunMonitor:
         self.on_readings: Callable[[Sequence[Reading]], bool] | None = None
         self._scoring_duration = metrics.scoring_duration
         self._lag_at = -math.inf
+        self._arrivals: dict[Partition, Arrivals] = {}
+        self._overdue: dict[Partition, list[str]] = {}
+        self._looked_at = -math.inf
 
     @property
     def observers(self) -> list[RunObserver]:
@@ -244,6 +294,7 @@ class RunMonitor:
         """Register the engine of a partition, which knows its open incidents."""
         self._engines[partition] = engine
         self._typical[partition] = TypicalValues(self._channels)
+        self._arrivals.pop(partition, None)
         return engine
 
     def judged(
@@ -259,6 +310,8 @@ class RunMonitor:
         """
         self._scoring_duration.observe(seconds / len(readings))
         self._typical[partition].update(readings, verdicts)
+        if partition in self._arrivals:
+            self._arrivals[partition].update(readings, time.monotonic())
         if self.on_readings is not None and not self.on_readings(readings):
             self.on_readings = None
 
@@ -285,12 +338,30 @@ class RunMonitor:
         self.metrics.refresh()
         self._measure_lag()
         self.metrics.incidents(list(self._incidents))
+        self._look_for_overdue()
         if self._alertmanager is not None:
             alarms = [alarm for m in self._monitors.values() for alarm in m.bank.active_alarms()]
             if self._nothing_scorable is not None:
                 alarms.append(self._nothing_scorable)
             alerts = [make_alert(alarm, self._names) for alarm in alarms]
+            overdue = sorted({sensor for those in self._overdue.values() for sensor in those})
+            alerts += [make_overdue_alert(sensor, self._names) for sensor in overdue]
             self._alertmanager.update([*alerts, *map(self._incident_alert, self._incidents)])
+
+    def _look_for_overdue(self) -> None:
+        """Look, seldom, who sends nothing by our own clock; O(sensors)."""
+        now_s = time.monotonic()
+        if now_s - self._looked_at < _LOOK_EVERY_S:
+            return
+        self._looked_at, known = now_s, self._overdue
+        for partition, engine in self._engines.items():
+            if partition not in self._arrivals and engine.silences is not None:
+                self._arrivals[partition] = Arrivals(engine.silences, now_s)
+        self._overdue = {p: arrivals.overdue(now_s) for p, arrivals in self._arrivals.items()}
+        for partition, sensors in self._overdue.items():
+            for sensor in set(sensors) - set(known.get(partition, ())):
+                _log.warning("%s sends nothing, and too few others do for an incident", sensor)
+        self.metrics.silent(self._incidents, self._overdue)
 
     def _incident_alert(self, incident: Incident) -> Alert:
         return make_alert(incident, self._names, self._readings.get(incident.id, ()))
@@ -325,6 +396,7 @@ class RunMonitor:
             self._monitors.pop(event.partition, None)
             self._engines.pop(event.partition, None)
             self._typical.pop(event.partition, None)
+            self._arrivals.pop(event.partition, None)
             gone = self._incidents.forget(event.partition)
             if self._alertmanager is not None:
                 self._alertmanager.hand_over(map(self._incident_alert, gone))

@@ -184,7 +184,7 @@ class SnapshotParts(NamedTuple):
     head: Head
     streams: dict[str, StreamSnapshot]
     context: dict[str, bytes]
-    registry: dict[str, object]
+    registry: dict[str, Any]
     monitor: dict[str, bytes]
 
 
@@ -452,6 +452,7 @@ class PartitionState:
         self.replies: tuple[CommandReply, ...] = ()
         self._limits = limits or Limits()
         self.registry = SensorRegistry(self._limits)  # who is known
+        engine.silences = self.registry.silences
         self.forgotten: list[str] = []  # streams, until they are taken
         self.failures = engine.failures  # of background fits, until they are taken
         # what has changed since the last snapshot, and the one that is being written
@@ -569,7 +570,7 @@ class PartitionState:
         ended: tuple[Incident, ...] = ()
         self.parts.view_before_change(_readings(items))
         while at < n:
-            end, over_limit, gone, clocks = self.registry.admit(items, at)
+            end, over_limit, gone, clocks, silences = self.registry.admit(items, at)
             outcomes += self._judge_admitted(
                 records[at:end],
                 items[at:end],
@@ -578,6 +579,8 @@ class PartitionState:
                 {items[i].position: status for i, status in clocks.items()},
                 replaying=replaying,
             )
+            for i, turned in silences.items():
+                outcomes[i] = outcomes[i]._replace(incidents=(*turned, *outcomes[i].incidents))
             if end < n:  # the next event is the one that makes the time pass
                 ended = self._ended(gone, items[end])
             if gone.pairs:
@@ -655,8 +658,8 @@ class PartitionState:
         return outcomes
 
     def _ended(self, gone: Gone, item: object) -> tuple[Incident, ...]:
-        """Return the end of each incident of the streams that an event has evicted."""
-        if not gone.streams:
+        """Return the end of each incident of who is forgotten with an event."""
+        if not gone.pairs:
             return ()
         assert isinstance(item, Reading)  # nothing else has a time
         return tuple(
@@ -665,7 +668,11 @@ class PartitionState:
                 state=IncidentState.CLOSED, ended="forgotten", changed_ms=item.event_time_ms,
             )
             for incident in self._engine.open_incidents()
-            if in_mode(incident.stream_key, incident.mode) in gone.streams
+            if (
+                incident.sensors[0] in gone.sensors
+                if incident.silent
+                else in_mode(incident.stream_key, incident.mode) in gone.streams
+            )
         )  # fmt: skip
 
     def _forget(self, gone: Gone) -> None:
@@ -802,13 +809,14 @@ def described(parts: Mapping[str, bytes]) -> Described:
     head = saved.head
     with from_outside():
         made_by, limits = origin(head.engine), head.sensors["limits"]
+        heard = {sensor: streams for sensor, (streams, *_) in saved.registry.items()}
     return Described(
         head.n_events,
         head.channels,
         made_by,
         limits,
         {key: len(stream.state) + len(stream.model) for key, stream in saved.streams.items()},
-        saved.registry,
+        heard,
     )
 
 

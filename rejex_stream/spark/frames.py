@@ -235,12 +235,14 @@ class _Bench:
         self.judging = Judging(recipe.config)
         self.live: OrderedDict[tuple[str, int, str], _Live] = OrderedDict()
         self.messages = _messages(recipe)
-        self._journal = recipe.journal
+        self._journal, self._whole = recipe.journal, recipe.whole
 
     def fresh(self, partition: Partition) -> tuple[PartitionState, DecodedBefore]:
         read = DecodedBefore(self.judging.channels)
         inputs = None if self._journal is None else self._journal.inputs
-        return self.judging.state(partition, read, inputs), read
+        state = self.judging.state(partition, read, inputs)
+        state.registry.sees_all = self._whole
+        return state, read
 
     def listen(self, state: PartitionState) -> None:
         """Have the state obey what is durable by now, from where it stands."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import urllib.request
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -134,6 +135,32 @@ def durable(watch, *changes, again=False):
 
 def look(watch):
     watch.progress(Progress(0, 0, 0.0, 0, {}))
+
+
+def test_sensors_that_send_nothing_are_counted_and_alerted_by_incidents_and_by_the_shell(
+    caplog, monkeypatch
+):
+    now = {"s": 5000.0}
+    monkeypatch.setattr("rejex_stream.operate.run_monitor.time.monotonic", lambda: now["s"])
+    active = []
+    watch = watching(SimpleNamespace(update=active.extend))
+    durable(watch, incident(3, id="farm-0-3-silent-0", silent=True, held=False))
+    engine = watch.register_engine(FARM, _Engine())
+    engine.silences = SimpleNamespace(limits=lambda: [("WT-9", 60_000)])
+    look(watch)
+    assert metric(watch, "rejex_silent_sensors{")[0].endswith(" 1.0")
+    watch.judged(FARM, [reading(3.4)], engine.process([reading(3.4)]), 0.001)
+    for _ in range(2):
+        now["s"] += 61
+        look(watch)
+    assert metric(watch, "rejex_silent_sensors{")[0].endswith(" 2.0")
+    assert {alert.labels["alertname"] for alert in active} == {"RejexIncident", "RejexSilent"}
+    assert caplog.text.count("WT-9 sends nothing") == 1
+    assert metric(watch, "rejex_incident_waiting_seconds{") == [], "nobody can answer it"
+    watch.judged(FARM, [reading(3.4)], engine.process([reading(3.4)]), 0.001)
+    now["s"] += 11
+    look(watch)
+    assert metric(watch, "rejex_silent_sensors{")[0].endswith(" 1.0")
 
 
 def alerts_at(url):

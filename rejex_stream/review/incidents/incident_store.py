@@ -226,7 +226,11 @@ def give_answer(store: ReviewStore, request: AnswerRequest, viewer: Viewer) -> C
                 + ("." if pending.sent else f", or have {pending.command.by} take it back."),
             )
         is_over = incident.state in (IncidentState.ADOPTING, IncidentState.CLOSED)
-        if is_over or (incident.state, kind) == (IncidentState.FAULT, CommandKind.FAULT):
+        if (
+            is_over
+            or incident.silent
+            or (incident.state, kind) == (IncidentState.FAULT, CommandKind.FAULT)
+        ):
             raise Refusal("changed", f"It takes no such answer. {state_sentence(incident)}")
         if request.version != incident.version:
             raise Refusal(

@@ -166,7 +166,7 @@ def load(store: ReviewStore, source: ContextLoader, stored: StoredIncident) -> s
             scalar(connection, without, (sensor["sensor_id"], begin_ms, end_ms))
             for sensor in sensors
         )
-    if not missing or step > _MOST_STEPS:
+    if not missing or step > _MOST_STEPS or incident.silent:  # there is nothing to read
         return ""
     topic, partition, offset = incident.id.rsplit("-", 2)
     position = Position(topic, int(partition), int(offset))

@@ -72,6 +72,8 @@ class CareIn(msgspec.Struct):
 def _learning(incident: Incident) -> str:
     if incident.state is IncidentState.CLOSED:
         return "over"
+    if incident.silent:
+        return "its model is kept until it is back"
     if not incident.held:
         return "learning goes on"
     if incident.state is IncidentState.ADOPTING:

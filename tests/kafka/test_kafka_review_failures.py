@@ -21,7 +21,7 @@ from rejex_stream.config.assembly import kafka_settings
 from rejex_stream.config.reviewing import Review
 from rejex_stream.encode import encode_review
 from rejex_stream.review.console.background import Background, Feeding
-from rejex_stream.review.queue.pipeline_logs import TopicFeed, open_feed
+from rejex_stream.review.queue.pipeline_logs import TopicFeed
 from rejex_stream.review.queue.review_store import ReviewStore
 from tests.review.test_review_store import item
 from tests.waiting import pass_time, until
@@ -83,7 +83,7 @@ def test_a_full_disk_loses_no_review_item(bootstrap, kafka: Kafka, small_disk, t
     send(kafka, settings.topics.review, 0, 600)
 
     store = ReviewStore(small_disk / "review.db", Review(settle_s=0))
-    background = Background(store, Feeding([open_feed(config, "review")]))
+    background = Background(store, Feeding([TopicFeed.of(config, "review", follow=True)]))
     background.start()
     until(lambda: "make room on" in background.problems.get("feed 0", ""))
     send(kafka, settings.topics.review, 600, 900)
@@ -96,7 +96,7 @@ def test_a_full_disk_loses_no_review_item(bootstrap, kafka: Kafka, small_disk, t
     assert background.stop(60)
     assert stored(store) == list(range(900))
     # Reading what is there once goes by the same law, and finds nothing that was left out.
-    assert TopicFeed(config, "review").pump(store).items == 0
+    assert TopicFeed.of(config, "review", follow=False).pump(store).items == 0
     store.close()
 
 
@@ -112,8 +112,8 @@ def test_a_review_topic_that_is_made_anew_is_read_from_its_start(
     send(kafka, topic, 0, 60)
     store = ReviewStore(tmp_path / "review.db", Review(settle_s=0))
     once = ReviewStore(tmp_path / "once.db", Review(settle_s=0))
-    assert TopicFeed(config, "review").pump(once).items == 60
-    background = Background(store, Feeding([open_feed(config, "review")]))
+    assert TopicFeed.of(config, "review", follow=False).pump(once).items == 60
+    background = Background(store, Feeding([TopicFeed.of(config, "review", follow=True)]))
     background.start()
     until(lambda: len(stored(store)) == 60, lambda: background.problems)
 
@@ -126,7 +126,7 @@ def test_a_review_topic_that_is_made_anew_is_read_from_its_start(
     until(lambda: stored(store) == wanted, lambda: (len(stored(store)), background.problems))
     until(lambda: not background.problems, lambda: background.problems)
     assert background.stop(60)
-    assert TopicFeed(config, "review").pump(once).items == n_new
+    assert TopicFeed.of(config, "review", follow=False).pump(once).items == n_new
     with store.database.read() as connection:
         audited = connection.execute(
             "SELECT subject FROM audit WHERE action = 'restarted'"

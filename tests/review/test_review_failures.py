@@ -10,7 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -27,10 +27,9 @@ from rejex_stream.review.queue import labelling
 from rejex_stream.review.queue.database import Database, StoreError
 from rejex_stream.review.queue.ingest import IngestCounts, Span
 from rejex_stream.review.queue.label_store import LabelFile, read_labels
-from rejex_stream.review.queue.pipeline_logs import Feed, FileFeed, SourceFeed
+from rejex_stream.review.queue.pipeline_logs import Feed, FeedKind, FileFeed, TopicFeed
 from rejex_stream.review.queue.review_store import ReviewStore
 from rejex_stream.types import Partition, Position, Record
-from tests.doubles import RETRY, ListSource
 from tests.review.console_server import running
 from tests.review.test_review_store import ADA, audited, episodes, item, label, unsent
 from tests.review.test_review_web import label as click
@@ -63,15 +62,49 @@ def scripts(rng: random.Random) -> dict[Partition, list[Record]]:
     }  # fmt: skip
 
 
+class ListTopic:
+    """A topic in memory, as a feed reads it; the broker is away once, before some record."""
+
+    def __init__(
+        self, script: dict[Partition, list[Record]], earliest: int | None = None, away_at: int = -1
+    ) -> None:
+        self.script, self._earliest = script, earliest
+        self._away = dict.fromkeys(script, away_at)
+
+    def partitions(self, topic: str) -> list[Partition]:
+        return list(self.script)
+
+    def bounds(self, partitions: Sequence[Partition]) -> dict[Partition, tuple[int, int]]:
+        at = {p: [record.position.offset for record in self.script[p]] for p in partitions}
+        first = self._earliest
+        return {p: (o[0] if first is None else first, o[-1] + 1) for p, o in at.items()}
+
+    def read(self, partition: Partition, start: int, *, settle_s: float) -> Iterator[Record]:
+        for i, record in enumerate(self.script[partition]):
+            if i == self._away[partition]:
+                self._away[partition] = -1
+                raise ConnectorError("the broker is away for a moment", retriable=True)
+            if record.position.offset >= start:
+                yield record
+
+    def close(self) -> None:
+        """Close nothing."""
+
+
+def topic_feed(
+    topic: ListTopic, kind: FeedKind = "review", log: Sequence[bytes] = (b"",)
+) -> TopicFeed:
+    return TopicFeed(TOPICS[0].topic, kind, topic, lambda _: log[0])
+
+
+def in_a_topic(lines: list[bytes], first: int = 0) -> dict[Partition, list[Record]]:
+    places = (Position(*TOPICS[0], first + i) for i in range(len(lines)))
+    return {TOPICS[0]: [Record(at, None, line) for at, line in zip(places, lines, strict=True)]}
+
+
 def source_feed(rng: random.Random) -> tuple[Feed, int]:
     """A feed of a topic whose earliest records were deleted, and how many items it has."""
-    script = scripts(rng)
-    broken: dict[Partition, list[object]] = {
-        topic: [*records[:30], RETRY, *records[30:]] for topic, records in script.items()
-    }
-    earliest = {topic: records[0].position.offset for topic, records in script.items()}
-    source = ListSource(broken, earliest=earliest)  # type: ignore[arg-type]
-    return SourceFeed(lambda: source, "review"), 2 * N_ITEMS
+    return topic_feed(ListTopic(scripts(rng), away_at=30)), 2 * N_ITEMS
 
 
 def file_feed(folder: Path) -> tuple[Feed, int]:
@@ -262,9 +295,9 @@ def test_verdicts_are_counted_once_whatever_fails(tmp_path, monkeypatch):
     monkeypatch.setattr("rejex_stream.review.queue.pipeline_logs._MAX_RECORDS", 11)
     rng = random.Random(3)
     lines = [encode_verdict(item(i).verdict) for i in range(400)]
-    source = ListSource({TOPICS[0]: lines})
+    topic = ListTopic(in_a_topic(lines))
     with impatient(tmp_path / "review.db") as store:
-        feed = SourceFeed(lambda: source, "verdicts")
+        feed = topic_feed(topic, "verdicts")
         assert play(store, feed, rng)
         feed.pump(store)
         feed.pump(store)
@@ -292,75 +325,12 @@ def test_the_store_refuses_what_does_not_follow_what_it_holds(new_store):
     assert store.begin(TOPICS[0], 10) == 40
 
 
-def test_a_failure_of_the_store_does_not_disturb_the_source(tmp_path, monkeypatch):
-    monkeypatch.setattr("rejex_stream.review.queue.pipeline_logs._MAX_RECORDS", 3)
-    opened = []
-
-    def open_source():
-        opened.append(ListSource({TOPICS[0]: [encode_review(item(i)) for i in range(9)]}))
-        return opened[-1]
-
-    feed = SourceFeed(open_source, "review")
-    with impatient(tmp_path / "review.db") as store:
-        for _ in range(3):
-            with locked(store, random.Random(0)):
-                for _ in range(2):
-                    with pytest.raises(StoreError):  # and never a round that seems to work
-                        feed.pump(store)
-            feed.pump(store, stop=once())
-        assert stored(store) == list(range(6))
-        finish(feed, store)
-        assert stored(store) == list(range(9))
-    assert len(opened) == 1
-
-
-def test_a_source_that_stumbles_over_what_it_has_just_read_is_opened_again(new_store, monkeypatch):
-    monkeypatch.setattr("rejex_stream.review.queue.pipeline_logs._MAX_RECORDS", 3)
-
-    class Stumbles(ListSource):
-        stumbled = False
-
-        def poll(self, max_records, timeout_s):
-            found = super().poll(max_records, timeout_s)
-            if found and found[0].position.offset == 3 and not self.stumbled:
-                self.stumbled = True
-                raise ZeroDivisionError  # and its position has moved on
-            return found
-
-    source = Stumbles({TOPICS[0]: [encode_review(item(i)) for i in range(9)]})
-    feed, store = SourceFeed(lambda: source, "review"), new_store()
-    feed.pump(store)
-    with pytest.raises(ZeroDivisionError):
-        feed.pump(store)
-    finish(feed, store)
-    assert stored(store) == list(range(9))
-
-
-def test_a_batch_that_a_feed_forgets_is_missed_by_the_store(tmp_path, monkeypatch):
-    monkeypatch.setattr("rejex_stream.review.queue.pipeline_logs._MAX_RECORDS", 3)
-    source = ListSource({TOPICS[0]: [encode_review(item(i)) for i in range(9)]})
-    feed = SourceFeed(lambda: source, "review")
-    with impatient(tmp_path / "review.db") as store:
-        feed.pump(store)
-        assert feed.pump(store, stop=once()).items == 3
-        with locked(store, random.Random(0)), pytest.raises(StoreError):
-            feed.pump(store)
-        feed._waiting = None  # a bug that is not there
-        with pytest.raises(ConnectorError, match="position 3, and was given what follows 6"):
-            feed.pump(store)
-        assert positions(store) == {("source:farm.review", 0): 3}
-        finish(feed, store)  # it was closed, and opened where the store stopped
-        assert stored(store) == list(range(9))
-
-
 def test_what_was_deleted_unread_is_told_and_kept_in_the_audit(new_store, caplog):
     store = new_store()
     here = Partition(f"source:{TOPICS[0].topic}", 0)
     store.begin(here, 0)
     script = [Record(Position(*TOPICS[0], 700), None, LINES[0], (), 700)]
-    source = ListSource({TOPICS[0]: script}, earliest={TOPICS[0]: 650})
-    feed = SourceFeed(lambda: source, "review")
-    feed.pump(store)
+    feed = topic_feed(ListTopic({TOPICS[0]: script}, earliest=650))
     assert feed.pump(store).items == 1
     assert store.begin(here, 0) == 701
     assert "records 0 to 649 were deleted before the console read them" in caplog.text
@@ -372,15 +342,17 @@ def test_a_topic_of_another_log_is_read_from_its_start(new_store, caplog, monkey
     monkeypatch.setattr("rejex_stream.review.queue.pipeline_logs._LOOK_EVERY_S", 0.0)
     log = [b"old"]
 
-    def opened() -> ListSource:
-        first = 100 if log == [b"new"] else 0
-        return ListSource({TOPICS[0]: [encode_review(item(first + i)) for i in range(6)]})
+    def items(first: int) -> dict[Partition, list[Record]]:
+        return in_a_topic([encode_review(item(first + i)) for i in range(6)])
 
-    feed, store = SourceFeed(opened, "review", log_of=lambda _: log[0]), new_store()
+    topic = ListTopic(items(0))
+    feed, store = topic_feed(topic, log=log), new_store()
     finish(feed, store)
     assert stored(store) == list(range(6))
     for log[0], wanted in ((b"", []), (b"new", [*range(100, 106)]), (b"", []), (b"new", [])):
         before = stored(store)
+        if log == [b"new"]:
+            topic.script = items(100)
         finish(feed, store)
         assert stored(store) == before + wanted
     assert caplog.text.count("source:farm.review-0 is new: it is read from its start") == 1

@@ -31,7 +31,6 @@ from rejex_stream.review.queue.pipeline_logs import (
     FileFeed,
     KafkaLabels,
     TopicFeed,
-    open_feed,
     read_label_topic,
 )
 from rejex_stream.review.queue.review_store import ReviewStore
@@ -284,8 +283,7 @@ def _add_pipeline(fed: Feeding, config: Config, *, follow: bool) -> None:
     # Review items first: a drawn event then has its readings.
     kinds: tuple[FeedKind, ...] = ("review", "incidents") if lean else FEED_KINDS
     if config.input.kind == "kafka":
-        opened = open_feed if follow else TopicFeed
-        fed.feeds += [opened(config, kind) for kind in kinds]
+        fed.feeds += [TopicFeed.of(config, kind, follow=follow) for kind in kinds]
     else:
         places = file_places(config)
         if "-" in (places.review, places.verdicts):

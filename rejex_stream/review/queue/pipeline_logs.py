@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import heapq
 import time
-import uuid
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, cast
@@ -20,8 +19,6 @@ from rejex_stream.config.assembly import kafka_settings
 from rejex_stream.encode.label_records import LabelRecord, decode_label
 from rejex_stream.encode.schemas import LABEL_TYPE
 from rejex_stream.errors import ConnectorError
-from rejex_stream.protocols import Assigned, Revoked, Source
-from rejex_stream.review.queue.database import StoreError
 from rejex_stream.review.queue.ingest import IngestCounts, Span
 from rejex_stream.review.queue.label_store import OutboxRow, each_once
 from rejex_stream.review.queue.review_store import ReviewStore
@@ -114,164 +111,79 @@ class FileFeed(Feed):
         return _Chunk(lines, Span(offset, offset + end))
 
 
-class _Batch(NamedTuple):
-    spans: dict[Partition, Span]
-    lines: list[bytes]
+class TopicReader(Protocol):
+    """Reads a topic; see :class:`~rejex_connectors.kafka.partition_reader.PartitionReader`."""
 
+    def partitions(self, topic: str) -> Sequence[Partition]:
+        """Return the partitions of a topic; none where there is no such topic."""
 
-class SourceFeed(Feed):
-    """Any :class:`~rejex_stream.protocols.Source`, such as the review topic."""
+    def bounds(self, partitions: Sequence[Partition]) -> Mapping[Partition, tuple[int, int]]:
+        """Return the first offset of each partition, and the one after its last."""
 
-    def __init__(
-        self,
-        open_source: Callable[[], Source],
-        kind: FeedKind,
-        pipeline: str = "",
-        log_of: Callable[[Partition], bytes] = lambda _: b"",
-    ) -> None:
-        self._open_source, self._log_of = open_source, log_of
-        self._logs: dict[Partition, bytes] = {}
-        self._source: Source | None = None
-        self._read_to: dict[Partition, int] = {}
-        self._look_at = 0.0
-        self._waiting: _Batch | None = None
-        self._changes: list[Assigned | Revoked] = []
-        self.kind = kind
-        self.pipeline = pipeline
-
-    def pump(self, store: ReviewStore, *, stop: Stop = None) -> IngestCounts:
-        """Store what the source has; returns at the first empty poll, or when `stop` is true."""
-        if self._source is None:
-            self._source = self._open_source()
-        try:
-            return self._pump(self._source, store, stop)
-        except StoreError:
-            raise  # the source is sound, and what it gave waits here
-        except BaseException:
-            self.close()  # whatever it was: the next source begins where the store stopped
-            raise
-
-    def _pump(self, source: Source, store: ReviewStore, stop: Stop) -> IngestCounts:
-        total = IngestCounts()
-        if time.monotonic() >= self._look_at:
-            self._look_at = time.monotonic() + _LOOK_EVERY_S
-            if any(self._log_of(partition) != log for partition, log in self._logs.items()):
-                self.close()  # the next source begins where the new log does
-                return total
-        while stop is None or not stop():
-            if self._waiting is None:
-                records = source.poll(_MAX_RECORDS, 0.2)
-                self._changes += source.changes()
-                self._waiting = self._read(records)
-            spans, lines = self._waiting
-            if spans:
-                total += store.ingest(self.kind, lines, spans, pipeline=self.pipeline)
-            while self._changes:
-                self._follow(source, store, self._changes[0])
-                del self._changes[0]
-            self._waiting = None
-            if not spans:
-                return total
-        return total
-
-    def _follow(self, source: Source, store: ReviewStore, change: Assigned | Revoked) -> None:
-        self._read_to.pop(change.partition, None)
-        self._logs.pop(change.partition, None)
-        if isinstance(change, Assigned):
-            log = self._logs[change.partition] = self._log_of(change.partition)
-            begun = store.begin(own_partition(change.partition), change.earliest, log.decode())
-            self._read_to[change.partition] = begun
-            source.seek(change.partition, begun)
-
-    def _read(self, records: Sequence[Record]) -> _Batch:
-        spans: dict[Partition, Span] = {}
-        lines: list[bytes] = []
-        for record in records:
-            topic, number, offset, _ = record.position
-            partition = Partition(topic, number)
-            own = own_partition(partition)
-            # A source in order has passed over nothing that can be read: not since its last
-            # record, nor since its position was set. Recorded before it is stored, so that a
-            # batch that was not is missed by the store when the next one comes.
-            first = spans[own].first if own in spans else self._read_to[partition]
-            spans[own] = Span(first, offset + 1)
-            self._read_to[partition] = offset + 1
-            if record.value is not None:
-                lines.append(record.value)
-        return _Batch(spans, lines)
+    def read(self, partition: Partition, start: int, *, settle_s: float) -> Iterator[Record]:
+        """Yield the records from `start` to the end of now."""
 
     def close(self) -> None:
-        """Close the source."""
-        source, self._source = self._source, None
-        self._read_to.clear()
-        self._logs.clear()
-        self._changes.clear()
-        self._waiting = None
-        if source is not None:
-            source.close()
-
-
-def own_partition(partition: Partition) -> Partition:
-    """Return the name under which the store keeps how far a topic's partition was read."""
-    return Partition(f"source:{partition.topic}", partition.partition)
+        """Close the connections; the next question opens them again."""
 
 
 _SETTLE_S = 10.0
-"""How long to wait for transactions that are being decided."""
-
-
-def open_feed(config: Config, kind: FeedKind) -> SourceFeed:
-    """Return a feed that follows one topic that a pipeline writes."""
-    from rejex_connectors.kafka.partition_reader import partitions_of, topic_ids
-    from rejex_connectors.kafka.sink import open_clients
-    from rejex_connectors.kafka.source import KafkaSource
-
-    settings = kafka_settings(config)
-    topic = str(getattr(settings.topics, kind))
-    others = settings.topics.replace(
-        input=(topic,), review="_", verdicts="__", incidents="___", state=None
-    )
-    settings = settings.replace(
-        topics=others,
-        # Of this process alone: a group that two stores share would give each a half.
-        group=f"{settings.group}-console-{kind}-{uuid.uuid4().hex[:8]}",
-        instance_id=None,
-        delivery="at_least_once",
-        start="earliest",
-    )
-
-    def open_source() -> KafkaSource:
-        partitions_of(settings, topic, needed=True)  # without it nothing comes, for ever
-        open_consumer, _ = open_clients(settings, f"console-{kind}")
-        return KafkaSource(open_consumer(), settings, open_consumer)
-
-    return SourceFeed(open_source, kind, config.pipeline.name, topic_ids(settings))
+"""How long one who reads once waits for transactions that are being decided."""
 
 
 class TopicFeed(Feed):
-    """What a topic holds now, taken once: for imports and rebuilds."""
+    """One topic that a pipeline writes; every call of :meth:`pump` takes what is new."""
 
-    def __init__(self, config: Config, kind: FeedKind) -> None:
-        self._settings = kafka_settings(config)
+    def __init__(
+        self,
+        topic: str,
+        kind: FeedKind,
+        reader: TopicReader,
+        log_of: Callable[[Partition], bytes],
+        *,
+        pipeline: str = "",
+        settle_s: float = 0.0,
+    ) -> None:
         self.kind = kind
-        self.pipeline = config.pipeline.name
+        self.pipeline = pipeline
+        self._topic, self._reader, self._log_of = topic, reader, log_of
+        self._settle_s = settle_s
+        self._look_at = 0.0  # when it is looked whether the topic is still the same log
+
+    @classmethod
+    def of(cls, config: Config, kind: FeedKind, *, follow: bool) -> TopicFeed:
+        """Return a feed of what a pipeline writes of a kind, read once or to be followed."""
+        from rejex_connectors.kafka.partition_reader import PartitionReader, topic_ids
+
+        settings = kafka_settings(config)
+        return cls(
+            str(getattr(settings.topics, kind)),
+            kind,
+            PartitionReader(settings),
+            topic_ids(settings),
+            pipeline=config.pipeline.name,
+            settle_s=0.0 if follow else _SETTLE_S,
+        )
 
     def pump(self, store: ReviewStore, *, stop: Stop = None) -> IngestCounts:
         """Store everything up to the ends of the topic's partitions; returns the counts."""
-        from rejex_connectors.kafka.partition_reader import (
-            bounds_of,
-            partitions_of,
-            read_partition,
-            topic_ids,
-        )
-
-        total, log_of = IngestCounts(), topic_ids(self._settings)
-        topic = getattr(self._settings.topics, self.kind)
-        partitions = partitions_of(self._settings, topic, needed=True)
-        for partition, (earliest, _) in bounds_of(self._settings, partitions).items():
+        total, now = IngestCounts(), time.monotonic()
+        partitions = self._reader.partitions(self._topic)
+        if not partitions:
+            raise ConnectorError(
+                f"topic {self._topic!r} does not exist: run `rejex-stream topics create`.",
+                retriable=True,
+            )
+        is_due = now >= self._look_at
+        if is_due:
+            self._look_at = now + _LOOK_EVERY_S
+        for partition, (earliest, end) in self._reader.bounds(partitions).items():
             own = own_partition(partition)
-            read_to = store.begin(own, earliest, log_of(partition).decode())
-            records = read_partition(self._settings, partition, read_to, settle_s=_SETTLE_S)
+            log = self._log_of(partition).decode() if is_due else ""
+            read_to = store.begin(own, earliest, log)
+            if read_to >= end and not self._settle_s:
+                continue
+            records = self._reader.read(partition, read_to, settle_s=self._settle_s)
             while batch := list(islice(records, _MAX_RECORDS)):
                 lines = [record.value for record in batch if record.value is not None]
                 span = Span(read_to, batch[-1].position.offset + 1)
@@ -280,6 +192,15 @@ class TopicFeed(Feed):
                 if stop is not None and stop():
                     return total
         return total
+
+    def close(self) -> None:
+        """Close the connections to the broker."""
+        self._reader.close()
+
+
+def own_partition(partition: Partition) -> Partition:
+    """Return the name under which the store keeps how far a topic's partition was read."""
+    return Partition(f"source:{partition.topic}", partition.partition)
 
 
 def read_label_topic(config: Config) -> Iterator[LabelRecord]:

@@ -196,6 +196,11 @@ def test_a_new_normal_becomes_the_reference(detector):
     (opened,) = at.take_incidents()
     assert answer(at, NEW_NORMAL, opened).accepted
     verdicts = play(at, feed[2_300:], 7)
+    if spec.is_batch:  # enough rows were held: the next asks for a fit, which speaks a lag later
+        n_before = 1 + spec.schedule.refit_lag_events
+        epochs = [verdict.model_epoch for verdict in verdicts]
+        assert len(set(epochs[:n_before])) == 1
+        assert epochs[n_before] > epochs[0]
     changes = at.take_incidents()
     assert changes[-1].state is IncidentState.CLOSED
     assert changes[-1].ended == "adopted"

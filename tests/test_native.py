@@ -621,6 +621,21 @@ def test_health_that_cannot_be_relied_on_is_so_for_both_cores(native, seed):
     assert known == {(True, True), (False, True), (False, False)}
 
 
+@pytest.mark.parametrize("beside_half", [-1, 0, 1])
+def test_a_run_is_of_a_common_score_where_more_than_half_of_the_window_ties(native, beside_half):
+    import rejex_native
+
+    ties = test_monitor_looks.N // 2 + beside_half
+    feed = ranked(1, 200, keys=1)
+    feed[-1] = msgspec.structs.replace(feed[-1], score=99.0, ties=ties, rank=ties)
+    ours, theirs = (test_monitor_looks.bank(100.0) for _ in range(2))
+    theirs._note = rejex_native.note
+    assert ours.observe(feed[:100]) == theirs.observe(feed[:100])
+    assert ours.observe(feed[100:]) == theirs.observe(feed[100:])
+    for bank in (ours, theirs):
+        assert bank._streams["s0"]._stuck.was_common is (beside_half > 0)
+
+
 def test_monitors_leave_to_python_what_is_odd(native):
     import rejex_native
 

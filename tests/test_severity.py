@@ -12,6 +12,7 @@ from scipy.signal import lfilter
 
 from rejex_stream.engine import Engine
 from rejex_stream.incidents import Hold
+from rejex_stream.rejection.judge import EXTREME
 from rejex_stream.rejection.window import (
     LARGEST_SEVERITY,
     ScoreWindow,
@@ -21,7 +22,7 @@ from rejex_stream.rejection.window import (
     severity,
 )
 from rejex_stream.run.executors import InlineExecutor
-from tests.streams import readings, spec
+from tests.streams import of_rows, readings, spec
 
 any_score = st.one_of(
     st.integers(-3, 3).map(float), st.floats(allow_nan=False, allow_infinity=False)
@@ -305,3 +306,12 @@ def test_a_cluster_is_what_a_stretch_has_above_the_largest_of_another_in_quarter
         assert size == wanted, mean
         ranges.add(min(int(2 * mean), 5))
     assert {2, 3, 4} <= ranges, "below 1.5, below 2 and above are all met"
+
+
+def test_what_is_extreme_while_a_fit_is_under_way_is_in_no_tail_of_that_fit():
+    pipeline = spec(window=100, every=150, lag=20, calibration="shadow")
+    rows = np.random.default_rng(0).normal(size=(400, 2))
+    rows[[210, 350]] = 1e6  # asked for at 200, fitted by 220, speaks from 300 on
+    verdicts = Engine(pipeline, InlineExecutor()).process(of_rows(rows))
+    assert [verdicts[at].model_epoch for at in (299, 300)] == [0, 1]
+    assert verdicts[350].severity > EXTREME

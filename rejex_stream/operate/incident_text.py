@@ -17,7 +17,7 @@ from rejex_stream.types import Incident, IncidentState, LimitExcess, beyond, str
 
 __all__ = [
     "Choice", "DisplayNames", "choices", "describe_incident", "graded_severity", "headline",
-    "if_unanswered", "spell_time", "state_phrase", "urgency",
+    "if_unanswered", "question", "spell_time", "state_phrase", "urgency",
 ]  # fmt: skip
 
 _MAX_NAMED_CHANNELS = 2
@@ -128,6 +128,20 @@ def choices(incident: Incident) -> list[Choice]:
     return [new_normal] if incident.state is IncidentState.FAULT else [fault, new_normal]
 
 
+def question(incident: Incident) -> str:
+    """Return what is asked of people; of a fault that somebody named, whether it has become usual.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> question(SimpleNamespace(state=IncidentState.FAULT))
+    'It is a fault, as somebody said. Or a new normal after all?'
+    """
+    if incident.state is IncidentState.FAULT:
+        return "It is a fault, as somebody said. Or a new normal after all?"
+    return "Fault, or new normal?"
+
+
 def if_unanswered(incident: Incident) -> str:
     """Return what becomes of an incident that nobody answers."""
     if incident.silent:
@@ -156,7 +170,8 @@ def headline(
         if incident.ended == "adopted_by_age":
             return f"{whose}: not answered in {lasted}, and taken for normal; {severity}"
         return f"{whose}: over after {lasted}{_ended(incident)}; {severity}"
-    return f"{whose}: {what}; since {spell_time(incident.onset_ms)}; {severity}"
+    state = "" if incident.state is IncidentState.OPEN else f"; it {state_phrase(incident)}"
+    return f"{whose}: {what}; since {spell_time(incident.onset_ms)}; {severity}{state}"
 
 
 def _silence(incident: Incident) -> str:

@@ -14,11 +14,13 @@ from rejex_stream.errors import ConnectorError
 from rejex_stream.operate.alerts import Alertmanager, make_alert
 from rejex_stream.operate.incident_text import DisplayNames
 from rejex_stream.review.console.background import Background, Feeding
+from rejex_stream.review.incidents import incident_store
 from rejex_stream.review.incidents.silences import Silences
 from rejex_stream.review.queue.database import wall_clock_ms
+from rejex_stream.types import CommandReply
 from tests.operate.alerting import Receiver, alertmanager, until
 from tests.review.console_server import running
-from tests.review.incidents import incident, tell
+from tests.review.incidents import Line, incident, tell
 from tests.waiting import PATIENCE_S
 
 
@@ -113,3 +115,77 @@ def test_only_incidents_of_the_own_pipeline_are_silenced(wall_store):
     with running(store) as console:
         mute(console, 2)
     assert silences.bring_in_line(store) is False
+
+
+def acknowledge(console, request="a1", which="feed-0-10"):
+    body = {"request_id": request, "incident": which}
+    assert console.ask("/api/incidents/seen", body).status == 200
+
+
+@pytest.mark.prometheus
+def test_what_was_acknowledged_is_not_repeated_until_it_comes_back(tmp_path, wall_store):
+    receiver = Receiver()
+    store = wall_store(reviewers=("ada:lead",))
+    tell(store, incident(), pipeline="farm")
+    with alertmanager(tmp_path, receiver.url) as url, running(store) as console:
+        manager = Alertmanager(url, repeat_s=0.5)
+        manager.update([make_alert(incident(), DisplayNames("farm"))])
+        until(lambda: state_of(url) == {"feed-0-10": "active"})
+        acknowledge(console)
+        silences = Silences(url, "farm")
+        assert silences.bring_in_line(store)
+        until(lambda: state_of(url) == {"feed-0-10": "suppressed"})
+        (ours,) = asked(url, "silences")
+        assert ours["comment"] == "rejex-stream: acknowledged in the review console by ada"
+        tell(store, incident(2, "recovering"), pipeline="farm")
+        silences.bring_in_line(store)
+        assert state_of(url) == {"feed-0-10": "suppressed"}, "that it seems to end pages nobody"
+        tell(store, incident(3), pipeline="farm")
+        assert silences.bring_in_line(store)
+        until(lambda: state_of(url) == {"feed-0-10": "active"}), "it came back"
+        manager.close()
+    receiver.close()
+
+
+def test_the_answer_fault_acknowledges_and_the_pages_say_who(wall_store):
+    store, line = wall_store(reviewers=("ada:lead",)), Line()
+    tell(store, incident(), pipeline="farm")
+    background = Background(store, Feeding(control_lines={"farm": line}))
+
+    def care():
+        with store.database.read() as connection:
+            now = incident_store.stored_incident(connection, "feed-0-10").incident
+            return incident_store.care_of(connection, now, store.now_ms())
+
+    with running(store, background=background) as console:
+        body = {"request_id": "r1", "incident": "feed-0-10", "version": 1, "kind": "fault"}
+        assert console.ask("/api/incidents/answer", body).status == 200
+        incident_store.send_commands(store, "farm", line)
+        assert not care().acknowledged_by, "the pipeline has not replied"
+        (command,) = line.said
+        tell(store, CommandReply(command=command.id, accepted=True, said="It is held."))
+        tell(store, incident(2, "fault"), pipeline="farm")
+        assert care().acknowledged_by == "ada"
+        assert care().quiet_until_ms > store.now_ms()
+        for path in ("/now", "/incidents/feed-0-10"):
+            page = console.ask(path).text
+            assert "Or a new normal after all?" in page
+            assert "Fault, or new normal?" not in page
+            assert "Acknowledged" in page
+        tell(store, incident(3, "recovering"), pipeline="farm")
+        assert care().acknowledged_by == "ada"
+        tell(store, incident(4, "fault"), pipeline="farm")
+        assert not care().acknowledged_by, "it came back"
+        acknowledge(console)
+        assert care().acknowledged_by == "ada"
+        assert "Acknowledged by ada" in console.ask("/incidents/feed-0-10").text
+
+
+def test_the_headline_of_an_alert_says_its_state():
+    said = {
+        state: make_alert(incident(2, state), DisplayNames("farm")).annotations["summary"]
+        for state in ("open", "fault", "recovering", "adopting")
+    }
+    assert len(set(said.values())) == 4
+    assert said["fault"].endswith("; it is a fault, as somebody said")
+    assert said["recovering"].endswith("; it seems to end")

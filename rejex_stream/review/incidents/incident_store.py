@@ -30,6 +30,8 @@ from rejex_stream.types import Command, CommandKind, CommandReply, Incident, Inc
 
 _MOST_CLOSED = 2_000
 _MOST_CHANGES = 500
+_REMINDED_MS = 31 * 86_400_000
+"""What was acknowledged and never ended is told again after so long."""
 
 
 class StoredIncident(NamedTuple):
@@ -40,11 +42,19 @@ class StoredIncident(NamedTuple):
 
 
 class Care(NamedTuple):
-    """Who looks after an incident, and whether it is muted; neither changes anything about it."""
+    """Who looks after an incident, and why it pages nobody; nothing about it changes by that."""
 
     assigned: str  # whose it is, or empty
     muted_by: str
     muted_until_ms: int  # 0: it is not muted
+    acknowledged_by: str = ""  # until it opens again, or something is added to it
+    acknowledged_ms: int = 0
+
+    @property
+    def quiet_until_ms(self) -> int:
+        """Until when its alert is not repeated; 0: it is."""
+        acknowledged = self.acknowledged_ms and self.acknowledged_ms + _REMINDED_MS
+        return max(self.muted_until_ms, acknowledged)
 
 
 class Answer(NamedTuple):
@@ -120,7 +130,32 @@ def care_of(connection: Connection, incident: Incident, now_ms: int) -> Care:
         "" if given is None else given.detail["to"],
         muted.actor if muted is not None and holds else "",
         muted.detail["until_ms"] if muted is not None and holds else 0,
+        *_acknowledged(connection, incident),
     )
+
+
+_SPEAKING = (IncidentState.OPEN, IncidentState.FAULT)
+
+
+def _acknowledged(connection: Connection, incident: Incident) -> tuple[str, int]:
+    """Return who acknowledged an incident as it stands, and when; the answer *fault* does so, too.
+
+    It holds until a change says that the incident is open once more, or a fault: it has come back,
+    or something was added.
+    """
+    changes = timeline(connection, incident.id)
+    newest = max((one.version for one in changes if one.state in _SPEAKING), default=0)
+    seen = next(database.audit_rows(connection, subject=incident.id, action="seen", limit=1), None)
+    if seen is not None and seen.detail["version"] >= newest:
+        return seen.actor, seen.at_ms
+    first = min((one for one in changes if one.state is IncidentState.FAULT),
+                key=lambda one: one.version, default=None)  # fmt: skip
+    if first is None or first.version < newest:
+        return "", 0
+    said = (one.command for one in answers_to(connection, incident.id) if one.accepted)
+    fault = next((one for one in said if one.kind is CommandKind.FAULT), None)
+    by, at_ms = ("", None) if fault is None else (fault.by, fault.given_ms)
+    return by or "somebody", first.changed_ms if at_ms is None else at_ms
 
 
 def timeline(connection: Connection, incident: str) -> list[Incident]:

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.routing import Route
 
 from rejex_stream.errors import RejexError
-from rejex_stream.operate.incident_text import DisplayNames, choices, if_unanswered
+from rejex_stream.operate.incident_text import DisplayNames, choices, if_unanswered, question
 from rejex_stream.review.console.api import series_json, stretch_of
 from rejex_stream.review.console.console import Call, Console, answers, takes, whole_number
 from rejex_stream.review.console.pages import Context, page
@@ -110,7 +110,7 @@ def _now(console: Console, connection: Connection, viewer: Viewer, request: Requ
                 readings.card(connection, one),
                 pending_answer(connection, one.incident.id),
                 _seen_by(connection, one.incident.id),
-                care.assigned,
+                care,
             )
             for one, care in not_muted[:_CARDS]
         ],
@@ -118,6 +118,7 @@ def _now(console: Console, connection: Connection, viewer: Viewer, request: Requ
         "more_incidents": max(0, len(not_muted) - _CARDS),
         "shown_of": lambda pipeline: console.shown.get(pipeline, DisplayNames()),
         "choices_of": choices,
+        "question_of": question,
         "if_unanswered": if_unanswered,
         "learning": _learning,
         "flagged": readings.flagged(connection),
@@ -214,6 +215,7 @@ def _one(console: Console, connection: Connection, viewer: Viewer, request: Requ
             (incident.id,),
         ).fetchone(),
         "choices": choices(incident),
+        "question": question(incident),
         "if_unanswered": if_unanswered,
         "can_answer": console.background is None
         or stored.pipeline in console.background.control_lines,
@@ -290,8 +292,8 @@ def post_withdraw(call: Call, wanted: WithdrawIn) -> object:
 def post_seen(call: Call, wanted: SeenIn) -> object:
     """Record that somebody has seen an incident, or their comment on it."""
     with call.store.acting(call.viewer) as act:
-        _known(act.connection, wanted.incident)
-        labelling.add_note(act, wanted.request_id, wanted.incident, wanted.text)
+        version = _known(act.connection, wanted.incident).incident.version
+        labelling.add_note(act, wanted.request_id, wanted.incident, wanted.text, version)
     return {"by": call.viewer.reviewer, "text": wanted.text.strip()}
 
 

@@ -1,9 +1,10 @@
-"""A muted incident pages nobody: Alertmanager silences its alert for as long as it is muted.
+"""A muted or acknowledged incident pages nobody: Alertmanager silences its alert for so long.
 
-The store knows what is muted, and Alertmanager's silences are updated whenever they differ: a
-silence of ours names one incident of one pipeline, and is known by its comment. So nothing has to
-be remembered here, a console that starts again goes on where another stopped, and a mute that ends
-early ends its silence. The worker knows nothing of it: alerts, verdicts and their order stay.
+The store knows what is muted, and what was acknowledged as it stands; Alertmanager's silences are
+updated whenever they differ: a silence of ours names one incident of one pipeline, and is known by
+its comment. So nothing has to be remembered here, a console that starts again goes on where another
+stopped, and a mute that ends early, or an incident that comes back, ends its silence. The worker
+knows nothing of it: alerts, verdicts and their order stay.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from rejex_stream.readable import utc
 from rejex_stream.review.incidents.incident_store import Care, care_of, open_incidents
 from rejex_stream.review.queue.review_store import ReviewStore
 
-_OURS = "rejex-stream: muted in the review console"
+_OURS = "rejex-stream: "
 _TIMEOUT_S = 5.0
 
 
@@ -44,9 +45,9 @@ class Silences:
         with store.database.read() as connection:
             for one in open_incidents(connection):
                 care = care_of(connection, one.incident, now_ms)
-                if one.pipeline == self._pipeline and care.muted_until_ms:
+                if one.pipeline == self._pipeline and care.quiet_until_ms > now_ms:
                     muted[one.incident.id] = care
-        wanted = {incident: care.muted_until_ms for incident, care in muted.items()}
+        wanted = {incident: care.quiet_until_ms for incident, care in muted.items()}
         if wanted == self._held:
             return False
         try:
@@ -55,7 +56,7 @@ class Silences:
                 if wanted.get(incident) != until_ms:
                     self._ask("DELETE", f"silence/{silence}")
             for incident, care in muted.items():
-                if incident not in known or known[incident][1] != care.muted_until_ms:
+                if incident not in known or known[incident][1] != care.quiet_until_ms:
                     self._ask("POST", "silences", self._silence(incident, care, now_ms))
         except (OSError, msgspec.DecodeError) as error:
             raise ConnectorError(
@@ -79,13 +80,16 @@ class Silences:
 
     def _silence(self, incident: str, care: Care, now_ms: int) -> dict[str, Any]:
         labels = {"pipeline": self._pipeline, "incident": incident}
+        what, by = (
+            ("muted", care.muted_by) if care.muted_by else ("acknowledged", care.acknowledged_by)
+        )
         return {
             "matchers": [{"name": name, "value": value, "isRegex": False, "isEqual": True}
                          for name, value in labels.items()],
             "startsAt": utc(now_ms).isoformat(),
-            "endsAt": utc(care.muted_until_ms).isoformat(),
-            "createdBy": care.muted_by,
-            "comment": f"{_OURS} by {care.muted_by}",
+            "endsAt": utc(care.quiet_until_ms).isoformat(),
+            "createdBy": by,
+            "comment": f"{_OURS}{what} in the review console by {by}",
         }  # fmt: skip
 
     def _ask(self, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401 - JSON

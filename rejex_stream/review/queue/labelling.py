@@ -209,8 +209,10 @@ def comment(
         add_note(act, request_id, episode, text)
 
 
-def add_note(act: Action, request_id: str, subject: str, text: str) -> None:
-    """Record that somebody has seen a subject, or their comment on it; once a request."""
+def add_note(
+    act: Action, request_id: str, subject: str, text: str, version: int | None = None
+) -> None:
+    """Record that somebody has seen a version of a subject, or their comment; once a request."""
     require_reviewer(act.viewer)
     text = text.strip()
     known = scalar(
@@ -220,7 +222,8 @@ def add_note(act: Action, request_id: str, subject: str, text: str) -> None:
         (subject, act.viewer.reviewer, request_id),
     )
     if known is None:
-        detail = {"request_id": request_id} | ({"note": text} if text else {})
+        said = {"note": text} if text else {"version": version}
+        detail = {"request_id": request_id} | said
         act.record("comment" if text else "seen", subject, **detail)
 
 

@@ -167,11 +167,9 @@ def open_clients(
         try:
             from rejex_connectors.kafka.confluent_client import FastConsumer, FastProducer
         except ImportError:
-            needing = {"client": "confluent", "group_protocol": "consumer"}
-            names = [name for name, value in needing.items() if getattr(settings, name) == value]
-            if names:
+            if settings.client == "confluent":
                 raise ConnectorError(
-                    f"kafka.{names[0]} = {needing[names[0]]!r} needs the extra: pip install "
+                    "kafka.client = 'confluent' needs the extra: pip install "
                     "'rejex-stream[confluent]'"
                 ) from None
         else:

@@ -166,6 +166,19 @@ def test_what_entered_since_the_onset_is_taken_out_again():
     assert window[-900:] == scores[incident.onset_seq - 900 : incident.onset_seq]
 
 
+def test_the_reference_of_an_incident_is_that_from_before_its_onset_in_its_order():
+    feed, windows = sensors(2_300, 2_000, 4.0, phi=0.0), []
+    made = Engine(small(), InlineExecutor())
+    play(made, feed)
+    (opened,) = made.take_incidents()
+    assert opened.opened_seq - opened.onset_seq > 2  # some of these scores had entered
+    before = Engine(small(), InlineExecutor())
+    play(before, feed[: opened.onset_seq])
+    for of in (made, before):
+        windows.append(of._live["s"]._judge.window.scores())
+    assert windows[0] == windows[1]
+
+
 def test_a_fault_that_goes_is_recovered_from_and_nothing_of_it_was_learnt():
     held = engine()
     verdicts = play(held, sensors(16_000, 12_000, 8.0, until=13_000))
@@ -518,6 +531,8 @@ def test_what_is_adopted_is_the_second_of_two_incidents_and_nothing_of_the_first
     assert (second.held, second.opened_seq > 2_600) == (True, True)
     parts.keep(made)
     assert answer(made, NEW_NORMAL, second).accepted
+    guard = made._live["s"].model._guard
+    assert guard is None or not any(guard.state(0)), "none of what is adopted was left out"
     verdicts = play(made, feed[2_690:3_000], cuts)
     assert made.take_incidents()[-1].ended == "adopted"
     model = made._live["s"].model

@@ -34,8 +34,10 @@ from rejex_stream.rejection.band import (
     window_for_rate,
 )
 from rejex_stream.rejection.exceed import stability_at, stability_table
+from rejex_stream.rejection.judge import Judge
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.types import Label
+from tests.streams import judged_alone
 
 
 def test_all_golden_bands_are_met_exactly(exceed_golden):
@@ -475,3 +477,15 @@ def test_the_window_that_a_refusal_of_a_rate_names_exists():
     with pytest.raises(ConfigError, match=r"a rate of 0\.0015, with which a window of 2,000 works"):
         _ = RejectionPolicy(0.0015, rate=0.074).first_window
     RejectionPolicy(0.0015, rate=0.0015).require(2_000)
+
+
+def test_the_scores_at_the_edges_of_the_band_are_those_of_the_window_of_the_moment():
+    n, rng = 100, np.random.default_rng(0)
+    policy = RejectionPolicy(0.1, tolerance=4)
+    judge = Judge(policy, n)
+    judge.calibrate(rng.normal(size=n).tolist())
+    for seq, score in enumerate(rng.normal(size=300).tolist()):
+        ordered = sorted(judge.window.scores())
+        (verdict,) = judged_alone(judge, [score], seq)
+        edges = verdict.score_lower, verdict.threshold, verdict.score_upper
+        assert edges == tuple(ordered[edge - 1] for edge in policy.band(n).edges)

@@ -12,7 +12,8 @@ from scipy.signal import lfilter
 
 from rejex_stream.engine import Engine
 from rejex_stream.incidents import Hold
-from rejex_stream.rejection.judge import EXTREME
+from rejex_stream.rejection import RejectionPolicy
+from rejex_stream.rejection.judge import EXTREME, Judge
 from rejex_stream.rejection.window import (
     LARGEST_SEVERITY,
     ScoreWindow,
@@ -315,3 +316,22 @@ def test_what_is_extreme_while_a_fit_is_under_way_is_in_no_tail_of_that_fit():
     verdicts = Engine(pipeline, InlineExecutor()).process(of_rows(rows))
     assert [verdicts[at].model_epoch for at in (299, 300)] == [0, 1]
     assert verdicts[350].severity > EXTREME
+
+
+@pytest.mark.parametrize("extreme", [(), (79,)])
+def test_a_tail_is_made_of_as_many_ordinary_scores_as_a_window_holds(extreme):
+    judge = Judge(RejectionPolicy(0.1, tolerance=8), 50)
+    scores = [float(score) for score in range(80)]
+    judge.calibrate(scores, extreme)
+    ordinary = [score for score in scores if score not in extreme]
+    assert [*judge.tail.ordered] == ordinary[-50:]
+
+
+def test_as_many_extreme_scores_stay_as_half_of_the_flagged_ranks():
+    policy, n = RejectionPolicy(0.1, tolerance=1), 100
+    judge, scores = Judge(policy, n), np.random.default_rng(0).normal(size=n)
+    scores[::7] = 1e6
+    judge.calibrate(scores.tolist(), range(0, n, 7))
+    n_flagged = n + 1 - policy.band(n).edges[2]
+    assert n_flagged > 4
+    assert sum(score == 1e6 for score in judge.window.scores()) == n_flagged // 2

@@ -6,7 +6,7 @@
 
 A mutant is found by its text, wherever that stands by now: one whose text is gone, or stands twice,
 is named and counts as a failure, so that whoever moves code moves its mutant. All of it happens in
-a copy; the working tree is not touched.
+a copy; the working tree is not touched. A mutant of the native core is compiled, and needs cargo.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from pathlib import Path
 from tools.mutants_list import MUTANTS, Mutant
 
 ROOT = Path(__file__).resolve().parent.parent
-PRODUCT = ("rejex_stream", "connectors/rejex_connectors")
+PRODUCT = (
+    ("rejex_stream", "*.py"), ("connectors/rejex_connectors", "*.py"), ("native/src", "*.rs"),
+)  # fmt: skip
 LIMIT_S = 300  # a mutant that hangs is one that dies
 
 
@@ -41,8 +43,8 @@ def place_of(mutant: Mutant, folder: Path) -> Path | str:
     """Return the file that holds the mutant's text once, else what is wrong."""
     found = [
         path
-        for top in PRODUCT
-        for path in sorted((folder / top).rglob("*.py"))
+        for top, pattern in PRODUCT
+        for path in sorted((folder / top).rglob(pattern))
         for _ in range(path.read_text(encoding="utf-8").count(mutant.original))
     ]
     if len(found) == 1:
@@ -52,6 +54,23 @@ def place_of(mutant: Mutant, folder: Path) -> Path | str:
         if not found
         else "its text stands in " + ", ".join(str(path.relative_to(folder)) for path in found)
     )
+
+
+def compiled(folder: Path) -> str | None:
+    """Put the native core of the copy where its tests import it; return why that is impossible."""
+    target = ROOT / "native" / "target"
+    command = ["cargo", "build", "--lib", "--quiet", "--target-dir", str(target)]
+    try:
+        subprocess.run(command, cwd=folder / "native", capture_output=True, text=True, check=True)
+    except FileNotFoundError:
+        return "cargo is not installed"
+    except subprocess.CalledProcessError as error:
+        return f"it does not compile: {error.stderr.strip().splitlines()[0]}"
+    package = folder / "rejex_native"
+    shutil.copytree(folder / "native" / "python" / "rejex_native", package, dirs_exist_ok=True)
+    library = next(iter((target / "debug").glob("lib_core.so")), target / "debug/lib_core.dylib")
+    shutil.copy2(library, package / "_core.abi3.so")
+    return None
 
 
 def passes(tests: list[str], folder: Path) -> bool | str:
@@ -78,14 +97,17 @@ def tried(mutant: Mutant, folder: Path) -> str:
     if isinstance(place, str):
         return place
     whole = place.read_text(encoding="utf-8")
-    compiled = list((place.parent / "__pycache__").glob(f"{place.stem}.*"))
+    cached = list((place.parent / "__pycache__").glob(f"{place.stem}.*"))
     try:
         place.write_text(whole.replace(mutant.original, mutant.mutated), encoding="utf-8")
-        for path in compiled:  # a change within a second and of no size would not be seen
+        for path in cached:  # a change within a second and of no size would not be seen
             path.unlink()
+        if place.suffix == ".rs" and (problem := compiled(folder)) is not None:
+            return problem
         passed = passes(mutant.tests.split(), folder)
     finally:
         place.write_text(whole, encoding="utf-8")
+        shutil.rmtree(folder / "rejex_native", ignore_errors=True)
         for path in (place.parent / "__pycache__").glob(f"{place.stem}.*"):
             path.unlink()
     if isinstance(passed, str):

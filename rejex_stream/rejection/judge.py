@@ -230,7 +230,6 @@ class Judge:
                 )  # fmt: skip
                 if muted and i in muted and verdict.reason in _MUTABLE:
                     verdict = replace(verdict, muted=muted[i])
-                    window_severity = None
                 if not frozen:  # 4. Enter
                     if tail_severity is not None and tail_severity >= EXTREME:
                         extreme = [*extreme, n_judged - 1]

@@ -144,8 +144,7 @@ def spread_by_night(days, seed=0):
     """A sun that is clouded by day, and 0 by night."""
     rng, n = np.random.default_rng(seed), days * DAY
     sun = np.clip(np.sin((np.arange(n) / DAY % 1 - 0.25) * 2 * np.pi), 0, None)
-    cloud = np.repeat(rng.uniform(0.3, 1.0, n // 12), 12)
-    return 60 * sun * cloud
+    return 60 * sun * rng.uniform(0.3, 1.0, n)
 
 
 def nightly(days, missing_at=None, seed=0):

@@ -101,7 +101,7 @@ class Explainer:
         for channel, (other, *given) in zip(self._channels, said, strict=True):
             read, value, low, high, by_hour = given
             is_told = read < low or read > high  # none is nan
-            expected = msgspec.UNSET
+            expected: Expected | msgspec.UnsetType = msgspec.UNSET
             if is_told and by_hour:
                 expected = Expected(read, value, low, high, "hour")
             if other - other != 0.0:  # not finite

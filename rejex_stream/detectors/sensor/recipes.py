@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, Self
 
@@ -241,9 +241,8 @@ class Columns:
     def score_row(self, row: Sequence[float]) -> float:
         """Score one row as :meth:`score` does, bit for bit."""
         x = np.array(row).take(self.which)
-        if hasattr(self.inner, "score_row"):
-            return self.inner.score_row(x)
-        return float(self.inner.score(x[None])[0])
+        own: Callable[[FloatArray], float] | None = getattr(self.inner, "score_row", None)
+        return float(self.inner.score(x[None])[0]) if own is None else own(x)
 
     def score_without(self, X: FloatArray, groups: ColumnGroups) -> FloatArray | None:
         """Score rows X of shape (m, d), of which all lack the same columns, without each group.
@@ -257,7 +256,7 @@ class Columns:
         if not there.any() or (len(there) > _MAX_PARTIAL and not there.all()):
             return np.full((len(X), len(groups)), np.nan)
         own = self._own(groups)
-        found = self.inner.score_without(rows, own)
+        found: FloatArray = self.inner.score_without(rows, own)
         if there.all() and not all(map(len, own)):  # without flags a row is what it is
             found[:, [not len(group) for group in own]] = self.inner.score(rows)[:, None]
         return found
@@ -272,7 +271,8 @@ class Columns:
         known = [i for i, at in enumerate(own) if len(at) and places[at[0]] == groups[i][0]]
         if known:
             rows = X.take(self.which, axis=1)
-            said = self.inner.plain.given_others(rows, [own[i] for i in known])
+            plain: Any = getattr(self.inner, "plain", None)  # as all have that score parts of rows
+            said = plain.given_others(rows, [own[i] for i in known])
             found[:, known, : said.shape[2]] = said
         return found
 

@@ -30,6 +30,7 @@ _CLOCKS: Final = {"day": (0, 288), "week": (1, 672), "month": (2, 31)}
 """Which phase of the calendar, and into how many slots it is cut."""
 _LEFT = 0.9  # how much of the residual may be left where a season is believed
 _LEAST_TURNS: Final = {"day": 1.5, "week": 3.0, "month": 6.0}  # that rows hold, at least
+_LEAST_OF_SPREAD = 3.0
 _FOLDS = 16  # of turns, so that many short ones cost no more than that
 _LIKELY = 1.96
 _LARGEST = 700.0  # whose exponential is a number
@@ -45,6 +46,8 @@ class Part(NamedTuple):
 _MEANS: Final = (Part("day", 12), Part("day", 2), Part("day", 0), Part("week", 4), Part("week", 0))
 _DAYS: Final = (Part("month", 0),)
 _SPREADS: Final = (Part("day", 6), Part("week", 2), Part("month", 0))
+_LATE: Final = {"day": 24, "week": 8, "month": 0}
+"""By how many slots, two hours, a turn may be early or late: as wide as then a slot is at least."""
 
 
 class Season(NamedTuple):
@@ -191,7 +194,7 @@ class SeasonalResidual(SensorRecipe):
         known, spread = np.isfinite(left).all(axis=1), None
         left, own = left[known], P[known]
         if season.spread is not None:
-            spread, widths = _fit_spread(np.abs(left), own, season.spread)
+            spread, widths = _fit_spread(left, own, season.spread)
             left = left / widths
         fitted = Residual(values, means, spread, fit_distance(left))
         return Columns(np.concatenate((targets, phases)), fitted), left
@@ -327,19 +330,20 @@ def _share_left(Z: FloatArray, phases: FloatArray, part: Part) -> float:
 def _spread_of(left: FloatArray, phases: FloatArray) -> Part | None:
     """Return the table of the spread by which what is left of other turns is likeliest, if any."""
     known = np.isfinite(left).all(axis=1)
-    size, P = np.abs(left[known]), phases[known]
-    usual = size.mean(axis=0)
+    left, own = left[known], phases[known]
+    usual = np.sqrt(np.mean(left * left, axis=0))
     usual = np.where(usual > 0, usual, 1.0)
-    tried: dict[Part | None, float] = {None: _cost(size, usual) + math.log(_LEFT)}
+    tried: dict[Part | None, float] = {None: _cost(left, usual) + math.log(_LEFT)}
     for part in _SPREADS:
-        if _may_be(phases, part.clock):
-            tried[part] = _cost(size, _fit_spread(size, P, part)[1])
+        if _may_be(phases, part.clock, _LEAST_OF_SPREAD):
+            tried[part] = _cost(left, _fit_spread(left, own, part)[1])
     return min(tried, key=tried.__getitem__)
 
 
-def _cost(size: FloatArray, spread: FloatArray) -> float:
-    """Return minus the mean log likelihood of sizes that are exponential."""
-    return float(np.mean(np.log(spread) + size / spread))
+def _cost(left: FloatArray, spread: FloatArray) -> float:
+    """Return minus the mean log likelihood by the normal law: surprises cost most."""
+    Z = left / spread
+    return float(np.mean(np.log(spread) + 0.5 * Z * Z))
 
 
 def _fit_means(
@@ -370,18 +374,20 @@ def _shrinking(Z: FloatArray, slot: Index, means: FloatArray, count: FloatArray)
     return shrink
 
 
-def _fit_spread(size: FloatArray, phases: FloatArray, part: Part) -> tuple[Table, FloatArray]:
-    """Return mean sizes, as if one more turn had shown that of all rows, and those of other turns.
+def _fit_spread(left: FloatArray, phases: FloatArray, part: Part) -> tuple[Table, FloatArray]:
+    """Return root mean squares of what is left, and for each row that of the other turns.
 
-    `size` of shape (n, t) is what is left of rows, without its sign.
+    As if one more turn had shown that of all rows. `left` has the shape (n, t).
     """
-    usual = size.mean(axis=0)
+    usual = np.mean(left * left, axis=0)
     usual = np.where(usual > 0, usual, 1.0)
-    slot, fold, counts, sums = _by_turn(size, phases, part)
+    slot, fold, counts, sums = _by_turn(left * left, phases, part)
     total, count = sums.sum(axis=0), counts.sum(axis=0)
     one = np.maximum(count / (int(_turns(phases, part.clock).max()) + 1), 1e-9)
-    others = (total - sums + one * usual) / (count - counts + one)
-    return Table(part.clock, (total + one * usual) / (count + one)), others[fold, slot]
+    late = _LATE[part.clock]
+    others = _widest((total - sums + one * usual) / (count - counts + one), late)
+    values = _widest(((total + one * usual) / (count + one))[None], late)[0]
+    return Table(part.clock, np.sqrt(values)), np.sqrt(others[fold, slot])
 
 
 def _by_turn(
@@ -405,12 +411,19 @@ def _around(tables: FloatArray, reach: int) -> FloatArray:
     )
 
 
-def _may_be(phases: FloatArray, clock: str) -> bool:
+def _widest(tables: FloatArray, late: int) -> FloatArray:
+    """Return, of tables of shape (f, slots, t), the largest of each slot and those around it."""
+    around = [np.roll(tables, by, axis=1) for by in range(-late, late + 1)]
+    widest: FloatArray = np.max(around, axis=0)
+    return widest
+
+
+def _may_be(phases: FloatArray, clock: str, least: float = 0.0) -> bool:
     which = _CLOCKS[clock][0]
     if phases.shape[1] <= 2 * which:
         return False
     steps = _steps(phases, which)
-    return float(abs(steps.sum())) >= _LEAST_TURNS[clock]
+    return float(abs(steps.sum())) >= max(least, _LEAST_TURNS[clock])
 
 
 def _steps(phases: FloatArray, which: int) -> FloatArray:
@@ -422,7 +435,8 @@ def _steps(phases: FloatArray, which: int) -> FloatArray:
 def _turns(phases: FloatArray, clock: str) -> Index:
     """Return for each row in which turn of a clock it lies, shape (n,)."""
     steps = np.abs(np.cumsum(np.append(0.0, _steps(phases, _CLOCKS[clock][0]))))
-    return np.floor(steps + 1e-9).astype(np.intp)
+    turns: Index = np.floor(steps + 1e-9).astype(np.intp)
+    return turns
 
 
 def _slots(phases: FloatArray, clock: str) -> Index:

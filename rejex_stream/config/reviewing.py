@@ -195,6 +195,9 @@ class Review(Section):
         says="When the model's leaning and other people's labels stay hidden until the reviewer "
         "has decided: never, for second opinions and audits, or always.",
     )
+    priority_sensors: tuple[str, ...] = setting(
+        (), says="Prefixes of sensors that come first and do not wait to settle.", example=["T07/"]
+    )
     host: str = setting("127.0.0.1", says="Address the console listens on.", min_length=1)
     port: int = setting(8321, says="Its port; 0 takes any free one.", ge=0, le=65535)
     auth: AuthMode = setting(

@@ -244,6 +244,24 @@ def test_random_kills_show_in_no_operating_mode(
     assert len(judged) == 4 * 2
 
 
+@CONFLUENT
+@pytest.mark.long
+def test_random_kills_where_the_broker_deals_the_partitions(kafka: Kafka, tmp_path: Path) -> None:
+    settings = kafka.settings(partitions=4, client="confluent", group_protocol="consumer")
+    records, draw = feed(settings, 4_000, sensors=20, seed=3), random.Random(3)
+    chaos(
+        kafka, settings, tmp_path, records, draw, kills=3,
+        max_poll_records=100, snapshot_every_events=200, engine={"kind": "chain"},
+    )  # fmt: skip
+    assert_exactly(kafka, settings, records)
+    import confluent_kafka as ck
+    from confluent_kafka.admin import AdminClient
+
+    client = AdminClient({"bootstrap.servers": kafka.bootstrap})  # answers end with it
+    asked = client.list_consumer_groups(types={ck.ConsumerGroupType.CONSUMER})
+    assert settings.group in {group.group_id for group in asked.result().valid}
+
+
 def getting_on(kafka: Kafka, settings: KafkaSettings, step: int) -> Callable[[], None]:
     """Return what waits until so many more records are committed: no kill hits a mere start."""
     seen = 0

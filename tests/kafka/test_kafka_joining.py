@@ -42,7 +42,8 @@ class Member:
     def __init__(self, settings: KafkaSettings) -> None:
         open_consumer, _ = open_clients(settings, settings.instance_id or "w")
         self._consumer = open_consumer()
-        self._repair = SeatRepair(settings) if settings.instance_id else None
+        dealt = settings.group_protocol == "classic"
+        self._repair = SeatRepair(settings) if dealt and settings.instance_id else None
         self.owned: set[int] = set()
 
     def poll(self) -> None:
@@ -301,6 +302,23 @@ def test_partitions_that_wait_for_a_worker_killed_between_two_rounds_find_an_own
     finally:
         for member in members.values():
             member.close()
+
+
+@CONFLUENT
+def test_where_the_broker_deals_a_named_worker_is_back_once_its_session_is_over(
+    kafka: Kafka, tmp_path: Path
+) -> None:
+    """With a seat of its own it is refused as one too many, and librdkafka waits for good."""
+    settings = kafka.settings(partitions=2, client="confluent", group_protocol="consumer")
+    with Workers(tmp_path) as workers:
+        killed = workers.start(settings, "a")
+        until(lambda: killed.owned == [0, 1], lambda: killed.output)
+        killed.kill()
+        back = Member(settings.replace(instance_id="a"))  # here, so that it is back at once
+        try:
+            until(lambda: back.poll() or back.owned == {0, 1}, lambda: back.owned)
+        finally:
+            back.close()
 
 
 def test_partitions_given_while_the_next_round_is_under_way_are_a_seat(kafka: Kafka) -> None:

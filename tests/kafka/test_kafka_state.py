@@ -168,8 +168,14 @@ def test_under_another_group_nothing_is_written_twice(
     assert sequences == {p: list(range(350)) for p in (0, 1)}, "their models went on"
 
 
-def test_nothing_is_changed_while_a_worker_lives(pipelines, rejex, kafka: Kafka, tmp_path):
-    one = pipelines("one")
+DEALT = {"client": "confluent", "group_protocol": "consumer"}  # by the broker
+
+
+@pytest.mark.parametrize("protocol", [{}, pytest.param(DEALT, marks=CONFLUENT)])
+def test_nothing_is_changed_while_a_worker_lives(
+    pipelines, rejex, kafka: Kafka, tmp_path, protocol
+):
+    one = pipelines("one", kafka=protocol)
     fill(kafka, one, 0, 20)
     with start_rejex("run", one, cwd=one.parent, stderr=subprocess.DEVNULL) as process:
         until(lambda: sum(map(len, verdicts(kafka, one).values())) == 20)

@@ -72,6 +72,7 @@ max_age_hours = 0.5
 default_answer = "model"
 double_review_ratio = 0.2
 blind = "always"
+priority_sensors = ["T07/"]
 """
     )
     monkeypatch.setenv("REJEX_REVIEW__SETTLE_S", "2.5")
@@ -81,6 +82,7 @@ blind = "always"
     assert told.max_age_ms == 1_800_000
     assert (told.gap_events, told.capacity.questions_per_day) == (3, 240)
     assert (told.default_answer, told.blind, told.double_review_ratio) == ("model", "always", 0.2)
+    assert told.priority_sensors == ("T07/",)
     over = overridden([config], port=9, reviewers=["ada"], host=None, labels=None)
     assert (over.port, over.reviewers, over.default_answer) == (9, ("ada",), "model")
 

@@ -364,13 +364,13 @@ def test_a_filter_word_chooses_what_it_says(new_store, clock):
     assert chosen("-verdict:normal") == everything, "what has none is not normal"
 
 
-def test_an_episode_settles_before_it_is_ready(new_store, clock):
-    store = new_store(settle_s=30)
+def test_an_episode_settles_before_it_is_ready_unless_it_has_priority(new_store, clock):
+    store = new_store(settle_s=30, priority_sensors=("T01",))
     now_s = clock.now_ms / 1000
     store.add([item(0, t_s=now_s), item(1, sensor="T01/temp", t_s=now_s), item(2, sensor="old")])
     with store.database.read() as connection:
         names = [r["sensor"] for r in QueueFilter().rows(connection, ADA, clock.now_ms)]
-    assert names == ["old"]
+    assert names == ["T01/temp", "old"]
     clock.pass_ms(30_001)
     assert len(episodes(store)) == 3
 

@@ -139,6 +139,20 @@ def committable(offsets: Mapping[Partition, int]) -> list[ck.TopicPartition]:
     return [ck.TopicPartition(*p, offset) for p, offset in offsets.items()]
 
 
+def _membership(settings: KafkaSettings) -> dict[str, Any]:
+    """Return how a member is known, known to be alive, and who deals partitions."""
+    if settings.group_protocol == "consumer":
+        # The broker says how often to be heard of. No name: it refuses one that comes back before
+        # the session of its dead owner has ended, and the library then waits for good.
+        return {"group.protocol": "consumer"}
+    return {
+        **({"group.instance.id": settings.instance_id} if settings.instance_id else {}),
+        "session.timeout.ms": settings.session_timeout_ms,
+        "heartbeat.interval.ms": max(100, settings.session_timeout_ms // 5),
+        "partition.assignment.strategy": "cooperative-sticky",
+    }
+
+
 class FastConsumer:
     """A consumer group member. A partition joins the assignment of the library when it starts."""
 
@@ -158,10 +172,7 @@ class FastConsumer:
                     "enable.auto.commit": False,
                     "enable.auto.offset.store": False,
                     "auto.offset.reset": "error",  # a gap must be an error, never a silent jump
-                    **({"group.instance.id": settings.instance_id} if settings.instance_id else {}),
-                    "session.timeout.ms": settings.session_timeout_ms,
-                    "heartbeat.interval.ms": max(100, settings.session_timeout_ms // 5),
-                    "partition.assignment.strategy": "cooperative-sticky",
+                    **_membership(settings),
                     "max.poll.interval.ms": settings.max_poll_interval_ms,
                     "fetch.max.bytes": settings.fetch_max_bytes,
                     "queued.max.messages.kbytes": max(1024, settings.fetch_max_bytes // 1024),
@@ -325,7 +336,7 @@ class FastConsumer:
         # it calls `_on_revoke` too, and may be gone by then. Nobody answers what that asks, and the
         # interpreter is held for good. So what is due is called before; and a seat that is kept
         # needs no farewell: its consumer is dropped, which calls nothing.
-        held, stays = [self._consumer], bool(self._settings.instance_id)
+        held, stays = [self._consumer], "group.instance.id" in _membership(self._settings)
         with contextlib.suppress(ck.KafkaException, ConnectorError):
             self._give_back(stays)
             if not stays:
@@ -340,8 +351,10 @@ class FastConsumer:
             self.stop(partition)
         if not stays:
             self._consumer.unsubscribe()
+        # Who leaves has no id then, but where the broker deals.
+        has_id = not stays and self._settings.group_protocol == "classic"
         deadline = time.monotonic() + 2.0
-        while self._consumer.poll(0.05) or (not stays and self._consumer.memberid()):
+        while self._consumer.poll(0.05) or (has_id and self._consumer.memberid()):
             if time.monotonic() > deadline:
                 return
 

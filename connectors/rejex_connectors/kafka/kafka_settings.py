@@ -164,6 +164,12 @@ class Kafka(Section):
     start: Literal["earliest", "latest"] = setting(
         "earliest", says="Where a partition begins that was never read."
     )
+    group_protocol: Literal["classic", "consumer"] = setting(
+        "classic",
+        says="Who deals partitions: a worker, or the broker (KIP-848; Kafka 4.0 and newer, with "
+        "confluent). All workers of a group say the same. With consumer the broker's "
+        "group.consumer.session.timeout.ms counts, not session.timeout.ms.",
+    )
     options: Options = setting(
         dict,
         unit=SECRET,
@@ -196,6 +202,11 @@ class Kafka(Section):
         """Refuse what no single setting can know to be wrong."""
         self.security.check()
         check_options(self.client, self.options)
+        if self.group_protocol == "consumer" and self.client == "kafka-python":
+            raise ConfigError(
+                "kafka.group_protocol = 'consumer' is not spoken by kafka.client = 'kafka-python': "
+                "take confluent, or leave the protocol out"
+            )
         if self.max_poll_interval_ms < self.session_timeout_ms:
             raise ConfigError(
                 f"kafka.options.'max.poll.interval.ms' = {self.max_poll_interval_ms} is below "

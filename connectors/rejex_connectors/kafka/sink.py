@@ -167,9 +167,11 @@ def open_clients(
         try:
             from rejex_connectors.kafka.confluent_client import FastConsumer, FastProducer
         except ImportError:
-            if settings.client == "confluent":
+            needing = {"client": "confluent", "group_protocol": "consumer"}
+            names = [name for name, value in needing.items() if getattr(settings, name) == value]
+            if names:
                 raise ConnectorError(
-                    "kafka.client = 'confluent' needs the extra: pip install "
+                    f"kafka.{names[0]} = {needing[names[0]]!r} needs the extra: pip install "
                     "'rejex-stream[confluent]'"
                 ) from None
         else:

@@ -76,8 +76,9 @@ class KafkaSource:
     def _watch_seat(self) -> None:
         if self._seat_repair is not None:
             self._seat_repair.close()
-        if self._settings.instance_id is not None:
-            self._seat_repair = SeatRepair(self._settings)
+        settings = self._settings  # where the broker deals, it forgets none
+        if settings.instance_id is not None and settings.group_protocol == "classic":
+            self._seat_repair = SeatRepair(settings)
 
     def poll(self, max_records: int, timeout_s: float) -> Sequence[Record]:
         """Return what is there, waiting at most `timeout_s`."""

@@ -27,10 +27,10 @@ from rejex_stream.review.queue.database import insert, scalar, scalars
 from rejex_stream.types import ContextPoint, Incident, IncidentState, Label, Position, ReviewItem
 
 _COPIED = (
-    "sensor_id, why, start_ms, end_ms, first_seq, last_seq, n_events, confidence, "
+    "sensor_id, why, start_ms, end_ms, first_seq, last_seq, n_events, confidence, priority, "
     "received_ms, ready_ms, incident"
 )
-_AS_IT_CAME = (*("sensor_id", "why", "confidence", "received_ms", "severity", "worth"),)
+_AS_IT_CAME = (*("sensor_id", "why", "confidence", "priority", "received_ms", "severity", "worth"),)
 # Digits and letters that nobody mistakes for one another in speech.
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 
@@ -54,6 +54,7 @@ class Arrival(NamedTuple):
     seq: int
     why: str
     confidence: float | None
+    priority: int
     received_ms: int
     incident: str | None = None
     severity: float | None = None
@@ -159,7 +160,7 @@ def assign(connection: Connection, event: Arrival, settings: Review) -> str:
         first_seq=event.seq,
         last_seq=event.seq,
         n_events=1,
-        ready_ms=ready_ms,
+        ready_ms=event.received_ms if event.priority else ready_ms,
         incident=event.incident if event.why == "rejected" else None,
         **{name: getattr(event, name) for name in _AS_IT_CAME},
     )
@@ -227,7 +228,7 @@ def _extend(connection: Connection, episode: str, event: Arrival, ready_ms: int)
              incident = coalesce(:incident, incident),
              confidence = coalesce(min(confidence, :confidence), confidence, :confidence),
              severity = coalesce(max(severity, :severity), severity, :severity),
-             ready_ms = max(ready_ms, :ready)
+             ready_ms = CASE WHEN priority > 0 THEN ready_ms ELSE max(ready_ms, :ready) END
            WHERE episode_id = :episode""",
         event._asdict() | {"t": event.event_time_ms, "ready": ready_ms, "episode": episode},
     )

@@ -59,6 +59,7 @@ CREATE TABLE episode (
   first_seq INTEGER NOT NULL, last_seq INTEGER NOT NULL,
   n_events INTEGER NOT NULL,
   confidence REAL,                  -- the least stable event's
+  priority INTEGER NOT NULL DEFAULT 0,
   received_ms INTEGER NOT NULL,     -- wall clock of the first arrival: what age counts from
   ready_ms INTEGER NOT NULL,
   decided_ms INTEGER,
@@ -69,7 +70,7 @@ CREATE TABLE episode (
   worth REAL NOT NULL DEFAULT 0     -- what an answer saves: the sum of its events
 ) STRICT;
 CREATE INDEX episode_incident ON episode (incident) WHERE incident IS NOT NULL;
-CREATE INDEX episode_queue ON episode (status, received_ms);
+CREATE INDEX episode_queue ON episode (status, priority DESC, received_ms);
 CREATE INDEX episode_worth ON episode (status, worth DESC);
 CREATE INDEX episode_sensor ON episode (sensor_id, status, end_ms);
 CREATE INDEX episode_lease ON episode (lease_owner) WHERE lease_owner IS NOT NULL;

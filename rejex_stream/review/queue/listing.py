@@ -32,9 +32,9 @@ TABS: tuple[Tab, ...] = ("ready", "mine", "claimed", "waiting", "disputed", "don
 # Audited ones come first: what they are counted for holds only if all that are drawn are asked.
 _BY_WORTH = "capacity() IS NOT NULL"
 SORTS = {
-    "asked": f"{_BY_WORTH} AND e.why <> 'audit', "
+    "asked": f"{_BY_WORTH} AND e.why <> 'audit', e.priority DESC, "
     f"CASE WHEN {_BY_WORTH} THEN -e.worth END, e.received_ms, e.start_ms, e.episode_id",
-    "oldest": "e.received_ms, e.start_ms, e.episode_id",
+    "oldest": "e.priority DESC, e.received_ms, e.start_ms, e.episode_id",
     "newest": "e.received_ms DESC, e.start_ms DESC, e.episode_id",
     "doubtful": "e.confidence IS NULL, e.confidence, e.received_ms, e.episode_id",
     "severity": "e.severity IS NULL, e.severity DESC, e.received_ms, e.episode_id",
@@ -199,7 +199,7 @@ _LEFT = f"CASE WHEN capacity() IS NULL THEN -1 ELSE max(0, capacity() - ({_ASKED
 _TODAY = (
     "(capacity() IS NULL OR e.episode_id IN (SELECT t.episode_id FROM episode t "
     "WHERE t.status IN ('open', 'needs_second') AND t.ready_ms <= :now "
-    f"AND NOT {_INCIDENT_ASKS.format(e='t')} ORDER BY t.why <> 'audit', "
+    f"AND NOT {_INCIDENT_ASKS.format(e='t')} ORDER BY t.why <> 'audit', t.priority DESC, "
     f"t.worth DESC, t.received_ms, t.episode_id LIMIT {_LEFT}))"
 )
 _NOT_INCIDENT = f"NOT {_INCIDENT_ASKS.format(e='e')}"
@@ -236,6 +236,7 @@ class EpisodeRow:
     start_ms: int
     end_ms: int
     n_events: int
+    priority: int
     received_ms: int
     ready_ms: int
     decided_ms: int | None

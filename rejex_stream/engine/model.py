@@ -83,7 +83,7 @@ class _BatchState(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def _recipe(model: ModelFit) -> dict[str, Any]:
-    recipe = {
+    recipe: dict[str, Any] = {
         "epoch": model.epoch,
         "requested_at": model.requested_at,
         "seed": model.seed,

@@ -56,8 +56,6 @@ from rejex_stream.types import (
 
 __all__ = [
     "HEAD",
-    "HEAD_FORMAT",
-    "HEAD_KIND",
     "Described",
     "DirtyParts",
     "Head",
@@ -75,7 +73,7 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
-HEAD, HEAD_KIND, HEAD_FORMAT = "head", "partition-head", 1
+HEAD, _HEAD_KIND, _HEAD_FORMAT = "head", "partition-head", 1
 _STATE, _MODEL, _CONTEXT, _MONITOR = "s", "m", "c", "w"
 _FORMAT_VERSION = 1
 _VERSION_BYTES = 8
@@ -157,7 +155,7 @@ class Head(msgspec.Struct, forbid_unknown_fields=True):
 
     def sealed(self) -> bytes:
         """Return it as a part of a snapshot."""
-        return seal(HEAD_KIND, HEAD_FORMAT, msgspec.structs.asdict(self))
+        return seal(_HEAD_KIND, _HEAD_FORMAT, msgspec.structs.asdict(self))
 
 
 @contextmanager
@@ -379,7 +377,7 @@ class DirtyParts:
 def parts_of(parts: Mapping[str, bytes]) -> SnapshotParts:
     """Return the parts of a snapshot by what they are."""
     with from_outside():
-        head = msgspec.convert(unseal(HEAD_KIND, HEAD_FORMAT, parts.get(HEAD, b"")), Head)
+        head = msgspec.convert(unseal(_HEAD_KIND, _HEAD_FORMAT, parts.get(HEAD, b"")), Head)
         sorted_parts = SnapshotParts(head, {}, {}, {}, {})
         for name, body in parts.items():
             kind, key = name[:1], name[1:]

@@ -10,7 +10,7 @@ import pytest
 
 from rejex_stream.detectors import make_detector
 from rejex_stream.detectors.sensor import season as module
-from rejex_stream.detectors.sensor.ensemble import Ensemble, Members
+from rejex_stream.detectors.sensor.ensemble import Ensemble, Members, _joint
 from rejex_stream.detectors.sensor.season import Part, Season, SeasonalResidual
 from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.engine.refit import RefitSchedule
@@ -318,3 +318,12 @@ def test_a_table_with_missing_cells_is_judged_by_what_is_there(tmp_path, every, 
     path = tmp_path / "flow.csv"
     path.write_text("\n".join(lines) + "\n")
     assert open_table(path).suggested().detector == detector
+
+
+def test_one_member_that_is_sure_suffices_and_members_that_agree_add_up():
+    tails = [np.array([0.2, 1.5, 0.0]), np.array([8.0, 1.5, 0.2])]
+    alone, together, usual = _joint(tails)
+    assert alone == pytest.approx(math.log1p(8.0 - math.log10(2)))
+    assert together == pytest.approx(math.log1p(1.5))
+    assert usual == pytest.approx(math.log1p(0.2) / 2)
+    assert _joint(tails[:1]).tolist() == np.log1p(tails[0]).tolist()

@@ -8,9 +8,13 @@ format. ``/healthz`` is ``/livez``.
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import sys
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 from urllib.parse import urlsplit
 
 from rejex_stream.errors import explaining_os_errors
@@ -18,9 +22,15 @@ from rejex_stream.operate.run_monitor import Health
 
 __all__ = ["HealthServer"]
 
+_MAX_CONNECTIONS = 32
+
 
 class HealthServer:
-    """Serves health and metrics until closed."""
+    """Serves health and metrics until closed.
+
+    At most 32 connections are open: a further one closes the oldest, so clients that send a byte
+    now and then hold up neither the probes nor the threads of the worker.
+    """
 
     def __init__(
         self, host: str, port: int, health: Health, exposition: Callable[[], bytes]
@@ -28,7 +38,7 @@ class HealthServer:
         handler = type("Handler", (_Handler,), {"health": health, "exposition": exposition})
         failed = f"Metrics cannot be served on {host}:{port}"
         with explaining_os_errors(failed, "choose another metrics.port, or 0 for none"):
-            self._server = ThreadingHTTPServer((host, port), handler)
+            self._server = _BoundedServer((host, port), handler)
         self._server.daemon_threads = True
         self.port = int(self._server.server_address[1])
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
@@ -39,6 +49,31 @@ class HealthServer:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+class _BoundedServer(ThreadingHTTPServer):
+    def __init__(self, *how: Any) -> None:  # noqa: ANN401 - as the class it is made of
+        self._open: dict[int, socket.socket] = {}  # the oldest first
+        self._lock = threading.Lock()
+        super().__init__(*how)
+
+    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
+        with self._lock:
+            self._open[id(request)] = request
+            surplus = list(self._open.values())[:-_MAX_CONNECTIONS]
+        for oldest in surplus:
+            with contextlib.suppress(OSError):  # its thread, which waits for it, closes it
+                oldest.shutdown(socket.SHUT_RDWR)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:  # noqa: ANN401
+        with self._lock:
+            self._open.pop(id(request), None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
+        if not isinstance(sys.exception(), ConnectionError):  # clients go when they like
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -7,6 +7,7 @@ import math
 import re
 import shutil
 import socket
+import threading
 import urllib.error
 import urllib.request
 from importlib.resources import files
@@ -334,6 +335,24 @@ def get(port, path):
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
+
+
+def test_slow_clients_hold_up_no_probe_and_no_thread():
+    health = Health()
+    server = HealthServer("127.0.0.1", 0, health, lambda: b"")
+    before, slow = threading.active_count(), []
+    try:
+        for _ in range(100):
+            client = socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S)
+            client.sendall(b"GET /livez HTTP/1.1\r\nX: ")  # and never the rest
+            slow.append(client)
+        assert get(server.port, "/livez")[0] in (200, 503)
+        until(lambda: threading.active_count() - before <= 33)
+        assert slow[0].recv(1) == b"", "the oldest was closed"
+    finally:
+        for client in slow:
+            client.close()
+        server.close()
 
 
 @pytest.mark.thorough

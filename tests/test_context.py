@@ -192,6 +192,13 @@ def test_normals_near_the_band_and_anomalies_are_drawn_in_shares_of_their_own():
     assert drawn(Label.ANOMALY, 99) == [1.0] * 400
 
 
+@pytest.mark.parametrize("label", [Label.NORMAL, Label.ANOMALY, Label.REJECTED])
+def test_a_muted_event_is_drawn_in_the_larger_share_of_normals_whatever_its_label(label):
+    muted = msgspec.structs.replace(event(0)[1], label=label, muted="m1")
+    assert AuditDraw(0.1, 0.5, 1.0).probability(muted) == 0.5
+    assert AuditDraw(0.1, 0.05, 1.0).probability(muted) == 0.1
+
+
 @pytest.mark.parametrize("where", ["held", "planned"])
 @pytest.mark.parametrize("label", [Label.NORMAL, Label.ANOMALY])
 def test_what_is_held_or_planned_is_never_an_audit(where, label):

@@ -155,6 +155,8 @@ def test_an_incident_lasts_while_values_are_beyond_however_ordinary_scores_are()
     told = play(engine(hold=Hold(recover_events=15)), lone(*range(5, 45), n=200))[1]
     assert len({i.id for i in told}) == 1
     assert [i.changed_seq for i in told if i.state is IncidentState.CLOSED] == [44 + 15]
+    n_updates = (told[-1].changed_ms - told[0].changed_ms) // (1000 * Alarms().update_s)
+    assert len(told) <= 2 + n_updates, "the first event beyond the limit is news, the others not"
 
 
 def test_an_open_incident_publishes_that_a_limit_is_exceeded():

@@ -181,6 +181,22 @@ def test_who_has_spent_nothing_leaves_nothing():
     assert made._credits.state() == {}
 
 
+def test_what_the_last_to_leave_knew_is_no_newer_than_the_credit_it_shared():
+    """The last was idle since before another one spent: its own credit is an old one."""
+    policy = RejectionPolicy(0.1, rate=0.1, burst=3, owner="partition")
+    credits = Credits(policy)
+    for name in "ab":
+        credits.register(name)
+    before = credits.of("b").state()
+    for i in range(2):
+        credits.of("a").allow(100, "a", i)
+        credits.of("a").spend()
+    spent = credits.of("a").state()
+    credits.release("a", spent)
+    credits.release("b", before)
+    assert credits.of("c").state() == spent
+
+
 # ----------------------------------------------------------------------------- the three laws
 @pytest.mark.thorough
 @pytest.mark.parametrize("owner", OWNERS)

@@ -22,6 +22,7 @@ pytest.importorskip("starlette", reason="the extra `review` is not installed")
 pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
 
 from rejex_stream.cli.main import main
+from rejex_stream.review.console.console import Sessions
 from rejex_stream.review.queue import labelling
 from rejex_stream.review.queue.label_store import LabelFile, read_labels
 from rejex_stream.review.queue.review_store import ReviewStore
@@ -255,6 +256,30 @@ def test_a_rebuild_never_takes_the_place_of_what_would_be_lost(files, tmp_path, 
     (tmp_path / "review.db").write_bytes(data[:5000])
     assert run("report") != 0
     assert run(*again) == 0, "a damaged store is what it is for"
+
+
+def test_a_link_lets_one_person_in_once_and_is_revoked(files, tmp_path, capsys):
+    ReviewStore(tmp_path / "review.db").close()
+    token = ("--auth", "token", "--reviewer", "bob:lead", "--reviewer", "eve")
+    capsys.readouterr()
+    assert run("link", "bob", *token) == 0
+    link = capsys.readouterr().out.strip()
+    assert link.startswith("http://127.0.0.1:8321/login?token=")
+    store = ReviewStore(tmp_path / "review.db")
+    sessions = Sessions(store)
+    viewer, cookie = sessions.redeem(link.partition("token=")[2])
+    assert (viewer.reviewer, viewer.role) == ("bob", "lead")
+    assert sessions.redeem(link.partition("token=")[2]) is None, "once"
+    assert run("link", "eve", "--revoke", *token) == 0
+    assert sessions.whose(cookie) == viewer
+    assert run("link", "bob", "--revoke", *token) == 0
+    assert "bob: 1 sessions and links ended" in capsys.readouterr().err
+    assert sessions.whose(cookie) is None
+    store.close()
+    assert run("link", "mallory", *token) == 2
+    assert "has no 'mallory', but bob, eve" in capsys.readouterr().err
+    assert run("link", "bob", "--reviewer", "bob") == 2
+    assert 'links are for auth = "token"' in capsys.readouterr().err
 
 
 @pytest.mark.thorough

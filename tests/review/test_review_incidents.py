@@ -16,7 +16,7 @@ pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
 
 from rejex_stream.cli import main
 from rejex_stream.config import load_config
-from rejex_stream.config.reviewing import Channel
+from rejex_stream.config.reviewing import Channel, Sensor
 from rejex_stream.encode import decode_command, encode_incident, encode_review, encode_verdict
 from rejex_stream.errors import ConnectorError
 from rejex_stream.operate.incident_text import DisplayNames, describe_incident
@@ -651,3 +651,14 @@ def test_an_answer_passes_few_files_from_its_page_to_the_model():
     named = re.findall(r"`((?:rejex_stream|connectors)/[\w/]+\.py)`", told)
     to_the_model = list(way)[: list(way).index("rejex_stream/incidents/state_machine.py") + 1]
     assert set(named) == set(to_the_model), "docs/explanation/architecture.md goes another way"
+
+
+def test_the_page_of_an_incident_links_its_runbook(wall_store):
+    store = wall_store()
+    tell(store, incident(), pipeline="farm")
+    with running(store) as console:
+        assert "runbook" not in console.ask(f"/incidents/{WHICH}").text
+        known = {"T07/*": Sensor(link="https://wiki.example/{sensor}")}
+        console.console.shown["farm"] = DisplayNames("farm", sensors=known)
+        page = console.ask(f"/incidents/{WHICH}").text
+    assert 'href="https://wiki.example/T07%2Fvib"' in page

@@ -85,6 +85,16 @@ ReviewOption = Annotated[
 VerdictsOption = Annotated[
     list[Path] | None, typer.Option("--verdicts", help="File of all verdicts, JSON Lines.")
 ]
+AuthOption = Annotated[
+    AuthMode | None,
+    typer.Option(
+        help="How people prove who they are; none: loopback only.",
+        show_default=_of_config("auth", "none"),
+    ),
+]
+ReviewerOption = Annotated[
+    list[str] | None, typer.Option(help="NAME or NAME:ROLE; with --auth token each gets a link.")
+]
 
 
 # ----------------------------------------------------------------------- configs and the store
@@ -188,17 +198,8 @@ def serve(
             max=65535,
         ),
     ] = None,
-    auth: Annotated[
-        AuthMode | None,
-        typer.Option(
-            help="How people prove who they are; none: loopback only.",
-            show_default=_of_config("auth", "none"),
-        ),
-    ] = None,
-    reviewer: Annotated[
-        list[str] | None,
-        typer.Option(help="NAME or NAME:ROLE; with --auth token each gets a link."),
-    ] = None,
+    auth: AuthOption = None,
+    reviewer: ReviewerOption = None,
 ) -> None:
     """Serve the console until Ctrl-C or SIGTERM; options go before [review] of the config."""
     configs, section = _loaded(
@@ -244,6 +245,39 @@ def serve(
             certificate=section.tls_cert,
             on_ready=ready,
         )
+
+
+@app.command()
+def link(
+    name: Annotated[str, typer.Argument(help="Of review.reviewers; whoever is on shift.")],
+    *,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    auth: AuthOption = None,
+    reviewer: ReviewerOption = None,
+    revoke: Annotated[
+        bool, typer.Option("--revoke", help="End this person's sessions and links instead.")
+    ] = False,
+) -> None:
+    """Print a link that lets one person into a running console, once, within a day."""
+    configs, section = _loaded(config, store=store, auth=auth, reviewers=reviewer)
+    people = dict(map(named_reviewer, section.reviewers))
+    if name not in people:
+        known = ", ".join(people) or "nobody"
+        raise ConfigError(f"review.reviewers has no {name!r}, but {known}: add NAME or NAME:ROLE.")
+    if section.auth != "token":
+        raise ConfigError(f'review.auth is "{section.auth}": links are for auth = "token".')
+    with needing_extra("review", "The review console"):
+        from rejex_stream.review.console.console import Sessions
+    with _existing(section) as opened:
+        sessions = Sessions(opened)
+        if revoke:
+            print(f"{name}: {sessions.revoke(name)} sessions and links ended", file=sys.stderr)
+            return
+        token = sessions.link(Viewer(name, people[name]))
+    named = next((one.alerts.console_url for one in configs if one.alerts.console_url), None)
+    scheme = "http" if section.tls_cert is None else "https"
+    print(f"{named or f'{scheme}://{section.host}:{section.port}'}/login?token={token}")
 
 
 def _access(section: Review, local: Viewer) -> Access:

@@ -91,6 +91,12 @@ class Sessions:
             used = connection.execute("DELETE FROM session WHERE token_hash = ?", (_hashed(link),))
         return (viewer, self.open(viewer)) if used.rowcount else None
 
+    def revoke(self, reviewer: str) -> int:
+        """End all sessions and links of a person; returns how many there were."""
+        with self._store.database.write() as connection:
+            ended = connection.execute("DELETE FROM session WHERE reviewer = ?", (reviewer,))
+        return ended.rowcount
+
     def close(self, token: str) -> None:
         """End a session."""
         with self._store.database.write() as connection:

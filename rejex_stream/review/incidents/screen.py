@@ -222,6 +222,9 @@ def _one(console: Console, connection: Connection, viewer: Viewer, request: Requ
         "quiet_ms": _quiet(connection, stored.pipeline, console.store.now_ms()),
         "learning": _learning,
         "shown": console.shown.get(stored.pipeline, DisplayNames()),
+        "runbook": console.shown.get(stored.pipeline, DisplayNames()).runbook_url(
+            (*incident.sensors, incident.stream_key)[0]
+        ),
         "table": _table(connection, stored, begin, end),
         "incident_data": {
             "id": incident.id,

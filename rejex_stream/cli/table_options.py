@@ -30,7 +30,8 @@ Window = Annotated[int | None, typer.Option("--window", "-n", help="n.  [default
 Detector = Annotated[
     str | None,
     typer.Option(
-        help="Name of the detector.  [default: Sensor; SeasonalSensor where rows hold a season]"
+        help="Name of the detector.  [default: Sensor; SeasonalSensor where rows hold a season, "
+        "StateSensor where they hold states]"
     ),
 ]
 

@@ -75,6 +75,8 @@ SENSOR: Final[dict[str, Factory]] = {
         ("Sensor", "Mahalanobis", {"name": "rejex:Sensor", "preset": "sensor"}),
         ("SeasonalSensor", "seasonal_sensor", {}),
         ("SensorEnsemble", "sensor_ensemble", {}),
+        ("StateSensor", "state_sensor", {}),
+        ("States", "States", {}),
         ("Subsequence", "Subsequence", {}),
         ("VARResidual", "VARResidual", {}),
     )

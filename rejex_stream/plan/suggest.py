@@ -5,16 +5,21 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from rejex_stream.detectors import DEFAULT, make_detector
+from rejex_stream.detectors.sensor.states import find_states
 from rejex_stream.engine import EngineSpec
 from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.errors import ConfigError
 from rejex_stream.features import Circle, Feature, FeatureSpec
 from rejex_stream.rejection.policy import CONTAMINATION, MIN_BURST, RejectionPolicy
+from rejex_stream.types import FloatArray
 
 __all__ = ["Suggestion", "suggest"]
 
-_SEASONAL = "SeasonalSensor"
+_SEASONAL, _OF_STATES = "SeasonalSensor", "StateSensor"
+_STATES_FOUND = "states: rows are in one of several, which StateSensor looks for at each fit"
 _LARGEST = 2000
 _DAY_MS, _MAX_ROWS_A_DAY = 86_400_000, 1_440
 _OFTEN, _DAYS, _WEEKS = 12, 5, 28
@@ -41,12 +46,15 @@ def suggest(
     detector: str | None = None, seed: int = 0, flags: tuple[str, ...] = (),
     n_modes: int | None = None, carry: int = 0, totals: tuple[str, ...] = (),
     angles: tuple[Circle, ...] = (), step_ms: float | None = None,
+    levels: FloatArray | None = None,
 ) -> Suggestion:  # fmt: skip
     """Choose window, budget, detector, features and refits for a table, where they are not given.
 
     Rows every minute to every two hours that fill two and a half windows of five days, and those up
     to every day that fill as many of four weeks, are judged by the hour, the weekday and the day of
-    the month as well, where held-back rows show that it explains something.
+    the month as well, where held-back rows show that it explains something. `levels` of shape
+    (m, c) are the first rows of one sensor: where these show states, as of a machine that is on or
+    off, rows are judged by the nearest state as well.
 
     Examples
     --------
@@ -54,14 +62,7 @@ def suggest(
     >>> choice.spec.window, choice.spec.features.preset
     (310, 'sensor')
     """
-    notes: list[str] = []
-    if tolerance is None and rate is None:
-        rate = contamination
-        notes.append(f"budget: {rate:.3g} of the events may be rejected, as γ = {contamination:g}")
-    if rate is not None:
-        notes.append(f"burst: a stream may have {MIN_BURST} rejected beyond its budget, never more")
-    burst = None if rate is None else MIN_BURST
-    policy = RejectionPolicy(contamination, tolerance=tolerance, rate=rate, burst=burst)
+    policy, notes = _policy(contamination, tolerance, rate)
     min_window = policy.first_window
     n_rows //= n_modes or 1
     per_sensor, pooled = n_rows // n_sensors, False
@@ -87,7 +88,12 @@ def suggest(
             f"least {min_window:,}, and {2 * max(window, min_window):,} rows to fill it and go on. "
             "Give more rows, a larger contamination, or a smaller tolerance or rate."
         )
-    detector = detector or (DEFAULT if season is None else _SEASONAL)
+    if detector is None and season is not None:
+        detector = _SEASONAL
+    elif detector is None and may_be_seasonal and not pooled and _have_states(levels, window):
+        detector = _OF_STATES
+        notes.append(_STATES_FOUND)
+    detector = detector or DEFAULT
     made = make_detector(detector)
     features = FeatureSpec(channels, flags=flags, carry_forward_events=carry, angles=angles)
     if totals:
@@ -121,6 +127,30 @@ def suggest(
             f"{schedule.refit_every_events:,}"
         )
     return Suggestion(spec, detector, pooled, tuple(notes))
+
+
+def _policy(
+    contamination: float, tolerance: float | None, rate: float | None
+) -> tuple[RejectionPolicy, list[str]]:
+    """Return the policy, and what was chosen for it."""
+    notes: list[str] = []
+    if tolerance is None and rate is None:
+        rate = contamination
+        notes.append(f"budget: {rate:.3g} of the events may be rejected, as γ = {contamination:g}")
+    if rate is not None:
+        notes.append(f"burst: a stream may have {MIN_BURST} rejected beyond its budget, never more")
+    burst = None if rate is None else MIN_BURST
+    return RejectionPolicy(contamination, tolerance=tolerance, rate=rate, burst=burst), notes
+
+
+def _have_states(levels: FloatArray | None, window: int) -> bool:
+    """Whether the first rows of a sensor, at most one window of them, show states."""
+    if levels is None:
+        return False
+    rows = levels[:window]
+    rows = rows[np.isfinite(rows).all(axis=1)]
+    moving = [j for j, column in enumerate(rows.T) if len(np.unique(column)) > 2]
+    return find_states(rows[:, moving]) > 1
 
 
 def _window_of_season(step_ms: float | None) -> int | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 from rejex_connectors.files import FileSource
 from rejex_connectors.files.bytes import END, ByteInput, ToUtf8, compression_of
 from rejex_connectors.files.source import CsvRows
@@ -46,7 +47,7 @@ from rejex_stream.tables.place import (
     numbered,
     split_all,
 )
-from rejex_stream.types import Invalid, Reading, Record
+from rejex_stream.types import FloatArray, Invalid, Reading, Record
 
 __all__ = ["Asked", "Table", "open_table"]
 
@@ -55,6 +56,7 @@ _SAMPLE_BYTES = 4 << 20
 _TRUTH = {"1": True, "1.0": True, "true": True, "anomaly": True}
 _TRUTH |= {"0": False, "0.0": False, "false": False, "normal": False}
 _SHOWN, _FEW_MISSING = 12, 1000
+_LOOKED_AT = 2_000  # rows of one sensor in which states are looked for
 _OF_EAST_ASIA = {"gb18030": rb"[\xa1-\xf7][\xa1-\xfe]", "cp932": rb"[\x81-\x9f][@-~\x80-\xfc]"}
 
 
@@ -76,6 +78,7 @@ class Table:
     n_missing: int = 0  # rows without a value, of the channel that has most of them
     n_sensors: int = 1
     step_ms: float = 0.0  # the usual time from one row of a sensor to its next; 0: unknown
+    levels: FloatArray | None = None  # the first rows of one sensor, of channels that are measured
     labels: dict[int, bool] = field(default_factory=dict)  # the known truth, by row
     said: tuple[str, ...] = ()  # what was guessed and found, each with what to write to change it
 
@@ -115,6 +118,7 @@ class Table:
         """Choose settings for the table, as :func:`~rejex_stream.plan.suggest.suggest` does."""
         guess = self.guess
         own: Any = {**guess.for_features(), "step_ms": self._season_step_ms()}
+        own["levels"] = None if guess.tag is not None else self.levels
         choice = suggest(self.n_rows, self.n_sensors, guess.channels, **own, **knobs)
         if guess.tag is not None and choice.pooled:
             raise ConfigError(
@@ -429,11 +433,15 @@ class _Scan:
         # Two values in a sample may be three in the table.
         self._values: dict[str, set[float]] = {name: set() for name in flags}
         self._decoder = table.decoder()
+        aside = {*flags, *angles}
+        self._measured = [i for i, name in enumerate(self._decoder.channels) if name not in aside]
         self._order = TimeOrder()
         self._odd: Counter[str] = Counter()
         self._labels: dict[int, bool] = {}
         self._without_zone: str | None = None
         self._missing: Counter[str] = Counter()
+        self._first: str | None = None  # the sensor whose rows are looked at for states
+        self._levels: list[list[float]] = []
         self._unreadable: Invalid | None = None
 
     def result(self, said: list[str]) -> Table:
@@ -479,6 +487,7 @@ class _Scan:
             n_sensors=max(1, self._order.n_sensors),
             step_ms=self._order.usual_step_ms,
             guess=guess,
+            levels=np.array(self._levels),
             labels=self._labels,
             said=(*said, *guess.flags_said, *guess.angles_said, *self._said(n_rows)),
         )
@@ -493,6 +502,9 @@ class _Scan:
                 low, high = self._ends[name]
                 self._ends[name] = min(low, value), max(high, value)
         self._order.add(reading.sensor, reading.event_time_ms)
+        self._first = self._first or reading.sensor
+        if len(self._levels) < _LOOKED_AT and reading.sensor == self._first:
+            self._levels.append([reading.values[i] for i in self._measured])
 
     def _said(self, n_rows: int) -> Iterator[str]:
         guess, odd = self._table.guess, self._odd

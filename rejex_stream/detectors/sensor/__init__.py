@@ -12,10 +12,12 @@ from rejex_stream.detectors.sensor.ensemble import (
     ensemble,
     seasonal_sensor,
     sensor_ensemble,
+    state_sensor,
 )
 from rejex_stream.detectors.sensor.recipes import Mahalanobis, Subsequence, VARResidual
+from rejex_stream.detectors.sensor.states import States
 
 __all__ = [
-    "Ensemble", "Mahalanobis", "NormalBehaviour", "Subsequence", "VARResidual",
-    "ensemble", "seasonal_sensor", "sensor_ensemble",
+    "Ensemble", "Mahalanobis", "NormalBehaviour", "States", "Subsequence", "VARResidual",
+    "ensemble", "seasonal_sensor", "sensor_ensemble", "state_sensor",
 ]  # fmt: skip

@@ -426,9 +426,12 @@ def fit_scale(X: FloatArray) -> SoftScale:
     return SoftScale(middle + reach * mean, np.where(spread > 0, spread, 1.0))
 
 
-def fit_distance(X: FloatArray) -> Distance:
-    """Fit on finite rows X of shape (n, d); O(n d² + d³)."""
-    return _Fitted.on(X).distance
+def fit_distance(X: FloatArray, least: FloatArray | None = None) -> Distance:
+    """Fit on finite rows X of shape (n, d); O(n d² + d³).
+
+    With `least` of shape (d,) the deviation of a column is no less than that.
+    """
+    return _Fitted.on(X, least).distance
 
 
 class _Fitted(NamedTuple):
@@ -438,9 +441,11 @@ class _Fitted(NamedTuple):
     Z: FloatArray
 
     @classmethod
-    def on(cls, X: FloatArray) -> Self:
+    def on(cls, X: FloatArray, least: FloatArray | None = None) -> Self:
         """Fit on finite rows X of shape (n, d)."""
         scale = fit_scale(X)
+        if least is not None:
+            scale = SoftScale(scale.centre, np.maximum(X.std(axis=0), least))
         Z = scale.apply(X)
         mean = Z.mean(axis=0)
         Z -= mean

@@ -17,6 +17,7 @@ import numpy as np
 
 from rejex_stream.detectors.sensor.recipes import GUARD_QUANTILE, Mahalanobis, Subsequence
 from rejex_stream.detectors.sensor.season import ByHour, SeasonalResidual
+from rejex_stream.detectors.sensor.states import States
 from rejex_stream.detectors.table import TableScorer, training_table
 from rejex_stream.errors import ConfigError, DetectorError
 from rejex_stream.features import FeatureSpec
@@ -24,10 +25,12 @@ from rejex_stream.features.preset import PresetName
 from rejex_stream.protocols import BatchDetector, Scorer
 from rejex_stream.types import ColumnGroups, FloatArray
 
-__all__ = ["Ensemble", "LogTail", "ensemble", "seasonal_sensor", "sensor_ensemble"]
+__all__ = ["Ensemble", "LogTail", "ensemble", "seasonal_sensor", "sensor_ensemble", "state_sensor"]
 
 _MIN_ROWS = 8
 _TAIL = 0.98
+_EARLY_OR_LATE = 0.001
+"""Share of rows in another state than other turns are at their hour, up to which that tells it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +119,37 @@ def _joint(tails: Sequence[FloatArray]) -> FloatArray:
     return np.maximum(total / len(tails), alone)
 
 
+@dataclass(frozen=True, slots=True)
+class WithStates:
+    """What the nearest state says of a row, or what all others say together if they are surer.
+
+    What rolls over a switch is absurd to a distance that trains on no such rows, since they score
+    high, and yet it comes each day: the others are as sure as their joint score is rare.
+    """
+
+    others: Members
+    tail: LogTail  # of the joint score of the others
+    states: TableScorer
+    tail_of_states: LogTail
+
+    def score(self, X: FloatArray) -> FloatArray:
+        """Score rows X of shape (m, d)."""
+        return self._larger(self.others.score(X), self.states.score(X))
+
+    def _larger(self, others: FloatArray, states: FloatArray) -> FloatArray:
+        found: FloatArray = np.log1p(np.maximum(self.tail(others), self.tail_of_states(states)))
+        return found
+
+    def given_others(self, X: FloatArray, groups: ColumnGroups) -> FloatArray | None:
+        """Return what the others expect of each group, given the other columns."""
+        return self.others.given_others(X, groups)
+
+    def score_without(self, X: FloatArray, groups: ColumnGroups) -> FloatArray | None:
+        """Score rows X of shape (m, d) without each group, (m, g), if all members can."""
+        others, states = (one.score_without(X, groups) for one in (self.others, self.states))
+        return None if others is None or states is None else self._larger(others, states)
+
+
 @dataclass(frozen=True)
 class Ensemble:
     """Mean of the members' log tails.
@@ -132,7 +166,8 @@ class Ensemble:
     Notes
     -----
     Fits every member three times: on either half of the rows, to score the other half, and on all;
-    what knows a season scores each turn of it by the others.
+    what knows a season scores each turn of it by the others, and what knows states either half of
+    the rows of each.
     """
 
     guard_quantile: ClassVar[float] = GUARD_QUANTILE
@@ -156,28 +191,66 @@ class Ensemble:
     def fit(self, X: FloatArray, *, seed: int) -> TableScorer:
         """Fit on finite rows X of shape (n, d), in their order; equal X and seed, equal scores."""
         X = training_table(self.name, X, _MIN_ROWS)
-        scorers, tails = [], []
-        of_rows = [
-            one.of_rows(X) if isinstance(one, ByHour | SeasonalResidual) else one
-            for one in self.members
-        ]
-        # A member for a season is of use where there is one, or where it is alone.
-        for member in [one for one in of_rows if one is not None] or self.members:
+        scorers, tails, unseen = list[TableScorer](), list[LogTail](), list[FloatArray]()
+        members = _of_use(self.members, X)
+        for member in members:
             scores = _unseen(member, X, seed)
-            scores = scores[np.isfinite(scores)]
-            if not len(scores):
+            known = scores[np.isfinite(scores)]
+            if not len(known):
                 raise DetectorError(f"{member.name} of {self.name} gave no finite score.")
-            tails.append(LogTail.of(scores))
+            tails.append(LogTail.of(known))
+            unseen.append(tails[-1](scores))
             scorers.append(member.fit(X, seed=seed))
-        inner = Members(tuple(scorers), tuple(tails))
+        states = next((i for i, one in enumerate(members) if isinstance(one, States)), None)
+        inner = _joined(scorers, tails, unseen, states if len(members) > 1 else None)
         apart = [set(getattr(scorer, "resting", ())) for scorer in scorers]
         resting = tuple(sorted(set.intersection(*apart)))  # no member scores them
         return TableScorer(self.name, X.shape[1], None, inner, resting=resting)
 
 
+def _joined(
+    scorers: Sequence[TableScorer],
+    tails: Sequence[LogTail],
+    unseen: Sequence[FloatArray],
+    states: int | None,
+) -> Members | WithStates:
+    """Join members, each with its tail and the tails of rows that it was not fitted on.
+
+    `states` is the number of the member that knows states, if one does.
+    """
+    if states is None:
+        return Members(tuple(scorers), tuple(tails))
+    which = [i for i in range(len(scorers)) if i != states]
+    others = Members(tuple(scorers[i] for i in which), tuple(tails[i] for i in which))
+    joint = _joint([unseen[i] for i in which])
+    tail = LogTail.of(joint[np.isfinite(joint)])
+    return WithStates(others, tail, scorers[states], tails[states])
+
+
+def _of_use(members: Sequence[BatchDetector], X: FloatArray) -> Sequence[BatchDetector]:
+    """Return the members that rows X of shape (n, d) accept.
+
+    One for a season or for states is of use where they are, or where it is alone. A machine that
+    is on by day, from one time or another, has states and no season: each row in which it is early
+    or late would be absurd.
+    """
+    found = [
+        one.of_rows(X) if isinstance(one, ByHour | SeasonalResidual | States) else one
+        for one in members
+    ]
+    states = next((one for one in found if isinstance(one, States)), None)
+    season = next((one for one in found if isinstance(one, SeasonalResidual)), None)
+    if states is not None and not (
+        season is not None
+        and states.share_elsewhere(X, season.expected(X, states.levels(X))) <= _EARLY_OR_LATE
+    ):
+        found = [one.member if isinstance(one, ByHour) else one for one in found if one != season]
+    return [one for one in found if one is not None] or members
+
+
 def _unseen(member: BatchDetector, X: FloatArray, seed: int) -> FloatArray:
     """Return scores of rows X of shape (n, d) by a member that was not fitted on them."""
-    if isinstance(member, SeasonalResidual):
+    if isinstance(member, SeasonalResidual | States):
         return member.unseen(X)
     older, newer = X[: len(X) // 2], X[len(X) // 2 :]
     unseen = [
@@ -194,9 +267,16 @@ def sensor_ensemble(flags: str = "apart") -> Ensemble:
 
 
 def seasonal_sensor(flags: str = "apart") -> Ensemble:
-    """Return ``SeasonalSensor``: ``Sensor``, and what the hour leaves where there is a season."""
-    members = ByHour(Mahalanobis("rejex:Sensor", flags=flags)), SeasonalResidual(flags=flags)
+    """Return ``SeasonalSensor``: ``Sensor``, a season and states where there are any."""
+    sensor = ByHour(Mahalanobis("rejex:Sensor", flags=flags))
+    members = sensor, SeasonalResidual(flags=flags), States(flags=flags)
     return Ensemble(members, "rejex:SeasonalSensor", "sensor_seasonal")
+
+
+def state_sensor(flags: str = "apart") -> Ensemble:
+    """Return ``StateSensor``: ``Sensor``, and the nearest of some states where there are any."""
+    members = Mahalanobis("rejex:Sensor", flags=flags), States(flags=flags)
+    return Ensemble(members, "rejex:StateSensor", "sensor")
 
 
 def ensemble(members: Sequence[BatchDetector | Any] = ()) -> Ensemble:

@@ -173,31 +173,44 @@ class SeasonalResidual(SensorRecipe):
         found = season_of_levels(X[:, self._targets(layout, X)], X[:, phases])
         return replace(self, season=found) if found.means else None
 
+    def expected(self, X: FloatArray, which: Index) -> FloatArray:
+        """Return what other turns make one expect of some levels of rows X of shape (n, d)."""
+        assert self.layout is not None  # as of what has a season
+        assert self.season is not None
+        levels = X[:, which]
+        values = Values.of(levels)
+        Z = values.apply(levels)
+        left = _fit_means(Z, X[:, self.layout.calendar()], self.season.means)[1]
+        return values.back(Z - left)
+
     def _targets(self, layout: Layout, X: FloatArray) -> Index:
         return np.flatnonzero(layout.measured(X, self.flags) & layout.level())
 
     def unseen(self, X: FloatArray) -> FloatArray:
-        """Return scores of rows X of shape (n, d) by the rows of other turns, where there are."""
-        columns, left = self._fitted(X, self.layout or Layout.plain(X.shape[1]))
+        """Return scores of rows X of shape (n, d) by other turns; nan where there are none."""
+        columns, left, known = self._fitted(X, self.layout or Layout.plain(X.shape[1]))
         assert isinstance(columns.inner, Residual)
-        return columns.inner.inner.score(left)
+        scores = np.full(len(X), np.nan)
+        scores[known] = columns.inner.inner.score(left)
+        return scores
 
     def _fit(self, X: FloatArray, layout: Layout, measured: Index, seed: int) -> Scorer:
         return self._fitted(X, layout)[0]
 
-    def _fitted(self, X: FloatArray, layout: Layout) -> tuple[Columns, FloatArray]:
+    def _fitted(self, X: FloatArray, layout: Layout) -> tuple[Columns, FloatArray, Index]:
+        """Return what scores rows, and what is left of which of these by other turns."""
         targets, phases = self._targets(layout, X), layout.calendar()
         levels, P = X[:, targets], X[:, phases]
         season = self.season or season_of_levels(levels, P)
         values = Values.of(levels, season.logs)
         means, left = _fit_means(values.apply(levels), P, season.means)
-        known, spread = np.isfinite(left).all(axis=1), None
+        known, spread = np.flatnonzero(np.isfinite(left).all(axis=1)), None
         left, own = left[known], P[known]
         if season.spread is not None:
             spread, widths = _fit_spread(left, own, season.spread)
             left = left / widths
         fitted = Residual(values, means, spread, fit_distance(left))
-        return Columns(np.concatenate((targets, phases)), fitted), left
+        return Columns(np.concatenate((targets, phases)), fitted), left, known
 
 
 @dataclass(frozen=True)

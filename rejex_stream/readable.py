@@ -196,6 +196,9 @@ class TypicalRows:
         self._rows: list[array[float]] = []
         self._skip = 0
 
+    def __len__(self) -> int:
+        return len(self._rows)
+
     def update(self, values: Iterable[float]) -> None:
         """Store what an event reads, or skip it."""
         if self._skip:

@@ -7,6 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from rejex_stream.engine import Engine
@@ -38,7 +39,16 @@ from rejex_stream.run.run_events import (
     RunObserver,
     SensorsForgotten,
 )
-from rejex_stream.types import Incident, IncidentState, Label, Partition, Reading, Verdict, in_mode
+from rejex_stream.types import (
+    ChannelEvidence,
+    Incident,
+    IncidentState,
+    Label,
+    Partition,
+    Reading,
+    Verdict,
+    in_mode,
+)
 
 __all__ = ["Arrivals", "Check", "Health", "OpenIncidents", "RunMonitor", "TypicalValues"]
 
@@ -47,13 +57,20 @@ _LAG_EVERY_S, _LOOK_EVERY_S = 10.0, 10.0
 _ENOUGH = 3  # sensors alive, and of each two others are
 _MAX_READINGS = 3
 _MAX_ROWS, _MAX_STEP = 32, 32
+_BATCH_ROWS = 64  # of a batch, about
+_LEAST_ROWS = 8  # that say what is usual: after a restart nothing is made up of one
+
+
+def _is_usual(verdict: Verdict) -> bool:
+    return verdict.label is Label.NORMAL and verdict.incident is None
 
 
 class TypicalValues:
     """What the channels of a partition's streams read, now and usually; for people alone.
 
-    Of each batch the newest normal reading of a stream counts, and of a thousand such every 32nd is
-    kept. Nothing here decides a verdict, and nothing outlives the process. O(events) a batch.
+    Of each batch the newest normal reading of a stream counts, and some between; of a thousand such
+    every 32nd is kept. Nothing here decides a verdict, and nothing outlives the process. O(events)
+    a batch.
     """
 
     def __init__(self, channels: Sequence[str]) -> None:
@@ -65,15 +82,16 @@ class TypicalValues:
         """Take a batch into account."""
         batch = list(zip(readings, verdicts, strict=True))
         self._newest |= {reading.stream_key: (reading, verdict) for reading, verdict in batch}
-        normal = {
-            reading.stream_key: reading
-            for reading, verdict in batch
-            if verdict.label is Label.NORMAL and verdict.incident is None
-        }
-        for stream, reading in normal.items():
-            known = self._typical.get(stream)
+        normal = {reading.stream_key: reading for reading, verdict in batch if _is_usual(verdict)}
+        step = len(batch) // _BATCH_ROWS
+        if step > 1:  # as a batch of many hours is, where a live one is of one event
+            thinned = [reading for reading, verdict in batch[::step] if _is_usual(verdict)]
+        else:
+            thinned, normal = [r for r, verdict in batch if _is_usual(verdict)], {}
+        for reading in [*thinned, *normal.values()]:
+            known = self._typical.get(reading.stream_key)
             if known is None:
-                known = self._typical[stream] = TypicalRows(_MAX_ROWS, _MAX_STEP)
+                known = self._typical[reading.stream_key] = TypicalRows(_MAX_ROWS, _MAX_STEP)
             known.update(reading.values)
 
     def forget(self, streams: Sequence[str]) -> None:
@@ -87,9 +105,27 @@ class TypicalValues:
         at, newest = self._at.get(channel), self._newest.get(stream)
         if at is None or newest is None:
             return None
-        known, (reading, verdict) = self._typical.get(stream), newest
-        usual = None if known is None else known.range(at)
+        reading, verdict = newest
+        usual = self._usual(stream, at)
         return ChannelReading(channel, reading.values[at], usual, verdict.expected(channel))
+
+    def reading_of(self, incident: Incident, evidence: ChannelEvidence) -> ChannelReading | None:
+        """Return what a channel reads in an incident.
+
+        Where its record says what the channel was expected to read, that is the incident's own
+        reading: the newest one of a large batch is of another time.
+        """
+        stream, channel = in_mode(incident.stream_key, incident.mode), evidence.channel
+        at, newest = self._at.get(channel), self._newest.get(stream)
+        is_own = newest is not None and newest[1].seq == incident.changed_seq
+        if at is None or is_own or not evidence.expected:
+            return self.reading(stream, channel)
+        expected = evidence.expected
+        return ChannelReading(channel, expected.read, self._usual(stream, at), expected)
+
+    def _usual(self, stream: str, channel: int) -> tuple[float, float] | None:
+        known = self._typical.get(stream)
+        return None if known is None or len(known) < _LEAST_ROWS else known.range(channel)
 
 
 class Arrivals:
@@ -423,9 +459,9 @@ class RunMonitor:
         """Keep what its channels read at a change: an alert that varied would be notified again."""
         typical = self._typical.get(Partition(*incident.position[:2]))
         if typical is not None:
-            key = in_mode(incident.stream_key, incident.mode)
-            readings = (typical.reading(key, c.channel) for c in incident.channels[:_MAX_READINGS])
-            self._readings[incident.id] = [r for r in readings if r is not None]
+            readings = (typical.reading_of(incident, one) for one in incident.channels)
+            known = (reading for reading in readings if reading is not None)
+            self._readings[incident.id] = list(islice(known, _MAX_READINGS))
 
     def _incident_changed(self, incident: Incident, *, again: bool) -> None:
         if self._incidents.has_new_state(incident):

@@ -191,7 +191,7 @@ def test_an_incident_is_one_alert_that_fires_is_updated_and_resolved(tmp_path, r
         manager = Alertmanager(url, repeat_s=60)
         watch = watching(manager)
         engine = watch.register_engine(FARM, _Engine())
-        readings = [reading(3.4), reading(1.2)]
+        readings = [*[reading(3.4)] * 8, reading(1.2)]
         watch.judged(FARM, readings, engine.process(readings), 0.001)
         durable(watch, incident())
         look(watch)
@@ -443,7 +443,7 @@ def test_an_alert_says_what_the_others_made_one_expect_of_the_newest_event():
     told = ChannelEvidence("oil", 3.0, 0.1, Label.NORMAL, Expected(1.2, 3.5, 3.4, 3.6))
     card = Evidence((told,), "oil", 1, 0.1, 0.05, 9)
     usual = TypicalValues(("oil",))
-    for value, evidence in ((3.4, None), (1.2, card)):
+    for value, evidence in (*[(3.4, None)] * 8, (1.2, card)):
         said = Verdict(Position("farm", 0, 1), "WT-9", "WT-9", 1, 0, Label.NORMAL)
         said = msgspec.structs.replace(said, evidence=evidence)
         if evidence is not None:
@@ -458,6 +458,23 @@ def test_an_alert_says_what_the_others_made_one_expect_of_the_newest_event():
     assert later == "oil 1.3 bar, usually 3.4 bar", "nobody said what to expect of that one"
 
 
+def test_in_a_large_batch_an_alert_quotes_the_incidents_own_reading():
+    """Of 59 readings that alerts of file runs quoted none was of the opening."""
+    evidence = ChannelEvidence("oil", 3.0, 0.1, Label.NORMAL, Expected(1.2, 3.5, 3.4, 3.6))
+    opened = msgspec.structs.replace(incident(), channels=(evidence,))
+    usual = TypicalValues(("oil",))
+    readings = [reading(3.4 + 0.001 * (k % 10)) for k in range(10_000)]
+    verdicts = _Engine().process(readings)
+    usual.update(readings, verdicts)
+    assert opened.changed_seq != verdicts[-1].seq
+    said = usual.reading_of(opened, evidence)
+    assert (said.value, said.expected) == (1.2, evidence.expected)
+    low, high = said.usual
+    assert 3.4 <= low < high <= 3.41, "of a batch more is taken than its last reading"
+    own = msgspec.structs.replace(opened, changed_seq=verdicts[-1].seq)
+    assert usual.reading_of(own, evidence) == usual.reading("WT-9", "oil")
+
+
 @pytest.mark.parametrize(("side", "word"), [("low", "drops"), ("high", "rises")])
 def test_of_a_channel_with_one_side_it_is_said_which(side, word):
     shown = DisplayNames("farm", channels={"oil": Channel(unit="bar", side=side)})
@@ -469,9 +486,12 @@ def test_of_a_channel_with_one_side_it_is_said_which(side, word):
 
 def test_what_is_usual_forgets_and_is_not_what_faults_were():
     seen = TypicalValues(["oil"])
-    for value in (3.0, 1.0, 3.0, 1.0):
+    for value in (3.0, 1.0) * 7:
         readings = [reading(value)]
         seen.update(readings, _Engine().process(readings))
+    assert seen.reading("WT-9", "oil") == ChannelReading("oil", 1.0, None), "too few say so"
+    readings = [reading(3.0), reading(1.0)]
+    seen.update(readings, _Engine().process(readings))
     assert seen.reading("WT-9", "oil") == ChannelReading("oil", 1.0, (3.0, 3.0))
     for _ in range(2_000):
         readings = [reading(5.0)]

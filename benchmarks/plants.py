@@ -32,6 +32,7 @@ class Case(NamedTuple):
     last: dict[str, dict[str, Any]]  # the newest record of each incident, by its id
     faults: list[dict[str, Any]]
     draft: str  # the config that `init` wrote
+    records: list[dict[str, Any]]  # of all incidents, in their order
 
     def alerts(self, first: int, stop: int) -> list[dict[str, Any]]:
         """Return the incidents that opened at rows first:stop."""
@@ -82,7 +83,7 @@ def run(cases: Path, name: str, seed: int) -> Case:
         truth = json.loads((Path(folder) / f"{name}.truth.json").read_text())
         draft = (Path(folder) / "c.toml").read_text()
         opened = sorted(first.values(), key=lambda one: one["offset"])
-        return Case(verdicts, opened, last, truth.get("faults", []), draft)
+        return Case(verdicts, opened, last, truth.get("faults", []), draft, incidents)
 
 
 def resting(case: Case) -> tuple[bool, str]:
@@ -150,6 +151,28 @@ def no_silence(case: Case) -> tuple[bool, str]:
     return not told, f"{len(told)} said to be silent"
 
 
+def told_again(rows: int) -> Callable[[Case], tuple[bool, str]]:
+    """Judge whether each fault is told by its own name, by an incident or by the one open."""
+
+    def judge(case: Case) -> tuple[bool, str]:
+        delays = []
+        for fault in case.faults:
+            start, channel = fault["from_row"], fault["channel"]
+            told = [
+                one["changed_seq"] - start
+                for one in case.records
+                if one["changed_seq"] >= start
+                and one["channels"]
+                and one["channels"][0]["channel"] == channel
+            ]
+            delays.append(min(told, default=float("inf")))
+        others = sum(len(one["spread"]) for one in case.last.values()) - len(case.faults) + 1
+        text = " and ".join(f"{delay:g}" for delay in delays)
+        return max(delays) < rows, f"after {text}, {others} others"
+
+    return judge
+
+
 FAULTS: dict[str, Callable[[Case], tuple[bool, str]]] = {
     "resting_gas": resting,
     "resting_two": resting,
@@ -160,6 +183,7 @@ FAULTS: dict[str, Callable[[Case], tuple[bool, str]]] = {
     "missing_run": told_within(18),
     "second_leak": leak,
     "beyond_range": told_within(500),
+    "second_fault": told_again(60),
     "silent": silence,
     "bursts": no_silence,
 }

@@ -429,6 +429,16 @@ class Limited(msgspec.Struct, frozen=True):
     reason: Reason | None = None
 
 
+class Spread(msgspec.Struct, frozen=True):
+    """A channel that an open incident is told of later, and since when it has been unusual.
+
+    It is so without the channels that were named before it.
+    """
+
+    channel: str
+    since_ms: int
+
+
 class IncidentState(StrEnum):
     """Where an incident stands; a stream without one is quiet."""
 
@@ -484,6 +494,9 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     adopts_ms
         Before this event time it is not taken for normal, however many events come unanswered;
         ``None`` where it is not held, or people set a number of events.
+    spread
+        Channels that were found unusual while it was held, the newest first; each is told once, and
+        stands first in `channels` then.
     silent
         Whether it is that a sensor sends nothing: its onset is the time of the last reading, its id
         ends with ``-silent-`` and a number, and ordinals and counts are 0. Elsewhere it is not
@@ -514,6 +527,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     held: bool = True
     limits: tuple[LimitExcess, ...] = ()
     adopts_ms: int | None = None
+    spread: tuple[Spread, ...] = ()
     silent: bool | msgspec.UnsetType = msgspec.UNSET
 
     @property

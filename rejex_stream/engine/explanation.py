@@ -10,7 +10,7 @@ the blame. It says what the *model* reacts to, not what broke.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from operator import itemgetter
 from typing import cast
 
@@ -18,11 +18,19 @@ import msgspec
 import numpy as np
 
 from rejex_stream.engine.incremental_model import IncrementalModel
-from rejex_stream.engine.model import BatchModel
+from rejex_stream.engine.model import BatchModel, Rows
 from rejex_stream.features import FeatureSpec
 from rejex_stream.readable import Expected
 from rejex_stream.rejection import label_of
-from rejex_stream.types import ChannelEvidence, Evidence, FloatArray, Label, Reason, Verdict
+from rejex_stream.types import (
+    ChannelEvidence,
+    ColumnGroups,
+    Evidence,
+    FloatArray,
+    Label,
+    Reason,
+    Verdict,
+)
 
 __all__ = ["Explainer"]
 
@@ -69,13 +77,8 @@ class Explainer:
         model: BatchModel | IncrementalModel, model_age_events: Sequence[int],
     ) -> list[Verdict]:  # fmt: skip
         """Return the verdicts with their evidence."""
-        own, count = np.array(rows, dtype=np.float64), len(self._channels)
-        others = model.score_without(own, self._columns)
-        if others is None:
-            altered, usual = np.repeat(own, count, axis=0), model.medians()
-            for i, columns in enumerate(self._columns):
-                altered[i::count, columns] = usual[columns]
-            others = model.score(altered).reshape(len(rows), count)
+        own = np.array(rows, dtype=np.float64)
+        others = self._scored_without(own, self._columns, model)
         missing = np.isnan(own[:, self._firsts])
         if missing.any():  # what is missing says nothing
             others[missing] = math.nan
@@ -90,6 +93,40 @@ class Explainer:
                 verdicts, said.tolist(), model_age_events, strict=True
             )
         ]
+
+    def without(
+        self, rows: Rows, model: BatchModel | IncrementalModel, named: Collection[str],
+        more: Sequence[str] = (),
+    ) -> FloatArray | None:  # fmt: skip
+        """Score rows without the channels that are `named`, and without each of `more` as well.
+
+        Returns an array of a column for each of `more`, or one; ``None``: nothing would be left.
+        """
+        own = np.array(rows, dtype=np.float64).reshape(len(rows), -1)
+        of = dict(zip(self._channels, self._columns, strict=True))
+        left_out = [{*named, one} for one in more] or [{*named}]
+        if not all(of.keys() - names for names in left_out):
+            return None
+        groups = [
+            np.array([i for name in self._channels if name in names for i in of[name]], dtype=int)
+            for names in left_out
+        ]
+        return self._scored_without(own, groups, model)
+
+    def others(self, named: Collection[str]) -> list[str]:
+        """Return the channels that are not named."""
+        return [name for name in self._channels if name not in named]
+
+    def _scored_without(
+        self, own: FloatArray, groups: ColumnGroups, model: BatchModel | IncrementalModel
+    ) -> FloatArray:
+        found = model.score_without(own, groups)
+        if found is None:
+            altered, usual = np.repeat(own, len(groups), axis=0), model.medians()
+            for i, columns in enumerate(groups):
+                altered[i :: len(groups), columns] = usual[columns]
+            found = model.score(altered).reshape(len(own), len(groups))
+        return found
 
     def _with_evidence(self, verdict: Verdict, said: list[list[float]], age: int) -> Verdict:
         own, label, flagged = verdict.score, verdict.label, verdict.threshold

@@ -354,6 +354,7 @@ class StreamState:
         """Judge a segment up to where an incident turns; say before it which reading comes next."""
         judge, tracker = self._judge, self.tracker
         n_judged, size, is_due = 0, 1 if judge.shares else len(owners), False
+        tracker.severities_without = {} if planned else self._without_named(segment, owners)
         extreme: list[int] = []
         while n_judged < len(owners) and not is_due:
             part = owners[n_judged : n_judged + size]
@@ -387,8 +388,39 @@ class StreamState:
             verdicts[owners[0]] = replace(first, status=segment.status)
         if not (tracker.frozen or planned):
             tracker.update_alarm(readings, range(followed, owners[-1] + (not is_due)), verdicts)
+        if tracker.pending_spread:
+            last = owners[-1]
+            self._tell_spread(
+                readings[last], cast("Verdict", verdicts[last]), segment, n_judged - 1
+            )
+            is_due = False
         transition = self._apply_transition(readings, owners[-1], verdicts) if is_due else None
         return SegmentResult(segment.start + n_judged, outliers, extreme, transition)
+
+    def _without_named(self, segment: Segment, owners: Sequence[int]) -> dict[int, float | None]:
+        """Return how rare rows of a held stream are without what its incident was told of."""
+        named, explainer = self.tracker.named, self._explainer
+        if not named or explainer is None or not segment.held:
+            return {}
+        scores = explainer.without(segment.rows, self.model, named)
+        if scores is None:
+            return {}
+        severity = self._judge.severity
+        return {
+            self.seq + i: severity(score)
+            for i, score in zip(owners, scores[:, 0].tolist(), strict=True)
+        }
+
+    def _tell_spread(self, reading: Reading, verdict: Verdict, segment: Segment, at: int) -> None:
+        """Tell of the channel without which a row is the least unusual, beside those named."""
+        explainer, tracker = self._explainer, self.tracker
+        assert explainer is not None  # who else would have found it
+        others = explainer.others(tracker.named)
+        channel = others[0]
+        scores = explainer.without(segment.rows[at : at + 1], self.model, tracker.named, others)
+        if scores is not None:
+            channel = others[int(np.argmin(np.nan_to_num(scores[0], nan=np.inf)))]
+        tracker.tell_spread(reading, verdict, channel)
 
     def _apply_transition(
         self, readings: Sequence[Reading], last: int, verdicts: list[Verdict | None]

@@ -72,6 +72,7 @@ from rejex_stream.types import (
     Label,
     LimitExcess,
     Reading,
+    Spread,
     Verdict,
 )
 
@@ -84,6 +85,7 @@ _PATIENCE_MS = 3 * 86_400_000  # a week-end: nothing is taken for normal before 
 _OLD = 16  # quarters of a window after which a measurement is made again
 _REMEMBERED = 16  # measurements: a single one is a guess
 _NOTHING: Mapping[int, Sequence[LimitExcess]] = MappingProxyType({})
+_NOBODY: Mapping[int, float | None] = MappingProxyType({})
 _Finite = Annotated[float, msgspec.Meta(ge=0.0, le=1e300)]
 
 
@@ -154,6 +156,8 @@ class OpenIncident(msgspec.Struct, forbid_unknown_fields=True):
     is_told: bool = True  # else it is held, and no more than what was told in vain before
     published_ms: int = 0
     limits: list[LimitExcess] = []
+    named: list[str] = []  # channels that were told of, since it is held
+    spread: list[Spread] = []
 
     def count(self, sensor: str, label: Label, severity: float | None, time_ms: int) -> None:
         """Count an event since the onset."""
@@ -182,6 +186,15 @@ class OpenIncident(msgspec.Struct, forbid_unknown_fields=True):
         self.channels = [*first, *known.values()]
         if sensor not in self.sensors and len(self.sensors) < _MOST_SENSORS:
             self.sensors.append(sensor)
+
+    def name(self, verdict: Verdict, channel: str, since_ms: int) -> None:
+        """Put a channel before the others that was found unusual without them."""
+        said = () if verdict.evidence is None else verdict.evidence.channels
+        known = {found.channel: found for found in (*self.channels, *said)}
+        first = known.pop(channel, ChannelEvidence(channel, None, None, None))
+        self.channels = [first, *(one for one in self.channels if one.channel != channel)]
+        self.named.append(channel)
+        self.spread.insert(0, Spread(channel, since_ms))
 
 
 _AS_IT_IS = (
@@ -219,6 +232,7 @@ class _State(msgspec.Struct, forbid_unknown_fields=True):
     usual: _Usual = _Usual()
     alarm: Any = None
     rising: OpenIncident | None = None
+    second: Any = None
 
 
 RESET_LEVEL = 0.75
@@ -325,6 +339,11 @@ class Alarm:
         """Remember what was told in vain: for a while no less is told."""
         self._nuisance_mass = max(self._nuisance_mass, mass)
 
+    @property
+    def rise_ms(self) -> int:
+        """When the present rise began."""
+        return self._rise_ms
+
     def reset(self) -> None:
         """Begin again: what was told is over."""
         self.level, self.mass, self._events = 0.0, 0.0, 0
@@ -409,6 +428,7 @@ class IncidentTracker:
         "_measured",
         "_published",
         "_saved_level",
+        "_second",
         "_usual",
         "_window",
         "active",
@@ -424,7 +444,9 @@ class IncidentTracker:
         "mode",
         "open",
         "ordinary",
+        "pending_spread",
         "pending_transition",
+        "severities_without",
         "stream_key",
         "suspect_events",
     )  # fmt: skip
@@ -455,6 +477,11 @@ class IncidentTracker:
         self._published = -1  # seq of the event that the last change was told of
         self._alarm: Alarm | None = None
         self._candidate: OpenIncident | None = None  # what is no incident yet
+        # Looks for a second fault while one is held; by ordinal, how rare the readings that are
+        # being judged are without the channels that were named.
+        self._second: Alarm | None = None
+        self.severities_without: Mapping[int, float | None] = _NOBODY
+        self.pending_spread = False
         # Which of the readings that are being judged are beyond limits, by ordinal.
         self.limit_violations: Mapping[int, Sequence[LimitExcess]] = _NOTHING
         self.apply_settings(hold, alarms)
@@ -534,6 +561,7 @@ class IncidentTracker:
         incident.n_held += 1
         if severity is not None:
             incident.weigh(verdict.severity)
+        self._weigh_second(verdict)
         is_news = self._exceed(incident, verdict)
         if severity is not None:
             ordinary = incident.ordinary + ORDINARY - min(severity, self.max_severity)
@@ -542,10 +570,46 @@ class IncidentTracker:
             return False  # one change an event
         if incident.state is not IncidentState.ADOPTING:
             self.pending_transition = self._due(incident, verdict.event_time_ms)
-        if self.pending_transition is None:
+        self.pending_spread = self.pending_transition is None and self._is_second_due(verdict)
+        if self.pending_transition is None and not self.pending_spread:
             is_news |= self._is_news(incident, verdict.event_time_ms)
             self._update(incident, verdict, is_news=is_news)
-        return self.pending_transition is not None
+        return self.pending_spread or self.pending_transition is not None
+
+    @property
+    def named(self) -> Sequence[str]:
+        """The channels that an incident that is held was told of; empty where nothing is known."""
+        incident = self.open
+        if incident is None or not self.frozen or self._alarm is None:
+            return ()
+        if not incident.named and incident.channels:
+            incident.named = [incident.channels[0].channel]
+        return incident.named
+
+    def _weigh_second(self, verdict: Verdict) -> None:
+        """Look at a row without the channels that were named, for an alarm of the same price."""
+        severity = self.severities_without.get(verdict.seq)
+        if severity is not None and not verdict.muted:
+            if self._second is None:
+                self._second = Alarm(self._window, self.per_month)
+            self._second.update(severity, verdict.event_time_ms, told=True)
+
+    def _is_second_due(self, verdict: Verdict) -> bool:
+        second, alarm = self._second, self._alarm
+        if second is None or alarm is None or verdict.seq not in self.severities_without:
+            return False
+        second.limit = alarm.limit
+        return second.is_due(verdict.event_time_ms) and not alarm.is_nuisance(second.mass)
+
+    def tell_spread(self, reading: Reading, verdict: Verdict, channel: str) -> None:
+        """Tell of the channel in which a second fault was found, once, with its incident."""
+        incident, second = self.open, self._second
+        assert incident is not None  # it is held
+        assert second is not None  # it was due
+        self.pending_spread, incident.is_told = False, True
+        incident.name(verdict, channel, second.rise_ms)
+        second.reset()
+        self._publish(reading, verdict.seq)
 
     def _is_news(self, incident: OpenIncident, time_ms: int) -> bool:
         """Note whether an incident is more than what was told in vain before; if it is so now."""
@@ -735,14 +799,17 @@ class IncidentTracker:
 
     # ------------------------------------------------------------------------------ turns
     def has_transition(self, window: ScoreWindow) -> bool:
-        """Whether a transition is due; nothing is held where the reference moves."""
+        """Whether a transition is due, or a second fault is to be told.
+
+        Nothing is held where the reference moves.
+        """
         opens = self.pending_transition is IncidentState.OPEN and not self.frozen
         if opens and len(window) == self._window and rises(self._trusted(window)):
             # Until there is one that does not.
             self.pending_transition, self._inflation, self.limit = None, None, math.inf
             self._clear_evidence()
             self._refresh()
-        return self.pending_transition is not None
+        return self.pending_spread or self.pending_transition is not None
 
     def apply_transition(self, reading: Reading, verdict: Verdict) -> Transition:
         """Apply the pending transition at this event."""
@@ -803,7 +870,7 @@ class IncidentTracker:
         incident.state = IncidentState.CLOSED
         self._last = LastClosed(incident.id, ended)
         self._publish(reading, seq, ended)
-        self.open = None
+        self.open, self._second = None, None
         if self._alarm is not None:
             of_people = any(excess.is_set_by_people for excess in incident.limits)
             if ended == "recovered" and not (incident.answer or of_people):
@@ -838,7 +905,7 @@ class IncidentTracker:
                 position=reading.position, stream_key=self.stream_key, mode=self.mode,
                 sensors=tuple(incident.sensors), channels=tuple(incident.channels),
                 changed_ms=reading.event_time_ms, changed_seq=seq, ended=ended,
-                limits=tuple(incident.limits),
+                limits=tuple(incident.limits), spread=tuple(incident.spread),
                 **{name: getattr(incident, name) for name in _AS_IT_IS},
             )
         )  # fmt: skip
@@ -893,6 +960,7 @@ class IncidentTracker:
         known = _State(
             level, self._inflation, self._measured, since, incident, self._last, self._usual,
             None if self._alarm is None else self._alarm.state(), self._candidate,
+            None if self._second is None else self._second.state(),
         )  # fmt: skip
         return cast("dict[str, Any]", msgspec.to_builtins(known))
 
@@ -911,6 +979,9 @@ class IncidentTracker:
         self._saved_level = 0.0 if is_held else known.level
         if self._alarm is not None and known.alarm is not None:
             self._alarm.restore(known.alarm)
+        if known.second is not None:
+            self._second = Alarm(self._window, self.per_month)
+            self._second.restore(known.second)
         self._refresh()
 
 

@@ -171,7 +171,11 @@ def headline(
             return f"{whose}: not answered in {lasted}, and taken for normal; {severity}"
         return f"{whose}: over after {lasted}{_ended(incident)}; {severity}"
     state = "" if incident.state is IncidentState.OPEN else f"; it {state_phrase(incident)}"
-    return f"{whose}: {what}; since {spell_time(incident.onset_ms)}; {severity}{state}"
+    since = f"since {spell_time(incident.onset_ms)}"
+    if incident.spread and not incident.limits:
+        also = spell_time(incident.spread[0].since_ms)
+        what, since = f"also {what}, since {also}", f"the incident is open {since}"
+    return f"{whose}: {what}; {since}; {severity}{state}"
 
 
 def _silence(incident: Incident) -> str:
@@ -203,6 +207,9 @@ def describe_incident(incident: Incident) -> str:
     whose = f"{whose} ({named})" if named else whose
     counts = f"of {incident.n_events} events {incident.n_anomalies} are anomalies"
     limits = "".join(f"{beyond(excess)}; " for excess in incident.limits)
+    limits += "".join(
+        f"{one.channel} as well since {spell_time(one.since_ms)}; " for one in incident.spread
+    )
     since, until = spell_time(incident.onset_ms), spell_time(incident.changed_ms)
     is_over = incident.state is IncidentState.CLOSED
     when = (

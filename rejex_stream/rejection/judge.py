@@ -362,6 +362,13 @@ class Judge:
             return allowed, given, _AMBIGUOUS, False, status
         return allowed, given, None, label is _REJECTED, status
 
+    def severity(self, score: float) -> float | None:
+        """Return how rare a score is that is no event's; ``None`` where that is not known."""
+        if self._constant or score - score != 0.0 or not self._can_label(len(self.window)):
+            return None
+        below, _ = self.window.rank(score)
+        return severity(self.window, score, below) if self.tail is None else self.tail(score)
+
     def outlier_positions(
         self, quantile: float, which: Sequence[int], verdicts: Sequence[Verdict | None]
     ) -> list[int]:

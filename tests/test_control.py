@@ -568,3 +568,16 @@ def test_what_is_no_position_names_no_partition(id_):
 def test_partitions_have_one_name():
     assert position_of("a-b-12-345") == Position("a-b", 12, 345)
     assert position_of("a-b-12-345")[:2] == Partition("a-b", 12)
+
+
+def test_of_a_log_that_was_made_again_everything_is_read_after_a_crash(monkeypatch):
+    """What was read of the log before keeps no place in the new one, and waits for room."""
+    monkeypatch.setattr(command_journal, "MAX_ENTRIES", 2)
+    before = CommandJournal(ONE, None, [])
+    old = [Record(Position("control", 0, n), None, plan(f"old{n}")) for n in range(5)]
+    assert before.ingest(ControlRecords(old, 5, b"a log"))
+    assert not before.ingest(ControlRecords([], 0, b"another"))
+    new = [Record(Position("control", 0, 0), None, plan("new"))]
+    assert before.ingest(ControlRecords(new, 1, b"another"))
+    before.assign_offset(100)
+    assert CommandJournal(ONE, before.encoded(None), []).next_command == 0

@@ -20,7 +20,7 @@ from rejex_stream.incidents.thresholds import rises
 from rejex_stream.rejection import RejectionPolicy
 from rejex_stream.rejection.window import ScoreWindow
 from rejex_stream.run.executors import InlineExecutor
-from rejex_stream.types import Command, CommandKind, IncidentState, Label, Position
+from rejex_stream.types import Command, CommandKind, IncidentState, Label, Position, Verdict
 from tests.streams import Distance, PartsByVersion, of_rows, stream_of
 
 FAULT, NEW_NORMAL = CommandKind.FAULT, CommandKind.NEW_NORMAL
@@ -756,6 +756,13 @@ def test_it_is_never_said_that_a_stream_is_held_longer_than_it_is():
         assert told[-1] == more
         play(at, feed[done:])
         assert at.take_incidents()[-1].ended == state
+
+
+def test_of_what_is_under_suspicion_only_what_entered_is_no_part_of_the_reference():
+    window, watch = ScoreWindow(50, map(float, range(50))), IncidentTracker(Hold(), "s", 50)
+    verdict = Verdict(Position("t", 0, 0), "s", "s", 0, 0, Label.NORMAL, score=9.0)
+    watch.suspect_events.extend([(verdict, math.nan), (verdict, 3.0), (verdict, math.nan)])
+    assert [*watch._trusted(window)] == [float(score) for score in range(49)]
 
 
 @pytest.mark.parametrize("is_answered", [False, True])

@@ -277,3 +277,13 @@ def test_what_is_missing_is_not_unseen():
     verdicts, _ = play(made(), feed(gas))
     assert not {*range(810, 820)} & {*unseen(verdicts)}
     assert unseen(verdicts)[:10] == [*range(800, 810)]
+
+
+@pytest.mark.parametrize("is_forgotten", [False, True])
+def test_a_sensor_that_was_forgotten_never_woke(is_forgotten):
+    engine = made(every=None)
+    readings = feed(awake(900, (700, 712, 2.0), (800, 812, 2.0)), step=15 * MINUTE)
+    play(engine, readings[:730])
+    if is_forgotten:
+        engine.forget("s", "s")
+    assert (70 in unseen(play(engine, readings[730:])[0])) is is_forgotten

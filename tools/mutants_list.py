@@ -29,8 +29,8 @@ MUTANTS = (
     Mutant(
         "m76",
         "a channel is said to lie off what others that are ill make one expect",
-        "is_told = named is not Label.ANOMALY and (read < low or read > high)",
-        "is_told = read < low or read > high",
+        "if is_told and not by_hour and named is not Label.ANOMALY:",
+        "if is_told and not by_hour:",
         "tests/test_evidence.py::test_evidence_says_what_the_others_made_one_expect",
     ),
     Mutant(
@@ -304,5 +304,179 @@ MUTANTS = (
         "        self._shadow = None if model is self._shadow else self._shadow\n",
         "",
         "tests/test_incidents.py::test_no_fit_is_made_of_rows_that_are_taken_back",
+    ),
+    Mutant(
+        "m84",
+        "extreme rows are known to a shadow alone",
+        "if judged.extreme and (self._shadow or self._pending):",
+        "if judged.extreme and self._shadow:",
+        "tests/test_severity.py::"
+        "test_what_is_extreme_while_a_fit_is_under_way_is_in_no_tail_of_that_fit",
+    ),
+    Mutant(
+        "m85",
+        "after an adoption the fit waits a row longer",
+        "min(len(rows), self._schedule.first_fit_events - 1)",
+        "min(len(rows), self._schedule.first_fit_events - 2)",
+        "tests/test_incidents.py::test_a_new_normal_becomes_the_reference",
+    ),
+    Mutant(
+        "m86",
+        "scores are put back in the order in which they came",
+        "s.evicted for s in reversed(transition.onset) if s.entered])\n            self._retract",
+        "s.evicted for s in transition.onset if s.entered])\n            self._retract",
+        "tests/test_incidents.py::"
+        "test_the_reference_of_an_incident_is_that_from_before_its_onset_in_its_order",
+    ),
+    Mutant(
+        "m87",
+        "a guard keeps its flags over an adoption",
+        "            self._guard.clear()\n            self._guard.admit(len(rows), ())",
+        "            self._guard.admit(len(rows), ())",
+        "tests/test_incidents.py::"
+        "test_what_is_adopted_is_the_second_of_two_incidents_and_nothing_of_the_first",
+    ),
+    Mutant(
+        "m88",
+        "an ordinary tail is as long as all scores",
+        "if score - score == 0.0 and i not in extreme\n            ][-self._capacity :]",
+        "if score - score == 0.0 and i not in extreme\n            ]",
+        "tests/test_severity.py::test_a_tail_is_made_of_as_many_ordinary_scores_as_a_window_holds",
+    ),
+    Mutant(
+        "m89",
+        "a place for extreme scores is lost",
+        "if not is_extreme or n_extreme <= places:",
+        "if not is_extreme or n_extreme < places:",
+        "tests/test_severity.py::test_as_many_extreme_scores_stay_as_half_of_the_flagged_ranks",
+    ),
+    Mutant(
+        "m90",
+        "half of the flagged is one less",
+        "return max(1, (n + 1 - band.edges[2]) // 2)",
+        "return max(1, (n - band.edges[2]) // 2)",
+        "tests/test_severity.py::test_as_many_extreme_scores_stay_as_half_of_the_flagged_ranks",
+    ),
+    Mutant(
+        "m91",
+        "edges stay where what left was above them",
+        "if lowest is None or score >= lowest or evicted >= lowest:",
+        "if lowest is None or score >= lowest:",
+        "tests/test_rejection.py::"
+        "test_the_scores_at_the_edges_of_the_band_are_those_of_the_window_of_the_moment",
+    ),
+    Mutant(
+        "m92",
+        "what ranks at the quantile is beyond it",
+        "> quantile * n:\n                found",
+        ">= quantile * n:\n                found",
+        "tests/test_guard.py::"
+        "test_what_is_beyond_a_quantile_has_more_than_that_share_of_its_window_below",
+    ),
+    Mutant(
+        "m93",
+        "what a shared credit has left is lost with its last stream",
+        "credit = credit if shared is None else shared.state()",
+        "pass",
+        "tests/test_shared_budgets.py::"
+        "test_what_the_last_to_leave_knew_is_no_newer_than_the_credit_it_shared",
+    ),
+    Mutant(
+        "m94",
+        "each event beyond a limit is news",
+        "is_news, incident.is_told = not incident.limits, True",
+        "is_news, incident.is_told = True, True",
+        "tests/test_limits.py::"
+        "test_an_incident_lasts_while_values_are_beyond_however_ordinary_scores_are",
+    ),
+    Mutant(
+        "m95",
+        "a muted verdict is evidence for the tracker",
+        "if rare is None or verdict.muted:",
+        "if rare is None:",
+        "tests/test_mutes.py",
+    ),
+    Mutant(
+        "m96",
+        "what is under suspicion counts though it did not enter",
+        "entered = sum(Suspect.of(*event).entered for event in self.suspect_events)",
+        "entered = len(self.suspect_events)",
+        "tests/test_incidents.py::"
+        "test_of_what_is_under_suspicion_only_what_entered_is_no_part_of_the_reference",
+    ),
+    Mutant(
+        "m97",
+        "a blip hides a fault that is twice as severe",
+        "asks = severity > 2 * worst",
+        "asks = severity > 3 * worst",
+        "tests/test_context.py::"
+        "test_of_extreme_anomalies_the_first_for_a_quarter_of_a_window_is_asked_about",
+    ),
+    Mutant(
+        "m98",
+        "an anomaly is asked about again after half a window",
+        "verdict.window_len // _PER_WINDOW:",
+        "verdict.window_len // (2 * _PER_WINDOW):",
+        "tests/test_context.py::"
+        "test_of_extreme_anomalies_the_first_for_a_quarter_of_a_window_is_asked_about",
+    ),
+    Mutant(
+        "m99",
+        "a muted event is audited at the rate of its label",
+        "            share = max(share, self.near_rate or 0.0)\n        elif",
+        "            pass\n        elif",
+        "tests/test_context.py::"
+        "test_a_muted_event_is_drawn_in_the_larger_share_of_normals_whatever_its_label",
+    ),
+    Mutant(
+        "m100",
+        "a follow-up repeats points that were told",
+        "n_told = 1 << (n_since - 1).bit_length() >> 1",
+        "n_told = 1 << n_since.bit_length() >> 1",
+        "tests/test_context.py::test_what_came_after_an_item_follows_early_and_each_event_once",
+    ),
+    Mutant(
+        "m101",
+        "a sensor that was forgotten is awake still",
+        "        self._resting.wake_ups.pop(sensor, None)\n",
+        "",
+        "tests/test_resting.py::test_a_sensor_that_was_forgotten_never_woke",
+    ),
+    Mutant(
+        "m102",
+        "commands of a log that was made again keep their places",
+        "self.unassigned = [(-1, item) for _, item in self.unassigned]",
+        "self.unassigned = list(self.unassigned)",
+        "tests/test_control.py::test_of_a_log_that_was_made_again_everything_is_read_after_a_crash",
+    ),
+    Mutant(
+        "m103",
+        "a sensor that was forgotten finds its gaps again",
+        "        self._gaps.pop(sensor, None)\n",
+        "",
+        "tests/test_limits.py::test_a_sensor_that_was_forgotten_lacks_nothing_that_it_had_before",
+    ),
+    Mutant(
+        "m104",
+        "a command of a commit that failed is in effect before the one ahead",
+        "offset = max(offset, durable.entries[-1].effective_offset)",
+        "pass",
+        "tests/test_control.py::"
+        "test_commands_keep_their_order_where_a_commit_failed_that_was_recorded",
+    ),
+    Mutant(
+        "m105",
+        "who is forgotten begins with a whole burst, where many are gone",
+        "return self._gone.pop(owner, None) or self._gone.get(_overflow_bucket(owner, kind))",
+        "return self._gone.pop(owner, None)",
+        "tests/test_shared_budgets.py::test_a_sensor_that_comes_back_finds_the_credit_it_left",
+    ),
+    Mutant(
+        "m106",
+        "a run of a score that half of the window has is of a common one",
+        "self.was_common = 2 * ties > n;",
+        "self.was_common = 2 * ties >= n;",
+        "tests/test_native.py::"
+        "test_a_run_is_of_a_common_score_where_more_than_half_of_the_window_ties",
     ),
 )

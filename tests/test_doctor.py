@@ -219,6 +219,17 @@ def test_records_that_cannot_be_read_and_channels_that_are_missing_are_found(pla
     assert not any("has a value in" in c.message for c in checks), "which says it twice"
 
 
+@pytest.mark.parametrize(("n", "gas", "flags", "is_said"), [
+    (100, 0, (), True), (100, 0, ("gas",), False), (20, 0, (), False), (100, 1, (), False),
+])  # fmt: skip
+def test_channels_that_are_out_of_the_distance_are_named(place, n, gas, flags, is_said):
+    change(place, 'channels = ["flow"]', f'channels = ["flow", "gas"]\nflags = {[*flags]}')
+    rows = "".join(f"17000000{i:02d},{20 + i * 37 % 11},{gas * i}\n" for i in range(n))
+    (place / "feed.csv").write_text("t,flow,gas\n" + rows)
+    said = [c for c in examine(place / "pump.toml") if c.message.startswith("at rest: 'gas'")]
+    assert [c.level for c in said] == ["ok"] * is_said
+
+
 def test_records_without_a_reading_are_told_apart_from_those_that_cannot_be_read(place):
     """Nothing is wrong with them: they are counted and left out."""
     reading, broken, tombstone = (

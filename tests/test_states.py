@@ -296,3 +296,13 @@ def test_so_it_is_by_the_rows_of_a_file(tmp_path, values, detector):
     path = tmp_path / "pump.csv"
     path.write_text("\n".join(lines) + "\n")
     assert open_table(path).suggested().detector == detector
+
+
+def test_channels_at_rest_are_named_by_the_rows_of_a_file(tmp_path):
+    rows = enumerate(autoregressive(0.9, 2200))
+    lines = ["time,amps,gas", *(f"{60 * i},{v:.4f},{i * 7 % 11 * (i > 2100)}" for i, v in rows)]
+    path = tmp_path / "pump.csv"
+    path.write_text("\n".join(lines) + "\n")
+    said = [one for one in open_table(path).said if one.startswith("at rest")]
+    assert len(said) == 1
+    assert said[0].startswith("at rest: 'gas', of at most two values in the first 2,000 rows")

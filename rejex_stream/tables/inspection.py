@@ -506,8 +506,21 @@ class _Scan:
         if len(self._levels) < _LOOKED_AT and reading.sensor == self._first:
             self._levels.append([reading.values[i] for i in self._measured])
 
+    def _resting(self) -> list[str]:
+        """Return the channels of at most two values in the first rows of a sensor."""
+        names = [self._decoder.channels[i] for i in self._measured]
+        found = zip(names, zip(*self._levels, strict=True), strict=True) if self._levels else ()
+        return [name for name, column in found if 1 <= len({x for x in column if x == x}) <= 2]  # noqa: PLR0124 - nan
+
     def _said(self, n_rows: int) -> Iterator[str]:
         guess, odd = self._table.guess, self._odd
+        if guess.tag is None and (resting := self._resting()):
+            names = ", ".join(map(printable, resting))
+            yield (
+                f"at rest: {names}, of at most two values in the first {len(self._levels):,} rows "
+                "of a sensor: detectors for sensors leave what "
+                "stays so out of the distance, and judge it by what it has never shown"
+            )
         if self._without_zone is not None and self._table.time_zone is None:
             yield (
                 f"time zone: none in {printable(self._without_zone)}, read as UTC; --time-zone "

@@ -183,6 +183,7 @@ def test_a_sun_that_stands_still_by_night_is_no_normal_night():
 
 def test_the_spread_joins_where_the_nights_are_quiet_alone(monkeypatch):
     assert season(spread_by_night(6)).spread == Part("day", 6)
+    assert season(spread_by_night(3)).spread is None  # two turns, and most of a third
     assert season(flow(6)).spread is None
     detector, X = fitted(spread_by_night(6))
     night = np.copy(X[3 * DAY + 12 - 23])

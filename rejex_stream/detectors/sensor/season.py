@@ -30,7 +30,7 @@ _CLOCKS: Final = {"day": (0, 288), "week": (1, 672), "month": (2, 31)}
 """Which phase of the calendar, and into how many slots it is cut."""
 _LEFT = 0.9  # how much of the residual may be left where a season is believed
 _LEAST_TURNS: Final = {"day": 1.5, "week": 3.0, "month": 6.0}  # that rows hold, at least
-_LEAST_OF_SPREAD = 3.0
+_LEAST_OF_SPREAD = 3.0  # of two turns none knows how early a machine may start
 _FOLDS = 16  # of turns, so that many short ones cost no more than that
 _LIKELY = 1.96
 _LARGEST = 700.0  # whose exponential is a number
@@ -46,8 +46,6 @@ class Part(NamedTuple):
 _MEANS: Final = (Part("day", 12), Part("day", 2), Part("day", 0), Part("week", 4), Part("week", 0))
 _DAYS: Final = (Part("month", 0),)
 _SPREADS: Final = (Part("day", 6), Part("week", 2), Part("month", 0))
-_LATE: Final = {"day": 24, "week": 8, "month": 0}
-"""By how many slots, two hours, a turn may be early or late: as wide as then a slot is at least."""
 
 
 class Season(NamedTuple):
@@ -397,10 +395,9 @@ def _fit_spread(left: FloatArray, phases: FloatArray, part: Part) -> tuple[Table
     slot, fold, counts, sums = _by_turn(left * left, phases, part)
     total, count = sums.sum(axis=0), counts.sum(axis=0)
     one = np.maximum(count / (int(_turns(phases, part.clock).max()) + 1), 1e-9)
-    late = _LATE[part.clock]
-    others = _widest((total - sums + one * usual) / (count - counts + one), late)
-    values = _widest(((total + one * usual) / (count + one))[None], late)[0]
-    return Table(part.clock, np.sqrt(values)), np.sqrt(others[fold, slot])
+    others = (total - sums + one * usual) / (count - counts + one)
+    table = Table(part.clock, np.sqrt((total + one * usual) / (count + one)))
+    return table, np.sqrt(others[fold, slot])
 
 
 def _by_turn(
@@ -422,13 +419,6 @@ def _around(tables: FloatArray, reach: int) -> FloatArray:
     return sum(
         (np.roll(tables, by, axis=1) for by in range(-reach, reach + 1)), np.zeros(tables.shape)
     )
-
-
-def _widest(tables: FloatArray, late: int) -> FloatArray:
-    """Return, of tables of shape (f, slots, t), the largest of each slot and those around it."""
-    around = [np.roll(tables, by, axis=1) for by in range(-late, late + 1)]
-    widest: FloatArray = np.max(around, axis=0)
-    return widest
 
 
 def _may_be(phases: FloatArray, clock: str, least: float = 0.0) -> bool:

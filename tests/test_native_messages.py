@@ -423,6 +423,23 @@ def test_an_ordinary_event_is_remembered_natively(native):
     assert type(found) is Outcome
 
 
+@pytest.mark.parametrize("points", [3, 4, 5])
+def test_what_follows_an_item_ends_at_the_same_event_in_either_core(native, points):
+    told = []
+    for at in range(points + 4):
+        place, is_item = Position("t", 0, at), at == 1
+        label, reason = (Label.REJECTED, Reason.AMBIGUOUS) if is_item else (Label.NORMAL, None)
+        verdict = Verdict(place, "a", "a", at, at, label, reason, score=0.25, severity=0.1)
+        told.append((Record(place, None, b""), Reading("a", "a", at, (0.5,), place), verdict))
+    expected, found = (
+        ReviewItems(("x",), points=points, native=of).outcomes(*map(list, zip(*told, strict=True)))
+        for of in (alone, native)
+    )
+    assert found == expected
+    assert [outcome[-1].last for outcome in found if outcome[-1]][-1], "so many have followed"
+    assert found[1 + points][-1].last
+
+
 # ------------------------------------------------------------------------------------- reading
 JSON_TEXTS = st.text(max_size=6).map(lambda text: json.dumps(text, ensure_ascii=False)) | (
     st.sampled_from(

@@ -479,4 +479,43 @@ MUTANTS = (
         "tests/test_native.py::"
         "test_a_run_is_of_a_common_score_where_more_than_half_of_the_window_ties",
     ),
+    Mutant(
+        "m107",
+        "the native core packs flags of rows that all train",
+        "if flags.iter().all(|&flag| flag == 0) {",
+        "if flags.is_empty() {",
+        "tests/test_native.py::test_rows_are_put_away_as_python_does[GMM-tens]",
+    ),
+    Mutant(
+        "m108",
+        "between two scores of a tail the native core makes no step",
+        "severity - self.shade * short * (severity - min)",
+        "severity - short * (severity - min)",
+        "tests/test_native.py::"
+        "test_each_scorer_on_each_preset_is_taken_and_says_the_same[HBOS-raw-3]",
+    ),
+    Mutant(
+        "m109",
+        "the native core puts what lies on an edge into the bin above",
+        "partition_point(|&edge| edge < x)",
+        "partition_point(|&edge| edge <= x)",
+        "tests/test_native.py::"
+        "test_each_scorer_on_each_preset_is_taken_and_says_the_same[HBOS-sensor-3]",
+    ),
+    Mutant(
+        "m110",
+        "the native core takes a score at an edge for one below",
+        "filter(|&&edge| edge <= other)",
+        "filter(|&&edge| edge < other)",
+        "tests/test_native.py::"
+        "test_what_scores_whole_rows_is_explained_by_the_native_core[None-HBOS]",
+    ),
+    Mutant(
+        "m111",
+        "in the native core an item is owed one point more",
+        "n_since >= self.points",
+        "n_since > self.points",
+        "tests/test_native_messages.py::"
+        "test_what_follows_an_item_ends_at_the_same_event_in_either_core",
+    ),
 )

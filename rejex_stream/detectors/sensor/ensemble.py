@@ -191,7 +191,7 @@ class Ensemble:
     def fit(self, X: FloatArray, *, seed: int) -> TableScorer:
         """Fit on finite rows X of shape (n, d), in their order; equal X and seed, equal scores."""
         X = training_table(self.name, X, _MIN_ROWS)
-        scorers, tails, unseen = list[TableScorer](), list[LogTail](), list[FloatArray]()
+        scorers, tails, unseen = list[Scorer](), list[LogTail](), list[FloatArray]()
         members = _of_use(self.members, X)
         for member in members:
             scores = _unseen(member, X, seed)
@@ -209,7 +209,7 @@ class Ensemble:
 
 
 def _joined(
-    scorers: Sequence[TableScorer],
+    scorers: Sequence[Scorer],
     tails: Sequence[LogTail],
     unseen: Sequence[FloatArray],
     states: int | None,
@@ -224,7 +224,9 @@ def _joined(
     others = Members(tuple(scorers[i] for i in which), tuple(tails[i] for i in which))
     joint = _joint([unseen[i] for i in which])
     tail = LogTail.of(joint[np.isfinite(joint)])
-    return WithStates(others, tail, scorers[states], tails[states])
+    own = scorers[states]
+    assert isinstance(own, TableScorer)  # as States makes them
+    return WithStates(others, tail, own, tails[states])
 
 
 def _of_use(members: Sequence[BatchDetector], X: FloatArray) -> Sequence[BatchDetector]:

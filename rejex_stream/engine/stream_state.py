@@ -354,7 +354,7 @@ class StreamState:
         """Judge a segment up to where an incident turns; say before it which reading comes next."""
         judge, tracker = self._judge, self.tracker
         n_judged, size, is_due = 0, 1 if judge.shares else len(owners), False
-        tracker.severities_without = {} if planned else self._without_named(segment, owners)
+        tracker.severities_without = self._without_named(segment, owners) if segment.held else {}
         extreme: list[int] = []
         while n_judged < len(owners) and not is_due:
             part = owners[n_judged : n_judged + size]
@@ -400,7 +400,7 @@ class StreamState:
     def _without_named(self, segment: Segment, owners: Sequence[int]) -> dict[int, float | None]:
         """Return how rare rows of a held stream are without what its incident was told of."""
         named, explainer = self.tracker.named, self._explainer
-        if not named or explainer is None or not segment.held:
+        if not named or explainer is None:
             return {}
         scores = explainer.without(segment.rows, self.model, named)
         if scores is None:

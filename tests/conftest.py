@@ -75,6 +75,22 @@ def mixed(files: list[str]) -> dict[str, int]:
     return {file: i for i, file in enumerate(sorted(files, key=lambda f: (share[f], f)))}
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_environment() -> Iterator[None]:
+    """No variable of who runs the tests sets anything in the configs of theirs."""
+    with pytest.MonkeyPatch.context() as environment:
+        for name in [name for name in os.environ if name.startswith("REJEX_") and "__" in name]:
+            environment.delenv(name)
+        yield
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, which is where we are."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
 @pytest.fixture(scope="session")
 def exceed_golden() -> dict[str, Any]:
     """Reference values of stability and bands, computed at 90 digits straight from the formulas."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
 from pathlib import Path
 
@@ -38,12 +37,6 @@ name = "HBOS"
 contamination = 0.05
 tolerance = 8
 """
-
-
-@pytest.fixture(autouse=True)
-def _no_overrides(monkeypatch):
-    for name in [name for name in os.environ if name.startswith("REJEX_") and "__" in name]:
-        monkeypatch.delenv(name)
 
 
 def said(text):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shutil
 import socket
 import ssl
@@ -41,8 +40,6 @@ tolerance = 8
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     """A folder with a config and a feed, which is where we are."""
-    for name in [name for name in os.environ if name.startswith("REJEX_") and "__" in name]:
-        monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pump.toml").write_text(CONFIG)
     now = int(time.time()) - 1000

@@ -7,7 +7,6 @@ The failures that were found, as cases; then the table of mistakes. Those that n
 from __future__ import annotations
 
 import json
-import os
 import socket
 from datetime import UTC, datetime, timedelta
 
@@ -20,17 +19,9 @@ from rejex_stream.config import load_config
 from rejex_stream.errors import ConnectorError
 from tests.strangers import stranger
 
+pytestmark = pytest.mark.usefixtures("place")
+
 BEGUN = datetime(2024, 10, 26, tzinfo=UTC)
-
-
-@pytest.fixture(autouse=True)
-def place(tmp_path, monkeypatch):
-    for name in [name for name in os.environ if name.startswith("REJEX_") and "__" in name]:
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 CONFIG = """
 [input]
 path = "feed.csv"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import tomllib
 
 import pytest
@@ -16,15 +15,9 @@ from rejex_stream.errors import ConfigError
 from rejex_stream.tables import Asked, infer_feed
 from rejex_stream.types import Position, Record
 
+pytestmark = pytest.mark.usefixtures("place")
+
 T0 = 1_704_500_000
-
-
-@pytest.fixture(autouse=True)
-def place(tmp_path, monkeypatch):
-    for name in [name for name in os.environ if name.startswith("REJEX_") and "__" in name]:
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def run(capsys, *words):

@@ -30,10 +30,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 @pytest.fixture
-def pipeline(bootstrap, tmp_path, monkeypatch):
+def pipeline(bootstrap, tmp_path):
     """A config with names of its own."""
-    for name in [name for name in os.environ if name.startswith("REJEX_") and "__" in name]:
-        monkeypatch.delenv(name)
     name = f"cli-{uuid.uuid4().hex[:8]}"
     path = tmp_path / "pipeline.toml"
     path.write_text(

@@ -29,18 +29,10 @@ from rejex_stream.encode import decode_verdict
 from rejex_stream.types import Partition, Position, Record
 from tests.waiting import PATIENCE_S, until
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.usefixtures("place")]
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 NOW_MS = int(time.time() * 1000) - 86_400_000
-
-
-@pytest.fixture(autouse=True)
-def place(tmp_path, monkeypatch):
-    for name in [name for name in os.environ if name.startswith("REJEX_") and "__" in name]:
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 @pytest.fixture

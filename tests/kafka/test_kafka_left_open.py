@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 import uuid
 from collections import Counter
@@ -58,12 +57,8 @@ def held(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 
 @pytest.fixture(params=DEFAULT_CLIENT_FIRST)
-def pipeline(
-    request: pytest.FixtureRequest, kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Path:
+def pipeline(request: pytest.FixtureRequest, kafka: Kafka, tmp_path: Path) -> Path:
     """A pipeline that has run: there are snapshots, dead letters and items to review."""
-    for name in [name for name in os.environ if name.startswith("REJEX_") and "__" in name]:
-        monkeypatch.delenv(name)
     name, path = f"open-{uuid.uuid4().hex[:8]}", tmp_path / "pipeline.toml"
     path.write_text(
         pipeline_toml(

@@ -43,22 +43,15 @@ N_EVENTS = 1500
 
 
 @pytest.fixture
-def config(bootstrap, tmp_path, monkeypatch) -> Path:
+def config(bootstrap, tmp_path) -> Path:
     """A config with names of its own."""
-    return write_config(bootstrap, tmp_path, monkeypatch)
-
-
-def write_config(bootstrap, tmp_path, monkeypatch, **more: dict[str, Any]) -> Path:
-    for name in [name for name in os.environ if name.startswith("REJEX_") and "__" in name]:
-        monkeypatch.delenv(name)
     path = tmp_path / "pipeline.toml"
-    usual: dict[str, dict[str, Any]] = {
+    sections: dict[str, dict[str, Any]] = {
         "input": {"time": "t"},
         "output": {"audit_rate": 0.05},
         "kafka": {"options": {"delivery.timeout.ms": 3000}},
         "review": {"port": 0, "settle_s": 0, "gap_events": 0},
     }
-    sections = {name: usual.get(name, {}) | more.get(name, {}) for name in usual | more}
     path.write_text(pipeline_toml(f"loop-{uuid.uuid4().hex[:8]}", bootstrap, **sections))
     return path
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import uuid
 
 import pytest
@@ -31,8 +30,6 @@ SHAPES = {
 def test_from_a_topic_of_any_shape_to_verdicts(
     name, tmp_path, monkeypatch, bootstrap, capsys, kafka: Kafka
 ):
-    for given in [given for given in os.environ if given.startswith("REJEX_") and "__" in given]:
-        monkeypatch.delenv(given)
     monkeypatch.chdir(tmp_path)
     settings, topic = KafkaSettings(bootstrap_servers=bootstrap), f"{name}-{uuid.uuid4().hex[:8]}"
     create_topics(settings, [TopicPlan(name=topic, role="input", partitions=1, replication=1)])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import random
 import signal
 import subprocess
@@ -31,10 +30,8 @@ NOW_MS = int(time.time() * 1000) - 3_600_000
 
 
 @pytest.fixture
-def pipelines(bootstrap, tmp_path, monkeypatch):
+def pipelines(bootstrap, tmp_path):
     """Configs over one input; each has a group and topics of its own."""
-    for name in [name for name in os.environ if name.startswith("REJEX_") and "__" in name]:
-        monkeypatch.delenv(name)
     base = f"state-{uuid.uuid4().hex[:8]}"
 
     def make(which, kafka=(), **state):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import time
 import urllib.error
@@ -42,12 +41,6 @@ window = 500
 verdicts = "verdicts.jsonl"
 review = "review.jsonl"
 """
-
-
-@pytest.fixture(autouse=True)
-def _no_overrides(monkeypatch):
-    for name in [name for name in os.environ if name.startswith("REJEX_") and "__" in name]:
-        monkeypatch.delenv(name)
 
 
 @pytest.fixture

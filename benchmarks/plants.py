@@ -152,16 +152,23 @@ def no_silence(case: Case) -> tuple[bool, str]:
 
 
 def unanswered(case: Case) -> tuple[bool, str]:
-    """Judge a fault that nobody answers until it is repaired."""
+    """Judge whether a fault that nobody answers is one incident until it is repaired."""
     start, stop = (case.faults[0][key] for key in ("from_row", "to_row"))
     open_share, normal = case.held(start, stop), case.share("normal", start, stop)
     new, after = len(case.alerts(stop, stop + 10**9)), case.share("anomaly", stop, stop + 10**9)
     n_told = len(case.alerts(start, stop))
     return (
-        n_told == 1 and open_share >= 0.95 and normal <= 0.05 and not new and after <= 0.03,
+        n_told == 1 and open_share >= 0.95 and not new,
         f"{n_told} told, open {open_share:.2f}, {normal:.2f} normal; "
         f"after it {new} new, {after:.3f} anomalies",
     )
+
+
+def overnight(case: Case) -> tuple[bool, str]:
+    start, stop = (case.faults[0][key] for key in ("from_row", "to_row"))
+    is_right, text = unanswered(case)
+    few = case.share("anomaly", stop, stop + 10**9) <= 0.03
+    return is_right and few and case.share("normal", start, stop) <= 0.05, text
 
 
 def told_again(rows: int) -> Callable[[Case], tuple[bool, str]]:
@@ -197,7 +204,7 @@ FAULTS: dict[str, Callable[[Case], tuple[bool, str]]] = {
     "second_leak": leak,
     "beyond_range": told_within(500),
     "second_fault": told_again(60),
-    "overnight": unanswered,
+    "overnight": overnight,
     "weekend": unanswered,
     "silent": silence,
     "bursts": no_silence,

@@ -251,9 +251,10 @@ def test_settings_that_do_not_fit_each_other_are_refused(change, expected):
 @pytest.mark.thorough
 def test_a_detector_without_an_identity_is_refused(tmp_path, monkeypatch):
     (tmp_path / "of_mine.py").write_text(
-        "from river.anomaly import HalfSpaceTrees\n"
-        "class Mine(HalfSpaceTrees):\n"
-        "    __repr__ = object.__repr__\n"
+        "class Mine:\n"
+        "    name, warm_up_events = 'mine', 0\n"
+        "    def start(self, names, *, seed): ...\n"
+        "    def restore(self, names, state, *, seed): ...\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     (found,) = said(FILE.replace('name = "HBOS"', 'name = "of_mine.Mine"'))

@@ -23,13 +23,13 @@ from rejex_stream.operate.incident_text import DisplayNames, describe_incident
 from rejex_stream.rejection.window import grade
 from rejex_stream.review.console.background import Background, Feeding, feeding
 from rejex_stream.review.console.console import Access
-from rejex_stream.review.incidents import incident_store
+from rejex_stream.review.incidents import incident_store, readings
 from rejex_stream.review.incidents.incident_store import AnswerRequest
 from rejex_stream.review.queue import labelling
 from rejex_stream.review.queue.database import Refusal, wall_clock_ms
 from rejex_stream.review.queue.listing import QueueFilter, summary
 from rejex_stream.review.queue.review_store import ReviewStore, apply_labels
-from rejex_stream.types import CommandReply, LimitExcess
+from rejex_stream.types import CommandReply, LimitExcess, Position
 from tests.pump import pump_toml
 from tests.review.console_server import running
 from tests.review.desk import sees, shot, verdict, violations
@@ -662,3 +662,15 @@ def test_the_page_of_an_incident_links_its_runbook(wall_store):
         console.console.shown["farm"] = DisplayNames("farm", sensors=known)
         page = console.ask(f"/incidents/{WHICH}").text
     assert 'href="https://wiki.example/T07%2Fvib"' in page
+
+
+@pytest.mark.parametrize(
+    ("name", "position"),
+    [
+        ("a-b-3-17", Position("a-b", 3, 17)),
+        ("feed.csv-0-17.4", Position("feed.csv", 0, 17)),
+        ("feed-2-17-silent-1", Position("feed", 2, 17)),
+    ],
+)
+def test_the_input_around_an_incident_is_found_by_any_id(name, position):
+    assert readings._opened_at(msgspec.structs.replace(incident(), id=name)) == position

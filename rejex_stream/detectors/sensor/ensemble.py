@@ -3,7 +3,8 @@
 Scores of different detectors do not compare; how rare a score is does. Each member's score is
 turned into minus the decimal logarithm of its tail probability among scores that the member gave
 to training rows it was not fitted on, and the ensemble's score is the mean of ``log1p`` of that, so
-that no member shouts the others down.
+that no member shouts the others down. Beside a season one member that is sure suffices: it alone
+sees what is ordinary at another hour.
 """
 
 from __future__ import annotations
@@ -69,13 +70,14 @@ class Members:
 
     scorers: tuple[Scorer, ...]
     tails: tuple[LogTail, ...]
+    one_suffices: bool = False
 
     def score(self, X: FloatArray) -> FloatArray:
         """Score rows X of shape (m, d)."""
         tails = [
             tail(scorer.score(X)) for scorer, tail in zip(self.scorers, self.tails, strict=True)
         ]
-        return _joint(tails)
+        return _joint(tails, one_suffices=self.one_suffices)
 
     def given_others(self, X: FloatArray, groups: ColumnGroups) -> FloatArray | None:
         """Return what the first member that knows expects of each group, given the others.
@@ -103,11 +105,11 @@ class Members:
             if own is None:
                 return None
             tails.append(tail(own))
-        return _joint(tails)
+        return _joint(tails, one_suffices=self.one_suffices)
 
 
-def _joint(tails: Sequence[FloatArray]) -> FloatArray:
-    """Return the mean of ``log1p`` of the tails, or that of the largest where it is more.
+def _joint(tails: Sequence[FloatArray], *, one_suffices: bool) -> FloatArray:
+    """Return the mean of ``log1p`` of the tails; or, if one suffices, of the largest if it is more.
 
     The largest of k is as rare as k times its probability, whatever the others say (Bonferroni).
     """
@@ -115,8 +117,10 @@ def _joint(tails: Sequence[FloatArray]) -> FloatArray:
     for tail in tails:
         total += np.log1p(tail)
         largest = np.maximum(largest, tail)
-    alone = np.log1p(np.maximum(largest - math.log10(len(tails)), 0.0))
-    return np.maximum(total / len(tails), alone)
+    mean: FloatArray = total / len(tails)
+    if not one_suffices:
+        return mean
+    return np.maximum(mean, np.log1p(np.maximum(largest - math.log10(len(tails)), 0.0)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +156,7 @@ class WithStates:
 
 @dataclass(frozen=True)
 class Ensemble:
-    """Mean of the members' log tails.
+    """Mean of the members' log tails; beside a season the largest, where that says more.
 
     Parameters
     ----------
@@ -201,28 +205,26 @@ class Ensemble:
             tails.append(LogTail.of(known))
             unseen.append(tails[-1](scores))
             scorers.append(member.fit(X, seed=seed))
-        states = next((i for i, one in enumerate(members) if isinstance(one, States)), None)
-        inner = _joined(scorers, tails, unseen, states if len(members) > 1 else None)
+        inner = _joined(members, scorers, tails, unseen)
         apart = [set(getattr(scorer, "resting", ())) for scorer in scorers]
         resting = tuple(sorted(set.intersection(*apart)))  # no member scores them
         return TableScorer(self.name, X.shape[1], None, inner, resting=resting)
 
 
 def _joined(
+    members: Sequence[BatchDetector],
     scorers: Sequence[Scorer],
     tails: Sequence[LogTail],
     unseen: Sequence[FloatArray],
-    states: int | None,
 ) -> Members | WithStates:
-    """Join members, each with its tail and the tails of rows that it was not fitted on.
-
-    `states` is the number of the member that knows states, if one does.
-    """
-    if states is None:
-        return Members(tuple(scorers), tuple(tails))
+    """Join members, each with its tail and the tails of rows that it was not fitted on."""
+    one_suffices = any(isinstance(one, SeasonalResidual) for one in members)
+    states = next((i for i, one in enumerate(members) if isinstance(one, States)), None)
+    if states is None or len(members) == 1:
+        return Members(tuple(scorers), tuple(tails), one_suffices)
     which = [i for i in range(len(scorers)) if i != states]
-    others = Members(tuple(scorers[i] for i in which), tuple(tails[i] for i in which))
-    joint = _joint([unseen[i] for i in which])
+    others = Members(tuple(scorers[i] for i in which), tuple(tails[i] for i in which), one_suffices)
+    joint = _joint([unseen[i] for i in which], one_suffices=one_suffices)
     tail = LogTail.of(joint[np.isfinite(joint)])
     own = scorers[states]
     assert isinstance(own, TableScorer)  # as States makes them

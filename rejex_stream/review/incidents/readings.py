@@ -7,6 +7,7 @@ pipeline's own input, step by step around the event that opened it, bounded in a
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from itertools import starmap
 from sqlite3 import Connection
@@ -168,8 +169,7 @@ def load(store: ReviewStore, source: ContextLoader, stored: StoredIncident) -> s
         )
     if not missing or step > _MOST_STEPS or incident.silent:  # there is nothing to read
         return ""
-    topic, partition, offset = incident.id.rsplit("-", 2)
-    position = Position(topic, int(partition), int(offset))
+    position = _opened_at(incident)
     cut, newest = "", 0
     for sensor in sensors:
         read = source.around(position, sensor["stream_key"], sensor["sensor"], step)
@@ -186,6 +186,16 @@ def load(store: ReviewStore, source: ContextLoader, stored: StoredIncident) -> s
         with store.database.write() as connection:
             note_down(connection, key, step + 1)
     return cut
+
+
+_OF_ID = re.compile(r"(.*)-(\d+)-(\d+)(?:\.\d+)?(?:-silent-\d+)?")
+
+
+def _opened_at(incident: Incident) -> Position:
+    """Return the record that opened an incident, from its id."""
+    parts = _OF_ID.fullmatch(incident.id)
+    assert parts is not None, "the engine names incidents by their records"
+    return Position(parts[1], int(parts[2]), int(parts[3]))
 
 
 def load_next(store: ReviewStore, sources: Mapping[str, ContextLoader], tried: set[str]) -> bool:

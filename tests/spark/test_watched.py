@@ -267,7 +267,9 @@ def test_figures_are_those_of_a_worker_under_the_same_names(feed, worker, outcom
     config = config_of(tmp_path_feed(tmp_path, feed))
     driver = Driver(config, outcomes, random.Random(3))
     assert driver.go_on()
-    assert set(driver.figures[0].items()) ^ set(worker.figures.items()) == set()
+    differ = {name.partition("{")[0] for name, _ in
+              set(driver.figures[0].items()) ^ set(worker.figures.items())}  # fmt: skip
+    assert differ == {"rejex_silent_sensors"}, "which only a worker counts by its own clock"
     found = worker.figures
     assert found['rejex_open_incidents{pipeline="pumps",state="open"}'] == "1.0"
     assert found['rejex_streams{partition="0",pipeline="pumps",topic="feed.csv"}'] == "4.0"
@@ -352,15 +354,17 @@ def test_a_kill_at_any_moment_and_people_are_told_of_what_is_durable(
 ):
     more = f'[alerts]\nwebhook_url = "{receiver.url}"\n{OFTEN}'
     driver = Driver(config_of(tmp_path_feed(tmp_path, feed), more=more), outcomes, random.Random(5))
-    killed = set()
+    killed, cut_off = set(), 0
 
     def at(now, watch):
+        nonlocal cut_off
         if now != "after the commit":  # then it is durable, and about to be told
             until(lambda: not watch.outbox.pending(FEED))
             assert set(told_to(receiver)) <= set(written(driver))
-        opens = any(one.incidents for one in outcomes[driver.done : driver.cut])
-        if now == moment and opens and driver.done not in killed:
+        changed = sum(len(one.incidents) for one in outcomes[driver.done : driver.cut])
+        if now == moment and changed and driver.done not in killed:
             killed.add(driver.done)
+            cut_off += changed
             raise KilledError
 
     while not driver.go_on(at):
@@ -371,10 +375,11 @@ def test_a_kill_at_any_moment_and_people_are_told_of_what_is_durable(
     # Records that say how an incident goes on keep its version, and are told to nobody.
     assert list(dict.fromkeys(told)) == list(dict.fromkeys(named(worker.changes)))
     # What was taken, and is not known to be, is told again, with its id; nothing else is.
-    again = len(killed) if moment == "when it is told" else 0
     said = [json.loads(body)["data"] for body in receiver.taken if b".incident." in body]
     stages = [json.dumps(one, sort_keys=True) for one in said]
-    assert len(stages) == len(told) == len(set(stages)) + again
+    again = len(stages) - len(set(stages))
+    assert len(stages) == len(told)
+    assert len(killed) <= again <= cut_off if moment == "when it is told" else again == 0
     assert driver.journal.pending(FEED, 10**9) == []
     if moment != "after the commit":  # what nobody saw, the next process does not count
         expected, *found = (
@@ -621,7 +626,7 @@ def test_lean_verdicts_are_counted_and_not_monitored(feed, worker, outcomes, tmp
     differ = {name.partition("{")[0] for name, value in found.items() - worker.figures.items()}
     assert differ == {"rejex_active_alarms"}, "nobody looks for any"
     missing = {name.partition("{")[0] for name in worker.figures.keys() - found.keys()}
-    unsaid = {"withheld_events_total", "monitor_alarms_total", "streams"}
+    unsaid = {"withheld_events_total", "monitor_alarms_total", "streams", "silent_sensors"}
     assert missing == {f"rejex_{name}" for name in unsaid | GAUGES.keys()}
     assert driver.alarms == []
     assert driver.changes == worker.turns

@@ -238,10 +238,11 @@ def test_no_fault_of_the_wind_farm_is_missed_and_hardly_anything_is_told_in_vain
             for fault in played["feeds"][1].faults
         )
     ]  # fmt: skip
+    # Nobody answers here, so each fault counts as told in vain: what weighs less than the last one
+    # of its turbine, as "held at 40 % power", pages nobody, and the leak has to weigh more.
     assert {title: math.ceil(hours) for title, hours in told.items()} == {
         "gearbox overheats": 5, "bearing wears out": 15, "temperature sensor stuck": 5,
-        "held at 40 % power": 3, "vibration channel missing": 2, "generator off the grid": 2,
-        "gearbox loses oil": 2,
+        "vibration channel missing": 2, "generator off the grid": 2, "gearbox loses oil": 13,
     }  # fmt: skip
     assert len(in_vain) <= 4 * 35 / 30
 
@@ -352,7 +353,7 @@ def test_a_fault_that_stays_is_held_and_the_end_says_how_to_answer(typed, capsys
     found = dict(
         re.findall(r"^to say what is wrong with (\S+): rejex-stream (.*)$", ended.stdout, re.M)
     )
-    assert set(found) == {"WT-01", "branch-1"}, ended.stdout
+    assert set(found) == {"WT-01"}, ended.stdout
     assert main([*found["WT-01"].split(), "--note", "no oil"]) == 0
     assert "holds from the next events on" in capsys.readouterr().out
     assert (out / "turbines" / "control.jsonl").read_text().count("no oil") == 1

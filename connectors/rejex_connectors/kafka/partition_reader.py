@@ -306,14 +306,13 @@ class KafkaControl:
 
     def __init__(self, settings: KafkaSettings) -> None:
         self.inputs = settings.topics.input
-        self._settings, self._partition = settings, Partition(settings.topics.control, 0)
+        self._settings = settings
         self._lock = threading.Lock()
         self._next: int | None = None  # where the reader of this log stands
-        self._read_to = 0  # where this thread does, which reads ahead
         self._records: list[Record] = []
         self._log_of, self._log = topic_ids(settings), b""
-        self._identify_at = 0.0
         self._why: str | None = None
+        self._sought = True
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kafka control", daemon=True)
         self._thread.start()
@@ -322,7 +321,7 @@ class KafkaControl:
         """Return what was read since; a `start` that is not where the last one ended is sought."""
         with self._lock:
             if start != self._next:
-                self._next = self._read_to = start
+                self._next, self._sought = start, True
                 self._records.clear()
             if self._why is not None:
                 raise ConnectorError(self._why)
@@ -338,44 +337,72 @@ class KafkaControl:
 
     # ------------------------------------------------------------------------ the other thread
     def _run(self) -> None:
-        with closing(PartitionReader(self._settings)) as reader:
-            while not self._end.wait(_LISTEN_S):
-                try:
-                    self._read_on(reader)
-                except ConnectorError as error:
-                    with self._lock:
-                        self._why = str(error)
-                    self._identify_at = 0.0
-                    self._end.wait(_LISTEN_AGAIN_S)
+        while not self._end.is_set():
+            try:
+                self._follow()
+            except ConnectorError as error:
+                with self._lock:
+                    self._why, self._sought = str(error), True
+                self._end.wait(_LISTEN_AGAIN_S)
 
-    def _read_on(self, reader: PartitionReader) -> None:
+    def _follow(self) -> None:
+        topic = self._settings.topics.control
+        with (
+            closing(_consumer(self._settings)) as consumer,
+            explaining(self._settings, f"listening to {topic}"),
+        ):
+            if not consumer.partitions_for_topic(topic):
+                # The broker does not say whether it is not there, or not for us to see.
+                granted = refusals.grant(refusals.Right("topic", topic, "READ"), self._settings)
+                raise ConnectorError(
+                    f"{refusals.missing_topic(self._settings, topic)}; if it is there, we may not "
+                    f"see it: `{granted}` grants that"
+                )
+            tp = TopicPartition(topic, 0)
+            consumer.assign([tp])
+            try:
+                while not self._end.is_set():
+                    self._seek(consumer, tp)
+                    self._take(consumer, tp)
+            except ke.OffsetOutOfRangeError:
+                with self._lock:
+                    self._sought = True  # trimmed or recreated while we read: looked at again
+
+    def _seek(self, consumer: Any, tp: TopicPartition) -> None:  # noqa: ANN401 - without types
         with self._lock:
-            start, is_read = self._read_to, self._next is not None
-            if not is_read or len(self._records) >= _MAX_READ:
+            if not self._sought or self._next is None:
                 return
-        topic = self._partition.topic
-        if not reader.partitions(topic):
-            # The broker does not say whether it is not there, or not for us to see.
-            granted = refusals.grant(refusals.Right("topic", topic, "READ"), self._settings)
-            raise ConnectorError(
-                f"{refusals.missing_topic(self._settings, topic)}; if it is there, we may not "
-                f"see it: `{granted}` grants that"
-            )
-        _, end = reader.bounds([self._partition])[self._partition]
-        records: list[Record] = []
-        if end > start:
-            records += islice(reader.read(self._partition, start), _MAX_READ)
-        log, now = self._log, time.monotonic()
-        if records or end < start or now >= self._identify_at:
-            log, self._identify_at = self._log_of(self._partition), now + _LOOK_AGAIN_S
+            start = self._next
+        first, end = consumer.beginning_offsets([tp])[tp], consumer.end_offsets([tp])[tp]
+        log = self._identity(tp)
         with self._lock:
-            self._why = None
-            if log != self._log:  # what was read before is of another log
-                self._log, self._read_to = log, self._next or 0
-                self._records.clear()
-            elif start == self._read_to and records:  # else it was sought meanwhile
-                self._records += records
-                self._read_to = records[-1].position.offset + 1
+            if start != self._next:
+                return  # sought again meanwhile
+            consumer.seek(tp, min(end, max(first, start)))
+            self._log, self._sought, self._why = log, False, None
+            self._records.clear()
+
+    def _take(self, consumer: Any, tp: TopicPartition) -> None:  # noqa: ANN401 - without types
+        with self._lock:
+            idle = self._sought or len(self._records) >= _MAX_READ
+        if idle:
+            self._end.wait(_LISTEN_S)
+            return
+        batches = consumer.poll(timeout_ms=int(_LISTEN_S * 1000), max_records=_MAX_READ)
+        if (batches or time.monotonic() >= self._look_at) and self._identity(tp) != self._log:
+            with self._lock:
+                self._sought = True  # what was read is of another log than what is said of it
+            return
+        for batch in batches.values():
+            records = records_of(tp.topic, tp.partition, batch)
+            with self._lock:
+                if not self._sought:
+                    self._records += records
+
+    def _identity(self, tp: TopicPartition) -> bytes:
+        # When it is looked at again, though nothing comes: as many may stand in the new log.
+        self._look_at = time.monotonic() + _LOOK_AGAIN_S
+        return self._log_of(Partition(*tp))
 
 
 # ------------------------------------------------------------------- what its errors mean

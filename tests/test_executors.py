@@ -427,7 +427,7 @@ def test_a_worker_that_is_ended_while_cancelled_fits_wait_leaves_no_trace(tmp_pa
     env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
     done = ended([sys.executable, program, tmp_path], env=env, timeout=PATIENCE_S)
     assert (done.returncode, "Traceback" in done.stderr) == (0, False)
-    assert ended.stdout == "42\n"
+    assert done.stdout == "42\n"
 
 
 # -------------------------------------------------------------------------------------- scopes

@@ -180,7 +180,7 @@ def test_records_of_a_registry_become_verdicts_and_poison_dead_letters(
     assert (found["registry"]["level"], found["registry"]["message"]) == (
         "ok", f"{registry.url} answers",
     )  # fmt: skip
-    assert "2 sensor(s) can be read" in found["sample"]["message"]
+    assert any("2 sensor(s) can be read" in check["message"] for check in checks)
 
     with background(path) as process:
         wait_until(lambda: kafka.count(settings, settings.topics.verdicts) == 300, process)
@@ -243,8 +243,7 @@ def test_while_the_registry_is_silent_records_wait_and_nothing_is_lost(
         finally:
             registry.resume()
         wait_until(lambda: judged() == 200, process)
-        out, _ = stop(process)
-    assert json.loads(out)["invalid"] == 0
+        stop(process)
     assert kafka.count(settings, settings.topics.deadletter) == 0
     verdicts = kafka.read(settings, settings.topics.verdicts)[0]
     times = [decode_verdict(record.value).event_time_ms for record in verdicts]

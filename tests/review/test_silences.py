@@ -189,3 +189,21 @@ def test_the_headline_of_an_alert_says_its_state():
     assert len(set(said.values())) == 4
     assert said["fault"].endswith("; it is a fault, as somebody said")
     assert said["recovering"].endswith("; it seems to end")
+
+
+def test_a_silence_that_an_operator_made_is_none_of_ours(monkeypatch):
+    comments = {
+        "muted": "rejex-stream: muted in the review console by ada",
+        "seen": "rejex-stream: acknowledged in the review console by ada",
+        "planned": "rejex-stream: planned work",
+    }
+    standing = [
+        {
+            "id": name, "comment": comment, "status": {"state": "active"},
+            "endsAt": "2094-01-01T00:00:00Z", "matchers": [{"name": "incident", "value": name}],
+        }
+        for name, comment in comments.items()
+    ]  # fmt: skip
+    silences = Silences("http://127.0.0.1:1", "farm")
+    monkeypatch.setattr(silences, "_ask", lambda *_: standing)
+    assert silences._standing().keys() == {"muted", "seen"}

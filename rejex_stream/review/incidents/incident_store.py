@@ -143,9 +143,11 @@ def _acknowledged(connection: Connection, incident: Incident) -> tuple[str, int]
     It holds until a change says that the incident is open once more, or a fault: it has come back,
     or something was added.
     """
+    seen = next(database.audit_rows(connection, subject=incident.id, action="seen", limit=1), None)
+    if seen is None and incident.state is IncidentState.OPEN:
+        return "", 0  # as most are: nobody said anything
     changes = timeline(connection, incident.id)
     newest = max((one.version for one in changes if one.state in _SPEAKING), default=0)
-    seen = next(database.audit_rows(connection, subject=incident.id, action="seen", limit=1), None)
     if seen is not None and seen.detail["version"] >= newest:
         return seen.actor, seen.at_ms
     first = min((one for one in changes if one.state is IncidentState.FAULT),

@@ -22,7 +22,8 @@ from rejex_stream.readable import utc
 from rejex_stream.review.incidents.incident_store import Care, care_of, open_incidents
 from rejex_stream.review.queue.review_store import ReviewStore
 
-_OURS = "rejex-stream: "
+_COMMENT = "rejex-stream: {} in the review console"
+_OURS = (_COMMENT.format("muted"), _COMMENT.format("acknowledged"))
 _TIMEOUT_S = 5.0
 
 
@@ -89,7 +90,7 @@ class Silences:
             "startsAt": utc(now_ms).isoformat(),
             "endsAt": utc(care.quiet_until_ms).isoformat(),
             "createdBy": by,
-            "comment": f"{_OURS}{what} in the review console by {by}",
+            "comment": f"{_COMMENT.format(what)} by {by}",
         }  # fmt: skip
 
     def _ask(self, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401 - JSON

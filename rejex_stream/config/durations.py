@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel
 
@@ -33,7 +33,7 @@ def counts_of(root: type[BaseModel]) -> Iterator[tuple[str, str]]:
             counts = (
                 extra_of(inner).get("unit") == "events" and section_of(inner.annotation) is None
             )
-            if counts and "int" in str(inner.annotation):
+            if counts and int in (inner.annotation, *get_args(inner.annotation)):
                 yield section, name
 
 
@@ -54,10 +54,11 @@ def with_counts(
     interval_ms = _interval_ms(given)
     for section, name in counts_of(root):
         table = counted.get(section)
-        written = table.get(name) if isinstance(table, Mapping) else None
-        if not isinstance(written, str) or (match := re.match(DURATION, written)) is None:
+        if not isinstance(table, Mapping) or not isinstance(written := table.get(name), str):
             continue
-        key, count = f"{section}.{name}", None
+        if (match := re.match(DURATION, written)) is None:
+            continue
+        key, rest = f"{section}.{name}", {k: v for k, v in table.items() if k != name}
         if interval_ms is None:
             fix = (
                 "a time becomes a count by the interval of the readings: give "
@@ -65,11 +66,9 @@ def with_counts(
             )
             problems.append(Problem(key, repr(written), "", fix, variables.get(key)))
         else:
-            count = round(float(match[1]) * _UNIT_MS[match[2]] / interval_ms)
+            rest[name] = count = round(float(match[1]) * _UNIT_MS[match[2]] / interval_ms)
             durations[key] = (written.strip(), count)
-        counted[section] = {k: v for k, v in counted[section].items() if k != name}
-        if count is not None:
-            counted[section][name] = count
+        counted[section] = rest
     return counted, durations, problems
 
 

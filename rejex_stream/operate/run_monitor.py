@@ -82,13 +82,11 @@ class TypicalValues:
         """Take a batch into account."""
         batch = list(zip(readings, verdicts, strict=True))
         self._newest |= {reading.stream_key: (reading, verdict) for reading, verdict in batch}
-        normal = {reading.stream_key: reading for reading, verdict in batch if _is_usual(verdict)}
-        step = len(batch) // _BATCH_ROWS
-        if step > 1:  # as a batch of many hours is, where a live one is of one event
-            thinned = [reading for reading, verdict in batch[::step] if _is_usual(verdict)]
-        else:
-            thinned, normal = [r for r, verdict in batch if _is_usual(verdict)], {}
-        for reading in [*thinned, *normal.values()]:
+        usual = [reading for reading, verdict in batch if _is_usual(verdict)]
+        step = max(1, len(usual) // _BATCH_ROWS)
+        # Of a batch of many hours some are enough, and the newest of each stream.
+        newest = {reading.stream_key: reading for reading in usual} if step > 1 else {}
+        for reading in [*usual[::step], *newest.values()]:
             known = self._typical.get(reading.stream_key)
             if known is None:
                 known = self._typical[reading.stream_key] = TypicalRows(_MAX_ROWS, _MAX_STEP)

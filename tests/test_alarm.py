@@ -398,18 +398,20 @@ def wild(law, months, seed=0, every=1_500):
 def test_of_what_may_be_chance_one_alarm_is_told_in_the_time_that_people_allow_one(law):
     severities = wild(law, 6)
     told = told_by(Alarm(2000, 1.0), severities, MINUTE)
-    assert 3 <= sum(at > MONTH for at in told) <= 7, "in five months"
+    assert 2 <= sum(at > MONTH for at in told) <= 7, "in five months"
     assert len(told) <= 12, "at first there is little to remember"
     assert len(told_by(Alarm(2000, 1.0), severities, MINUTE, counts=False)) > 100
 
 
-def test_after_a_month_the_same_is_told_again_and_what_is_higher_at_once():
+def test_after_two_months_the_same_is_told_again_and_what_is_higher_at_once():
     rng, alarm = random.Random(2), Alarm(800, 1.0)
-    severities = np.array([rng.expovariate(2.3) for _ in range(120_000)])
-    for at, height in ((20_000, 3.0), (30_000, 2.8), (40_000, 3.9), (50_000, 3.0), (110_000, 3.0)):
-        severities[at : at + 24] = height
+    severities = np.array([rng.expovariate(2.3) for _ in range(160_000)])
+    heights = {20: 3.0, 25: 2.8, 30: 2.6, 40: 3.9, 50: 3.0, 150: 3.0}
+    for at, height in heights.items():
+        severities[1000 * at : 1000 * at + 24] = height
     told = told_by(alarm, severities, MINUTE)
-    assert [at // 1000 for at in told] == [20, 40, 110]
+    # One that nobody answered silences no other; two do, for a time.
+    assert [at // 1000 for at in told] == [20, 25, 40, 150]
 
 
 @pytest.mark.parametrize(
@@ -435,7 +437,7 @@ def test_what_was_told_was_in_vain_unless_somebody_answered(length, may_hold, ki
     engine.process(readings[at:2600])
     assert engine.take_incidents()[-1].ended == "recovered"
     alarm = engine._live["s"].tracker.state()["alarm"]
-    assert (max(alarm["nuisance_mass"], alarm["previous_nuisance_mass"]) > 0) is counts
+    assert (len(alarm["nuisances"] + alarm["previous_nuisances"]) > 0) is counts
     again = Engine(engine.spec, InlineExecutor())
     again.restore(engine.snapshot())
     assert again.process(readings[2600:]) == engine.process(readings[2600:])
@@ -478,7 +480,7 @@ def test_what_is_beyond_a_limit_of_peoples_is_not_told_in_vain(anomalies, limits
         if watch.changes and watch.changes[-1].ended:
             break
     assert (watch.changes[-1].ended, watch.changes[-1].n_anomalies) == ("recovered", anomalies)
-    assert watch._alarm.is_nuisance(0.1) is not limits
+    assert bool(watch._alarm.state()["nuisances"]) is not limits
 
 
 def episodes(*lengths, gap=900, by=2.5):
@@ -496,15 +498,15 @@ def told_in(changes, starts, gap=900):
 
 @pytest.mark.parametrize("may_hold", [True, False])
 def test_bursts_teach_that_bursts_come_and_what_lasts_longer_is_told_later(may_hold):
-    readings, starts = episodes(60, 50, 40, 200)
+    readings, starts = episodes(60, 55, 40, 35, 200)
     engine = Engine(small(hold=Hold(enabled=may_hold)), InlineExecutor())
     verdicts, changes = play(engine, readings)
-    first, second, third, fourth = told_in(changes, starts)
-    assert first < 30
-    assert second is third is None
-    assert 30 < fourth < 150
+    first, second, *shorter, longer = told_in(changes, starts)
+    assert max(first, second) < 30, "one that nobody answered silences no other"
+    assert shorter == [None, None]
+    assert 30 < longer < 150
     if may_hold:  # nobody is told, and the reference stands still all the same
-        assert sum(v.held for v in verdicts[starts[1] : starts[1] + 50]) > 30
+        assert sum(v.held for v in verdicts[starts[2] : starts[2] + 40]) > 20
 
 
 def test_an_answer_keeps_the_next_of_its_kind_loud():
@@ -522,7 +524,7 @@ def test_what_is_held_in_silence_is_told_before_it_could_be_adopted():
     engine = Engine(of, InlineExecutor())
     changes = play(engine, readings[: starts[1]])[1]
     assert changes[-1].ended == "recovered"
-    engine._live["s"].tracker._alarm.remember(1e9)  # whatever comes weighs less
+    engine._live["s"].tracker._alarm.remember(1e9)  # the second: whatever comes weighs less
     verdicts, changes = play(engine, readings[starts[1] :])
     held = next(i for i, verdict in enumerate(verdicts) if verdict.held)
     assert changes[0].changed_seq - starts[1] == pytest.approx(held + 100, abs=3)

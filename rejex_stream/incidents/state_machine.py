@@ -28,14 +28,16 @@ one wild reading makes as many as rolling columns are long.
 
 No law of tails fits every stream, and showers, starts and bursts are no chance at all, so what was
 told in vain counts. A rise weighs what its severities, 16 at most, have above 0.75, added up while
-A is not ordinary. What recovered and nobody answered, beyond no limit of people's, was told in
-vain: its weight is remembered for 2/3 to 4/3 of the blocks that hold one false alarm, as is what
-would have been told without that. No less is told meanwhile: of N such, of exchangeable weights,
-one in N + 1, whatever their law. So a burst teaches that bursts come, and a fault that lasts longer
-or is stronger is still told; an answer is what keeps the next one of its kind loud. A stream is
-held all the same, and told at the latest before what is held could be adopted. What a month is
-goes by the median of the blocks' durations: no gap in the input, and no wrong clock, silences
-anything. An alarm also lasts a minute, or 600 events: at a reading a second ten say nothing.
+A is not ordinary. What recovered and nobody answered, beyond no limit of people's, may have been
+told in vain: its weight is remembered for one to two times the blocks that hold one false alarm, as
+is what would have been told without that. Once there are two, no less than the heavier is told:
+after N such, of exchangeable weights, the next is told with probability 1 / (N + 1), whatever their
+law. So one fault that nobody answered silences no other, two bursts teach that bursts come, and a
+fault that lasts longer or is stronger is still told; an answer is what keeps the next one of its
+kind loud. A stream is held all the same, and told at the latest before what is held could be
+adopted. What a month is goes by the median of the blocks' durations: no gap in the input, and no
+wrong clock, silences anything. An alarm also lasts a minute, or 600 events: at a reading a second
+ten say nothing.
 
 References
 ----------
@@ -240,7 +242,7 @@ RESET_LEVEL = 0.75
 _WEIGHT, _MOST_SEVERITY = 0.1, 4.0
 _BLOCKS, _FEWEST, _SHORTEST, _PER_WINDOW = 256, 20, 20, 40
 _LOWEST, _HIGHEST, _EARLY = 0.85, 3.5, 3.9
-_TWICE, _REMEMBERED_FOR = 2, 2 / 3
+_TWICE = 2
 _MAX_WEIGHT, _MIN_RISE_MS, _MIN_RISE_EVENTS = 16.0, 60_000, 600
 _MONTH_MS, _AGES_MS = 30 * 86_400_000, 2**62  # the time between two clocks that are wrong ends
 _Number = Annotated[float, msgspec.Meta(ge=0.0, le=1e6)]
@@ -257,8 +259,9 @@ class _AlarmState(msgspec.Struct, forbid_unknown_fields=True):
     mass: _Mass
     rise_ms: int
     n_rise: _Count
-    nuisance_mass: _Mass
-    previous_nuisance_mass: _Mass
+    nuisances: list[_Mass]
+    previous_nuisances: list[_Mass]
+    rise_nuisance: _Mass
     blocks_left: _Count
     blocks: list[tuple[_Number, Annotated[int, msgspec.Meta(ge=-_AGES_MS, le=_AGES_MS)]]]
 
@@ -272,8 +275,8 @@ class Alarm:
 
     __slots__ = (
         "_begun_ms", "_block_durations_ms", "_block_length", "_block_maxima", "_blocks_left",
-        "_blocks_per_alarm", "_events", "_n_early", "_n_rise", "_nuisance_mass", "_per_month",
-        "_previous_nuisance_mass", "_rise_ms", "_top", "level", "limit", "mass",
+        "_blocks_per_alarm", "_events", "_n_early", "_n_rise", "_nuisances", "_per_month",
+        "_previous_nuisances", "_rise_ms", "_rise_nuisance", "_top", "level", "limit", "mass",
     )  # fmt: skip
 
     def __init__(self, window: int, per_month: float) -> None:
@@ -282,8 +285,10 @@ class Alarm:
         self.level, self.limit, self.mass = 0.0, _EARLY, 0.0
         self._rise_ms, self._n_rise = 0, 0
         self._top, self._events, self._begun_ms, self._n_early = 0.0, 0, 0, 0
-        self._nuisance_mass = self._previous_nuisance_mass = self._blocks_per_alarm = 0.0
-        self._blocks_left = 0
+        self._nuisances: list[float] = []  # the two heaviest
+        self._previous_nuisances: list[float] = []
+        self._rise_nuisance = 0.0  # which of them the present rise is
+        self._blocks_per_alarm, self._blocks_left = 0.0, 0
 
     def update(
         self, severity: float, time_ms: int, *, told: bool = False, full: bool = True
@@ -297,6 +302,7 @@ class Alarm:
         if level >= RESET_LEVEL:  # only then: the native core takes all other events
             if self.level < RESET_LEVEL:
                 self.mass, self._rise_ms, self._n_rise = 0.0, time_ms, 0
+                self._rise_nuisance = 0.0
             self.mass = mass_after(self.mass, severity)
             self._n_rise += 1
         self.level = level
@@ -318,8 +324,8 @@ class Alarm:
             self._events = 0
             self._blocks_left -= 1
             if self._blocks_left < 0:
-                self._previous_nuisance_mass, self._nuisance_mass = self._nuisance_mass, 0.0
-                self._blocks_left = math.ceil(self._blocks_per_alarm * _REMEMBERED_FOR)
+                self._previous_nuisances, self._nuisances = self._nuisances, []
+                self._blocks_left = math.ceil(self._blocks_per_alarm)
             self._set_limit()
 
     def is_due(self, time_ms: int) -> bool:
@@ -332,12 +338,16 @@ class Alarm:
         return time_ms - self._rise_ms >= _MIN_RISE_MS or self._n_rise >= _MIN_RISE_EVENTS
 
     def is_nuisance(self, mass: float) -> bool:
-        """Whether as much was told in vain, or would have been, not long ago."""
-        return mass <= max(self._nuisance_mass, self._previous_nuisance_mass)
+        """Whether as much was told in vain, or would have been, not long ago, and not once only."""
+        nuisances = self._nuisances + self._previous_nuisances
+        return len(nuisances) > 1 and mass <= max(nuisances)
 
     def remember(self, mass: float) -> None:
-        """Remember what was told in vain: for a while no less is told."""
-        self._nuisance_mass = max(self._nuisance_mass, mass)
+        """Remember what the present rise weighs, which was told in vain. O(1)."""
+        if self._rise_nuisance in self._nuisances:
+            self._nuisances.remove(self._rise_nuisance)
+        self._nuisances = sorted([*self._nuisances, mass])[-2:]
+        self._rise_nuisance = mass
 
     @property
     def rise_ms(self) -> int:
@@ -346,7 +356,7 @@ class Alarm:
 
     def reset(self) -> None:
         """Begin again: what was told is over."""
-        self.level, self.mass, self._events = 0.0, 0.0, 0
+        self.level, self.mass, self._events, self._rise_nuisance = 0.0, 0.0, 0, 0.0
 
     def _set_limit(self) -> None:
         count = len(self._block_maxima)
@@ -369,8 +379,8 @@ class Alarm:
         """Return everything it knows as plain values."""
         known = _AlarmState(
             self.level, self._top, self._events, self._begun_ms, self._n_early, self.mass,
-            self._rise_ms, self._n_rise, self._nuisance_mass, self._previous_nuisance_mass,
-            self._blocks_left,
+            self._rise_ms, self._n_rise, self._nuisances, self._previous_nuisances,
+            self._rise_nuisance, self._blocks_left,
             [*zip(self._block_maxima, self._block_durations_ms, strict=True)],
         )  # fmt: skip
         return cast("dict[str, Any]", msgspec.to_builtins(known))
@@ -381,8 +391,8 @@ class Alarm:
         self.level, self._top, self._events = known.level, known.top, known.events
         self._begun_ms, self._n_early = known.begun_ms, known.n_early
         self.mass, self._rise_ms, self._n_rise = known.mass, known.rise_ms, known.n_rise
-        self._nuisance_mass, self._blocks_left = known.nuisance_mass, known.blocks_left
-        self._previous_nuisance_mass = known.previous_nuisance_mass
+        self._nuisances, self._previous_nuisances = known.nuisances, known.previous_nuisances
+        self._rise_nuisance, self._blocks_left = known.rise_nuisance, known.blocks_left
         self._block_maxima.extend(top for top, _ in known.blocks[-_BLOCKS:])
         self._block_durations_ms.extend(length for _, length in known.blocks[-_BLOCKS:])
         self._set_limit()

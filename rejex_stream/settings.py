@@ -61,6 +61,7 @@ class Section(BaseModel):
         allow_inf_nan=False,
         validate_default=True,
         hide_input_in_errors=True,
+        use_attribute_docstrings=True,
     )
     table: ClassVar[str] = ""
     """Where it stands in the file, for the sentences of :meth:`check`."""
@@ -75,6 +76,11 @@ class Section(BaseModel):
 
     # A section within a config is validated with the whole, so that all problems are said at once.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:  # noqa: ANN401
+        for field in cls.model_fields.values():  # a docstring has line breaks
+            field.description = " ".join((field.description or "").split()) or None
 
     def check(self) -> None:
         """Refuse what no single setting can know to be wrong."""
@@ -111,15 +117,16 @@ def setting(
     default: Any = ...,  # noqa: ANN401 - as pydantic's own Field
     *,
     unit: str = "",
-    says: str,
+    says: str | None = None,
     otherwise: str = "",
     example: Any = None,  # noqa: ANN401
     **limits: Any,  # noqa: ANN401
 ) -> Any:  # noqa: ANN401
     """Declare a setting: its unit, one sentence on what it decides, and limits as pydantic's.
 
-    `otherwise` is what happens where an optional one is left out, e.g. ``half a window``, and
-    ``none`` where the default is ``None``; `example` a value that works, for error messages.
+    The sentence stands in `says`, or below the declaration as its docstring. `otherwise` is what
+    happens where an optional one is left out, e.g. ``half a window``, and ``none`` where the
+    default is ``None``; `example` a value that works, for error messages.
     """
     otherwise = otherwise or ("none" if default is None else "")
     extra: dict[str, Any] = {"unit": unit, "otherwise": otherwise, "example": example}
@@ -128,7 +135,7 @@ def setting(
     return Field(default, description=says, json_schema_extra=extra, **limits)
 
 
-def secret(*, says: str, otherwise: str = "none") -> Any:  # noqa: ANN401
+def secret(*, says: str | None = None, otherwise: str = "none") -> Any:  # noqa: ANN401
     """Declare a secret, as it is or as ``env:NAME`` or ``file:PATH``: never printed."""
     extra: dict[str, Any] = {"unit": SECRET, "otherwise": otherwise}
     return Field(None, description=says, json_schema_extra=extra, repr=False)

@@ -25,36 +25,27 @@ class Pipeline(Section):
     """Who decides."""
 
     name: str = setting(
-        PIPELINE,
-        says="Name of the pipeline, in metrics, in ids of what it writes, and for its consumers. A "
-        "config file that gives none gives its own, without the ending.",
-        min_length=1,
-        pattern=r"^[A-Za-z0-9._-]+$",
-        example="turbine-north",
+        PIPELINE, min_length=1, pattern=r"^[A-Za-z0-9._-]+$", example="turbine-north"
     )
+    """Name of the pipeline, in metrics, in ids of what it writes, and for its consumers. A config
+    file that gives none gives its own, without the ending."""
     version: str = setting(
-        PIPELINE_VERSION,
-        says="Version of the pipeline; a new one gives the same event a new id downstream.",
-        min_length=1,
-        pattern=r"^[A-Za-z0-9._-]+$",
-        example="2",
+        PIPELINE_VERSION, min_length=1, pattern=r"^[A-Za-z0-9._-]+$", example="2"
     )
+    """Version of the pipeline; a new one gives the same event a new id downstream."""
     seed: int = setting(0, says="Root of every random number: equal seeds, equal verdicts.", ge=0)
 
 
 class Column(Section):
     """One feature, `[[features.columns]]`."""
 
-    kind: FeatureKind = setting(
-        says="raw, lag, difference, rolling mean, deviation from it, std, min or max, or a phase "
-        "of the calendar.",
-        example="mean",
-    )
+    kind: FeatureKind = setting(example="mean")
+    """raw, lag, difference, rolling mean, deviation from it, std, min or max, or a phase of the
+    calendar."""
     channel: str = setting("", says="The channel it is made of; empty for the calendar.")
     events: int | None = setting(None, unit="events", says="Span in events.", ge=1, example=24)
-    seconds: float | None = setting(
-        None, unit="s", says="Span in event time, instead.", gt=0, example=3600
-    )
+    seconds: float | None = setting(None, unit="s", gt=0, example=3600)
+    """Span in event time, instead."""
 
 
 class Features(Section):
@@ -62,27 +53,20 @@ class Features(Section):
 
     preset: PresetName | None = setting(
         None,
-        says="Ready-made features. raw: every channel as it is; sensor: also its difference, "
-        "how far it is from its mean over 24 events, its mean over 10 and its spread; lags: "
-        "also its last 2 to 32 values; sensor_lags: both; sensor_seasonal: sensor and the "
-        "phases of day, week and month.",
         otherwise="those of columns; without any, what the detector is made for, mostly raw",
         example="sensor",
     )
+    """Ready-made features. raw: every channel as it is; sensor: also its difference, how far it is
+    from its mean over 24 events, its mean over 10 and its spread; lags: also its last 2 to 32
+    values; sensor_lags: both; sensor_seasonal: sensor and the phases of day, week and month."""
     columns: tuple[Column, ...] = setting(
-        (),
-        says="The features, in order; a table each. Instead of a preset.",
-        otherwise="those of preset",
-        example=[{"kind": "lag", "channel": "flow", "events": 1}],
+        (), otherwise="those of preset", example=[{"kind": "lag", "channel": "flow", "events": 1}]
     )
-    carry_forward_events: int = setting(
-        0,
-        unit="events",
-        says="For how many events in a row the last value stands in for a missing channel. After "
-        "that Sensor and SensorEnsemble score what is there; for other detectors the event is "
-        "rejected as unscorable.",
-        ge=0,
-    )
+    """The features, in order; a table each. Instead of a preset."""
+    carry_forward_events: int = setting(0, unit="events", ge=0)
+    """For how many events in a row the last value stands in for a missing channel. After that
+    Sensor and SensorEnsemble score what is there; for other detectors the event is rejected as
+    unscorable."""
 
     def spec(
         self,
@@ -100,70 +84,40 @@ class Features(Section):
 class Detector(Section):
     """The model that scores."""
 
-    name: str = setting(
-        DEFAULT,
-        says="A detector by name, or the dotted name of a PyOD class or a River object. Sensor is "
-        "a distance on features made for sensors; SensorEnsemble finds more and takes longer.",
-        min_length=1,
-        example="HalfSpaceTrees",
-    )
-    params: dict[str, Any] = setting(
-        dict,
-        says="Parameters of the detector, as its library names them.",
-        otherwise="the library's",
-        example={"n_estimators": 200},
-    )
+    name: str = setting(DEFAULT, min_length=1, example="HalfSpaceTrees")
+    """A detector by name, or the dotted name of a PyOD class or a River object. Sensor is a
+    distance on features made for sensors; SensorEnsemble finds more and takes longer."""
+    params: dict[str, Any] = setting(dict, otherwise="the library's", example={"n_estimators": 200})
+    """Parameters of the detector, as its library names them."""
 
 
 class ReviewBudget(Section):
     """How many events people can look at; the tolerance follows from it."""
 
-    rate: float | None = setting(
-        None,
-        unit="share of events",
-        says="Share of events that may be rejected.",
-        gt=0,
-        lt=1,
-        example=0.05,
-    )
-    reviews_per_day: float | None = setting(
-        None,
-        unit="events/day",
-        says="Rejected events that people can look at in a day; needs events_per_day.",
-        gt=0,
-        example=200,
-    )
-    events_per_day: float | None = setting(
-        None,
-        unit="events/day",
-        says="Events that arrive in a day, over all sensors.",
-        gt=0,
-        example=86400,
-    )
+    rate: float | None = setting(None, unit="share of events", gt=0, lt=1, example=0.05)
+    """Share of events that may be rejected."""
+    reviews_per_day: float | None = setting(None, unit="events/day", gt=0, example=200)
+    """Rejected events that people can look at in a day; needs events_per_day."""
+    events_per_day: float | None = setting(None, unit="events/day", gt=0, example=86400)
+    """Events that arrive in a day, over all sensors."""
 
     burst: int | Literal["none"] | None = setting(
         None,
         unit="events",
-        says="How many events of a stream may be rejected at once, beyond the rate: it holds on "
-        'any stream then. "none": the rate is expected, and not held where scores drift.',
         otherwise="a day's budget where the day is known, at least 50",
         example=72,
     )
+    """How many events of a stream may be rejected at once, beyond the rate: it holds on any stream
+    then. "none": the rate is expected, and not held where scores drift."""
     per_day: float | None = setting(
-        None,
-        unit="events/day",
-        says="Rejected events a day of each stream, by event time, to be held instead of the rate; "
-        "the rate goes on giving the band its width.",
-        otherwise="the rate is held, event by event",
-        gt=0,
-        example=48,
+        None, unit="events/day", otherwise="the rate is held, event by event", gt=0, example=48
     )
-    owner: BudgetOwner = setting(
-        "stream",
-        says="Whose budget it is, where it is held: of each stream; of a group, the streams whose "
-        "names are the same up to the last slash, such as all quantities of a sensor (input.tag); "
-        "or of a partition, all streams of a file or of a partition of a topic.",
-    )
+    """Rejected events a day of each stream, by event time, to be held instead of the rate; the rate
+    goes on giving the band its width."""
+    owner: BudgetOwner = setting("stream")
+    """Whose budget it is, where it is held: of each stream; of a group, the streams whose names are
+    the same up to the last slash, such as all quantities of a sensor (input.tag); or of a
+    partition, all streams of a file or of a partition of a topic."""
 
     @property
     def held_burst(self) -> int | None:
@@ -209,46 +163,27 @@ class Costs(Section):
     c_fp: float = setting(1.0, unit="cost", says="Cost of a false alarm.", ge=0)
     c_fn: float = setting(1.0, unit="cost", says="Cost of a missed anomaly.", ge=0)
     c_r: float | None = setting(
-        None,
-        unit="cost",
-        says="Cost of a rejected event; at most min((1 - γ) c_fp, γ c_fn).",
-        otherwise="no cost is computed",
-        ge=0,
-        example=0.02,
+        None, unit="cost", otherwise="no cost is computed", ge=0, example=0.02
     )
+    """Cost of a rejected event; at most min((1 - γ) c_fp, γ c_fn)."""
 
 
 class Rejection(Section):
     """When to abstain."""
 
-    contamination: float = setting(
-        unit="share of events",
-        says="γ, the expected share of anomalies.",
-        gt=0,
-        lt=0.5,
-        example=0.02,
-    )
+    contamination: float = setting(unit="share of events", gt=0, lt=0.5, example=0.02)
+    """γ, the expected share of anomalies."""
     tolerance: float | None = setting(
-        None,
-        says="T: a label is accepted only if its flip has probability below exp(-T); the paper's "
-        "is 32. Give this or a review budget.",
-        otherwise="from the review budget",
-        gt=math.log(2),
-        example=32,
+        None, otherwise="from the review budget", gt=math.log(2), example=32
     )
+    """T: a label is accepted only if its flip has probability below exp(-T); the paper's is 32.
+    Give this or a review budget."""
     review_budget: ReviewBudget | None = setting(
-        None,
-        says="How much people can review, instead of a tolerance.",
-        otherwise="a tolerance is given",
-        example={"rate": 0.05},
+        None, otherwise="a tolerance is given", example={"rate": 0.05}
     )
-    window: int = setting(
-        WINDOW,
-        unit="events",
-        says="n, the reference scores of a full window, per stream.",
-        ge=2,
-        example=2000,
-    )
+    """How much people can review, instead of a tolerance."""
+    window: int = setting(WINDOW, unit="events", ge=2, example=2000)
+    """n, the reference scores of a full window, per stream."""
     costs: Costs = setting(Costs, says="What mistakes cost.")
 
     def policy(self) -> RejectionPolicy:
@@ -274,58 +209,38 @@ class Refit(Section):
     """When a batch detector is fitted again; a River detector learns with every event."""
 
     first_fit_events: int | None = setting(
-        None,
-        unit="events",
-        says="Events of a stream before its first fit.",
-        otherwise="half a window",
-        ge=4,
-        example=1000,
+        None, unit="events", otherwise="half a window", ge=4, example=1000
     )
+    """Events of a stream before its first fit."""
     refit_every_events: int | None = setting(
-        None,
-        unit="events",
-        says="Events between later fits; 0 keeps the first model for ever.",
-        otherwise="two windows",
-        ge=0,
-        example=4000,
+        None, unit="events", otherwise="two windows", ge=0, example=4000
     )
+    """Events between later fits; 0 keeps the first model for ever."""
     refit_lag_events: int | None = setting(
-        None,
-        unit="events",
-        says="Events between asking for a fit and needing it; verdicts never depend on how long "
-        "the fit took.",
-        otherwise="a twentieth of a window",
-        ge=0,
-        example=100,
+        None, unit="events", otherwise="a twentieth of a window", ge=0, example=100
     )
+    """Events between asking for a fit and needing it; verdicts never depend on how long the fit
+    took."""
     buffer_events: int | None = setting(
-        None,
-        unit="events",
-        says="Newest events that a fit sees.",
-        otherwise="one window",
-        ge=4,
-        example=2000,
+        None, unit="events", otherwise="one window", ge=4, example=2000
     )
-    calibration: Calibration = setting(
-        "shadow",
-        says="Where the reference scores of a new model come from: live events it scores in the "
-        "shadow, a holdout of the buffer, or its own training rows (the paper's; rarely honest).",
-    )
+    """Newest events that a fit sees."""
+    calibration: Calibration = setting("shadow")
+    """Where the reference scores of a new model come from: live events it scores in the shadow, a
+    holdout of the buffer, or its own training rows (the paper's; rarely honest)."""
     guard_quantile: float | None = setting(
         None,
         unit="quantile of scores",
-        says="Events that score beyond it train no later model, so that faults are not learnt; 1 "
-        "trains on every event. Needs shadow calibration.",
         otherwise="0.95 for Sensor and its kin, 1 for others",
         ge=0.5,
         le=1,
         example=0.95,
     )
-    executor: Literal["auto", "process", "thread", "inline"] = setting(
-        "auto",
-        says="Where fits run; it changes speed, never a verdict. auto: in a process beside a live "
-        "topic, in a thread over a file.",
-    )
+    """Events that score beyond it train no later model, so that faults are not learnt; 1 trains on
+    every event. Needs shadow calibration."""
+    executor: Literal["auto", "process", "thread", "inline"] = setting("auto")
+    """Where fits run; it changes speed, never a verdict. auto: in a process beside a live topic, in
+    a thread over a file."""
 
     def schedule(self, window: int) -> RefitSchedule:
         """Return the core's schedule for a window of n."""
@@ -341,21 +256,15 @@ _EVERY_MS = {"day": 86_400_000, "week": 7 * 86_400_000}
 class Calendar(Section):
     """A time in which work is planned, `[[calendar]]`."""
 
-    begin: datetime = setting(
-        says="When work begins, by event time, UTC where no offset is given: events from then on "
-        "are judged and marked as planned, and nothing is learnt from them.",
-        example="2026-03-01T06:00:00Z",
-    )
-    end: datetime = setting(
-        says="When it ends; an event at that time is not planned any more.",
-        example="2026-03-01T08:30:00Z",
-    )
-    every: Literal["day", "week"] | None = setting(
-        None, says="How often it comes again.", otherwise="once", example="week"
-    )
-    streams: tuple[str, ...] = setting(
-        (), says="Keys of the streams that it is for.", otherwise="all", example=["pump-1"]
-    )
+    begin: datetime = setting(example="2026-03-01T06:00:00Z")
+    """When work begins, by event time, UTC where no offset is given: events from then on are judged
+    and marked as planned, and nothing is learnt from them."""
+    end: datetime = setting(example="2026-03-01T08:30:00Z")
+    """When it ends; an event at that time is not planned any more."""
+    every: Literal["day", "week"] | None = setting(None, otherwise="once", example="week")
+    """How often it comes again."""
+    streams: tuple[str, ...] = setting((), otherwise="all", example=["pump-1"])
+    """Keys of the streams that it is for."""
 
     def plan(self) -> Plan:
         """Return the core's plan."""

@@ -24,27 +24,19 @@ class Alerts(Section):
     """Who is told of alarms and incidents."""
 
     table: ClassVar[str] = "alerts"
-    alertmanager_url: HttpAddress | None = setting(
-        None, says="Alertmanager to post alarms and incidents to.", example="http://localhost:9093"
-    )
-    alertmanager_repeat_s: float = setting(
-        60.0,
-        unit="s",
-        says="How often what is active is posted again; what is not for four times as long ends "
-        "by itself.",
-        ge=1,
-    )
-    webhook_url: SecretStr | None = secret(
-        says="Address that gets a signed CloudEvent for every alarm and every change of an "
-        "incident; shown to nobody but for its host."
-    )
+    alertmanager_url: HttpAddress | None = setting(None, example="http://localhost:9093")
+    """Alertmanager to post alarms and incidents to."""
+    alertmanager_repeat_s: float = setting(60.0, unit="s", ge=1)
+    """How often what is active is posted again; what is not for four times as long ends by
+    itself."""
+    webhook_url: SecretStr | None = secret()
+    """Address that gets a signed CloudEvent for every alarm and every change of an incident; shown
+    to nobody but for its host."""
     webhook_secret: SecretStr | None = secret(says="Key of the webhook's signature.")
     console_url: HttpAddress | None = setting(
-        None,
-        says="Where people reach the console: alerts of incidents link to it.",
-        otherwise="no link",
-        example="https://review.example.com",
+        None, otherwise="no link", example="https://review.example.com"
     )
+    """Where people reach the console: alerts of incidents link to it."""
 
     def check(self) -> None:
         """Refuse an address that nobody could be told at, where it stands in the config itself."""
@@ -63,11 +55,8 @@ class Alerts(Section):
 class Logging(Section):
     """What is said while running."""
 
-    level: Literal["debug", "info", "warning", "error"] = setting(
-        "info",
-        says="From which level on; of libraries, warnings. What Kafka's client repeats is left "
-        "out for a minute, unless this is debug.",
-    )
-    format: Literal["auto", "text", "json"] = setting(
-        "auto", says="JSON lines or text; auto: text on a terminal."
-    )
+    level: Literal["debug", "info", "warning", "error"] = setting("info")
+    """From which level on; of libraries, warnings. What Kafka's client repeats is left out for a
+    minute, unless this is debug."""
+    format: Literal["auto", "text", "json"] = setting("auto")
+    """JSON lines or text; auto: text on a terminal."""

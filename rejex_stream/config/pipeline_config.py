@@ -181,7 +181,7 @@ def config_schema() -> dict[str, Any]:
                 del declared["default"]
                 declared["anyOf"] = [a for a in declared["anyOf"] if a != {"type": "null"}]
             more = [f"Unit: {unit}."] * bool(unit) + [f"Otherwise: {otherwise}."] * bool(otherwise)
-            declared["description"] = " ".join([declared.get("description", name), *more])
+            declared["description"] = " ".join([*declared.get("description", name).split(), *more])
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **schema,

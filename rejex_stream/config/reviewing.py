@@ -77,37 +77,25 @@ class Channel(Section):
     """What a channel is, `[channels.NAME]`; `kind`, `limit` and `side` change verdicts."""
 
     unit: str = setting("", says="Of its values.", example="°C", max_length=40)
-    label: str | None = setting(
-        None, says="What people call it.", otherwise="its name", example="Gearbox", max_length=100
-    )
+    label: str | None = setting(None, otherwise="its name", example="Gearbox", max_length=100)
+    """What people call it."""
     low: float | None = setting(None, says="Its lower limit, drawn as a line.", example=5.0)
     high: float | None = setting(None, says="Its upper limit, drawn as a line.", example=80.0)
-    kind: Literal["number", "angle"] = setting(
-        "number",
-        says="angle: it goes round, as a direction does, so that its end is its beginning. Rows "
-        "have its sine and cosine, and what changes goes the short way round. Rows are made one by "
-        "one then, and an event without one of its channels is rejected as unscorable.",
-    )
-    period: float | None = setting(
-        None, says="Of an angle, a whole turn.", otherwise="360", gt=0, example=6.283185307179586
-    )
-    follows: str | None = setting(
-        None,
-        says="Of an angle, another that it is turned after, as a nacelle is after the wind: how "
-        "far it is behind counts as well, and speaks for this channel.",
-        min_length=1,
-        example="wind_direction",
-    )
-    limit: Literal["draw", "alarm"] = setting(
-        "draw",
-        says="What its limits do: they are drawn, or a value beyond one is an anomaly as well, "
-        "whatever its score, and somebody is told at once.",
-    )
-    side: Literal["both", "low", "high"] = setting(
-        "both",
-        says="Which side of what is usual counts: low: drops alone, as of a pressure that a leak "
-        "lets down; high: rises alone. For Sensor; a limit counts on either side.",
-    )
+    kind: Literal["number", "angle"] = setting("number")
+    """angle: it goes round, as a direction does, so that its end is its beginning. Rows have its
+    sine and cosine, and what changes goes the short way round. Rows are made one by one then, and
+    an event without one of its channels is rejected as unscorable."""
+    period: float | None = setting(None, otherwise="360", gt=0, example=6.283185307179586)
+    """Of an angle, a whole turn."""
+    follows: str | None = setting(None, min_length=1, example="wind_direction")
+    """Of an angle, another that it is turned after, as a nacelle is after the wind: how far it is
+    behind counts as well, and speaks for this channel."""
+    limit: Literal["draw", "alarm"] = setting("draw")
+    """What its limits do: they are drawn, or a value beyond one is an anomaly as well, whatever its
+    score, and somebody is told at once."""
+    side: Literal["both", "low", "high"] = setting("both")
+    """Which side of what is usual counts: low: drops alone, as of a pressure that a leak lets down;
+    high: rises alone. For Sensor; a limit counts on either side."""
 
 
 def sides_of(channels: Mapping[str, Channel]) -> tuple[tuple[str, str], ...]:
@@ -128,107 +116,71 @@ class Sensor(Section):
     """What people are told of the sensors of a pattern, `[sensors."T*"]`; the first that fits."""
 
     link: str = setting(
-        "",
-        says="Where to read on about it: a runbook, the asset; {sensor} stands for its name.",
-        pattern=r"^(https?://\S+)?$",
-        example="https://wiki.example/assets/{sensor}",
+        "", pattern=r"^(https?://\S+)?$", example="https://wiki.example/assets/{sensor}"
     )
+    """Where to read on about it: a runbook, the asset; {sensor} stands for its name."""
 
 
 class Capacity(Section):
     """How much people can be asked, all pipelines of a queue together."""
 
     questions_per_day: int | None = setting(
-        None,
-        unit="cases/day",
-        says="So many cases are put to people between midnights (UTC): audited ones, then those "
-        "whose answer is worth most; the others wait.",
-        otherwise="every case is asked",
-        ge=0,
-        example=240,
+        None, unit="cases/day", otherwise="every case is asked", ge=0, example=240
     )
+    """So many cases are put to people between midnights (UTC): audited ones, then those whose
+    answer is worth most; the others wait."""
 
 
 class Review(Section):
     """Rejected events as work for people; of no consequence for any verdict."""
 
-    store: str = setting(
-        "review.db", says="The queue's database, one file on a local disk.", min_length=1
-    )
+    store: str = setting("review.db", min_length=1)
+    """The queue's database, one file on a local disk."""
     labels: str | None = setting(
         None,
-        says="File of what reviewers answered.",
         otherwise="the topic output.labels (Kafka), or labels.jsonl beside the store",
         min_length=1,
         example="labels.jsonl",
     )
+    """File of what reviewers answered."""
     gap_events: int | None = setting(
         None,
         unit="events",
-        says="Rejected events of one sensor this far apart, anomalies between them not counted, "
-        "are one case.",
         otherwise="how far the stream's own scores remember each other, 5 to 60",
         ge=0,
         example=30,
     )
+    """Rejected events of one sensor this far apart, anomalies between them not counted, are one
+    case."""
     capacity: Capacity = setting(Capacity, says="How much people can be asked.")
-    settle_s: float = setting(
-        20.0, unit="s", says="How long an episode waits for what comes after it.", ge=0
-    )
-    max_age_hours: float = setting(
-        168.0, unit="h", says="Age at which an episode that nobody reviewed expires.", ge=0
-    )
-    default_answer: DefaultAnswer = setting(
-        "none",
-        says="What it expires into: no verdict, the model's own raw label, or anomaly; never "
-        "counted as a person's.",
-    )
-    double_review_ratio: float = setting(
-        0.0,
-        unit="share of episodes",
-        says="Share that a second reviewer judges independently, drawn by hash.",
-        ge=0,
-        le=1,
-    )
-    blind: Blind = setting(
-        "second",
-        says="When the model's leaning and other people's labels stay hidden until the reviewer "
-        "has decided: never, for second opinions and audits, or always.",
-    )
-    priority_sensors: tuple[str, ...] = setting(
-        (), says="Prefixes of sensors that come first and do not wait to settle.", example=["T07/"]
-    )
+    settle_s: float = setting(20.0, unit="s", ge=0)
+    """How long an episode waits for what comes after it."""
+    max_age_hours: float = setting(168.0, unit="h", ge=0)
+    """Age at which an episode that nobody reviewed expires."""
+    default_answer: DefaultAnswer = setting("none")
+    """What it expires into: no verdict, the model's own raw label, or anomaly; never counted as a
+    person's."""
+    double_review_ratio: float = setting(0.0, unit="share of episodes", ge=0, le=1)
+    """Share that a second reviewer judges independently, drawn by hash."""
+    blind: Blind = setting("second")
+    """When the model's leaning and other people's labels stay hidden until the reviewer has
+    decided: never, for second opinions and audits, or always."""
+    priority_sensors: tuple[str, ...] = setting((), example=["T07/"])
+    """Prefixes of sensors that come first and do not wait to settle."""
     host: str = setting("127.0.0.1", says="Address the console listens on.", min_length=1)
     port: int = setting(8321, says="Its port; 0 takes any free one.", ge=0, le=65535)
-    auth: AuthMode = setting(
-        "none",
-        says="How people prove who they are: not at all (this machine only), by one-time links, "
-        "or by the header X-Forwarded-User of a proxy.",
-    )
-    reviewers: tuple[str, ...] = setting(
-        (),
-        says="NAME or NAME:ROLE; roles: viewer, reviewer, lead, admin. With auth token each gets "
-        "a link; with auth proxy whoever is not named is a reviewer.",
-        otherwise="you, as admin",
-        example=["ada:lead", "bob"],
-    )
-    proxies: tuple[str, ...] = setting(
-        ("127.0.0.1", "::1"),
-        says="Addresses or networks that auth proxy trusts.",
-        example=["10.0.0.0/24"],
-    )
-    allowed_hosts: tuple[str, ...] = setting(
-        (),
-        says="Host names the console goes by, besides this machine's; a leading dot: all below.",
-        example=["review.example.com"],
-    )
-    tls_cert: str | None = setting(
-        None,
-        says="PEM file with certificate and key, to serve HTTPS.",
-        otherwise="plain HTTP",
-        min_length=1,
-        example="c.pem",
-    )
+    auth: AuthMode = setting("none")
+    """How people prove who they are: not at all (this machine only), by one-time links, or by the
+    header X-Forwarded-User of a proxy."""
+    reviewers: tuple[str, ...] = setting((), otherwise="you, as admin", example=["ada:lead", "bob"])
+    """NAME or NAME:ROLE; roles: viewer, reviewer, lead, admin. With auth token each gets a link;
+    with auth proxy whoever is not named is a reviewer."""
+    proxies: tuple[str, ...] = setting(("127.0.0.1", "::1"), example=["10.0.0.0/24"])
+    """Addresses or networks that auth proxy trusts."""
+    allowed_hosts: tuple[str, ...] = setting((), example=["review.example.com"])
+    """Host names the console goes by, besides this machine's; a leading dot: all below."""
+    tls_cert: str | None = setting(None, otherwise="plain HTTP", min_length=1, example="c.pem")
+    """PEM file with certificate and key, to serve HTTPS."""
 
     @property
     def settle_ms(self) -> int:

@@ -12,15 +12,9 @@ class FalseAlarms(Section):
 
     table = "incidents.false_alarms"
 
-    per_sensor_month: float = setting(
-        1.0,
-        unit="alarms",
-        says="So many incidents a stream and 30 days of event time may open where nothing is "
-        "wrong; the stream's own past says at how much evidence that is.",
-        gt=0,
-        le=1000,
-        example=0.2,
-    )
+    per_sensor_month: float = setting(1.0, unit="alarms", gt=0, le=1000, example=0.2)
+    """So many incidents a stream and 30 days of event time may open where nothing is wrong; the
+    stream's own past says at how much evidence that is."""
 
 
 class Alarms(Section):
@@ -28,16 +22,10 @@ class Alarms(Section):
 
     table = "incidents"
 
-    false_alarms: FalseAlarms = setting(
-        FalseAlarms, says="How many false alarms people are willing to see."
-    )
-    update_s: float = setting(
-        300.0,
-        unit="s",
-        says="While an incident is open its counts are published at most so often, in event time.",
-        gt=0,
-        example=3600.0,
-    )
+    false_alarms: FalseAlarms = setting(FalseAlarms)
+    """How many false alarms people are willing to see."""
+    update_s: float = setting(300.0, unit="s", gt=0, example=3600.0)
+    """While an incident is open its counts are published at most so often, in event time."""
 
 
 class Hold(Section):
@@ -45,25 +33,18 @@ class Hold(Section):
 
     table = "hold"
 
-    enabled: bool = setting(
-        True,
-        says="Whether the reference stands still while an incident is open: what is judged then "
-        "enters no window and trains no model. Off: what stays becomes its own reference.",
-    )
-    recover_events: int = setting(
-        50,
-        unit="events",
-        says="About so many ordinary events end an incident by themselves; more where the scores "
-        "are autocorrelated.",
-        ge=1,
-        example=200,
-    )
+    enabled: bool = setting(True)
+    """Whether the reference stands still while an incident is open: what is judged then enters no
+    window and trains no model. Off: what stays becomes its own reference."""
+    recover_events: int = setting(50, unit="events", ge=1, example=200)
+    """About so many ordinary events end an incident by themselves; more where the scores are
+    autocorrelated."""
     adopt_after_events: int | None = setting(
         None,
         unit="events",
-        says="An incident that nobody answers becomes the new normal after so many events held; 0: "
-        "never, it is held until it recovers or somebody answers.",
         otherwise="one window, and three days of event time at least",
         ge=0,
         example=100_000,
     )
+    """An incident that nobody answers becomes the new normal after so many events held; 0: never,
+    it is held until it recovers or somebody answers."""

@@ -21,16 +21,10 @@ class Monitor(Section):
     """The watch over the rejection rate; it never changes a verdict."""
 
     enabled: bool = setting(True, says="Whether to watch.")
-    false_alarm_events: float = setting(
-        1e6,
-        unit="events",
-        says="Statistical alarms give about one false alarm in so many events.",
-        ge=100,
-        le=1e12,
-    )
-    stuck_events: int = setting(
-        200, unit="events", says="Equal scores in a row that count as stuck; 0: off.", ge=0
-    )
+    false_alarm_events: float = setting(1e6, unit="events", ge=100, le=1e12)
+    """Statistical alarms give about one false alarm in so many events."""
+    stuck_events: int = setting(200, unit="events", ge=0)
+    """Equal scores in a row that count as stuck; 0: off."""
 
 
 class MonitorConfig(Monitor):

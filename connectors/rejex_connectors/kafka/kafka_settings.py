@@ -63,36 +63,26 @@ class KafkaSecurity(Section):
     """How to reach a broker that does not trust everybody."""
 
     table: ClassVar[str] = "kafka.security"
-    protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = setting(
-        "PLAINTEXT", says="How to talk to the broker."
-    )
+    protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = setting("PLAINTEXT")
+    """How to talk to the broker."""
     mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] | None = setting(
-        None, says="How to log in; for the SASL protocols.", example="PLAIN"
+        None, example="PLAIN"
     )
+    """How to log in; for the SASL protocols."""
     username: str | None = setting(None, says="Name for PLAIN and SCRAM.", example="rejex")
     password: SecretStr | None = secret(says="Password for PLAIN and SCRAM.")
-    ca_file: str | None = setting(
-        None,
-        says="PEM file of the authorities to trust.",
-        otherwise="the system's",
-        example="ca.pem",
-    )
-    cert_file: str | None = setting(
-        None, says="PEM file of the client's certificate.", example="client.pem"
-    )
+    ca_file: str | None = setting(None, otherwise="the system's", example="ca.pem")
+    """PEM file of the authorities to trust."""
+    cert_file: str | None = setting(None, example="client.pem")
+    """PEM file of the client's certificate."""
     key_file: str | None = setting(None, says="PEM file of the client's key.", example="client.key")
     key_password: SecretStr | None = secret(says="Password of the client's key.")
-    check_hostname: bool = setting(
-        True, says="Whether the broker's certificate must name the host that was dialled."
-    )
-    oauth_token_url: HttpAddress | None = setting(
-        None,
-        says="Where OAUTHBEARER tokens are fetched.",
-        example="https://login.example.com/token",
-    )
-    oauth_client_id: str | None = setting(
-        None, says="Client id for the token endpoint.", example="rejex"
-    )
+    check_hostname: bool = setting(True)
+    """Whether the broker's certificate must name the host that was dialled."""
+    oauth_token_url: HttpAddress | None = setting(None, example="https://login.example.com/token")
+    """Where OAUTHBEARER tokens are fetched."""
+    oauth_client_id: str | None = setting(None, example="rejex")
+    """Client id for the token endpoint."""
     oauth_client_secret: SecretStr | None = secret(says="Client secret for the token endpoint.")
     oauth_scope: str | None = setting(None, says="Scope to ask for.", example="kafka")
     oauth_token: SecretStr | None = secret(says="A token; read again at every login.")
@@ -135,41 +125,27 @@ class Kafka(Section):
     """The broker; used where input.kind is kafka."""
 
     bootstrap_servers: str = setting(
-        "localhost:9092",
-        says="Brokers to begin with, host:port, comma separated.",
-        min_length=1,
-        example="kafka-1:9092,kafka-2:9092",
+        "localhost:9092", min_length=1, example="kafka-1:9092,kafka-2:9092"
     )
+    """Brokers to begin with, host:port, comma separated."""
     group: str | None = setting(
-        None,
-        says="Consumer group; all workers of a pipeline share it.",
-        otherwise="the pipeline's name",
-        min_length=1,
-        example="turbine-north",
+        None, otherwise="the pipeline's name", min_length=1, example="turbine-north"
     )
-    delivery: Literal["exactly_once", "at_least_once"] = setting(
-        "exactly_once", says="Transactions, or at least once where the broker has none."
-    )
-    client: Literal["auto", "kafka-python", "confluent"] = setting(
-        "auto",
-        says="The client library; auto takes confluent (librdkafka, an extra) where it is there.",
-    )
+    """Consumer group; all workers of a pipeline share it."""
+    delivery: Literal["exactly_once", "at_least_once"] = setting("exactly_once")
+    """Transactions, or at least once where the broker has none."""
+    client: Literal["auto", "kafka-python", "confluent"] = setting("auto")
+    """The client library; auto takes confluent (librdkafka, an extra) where it is there."""
     instance_id: str | None = setting(
-        None,
-        says="Stable name of this worker; no two live workers may share it.",
-        otherwise="a new one at every start",
-        min_length=1,
-        example="worker-0",
+        None, otherwise="a new one at every start", min_length=1, example="worker-0"
     )
-    start: Literal["earliest", "latest"] = setting(
-        "earliest", says="Where a partition begins that was never read."
-    )
-    group_protocol: Literal["classic", "consumer"] = setting(
-        "classic",
-        says="Who deals partitions: a worker, or the broker (KIP-848; Kafka 4.0 and newer, with "
-        "confluent). All workers of a group say the same. With consumer the broker's "
-        "group.consumer.session.timeout.ms counts, not session.timeout.ms.",
-    )
+    """Stable name of this worker; no two live workers may share it."""
+    start: Literal["earliest", "latest"] = setting("earliest")
+    """Where a partition begins that was never read."""
+    group_protocol: Literal["classic", "consumer"] = setting("classic")
+    """Who deals partitions: a worker, or the broker (KIP-848; Kafka 4.0 and newer, with confluent).
+    All workers of a group say the same. With consumer the broker's
+    group.consumer.session.timeout.ms counts, not session.timeout.ms."""
     options: Options = setting(
         dict,
         unit=SECRET,
@@ -269,22 +245,14 @@ class RegistrySettings(Section):
     """Where the schemas of Avro and Protobuf records are; Confluent's API."""
 
     table: ClassVar[str] = "schema_registry"
-    url: HttpAddress | None = setting(
-        None,
-        says="Its address, with the path of the API where there is one; a login goes into username "
-        "and password.",
-        example="http://localhost:8081",
-    )
-    username: str | None = setting(
-        None, says="Name for HTTP Basic authentication.", example="rejex"
-    )
+    url: HttpAddress | None = setting(None, example="http://localhost:8081")
+    """Its address, with the path of the API where there is one; a login goes into username and
+    password."""
+    username: str | None = setting(None, example="rejex")
+    """Name for HTTP Basic authentication."""
     password: SecretStr | None = secret(says="Password that goes with the name.")
-    ca_file: str | None = setting(
-        None,
-        says="PEM file of the authorities to trust.",
-        otherwise="the system's",
-        example="ca.pem",
-    )
+    ca_file: str | None = setting(None, otherwise="the system's", example="ca.pem")
+    """PEM file of the authorities to trust."""
 
     def check(self) -> None:
         """Refuse what no single setting can know to be wrong."""

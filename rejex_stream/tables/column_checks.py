@@ -282,7 +282,7 @@ def _sentinel(sample: Sample, name: str) -> Iterator[tuple[str, str]]:
     if len(values) < _ENOUGH or len(distinct) < 4:
         return
     ends = dict.fromkeys((*distinct[:3], *reversed(distinct[-3:])))
-    for x in [x for x in ends if counts[x] > 1]:
+    for x in [x for x in ends if counts[x] > 1 and x]:  # zero is what rests, or is off
         rest = [y for y in values if y != x and not (y in ends and is_sentinel(y))]
         if len(rest) < _ENOUGH // 2:
             continue

@@ -56,7 +56,7 @@ _FORMATS = tuple(dict.fromkeys((
         for clock in ("%H:%M:%S", "%H:%M", "%H %M", "%H %M %S", "%I:%M:%S %p", "%I:%M %p",
                       "%I.%M.%S %p", "%I.%M.%S.%f %p", "%H:%M:%S:%f", "%H")
     ),
-    *("%Y-%j", "%Y %j", "%d. %b %Y", "%Y%j%H%M", "%Y-%m-%d-%H-%M-%S", "%Y-%m-%d %H-%M-%S",
+    *("%Y-%j", "%Y %j", "%d. %b %Y", "%Y%j%H%M", "%Y%j", "%Y-%m-%d-%H-%M-%S", "%Y-%m-%d %H-%M-%S",
       "%Y-%m-%d_%H-%M-%S", "%Y%m%d-%H%M%S", "%d.%m.%Y %Hh%M", "%d/%m/%Y %Hh%M",
       "%d.%m.%Y %H:%M Uhr", "%d.%m.%Y %H:%M:%S Uhr", "%Y %m %d %H %M %S", "%y %m %d",
       "%Y%m%dT%H%M"),
@@ -64,6 +64,7 @@ _FORMATS = tuple(dict.fromkeys((
 )))  # fmt: skip
 _MARKS = {format: frozenset(re.sub("%.| ", "", format).casefold()) for format in _FORMATS}
 """What stands between the numbers of a format."""
+_WIDTHS = {format: len(datetime(2031, 11, 23, tzinfo=UTC).strftime(format)) for format in _FORMATS}
 
 
 class Marks(NamedTuple):
@@ -212,10 +213,12 @@ def is_compact(cells: Sequence[str]) -> bool:
     lengths = {len(cell) for cell in cells}
     return (
         len(lengths) == 1
-        and lengths <= {8, 10, 11, 12, 14}
+        and lengths <= {7, 8, 10, 11, 12, 14}
         and all(cell.isdigit() and cell[:2] in ("19", "20") for cell in cells)
-        and (lengths != {10} or all(_moment(cell, "%Y%m%d%H") for cell in cells))
-        and (lengths != {11} or all(_moment(cell, "%Y%j%H%M") for cell in cells))
+        and all(
+            lengths != {width} or all(_moment(cell, format) for cell in cells)
+            for width, format in ((7, "%Y%j"), (10, "%Y%m%d%H"), (11, "%Y%j%H%M"))
+        )
     )
 
 
@@ -236,6 +239,8 @@ def _moment(text: str, format: str | None) -> datetime | None:
 
 def _may_be(text: str, format: str) -> bool:
     """Whether a text has the marks of a format: to ask strptime makes a pattern, milliseconds."""
+    if text.isdecimal():  # strptime takes one digit for two, and so a day for minutes
+        return len(text) == _WIDTHS[format]
     marks = set(text.casefold()) | set((canonical_time(text) or ("", 0))[0])
     return _MARKS[format] <= marks and ("%z" not in format or not marks.isdisjoint("+-z"))
 

@@ -33,6 +33,7 @@ from rejex_stream.tables.names import (
     ELAPSED,
     LABEL,
     MAYBE_LABEL,
+    MODE,
     SENSOR,
     STRONG_SENSOR,
     TAG,
@@ -663,7 +664,11 @@ class _KeySearch:
             )
         doubts = [
             f"{name} holds {len(set(self._cells[name])):,} texts that come back and is left out; "
-            f"if they name who measured, give --sensor {printable(name)}"
+            + (
+                f"if they name who measured, give --sensor {printable(name)}"
+                if self._is_key(name, tag, strong=False) and not MODE.search(plain(name))
+                else f"if they name an operating mode, --mode {printable(name)} judges each alone"
+            )
             for name in open_ones
         ]
         said = self.refused(sensor, tag)

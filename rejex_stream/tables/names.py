@@ -13,8 +13,8 @@ from typing import Any
 from rejex_stream.decode.mapping import TimeUnit
 
 __all__ = [
-    "ASIDE", "CLOCK", "COUNTER", "DAY_OF_YEAR", "ELAPSED", "LABEL", "MAYBE_LABEL", "NAMED_UNITS",
-    "PAIR", "PARTS", "SENSOR", "STEP", "STRONG_SENSOR", "TAG", "TEXT_SENSOR", "TIME",
+    "ASIDE", "CLOCK", "COUNTER", "DAY_OF_YEAR", "ELAPSED", "LABEL", "MAYBE_LABEL", "MODE",
+    "NAMED_UNITS", "PAIR", "PARTS", "SENSOR", "STEP", "STRONG_SENSOR", "TAG", "TEXT_SENSOR", "TIME",
     "TIME_OF_RECORD", "VALUE", "good_among", "is_quality", "last_of", "plain",
 ]  # fmt: skip
 
@@ -54,7 +54,7 @@ TEXT_SENSOR = re.compile(
 """A text called so may say whose a record is."""
 TAG = _exactly(
     r"((tag|param|parameter|variable|var|metric|signal|quantity|channel|kanal|measurement|measure"
-    r"|measurand|property|field|item|data_?point|point|attribute|alias|observable|feature|signalname"
+    r"|measurand|property|field|(data_?)?item|resource|data_?point|point|attribute|alias|observable|feature|signalname"
     r"|mess(größe|groesse|wert_?name|kanal)|(kenn)?(größe|groesse)|merkmal|grandeur|variable_?name"
     r"|magnitud|magnitude|register)(_?(id|name|nr|no|code|key|alias))?)"
 )
@@ -83,6 +83,12 @@ LABEL = _exactly(
 )
 MAYBE_LABEL = _exactly("class|target|y|event")
 """Called so, a column is the truth only where it says yes and no, and others are measured."""
+
+MODE = re.compile(
+    r"(^|_)((operating_?)?modes?|(sub_?)?states?|status|phase|recipe|program(me)?|betriebsart|zustand"
+    r"|execution|regime|step|stage|product|batch|shift|schicht|rezept)(_?(id|name|nr|no))?$"
+)
+"""What names how a machine runs, not which it is."""
 
 # ----------------------------------------------------------------------------------------- when
 TIME = _exactly(

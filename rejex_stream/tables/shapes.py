@@ -45,6 +45,9 @@ _KINDS_OF_ONE = {
     *("data", "values", "value", "payload", "headers", "header", "meta"),
 }
 _NAMES = ("key", "name", "k", "n")
+_WHEN = re.compile(
+    r"\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?( ?[AP]M)?|\d{1,4}([./-])\d{1,2}\4\d{1,4}([ T].*)?", re.I
+)
 _SEPARATORS = ("/", ".", ":", "|", ";", "_")
 
 
@@ -399,6 +402,26 @@ def _attributes(trees: Trees) -> _Step | None:
     return None
 
 
+def _siblings(trees: Trees) -> _Step | None:
+    """Put arrays of alike objects that stand side by side into one: none may hide another."""
+    for path, outer in {**({"": trees} if trees.objects else {}), **trees.object_lists}.items():
+        alike: dict[frozenset[str], list[str]] = {}
+        for inner, below in outer.object_lists.items():
+            values = {p for p in below.fields if p in below.measured or VALUE.match(last_of(p))}
+            if inner and values:
+                alike.setdefault(frozenset(values), []).append(inner)
+        for paths in (paths for paths in alike.values() if len(paths) > 1):
+            each = [
+                f"({jq_of(p)}[]? | {{key: {json.dumps(p.rpartition('.')[2])}}} + .)" for p in paths
+            ]
+            together = f"del({', '.join(map(jq_of, paths))}) + {{readings: [{', '.join(each)}]}}"
+            return (
+                together if outer is trees else f"{jq_of(path)} |= map({together})",
+                f"arrays side by side: {', '.join(paths)} become one, readings",
+            )
+    return None
+
+
 def _within(trees: Trees) -> _Step | None:
     """Arrays within the objects of an array: each becomes an element of the outer one."""
     for path, elements in trees.object_lists.items():
@@ -582,14 +605,23 @@ def _readings(trees: Trees) -> _Step | None:
     }
     if not found:
         return None
-    path = max(found, key=lambda path: len(found[path].all))
+    path = max(
+        found,
+        key=lambda path: (
+            any(_is_fractional(found[path].fields[name]) for name in found[path].measured),
+            len(found[path].all),
+        ),
+    )
     seen = (
         f"readings: {len(found[path].all):,} in the array {path or 'that a record is'} of "
         f"{len(trees.all):,} records"
     )
     if not path:
         return ".[]", seen
-    return f"del({jq_of(path)}) as $record | {jq_of(path)}[] | $record + .", seen
+    others = [other for other in found if other != path]  # a row each of either has no meaning
+    seen += f"; {', '.join(others)} left out" if others else ""
+    gone = ", ".join(map(jq_of, (path, *others)))
+    return f"del({gone}) as $record | {jq_of(path)}[] | $record + .", seen
 
 
 def _column_arrays(trees: Trees) -> _Step | None:
@@ -733,6 +765,8 @@ def _named_values(trees: Trees) -> _Step | None:
         path, values = field.path, field.values
         if not field.is_text or field.is_moment or not field.is_in(_NEARLY):
             continue
+        if all(map(_WHEN.fullmatch, values)):  # a day or a time of day beside the other
+            continue
         split = None if len(field.distinct) > len(values) / 2 else _split_of(values)
         if split is None:
             continue
@@ -766,5 +800,6 @@ def _keyed_beside(trees: Trees) -> _Step | None:
 
 _RULES: tuple[Callable[[Trees], _Step | None], ...] = (
     _text, _bare, _union, _envelope, _types, _senml, _table, _with_units, _places, _keyed,
-    _keyed_beside, _attributes, _within, _pairs, _column_arrays, _readings, _named_values,
+    _keyed_beside, _attributes, _siblings, _within, _pairs, _column_arrays, _readings,
+    _named_values,
 )  # fmt: skip

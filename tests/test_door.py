@@ -1,0 +1,149 @@
+"""What comes through the door is read right, or what is doubtful is said: never wrong in silence.
+
+Tables and records of JSON are made here as plants write them, each standing for a kind.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_shapes import read
+
+from rejex_stream.tables import Asked, Table, open_table
+from rejex_stream.types import Position, Reading, Record
+
+pytest.importorskip("jq")
+
+BEGUN = datetime(2026, 3, 4, 1, tzinfo=UTC)
+
+
+def walk(n: int, level: float = 60.0, seed: int = 1) -> list[float]:
+    """A measurement that moves a little about its level."""
+    numbers, x, values = random.Random(seed), 0.0, []
+    for _ in range(n):
+        x = 0.9 * x + numbers.gauss(0, 0.3)
+        values.append(round(level + x, 2))
+    return values
+
+
+def table(where: Path, header: str, rows: Iterable[Sequence[object]], **asked: Any) -> Table:
+    path = where / "t.csv"
+    path.write_text("\n".join([header, *(",".join(map(str, row)) for row in rows)]) + "\n")
+    return open_table(path, Asked(**asked))
+
+
+def records(trees: Iterable[object], keys: Iterable[str] | None = None) -> list[Record]:
+    values = [json.dumps(tree).encode() for tree in trees]
+    of = [None] * len(values) if keys is None else [key.encode() for key in keys]
+    return [
+        Record(Position("plant", 0, i), key, value)
+        for i, (key, value) in enumerate(zip(of, values, strict=True))
+    ]
+
+
+def readings(table: Table) -> list[Reading]:
+    decoder = table.decoder()
+    return [x for record in table.records() if isinstance(x := decoder.decode(record), Reading)]
+
+
+def said(table: Table) -> str:
+    return "\n".join(table.said)
+
+
+# ------------------------------------------------------------------------------------- when it was
+@pytest.mark.parametrize(("written", "step"), [
+    ("%Y%m%d", timedelta(days=1)), ("%Y%j", timedelta(days=1)), ("%Y%j%H%M", timedelta(minutes=1)),
+    ("%Y%m%d%H", timedelta(hours=1)), ("%Y%m%d%H%M", timedelta(minutes=1)),
+])  # fmt: skip
+def test_digits_of_a_date_are_read_at_their_full_width(
+    tmp_path: Path, written: str, step: timedelta
+) -> None:
+    times = [datetime(2023, 1, 1, tzinfo=UTC) + i * step for i in range(300)]
+    rows = [(t.strftime(written), x) for t, x in zip(times, walk(300), strict=True)]
+    found = readings(table(tmp_path, "date,temp", rows))
+    assert [x.event_time_ms for x in found] == [round(t.timestamp() * 1000) for t in times]
+
+
+@pytest.mark.parametrize(("date", "time"), [
+    ("%Y-%m-%d", "%H:%M:%S"), ("%d.%m.%Y", "%H:%M"), ("%d-%b-%Y", "%H:%M:%S"),
+])  # fmt: skip
+def test_a_day_and_a_time_of_day_are_one_time_beside_one_channel(date: str, time: str) -> None:
+    times = [BEGUN + timedelta(minutes=i) for i in range(400)]
+    trees = [
+        {"machine": machine, "date": t.strftime(date), "time": t.strftime(time), "temp": x}
+        for t, x in zip(times, walk(400), strict=True)
+        for machine in ("m0", "m1")
+    ]
+    _, found, _ = read(records(trees))
+    assert {x.sensor for x in found} == {"m0", "m1"}
+    of_one = [x.event_time_ms for x in found if x.sensor == "m1"]
+    assert of_one == [round(t.timestamp() * 1000) for t in times]
+
+
+# ----------------------------------------------------------------------------- arrays side by side
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("within", [True, False])
+def test_arrays_side_by_side_are_all_read(named: bool, within: bool) -> None:
+    def element(name: str, t: int, value: float) -> list[dict[str, object]]:
+        one: dict[str, object] = {"timestamp": t, "value": value}
+        return [{"dataItemId": name, **one} if named else one]
+
+    trees = []
+    for i, (x, y) in enumerate(zip(walk(300), walk(300, 5, 2), strict=True)):
+        t = 1_770_000_000_000 + 1000 * i
+        samples = {"Position": element("Xact", t, x), "Load": element("Xload", t, y)}
+        trees.append({"dev": "m0", "comp": [samples]} if within else {"dev": "m0", **samples})
+    feed, found, invalid = read(records(trees))
+    assert len(feed.channels) == 2
+    assert [x.values for x in found] == [*zip(walk(300), walk(300, 5, 2), strict=True)]
+    assert invalid == []
+
+
+def test_of_two_arrays_that_differ_one_is_read_and_the_other_named() -> None:
+    trees = [
+        {"dev": "m0", "t": 1_770_000_000_000 + 1000 * i, "samples": [{"temp": x, "press": x / 9}],
+         "events": [{"code": i % 3}, {"code": i % 5}]}
+        for i, x in enumerate(walk(300))
+    ]  # fmt: skip
+    feed, found, _ = read(records(trees))
+    assert len(found) == 300
+    assert set(feed.channels) == {"temp", "press"}
+    assert any("left out" in line and "array" in line for line in feed.said)
+
+
+def test_names_of_resources_name_quantities() -> None:
+    trees = [
+        {"readings": [
+            {"origin": 1_770_000_000_000_000_000 + i * 10**9, "deviceName": "m0",
+             "resourceName": name, "value": str(x)} for name in ("temp", "press")
+        ]} for i, x in enumerate(walk(200))
+    ]  # fmt: skip
+    feed, found, _ = read(records(trees))
+    assert set(feed.channels) == {"temp", "press"}
+    assert len(found) == 200
+
+
+# ------------------------------------------------------------------------------------ what is said
+def test_zero_is_what_rests_and_is_never_advised_as_missing(tmp_path: Path) -> None:
+    xs = [0 if i % 40 in range(3) else x for i, x in enumerate(walk(800))]
+    pump = table(tmp_path, "time,flow,press", [
+        (f"{BEGUN + timedelta(minutes=i):%Y-%m-%d %H:%M}", x, y)
+        for i, (x, y) in enumerate(zip(xs, walk(800, 5, 3), strict=True))
+    ])  # fmt: skip
+    assert "--missing" not in said(pump)
+    assert min(x.values[0] for x in readings(pump)) == 0
+
+
+def test_a_mode_is_offered_as_one_and_a_name_as_a_sensor(tmp_path: Path) -> None:
+    rows = [
+        (f"{BEGUN + timedelta(minutes=i):%Y-%m-%d %H:%M}", x, ("AUTO", "MANUAL")[i // 50 % 2])
+        for i, x in enumerate(walk(400))
+    ]
+    assert "--mode 'mode'" in said(table(tmp_path, "time,temp,mode", rows))
+    assert "--mode 'gear'" in said(table(tmp_path, "time,temp,gear", rows))

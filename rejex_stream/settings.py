@@ -25,8 +25,7 @@ from rejex_stream.errors import ConfigError, explaining_os_errors
 
 __all__ = [
     "SECRET", "HttpAddress", "Problem", "Section", "extra_of", "field_at", "nearest",
-    "of_validation", "render", "secret", "section_of", "setting", "stated", "toml",
-    "toml_key",
+    "of_validation", "render", "secret", "section_of", "setting", "stated", "toml", "toml_key",
 ]  # fmt: skip
 
 SECRET = "secret"

@@ -23,8 +23,7 @@ from rejex_stream.types import Label, OutcomeCounts
 
 __all__ = [
     "As", "AsOption", "ConfigFile", "console", "held_rows", "number", "outcome_facts",
-    "outcome_rows", "print_facts",
-    "print_json", "print_table", "share",
+    "outcome_rows", "print_facts", "print_json", "print_table", "share",
 ]  # fmt: skip
 
 

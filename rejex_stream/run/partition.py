@@ -55,19 +55,8 @@ from rejex_stream.types import (
 )
 
 __all__ = [
-    "HEAD",
-    "Described",
-    "DirtyParts",
-    "Head",
-    "OnJudged",
-    "PartitionMonitor",
-    "PartitionState",
-    "Piece",
-    "SnapshotParts",
-    "described",
-    "from_outside",
-    "log_alarm",
-    "partition_name",
+    "HEAD", "Described", "DirtyParts", "Head", "OnJudged", "PartitionMonitor", "PartitionState",
+    "Piece", "SnapshotParts", "described", "from_outside", "log_alarm", "partition_name",
     "parts_of",
 ]  # fmt: skip
 

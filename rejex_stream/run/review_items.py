@@ -31,9 +31,7 @@ from rejex_stream.types import (
     Verdict,
 )
 
-__all__ = [
-    "REVIEW_REASONS", "AuditDraw", "EncodedPoints", "ReviewItems", "commitment", "committed",
-]  # fmt: skip
+__all__ = ["REVIEW_REASONS", "AuditDraw", "EncodedPoints", "ReviewItems", "commitment", "committed"]
 
 REVIEW_REASONS = frozenset({Reason.AMBIGUOUS, Reason.UNSCORABLE})
 """Rejected for one of these, an event goes to review; the events of a warm-up do not.

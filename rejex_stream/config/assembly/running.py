@@ -41,17 +41,8 @@ from rejex_stream.run.run_settings import RunSettings
 from rejex_stream.types import Incident, Invalid, Partition, Position, Reading, Record
 
 __all__ = [
-    "DecodedBefore",
-    "Judging",
-    "audit_draw",
-    "by_partition",
-    "engine_spec",
-    "make_engine",
-    "make_executor",
-    "make_run_monitor",
-    "monitor_config",
-    "open_run_monitor",
-    "run_pipeline",
+    "DecodedBefore", "Judging", "audit_draw", "by_partition", "engine_spec", "make_engine",
+    "make_executor", "make_run_monitor", "monitor_config", "open_run_monitor", "run_pipeline",
     "run_settings",
 ]  # fmt: skip
 

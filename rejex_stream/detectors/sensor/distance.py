@@ -20,8 +20,7 @@ from rejex_stream.types import ColumnGroups, FloatArray
 
 __all__ = [
     "Distance", "MaxDistance", "SoftScale", "Steps", "fit_distance", "fit_max_distance",
-    "fit_scale", "once",
-    "shrunk_covariance",
+    "fit_scale", "once", "shrunk_covariance",
 ]  # fmt: skip
 
 _LINEAR = 30.0

@@ -12,17 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
+from rejex_stream.encode import records
 from rejex_stream.encode.label_records import LabelRecord
-from rejex_stream.encode.records import (
-    ContextRecord,
-    DeadLetterRecord,
-    FollowUpRecord,
-    IncidentRecord,
-    LeanVerdictRecord,
-    ReplyRecord,
-    ReviewRecord,
-    VerdictRecord,
-)
 from rejex_stream.types import (
     Command,
     CommandReply,
@@ -66,14 +57,14 @@ CONNECT_PREFIX: Final = "__connect.errors."
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _TYPES: dict[str, type] = {
-    "verdict": VerdictRecord,
-    "lean-verdict": LeanVerdictRecord,
-    "review": ReviewRecord,
-    "follow-up": FollowUpRecord,
+    "verdict": records.VerdictRecord,
+    "lean-verdict": records.LeanVerdictRecord,
+    "review": records.ReviewRecord,
+    "follow-up": records.FollowUpRecord,
     "label": LabelRecord,
-    "deadletter": DeadLetterRecord,
-    "incident": IncidentRecord,
-    "reply": ReplyRecord,
+    "deadletter": records.DeadLetterRecord,
+    "incident": records.IncidentRecord,
+    "reply": records.ReplyRecord,
     "command": Command,
 }
 SCHEMAS = tuple(_TYPES)
@@ -82,13 +73,13 @@ letter is the original record, with the reason in headers."""
 
 # Where the fields of a wire type are explained, if not there; the last one also says what it is.
 _EXPLAINED_BY: dict[str, tuple[type, ...]] = {
-    "VerdictRecord": (VerdictRecord, Verdict),
-    "LeanVerdictRecord": (Verdict, LeanVerdictRecord),
-    "ReviewRecord": (ReviewRecord, ReviewItem),
-    "FollowUpRecord": (FollowUp, FollowUpRecord),
-    "ContextRecord": (ContextRecord, ContextPoint),
-    "IncidentRecord": (Incident, IncidentRecord),
-    "ReplyRecord": (CommandReply, ReplyRecord),
+    "VerdictRecord": (records.VerdictRecord, Verdict),
+    "LeanVerdictRecord": (Verdict, records.LeanVerdictRecord),
+    "ReviewRecord": (records.ReviewRecord, ReviewItem),
+    "FollowUpRecord": (FollowUp, records.FollowUpRecord),
+    "ContextRecord": (records.ContextRecord, ContextPoint),
+    "IncidentRecord": (Incident, records.IncidentRecord),
+    "ReplyRecord": (CommandReply, records.ReplyRecord),
 }
 _PLAIN_NAMES = {
     "VerdictRecord": "Verdict",

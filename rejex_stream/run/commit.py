@@ -14,21 +14,9 @@ from typing import NamedTuple
 
 from rejex_stream.errors import AnotherLogError, CheckpointError
 from rejex_stream.protocols import Assigned, FitExecutor, Revoked, Sink, SnapshotStore, Source
+from rejex_stream.run import run_events
 from rejex_stream.run.executors import ScopedExecutor
 from rejex_stream.run.partition import PartitionState, Piece, partition_name
-from rejex_stream.run.run_events import (
-    Committed,
-    DecisionChanged,
-    EnvironmentChanged,
-    IncidentsDurable,
-    Outbox,
-    PartitionClosed,
-    PartitionOpened,
-    Replay,
-    RunEvent,
-    RunSummary,
-    SnapshotSaved,
-)
 from rejex_stream.run.run_settings import RunSettings
 from rejex_stream.types import Incident, Outcome, Partition, last_offset
 
@@ -217,8 +205,8 @@ class Ownership:
     make_state: Callable[[Partition, FitExecutor], PartitionState]
     executor: FitExecutor
     restart_if_lost: bool  # whether a state that cannot be rebuilt is given up, not refused
-    summary: RunSummary
-    emit: Callable[[RunEvent], None]
+    summary: run_events.RunSummary
+    emit: Callable[[run_events.RunEvent], None]
     clock: Callable[[], float]
     owned: dict[Partition, OwnedPartition] = field(default_factory=dict)
     suspended: dict[Partition, OwnedPartition] = field(default_factory=dict)
@@ -243,7 +231,7 @@ class Ownership:
             # The next commit is the first by it: a snapshot remembers from where it holds.
             owned.snapshot_at = (owned.state.n_events, -math.inf)
             partition, offset = owned.state.partition, owned.live_from
-            self.emit(DecisionChanged(partition, offset, changed.was, changed.now))
+            self.emit(run_events.DecisionChanged(partition, offset, changed.was, changed.now))
 
         undelivered = [
             change
@@ -251,7 +239,7 @@ class Ownership:
             if change.position.offset < owned.live_from  # else its commit did not come to be
         ]
         if undelivered:
-            self.emit(IncidentsDurable(owned.state.partition, undelivered, again=True))
+            self.emit(run_events.IncidentsDurable(owned.state.partition, undelivered, again=True))
 
     def waiting(self) -> list[OwnedPartition]:
         """Return the partitions that wait for a fit."""
@@ -286,10 +274,10 @@ class Ownership:
         """Count the outcomes that are not durable yet."""
         return sum(len(owned.held) for owned in self.owned.values())
 
-    def replays(self) -> dict[Partition, Replay]:
+    def replays(self) -> dict[Partition, run_events.Replay]:
         """Return how far each silent replay has come."""
         return {
-            partition: Replay(owned.begun_at, owned.state.next_offset, owned.live_from)
+            partition: run_events.Replay(owned.begun_at, owned.state.next_offset, owned.live_from)
             for partition, owned in self.owned.items()
             if owned.replaying
         }
@@ -321,7 +309,7 @@ class Ownership:
             durable = suspended.drop_durable(committed)
             self.summary.add(durable)
             if changes := _changes_in(durable):
-                self.emit(IncidentsDurable(partition, changes))
+                self.emit(run_events.IncidentsDurable(partition, changes))
             self.owned[partition] = self.suspended.pop(partition)
             return
         if suspended is not None:
@@ -367,9 +355,11 @@ class Ownership:
             durable_journal=journal,
         )
         snapshot_offset = None if start.parts is None else start.offset
-        self.emit(PartitionOpened(partition, snapshot_offset, start.offset, start.live_from))
+        self.emit(
+            run_events.PartitionOpened(partition, snapshot_offset, start.offset, start.live_from)
+        )
         if environment_changes:
-            self.emit(EnvironmentChanged(partition, environment_changes))
+            self.emit(run_events.EnvironmentChanged(partition, environment_changes))
         if not self.owned[partition].replaying:
             self.go_live(self.owned[partition])
 
@@ -392,7 +382,7 @@ class Ownership:
 
     def _dispose(self, owned: OwnedPartition) -> None:
         owned.fits.cancel_all()
-        self.emit(PartitionClosed(owned.state.partition))
+        self.emit(run_events.PartitionClosed(owned.state.partition))
 
 
 class _Saved(NamedTuple):
@@ -436,7 +426,7 @@ class Commits:
     sink: Sink
     store: SnapshotStore | None  # without it there are no snapshots
     settings: RunSettings
-    outbox: Outbox | None = None  # notifications to deliver; ``None``: there are none
+    outbox: run_events.Outbox | None = None  # notifications to deliver; ``None``: there are none
     _thread: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(max_workers=1, thread_name_prefix="commit")
     )
@@ -601,9 +591,11 @@ class Commits:
             ownership.summary.add(outcomes)
         ownership.summary.n_commits += 1
         n_events = sum(map(len, batch.outcomes.values()))
-        ownership.emit(Committed(n_events, committed - batch.begun, batch.offsets, waiting, clocks))
+        ownership.emit(
+            run_events.Committed(n_events, committed - batch.begun, batch.offsets, waiting, clocks)
+        )
         for partition, changes in batch.incidents.items():
-            ownership.emit(IncidentsDurable(partition, changes))
+            ownership.emit(run_events.IncidentsDurable(partition, changes))
 
     def _finish_piece(self, partition: Partition, piece: Piece, saved: _Saved | None) -> None:
         owned = self.ownership.owned[partition]
@@ -617,7 +609,9 @@ class Commits:
             owned.state.journal.snapshot_saved(piece.next_offset)
             owned.snapshot_at = (piece.n_events, self.ownership.clock())
             self.ownership.summary.n_snapshots += 1
-            self.ownership.emit(SnapshotSaved(partition, piece.next_offset, n_bytes, seconds))
+            self.ownership.emit(
+                run_events.SnapshotSaved(partition, piece.next_offset, n_bytes, seconds)
+            )
 
 
 def _changes_in(outcomes: Iterable[Outcome]) -> list[Incident]:

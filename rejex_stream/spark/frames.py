@@ -16,15 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from rejex_connectors.files.sink import lines_of
 
-from rejex_stream.config import Config
-from rejex_stream.config.assembly import (
-    DecodedBefore,
-    Judging,
-    by_partition,
-    file_decoder,
-    kafka_decoder,
-    kafka_settings,
-)
+from rejex_stream.config import Config, assembly
 from rejex_stream.config.input import REGISTRY_FORMATS
 from rejex_stream.decode import decode_records
 from rejex_stream.decode.mapping import ABSENT
@@ -153,7 +145,7 @@ def decoded(batches: Iterator[Any], config: Config, header: bytes, *, whole: boo
     on_topic = config.input.kind == "kafka"
     # In this process there is the header of a file, and not the file.
     source: Any = SimpleNamespace(header=header)
-    decoder = kafka_decoder(config) if on_topic else file_decoder(config, source)
+    decoder = assembly.kafka_decoder(config) if on_topic else assembly.file_decoder(config, source)
     encode = msgspec.msgpack.Encoder().encode
     for batch in batches:
         columns = [column.to_pylist() for column in batch.columns]
@@ -219,26 +211,26 @@ class Recipe:
     @property
     def whole(self) -> bool:
         """Whether partitions are judged whole, and not each stream on its own."""
-        return self.journal is not None or by_partition(self.config)
+        return self.journal is not None or assembly.by_partition(self.config)
 
 
 class _Live(NamedTuple):
     mark: bytes
     state: PartitionState
-    read: DecodedBefore
+    read: assembly.DecodedBefore
 
 
 class _Bench:
     """What one process keeps from task to task: recipes made ready, and states at hand."""
 
     def __init__(self, recipe: Recipe) -> None:
-        self.judging = Judging(recipe.config)
+        self.judging = assembly.Judging(recipe.config)
         self.live: OrderedDict[tuple[str, int, str], _Live] = OrderedDict()
         self.messages = _messages(recipe)
         self._journal, self._whole = recipe.journal, recipe.whole
 
-    def fresh(self, partition: Partition) -> tuple[PartitionState, DecodedBefore]:
-        read = DecodedBefore(self.judging.channels)
+    def fresh(self, partition: Partition) -> tuple[PartitionState, assembly.DecodedBefore]:
+        read = assembly.DecodedBefore(self.judging.channels)
         inputs = None if self._journal is None else self._journal.inputs
         state = self.judging.state(partition, read, inputs)
         state.registry.sees_all = self._whole
@@ -265,7 +257,7 @@ def _messages(
         ]
     from rejex_connectors.kafka.messages import OutcomeMessages
 
-    settings = kafka_settings(recipe.config)
+    settings = assembly.kafka_settings(recipe.config)
     roles = {
         getattr(settings.topics, role): role
         for role in ("verdicts", "review", "deadletter", "incidents")

@@ -20,18 +20,7 @@ from rejex_connectors.files import FileControl, FileSink
 from rejex_connectors.spark.sink import FileBatches, KafkaBatches
 from rejex_connectors.spark.source import COLUMNS, Chunks
 
-from rejex_stream.config import Config
-from rejex_stream.config.assembly import (
-    by_partition,
-    engine_spec,
-    file_format,
-    file_places,
-    kafka_settings,
-    open_source,
-    require_one_partition,
-    require_own_places,
-    require_own_topics,
-)
+from rejex_stream.config import Config, assembly
 from rejex_stream.config.assembly.control_line import lines_of
 from rejex_stream.config.assembly.running import open_run_monitor
 from rejex_stream.errors import (
@@ -148,13 +137,13 @@ def _python(job: SparkJob, folder: Path) -> str:
 
 
 def _run_files(config: Config, job: SparkJob, stop: threading.Event) -> dict[str, int]:
-    places = file_places(config)
+    places = assembly.file_places(config)
     if places.state is None:
         raise ConfigError(
             "a job on Spark reads and writes files, not standard streams, and keeps its state: "
             "name output.verdicts a file, and leave state.resume."
         )
-    require_own_places(config)
+    assembly.require_own_places(config)
     assert places.control is not None  # as there is a state
     if not job.control and FileControl(places.control, ()).read(0).records:
         raise ConfigError(_UNHEARD.format(where=places.control))
@@ -164,9 +153,9 @@ def _run_files(config: Config, job: SparkJob, stop: threading.Event) -> dict[str
         sink = FileSink(**places.outputs, state_dir=places.state, form=config.output.form)
         exits.callback(sink.close)
         (places.state / "pipeline").write_text(config.pipeline.name + "\n", "utf-8")
-        source = open_source(config, places.state)
+        source = assembly.open_source(config, places.state)
         exits.callback(source.close)
-        is_csv = file_format(config)[0] == "csv" and not config.input.columns
+        is_csv = assembly.file_format(config)[0] == "csv" and not config.input.columns
         header = source.header if is_csv else b""
         spark = exits.enter_context(session(job, config.pipeline.name))
         chunks = Chunks(places.state / "spark-input" / way, job.batch_events)
@@ -214,7 +203,7 @@ def _run_topics(config: Config, job: SparkJob, stop: threading.Event) -> dict[st
     if folder is None:
         raise ConfigError("where Spark keeps its state is not said: give --checkpoint.")
     checkpoint = f"{folder}/{_way(config, job)}"
-    require_own_topics(settings)
+    assembly.require_own_topics(settings)
     alone = OfflineSink(settings)  # refuses beside workers of the group
     topics = settings.topics
     said = bounds_of(settings, partitions_of(settings, topics.control))
@@ -228,7 +217,7 @@ def _run_topics(config: Config, job: SparkJob, stop: threading.Event) -> dict[st
     inputs = [p for topic in topics.input for p in partitions_of(settings, topic)]
     if not inputs:
         raise ConfigError(f"input.topics: {', '.join(topics.input)}: no such topic.")
-    require_one_partition(config, Counter(partition.topic for partition in inputs))
+    assembly.require_one_partition(config, Counter(partition.topic for partition in inputs))
     with (
         _watching(config) as watch,
         closing(PartitionReader(settings)) as reader,
@@ -264,7 +253,9 @@ def _journal(config: Config, job: SparkJob) -> JobJournal | None:
 
 
 def _watching(config: Config) -> AbstractContextManager[RunMonitor]:
-    return open_run_monitor(config, engine_spec(config), log_alarm, log_incident, quiet=False)
+    return open_run_monitor(
+        config, assembly.engine_spec(config), log_alarm, log_incident, quiet=False
+    )
 
 
 class _Input:
@@ -284,7 +275,7 @@ class _Input:
 
 
 def _settings(config: Config) -> KafkaSettings:
-    settings = kafka_settings(config)
+    settings = assembly.kafka_settings(config)
     if settings.security.protocol != "PLAINTEXT":
         raise ConfigError(
             f"kafka.security.protocol = {settings.security.protocol!r} is not spoken on Spark yet: "
@@ -305,7 +296,7 @@ def _topics(read: Any, settings: KafkaSettings) -> Any:  # noqa: ANN401 - Spark'
 
 def _way(config: Config, job: SparkJob) -> str:
     """Name the part of a checkpoint by what its states are of: one would not be another's."""
-    return "partitions" if job.control or by_partition(config) else "streams"
+    return "partitions" if job.control or assembly.by_partition(config) else "streams"
 
 
 def _with_connector(job: SparkJob) -> SparkJob:

@@ -26,16 +26,8 @@ from rejex_stream.encode import (
     encode_incident,
     encode_reply,
     encode_review,
+    schemas,
     verdict_encoder,
-)
-from rejex_stream.encode.schemas import (
-    CONNECT_PREFIX,
-    FOLLOW_UP_TYPE,
-    INCIDENT_TYPE,
-    LEAN_VERDICT_TYPE,
-    REPLY_TYPE,
-    REVIEW_TYPE,
-    VERDICT_TYPE,
 )
 from rejex_stream.native_core import native
 from rejex_stream.types import (
@@ -91,13 +83,13 @@ class OutcomeMessages:
         self._n_incidents = partitions(topics.incidents)
         version = settings.pipeline_version
         self._pipeline, self._worker = settings.pipeline, settings.instance_id or ""
-        event_type = LEAN_VERDICT_TYPE if settings.form == "lean" else VERDICT_TYPE
+        event_type = schemas.LEAN_VERDICT_TYPE if settings.form == "lean" else schemas.VERDICT_TYPE
         self._verdict_headers = EventHeaders(event_type, settings.pipeline, version)
         self._encode, self._lean = verdict_encoder(settings.form, native), settings.form == "lean"
-        self._review_headers = EventHeaders(REVIEW_TYPE, settings.pipeline, version)
-        self._follow_up_headers = EventHeaders(FOLLOW_UP_TYPE, settings.pipeline, version)
-        self._incident_headers = EventHeaders(INCIDENT_TYPE, settings.pipeline, version)
-        self._reply_headers = EventHeaders(REPLY_TYPE, settings.pipeline, version)
+        self._review_headers = EventHeaders(schemas.REVIEW_TYPE, settings.pipeline, version)
+        self._follow_up_headers = EventHeaders(schemas.FOLLOW_UP_TYPE, settings.pipeline, version)
+        self._incident_headers = EventHeaders(schemas.INCIDENT_TYPE, settings.pipeline, version)
+        self._reply_headers = EventHeaders(schemas.REPLY_TYPE, settings.pipeline, version)
         make = native("Messages")
         self._native = make and make(self, settings.form)
 
@@ -203,15 +195,15 @@ class OutcomeMessages:
         topic, partition, offset, index = record.position
         reason = invalid.reason.encode("utf-8", "replace")[:2000]
         ours: list[tuple[str, bytes]] = [
-            (CONNECT_PREFIX + "topic", topic.encode()),
-            (CONNECT_PREFIX + "partition", b"%d" % partition),
-            (CONNECT_PREFIX + "offset", b"%d" % offset),
-            *([(CONNECT_PREFIX + "index", b"%d" % index)] if index else ()),
-            (CONNECT_PREFIX + "connector.name", self._pipeline.encode()),
-            (CONNECT_PREFIX + "task.id", self._worker.encode()),
-            (CONNECT_PREFIX + "stage", invalid.stage.encode()),
-            (CONNECT_PREFIX + "exception.class.name", b"rejex_stream.types.Invalid"),
-            (CONNECT_PREFIX + "exception.message", reason),
+            (schemas.CONNECT_PREFIX + "topic", topic.encode()),
+            (schemas.CONNECT_PREFIX + "partition", b"%d" % partition),
+            (schemas.CONNECT_PREFIX + "offset", b"%d" % offset),
+            *([(schemas.CONNECT_PREFIX + "index", b"%d" % index)] if index else ()),
+            (schemas.CONNECT_PREFIX + "connector.name", self._pipeline.encode()),
+            (schemas.CONNECT_PREFIX + "task.id", self._worker.encode()),
+            (schemas.CONNECT_PREFIX + "stage", invalid.stage.encode()),
+            (schemas.CONNECT_PREFIX + "exception.class.name", b"rejex_stream.types.Invalid"),
+            (schemas.CONNECT_PREFIX + "exception.message", reason),
         ]
         original = [(name, value or b"") for name, value in record.headers]
         if isinstance(record, SelectedRecord):
@@ -270,7 +262,7 @@ def split_headers(headers: Headers) -> DeadHeaders:
     Ours come last and begin with the topic; so do Kafka Connect's. Whatever stands before the last
     header of that name was on the record, even if it looks like ours: data, not orders.
     """
-    first = CONNECT_PREFIX + "topic"
+    first = schemas.CONNECT_PREFIX + "topic"
     begins = max((i for i, (name, _) in enumerate(headers) if name == first), default=len(headers))
     return DeadHeaders(tuple(headers[:begins]), dict(headers[begins:]))
 

@@ -11,14 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kafka.partitioner.default import murmur2
 
+from rejex_connectors.kafka import partition_reader
 from rejex_connectors.kafka.messages import split_headers
-from rejex_connectors.kafka.partition_reader import (
-    asking,
-    bounds_of,
-    committed_offsets,
-    partitions_of,
-    read_partition,
-)
 from rejex_connectors.kafka.topic_admin import TopicPlan, create_topics, topic_settings
 from rejex_connectors.kafka.transactional_writer import TransactionalWriter
 from rejex_stream.encode.schemas import CONNECT_PREFIX
@@ -43,12 +37,12 @@ def list_dead_letters(
     settings: KafkaSettings, *, newest: int | None = None
 ) -> Iterator[DeadLetter]:
     """Yield dead letters, partition by partition, oldest first; about the `newest` so many."""
-    partitions = partitions_of(settings, settings.topics.deadletter)
-    ends = {} if newest is None else bounds_of(settings, partitions)
+    partitions = partition_reader.partitions_of(settings, settings.topics.deadletter)
+    ends = {} if newest is None else partition_reader.bounds_of(settings, partitions)
     share = None if newest is None else -(-newest // max(1, len(partitions)))
     for partition in partitions:
         first = 0 if share is None else max(0, ends[partition][1] - share)
-        for record in read_partition(settings, partition, first):
+        for record in partition_reader.read_partition(settings, partition, first):
             yield _letter(record)
 
 
@@ -112,7 +106,7 @@ def rekey(
     writes. The target is made if it is not there, with the partitions of the source.
     """
     stop = stop or Event()
-    partitions = partitions_of(settings, source)
+    partitions = partition_reader.partitions_of(settings, source)
     if not partitions:
         raise ConfigError(
             f"topic {source!r} does not exist on {settings.bootstrap_servers}: name the topic "
@@ -125,7 +119,7 @@ def rekey(
     # The writer first: taking its name settles what a dead predecessor left open.
     writer = TransactionalWriter(settings, f"rekey-{target}", f"copying {source} to {target}")
     try:
-        at = committed_offsets(settings.replace(group=group), partitions)
+        at = partition_reader.committed_offsets(settings.replace(group=group), partitions)
         if not at:
             _require_empty(settings, target)
         done = Rekeyed()
@@ -151,10 +145,10 @@ def key_partition(key: bytes, n: int) -> int:
 def _target(
     settings: KafkaSettings, source: str, target: str, n_partitions: int
 ) -> list[Partition]:
-    partitions = partitions_of(settings, target)
+    partitions = partition_reader.partitions_of(settings, target)
     if partitions:
         return partitions
-    with asking(settings, f"looking at {source}") as client:
+    with partition_reader.asking(settings, f"looking at {source}") as client:
         described = client.describe_topics([source])[0]
         config_of_source = topic_settings(client, [source])[source]
     replication = len(described["partitions"][0]["replica_nodes"])
@@ -167,7 +161,7 @@ def _target(
 
 
 def _require_empty(settings: KafkaSettings, target: str) -> None:
-    bounds = bounds_of(settings, partitions_of(settings, target))
+    bounds = partition_reader.bounds_of(settings, partition_reader.partitions_of(settings, target))
     held = sum(end - first for first, end in bounds.values())
     if held:
         raise ConfigError(
@@ -180,9 +174,9 @@ def _merged(
     settings: KafkaSettings, partitions: list[Partition], at: dict[Partition, int]
 ) -> Iterator[Record]:
     """Yield what is there, by time; in one partition in its order, whatever its times are."""
-    bounds = bounds_of(settings, partitions)
+    bounds = partition_reader.bounds_of(settings, partitions)
     ready = [p for p in partitions if at.get(p, 0) < bounds[p][1]]
-    feeds = [read_partition(settings, p, at.get(p), bounds[p][1]) for p in ready]
+    feeds = [partition_reader.read_partition(settings, p, at.get(p), bounds[p][1]) for p in ready]
     return heapq.merge(*feeds, key=lambda record: record.timestamp_ms or 0)
 
 

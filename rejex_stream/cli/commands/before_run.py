@@ -6,19 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rejex_stream.cli import show
 from rejex_stream.cli import table_options as options
-from rejex_stream.cli.show import (
-    As,
-    AsOption,
-    ConfigFile,
-    console,
-    held_rows,
-    number,
-    print_facts,
-    print_json,
-    print_table,
-    share,
-)
 from rejex_stream.config import check_config
 from rejex_stream.config.assembly import require_extras
 from rejex_stream.errors import ConfigError
@@ -67,7 +56,7 @@ def plan(  # noqa: PLR0917 - one parameter an option
     readings_per_day: Annotated[
         float, typer.Option(help="With --sensors: readings of each a day.", min=0)
     ] = 1440.0,
-    output: AsOption = As.TABLE,
+    output: show.AsOption = show.As.TABLE,
 ) -> None:
     """Say what a choice of γ, n and T promises before the first event.
 
@@ -93,9 +82,9 @@ def plan(  # noqa: PLR0917 - one parameter an option
         raise typer.Exit(1)
 
 
-def _print_plans(rows: tuple[Plan, ...], output: As) -> None:
-    if output is As.JSON:
-        print_json(rows)
+def _print_plans(rows: tuple[Plan, ...], output: show.As) -> None:
+    if output is show.As.JSON:
+        show.print_json(rows)
         return
     has_costs = any(row.promise and row.promise.cost_bound is not None for row in rows)
     has_days = any(row.promise and row.promise.rejected_per_day is not None for row in rows)
@@ -106,29 +95,29 @@ def _print_plans(rows: tuple[Plan, ...], output: As) -> None:
     columns += ["rejected/day", "anomalies/day"] if has_days else []
     table = []
     for row in rows:
-        cells = [number(row.window), number(row.tolerance)]
+        cells = [show.number(row.window), show.number(row.tolerance)]
         promise = row.promise
         if promise is None or row.refusal is not None:
-            cells += [number(promise.n_anomalies if promise else None), "impossible"]
+            cells += [show.number(promise.n_anomalies if promise else None), "impossible"]
             table.append(cells + [""] * (len(columns) - len(cells)))
             continue
         cells += [
-            number(promise.n_anomalies),
-            share(promise.expected_rate),
-            share(promise.exact_bound),
-            share(promise.paper_bound),
-            share(promise.paper_bound_printed),
-            share(promise.anomaly_rate),
-            share(promise.kept_share),
+            show.number(promise.n_anomalies),
+            show.share(promise.expected_rate),
+            show.share(promise.exact_bound),
+            show.share(promise.paper_bound),
+            show.share(promise.paper_bound_printed),
+            show.share(promise.anomaly_rate),
+            show.share(promise.kept_share),
         ]
         if has_costs:
-            cells += [number(promise.cost_bound), number(promise.cost_quantile)]
+            cells += [show.number(promise.cost_bound), show.number(promise.cost_quantile)]
         if has_days:
-            cells += [number(promise.rejected_per_day), number(promise.anomalies_per_day)]
+            cells += [show.number(promise.rejected_per_day), show.number(promise.anomalies_per_day)]
         table.append(cells)
-    print_table(columns, table, title=f"γ = {rows[0].contamination:g}", left=())
+    show.print_table(columns, table, title=f"γ = {rows[0].contamination:g}", left=())
     for row in rows:
-        for what, said in held_rows(row):
+        for what, said in show.held_rows(row):
             print(f"n = {row.window:,}, rate {row.rate:g}: {what}: {said}.")
         if row.refusal is not None:
             of = f", T = {row.tolerance:g}" if row.tolerance is not None else ""
@@ -136,7 +125,7 @@ def _print_plans(rows: tuple[Plan, ...], output: As) -> None:
 
 
 # ---------------------------------------------------------------------------- validate
-def validate(config: ConfigFile, output: AsOption = As.TABLE) -> None:
+def validate(config: show.ConfigFile, output: show.AsOption = show.As.TABLE) -> None:
     """Check a config and say what it promises; nothing is read or written but the file.
 
     All problems are shown at once. Exit status 2 if there is one, or if an extra that the config
@@ -146,14 +135,14 @@ def validate(config: ConfigFile, output: AsOption = As.TABLE) -> None:
 
     loaded, problems = check_config(config)
     if loaded is None:
-        if output is As.JSON:
-            print_json({"valid": False, "problems": problems})
+        if output is show.As.JSON:
+            show.print_json({"valid": False, "problems": problems})
             raise typer.Exit(2)
         raise ConfigError(render(str(config), problems))
     require_extras(loaded)
     promise = promised(loaded)
-    if output is As.JSON:
-        print_json({"valid": True, "plan": promise, "config": loaded.redacted()})
+    if output is show.As.JSON:
+        show.print_json({"valid": True, "plan": promise, "config": loaded.redacted()})
         return
     print(f"{config}: fine.")
     budget, rows = loaded.rejection.review_budget, promise_rows(promise)
@@ -165,7 +154,7 @@ def validate(config: ConfigFile, output: AsOption = As.TABLE) -> None:
     for key, (written, count) in loaded.durations.items():
         every = span(loaded.input.sample_interval_ms)
         rows.append((key, f"{written}: {count:,} events, at one in {every}"))
-    print_facts(rows)
+    show.print_facts(rows)
     for finding in config_findings(loaded):
         doubtful = "Doubtful: " if finding.level == "warning" else ""
         print(f"{doubtful}{finding.message}: {finding.fix}.")
@@ -176,24 +165,24 @@ def promise_rows(choice: Plan) -> list[tuple[str, str]]:
     promise = choice.promise
     assert promise is not None
     rows = [
-        ("contamination γ", number(choice.contamination)),
-        ("window n", number(choice.window)),
-        ("tolerance T", number(choice.tolerance)),
+        ("contamination γ", show.number(choice.contamination)),
+        ("window n", show.number(choice.window)),
+        ("tolerance T", show.number(choice.tolerance)),
         ("rejected ranks", f"{promise.lower:,} to {promise.upper:,} of 0 to {choice.window:,}"),
-        ("rejection rate, expected", share(promise.expected_rate)),
-        (f"bound, exact (δ = {choice.delta:g})", share(promise.exact_bound)),
-        ("bound, paper", share(promise.paper_bound)),
-        ("accepted anomalies, expected", share(promise.anomaly_rate)),
-        ("flagged events that stay anomalies", share(promise.kept_share)),
+        ("rejection rate, expected", show.share(promise.expected_rate)),
+        (f"bound, exact (δ = {choice.delta:g})", show.share(promise.exact_bound)),
+        ("bound, paper", show.share(promise.paper_bound)),
+        ("accepted anomalies, expected", show.share(promise.anomaly_rate)),
+        ("flagged events that stay anomalies", show.share(promise.kept_share)),
     ]
-    rows += held_rows(choice)
+    rows += show.held_rows(choice)
     if promise.cost_bound is not None:
         rows += [
-            ("cost of an event, bound on its mean", number(promise.cost_bound)),
-            (f"cost, exceeded with δ = {choice.delta:g}", number(promise.cost_quantile)),
+            ("cost of an event, bound on its mean", show.number(promise.cost_bound)),
+            (f"cost, exceeded with δ = {choice.delta:g}", show.number(promise.cost_quantile)),
         ]
     if promise.rejected_per_day is not None:
-        rows.append(("rejected a day, expected", number(promise.rejected_per_day)))
+        rows.append(("rejected a day, expected", show.number(promise.rejected_per_day)))
     return rows
 
 
@@ -203,9 +192,9 @@ _STYLES = {"ok": "green", "warning": "yellow", "error": "bold red", "skipped": "
 
 
 def doctor(
-    config: ConfigFile,
+    config: show.ConfigFile,
     sample: Annotated[int, typer.Option(min=1, help="How many records to read.")] = 200,
-    output: AsOption = As.TABLE,
+    output: show.AsOption = show.As.TABLE,
 ) -> None:
     """Check everything that a pipeline needs, and say how to fix what is missing.
 
@@ -216,12 +205,12 @@ def doctor(
     checks: list[Check] = []
     for check in examine(config, sample=sample):
         checks.append(check)
-        if output is As.TABLE:
+        if output is show.As.TABLE:
             _print_check(check)
-    if output is As.JSON:
-        print_json(checks)
+    if output is show.As.JSON:
+        show.print_json(checks)
     errors = sum(check.level == "error" for check in checks)
-    if output is As.TABLE:
+    if output is show.As.TABLE:
         warnings = sum(check.level == "warning" for check in checks)
         print(f"{len(checks)} findings: {errors} error(s), {warnings} warning(s).")
     if errors:
@@ -229,7 +218,7 @@ def doctor(
 
 
 def _print_check(check: Check) -> None:
-    out = console()
+    out = show.console()
     mark = f"{_MARKS[check.level]:<8}"
     out.print(f"{check.number:>2} {check.name:<13} ", end="")
     out.print(mark, style=_STYLES[check.level], end="")

@@ -12,24 +12,8 @@ from typing import Annotated
 
 import typer
 
-from rejex_stream.cli.show import (
-    As,
-    AsOption,
-    outcome_facts,
-    outcome_rows,
-    print_facts,
-    print_json,
-    print_table,
-)
-from rejex_stream.config import Config, load_config
-from rejex_stream.config.assembly import (
-    Judging,
-    file_decoder,
-    kafka_decoder,
-    kafka_settings,
-    open_source,
-    records_of,
-)
+from rejex_stream.cli import show
+from rejex_stream.config import Config, assembly, load_config
 from rejex_stream.config.input import REGISTRY_FORMATS
 from rejex_stream.decode import Decoder
 from rejex_stream.errors import ConfigError
@@ -93,7 +77,7 @@ def replay(
         str | None,
         typer.Option(help="Compare from this event time on, ISO 8601; UTC if it says none."),
     ] = None,
-    output: AsOption = As.TABLE,
+    output: show.AsOption = show.As.TABLE,
 ) -> None:
     """Judge a history again, by a config and by another one, and show what would be different.
 
@@ -109,8 +93,8 @@ def replay(
             )
     since_ms = None if since is None else _time(since)
     comparison = _judged(configs, since_ms)
-    if output is As.JSON:
-        print_json(_as_plain(comparison))
+    if output is show.As.JSON:
+        show.print_json(_as_plain(comparison))
     else:
         paths = [config] if new is None else [config, new]
         same = new is not None and config.name == new.name
@@ -141,7 +125,7 @@ def _reading_the_same(new: Config, old: Config) -> Config:
 
 def _judged(configs: Sequence[Config], since_ms: int | None) -> Comparison:
     comparison = Comparison(tuple(OutcomeCounts() for _ in configs))
-    judges = [Judging(config) for config in configs]
+    judges = [assembly.Judging(config) for config in configs]
     if len(judges) == 1:  # nobody will look at more than labels
         judges[0].spec = replace(judges[0].spec, evidence=False)
         judges[0].settings = judges[0].settings.replace(review_context_events=0)
@@ -168,24 +152,28 @@ def _histories(
 ) -> Iterator[tuple[Partition, list[Decoder], Iterator[Record]]]:
     """Yield the partitions of the history, how each config reads it, and its records in order."""
     if configs[0].input.kind == "file":
-        source = open_source(configs[0])
-        decoders = [file_decoder(config, source) for config in configs]
-        yield source.partition, decoders, records_of(source)
+        source = assembly.open_source(configs[0])
+        decoders = [assembly.file_decoder(config, source) for config in configs]
+        yield source.partition, decoders, assembly.records_of(source)
         return
     from rejex_connectors.kafka.partition_reader import partitions_of, read_partition
 
-    settings = kafka_settings(configs[0])
+    settings = assembly.kafka_settings(configs[0])
     for topic in settings.topics.input:
         for partition in partitions_of(settings, topic):
-            yield partition, list(map(kafka_decoder, configs)), read_partition(settings, partition)
+            yield (
+                partition,
+                list(map(assembly.kafka_decoder, configs)),
+                read_partition(settings, partition),
+            )
 
 
 def _print(comparison: Comparison, configs: list[str]) -> None:
-    by_config = [dict(outcome_rows(counts)) for counts in comparison.counts]
+    by_config = [dict(show.outcome_rows(counts)) for counts in comparison.counts]
     names = dict.fromkeys(name for rows in by_config for name in rows)
     shown = [(name, *(rows.get(name, "0") for rows in by_config)) for name in names]
     n_records = comparison.counts[0].n_events
-    print_table(["", *configs], shown, title=f"{n_records:,} records judged")
+    show.print_table(["", *configs], shown, title=f"{n_records:,} records judged")
     if len(configs) == 1:
         return
     facts = [
@@ -201,12 +189,12 @@ def _print(comparison: Comparison, configs: list[str]) -> None:
         (f"e.g. {at.topic}-{at.partition}-{at.offset}", f"{was} → {is_}")
         for at, was, is_ in comparison.examples
     ]
-    print_facts(facts, title=f"Changed labels: {comparison.changed:,}")
+    show.print_facts(facts, title=f"Changed labels: {comparison.changed:,}")
 
 
 def _as_plain(comparison: Comparison) -> dict[str, object]:
     return {
-        "counts": list(map(outcome_facts, comparison.counts)),
+        "counts": list(map(show.outcome_facts, comparison.counts)),
         "changed": comparison.changed,
         "labels": {
             f"{was} > {is_}": count for (was, is_), count in sorted(comparison.labels.items())

@@ -17,37 +17,15 @@ from typing import Annotated
 
 import typer
 
+from rejex_stream.cli import show
 from rejex_stream.cli.bars import QUIET_S, Count, counting
-from rejex_stream.cli.show import (
-    As,
-    AsOption,
-    ConfigFile,
-    number,
-    outcome_facts,
-    outcome_rows,
-    print_facts,
-    print_json,
-)
 from rejex_stream.config import Config, load_config
 from rejex_stream.config.assembly import Edges, run_pipeline
 from rejex_stream.decode.written import is_repeated, zone_of
 from rejex_stream.doctor import promised
 from rejex_stream.errors import ConfigError
 from rejex_stream.operate.logs import logging_to_stderr
-from rejex_stream.run.run_events import (
-    ControlUnread,
-    DecisionChanged,
-    EnvironmentChanged,
-    FitFailure,
-    NothingScorable,
-    PartitionClosed,
-    PartitionLive,
-    PartitionOpened,
-    Progress,
-    Retrying,
-    RunEvent,
-    RunSummary,
-)
+from rejex_stream.run import run_events
 from rejex_stream.tables.column_checks import check_readings
 from rejex_stream.tables.order import TimeOrder
 from rejex_stream.types import Outcome, Partition, Reading
@@ -62,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 
 def run(
-    config: ConfigFile,
+    config: show.ConfigFile,
     dry_run: Annotated[
         bool, typer.Option(help="Judge and write nothing, then show the mix against theory.")
     ] = False,
@@ -70,7 +48,7 @@ def run(
         int | None,
         typer.Option(min=1, help="With --dry-run: stop once so many records are judged."),
     ] = None,
-    output: AsOption = As.TABLE,
+    output: show.AsOption = show.As.TABLE,
 ) -> None:
     """Run a pipeline until its input ends; Ctrl-C or SIGTERM stops it after what is in hand.
 
@@ -105,8 +83,8 @@ def run(
         print(f"{settings.pipeline.name}: {line}", file=sys.stderr)
     # Where verdicts go to standard output, nothing else may.
     aside = settings.output.verdicts == "-" and not dry_run and settings.input.kind == "file"
-    if output is As.JSON and not aside:
-        print_json(_as_plain(summary))
+    if output is show.As.JSON and not aside:
+        show.print_json(_as_plain(summary))
     else:
         _print_summary(settings, summary, dry_run=dry_run, stderr=aside)
 
@@ -124,7 +102,7 @@ class RunDisplay:
         """Remember the edges, for the share of the input that was read."""
         self._edges = edges
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, progress: run_events.Progress) -> None:
         """Show the progress, and log replays now and then."""
         replays, now = progress.replays.values(), time.monotonic()
         if replays and now - self._said >= QUIET_S:  # one that is quick says when it is over
@@ -137,19 +115,19 @@ class RunDisplay:
             )
         self._count(progress.n_events, None if self._edges is None else self._edges.fraction)
 
-    def event(self, event: RunEvent) -> None:
+    def event(self, event: run_events.RunEvent) -> None:
         """Log events that people need to know."""
         match event:
-            case PartitionOpened(partition, None, next_offset, _):
+            case run_events.PartitionOpened(partition, None, next_offset, _):
                 _log.info("%s-%d: starting at offset %s", *partition, f"{next_offset:,}")
-            case PartitionOpened(partition, snapshot, _, live_from):
+            case run_events.PartitionOpened(partition, snapshot, _, live_from):
                 _log.info(
                     "%s-%d: from the snapshot at %s, live from %s",
                     *partition,
                     f"{snapshot:,}",
                     f"{live_from:,}",
                 )
-            case DecisionChanged(partition, offset, was, now):
+            case run_events.DecisionChanged(partition, offset, was, now):
                 _log.warning(
                     "%s-%d: verdicts from offset %s on are given by another decision (%s); state "
                     "goes on, those before stand",
@@ -157,27 +135,27 @@ class RunDisplay:
                     f"{offset:,}",
                     now.since(was),
                 )
-            case EnvironmentChanged(_, changes) if changes not in self._warned:
+            case run_events.EnvironmentChanged(_, changes) if changes not in self._warned:
                 self._warned.add(changes)
                 _log.warning(
                     "going on from snapshots that were made with other versions (%s): refitted "
                     "models may differ in the last bit",
                     ", ".join(changes),
                 )
-            case PartitionLive(partition, replayed, seconds) if replayed:
+            case run_events.PartitionLive(partition, replayed, seconds) if replayed:
                 _log.info("%s-%d: replayed %s in %.1f s", *partition, f"{replayed:,}", seconds)
-            case PartitionClosed(partition):
+            case run_events.PartitionClosed(partition):
                 _log.debug("%s-%d: closed", *partition)
-            case NothingScorable(_, alarm) if alarm is not None:
+            case run_events.NothingScorable(_, alarm) if alarm is not None:
                 _log.error("%s", alarm.message)
-            case NothingScorable():
+            case run_events.NothingScorable():
                 _log.info("events can be scored again")
-            case ControlUnread(why):
+            case run_events.ControlUnread(why):
                 lost = f"nobody can tell the pipeline anything, and it goes on: {why}"
                 _log.warning("%s", "the control log can be read again" if why is None else lost)
-            case FitFailure(partition, failed):
+            case run_events.FitFailure(partition, failed):
                 _log.warning("%s-%d: a fit failed: %s", *partition, failed)
-            case Retrying(error, delay_s, attempt):
+            case run_events.Retrying(error, delay_s, attempt):
                 _log.warning("attempt %d failed, next in %.1f s: %s", attempt, delay_s, error)
 
 
@@ -195,7 +173,7 @@ class _Limit:
         if self._left <= 0:
             self._stop.set()
 
-    def event(self, event: RunEvent) -> None:
+    def event(self, event: run_events.RunEvent) -> None:
         """See what happened to the run; nothing to count."""
 
 
@@ -210,9 +188,9 @@ class _Looks:
         local = source.time_zone is not None and "%z" not in (source.time_format or "")
         self._zone = zone_of(source.time_zone) if local and source.time_zone else None
 
-    def event(self, event: RunEvent) -> None:
+    def event(self, event: run_events.RunEvent) -> None:
         """Check the first readings only of a run without a snapshot."""
-        if isinstance(event, PartitionOpened) and self._first is not None:
+        if isinstance(event, run_events.PartitionOpened) and self._first is not None:
             self._first = [] if event.snapshot_offset is None else None
 
     def readings(self, readings: Sequence[Reading]) -> bool:
@@ -293,9 +271,11 @@ def _end_in_time(ear: socket.socket, ended: threading.Event) -> None:
                 os._exit(0)
 
 
-def _print_summary(config: Config, summary: RunSummary, *, dry_run: bool, stderr: bool) -> None:
+def _print_summary(
+    config: Config, summary: run_events.RunSummary, *, dry_run: bool, stderr: bool
+) -> None:
     promise = promised(config).promise
-    rows = outcome_rows(summary, None if promise is None else promise.expected_rate)
+    rows = show.outcome_rows(summary, None if promise is None else promise.expected_rate)
     happened = (
         ("replayed", summary.n_replayed, ""),
         ("failed fits", summary.n_fit_failures, ""),
@@ -303,13 +283,13 @@ def _print_summary(config: Config, summary: RunSummary, *, dry_run: bool, stderr
     )
     rows += [(name, f"{count:,}{more}") for name, count, more in happened if count]
     rate = summary.n_events / summary.seconds if summary.seconds else None
-    rows.append(("time", f"{summary.seconds:.1f} s, {number(rate)} events/s"))
+    rows.append(("time", f"{summary.seconds:.1f} s, {show.number(rate)} events/s"))
     done = "stopped; the next run goes on from here" if summary.stopped else "done"
     if dry_run:
         done = "nothing was written"
     elif not (summary.n_events or summary.n_ignored or summary.stopped):
         done = "nothing new"
-    print_facts(rows, title=f"{config.pipeline.name}: {done}", stderr=stderr)
+    show.print_facts(rows, title=f"{config.pipeline.name}: {done}", stderr=stderr)
 
 
 _COUNTS = (
@@ -318,6 +298,6 @@ _COUNTS = (
 )  # fmt: skip
 
 
-def _as_plain(summary: RunSummary) -> dict[str, object]:
+def _as_plain(summary: run_events.RunSummary) -> dict[str, object]:
     more = {name.removeprefix("n_"): getattr(summary, name) for name in _COUNTS}
-    return outcome_facts(summary) | more
+    return show.outcome_facts(summary) | more

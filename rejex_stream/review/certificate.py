@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from sqlite3 import Connection
 from weakref import WeakKeyDictionary
@@ -29,6 +29,7 @@ import msgspec
 from rejex_stream.encode import decode_review, decode_verdict
 from rejex_stream.encode.label_records import LabelRecord, active_labels, resolve
 from rejex_stream.errors import ConfigError, ConnectorError
+from rejex_stream.incidents.calendar import Plan
 from rejex_stream.rejection.audit_sampling import Stratum, commitment, fewest_missed, most_missed
 from rejex_stream.rejection.band import label_of, rank_edges
 from rejex_stream.review.queue.label_report import pipelines_of
@@ -70,6 +71,11 @@ class Tally:
     # event times of the first and the newest; in whole hours where a store counted them
     from_ms: int | None = None
     until_ms: int | None = None
+
+    def plus(self, other: Tally) -> Tally:
+        """Return the events of both."""
+        names = "accepted", "drawn", "answers", "undrawable"
+        return Tally(*(getattr(self, name) + getattr(other, name) for name in names))
 
     def count(self, t_ms: int, p: float, why: str, n: int, drawn: int) -> None:
         """Count `n` accepted events of one probability, of which `drawn` were drawn."""
@@ -347,8 +353,13 @@ class Evidence:
     # drawn review items by position; `None` likewise
     items: Mapping[Position, ReviewItem] | None = None
     reviewers: Collection[str] = ()  # who may answer; empty: anybody
+    calendar: Collection[Plan] = ()  # when the config says that work is planned
     # positions of records that could not be read, which have no verdict
     unread: Collection[Position] = ()
+    # why records may have no verdict, though none of them is missing; empty: each has one
+    gaps: str = ""
+    # where the input begins and ends; `None`: nobody has asked
+    bounds: Mapping[Partition, tuple[int, int]] | None = None
 
 
 @dataclass
@@ -359,8 +370,10 @@ class Testimony:
     tally: Tally = field(default_factory=Tally)
     # sentences, each with how often: any of them, and the log does not stand as it was written
     wrong: Counter[str] = field(default_factory=Counter)
-    # what may be right and cannot be checked here, likewise
-    doubts: Counter[str] = field(default_factory=Counter)
+    # what may be right and cannot be checked here, each with the events that it takes out of the
+    # certificate, as they would be counted in it otherwise
+    doubts: defaultdict[str, Tally] = field(default_factory=lambda: defaultdict(Tally))
+    n_twice: int = 0  # verdicts that stand there twice
     missing: int = 0  # verdicts that the log lacks
 
 
@@ -405,19 +418,39 @@ def verify(
         )
     for name, (there, here) in differences(certificate, again, draw.key).items():
         wrong.append(f"{name}: the certificate says {there}, the log {here}")
-    premises = [f"{count:,} {sentence}" for sentence, count in sorted(testimony.doubts.items())]
-    premises.append("answers are the word of the log of labels")
-    if not draw.key:
-        premises.append(
-            "unsigned: the draw has no key, so anybody could foresee it, and write this"
-        )
+    return Verified(again, tuple(wrong), tuple(_premises(testimony, certificate, draw, evidence)))
+
+
+def _premises(
+    testimony: Testimony, certificate: Certificate, draw: AuditDraw, evidence: Evidence
+) -> Iterator[str]:
+    """Yield what was taken at its word, each with the bound that holds if it is not true."""
+    tally = testimony.tally
+    sensitivity = certificate.sensitivity if certificate.reviewers == "declared" else None
+
+    def bound(accepted: Tally) -> str:
+        again = certify(accepted, pipeline="", alpha=certificate.alpha, sensitivity=sensitivity)
+        return f"at most {again.missed_at_most:,} were missed"
+
+    for sentence, events in sorted(testimony.doubts.items()):
+        count = sum(events.accepted.values()) + sum(events.undrawable.values())
+        yield f"{count:,} {sentence}: if they count too, {bound(tally.plus(events))}"
+    if testimony.n_twice:
+        yield f"{testimony.n_twice:,} verdicts stand there twice, and are counted once"
+    unanswered = replace(tally, answers=Counter())
+    yield f"answers are the word of the log of labels: without them, {bound(unanswered)}"
+    yield (
+        "that the draw's key was fixed before the first event is the log's word: its SHA-256 is "
+        f"{commitment(draw.key)}"
+        if draw.key
+        else "unsigned: the draw has no key, so anybody could foresee it, and write this"
+    )
     if certificate.reviewers != "assumed":
-        premises.append(
-            f"what reviewers recognise is {certificate.reviewers}, and not checked here"
-        )
+        yield f"what reviewers recognise is {certificate.reviewers}, and not checked here"
     if evidence.items is None:
-        premises.append("scores and ranks are the log's word: review items were not compared")
-    return Verified(again, tuple(wrong), tuple(premises))
+        yield "review items were not compared"
+    if evidence.bounds is None:
+        yield "that no partition is left out is the log's word"
 
 
 class _Reader:
@@ -428,9 +461,7 @@ class _Reader:
         self._found = Testimony()
         self._seen: dict[Position, bytes] = {}
         self._seq: dict[str, int] = {}
-        self._next: dict[Partition, int] = {}
         self._at_rates: set[tuple[Partition, float]] = set()
-        self._unread = Counter(Partition(one.topic, one.partition) for one in evidence.unread)
 
     def read(self, verdicts: Iterable[bytes]) -> Testimony:
         testimony = self._found
@@ -440,11 +471,12 @@ class _Reader:
                 continue
             verdict = decode_verdict(line)
             if self._is_new(verdict, line):
-                self._follow(verdict)
+                self._check_seq(verdict)
                 self._check_label(verdict)
                 self._check_absence(verdict)
                 self._check_item(verdict)
                 self._count(verdict)
+        self._find_missing()
         for position in self._labels:
             if position not in self._seen:
                 testimony.wrong["answers are about events that have no verdict"] += 1
@@ -476,23 +508,59 @@ class _Reader:
         if before.strip() != line.strip():
             self._found.wrong["positions have two verdicts that differ"] += 1
         else:
-            self._found.doubts["verdicts stand there twice, and are counted once"] += 1
+            self._found.n_twice += 1
         return False
 
-    def _follow(self, verdict: Verdict) -> None:
-        """Find what is missing: a sensor's events are numbered, and so are the input's records."""
-        offset = verdict.position.offset
-        place = Partition(verdict.position.topic, verdict.position.partition)
-        after = self._next.get(place)
-        again = bool(verdict.position.reading) and offset + 1 == after  # of the same record
-        if after is not None and offset < after:
-            self._found.wrong["verdicts are out of order"] += not again
-        elif after is not None:
-            gap = offset - after
-            known = min(gap, self._unread[place])
-            self._unread[place] -= known
-            self._found.missing += gap - known
-        self._next[place] = max(offset + 1, after or 0)
+    def _find_missing(self) -> None:
+        """Find records without a verdict: the input's records are numbered."""
+        given: defaultdict[Partition, set[int]] = defaultdict(set)
+        unread: defaultdict[Partition, set[int]] = defaultdict(set)
+        for positions, offsets in ((self._seen, given), (self._evidence.unread, unread)):
+            for position in positions:
+                offsets[Partition(position.topic, position.partition)].add(position.offset)
+        bounds = self._evidence.bounds or {}
+        for place in {*given, *bounds}:
+            begin, end = bounds.get(place, (0, 0))
+            there, known = given[place], unread[place]
+            first, last = (min(there), max(there)) if there else (end, end)
+            # What was before the input's own beginning nobody can compare, if the log has none.
+            before = range(0 if there else begin, first)
+            self._doubt_absent(place, before, known, _BEFORE)
+            absent = set(range(first, last)) - there
+            if self._evidence.gaps:
+                sentence = f"records between others have no verdict ({self._evidence.gaps})"
+                self._doubt_absent(place, absent, known, sentence)
+            else:
+                self._found.missing += len(absent - known)
+            self._doubt_absent(place, known & absent, (), _UNREAD)
+
+    def _doubt_absent(
+        self, place: Partition, offsets: Collection[int], known: Collection[int], sentence: str
+    ) -> None:
+        """Count records without a verdict as they would be had each been called normal."""
+        if len(offsets) > _MOST_DRAWN_AGAIN:
+            self._found.doubts[sentence].undrawable["missing"] += len(offsets)
+            return
+        for offset in offsets:
+            if offset not in known:
+                self._doubt(Position(*place, offset), sentence)
+
+    def _doubt(self, position: Position, sentence: str, p: float | None = None) -> None:
+        """Count an event that the certificate leaves out as it would be in it, or worse."""
+        if p is None:  # of the shares at which it may have been drawn, what makes most of it
+            rates = sorted({self._draw.rate, self._draw.near_rate or 0.0} - {0.0}) or [0.0]
+            p = next((p for p in rates if self._draw.is_drawn(position, p)), rates[0])
+        events, drawn = self._found.doubts[sentence], self._draw.is_drawn(position, p)
+        events.count(0, p, "rate", 1, drawn)
+        if drawn:
+            events.answers[p, self._answer(position)] += 1
+
+    def _answer(self, position: Position) -> Answer:
+        result = resolve(active_labels(self._labels.get(position, ())))
+        return answer_of(result.state, result.verdict)
+
+    def _check_seq(self, verdict: Verdict) -> None:
+        """Find what is missing: a stream's events are numbered."""
         if verdict.reason is Reason.TOO_MANY_SENSORS:
             return
         key = in_mode(verdict.stream_key, verdict.mode)
@@ -526,8 +594,11 @@ class _Reader:
                 wrong["held verdicts cannot be checked: there are no incidents"] += 1
             elif not _holds(evidence.incidents.get(verdict.incident or ""), verdict):
                 wrong["verdicts are held, and no incident of theirs was open"] += 1
+        planned = verdict.planned and not any(
+            plan.holds(verdict.stream_key, verdict.event_time_ms) for plan in evidence.calendar
+        )
         for kind, applies in (
-            (CommandKind.PLANNED, verdict.planned),
+            (CommandKind.PLANNED, planned),
             (CommandKind.MUTE, bool(verdict.muted)),
         ):
             if not applies:
@@ -556,19 +627,25 @@ class _Reader:
                 wrong["draws come out otherwise than the log says"] += 1
             self._check_rate(verdict, audit.p)
         drawn = bool(audit and audit.drawn)
-        asked = drawn or verdict.label is Label.REJECTED or verdict.status is not None
-        if not asked and verdict.position in self._labels:
-            self._found.doubts["answers are about accepted events that were not drawn"] += 1
-        if not could_be_missed(verdict) or verdict.event_time_ms < self._since_ms:
+        labels = self._labels.get(verdict.position, ())
+        if not drawn and any(label.why == "audit" for label in labels):
+            wrong["answers to the audit are about events that were not drawn"] += 1
+        if not could_be_missed(verdict):
+            self._doubt(verdict.position, _NO_RANK if verdict.rank is None else _RANKED)
             return
         p, why = drawable(verdict)
         if not p:
             self._check_rate(verdict, 0.0)
         hour_ms = verdict.event_time_ms - verdict.event_time_ms % HOUR_MS
-        self._found.tally.count(hour_ms, p, why, 1, drawn)
+        tally = self._found.tally
+        if verdict.event_time_ms < self._since_ms:
+            tally = self._found.doubts[_EARLIER]
+        elif why in ("held", "planned"):
+            # The certificate counts each as one; drawn and put away, it would have been 1 / p.
+            self._doubt(verdict.position, _HELD)
+        tally.count(hour_ms, p, why, 1, drawn)
         if drawn:
-            result = resolve(active_labels(self._labels.get(verdict.position, ())))
-            self._found.tally.answers[p, answer_of(result.state, result.verdict)] += 1
+            tally.answers[p, self._answer(verdict.position)] += 1
 
     def _check_rate(self, verdict: Verdict, p: float) -> None:
         """Check a probability against the config's: rates are switched once, for all that come."""
@@ -579,7 +656,17 @@ class _Reader:
         elif place in self._at_rates:
             self._found.wrong["probabilities are not the config's, among others that are"] += 1
         else:
-            self._found.doubts["events were drawn at other rates, before the config's"] += 1
+            self._doubt(verdict.position, _OTHER_RATES, wanted)
+
+
+_MOST_DRAWN_AGAIN = 1_000_000
+_BEFORE = "records before the first verdict of their partition are not in the log"
+_UNREAD = "records have no verdict, as dead letters say that they could not be read"
+_EARLIER = "accepted events are before the time that the certificate begins at"
+_NO_RANK = "verdicts were rejected without a rank (warm-up, unscorable), by the log's word"
+_RANKED = "verdicts were rejected or anomalies by their ranks, which are the log's word"
+_HELD = "accepted events are held or planned, by the word of incidents, commands and calendar"
+_OTHER_RATES = "events were drawn at other rates, before the config's"
 
 
 def _holds(incident: Incident | None, verdict: Verdict) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, replace
+import re
+from dataclasses import dataclass, field, replace
 
 import msgspec
 import pytest
@@ -15,9 +16,19 @@ from rejex_stream.config.assembly.running import audit_draw
 from rejex_stream.encode import decode_reviewed, decode_verdict, encode_verdict
 from rejex_stream.encode.label_records import LabelRecord
 from rejex_stream.errors import ConnectorError, RejexError
+from rejex_stream.incidents.calendar import Plan
 from rejex_stream.review.certificate import Evidence, certify, read_log, signed, verify
 from rejex_stream.run.review_items import AuditDraw, committed
-from rejex_stream.types import Audit, Incident, IncidentState, Label, Position, Reason, ReviewItem
+from rejex_stream.types import (
+    Audit,
+    Incident,
+    IncidentState,
+    Label,
+    Partition,
+    Position,
+    Reason,
+    ReviewItem,
+)
 from tests.pump import pump_toml
 
 KEY = "a secret of thirty-two characters"
@@ -48,12 +59,12 @@ class Log:
     pipeline: str = "pump"
     reviewers: tuple = ("ada",)
     lines: list | None = None
-    known: tuple = ()
+    more: dict = field(default_factory=dict)  # of the evidence
 
     def said(self):
         return Evidence(
             labels=self.labels, incidents=self.incidents, commands=self.commands,
-            items=self.items, reviewers=self.reviewers,
+            items=self.items, reviewers=self.reviewers, **self.more,
         )  # fmt: skip
 
     def encoded(self):
@@ -174,7 +185,9 @@ def checked(log, told=None, since_ms=0):
 def test_an_honest_log_says_what_its_certificate_says(log):
     found = checked(log)
     assert found.wrong == ()
-    assert found.premises == ("answers are the word of the log of labels",)
+    about = ("held or planned", "by their ranks", "without a rank", "answers are", "SHA-256 is")
+    for sentence, word in zip(found.premises, (*about, "no partition"), strict=True):
+        assert word in sentence
     assert set(found.again.undrawable) >= {"held", "planned"}
     assert any(one.muted for one in log.verdicts)
     assert len(log.finds) > 10
@@ -344,7 +357,7 @@ TAMPERED = {
     "a key ground out after the run": (ground, "committed to another key"),
     "the log rewritten by such a key": (rewritten, "have no review item"),
     "a verdict twice, and different": (twice_and_different, "two verdicts that differ"),
-    "verdicts in another order": (swapped, "out of order"),
+    "verdicts in another order": (swapped, "do not follow"),
     "answers of nobody": (of_nobody, "whom the config does not know"),
     "answers added by another name": (added, "whom the config does not know"),
     "incidents gone": (without_incident, "no incident of theirs was open"),
@@ -373,6 +386,167 @@ def test_a_log_that_was_changed_is_caught_though_it_was_certified_anew(log, name
     change(log)
     since_ms = 3_600_000 if "time asked" in name else 0
     assert sentence in "\n".join(checked(log, since_ms=since_ms).wrong), name
+
+
+# ---------------------------------------------- a forger who rewrites all that the pipeline wrote
+def rewrite_all(log):
+    """Let review items and labels say what the verdicts say now."""
+    known = {one.position: one for one in log.verdicts}
+    drawn = {p for p, one in known.items() if one.audit and one.audit.drawn}
+    log.items = {
+        p: msgspec.structs.replace(item, verdict=known[p], drawn=known[p].audit.p)
+        for p, item in log.items.items() if p in drawn
+    }  # fmt: skip
+    log.labels = [one for one in log.labels if drawn.issuperset(one.events)]
+
+
+def rejected(log, reason):
+    log.change(
+        log.finds, label=Label.REJECTED, reason=reason, rank=None, band_lower=None,
+        band_upper=None, audit=msgspec.UNSET,
+    )  # fmt: skip
+
+
+def renamed(log, **fields):
+    log.change(log.finds, audit=msgspec.UNSET, **fields)
+
+
+def in_wider_bands(log):
+    log.verdicts = [
+        msgspec.structs.replace(
+            one, label=Label.REJECTED, reason=Reason.AMBIGUOUS, audit=msgspec.UNSET,
+            band_lower=min(one.rank, one.band_lower),
+        )
+        if one.position in log.finds else one for one in log.verdicts
+    ]  # fmt: skip
+
+
+def without_head(log):
+    """Take the first half away, where most of what was found is, and number the rest anew."""
+    half = {one.position for one in log.verdicts[: LINES // 2]}
+    log.drop(half)
+    log.verdicts = [msgspec.structs.replace(one, seq=i) for i, one in enumerate(log.verdicts)]
+
+
+def with_forged_incident(log):
+    first = log.verdicts[0]
+    forged = msgspec.structs.replace(
+        of_an_incident(log), id=str(first.position), opened_seq=0, changed_seq=LINES
+    )
+    log.incidents[forged.id] = forged
+    renamed(log, held=True, incident=forged.id)
+
+
+def with_forged_plan(log):
+    renamed(log, planned=True)
+    log.more["calendar"] = [Plan(0, 2**53)]
+
+
+def unread(log):
+    log.more["unread"] = set(log.finds)
+    renumbered(log, log.finds)
+
+
+def ignored(log):
+    log.more["gaps"] = "input.select may ignore them"
+    renumbered(log, log.finds)
+
+
+def other_rate(log):
+    """Say of all up to the last find that the rate was higher then."""
+    last = max(log.finds)
+    log.verdicts = [
+        msgspec.structs.replace(
+            one, audit=Audit(0.9, log.draw.is_drawn(one.position, 0.9), committed(log.draw.key))
+        )
+        if one.audit and one.position <= last else one
+        for one in log.verdicts
+    ]  # fmt: skip
+    answer_all(log, last)
+
+
+def answer_all(log, last):
+    """Let everything that is drawn now, up to an event, have an item, and the answer *normal*."""
+    answers = {p for one in log.labels for p in one.events}
+    item = next(iter(log.items.values()))
+    for at, one in enumerate(log.verdicts):
+        if one.audit and one.audit.drawn and one.position not in answers and one.position <= last:
+            label = replace_label(log.labels[0], label_id=f"r{at}", events=(one.position,))
+            log.labels.append(replace_label(label, verdict="normal"))
+            log.items[one.position] = replace_label(item, verdict=one)
+
+
+def of_another_key(log):
+    rewritten(log)
+    answer_all(log, log.verdicts[-1].position)
+
+
+def all_normal(log):
+    log.labels = [replace_label(one, verdict="normal") for one in log.labels]
+
+
+def one_of_two(log):
+    log.more["bounds"] = {Partition("feed.csv", n): (0, LINES) for n in (0, 1)}
+    log.drop(log.finds)  # they were in the other one
+    log.verdicts = [
+        msgspec.structs.replace(one, seq=i, position=one.position._replace(offset=i))
+        for i, one in enumerate(log.verdicts)
+    ]
+
+
+REWRITTEN = {
+    "finds unscorable": (lambda log: rejected(log, Reason.UNSCORABLE), "without a rank"),
+    "finds in a warm-up": (lambda log: rejected(log, Reason.WARM_UP), "without a rank"),
+    "finds ranked as anomalies": (
+        lambda log: (as_anomaly(log), renamed(log)), "by their ranks",
+    ),
+    "finds in wider bands": (in_wider_bands, "by their ranks"),
+    "finds before the time asked about": (
+        lambda log: log.change(log.finds, event_time_ms=0), "before the time",
+    ),
+    "a time chosen afterwards": (lambda log: None, "before the time"),
+    "the first half taken away": (without_head, "before the first verdict"),
+    "an incident forged": (with_forged_incident, "held or planned"),
+    "a calendar forged": (with_forged_plan, "held or planned"),
+    "dead letters forged": (unread, "could not be read"),
+    "finds ignored": (ignored, "input.select may ignore them"),
+    "a higher rate before": (other_rate, "at other rates"),
+    "a key ground out": (of_another_key, "SHA-256 is"),
+    "answers turned": (all_normal, "answers are the word"),
+}  # fmt: skip
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", REWRITTEN)
+def test_a_premise_names_what_nobody_can_catch_and_its_bound_is_no_smaller(log, name):
+    """A forger who can write all outputs, and the answers too, and who has the key."""
+    change, words = REWRITTEN[name]
+    honest = log.forged().missed_at_most
+    change(log)
+    rewrite_all(log)
+    since_ms = 1_700_002_800_000 if "time" in name else 0
+    told = log.forged(since_ms)
+    assert told.missed_at_most < honest
+    found = checked(log, told, since_ms)
+    premise = next((one for one in (*found.wrong, *found.premises) if words in one), "")
+    figure = re.search(r"at most ([\d,]+) were missed", premise)
+    assert premise, found
+    if name != "a key ground out":
+        assert figure, premise
+        assert int(figure[1].replace(",", "")) >= honest, premise
+
+
+def test_a_partition_that_was_left_out_is_named(log):
+    one_of_two(log)
+    rewrite_all(log)
+    premises = "\n".join(checked(log).premises)
+    assert f"{LINES:,} records before the first verdict of their partition" in premises
+
+
+def test_an_answer_to_the_audit_is_about_an_event_that_was_drawn(log):
+    rejected(log, Reason.UNSCORABLE)
+    log.items = {p: one for p, one in log.items.items() if p not in log.finds}
+    assert any("answers to the audit" in one for one in checked(log).wrong)
 
 
 @pytest.mark.thorough
@@ -424,16 +598,13 @@ def test_what_cannot_be_told_is_named(log):
     assert found.wrong == ()
     assert "1 verdicts stand there twice, and are counted once" in found.premises
     log.items = None
-    assert any("review items were not compared" in one for one in checked(log).premises)
+    assert "review items were not compared" in checked(log).premises
     log.draw = replace(log.draw, key=b"")
     log.verdicts = [
         msgspec.structs.replace(one, audit=msgspec.structs.replace(one.audit, key=None))
         if one.audit else one for one in log.verdicts
     ]  # fmt: skip
     assert any(one.startswith("unsigned: ") for one in checked(log).premises)
-    undrawn = next(v for v in log.verdicts if v.audit and not v.audit.drawn)
-    log.labels.append(replace_label(log.labels[0], label_id="k", events=(undrawn.position,)))
-    assert any("that were not drawn" in one for one in checked(log).premises)
 
 
 def test_rates_that_were_switched_are_strata_of_their_own_and_named(log):

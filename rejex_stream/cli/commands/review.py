@@ -20,8 +20,14 @@ import typer
 
 from rejex_stream.cli.show import As, AsOption, number, print_facts, print_json, print_table, share
 from rejex_stream.config import Config, load_config
-from rejex_stream.config.assembly.control_line import ControlLine, Published, published_lines
+from rejex_stream.config.assembly.control_line import (
+    ControlLine,
+    Published,
+    published_lines,
+    unread_and_bounds,
+)
 from rejex_stream.config.assembly.running import audit_draw
+from rejex_stream.config.input import Input
 from rejex_stream.config.operating import Logging
 from rejex_stream.config.reviewing import AuthMode, Review, named_reviewer, networks
 from rejex_stream.encode import decode_reviewed
@@ -602,7 +608,15 @@ def verify_certificate(
 
 
 def _evidence(config: Config, section: Review, review: Path | None) -> Evidence:
-    evidence = Evidence(reviewers=tuple(section.reviewers))
+    evidence = Evidence(
+        # A proxy lets in whom it knows, named here or not.
+        reviewers=[]
+        if section.auth == "proxy"
+        else [*dict(map(named_reviewer, section.reviewers))],
+        calendar=[entry.plan() for entry in config.calendar],
+        gaps=_why_gaps(config.input),
+    )
+    evidence.unread, evidence.bounds = unread_and_bounds(config)
     evidence.labels = published_labels([config], Path(section.store), _labels_file(section))
     with suppress(ConfigError, ConnectorError):
         line = ControlLine(config)
@@ -616,6 +630,15 @@ def _evidence(config: Config, section: Review, review: Path | None) -> Evidence:
     if review is not None:
         evidence.items = _drawn_items(review)
     return evidence
+
+
+def _why_gaps(input_: Input) -> str:
+    """Return why some records of an input have no verdict of their own."""
+    if input_.select is not None:
+        return "input.select may ignore them"
+    if isinstance(input_.channels, dict) and input_.tag is not None:
+        return "they are joined to rows"
+    return "transactions and compaction leave gaps" if input_.kind == "kafka" else ""
 
 
 def _drawn_items(path: Path) -> Mapping[Position, ReviewItem]:

@@ -12,16 +12,23 @@ from rejex_connectors.files.source import append_line
 
 from rejex_stream.config.assembly.edges import file_places, kafka_settings
 from rejex_stream.config.pipeline_config import Config
-from rejex_stream.encode import Answered, decode_command, decode_incidents, encode_command
+from rejex_stream.encode import (
+    Answered,
+    decode_command,
+    decode_dead_letter,
+    decode_incidents,
+    encode_command,
+)
 from rejex_stream.encode.schemas import COMMAND_TYPE
 from rejex_stream.errors import ConfigError, ConnectorError, explaining_os_errors
-from rejex_stream.types import Command, CommandKind, CommandReply, Incident
+from rejex_stream.types import Command, CommandKind, CommandReply, Incident, Partition, Position
 
 if TYPE_CHECKING:
     from rejex_connectors.kafka.kafka_settings import KafkaSettings
 
 __all__ = [
     "ControlLine", "Published", "incidents_in", "lines_of", "make_command", "published_lines",
+    "unread_and_bounds",
 ]  # fmt: skip
 
 Published: TypeAlias = Literal["verdicts", "review", "incidents"]
@@ -142,6 +149,25 @@ def published_lines(config: Config, what: Published) -> Iterator[bytes]:
     if path == "-" or not Path(path).exists():
         raise ConfigError(f"there is no file with {what} of this pipeline ({path!r}): let it run.")
     yield from (line.rstrip(b"\n") for line in lines_of(Path(path)))
+
+
+def unread_and_bounds(
+    config: Config,
+) -> tuple[set[Position], dict[Partition, tuple[int, int]] | None]:
+    """Return the positions of dead letters, and where the input's partitions begin and end.
+
+    Of a file nobody knows the end: its one partition is the log's.
+    """
+    if config.input.kind != "kafka":
+        letters = lines_of(Path(file_places(config).deadletter))
+        return {decode_dead_letter(line)[0].position for line in letters}, {}
+    from rejex_connectors.kafka.partition_reader import bounds_of, partitions_of
+    from rejex_connectors.kafka.topic_to_topic import list_dead_letters
+
+    settings = kafka_settings(config)
+    places = [at for topic in settings.topics.input for at in partitions_of(settings, topic)]
+    unread = {letter.original.position for letter in list_dead_letters(settings)}
+    return unread, bounds_of(settings, places)
 
 
 def incidents_in(lines: Iterable[bytes]) -> dict[str, Incident]:

@@ -28,7 +28,7 @@ from rejex_stream.config.reviewing import Role
 from rejex_stream.errors import ConfigError, ConnectorError, RejexError
 from rejex_stream.types import Position
 
-SCHEMA_VERSION = 16
+SCHEMA_VERSION = 17
 
 _APPEND_ONLY = ("label", "label_event", "audit")
 
@@ -150,10 +150,10 @@ CREATE TABLE consumed (  -- where to go on reading, moved with what was read
   PRIMARY KEY (topic, partition)
 ) STRICT;
 
-CREATE TABLE counted (   -- verdicts already in the totals, per input partition
-  topic TEXT NOT NULL, partition INTEGER NOT NULL, last_offset INTEGER NOT NULL,
-  last_reading INTEGER NOT NULL,
-  PRIMARY KEY (topic, partition)
+CREATE TABLE counted (   -- verdicts already in the totals, per stream (and mode) of a partition
+  topic TEXT NOT NULL, partition INTEGER NOT NULL, stream TEXT NOT NULL,
+  last_offset INTEGER NOT NULL, last_reading INTEGER NOT NULL, last_seq INTEGER NOT NULL,
+  PRIMARY KEY (topic, partition, stream)
 ) STRICT;
 
 CREATE TABLE point (     -- the series around events, full resolution, a ring

@@ -42,6 +42,7 @@ from rejex_stream.types import (
     Verdict,
     could_be_missed,
     drawable,
+    in_mode,
 )
 
 _OF_VERDICT = "event_time_ms", "seq", "confidence", "reason", "severity"
@@ -147,7 +148,7 @@ class IngestBatch:
         self._accepted: dict[tuple[int, float, str], list[int]] = {}
         self._latest: dict[int, Verdict] = {}
         self._clock_wrong: dict[int, bool] = {}
-        self._counted: dict[tuple[str, int], tuple[int, int]] = {}
+        self._counted: dict[tuple[str, int, str], tuple[tuple[int, int], int]] = {}
         self.counts = IngestCounts()
 
     def sensor_id(self, stream_key: str, sensor: str, channels: Sequence[str] = ()) -> int:
@@ -251,10 +252,14 @@ class IngestBatch:
     def verdict(self, verdict: Verdict) -> None:
         """Count one verdict of any label and extend the score track."""
         topic, partition, *place = verdict.position
-        if tuple(place) <= self._last_counted(topic, partition):
+        stream = topic, partition, in_mode(verdict.stream_key, verdict.mode)
+        # Late events come in order of their time, so a higher number is new as well; one that was
+        # forgotten begins again at 0, behind all its places.
+        last, seq = self._last_counted(stream)
+        if tuple(place) <= last and verdict.seq <= seq:
             self.counts.duplicates += 1
             return
-        self._counted[topic, partition] = verdict.position[2:]
+        self._counted[stream] = max(last, verdict.position[2:]), verdict.seq
         sensor_id = self.sensor_id(verdict.stream_key, verdict.sensor)
         hour_ms = verdict.event_time_ms - verdict.event_time_ms % HOUR_MS
         hour = self._hours.setdefault((sensor_id, hour_ms), dict.fromkeys(COUNTS, 0))
@@ -281,14 +286,15 @@ class IngestBatch:
         t_ms, expected = verdict.event_time_ms, expected_of(verdict)
         self._series.add(sensor_id, Point(t_ms, values, verdict.score, verdict.label, expected))
 
-    def _last_counted(self, topic: str, partition: int) -> tuple[int, int]:
-        known = self._counted.get((topic, partition))
+    def _last_counted(self, stream: tuple[str, int, str]) -> tuple[tuple[int, int], int]:
+        known = self._counted.get(stream)
         if known is None:
             row = self._connection.execute(
-                "SELECT last_offset, last_reading FROM counted WHERE topic = ? AND partition = ?",
-                (topic, partition),
-            ).fetchone()
-            known = self._counted[topic, partition] = (-1, 0) if row is None else (row[0], row[1])
+                "SELECT last_offset, last_reading, last_seq FROM counted "
+                "WHERE topic = ? AND partition = ? AND stream = ?",
+                stream,
+            ).fetchone() or (-1, 0, -1)
+            known = self._counted[stream] = (row[0], row[1]), row[2]
         return known
 
     # ---------------------------------------------------------------------------- incidents
@@ -381,9 +387,8 @@ class IngestBatch:
             [(is_wrong, sensor_id) for sensor_id, is_wrong in self._clock_wrong.items()],
         )
         connection.executemany(
-            "INSERT INTO counted VALUES (?,?,?,?) ON CONFLICT (topic, partition) DO UPDATE "
-            "SET last_offset = excluded.last_offset, last_reading = excluded.last_reading",
-            [(*key, *place) for key, place in self._counted.items() if place[0] >= 0],
+            "INSERT OR REPLACE INTO counted VALUES (?,?,?,?,?,?)",
+            [(*stream, *place, seq) for stream, (place, seq) in self._counted.items()],
         )
         for partition, span in (spans or {}).items():
             advance(connection, partition, span)

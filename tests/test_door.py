@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from test_shapes import read
 
-from rejex_stream.tables import Asked, Table, open_table
+from rejex_stream.decode.reorder_buffer import ReorderBuffer
+from rejex_stream.tables import Asked, Table, infer_feed, open_table
 from rejex_stream.types import Position, Reading, Record
 
 pytest.importorskip("jq")
@@ -48,8 +49,9 @@ def records(trees: Iterable[object], keys: Iterable[str] | None = None) -> list[
 
 
 def readings(table: Table) -> list[Reading]:
-    decoder = table.decoder()
-    return [x for record in table.records() if isinstance(x := decoder.decode(record), Reading)]
+    decoder, rows = table.decoder(), ReorderBuffer(table.reorder_rules())
+    made = [x for record in table.records() for _, x in rows.add(record, decoder.decode(record))]
+    return [x for x in made if isinstance(x, Reading)]
 
 
 def said(table: Table) -> str:
@@ -127,6 +129,84 @@ def test_names_of_resources_name_quantities() -> None:
     feed, found, _ = read(records(trees))
     assert set(feed.channels) == {"temp", "press"}
     assert len(found) == 200
+
+
+# ----------------------------------------------------------------------------------- whose x what
+def long_rows(n: int = 300, machines: Sequence[str] = ("m0", "m1")) -> list[dict[str, object]]:
+    """Long rows of two machines: two measurements, and an energy that only adds up."""
+    values = {"temp": walk(n), "press": walk(n, 5, 2), "energy": [1000 + i * 0.3 for i in range(n)]}
+    return [
+        {"ts": f"{BEGUN + timedelta(minutes=i):%Y-%m-%dT%H:%M:%SZ}", "machine": machine, "tag": tag,
+         "value": round(x[i], 2)}
+        for i in range(n) for machine in machines for tag, x in values.items()
+    ]  # fmt: skip
+
+
+def test_long_tables_and_long_records_are_joined_to_the_same_rows(tmp_path: Path) -> None:
+    rows = long_rows()
+    long = table(tmp_path, "ts,machine,tag,value", [row.values() for row in rows])
+    feed, of_json, _ = read(records(rows))
+    assert long.guess.channels == tuple(feed.channels) == ("temp", "press")
+    assert "left out: energy only counts" in said(long)
+    assert [(x.sensor, x.event_time_ms, x.values) for x in readings(long)] == [
+        (x.sensor, x.event_time_ms, x.values) for x in of_json
+    ]
+    assert (long.n_rows, long.n_events, len(of_json)) == (1800, 600, 600)
+    alone = table(tmp_path, "ts,machine,tag,value", [r.values() for r in rows], channels=["value"])
+    assert {x.sensor for x in readings(alone)} == {
+        f"{machine}/{tag}" for machine in ("m0", "m1") for tag in ("temp", "press", "energy")
+    }
+
+
+def test_a_quantity_of_some_machines_alone_is_left_out_aloud(tmp_path: Path) -> None:
+    rows = [
+        r.values() for r in long_rows() if (r["machine"], r["tag"]) != ("m1", "press")
+        and r["tag"] != "energy"
+    ]  # fmt: skip
+    rows += [
+        (r["ts"], r["machine"], "flow", r["value"]) for r in long_rows() if r["tag"] == "press"
+    ]
+    found = table(tmp_path, "ts,machine,tag,value", rows)
+    assert found.guess.channels == ("temp", "flow")
+    assert "left out: press is not of every sensor" in said(found)
+
+
+def test_units_of_a_long_table_are_a_quantity_s_own(tmp_path: Path) -> None:
+    units = {"temp": "°C", "press": "bar", "energy": "kWh"}
+    rows = [(*list(r.values())[:3], f"{r['value']} {units[str(r['tag'])]}") for r in long_rows()]
+    found = table(tmp_path, "ts,machine,tag,value", rows)
+    assert found.guess.channels == ("temp", "press")
+    assert readings(found)[0].values == (walk(1)[0], walk(1, 5, 2)[0])
+
+
+@pytest.mark.parametrize("every", [5, 30, 60])
+def test_a_total_that_rises_seldom_is_left_out_aloud(tmp_path: Path, every: int) -> None:
+    rows = [
+        (f"{BEGUN + timedelta(minutes=i):%Y-%m-%d %H:%M}", x, 24940 + i // every)
+        for i, x in enumerate(walk(1200))
+    ]
+    found = table(tmp_path, "time,temp,AccumFlow", rows)
+    assert found.guess.channels == ("temp",)
+    assert "left out: AccumFlow only counts" in said(found)
+
+
+def test_a_level_that_also_falls_is_no_total(tmp_path: Path) -> None:
+    levels = [50 + i // 20 - 12 * (i // 200) for i in range(1200)]  # fills, and is let out by half
+    rows = [
+        (f"{BEGUN + timedelta(minutes=i):%Y-%m-%d %H:%M}", x, level + (i % 7 == 0))
+        for i, (x, level) in enumerate(zip(walk(1200), levels, strict=True))
+    ]
+    assert table(tmp_path, "time,temp,level", rows).guess.channels == ("temp", "level")
+
+
+def test_a_file_is_planned_for_the_rows_it_has_and_a_topic_for_those_to_come() -> None:
+    trees = [
+        {"machine": machine, "ts": 1_770_000_000_000 + 1000 * i, "temp": x, "press": x / 12}
+        for i, x in enumerate(walk(300)) for machine in ("m0", "m1")
+    ]  # fmt: skip
+    file, topic = (infer_feed(records(trees), live=live) for live in (False, True))
+    assert file.suggested(contamination=0.05).spec.window == 75
+    assert topic.suggested(contamination=0.05).spec.window == 2000
 
 
 # ------------------------------------------------------------------------------------ what is said

@@ -91,8 +91,8 @@ def test_a_replay_never_mixes_quantities(place, capsys):
         rows += [f"{at},{a},{q},{i * 7919 % 1009 / 10}"
                  for a in "XY" for q in ("temp", "speed")]  # fmt: skip
     (place / "t.csv").write_text("\n".join(rows))
-    for command in (["score"], ["init"]):
-        status, _, err = run(capsys, *command, "t.csv")
+    for command in ("score", "init"):
+        status, _, err = run(capsys, command, "t.csv", "--channel", "reading")
         assert status == 2, command
         assert "different quantities cannot share one" in err
 

@@ -343,9 +343,9 @@ TABLES = {
     ),
     "long.csv": (
         long_layout,
-        {"time": "time", "sensor": "asset", "tag": "parameter", "channels": ["reading"]},
-        ["each parameter of a asset is a series of its own"],
-        4 * N,
+        {"time": "time", "sensor": "asset", "tag": "parameter", "channels": ["temp", "speed"]},
+        ["joined: rows of one value each, named by parameter, become rows with temp, speed"],
+        2 * N,
     ),
     "offsets.csv": (
         offsets,

@@ -130,8 +130,8 @@ class Input(Section):
     are the name."""
     tag: str | None = setting(None, otherwise="every row holds all channels", example="tag")
     """In a table with one value a row: the field that names the quantity. Each quantity of a sensor
-    is a series of its own, sensor/tag; or, where channels is a table from several tags to one
-    field, they are joined to rows with all of them."""
+    is a series of its own, sensor/tag; or, where channels is a table from tags to one field,
+    these are joined to rows with all of them."""
     fixed_sensor: str | None = setting(
         None,
         otherwise="the name of the file, where nothing else is given",

@@ -10,7 +10,15 @@ from functools import cached_property
 from operator import itemgetter
 from typing import Any
 
-from rejex_stream.decode.mapping import SWITCHES, FieldMapping, NameCache, Unreadable, printable
+from rejex_stream.decode.mapping import (
+    ABSENT,
+    SWITCHES,
+    FieldMapping,
+    NameCache,
+    NotWanted,
+    Unreadable,
+    printable,
+)
 from rejex_stream.decode.written import missing_numbers, number_reader
 from rejex_stream.errors import ConfigError
 from rejex_stream.native_core import native
@@ -102,8 +110,9 @@ class CsvDecoder:
         except UnicodeDecodeError as error:
             reason = f"invalid UTF-8 at byte {error.start}; another encoding is input.encoding"
             return Invalid(record.position, "decode", reason)
-        except Unreadable as error:
-            return Invalid(record.position, "validate", str(error))
+        except (NotWanted, Unreadable) as error:
+            stage = "ignored" if isinstance(error, NotWanted) else "validate"
+            return Invalid(record.position, stage, str(error))
         except (csv.Error, ValueError) as error:
             return Invalid(record.position, "decode", f"not CSV: {printable(str(error))}")
         except Exception as error:
@@ -172,7 +181,11 @@ class CsvDecoder:
         if (quality := self._mapping.quality) is not None:
             said = [_at(cells, index) or None for index in self._qualities]
             texts = tuple(str(text or "") for text in quality.only_good(texts, said, texts=True))
-        return tuple(map(self._value, self.channels, texts))
+        if not self._mapping.joined:
+            return tuple(map(self._value, self.channels, texts))
+        of_tag = self._mapping.only(_at(cells, self._tag) or "", texts)
+        pairs = zip(self.channels, of_tag, strict=True)
+        return tuple(ABSENT if x is ABSENT else self._value(name, str(x)) for name, x in pairs)
 
     def _value(self, name: str, cell: str) -> float:
         value = self._number(cell)

@@ -278,7 +278,10 @@ class FieldMapping:
     @property
     def joined(self) -> bool:
         """Whether records with one value each become rows with all channels."""
-        return self.tag is not None and len(set(self.channel_fields)) < len(self.channel_names)
+        if self.tag is None or len(set(self.channel_fields)) > 1:
+            return self.tag is not None and len(set(self.channel_fields)) < len(self.channel_names)
+        (field,), names = set(self.channel_fields), self.channel_names
+        return len(names) > 1 or names[0] != field.rpartition(".")[2]
 
     @property
     def time_fields(self) -> tuple[str, ...]:
@@ -372,7 +375,7 @@ class FieldMapping:
         them; `None` stands for absent, and among the values :data:`ABSENT` does.
         """
         if self.joined:
-            name, values = (self.sensor_of(record, sensor), self._only(_name("tag", tag), values))
+            name, values = (self.sensor_of(record, sensor), self.only(_name("tag", tag), values))
         else:
             name = self.sensor_of(record, sensor, tag)
         if self.quality is not None:
@@ -399,7 +402,7 @@ class FieldMapping:
             return values
         return tuple(math.nan if value in absent else value for value in values)
 
-    def _only(self, tag: str, values: Sequence[object]) -> list[object]:
+    def only(self, tag: str, values: Sequence[object]) -> list[object]:
         """Return the value of the channel that a tag names, and no other."""
         if tag not in self.channel_names:
             raise NotWanted(_no_channel(tag, tuple(self.channel_names)))

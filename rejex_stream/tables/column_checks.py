@@ -23,7 +23,7 @@ from rejex_stream.decode.mapping import SWITCHES, TimeUnit, printable
 from rejex_stream.decode.written import MISSING_TEXTS
 from rejex_stream.tables.columns import Sample
 from rejex_stream.tables.fields import jq_of
-from rejex_stream.tables.names import NAMED_UNITS
+from rejex_stream.tables.names import NAMED_UNITS, TOTAL, plain
 from rejex_stream.types import Reading
 
 __all__ = [
@@ -154,8 +154,9 @@ def _counter(sample: Sample, name: str) -> Iterator[tuple[str, str]]:
     if len(steps) < _ENOUGH:
         return
     up, down = [step for step in steps if step > 0], [step for step in steps if step < 0]
-    # An energy or a volume adds up, with rests between.
-    adds_up = len(up) >= 0.1 * len(steps) and len({x for run in runs for x in run}) >= _ENOUGH
+    # An energy or a volume adds up, with rests between; a slow one with long rests.
+    many = 5 if TOTAL.search(plain(name)) else _ENOUGH
+    adds_up = len(up) >= max(many, 20 * len(down)) and len({x for run in runs for x in run}) >= many
     shown = f"{printable(name)} only counts: it "
     of_all = f"of {len(steps):,} steps"
     if len(up) >= _NEARLY_ALWAYS * len(steps):

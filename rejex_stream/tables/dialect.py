@@ -132,7 +132,7 @@ def find_missing(columns: Mapping[str, ColumnProfile]) -> tuple[str, ...]:
     for column in columns.values():
         texts = Counter(column.unread)
         names = any(text in columns for text in texts)  # a header that comes again
-        some = texts.total() < len(column.numbers) / 2
+        some = texts.total() < len(column.given) / 2
         if some and not names and None not in map(any_text, texts):
             texts_missing.update(texts)
     if len(texts_missing) > 2 or 1 in texts_missing.values():

@@ -9,8 +9,10 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import Any, NamedTuple
 
 from rejex_stream.decode.mapping import SWITCHES, Quality, TimeUnit, printable
@@ -46,10 +48,11 @@ from rejex_stream.tables.time_columns import NONE, find_time_columns
 _PLAIN = Marks(".", None)
 __all__ = ["Asked", "TableGuess", "guess_table"]
 
+_UNITS = "in several units"
 _MINUS_BEHIND = re.compile(r"\d[\d.,]*-")
 _ENOUGH_FOR_FLAG = 20  # values; of few, two are soon all
 _ENOUGH_FOR_SERIES = 5  # values of one sensor that are the same
-_SHOWN = 10
+_SHOWN, _MOST_JOINED = 10, 64
 _FOR_FEATURES = ("flags", "angles", "n_modes", "carry", "totals")
 _LOCKSTEP = 1.5
 """So many rows a time, or more, are several series side by side."""
@@ -94,7 +97,8 @@ class TableGuess:
 
     Without a time rows are one second apart, without a sensor all are of one. The label is a known
     truth, never shown to the detector; flags are read and kept out of the distance; a tag names
-    the quantity where a row holds one value.
+    the quantity where a row holds one value, and the channels are joined where `value` is the
+    column of them all.
     """
 
     time: str | tuple[str, ...] | None
@@ -118,6 +122,13 @@ class TableGuess:
     said: tuple[str, ...] = ()
     quality: Quality | None = None
     sensors: tuple[str, ...] = ()  # the columns, where several make the sensor's name
+    value: str | None = None  # the one column of all channels, which the tag names
+    step_s: float | None = None  # between joined rows
+
+    @property
+    def apart(self) -> bool:
+        """Whether each quantity of a sensor is a series of its own."""
+        return self.tag is not None and self.value is None
 
     @property
     def time_said(self) -> str:
@@ -174,6 +185,7 @@ class TableGuess:
             "time_zone": time_zone,
             "sensor": list(self.sensors) or self.sensor,
             "tag": self.tag,
+            "step_s": self.step_s,
             "mode": self.mode,
             "decimal": None if self.marks.decimal == "." else self.marks.decimal,
             "thousands": self.marks.thousands,
@@ -271,38 +283,42 @@ def _guess(
     if known.sensor != NONE:
         asked = {known.sensor, known.tag}
         free = {n: c for n, c in cells.items()
-                if n in asked or n not in {*time.names, *taken, *wanted}}  # fmt: skip
-        numeric = [n for n in measured if table.why_not[n] is None]
+                if n in asked or (n not in {*time.names, *taken, *wanted}
+                and not (table.why_not.get(n) or "").startswith(_UNITS))}  # fmt: skip
+        numeric = [n for n in measured if table.holds_numbers(n)]
         moments = time.moments_ms or _cycles(table.columns[n] for n in numeric)
         keys = _KeySearch(free, numeric, moments, table.read).found(known.sensor, known.tag)
-    columns = [table.cells[n] for n in (keys.sensor, keys.tag) if n is not None]
-    series = list(zip(*columns, strict=True)) if columns else []
-    rest = [n for n in measured if n not in (keys.sensor, keys.tag)]
+    measured = [n for n in measured if n not in (keys.sensor, keys.tag)]
+    join = None if known.channels else _joined(table, keys, measured, time.moments_ms)
+    series = table.series(keys.sensor, None if join else keys.tag)
+    rest = measured
+    if join is not None:
+        table, rest = join.table, [n for n in join.table.cells if n not in {*taken, *keys[:2]}]
     aside = {
         n: why for n in rest if n not in wanted
         and (why := table.why_not[n] or _why_of_series(n, table.sample([n], series), codes))
     }  # fmt: skip
+    aside |= dict.fromkeys(join.apart if join else (), "is not of every sensor")
     channels = [n for n in rest if n not in aside]
     doubts = [*time.doubts, *table.said(known.missing is None)]
-    if known.missing is None:
-        doubts += _without_sentinels(table, table.sample(channels, series))
+    doubts += _without_sentinels(table, table.sample(channels, series), known)
     sample = table.sample(channels, series)
     totals: tuple[str, ...] = ()
     if known.channels:
         channels, aside = [n for n in channels if n in wanted], {}
     else:
         channels, totals = _without_counters(sample, channels, aside)
-        if known.carry is None:
+        if known.carry is None and join is None:
             channels = _without_sparse(sample, channels, aside)
     flags = _flags(table, channels) if known.flags is None else meant
     words = [n for n in channels if n in table.switches and n not in flags]
-    aside |= {n: f"not numbers, such as {printable(cells[n][0], 30)}" for n in words}
+    aside |= {n: f"not numbers, such as {printable(table.cells[n][0], 30)}" for n in words}
     channels = [n for n in channels if n not in words]
     if not channels:
         raise _nothing(aside, of_json=timed)
     measured = [n for n in channels if n not in flags and n not in totals]
     angles = find_angles(sample, measured) if known.angles is None else round_ones
-    carry = carry_needed(sample, channels) if known.carry is None else known.carry
+    by_turns = known.carry is None and join is None
     guess = TableGuess(
         time=(time.names if len(time.names) > 1 else time.names[0]) if time.names else None,
         time_unit=time.written.unit if time.written else "ms",
@@ -322,10 +338,52 @@ def _guess(
         n_modes=None if known.mode is None else max(1, len(set(cells[known.mode]))),
         missing=table.missing,
         units=table.units,
-        carry=carry,
+        carry=carry_needed(sample, channels) if by_turns else known.carry or 0,
         totals=totals,
+        value=None if join is None else join.value,
+        step_s=None if join is None else join.step_s,
     )
     return replace(guess, said=(*keys.said, *_said(guess, table, known)))
+
+
+class _Join(NamedTuple):
+    """A long table with a column for each quantity."""
+
+    table: _Walked
+    value: str  # the column that held them all
+    step_s: float
+    apart: Sequence[str]  # quantities that not every machine has
+
+
+def _joined(
+    table: _Walked, keys: _Keys, measured: Sequence[str], moments_ms: Sequence[int | None]
+) -> _Join | None:
+    """Give each quantity a column, where one holds them all and most machines have the same."""
+    values = [n for n in measured if table.holds_numbers(n)]
+    if keys.sensor is None or keys.tag is None or len(values) != 1:
+        return None
+    whose, what = table.cells[keys.sensor], table.cells[keys.tag]
+    counts = Counter(thing for _, thing in set(zip(whose, what, strict=True)))
+    things = {thing for thing, n in counts.items() if n == len(set(whose))}
+    if not max(2, len(counts) / 2) <= len(things) <= _MOST_JOINED or table.cells.keys() & things:
+        return None
+    pivoted = table.pivoted(what, things, values[0])
+    if sum(pivoted.why_not[thing] is None for thing in things) < 2:
+        return None
+    apart = [thing for thing in counts if thing not in things]
+    return _Join(pivoted, values[0], _cycle_s(whose, what, moments_ms), apart)
+
+
+def _cycle_s(whose: Sequence[str], what: Sequence[str], moments_ms: Sequence[int | None]) -> float:
+    """Return how far apart values of one quantity usually are, in seconds; 1 if nobody knows."""
+    last: dict[tuple[str, str], int] = {}
+    steps = []
+    for machine, thing, moment in zip(whose, what, moments_ms, strict=False):
+        if moment is not None:
+            if moment > (before := last.get((machine, thing), moment)):
+                steps.append(moment - before)
+            last[machine, thing] = moment
+    return max(0.001, median(steps) / 1000) if steps else 1.0
 
 
 class _Walked:
@@ -334,7 +392,7 @@ class _Walked:
     def __init__(
         self, cells: Mapping[str, Sequence[str]], marks: Marks, missing: Sequence[str] | None
     ) -> None:
-        self.cells, self.marks = cells, marks
+        self.cells, self.marks, self._asked = cells, marks, missing
         self._units_of = find_units(cells, marks)
         self.units = tuple(dict.fromkeys(u[0] for u in self._units_of.values() if len(u) == 1))
         self.missing = tuple(missing or ())
@@ -364,8 +422,30 @@ class _Walked:
         if ASIDE.match(plain(name)):
             return "not a measurement, by its name"
         if len(units) > 1 and column.given:
-            return f"in several units, {' and '.join(map(printable, units[:_SHOWN]))}"
+            return f"{_UNITS}, {' and '.join(map(printable, units[:_SHOWN]))}"
         return column.why_no_measurement()
+
+    def holds_numbers(self, name: str) -> bool:
+        """Whether a column may be measured, or hold several quantities that may be."""
+        return (self.why_not[name] or _UNITS).startswith(_UNITS)
+
+    def series(self, *names: str | None) -> list[object]:
+        """Return whose each row is; empty where no column says so."""
+        columns = [self.cells[name] for name in names if name is not None]
+        return list(zip(*columns, strict=True)) if columns else []
+
+    def pivoted(self, what: Sequence[str], things: set[str], value: str) -> _Walked:
+        """Return the columns with one a quantity, in the place of the one that holds them all."""
+        cells = {name: column for name, column in self.cells.items() if name != value}
+        whole = list(zip(what, self.cells[value], strict=True))
+        for thing in dict.fromkeys(t for t in what if t in things):
+            cells[thing] = [cell if name == thing else "" for name, cell in whole]
+        table = _Walked(cells, self.marks, self._asked)
+        if self.quality is not None:
+            table.quality_of = dict.fromkeys(things, self.quality_of[value])
+            table.quality = Quality(table.quality_of, self.quality.good)
+            table.walk()
+        return table
 
     def sample(self, names: Sequence[str], series: Sequence[object]) -> Sample:
         return Sample(numbers={n: self.columns[n].numbers for n in names}, series=series)
@@ -505,9 +585,19 @@ def _switched(cell: str) -> float | None:
 
 
 # --------------------------------------------------------------------------------- the doubts
-def _without_sentinels(table: _Walked, sample: Sample) -> list[str]:
-    """Treat sure sentinels as missing; return sentences about these and the doubtful ones."""
-    doubts = check_columns(sample, "sentinel")
+def _without_sentinels(table: _Walked, sample: Sample, known: Asked) -> list[str]:
+    """Treat sure sentinels as missing; return sentences about these and the doubtful ones.
+
+    What another column measures is no sentinel of all: --missing would take it there, too.
+    """
+    if known.missing is not None:
+        return []
+    doubts = [
+        doubt for doubt in check_columns(sample, "sentinel")
+        if is_sentinel(float(doubt.value)) or not any(
+            float(doubt.value) in column.measured
+            for name, column in table.columns.items() if name != doubt.column)
+    ]  # fmt: skip
     sure = {
         doubt.value: None for doubt in doubts
         if is_sentinel(float(doubt.value))
@@ -580,18 +670,26 @@ def _said(guess: TableGuess, table: _Walked, known: Asked) -> Iterator[str]:
             f"last value of each stands for up to {guess.carry} rows; --carry ROWS changes it, "
             "--carry 0 rejects what is not whole"
         )
+    if guess.value is not None:
+        yield (
+            f"joined: rows of one value each, named by {guess.tag}, become rows with "
+            f"{', '.join(guess.channels)}, one each {guess.step_s:g} s at most; other tags are "
+            f"ignored; --channel {guess.value} makes each a series of its own"
+        )
     if guess.totals:
         yield (
             f"difference: {', '.join(guess.totals)} only adds up, so what is measured is its "
             "change from row to row"
         )
     shown = (
-        "only counts", "has a value", "counts the rows", "the same", "a code", "in several units",
-        "numbers in part",
+        "only counts", "has a value", "counts the rows", "is not of every", "the same", "a code",
+        "in several units", "numbers in part",
     )  # fmt: skip
     for name, why in guess.aside.items():
         if why.startswith(shown):
-            yield f"left out: {name} {why}; --channel takes a column for a measurement"
+            takes = "--channel takes a column for a measurement"
+            takes = "input.channels may name it" if guess.value else takes
+            yield f"left out: {name} {why}; {takes}"
 
 
 def _short(seen: str) -> str:

@@ -29,6 +29,7 @@ from rejex_stream.config.input import stem
 from rejex_stream.decode import CsvDecoder
 from rejex_stream.decode.csv import EMPTY_ROW, split_row
 from rejex_stream.decode.mapping import FieldMapping, parse_moment, printable
+from rejex_stream.decode.reorder_buffer import ReorderBuffer, ReorderRules
 from rejex_stream.decode.written import is_repeated, joined, zone_of
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.plan.suggest import Suggestion, suggest
@@ -75,6 +76,7 @@ class Table:
     sheet: str | None = None
     skip_rows: int = 0
     n_rows: int = 0
+    n_events: int = 0  # which they make: fewer where rows are joined
     n_missing: int = 0  # rows without a value, of the channel that has most of them
     n_sensors: int = 1
     step_ms: float = 0.0  # the usual time from one row of a sensor to its next; 0: unknown
@@ -88,13 +90,22 @@ class Table:
         names = {f.name for f in fields(FieldMapping)} & {f.name for f in fields(guess)}
         return FieldMapping(
             **{name: getattr(guess, name) for name in names}
-            | {"sensor": guess.sensors or guess.sensor},
+            | {"sensor": guess.sensors or guess.sensor, "channels": self._channels()},
             time_zone=self.time_zone,
             fixed_sensor=None if guess.sensor else stem(str(self.path)),
             pooled=pooled,
             decimal=guess.marks.decimal,
             thousands=guess.marks.thousands,
         )
+
+    def _channels(self) -> list[str] | dict[str, str]:
+        value, names = self.guess.value, self.guess.channels
+        return list(names) if value is None else dict.fromkeys(names, value)
+
+    def reorder_rules(self) -> ReorderRules:
+        """Return what becomes of readings before they are judged."""
+        step_s = self.guess.step_s
+        return ReorderRules(None if step_s is None else round(1000 * step_s))
 
     def settings(self) -> dict[str, object]:
         """Return the settings of ``[input]`` with which a run reads the file as we do."""
@@ -107,7 +118,7 @@ class Table:
             "delimiter": self.delimiter if self.format == "csv" else None,
             "encoding": self.encoding,
             "columns": None if self.has_header else list(self.header),
-            "channels": list(guess.channels),
+            "channels": self._channels(),
             "flags": list(guess.flags) or None,
             **guess.settings(self.time_zone),
             "sample_interval_ms": self._interval_ms(),
@@ -118,9 +129,10 @@ class Table:
         """Choose settings for the table, as :func:`~rejex_stream.plan.suggest.suggest` does."""
         guess = self.guess
         own: Any = {**guess.for_features(), "step_ms": self._season_step_ms()}
-        own["levels"] = None if guess.tag is not None else self.levels
-        choice = suggest(self.n_rows, self.n_sensors, guess.channels, **own, **knobs)
-        if guess.tag is not None and choice.pooled:
+        own["levels"] = None if guess.apart else self.levels
+        n = self.n_rows if guess.value is None else self.n_events
+        choice = suggest(n, self.n_sensors, guess.channels, **own, **knobs)
+        if guess.apart and choice.pooled:
             raise ConfigError(
                 f"{self.n_rows // self.n_sensors:,} rows of each {guess.tag} are too few for "
                 "a model, and different quantities cannot share one: give more rows, a smaller "
@@ -131,7 +143,7 @@ class Table:
     def _interval_ms(self) -> int | None:
         if self.guess.time is None:
             return 1000  # the time of a row is its number
-        return None if self.guess.tag is not None else round(self.step_ms) or None
+        return None if self.guess.apart else round(self.step_ms) or None
 
     def _season_step_ms(self) -> float | None:
         """Return the usual step of rows that can be judged by the hour; ``None``: they cannot be.
@@ -139,7 +151,7 @@ class Table:
         By the hour a row is judged whole: where cells are missing, a distance sees more.
         """
         gaps = _FEW_MISSING * self.n_missing > self.n_rows
-        if self.guess.time is None or self.guess.tag is not None or gaps:
+        if self.guess.time is None or self.guess.apart or gaps:
             return None
         return self.step_ms or None
 
@@ -415,7 +427,7 @@ def _dialect_said(table: Table, asked: Asked, place: Layout) -> list[str]:
         said.append(f"time format: {guess.time_format}; --time-format changes it")
     if guess.time is None:
         said.append("time: none found, rows are taken as 1 s apart; --time names its column")
-    if guess.tag is not None:
+    if guess.apart:
         said.append(
             f"long table: each {guess.tag} of a {guess.sensor} is a series of its own; "
             "--tag and --sensor change it"
@@ -443,6 +455,7 @@ class _Scan:
         self._first: str | None = None  # the sensor whose rows are looked at for states
         self._levels: list[list[float]] = []
         self._unreadable: Invalid | None = None
+        self._n_events = 0
 
     def result(self, said: list[str]) -> Table:
         """Read all rows; return the table with what was found."""
@@ -451,16 +464,12 @@ class _Scan:
         times = [table.header.index(name) for name in guess.times]
         naive = bool(times) and guess.time_unit == "iso8601"
         zone = None if table.time_zone is None else zone_of(table.time_zone)
-        n_rows = 0
+        n_rows, rows = 0, ReorderBuffer(table.reorder_rules())
         for record in table.records():
             n_rows += 1
             item = self._decoder.decode(record)
-            if isinstance(item, Invalid):
-                empty = item.reason == EMPTY_ROW
-                self._odd["empty" if empty else "unreadable"] += 1
-                self._unreadable = self._unreadable or (None if empty else item)
-            else:
-                self._see(item)
+            for _, found in rows.add(record, item):
+                self._see(found)
             if label is None and not naive:
                 continue
             cells = table.cells(record)
@@ -483,6 +492,7 @@ class _Scan:
         return replace(
             table,
             n_rows=n_rows,
+            n_events=self._n_events,
             n_missing=max(self._missing.values(), default=0),
             n_sensors=max(1, self._order.n_sensors),
             step_ms=self._order.usual_step_ms,
@@ -492,7 +502,13 @@ class _Scan:
             said=(*said, *guess.flags_said, *guess.angles_said, *self._said(n_rows)),
         )
 
-    def _see(self, reading: Reading) -> None:
+    def _see(self, reading: Reading | Invalid) -> None:
+        if isinstance(reading, Invalid):
+            empty = reading.reason == EMPTY_ROW
+            self._odd["empty" if empty else "unreadable"] += not reading.silent
+            self._unreadable = self._unreadable or (None if empty or reading.silent else reading)
+            return
+        self._n_events += 1
         for name, value in zip(self._decoder.channels, reading.values, strict=True):
             if value != value:  # noqa: PLR0124 - nan
                 self._missing[name] += 1
@@ -514,7 +530,7 @@ class _Scan:
 
     def _said(self, n_rows: int) -> Iterator[str]:
         guess, odd = self._table.guess, self._odd
-        if guess.tag is None and (resting := self._resting()):
+        if not guess.apart and (resting := self._resting()):
             names = ", ".join(map(printable, resting))
             yield (
                 f"at rest: {names}, of at most two values in the first {len(self._levels):,} rows "

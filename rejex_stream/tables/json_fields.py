@@ -9,7 +9,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
 from typing import Any
 
 from rejex_stream.decode.json import flat
@@ -18,7 +17,7 @@ from rejex_stream.decode.written import MISSING_TEXTS, joined
 from rejex_stream.errors import ConfigError
 from rejex_stream.features import Circle
 from rejex_stream.plan.suggest import Suggestion, suggest
-from rejex_stream.tables.dialect import Marks, find_marks, moment_ms
+from rejex_stream.tables.dialect import Marks, find_marks
 from rejex_stream.tables.fields import FieldProfile, is_number
 from rejex_stream.tables.guess import Asked, TableGuess, guess_table
 from rejex_stream.tables.names import (
@@ -39,7 +38,7 @@ __all__ = ["Feed", "infer_feed"]
 
 _KEY = "key"
 _LIVE = 8_000
-"""Events of a sensor to plan for, where there are few yet: a topic goes on."""
+"""Events of a sensor to plan for, where a topic holds few yet: it goes on, and a file does not."""
 _ENOUGH = 800
 
 
@@ -55,10 +54,10 @@ class Feed:
     after: Sequence[object]
     quality: Mapping[str, object] | None
     partial: bool  # a field that is absent is unchanged
-    step_s: float | None  # between rows, where records of one value each are joined
     from_key: bool
     texts: bool  # numbers are written as texts
-    n_records: int
+    n_events: int  # that all records make
+    live: bool  # of a topic
     n_sensors: int
     keyless: bool
     parted: bool  # a sensor was seen in several partitions
@@ -71,7 +70,8 @@ class Feed:
         paths = dict(self.channels)
         plain = all(name == field for name, field in paths.items())
         renamed = {field: name for name, field in paths.items()}
-        flags = [renamed[path[name]] for name in guess.flags if path[name] in renamed]
+        flags = [renamed[path[name]] for name in guess.flags if path.get(name) in renamed]
+        flags = [*guess.flags] if guess.value is not None else flags
         return {
             "select": self.select,
             "channels": list(paths) if plain else paths,
@@ -83,7 +83,6 @@ class Feed:
             "tag": None if guess.tag is None else path[guess.tag],
             "mode": None if guess.mode is None else path[guess.mode],
             "partial": "hold_last" if self.partial else None,
-            "step_s": self.step_s,
             "quality": None if self.quality is None else dict(self.quality),
         }
 
@@ -91,11 +90,12 @@ class Feed:
         """Choose settings, as for a table; for a feed that is short yet, as if it went on."""
         guess = self.guess
         streams = self.n_sensors * (guess.n_modes or 1)
-        n = self.n_records if self.n_records // streams >= _ENOUGH else _LIVE * streams
+        few = self.live and self.n_events // streams < _ENOUGH
+        n = _LIVE * streams if few else self.n_events
         own: dict[str, Any] = {**guess.for_features(), **knobs}
         own["flags"] = self.settings()["flags"] or ()
-        named = {self.fields[name]: name for name in guess.channels}
-        renamed = {named[field]: name for name, field in self.channels.items() if field in named}
+        named = {self.fields.get(name, name): name for name in guess.channels}
+        renamed = {named.get(field, name): name for name, field in self.channels.items()}
         own["angles"] = tuple(
             Circle(renamed[name], period, renamed.get(leader, ""))
             for name, period, leader in guess.angles
@@ -105,7 +105,11 @@ class Feed:
 
 
 def infer_feed(
-    records: Sequence[Record], asked: Asked | None = None, *, total: int | None = None
+    records: Sequence[Record],
+    asked: Asked | None = None,
+    *,
+    total: int | None = None,
+    live: bool = True,
 ) -> Feed:
     """Guess what the fields of JSON records mean, from a sample of them. O(bytes)."""
     asked = asked or Asked()
@@ -143,13 +147,12 @@ def infer_feed(
     rows_of_cells = list(zip(*cells.values(), strict=True))
     guess = guess_table(list(cells), rows_of_cells, known, marks=marks, timed=True)
     guess = roles.completed(guess)
-    if guess.tag is not None:  # what other tags hold says nothing of these
-        guess = replace(guess, missing=())
     of_sensor = [0] * len(rows) if guess.sensor is None else columns[guess.sensor]
     places: dict[object, set[int]] = {}
     for sensor, record in zip(map(str, of_sensor), read, strict=True):
         places.setdefault(sensor, set()).add(record.position.partition)
-    channels, joined = _named_channels(guess, columns, short)
+    channels = _named_channels(guess, short)
+    n_parts = 1 if guess.tag is None else max(1, len(set(columns[guess.tag])))
     feed = Feed(
         guess=guess,
         fields={str(name): str(short.get(name, name)) for name in columns},
@@ -158,11 +161,11 @@ def infer_feed(
         before=trees[0] if shape.program else None,
         after=shape.readings[0] if shape.program else (),
         quality=_quality_of(channels, rows),
-        partial=_is_partial(rows, channels) and joined is None,
-        step_s=joined,
+        partial=_is_partial(rows, channels) and guess.value is None,
         from_key=guess.sensor == _KEY,
-        texts=_has_texts(rows, channels, roles.flags, short, guess.tag if joined else None),
-        n_records=len(records) if total is None else total,
+        texts=_has_texts(rows, channels, guess, short),
+        n_events=len(rows) * (total or len(records)) // len(records) // n_parts,
+        live=live,
         n_sensors=max(1, len(places)),
         keyless=any(record.key is None for record in read),
         parted=any(len(seen) > 1 for seen in places.values()),
@@ -176,13 +179,15 @@ def infer_feed(
 def _has_texts(
     rows: Sequence[Mapping[str, object]],
     channels: Mapping[str, str],
-    flags: Sequence[str],
+    guess: TableGuess,
     short: Mapping[str, str],
-    tag: str | None,
 ) -> bool:
     """Whether numbers are written as texts; a switch may be a word, as may another tag's value."""
-    measured = set(channels.values()) - {short[name] for name in flags}
-    ours = rows if tag is None else [row for row in rows if row.get(short[tag]) in channels]
+    if guess.value is None:
+        measured, ours = set(channels.values()) - {short[name] for name in guess.flags}, rows
+    else:
+        names, tag = channels.keys() - set(guess.flags), short[str(guess.tag)]
+        measured, ours = set(channels.values()), [r for r in rows if str(r.get(tag)) in names]
     return any(isinstance(row.get(path), str) for row in ours for path in measured)
 
 
@@ -433,50 +438,18 @@ def _as_switch(value: object) -> object:
     return int(value if isinstance(value, bool) else SWITCHES[str(value).strip().lower()])
 
 
-def _named_channels(
-    guess: TableGuess, columns: Mapping[str, list[Any]], short: Mapping[str, str]
-) -> tuple[dict[str, str], float | None]:
-    """Return the channels by name with their fields, and the step of joined ones in seconds."""
-    # Where each channel's value stands in an object of its own, that has the name. Where records of
-    # one value have a tag, the tags are the channels.
-    if guess.tag is not None and guess.sensor is not None and len(guess.channels) == 1:
-        tags = columns[guess.tag]
-        value = columns[guess.channels[0]]
-        numeric: dict[str, list[bool]] = {}
-        for tag, number in zip(map(str, tags), value, strict=True):
-            numeric.setdefault(tag, []).append(is_number(number))
-        numeric_tags = [
-            tag for tag, are_numbers in numeric.items() if sum(are_numbers) > 0.5 * len(are_numbers)
-        ]
-        per_sensor: dict[str, set[str]] = {}
-        for sensor, tag in zip(map(str, columns[guess.sensor]), map(str, tags), strict=True):
-            per_sensor.setdefault(sensor, set()).add(tag)
-        if 2 <= len(numeric_tags) <= 64 and max(map(len, per_sensor.values())) > 1:
-            field = short[guess.channels[0]]
-            return dict.fromkeys(numeric_tags, field), _cycle_s(guess, columns)
+def _named_channels(guess: TableGuess, short: Mapping[str, str]) -> dict[str, str]:
+    """Return the channels by name with their fields."""
+    if guess.value is not None:
+        return dict.fromkeys(guess.channels, short[guess.value])
+    # Where each channel's value stands in an object of its own, that has the name.
     paths = {name: short[name] for name in guess.channels}
     parted = {name: path.rpartition(".") for name, path in paths.items()}
     if all(VALUE.match(last_of(paths[name])) and parted[name][0] for name in paths):
         named = {above.rpartition(".")[2]: paths[name] for name, (above, _, _) in parted.items()}
         if len(named) == len(paths):
-            return named, None
-    return paths, None
-
-
-def _cycle_s(guess: TableGuess, columns: Mapping[str, list[Any]]) -> float:
-    """Return how far apart values of one tag usually are, in seconds; 1 where nobody knows."""
-    if not guess.times:
-        return 1.0
-    last: dict[tuple[str, str], float] = {}
-    steps = []
-    tags, sensors = columns[str(guess.tag)], columns[str(guess.sensor)]
-    for time, sensor, tag in zip(columns[guess.times[0]], sensors, tags, strict=True):
-        moment = moment_ms(time, guess.time_unit, guess.time_format)
-        if moment is not None:
-            if moment > (before := last.get((sensor, tag), moment)):
-                steps.append(moment - before)
-            last[sensor, tag] = moment
-    return max(0.001, median(steps) / 1000) if steps else 1.0
+            return named
+    return paths
 
 
 def _quality_of(
@@ -554,12 +527,6 @@ def _said(
         said.append("time: no field found, the record's own is taken; --time names one")
     if guess.sensor is None:
         said.append("sensor: none found, all records are taken as of one; --sensor names its field")
-    if feed.step_s is not None:
-        said.append(
-            f"joined: records of one value each, named by {feed.fields[str(guess.tag)]}, become "
-            f"rows with {', '.join(feed.channels)}, one each {feed.step_s:g} s at most; other tags "
-            "are ignored"
-        )
     if feed.partial:
         said.append(
             "unchanged: fields are absent in many records and count as unchanged, partial = "

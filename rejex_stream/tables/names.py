@@ -15,7 +15,7 @@ from rejex_stream.decode.mapping import TimeUnit
 __all__ = [
     "ASIDE", "CLOCK", "COUNTER", "DAY_OF_YEAR", "ELAPSED", "LABEL", "MAYBE_LABEL", "MODE",
     "NAMED_UNITS", "PAIR", "PARTS", "SENSOR", "STEP", "STRONG_SENSOR", "TAG", "TEXT_SENSOR", "TIME",
-    "TIME_OF_RECORD", "VALUE", "good_among", "is_quality", "last_of", "plain",
+    "TIME_OF_RECORD", "TOTAL", "VALUE", "good_among", "is_quality", "last_of", "plain",
 ]  # fmt: skip
 
 
@@ -75,6 +75,11 @@ COUNTER = re.compile(
     r"|\w*in_?nanos|nanos|nano_?seconds?"
     r"|\w+writer_?id)$", re.I,
 )  # fmt: skip
+TOTAL = re.compile(
+    r"total|accum|cumul|(^|_)(energy|k?wh|mwh|counts?|cnt|pulses?|odometer|run_?hours|hours_run)(_|$)"
+    r"|z(ä|ae)hler|betriebsstunden|meter_?reading"
+)
+"""What adds up, and never falls."""
 ASIDE = _exactly(r"m(illi)?s(ec)?|index|row|split|fold|change_?point|rul|unnamed.*|")
 LABEL = _exactly(
     r"(is_?)?(anomal(y|ies|ous)|outlier|attack|fault|faulty|fail(ed|ure)?)(_?(label|flag))?|labels?",

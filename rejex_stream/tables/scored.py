@@ -12,6 +12,7 @@ from typing import IO
 
 from rejex_stream.decode import Decoder, decode_records
 from rejex_stream.decode.csv import split_row
+from rejex_stream.decode.reorder_buffer import ReorderBuffer, ReorderRules
 from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.engine.refit import FitFailed
 from rejex_stream.plan.promises import EPISODE_GAP_EVENTS, EPISODE_GAP_S
@@ -37,16 +38,20 @@ def judge_table(
     records: Iterator[Record],
     on_judged: Callable[[Sequence[Reading], Sequence[Verdict]], object],
     on_progress: Callable[[int], object] = int,
+    *,
+    rules: ReorderRules | None = None,
 ) -> tuple[OutcomeCounts, list[FitFailed]]:
     """Judge the rows of a table in order; return what came of them, and the fits that failed.
 
     Where a fit failed, the model before went on.
     """
     engine, counts, done = Engine(spec, InlineExecutor()), OutcomeCounts(), 0
+    rows = ReorderBuffer(rules or ReorderRules())
     failures = list[FitFailed]()
     with one_thread():
         while batch := list(islice(records, _BATCH)):
-            _, items = decode_records(decoder, batch)
+            pairs = zip(*decode_records(decoder, batch), strict=True)
+            items = [item for pair in pairs for _, item in rows.add(*pair)]
             readings = [item for item in items if isinstance(item, Reading)]
             counts.n_invalid += sum(isinstance(i, Invalid) and not i.silent for i in items)
             verdicts = engine.process(readings)
@@ -184,6 +189,9 @@ class ScoredCsv:
         self._table, self._out = table, out
         self._delimiter = "," if table.delimiter == " " else table.delimiter
         self._pending: list[Record] = []
+        self._verdicts: dict[int, Verdict] = {}
+        self._invalid: dict[int, Invalid] = {}
+        self._joined = table.guess.value is not None
         taken = set(table.header)
         names = [f"rejex_{name}" if name in taken else name for name in _COLUMNS]
         self._write([self._line([*table.header, *names])])
@@ -196,18 +204,28 @@ class ScoredCsv:
 
     def add(self, verdicts: Sequence[Verdict], invalid: Mapping[int, Invalid]) -> None:
         """Write the rows that passed since the last call. O(bytes)."""
-        by_offset = {verdict.position.offset: verdict for verdict in verdicts}
+        self._verdicts |= {verdict.position.offset: verdict for verdict in verdicts}
+        self._invalid |= invalid
+        # What ends a joined row may come with the next batch.
+        self._write_rows(len(self._pending) - self._joined * _BATCH)
+
+    def finish(self) -> None:
+        """Write the rows that waited for what ends them."""
+        self._write_rows(len(self._pending))
+
+    def _write_rows(self, n: int) -> None:
         lines = []
-        for record in self._pending:
+        for record in self._pending[: max(0, n)]:
             offset = record.position.offset
-            verdict_cells = _cells(by_offset.get(offset), invalid.get(offset), self._table)
+            verdict, invalid = self._verdicts.pop(offset, None), self._invalid.pop(offset, None)
+            verdict_cells = _cells(verdict, invalid, self._table)
             row = (record.value or b"").decode("utf-8", "replace")
             cells = self._table.cells(record)
             if len(split_row(row, self._delimiter, strict=False)) != len(cells):
                 row = self._line(cells)  # without delimiters at its end, or between blanks
             padding = self._delimiter * max(0, len(self._table.header) - len(cells))
             lines.append(f"{row}{padding}{self._delimiter}{self._line(verdict_cells)}")
-        self._pending.clear()
+        del self._pending[: max(0, n)]
         self._write(lines)
 
     def _line(self, cells: Sequence[str]) -> str:
@@ -221,7 +239,8 @@ class ScoredCsv:
 
 def _cells(verdict: Verdict | None, invalid: Invalid | None, table: Table) -> list[str]:
     if verdict is None:
-        return ["", "", "", "unreadable" if invalid is None else invalid.reason]
+        part = "unreadable" if table.guess.value is None else "part of a joined row"
+        return ["", "", "", part if invalid is None else invalid.reason]
     severity = "" if verdict.severity is None else f"{verdict.severity:.2f}"
     rank = "" if verdict.rank is None else f"{verdict.rank:g}"
     decimal = table.guess.marks.decimal

@@ -120,7 +120,7 @@ def _of_file(file: Path, asked: Asked) -> tuple[Table | Feed, dict[str, object]]
         table = open_table(file, asked)
         return table, table.settings()
     records = list(records_of(FileSource(file, format="jsonl", encoding=asked.encoding)))
-    feed = infer_feed(records[:_SAMPLE], asked, total=len(records))
+    feed = infer_feed(records[:_SAMPLE], asked, total=len(records), live=False)
     settings = {"path": str(file.resolve()), "format": "jsonl", "encoding": asked.encoding}
     timeless = {"sample_interval_ms": 1000} if feed.guess.time is None else {}
     return feed, {**settings, **feed.settings(), **timeless}

@@ -104,7 +104,11 @@ def score(  # noqa: PLR0917 - one parameter an option
 
         begun = clock.monotonic()
         spec = dataclasses.replace(choice.spec, evidence=True)  # which channels speak
-        counts, failures = judge_table(spec, decoder, records, take, progress)
+        counts, failures = judge_table(
+            spec, decoder, records, take, progress, rules=table.reorder_rules()
+        )
+        if scored is not None:
+            scored.finish()
         spent = clock.monotonic() - begun
     print(f"{table.path.name}: {table.n_rows:,} rows judged in {spent:.1f} s", file=sys.stderr)
     by_truth = {

@@ -127,8 +127,8 @@ class Capacity(Section):
     questions_per_day: int | None = setting(
         None, unit="cases/day", otherwise="every case is asked", ge=0, example=240
     )
-    """So many cases are put to people between midnights (UTC): audited ones, then those whose
-    answer is worth most; the others wait."""
+    """So many cases are put to people between midnights (UTC), by turns audited ones and those
+    whose answer is worth most; the others wait."""
 
 
 class Review(Section):

@@ -128,6 +128,55 @@ def test_audited_events_are_asked_before_anything_that_is_worth_more(new_store):
     assert shown(store) == pytest.approx([0.0, 0.75])
 
 
+def test_cases_of_an_absent_colleague_take_no_room_from_the_others(new_store, clock):
+    """Ten of the greatest worth are Bob's: for days nobody else was asked anything."""
+    store = new_store(settle_s=0, gap_events=0, capacity=Capacity(questions_per_day=10))
+    store.add([doubtful(100 * k, 0.5) for k in range(10)])
+    with store.database.write() as connection:
+        connection.execute("UPDATE episode SET assigned = 'bob'")
+    store.add([doubtful(10_000 + 100 * k, 0.1) for k in range(30)])
+    for day in range(3):
+        assert (len(shown(store)), left(store)) == (10, 10), day
+        for k in range(10):
+            answer_first(store, f"{day}-{k}")
+        assert (shown(store), left(store)) == ([], 0)
+        clock.pass_ms(DAY_MS)
+    assert len(shown(store, "claimed")) == 10
+
+
+def test_second_opinions_that_nobody_here_may_give_take_no_room(new_store, clock):
+    store = new_store(
+        settle_s=0, gap_events=0, double_review_ratio=1.0, capacity=Capacity(questions_per_day=4)
+    )
+    store.add([doubtful(100 * k, 0.5) for k in range(20)])
+    for day in range(4):
+        assert len(shown(store)) == 4, day
+        for k in range(4):
+            answer_first(store, f"{day}-{k}")
+        clock.pass_ms(DAY_MS)
+
+
+def test_audits_and_doubts_share_the_day_and_one_takes_what_the_other_leaves(new_store):
+    store = new_store(settle_s=0, gap_events=0, capacity=Capacity(questions_per_day=6))
+    store.add([item(100 * k, why="audit") for k in range(26)])
+    assert len(shown(store)) == 6
+    store.add([doubtful(10_000 + 100 * k, 0.5) for k in range(2)])
+    assert shown(store) == pytest.approx([0.0] * 4 + [0.75] * 2)
+    store.add([doubtful(20_000 + 100 * k, 0.5) for k in range(9)])
+    assert shown(store) == pytest.approx([0.0] * 3 + [0.75] * 3)
+
+
+def test_what_others_have_before_them_now_is_asked_already(new_store):
+    store = new_store(settle_s=0, gap_events=0, capacity=Capacity(questions_per_day=3))
+    store.add([doubtful(100 * k, 0.5) for k in range(9)])
+    with store.database.write() as connection:
+        connection.execute(
+            "UPDATE episode SET lease_owner = 'bob', lease_until_ms = :until WHERE start_ms = 0",
+            {"until": store.now_ms() + 60_000},
+        )
+    assert (len(shown(store)), left(store)) == (2, 2)
+
+
 def extreme(offset: int, severity: float):
     """A review item of an anomaly that no incident tells of."""
     one = item(offset, why="extreme")

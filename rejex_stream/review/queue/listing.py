@@ -29,7 +29,7 @@ Tab: TypeAlias = Literal["ready", "mine", "claimed", "waiting", "disputed", "don
 TABS: tuple[Tab, ...] = ("ready", "mine", "claimed", "waiting", "disputed", "done", "all")
 
 # As it is asked: by worth where people are asked so many cases a day, else the oldest first.
-# Audited ones come first: what they are counted for holds only if all that are drawn are asked.
+# Audited ones come first: those that nobody has called normal count as missed.
 _BY_WORTH = "capacity() IS NOT NULL"
 SORTS = {
     "asked": f"{_BY_WORTH} AND e.why <> 'audit', e.priority DESC, "
@@ -182,36 +182,40 @@ _WORK = (
 )
 _SETTLED = "e.ready_ms <= :now"
 # An incident asks its own question while it lasts, and who answered it is not asked again.
-_INCIDENT_ASKS = (
-    "(EXISTS (SELECT 1 FROM incident i WHERE i.incident = {e}.incident AND i.state <> 'closed') "
+_NOT_INCIDENT = (
+    "NOT (EXISTS (SELECT 1 FROM incident i WHERE i.incident = e.incident AND i.state <> 'closed') "
     "OR EXISTS (SELECT 1 FROM answer a JOIN reply r USING (command) "
-    "WHERE a.incident = {e}.incident AND r.accepted))"
+    "WHERE a.incident = e.incident AND r.accepted))"
 )
-# Whatever people are asked counts: cases, answers to incidents, and incidents that wait for one.
+_HELD = "e.lease_owner IS NOT NULL AND e.lease_until_ms > :now"
+_OTHERS = f"(({_HELD} AND e.lease_owner <> :me) OR coalesce(e.assigned, :me) <> :me)"
+# Whatever people are asked counts: cases, answers to incidents, incidents that wait for one, and
+# cases that others have before them now.
 _ASKED_TODAY = (
     "(SELECT count(DISTINCT l.episode_id) FROM label l "
     "WHERE l.created_ms >= :day AND l.source = 'human' AND l.kind = 'label') "
     "+ (SELECT count(*) FROM answer WHERE given_ms >= :day "
     "AND withdrawn_ms IS NULL) + (SELECT count(*) FROM incident i WHERE state = 'open' AND NOT "
     "EXISTS (SELECT 1 FROM answer a WHERE a.incident = i.incident AND withdrawn_ms IS NULL))"
+    "+ (SELECT count(*) FROM episode e WHERE e.status IN ('open', 'needs_second') "
+    f"AND {_HELD} AND e.lease_owner <> :me)"
 )
 _LEFT = f"CASE WHEN capacity() IS NULL THEN -1 ELSE max(0, capacity() - ({_ASKED_TODAY})) END"
+_READY = f"{_WORK} AND {_SETTLED} AND {_NOT_INCIDENT} AND NOT {_OTHERS}"
+# Of the cases that this person may answer, so that what waits for somebody else takes no room; by
+# turns an audited one and one by worth, so that neither kind takes all of it.
 _TODAY = (
-    "(capacity() IS NULL OR e.episode_id IN (SELECT t.episode_id FROM episode t "
-    "WHERE t.status IN ('open', 'needs_second') AND t.ready_ms <= :now "
-    f"AND NOT {_INCIDENT_ASKS.format(e='t')} ORDER BY t.why <> 'audit', t.priority DESC, "
-    f"t.worth DESC, t.received_ms, t.episode_id LIMIT {_LEFT}))"
+    "(capacity() IS NULL OR e.episode_id IN (SELECT episode_id FROM (SELECT e.episode_id, "
+    "e.why <> 'audit' AS by_worth, row_number() OVER (PARTITION BY e.why <> 'audit' ORDER BY "
+    "e.priority DESC, e.worth DESC, e.received_ms, e.episode_id) AS turn FROM episode e "
+    f"WHERE {_READY}) ORDER BY turn, by_worth LIMIT {_LEFT}))"
 )
-_NOT_INCIDENT = f"NOT {_INCIDENT_ASKS.format(e='e')}"
-_HELD = "e.lease_owner IS NOT NULL AND e.lease_until_ms > :now"
-
-_OTHERS = f"(({_HELD} AND e.lease_owner <> :me) OR coalesce(e.assigned, :me) <> :me)"
 
 _TAB_CLAUSES: dict[Tab, str] = {
-    "ready": f"{_WORK} AND {_SETTLED} AND {_NOT_INCIDENT} AND {_TODAY} AND NOT {_OTHERS}",
+    "ready": f"{_READY} AND {_TODAY}",
     "mine": f"{_WORK} AND (({_HELD} AND e.lease_owner = :me) OR e.assigned = :me)",
     "claimed": f"{_WORK} AND {_OTHERS}",
-    "waiting": f"{_WORK} AND NOT ({_SETTLED} AND {_NOT_INCIDENT} AND {_TODAY})",
+    "waiting": f"{_WORK} AND NOT {_OTHERS} AND NOT ({_READY} AND {_TODAY})",
     "disputed": "e.status = 'disputed'",
     "done": "e.status IN ('done', 'expired')",
     "all": "e.status <> 'empty'",

@@ -302,7 +302,6 @@ class RejectingDetector(BaseEstimator):  # type: ignore[misc]
 
 
 def _require_numbers(name: object, values: Iterable[object]) -> None:
-    """Raise for the first value of a column that is no number."""
     for value in values:
         try:
             np.float64(value)  # type: ignore[arg-type]
@@ -311,7 +310,6 @@ def _require_numbers(name: object, values: Iterable[object]) -> None:
 
 
 def _no_number(name: object, value: object) -> ConfigError:
-    """Return the error for a value that is no number."""
     return ConfigError(
         f"{name} is {value!r}: expected a number or nan. Leave {name} out, or make a number of it "
         "first: 1.0 of 'on', the seconds of a time."
@@ -346,8 +344,8 @@ def _draw(
                 "plot() needs matplotlib, which is not installed: pip install matplotlib."
             ) from None
         ax = pyplot.figure(figsize=(9, 3.2), layout="constrained").add_subplot()
-    first, flagged, last = band.edges
-    low, threshold, high = (_score_at(reference, rank) for rank in (first, flagged, last))
+    places = np.clip(np.array(band.edges) - 1, 0, len(reference) - 1)
+    low, threshold, high = reference[places].tolist()
     if band.width:
         ax.axhspan(low, high, color="#d98200", alpha=0.15, lw=0, label="rejection band")
     ax.axhline(threshold, color="#444444", lw=1, ls="--", label="threshold λ")
@@ -363,7 +361,3 @@ def _draw(
     ax.set(xlabel="row", ylabel="score", xlim=(-0.5, max(len(scores), 1) - 0.5))
     ax.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
     return ax
-
-
-def _score_at(reference: FloatArray, rank: int) -> float:
-    return float(reference[min(max(rank - 1, 0), len(reference) - 1)])

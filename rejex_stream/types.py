@@ -91,6 +91,9 @@ class Partition(NamedTuple):
     topic: str
     partition: int
 
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
 
 class Position(NamedTuple):
     """Where an event stands in its input; this is the identity of the event.

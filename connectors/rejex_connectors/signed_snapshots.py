@@ -61,7 +61,7 @@ class SealedStore:
         if snapshot is None:
             return None
         offset, parts = snapshot
-        what = f"The snapshot of {partition.topic}-{partition.partition} at offset {offset}"
+        what = f"The snapshot of {partition} at offset {offset}"
         return offset, {
             name: self._opened(partition, b"part", name, body, what) for name, body in parts.items()
         }
@@ -85,7 +85,7 @@ class SealedStore:
         signed = self._store.load_journal(partition)
         if signed is None:
             return None
-        what = f"What was decided for {partition.topic}-{partition.partition}"
+        what = f"What was decided for {partition}"
         return self._opened(partition, b"decisions", "", signed, what)
 
     def close(self) -> None:

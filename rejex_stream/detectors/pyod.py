@@ -16,7 +16,7 @@ import random
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -33,7 +33,7 @@ from rejex_stream.protocols import Scorer
 from rejex_stream.threads import one_thread
 from rejex_stream.types import FloatArray
 
-__all__ = ["REFUSED", "PyODDetector", "check_constant", "contained", "pyod_detector"]
+__all__ = ["REFUSED", "PyODDetector", "check_constant", "check_names", "contained", "pyod_detector"]
 
 Fitter = Callable[[Callable[[], Any], FloatArray], Scorer]
 
@@ -158,10 +158,8 @@ def _checked(name: str, class_path: str, params: dict[str, Any]) -> tuple[tuple[
     accepted: set[str] = set()
     if class_path not in WITHOUT_PARAMETERS:
         accepted = {*_parameters(class_path)} - {"contamination"}
+    check_names(name, params, sorted(accepted | {"scale"}))
     for key, value in params.items():
-        if key not in accepted:
-            known = ", ".join(sorted(accepted | {"scale"}))
-            raise ConfigError(f"{name} has no parameter {key!r}; it accepts: {known}.")
         check_constant(name, key, value)
     if params.get("metric", "minkowski") in ("minkowski", "euclidean", "l2", "manhattan", "l1"):
         params = BETTER_DEFAULTS.get(class_path, {}) | params
@@ -173,6 +171,14 @@ def _checked(name: str, class_path: str, params: dict[str, Any]) -> tuple[tuple[
         except Exception as error:
             raise ConfigError(f"{name} refuses its parameters {params!r}: {error}") from error
     return recipe.params
+
+
+def check_names(name: str, params: Iterable[str], known: Collection[str]) -> None:
+    """Raise a :class:`ConfigError` for the first parameter that is none of those known."""
+    for key in params:
+        if key not in known:
+            listed = ", ".join(known) or "none"
+            raise ConfigError(f"{name} has no parameter {key!r}; it accepts: {listed}.")
 
 
 def check_constant(name: str, key: str, value: object) -> None:

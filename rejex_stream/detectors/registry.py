@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from rejex_stream.detectors.pyod import FITTERS, REFUSED, pyod_detector, refusal
+from rejex_stream.detectors.pyod import FITTERS, REFUSED, check_names, pyod_detector, refusal
 from rejex_stream.errors import ConfigError, DetectorError
 from rejex_stream.protocols import BatchDetector, IncrementalDetector, IncrementalScorer, Scorer
 from rejex_stream.types import FloatArray
@@ -53,11 +53,7 @@ def _sensor(word: str, made_by: str, fixed: Mapping[str, Any], /, **params: Any)
 
     make = getattr(sensor, made_by)
     known = [key for key in inspect.signature(make).parameters if key not in _NOT_GIVEN]
-    for key in params:
-        if key not in known:
-            raise ConfigError(
-                f"rejex:{word} has no parameter {key!r}; it accepts: {', '.join(known)}."
-            )
+    check_names(f"rejex:{word}", params, known)
     if "members" in params:
         params["members"] = tuple(map(as_detector, params["members"]))
     made: Detector = make(**fixed, **params)
@@ -295,10 +291,7 @@ def _check_call(path: str, function: Callable[..., Any], params: dict[str, Any])
     accepted = inspect.signature(function).parameters
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values()):
         return
-    for key in params:
-        if key not in accepted:
-            known = ", ".join(accepted) or "none"
-            raise ConfigError(f"{path} has no parameter {key!r}; it accepts: {known}.")
+    check_names(path, params, accepted)
 
 
 def _package(cls: type) -> str:

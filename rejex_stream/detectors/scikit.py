@@ -69,7 +69,6 @@ class _Turned:
     model: Any
 
     def decision_function(self, X: FloatArray) -> FloatArray:
-        """Score rows X of shape (m, d)."""
         scores: FloatArray = -np.asarray(self.model.score_samples(X), dtype=np.float64)
         return scores
 
@@ -112,7 +111,6 @@ def scikit_detector(model: Any, scale: str = "none", **unknown: Any) -> ScikitDe
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401
-    """Name the steps of a pipeline instead of holding them: their parameters stand beside it."""
     if hasattr(value, "get_params"):
         return f"{type(value).__module__}.{type(value).__qualname__}"
     if isinstance(value, list | tuple):

@@ -93,7 +93,6 @@ class ColumnHistograms:
         return -row_sum(np.where(outside, self.rarest, heights))
 
     def score_row(self, row: Sequence[float]) -> float:
-        """Score one finite row as :meth:`score` does, bit for bit."""
         edges, size = self._edges, len(self._edges)
         width = size // len(row)
         at, ends = range(0, size, width), range(width - 1, size, width)
@@ -398,7 +397,6 @@ class GaussianMixture:
         return -(top + np.log(row_sum(np.exp(log_terms - top[:, None]))))
 
     def score_row(self, row: Sequence[float]) -> float:
-        """Score one finite row as :meth:`score` does, bit for bit."""
         if self._plain is None:
             return float(self.score(np.array([row]))[0])
         constant, mean, columns = self._plain

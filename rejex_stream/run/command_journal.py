@@ -241,14 +241,14 @@ class CommandJournal:
             what = f"no incident {command.incident!r}"
         elif command.cancels is not None:
             what = f"no plan {command.cancels!r}"
-        where = f"{self._partition.topic}-{self._partition.partition}"
-        return CommandReply(command=command.id, accepted=False, said=f"{where} has {what}")
+        said = f"{self._partition} has {what}"
+        return CommandReply(command=command.id, accepted=False, said=said)
 
     def rewind_to(self, offset: int, *, allow_gaps: bool) -> None:
         """Continue from a state as it was at `offset`: commands in effect from there are due."""
         if offset < self._durable.replayable_from and not allow_gaps:
             raise CheckpointError(
-                f"{self._partition.topic}-{self._partition.partition} is to be replayed from "
+                f"{self._partition} is to be replayed from "
                 f"offset {offset}, but commands in effect from before "
                 f"{self._durable.replayable_from} were dropped once there were newer snapshots. "
                 "Either bring those snapshots back, "

@@ -16,7 +16,7 @@ from rejex_stream.errors import AnotherLogError, CheckpointError
 from rejex_stream.protocols import Assigned, FitExecutor, Revoked, Sink, SnapshotStore, Source
 from rejex_stream.run import run_events
 from rejex_stream.run.executors import ScopedExecutor
-from rejex_stream.run.partition import PartitionState, Piece, partition_name
+from rejex_stream.run.partition import PartitionState, Piece
 from rejex_stream.run.run_settings import RunSettings
 from rejex_stream.types import Incident, Outcome, Partition, last_offset
 
@@ -66,7 +66,7 @@ def starting_point(
         if restart_if_lost:
             return Start(assigned.earliest, None, assigned.earliest, is_new_log=True)
         raise CheckpointError(
-            f"{partition_name(assigned.partition)}: {error}. Drop the state (`rejex-stream state "
+            f"{assigned.partition}: {error}. Drop the state (`rejex-stream state "
             "drop --all`) to begin at its first record, or allow that with state.lost_state = "
             '"restart" (models warm up again). A new pipeline.version keeps its verdicts apart '
             "from those of the log before: their ids name offsets"
@@ -123,7 +123,7 @@ def _starting_point(
         )
         fix = "bring a snapshot back (`rejex-stream state import`)"
     raise CheckpointError(
-        f"{partition_name(partition)} {problem}. Either {fix}, or allow a restart without the old "
+        f"{partition} {problem}. Either {fix}, or allow a restart without the old "
         'state (state.lost_state = "restart"; models warm up again).'
     )
 
@@ -135,7 +135,7 @@ def _refuse_to_write_again(assigned: Assigned, *, restart_if_lost: bool) -> None
         return
     stands = "nothing is committed" if committed is None else f"it is committed up to {committed}"
     problem = (
-        f"{partition_name(partition)}: the output holds this pipeline's verdicts up to offset "
+        f"{partition}: the output holds this pipeline's verdicts up to offset "
         f"{written - 1}, and here {stands}: {written - first} record(s) from offset {first} on "
         "would get a second verdict under the same id"
     )
@@ -322,7 +322,7 @@ class Ownership:
             _log.warning(
                 "%s was recreated: it begins at its first record, %d, and nothing of the state "
                 "of the log before is used",
-                partition_name(partition),
+                partition,
                 start.offset,
             )
         state.load_journal(journal, decided_until=start.live_from)
@@ -332,7 +332,7 @@ class Ownership:
             try:
                 environment_changes = state.restore(start.parts)
             except CheckpointError as error:
-                where = f"{partition_name(partition)}, from its snapshot at offset {start.offset}"
+                where = f"{partition}, from its snapshot at offset {start.offset}"
                 raise CheckpointError(f"{where}: {error}") from error
         else:
             state.next_offset = start.offset
@@ -471,7 +471,6 @@ class Commits:
         return waited or n_held >= self.settings.commit_every_events
 
     def _outbox_shrank(self, owned: OwnedPartition) -> bool:
-        """Whether notifications were delivered that the journal still lists."""
         recorded = owned.state.journal.outbox
         if not recorded or owned.replaying or self.outbox is None:
             return False
@@ -522,7 +521,6 @@ class Commits:
             batch.journals[partition] = encoded
 
     def _snapshot_goes_on(self, owned: OwnedPartition, now: float, *, everything: bool) -> bool:
-        """Whether a snapshot is being written, or due and begun."""
         if self.store is None:
             return False
         state = owned.state
@@ -621,7 +619,7 @@ def _changes_in(outcomes: Iterable[Outcome]) -> list[Incident]:
 def _refuse_to_go_back(partition: Partition, owned: OwnedPartition) -> None:
     if owned.state.next_offset < owned.committed:
         raise CheckpointError(
-            f"{partition_name(partition)} is committed up to offset {owned.committed}, "
+            f"{partition} is committed up to offset {owned.committed}, "
             f"and its state stands at {owned.state.next_offset}: committing that would have "
             "records judged twice. Nothing of it was written; start the run again, it begins at "
             "what is committed."

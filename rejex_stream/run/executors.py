@@ -96,7 +96,9 @@ class ThreadFitExecutor:
         self._changed = threading.Condition()
         self._closed = False
         # Daemons, where a ThreadPoolExecutor would hold up the end of the program for a slow fit.
-        for index in range(_at_least_one(workers)):
+        if workers < 1:
+            raise ConfigError(f"workers is {workers}: expected at least 1")
+        for index in range(workers):
             threading.Thread(target=self._work, daemon=True, name=f"rejex-fit-{index}").start()
 
     def submit(self, key: Hashable, fit: Callable[[], Any]) -> None:
@@ -298,12 +300,6 @@ def _end(pool: ProcessPoolExecutor) -> None:
     pool.shutdown(wait=False)  # but for a worker that is being started: it is among them then
     for worker in list((workers or {}).values()):
         worker.terminate()
-
-
-def _at_least_one(workers: int) -> int:
-    if workers < 1:
-        raise ConfigError(f"workers is {workers}: expected at least 1")
-    return workers
 
 
 class ScopedExecutor:

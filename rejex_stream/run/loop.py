@@ -32,8 +32,7 @@ from rejex_stream.protocols import ControlLog, FitExecutor, Sink, SnapshotStore,
 from rejex_stream.run.command_journal import CommandReader
 from rejex_stream.run.commit import Commits, OwnedPartition, Ownership
 from rejex_stream.run.executors import InlineExecutor
-from rejex_stream.run.partition import OnJudged, PartitionMonitor, PartitionState
-from rejex_stream.run.review_items import ReviewItems
+from rejex_stream.run.partition import OnJudged, PartitionMonitor, PartitionState, make_state
 from rejex_stream.run.run_events import (
     FitFailure,
     NothingScorable,
@@ -191,22 +190,14 @@ class _Loop:
         self.commits = Commits(self.ownership, self.sink, self.store, self.settings, self.outbox)
 
     def _make_state(self, partition: Partition, fits: FitExecutor) -> PartitionState:
-        settings = self.settings
-        return PartitionState(
+        engine, monitor = self.make_engine(partition, fits), self.make_monitor
+        return make_state(
+            self.settings,
             partition,
-            decoder=self.decoder,
-            engine=self.make_engine(partition, fits),
-            context=ReviewItems(
-                self.decoder.channels,
-                points=settings.review_context_events,
-                reasons=settings.review_reasons,
-                audit=settings.audit,
-            ),
-            monitor=self.make_monitor(partition) if self.make_monitor else None,
-            accept_environment=settings.environment == "accept",
+            self.decoder,
+            engine,
+            monitor=monitor(partition) if monitor else None,
             inputs=None if self.control is None else self.control.inputs,
-            limits=settings.limits,
-            reorder=settings.reorder,
             on_judged=self.on_judged,
         )
 

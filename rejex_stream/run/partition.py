@@ -34,6 +34,7 @@ from rejex_stream.protocols import SnapshotPiece
 from rejex_stream.rejection.judge import rejected
 from rejex_stream.run.command_journal import CommandJournal
 from rejex_stream.run.review_items import ReviewItems
+from rejex_stream.run.run_settings import RunSettings
 from rejex_stream.types import (
     Command,
     CommandReply,
@@ -56,7 +57,7 @@ from rejex_stream.types import (
 
 __all__ = [
     "HEAD", "Described", "DirtyParts", "Head", "OnJudged", "PartitionMonitor", "PartitionState",
-    "Piece", "SnapshotParts", "described", "from_outside", "log_alarm", "partition_name",
+    "Piece", "SnapshotParts", "described", "from_outside", "log_alarm", "make_state",
     "parts_of",
 ]  # fmt: skip
 
@@ -631,7 +632,6 @@ class PartitionState:
     def _not_judged(
         self, records: Sequence[Record], items: Sequence[Reading | Invalid], away: Collection[int]
     ) -> dict[int, Outcome]:
-        """Return the outcomes of the items that the engine does not judge, by their index."""
         outcomes = {}
         for i, (record, item) in enumerate(zip(records, items, strict=True)):
             if isinstance(item, Invalid):
@@ -645,7 +645,6 @@ class PartitionState:
         return outcomes
 
     def _ended(self, gone: Gone, item: object) -> tuple[Incident, ...]:
-        """Return the end of each incident of who is forgotten with an event."""
         if not gone.pairs:
             return ()
         assert isinstance(item, Reading)  # nothing else has a time
@@ -772,11 +771,37 @@ class PartitionState:
         ):
             if theirs != ours:
                 raise CheckpointError(
-                    f"The snapshot of {partition_name(self.partition)} is for the {name} "
+                    f"The snapshot of {self.partition} is for the {name} "
                     f"{theirs!r}, not {ours!r}: restore that setting, or start another pipeline "
                     "with its own snapshots and offsets; `rejex-stream state show` says how it was "
                     "made."
                 )
+
+
+def make_state(
+    settings: RunSettings,
+    partition: Partition,
+    decoder: Decoder,
+    engine: Engine,
+    **more: Any,  # noqa: ANN401 - as PartitionState takes it
+) -> PartitionState:
+    """Make an empty state of a partition as a run's settings say."""
+    context = ReviewItems(
+        decoder.channels,
+        points=settings.review_context_events,
+        reasons=settings.review_reasons,
+        audit=settings.audit,
+    )
+    return PartitionState(
+        partition,
+        decoder=decoder,
+        engine=engine,
+        context=context,
+        accept_environment=settings.environment == "accept",
+        limits=settings.limits,
+        reorder=settings.reorder,
+        **more,
+    )
 
 
 class Described(NamedTuple):
@@ -813,8 +838,3 @@ def _offset(taken: tuple[Record, Reading | Invalid]) -> int:
 
 def _readings(items: Iterable[Reading | Invalid]) -> list[Reading]:
     return [item for item in items if type(item) is Reading]
-
-
-def partition_name(partition: Partition) -> str:
-    """Return a partition as people read it."""
-    return f"{partition.topic}-{partition.partition}"

@@ -128,20 +128,10 @@ class Retrying(NamedTuple):
 
 
 RunEvent: TypeAlias = (
-    PartitionOpened
-    | PartitionLive
-    | DecisionChanged
-    | EnvironmentChanged
-    | PartitionClosed
-    | Committed
-    | IncidentsDurable
-    | SnapshotSaved
-    | FitFailure
-    | NothingScorable
-    | ControlUnread
-    | SensorsForgotten
-    | Retrying
-)
+    PartitionOpened | PartitionLive | DecisionChanged | EnvironmentChanged | PartitionClosed
+    | Committed | IncidentsDurable | SnapshotSaved | FitFailure | NothingScorable | ControlUnread
+    | SensorsForgotten | Retrying
+)  # fmt: skip
 
 
 class RunObserver(Protocol):

@@ -318,7 +318,7 @@ def _require_records(settings: KafkaSettings, inputs: Sequence[Partition]) -> No
     for partition, offset in committed.items():
         if offset and (bounds[partition][0] > 0 or settings.start == "latest"):
             raise CheckpointError(
-                f"{partition.topic}-{partition.partition} is committed up to offset {offset}, and "
+                f"{partition} is committed up to offset {offset}, and "
                 "its state cannot be rebuilt in this new checkpoint without the records before "
                 "it: use the checkpoint of then, or take another pipeline with its own outputs."
             )

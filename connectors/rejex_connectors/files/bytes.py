@@ -63,7 +63,6 @@ class ByteInput:
         self._unpack()
 
     def _unpack(self) -> None:
-        """Put what unpacks on the bytes from here on."""
         kind = self._compression
         self._packed = None if kind is None else os.fdopen(self._handle, "rb", closefd=False)
         self._unpacked = None if self._packed is None else _unpacked(self.path, kind, self._packed)
@@ -120,10 +119,8 @@ class ByteInput:
         # A pipe may be silent for long; a regular file always answers.
         if not self._ready.poll(timeout_s * 1000.0):
             return b""
-        try:
+        with explaining_os_errors(f"{self.path} cannot be read"):
             chunk = os.read(self._handle, _CHUNK_BYTES)
-        except OSError as error:
-            raise ConnectorError(f"{self.path} cannot be read: {error.strerror}") from error
         self._read_bytes += len(chunk)
         if chunk:
             return chunk

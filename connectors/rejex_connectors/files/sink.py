@@ -59,12 +59,7 @@ class FileSink:
         form: Form = "full",
     ) -> None:
         self._form: Form = form
-        wanted = {
-            "verdicts": verdicts,
-            "review": review,
-            "deadletter": deadletter,
-            "incidents": incidents,
-        }
+        wanted = dict(verdicts=verdicts, review=review, deadletter=deadletter, incidents=incidents)
         paths = {
             role: "-" if str(path) == "-" else os.path.abspath(path)
             for role, path in wanted.items()
@@ -81,8 +76,8 @@ class FileSink:
         self._lock = None if self._state_dir is None else lock_folder(self._state_dir)
         self._outputs: dict[str, _Output] = {}
         try:
-            commit = None if self._state_dir is None else read_commit(self._state_dir)
-            self._next_offsets = {} if commit is None else dict(commit.next_offsets)
+            commit = CommitState() if self._state_dir is None else read_commit(self._state_dir)
+            self._next_offsets = dict(commit.next_offsets)
             for role, path in paths.items():
                 self._outputs[role] = _Output(path, _committed_length(role, path, commit))
         except BaseException:
@@ -209,8 +204,8 @@ def _is_file(handle: int) -> bool:
     return stat.S_ISREG(os.fstat(handle).st_mode)
 
 
-def _committed_length(role: str, path: str, commit: CommitState | None) -> int:
-    if commit is None or not commit.next_offsets:
+def _committed_length(role: str, path: str, commit: CommitState) -> int:
+    if not commit.next_offsets:
         return 0
     known_path, length = commit.lengths.get(role, (path, None))
     if length is None:
@@ -262,11 +257,11 @@ class InputState(msgspec.Struct, frozen=True, kw_only=True):
         _write(folder / "input.json", self)
 
 
-def read_commit(folder: Path) -> CommitState | None:
-    """Return the last commit, or ``None`` before the first."""
+def read_commit(folder: Path) -> CommitState:
+    """Return the last commit; before the first, one of nothing."""
     state = _read(folder / "commit.json", _CommitFile)
     if state is None:
-        return None
+        return CommitState()
     offsets = {Partition(topic, number): offset for topic, number, offset in state.next_offsets}
     return CommitState(offsets, state.outputs)
 
@@ -294,10 +289,8 @@ def lock_folder(folder: Path) -> int:
 
 
 def _write(path: Path, state: msgspec.Struct) -> None:
-    try:
+    with explaining_os_errors(f"the state {path} cannot be written"):
         replace_file(path, msgspec.json.format(msgspec.json.encode(state), indent=1))
-    except OSError as error:
-        raise ConnectorError(f"the state {path} cannot be written: {error}") from error
 
 
 def _read(path: Path, kind: type[_File]) -> _File | None:

@@ -12,6 +12,7 @@ import os
 import re
 from collections import deque
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from itertools import repeat
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -20,7 +21,7 @@ from rejex_connectors.durable import PRIVATE
 from rejex_connectors.files.bytes import END, NEW_FILE, ByteInput, Mark, ToUtf8, compression_of
 from rejex_connectors.files.sink import InputState, read_commit, read_input
 from rejex_connectors.files.workbooks import WORKBOOKS, TableInput, Workbook
-from rejex_stream.errors import ConfigError, ConnectorError
+from rejex_stream.errors import ConfigError, ConnectorError, explaining_os_errors
 from rejex_stream.protocols import Assigned, ControlRecords, Revoked
 from rejex_stream.types import Partition, Position, Record
 
@@ -335,8 +336,9 @@ class FileSource:
         if not self._announce:
             return ()
         self._announce = False
-        commit = None if self._state_dir is None else read_commit(self._state_dir)
-        committed = None if commit is None else commit.next_offsets.get(self.partition)
+        committed = None
+        if self._state_dir is not None:
+            committed = read_commit(self._state_dir).next_offsets.get(self.partition)
         return [Assigned(self.partition, committed, self._first_offset)]
 
     def seek(self, partition: Partition, offset: int) -> None:
@@ -513,19 +515,14 @@ class FileControl:
 
     def read(self, start: int) -> ControlRecords:
         """Return the whole lines from byte `start` on, up to 1 MiB of them."""
-        try:
-            size = self._path.stat().st_size
-            if size == start:
-                return ControlRecords([], start)
-            with self._path.open("rb") as file:
-                head = file.readline(_MAX_CONTROL_BYTES)
-                log = hashlib.blake2b(head).digest() if head.endswith(b"\n") else b""
-                file.seek(start)
-                return self._lines(file.read(_MAX_CONTROL_BYTES), start, log)
-        except FileNotFoundError:
-            return ControlRecords([], start)
-        except OSError as error:
-            raise ConnectorError(f"{self._path} cannot be read: {error.strerror}") from error
+        with explaining_os_errors(f"{self._path} cannot be read"), suppress(FileNotFoundError):
+            if self._path.stat().st_size != start:
+                with self._path.open("rb") as file:
+                    head = file.readline(_MAX_CONTROL_BYTES)
+                    log = hashlib.blake2b(head).digest() if head.endswith(b"\n") else b""
+                    file.seek(start)
+                    return self._lines(file.read(_MAX_CONTROL_BYTES), start, log)
+        return ControlRecords([], start)
 
     def _lines(self, chunk: bytes, start: int, log: bytes) -> ControlRecords:
         whole = chunk.rfind(b"\n") + 1
@@ -545,14 +542,10 @@ class FileControl:
 
 def append_line(path: Path, line: bytes) -> None:
     """Append one line and make it durable; what was left without an end before gets one."""
-    try:
+    with explaining_os_errors(f"{path} cannot be written"):
         handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
-        try:
+        with os.fdopen(handle, "rb+", buffering=0):
             size = os.fstat(handle).st_size
             broken = size > 0 and os.pread(handle, 1, size - 1) != b"\n"
             os.write(handle, (b"\n" if broken else b"") + line + b"\n")
             os.fsync(handle)
-        finally:
-            os.close(handle)
-    except OSError as error:
-        raise ConnectorError(f"{path} cannot be written: {error.strerror}") from error

@@ -112,7 +112,6 @@ def explain(
 def explaining(
     settings: KafkaSettings, doing: str, topic: str | None = None, operation: str = "READ"
 ) -> Iterator[None]:
-    """Explain what goes wrong with the library, as in :func:`explain`."""
     try:
         yield
     except ck.KafkaException as error:
@@ -135,7 +134,6 @@ def client_options(settings: KafkaSettings) -> dict[str, Any]:
 
 
 def committable(offsets: Mapping[Partition, int]) -> list[ck.TopicPartition]:
-    """Return offsets as the library takes them."""
     return [ck.TopicPartition(*p, offset) for p, offset in offsets.items()]
 
 
@@ -272,7 +270,7 @@ class FastConsumer:
 
     def edge(self, partition: Partition, which: Edge, timeout_s: float) -> int:
         """Ask the partition's leader."""
-        doing = f"asking for the {which} offset of {partition.topic}-{partition.partition}"
+        doing = f"asking for the {which} offset of {partition}"
         with explaining(self._settings, doing, partition.topic):
             tp = ck.TopicPartition(*partition)
             watermarks = self._consumer.get_watermark_offsets(tp, timeout_s)

@@ -223,7 +223,7 @@ class PythonConsumer:
         """Ask the partition's leader."""
         # Not by seeking there and asking for the position: a round of the group moves that.
         tp = TopicPartition(*partition)
-        doing = f"asking for the {which} offset of {partition.topic}-{partition.partition}"
+        doing = f"asking for the {which} offset of {partition}"
         consumer = self._consumer
         offsets = consumer.beginning_offsets if which == "earliest" else consumer.end_offsets
         with explaining(self._settings, doing):

@@ -297,7 +297,6 @@ def kafka_python_options_of(role: str, options: Mapping[str, Any]) -> dict[str, 
 
 
 def _open_to(role: str) -> set[str]:
-    """Return which options of a kafka-python client people may set."""
     ours = OURS_KAFKA_PYTHON - ({"request_timeout_ms"} if role == "consumer" else set())
     return _defaults(role).keys() - ours
 

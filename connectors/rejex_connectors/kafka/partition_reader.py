@@ -412,42 +412,25 @@ _TELLING = re.compile(
     r"(.*?)(?:\)?$| \(_ssl| \(backoff)"
 )
 
-_REFUSED = (
-    ke.AuthorizationError,
-    ke.SaslAuthenticationFailedError,
-    ke.UnsupportedSaslMechanismError,
-    ke.IllegalSaslStateError,
-)
-_MEANINGS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], refusals.Meaning], ...] = (
-    (ke.FencedInstanceIdError, "seat taken"),
-    (
-        (
-            ke.CommitFailedError,
-            ke.IllegalGenerationError,
-            ke.RebalanceInProgressError,
-            ke.UnknownMemberIdError,
-        ),
-        "no member",
+_MEANINGS: dict[refusals.Meaning, tuple[type[Exception], ...]] = {
+    "seat taken": (ke.FencedInstanceIdError,),
+    "no member": (
+        ke.CommitFailedError, ke.IllegalGenerationError, ke.RebalanceInProgressError,
+        ke.UnknownMemberIdError,
     ),
-    (_REFUSED, "refused"),
-    ((ke.MessageSizeTooLargeError, ke.RecordListTooLargeError), "too large"),
-    (ke.OffsetOutOfRangeError, "gone"),
-    (
-        (
-            ke.CorruptRecordError,
-            ke.InconsistentGroupProtocolError,
-            ke.InvalidGroupIdError,
-            ke.InvalidSessionTimeoutError,
-            ke.InvalidTopicError,
-            ke.InvalidTransactionTimeoutError,
-            ke.KafkaConfigurationError,
-            ke.UnsupportedCodecError,
-            ke.UnsupportedCompressionTypeError,
-            ke.UnsupportedVersionError,
-        ),
-        "hopeless",
+    "refused": (
+        ke.AuthorizationError, ke.SaslAuthenticationFailedError, ke.UnsupportedSaslMechanismError,
+        ke.IllegalSaslStateError,
     ),
-)
+    "too large": (ke.MessageSizeTooLargeError, ke.RecordListTooLargeError),
+    "gone": (ke.OffsetOutOfRangeError,),
+    "hopeless": (
+        ke.CorruptRecordError, ke.InconsistentGroupProtocolError, ke.InvalidGroupIdError,
+        ke.InvalidSessionTimeoutError, ke.InvalidTopicError, ke.InvalidTransactionTimeoutError,
+        ke.KafkaConfigurationError, ke.UnsupportedCodecError, ke.UnsupportedCompressionTypeError,
+        ke.UnsupportedVersionError,
+    ),
+}  # fmt: skip
 
 
 def explain(
@@ -460,7 +443,7 @@ def explain(
     error = root_cause(error)
     if isinstance(error, ConnectorError):
         return error
-    meanings = (means for kind, means in _MEANINGS if isinstance(error, kind))
+    meanings = (means for means, kinds in _MEANINGS.items() if isinstance(error, kinds))
     meaning: refusals.Meaning = next(meanings, "passing")
     name = type(error).__name__
     reason = f"{name}: {str(error).removeprefix(f'{name}: ')}"
@@ -482,11 +465,8 @@ def _denied(error: Exception, settings: KafkaSettings, operation: str) -> list[r
         names = {argument} if isinstance(argument, str) else set(argument or ())
         return [refusals.Right("topic", name, operation) for name in sorted(names)]
     if isinstance(error, ke.GroupAuthorizationFailedError):
-        return [
-            refusals.Right(
-                "group", argument if isinstance(argument, str) else settings.group, "READ"
-            )
-        ]
+        name = argument if isinstance(argument, str) else settings.group
+        return [refusals.Right("group", name, "READ")]
     if isinstance(error, ke.TransactionalIdAuthorizationFailedError):
         return [refusals.transactional_right(settings)]
     return []

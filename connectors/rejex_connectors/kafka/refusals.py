@@ -132,7 +132,7 @@ def deleted_topics(settings: KafkaSettings, topics: Iterable[str]) -> ConnectorE
 def undecided(settings: KafkaSettings, partition: Partition, end: int) -> ConnectorError:
     """Say that what was committed cannot be read yet: somebody's transaction is open before it."""
     return ConnectorError(
-        f"{partition.topic}-{partition.partition} cannot be read beyond offset {end} yet: a "
+        f"{partition} cannot be read beyond offset {end} yet: a "
         "transaction is open there, of a worker that has ended, say. The broker aborts it after "
         f"transaction.timeout.ms = {settings.transaction_timeout_ms}, or as soon as that worker is "
         "back",

@@ -180,7 +180,7 @@ def written_up_to(settings: KafkaSettings, partition: Partition) -> int:
     Of this pipeline and its version, as the newest verdicts tell, and as far as they may be read.
     """
     topic, last = settings.topics.verdicts, -1
-    begin, end = f"{partition.topic}-{partition.partition}-", f"@{settings.pipeline_version}"
+    begin, end = f"{partition}-", f"@{settings.pipeline_version}"
     try:
         with closing(PartitionReader(settings)) as reader:
             places = reader.partitions(topic)

@@ -145,7 +145,7 @@ class KafkaSnapshots:
             return None
         if len(pieces.bodies) < pieces.count:
             raise CheckpointError(
-                f"What was decided for {partition.topic}-{partition.partition} was cut short by a "
+                f"What was decided for {partition} was cut short by a "
                 f"crash ({len(pieces.bodies)} of {pieces.count} pieces): drop it (`rejex-stream "
                 "state drop --schemas`), and the registry and the control log are asked again "
                 "about what is replayed."

@@ -9,6 +9,7 @@ durable, the driver shows to whoever watches.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
@@ -135,11 +136,8 @@ class KafkaBatches:
         from rejex_connectors.kafka.partition_reader import committed_offsets
         from rejex_connectors.kafka.transactional_writer import records_to_write
 
-        writer = _writer(self._settings, partition)
-        try:
+        with closing(_writer(self._settings, partition)) as writer:
             writer.write(records_to_write(messages), committed_offsets(self._settings, [partition]))
-        finally:
-            writer.close()
 
 
 _Found: TypeAlias = "tuple[str, int, list[tuple[Any, ...]], int]"
@@ -166,12 +164,11 @@ def _write_partition(
     from rejex_connectors.kafka.partition_reader import committed_offsets
     from rejex_connectors.kafka.transactional_writer import records_to_write
 
-    # The name first: taking it settles what a predecessor left open.
-    writer = _writer(settings, where)
     topics: Mapping[str, str] = settings.topics.model_dump()
     seen: list[Written] = []
     incidents: list[Written] = []
-    try:
+    # The name first: taking it settles what a predecessor left open.
+    with closing(_writer(settings, where)) as writer:
         done = committed_offsets(settings, [where]).get(where, 0)
         messages: list[Record] = []
         next_offset, end = done, 0
@@ -197,15 +194,13 @@ def _write_partition(
         if messages:
             messages += records_to_write(at_commit(where, next_offset, incidents, True))
             writer.write(messages, {where: next_offset})
-    finally:
-        writer.close()
     return seen, end
 
 
 def _writer(settings: KafkaSettings, where: Partition) -> TransactionalWriter:
     from rejex_connectors.kafka.transactional_writer import TransactionalWriter
 
-    worker = f"spark-{where.topic}-{where.partition}"
+    worker = f"spark-{where}"
     return TransactionalWriter(settings, worker, "writing outcomes", group=settings.group)
 
 

@@ -161,7 +161,6 @@ def validate(config: show.ConfigFile, output: show.AsOption = show.As.TABLE) -> 
 
 
 def promise_rows(choice: Plan) -> list[tuple[str, str]]:
-    """Return a promise as rows to print."""
     promise = choice.promise
     assert promise is not None
     rows = [

@@ -36,7 +36,6 @@ Replication = Annotated[int, typer.Option(min=1, help="Copies of each; 3 in prod
 
 
 def kafka_config(path: Path) -> tuple[Config, KafkaSettings]:
-    """Read a config that must be one of Kafka."""
     config = load_config(path)
     if config.input.kind != "kafka":
         raise ConfigError(

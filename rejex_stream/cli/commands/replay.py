@@ -39,7 +39,6 @@ class Comparison:
 
     @property
     def changed(self) -> int:
-        """How many records have another label."""
         return sum(count for (before, after), count in self.labels.items() if before != after)
 
     def add(self, *by_config: Sequence[Outcome]) -> None:

@@ -168,7 +168,6 @@ class _Limit:
     def outcomes(
         self, partition: Partition, outcomes: Sequence[Outcome], *, replaying: bool
     ) -> None:
-        """Count a batch."""
         self._left -= len(outcomes)
         if self._left <= 0:
             self._stop.set()

@@ -55,7 +55,7 @@ def list_state(config: ConfigFile, output: AsOption = As.TABLE) -> None:
     with stored(load_config(config)) as state:
         committed = state.places.committed()
         for partition in state.partitions:
-            row: dict[str, Any] = {"partition": _name(partition)}
+            row: dict[str, Any] = {"partition": str(partition)}
             rows.append(
                 row | {"committed": committed.get(partition), **_in_short(state, partition)}
             )
@@ -89,10 +89,10 @@ def show(config: ConfigFile, partition: Only = None, output: AsOption = As.TABLE
         for chosen in _chosen(state, partition):
             loaded = state.store.load(chosen, _NEWEST)
             if loaded is None:
-                rows.append({"partition": _name(chosen), "what": "no snapshot"})
+                rows.append({"partition": str(chosen), "what": "no snapshot"})
                 continue
             said = described(loaded[1])
-            rows.append({"partition": _name(chosen), "next_offset": loaded[0], **_at_length(said)})
+            rows.append({"partition": str(chosen), "next_offset": loaded[0], **_at_length(said)})
     if output is As.JSON:
         print_json(rows)
         return
@@ -123,7 +123,7 @@ def drop(
             if not dry_run:
                 state.raw.drop(chosen, schemas=schemas)
             what = "would be dropped" if dry_run else "dropped"
-            print(f"{_name(chosen)}: {what}; {_rebuilt(state, chosen, committed)}.")
+            print(f"{chosen}: {what}; {_rebuilt(state, chosen, committed)}.")
 
 
 @app.command("export")
@@ -141,7 +141,7 @@ def export_state(config: ConfigFile, file: StateFile, partition: Only = None) ->
             at = committed.get(chosen)
             loaded = None if at is None else state.store.load(chosen, at)
             if at is None or loaded is None:
-                print(f"{_name(chosen)}: nothing to export.")
+                print(f"{chosen}: nothing to export.")
                 continue
             next_offset, parts = loaded
             schemas = state.store.load_journal(chosen)
@@ -149,7 +149,7 @@ def export_state(config: ConfigFile, file: StateFile, partition: Only = None) ->
             input_is = state.places.input_is(chosen)
             moved.append(_Exported(*chosen, next_offset, at, names, schemas is not None, input_is))
             bodies += [*parts.values(), *([] if schemas is None else [schemas])]
-            print(f"{_name(chosen)}: exported at offset {next_offset}, committed up to {at}.")
+            print(f"{chosen}: exported at offset {next_offset}, committed up to {at}.")
         if not moved:
             raise ConnectorError(f"nothing is stored in {state.where}: there is nothing to export")
         content = seal(_KIND, _FORMAT, [moved, bodies])
@@ -178,7 +178,7 @@ def import_state(
             at = committed.get(one)
             if at is not None and at < moved.next_offset:
                 raise CheckpointError(
-                    f"{_name(one)} is committed up to offset {at}, before the {moved.next_offset} "
+                    f"{one} is committed up to offset {at}, before the {moved.next_offset} "
                     f"of the state in {file}: what lies in between would never be judged. Nothing "
                     "was changed; import into a pipeline that nothing was committed of."
                 )
@@ -187,7 +187,7 @@ def import_state(
                 _put(state, one, moved, parts, schemas, begins=one not in committed)
             at = committed.get(one, moved.committed)
             print(
-                f"{_name(one)}: {'would be ' if dry_run else ''}imported at offset "
+                f"{one}: {'would be ' if dry_run else ''}imported at offset "
                 f"{moved.next_offset}; the next run goes on at {at}."
             )
 
@@ -230,7 +230,7 @@ def _unpacked(
 
 
 def _chosen(state: Stored, names: Sequence[str] | None) -> list[Partition]:
-    by_name = {_name(partition): partition for partition in state.partitions}
+    by_name = {str(partition): partition for partition in state.partitions}
     unknown = [name for name in names or () if name not in by_name]
     if unknown:
         there = ", ".join(by_name)
@@ -305,7 +305,3 @@ def _number(value: object) -> str:
     if value is None:
         return "–"
     return f"{value:,}" if type(value) is int else str(value)
-
-
-def _name(partition: Partition) -> str:
-    return f"{partition.topic}-{partition.partition}"

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 
 from rejex_connectors.durable import replace_file
 from rejex_connectors.files import FileControl, FileSink, FileSource
-from rejex_connectors.files.sink import read_commit
+from rejex_connectors.files.sink import CommitState, read_commit
 from rejex_connectors.files.source import Format, named_format
 from rejex_connectors.files.workbooks import require_reader
 from rejex_connectors.folder_snapshots import FolderSnapshotStore
@@ -133,16 +133,16 @@ def require_own_places(config: Config) -> None:
         )
     outputs = {str(Path(path).absolute()) for path in places.outputs.values()}
     for folder in sorted(Path(places.verdicts).absolute().parent.glob(f"{_STATE}*")):
-        commit = None if folder == places.state.absolute() else read_commit(folder)
         other = folder.name.removeprefix(_STATE)
-        for path, _ in () if commit is None else commit.lengths.values():
+        commit = CommitState() if folder == places.state.absolute() else read_commit(folder)
+        for path, _ in commit.lengths.values():
             if path in outputs and other != name:
                 raise ConfigError(
                     f"{path} holds what pipeline {printable(other)} wrote, this one is "
                     f"{printable(name)}: give it outputs of its own in [output], or pipeline.name "
                     f'= "{other}" if it is the same; {folder.name} removed, that one is forgotten.'
                 )
-    if not owner.is_file() and read_commit(places.state) is None:
+    if not owner.is_file() and not read_commit(places.state).next_offsets:
         _refuse_to_cut_off(config, places.state, Path(places.verdicts))
 
 
@@ -251,15 +251,9 @@ class _LateCsvDecoder:
 def kafka_settings(config: Config) -> KafkaSettings:
     """Return what the Kafka connector is told; secrets stay sealed."""
     pipeline, output = config.pipeline, config.output
-    topics: dict[str, Any] = {
-        "input": config.input.topics or None,
-        "verdicts": output.verdicts,
-        "review": output.review,
-        "labels": output.labels,
-        "deadletter": output.deadletter,
-        "incidents": output.incidents,
-        "control": config.input.control,
-    }
+    roles = ("verdicts", "review", "labels", "deadletter", "incidents")
+    topics: dict[str, Any] = {role: getattr(output, role) for role in roles}
+    topics |= {"input": config.input.topics, "control": config.input.control}
     state = None if config.state.folder is not None else config.state.topic
     return KafkaSettings(
         **dict(config.kafka) | {"group": config.kafka.group or pipeline.name},

@@ -34,8 +34,8 @@ from rejex_stream.operate.run_monitor import RunMonitor
 from rejex_stream.protocols import FitExecutor
 from rejex_stream.run.executors import InlineExecutor, ProcessFitExecutor, ThreadFitExecutor
 from rejex_stream.run.loop import Retries, run
-from rejex_stream.run.partition import PartitionState, log_alarm
-from rejex_stream.run.review_items import AuditDraw, ReviewItems, commitment
+from rejex_stream.run.partition import PartitionState, log_alarm, make_state
+from rejex_stream.run.review_items import AuditDraw, commitment
 from rejex_stream.run.run_events import Progress, Retrying, RunObserver, RunSummary
 from rejex_stream.run.run_settings import RunSettings
 from rejex_stream.types import Incident, Invalid, Partition, Position, Reading, Record
@@ -346,22 +346,8 @@ class Judging:
 
         Given the topics of the input, people can tell it things.
         """
-        settings = self.settings
-        return PartitionState(
-            partition,
-            decoder=decoder,
-            engine=Engine(self.spec, InlineExecutor()),
-            context=ReviewItems(
-                self.channels,
-                points=settings.review_context_events,
-                reasons=settings.review_reasons,
-                audit=settings.audit,
-            ),
-            accept_environment=settings.environment == "accept",
-            inputs=inputs,
-            limits=settings.limits,
-            reorder=settings.reorder,
-        )
+        engine = Engine(self.spec, InlineExecutor())
+        return make_state(self.settings, partition, decoder, engine, inputs=inputs)
 
 
 def by_partition(config: Config) -> bool:

@@ -109,18 +109,17 @@ class _FilePlaces:
         self._places, self._folder = file_places(config), folder
 
     def committed(self) -> dict[Partition, int]:
-        found = read_commit(self._folder)
-        return {} if found is None else dict(found.next_offsets)
+        return dict(read_commit(self._folder).next_offsets)
 
     def earliest(self, partition: Partition) -> int:
-        found = read_input(self._folder, partition.topic)
-        return 0 if found is None else found.first_offset
+        state = read_input(self._folder, partition.topic)
+        return 0 if state is None else state.first_offset
 
     def input_is(self, partition: Partition) -> dict[str, Any] | None:
-        found = read_input(self._folder, partition.topic)
-        if found is None:
+        state = read_input(self._folder, partition.topic)
+        if state is None:
             return None
-        return {"beginning": found.beginning, "first_offset": found.first_offset}
+        return {"beginning": state.beginning, "first_offset": state.first_offset}
 
     def begin_at(
         self, partition: Partition, offset: int, input_is: Mapping[str, Any] | None

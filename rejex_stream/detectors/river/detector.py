@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 from river import anomaly, compose, linear_model, neighbors, optim
 
+from rejex_stream.detectors.pyod import check_names
 from rejex_stream.detectors.river.model_state import (
     read,
     read_array,
@@ -349,12 +350,7 @@ def named_detector(name: str, params: dict[str, Any]) -> RiverDetector:
     """Make the recipe of a registry name."""
     factory, recipe = NAMED[name]
     accepted = list(inspect.signature(factory).parameters)
-    for key in params:
-        if key not in accepted and key not in _OPTIONS:
-            raise ConfigError(
-                f"river:{name} has no parameter {key!r}; it accepts: "
-                f"{', '.join([*accepted, *_OPTIONS])}."
-            )
+    check_names(f"river:{name}", params, [*accepted, *_OPTIONS])
     options = {key: params[key] for key in _OPTIONS if key in params}
     try:
         model = factory(**{key: params[key] for key in params if key not in _OPTIONS})

@@ -74,7 +74,6 @@ class Remainder:
     inner: Distance  # scores the remainder
 
     def score(self, X: FloatArray) -> FloatArray:
-        """Score rows X of shape (m, d)."""
         Z = self.scale.apply(X.take(self.which, axis=1))
         targets = len(self.inner.mean)
         left = Z[:, :targets]

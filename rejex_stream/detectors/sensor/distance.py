@@ -284,7 +284,6 @@ class LowVarianceDistance:
         return scores
 
     def max_with_row(self, score: float, x: FloatArray) -> float:
-        """Return the same of one row of shape (d,), bit for bit."""
         if not (x[self.logs] < self.near).any():
             return score
         y = _with_logarithms(x, self.logs, self.floors)
@@ -441,7 +440,6 @@ class _Fitted(NamedTuple):
 
     @classmethod
     def on(cls, X: FloatArray, least: FloatArray | None = None) -> Self:
-        """Fit on finite rows X of shape (n, d)."""
         scale = fit_scale(X)
         if least is not None:
             scale = SoftScale(scale.centre, np.maximum(X.std(axis=0), least))

@@ -73,7 +73,6 @@ class Members:
     one_suffices: bool = False
 
     def score(self, X: FloatArray) -> FloatArray:
-        """Score rows X of shape (m, d)."""
         tails = [
             tail(scorer.score(X)) for scorer, tail in zip(self.scorers, self.tails, strict=True)
         ]
@@ -98,7 +97,6 @@ class Members:
         return said
 
     def score_without(self, X: FloatArray, groups: ColumnGroups) -> FloatArray | None:
-        """Score rows X of shape (m, d) without each group, (m, g), if all members can."""
         tails = []
         for scorer, tail in zip(self.scorers, self.tails, strict=True):
             own = scorer.score_without(X, groups) if isinstance(scorer, TableScorer) else None
@@ -137,7 +135,6 @@ class WithStates:
     tail_of_states: LogTail
 
     def score(self, X: FloatArray) -> FloatArray:
-        """Score rows X of shape (m, d)."""
         return self._larger(self.others.score(X), self.states.score(X))
 
     def _larger(self, others: FloatArray, states: FloatArray) -> FloatArray:
@@ -145,11 +142,9 @@ class WithStates:
         return found
 
     def given_others(self, X: FloatArray, groups: ColumnGroups) -> FloatArray | None:
-        """Return what the others expect of each group, given the other columns."""
         return self.others.given_others(X, groups)
 
     def score_without(self, X: FloatArray, groups: ColumnGroups) -> FloatArray | None:
-        """Score rows X of shape (m, d) without each group, (m, g), if all members can."""
         others, states = (one.score_without(X, groups) for one in (self.others, self.states))
         return None if others is None or states is None else self._larger(others, states)
 
@@ -217,7 +212,6 @@ def _joined(
     tails: Sequence[LogTail],
     unseen: Sequence[FloatArray],
 ) -> Members | WithStates:
-    """Join members, each with its tail and the tails of rows that it was not fitted on."""
     one_suffices = any(isinstance(one, SeasonalResidual) for one in members)
     states = next((i for i, one in enumerate(members) if isinstance(one, States)), None)
     if states is None or len(members) == 1:
@@ -253,7 +247,6 @@ def _of_use(members: Sequence[BatchDetector], X: FloatArray) -> Sequence[BatchDe
 
 
 def _unseen(member: BatchDetector, X: FloatArray, seed: int) -> FloatArray:
-    """Return scores of rows X of shape (n, d) by a member that was not fitted on them."""
     if isinstance(member, SeasonalResidual | States):
         return member.unseen(X)
     older, newer = X[: len(X) // 2], X[len(X) // 2 :]

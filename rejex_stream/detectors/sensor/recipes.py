@@ -235,11 +235,9 @@ class Columns:
     _known: dict[bytes, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def score(self, X: FloatArray) -> FloatArray:
-        """Score rows X of shape (m, d)."""
         return self.inner.score(X.take(self.which, axis=1))
 
     def score_row(self, row: Sequence[float]) -> float:
-        """Score one row as :meth:`score` does, bit for bit."""
         x = np.array(row).take(self.which)
         own: Callable[[FloatArray], float] | None = getattr(self.inner, "score_row", None)
         return float(self.inner.score(x[None])[0]) if own is None else own(x)
@@ -296,7 +294,6 @@ class Residual:
         return self.inner.score(self.residual(X))
 
     def residual(self, X: FloatArray) -> FloatArray:
-        """Return what is left, shape (m, t)."""
         t = self.weights.shape[1]
         Z = self.scale.apply(X)
         return Z[:, :t] + affine(Z[:, t:], self.weights, np.zeros(t))

@@ -125,15 +125,12 @@ class Residual:
         return self
 
     def score(self, X: FloatArray) -> FloatArray:
-        """Score rows X of shape (m, t + p)."""
         return self.inner.score(self.left(X))
 
     def score_row(self, x: FloatArray) -> float:
-        """Score one row of shape (t + p,)."""
         return float(self.score(x[None])[0])
 
     def left(self, X: FloatArray) -> FloatArray:
-        """Return what is left, shape (m, t)."""
         t = len(self.values.scale.centre)
         left = self.values.apply(X[:, :t])
         for table in self.means:
@@ -141,7 +138,6 @@ class Residual:
         return left if self.spread is None else left / self.spread.at(X[:, t:])
 
     def score_without(self, X: FloatArray, groups: ColumnGroups) -> FloatArray:
-        """Score rows X, of which all lack the same columns, without each group, shape (m, g)."""
         return self.inner.score_without(self.left(X), groups)
 
     def given_others(self, X: FloatArray, groups: ColumnGroups) -> FloatArray:
@@ -266,7 +262,6 @@ class Scaled:
     factors: tuple[Table, ...]
 
     def score(self, X: FloatArray) -> FloatArray:
-        """Score rows X of shape (m, d)."""
         scores = self.inner.score(X)
         return self._scaled(scores[:, None], X)[:, 0]
 
@@ -276,13 +271,11 @@ class Scaled:
         return scores
 
     def score_without(self, X: FloatArray, groups: ColumnGroups) -> FloatArray | None:
-        """Score rows X of shape (m, d) without each group, (m, g), if the detector can."""
         own = getattr(self.inner, "score_without", None)
         found = None if own is None else own(X, groups)
         return None if found is None else self._scaled(found, X)
 
     def given_others(self, X: FloatArray, groups: ColumnGroups) -> FloatArray | None:
-        """Return what the detector expects of each group, given the others."""
         own = getattr(self.inner, "given_others", None)
         return None if own is None else own(X, groups)
 

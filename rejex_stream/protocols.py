@@ -186,26 +186,18 @@ class Sink(Protocol):
 
 
 class SnapshotPiece(NamedTuple):
-    """Some of the parts of a snapshot; the `last` piece makes it one.
-
-    Attributes
-    ----------
-    next_offset
-        Where the snapshot stands.
-    base
-        Where the snapshot stands that it builds upon: what is not among its parts is as it was
-        there. ``None``: there is nothing else.
-    parts
-        By name, each once a snapshot; ``None`` for a part that is gone.
-    first, last
-        Whether the snapshot begins with this piece, and whether it is whole with it.
-    """
+    """Some of the parts of a snapshot; the `last` piece makes it one."""
 
     next_offset: int
+    """Where the snapshot stands."""
     base: int | None
+    """Where the snapshot stands that it builds upon: what is not among its parts is as it was
+    there. ``None``: there is nothing else."""
     parts: Mapping[str, bytes | None]
+    """By name, each once a snapshot; ``None`` for a part that is gone."""
     first: bool = True
     last: bool = True
+    """Whether the snapshot begins with this piece, and whether it is whole with it."""
 
 
 class SnapshotStore(Protocol):

@@ -103,23 +103,16 @@ def utc(ms: float) -> datetime:
 
 # ------------------------------------------------------------------ what reads what, and usually
 class Expected(msgspec.Struct, frozen=True):
-    """What the other channels, or the hour, made one expect of a channel, in its own unit.
-
-    Attributes
-    ----------
-    read
-        What it read instead.
-    value, low, high
-        What was likely, and between which values nineteen of twenty readings would lie.
-    by
-        ``hour``: the season made one expect it; left out: the other channels.
-    """
+    """What the other channels, or the hour, made one expect of a channel, in its own unit."""
 
     read: float
+    """What it read instead."""
     value: float
     low: float
     high: float
+    """What was likely, and between which values nineteen of twenty readings would lie."""
     by: Literal["hour"] | msgspec.UnsetType = msgspec.UNSET
+    """``hour``: the season made one expect it; left out: the other channels."""
 
     def as_reading(self, channel: str) -> ChannelReading:
         """Return it as a reading of the channel."""

@@ -200,28 +200,19 @@ def last_offset(record: Record) -> int:
 
 
 class Reading(NamedTuple):
-    """One decoded event.
-
-    Attributes
-    ----------
-    stream_key
-        Events of one key share a model, a window and an order (sensor, group or ``global``; each
-        with its operating mode, where there is one: :func:`in_mode`).
-    sensor
-        Who measured; equals `stream_key` unless sensors are pooled or have modes. Untrusted text.
-    event_time_ms
-        UTC milliseconds since 1970, from the record, never from the wall clock.
-    values
-        Shape ``(n_channels,)`` in configured order; ``nan`` where a channel is missing.
-    position
-        Identity of the event.
-    """
+    """One decoded event."""
 
     stream_key: str
+    """Events of one key share a model, a window and an order (sensor, group or ``global``; each
+    with its operating mode, where there is one: :func:`in_mode`)."""
     sensor: str
+    """Who measured; equals `stream_key` unless sensors are pooled or have modes. Untrusted text."""
     event_time_ms: int
+    """UTC milliseconds since 1970, from the record, never from the wall clock."""
     values: tuple[float, ...]
+    """Shape ``(n_channels,)`` in configured order; ``nan`` where a channel is missing."""
     position: Position
+    """Identity of the event."""
 
 
 MODE_MARK = "\x1f"
@@ -253,52 +244,35 @@ def stream_name(stream_key: str | None, mode: str | None) -> str:
 
 
 class ChannelEvidence(msgspec.Struct, frozen=True):
-    """What a verdict would have been without one channel.
-
-    Attributes
-    ----------
-    channel
-        Its name. A model that scores parts of rows did not know it; for another the median of what
-        that knows stood in its place.
-    contribution
-        Score minus `score_without`; ``None`` where that score is not finite.
-    score_without, label_without
-        What the model says then.
-    expected
-        What the others made one expect in place of what it read, where they alone are no anomaly
-        and say it at least twice as well as its past; of models of how channels go together.
-    """
+    """What a verdict would have been without one channel."""
 
     channel: str
+    """Its name. A model that scores parts of rows did not know it; for another the median of what
+    that knows stood in its place."""
     contribution: float | None
+    """Score minus `score_without`; ``None`` where that score is not finite."""
     score_without: float | None
     label_without: Label | None
+    """What the model says then."""
     expected: Expected | msgspec.UnsetType = msgspec.UNSET
+    """What the others made one expect in place of what it read, where they alone are no anomaly and
+    say it at least twice as well as its past; of models of how channels go together."""
 
 
 class Evidence(msgspec.Struct, frozen=True):
-    """Why a verdict is not normal.
-
-    Attributes
-    ----------
-    channels
-        The largest contribution first.
-    flip
-        The channel that alone would have changed the label, the largest contribution first.
-    distance_ranks, distance_score
-        How far the event is from the nearest edge of the rejection band.
-    contamination
-        γ of the pipeline.
-    model_age_events
-        Rows since the model was fitted (incremental models: since they began).
-    """
+    """Why a verdict is not normal."""
 
     channels: tuple[ChannelEvidence, ...]
+    """The largest contribution first."""
     flip: str | None
+    """The channel that alone would have changed the label, the largest contribution first."""
     distance_ranks: int
     distance_score: float | None
+    """How far the event is from the nearest edge of the rejection band."""
     contamination: float
+    """γ of the pipeline."""
     model_age_events: int
+    """Rows since the model was fitted (incremental models: since they began)."""
 
 
 class RestingRange(NamedTuple):
@@ -324,28 +298,19 @@ class RestingRange(NamedTuple):
 
 
 class LimitExcess(msgspec.Struct, frozen=True):
-    """A value beyond a limit that people set, one never seen, or none for longer than is usual.
-
-    Attributes
-    ----------
-    channel
-        Its name.
-    value
-        What it read; ``None`` where it is missing, and on the wire where it is infinite.
-    limit
-        The lower limit where the value is below it, else the upper one; where the value is missing,
-        for how many events in a row that is usual.
-    missing_events
-        For how many events it has been missing, where that is what is beyond the limit.
-    unseen
-        True where the channel rested in the training rows, up to `limit`.
-    """
+    """A value beyond a limit that people set, one never seen, or none for longer than is usual."""
 
     channel: str
+    """Its name."""
     value: float | None
+    """What it read; ``None`` where it is missing, and on the wire where it is infinite."""
     limit: float
+    """The lower limit where the value is below it, else the upper one; where the value is missing,
+    for how many events in a row that is usual."""
     missing_events: int | msgspec.UnsetType = msgspec.UNSET
+    """For how many events it has been missing, where that is what is beyond the limit."""
     unseen: bool | msgspec.UnsetType = msgspec.UNSET
+    """True where the channel rested in the training rows, up to `limit`."""
 
     @property
     def is_set_by_people(self) -> bool:
@@ -381,19 +346,13 @@ def beyond(excess: LimitExcess, unit: str = "") -> str:
 
 
 class Limited(msgspec.Struct, frozen=True):
-    """Which channels are beyond their limits, and what the verdict is without these.
-
-    Attributes
-    ----------
-    channels
-        Those beyond a limit.
-    label, reason
-        By the score alone: what rates and theory go by.
-    """
+    """Which channels are beyond their limits, and what the verdict is without these."""
 
     channels: tuple[LimitExcess, ...]
+    """Those beyond a limit."""
     label: Label
     reason: Reason | None = None
+    """By the score alone: what rates and theory go by."""
 
 
 class Spread(msgspec.Struct, frozen=True):
@@ -422,80 +381,59 @@ class IncidentState(StrEnum):
 
 
 class Incident(msgspec.Struct, frozen=True, kw_only=True):
-    """A fault of one stream, as it stood when an event changed it.
-
-    Attributes
-    ----------
-    position
-        Of that event.
-    id
-        Position of the event that opened it, as text: a replay repeats it.
-    version
-        From 1, one more with every change; a command names the version that it answers.
-    state, ended
-        Where it stands; why it is over, for ``closed`` ones: ``recovered``, ``adopted``,
-        ``adopted_by_age``, ``hold_off`` (``hold.enabled`` is off now), ``forgotten`` (the stream
-        was silent for ``state.forget_after``; counts are those told last), ``back`` (a silent
-        sensor sends again).
-    stream_key, sensors
-        Whose it is.
-    onset_ms, opened_ms, changed_ms
-        Event times: when it probably began, when the evidence was in, of this change.
-    onset_seq, opened_seq, changed_seq
-        The same as ordinals within the stream key.
-    peak_severity, peak_ms
-        The largest severity so far, and when.
-    channels
-        Who speaks most, the largest contribution first; empty where evidence is not asked for.
-    n_events, n_anomalies, n_rejected
-        Of the events since the onset.
-    answer
-        Id of the command that was obeyed last, if any.
-    mode
-        The operating mode whose reference is held; the stream's other modes go on.
-    held
-        Whether the reference stands still; while not, somebody is told and no verdict changes.
-    limits
-        What was beyond a limit that people set, or unseen, when it was so last; empty where nothing
-        was.
-    adopts_ms
-        Before this event time it is not taken for normal, however many events come unanswered;
-        ``None`` where it is not held, or people set a number of events.
-    spread
-        Channels that were found unusual while it was held, the newest first; each is told once, and
-        stands first in `channels` then.
-    silent
-        Whether it is that a sensor sends nothing: its onset is the time of the last reading, its id
-        ends with ``-silent-`` and a number, and ordinals and counts are 0. Elsewhere it is not
-        written.
-    """
+    """A fault of one stream, as it stood when an event changed it."""
 
     position: Position
+    """Of that event."""
     id: str
+    """Position of the event that opened it, as text: a replay repeats it."""
     version: int
+    """From 1, one more with every change; a command names the version that it answers."""
     state: IncidentState
+    """Where it stands."""
     stream_key: str
     sensors: tuple[str, ...]
+    """Whose it is."""
     onset_ms: int
     opened_ms: int
     changed_ms: int
+    """Event times: when it probably began, when the evidence was in, of this change."""
     onset_seq: int
     opened_seq: int
     changed_seq: int
+    """The same as ordinals within the stream key."""
     peak_severity: float
     peak_ms: int
+    """The largest severity so far, and when."""
     channels: tuple[ChannelEvidence, ...] = ()
+    """Who speaks most, the largest contribution first; empty where evidence is not asked for."""
     n_events: int = 0
     n_anomalies: int = 0
     n_rejected: int = 0
+    """Of the events since the onset."""
     answer: str | None = None
+    """Id of the command that was obeyed last, if any."""
     ended: str | None = None
+    """Why it is over, for ``closed`` ones: ``recovered``, ``adopted``, ``adopted_by_age``,
+    ``hold_off`` (``hold.enabled`` is off now), ``forgotten`` (the stream was silent for
+    ``state.forget_after``; counts are those told last), ``back`` (a silent sensor sends again)."""
     mode: str | None = None
+    """The operating mode whose reference is held; the stream's other modes go on."""
     held: bool = True
+    """Whether the reference stands still; while not, somebody is told and no verdict changes."""
     limits: tuple[LimitExcess, ...] = ()
+    """What was beyond a limit that people set, or unseen, when it was so last; empty where nothing
+    was."""
     adopts_ms: int | None = None
+    """Before this event time it is not taken for normal, however many events come unanswered;
+    ``None`` where it is not held, or people set a number of events."""
     spread: tuple[Spread, ...] = ()
+    """Channels that were found unusual while it was held, the newest first; each is told once, and
+    stands first in `channels` then."""
     silent: bool | msgspec.UnsetType = msgspec.UNSET
+    """Whether it is that a sensor sends nothing: its onset is the time of the last reading, its id
+    ends with ``-silent-`` and a number, and ordinals and counts are 0. Elsewhere it is not
+    written."""
 
     @property
     def opens(self) -> bool:
@@ -531,184 +469,130 @@ class CommandKind(StrEnum):
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
-    """A person's word as an input: it holds from a place in the order on, never from a time.
-
-    Attributes
-    ----------
-    id
-        Unique; a command that comes twice is obeyed once.
-    kind
-        What is to be done.
-    stream_key
-        Whose; ``None``: of all streams.
-    incident, version
-        Which incident is answered, as it stood then; a stale answer is refused.
-    from_ms, until_ms
-        Event times of what is planned or muted; `until_ms` excluded.
-    box
-        What is muted: by channel of the reading the least and the largest value.
-    cancels
-        Id of the command that is taken back.
-    by, note, given_ms
-        Who said it, why, and when by the wall clock: for people, never for a decision.
-    """
+    """A person's word as an input: it holds from a place in the order on, never from a time."""
 
     id: str
+    """Unique; a command that comes twice is obeyed once."""
     kind: CommandKind
+    """What is to be done."""
     stream_key: str | None = None
+    """Whose; ``None``: of all streams."""
     incident: str | None = None
     version: int | None = None
+    """Which incident is answered, as it stood then; a stale answer is refused."""
     from_ms: int | None = None
     until_ms: int | None = None
+    """Event times of what is planned or muted; `until_ms` excluded."""
     box: Box = {}
+    """What is muted: by channel of the reading the least and the largest value."""
     cancels: str | None = None
+    """Id of the command that is taken back."""
     by: str = ""
     note: str = ""
     given_ms: int | None = None
+    """Who said it, why, and when by the wall clock: for people, never for a decision."""
 
 
 class CommandReply(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a command.
-
-    Attributes
-    ----------
-    command
-        Its id.
-    accepted
-        Whether it holds.
-    said
-        One sentence: what it does, or what was wrong and what is true now.
-    """
+    """What became of a command."""
 
     command: str
+    """Its id."""
     accepted: bool
+    """Whether it holds."""
     said: str
+    """One sentence: what it does, or what was wrong and what is true now."""
 
 
 class Audit(msgspec.Struct, frozen=True, gc=False):
-    """How probable it was that somebody is asked about an event that the pipeline accepted.
-
-    Attributes
-    ----------
-    p
-        That probability, in (0, 1]. An accepted event without it could not be drawn.
-    drawn
-        Whether it was.
-    key
-        What the draw's key is committed to by: the first 16 digits of its SHA-256 in hexadecimal;
-        ``None``: the draw has no key, and anybody can foresee it.
-    """
+    """How probable it was that somebody is asked about an event that the pipeline accepted."""
 
     p: float
+    """That probability, in (0, 1]. An accepted event without it could not be drawn."""
     drawn: bool = False
+    """Whether it was."""
     key: str | None = None
+    """What the draw's key is committed to by: the first 16 digits of its SHA-256 in hexadecimal;
+    ``None``: the draw has no key, and anybody can foresee it."""
 
 
 class Verdict(msgspec.Struct, frozen=True, gc=False):
-    """The answer for one event, with every number an operator needs to trust or doubt it.
-
-    Attributes
-    ----------
-    position, stream_key, sensor, event_time_ms
-        Copied from the reading; `stream_key` without the mode.
-    seq
-        Ordinal of this event within its stream key, from 0; 0 too for one of too many sensors.
-        Each mode counts for itself.
-    label, reason
-        `reason` is set if and only if `label` is ``rejected``, or an anomaly is one whatever its
-        score: by a ``limit`` that people set, or a value ``unseen`` of a channel that rested.
-    score
-        Detector-relative, high = anomalous; ``None`` before there is a model and where unscorable.
-    rank
-        Mid-rank K = floor((#{<score} + #{<=score}) / 2) among the reference scores, in
-        ``0..window_len``.
-    ties
-        Reference scores equal to `score`; #{<score} is ``rank - ties // 2``.
-    window_len, n_anomalies
-        n, and r = floor(n * contamination): how many reference scores count as anomalies.
-    band_lower, band_upper
-        Inclusive ranks of the rejection band; empty where ``band_lower > band_upper``.
-    psi
-        rank / window_len.
-    stability
-        P(label = anomaly | score) under re-drawn training data (ExCeeD), in [0, 1].
-    confidence
-        ``|2 * stability - 1|``.
-    threshold, score_lower, score_upper
-        In score units: the r-th largest reference score; a score below `score_lower` is normal; a
-        score at or above `score_upper` is an anomaly. ``None`` where that label cannot be reached.
-    model_epoch
-        Which fitted model spoke, from 0; ``None`` before the first.
-    tolerance
-        T of the band.
-    evidence
-        Which channels speak; only for events that are not normal, and where it is switched on.
-    withheld
-        The policy's own band would have rejected this event, but the review budget had no credit
-        left for it: the label is less sure than the policy wants.
-    severity
-        -log10 of the probability of so large a score under the reference scores, continued beyond
-        the largest of them (:mod:`rejex_stream.rejection.window`): 3 is one normal event in
-        1,000. For ordering; the rank decides. ``None`` during a warm-up, where the window is
-        constant, and where there is no score.
-    status
-        What began or ended with this event; mostly ``None``.
-    policy_lower, policy_upper
-        Under a review budget that holds, the policy's own band, which theory speaks of:
-        `band_lower` and `band_upper` are what the credit allowed. ``None`` elsewhere.
-    held, planned
-        The reference stood still, since an incident is open, or since work is planned: this event
-        taught nothing, and the theory does not speak of it.
-    incident
-        Id of the incident that this event opened, or that was open when it came.
-    mode
-        The operating mode that the event was measured in, where modes are told apart.
-    muted
-        Id of the mute that the reading lies in: a pattern that people know to be normal, no review
-        item and no evidence for an incident. Elsewhere it is unset and not written.
-    audit
-        Of an accepted or muted event that could be drawn for an audit, with which probability.
-        Elsewhere it is unset and not written.
-    limited
-        Which channels are beyond a limit that people set, or read what was never seen; rank, band
-        and budget are as without it. Elsewhere it is unset and not written.
-    """
+    """The answer for one event, with every number an operator needs to trust or doubt it."""
 
     position: Position
     stream_key: str
     sensor: str
     event_time_ms: int
+    """Copied from the reading; `stream_key` without the mode."""
     seq: int
+    """Ordinal of this event within its stream key, from 0; 0 too for one of too many sensors. Each
+    mode counts for itself."""
     label: Label
     reason: Reason | None = None
+    """`reason` is set if and only if `label` is ``rejected``, or an anomaly is one whatever its
+    score: by a ``limit`` that people set, or a value ``unseen`` of a channel that rested."""
     score: float | None = None
+    """Detector-relative, high = anomalous; ``None`` before there is a model and where
+    unscorable."""
     rank: int | None = None
+    """Mid-rank K = floor((#{<score} + #{<=score}) / 2) among the reference scores, in
+    ``0..window_len``."""
     ties: int = 0
+    """Reference scores equal to `score`; #{<score} is ``rank - ties // 2``."""
     window_len: int = 0
     n_anomalies: int = 0
+    """n, and r = floor(n * contamination): how many reference scores count as anomalies."""
     band_lower: int | None = None
     band_upper: int | None = None
+    """Inclusive ranks of the rejection band; empty where ``band_lower > band_upper``."""
     psi: float | None = None
+    """rank / window_len."""
     stability: float | None = None
+    """P(label = anomaly | score) under re-drawn training data (ExCeeD), in [0, 1]."""
     confidence: float | None = None
+    """``|2 * stability - 1|``."""
     threshold: float | None = None
     score_lower: float | None = None
     score_upper: float | None = None
+    """In score units: the r-th largest reference score; a score below `score_lower` is normal; a
+    score at or above `score_upper` is an anomaly. ``None`` where that label cannot be reached."""
     model_epoch: int | None = None
+    """Which fitted model spoke, from 0; ``None`` before the first."""
     tolerance: float | None = None
+    """T of the band."""
     evidence: Evidence | None = None
+    """Which channels speak; only for events that are not normal, and where it is switched on."""
     withheld: bool = False
+    """The policy's own band would have rejected this event, but the review budget had no credit
+    left for it: the label is less sure than the policy wants."""
     policy_lower: int | None = None
     policy_upper: int | None = None
+    """Under a review budget that holds, the policy's own band, which theory speaks of: `band_lower`
+    and `band_upper` are what the credit allowed. ``None`` elsewhere."""
     severity: float | None = None
+    """-log10 of the probability of so large a score under the reference scores, continued beyond
+    the largest of them (:mod:`rejex_stream.rejection.window`): 3 is one normal event in 1,000. For
+    ordering; the rank decides. ``None`` during a warm-up, where the window is constant, and where
+    there is no score."""
     status: Status | None = None
+    """What began or ended with this event; mostly ``None``."""
     held: bool = False
     planned: bool = False
+    """The reference stood still, since an incident is open, or since work is planned: this event
+    taught nothing, and the theory does not speak of it."""
     incident: str | None = None
+    """Id of the incident that this event opened, or that was open when it came."""
     mode: str | None = None
+    """The operating mode that the event was measured in, where modes are told apart."""
     muted: str | msgspec.UnsetType = msgspec.UNSET
+    """Id of the mute that the reading lies in: a pattern that people know to be normal, no review
+    item and no evidence for an incident. Elsewhere it is unset and not written."""
     audit: Audit | msgspec.UnsetType = msgspec.UNSET
+    """Of an accepted or muted event that could be drawn for an audit, with which probability.
+    Elsewhere it is unset and not written."""
     limited: Limited | msgspec.UnsetType = msgspec.UNSET
+    """Which channels are beyond a limit that people set, or read what was never seen; rank, band
+    and budget are as without it. Elsewhere it is unset and not written."""
 
     def expected(self, channel: str) -> Expected | None:
         """Return what the others made one expect of a channel, where the evidence says so."""
@@ -717,24 +601,17 @@ class Verdict(msgspec.Struct, frozen=True, gc=False):
 
 
 class Invalid(NamedTuple):
-    """A record that could not be read; it goes to the dead letters with its original bytes.
-
-    Attributes
-    ----------
-    position
-        Identity of the record.
-    stage
-        Where reading it failed: ``read`` (by the source), ``select`` (by the program), ``decode``
-        (bytes to fields) or ``validate`` (fields to a reading). ``ignored`` is no failure: the
-        record holds no reading, and is counted and not written; ``joined``: its reading is part
-        of a row that comes with a later record; ``waiting``: its own outcome comes later.
-    reason
-        One sentence with the offending value, safe to print.
-    """
+    """A record that could not be read; it goes to the dead letters with its original bytes."""
 
     position: Position
+    """Identity of the record."""
     stage: str
+    """Where reading it failed: ``read`` (by the source), ``select`` (by the program), ``decode``
+    (bytes to fields) or ``validate`` (fields to a reading). ``ignored`` is no failure: the record
+    holds no reading, and is counted and not written; ``joined``: its reading is part of a row that
+    comes with a later record; ``waiting``: its own outcome comes later."""
     reason: str
+    """One sentence with the offending value, safe to print."""
 
     @property
     def silent(self) -> bool:
@@ -752,62 +629,42 @@ class ContextPoint(NamedTuple):
 
 
 class ReviewItem(msgspec.Struct, frozen=True, kw_only=True):
-    """What a reviewer gets for an event that a person is asked about.
-
-    Attributes
-    ----------
-    verdict
-        The rejected verdict (or an accepted one, drawn for an audit: see `why`).
-    channels
-        Names of the channels, in the order of `values`.
-    values
-        The reading itself; ``None`` where a channel was missing.
-    context
-        The last k events of the same sensor before this one, oldest first.
-    why
-        ``rejected``, ``audit`` for an accepted event drawn by the audit sample, ``extreme`` for the
-        first of anomalies that no incident tells of, or ``status`` where a state of the sensor
-        begins or ends.
-    drawn
-        Of an audited event, how probable it was to be drawn: what estimates weigh it by.
-    """
+    """What a reviewer gets for an event that a person is asked about."""
 
     verdict: Verdict
+    """The rejected verdict (or an accepted one, drawn for an audit: see `why`)."""
     channels: tuple[str, ...]
+    """Names of the channels, in the order of `values`."""
     values: tuple[float | None, ...]
+    """The reading itself; ``None`` where a channel was missing."""
     context: Sequence[ContextPoint] = ()
+    """The last k events of the same sensor before this one, oldest first."""
     why: str = "rejected"
+    """``rejected``, ``audit`` for an accepted event drawn by the audit sample, ``extreme`` for the
+    first of anomalies that no incident tells of, or ``status`` where a state of the sensor begins
+    or ends."""
     drawn: float | None = None
+    """Of an audited event, how probable it was to be drawn: what estimates weigh it by."""
     schema_version: int = 1
 
 
 class FollowUp(msgspec.Struct, frozen=True, kw_only=True):
-    """What came after a review item: the next events of its sensor.
-
-    Attributes
-    ----------
-    position
-        Of the event that made it due, the last one of `points`.
-    of
-        Of the review item's event: the sensor's latest.
-    stream_key, sensor, channels
-        As in the item.
-    points
-        Events since the item, or since the follow-up before, oldest first: each comes once.
-    n_since
-        How many events of the sensor came since the item, with these.
-    last
-        Whether the item gets no more of them.
-    """
+    """What came after a review item: the next events of its sensor."""
 
     position: Position
+    """Of the event that made it due, the last one of `points`."""
     of: Position
+    """Of the review item's event: the sensor's latest."""
     stream_key: str
     sensor: str
     channels: tuple[str, ...]
+    """As in the item."""
     points: Sequence[ContextPoint]
+    """Events since the item, or since the follow-up before, oldest first: each comes once."""
     n_since: int
+    """How many events of the sensor came since the item, with these."""
     last: bool = False
+    """Whether the item gets no more of them."""
     schema_version: int = 1
 
 

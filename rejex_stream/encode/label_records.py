@@ -29,57 +29,46 @@ State: TypeAlias = Literal["open", "labelled", "agreed", "disputed", "adjudicate
 
 
 class LabelRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One decision about the events of one episode, as published on the labels topic.
-
-    Attributes
-    ----------
-    label_id
-        Deterministic: a decision that is published twice carries the same id both times.
-    kind
-        ``label``, or ``retract`` for an undo: then `retracts` names the label taken back.
-    episode_id, root_id
-        The episode as it was labelled, and the one it was once split from; `root_id` is the key,
-        so that all records about one stretch of time keep their order.
-    events
-        Positions of the events this speaks about.
-    verdict
-        ``None`` for a retraction, and for an expiry whose default answer is no verdict.
-    source
-        ``human``, or ``expired`` when nobody looked in time; an expiry is never a person's word.
-    why
-        ``rejected``, ``audit`` for accepted events drawn by the audit sample, ``extreme`` for
-        anomalies that no incident holds, or ``status`` where a state of the sensor begins or ends.
-    role
-        ``first``, ``second`` (double review) or ``adjudication`` (settles a dispute).
-    from_ms, to_ms
-        Event times of the first and the last event, UTC milliseconds.
-    supersedes
-        The same reviewer's earlier label that this one replaces.
-    batch_id
-        Decisions made by one keypress share it.
-    """
+    """One decision about the events of one episode, as published on the labels topic."""
 
     label_id: str
+    """Deterministic: a decision that is published twice carries the same id both times."""
     kind: Literal["label", "retract"] = "label"
+    """``label``, or ``retract`` for an undo: then `retracts` names the label taken back."""
     episode_id: str
     root_id: str
+    """The episode as it was labelled, and the one it was once split from; `root_id` is the key, so
+    that all records about one stretch of time keep their order."""
     stream_key: str
     sensor: str
+
     events: tuple[Position, ...]
+    """Positions of the events this speaks about."""
     verdict: HumanVerdict | None
+    """``None`` for a retraction, and for an expiry whose default answer is no verdict."""
     source: Literal["human", "expired"] = "human"
+    """``human``, or ``expired`` when nobody looked in time; an expiry is never a person's word."""
     why: str = "rejected"
+    """``rejected``, ``audit`` for accepted events drawn by the audit sample, ``extreme`` for
+    anomalies that no incident holds, or ``status`` where a state of the sensor begins or ends."""
     role: Literal["first", "second", "adjudication"] = "first"
+    """``first``, ``second`` (double review) or ``adjudication`` (settles a dispute)."""
     reviewer: str
     created_ms: int
+
     from_ms: int
     to_ms: int
+    """Event times of the first and the last event, UTC milliseconds."""
     tags: tuple[str, ...] = ()
     fault_code: str = ""
     note: str = ""
+
     supersedes: str | None = None
+    """The same reviewer's earlier label that this one replaces."""
     retracts: str | None = None
+
     batch_id: str
+    """Decisions made by one keypress share it."""
     schema_version: int = LABEL_SCHEMA_VERSION
 
 

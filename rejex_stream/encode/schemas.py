@@ -6,13 +6,17 @@ optional fields do not. Golden files in the tests notice either.
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
 
-from rejex_stream.encode import records
+from rejex_stream import types
+from rejex_stream.encode import label_records, records
 from rejex_stream.encode.label_records import LabelRecord
 from rejex_stream.types import (
     Command,
@@ -111,13 +115,13 @@ def _described(components: Mapping[str, Any]) -> dict[str, Any]:
     """Give every schema a plain title and one sentence, and every field what its type says."""
     described: dict[str, Any] = {}
     for name, schema in components.items():
-        kinds = _EXPLAINED_BY.get(name, ())
-        docstrings = [kind.__doc__ or "" for kind in kinds] or [schema.get("description", "")]
-        fields = {field: text for doc in docstrings for field, text in _attributes(doc).items()}
+        own = (getattr(home, name, None) for home in (types, records, label_records))
+        kinds = _EXPLAINED_BY.get(name) or tuple(filter(None, own))[:1]
+        fields = {field: text for kind in kinds for field, text in _explained(kind).items()}
         found = {
             **schema,
             "title": _PLAIN_NAMES.get(name, name),
-            "description": _plain(docstrings[-1].strip().split("\n\n")[0]),
+            "description": _plain((kinds[-1].__doc__ or "").strip().split("\n\n")[0]),
         }
         if "properties" in schema:
             found["properties"] = {
@@ -126,6 +130,21 @@ def _described(components: Mapping[str, Any]) -> dict[str, Any]:
             }
         described[name] = found
     return described
+
+
+def _explained(kind: type) -> dict[str, str]:
+    """Return what is said of fields in the docstring, or below one, or several lines of them."""
+    said, above, last = _attributes(kind.__doc__ or ""), list[str](), 0
+    with suppress(OSError):  # made at run time
+        (declared,) = ast.parse(inspect.getsource(kind)).body
+        for node in declared.body if isinstance(declared, ast.ClassDef) else ():
+            above, last = [] if node.lineno > last + 1 else above, node.end_lineno or 0
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                above.append(node.target.id)
+            elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and above:
+                said |= dict.fromkeys(above, _plain(str(node.value.value)))
+                above = []
+    return said
 
 
 def _attributes(docstring: str) -> dict[str, str]:

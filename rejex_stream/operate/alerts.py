@@ -42,6 +42,7 @@ from rejex_stream.operate.incident_text import (
     spell_time,
     urgency,
 )
+from rejex_stream.operate.open_situations import Together
 from rejex_stream.readable import ChannelReading, utc
 from rejex_stream.rejection.window import grade
 from rejex_stream.types import Incident, Partition
@@ -76,25 +77,32 @@ class Event(NamedTuple):
 
 
 def make_alert(
-    subject: Alarm | Incident, names: DisplayNames, readings: Sequence[ChannelReading] = ()
+    subject: Alarm | Incident,
+    names: DisplayNames,
+    readings: Sequence[ChannelReading] = (),
+    together: Together | None = None,
 ) -> Alert:
-    """Return the alert of an alarm or an incident, which lasts as long as that does."""
+    """Return the alert of an alarm or an incident, which lasts as long as that does.
+
+    That of a situation is the alert of its first incident, with its others beside it.
+    """
     if isinstance(subject, Alarm):
         return _alarm_alert(subject, names.pipeline)
     incident = subject
+    members = (incident,) if together is None else (incident, *together.open)
     labels = {
         "alertname": "RejexIncident",
         "pipeline": names.pipeline,
         "stream": incident.stream_key,
-        "incident": incident.id,
-        "severity": urgency(incident),
+        "incident": incident.id if together is None else together.situation.id,
+        "severity": min(map(urgency, members)),  # critical before warning
     }
     if incident.sensors != (incident.stream_key,):
         labels |= {"sensor_group": incident.stream_key}
         del labels["stream"]
     labels |= {} if incident.mode is None else {"mode": incident.mode}
     annotations = {
-        "summary": headline(incident, names, readings),
+        "summary": _summary(incident, names, readings, together),
         "description": describe_incident(incident),
         "answers": _answers(incident),
         "severity": "" if incident.silent else graded_severity(incident),
@@ -103,8 +111,8 @@ def make_alert(
         "peak_severity": "" if incident.silent else f"{incident.peak_severity:.1f}",
         "channels": ", ".join(c.channel for c in incident.channels[:_MAX_CHANNELS]),
         "values": "; ".join(map(names.reading_text, readings)),
-        "sensors": _named(incident.sensors),
-        "state": incident.state.value,
+        "sensors": _named([*dict.fromkeys(name for one in members for name in one.sensors)]),
+        "state": (incident if together is None else together).state.value,
         "link": names.incident_url(incident),
         "runbook_url": names.runbook_url((*incident.sensors, incident.stream_key)[0]),
     }
@@ -123,6 +131,16 @@ def make_overdue_alert(sensor: str, names: DisplayNames) -> Alert:
     summary = f"{sensor}: sends nothing, and too few other sensors do for an incident"
     annotations = {"summary": summary, "runbook_url": names.runbook_url(sensor)}
     return Alert(labels, {name: text for name, text in annotations.items() if text})
+
+
+def _summary(
+    incident: Incident,
+    names: DisplayNames,
+    readings: Sequence[ChannelReading],
+    together: Together | None,
+) -> str:
+    size = "" if together is None else together.size_text
+    return (f"{size}; first " if size else "") + headline(incident, names, readings)
 
 
 def _answers(incident: Incident) -> str:
@@ -149,12 +167,15 @@ def log_incident(incident: Incident) -> None:
 
 
 def make_event(
-    subject: Alarm | Incident, names: DisplayNames, readings: Sequence[ChannelReading] = ()
+    subject: Alarm | Incident,
+    names: DisplayNames,
+    readings: Sequence[ChannelReading] = (),
+    together: Together | None = None,
 ) -> Event:
     """Return the CloudEvent of an alarm or of a change of an incident.
 
     That of an incident is its record in the incidents output, with what people need beside it:
-    ``summary``, ``message``, ``severity``, ``values``, ``link`` and ``runbook``.
+    ``summary``, ``message``, ``severity``, ``values``, ``link``, ``runbook`` and ``situation``.
     """
     pipeline, stream = names.pipeline, subject.stream_key
     if isinstance(subject, Alarm):
@@ -166,7 +187,7 @@ def make_event(
         kind, time_ms = "incident", subject.changed_ms
         points, word = grade(subject.peak_severity, subject.n_anomalies)
         data = msgspec.json.decode(encode_incident(subject)) | {
-            "summary": headline(subject, names, readings),
+            "summary": _summary(subject, names, readings, together),
             "message": describe_incident(subject),
             "severity": {"of_100": points, "word": word},
             "values": [
@@ -182,6 +203,8 @@ def make_event(
             "link": names.incident_url(subject),
             "runbook": names.runbook_url((*subject.sensors, subject.stream_key)[0]),
         }
+        if together is not None and together.size_text:
+            data["situation"] = together.situation._asdict()
     id_ = str(uuid.uuid5(_NAMESPACE, f"{pipeline}/{key}"))
     event = {
         "specversion": "1.0",
@@ -232,7 +255,7 @@ def _alarm_data(alarm: Alarm) -> dict[str, Any]:
     }
 
 
-def _named(sensors: tuple[str, ...]) -> str:
+def _named(sensors: Sequence[str]) -> str:
     more = len(sensors) - _MAX_SENSORS
     return ", ".join(sensors[:_MAX_SENSORS]) + (f" and {more} more" if more > 0 else "")
 

@@ -23,6 +23,7 @@ from rejex_stream.operate.alerts import (
     make_overdue_alert,
 )
 from rejex_stream.operate.incident_text import DisplayNames
+from rejex_stream.operate.open_situations import OpenSituations, Together
 from rejex_stream.operate.run_metrics import RunMetrics
 from rejex_stream.readable import ChannelReading, TypicalRows
 from rejex_stream.run.partition import PartitionMonitor
@@ -48,6 +49,7 @@ from rejex_stream.types import (
     Reading,
     Verdict,
     in_mode,
+    of_mode,
 )
 
 __all__ = ["Arrivals", "Check", "Health", "OpenIncidents", "RunMonitor", "TypicalValues"]
@@ -91,6 +93,10 @@ class TypicalValues:
             if known is None:
                 known = self._typical[reading.stream_key] = TypicalRows(_MAX_ROWS, _MAX_STEP)
             known.update(reading.values)
+
+    def streams(self) -> Iterator[str]:
+        """Yield the streams that were seen."""
+        return (of_mode(key)[0] for key in self._newest)
 
     def forget(self, streams: Sequence[str]) -> None:
         """Drop streams that the engine has forgotten."""
@@ -185,6 +191,10 @@ class OpenIncidents:
         else:
             self._open[incident.id] = incident
         return True
+
+    def newest(self, incident: Incident) -> Incident:
+        """Return what is known of an incident: a change that comes late takes nothing back."""
+        return self._open.get(incident.id, incident)
 
     def has_new_state(self, incident: Incident) -> bool:
         """Whether a change leads to another state: figures alone are not logged."""
@@ -308,6 +318,7 @@ class RunMonitor:
         self._alertmanager = alertmanager
         self.outbox = webhook
         self._incidents = OpenIncidents()
+        self._situations = OpenSituations()
         self._engines: dict[Partition, Engine] = {}
         self._monitors: dict[Partition, PartitionMonitor] = {}
         self._nothing_scorable: Alarm | None = None
@@ -380,7 +391,7 @@ class RunMonitor:
             alerts = [make_alert(alarm, self._names) for alarm in alarms]
             overdue = sorted({sensor for those in self._overdue.values() for sensor in those})
             alerts += [make_overdue_alert(sensor, self._names) for sensor in overdue]
-            self._alertmanager.update([*alerts, *map(self._incident_alert, self._incidents)])
+            self._alertmanager.update([*alerts, *map(self._situation_alert, self._situations)])
 
     def _look_for_overdue(self) -> None:
         """Look, seldom, who sends nothing by our own clock; O(sensors)."""
@@ -397,8 +408,9 @@ class RunMonitor:
                 _log.warning("%s sends nothing, and too few others do for an incident", sensor)
         self.metrics.silent(self._incidents, self._overdue)
 
-    def _incident_alert(self, incident: Incident) -> Alert:
-        return make_alert(incident, self._names, self._readings.get(incident.id, ()))
+    def _situation_alert(self, together: Together) -> Alert:
+        first = together.first
+        return make_alert(first, self._names, self._readings.get(first.id, ()), together)
 
     def _measure_lag(self) -> None:
         """Ask a broker for the lag, seldom: the answer takes a round trip."""
@@ -432,8 +444,11 @@ class RunMonitor:
             self._typical.pop(event.partition, None)
             self._arrivals.pop(event.partition, None)
             gone = self._incidents.forget(event.partition)
+            before = {one.situation.id: self._situation_alert(one) for one in self._situations}
+            self._situations.forget(gone)
+            stay = {one.situation.id for one in self._situations}
             if self._alertmanager is not None:
-                self._alertmanager.hand_over(map(self._incident_alert, gone))
+                self._alertmanager.hand_over(before[id_] for id_ in before.keys() - stay)
             for incident in gone:
                 self._readings.pop(incident.id, None)
         if isinstance(event, SensorsForgotten) and event.partition in self._typical:
@@ -452,6 +467,7 @@ class RunMonitor:
         for incident in incidents:
             self._store_readings(incident)
             self._incidents.update(incident)
+            self._update_situations(incident)
 
     def _store_readings(self, incident: Incident) -> None:
         """Keep what its channels read at a change: an alert that varied would be notified again."""
@@ -466,10 +482,17 @@ class RunMonitor:
             self._on_incident(incident)
         self._store_readings(incident)
         is_new = self._incidents.update(incident)
-        if (is_new or again) and self.outbox is not None:
+        self._update_situations(incident)
+        together = self._situations.of(incident.id)
+        if (is_new or again) and self._situations.is_news(incident) and self.outbox is not None:
             readings = self._readings.get(incident.id, ())
-            self.outbox.post(make_event(incident, self._names, readings), incident)
+            self.outbox.post(make_event(incident, self._names, readings, together), incident)
         if incident.state is IncidentState.CLOSED:
             if self._alertmanager is not None and not again:
-                self._alertmanager.post_ended(self._incident_alert(incident))
+                self._alertmanager.post_ended(self._situation_alert(together))
+            self._situations.forget([incident])
             self._readings.pop(incident.id, None)
+
+    def _update_situations(self, incident: Incident) -> None:
+        streams = (one for typical in self._typical.values() for one in typical.streams())
+        self._situations.update(self._incidents.newest(incident), streams)

@@ -26,8 +26,7 @@ from tests.waiting import PATIENCE_S, pass_time, until
 
 pytestmark = pytest.mark.kafka
 
-SENSORS = 6
-"""Fewer than a flood: each incident is told for itself."""
+SENSORS = 6  # of which each breaks at another time: each incident is told for itself
 
 
 @contextmanager

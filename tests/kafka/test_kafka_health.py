@@ -269,7 +269,7 @@ JUMPS_DAYS = (0.02, 3, -40, 400, -400, 0)
 BELIEVED_DAYS = 1 / 24
 """A broker takes nothing that is further ahead of it (message.timestamp.after.max.ms)."""
 REFUSED = "the broker refuses the times of what we write"
-N_SENSORS, MINUTES = 8, 80  # no flood: each incident is told for itself
+N_SENSORS, MINUTES = 8, 80  # each breaks at another time, and is told for itself
 
 
 class Clock:

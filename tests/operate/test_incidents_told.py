@@ -257,7 +257,8 @@ def test_what_gets_worse_is_told_as_critical_and_what_ends_is_not(tmp_path, rece
         manager = Alertmanager(url, repeat_s=60)
         watch = watching(manager)
         slight = {"peak_severity": 2.0, "n_anomalies": 1}
-        durable(watch, incident(**slight), incident(20, **slight))
+        before = {"onset_ms": 1_699_990_000_000, "opened_ms": 1_699_990_009_000}  # another cause
+        durable(watch, incident(**slight), incident(20, **slight, **before))
         look(watch)
         until(lambda: severities(url) == [("farm-0-20", "warning"), ("farm-0-9", "warning")])
         durable(watch, incident(changed_seq=20))

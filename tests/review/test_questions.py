@@ -519,7 +519,7 @@ def _audit(store):
 
 def test_incidents_are_found_by_name_and_come_by_the_page(wall_store):
     store = wall_store()
-    tell(store, *(incident(opened=10 + k, stream=f"P{k % 3}/s{k}") for k in range(60)))
+    tell(store, *(incident(opened=10 + 99 * k, stream=f"P{k % 3}/s{k}") for k in range(60)))
     with running(store) as console:
         page = console.ask("/incidents").text
         assert page.count("data-row") == 50

@@ -12,7 +12,9 @@ cannot be withdrawn: a pipeline that starts again reads it again.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from sqlite3 import Connection, Row
 from typing import Annotated, Literal, NamedTuple, Protocol
 
@@ -25,7 +27,7 @@ from rejex_stream.errors import ConfigError
 from rejex_stream.operate.incident_text import state_phrase
 from rejex_stream.review.queue import database
 from rejex_stream.review.queue.database import Name, Refusal, Viewer, require_reviewer
-from rejex_stream.review.queue.review_store import ReviewStore
+from rejex_stream.review.queue.review_store import Action, ReviewStore
 from rejex_stream.types import Command, CommandKind, CommandReply, Incident, IncidentState
 
 _MOST_CLOSED = 2_000
@@ -35,10 +37,11 @@ _REMINDED_MS = 31 * 86_400_000
 
 
 class StoredIncident(NamedTuple):
-    """The newest state of an incident, and its pipeline."""
+    """The newest state of an incident, its pipeline, and the situation it is of."""
 
     pipeline: str
     incident: Incident
+    situation: str
 
 
 class Care(NamedTuple):
@@ -78,7 +81,7 @@ class Answer(NamedTuple):
 
 
 # -------------------------------------------------------------------------------------- looking
-_NEWEST = "SELECT i.pipeline, i.record FROM incident i "
+_NEWEST = "SELECT i.pipeline, i.record, i.situation FROM incident i "
 _WORST_FIRST = "ORDER BY i.severity DESC, i.changed_ms DESC, i.incident"
 
 
@@ -103,9 +106,22 @@ def stored_incident(connection: Connection, incident: str) -> StoredIncident | N
     return next(_stored(rows), None)
 
 
+def members(connection: Connection, situation: str) -> list[StoredIncident]:
+    """Return the incidents of a situation, those that are over, too; most severe first."""
+    rows = connection.execute(f"{_NEWEST} WHERE i.situation = ? {_WORST_FIRST}", (situation,))
+    return list(_stored(rows))
+
+
+def group_size(connection: Connection, stored: StoredIncident) -> tuple[str, int]:
+    """Return what names in the group of a situation begin with, and how many streams there are."""
+    groups = json.loads(database.noted(connection, f"groups:{stored.pipeline}") or "{}")
+    name, streams = groups.get(stored.situation, ("", 0))
+    return name, streams
+
+
 def _stored(rows: Iterable[Row]) -> Iterator[StoredIncident]:
     for row in rows:
-        yield StoredIncident(row["pipeline"], _incident(row["record"]))
+        yield StoredIncident(row["pipeline"], _incident(row["record"]), row["situation"])
 
 
 def _incident(record: bytes) -> Incident:
@@ -132,6 +148,16 @@ def care_of(connection: Connection, incident: Incident, now_ms: int) -> Care:
         muted.detail["until_ms"] if muted is not None and holds else 0,
         *_acknowledged(connection, incident),
     )
+
+
+def quiet_care(cares: Sequence[Care], now_ms: int) -> Care | None:
+    """Return why the alert of a situation is not repeated, by the care of its open incidents.
+
+    Of eight one has to be acknowledged, or muted: what grows to eight times that pages again.
+    """
+    quiet = [care for care in cares if care.quiet_until_ms > now_ms]
+    longest = max(quiet, key=lambda care: care.quiet_until_ms, default=None)
+    return longest if len(cares) < 8 * len(quiet) else None
 
 
 _SPEAKING = (IncidentState.OPEN, IncidentState.FAULT)
@@ -225,6 +251,7 @@ class AnswerRequest(msgspec.Struct, frozen=True):
     version: Annotated[int, Meta(ge=1)]
     kind: Literal["fault", "new_normal"]
     note: Annotated[str, Meta(max_length=4000)] = ""
+    others: dict[str, int] = {}  # of its situation, with their versions: the same answer
 
 
 class CommandLog(Protocol):
@@ -240,90 +267,107 @@ def state_sentence(incident: Incident) -> str:
 
 
 def give_answer(store: ReviewStore, request: AnswerRequest, viewer: Viewer) -> Command:
-    """Store an answer, which :func:`send_commands` sends; once a request."""
+    """Store an answer, which :func:`send_commands` sends; once a request.
+
+    What has moved on among the `others` is left as it is: people look at it again.
+    """
     require_reviewer(viewer)
     words = "\x1f".join((viewer.reviewer, request.request_id))
     id_ = f"c-{hashlib.sha256(words.encode()).hexdigest()[:12]}"
     with store.acting(viewer) as act:
-        connection, now_ms, _ = act
-        query = "SELECT record FROM answer WHERE command = ?"
-        known = database.scalar(connection, query, (id_,))
+        known = database.scalar(
+            act.connection, "SELECT record FROM answer WHERE command = ?", (id_,)
+        )
         if known is not None:
             return decode_command(known)
-        stored = stored_incident(connection, request.incident)
-        if stored is None:
-            raise Refusal("unknown", f"There is no incident {request.incident[:200]!r}.")
-        incident, kind = stored.incident, CommandKind(request.kind)
-        pending = pending_answer(connection, incident.id)
-        if pending is not None:
-            raise Refusal(
-                "changed",
-                f"{pending.command.by} answered {pending.command.kind.replace('_', ' ')}, and the "
-                "pipeline has not replied yet: wait for it"
-                + ("." if pending.sent else f", or have {pending.command.by} take it back."),
-            )
-        is_over = incident.state in (IncidentState.ADOPTING, IncidentState.CLOSED)
-        if (
-            is_over
-            or incident.silent
-            or (incident.state, kind) == (IncidentState.FAULT, CommandKind.FAULT)
-        ):
-            raise Refusal("changed", f"It takes no such answer. {state_sentence(incident)}")
-        if request.version != incident.version:
-            raise Refusal(
-                "changed",
-                f"It has moved on since you saw version {request.version}. "
-                f"{state_sentence(incident)} Look at it, and answer again.",
-            )
-        try:
-            command = make_command(
-                kind,
-                id_=id_,
-                by=viewer.reviewer,
-                note=request.note,
-                given_ms=now_ms,
-                stream_key=incident.stream_key,
-                incident=incident.id,
-                version=incident.version,
-            )
-        except ConfigError as error:
-            raise Refusal("bad_request", str(error)) from error
-        connection.execute(
-            "INSERT INTO answer (command, incident, pipeline, record, given_ms) VALUES (?,?,?,?,?)",
-            (id_, incident.id, stored.pipeline, encode_command(command), now_ms),
-        )
-        detail = {"answer": request.kind, "note": request.note, "version": incident.version}
-        act.record("answer", incident.id, **detail, command=id_)
+        command = _give(act, request, id_)
+        for number, (incident, version) in enumerate(request.others.items(), 1):
+            other = msgspec.structs.replace(request, incident=incident, version=version)
+            with suppress(Refusal):
+                _give(act, other, f"{id_}.{number}")
         return command
 
 
+def _give(act: Action, request: AnswerRequest, id_: str) -> Command:
+    connection, viewer = act.connection, act.viewer
+    stored = stored_incident(connection, request.incident)
+    if stored is None:
+        raise Refusal("unknown", f"There is no incident {request.incident[:200]!r}.")
+    incident, kind = stored.incident, CommandKind(request.kind)
+    pending = pending_answer(connection, incident.id)
+    if pending is not None:
+        raise Refusal(
+            "changed",
+            f"{pending.command.by} answered {pending.command.kind.replace('_', ' ')}, and the "
+            "pipeline has not replied yet: wait for it"
+            + ("." if pending.sent else f", or have {pending.command.by} take it back."),
+        )
+    is_over = incident.state in (IncidentState.ADOPTING, IncidentState.CLOSED)
+    if (
+        is_over
+        or incident.silent
+        or (incident.state, kind) == (IncidentState.FAULT, CommandKind.FAULT)
+    ):
+        raise Refusal("changed", f"It takes no such answer. {state_sentence(incident)}")
+    if request.version != incident.version:
+        raise Refusal(
+            "changed",
+            f"It has moved on since you saw version {request.version}. "
+            f"{state_sentence(incident)} Look at it, and answer again.",
+        )
+    try:
+        command = make_command(
+            kind,
+            id_=id_,
+            by=viewer.reviewer,
+            note=request.note,
+            given_ms=act.now_ms,
+            stream_key=incident.stream_key,
+            incident=incident.id,
+            version=incident.version,
+        )
+    except ConfigError as error:
+        raise Refusal("bad_request", str(error)) from error
+    connection.execute(
+        "INSERT INTO answer (command, incident, pipeline, record, given_ms) VALUES (?,?,?,?,?)",
+        (id_, incident.id, stored.pipeline, encode_command(command), act.now_ms),
+    )
+    detail = {"answer": request.kind, "note": request.note, "version": incident.version}
+    act.record("answer", incident.id, **detail, command=id_)
+    return command
+
+
 def withdraw_answer(store: ReviewStore, command: str, viewer: Viewer) -> str:
-    """Withdraw an answer that has not been sent to the pipeline; returns its incident."""
+    """Withdraw an answer that has not been sent, to all it was given to; returns its incident."""
+    first = command.partition(".")[0]
     with store.acting(viewer) as act:
-        connection = act.connection
-        row = connection.execute(
-            "SELECT incident, record, leaving_ms, withdrawn_ms FROM answer WHERE command = ?",
-            (command,),
-        ).fetchone()
-        if row is None:
+        rows = act.connection.execute(
+            "SELECT command, incident, record, leaving_ms, withdrawn_ms FROM answer "
+            "WHERE ?1 IN (command, substr(command, 1, instr(command, '.') - 1)) "
+            "ORDER BY command <> ?2",
+            (first, command),
+        ).fetchall()
+        if not rows:
             raise Refusal("unknown", "There is no such answer.")
-        if decode_command(row["record"]).by != viewer.reviewer and viewer.role not in (
+        if decode_command(rows[0]["record"]).by != viewer.reviewer and viewer.role not in (
             "lead",
             "admin",
         ):
             raise Refusal("forbidden", "Who gave an answer, or a lead, takes it back.")
-        if row["leaving_ms"] is not None:
+        if any(row["leaving_ms"] is not None for row in rows):
             raise Refusal(
                 "changed",
                 "It is in the pipeline's control log and cannot be taken back: answer again once "
                 "the pipeline has replied.",
             )
-        if row["withdrawn_ms"] is None:
-            connection.execute(
-                "UPDATE answer SET withdrawn_ms = ? WHERE command = ?", (act.now_ms, command)
-            )
-            act.record("withdraw", row["incident"])
-        return str(row["incident"])
+        for row in rows:
+            if row["withdrawn_ms"] is None:
+                act.connection.execute(
+                    "UPDATE answer SET withdrawn_ms = ? WHERE command = ?",
+                    (act.now_ms, row["command"]),
+                )
+                act.record("withdraw", row["incident"])
+        return str(rows[0]["incident"])
 
 
 def send_commands(

@@ -100,6 +100,9 @@ def _now(console: Console, connection: Connection, viewer: Viewer, request: Requ
         for one in incident_store.open_incidents(connection)
     ]
     not_muted = [(one, care) for one, care in all_open if not care.muted_until_ms]
+    cards = dict[str, list[tuple[StoredIncident, incident_store.Care]]]()
+    for one, care in not_muted:
+        cards.setdefault(one.situation, []).append((one, care))
     asked = QueueFilter()
     pipelines = connection.execute(
         "SELECT pipeline, count(*) AS sensors FROM sensor WHERE last_ms IS NOT NULL GROUP BY 1"
@@ -111,11 +114,13 @@ def _now(console: Console, connection: Connection, viewer: Viewer, request: Requ
                 pending_answer(connection, one.incident.id),
                 _seen_by(connection, one.incident.id),
                 care,
+                [other.incident for other, _ in others],
+                incident_store.group_size(connection, one),
             )
-            for one, care in not_muted[:_CARDS]
+            for (one, care), *others in list(cards.values())[:_CARDS]
         ],
         "muted": [(one, care) for one, care in all_open if care.muted_until_ms],
-        "more_incidents": max(0, len(not_muted) - _CARDS),
+        "more_incidents": max(0, len(cards) - _CARDS),
         "shown_of": lambda pipeline: console.shown.get(pipeline, DisplayNames()),
         "choices_of": choices,
         "question_of": question,
@@ -140,11 +145,11 @@ def _list(console: Console, connection: Connection, viewer: Viewer, request: Req
     words = request.query_params.get("q", "")[:200]
     now = console.store.now_ms()
     first = whole_number(request.query_params.get("from", ""))
-    listed = [
-        one
-        for one in incident_store.standing(connection)
-        if words.lower() in "\n".join(_found_by(one.incident)).lower()
-    ]
+    rows = dict[tuple[str, str], list[StoredIncident]]()
+    for one in incident_store.standing(connection):
+        if words.lower() in "\n".join(_found_by(one.incident)).lower():
+            rows.setdefault((_title(one.incident), one.situation), []).append(one)
+    listed = [those[0] for those in rows.values()]
     shown = listed[first : first + _PAGE]
     return {
         "words": words,
@@ -163,6 +168,7 @@ def _list(console: Console, connection: Connection, viewer: Viewer, request: Req
                         else readings.counted(connection, one.incident),
                         console.shown.get(one.pipeline, DisplayNames()),
                         incident_store.care_of(connection, one.incident, now),
+                        len(rows[title, one.situation]) - 1,
                     )
                     for one in those
                 ],
@@ -191,11 +197,15 @@ def _one(console: Console, connection: Connection, viewer: Viewer, request: Requ
     incident = stored.incident
     card = readings.card(connection, stored)
     begin, end = incident.onset_ms, card.counted.end_ms
+    together = incident_store.members(connection, stored.situation)
     width = max(60_000, end - begin)
     return {
         "stored": stored,
         "card": card,
         "incident": incident,
+        "together": together if len(together) > 1 else [],
+        "group": incident_store.group_size(connection, stored),
+        "choices_of": choices,
         "changes": incident_store.timeline(connection, incident.id),
         "answers": incident_store.answers_to(connection, incident.id),
         "pending": pending_answer(connection, incident.id),
@@ -293,33 +303,48 @@ def post_withdraw(call: Call, wanted: WithdrawIn) -> object:
 
 @takes(SeenIn)
 def post_seen(call: Call, wanted: SeenIn) -> object:
-    """Record that somebody has seen an incident, or their comment on it."""
+    """Record that somebody has seen an incident and all that began with it, or their comment."""
     with call.store.acting(call.viewer) as act:
-        version = _known(act.connection, wanted.incident).incident.version
-        labelling.add_note(act, wanted.request_id, wanted.incident, wanted.text, version)
+        stored = _known(act.connection, wanted.incident)
+        for one in [stored] if wanted.text.strip() else _together(act.connection, stored):
+            version = one.incident.version
+            labelling.add_note(act, wanted.request_id, one.incident.id, wanted.text, version)
     return {"by": call.viewer.reviewer, "text": wanted.text.strip()}
 
 
 @takes(CareIn)
 def post_care(call: Call, wanted: CareIn) -> object:
-    """Assign an incident, or mute it for a time."""
+    """Assign an incident and all that began with it, or mute them for a time."""
     done = []
     require_reviewer(call.viewer)
     with call.store.acting(call.viewer) as act:
-        incident = _known(act.connection, wanted.incident).incident
-        if incident.state is IncidentState.CLOSED:
-            raise Refusal("changed", f"It needs no care. {state_sentence(incident)}")
+        stored = _known(act.connection, wanted.incident)
+        if stored.incident.state is IncidentState.CLOSED:
+            raise Refusal("changed", f"It needs no care. {state_sentence(stored.incident)}")
+        those = [one.incident for one in _together(act.connection, stored)]
         to, hours = wanted.to, wanted.mute_hours
         if to is not None:
             labelling.require_known(act, call.store.settings, to)
-            act.record("assign", incident.id, to=to)
+            for incident in those:
+                act.record("assign", incident.id, to=to)
             done.append(f"given {f'to {to}' if to else 'back to everybody'}")
         if hours is not None:
             until_ms = act.now_ms + round(3_600_000 * hours)
-            seen = {"state": str(incident.state), "limits": len(incident.limits)}
-            act.record("mute", incident.id, until_ms=until_ms, **seen)
+            for incident in those:
+                seen = {"state": str(incident.state), "limits": len(incident.limits)}
+                act.record("mute", incident.id, until_ms=until_ms, **seen)
             done.append(f"muted for {hours:g} h" if hours else "not muted any more")
-    return {"message": f"{incident.stream_key}: {' and '.join(done)}."}
+    whose = stored.incident.stream_key + (f" and {len(those) - 1} others" if those[1:] else "")
+    return {"message": f"{whose}: {' and '.join(done)}."}
+
+
+def _together(connection: Connection, stored: StoredIncident) -> list[StoredIncident]:
+    """Return an incident and those of its situation that are not over."""
+    others = incident_store.members(connection, stored.situation)
+    return [stored] + [
+        one for one in others
+        if one.incident.id != stored.incident.id and one.incident.state is not IncidentState.CLOSED
+    ]  # fmt: skip
 
 
 @answers

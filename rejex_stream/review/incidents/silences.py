@@ -1,14 +1,17 @@
 """A muted or acknowledged incident pages nobody: Alertmanager silences its alert for so long.
 
 The store knows what is muted, and what was acknowledged as it stands; Alertmanager's silences are
-updated whenever they differ: a silence of ours names one incident of one pipeline, and is known by
-its comment. So nothing has to be remembered here, a console that starts again goes on where another
-stopped, and a mute that ends early, or an incident that comes back, ends its silence. The worker
-knows nothing of it: alerts, verdicts and their order stay.
+updated whenever they differ: a silence of ours names the incidents of one situation of one
+pipeline, since any of them may have been told of first, and is known by its comment. So nothing has
+to be remembered here, a console that starts again goes on where another stopped, and a mute that
+ends early, or an incident that comes back, ends its silence. The worker knows nothing of it:
+alerts, verdicts and their order stay.
 """
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote
@@ -19,7 +22,7 @@ from rejex_stream.addresses import masked
 from rejex_stream.errors import ConnectorError
 from rejex_stream.operate.alerts import http_request
 from rejex_stream.readable import utc
-from rejex_stream.review.incidents.incident_store import Care, care_of, open_incidents
+from rejex_stream.review.incidents.incident_store import Care, care_of, open_incidents, quiet_care
 from rejex_stream.review.queue.review_store import ReviewStore
 
 _COMMENT = "rejex-stream: {} in the review console"
@@ -42,12 +45,19 @@ class Silences:
         ConnectorError
             Alertmanager did not take it; it is tried again the next time.
         """
-        now_ms, muted = store.now_ms(), dict[str, Care]()
+        now_ms, cares = store.now_ms(), defaultdict[str, list[tuple[str, Care]]](list)
         with store.database.read() as connection:
             for one in open_incidents(connection):
-                care = care_of(connection, one.incident, now_ms)
-                if one.pipeline == self._pipeline and care.quiet_until_ms > now_ms:
-                    muted[one.incident.id] = care
+                if one.pipeline == self._pipeline:
+                    care = care_of(connection, one.incident, now_ms)
+                    cares[one.situation].append((one.incident.id, care))
+        muted = dict[str, Care]()
+        for situation, those in cares.items():
+            quiet = quiet_care([care for _, care in those], now_ms)
+            if quiet is not None:
+                others = [] if len(those) < 2 else [incident for incident, _ in those]
+                names = sorted({situation, *others})
+                muted["|".join(re.escape(one).replace(r"\-", "-") for one in names)] = quiet
         wanted = {incident: care.quiet_until_ms for incident, care in muted.items()}
         if wanted == self._held:
             return False
@@ -85,7 +95,8 @@ class Silences:
             ("muted", care.muted_by) if care.muted_by else ("acknowledged", care.acknowledged_by)
         )
         return {
-            "matchers": [{"name": name, "value": value, "isRegex": False, "isEqual": True}
+            "matchers": [{"name": name, "value": value, "isRegex": name == "incident",
+                          "isEqual": True}
                          for name, value in labels.items()],
             "startsAt": utc(now_ms).isoformat(),
             "endsAt": utc(care.quiet_until_ms).isoformat(),

@@ -28,7 +28,7 @@ from rejex_stream.config.reviewing import Role
 from rejex_stream.errors import ConfigError, ConnectorError, RejexError
 from rejex_stream.types import Position
 
-SCHEMA_VERSION = 17
+SCHEMA_VERSION = 18
 
 _APPEND_ONLY = ("label", "label_event", "audit")
 
@@ -186,9 +186,13 @@ CREATE TABLE incident (  -- the newest state of each
   pipeline TEXT NOT NULL, stream_key TEXT NOT NULL, state TEXT NOT NULL,
   version INTEGER NOT NULL, severity REAL NOT NULL, changed_ms INTEGER NOT NULL,
   changed_seq INTEGER NOT NULL,        -- of its newest figures, which are published between turns
+  opened_ms INTEGER NOT NULL,
+  onset TEXT NOT NULL,                 -- JSON: what says which incidents began together
+  situation TEXT NOT NULL,             -- the id of one of them
   record BLOB NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX incident_stream ON incident (stream_key);
+CREATE INDEX incident_situation ON incident (situation);
 
 CREATE TABLE incident_change (  -- its turns
   change_seq INTEGER PRIMARY KEY AUTOINCREMENT,

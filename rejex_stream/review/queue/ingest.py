@@ -18,6 +18,7 @@ import msgspec
 from rejex_stream.config.reviewing import Review
 from rejex_stream.encode import decode_incidents, encode_incident, encode_review
 from rejex_stream.errors import ConnectorError
+from rejex_stream.incidents.situations import Onset, find_situations, onset_of
 from rejex_stream.plan.promises import Costs
 from rejex_stream.rejection.window import joint_severity
 from rejex_stream.review.queue import cases
@@ -50,7 +51,7 @@ _UPDATE_NEWER = (
     "ON CONFLICT (incident) DO UPDATE SET "
     "pipeline = excluded.pipeline, state = excluded.state, version = excluded.version, "
     "severity = excluded.severity, changed_ms = excluded.changed_ms, "
-    "changed_seq = excluded.changed_seq, record = excluded.record WHERE "
+    "changed_seq = excluded.changed_seq, onset = excluded.onset, record = excluded.record WHERE "
     "(excluded.version, excluded.changed_seq) > (incident.version, incident.changed_seq)"
 )
 _MADE_ANEW = (
@@ -98,6 +99,26 @@ def group_of(stream_key: str, sensor: str) -> str:
     if stream_key != sensor:
         return stream_key
     return sensor.split("/", 1)[0]
+
+
+def _group(connection: Connection, pipeline: str) -> None:
+    """Note which incidents of a pipeline began together; O(incidents of a month, log of them)."""
+    newest = "SELECT max(opened_ms) FROM incident WHERE pipeline = ?1"
+    rows = connection.execute(
+        "SELECT incident, situation, onset FROM incident WHERE pipeline = ?1 "
+        f"AND (state <> 'closed' OR opened_ms > ({newest}) - ?2)",
+        (pipeline, 30 * DAY_MS),
+    ).fetchall()
+    known = {row["incident"]: row["situation"] for row in rows}
+    onsets = [msgspec.json.decode(row["onset"], type=Onset) for row in rows]
+    streams = scalars(
+        connection, "SELECT DISTINCT stream_key FROM sensor WHERE pipeline = ?", (pipeline,)
+    )
+    found = find_situations(onsets, streams, known)
+    moved = [(one.id, id_) for one in found for id_ in one.members if known[id_] != one.id]
+    connection.executemany("UPDATE incident SET situation = ? WHERE incident = ?", moved)
+    sizes = {one.id: (one.group, one.streams) for one in found if len(one.members) > 1}
+    note_down(connection, f"groups:{pipeline}", json.dumps(sizes))
 
 
 def next_offset(connection: Connection, partition: Partition) -> int | None:
@@ -149,6 +170,7 @@ class IngestBatch:
         self._latest: dict[int, Verdict] = {}
         self._clock_wrong: dict[int, bool] = {}
         self._counted: dict[tuple[str, int, str], tuple[tuple[int, int], int]] = {}
+        self._turned = False  # an incident, since the last look at which began together
         self.counts = IngestCounts()
 
     def sensor_id(self, stream_key: str, sensor: str, channels: Sequence[str] = ()) -> int:
@@ -340,8 +362,12 @@ class IngestBatch:
             severity=severity,
             changed_ms=incident.changed_ms,
             changed_seq=incident.changed_seq,
+            opened_ms=incident.opened_ms,
+            onset=msgspec.json.encode(onset_of(incident)).decode(),
+            situation=incident.id,
             record=record,
         )
+        self._turned |= change.rowcount > 0
         return change.rowcount > 0 or newest.rowcount > 0
 
     # ----------------------------------------------------------------------------- readings
@@ -362,6 +388,8 @@ class IngestBatch:
         """Write what was gathered and what it was read from; returns the counts."""
         connection = self._connection
         self._series.write(connection)
+        if self._turned:
+            _group(connection, self._pipeline)
         connection.executemany(
             f"INSERT INTO hour (sensor_id, t_ms, {', '.join(COUNTS)}) VALUES (?,?,?,?,?) "
             "ON CONFLICT (sensor_id, t_ms) DO UPDATE SET "

@@ -195,7 +195,8 @@ _ASKED_TODAY = (
     "(SELECT count(DISTINCT l.episode_id) FROM label l "
     "WHERE l.created_ms >= :day AND l.source = 'human' AND l.kind = 'label') "
     "+ (SELECT count(*) FROM answer WHERE given_ms >= :day "
-    "AND withdrawn_ms IS NULL) + (SELECT count(*) FROM incident i WHERE state = 'open' AND NOT "
+    "AND withdrawn_ms IS NULL AND command NOT LIKE '%.%') "
+    "+ (SELECT count(DISTINCT situation) FROM incident i WHERE state = 'open' AND NOT "
     "EXISTS (SELECT 1 FROM answer a WHERE a.incident = i.incident AND withdrawn_ms IS NULL))"
     "+ (SELECT count(*) FROM episode e WHERE e.status IN ('open', 'needs_second') "
     f"AND {_HELD} AND e.lease_owner <> :me)"
@@ -431,7 +432,7 @@ class Summary:
     undoable: str
     version: str  # changes whenever anything a list shows may have changed
     since_ms: int
-    incidents: int  # how many are not over
+    incidents: int  # how many situations are not over
     left: int | None  # how many more cases people are asked today; `None` without a capacity
 
 
@@ -464,6 +465,8 @@ def summary(connection: Connection, viewer: Viewer, now_ms: int, words: str = ""
         undoable=json.loads(action["result"])["message"] if action else "",
         version=version,
         since_ms=since,
-        incidents=scalar(connection, "SELECT count(*) FROM incident WHERE state <> 'closed'"),
+        incidents=scalar(
+            connection, "SELECT count(DISTINCT situation) FROM incident WHERE state <> 'closed'"
+        ),
         left=None if left < 0 else left,
     )

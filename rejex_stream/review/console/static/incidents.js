@@ -14,7 +14,9 @@ async function refresh() {
   if (!response || !response.ok) return;
   const found = new DOMParser().parseFromString(await response.text(), "text/html");
   const focused = document.activeElement?.getAttribute("href");
-  for (const id of ["head", "pending", "fresh", "timeline"]) {
+  const left = new Set($$("[data-member]:not(:checked)").map((box) => box.dataset.member));
+  for (const box of $$("[data-member]", found)) box.toggleAttribute("checked", !left.has(box.dataset.member));
+  for (const id of ["head", "pending", "together", "fresh", "timeline"]) {
     const here = document.getElementById(id), there = found.getElementById(id);
     if (here && there && here.innerHTML !== there.innerHTML) here.replaceWith(document.adoptNode(there));
   }
@@ -36,12 +38,13 @@ async function refresh() {
 async function answer(action) {
   const button = $(`[data-act=${action}][data-kind]`), refused = $("#refused"), note = $("#note");
   if (!button || button.disabled) return;
-  const kind = kinds[action];
+  const kind = kinds[action], others = {};
+  for (const box of $$("[data-member]:checked")) others[box.dataset.member] = Number(box.dataset.version);
   if (kind === "new_normal" && !(await ask("Is this the new normal?",
-    `${data.held ? `The model learns ${plural(data.events, "event")} measured since ${showTime(data.start_ms, "day")}, of which ${data.anomalies.toLocaleString("en")} were called anomalies.` : "The model is made again of what is measured from now on."} ${data.passed_limit ? "The limit stays: values beyond it go on raising incidents." : "Values like these raise nothing any more."} Once the pipeline has read the answer it cannot be taken back.`,
+    `${Object.keys(others).length ? `For ${plural(Object.keys(others).length + 1, "stream")}. ` : ""}${data.held ? `The model learns ${plural(data.events, "event")} measured since ${showTime(data.start_ms, "day")}, of which ${data.anomalies.toLocaleString("en")} were called anomalies.` : "The model is made again of what is measured from now on."} ${data.passed_limit ? "The limit stays: values beyond it go on raising incidents." : "Values like these raise nothing any more."} Once the pipeline has read the answer it cannot be taken back.`,
     "Yes, learn it"))) return;
-  if (!given || given.kind !== kind || given.note !== note.value) {
-    given = { request_id: newId(), incident: data.id, version: data.version, kind, note: note.value };
+  if (!given || given.kind !== kind || given.note !== note.value || JSON.stringify(given.others) !== JSON.stringify(others)) {
+    given = { request_id: newId(), incident: data.id, version: data.version, kind, note: note.value, others };
   }
   const buttons = $$("[data-kind]");
   for (const one of buttons) one.disabled = true;

@@ -135,6 +135,7 @@ class Explainer:
         lower, above = verdict.score_lower, verdict.score_upper
         edges = -math.inf if lower is None else lower, flagged, math.inf if above is None else above
         found: list[tuple[float, ChannelEvidence]] = []
+        in_doubt: dict[str, Expected] = {}
         for channel, (other, *given) in zip(self._channels, said, strict=True):
             read, value, low, high, by_hour = given
             is_told = read < low or read > high  # none is nan
@@ -146,13 +147,21 @@ class Explainer:
                 found.append((math.inf, unknown))
                 continue
             named = label_of(other, edges)
-            if is_told and not by_hour and named is not Label.ANOMALY:
-                expected = Expected(read, value, low, high)
+            if is_told and not by_hour:
+                in_doubt[channel] = Expected(read, value, low, high)
+                if named is not Label.ANOMALY:
+                    expected = in_doubt[channel]
             found.append(
                 (other - own, ChannelEvidence(channel, own - other, other, named, expected))
             )
         found.sort(key=_FIRST)
         channels = tuple([one for _, one in found])
+        if in_doubt and not any(one.expected for one in channels):
+            # Others are at fault as well; of the first it says more than that it is usual.
+            first = msgspec.structs.replace(
+                channels[0], expected=in_doubt.get(channels[0].channel, msgspec.UNSET)
+            )
+            channels = first, *channels[1:]
         flips = next((c.channel for c in channels if c.label_without not in (None, label)), None)
         ranks, score = _distance(verdict)
         evidence = Evidence(channels, flips, ranks, score, self._contamination, age)

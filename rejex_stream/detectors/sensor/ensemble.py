@@ -81,7 +81,8 @@ class Members:
     def given_others(self, X: FloatArray, groups: ColumnGroups) -> FloatArray | None:
         """Return what the first member that knows expects of each group, given the others.
 
-        A later one has the word where it is the first whose range the reading is beyond.
+        A later one, the season, has the word where a reading is beyond its range: where several
+        channels are at fault, what the others make one expect is at fault as well.
         """
         said = None
         for scorer in self.scorers:
@@ -92,8 +93,8 @@ class Members:
                 said = own
                 continue
             read = X[:, [group[0] for group in groups]]
-            beyond = [(read < one[:, :, 1]) | (read > one[:, :, 2]) for one in (said, own)]
-            said = np.where((beyond[1] & ~beyond[0])[:, :, None], own, said)
+            is_beyond = (read < own[:, :, 1]) | (read > own[:, :, 2])
+            said = np.where(is_beyond[:, :, None], own, said)
         return said
 
     def score_without(self, X: FloatArray, groups: ColumnGroups) -> FloatArray | None:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from test_shapes import read
 
+from rejex_stream.config import parse_config
 from rejex_stream.decode.reorder_buffer import ReorderBuffer
 from rejex_stream.tables import Asked, Table, infer_feed, open_table
 from rejex_stream.types import Position, Reading, Record
@@ -156,6 +157,87 @@ def test_long_tables_and_long_records_are_joined_to_the_same_rows(tmp_path: Path
     assert {x.sensor for x in readings(alone)} == {
         f"{machine}/{tag}" for machine in ("m0", "m1") for tag in ("temp", "press", "energy")
     }
+
+
+QUANTITIES = {"temp": walk(300), "press": walk(300, 5, 2), "speed": walk(300, 1500, 3)}
+OF_EACH = [(i, m, q) for i in range(300) for m in ("m0", "m1") for q in QUANTITIES]
+AT = 1_770_000_000_000
+
+
+def one(i: int, quantity: str, **fields: object) -> dict[str, object]:
+    return {"value": QUANTITIES[quantity][i], "ts": AT + 1000 * i, **fields}
+
+
+NAMED: dict[str, tuple[Any, Any]] = {
+    "historian": (lambda i, m, q: {"timestamp_ms": AT + 1000 * i, q: QUANTITIES[q][i]},
+                  lambda m, q: f"umh.v1.acme.line1.{m}._historian.{q}"),
+    "bare number": (lambda i, m, q: QUANTITIES[q][i], lambda m, q: f"plant/{m}/{q}"),
+    "value and time": (lambda i, m, q: one(i, q), lambda m, q: f"plant/{m}/{q}"),
+    "name and key": (lambda i, m, q: one(i, q, name=f"plant/{m}/{q}"), lambda m, q: f"p/{m}/{q}"),
+    "topic in the record": (
+        lambda i, m, q: {"topic": f"acme/{m}/{q}", "ts": AT + 1000 * i, q: QUANTITIES[q][i]}, None),
+    "alias": (lambda i, m, q: {"propertyAlias": f"/plant/{m}/{q}", "propertyValues": [
+        {"value": {"doubleValue": QUANTITIES[q][i]}, "timestamp": {"timeInSeconds": AT // 1000 + i}}
+    ]}, None),
+    "register": (lambda i, m, q: one(i, q, unit=int(m[1]), addr=40001 + [*QUANTITIES].index(q)),
+                 None),
+    "entity": (lambda i, m, q: one(i, q, entity_id=f"sensor.{m}_{q}", friendly_name=f"{m} {q}"),
+               None),
+    "tag alone is strong": (lambda i, m, q: one(i, q, m=m, tag=q), None),
+    "quantities by turns": (lambda i, m, q: one(i, q, device=m, metric=q) | {
+        "ts": AT + 1000 * i + 37 * [*QUANTITIES].index(q)}, None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("named", sorted(NAMED))
+def test_who_and_what_are_found_wherever_they_are_named(named: str) -> None:
+    value, key = NAMED[named]
+    trees = [value(i, m, q) for i, m, q in OF_EACH]
+    keys = None if key is None else [key(m, q) for _, m, q in OF_EACH]
+    stamped = [r._replace(timestamp_ms=AT + i) for i, r in enumerate(records(trees, keys))]
+    feed, found, invalid = read(stamped)
+    assert {one.stage for one in invalid} == {"joined"}
+    assert len(feed.channels) == 3
+    assert len({x.sensor for x in found}) == 2
+    for sensor in {x.sensor for x in found}:
+        rows = [sorted(x.values) for x in found if x.sensor == sensor]
+        assert rows == [sorted(row) for row in zip(*QUANTITIES.values(), strict=True)]
+
+
+def test_a_wide_record_s_key_of_two_parts_is_one_name() -> None:
+    trees = [
+        {"temp": x, "press": y, "ts": AT + 1000 * i}
+        for i, (x, y) in enumerate(zip(walk(200), walk(200, 5), strict=True)) for _ in range(4)
+    ]  # fmt: skip
+    keys = [f"{site}/{machine}" for _ in range(200) for site in "AB" for machine in ("m0", "m1")]
+    feed, found, _ = read(records(trees, keys))
+    assert feed.settings()["sensor"] == "key"
+    assert len({x.sensor for x in found}) == 4
+
+
+@pytest.mark.parametrize(("spec", "wrong"), [
+    ("key:(", "no regular expression"), ("key:abc", "no group"), ("keys:(a)", "expected key:"),
+    ("topics:(a)", "expected key:"), ("headers:x", "expected key:"),
+])  # fmt: skip
+def test_a_pattern_that_is_none_is_refused(spec: str, wrong: str) -> None:
+    for role in ("sensor", "tag"):
+        given = f'{role} = "{spec}"\n' + ('sensor = "key"\n' if role == "tag" else "")
+        text = (
+            f'[input]\nkind = "kafka"\ntopics = ["x"]\nchannels = ["a"]\n{given}'
+            '[rejection]\ncontamination = 0.05\ntolerance = 4\n[kafka]\nbootstrap_servers = "b:9"'
+        )
+        config, problems = parse_config(text)
+        assert config is None
+        assert wrong in "; ".join(map(str, problems))
+
+
+def test_a_file_has_no_keys() -> None:
+    config, problems = parse_config(
+        '[input]\npath = "x.jsonl"\ntime = "t"\nchannels = ["a"]\nsensor = "key:(.)"\n'
+        "[rejection]\ncontamination = 0.05\ntolerance = 4\n"
+    )
+    assert config is None
+    assert "read beside a record of Kafka" in "; ".join(map(str, problems))
 
 
 def test_a_quantity_of_some_machines_alone_is_left_out_aloud(tmp_path: Path) -> None:

@@ -126,12 +126,13 @@ class Input(Section):
         None, otherwise="fixed_sensor or the key", example="sensor"
     )
     """The field with the sensor's name, or several fields that make it, a/b; on Kafka also key,
-    key.FIELD (of a key of JSON), header:NAME, or topic:PATTERN, a regular expression whose groups
-    are the name."""
+    key.FIELD (of a key of JSON), header:NAME, or key:PATTERN or topic:PATTERN, a regular expression
+    whose groups are the name."""
     tag: str | None = setting(None, otherwise="every row holds all channels", example="tag")
     """In a table with one value a row: the field that names the quantity. Each quantity of a sensor
     is a series of its own, sensor/tag; or, where channels is a table from tags to one field,
-    these are joined to rows with all of them."""
+    these are joined to rows with all of them. On Kafka also key:PATTERN, topic:PATTERN or
+    header:NAME."""
     fixed_sensor: str | None = setting(
         None,
         otherwise="the name of the file, where nothing else is given",
@@ -147,9 +148,12 @@ class Input(Section):
     max_age_s: float | None = setting(None, unit="s", otherwise="for good", gt=0, example=600)
     """How long the last value of a channel stands for it, in event time, where rows are joined or
     absent fields are unchanged; older, it is missing."""
-    step_s: float = setting(1.0, unit="s", gt=0)
-    """Where rows are joined of records with a tag: a row ends when all channels have come, or with
-    the first value so much later than its first."""
+    step_s: float | None = setting(
+        None, unit="s", gt=0, otherwise="1 where records have a tag, else nothing is joined"
+    )
+    """Where rows are joined, of records with a tag, or where partial is hold_last of records with
+    some of the channels: a row ends when all channels have come, or with the first value so much
+    later than its first."""
     reorder_s: float = setting(0.0, unit="s", ge=0)
     """How long events wait for earlier ones, in event time by the partition's trusted clock; 0:
     they are judged as they come."""
@@ -164,8 +168,11 @@ class Input(Section):
 
     def reorder_rules(self) -> ReorderRules:
         """Return what becomes of readings before they are judged."""
+        step_s = self.step_s if self.partial == "hold_last" else None
+        if self.mapping().joined:
+            step_s = self.step_s or 1.0
         return ReorderRules(
-            step_ms=round(1000 * self.step_s) if self.mapping().joined else None,
+            step_ms=None if step_s is None else round(1000 * step_s),
             hold=self.partial == "hold_last",
             max_age_ms=None if self.max_age_s is None else round(1000 * self.max_age_s),
             reorder_ms=round(1000 * self.reorder_s),
@@ -174,10 +181,13 @@ class Input(Section):
     def mapping(self) -> FieldMapping:
         """Return which field means what, as the decoders want it."""
         sensor, fixed, beside = self.sensor, self.fixed_sensor, None
+        tag, tag_beside = self.tag, None
         if self.kind == "kafka":
             named = sensor if sensor or fixed else "key"
             if isinstance(named, str) and named and origin_of(named):
                 sensor, beside = None, named
+            if tag and ":" in tag and origin_of(tag):
+                tag, tag_beside = None, tag
         elif sensor is None and fixed is None:
             fixed = stem(self.path)
         # The same names twice, and no more: a mapping is made of guessed tables too, stands below
@@ -192,6 +202,8 @@ class Input(Section):
             "sensor": sensor,
             "fixed_sensor": fixed,
             "sensor_from": beside,
+            "tag": tag,
+            "tag_from": tag_beside,
             "quality": quality,
             "partial": self.partial == "hold_last",
         }

@@ -24,6 +24,7 @@ from rejex_stream.config.input import REGISTRY_FORMATS
 from rejex_stream.config.pipeline_config import ENV_PREFIX, Config
 from rejex_stream.config.reviewing import Channel, angles_of, sides_of
 from rejex_stream.decode import CsvDecoder
+from rejex_stream.decode.paths import origin_of
 from rejex_stream.detectors import make_detector
 from rejex_stream.engine import EngineSpec
 from rejex_stream.errors import ConfigError, RejexError
@@ -195,6 +196,10 @@ def _places(config: Any) -> None:  # noqa: ANN401 - the sections that stand
     if source.kind == "file":
         if source.path is None:
             raise _Misfit("path is missing: name the file to read, or - for standard input.")
+        named = (*([source.sensor] if isinstance(source.sensor, str) else ()), source.tag)
+        for spec in named:
+            if spec and ":" in spec and origin_of(spec) is not None:
+                raise _Misfit(f"{spec!r} is read beside a record of Kafka, and a file has lines.")
         if source.topics:
             raise _Misfit("topics are for kind = 'kafka', but kind is 'file': drop one.")
         if source.time is None and source.sample_interval_ms is None:

@@ -100,7 +100,7 @@ def _native_reader(mapping: FieldMapping, names: NameCache, native: Callable[[st
     in_ms = time is None or (mapping.time_unit == "ms" and not mapping.time_is_text)
     fields = [*mapping.sensor_fields, *mapping.time_fields, *channels]
     refused = (
-        mapping.tag or mapping.mode or mapping.quality or mapping.group,
+        mapping.tagged or mapping.mode or mapping.quality or mapping.group,
         mapping.flags or mapping.partial or missing_numbers(mapping.missing),
         len(mapping.sensor_fields) > 1 or not isinstance(time, str | None),
         not (in_ms or mapping.time_is_text) or len(channels) > _MAX_CHANNELS,

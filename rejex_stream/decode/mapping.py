@@ -187,6 +187,7 @@ class FieldMapping:
     # Which quantity a row of one value holds: `sensor/tag` is a series of its own; or, where
     # several channels have one field, the channel, and the others are ABSENT.
     tag: str | None = None
+    tag_from: str | None = None  # in its place, what `origin_of` reads beside the value
     numbers: Numbers = "typed"  # `text`: texts that are numbers are numbers too
     decimal: str = "."
     thousands: str | None = None
@@ -211,11 +212,13 @@ class FieldMapping:
                 "say where the sensor's name comes from by exactly one of `sensor` (a field), "
                 "`fixed_sensor` (a name) and `sensor_from` (the key, a header or the topic)"
             )
-        if self.sensor_from is not None and _origin(self.sensor_from) is None:
-            raise ConfigError(
-                f"sensor_from is {printable(self.sensor_from)}: expected key, key.FIELD, "
-                "header:NAME or topic:PATTERN"
-            )
+        for name in ("sensor_from", "tag_from"):
+            spec = getattr(self, name)
+            if spec is not None and _origin(spec) is None:
+                raise ConfigError(
+                    f"{name} is {printable(spec)}: expected key, key.FIELD, key:PATTERN, "
+                    "header:NAME or topic:PATTERN"
+                )
         if self.fixed_sensor is not None and not 0 < len(self.fixed_sensor) <= MAX_SENSOR_CHARS:
             raise ConfigError(
                 f"fixed_sensor is {printable(self.fixed_sensor)}: "
@@ -276,10 +279,15 @@ class FieldMapping:
         return () if self.quality is None else self.quality.fields_of(self.channel_names)
 
     @property
+    def tagged(self) -> bool:
+        """Whether a record names the quantity of its value."""
+        return self.tag is not None or self.tag_from is not None
+
+    @property
     def joined(self) -> bool:
         """Whether records with one value each become rows with all channels."""
-        if self.tag is None or len(set(self.channel_fields)) > 1:
-            return self.tag is not None and len(set(self.channel_fields)) < len(self.channel_names)
+        if not self.tagged or len(set(self.channel_fields)) > 1:
+            return self.tagged and len(set(self.channel_fields)) < len(self.channel_names)
         (field,), names = set(self.channel_fields), self.channel_names
         return len(names) > 1 or names[0] != field.rpartition(".")[2]
 
@@ -374,6 +382,8 @@ class FieldMapping:
         `time`, `sensor`, `tag`, `group` and `mode` are ignored where the mapping has no field for
         them; `None` stands for absent, and among the values :data:`ABSENT` does.
         """
+        if self.tag_from is not None:
+            tag = self._beside("tag", self.tag_from, record)
         if self.joined:
             name, values = (self.sensor_of(record, sensor), self.only(_name("tag", tag), values))
         else:
@@ -432,18 +442,22 @@ class FieldMapping:
         if self.fixed_sensor is not None:
             return self.fixed_sensor
         if self.sensor_from is not None:
-            origin = _origin(self.sensor_from)
-            assert origin is not None  # or the mapping would not be
-            try:
-                found = origin(record)
-            except ValueError as error:
-                raise Unreadable(f"sensor: {error}") from None
+            found = self._beside("sensor", self.sensor_from, record)
         if isinstance(found, list) and len(self.sensor_fields) > 1:
             found = _joined_name(found)
         name = _name("sensor", found)
-        if self.tag is None or self.joined:
+        if not self.tagged or self.joined:
             return name
         return _name("sensor", f"{name}/{_name('tag', tag)}")
+
+    @staticmethod
+    def _beside(what: str, spec: str, record: Record) -> object:
+        origin = _origin(spec)
+        assert origin is not None  # or the mapping would not be
+        try:
+            return origin(record)
+        except ValueError as error:
+            raise Unreadable(f"{what}: {error}") from None
 
     def key_of(self, sensor: str, group: object, mode: object = None) -> str:
         """Say which stream an event belongs to, and in which mode."""

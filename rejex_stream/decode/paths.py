@@ -16,6 +16,8 @@ from rejex_stream.types import Record
 
 __all__ = ["Origin", "field_path", "field_paths", "origin_of"]
 
+_LIKE_ONE = re.compile(r"(keys?|topics?|headers?):")
+_MOST_KNOWN = 1 << 16
 _UNESCAPED_DOT = re.compile(r"(?<!\\)\.")
 
 
@@ -48,7 +50,8 @@ def origin_of(spec: str) -> Origin | None:
     r"""Return what finds a name beside the value; ``None`` where `spec` names a field of it.
 
     It is ``key``; ``key.FIELD`` of a key that is a JSON object; ``header:NAME``; or
-    ``topic:PATTERN``, a regular expression whose groups, with a slash between, are the name.
+    ``key:PATTERN`` or ``topic:PATTERN``, a regular expression whose groups, with a slash between,
+    are the name.
 
     Examples
     --------
@@ -58,6 +61,9 @@ def origin_of(spec: str) -> Origin | None:
     ('A', 3)
     >>> origin_of(r"topic:plant\.(?P<site>\w+)\.(?P<machine>\w+)")(record)
     'north/m7'
+    >>> plain = record._replace(key=b"plant/north/m7/temp")
+    >>> origin_of("key:([^/]+)/[^/]+$")(plain), origin_of("key:([^/]+)$")(plain)
+    ('m7', 'temp')
     >>> origin_of("motor.id") is None
     True
     """
@@ -69,8 +75,16 @@ def origin_of(spec: str) -> Origin | None:
     if spec.startswith("header:"):
         name = spec.removeprefix("header:")
         return lambda record: _header(record, name)
+    if spec.startswith("key:"):
+        return _match("key", spec.removeprefix("key:"), _key)
     if spec.startswith("topic:"):
-        return _topic(spec.removeprefix("topic:"))
+        topic = spec.removeprefix("topic:")
+        return _match("topic", topic, lambda record: record.position.topic)
+    if wrong := _LIKE_ONE.match(spec):
+        raise ConfigError(
+            f"{spec!r} begins with {wrong[0]!r}: expected key:PATTERN, topic:PATTERN or "
+            "header:NAME, or the name of a field"
+        )
     return None
 
 
@@ -99,25 +113,27 @@ def _header(record: Record, name: str) -> object:
         raise ValueError(f"the header {name!r} is not UTF-8") from None
 
 
-def _topic(pattern: str) -> Origin:
+def _match(what: str, pattern: str, text_of: Origin) -> Origin:
     try:
         compiled = re.compile(pattern)
     except re.error as error:
-        raise ConfigError(f"input.sensor: the pattern {pattern!r} is none: {error}") from None
+        raise ConfigError(f"{what}:{pattern} holds no regular expression: {error}") from None
     if not compiled.groups:
         raise ConfigError(
-            f"input.sensor: the pattern {pattern!r} has no group: put what names the sensor into "
+            f"the pattern {pattern!r} has no group: put what names the sensor or the quantity into "
             r"one, such as plant\.(?P<machine>\w+)"
         )
-    known: dict[str, str | None] = {}
+    known: dict[object, str | None] = {}
 
     def find(record: Record) -> object:
-        topic = record.position.topic
-        if topic not in known:
-            match = compiled.search(topic)
-            known[topic] = None if match is None else "/".join(filter(None, match.groups()))
-        if known[topic] is None:
-            raise ValueError(f"the topic {topic!r} does not match {pattern!r}")
-        return known[topic]
+        text = text_of(record)
+        if text not in known:
+            match = compiled.search(str(text or ""))
+            if len(known) >= _MOST_KNOWN:
+                known.clear()
+            known[text] = None if match is None else "/".join(filter(None, match.groups()))
+        if known[text] is None:
+            raise ValueError(f"the {what} {text!r:.80} does not match {pattern!r}")
+        return known[text]
 
     return find

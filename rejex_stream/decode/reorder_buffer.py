@@ -7,7 +7,8 @@ is in the partition's snapshot.
 
 * **Reordering** (``input.reorder_s``): an event waits until the partition's trusted clock
   (:mod:`rejex_stream.trusted_clock`) is that much later; those that wait come in order of time.
-* **Joining** (``input.tag`` with several channels of one field): the row of a sensor is complete
+* **Joining** (``input.tag`` with several channels of one field, or ``input.partial`` with
+  ``input.step_s``): the row of a sensor is complete
   when each channel has come, or ends when a value comes that is ``input.step_s`` later than the
   row's first. It is judged once, as the event of its last record and at that record's time.
 * **Holding** (``input.partial = "hold_last"``): a channel that a record does not name keeps its

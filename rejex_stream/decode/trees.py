@@ -35,7 +35,7 @@ class TreeReader:
         self._qualities = [self._finder(field or None) for field in mapping.quality_fields]
         self._fetch = self._fetcher(mapping.channel_fields)
         self._if_absent = ABSENT if mapping.partial else None
-        others = (mapping.tag, mapping.mode, mapping.quality, mapping.group)
+        others = (mapping.tag or mapping.tag_from, mapping.mode, mapping.quality, mapping.group)
         self._is_simple = others.count(None) == len(others) and len(mapping.sensor_fields) == 1
         self.names = NameCache(mapping)
 

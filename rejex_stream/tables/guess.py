@@ -41,12 +41,13 @@ from rejex_stream.tables.names import (
     TAG,
     good_among,
     is_quality,
+    is_turned,
     plain,
 )
 from rejex_stream.tables.time_columns import NONE, find_time_columns
 
 _PLAIN = Marks(".", None)
-__all__ = ["Asked", "TableGuess", "guess_table"]
+__all__ = ["Asked", "TableGuess", "cycle_s", "guess_table", "names_quantity"]
 
 _UNITS = "in several units"
 _MINUS_BEHIND = re.compile(r"\d[\d.,]*-")
@@ -371,10 +372,20 @@ def _joined(
     if sum(pivoted.why_not[thing] is None for thing in things) < 2:
         return None
     apart = [thing for thing in counts if thing not in things]
-    return _Join(pivoted, values[0], _cycle_s(whose, what, moments_ms), apart)
+    return _Join(pivoted, values[0], cycle_s(whose, what, moments_ms), apart)
 
 
-def _cycle_s(whose: Sequence[str], what: Sequence[str], moments_ms: Sequence[int | None]) -> float:
+def names_quantity(
+    moments: Sequence[object], whose: Sequence[object], what: Sequence[object]
+) -> bool:
+    """Whether rows of one time and machine differ in a column, and are whole by it. O(rows)."""
+    n, n_things = len(what), len(set(what))
+    rows = len(set(zip(moments, whose, strict=True)))
+    differ = len(set(zip(moments, whose, what, strict=True))) > 0.98 * n
+    return 2 <= n_things <= _MOST_JOINED and differ and n >= 0.75 * n_things * rows
+
+
+def cycle_s(whose: Sequence[str], what: Sequence[str], moments_ms: Sequence[int | None]) -> float:
     """Return how far apart values of one quantity usually are, in seconds; 1 if nobody knows."""
     last: dict[tuple[str, str], int] = {}
     steps = []
@@ -739,6 +750,7 @@ class _KeySearch:
             n for n in self._free
             if n not in numeric and is_text(cells[n]) and len(set(cells[n])) > 1
         ]  # fmt: skip
+        self._numeric = numeric
         self._long = len([n for n in numeric if n not in self._free]) == 1
 
     def found(self, sensor: str | None, tag: str | None) -> _Keys:
@@ -752,6 +764,7 @@ class _KeySearch:
             sensor, tag = tag, None
         if sensor is not None and tag is None and not asked:
             tag = self.tag_beside(sensor)
+            sensor, tag = (tag, sensor) if is_turned(sensor, tag) else (sensor, tag)
         open_ones = [name for name in self.texts if name not in (sensor, tag)]
         pairs = list(itertools.pairwise(m for m in self._moments if m is not None))
         if sensor is None and open_ones and sum(b <= a for a, b in pairs) > _MERGED * len(pairs):
@@ -800,10 +813,15 @@ class _KeySearch:
 
     def tag_beside(self, sensor: str) -> str | None:
         """Return the tag column of a long table with this sensor."""
-        if not self._long or self._rows_a_time(sensor) < _LOCKSTEP:
+        if not self._moments or self._rows_a_time(sensor) < _LOCKSTEP:
             return None
-        others = (n for n in self.texts if n != sensor)
-        return next((n for n in others if self._rows_a_time(sensor, n) < 1.01), None)
+        others = [n for n in self.texts if n != sensor] if self._long else []
+        if len([n for n in self._numeric if n != sensor]) == 2:  # a register and its value
+            others += [n for n in self._numeric if n in self._free and n != sensor]
+        whose = self._cells[sensor]
+        return next(
+            (n for n in others if names_quantity(self._moments, whose, self._cells[n])), None
+        )
 
     def refused(self, sensor: str | None, tag: str | None) -> list[str]:
         return [

@@ -17,9 +17,9 @@ from rejex_stream.decode.written import MISSING_TEXTS, joined
 from rejex_stream.errors import ConfigError
 from rejex_stream.features import Circle
 from rejex_stream.plan.suggest import Suggestion, suggest
-from rejex_stream.tables.dialect import Marks, find_marks
+from rejex_stream.tables.dialect import Marks, find_marks, moment_ms
 from rejex_stream.tables.fields import FieldProfile, is_number
-from rejex_stream.tables.guess import Asked, TableGuess, guess_table
+from rejex_stream.tables.guess import Asked, TableGuess, cycle_s, guess_table, names_quantity
 from rejex_stream.tables.names import (
     COUNTER,
     STRONG_SENSOR,
@@ -28,10 +28,11 @@ from rejex_stream.tables.names import (
     VALUE,
     good_among,
     is_quality,
+    is_turned,
     last_of,
     plain,
 )
-from rejex_stream.tables.shapes import find_shape, json_in
+from rejex_stream.tables.shapes import find_shape, json_in, one_each, split_of
 from rejex_stream.types import Record
 
 __all__ = ["Feed", "infer_feed"]
@@ -54,6 +55,7 @@ class Feed:
     after: Sequence[object]
     quality: Mapping[str, object] | None
     partial: bool  # a field that is absent is unchanged
+    step_s: float | None  # between rows of channels that each have a record of their own
     from_key: bool
     texts: bool  # numbers are written as texts
     n_events: int  # that all records make
@@ -83,6 +85,7 @@ class Feed:
             "tag": None if guess.tag is None else path[guess.tag],
             "mode": None if guess.mode is None else path[guess.mode],
             "partial": "hold_last" if self.partial else None,
+            "step_s": self.guess.step_s or self.step_s,
             "quality": None if self.quality is None else dict(self.quality),
         }
 
@@ -127,9 +130,12 @@ def infer_feed(
     paths = list(dict.fromkeys(path for row in rows for path in row))
     short = {f".{name}" if name in beside else name: p for name, p in _short(paths).items()}
     names = {path: name for name, path in short.items()}
-    columns = {name: [row.get(path) for row in rows] for name, path in short.items()} | beside
+    columns = {name: [row.get(path) for row in rows] for name, path in short.items()}
+    parts, what = _parts_of_key(beside.get(_KEY, ()), columns)
+    beside |= parts
+    columns |= beside
     fields = {n: FieldProfile(str(short.get(n, n)), values) for n, values in columns.items()}
-    roles = _Roles(fields, asked, names, frozenset(beside))
+    roles = _Roles(fields, asked, names, frozenset(beside), what)
     cells = {name: list(map(_text, values)) for name, values in roles.columns.items()}
     marks = _marks(rows, asked)
     known = replace(
@@ -152,7 +158,8 @@ def infer_feed(
     for sensor, record in zip(map(str, of_sensor), read, strict=True):
         places.setdefault(sensor, set()).add(record.position.partition)
     channels = _named_channels(guess, short)
-    n_parts = 1 if guess.tag is None else max(1, len(set(columns[guess.tag])))
+    alone = guess.tag is None and one_each([[r.get(p) for r in rows] for p in channels.values()])
+    n_parts = len(set(columns[guess.tag])) if guess.tag is not None else len(channels) * alone or 1
     feed = Feed(
         guess=guess,
         fields={str(name): str(short.get(name, name)) for name in columns},
@@ -161,9 +168,10 @@ def infer_feed(
         before=trees[0] if shape.program else None,
         after=shape.readings[0] if shape.program else (),
         quality=_quality_of(channels, rows),
-        partial=_is_partial(rows, channels) and guess.value is None,
+        partial=alone or (_is_partial(rows, channels) and guess.value is None),
+        step_s=_step_s(guess, rows, channels, columns) if alone else None,
         from_key=guess.sensor == _KEY,
-        texts=_has_texts(rows, channels, guess, short),
+        texts=_has_texts(guess, columns),
         n_events=len(rows) * (total or len(records)) // len(records) // n_parts,
         live=live,
         n_sensors=max(1, len(places)),
@@ -176,19 +184,14 @@ def infer_feed(
     return replace(feed, said=tuple(dict.fromkeys(said)))
 
 
-def _has_texts(
-    rows: Sequence[Mapping[str, object]],
-    channels: Mapping[str, str],
-    guess: TableGuess,
-    short: Mapping[str, str],
-) -> bool:
+def _has_texts(guess: TableGuess, columns: Mapping[str, list[Any]]) -> bool:
     """Whether numbers are written as texts; a switch may be a word, as may another tag's value."""
     if guess.value is None:
-        measured, ours = set(channels.values()) - {short[name] for name in guess.flags}, rows
-    else:
-        names, tag = channels.keys() - set(guess.flags), short[str(guess.tag)]
-        measured, ours = set(channels.values()), [r for r in rows if str(r.get(tag)) in names]
-    return any(isinstance(row.get(path), str) for row in ours for path in measured)
+        measured = [columns[name] for name in guess.channels if name not in guess.flags]
+        return any(isinstance(value, str) for values in measured for value in values)
+    names, tags = {*guess.channels} - {*guess.flags}, map(str, columns[str(guess.tag)])
+    pairs = zip(tags, columns[guess.value], strict=True)
+    return any(tag in names and isinstance(value, str) for tag, value in pairs)
 
 
 def _parsed(records: Sequence[Record]) -> tuple[list[Any], list[Record], int, int]:
@@ -252,6 +255,26 @@ def _keys_of(read: Sequence[Record]) -> dict[str, list[Any]]:
     return {f"{_KEY}.{path}": [tree.get(path) for tree in trees] for path in fields}
 
 
+def _parts_of_key(
+    keys: Sequence[str], columns: Mapping[str, list[Any]]
+) -> tuple[dict[str, list[Any]], str | None]:
+    """Part keys that name machine and quantity, of records of one value; and say which is what."""
+    split = split_of(keys) if 0 < 2 * len(set(keys)) <= len(keys) else None
+    fields = [FieldProfile(name, values) for name, values in columns.items()]
+    numbers = [f.rows for f in fields if f.is_measured or (f.is_text and f.values
+               and not f.is_moment and all(map(is_number, f.values)))]  # fmt: skip
+    if split is None or (len(numbers) != 1 and not one_each(numbers)):
+        return {}, None
+    ways = [split.whose, (split.what,)] if len(numbers) == 1 else [split.whose]
+    specs = [f"{_KEY}:{split.pattern(*way)}" for way in ways]
+    origins = [(spec, re.compile(spec.removeprefix(f"{_KEY}:"))) for spec in specs]
+    parted = {
+        spec: ["/".join(match.groups()) if (match := found.search(key)) else None for key in keys]
+        for spec, found in origins
+    }
+    return parted, specs[1] if len(specs) > 1 else None
+
+
 def _headers_of(read: Sequence[Record]) -> dict[str, list[Any]]:
     columns: dict[str, list[str]] = {}
     for record in read:
@@ -271,8 +294,10 @@ class _Roles:
         asked: Asked,
         names: Mapping[str, str],
         beside: frozenset[str],
+        what: str | None,
     ) -> None:
         self.beside = beside  # columns of the record's key and headers
+        self._what = what  # the part of the key that names the quantity
         self.flags: list[str] = []
         self._fields = fields
         wanted = {_named(name, names) for name in (*asked.channels, *(asked.flags or ()))}
@@ -282,8 +307,13 @@ class _Roles:
                 "several --sensor are for tables: of JSON give one, and write input.sensor = "
                 f"{json.dumps(list(asked.sensors))} into the config."
             )
-        self.sensor = _named(asked.sensor, names) or self._sensor()
-        self.tag = _named(asked.tag, names) or self._tag()
+        self.sensor, self.tag = _named(asked.sensor, names), _named(asked.tag, names)
+        self.tag = self.tag or self._tag()
+        self.sensor = self.sensor or self._sensor()
+        if asked.tag is None:
+            self.tag = self._tag()
+        if asked.tag is asked.sensor is None and is_turned(self.sensor, self.tag):
+            self.sensor, self.tag = self.tag, self.sensor
         asked_for = {*self.times, self.sensor, self.tag, *wanted}
         asked_for |= {_named(asked.label, names), _named(asked.mode, names)}
         left = dict.fromkeys((*beside, *_says_quality(fields)), "")
@@ -322,10 +352,13 @@ class _Roles:
         # Records of one time may hold other fields each, and be of one sensor.
         columns = [[value is not None for value in f.rows] for f in self._fields.values()]
         there, rows = list(zip(*columns, strict=True)), range(len(columns[0]))
+        tags = rows if self.tag is None else self._fields[self.tag].rows
+        tags = [None] * len(rows) if self.tag is None else tags
+        times = self._times() if self.times else rows
         candidates: list[tuple[float, float, int, int, str]] = []
         constant: list[tuple[int, str]] = []
         for place, (name, field) in enumerate(self._fields.items()):
-            if not field.is_in(0.95) or name in self.times or field.is_moment:
+            if not field.is_in(0.95) or name in self.times or field.is_moment or name == self._what:
                 continue
             strength, n = _strength(field.path), len(field.distinct)
             if not all(isinstance(v, str) or (strength > 1 and _is_whole(v)) for v in field.values):
@@ -340,7 +373,7 @@ class _Roles:
                 continue
             if _is_tag(name) and strength < 2 and not of_key and self._has_others(name):
                 continue
-            at = zip(self._times(), field.rows, there, strict=True) if self.times else rows
+            at = zip(times, field.rows, tags, there, strict=True) if self.times else rows
             twice = 1 - len(set(at)) / len(there)
             if strength or of_key:
                 candidates.append((round(twice, 1), -strength, int(name == _KEY), place, name))
@@ -370,25 +403,28 @@ class _Roles:
             and not COUNTER.search(name)
             and len(set(map(str, field.rows))) > 1
         ]
+        known = self._times() if self.times else ()
+        if len(numbers) == 2 and whose is not None and known:  # a register and its value
+            whole = [n for n in numbers if all(map(_is_whole, fields[n].values))]
+            return next((n for n in whole if fields[n].is_in(1)
+                         and names_quantity(known, whose.rows, fields[n].rows)), None)  # fmt: skip
         if len(numbers) != 1:
             return None
         texts = {
             name: field.rows
             for name, field in fields.items()
-            if field.is_text and field.is_in(1) and 2 <= len(field.distinct) <= 200
+            if name not in self.beside and field.is_text and field.is_in(1)
+            and 2 <= len(field.distinct) <= 200
             and (whose is None or len(set(zip(whose.rows, field.rows, strict=True)))
                  > len(whose.distinct))  # else it is another name of the sensor
         }  # fmt: skip
         by_name = sorted(texts, key=lambda name: not last_of(name).endswith("name"))
-        named = next((name for name in by_name if _is_tag(name)), None)
-        if named is not None or self.sensor is None or not self.times:
-            return named
+        vague = whose is None  # "name" may be the sensor's
+        named = next((n for n in by_name if (TAG.match(last_of(n)) if vague else _is_tag(n))), None)
+        if named is not None or self._what is not None or whose is None or not known:
+            return named or self._what
         # What tells the records of a sensor and a time apart names the quantity.
-        known = list(zip(self._times(), self._fields[self.sensor].rows, strict=True))
-        if len(set(known)) > len(known) / 1.5:
-            return None
-        return next((t for t, v in texts.items()
-                     if len(set(zip(known, v, strict=True))) == len(known)), None)  # fmt: skip
+        return next((t for t, v in texts.items() if names_quantity(known, whose.rows, v)), None)
 
 
 _ON_ITS_WAY = re.compile(
@@ -402,6 +438,8 @@ def _is_tag(name: str) -> bool:
 
 
 def _strength(name: str) -> int:
+    if name.startswith(f"{_KEY}:"):
+        return 2
     name = re.split(r":|^header:ce_", name)[-1]
     last, of = last_of(name), plain(".".join(name.split(".")[-2:]))  # device.name is strong
     strong = STRONG_SENSOR.match(last) or STRONG_SENSOR.match(of)
@@ -504,6 +542,19 @@ def _says_quality(fields: Mapping[str, FieldProfile]) -> Iterator[str]:
             yield name
 
 
+def _step_s(
+    guess: TableGuess,
+    rows: Sequence[Mapping[str, object]],
+    channels: Mapping[str, str],
+    columns: Mapping[str, list[Any]],
+) -> float:
+    """Return how far apart the values of a channel are, where each record has one channel."""
+    whose = [str(name) for name in columns.get(guess.sensor or "", [None] * len(rows))]
+    what = [next((p for p in channels.values() if r.get(p) is not None), "") for r in rows]
+    times = columns[guess.times[0]] if len(guess.times) == 1 else ()
+    return cycle_s(whose, what, [moment_ms(t, guess.time_unit, guess.time_format) for t in times])
+
+
 def _is_partial(rows: Sequence[Mapping[str, object]], channels: Mapping[str, str]) -> bool:
     """Whether channels are absent in many records: unchanged values are not sent."""
     n = len(rows)
@@ -527,7 +578,12 @@ def _said(
         said.append("time: no field found, the record's own is taken; --time names one")
     if guess.sensor is None:
         said.append("sensor: none found, all records are taken as of one; --sensor names its field")
-    if feed.partial:
+    if feed.step_s is not None:
+        said.append(
+            f"joined: each record holds one of {', '.join(feed.channels)}, and they become rows "
+            f"with all, one each {feed.step_s:g} s at most"
+        )
+    elif feed.partial:
         said.append(
             "unchanged: fields are absent in many records and count as unchanged, partial = "
             '"hold_last"; null is missing'

@@ -15,7 +15,7 @@ from rejex_stream.decode.mapping import TimeUnit
 __all__ = [
     "ASIDE", "CLOCK", "COUNTER", "DAY_OF_YEAR", "ELAPSED", "LABEL", "MAYBE_LABEL", "MODE",
     "NAMED_UNITS", "PAIR", "PARTS", "SENSOR", "STEP", "STRONG_SENSOR", "TAG", "TEXT_SENSOR", "TIME",
-    "TIME_OF_RECORD", "TOTAL", "VALUE", "good_among", "is_quality", "last_of", "plain",
+    "TIME_OF_RECORD", "TOTAL", "VALUE", "good_among", "is_quality", "is_turned", "last_of", "plain",
 ]  # fmt: skip
 
 
@@ -28,6 +28,12 @@ def plain(name: str) -> str:
 def last_of(path: str) -> str:
     """Return the last part of a path, as patterns want it."""
     return plain(re.split(r"(?<!\\)\.", path)[-1])
+
+
+def is_turned(sensor: str | None, tag: str | None) -> bool:
+    """Whether what is taken for the sensor is called as a quantity is, and the other is not."""
+    called = [name is not None and bool(TAG.match(last_of(name))) for name in (sensor, tag)]
+    return tag is not None and called == [True, False]
 
 
 def _exactly(*words: str) -> re.Pattern[str]:

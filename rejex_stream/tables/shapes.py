@@ -31,7 +31,7 @@ from rejex_stream.tables.names import (
     last_of,
 )
 
-__all__ = ["Shape", "find_shape", "json_in"]
+__all__ = ["Shape", "Split", "find_shape", "json_in", "split_of"]
 
 _MOST_STEPS = 8
 _NEARLY = 0.95
@@ -510,24 +510,39 @@ def _is_free(field: FieldProfile, name: FieldProfile) -> bool:
     return any(len(values - {None}) > 1 for values in known.values())
 
 
-class _Split(NamedTuple):
+class Split(NamedTuple):
     """How a name is parted into whose it is and what it is."""
 
     separator: str
     whose: tuple[int, ...]
     what: int
+    width: int
 
     def part(self, expression: str, which: int) -> str:
+        """Return the jq expression of one part."""
         return f"({expression} | split({json.dumps(self.separator)})[{which}])"
 
+    def pattern(self, *which: int) -> str:
+        """Return the regular expression whose groups are some of the parts."""
+        part = f"[^{re.escape(self.separator)}]*"
+        parts = [f"({part})" if i in which else part for i in range(self.width)]
+        return f"^{re.escape(self.separator).join(parts)}$"
+
     def sensor(self, expression: str) -> str:
+        """Return the jq expression of what names the machine."""
         parts = [self.part(expression, i) for i in self.whose]
         if len(parts) == 1:
             return parts[0][1:-1]
         return f' + "{self.separator}" + '.join(parts)
 
 
-def _split_of(names: Sequence[str]) -> _Split | None:
+def one_each(columns: Sequence[Sequence[object]]) -> bool:
+    """Whether each record has one of several fields, as where each quantity comes by itself."""
+    n = sum(sum(x is not None for x in row) == 1 for row in zip(*columns, strict=True))
+    return len(columns) > 1 and n > _NEARLY * len(columns[0])
+
+
+def split_of(names: Sequence[str]) -> Split | None:
     """Find how names are parted, where each machine has about the same quantities."""
     distinct = list(dict.fromkeys(names))
     for separator in _SEPARATORS:
@@ -542,7 +557,7 @@ def _split_of(names: Sequence[str]) -> _Split | None:
         machines = {tuple(parts[i] for i in whose) for parts in parted}
         things = {parts[what] for parts in parted}
         if len(things) > 1 and len(distinct) >= 0.75 * len(machines) * len(things):
-            return _Split(separator, tuple(whose), what)
+            return Split(separator, tuple(whose), what, width)
     return None
 
 
@@ -559,7 +574,7 @@ def _pairs(trees: Trees) -> _Step | None:
         record = f"del({where}) as $record | " if path else ""
         keep = "$record + " if path else ""
         groups, own = [], []
-        split = _split_of(names)
+        split = split_of(names)
         if split is not None:
             sensor = split.sensor(f".[0]{name}")
             groups.append(split.sensor(name))
@@ -759,7 +774,11 @@ def _named_values(trees: Trees) -> _Step | None:
     fields = trees.fields.values() if trees.objects else ()
     called = [f for f in fields if VALUE.match(last_of(f.path)) or last_of(f.path) == "state"]
     numbers = [f for f in called if sum(map(_is_value, f.values)) > 0.5 * len(f.values)]
-    if len(trees.measured) != 1 and len(numbers) != 1:
+    named = one_each([[row.get(name) for row in trees.rows] for name in trees.measured])
+    if (len(trees.measured) != 1 and len(numbers) != 1 and not named) or {
+        "sensor",
+        "tag",
+    } <= trees.fields.keys():
         return None
     for field in fields:
         path, values = field.path, field.values
@@ -767,12 +786,13 @@ def _named_values(trees: Trees) -> _Step | None:
             continue
         if all(map(_WHEN.fullmatch, values)):  # a day or a time of day beside the other
             continue
-        split = None if len(field.distinct) > len(values) / 2 else _split_of(values)
+        split = None if len(field.distinct) > len(values) / 2 else split_of(values)
         if split is None:
             continue
         whose, what = split.sensor("$name"), split.part("$name", split.what)
+        what = "" if named else f", tag: {what}"  # a field of its own has the quantity's name
         return (
-            f"{jq_of(path)} as $name | del({jq_of(path)}) + {{sensor: ({whose}), tag: {what}}}",
+            f"{jq_of(path)} as $name | del({jq_of(path)}) + {{sensor: ({whose}){what}}}",
             f"names: {path} says both whose a value is and what, such as {values[0]}",
         )
     return None

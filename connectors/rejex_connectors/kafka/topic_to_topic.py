@@ -95,6 +95,7 @@ def rekey(
     sensor_of: Callable[[Record], str | None],
     *,
     follow: bool = False,
+    keep_keys: bool = False,
     stop: Event | None = None,
     on_progress: Callable[[int], object] = lambda _: None,
 ) -> Rekeyed:
@@ -103,7 +104,8 @@ def rekey(
     Records keep value, headers and time; those of different partitions are merged by time, so that
     a sensor's records come in the order in which they were written, as far as times tell. How far
     it has come is committed in the group ``<group>-rekey-<target>``, in the transaction that
-    writes. The target is made if it is not there, with the partitions of the source.
+    writes. The target is made if it is not there, with the partitions of the source. With
+    `keep_keys` a key stays as it is, where it says more than the sensor.
     """
     stop = stop or Event()
     partitions = partition_reader.partitions_of(settings, source)
@@ -125,7 +127,9 @@ def rekey(
         done = Rekeyed()
         while True:
             for batch in _batches(_merged(settings, partitions, at), _BATCH):
-                records = [_keyed(record, target, n_target, sensor_of, done) for record in batch]
+                records = [
+                    _keyed(record, target, n_target, sensor_of, done, keep_keys) for record in batch
+                ]
                 at |= {Partition(*r.position[:2]): r.position.offset + 1 for r in batch}
                 writer.write([record for record in records if record is not None], at)
                 on_progress(done.copied)
@@ -187,8 +191,9 @@ def _batches(records: Iterable[Record], size: int) -> Iterator[list[Record]]:
 
 
 def _keyed(
-    record: Record, target: str, n: int, sensor_of: Callable[[Record], str | None], done: Rekeyed
-) -> Record | None:
+    record: Record, target: str, n: int, sensor_of: Callable[[Record], str | None], done: Rekeyed,
+    *, keep_key: bool,
+) -> Record | None:  # fmt: skip
     sensor = None if isinstance(record, UnreadRecord) else sensor_of(record)
     key = record.key if sensor is None else sensor.encode()
     if isinstance(record, UnreadRecord) or (key is None and record.value is None):
@@ -197,4 +202,5 @@ def _keyed(
     done.copied += 1
     done.nameless += sensor is None
     to = record.position.partition % n if key is None else key_partition(key, n)
+    key = record.key if keep_key else key
     return record._replace(position=Position(target, to, 0), key=key)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated
 
@@ -18,19 +21,27 @@ from rejex_connectors.files.workbooks import workbook_of
 from rejex_stream.cli import table_options as options
 from rejex_stream.cli.show import print_facts
 from rejex_stream.config import Config, name_of, parse_config
-from rejex_stream.config.assembly import kafka_decoder, kafka_settings, records_of
+from rejex_stream.config.assembly import (
+    file_decoder,
+    kafka_decoder,
+    kafka_settings,
+    open_source,
+    records_of,
+)
 from rejex_stream.config.input import REGISTRY_FORMATS
-from rejex_stream.decode.mapping import decode_records
+from rejex_stream.decode.mapping import Decoder, decode_records, printable
+from rejex_stream.engine import EngineSpec
 from rejex_stream.errors import ConfigError
 from rejex_stream.operate.logs import escaped
 from rejex_stream.rejection.policy import CONTAMINATION
 from rejex_stream.tables import Asked, Feed, Table, draft_config, infer_feed, open_table
 from rejex_stream.tables.draft import save_draft
-from rejex_stream.types import Record
+from rejex_stream.tables.scored import judge_table
+from rejex_stream.types import Reading, Reason, Record, Verdict
 
 __all__ = ["init"]
 
-_SAMPLE = 2_000
+_SAMPLE, _FEW = 2_000, 20
 _REGISTRY = "REJEX_SCHEMA_REGISTRY__URL"
 _JSON = re.compile(rb"(\xef\xbb\xbf)?\s*(\[\s*)?\{")
 
@@ -76,7 +87,7 @@ def init(  # noqa: PLR0917 - one parameter an option
     rekey_from = ""
     if kafka is not None:
         servers, topic = kafka
-        table, partitions, format = _of_topic(servers, topic, asked.known())
+        table, partitions, format, sample = _of_topic(servers, topic, asked.known())
         split = partitions > 1 and not table.from_key and (table.keyless or table.parted)
         rekey_from, read = (topic, f"{topic}.keyed") if split else ("", topic)
         source = {"kind": "kafka", "format": format, "topics": [read], **table.settings()}
@@ -111,8 +122,51 @@ def init(  # noqa: PLR0917 - one parameter an option
         comments=[f"Written by rejex-stream init {shlex.join(words)}.", *map(escaped, notes)],
         kafka=None if kafka is None else {"bootstrap_servers": kafka[0]},
     )
+    config, _ = parse_config(text)
+    assert config is not None  # or it would not have been drafted
+    if kafka is None:
+        records, decoder = records_of(opened := open_source(config)), file_decoder(config, opened)
+        tried = _tried(config, choice.spec, records, decoder)
+    else:
+        tried = _tried(config, choice.spec, iter(sample), kafka_decoder(config))
     save_draft(where, text)
-    _say(where, table, source, [*guessed, *choice.notes], rekey_from)
+    _say(where, table, source, [*guessed, *choice.notes, *tried], rekey_from)
+
+
+def _tried(
+    config: Config, spec: EngineSpec, records: Iterator[Record], decoder: Decoder
+) -> list[str]:
+    """Judge records as the config says, of a file until one is ranked; say what cannot be scored.
+
+    Where nothing can, that is a ConfigError, and no config is written.
+    """
+    n_missing, n_events, ranked = Counter[str](), 0, False
+
+    def see(readings: Sequence[Reading], verdicts: Sequence[Verdict]) -> None:
+        nonlocal n_events, ranked
+        n_events += len(readings)
+        ranked = ranked or any(verdict.rank is not None for verdict in verdicts)
+        for reading in readings:
+            for name, value in zip(decoder.channels, reading.values, strict=True):
+                n_missing[name] += math.isnan(value) and name not in spec.features.flags
+
+    counts, _ = judge_table(
+        spec, decoder, takewhile(lambda _: not ranked, records), see,
+        rules=config.input.reorder_rules(),
+    )  # fmt: skip
+    scored = n_events - counts.reasons[Reason.UNSCORABLE]
+    because = ", ".join(
+        f"{printable(name)} has no value in {n:,}" for name, n in n_missing.most_common(3) if n
+    )
+    said = f"of {n_events:,} events {scored:,} can be scored, because {because}"
+    if n_events > _FEW and not scored:
+        raise ConfigError(f"{said}: --channel names those to judge, --sensor whose they are.")
+    if not ranked and config.input.kind == "file":
+        raise ConfigError(
+            f"of {n_events:,} events none can be ranked: a window of {spec.window:,} is never "
+            "full. Give more rows, a smaller --window or a larger --contamination."
+        )
+    return [f"tried: {said}"] if scored < n_events / 2 else []
 
 
 def _of_file(file: Path, asked: Asked) -> tuple[Table | Feed, dict[str, object]]:
@@ -168,7 +222,9 @@ def _minimal_config(how: str, topic: str = "x", servers: str = "localhost:9") ->
     return config
 
 
-def _of_topic(servers: str, topic: str, asked: Asked) -> tuple[Feed, int, str | None]:
+def _of_topic(
+    servers: str, topic: str, asked: Asked
+) -> tuple[Feed, int, str | None, Sequence[Record]]:
     """Read the newest records of a topic, outside any group, and infer their fields."""
     from rejex_connectors.kafka.partition_reader import bounds_of, partitions_of, read_partition
     from rejex_connectors.kafka.topic_admin import look_at_inputs
@@ -180,7 +236,9 @@ def _of_topic(servers: str, topic: str, asked: Asked) -> tuple[Feed, int, str | 
     bounds = bounds_of(settings, partitions)
     filled = {p: ends for p, ends in bounds.items() if ends[1] > ends[0]}
     if not filled:
-        raise ConfigError(f"topic {topic!r} is empty: send some records, then look again.")
+        gone = sum(end for _, end in bounds.values())
+        why = f"held {gone:,} records, which have expired" if gone else "is empty"
+        raise ConfigError(f"topic {topic!r} {why}: send some, then look again.")
     share = -(-_SAMPLE // len(filled))
     records: list[Record] = []
     for partition, (first, end) in filled.items():
@@ -188,7 +246,7 @@ def _of_topic(servers: str, topic: str, asked: Asked) -> tuple[Feed, int, str | 
     records.sort(key=lambda record: record.timestamp_ms or 0)
     total = sum(end - first for first, end in filled.values())
     format, read = of_registry(records)
-    return infer_feed(read, asked, total=total), len(partitions), format
+    return infer_feed(read, asked, total=total), len(partitions), format, records
 
 
 def _say(

@@ -122,6 +122,10 @@ def rekey(
 
     from rejex_stream.cli.commands.run_pipeline import stopping
 
+    # A key of parts, one of them the sensor, is read from the copy as well.
+    by_parts = any(
+        (spec or "").startswith("key") for spec in (mapping.sensor_from, mapping.tag_from)
+    )
     decoder, target = kafka_decoder(loaded), settings.topics.input[0]
 
     def sensor_of(record: Record) -> str | None:
@@ -131,8 +135,9 @@ def rekey(
     stop = threading.Event()
     with stopping(stop), counting(None, "records") as progress:
         done = copy(
-            settings, source, target, sensor_of, follow=follow, stop=stop, on_progress=progress
-        )
+            settings, source, target, sensor_of, follow=follow, keep_keys=by_parts, stop=stop,
+            on_progress=progress,
+        )  # fmt: skip
     if output is As.JSON:
         print_json(dataclasses.asdict(done))
         return

@@ -309,3 +309,50 @@ def test_a_mode_is_offered_as_one_and_a_name_as_a_sensor(tmp_path: Path) -> None
     ]
     assert "--mode 'mode'" in said(table(tmp_path, "time,temp,mode", rows))
     assert "--mode 'gear'" in said(table(tmp_path, "time,temp,gear", rows))
+
+
+def test_a_unit_that_changes_within_a_series_is_said(tmp_path: Path) -> None:
+    def rows(unit_of: Any) -> list[tuple[object, ...]]:
+        return [
+            (f"{BEGUN + timedelta(minutes=i):%Y-%m-%d %H:%M}", m, x, unit_of(i, m))
+            for i, x in enumerate(walk(300)) for m in ("m0", "m1")
+        ]  # fmt: skip
+
+    changes = table(tmp_path, "time,machine,value,unit", rows(lambda i, m: "CF"[i > 200]))
+    assert "unit: 'unit' changes within a series, between 'C' and 'F'" in said(changes)
+    own = table(tmp_path, "time,machine,value,unit", rows(lambda i, m: "CF"[m == "m1"]))
+    assert "changes within" not in said(own)
+
+
+def test_another_clock_and_the_hours_of_a_day_are_said(tmp_path: Path) -> None:
+    pairs = [
+        (f"{BEGUN + timedelta(minutes=i):%Y-%m-%d %H:%M}", x,
+         f"{BEGUN + timedelta(minutes=i, seconds=7):%Y-%m-%d %H:%M:%S}", y)
+        for i, (x, y) in enumerate(zip(walk(300), walk(300, 5), strict=True))
+    ]  # fmt: skip
+    assert "another clock: 'Time2'" in said(table(tmp_path, "Time1,TIC1,Time2,PIC2", pairs))
+    days = [(f"{BEGUN + timedelta(days=i):%Y-%m-%d}", *walk(24, seed=i)) for i in range(200)]
+    hours = ",".join(f"h{i:02d}" for i in range(24))
+    assert "a row a day: 24 columns, h00 to h23" in said(table(tmp_path, f"Date,{hours}", days))
+
+
+@pytest.mark.parametrize(("name", "zone_hours"), [
+    ("Europe/Amsterdam (+01:00)", 1), ("Time (UTC+2)", 2), ("time (America/New_York)", -5),
+    ("time (s)", 0), ("time", 0),
+])  # fmt: skip
+def test_a_zone_in_the_header_is_used(tmp_path: Path, name: str, zone_hours: int) -> None:
+    rows = [(f"{BEGUN + timedelta(minutes=i):%Y-%m-%d %H:%M}", x) for i, x in enumerate(walk(200))]
+    found = readings(table(tmp_path, f"{name},temp", rows))[0]
+    assert found.event_time_ms == round((BEGUN - timedelta(hours=zone_hours)).timestamp() * 1000)
+
+
+def test_a_status_in_braces_is_a_quality(tmp_path: Path) -> None:
+    rows = [
+        (
+            f"{BEGUN + timedelta(minutes=i):%Y-%m-%d %H:%M}",
+            *(("{ok}", x), ("{fault}", 0))[i % 50 == 7],
+        )
+        for i, x in enumerate(walk(400))
+    ]
+    found = table(tmp_path, "Timestamp,Status,Value", rows)
+    assert sum(x.values[0] != x.values[0] for x in readings(found)) == 8

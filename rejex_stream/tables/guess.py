@@ -29,10 +29,11 @@ from rejex_stream.tables.column_checks import (
     usual_step,
 )
 from rejex_stream.tables.columns import ColumnProfile, Sample, is_text, profile
-from rejex_stream.tables.dialect import Marks, find_missing, find_units
+from rejex_stream.tables.dialect import Marks, find_missing, find_times, find_units
 from rejex_stream.tables.names import (
     ASIDE,
     ELAPSED,
+    HOURS,
     LABEL,
     MAYBE_LABEL,
     MODE,
@@ -53,7 +54,7 @@ _UNITS = "in several units"
 _MINUS_BEHIND = re.compile(r"\d[\d.,]*-")
 _ENOUGH_FOR_FLAG = 20  # values; of few, two are soon all
 _ENOUGH_FOR_SERIES = 5  # values of one sensor that are the same
-_SHOWN, _MOST_JOINED = 10, 64
+_SHOWN, _MOST_JOINED, _HOURS_OF_DAY = 10, 64, 12
 _FOR_FEATURES = ("flags", "angles", "n_modes", "carry", "totals")
 _LOCKSTEP = 1.5
 """So many rows a time, or more, are several series side by side."""
@@ -292,17 +293,17 @@ def _guess(
     measured = [n for n in measured if n not in (keys.sensor, keys.tag)]
     join = None if known.channels else _joined(table, keys, measured, time.moments_ms)
     series = table.series(keys.sensor, None if join else keys.tag)
-    rest = measured
-    if join is not None:
-        table, rest = join.table, [n for n in join.table.cells if n not in {*taken, *keys[:2]}]
+    table, rest = (table, measured) if join is None else (
+        join.table, [n for n in join.table.cells if n not in {*taken, *keys[:2]}]
+    )  # fmt: skip
     aside = {
         n: why for n in rest if n not in wanted
         and (why := table.why_not[n] or _why_of_series(n, table.sample([n], series), codes))
     }  # fmt: skip
     aside |= dict.fromkeys(join.apart if join else (), "is not of every sensor")
     channels = [n for n in rest if n not in aside]
-    doubts = [*time.doubts, *table.said(known.missing is None)]
-    doubts += _without_sentinels(table, table.sample(channels, series), known)
+    texts_said = list(table.said(known.missing is None))
+    sentinels = _without_sentinels(table, table.sample(channels, series), known)
     sample = table.sample(channels, series)
     totals: tuple[str, ...] = ()
     if known.channels:
@@ -330,7 +331,7 @@ def _guess(
         channels=tuple(channels),
         aside=aside,
         marks=marks,
-        doubts=(*doubts, *keys.doubts),
+        doubts=(*time.doubts, *texts_said, *sentinels, *keys.doubts),
         flags=tuple(flags),
         angles=followed(sample, [n for n in angles if n in channels]),
         quality=table.quality,
@@ -344,7 +345,8 @@ def _guess(
         value=None if join is None else join.value,
         step_s=None if join is None else join.step_s,
     )
-    return replace(guess, said=(*keys.said, *_said(guess, table, known)))
+    said = (*keys.said, *_said(guess, table, known))
+    return replace(guess, said=said, doubts=(*guess.doubts, *_odd_columns(guess, table)))
 
 
 class _Join(NamedTuple):
@@ -703,6 +705,34 @@ def _said(guess: TableGuess, table: _Walked, known: Asked) -> Iterator[str]:
             yield f"left out: {name} {why}; {takes}"
 
 
+def _odd_columns(guess: TableGuess, table: _Walked) -> Iterator[str]:
+    """Say what a table holds beside its channels that changes what they mean."""
+    for name in (n for n, cells in table.cells.items() if _is_unit(n, cells)):
+        whose = table.series(guess.sensor, guess.tag) or [None] * len(table.cells[name])
+        pairs = {(who, u) for who, u in zip(whose, table.cells[name], strict=True) if u}
+        if len(pairs) > len({who for who, _ in pairs}):
+            yield (
+                f"unit: {printable(name)} changes within a series, between "
+                f"{' and '.join(map(printable, sorted({u for _, u in pairs})[:4]))}: convert the "
+                f"values, or --mode {printable(name)} judges each unit alone"
+            )
+    for name in guess.aside if guess.times else ():
+        cells = table.cells.get(name, ())
+        written = find_times(cells[:200]) if is_text(cells) else None
+        if written is not None and written.unit == "iso8601" and name != guess.sensor:
+            yield (
+                f"another clock: {printable(name)} is left out, and all channels of a row are "
+                f"taken to be of {guess.times[0]}; where each has its own time, make a file of each"
+            )
+    hours = [name for name in guess.channels if HOURS.fullmatch(name)]
+    if len(hours) >= _HOURS_OF_DAY:
+        yield (
+            f"a row a day: {len(hours)} columns, {hours[0]} to {hours[-1]}, are called as hours "
+            "are, and each is judged as a channel of one row; to judge every hour, turn the table "
+            f"first, a row an hour (in pandas: table.melt({(*guess.times, '')[0]!r}))"
+        )
+
+
 def _short(seen: str) -> str:
     return re.sub(r"^(['\"]).*?\1 ", "", seen)
 
@@ -856,7 +886,8 @@ class _KeySearch:
 
 def _is_unit(name: str, cells: Sequence[str]) -> bool:
     """Whether a column holds physical units; a plant's unit has a number."""
-    return plain(name) in ("unit", "units") and not any(map(str.isdigit, "".join(set(cells))))
+    called = plain(name) in ("unit", "units", "uom", "einheit", "eng_unit", "unit_of_measurement")
+    return called and not any(map(str.isdigit, "".join(set(cells))))
 
 
 def _comes_back(cells: Sequence[str], read: Callable[[str], float | None]) -> bool:

@@ -8,6 +8,7 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -211,7 +212,7 @@ def open_table(path: str | Path, asked: Asked | None = None) -> Table:
         header=header,
         has_header=place.own,
         guess=guess,
-        time_zone=asked.time_zone,
+        time_zone=asked.time_zone or _zone_in(guess.times),
         format=workbook or "csv",
         sheet=sheet if asked.sheet or (sheet and sheet != sheets_of(str(path))[0]) else None,
         skip_rows=place.above + (0 if place.own else place.n_header),
@@ -223,6 +224,18 @@ def open_table(path: str | Path, asked: Asked | None = None) -> Table:
         [name for name, _, _ in guess.angles if asked.angles is None],
     )
     return scan.result([*written, *grouped])
+
+
+def _zone_in(names: Sequence[str]) -> str | None:
+    """Return the time zone that the name of a column of times speaks of."""
+    for name in names:
+        for found in re.findall(
+            r"[A-Z]\w+/[A-Z][\w/]+|[+-]\d{1,2}:\d{2}|(?<=UTC)[+-]\d{1,2}", name
+        ):
+            with suppress(ConfigError):
+                zone_of(found)
+                return found
+    return None
 
 
 def _placed(path: Path, lines: Sequence[str], asked: Asked, *, is_text: bool) -> Layout:
@@ -425,6 +438,8 @@ def _dialect_said(table: Table, asked: Asked, place: Layout) -> list[str]:
         )
     if guess.time_format is not None and asked.time_format is None:
         said.append(f"time format: {guess.time_format}; --time-format changes it")
+    if table.time_zone is not None and asked.time_zone is None:
+        said.append(f"time zone: {table.time_zone}, of the header; --time-zone changes it")
     if guess.time is None:
         said.append("time: none found, rows are taken as 1 s apart; --time names its column")
     if guess.apart:

@@ -13,7 +13,7 @@ from typing import Any
 from rejex_stream.decode.mapping import TimeUnit
 
 __all__ = [
-    "ASIDE", "CLOCK", "COUNTER", "DAY_OF_YEAR", "ELAPSED", "LABEL", "MAYBE_LABEL", "MODE",
+    "ASIDE", "CLOCK", "COUNTER", "DAY_OF_YEAR", "ELAPSED", "HOURS", "LABEL", "MAYBE_LABEL", "MODE",
     "NAMED_UNITS", "PAIR", "PARTS", "SENSOR", "STEP", "STRONG_SENSOR", "TAG", "TEXT_SENSOR", "TIME",
     "TIME_OF_RECORD", "TOTAL", "VALUE", "good_among", "is_quality", "is_turned", "last_of", "plain",
 ]  # fmt: skip
@@ -144,6 +144,8 @@ def _unit(words: str) -> re.Pattern[str]:
     return re.compile(rf"([\W_]|^)({words})\W*$", re.I)
 
 
+HOURS = re.compile(r"(h|hr|hour|he|std)?_?\d{1,2}(:[0-5]\d|h)?", re.I)
+"""What the columns of a table are called that has a row a day."""
 NAMED_UNITS: tuple[tuple[re.Pattern[str], TimeUnit], ...] = (
     (re.compile("gps", re.I), "gps"),
     (re.compile("datenum|matlab", re.I), "matlab"),
@@ -174,7 +176,9 @@ _BAD = re.compile(
 )
 _VAGUE = _exactly("(.*_)?(sts?|stat|status|state|code|flag|symbol|zustand)")
 """Called so, a field is one of quality only where all its words are: a machine has a status."""
-_SURE = re.compile(r"good|bad|uncertain|(in)?valid|gut|schlecht|unsicher|(un)?gültig|0x", re.I)
+_SURE = re.compile(
+    r"good|bad|uncertain|(in)?valid|gut|schlecht|unsicher|(un)?gültig|0x|\{[\w,]*\}$", re.I
+)
 _MOST_QUALITIES = 12
 
 
@@ -187,7 +191,8 @@ def is_quality(name: str, values: Sequence[object], *, alone: bool = False) -> b
     last = last_of(name)
     texts = last == "s" and all(isinstance(v, str | None) for v in values)
     called = texts or _QUALITY.match(last) or _QUALITY.match(last.rsplit("_", 1)[-1])
-    vague = alone and (_VAGUE.match(last) or last == "s")
+    braces = all(re.fullmatch(r"\{[\w,]*\}", str(v)) for v in values if v)  # of Niagara
+    vague = alone and (_VAGUE.match(last) or last == "s") and not braces
     return bool(called and not vague) and len(set(map(str, values))) <= _MOST_QUALITIES
 
 
@@ -205,7 +210,9 @@ def good_among(values: Sequence[object], name: str = "") -> list[Any]:
     codes = [v for v in known if isinstance(v, int | float) and not isinstance(v, bool)]
     if len(words) == len(known) and all(len(word) == 1 for word in words):
         return [word for word in words if word in "Gg"]
-    good: list[Any] = [v for v in known if v is True or (isinstance(v, str) and _GOOD.fullmatch(v))]
+    good: list[Any] = [
+        v for v in known if v is True or (isinstance(v, str) and _GOOD.fullmatch(v.strip("{}")))
+    ]
     if codes and all(0 <= code <= 255 or 65_536 > code >= 192 for code in codes):
         good += [code for code in codes if int(code) & 0xC0 == 0xC0]
     if 0 in codes and len(codes) > 1 and all(code == 0 or code >= 2**30 for code in codes):

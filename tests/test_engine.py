@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from rejex_stream.detectors import make_detector
 from rejex_stream.engine import Engine, EngineSpec
-from rejex_stream.engine.refit import RefitSchedule, derive_seed
+from rejex_stream.engine.refit import FitJob, RefitSchedule, derive_seed
 from rejex_stream.engine.snapshot import seal, unseal
 from rejex_stream.errors import CheckpointError, ConfigError, DetectorError
 from rejex_stream.features import FeatureSpec
@@ -311,9 +312,16 @@ def test_pipelines_that_cannot_work_are_refused(make, words):
         make()
 
 
-def test_a_fit_error_names_detector_and_table():
-    from rejex_stream.engine.refit import FitJob
+@pytest.mark.parametrize("calibration", ["holdout", "training"])
+def test_a_fit_whose_first_scores_are_too_few_failed(calibration):
+    scorer = SimpleNamespace(score=lambda X: np.zeros(len(X) - 1))
+    detector = SimpleNamespace(name="few", fit=lambda _X, seed: scorer)
+    job = FitJob(detector, np.zeros((30, 3)), 1, calibration, 0.3)
+    with pytest.raises(DetectorError, match=r"few could not be fitted on .* scored in shape"):
+        job()
 
+
+def test_a_fit_error_names_detector_and_table():
     job = FitJob(FailsOn((1,)), np.zeros((30, 3)), 1, "holdout", 0.3)
     with pytest.raises(DetectorError, match=r"test:FailsOn .* 21 rows of 3 features: ValueError"):
         job()

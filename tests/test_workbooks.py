@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from datetime import date, datetime, time
 from decimal import Decimal
 
@@ -110,6 +111,25 @@ def test_a_broken_one_is_one_sentence(name, content, said, tmp_path):
     with pytest.raises(ConnectorError, match=said) as caught:
         _ = FileSource(tmp_path / name).header
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("part", "name"), [("xl/worksheets/sheet1.xml", b"sheetData"), ("xl/styles.xml", b"styleSheet")]
+)
+def test_a_small_file_that_unpacks_to_hundreds_of_megabytes_is_refused(part, name, book, tmp_path):
+    """588 kB took 1.25 GB."""
+    bomb = tmp_path / "bomb.xlsx"
+    row = b'<row><c t="n"><v>1</v></c></row>'
+    with zipfile.ZipFile(book) as parts, zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as out:
+        for other in parts.namelist():
+            content = parts.read(other)
+            if other == part:
+                end = b"</" + name + b">"
+                content = content.replace(end, row * (70_000_000 // len(row)) + end)
+            out.writestr(other, content)
+    assert bomb.stat().st_size < 1_000_000
+    with pytest.raises(ConnectorError, match=f"unpacks {part} to 7. MB, .* times its size"):
+        _ = FileSource(bomb).header
 
 
 def test_what_is_no_text_cannot_be_followed(book):

@@ -489,7 +489,9 @@ class BatchModel:
             return
         # The rows seen while the fit ran are out of sample too.
         missed = self._rows.last(self.rows_seen - model.requested_at)
-        caught_up = fitted.scorer.score(missed).tolist() if len(missed) else []
+        caught_up = list[float]()
+        if len(missed):
+            caught_up = self._checked(fitted.scorer.score(missed), len(missed)).tolist()
         self.recipe_version += 1
         if model.calibration == "shadow":
             asked = model.requested_at

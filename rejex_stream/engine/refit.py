@@ -234,10 +234,12 @@ class FitJob:
             rows, held = rows[:cut], rows[cut:]
         try:
             scorer = self.detector.fit(rows, seed=self.seed)
-            scores = scorer.score(held) if len(held) else np.empty(0)
+            scores, scored = scorer.score(held) if len(held) else np.empty(0), held
             if self.calibration == "training":
-                own = getattr(scorer, "training_scores", None)
+                own, scored = getattr(scorer, "training_scores", None), rows
                 scores = scorer.score(rows) if own is None else np.asarray(own, dtype=np.float64)
+            if np.shape(scores) != (len(scored),):
+                raise ValueError(f"{len(scored)} rows were scored in shape {np.shape(scores)}")
         except DetectorError:
             raise
         except Exception as error:

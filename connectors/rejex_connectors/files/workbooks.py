@@ -38,6 +38,9 @@ _READERS = {"excel": "openpyxl", "parquet": "pyarrow"}
 _ROWS = 1_000
 _LOOKED_AT = 50
 """Rows of a sheet, to see whether a table is in it."""
+_MAX_RATIO, _MAX_MB_IN_WHOLE, _SMALL_MB = 100, 256, 64
+"""What programs write unpacks to 20 or 30 times its size. Sheets are read row by row; any other
+part, texts above all, is in memory as a whole."""
 _ERRORS = frozenset({"#NULL!", "#DIV/0!", "#VALUE!", "#REF!", "#NAME?", "#NUM!", "#N/A"})
 
 
@@ -140,6 +143,20 @@ def _damaged(path: str, error: Exception) -> ConnectorError:
     return ConnectorError(f"{path} cannot be read: {str(error) or type(error).__name__}")
 
 
+def _require_bounded(path: str, parts: Sequence[zipfile.ZipInfo]) -> None:
+    """Refuse a small file that unpacks to more than memory holds."""
+    for part in parts:
+        unpacked_mb = part.file_size / 1e6
+        in_whole = not part.filename.startswith("xl/worksheets/")
+        ratio = part.file_size / max(1, part.compress_size)
+        too_large = in_whole and unpacked_mb > _MAX_MB_IN_WHOLE
+        if too_large or (unpacked_mb > _SMALL_MB and ratio > _MAX_RATIO):
+            raise ConnectorError(
+                f"{path} unpacks {part.filename} to {unpacked_mb:,.0f} MB, {ratio:,.0f} times its "
+                "size, and is not read: save the table as CSV"
+            )
+
+
 @contextmanager
 def _opened(path: str) -> Iterator[Any]:
     import openpyxl
@@ -148,7 +165,10 @@ def _opened(path: str) -> Iterator[Any]:
         file = open(path, "rb")  # noqa: SIM115 - closed below
     with file:
         try:  # by its bytes: of a path, openpyxl looks at the ending
+            _require_bounded(path, zipfile.ZipFile(file).infolist())
             book = openpyxl.load_workbook(file, read_only=True, data_only=True)
+        except ConnectorError:
+            raise
         except Exception as error:  # see read
             raise _damaged(path, error) from error
         yield book

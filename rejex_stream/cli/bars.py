@@ -9,15 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol, TextIO
 
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich import progress
 
 from rejex_stream.cli.show import console
 
@@ -52,14 +44,16 @@ def counting(
         return
     known, begun = by_share or total is not None, time.monotonic()
     columns = [
-        *([BarColumn()] if known else [SpinnerColumn()]),
-        TextColumn("{task.fields[events]}") if by_share or not known else MofNCompleteColumn(),
-        TextColumn(unit),
-        TextColumn("{task.fields[rate]}"),
-        TimeElapsedColumn(),
-        *([TextColumn("left"), TimeRemainingColumn()] if known else []),
+        *([progress.BarColumn()] if known else [progress.SpinnerColumn()]),
+        progress.TextColumn("{task.fields[events]}")
+        if by_share or not known
+        else progress.MofNCompleteColumn(),
+        progress.TextColumn(unit),
+        progress.TextColumn("{task.fields[rate]}"),
+        progress.TimeElapsedColumn(),
+        *([progress.TextColumn("left"), progress.TimeRemainingColumn()] if known else []),
     ]
-    with Progress(*columns, console=where, transient=True) as bars:
+    with progress.Progress(*columns, console=where, transient=True) as bars:
         task = bars.add_task("", total=1 if by_share else total, rate="", events="0")
 
         def move(done: int, fraction: float | None = None) -> None:

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Annotated, Any, NamedTuple, Self, get_args, get_origin
 
-from pydantic import BaseModel, PrivateAttr, SecretStr
+from pydantic import BaseModel, ConfigDict, PrivateAttr, SecretStr
 from pydantic.fields import FieldInfo
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 from rejex_connectors.kafka.kafka_settings import Kafka, RegistrySettings
 
 from rejex_stream.config.deciding import Calendar, Detector, Features, Pipeline, Refit, Rejection
@@ -26,16 +25,11 @@ __all__ = ["ENV_PREFIX", "Config", "SettingRow", "config_schema", "settings", "s
 ENV_PREFIX = "REJEX_"
 
 
-class Config(BaseSettings):
+class Config(BaseModel):
     """One pipeline, section by section; read one with :func:`~rejex_stream.config.load_config`."""
 
-    model_config = SettingsConfigDict(
-        extra="forbid",
-        frozen=True,
-        env_prefix=ENV_PREFIX,
-        env_nested_delimiter="__",
-        allow_inf_nan=False,
-        hide_input_in_errors=True,
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, allow_inf_nan=False, hide_input_in_errors=True
     )
 
     pipeline: Pipeline = setting(Pipeline, says="Who decides.")
@@ -60,18 +54,6 @@ class Config(BaseSettings):
     alerts: Alerts = setting(Alerts, says="Who is told of alarms.")
     logging: Logging = setting(Logging, says="What is said while running.")
     _durations: Durations = PrivateAttr(default_factory=Durations)
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Take values from the caller alone; file and environment are merged by the loader."""
-        return (init_settings,)
 
     @property
     def durations(self) -> Durations:

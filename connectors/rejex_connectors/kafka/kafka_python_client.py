@@ -21,6 +21,7 @@ from kafka import errors as ke
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.structs import MemberState
 
+from rejex_connectors.kafka import kafka_python_patches as patches
 from rejex_connectors.kafka import refusals
 from rejex_connectors.kafka.clients import (
     Consumer,
@@ -30,13 +31,6 @@ from rejex_connectors.kafka.clients import (
     Message,
     transactional_id,
     within,
-)
-from rejex_connectors.kafka.kafka_python_patches import (
-    end_thread,
-    is_fenced,
-    is_refused_offset,
-    refused_topics,
-    take_rounds,
 )
 from rejex_connectors.kafka.partition_reader import (
     client_options,
@@ -132,11 +126,11 @@ class PythonConsumer:
 
     def poll(self, max_records: int, timeout_s: float) -> list[Record]:
         """Return records of running partitions."""
-        if is_fenced(self._consumer):
+        if patches.is_fenced(self._consumer):
             raise refusals.seat_taken(self._settings)
         with explaining(self._settings, "reading"):
             batch = self._poll_in_slices(max_records, time.monotonic() + timeout_s)
-        if not batch and (refused := refused_topics(self._consumer)):
+        if not batch and (refused := patches.refused_topics(self._consumer)):
             raise refusals.not_allowed(
                 self._settings, [refusals.Right("topic", name, "READ") for name in refused]
             )
@@ -185,9 +179,9 @@ class PythonConsumer:
             return False
         before, self._seat = self._seat, _Seat(metadata.member_id, metadata.generation_id)
         if before is None:
-            take_rounds(self._consumer)
+            patches.take_rounds(self._consumer)
             return False
-        rounds = [before, *itertools.starmap(_Seat, take_rounds(self._consumer))]
+        rounds = [before, *itertools.starmap(_Seat, patches.take_rounds(self._consumer))]
         return any(
             later.member_id != earlier.member_id or later.generation > earlier.generation + 1
             for earlier, later in itertools.pairwise(rounds)
@@ -335,7 +329,7 @@ class PythonProducer:
                     consumer.membership()
                     consumer.commit(offsets, deadline - time.monotonic())
         except ke.KafkaError as error:
-            if is_refused_offset(error):
+            if patches.is_refused_offset(error):
                 raise refusals.unread_input(self._settings, offsets) from error
             if isinstance(root_cause(error), ke.KafkaTimeoutError) and (
                 missing := missing_of(self._settings, {message.topic for message in messages})
@@ -398,7 +392,7 @@ class PythonProducer:
         """Stop at once; what is not committed is aborted by whoever takes the name next."""
         with contextlib.suppress(ke.KafkaError):
             self._producer.close(timeout=0)
-        end_thread(self._producer)
+        patches.end_thread(self._producer)
 
 
 def _offsets(offsets: Mapping[Partition, int]) -> dict[TopicPartition, OffsetAndMetadata]:

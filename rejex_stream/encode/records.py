@@ -68,89 +68,68 @@ _NEEDED: dict[CommandKind, dict[str, str]] = {
 """What a command of a kind has to say."""
 
 
-_IDENTITY: list[tuple[str, Any]] = [
-    ("id", str),
-    ("topic", str),
-    ("partition", int),
-    ("offset", int),
-]
+_IDENTITY = ("id", "topic", "partition", "offset")
+"""Fields that spell a position out."""
 
 
-def _with_identity(
-    name: str,
-    kind: type[msgspec.Struct],
-    more: list[tuple[str, Any]],
-    without: tuple[str, ...],
-    doc: str,
-) -> type[msgspec.Struct]:
-    """Make the wire type of a type with a position: that is spelled out, other fields follow."""
+class VerdictHead(msgspec.Struct, frozen=True, kw_only=True):
+    """A verdict on the wire: a :class:`Verdict` with its position spelled out."""
+
+    id: str
+    topic: str
+    partition: int
+    offset: int
+
+
+class IncidentHead(msgspec.Struct, frozen=True, kw_only=True):
+    """A change of an incident on the wire."""
+
+    id: str
+    topic: str
+    partition: int
+    offset: int
+    """Of the event that changed it."""
+    kind: Literal["incident"]
+    """``incident``."""
+    incident: str
+    """Id of the incident: position of the event that opened it, as text."""
+
+
+class ReplyHead(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a command, on the wire."""
+
+    id: str
+    topic: str
+    partition: int
+    offset: int
+    """Of the event from which on it holds, or would have held."""
+    kind: Literal["reply"]
+    """``reply``."""
+
+
+def _on_the_wire(name: str, head: type[msgspec.Struct], kind: type[msgspec.Struct]) -> Any:  # noqa: ANN401
+    """Make the wire type of a type with a position: its head, then the other fields."""
     fields = [
         (field.name, field.type) if field.required else (field.name, field.type, field.default)
         for field in msgspec.structs.fields(kind)
-        if field.name not in without
+        if field.name not in ("position", *head.__struct_fields__)
     ]
     return msgspec.defstruct(
-        name, [*_IDENTITY, *more, *fields], module=__name__, namespace={"__doc__": doc},
+        name, fields, bases=(head,), module=__name__, namespace={"__doc__": head.__doc__},
         frozen=True, kw_only=True,
     )  # fmt: skip
 
 
-VerdictRecord = _with_identity(
-    "VerdictRecord",
-    Verdict,
-    [],
-    ("position",),
-    "A verdict on the wire: a :class:`Verdict` with its position spelled out.",
-)
-IncidentRecord = _with_identity(
-    "IncidentRecord",
-    Incident,
-    [("kind", Literal["incident"]), ("incident", str)],
-    ("position", "id"),
-    """A change of an incident on the wire.
-
-    Attributes
-    ----------
-    id, topic, partition, offset
-        Of the event that changed it.
-    kind
-        ``incident``.
-    incident
-        Id of the incident: position of the event that opened it, as text.
-    """,
-)
-
-ReplyRecord = _with_identity(
-    "ReplyRecord",
-    CommandReply,
-    [("kind", Literal["reply"])],
-    (),
-    """What became of a command, on the wire.
-
-    Attributes
-    ----------
-    id, topic, partition, offset
-        Of the event from which on it holds, or would have held.
-    kind
-        ``reply``.
-    command, accepted, said
-        As in :class:`~rejex_stream.types.CommandReply`.
-    """,
-)
+VerdictRecord = _on_the_wire("VerdictRecord", VerdictHead, Verdict)
+IncidentRecord = _on_the_wire("IncidentRecord", IncidentHead, Incident)
+ReplyRecord = _on_the_wire("ReplyRecord", ReplyHead, CommandReply)
 
 
 class LeanVerdictRecord(msgspec.Struct, frozen=True, gc=False):
-    """A verdict on the wire for those who only act on it: what it says, of whom, and when.
-
-    Attributes
-    ----------
-    id
-        ``topic-partition-offset``.
-    stream_key, sensor, mode, event_time_ms, label, reason, severity
-        As in :class:`~rejex_stream.types.Verdict`.
-    """
+    """A verdict on the wire for those who only act on it: what it says, of whom, and when."""
 
     id: str
+    """``topic-partition-offset``."""
     stream_key: str
     sensor: str
     mode: str | None
@@ -158,6 +137,7 @@ class LeanVerdictRecord(msgspec.Struct, frozen=True, gc=False):
     label: Label
     reason: Reason | None
     severity: float | None
+    """As in :class:`~rejex_stream.types.Verdict`."""
 
 
 class ContextRecord(msgspec.Struct, frozen=True, gc=False):
@@ -170,88 +150,64 @@ class ContextRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class ReviewRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A review item on the wire.
-
-    Attributes
-    ----------
-    id
-        ``topic-partition-offset``.
-    schema_version
-        Readers refuse a version above their own.
-    why, channels, values, context, drawn
-        As in :class:`~rejex_stream.types.ReviewItem`.
-    verdict
-        A :data:`VerdictRecord`.
-    """
+    """A review item on the wire; what is not said here is as in the item."""
 
     id: str
+    """``topic-partition-offset``."""
     schema_version: int
+    """Readers refuse a version above their own."""
     why: str
     channels: tuple[str, ...]
     values: tuple[float | None, ...]
+
     verdict: VerdictRecord  # type: ignore[valid-type]
+    """A :data:`VerdictRecord`."""
     context: tuple[ContextRecord, ...] = ()
     drawn: float | None = None
 
 
 class FollowUpRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What came after a review item, on the wire; stands where the items do.
-
-    Attributes
-    ----------
-    id, topic, partition, offset
-        Of the event that made it due.
-    schema_version
-        Readers refuse a version above their own.
-    follows
-        The item's ``id``.
-    follows_offset
-        Its offset, in the same partition.
-    stream_key, sensor, channels, points, n_since, last
-        As in :class:`~rejex_stream.types.FollowUp`.
-    """
+    """What came after a review item, on the wire; stands where the items do."""
 
     id: str
     topic: str
     partition: int
     offset: int
+    """Of the event that made it due."""
     schema_version: int
+    """Readers refuse a version above their own."""
     follows: str
+    """The item's ``id``."""
     follows_offset: int
+    """Its offset, in the same partition."""
     stream_key: str
     sensor: str
     channels: tuple[str, ...]
     points: tuple[ContextRecord, ...]
     n_since: int
     last: bool = False
+    """As in :class:`~rejex_stream.types.FollowUp`."""
 
 
 class DeadLetterRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A record that could not be read, on the wire (files; Kafka keeps the bytes themselves).
-
-    Attributes
-    ----------
-    id, topic, partition, offset
-        Identity of the record.
-    stage, reason
-        As in :class:`~rejex_stream.types.Invalid`.
-    timestamp_ms, key, value, headers
-        The original record; bytes in base64.
-    value_text
-        The value once more as text, where it is printable.
-    """
+    """A record that could not be read, on the wire (files; Kafka keeps the bytes themselves)."""
 
     id: str
     topic: str
     partition: int
     offset: int
+    """Identity of the record."""
     stage: str
     reason: str
+    """As in :class:`~rejex_stream.types.Invalid`."""
     timestamp_ms: int | None
     key: bytes | None
     value: bytes | None
+    """The original record; bytes in base64."""
     value_text: str | None = None
+    """The value once more as text, where it is printable."""
     headers: tuple[tuple[str, bytes | None], ...] = ()
+    """The original record; bytes in base64."""
 
 
 def encode_verdict(verdict: Verdict) -> bytes:
@@ -361,7 +317,7 @@ def decode_reviewed(line: bytes) -> ReviewItem | FollowUp:
     record = _parse(line, FollowUpRecord, "what came after a review item")
     _require_known(record, FollowUp, "follow-up")
     fields = msgspec.structs.asdict(record) | {"points": _context_points(record.points)}
-    place = [fields.pop(name) for name, _ in _IDENTITY]
+    place = [fields.pop(name) for name in _IDENTITY]
     of = identified(fields.pop("follows"), place[1], place[2], fields.pop("follows_offset"))
     return FollowUp(position=identified(*place), of=of, **fields)
 
@@ -429,7 +385,7 @@ def identified(id_: str, topic: str, partition: int, offset: int) -> Position:
 
 def _verdict(record: Any) -> Verdict:  # noqa: ANN401 - VerdictRecord is made at run time
     fields = msgspec.structs.asdict(record)
-    position = identified(*(fields.pop(name) for name, _ in _IDENTITY))
+    position = identified(*(fields.pop(name) for name in _IDENTITY))
     return Verdict(position=position, **fields)
 
 
@@ -475,7 +431,7 @@ def decode_incidents(line: bytes) -> Answered:
     is_reply = _parse(line, _Kind, what).kind == "reply"
     fields = msgspec.structs.asdict(_parse(line, ReplyRecord if is_reply else IncidentRecord, what))
     del fields["kind"]
-    position = identified(*(fields.pop(name) for name, _ in _IDENTITY))
+    position = identified(*(fields.pop(name) for name in _IDENTITY))
     if is_reply:
         return position, CommandReply(**fields)
     return Incident(position=position, id=fields.pop("incident"), **fields)

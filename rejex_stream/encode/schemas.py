@@ -10,7 +10,6 @@ import ast
 import inspect
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
@@ -77,13 +76,13 @@ letter is the original record, with the reason in headers."""
 
 # Where the fields of a wire type are explained, if not there; the last one also says what it is.
 _EXPLAINED_BY: dict[str, tuple[type, ...]] = {
-    "VerdictRecord": (records.VerdictRecord, Verdict),
+    "VerdictRecord": (records.VerdictHead, Verdict),
     "LeanVerdictRecord": (Verdict, records.LeanVerdictRecord),
     "ReviewRecord": (records.ReviewRecord, ReviewItem),
     "FollowUpRecord": (FollowUp, records.FollowUpRecord),
     "ContextRecord": (records.ContextRecord, ContextPoint),
-    "IncidentRecord": (Incident, records.IncidentRecord),
-    "ReplyRecord": (CommandReply, records.ReplyRecord),
+    "IncidentRecord": (Incident, records.IncidentHead),
+    "ReplyRecord": (CommandReply, records.ReplyHead),
 }
 _PLAIN_NAMES = {
     "VerdictRecord": "Verdict",
@@ -133,31 +132,17 @@ def _described(components: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _explained(kind: type) -> dict[str, str]:
-    """Return what is said of fields in the docstring, or below one, or several lines of them."""
-    said, above, last = _attributes(kind.__doc__ or ""), list[str](), 0
-    with suppress(OSError):  # made at run time
-        (declared,) = ast.parse(inspect.getsource(kind)).body
-        for node in declared.body if isinstance(declared, ast.ClassDef) else ():
-            above, last = [] if node.lineno > last + 1 else above, node.end_lineno or 0
-            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                above.append(node.target.id)
-            elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and above:
-                said |= dict.fromkeys(above, _plain(str(node.value.value)))
-                above = []
+    """Return what stands below the fields of a type, each text below one line or several."""
+    said, above, last = dict[str, str](), list[str](), 0
+    (declared,) = ast.parse(inspect.getsource(kind)).body
+    for node in declared.body if isinstance(declared, ast.ClassDef) else ():
+        above, last = [] if node.lineno > last + 1 else above, node.end_lineno or 0
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            above.append(node.target.id)
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and above:
+            said |= dict.fromkeys(above, _plain(str(node.value.value)))
+            above = []
     return said
-
-
-def _attributes(docstring: str) -> dict[str, str]:
-    """Read the Attributes section of a NumPy docstring: field → text."""
-    _, _, section = docstring.partition("Attributes\n    ----------\n")
-    section = section.split("\n\n    ")[0]
-    found: dict[str, str] = {}
-    for block in re.split(r"\n(?=    \S)", "\n" + section):
-        names, _, text = block.strip().partition("\n")
-        for name in names.split(", "):
-            if name.isidentifier():
-                found[name] = _plain(text)
-    return found
 
 
 def _plain(text: str) -> str:

@@ -45,30 +45,20 @@ _HOUR_MS = 3_600_000
 
 
 class Dataset(NamedTuple):
-    """Readings of one or more sensors, in the order of their times.
-
-    Attributes
-    ----------
-    X
-        Shape (n, d); ``nan`` where a channel is missing.
-    channels
-        Names of the d columns.
-    times
-        Shape (n,), UTC, to the millisecond.
-    sensors
-        Shape (n,): whose reading it is.
-    is_fault
-        Shape (n,): whether something is known to be wrong there; for comparisons alone.
-    about
-        Where the readings come from.
-    """
+    """Readings of one or more sensors, in the order of their times."""
 
     X: FloatArray
+    """Shape (n, d); ``nan`` where a channel is missing."""
     channels: tuple[str, ...]
+    """Names of the d columns."""
     times: npt.NDArray[np.datetime64]
+    """Shape (n,), UTC, to the millisecond."""
     sensors: npt.NDArray[np.str_]
+    """Shape (n,): whose reading it is."""
     is_fault: npt.NDArray[np.bool_]
+    """Shape (n,): whether something is known to be wrong there; for comparisons alone."""
     about: str
+    """Where the readings come from."""
 
     def for_sensor(self, sensor: str) -> Dataset:
         """Return the readings of one sensor.

@@ -102,90 +102,63 @@ EPISODE_GAP_S, EPISODE_GAP_EVENTS = 60.0, 5
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
-    """A rate that holds on any stream, see :mod:`rejex_stream.rejection.token_bucket`.
-
-    Attributes
-    ----------
-    burst, per_day
-        How many events beyond the rate, and the budget by event time, of each owner.
-    promise
-        The sentence for it, of :func:`budget_sentence`.
-    max_width, max_tolerance
-        The band at full credit. Without credit nothing is rejected; at half of it, the band and T
-        are those of the plan.
-    """
+    """A rate that holds on any stream, see :mod:`rejex_stream.rejection.token_bucket`."""
 
     burst: int
     per_day: float | None
+    """How many events beyond the rate, and the budget by event time, of each owner."""
     max_width: int
     max_tolerance: float
+    """The band at full credit. Without credit nothing is rejected; at half of it, the band and T
+    are those of the plan."""
     promise: str
+    """The sentence for it, of :func:`budget_sentence`."""
 
 
 class Promise(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known about n, γ and T before the first event; rates are shares of all events.
-
-    Attributes
-    ----------
-    n_anomalies, lower, upper
-        r, and the rejected ranks, inclusive.
-    expected_rate
-        R, the mean rejection rate, exactly.
-    exact_bound, paper_bound, paper_bound_printed
-        Exceeded with probability at most δ: exact; the paper's h; h as printed (``None`` where
-        the printed form has no value).
-    anomaly_rate, normal_rate
-        Expected shares accepted as anomaly and as normal.
-    kept_share
-        Share of flagged events (ranks above n - r) that stay anomalies instead of being rejected.
-    cost_bound, cost_quantile
-        Bound on the mean cost of an event, and the cost that a window exceeds with probability δ.
-    rejected_per_day, rejected_per_day_bound, anomalies_per_day
-        Expected rejected events, their exact bound, and expected anomalies.
-    held
-        How the rate is held, whatever the scores do; ``None`` where it is only expected.
-    """
+    """What is known about n, γ and T before the first event; rates are shares of all events."""
 
     n_anomalies: int
     lower: int
     upper: int
+    """r, and the rejected ranks, inclusive."""
     expected_rate: float
+    """R, the mean rejection rate, exactly."""
     exact_bound: float
     paper_bound: float
     paper_bound_printed: float | None
+    """Exceeded with probability at most δ: exact; the paper's h; h as printed (``None`` where the
+    printed form has no value)."""
     anomaly_rate: float
     normal_rate: float
+    """Expected shares accepted as anomaly and as normal."""
     kept_share: float
+    """Share of flagged events (ranks above n - r) that stay anomalies instead of being rejected."""
     cost_bound: float | None = None
     cost_quantile: float | None = None
+    """Bound on the mean cost of an event, and the cost that a window exceeds with probability δ."""
     rejected_per_day: float | None = None
     rejected_per_day_bound: float | None = None
     anomalies_per_day: float | None = None
+    """Expected rejected events, their exact bound, and expected anomalies."""
     held: Held | None = None
+    """How the rate is held, whatever the scores do; ``None`` where it is only expected."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """One choice: its promise, or why it cannot work (sometimes both).
-
-    Attributes
-    ----------
-    contamination, window, tolerance, delta
-        γ, n, T (``None`` where a rate allows none) and δ.
-    rate
-        The share of events that people can review, where one was given.
-    promise
-        ``None`` where there is no band at all.
-    refusal
-        Why no pipeline would run with it, and the fix; ``None`` for a choice that works.
-    """
+    """One choice: its promise, or why it cannot work (sometimes both)."""
 
     contamination: float
     window: int
     tolerance: float | None
     delta: float
+    """γ, n, T (``None`` where a rate allows none) and δ."""
     promise: Promise | None
+    """``None`` where there is no band at all."""
     rate: float | None = None
+    """The share of events that people can review, where one was given."""
     refusal: str | None = None
+    """Why no pipeline would run with it, and the fix; ``None`` for a choice that works."""
 
 
 def plan(

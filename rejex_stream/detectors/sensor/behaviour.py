@@ -86,17 +86,6 @@ class Remainder:
 class NormalBehaviour(SensorRecipe):
     """Distance of all other channels from what the operating channels make one expect of them.
 
-    Parameters
-    ----------
-    operating
-        Names of the channels that drive the others: wind, load, speed, the weather.
-    degree
-        Of the polynomial that explains them (ridge regression), 1 to 3.
-    smooth_events
-        Where a pipeline names no columns: rows are means over so many events (72 of ten minutes
-        are twelve hours), with what the operating channels did within them. So the remainder is
-        smoothed, and a sudden fault is seen later than by other detectors.
-
     Raises
     ------
     ConfigError
@@ -123,8 +112,13 @@ class NormalBehaviour(SensorRecipe):
     least_rows: ClassVar[int] = 20
     name: str = "rejex:NormalBehaviour"
     operating: tuple[str, ...] = ()
+    """Names of the channels that drive the others: wind, load, speed, the weather."""
     degree: int = 2
+    """Of the polynomial that explains them (ridge regression), 1 to 3."""
     smooth_events: int = 72
+    """Where a pipeline names no columns: rows are means over so many events (72 of ten minutes are
+    twelve hours), with what the operating channels did within them. So the remainder is smoothed,
+    and a sudden fault is seen later than by other detectors."""
     explaining: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:

@@ -154,15 +154,6 @@ class WithStates:
 class Ensemble:
     """Mean of the members' log tails; beside a season the largest, where that says more.
 
-    Parameters
-    ----------
-    members
-        Recipes that are fitted on a table; each takes its own columns of a row.
-    name
-        For metrics and snapshots.
-    preset
-        The columns where a pipeline names none: enough for every member.
-
     Notes
     -----
     Fits every member three times: on either half of the rows, to score the other half, and on all;
@@ -172,8 +163,11 @@ class Ensemble:
 
     guard_quantile: ClassVar[float] = GUARD_QUANTILE
     members: tuple[BatchDetector, ...]
+    """Recipes that are fitted on a table; each takes its own columns of a row."""
     name: str = "rejex:Ensemble"
+    """For metrics and snapshots."""
     preset: PresetName | None = "sensor_lags"
+    """The columns where a pipeline names none: enough for every member."""
 
     @property
     def allow_nan(self) -> bool:

@@ -311,27 +311,19 @@ def _fit_residual(X: FloatArray, targets: int) -> Residual:
 
 @dataclass(frozen=True)
 class SensorRecipe:
-    """What the recipes have in common.
-
-    Parameters
-    ----------
-    name
-        For metrics and snapshots.
-    preset
-        The columns it wants where a pipeline names none.
-    flags
-        ``apart``: channels that take at most two values in the training rows (switches, commands,
-        constants) are kept out of the distance; ``in``: every channel counts.
-    layout
-        Which column is what; without one, every column is the level of a channel.
-    """
+    """What the recipes have in common."""
 
     guard_quantile: ClassVar[float] = GUARD_QUANTILE
     least_rows: ClassVar[int] = 1
     name: str
+    """For metrics and snapshots."""
     preset: PresetName | None = None
+    """The columns it wants where a pipeline names none."""
     flags: str = "apart"
+    """``apart``: channels that take at most two values in the training rows (switches, commands,
+    constants) are kept out of the distance; ``in``: every channel counts."""
     layout: Layout | None = None
+    """Which column is what; without one, every column is the level of a channel."""
 
     def __post_init__(self) -> None:
         one_of(self.name, "flags", self.flags, FLAGS)

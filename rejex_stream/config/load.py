@@ -115,11 +115,8 @@ def _environment() -> tuple[dict[str, Any], list[Problem]]:
             fix = f"names no section; did you mean {nearest(section, Config.model_fields)}?"
             problems.append(Problem(section, None, "", fix, variable=name))
     try:
-        found = EnvSettingsSource(
-            Config,
-            env_prefix=ENV_PREFIX,
-            env_nested_delimiter="__",  # type: ignore[arg-type]
-        )()
+        model: Any = Config  # whose fields are all that is looked at
+        found = EnvSettingsSource(model, env_prefix=ENV_PREFIX, env_nested_delimiter="__")()
     except SettingsError as error:
         problems.append(Problem("", None, "JSON where a list or table is meant", f"{error}"))
         return {}, problems

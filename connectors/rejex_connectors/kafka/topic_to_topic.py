@@ -128,7 +128,8 @@ def rekey(
         while True:
             for batch in _batches(_merged(settings, partitions, at), _BATCH):
                 records = [
-                    _keyed(record, target, n_target, sensor_of, done, keep_keys) for record in batch
+                    _keyed(record, target, n_target, sensor_of, done, keep_key=keep_keys)
+                    for record in batch
                 ]
                 at |= {Partition(*r.position[:2]): r.position.offset + 1 for r in batch}
                 writer.write([record for record in records if record is not None], at)

@@ -20,12 +20,12 @@ import numpy.typing as npt
 from rejex_stream.readable import Expected, number
 
 __all__ = [
-    "MODE_MARK", "Audit", "ChannelEvidence", "ColumnGroups", "Command", "CommandKind",
-    "CommandReply", "ContextPoint", "DelayedRecord", "Evidence", "Expected", "FloatArray",
-    "FollowUp", "Incident", "IncidentState", "Invalid", "Label", "LimitExcess", "Limited",
-    "Outcome", "OutcomeCounts", "Partition", "Position", "Reading", "Reason", "Record",
-    "RestingRange", "ReviewItem", "SelectedRecord", "Status", "UnreadRecord", "Verdict",
-    "beyond", "could_be_missed", "drawable", "in_mode", "is_for_review", "is_ranked",
+    "MODE_MARK", "NOTICE_MS", "Audit", "ChannelEvidence", "ColumnGroups", "Command",
+    "CommandKind", "CommandReply", "ContextPoint", "DelayedRecord", "Evidence", "Expected",
+    "FloatArray", "FollowUp", "Incident", "IncidentState", "Invalid", "Label", "LevelChange",
+    "LimitExcess", "Limited", "Outcome", "OutcomeCounts", "Partition", "Position", "Reading",
+    "Reason", "Record", "RestingRange", "ReviewItem", "SelectedRecord", "Status", "UnreadRecord",
+    "Verdict", "beyond", "could_be_missed", "drawable", "in_mode", "is_for_review", "is_ranked",
     "last_offset", "of_mode", "policy_band", "stream_name", "without_limits",
 ]  # fmt: skip
 
@@ -365,6 +365,14 @@ class Spread(msgspec.Struct, frozen=True):
     since_ms: int
 
 
+class LevelChange(msgspec.Struct, frozen=True):
+    """A channel that has not come back: its mean before an incident and at its end."""
+
+    channel: str
+    before: float
+    since: float
+
+
 class IncidentState(StrEnum):
     """Where an incident stands; a stream without one is quiet."""
 
@@ -378,6 +386,10 @@ class IncidentState(StrEnum):
     """A person says that it is the new normal: a reference is being made of it."""
     CLOSED = "closed"
     """It is over."""
+
+
+NOTICE_MS = 12 * 3_600_000
+"""So long before it happens people are told again that an incident is taken for normal."""
 
 
 class Incident(msgspec.Struct, frozen=True, kw_only=True):
@@ -414,9 +426,11 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     answer: str | None = None
     """Id of the command that was obeyed last, if any."""
     ended: str | None = None
-    """Why it is over, for ``closed`` ones: ``recovered``, ``adopted``, ``adopted_by_age``,
-    ``hold_off`` (``hold.enabled`` is off now), ``forgotten`` (the stream was silent for
-    ``state.forget_after``; counts are those told last), ``back`` (a silent sensor sends again)."""
+    """Why it is over, for ``closed`` ones: ``recovered``, ``absorbed`` (scores are ordinary, but
+    ``levels`` are not what they were before it), ``adopted``, ``adopted_by_age``, ``hold_off``
+    (``hold.enabled`` is off now), ``alarm_off`` (nobody is told any more), ``forgotten`` (the
+    stream was silent for ``state.forget_after``; counts are those told last), ``back`` (a silent
+    sensor sends again)."""
     mode: str | None = None
     """The operating mode whose reference is held; the stream's other modes go on."""
     held: bool = True
@@ -430,15 +444,26 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     spread: tuple[Spread, ...] = ()
     """Channels that were found unusual while it was held, the newest first; each is told once, and
     stands first in `channels` then."""
+    levels: tuple[LevelChange, ...] = ()
+    """Channels that were not back at their level when scores were ordinary again."""
     silent: bool | msgspec.UnsetType = msgspec.UNSET
     """Whether it is that a sensor sends nothing: its onset is the time of the last reading, its id
     ends with ``-silent-`` and a number, and ordinals and counts are 0. Elsewhere it is not
     written."""
+    known: bool | msgspec.UnsetType = msgspec.UNSET
+    """Whether somebody said that it is a fault which stays until it is repaired: that it seems to
+    end is not told, what comes to it is. Elsewhere it is not written."""
 
     @property
     def opens(self) -> bool:
         """Whether this is the change that opened it; later ones may have version 1 as well."""
         return self.version == 1 and self.changed_seq == self.opened_seq
+
+    @property
+    def is_noticed(self) -> bool:
+        """Whether it is taken for normal soon, where nobody answers."""
+        left = None if self.adopts_ms is None else self.adopts_ms - self.changed_ms
+        return self.state is IncidentState.OPEN and left is not None and left <= NOTICE_MS
 
     @property
     def speaking(self) -> tuple[ChannelEvidence, ...]:
@@ -458,6 +483,8 @@ class CommandKind(StrEnum):
 
     FAULT = "fault"
     """Of an incident: it is a fault; what was held back stays out of every reference for good."""
+    KNOWN_FAULT = "known_fault"
+    """Of an incident: a fault that stays until it is repaired; it is quiet, others are told."""
     NEW_NORMAL = "new_normal"
     """Of an incident: this is how it is from now on; the reference is made again of it."""
     PLANNED = "planned"

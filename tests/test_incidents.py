@@ -17,11 +17,18 @@ from rejex_stream.engine.spec import Decision
 from rejex_stream.features import FeatureSpec
 from rejex_stream.incidents import Alarms, Hold, IncidentTracker, Plan, Plans
 from rejex_stream.incidents.thresholds import rises
+from rejex_stream.operate.incident_text import (
+    DisplayNames,
+    describe_incident,
+    headline,
+    how_ended,
+    spell_time,
+)
 from rejex_stream.rejection import RejectionPolicy
 from rejex_stream.rejection.window import ScoreWindow
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.types import Command, CommandKind, IncidentState, Label, Position, Verdict
-from tests.streams import Distance, PartsByVersion, of_rows, stream_of
+from tests.streams import Distance, PartsByVersion, of_rows, played, stream_of
 
 FAULT, NEW_NORMAL = CommandKind.FAULT, CommandKind.NEW_NORMAL
 
@@ -132,6 +139,31 @@ def test_unanswered_a_fault_is_normal_after_a_window_and_three_days(step_s):
     assert adopting.changed_ms == max(by_time, by_window)
     assert all(v.held for v in verdicts[opened.opened_seq : adopting.changed_seq])
     assert changes[-1].ended == "adopted_by_age"
+
+
+@pytest.mark.parametrize("step_s", [600, 3600])
+def test_half_a_day_before_it_is_taken_for_normal_that_is_said_again_once(step_s):
+    """With a reading an hour a window takes longer than three days: its end is the date then."""
+    feed = [
+        reading._replace(event_time_ms=1000 * step_s * i)
+        for i, reading in enumerate(sensors(2_900, 2_000, 30.0, phi=0.0))
+    ]
+    wanted, changes = (
+        played(lambda: Engine(small(), InlineExecutor()), feed, cut)[1] for cut in (100, 1)
+    )
+    assert changes == wanted
+    opened, again, adopting = (one for one in changes if one.state != "closed")
+    last_ms = max(opened.opened_ms + 3 * 86_400_000, 1000 * step_s * (opened.opened_seq + 400))
+    assert (again.state, again.version) == ("open", 2)
+    assert again.adopts_ms == adopting.changed_ms == last_ms
+    assert 0 <= again.changed_ms - (last_ms - 12 * 3_600_000) < 1000 * step_s
+    date = f"; unanswered, it is taken for normal on {spell_time(last_ms)}"
+    assert headline(again, DisplayNames()).endswith(date)
+    assert "taken for normal" not in headline(opened, DisplayNames())
+    ended = changes[-1]
+    assert how_ended(ended) == "not answered: taken for normal"
+    texts = headline(ended, DisplayNames()), describe_incident(ended), how_ended(ended)
+    assert not any("over" in text for text in texts)
 
 
 def test_without_a_hold_it_becomes_its_own_reference():

@@ -15,9 +15,10 @@ from rejex_stream.engine import Engine
 from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.features import FeatureSpec
 from rejex_stream.incidents import Alarms, Hold
-from rejex_stream.operate.incident_text import DisplayNames, describe_incident, headline
+from rejex_stream.operate.incident_text import DisplayNames, choices, describe_incident, headline
 from rejex_stream.readable import ChannelReading
 from rejex_stream.run.executors import InlineExecutor
+from rejex_stream.types import Command, CommandKind
 from tests.streams import Distance, of_rows, played, spec
 
 N, MINUTE = 200, 60_000
@@ -118,6 +119,42 @@ def test_in_any_cut_and_restored_anywhere_it_is_told_at_the_same_event(detector,
     assert [encode_incident(one) for one in changes] == [encode_incident(i) for i in wanted[1]]
     assert verdicts == wanted[0]
     assert any(one.spread for one in changes)
+
+
+def test_a_known_fault_stays_open_and_quiet_and_what_comes_to_it_is_told():
+    # It nearly ends at 1,100 for a while: of a fault that would be told, of a known one not.
+    readings = feed(("a", 800, 1100, 9.0), ("a", 1140, 1400, 9.0), ("c", 1250, 1400, 9.0))
+
+    def answered(kind, cut=100):
+        engine = Engine(pipeline(), InlineExecutor())
+        engine.process(readings[:900])
+        opened = engine.take_incidents()[-1]
+        reply = engine.command(
+            Command(id="k", kind=kind, stream_key="s", incident=opened.id, version=opened.version)
+        )
+        assert reply.accepted
+        again = Command(id="l", kind=kind, stream_key="s", incident=opened.id)
+        assert not engine.command(again).accepted
+        changes = []
+        for at in range(900, len(readings), cut):
+            saved, engine = engine.snapshot(), Engine(pipeline(), InlineExecutor())
+            engine.restore(saved)
+            engine.process(readings[at : at + cut])
+            changes += [one for one in engine.take_incidents() if one.id == opened.id]
+        return changes
+
+    fault, known = answered(CommandKind.FAULT), answered(CommandKind.KNOWN_FAULT)
+    assert "recovering" in {one.state for one in fault}
+    assert {one.state for one in known} == {"fault", "closed"}
+    assert {one.known for one in known} == {True}
+    first, closed = known[0], known[-1]
+    spread = next(one for one in known if one.spread)
+    assert spread.spread[0].channel == "c"
+    assert (closed.state, closed.ended) == ("closed", "recovered")
+    assert known == answered(CommandKind.KNOWN_FAULT, cut=30)
+    assert "is a known fault, and stays until it is repaired" in describe_incident(first)
+    assert [one.kind for one in choices(first)] == ["new_normal"]
+    assert [one.kind for one in choices(fault[0])] == ["known_fault", "new_normal"]
 
 
 def test_a_rise_that_has_begun_survives_a_restart():

@@ -61,6 +61,7 @@ _ANSWERED = {"incident": "the id of the one that is answered"}
 _MUTED = "a mute says whose, who and why"
 _NEEDED: dict[CommandKind, dict[str, str]] = {
     CommandKind.FAULT: _ANSWERED,
+    CommandKind.KNOWN_FAULT: _ANSWERED,
     CommandKind.NEW_NORMAL: _ANSWERED,
     CommandKind.CANCEL: {"cancels": "the id of what is taken back"},
     CommandKind.MUTE: {"stream_key": _MUTED, "by": _MUTED, "note": _MUTED},

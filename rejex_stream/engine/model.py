@@ -35,6 +35,7 @@ from rejex_stream.engine.spec import EngineSpec
 from rejex_stream.errors import WAY_OUT, CheckpointError, DetectorError
 from rejex_stream.features.columns import LARGEST
 from rejex_stream.incidents import IncidentTracker, Transition
+from rejex_stream.incidents.levels import ChannelLevel, levels_before
 from rejex_stream.incidents.resting import PastWakeUps
 from rejex_stream.incidents.thresholds import is_mixed
 from rejex_stream.protocols import BatchDetector, FitExecutor, Scorer
@@ -107,6 +108,7 @@ class BatchModel:
         "_fit_due",
         "_guard",
         "_held",
+        "_level_columns",
         "_levels",
         "_most_unscored",
         "_next_epoch",
@@ -145,11 +147,18 @@ class BatchModel:
         self._seed, self._stream_key = spec.seed, stream_key
         self._tested = list(spec.features.levels)  # columns that tell the first rows apart
         self._levels = spec.features.level_of_channel
+        channels, on_circle = spec.features.channels, {name for name, *_ in spec.features.angles}
+        self._level_columns = {
+            channels[i]: (i, column)
+            for i, column in self._levels.items()
+            if channels[i] not in on_circle
+        }
         self._window = spec.window
         self.allow_nan = schedule.is_guarded and getattr(detector, "allow_nan", False)
         """Whether rows that lack some columns are scored; they train nothing."""
         self._executor, self._on_failure = executor, on_failure
         self._tracker = tracker
+        tracker.history = self
         self._shape = shape = shape_of(spec.features)
         lag, look_back = max(1, schedule.refit_lag_events), tracker.look_back
         self._guard = Guard(schedule, look_back) if schedule.is_guarded else None
@@ -193,9 +202,11 @@ class BatchModel:
         held = self._tracker.frozen and not self.is_adopting
         stop, begun = len(rows), self._serving is not None
         if not (held or planned):
+            was_frozen = self._tracker.frozen
             if self.rows_seen >= self._due:
                 self.apply_due(judge)
-            stop = min(stop, start + self._due - self.rows_seen)
+            held = self._tracker.frozen and not was_frozen
+            stop = stop if held else min(stop, start + self._due - self.rows_seen)
         X = rows[start:stop]
         if stop - start > 1:
             X = np.array(X, dtype=np.float64)
@@ -434,6 +445,7 @@ class BatchModel:
 
     def _boundary(self, judge: Judge) -> int:
         seen, boundary = self.rows_seen, self._next_fit()
+        boundary = min(boundary, self.last_mark() + self._tracker.look_back)
         if self._tracker.active:
             boundary = min(boundary, self._tracker.next_measurement(seen))
         if self._pending is not None:
@@ -446,6 +458,8 @@ class BatchModel:
 
     def apply_due(self, judge: Judge) -> None:
         """Do what is due before the next row: swap a full shadow, install a fit that is needed."""
+        if self.rows_seen == self.last_mark() and self._hold_moved(judge):
+            return
         self._swap(judge)
         if not self.is_adopting:
             asked = math.inf if self._serving is None else self._serving.requested_at
@@ -460,6 +474,38 @@ class BatchModel:
         self._due = self._boundary(judge)
         if self.fast_path_until:
             self.fast_path_until = self._due
+
+    def last_mark(self) -> int:
+        """Return the last row count at which a segment ended, wherever calls are cut."""
+        return self.rows_seen // self._tracker.look_back * self._tracker.look_back
+
+    def levels_before(self, mark: int, length: int) -> list[ChannelLevel]:
+        """Return the levels of channels before the row of that count, by means of so many rows."""
+        rows = self._rows.last(self._schedule.buffer_events)
+        begin = self.rows_seen - len(rows)
+        # Rows that are there however far a call goes beyond the last mark.
+        first = self.last_mark() + self._tracker.look_back - self._schedule.buffer_events
+        return levels_before(
+            rows[max(0, first - begin) : max(0, mark - begin)], self._level_columns, length
+        )
+
+    def _hold_moved(self, judge: Judge) -> bool:
+        """Hold an incident whose channels stay at another level, without what came since."""
+        serving, levels, length = self._serving, self._tracker.levels, self._tracker.recover_events
+        if serving is None or not levels:
+            return False
+        means = self._rows.last(length).mean(axis=0).tolist()
+        since = {one.channel: means[self._level_columns[one.channel][1]] for one in levels}
+        count = self._tracker.hold_moved(self.rows_seen, serving.requested_at, judge.window, since)
+        if not count:
+            return False
+        judge.retract([None] * count)
+        self._held.extend(self._rows.last(count))
+        for model in (self._pending, self._shadow):
+            if model is not None and model.requested_at > self.rows_seen - count:
+                self._give_up(model)
+        self._due = self._fit_due = self.fast_path_until = 0
+        return True
 
     def _swap(self, judge: Judge) -> None:
         shadow = self._shadow
@@ -535,6 +581,7 @@ class BatchModel:
 
     def close(self) -> None:
         """Give up fits nobody will ask for."""
+        self._tracker.history = None
         for model in (self._serving, self._pending, self._shadow):
             if model is not None and model.fitted is None:
                 self._executor.cancel(model.ticket)

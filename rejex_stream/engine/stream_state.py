@@ -244,12 +244,17 @@ class StreamState:
         stood = [(0, tracker.incident)]  # what was open, from which event on
         at = followed = 0
         while at < len(rows):
+            # What comes next may go by what was said of events without a row before it.
+            self._follow(readings, range(followed, which[at]), verdicts, planned=planned)
+            followed = which[at]
             segment = model.next_segment(rows, at, judge, explained=explained, planned=planned)
             owners = which[segment.start : segment.stop]
+            if segment.held and stood[-1][1] is None:  # from here on
+                quiet = False
+                stood.append((owners[0], tracker.incident))
             if not quiet and tracker.is_adopting and not model.is_adopting:
                 tracker.adopted(readings[owners[0]], seq + owners[0])
                 stood.append((owners[0], None))
-                followed = owners[0]  # what came before was held
             judged = SegmentResult(segment.stop)
             if segment.scores is None:
                 for i in owners:

@@ -60,10 +60,19 @@ import numpy as np
 
 from rejex_stream.incidents.calendar import AGAIN, reply
 from rejex_stream.incidents.incident_settings import Alarms, Hold
-from rejex_stream.incidents.thresholds import ORDINARY, inflation, limit_of, recovery_of, rises
+from rejex_stream.incidents.levels import ChannelLevel, LevelHistory, level_changes
+from rejex_stream.incidents.thresholds import (
+    ORDINARY,
+    inflation,
+    limit_of,
+    mean_severity,
+    recovery_of,
+    rises,
+)
 from rejex_stream.rejection.judge import EXTREME
 from rejex_stream.rejection.window import ScoreWindow
 from rejex_stream.types import (
+    NOTICE_MS,
     ChannelEvidence,
     Command,
     CommandKind,
@@ -72,6 +81,7 @@ from rejex_stream.types import (
     Incident,
     IncidentState,
     Label,
+    LevelChange,
     LimitExcess,
     Reading,
     Spread,
@@ -84,6 +94,7 @@ _MOST_SENSORS = 100  # named in an incident
 _MOST_RELAPSES = 10  # after so many, it is not said again that scores look ordinary
 _LOOK_BACK = 4  # an onset lies at most a window / 4 back
 _PATIENCE_MS = 3 * 86_400_000  # a week-end: nothing is taken for normal before somebody was there
+_MAX_LEFT_MS = 366 * 86_400_000  # of what is guessed
 _OLD = 16  # quarters of a window after which a measurement is made again
 _REMEMBERED = 16  # measurements: a single one is a guess
 _NOTHING: Mapping[int, Sequence[LimitExcess]] = MappingProxyType({})
@@ -147,6 +158,7 @@ class OpenIncident(msgspec.Struct, forbid_unknown_fields=True):
     ordinary: _Finite = 0.0
     relapses: int = 0
     is_fault: bool = False
+    is_known: bool = False  # whether that fault stays until it is repaired
     by_age: bool = False
     answer: str | None = None
     unpublished: bool = False
@@ -160,6 +172,12 @@ class OpenIncident(msgspec.Struct, forbid_unknown_fields=True):
     limits: list[LimitExcess] = []
     named: list[str] = []  # channels that were told of, since it is held
     spread: list[Spread] = []
+    mark: int = 0  # a row count before its rise
+    levels: list[ChannelLevel] = []  # of its channels then, while it is told and not held
+    moved: list[LevelChange] = []  # where scores are ordinary again, and levels are not
+    is_news: bool = False  # whether it is held from its next event on
+    held_ms: int = 0
+    is_reminded: bool = False  # whether it was said again when it is taken for normal
 
     def count(self, sensor: str, label: Label, severity: float | None, time_ms: int) -> None:
         """Count an event since the onset."""
@@ -444,6 +462,7 @@ class IncidentTracker:
         "active",
         "changes",
         "frozen",
+        "history",
         "incident",
         "level",
         "limit",
@@ -479,6 +498,7 @@ class IncidentTracker:
             maxlen=self.look_back
         )
         self.changes: list[Incident] = []
+        self.history: LevelHistory | None = None
         self._inflation: float | None = None
         self._measured, self._usual = 0, _Usual()
         self.open: OpenIncident | None = None
@@ -572,7 +592,10 @@ class IncidentTracker:
         if severity is not None:
             incident.weigh(verdict.severity)
         self._weigh_second(verdict)
-        is_news = self._exceed(incident, verdict)
+        is_news = self._exceed(incident, verdict) or incident.is_news
+        if incident.is_news:
+            incident.is_news = False
+            self._date(incident, verdict)
         if severity is not None:
             ordinary = incident.ordinary + ORDINARY - min(severity, self.max_severity)
             incident.ordinary = max(0.0, ordinary)
@@ -583,8 +606,19 @@ class IncidentTracker:
         self.pending_spread = self.pending_transition is None and self._is_second_due(verdict)
         if self.pending_transition is None and not self.pending_spread:
             is_news |= self._is_news(incident, verdict.event_time_ms)
+            is_news |= self._reminds(incident, verdict.event_time_ms)
             self._update(incident, verdict, is_news=is_news)
         return self.pending_spread or self.pending_transition is not None
+
+    @property
+    def levels(self) -> Sequence[ChannelLevel]:
+        """The levels before an incident that is told and not held."""
+        return () if self.open is None else self.open.levels
+
+    @property
+    def recover_events(self) -> int:
+        """About so many ordinary events end an incident."""
+        return self._hold.recover_events
 
     @property
     def named(self) -> Sequence[str]:
@@ -628,6 +662,22 @@ class IncidentTracker:
         is_old = self._is_old(incident, time_ms, share=2)  # nothing is adopted in silence
         incident.is_told = is_old or not self._alarm.is_nuisance(incident.top_mass)
         return incident.is_told
+
+    def _reminds(self, incident: OpenIncident, time_ms: int) -> bool:
+        """Whether it is to be said again when an incident is taken for normal: once, in time.
+
+        Where a window takes longer than people have, the date is that of its last event, by how
+        fast those held came.
+        """
+        date_ms = incident.adopts_ms
+        is_waiting = incident.state is IncidentState.OPEN and not incident.is_reminded
+        if date_ms is None or not is_waiting or date_ms - time_ms > NOTICE_MS:
+            return False
+        left = max(0, self._window - incident.n_held)
+        left_ms = min((time_ms - incident.held_ms) * left // incident.n_held, _MAX_LEFT_MS)
+        incident.adopts_ms = max(incident.held_ms + _PATIENCE_MS, time_ms + left_ms)
+        incident.is_reminded = incident.adopts_ms - time_ms <= NOTICE_MS
+        return incident.is_reminded
 
     def _is_old(self, incident: OpenIncident, time_ms: int, share: int = 1) -> bool:
         """Whether an unanswered incident has been held for the time that people have, or a part."""
@@ -691,8 +741,9 @@ class IncidentTracker:
         at, seq, limits = verdict.event_time_ms, verdict.seq, verdict.seq in self.limit_violations
         if self._candidate is None:
             self._candidate = OpenIncident(
-                "", IncidentState.OPEN, 0, at, seq, at, seq, [], [], held=False
-            )
+                "", IncidentState.OPEN, 0, at, seq, at, seq, [], [], held=False,
+                mark=0 if self.history is None else self.history.last_mark(),
+            )  # fmt: skip
         incident = self._candidate
         label = Label.ANOMALY if limits else verdict.label
         incident.count(verdict.sensor, label, verdict.severity, at)
@@ -703,6 +754,9 @@ class IncidentTracker:
         incident.top_mass = alarm.mass
         incident.channels = [] if verdict.evidence is None else list(verdict.evidence.channels)
         self._exceed(incident, verdict)
+        if self.history is not None:
+            length = self._hold.recover_events
+            incident.levels = self.history.levels_before(incident.mark, length)
         self.open, self._candidate = incident, None
         self._publish(reading, seq)
 
@@ -719,10 +773,44 @@ class IncidentTracker:
         incident.top_mass = max(incident.top_mass, alarm.mass)
         is_quiet = alarm.level < RESET_LEVEL and not limits
         incident.quiet_run = incident.quiet_run + 1 if is_quiet else 0
-        if incident.quiet_run >= self._hold.recover_events:
-            self._end(reading, verdict.seq, "recovered")
-        else:
+        for level in incident.levels:
+            level.add(reading.values, is_ordinary=is_quiet)
+        if incident.quiet_run < self._hold.recover_events:
             self._update(incident, verdict, is_news=is_news)
+            return
+        if not incident.limits:  # else it is by these that it has come back
+            since = {one.channel: one.total / one.count for one in incident.levels if one.count}
+            incident.moved = level_changes(incident.levels, incident.channels, since)
+        self._end(reading, verdict.seq, "absorbed" if incident.moved else "recovered")
+
+    def hold_moved(
+        self, rows_seen: int, fitted_at: int, window: ScoreWindow, since: Mapping[str, float]
+    ) -> int:
+        """Hold what is told and stays at another level; return how many rows it goes back.
+
+        `since` has the means of the newest rows. Nothing is held where the model was fitted since
+        it began, or the scores before call the newest ordinary: these cannot tell when it is over.
+        """
+        incident, length = self.open, self._hold.recover_events
+        if incident is None or incident.held or not (self.active and self.limit < math.inf):
+            return 0
+        count, scores = rows_seen - incident.mark, window.in_order()
+        before = scores[:-count]
+        if not (
+            fitted_at <= incident.mark
+            and 2 * length <= incident.n_events
+            and length <= count <= 2 * self.look_back
+            and len(scores) == self._window
+            and level_changes(incident.levels, incident.channels, since)
+            and mean_severity(before, scores[-length:]) >= ORDINARY
+            and not rises(before)
+        ):
+            return 0
+        incident.held = incident.is_news = True
+        incident.mass, incident.levels = incident.top_mass, []
+        self.suspect_events.clear()
+        self._refresh()
+        return count
 
     def _due(self, incident: OpenIncident, time_ms: int) -> IncidentState | None:
         """Return the state that the evidence for an end asks for, if it is another one."""
@@ -734,7 +822,8 @@ class IncidentTracker:
         if incident.state is IncidentState.RECOVERING:
             unrecovered = IncidentState.FAULT if incident.is_fault else IncidentState.OPEN
             return unrecovered if incident.ordinary <= 0.0 else None
-        if incident.ordinary >= enough / 2 and incident.relapses < _MOST_RELAPSES:
+        relapses = math.inf if incident.is_known else incident.relapses  # then it is quiet
+        if incident.ordinary >= enough / 2 and relapses < _MOST_RELAPSES:
             return IncidentState.RECOVERING
         return None
 
@@ -835,8 +924,7 @@ class IncidentTracker:
                     verdict.sensor, verdict.label, _shown(verdict), verdict.event_time_ms
                 )
                 incident.held, incident.mass = True, incident.top_mass
-            if self._hold.adopt_after_events is None:
-                incident.adopts_ms = verdict.event_time_ms + _PATIENCE_MS
+            self._date(incident, verdict)
             self._is_news(incident, verdict.event_time_ms)
             self._exceed(incident, verdict)
             self.suspect_events.clear()
@@ -854,6 +942,12 @@ class IncidentTracker:
         else:
             self._publish(reading, verdict.seq)
         return Transition(state)
+
+    def _date(self, incident: OpenIncident, verdict: Verdict) -> None:
+        """Say how long an incident that begins to be held waits for an answer."""
+        incident.held_ms = verdict.event_time_ms
+        if self._hold.adopt_after_events is None:
+            incident.adopts_ms = verdict.event_time_ms + _PATIENCE_MS
 
     def _begin(self, verdict: Verdict, onset: Sequence[Suspect]) -> OpenIncident:
         first, self._candidate = onset[0], None
@@ -883,7 +977,7 @@ class IncidentTracker:
         self.open, self._second = None, None
         if self._alarm is not None:
             of_people = any(excess.is_set_by_people for excess in incident.limits)
-            if ended == "recovered" and not (incident.answer or of_people):
+            if ended in ("recovered", "absorbed") and not (incident.answer or of_people):
                 self._alarm.remember(incident.top_mass)
             self._alarm.reset()
         self._refresh()
@@ -916,6 +1010,7 @@ class IncidentTracker:
                 sensors=tuple(incident.sensors), channels=tuple(incident.channels),
                 changed_ms=reading.event_time_ms, changed_seq=seq, ended=ended,
                 limits=tuple(incident.limits), spread=tuple(incident.spread),
+                levels=tuple(incident.moved), known=incident.is_known or msgspec.UNSET,
                 **{name: getattr(incident, name) for name in _AS_IT_IS},
             )
         )  # fmt: skip
@@ -936,10 +1031,13 @@ class IncidentTracker:
             wrong = "needs no answer: hold.enabled is off, and the reference moves on in any case"
         if wrong:
             return reply(command, f"Incident {incident.id} {wrong}.", holds=False)
-        incident.is_fault = command.kind is CommandKind.FAULT
+        incident.is_known = command.kind is CommandKind.KNOWN_FAULT
+        incident.is_fault = incident.is_known or command.kind is CommandKind.FAULT
         if incident.is_fault:
             incident.state = IncidentState.FAULT
             said = "It is held until scores are ordinary again."
+            if incident.is_known:
+                said = "It stays open and quiet until it is repaired; what comes to it is told."
         else:
             incident.state = IncidentState.ADOPTING
             said = "A reference is made of what was held back."
@@ -1006,4 +1104,6 @@ def _contradiction(incident: OpenIncident, command: Command) -> str | None:
         )
     if incident.is_fault and command.kind is CommandKind.FAULT:
         return "is known to be a fault already"
+    if incident.is_known and command.kind is CommandKind.KNOWN_FAULT:
+        return "is a known fault already"
     return None

@@ -49,7 +49,10 @@ import numpy as np
 
 from rejex_stream.types import FloatArray
 
-__all__ = ["ORDINARY", "inflation", "is_mixed", "limit_of", "recovery_of", "rises", "spread"]
+__all__ = [
+    "ORDINARY", "inflation", "is_mixed", "limit_of", "mean_severity", "recovery_of", "rises",
+    "spread",
+]  # fmt: skip
 
 ORDINARY = 0.75
 """Severities above it are evidence, those below it are evidence to the contrary."""
@@ -102,6 +105,13 @@ def _severities(scores: FloatArray) -> FloatArray:
     x[order] = np.log10((n + 1) / (n - np.maximum.accumulate(np.where(first, place, 0))))
     x -= x.mean()
     return x
+
+
+def mean_severity(scores: FloatArray, others: FloatArray) -> float:
+    """Return the mean of the severities that other scores have among scores. O(n log n)."""
+    n = len(scores)
+    above = n - np.searchsorted(np.sort(scores), others)
+    return float(np.log10((n + 1) / (above + 1)).mean())
 
 
 def limit_of(inflated: float | None, n: int) -> float:

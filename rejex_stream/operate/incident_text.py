@@ -11,13 +11,13 @@ from urllib.parse import quote
 
 import msgspec
 
-from rejex_stream.readable import ChannelReading, span, utc
+from rejex_stream.readable import ChannelReading, number, span, utc
 from rejex_stream.rejection.window import STRONG, grade
 from rejex_stream.types import Incident, IncidentState, LimitExcess, beyond, stream_name
 
 __all__ = [
     "Choice", "DisplayNames", "choices", "describe_incident", "graded_severity", "headline",
-    "if_unanswered", "question", "spell_time", "state_phrase", "urgency",
+    "how_ended", "if_unanswered", "question", "spell_time", "state_phrase", "urgency",
 ]  # fmt: skip
 
 _MAX_NAMED_CHANNELS = 2
@@ -28,6 +28,18 @@ _STATE = {
     IncidentState.ADOPTING: "becomes the new normal",
     IncidentState.CLOSED: "is over",
 }
+_ENDS = {  # in a word or two beside the state, and in a sentence after "it"
+    "recovered": ("recovered", "is over (recovered)"),
+    "absorbed": ("not back", "is no longer unusual, because the reference followed"),
+    "adopted": ("new normal", "is over: it is the new normal"),
+    "adopted_by_age": (
+        "not answered: taken for normal", "was not answered, and is taken for normal",
+    ),
+    "hold_off": ("not held", "is over: nothing is held any more"),
+    "alarm_off": ("no alarm", "is over: nobody is told any more"),
+    "forgotten": ("forgotten", "is over: the stream was forgotten"),
+    "back": ("back", "is over: the sensor sends again"),
+}  # fmt: skip
 _SIDES = {
     "both": "",
     "low": " (only drops are asked about)",
@@ -119,13 +131,22 @@ def choices(incident: Incident) -> list[Choice]:
         "Fault",
         f"What {since} is never learnt. It ends by itself once the sensor reads as usual again.",
     )
+    known = Choice(
+        "known_fault",
+        "Known fault",
+        f"It stays until it is repaired. What {since} is never learnt, and it is quiet: only what "
+        "comes to it is told.",
+    )
     new_normal = Choice(
         "new_normal",
         "New normal",
         f"The model learns what {since}: from then on this is usual, and the incident is over."
         + _LIMIT_STAYS * incident.passed_limit,
     )
-    return [new_normal] if incident.state is IncidentState.FAULT else [fault, new_normal]
+    if incident.known is True:
+        return [new_normal]
+    others = [known, new_normal]
+    return others if incident.state is IncidentState.FAULT else [fault, *others]
 
 
 def question(incident: Incident) -> str:
@@ -134,9 +155,11 @@ def question(incident: Incident) -> str:
     Examples
     --------
     >>> from types import SimpleNamespace
-    >>> question(SimpleNamespace(state=IncidentState.FAULT))
+    >>> question(SimpleNamespace(state=IncidentState.FAULT, known=None))
     'It is a fault, as somebody said. Or a new normal after all?'
     """
+    if incident.known is True:
+        return "It is a known fault, as somebody said. Or a new normal after all?"
     if incident.state is IncidentState.FAULT:
         return "It is a fault, as somebody said. Or a new normal after all?"
     return "Fault, or new normal?"
@@ -169,12 +192,17 @@ def headline(
         lasted = span(incident.changed_ms - incident.onset_ms)
         if incident.ended == "adopted_by_age":
             return f"{whose}: not answered in {lasted}, and taken for normal; {severity}"
-        return f"{whose}: over after {lasted}{_ended(incident)}; {severity}"
+        if incident.ended == "absorbed":
+            return f"{whose}: no longer unusual after {lasted}, but {_levels(incident)}; {severity}"
+        ended = f" ({how_ended(incident)})" if incident.ended else ""
+        return f"{whose}: over after {lasted}{ended}; {severity}"
     state = "" if incident.state is IncidentState.OPEN else f"; it {state_phrase(incident)}"
     since = f"since {spell_time(incident.onset_ms)}"
     if incident.spread and not incident.limits:
         also = spell_time(incident.spread[0].since_ms)
         what, since = f"also {what}, since {also}", f"the incident is open {since}"
+    if incident.is_noticed:
+        state = f"; unanswered, it is taken for normal on {spell_time(incident.adopts_ms or 0)}"
     return f"{whose}: {what}; {since}; {severity}{state}"
 
 
@@ -188,8 +216,17 @@ def _silence(incident: Incident) -> str:
     return f"{sensor}: forgotten, after {lasted} of silence since {since}"
 
 
-def _ended(incident: Incident) -> str:
-    return f" ({incident.ended.replace('_', ' ')})" if incident.ended else ""
+def how_ended(incident: Incident) -> str:
+    """Return in a word or two how an incident ended; empty where it has not."""
+    ended = incident.ended or ""
+    return _ENDS[ended][0] if ended in _ENDS else ended.replace("_", " ")
+
+
+def _levels(incident: Incident) -> str:
+    return "; ".join(
+        f"{one.channel} is {number(one.since)}, and was {number(one.before)} before"
+        for one in incident.levels
+    )
 
 
 def spell_time(time_ms: int) -> str:
@@ -224,9 +261,12 @@ def describe_incident(incident: Incident) -> str:
 
 def state_phrase(incident: Incident) -> str:
     """Return the state of an incident in words: ``is over (recovered)``."""
-    if incident.ended == "adopted_by_age":
-        return "was not answered, and is taken for normal"
+    if incident.ended in _ENDS:
+        levels = f": {_levels(incident)}" if incident.levels else ""
+        return f"{_ENDS[incident.ended][1]}{levels}"
+    if incident.known is True and incident.state is IncidentState.FAULT:
+        return "is a known fault, and stays until it is repaired"
     by_whom = ""
     if incident.state is IncidentState.ADOPTING:
         by_whom = ", as somebody said" if incident.answer else " by itself: nobody has answered"
-    return f"{_STATE[incident.state]}{by_whom}{_ended(incident)}"
+    return f"{_STATE[incident.state]}{by_whom}"

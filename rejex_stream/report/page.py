@@ -18,6 +18,7 @@ from typing import Any
 from rejex_stream import __version__
 from rejex_stream.decode.mapping import printable
 from rejex_stream.errors import explaining_os_errors
+from rejex_stream.operate.incident_text import how_ended
 from rejex_stream.readable import how_often, number, percent, span, utc
 from rejex_stream.report.judged_run import Event, FaultFindings, Findings, Series
 from rejex_stream.types import (
@@ -257,7 +258,7 @@ becomes normal by itself.</p>
 def _ended(incident: Incident) -> str:
     answered = "answered" if incident.answer else "not answered"
     if incident.state is IncidentState.CLOSED:
-        return f"closed: {(incident.ended or '').replace('_', ' ')}, {answered}"
+        return f"closed: {how_ended(incident)}, {answered}"
     said = "" if incident.answer else ": fault, or new normal?"
     return f"{incident.state}, {answered}{said}"
 

@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import urllib.request
+from pathlib import Path
 from types import SimpleNamespace
 
 import msgspec
 import pytest
 
+from rejex_stream import types
 from rejex_stream.config import parse_config
 from rejex_stream.config.assembly import engine_spec
 from rejex_stream.config.assembly.running import make_run_monitor
 from rejex_stream.config.reviewing import Channel
 from rejex_stream.encode.records import encode_incident
 from rejex_stream.encode.schemas import INCIDENT_TYPE
+from rejex_stream.incidents import state_machine
 from rejex_stream.monitor.alarm import AlarmKind
 from rejex_stream.operate.alerts import Alertmanager, Webhook, make_alert, make_event
-from rejex_stream.operate.incident_text import DisplayNames
+from rejex_stream.operate.incident_text import (
+    DisplayNames,
+    describe_incident,
+    how_ended,
+    state_phrase,
+)
 from rejex_stream.operate.run_monitor import TypicalValues
 from rejex_stream.readable import ChannelReading, Expected
 from rejex_stream.run.run_events import (
@@ -511,6 +520,23 @@ def test_every_state_has_words(state):
     assert ": of 10 events" in told["description"]
     assert ("answers" in told) == (state not in {ADOPTING, CLOSED}), "what an answer will do"
     assert told["summary"].startswith("WT-9: over after") == (state is CLOSED)
+
+
+def test_every_end_has_its_sentence():
+    """Those of a record's documentation, and every one that the state machine gives."""
+    source = Path(types.__file__).read_text(encoding="utf-8")
+    documented = source.split("Why it is over, for ``closed`` ones:")[1].split('"""')[0]
+    ends = {*re.findall(r"``([a-z_]+)``", documented)} - {"levels"}
+    source = Path(state_machine.__file__).read_text(encoding="utf-8")
+    assert {*re.findall(r'self\._end\([^()]*"(\w+)"', source)} <= ends
+    for ended in ends:
+        one = incident(state=CLOSED, ended=ended)
+        assert how_ended(one)
+        assert "_" not in how_ended(one)
+        assert state_phrase(one) != "is over", ended
+    unanswered = incident(state=CLOSED, ended="adopted_by_age")
+    for text in (how_ended(unanswered), state_phrase(unanswered), describe_incident(unanswered)):
+        assert "over" not in text
 
 
 def test_the_answers_say_what_becomes_of_an_incident_with_and_without_them():

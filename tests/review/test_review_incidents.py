@@ -208,6 +208,7 @@ def test_an_answer_is_said_once_whatever_is_repeated(new_store):
     [
         (incident(2, "recovering"), "fault", "At version 2 now, it seems to end."),
         (incident(2, "fault"), "fault", "it is a fault, as somebody said."),
+        (incident(2, "fault", known=True), "known_fault", "it is a known fault, and stays"),
         (incident(2, "adopting"), "fault", "it becomes the new normal by itself"),
         (
             incident(2, "closed", ended="recovered"),
@@ -215,7 +216,7 @@ def test_an_answer_is_said_once_whatever_is_repeated(new_store):
             r"At version 2 now, it is over \(recovered\).",
         ),
     ],
-    ids=["stale", "again", "adopting", "closed"],
+    ids=["stale", "again", "known", "adopting", "closed"],
 )
 def test_an_answer_that_comes_too_late_is_refused_with_what_is_true(new_store, now, kind, words):
     store, line = new_store(), Line()
@@ -223,6 +224,14 @@ def test_an_answer_that_comes_too_late_is_refused_with_what_is_true(new_store, n
     with pytest.raises(Refusal, match=words):
         incident_store.give_answer(store, said(kind=kind), ADA)
     assert (incident_store.send_commands(store, "", line), audited(store)) == ([], [])
+
+
+def test_a_fault_may_be_a_known_one_later(new_store):
+    store, line = new_store(), Line()
+    tell(store, incident(), incident(2, "fault"))
+    answer = msgspec.structs.replace(said(kind="known_fault"), version=2)
+    incident_store.give_answer(store, answer, ADA)
+    assert [one.kind for one in incident_store.send_commands(store, "", line)] == ["known_fault"]
 
 
 def test_who_may_only_look_answers_nothing(new_store):

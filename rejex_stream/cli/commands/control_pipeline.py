@@ -1,4 +1,4 @@
-"""``control fault|new-normal|plan|mute|cancel|list``: what only people know."""
+"""``control fault|known-fault|new-normal|plan|mute|cancel|list``: what only people know."""
 
 from __future__ import annotations
 
@@ -48,6 +48,13 @@ class Sender:
 def fault(config: ConfigFile, incident: IncidentId, *, sender: Sender) -> None:
     """Say that an incident is a fault: what it held back stays out of every reference for good."""
     _answer(CommandKind.FAULT, config, incident, sender)
+
+
+@app.command("known-fault")
+@gathering(sender=Sender)
+def known_fault(config: ConfigFile, incident: IncidentId, *, sender: Sender) -> None:
+    """Say that a fault stays until it is repaired: it is quiet, and what comes to it is told."""
+    _answer(CommandKind.KNOWN_FAULT, config, incident, sender)
 
 
 @app.command("new-normal")

@@ -181,7 +181,7 @@ def _acknowledged(connection: Connection, incident: Incident) -> tuple[str, int]
     if first is None or first.version < newest:
         return "", 0
     said = (one.command for one in answers_to(connection, incident.id) if one.accepted)
-    fault = next((one for one in said if one.kind is CommandKind.FAULT), None)
+    fault = next((one for one in said if one.kind is not CommandKind.NEW_NORMAL), None)
     by, at_ms = ("", None) if fault is None else (fault.by, fault.given_ms)
     return by or "somebody", first.changed_ms if at_ms is None else at_ms
 
@@ -249,7 +249,7 @@ class AnswerRequest(msgspec.Struct, frozen=True):
     request_id: Name
     incident: Annotated[str, Meta(min_length=1, max_length=1000)]
     version: Annotated[int, Meta(ge=1)]
-    kind: Literal["fault", "new_normal"]
+    kind: Literal["fault", "known_fault", "new_normal"]
     note: Annotated[str, Meta(max_length=4000)] = ""
     others: dict[str, int] = {}  # of its situation, with their versions: the same answer
 
@@ -303,11 +303,10 @@ def _give(act: Action, request: AnswerRequest, id_: str) -> Command:
             + ("." if pending.sent else f", or have {pending.command.by} take it back."),
         )
     is_over = incident.state in (IncidentState.ADOPTING, IncidentState.CLOSED)
-    if (
-        is_over
-        or incident.silent
-        or (incident.state, kind) == (IncidentState.FAULT, CommandKind.FAULT)
-    ):
+    is_known = incident.state is IncidentState.FAULT and (
+        kind is CommandKind.FAULT or (kind is CommandKind.KNOWN_FAULT and incident.known is True)
+    )
+    if is_over or incident.silent or is_known:
         raise Refusal("changed", f"It takes no such answer. {state_sentence(incident)}")
     if request.version != incident.version:
         raise Refusal(

@@ -71,7 +71,8 @@ class CareIn(msgspec.Struct):
 # ---------------------------------------------------------------------------------------- pages
 def _learning(incident: Incident) -> str:
     if incident.state is IncidentState.CLOSED:
-        return "over"
+        follows = incident.ended in ("absorbed", "adopted_by_age")
+        return "learning goes on" if follows else "over"
     if incident.silent:
         return "its model is kept until it is back"
     if not incident.held:

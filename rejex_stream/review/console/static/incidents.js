@@ -4,7 +4,7 @@ import { $, $$, Refused, ask, asking, call, drawn, every, newId, onKeys, plural,
 import { PlotStack, readout } from "./plots.js";
 
 const data = readData("incident-data");
-const kinds = { anomaly: "fault", normal: "new_normal" };
+const kinds = { anomaly: "fault", known: "known_fault", normal: "new_normal" };
 let seen = null;
 let given = null; // the request that is under way: repeated, it answers nothing again
 
@@ -160,6 +160,7 @@ function step(by) {
 onKeys({
   help: showKeys,
   anomaly: () => answer("anomaly"),
+  known: () => answer("known"),
   normal: () => answer("normal"),
   undo: withdraw,
   note: () => $("#note")?.focus(),

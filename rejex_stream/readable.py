@@ -114,6 +114,12 @@ class Expected(msgspec.Struct, frozen=True):
     by: Literal["hour"] | msgspec.UnsetType = msgspec.UNSET
     """``hour``: the season made one expect it; left out: the other channels."""
 
+    @property
+    def departure(self) -> float:
+        """How far from it the channel read, in half widths of the range."""
+        width = (self.high - self.low) / 2 or abs(self.value) * 1e-3 or 1.0
+        return abs(self.read - self.value) / width
+
     def as_reading(self, channel: str) -> ChannelReading:
         """Return it as a reading of the channel."""
         return ChannelReading(channel, self.read, None, self)

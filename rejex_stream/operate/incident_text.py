@@ -243,17 +243,19 @@ def describe_incident(incident: Incident) -> str:
     named = ", ".join(c.channel for c in incident.channels[:_MAX_NAMED_CHANNELS])
     whose = f"{whose} ({named})" if named else whose
     counts = f"of {incident.n_events} events {incident.n_anomalies} are anomalies"
-    limits = "".join(f"{beyond(excess)}; " for excess in incident.limits)
-    limits += "".join(
-        f"{one.channel} as well since {spell_time(one.since_ms)}; " for one in incident.spread
-    )
+    said = [beyond(excess) for excess in incident.limits] or [
+        ", ".join(channel.expected.as_reading(channel.channel).describe())
+        for channel in incident.channels[:1]
+        if channel.expected
+    ]
+    said += [f"{one.channel} as well since {spell_time(one.since_ms)}" for one in incident.spread]
     since, until = spell_time(incident.onset_ms), spell_time(incident.changed_ms)
     is_over = incident.state is IncidentState.CLOSED
     when = (
         f"was not as usual from {since} to {until}" if is_over else f"is not as usual since {since}"
     )
     return (
-        f"{whose} {when}: {limits}{counts}, "
+        f"{whose} {when}: {'; '.join([*said, counts])}, "
         f"{incident.n_rejected} rejected, severity {graded_severity(incident)}. "
         f"It {state_phrase(incident)}."
     )

@@ -76,7 +76,8 @@ class Episode:
     peak_row: int
     anomalies: int = 0
     rejected: int = 0
-    severity: float | None = None  # of the row of the peak
+    severity: float | None = None  # the highest
+    departure: float = 0.0  # of the row of the peak, from what was expected there
     incident: str | None = None
     channels: Counter[str] = field(default_factory=Counter)
     reads: tuple[ChannelReading, ...] = ()  # at the peak, once all is seen
@@ -89,10 +90,16 @@ class Episode:
         self.rejected += later.rejected
         self.incident = self.incident or later.incident
         self.channels += later.channels
-        higher = later.severity is not None and later.severity > (self.severity or 0.0)
-        if higher:
-            self.severity, self.peak_row = later.severity, later.peak_row
-        return higher
+        # Rolling columns stay odd after a fault, so scores may be higher than in it.
+        own, other = (
+            (self.departure, self.severity or 0.0),
+            (later.departure, later.severity or 0.0),
+        )
+        if later.severity is not None:
+            self.severity = max(own[1], other[1])
+        if other > own:
+            self.departure, self.peak_row = later.departure, later.peak_row
+        return other > own
 
 
 class Episodes:
@@ -160,7 +167,7 @@ class Episodes:
         event = Episode(
             verdict.sensor, row, row, ms, ms, row,
             int(label is Label.ANOMALY), int(label is Label.REJECTED),
-            verdict.severity, verdict.incident, channels,
+            verdict.severity, _departure(verdict), verdict.incident, channels,
         )  # fmt: skip
         self._peaks[event.sensor, row] = values, verdict
         seen, runs = self._runs.get(event.sensor, (0, list[Episode]()))
@@ -175,6 +182,12 @@ class Episodes:
             return
         peak_row = run.peak_row
         del self._peaks[event.sensor, peak_row if run.merge(event) else row]
+
+
+def _departure(verdict: Verdict) -> float:
+    """Return how far the channel that departs most is from what was expected of it."""
+    said = () if verdict.evidence is None else verdict.evidence.channels
+    return max((one.expected.departure for one in said if one.expected), default=0.0)
 
 
 class ScoredCsv:

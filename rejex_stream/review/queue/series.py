@@ -13,6 +13,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from sqlite3 import Connection, Row
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -366,12 +367,6 @@ def expectations(
     return channels
 
 
-def _half_widths(expected: Expected) -> float:
-    """Return how far a channel was from what was expected of it, in half widths of the range."""
-    width = (expected.high - expected.low) / 2 or abs(expected.value) * 1e-3 or 1.0
-    return abs(expected.read - expected.value) / width
-
-
 class Deviation(NamedTuple):
     """A channel of a case or an incident, beside what it usually is, or was expected to read."""
 
@@ -428,11 +423,11 @@ def deviations(
         distance = abs(far.value - centre) / width
         if of_channel := expected.get(name):
             newest_ms, newest = of_channel[-1]
-            worst = max((one for _, one in of_channel), key=_half_widths)
+            worst = max((one for _, one in of_channel), key=attrgetter("departure"))
             if newest_ms >= recent_ms:
                 now = ChannelReading(name, newest.read, limits, newest)
             far = ChannelReading(name, worst.read, limits, worst)
-            distance = max(distance, _half_widths(worst))
+            distance = max(distance, worst.departure)
         ranked.append(Deviation(sensor, column, now, far, distance, trend))
     return sorted(ranked, key=lambda one: -one.distance)
 

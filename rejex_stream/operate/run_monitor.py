@@ -25,7 +25,7 @@ from rejex_stream.operate.alerts import (
 from rejex_stream.operate.incident_text import DisplayNames
 from rejex_stream.operate.open_situations import OpenSituations, Together
 from rejex_stream.operate.run_metrics import RunMetrics
-from rejex_stream.readable import ChannelReading, TypicalRows
+from rejex_stream.readable import ChannelReading, TypicalRows, utc
 from rejex_stream.run.partition import PartitionMonitor
 from rejex_stream.run.run_events import (
     Committed,
@@ -40,6 +40,7 @@ from rejex_stream.run.run_events import (
     RunObserver,
     SensorsForgotten,
 )
+from rejex_stream.trusted_clock import DAY_MS
 from rejex_stream.types import (
     ChannelEvidence,
     Incident,
@@ -60,6 +61,11 @@ _ENOUGH = 3  # sensors alive, and of each two others are
 _MAX_READINGS = 3
 _MAX_ROWS, _MAX_STEP = 32, 32
 _BATCH_ROWS = 64  # of a batch, about
+_STOPPED = (
+    "stream %r: its review budget per_day has earned nothing for a day of readings, as their times "
+    "are behind %s, which was reached before; what it would reject is withheld until they pass it. "
+    "Was its clock set back?"
+)
 _LEAST_ROWS = 8  # that say what is usual: after a restart nothing is made up of one
 
 
@@ -166,6 +172,38 @@ class Arrivals:
             if n_alive >= _ENOUGH:
                 return []
         return sorted(found)
+
+
+class StoppedBudgets:
+    """Streams whose budget by event time earns nothing, as their clock was set back."""
+
+    def __init__(self) -> None:
+        # By stream: the time that was reached, and since which one what is withheld is behind it.
+        self._behind: dict[str, tuple[int, float]] = {}
+
+    def update(
+        self, verdicts: Iterable[Verdict], reached: Callable[[str], int | None]
+    ) -> Iterator[tuple[str, int]]:
+        """Yield streams that have earned nothing for a day of readings, once, and the time reached.
+
+        O(verdicts) by what `reached` says of a stream after them.
+        """
+        for verdict in verdicts:
+            if not verdict.withheld:
+                continue
+            key, time_ms = in_mode(verdict.stream_key, verdict.mode), verdict.event_time_ms
+            now_ms = reached(key)
+            if now_ms is None:
+                continue
+            before_ms, since_ms = self._behind.get(key, (now_ms, math.inf))
+            if now_ms > before_ms or time_ms >= before_ms:
+                self._behind[key] = now_ms, math.inf
+                continue
+            since_ms = min(since_ms, time_ms)
+            if DAY_MS <= time_ms - since_ms < math.inf:
+                yield key, now_ms
+                since_ms = -math.inf
+            self._behind[key] = now_ms, since_ms
 
 
 class OpenIncidents:
@@ -327,6 +365,7 @@ class RunMonitor:
         self._scoring_duration = metrics.scoring_duration
         self._lag_at = -math.inf
         self._arrivals: dict[Partition, Arrivals] = {}
+        self._budgets: dict[Partition, StoppedBudgets] = {}
         self._overdue: dict[Partition, list[str]] = {}
         self._looked_at = -math.inf
 
@@ -340,6 +379,7 @@ class RunMonitor:
         self._engines[partition] = engine
         self._typical[partition] = TypicalValues(self._channels)
         self._arrivals.pop(partition, None)
+        self._budgets[partition] = StoppedBudgets()
         return engine
 
     def judged(
@@ -355,6 +395,9 @@ class RunMonitor:
         """
         self._scoring_duration.observe(seconds / len(readings))
         self._typical[partition].update(readings, verdicts)
+        budget_time = self._engines[partition].budget_time_ms
+        for stream, reached_ms in self._budgets[partition].update(verdicts, budget_time):
+            _log.warning(_STOPPED, stream, f"{utc(reached_ms):%Y-%m-%d %H:%MZ}")
         if partition in self._arrivals:
             self._arrivals[partition].update(readings, time.monotonic())
         if self.on_readings is not None and not self.on_readings(readings):

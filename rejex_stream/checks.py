@@ -396,12 +396,12 @@ def _repr_elsewhere(pickled: bytes) -> str:
         capture_output=True,
         check=False,
     )
-    said = done.stderr.decode()
+    complaint = done.stderr.decode()
     fix = (
         "what is defined in a notebook or a script cannot be found from elsewhere: put it into a "
         "module of its own, and import it."
-        if "module '__main__'" in said
-        else said[-500:]
+        if "module '__main__'" in complaint
+        else complaint[-500:]
     )
     _require(done.returncode == 0, f"The recipe cannot be unpickled in another process: {fix}")
     return done.stdout.decode()

@@ -83,14 +83,14 @@ def broke_off(item: Any, why: str) -> EngineError:  # noqa: ANN401 - a reading, 
     record = getattr(item, "record", item)
     stream, position = getattr(item, "stream_key", None), getattr(record, "position", None)
     where = f"at {position}" if stream is None else f"at {position} of stream {stream!r}"
-    said = f"broke off {where}: {why}"
+    sentence = f"broke off {where}: {why}"
     way = "start again with REJEX_CORE=python"
     with contextlib.suppress(OSError):
         digest = _digest()
         _memory(digest, "passed").unlink(missing_ok=True)
-        _remember(digest, "broke", said)
+        _remember(digest, "broke", sentence)
         way = "start again, and Python judges alone"
-    return EngineError(f"The native core {said}. Nothing of this batch was committed: {way}.")
+    return EngineError(f"The native core {sentence}. Nothing of this batch was committed: {way}.")
 
 
 # ------------------------------------------------------------------------------------ the trial
@@ -134,14 +134,14 @@ def _digest() -> str:
     import msgspec
     import numpy as np
 
-    found = hashlib.blake2b(digest_size=16)
+    digest = hashlib.blake2b(digest_size=16)
     libc = getattr(os, "confstr_names", {}).get("CS_GNU_LIBC_VERSION")
     libc = libc and os.confstr(libc)
     for part in (sys.version, np.__version__, msgspec.__version__, libc, _processor()):
-        found.update(repr(part).encode())
+        digest.update(repr(part).encode())
     for path in _files(("rejex_native", "rejex_stream", "rejex_connectors")):
-        found.update(str(path.name).encode() + path.read_bytes())
-    return found.hexdigest()
+        digest.update(str(path.name).encode() + path.read_bytes())
+    return digest.hexdigest()
 
 
 def _processor() -> str:
@@ -169,7 +169,7 @@ def _memory(digest: str, what: str) -> Path:
     return folder / "rejex-stream" / f"native-core-{digest}.{what}"
 
 
-def _remember(digest: str, what: str, said: str) -> None:
+def _remember(digest: str, what: str, sentence: str) -> None:
     path = _memory(digest, what)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path.write_text(said, "utf-8")
+    path.write_text(sentence, "utf-8")

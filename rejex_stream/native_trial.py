@@ -179,14 +179,14 @@ def judged(case: Case, built: Any, fast_paths: list[Any] | None) -> list[Any]:  
         engine._core = Core(fast_path, built.poll)
     known = MonitorConfig(window=60, contamination=0.1, tolerance=4.0, false_alarm_events=200.0)
     bank = MonitorBank(known, None if built is None else built.note)
-    readings, found, at = _readings(case), list[Any](), 0
+    readings, results, at = _readings(case), list[Any](), 0
     while at < len(readings):
         part = readings[at : (at := at + 1 + at % 29)]
         verdicts = engine.process(part)
         changes = engine.take_incidents()
-        found += [*verdicts, *changes, bank.observe(verdicts)]
-        found += [engine.command(_answer(change, len(found))) for change in changes[:1]]
-    return [*found, engine.snapshot(), bank.snapshot()]
+        results += [*verdicts, *changes, bank.observe(verdicts)]
+        results += [engine.command(_answer(change, len(results))) for change in changes[:1]]
+    return [*results, engine.snapshot(), bank.snapshot()]
 
 
 def _answer(incident: Any, n: int) -> Command:  # noqa: ANN401
@@ -220,8 +220,8 @@ _ODD = '\u00e9"\\\n\x00\U0001f600'
 
 def _floats() -> list[float]:
     draw = np.random.default_rng(3)
-    found: list[float] = draw.integers(0, 2**64, 600, dtype=np.uint64).view(np.float64).tolist()
-    return found
+    floats: list[float] = draw.integers(0, 2**64, 600, dtype=np.uint64).view(np.float64).tolist()
+    return floats
 
 
 def _written(verdicts: Sequence[Verdict], native: Callable[[str], Any]) -> list[Any]:
@@ -231,7 +231,7 @@ def _written(verdicts: Sequence[Verdict], native: Callable[[str], Any]) -> list[
         topics=topics, max_message_bytes=6_000, pipeline_version="1", pipeline="p",
         instance_id=None, form="full",
     )  # fmt: skip
-    floats, found = _floats(), list[Any]()
+    floats, results = _floats(), list[Any]()
     for settings.form in ("full", "lean"):
         items = ReviewItems(CASES[0].channels * (_ODD,), points=9, native=native)
         records, readings, some = [], [], []
@@ -243,12 +243,12 @@ def _written(verdicts: Sequence[Verdict], native: Callable[[str], Any]) -> list[
             records.append(Record(position, None if at % 5 else b"key", b"", (), None))
             readings.append(reading._replace(position=position))
         outcomes = items.outcomes(records, readings, some)
-        found += OutcomeMessages(settings, lambda _: 3, native).of(outcomes)
+        results += OutcomeMessages(settings, lambda _: 3, native).of(outcomes)
         counts = OutcomeCounts(plain=native("plain"))
         counts.add(outcomes)
-        found.append(counts)
-        found += map(verdict_encoder(settings.form, native), some)
-    return found
+        results.append(counts)
+        results += map(verdict_encoder(settings.form, native), some)
+    return results
 
 
 _MAPPINGS: tuple[dict[str, Any], ...] = (
@@ -275,7 +275,7 @@ def _read(_: Sequence[Verdict], native: Callable[[str], Any]) -> list[str]:
         given = (text or b"null", i % 9, stamp, i, iso.encode())
         trees.append(b'{"a":%b,"s":"x%d","t":%d,"b":%d,"i":"%b"}' % given)
     rows, trees = [*rows, b"", b",,,,", rows[3] + b","], [*trees, b"{}", trees[3] * 2]
-    found = list[str]()
+    texts_read = list[str]()
     for mapping in _MAPPINGS:
         fields = FieldMapping(("a", "b"), **mapping)
         csv = CsvDecoder(fields, ("a", "s", "t", "b", "i"), native=native)
@@ -283,6 +283,6 @@ def _read(_: Sequence[Verdict], native: Callable[[str], Any]) -> list[str]:
             records = [
                 Record(Position("t", 0, i), b"k", value, (), 5) for i, value in enumerate(values)
             ]
-            found += map(repr, decoder.decode_all(records))
-            found += [repr(decoder.decode_all([record])[0]) for record in records[::5]]
-    return found
+            texts_read += map(repr, decoder.decode_all(records))
+            texts_read += [repr(decoder.decode_all([record])[0]) for record in records[::5]]
+    return texts_read

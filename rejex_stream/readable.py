@@ -180,7 +180,7 @@ class ChannelReading:
         ranges += [(self.expected.low, self.expected.high)] if self.expected else []
         apart = [high - low for low, high in ranges]
         apart += [abs(self.value - end) for ends in ranges for end in ends]
-        return min((one for one in apart if one > 0), default=math.inf)
+        return min((gap for gap in apart if gap > 0), default=math.inf)
 
 
 class TypicalRows:

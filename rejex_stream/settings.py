@@ -69,8 +69,8 @@ class Section(BaseModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            found = of_validation(error, type(self), values)
-            raise ConfigError(render(type(self).__name__, found)) from None
+            problems = of_validation(error, type(self), values)
+            raise ConfigError(render(type(self).__name__, problems)) from None
         self.check()
 
     # A section within a config is validated with the whole, so that all problems are said at once.
@@ -169,9 +169,9 @@ class Problem:
             where += f" = {self.value}"
         parts = [f"expected {self.expected}"] if self.expected else []
         parts += [self.fix] if self.fix else []
-        said = "; ".join(parts)
-        said += "" if said.endswith((".", "?")) else "."
-        return f"{where}: {said}" if where else said[0].upper() + said[1:]
+        sentence = "; ".join(parts)
+        sentence += "" if sentence.endswith((".", "?")) else "."
+        return f"{where}: {sentence}" if where else sentence[0].upper() + sentence[1:]
 
 
 def render(path: str, problems: Sequence[Problem]) -> str:
@@ -197,24 +197,24 @@ def of_validation(
 ) -> list[Problem]:
     """Turn pydantic's errors into problems; `variables`: by key, where a value came from."""
     problems: dict[str, Problem] = {}
-    for found in error.errors(include_url=False, include_input=False, include_context=True):
-        path = _path_in(model, given, found["loc"])
+    for complaint in error.errors(include_url=False, include_input=False, include_context=True):
+        path = _path_in(model, given, complaint["loc"])
         key = ".".join(path)
         if key in problems:  # the branches of a union complain once each
             continue
         variable = (variables or {}).get(key)
-        problems[key] = _problem(found, model, path, _at(given, path), variable)
+        problems[key] = _problem(complaint, model, path, _at(given, path), variable)
     return list(problems.values())
 
 
 def _problem(
-    found: Any,  # noqa: ANN401 - pydantic's ErrorDetails
+    complaint: Any,  # noqa: ANN401 - pydantic's ErrorDetails
     model: type[BaseModel],
     path: tuple[str, ...],
     value: object,
     variable: str | None,
 ) -> Problem:
-    key, kind = ".".join(path), found["type"]
+    key, kind = ".".join(path), complaint["type"]
     if kind == "extra_forbidden":
         known = _known_keys(model, path[:-1])
         what = "unknown key" if issubclass(model, Section) or len(path) > 1 else "unknown section"
@@ -227,9 +227,9 @@ def _problem(
         if len(path) == 1 and not issubclass(model, Section):
             what = "the section is missing"
         return Problem(key, None, "", f"{what}: {hint}" if hint else what, variable)
-    expected = found["msg"].removeprefix("Input should be ").removeprefix("a valid ")
+    expected = complaint["msg"].removeprefix("Input should be ").removeprefix("a valid ")
     expected = expected.replace(repr(math.log(2)), "ln 2 = 0.693")
-    if field is not None and found["type"] != "literal_error":
+    if field is not None and complaint["type"] != "literal_error":
         unit = extra_of(field).get("unit")
         expected += f" ({unit})" if unit and unit != SECRET else ""
     if kind == "literal_error" and isinstance(value, str) and field is not None:
@@ -312,9 +312,9 @@ def section_of(annotation: Any) -> type[BaseModel] | None:  # noqa: ANN401 - a t
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     for inner in get_args(annotation):
-        found = section_of(inner)
-        if found is not None:
-            return found
+        section = section_of(inner)
+        if section is not None:
+            return section
     return None
 
 

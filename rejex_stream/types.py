@@ -468,9 +468,9 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def speaking(self) -> tuple[ChannelEvidence, ...]:
         """The channels that add to the score, at least a tenth of what the first adds."""
-        known = [(one.contribution or 0.0, one) for one in self.channels]
-        least = max((added for added, _ in known), default=0.0) / 10
-        return tuple(one for added, one in known if added > 0.0 and added >= least)
+        known = [(channel.contribution or 0.0, channel) for channel in self.channels]
+        min_added = max((added for added, _ in known), default=0.0) / 10
+        return tuple(channel for added, channel in known if added > 0.0 and added >= min_added)
 
     @property
     def passed_limit(self) -> bool:
@@ -623,8 +623,8 @@ class Verdict(msgspec.Struct, frozen=True, gc=False):
 
     def expected(self, channel: str) -> Expected | None:
         """Return what the others made one expect of a channel, where the evidence says so."""
-        said = () if self.evidence is None else self.evidence.channels
-        return next((one.expected or None for one in said if one.channel == channel), None)
+        channels = () if self.evidence is None else self.evidence.channels
+        return next((one.expected or None for one in channels if one.channel == channel), None)
 
 
 class Invalid(NamedTuple):
@@ -821,7 +821,7 @@ class OutcomeCounts:
             self.n_invalid += sum(not invalid.silent for invalid in unread)
         self.n_reviews += len(outcomes) - [outcome.review for outcome in outcomes].count(None)
         changed = [outcome.incidents for outcome in outcomes if outcome.incidents]
-        self.n_incidents += sum(one.opens for changes in changed for one in changes)
+        self.n_incidents += sum(change.opens for changes in changed for change in changes)
 
     def add_verdicts(self, verdicts: Iterable[Verdict]) -> None:
         """Count verdicts whose records are not at hand; O(1) each."""

@@ -97,9 +97,9 @@ def check_sections(
     try:
         config = Config(**merged).written_as(durations)
     except ValidationError as error:
-        found = of_validation(error, Config, merged, variables)
-        broken |= {problem.key.split(".")[0] for problem in found}
-        problems += found
+        invalid = of_validation(error, Config, merged, variables)
+        broken |= {problem.key.split(".")[0] for problem in invalid}
+        problems += invalid
     problems += _cross_check(merged, frozenset(broken))
     return (None if problems else config), tuple(problems)
 
@@ -116,14 +116,14 @@ def _environment() -> tuple[dict[str, Any], list[Problem]]:
             problems.append(Problem(section, None, "", fix, variable=name))
     try:
         model: Any = Config  # whose fields are all that is looked at
-        found = EnvSettingsSource(model, env_prefix=ENV_PREFIX, env_nested_delimiter="__")()
+        overrides = EnvSettingsSource(model, env_prefix=ENV_PREFIX, env_nested_delimiter="__")()
     except SettingsError as error:
         problems.append(Problem("", None, "JSON where a list or table is meant", f"{error}"))
         return {}, problems
-    params = found.get("detector", {}).get("params")
+    params = overrides.get("detector", {}).get("params")
     if isinstance(params, dict):
-        found["detector"]["params"] = {key: _toml_value(value) for key, value in params.items()}
-    return found, problems
+        overrides["detector"]["params"] = {key: _toml_value(value) for key, value in params.items()}
+    return overrides, problems
 
 
 def _toml_value(text: object) -> object:
@@ -160,7 +160,8 @@ def _cross_check(merged: Mapping[str, Any], broken: frozenset[str]) -> list[Prob
         section = field.annotation
         if name == "channels" and name not in broken:
             sections[name] = {
-                one: Channel.model_validate(told) for one, told in merged.get(name, {}).items()
+                channel: Channel.model_validate(given)
+                for channel, given in merged.get(name, {}).items()
             }
         if name in broken or not isinstance(section, type) or not issubclass(section, BaseModel):
             continue
@@ -347,23 +348,23 @@ def _monitor(config: Any) -> None:  # noqa: ANN401
 
 def _channels(config: Any) -> None:  # noqa: ANN401
     known = config.input.mapping().channel_names
-    for name, told in config.channels.items():
+    for name, entry in config.channels.items():
         if name not in known:
             raise ConfigError(
                 f"channels.{name}: the input has no such channel; did you mean "
                 f"{nearest(name, known)}?"
             )
-        if told.low is not None and told.high is not None and told.low >= told.high:
+        if entry.low is not None and entry.high is not None and entry.low >= entry.high:
             raise ConfigError(
-                f"channels.{name}: low = {told.low} is not below high = {told.high}: swap them."
+                f"channels.{name}: low = {entry.low} is not below high = {entry.high}: swap them."
             )
         for setting in ("period", "follows"):
-            if told.kind != "angle" and getattr(told, setting) is not None:
+            if entry.kind != "angle" and getattr(entry, setting) is not None:
                 raise ConfigError(
                     f'channels.{name}: {setting} is of angles: add kind = "angle", or leave '
                     f"{setting} out."
                 )
-        if told.limit == "alarm" and told.low is None and told.high is None:
+        if entry.limit == "alarm" and entry.low is None and entry.high is None:
             raise ConfigError(
                 f'channels.{name}: limit = "alarm" without a limit: give low, high or both, beyond '
                 'which an event is an anomaly; or take limit = "draw".'

@@ -38,22 +38,22 @@ def is_loopback(host: str) -> bool:
 
 def networks(addresses: Iterable[str]) -> tuple[Network, ...]:
     """Return addresses and networks as the latter."""
-    found: list[Network] = []
+    parsed: list[Network] = []
     for address in addresses:
         try:
-            found.append(ipaddress.ip_network(address))
+            parsed.append(ipaddress.ip_network(address))
         except ValueError as error:
             raise ConfigError(
                 f"proxy {address!r} is no address or network ({error}): give e.g. 10.0.0.7 or "
                 "10.0.0.0/24."
             ) from error
-    return tuple(found)
+    return tuple(parsed)
 
 
 def named_reviewer(text: str) -> tuple[str, Role]:
     """Return the name and role in ``NAME`` or ``NAME:ROLE``."""
     name, _, role = text.partition(":")
-    known = next((one for one in ROLES if one == (role or "reviewer")), None)
+    known = next((known_role for known_role in ROLES if known_role == (role or "reviewer")), None)
     if not name or known is None:
         raise ConfigError(f"reviewer {text!r}: give NAME:ROLE with one of {', '.join(ROLES)}.")
     if name.strip() in ("", SYSTEM):
@@ -100,15 +100,17 @@ class Channel(Section):
 
 def sides_of(channels: Mapping[str, Channel]) -> tuple[tuple[str, str], ...]:
     """Return the channels of which one side counts, each with it."""
-    return tuple((name, one.side) for name, one in sorted(channels.items()) if one.side != "both")
+    return tuple(
+        (name, channel.side) for name, channel in sorted(channels.items()) if channel.side != "both"
+    )
 
 
 def angles_of(channels: Mapping[str, Channel]) -> tuple[Circle, ...]:
     """Return the channels that are angles."""
     return tuple(
-        Circle(name, one.period or 360.0, one.follows or "")
-        for name, one in sorted(channels.items())
-        if one.kind == "angle"
+        Circle(name, channel.period or 360.0, channel.follows or "")
+        for name, channel in sorted(channels.items())
+        if channel.kind == "angle"
     )
 
 

@@ -116,11 +116,11 @@ def make_detector(name: str, **params: Any) -> Detector:  # noqa: ANN401 - the d
     ...
     rejex_stream.errors.DetectorError: 'LODA' is both PyOD's and River's; say pyod:LODA or ...
     """
-    found = _by_name(name)
-    if len(found) == 1:
-        return next(iter(found.values()))(**params)
-    if len(found) > 1:
-        raise DetectorError(f"{name!r} is both PyOD's and River's; say {' or '.join(found)}.")
+    factories = _by_name(name)
+    if len(factories) == 1:
+        return next(iter(factories.values()))(**params)
+    if len(factories) > 1:
+        raise DetectorError(f"{name!r} is both PyOD's and River's; say {' or '.join(factories)}.")
     if "." in name:
         return _dotted(name, params)
     raise DetectorError(_unknown(name))
@@ -159,9 +159,9 @@ def as_detector(detector: object, params: Mapping[str, Any] | None = None) -> De
     if not inspect.isclass(detector):
         if isinstance(detector, BatchDetector | IncrementalDetector):
             return detector
-        found = _of_library(detector, type(detector).__name__, {})
-        if found is not None:
-            return found
+        made = _of_library(detector, type(detector).__name__, {})
+        if made is not None:
+            return made
         if hasattr(detector, "start"):
             if lacks := [n for n in ("restore", "warm_up_events") if not hasattr(detector, n)]:
                 raise DetectorError(
@@ -247,25 +247,25 @@ def _dotted(path: str, params: dict[str, Any]) -> Detector:
     path = path.removeprefix("pyod:").removeprefix("river:")
     if path.startswith("pyod."):
         return _of_path(path, **params)
-    found = _import(path)
-    if inspect.isclass(found) and _package(found) == "pyod":
+    imported = _import(path)
+    if inspect.isclass(imported) and _package(imported) == "pyod":
         return pyod_detector(f"pyod:{path}", path, **params)
     options = {key: params.pop(key) for key in _RIVER_OPTIONS & params.keys()}
-    if callable(found):
-        _check_call(path, found, params)
+    if callable(imported):
+        _check_call(path, imported, params)
         try:
-            found = found(**params)
+            imported = imported(**params)
         except (TypeError, ValueError) as error:
             raise ConfigError(f"{path} refuses its parameters {params!r}: {error}") from error
     elif params:
         raise ConfigError(
             f"{path} is an object, so it takes no parameters, got {', '.join(params)}."
         )
-    if isinstance(found, BatchDetector | IncrementalDetector):
-        return found
+    if isinstance(imported, BatchDetector | IncrementalDetector):
+        return imported
     name = path.removeprefix("river.anomaly.")
-    made = _of_library(found, name, options)
-    return _from_river(found, name, options) if made is None else made
+    made = _of_library(imported, name, options)
+    return _from_river(imported, name, options) if made is None else made
 
 
 _RIVER_OPTIONS: Final = {"scale", "scale_events", "warm_up_events", "sign"}

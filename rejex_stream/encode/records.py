@@ -462,10 +462,10 @@ def require_sound(command: Command) -> None:
 
 def _problems(command: Command) -> Iterator[str]:
     """Yield what is wrong with a command, each as the rest of a sentence about it."""
-    for name, most in (*_MAX_TEXT.items(), ("note", _MAX_NOTE)):
+    for name, max_length in (*_MAX_TEXT.items(), ("note", _MAX_NOTE)):
         text = getattr(command, name)
-        if text is not None and len(text) > most:
-            yield f"has {len(text)} characters of {name}, at most {most} fit"
+        if text is not None and len(text) > max_length:
+            yield f"has {len(text)} characters of {name}, at most {max_length} fit"
     for name in ("version", "from_ms", "until_ms", "given_ms"):
         number = getattr(command, name)
         if number is not None and abs(number) > _MAX_INTEGER:

@@ -101,11 +101,11 @@ def json_schema(name: str) -> dict[str, Any]:
     """Return the JSON Schema (2020-12) of one kind of record."""
     kind = _TYPES[name]
     _, components = msgspec.json.schema_components([kind], ref_template="#/$defs/{name}")
-    found = _described(components)
-    root = found.pop(kind.__name__)
+    described = _described(components)
+    root = described.pop(kind.__name__)
     schema = {"$schema": _DIALECT, "$id": f"urn:rejex-stream:{name}:v1", **root}
-    if found:
-        schema["$defs"] = found
+    if described:
+        schema["$defs"] = described
     return schema
 
 
@@ -117,32 +117,32 @@ def _described(components: Mapping[str, Any]) -> dict[str, Any]:
         own = (getattr(home, name, None) for home in (types, records, label_records))
         kinds = _EXPLAINED_BY.get(name) or tuple(filter(None, own))[:1]
         fields = {field: text for kind in kinds for field, text in _explained(kind).items()}
-        found = {
+        explained = {
             **schema,
             "title": _PLAIN_NAMES.get(name, name),
             "description": _plain((kinds[-1].__doc__ or "").strip().split("\n\n")[0]),
         }
         if "properties" in schema:
-            found["properties"] = {
+            explained["properties"] = {
                 field: {**value, "description": fields[field]} if field in fields else value
                 for field, value in schema["properties"].items()
             }
-        described[name] = found
+        described[name] = explained
     return described
 
 
 def _explained(kind: type) -> dict[str, str]:
     """Return what stands below the fields of a type, each text below one line or several."""
-    said, above, last = dict[str, str](), list[str](), 0
+    texts, above, last = dict[str, str](), list[str](), 0
     (declared,) = ast.parse(inspect.getsource(kind)).body
     for node in declared.body if isinstance(declared, ast.ClassDef) else ():
         above, last = [] if node.lineno > last + 1 else above, node.end_lineno or 0
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             above.append(node.target.id)
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and above:
-            said |= dict.fromkeys(above, _plain(str(node.value.value)))
+            texts |= dict.fromkeys(above, _plain(str(node.value.value)))
             above = []
-    return said
+    return texts
 
 
 def _plain(text: str) -> str:

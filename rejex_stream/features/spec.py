@@ -115,9 +115,9 @@ class Feature:
                 raise ConfigError(f"{where} needs either events or seconds: give exactly one.")
         elif self.events is None or self.seconds is not None:
             raise ConfigError(f"{where} goes by events: give events, not seconds.")
-        least = 2 if self.kind == "std" else 1
-        if self.events is not None and self.events < least:
-            raise ConfigError(f"{where} has events = {self.events}: give at least {least}.")
+        min_events = 2 if self.kind == "std" else 1
+        if self.events is not None and self.events < min_events:
+            raise ConfigError(f"{where} has events = {self.events}: give at least {min_events}.")
         if self.seconds is not None and not 0 < self.seconds < math.inf:
             raise ConfigError(f"{where} has seconds = {self.seconds}: give a positive number.")
 
@@ -263,7 +263,9 @@ class FeatureSpec:
                 raise ConfigError(f"{where}: an angle has no lower side: leave side out.")
             if not follows:
                 continue
-            leader = next((one for one in self.angles if one.channel == follows != name), None)
+            leader = next(
+                (circle for circle in self.angles if circle.channel == follows != name), None
+            )
             if leader is None or leader.period != period:
                 raise ConfigError(
                     f"{where}: follows = {follows!r} is no other angle of the same period: name "
@@ -287,8 +289,10 @@ class FeatureSpec:
         periods = {name: period for name, period, _ in self.angles}
         if self.features:
             return tuple(
-                replace(one, period=periods[one.channel]) if one.channel in periods else one
-                for one in self.features
+                replace(feature, period=periods[feature.channel])
+                if feature.channel in periods
+                else feature
+                for feature in self.features
             )
         measured = self.measured
         shape = blocks_of(self.preset or "raw", len(measured))
@@ -328,8 +332,8 @@ class FeatureSpec:
     def level_of_channel(self) -> dict[int, int]:
         """For channels that have one as it is, by number, which column is it."""
         kinds = [feature.kind for feature in self.columns for _ in feature.names]
-        found = enumerate(zip(kinds, self.channels_of_columns, strict=True))
-        return {self.channels.index(name): j for j, (kind, name) in found if kind == "raw"}
+        numbered = enumerate(zip(kinds, self.channels_of_columns, strict=True))
+        return {self.channels.index(name): j for j, (kind, name) in numbered if kind == "raw"}
 
     @property
     def is_at_once(self) -> bool:

@@ -241,8 +241,8 @@ class CommandJournal:
             what = f"no incident {command.incident!r}"
         elif command.cancels is not None:
             what = f"no plan {command.cancels!r}"
-        said = f"{self._partition} has {what}"
-        return CommandReply(command=command.id, accepted=False, said=said)
+        sentence = f"{self._partition} has {what}"
+        return CommandReply(command=command.id, accepted=False, said=sentence)
 
     def rewind_to(self, offset: int, *, allow_gaps: bool) -> None:
         """Continue from a state as it was at `offset`: commands in effect from there are due."""

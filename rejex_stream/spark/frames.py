@@ -307,14 +307,14 @@ class KeyedStates:
         import pandas as pd
 
         taken = [self._taken.decode(body) for frame in rows for body in frame["taken"]]
-        taken.sort(key=lambda one: one.record.position)  # map tasks came in any order
+        taken.sort(key=lambda item: item.record.position)  # map tasks came in any order
         topic, partition, _ = key
         live = self._live(key, Partition(str(topic), int(partition)))
         state, read = live.state, live.read
         self._bench.listen(state)
-        read.items = {one.record.position: one.item for one in taken}
+        read.items = {item.record.position: item.item for item in taken}
         with one_thread():
-            outcomes = state.process([one.record for one in taken])
+            outcomes = state.process([item.record for item in taken])
         read.items = {}
         self._keep(key, live)
         # What a record lets come goes before it; of streams apart, nothing waits for another.

@@ -206,8 +206,8 @@ def _run_topics(config: Config, job: SparkJob, stop: threading.Event) -> dict[st
     assembly.require_own_topics(settings)
     alone = OfflineSink(settings)  # refuses beside workers of the group
     topics = settings.topics
-    said = bounds_of(settings, partitions_of(settings, topics.control))
-    if not job.control and any(end for _, end in said.values()):
+    commands = bounds_of(settings, partitions_of(settings, topics.control))
+    if not job.control and any(end for _, end in commands.values()):
         raise ConfigError(_UNHEARD.format(where=topics.control))
     journal = _journal(config, job)
     counts = {

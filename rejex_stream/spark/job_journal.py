@@ -79,9 +79,9 @@ class JobJournal:
 
     def pending(self, partition: Partition, committed: int) -> Sequence[Incident]:
         """Return the changes of incidents that are durable, and of which nobody was told."""
-        kept = CommandJournal(partition, self.decided(partition), self.inputs).outbox
+        outbox = CommandJournal(partition, self.decided(partition), self.inputs).outbox
         # Those behind it were recorded for a commit that did not come to be.
-        return [change for change in kept if change.position.offset < committed]
+        return [change for change in outbox if change.position.offset < committed]
 
     def at_commit(
         self,
@@ -124,9 +124,9 @@ class JobJournal:
         from rejex_connectors.kafka.partition_reader import read_partition, topic_ids
 
         log = Partition(self.settings.topics.control, 0)
-        said = list(read_partition(self.settings, log, start))
-        next_offset = said[-1].position.offset + 1 if said else start
-        return ControlRecords(said, next_offset, topic_ids(self.settings)(log))
+        commands = list(read_partition(self.settings, log, start))
+        next_offset = commands[-1].position.offset + 1 if commands else start
+        return ControlRecords(commands, next_offset, topic_ids(self.settings)(log))
 
 
 @dataclass(frozen=True)
@@ -167,5 +167,5 @@ class AtCommit:
 
 def changes_in(lines: Iterable[bytes]) -> list[Incident]:
     """Return the changes of incidents among what was written of incidents; the rest is replies."""
-    found = (decode_incidents(line) for line in lines)
-    return [change for change in found if isinstance(change, Incident)]
+    records = (decode_incidents(line) for line in lines)
+    return [change for change in records if isinstance(change, Incident)]

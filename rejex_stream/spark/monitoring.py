@@ -156,7 +156,9 @@ class JobMonitoring:
                 if monitor is not None:
                     _observe(monitor, outcomes)
                 self._show(partition, outcomes)
-        changes = changes_in(one.value for one in _incidents(written) if one.offset >= at)
+        changes = changes_in(
+            message.value for message in _incidents(written) if message.offset >= at
+        )
         if changes:
             self._event(IncidentsDurable(partition, changes))
 
@@ -223,24 +225,24 @@ def outcomes_in(
         invalid: Invalid | None = None
         review: ReviewItem | None = None
         incidents: tuple[Incident, ...] = ()
-        for one in of_reading:
-            if one.output == "verdicts":
-                verdict = _lean(position, one.value) if lean else decode_verdict(one.value)
-            elif one.output == "deadletter" and verdict is None:
-                invalid = _invalid(position, one)
-            elif one.output == "review":
-                item = decode_reviewed(one.value)
+        for message in of_reading:
+            if message.output == "verdicts":
+                verdict = _lean(position, message.value) if lean else decode_verdict(message.value)
+            elif message.output == "deadletter" and verdict is None:
+                invalid = _invalid(position, message)
+            elif message.output == "review":
+                item = decode_reviewed(message.value)
                 review = item if isinstance(item, ReviewItem) else review
-            elif one.output == "incidents":
-                incidents = (*incidents, *changes_in([one.value]))
+            elif message.output == "incidents":
+                incidents = (*incidents, *changes_in([message.value]))
         yield Outcome(Record(position, None, None), verdict, invalid, review, incidents)
 
 
 def _lean(position: Position, line: bytes) -> Verdict:
-    said = msgspec.json.decode(line, type=LeanVerdictRecord)
+    lean = msgspec.json.decode(line, type=LeanVerdictRecord)
     return Verdict(
-        position, said.stream_key, said.sensor, said.event_time_ms, 0, said.label, said.reason,
-        severity=said.severity, mode=said.mode,
+        position, lean.stream_key, lean.sensor, lean.event_time_ms, 0, lean.label, lean.reason,
+        severity=lean.severity, mode=lean.mode,
     )  # fmt: skip
 
 
@@ -257,7 +259,7 @@ def _invalid(position: Position, letter: Written) -> Invalid:
 
 
 def _incidents(written: Iterable[Written]) -> list[Written]:
-    return [one for one in written if one.output == "incidents"]
+    return [message for message in written if message.output == "incidents"]
 
 
 def _observe(monitor: PartitionMonitor, outcomes: Sequence[Outcome]) -> None:

@@ -88,8 +88,8 @@ class KafkaSource:
             for partition, offset in self.consumer.take_stuck().items():
                 _log.warning("%s-%d is read by kafka-python from %d on", *partition, offset)
                 stop = offset + _STUCK_STRETCH
-                found = read_partition(self._settings, partition, offset, stop)
-                self._stuck[partition] = _StuckRead(offset, found)
+                stretch = read_partition(self._settings, partition, offset, stop)
+                self._stuck[partition] = _StuckRead(offset, stretch)
             if self.inspect is not None:
                 self.inspect(records)
             return records
@@ -101,11 +101,11 @@ class KafkaSource:
         """Return records of stretches that the library cannot unpack; it goes on behind them."""
         records: list[Record] = []
         for partition, stuck in list(self._stuck.items()):
-            found = list(islice(stuck.records, max_records))
-            if found:
-                stuck.next_offset = found[-1].position.offset + 1
-            records += found
-            if len(found) < max_records:
+            records_read = list(islice(stuck.records, max_records))
+            if records_read:
+                stuck.next_offset = records_read[-1].position.offset + 1
+            records += records_read
+            if len(records_read) < max_records:
                 del self._stuck[partition]
                 self.consumer.start(partition, stuck.next_offset)
         return records

@@ -117,8 +117,8 @@ def _print_plans(rows: tuple[Plan, ...], output: show.As) -> None:
         table.append(cells)
     show.print_table(columns, table, title=f"γ = {rows[0].contamination:g}", left=())
     for row in rows:
-        for what, said in show.held_rows(row):
-            print(f"n = {row.window:,}, rate {row.rate:g}: {what}: {said}.")
+        for what, sentence in show.held_rows(row):
+            print(f"n = {row.window:,}, rate {row.rate:g}: {what}: {sentence}.")
         if row.refusal is not None:
             of = f", T = {row.tolerance:g}" if row.tolerance is not None else ""
             print(f"impossible: n = {row.window:,}{of}: {row.refusal}")
@@ -147,10 +147,10 @@ def validate(config: show.ConfigFile, output: show.AsOption = show.As.TABLE) -> 
     print(f"{config}: fine.")
     budget, rows = loaded.rejection.review_budget, promise_rows(promise)
     if budget is not None and budget.burst is None:
-        said = (
+        choice = (
             f"{budget.held_burst:,} events, chosen: set rejection.review_budget.burst to your own"
         )
-        rows.append(("burst of the budget", said))
+        rows.append(("burst of the budget", choice))
     for key, (written, count) in loaded.durations.items():
         every = span(loaded.input.sample_interval_ms)
         rows.append((key, f"{written}: {count:,} events, at one in {every}"))

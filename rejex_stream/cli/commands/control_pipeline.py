@@ -218,12 +218,12 @@ def _outcome_of(replies: list[CommandReply], note: str) -> str:
     accepted = [reply for reply in replies if reply.accepted]
     reasons = dict.fromkeys(reply.said for reply in accepted or replies)
     if not reasons:
-        said = (
+        sentence = (
             "given; it holds from the next events on, once it is its turn, and is replied to then"
         )
     else:
-        said = f"{'accepted' if accepted else 'refused'}: {'; '.join(reasons)}"
-    return f"{said} ({note})" if note else said
+        sentence = f"{'accepted' if accepted else 'refused'}: {'; '.join(reasons)}"
+    return f"{sentence} ({note})" if note else sentence
 
 
 def _whom(command: Command) -> str:

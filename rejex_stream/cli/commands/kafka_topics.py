@@ -64,7 +64,9 @@ def create(  # noqa: PLR0917 - one parameter an option
 
     inputs = look_at_inputs(settings)
     if inputs.missing and not with_input:
-        problems = "; ".join(f"topic {name!r} {said}" for name, said in inputs.missing.items())
+        problems = "; ".join(
+            f"topic {name!r} {problem}" for name, problem in inputs.missing.items()
+        )
         raise ConnectorError(
             f"{problems}. Nothing was created: the outputs have as many partitions as the input "
             "(--with-input makes it too, to try things out)."

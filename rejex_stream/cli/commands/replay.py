@@ -181,8 +181,8 @@ def _print(comparison: Comparison, configs: list[str]) -> None:
         if was != is_
     ]
     if comparison.sensors:
-        most = comparison.sensors.most_common(_MAX_SENSORS)
-        named = ", ".join(f"{name} {count:,}" for name, count in most)
+        changed = comparison.sensors.most_common(_MAX_SENSORS)
+        named = ", ".join(f"{name} {count:,}" for name, count in changed)
         facts.append(("sensors with most changes", named))
     facts += [
         (f"e.g. {at.topic}-{at.partition}-{at.offset}", f"{was} → {is_}")

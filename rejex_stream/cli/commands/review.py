@@ -281,7 +281,9 @@ def link(
             print(f"{name}: {sessions.revoke(name)} sessions and links ended", file=sys.stderr)
             return
         token = sessions.link(Viewer(name, people[name]))
-    named = next((one.alerts.console_url for one in configs if one.alerts.console_url), None)
+    named = next(
+        (pipeline.alerts.console_url for pipeline in configs if pipeline.alerts.console_url), None
+    )
     scheme = "http" if section.tls_cert is None else "https"
     print(f"{named or f'{scheme}://{section.host}:{section.port}'}/login?token={token}")
 

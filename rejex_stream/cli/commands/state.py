@@ -91,8 +91,8 @@ def show(config: ConfigFile, partition: Only = None, output: AsOption = As.TABLE
             if loaded is None:
                 rows.append({"partition": str(chosen), "what": "no snapshot"})
                 continue
-            said = described(loaded[1])
-            rows.append({"partition": str(chosen), "next_offset": loaded[0], **_at_length(said)})
+            summary = described(loaded[1])
+            rows.append({"partition": str(chosen), "next_offset": loaded[0], **_at_length(summary)})
     if output is As.JSON:
         print_json(rows)
         return
@@ -171,23 +171,25 @@ def import_state(
         sealed = file.read_bytes()
     with stored(load_config(config), to_change=True) as state:
         chosen, committed = _chosen(state, partition), state.places.committed()
-        imported = [one for one in _unpacked(state.store.opened_file(sealed)) if one[0] in chosen]
+        imported = [
+            target for target in _unpacked(state.store.opened_file(sealed)) if target[0] in chosen
+        ]
         if not imported:
             raise ConfigError(f"{file} holds no partition of this pipeline's input.")
-        for one, moved, _, _ in imported:
-            at = committed.get(one)
+        for target, moved, _, _ in imported:
+            at = committed.get(target)
             if at is not None and at < moved.next_offset:
                 raise CheckpointError(
-                    f"{one} is committed up to offset {at}, before the {moved.next_offset} "
+                    f"{target} is committed up to offset {at}, before the {moved.next_offset} "
                     f"of the state in {file}: what lies in between would never be judged. Nothing "
                     "was changed; import into a pipeline that nothing was committed of."
                 )
-        for one, moved, parts, schemas in imported:
+        for target, moved, parts, schemas in imported:
             if not dry_run:
-                _put(state, one, moved, parts, schemas, begins=one not in committed)
-            at = committed.get(one, moved.committed)
+                _put(state, target, moved, parts, schemas, begins=target not in committed)
+            at = committed.get(target, moved.committed)
             print(
-                f"{one}: {'would be ' if dry_run else ''}imported at offset "
+                f"{target}: {'would be ' if dry_run else ''}imported at offset "
                 f"{moved.next_offset}; the next run goes on at {at}."
             )
 
@@ -259,33 +261,33 @@ def _in_short(state: Stored, partition: Partition) -> dict[str, Any]:
         if loaded is None:
             return {"what": "no snapshot"}
         offset, parts = loaded
-        said = described(parts)
+        description = described(parts)
     except CheckpointError as error:
         return {"what": str(error)}
     summary: dict[str, Any] = {"next_offset": offset, "bytes": sum(map(len, parts.values()))}
-    same = said.origin.environment == environment()
+    same = description.origin.environment == environment()
     what = "" if same else "made with other versions or another kind of processor: state show"
-    return summary | {"sensors": len(said.sensors), "what": what}
+    return summary | {"sensors": len(description.sensors), "what": what}
 
 
-def _at_length(said: Described) -> dict[str, Any]:
+def _at_length(summary: Described) -> dict[str, Any]:
     heard = {
         sensor: max(streams.values(), default=None)
-        for sensor, streams in said.sensors.items()
+        for sensor, streams in summary.sensors.items()
         if isinstance(streams, dict)
     }
-    largest = sorted(said.streams, key=lambda key: (-said.streams[key], key))[:_LARGEST]
+    largest = sorted(summary.streams, key=lambda key: (-summary.streams[key], key))[:_LARGEST]
     silent = sorted((ms, sensor) for sensor, ms in heard.items() if ms is not None)[:_LARGEST]
     return {
-        "events": said.n_events,
-        "sensors": len(said.sensors),
-        "channels": list(said.channels),
-        "limits": dict(said.limits),
-        "made_with": dict(said.origin.environment),
-        "state": dict(said.origin.state),
-        "decision": dict(said.origin.decision),
+        "events": summary.n_events,
+        "sensors": len(summary.sensors),
+        "channels": list(summary.channels),
+        "limits": dict(summary.limits),
+        "made_with": dict(summary.origin.environment),
+        "state": dict(summary.origin.state),
+        "decision": dict(summary.origin.decision),
         "largest_streams": {
-            escaped(stream_name(*of_mode(key))): said.streams[key] for key in largest
+            escaped(stream_name(*of_mode(key))): summary.streams[key] for key in largest
         },
         "silent_for_longest": {
             escaped(sensor): utc(ms).isoformat(timespec="seconds") for ms, sensor in silent

@@ -105,13 +105,13 @@ class ControlLine:
 
     def commands(self) -> list[Command]:
         """Return the commands that stand in the log; what is none is passed over."""
-        found = []
+        commands = []
         for line in self._lines("control", None):
             try:
-                found.append(decode_command(line))
+                commands.append(decode_command(line))
             except ConnectorError:
                 continue  # whoever obeys says what is wrong with it
-        return found
+        return commands
 
     def incidents(self) -> dict[str, Incident]:
         """Return the incidents as they stand, in the order in which they opened."""
@@ -119,11 +119,11 @@ class ControlLine:
 
     def replies(self, since: Any = None) -> dict[str, list[CommandReply]]:  # noqa: ANN401
         """Return the replies by command, those since a mark."""
-        found: dict[str, list[CommandReply]] = {}
+        replies: dict[str, list[CommandReply]] = {}
         for item in _incident_records(self._lines("incidents", since)):
             if not isinstance(item, Incident):
-                found.setdefault(item[1].command, []).append(item[1])
-        return found
+                replies.setdefault(item[1].command, []).append(item[1])
+        return replies
 
     def mark(self) -> Any:  # noqa: ANN401 - of either kind
         """Return where the incidents end now."""

@@ -371,8 +371,10 @@ def _kafka_edges(config: Config, *, dry_run: bool) -> Edges:
     decoder = kafka_decoder(config)
     inputs = look_at_inputs(settings)
     if inputs.missing:
-        told = "; ".join(f"topic {name!r} {said}" for name, said in inputs.missing.items())
-        raise MissingTopicError(f"Kafka at {settings.bootstrap_servers}: {told}")
+        problems = "; ".join(
+            f"topic {name!r} {problem}" for name, problem in inputs.missing.items()
+        )
+        raise MissingTopicError(f"Kafka at {settings.bootstrap_servers}: {problems}")
     require_one_partition(config, inputs.partitions)
     # A sensor that comes from the key has none where there is no key: those are dead letters.
     by_key = config.input.partitioning == "check" and not config.input.mapping().sensor_from
@@ -424,10 +426,10 @@ def require_one_partition(config: Config, partitions: Mapping[str, int]) -> None
     """Refuse a budget of groups that may lie in several of so many partitions of topics."""
     setting, count = budget_of_groups(config), sum(partitions.values())
     if setting is not None and count > 1 and config.input.partitioning == "check":
-        told = ", ".join(f"{topic} {n}" for topic, n in partitions.items())
+        sizes = ", ".join(f"{topic} {n}" for topic, n in partitions.items())
         raise ConfigError(
             f"{setting} with a review budget that is held, and the input has {count} partitions "
-            f"({told}): a group whose sensors lie in several would have a budget in each. Key the "
+            f"({sizes}): a group whose sensors lie in several would have a budget in each. Key the "
             'records by group and say so by input.partitioning = "trust"; or give each partition '
             'one (rejection.review_budget.owner = "partition"); or have the rate expected, and '
             'not held (rejection.review_budget.burst = "none").'

@@ -74,10 +74,10 @@ class Pipeline:
         if config is None:
             rows = {"path": "-", "format": "jsonl"}  # which validates, and is never read
             given = {**sections, "input": rows | dict(sections.get("input", {}))}
-            found, problems = check_sections(given, name="python")
-            if found is None:
+            checked, problems = check_sections(given, name="python")
+            if checked is None:
                 raise ConfigError(render("Pipeline", problems))
-            config = found
+            config = checked
         self.config = config if isinstance(config, Config) else load_config(config)
         self._judging = Judging(self.config)
         self._partition = Partition(self.config.pipeline.name, 0)

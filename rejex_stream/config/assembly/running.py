@@ -107,12 +107,12 @@ def audit_draw(config: Config) -> AuditDraw:
 
 def make_engine(config: Config) -> Callable[[Partition, FitExecutor], Engine]:
     """Return what makes the engine of a partition."""
-    spec, most = engine_spec(config), config.state.max_live_streams
+    spec, max_live = engine_spec(config), config.state.max_live_streams
 
     def make(partition: Partition, fits: FitExecutor) -> Engine:
-        if most is None:
+        if max_live is None:
             return Engine(spec, fits)
-        return Engine(spec, fits, idle=Packed(StreamSnapshot._make), max_live_streams=most)
+        return Engine(spec, fits, idle=Packed(StreamSnapshot._make), max_live_streams=max_live)
 
     return make
 

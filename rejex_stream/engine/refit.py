@@ -58,28 +58,6 @@ Calibration: TypeAlias = Literal["shadow", "holdout", "training"]
 class RefitSchedule:
     """Row counts at which a stream key freezes, fits and swaps its model.
 
-    Parameters
-    ----------
-    first_fit_events
-        Rows before the first fit.
-    refit_every_events
-        Rows between later fits; ``None`` keeps the first model for ever (one that failed is tried
-        again after `first_fit_events` more rows).
-    refit_lag_events
-        Rows between a request and the need for its result: what the fit may take without anybody
-        waiting.
-    buffer_events
-        Newest rows that a fit sees.
-    calibration
-        ``shadow`` (the first model: ``holdout``), ``holdout``, or ``training`` (the paper's).
-    holdout_share
-        Newest share of the buffer that calibrates instead of training.
-    guard_quantile
-        Rows that score beyond this quantile of the window train no model; 1 lets every row in,
-        ``None`` means as the detector wants it (0.95 for those made for sensors, else 1).
-    guard_share
-        Share of the last `buffer_events` rows that may be left out; beyond, rows enter again.
-
     Raises
     ------
     ConfigError
@@ -87,13 +65,24 @@ class RefitSchedule:
     """
 
     first_fit_events: int = 1000
+    """Rows before the first fit."""
     refit_every_events: int | None = 4000
+    """Rows between later fits; ``None`` keeps the first model for ever (one that failed is tried
+    again after `first_fit_events` more rows)."""
     refit_lag_events: int = 100
+    """Rows between a request and the need for its result: what the fit may take without anybody
+    waiting."""
     buffer_events: int = 2000
+    """Newest rows that a fit sees."""
     calibration: Calibration = "shadow"
+    """``shadow`` (the first model: ``holdout``), ``holdout``, or ``training`` (the paper's)."""
     holdout_share: float = HOLDOUT_SHARE
+    """Newest share of the buffer that calibrates instead of training."""
     guard_quantile: float | None = None
+    """Rows that score beyond this quantile of the window train no model; 1 lets every row in,
+    ``None`` means as the detector wants it (0.95 for those made for sensors, else 1)."""
     guard_share: float = GUARD_SHARE
+    """Share of the last `buffer_events` rows that may be left out; beyond, rows enter again."""
 
     def __post_init__(self) -> None:
         for name, least in (("first_fit_events", 4), ("buffer_events", 4), ("refit_lag_events", 0)):

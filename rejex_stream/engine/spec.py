@@ -76,35 +76,6 @@ class Decision(NamedTuple):
 class EngineSpec:
     """Everything that decides a verdict, besides the readings.
 
-    Parameters
-    ----------
-    detector
-        A batch or an incremental recipe (:func:`rejex_stream.detectors.make_detector`).
-    features
-        Channels and the features made of them.
-    policy
-        γ and the tolerance or the review budget.
-    window
-        n, reference scores of a full window.
-    schedule
-        When a batch detector is refitted; by default as :meth:`RefitSchedule.for_window` says. An
-        incremental one has no use for it.
-    seed
-        Root of every seed.
-    evidence
-        Whether anomalies and ambiguous events say which channels speak; one more score per
-        channel for each of them.
-    hold
-        What happens while a fault lasts.
-    calendar
-        When work is planned.
-    modes
-        Whether stream keys name a mode (:func:`~rejex_stream.types.in_mode`).
-    alarms
-        When somebody is told of a fault that is not held; ``None``: never.
-    limits
-        Of channels, beyond which an event is an anomaly whatever its score.
-
     Raises
     ------
     ConfigError
@@ -114,17 +85,31 @@ class EngineSpec:
     """
 
     detector: BatchDetector | IncrementalDetector
+    """A batch or an incremental recipe (:func:`rejex_stream.detectors.make_detector`)."""
     features: FeatureSpec
+    """Channels and the features made of them."""
     policy: RejectionPolicy
+    """γ and the tolerance or the review budget."""
     window: int = WINDOW
+    """n, reference scores of a full window."""
     schedule: RefitSchedule = None  # type: ignore[assignment] # made from the window
+    """When a batch detector is refitted; by default as :meth:`RefitSchedule.for_window` says. An
+    incremental one has no use for it."""
     seed: int = 0
+    """Root of every seed."""
     evidence: bool = True
+    """Whether anomalies and ambiguous events say which channels speak; one more score per channel
+    for each of them."""
     hold: Hold = field(default_factory=Hold)
+    """What happens while a fault lasts."""
     calendar: tuple[Plan, ...] = ()
+    """When work is planned."""
     modes: bool = False
+    """Whether stream keys name a mode (:func:`~rejex_stream.types.in_mode`)."""
     alarms: Alarms | None = None
+    """When somebody is told of a fault that is not held; ``None``: never."""
     limits: tuple[ChannelLimits, ...] = ()
+    """Of channels, beyond which an event is an anomaly whatever its score."""
 
     def __post_init__(self) -> None:
         check_window(self.window)

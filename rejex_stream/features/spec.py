@@ -57,23 +57,6 @@ class Circle(NamedTuple):
 class Feature:
     """One named feature of a channel, or of the time of day or week.
 
-    Parameters
-    ----------
-    kind
-        ``raw``; ``lag`` and ``difference`` (over `events`); ``mean``, ``std``, ``min``, ``max``
-        and ``deviation``, the value minus that mean (over the last `events`, or the last `seconds`
-        of event time, the current event included); ``hour_of_day``, ``day_of_week`` and
-        ``days_to_month_end`` (sine and cosine of the UTC phase, so two columns).
-    channel
-        Which channel; empty for the calendar.
-    events, seconds
-        The span; exactly one of them for rolling statistics, `events` for lag and difference.
-    period
-        Of an angle, a whole turn: ``raw``, ``lag`` and ``mean`` are sine and cosine, so two
-        columns, and the others go the short way round.
-    behind
-        An angle: the feature is one of the short way from it to this channel, which is no angle.
-
     Raises
     ------
     ConfigError
@@ -90,11 +73,20 @@ class Feature:
     """
 
     kind: FeatureKind
+    """``raw``; ``lag`` and ``difference`` (over `events`); ``mean``, ``std``, ``min``, ``max`` and
+    ``deviation``, the value minus that mean (over the last `events`, or the last `seconds` of event
+    time, the current event included); ``hour_of_day``, ``day_of_week`` and ``days_to_month_end``
+    (sine and cosine of the UTC phase, so two columns)."""
     channel: str = ""
+    """Which channel; empty for the calendar."""
     events: int | None = None
     seconds: float | None = None
+    """The span; exactly one of them for rolling statistics, `events` for lag and difference."""
     period: float | None = None
+    """Of an angle, a whole turn: ``raw``, ``lag`` and ``mean`` are sine and cosine, so two columns,
+    and the others go the short way round."""
     behind: str = ""
+    """An angle: the feature is one of the short way from it to this channel, which is no angle."""
 
     def __post_init__(self) -> None:
         where = f"feature {self.kind!r}" + (f" of channel {self.channel!r}" if self.channel else "")
@@ -142,31 +134,6 @@ class Feature:
 class FeatureSpec:
     """Which features are made of which channels; every sensor gets its own state for it.
 
-    Parameters
-    ----------
-    channels
-        Names of the channels, in the order of ``Reading.values``.
-    features
-        In the order of the columns; empty means those of `preset`.
-    carry_forward_events
-        For how many events in a row the last value stands in for a missing one. Beyond it the
-        event cannot be scored.
-    preset
-        Ready-made columns: ``raw``, ``sensor``, ``lags``, ``sensor_lags``
-        (:func:`~rejex_stream.features.preset.blocks_of`) or ``sensor_seasonal`` (``sensor``, and
-        the phases of day, week and month). Without features and preset it is the detector's own, or
-        ``raw``.
-    flags
-        Channels that no column is made of: switches, commands, constants. They stay in the reading
-        for whoever reviews it, and an event without one is judged all the same.
-    sides
-        Channels of which one side alone counts, each with it: ``low`` for drops, ``high`` for
-        rises. The detector has to know sides, as ``Sensor`` does.
-    angles
-        Channels that go round. Their columns are sines and cosines, and differences the short way
-        round; one that follows another has, in a preset, columns of how far it is behind as well.
-        Rows are made one by one, and a reading without one of its channels has none.
-
     Raises
     ------
     ConfigError
@@ -189,12 +156,27 @@ class FeatureSpec:
     """
 
     channels: tuple[str, ...]
+    """Names of the channels, in the order of ``Reading.values``."""
     features: tuple[Feature, ...] = ()
+    """In the order of the columns; empty means those of `preset`."""
     carry_forward_events: int = 0
+    """For how many events in a row the last value stands in for a missing one. Beyond it the event
+    cannot be scored."""
     preset: PresetName | None = None
+    """Ready-made columns: ``raw``, ``sensor``, ``lags``, ``sensor_lags``
+    (:func:`~rejex_stream.features.preset.blocks_of`) or ``sensor_seasonal`` (``sensor``, and the
+    phases of day, week and month). Without features and preset it is the detector's own, or
+    ``raw``."""
     flags: tuple[str, ...] = ()
+    """Channels that no column is made of: switches, commands, constants. They stay in the reading
+    for whoever reviews it, and an event without one is judged all the same."""
     sides: tuple[tuple[str, str], ...] = ()
+    """Channels of which one side alone counts, each with it: ``low`` for drops, ``high`` for rises.
+    The detector has to know sides, as ``Sensor`` does."""
     angles: tuple[Circle, ...] = ()
+    """Channels that go round. Their columns are sines and cosines, and differences the short way
+    round; one that follows another has, in a preset, columns of how far it is behind as well. Rows
+    are made one by one, and a reading without one of its channels has none."""
 
     def __post_init__(self) -> None:
         if self.preset is not None and self.preset not in PRESETS:

@@ -121,17 +121,6 @@ def label_table(band: RejectionBand) -> tuple[Label, ...]:
 class RejectionBand:
     """The ranks at which the label could flip; made by :func:`rejection_band`.
 
-    Attributes
-    ----------
-    n, n_anomalies
-        Reference scores, and r = floor(n * contamination) of them that count as anomalies.
-    lower, upper
-        First and last rejected rank, inclusive, in 0..n; the band is empty iff ``lower > upper``.
-    contamination, tolerance
-        γ and T the band was made for.
-    edges
-        The three ranks at which the verdict changes, see :func:`rank_edges`.
-
     Examples
     --------
     >>> band = rejection_band(1000, 0.05)
@@ -143,11 +132,15 @@ class RejectionBand:
 
     n: int
     n_anomalies: int
+    """Reference scores, and r = floor(n * contamination) of them that count as anomalies."""
     lower: int
     upper: int
+    """First and last rejected rank, inclusive, in 0..n; the band is empty iff ``lower > upper``."""
     contamination: float
     tolerance: float
+    """γ and T the band was made for."""
     edges: tuple[int, int, int] = field(init=False, repr=False, compare=False)
+    """The three ranks at which the verdict changes, see :func:`rank_edges`."""
 
     def __post_init__(self) -> None:
         edges = rank_edges(self.n, self.n_anomalies, self.lower, self.upper)

@@ -49,21 +49,15 @@ class Stability:
     """How sure a label is under re-drawn reference scores; made by :func:`stability`.
 
     Every attribute is a float for a single rank, an array of the same shape for an array of ranks.
-
-    Attributes
-    ----------
-    log_p_anomaly, log_p_normal
-        Natural logarithms of P1 and P0, each computed from its own side.
-    p_anomaly
-        P1 in [0, 1].
-    confidence
-        ``|2 P1 - 1|`` in [0, 1]; prints as 1.0 from T = 37 on, so decide by the logarithms.
     """
 
     log_p_anomaly: float | FloatArray
     log_p_normal: float | FloatArray
+    """Natural logarithms of P1 and P0, each computed from its own side."""
     p_anomaly: float | FloatArray
+    """P1 in [0, 1]."""
     confidence: float | FloatArray
+    """``|2 P1 - 1|`` in [0, 1]; prints as 1.0 from T = 37 on, so decide by the logarithms."""
 
 
 def anomaly_count(n: int, contamination: float) -> int:

@@ -47,24 +47,6 @@ WINDOW = 2000
 class RejectionPolicy:
     """The band for every window length, from a tolerance or from a rejection rate.
 
-    Parameters
-    ----------
-    contamination
-        γ in (0, 0.5).
-    tolerance, rate
-        Exactly one: the paper's T, or the share of events that people can review. With a rate the
-        tolerance follows the window, so that the budget holds while the window fills.
-    ties
-        ``mid``: decide by mid-rank. ``paper``: by #{<=}, for parity runs only.
-    burst
-        With a rate: how many events beyond it may be rejected at once. The rate then holds on any
-        stream, see :mod:`rejex_stream.rejection.token_bucket`; ``None``: it is only expected.
-    per_day
-        With a burst: rejected events a day, by event time, instead of a share of the events; the
-        rate goes on giving the band its width.
-    owner
-        With a burst: whose budget it is, see :data:`BudgetOwner`.
-
     Raises
     ------
     ConfigError
@@ -79,12 +61,21 @@ class RejectionPolicy:
     """
 
     contamination: float
+    """γ in (0, 0.5)."""
     tolerance: float | None = None
     rate: float | None = None
+    """Exactly one: the paper's T, or the share of events that people can review. With a rate the
+    tolerance follows the window, so that the budget holds while the window fills."""
     ties: Literal["mid", "paper"] = "mid"
+    """``mid``: decide by mid-rank. ``paper``: by #{<=}, for parity runs only."""
     burst: int | None = None
+    """With a rate: how many events beyond it may be rejected at once. The rate then holds on any
+    stream, see :mod:`rejex_stream.rejection.token_bucket`; ``None``: it is only expected."""
     per_day: float | None = None
+    """With a burst: rejected events a day, by event time, instead of a share of the events; the
+    rate goes on giving the band its width."""
     owner: BudgetOwner = "stream"
+    """With a burst: whose budget it is, see :data:`BudgetOwner`."""
 
     def __post_init__(self) -> None:
         check_number("contamination", self.contamination)

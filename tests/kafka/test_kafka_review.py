@@ -216,6 +216,21 @@ def test_a_label_goes_round_the_whole_loop_and_a_kill_loses_none(config, kafka: 
     call(folder, "review", "dump", "verdicts", "dumped.jsonl", *words)
     dumped = [decode_verdict(line) for line in (folder / "dumped.jsonl").read_bytes().splitlines()]
     assert len({one.position for one in dumped}) == len(dumped) == N_EVENTS
+    call(folder, "review", "dump", "review", "items.jsonl", *words)
+    call(folder, "review", "ingest", *words)
+    (folder / "told.json").write_text(call(folder, "review", "certify", *words))
+    check = ["review", "verify-certificate", "told.json", *words, "--review", "items.jsonl"]
+    checked = call(folder, *check, "--verdicts", "dumped.jsonl")
+    assert "the log says the same" in checked
+    assert "no partition is left out" not in checked, "the broker was asked"
+    one = b"".join(
+        line + b"\n"
+        for line in (folder / "dumped.jsonl").read_bytes().splitlines()
+        if decode_verdict(line).position.partition == 0
+    )
+    (folder / "half.jsonl").write_bytes(one)
+    half = call(folder, *check, "--verdicts", "half.jsonl", status=1)
+    assert re.search(r"\d+ records before the first verdict of their partition are not in", half)
     call(folder, "review", "export", "labels.jsonl", *words)
     rows = [json.loads(line) for line in (folder / "labels.jsonl").read_text().splitlines()]
     assert {(row["episode_id"], row["verdict"]) for row in rows} == {

@@ -15,8 +15,10 @@ from typing import Any
 import pytest
 from test_shapes import read
 
+from rejex_stream.cli import main
 from rejex_stream.config import parse_config
 from rejex_stream.decode.reorder_buffer import ReorderBuffer
+from rejex_stream.operate.clock_watch import ClockWatch
 from rejex_stream.tables import Asked, Table, infer_feed, open_table
 from rejex_stream.types import Position, Reading, Record
 
@@ -356,3 +358,46 @@ def test_a_status_in_braces_is_a_quality(tmp_path: Path) -> None:
     ]
     found = table(tmp_path, "Timestamp,Status,Value", rows)
     assert sum(x.values[0] != x.values[0] for x in readings(found)) == 8
+
+
+# -------------------------------------------------------------------------------- clocks of a run
+def at(sensor: str, *times_ms: int) -> list[Reading]:
+    return [Reading(sensor, sensor, t, (1.0,), Position("t", 0, i)) for i, t in enumerate(times_ms)]
+
+
+@pytest.mark.parametrize(("times", "kind", "words"), [
+    ([AT + 1000, AT - 3 * 3_600_000], "behind", "3 h behind the newest"),
+    ([AT + 1000, AT // 1000], "unit", "before 1990"),
+    ([AT + 1000, AT + 3 * 86_400_000], "ahead", "ahead of all before"),
+])  # fmt: skip
+def test_times_are_watched_for_the_whole_run(times: list[int], kind: str, words: str) -> None:
+    now = [0.0]
+    watch = ClockWatch(lambda: now[0])
+    usual = [AT + 1000 * i for i in range(3)]
+    assert [*watch.see([*at("a", *usual), *at("b", *usual), *at("c", *usual)])] == []
+    (odd,) = watch.see(at("a", *times))
+    assert (odd.kind, odd.n) == (kind, 1)
+    assert "a: times of 1 event(s)" in odd.said
+    assert words in odd.said
+    (again,) = watch.see(at("a", times[1]))
+    assert (again.n, again.said) == (1, "")
+    now[0] = 3601.0
+    (later,) = watch.see(at("a", times[1]))
+    assert later.said
+    assert [*watch.see(at("b", AT + 5000, AT + 4000))] == [], "a little disorder is none"
+
+
+def test_a_run_says_when_times_go_back_and_counts_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    n = 1500
+    times = [BEGUN + timedelta(minutes=i) - timedelta(hours=3 * (i >= 1300)) for i in range(n)]
+    (tmp_path / "t.csv").write_text("time,temp\n" + "".join(
+        f"{t:%Y-%m-%d %H:%M},{x}\n" for t, x in zip(times, walk(n), strict=True)
+    ))  # fmt: skip
+    config = tmp_path / "t.toml"
+    assert main(["init", str(tmp_path / "t.csv"), "--to", str(config), "--detector", "HBOS"]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        assert main(["run", str(config)]) == 0
+    assert "behind the newest; input.reorder_s" in capsys.readouterr().err

@@ -114,6 +114,11 @@ COUNTERS: Mapping[str, tuple[str, str]] = {
         "Records without a reading of their own: ignored, or joined into a later row.",
         "reason",
     ),
+    "events_out_of_time": (
+        "Events a minute behind their sensor's newest (behind), before 1990 (unit), or a day ahead "
+        "of all others (ahead).",
+        "kind",
+    ),
     "review_items": ("Events sent to the reviewers.", "sensor_group"),
     "monitor_alarms": ("Alarms raised, by monitor.", "kind"),
     "sensors_forgotten": ("Streams forgotten after state.forget_after.", ""),
@@ -322,6 +327,10 @@ class RunMetrics:
         for partition in overdue:
             n_silent = counts[partition] + len(overdue[partition])
             self._gauge("silent_sensors", *_labels(partition)).set(n_silent)
+
+    def out_of_time(self, kind: str, n: int) -> None:
+        """Count events whose times make no sense beside those before."""
+        self._counter("events_out_of_time", kind).inc(n)
 
     def lag(self, records: Mapping[Partition, int]) -> None:
         """Export how far the committed offsets are behind the input's end."""

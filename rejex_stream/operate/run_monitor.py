@@ -22,6 +22,7 @@ from rejex_stream.operate.alerts import (
     make_event,
     make_overdue_alert,
 )
+from rejex_stream.operate.clock_watch import ClockWatch
 from rejex_stream.operate.incident_text import DisplayNames
 from rejex_stream.operate.open_situations import OpenSituations, Together
 from rejex_stream.operate.run_metrics import RunMetrics
@@ -368,6 +369,7 @@ class RunMonitor:
         self._budgets: dict[Partition, StoppedBudgets] = {}
         self._overdue: dict[Partition, list[str]] = {}
         self._looked_at = -math.inf
+        self._clocks = ClockWatch()
 
     @property
     def observers(self) -> list[RunObserver]:
@@ -400,6 +402,10 @@ class RunMonitor:
             _log.warning(_STOPPED, stream, f"{utc(reached_ms):%Y-%m-%d %H:%MZ}")
         if partition in self._arrivals:
             self._arrivals[partition].update(readings, time.monotonic())
+        for doubt in self._clocks.see(readings):
+            self.metrics.out_of_time(doubt.kind, doubt.n)
+            if doubt.said:
+                _log.warning("%s", doubt.said)
         if self.on_readings is not None and not self.on_readings(readings):
             self.on_readings = None
 

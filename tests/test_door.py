@@ -18,7 +18,7 @@ from test_shapes import read
 from rejex_stream.cli import main
 from rejex_stream.config import parse_config
 from rejex_stream.decode.reorder_buffer import ReorderBuffer
-from rejex_stream.operate.clock_watch import ClockWatch
+from rejex_stream.operate.run_monitor import ClockWatch
 from rejex_stream.tables import Asked, Table, infer_feed, open_table
 from rejex_stream.types import Position, Reading, Record
 

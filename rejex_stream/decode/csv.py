@@ -91,6 +91,7 @@ class CsvDecoder:
         self._mode = columns[mapping.mode] if mapping.mode is not None else None
         self._tag = columns[mapping.tag] if mapping.tag is not None else None
         others = (mapping.group, mapping.mode, mapping.tag, mapping.sensor_from)
+        self._joined = mapping.joined
         self._alone = others.count(None) == len(others) and not self._sensors
         self._names = NameCache(mapping)
         self._qualities = [columns.get(field) for field in mapping.quality_fields]
@@ -181,7 +182,7 @@ class CsvDecoder:
         if (quality := self._mapping.quality) is not None:
             said = [_at(cells, index) or None for index in self._qualities]
             texts = tuple(str(text or "") for text in quality.only_good(texts, said, texts=True))
-        if not self._mapping.joined:
+        if not self._joined:
             return tuple(map(self._value, self.channels, texts))
         of_tag = self._mapping.only(_at(cells, self._tag) or "", texts)
         pairs = zip(self.channels, of_tag, strict=True)

@@ -6,6 +6,7 @@ import logging
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
@@ -22,11 +23,10 @@ from rejex_stream.operate.alerts import (
     make_event,
     make_overdue_alert,
 )
-from rejex_stream.operate.clock_watch import ClockWatch
 from rejex_stream.operate.incident_text import DisplayNames
 from rejex_stream.operate.open_situations import OpenSituations, Together
 from rejex_stream.operate.run_metrics import RunMetrics
-from rejex_stream.readable import ChannelReading, TypicalRows, utc
+from rejex_stream.readable import ChannelReading, TypicalRows, span, utc
 from rejex_stream.run.partition import PartitionMonitor
 from rejex_stream.run.run_events import (
     Committed,
@@ -41,7 +41,7 @@ from rejex_stream.run.run_events import (
     RunObserver,
     SensorsForgotten,
 )
-from rejex_stream.trusted_clock import DAY_MS
+from rejex_stream.trusted_clock import DAY_MS, FIRST_MS
 from rejex_stream.types import (
     ChannelEvidence,
     Incident,
@@ -54,7 +54,16 @@ from rejex_stream.types import (
     of_mode,
 )
 
-__all__ = ["Arrivals", "Check", "Health", "OpenIncidents", "RunMonitor", "TypicalValues"]
+__all__ = [
+    "Arrivals",
+    "Check",
+    "ClockDoubt",
+    "ClockWatch",
+    "Health",
+    "OpenIncidents",
+    "RunMonitor",
+    "TypicalValues",
+]
 
 _log = logging.getLogger(__name__)
 _LAG_EVERY_S, _LOOK_EVERY_S = 10.0, 10.0
@@ -67,6 +76,7 @@ _STOPPED = (
     "are behind %s, which was reached before; what it would reject is withheld until they pass it. "
     "Was its clock set back?"
 )
+_LATE_MS, _AGAIN_S, _MOST_SENSORS = 60_000, 3_600.0, 200_000  # of times that go back
 _LEAST_ROWS = 8  # that say what is usual: after a restart nothing is made up of one
 
 
@@ -332,6 +342,68 @@ class Health:
             Check("replay", replaying == 0, f"{replaying} still replaying"),
             Check("edge", error is None, error or "answers"),
         ]
+
+
+class ClockDoubt(NamedTuple):
+    """What is odd about times of a sensor in a batch: how many events, and in which way."""
+
+    kind: str  # behind, unit or ahead
+    n: int
+    said: str  # empty where it was said within the hour
+
+
+class ClockWatch:
+    """Compares each event with the newest of its sensor. O(1) an event; no verdict depends on it.
+
+    What waits in a reorder buffer is in order by then, so what is late here is late for good.
+    """
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._now_s, self._newest, self._said = now_s, dict[str, int](), dict[str, float]()
+
+    def see(self, readings: Sequence[Reading]) -> list[ClockDoubt]:
+        """Take a batch of events in their order; return what is odd, one a sensor and kind."""
+        newest, late = self._newest, dict[str, tuple[int, int]]()
+        odd: Counter[tuple[str, str]] = Counter()
+        for _, sensor, at_ms, _, _ in readings:
+            before = newest.get(sensor, at_ms)
+            if at_ms < before - _LATE_MS:
+                odd[sensor, "unit" if at_ms < FIRST_MS <= before else "behind"] += 1
+                late[sensor] = at_ms, before
+            elif at_ms > before + DAY_MS and self._is_ahead(at_ms):
+                odd[sensor, "ahead"] += 1
+                late[sensor] = at_ms, before
+            elif at_ms >= before:
+                newest[sensor] = at_ms
+        if len(newest) > _MOST_SENSORS:
+            newest.clear()
+        if not odd:
+            return []
+        return [
+            ClockDoubt(kind, n, self._sentence(sensor, kind, n, *late[sensor]))
+            for (sensor, kind), n in odd.items()
+        ]
+
+    def _is_ahead(self, at_ms: int) -> bool:
+        """Whether most other sensors are more than a day behind."""
+        others = list(self._newest.values())
+        return len(others) > 1 and 2 * sum(at_ms > other + DAY_MS for other in others) > len(others)
+
+    def _sentence(self, sensor: str, kind: str, n: int, at_ms: int, before: int) -> str:
+        now_s = self._now_s()
+        if now_s - self._said.get(sensor, -_AGAIN_S) < _AGAIN_S:
+            return ""
+        if len(self._said) > _MOST_SENSORS:
+            self._said.clear()
+        self._said[sensor] = now_s
+        how = {
+            "unit": "are before 1990, while those before were not: their unit has changed, or a "
+            "clock was reset",
+            "ahead": f"are {span(at_ms - before)} ahead of all before",
+            "behind": f"are {span(before - at_ms)} behind the newest; input.reorder_s lets events "
+            "wait for earlier ones",
+        }[kind]
+        return f"{sensor}: times of {n:,} event(s) {how}"
 
 
 class RunMonitor:

@@ -19,15 +19,9 @@ from typing import Any
 
 import numpy as np
 
+from rejex_stream import protocols
 from rejex_stream.detectors import as_detector
 from rejex_stream.errors import CheckpointError, ConfigError
-from rejex_stream.protocols import (
-    BatchDetector,
-    IncrementalDetector,
-    IncrementalScorer,
-    Scorer,
-    require_identity,
-)
 from rejex_stream.types import FloatArray
 
 __all__ = [
@@ -39,7 +33,7 @@ __all__ = [
     "check_training_scores_match_rows", "yield_checks",
 ]  # fmt: skip
 
-Detector = BatchDetector | IncrementalDetector
+Detector = protocols.BatchDetector | protocols.IncrementalDetector
 Check = Callable[[Any], None]
 
 _ROWS = 150
@@ -87,7 +81,7 @@ def yield_checks(detector: Detector) -> Iterator[Check]:
     yield check_scores_are_finite
     yield check_obvious_outlier_ranks_top
     yield check_memory_is_bounded
-    if isinstance(detector, BatchDetector):
+    if isinstance(detector, protocols.BatchDetector):
         yield check_single_row_works
         yield check_batch_invariance
         yield check_fit_leaves_no_trace
@@ -102,7 +96,7 @@ def yield_checks(detector: Detector) -> Iterator[Check]:
 def check_it_gives_a_scorer(detector: Detector) -> None:
     """Require that a fit, or a start, gives an object with the methods of its protocol."""
     given: object
-    if isinstance(detector, BatchDetector):
+    if isinstance(detector, protocols.BatchDetector):
         given, call, protocol = _fit(detector), "fit(X, seed=...)", "Scorer"
         needed = ["score"]
     else:
@@ -132,7 +126,7 @@ def check_recipe_has_an_identity(detector: Detector) -> None:
     By it a snapshot knows whose state it holds.
     """
     try:
-        require_identity(detector)
+        protocols.require_identity(detector)
     except ConfigError as error:
         _require(False, str(error))
     ours = repr(detector)
@@ -182,7 +176,7 @@ def check_score_is_pure(detector: Detector) -> None:
         f"rows were scored; scoring must not change the model.",
     )
     _require(
-        isinstance(detector, BatchDetector) or before == knowledge(),
+        isinstance(detector, protocols.BatchDetector) or before == knowledge(),
         f"{detector.name} changed its state by scoring; let learn_one do all learning.",
     )
 
@@ -220,7 +214,7 @@ def check_obvious_outlier_ranks_top(detector: Detector) -> None:
 
 def check_memory_is_bounded(detector: Detector) -> None:
     """Require that what a model keeps does not grow with the events it has seen."""
-    if isinstance(detector, BatchDetector):
+    if isinstance(detector, protocols.BatchDetector):
         scorer = _fit(detector)
         sizes = []
         for seed in range(2):
@@ -244,7 +238,7 @@ def check_memory_is_bounded(detector: Detector) -> None:
 
 
 # ------------------------------------------------------------------------------------- batch
-def check_single_row_works(detector: BatchDetector) -> None:
+def check_single_row_works(detector: protocols.BatchDetector) -> None:
     """Require that one row can be scored, and none."""
     scorer = _fit(detector)
     single = np.asarray(scorer.score(_rows(1, _COLUMNS, seed=9)))
@@ -258,7 +252,7 @@ def check_single_row_works(detector: BatchDetector) -> None:
     )
 
 
-def check_batch_invariance(detector: BatchDetector) -> None:
+def check_batch_invariance(detector: protocols.BatchDetector) -> None:
     """Require that no cut of a stream into batches changes a bit of a score."""
     for n_columns in (1, 2, 5, 17, 40):
         scorer = _fit(detector, n_columns)
@@ -277,7 +271,7 @@ def check_batch_invariance(detector: BatchDetector) -> None:
             )
 
 
-def check_fit_leaves_no_trace(detector: BatchDetector) -> None:
+def check_fit_leaves_no_trace(detector: protocols.BatchDetector) -> None:
     """Require that a fit leaves its rows and the global generators alone, and keeps copies."""
     rows = _rows(_ROWS, _COLUMNS)
     unchanged = rows.copy()
@@ -303,7 +297,7 @@ def check_fit_leaves_no_trace(detector: BatchDetector) -> None:
     )
 
 
-def check_scorer_is_picklable(detector: BatchDetector) -> None:
+def check_scorer_is_picklable(detector: protocols.BatchDetector) -> None:
     """Require that a model fitted in another process scores the same here."""
     scorer = _fit(detector)
     fresh = _rows(20, _COLUMNS, seed=12)
@@ -315,7 +309,7 @@ def check_scorer_is_picklable(detector: BatchDetector) -> None:
     )
 
 
-def check_training_scores_match_rows(detector: BatchDetector) -> None:
+def check_training_scores_match_rows(detector: protocols.BatchDetector) -> None:
     """Require of training scores, if any: one a row, on the scale of the scores."""
     scorer = _fit(detector)
     training = getattr(scorer, "training_scores", None)
@@ -337,7 +331,7 @@ def check_training_scores_match_rows(detector: BatchDetector) -> None:
 
 
 # ------------------------------------------------------------------------------- incremental
-def check_state_round_trip(detector: IncrementalDetector) -> None:
+def check_state_round_trip(detector: protocols.IncrementalDetector) -> None:
     """Require that a model restored at any event goes on as if nothing had happened."""
     names = _names(_COLUMNS)
     for events in (0, 1, detector.warm_up_events + 20):
@@ -356,7 +350,7 @@ def check_state_round_trip(detector: IncrementalDetector) -> None:
             copy.learn_one(x)
 
 
-def check_foreign_state_is_refused(detector: IncrementalDetector) -> None:
+def check_foreign_state_is_refused(detector: protocols.IncrementalDetector) -> None:
     """Require a CheckpointError for bytes that are no undamaged state of this detector."""
     names = _names(_COLUMNS)
     state = _learnt(detector, detector.warm_up_events + 5).state()
@@ -424,11 +418,11 @@ def _names(n_columns: int) -> list[str]:
     return [f"channel {j}" for j in range(n_columns)]
 
 
-def _fit(detector: BatchDetector, n_columns: int = _COLUMNS) -> Scorer:
+def _fit(detector: protocols.BatchDetector, n_columns: int = _COLUMNS) -> protocols.Scorer:
     return detector.fit(_rows(_ROWS, n_columns), seed=_SEED)
 
 
-def _learnt(detector: IncrementalDetector, events: int) -> IncrementalScorer:
+def _learnt(detector: protocols.IncrementalDetector, events: int) -> protocols.IncrementalScorer:
     model = detector.start(_names(_COLUMNS), seed=_SEED)
     for x in _rows(events, _COLUMNS):
         model.learn_one(x)
@@ -439,7 +433,7 @@ def _fitted(
     detector: Detector,
 ) -> tuple[Callable[[FloatArray], FloatArray], Callable[[], bytes | None]]:
     """Show a model ordinary rows; returns how it scores rows, and what it knows."""
-    if isinstance(detector, BatchDetector):
+    if isinstance(detector, protocols.BatchDetector):
         return _fit(detector).score, lambda: None
     model = _learnt(detector, detector.warm_up_events + 50)
     return lambda X: np.array([model.score_one(x) for x in X]), model.state

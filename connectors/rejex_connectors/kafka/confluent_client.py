@@ -12,17 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import confluent_kafka as ck
 
-from rejex_connectors.kafka import refusals
+from rejex_connectors.kafka import clients, refusals
 from rejex_connectors.kafka.broker_login import distrust, librdkafka_options
-from rejex_connectors.kafka.clients import (
-    Consumer,
-    Edge,
-    Gained,
-    Lost,
-    Message,
-    transactional_id,
-    within,
-)
 from rejex_connectors.kafka.kafka_settings import others_of
 from rejex_connectors.kafka.partition_reader import asking, missing_of
 from rejex_connectors.kafka.refusals import Meaning
@@ -156,7 +147,7 @@ class FastConsumer:
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
-        self._noted: list[Gained | Lost] = []
+        self._noted: list[clients.Gained | clients.Lost] = []
         self._running: dict[Partition, int] = {}
         self._stuck: dict[Partition, int] = {}
         self._member: str | None = None
@@ -188,7 +179,7 @@ class FastConsumer:
         """Note what was given; with nothing assigned in the library, nothing is fetched yet."""
         self._member = consumer.memberid()
         consumer.incremental_assign([])  # last: closing, nobody answers after it
-        self._noted += [Gained(Partition(tp.topic, tp.partition)) for tp in given]
+        self._noted += [clients.Gained(Partition(tp.topic, tp.partition)) for tp in given]
 
     def _on_revoke(self, consumer: ck.Consumer, taken: list[ck.TopicPartition]) -> None:
         lost = [Partition(tp.topic, tp.partition) for tp in taken]
@@ -196,7 +187,7 @@ class FastConsumer:
         consumer.incremental_unassign(fetched)
         for partition in lost:
             self._running.pop(partition, None)
-        self._noted += [Lost(partition) for partition in lost]
+        self._noted += [clients.Lost(partition) for partition in lost]
 
     def poll(self, max_records: int, timeout_s: float) -> list[Record]:
         """Return records of running partitions; waits for the first one only."""
@@ -251,7 +242,7 @@ class FastConsumer:
             raise explained
         _log.info("%s", explained)
 
-    def changes(self) -> list[Gained | Lost]:
+    def changes(self) -> list[clients.Gained | clients.Lost]:
         """Return what the callbacks noted."""
         noted, self._noted = self._noted, []
         return noted
@@ -268,7 +259,7 @@ class FastConsumer:
                 raise ck.KafkaException(answer.error)
         return None if answer.offset < 0 else int(answer.offset)
 
-    def edge(self, partition: Partition, which: Edge, timeout_s: float) -> int:
+    def edge(self, partition: Partition, which: clients.Edge, timeout_s: float) -> int:
         """Ask the partition's leader."""
         doing = f"asking for the {which} offset of {partition}"
         with explaining(self._settings, doing, partition.topic):
@@ -319,7 +310,7 @@ class FastConsumer:
     def commit(self, offsets: Mapping[Partition, int], timeout_s: float) -> None:
         """Commit for the at-least-once mode."""
         with explaining(self._settings, doing := "committing offsets"):
-            within(timeout_s, doing, self._commit, committable(offsets))
+            clients.within(timeout_s, doing, self._commit, committable(offsets))
 
     def _commit(self, offsets: list[ck.TopicPartition]) -> None:
         for done in self._consumer.commit(offsets=offsets, asynchronous=False):
@@ -338,10 +329,10 @@ class FastConsumer:
         with contextlib.suppress(ck.KafkaException, ConnectorError):
             self._give_back(stays)
             if not stays:
-                within(4.0, "leaving the group", self._consumer.close)
+                clients.within(4.0, "leaving the group", self._consumer.close)
         self._consumer = None
         with contextlib.suppress(ConnectorError):
-            within(4.0, "ending the consumer", held.clear)
+            clients.within(4.0, "ending the consumer", held.clear)
 
     def _give_back(self, stays: bool) -> None:
         """Read no more; leave, unless one `stays`. Waits for what is due, two seconds at most."""
@@ -382,7 +373,7 @@ class FastProducer:
             "on_delivery": _keep_in(self._failed),
         }
         if self._transactional:
-            options["transactional.id"] = transactional_id(settings, worker)
+            options["transactional.id"] = clients.transactional_id(settings, worker)
             options["transaction.timeout.ms"] = settings.transaction_timeout_ms
         try:
             self._producer: Any = ck.Producer(options)
@@ -409,7 +400,10 @@ class FastProducer:
         return self._partitions[topic]
 
     def publish(
-        self, messages: Iterable[Message], offsets: Mapping[Partition, int], consumer: Consumer
+        self,
+        messages: Iterable[clients.Message],
+        offsets: Mapping[Partition, int],
+        consumer: clients.Consumer,
     ) -> None:
         """Write, check, commit."""
         began = time.monotonic()
@@ -427,7 +421,7 @@ class FastProducer:
             self._send(messages, deadline)
             if offsets:
                 # The library was seen to outstay its own deadline after a broker came back.
-                within(
+                clients.within(
                     _left(deadline) + LATE_S,
                     "adding offsets to the transaction",
                     self._producer.send_offsets_to_transaction,
@@ -470,7 +464,7 @@ class FastProducer:
         may = {name: about.get("authorized_operations") or () for name, about in described.items()}
         return [refusals.Right("topic", name, "WRITE") for name in may if "WRITE" not in may[name]]
 
-    def _send(self, messages: Iterable[Message], deadline: float) -> None:
+    def _send(self, messages: Iterable[clients.Message], deadline: float) -> None:
         produce, poll = self._producer.produce, self._producer.poll
         for topic, partition, key, value, headers in messages:
             while True:
@@ -510,7 +504,7 @@ class FastProducer:
         self._producer.purge()
         with contextlib.suppress(ck.KafkaException, ConnectorError), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it cannot abort where the broker is gone
-            within(4.0, "closing the producer", self._producer.close, 0.5)
+            clients.within(4.0, "closing the producer", self._producer.close, 0.5)
 
 
 def _keep_in(

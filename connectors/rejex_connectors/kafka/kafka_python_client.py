@@ -21,17 +21,8 @@ from kafka import errors as ke
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.structs import MemberState
 
+from rejex_connectors.kafka import clients, refusals
 from rejex_connectors.kafka import kafka_python_patches as patches
-from rejex_connectors.kafka import refusals
-from rejex_connectors.kafka.clients import (
-    Consumer,
-    Edge,
-    Gained,
-    Lost,
-    Message,
-    transactional_id,
-    within,
-)
 from rejex_connectors.kafka.partition_reader import (
     client_options,
     connecting,
@@ -75,13 +66,13 @@ class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
     def on_partitions_revoked(self, revoked: Sequence[TopicPartition]) -> None:
         """Note what was taken; also called for partitions lost without notice."""
         for tp in sorted(revoked):
-            self._owner.noted.put(Lost(Partition(*tp)))
+            self._owner.noted.put(clients.Lost(Partition(*tp)))
 
     def on_partitions_assigned(self, assigned: Sequence[TopicPartition]) -> None:
         """Note what was given; it stays paused, at a position that nobody reads."""
         for tp in sorted(assigned):
             self._owner.hold(tp)
-            self._owner.noted.put(Gained(Partition(*tp)))
+            self._owner.noted.put(clients.Gained(Partition(*tp)))
 
 
 class PythonConsumer:
@@ -89,7 +80,7 @@ class PythonConsumer:
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
-        self.noted: SimpleQueue[Gained | Lost] = SimpleQueue()
+        self.noted: SimpleQueue[clients.Gained | clients.Lost] = SimpleQueue()
         self._held: set[Partition] = set()
         self._running: set[TopicPartition] = set()
         self._seat: _Seat | None = None
@@ -115,7 +106,7 @@ class PythonConsumer:
             # and may not hear of it again: known before we join.
             for topic in settings.topics.input:
                 doing = f"looking {topic} up"
-                within(LOOK_UP_S, doing, self._consumer.partitions_for_topic, topic)
+                clients.within(LOOK_UP_S, doing, self._consumer.partitions_for_topic, topic)
         self._consumer.subscribe(list(settings.topics.input), listener=_Listener(self))
 
     def hold(self, tp: TopicPartition) -> None:
@@ -149,14 +140,14 @@ class PythonConsumer:
             if batch or not self.noted.empty() or wait_s < SLICE_S:
                 return batch
 
-    def changes(self) -> list[Gained | Lost]:
+    def changes(self) -> list[clients.Gained | clients.Lost]:
         """Return what the listener noted, and what changed hands behind its back."""
-        changes: list[Gained | Lost] = []
+        changes: list[clients.Gained | clients.Lost] = []
         with contextlib.suppress(Empty):
             while True:
                 changes.append(self.noted.get_nowait())
         for change in changes:
-            if isinstance(change, Lost):
+            if isinstance(change, clients.Lost):
                 self._held.discard(change.partition)
                 self._running.discard(TopicPartition(*change.partition))
             else:
@@ -187,16 +178,16 @@ class PythonConsumer:
             for earlier, later in itertools.pairwise(rounds)
         )
 
-    def _give_up(self) -> list[Gained | Lost]:
+    def _give_up(self) -> list[clients.Gained | clients.Lost]:
         """Lose every partition; those that are ours again are gained like any other."""
         assigned = self._consumer.assignment()
-        changes: list[Gained | Lost] = []
+        changes: list[clients.Gained | clients.Lost] = []
         for partition in sorted(self._held):
-            changes.append(Lost(partition))
+            changes.append(clients.Lost(partition))
             tp = TopicPartition(*partition)
             if tp in assigned:
                 self.stop(partition)
-                changes.append(Gained(partition))
+                changes.append(clients.Gained(partition))
             else:
                 self._held.discard(partition)
                 self._running.discard(tp)
@@ -213,7 +204,7 @@ class PythonConsumer:
             answer = self._consumer.committed(tp, timeout_ms=timeout_s * 1000)
         return None if answer is None or answer < 0 else int(answer)
 
-    def edge(self, partition: Partition, which: Edge, timeout_s: float) -> int:
+    def edge(self, partition: Partition, which: clients.Edge, timeout_s: float) -> int:
         """Ask the partition's leader."""
         # Not by seeking there and asking for the position: a round of the group moves that.
         tp = TopicPartition(*partition)
@@ -278,7 +269,7 @@ class PythonProducer:
         self._transactional = settings.delivery == "exactly_once"
         options = client_options(settings, "producer")
         if self._transactional:
-            options["transactional_id"] = transactional_id(settings, worker)
+            options["transactional_id"] = clients.transactional_id(settings, worker)
             options["transaction_timeout_ms"] = settings.transaction_timeout_ms
         with connecting(settings):
             self._producer = KafkaProducer(
@@ -315,7 +306,10 @@ class PythonProducer:
             ) from error
 
     def publish(
-        self, messages: Iterable[Message], offsets: Mapping[Partition, int], consumer: Consumer
+        self,
+        messages: Iterable[clients.Message],
+        offsets: Mapping[Partition, int],
+        consumer: clients.Consumer,
     ) -> None:
         """Write, check every acknowledgement, commit."""
         began = time.monotonic()
@@ -339,9 +333,9 @@ class PythonProducer:
 
     def _publish_in_transaction(
         self,
-        messages: Iterable[Message],
+        messages: Iterable[clients.Message],
         offsets: Mapping[Partition, int],
-        consumer: Consumer,
+        consumer: clients.Consumer,
         deadline: float,
     ) -> None:
         producer = self._producer
@@ -350,18 +344,18 @@ class PythonProducer:
         producer.begin_transaction()
         self._send(messages, deadline)
         if offsets:
-            within(
+            clients.within(
                 deadline - time.monotonic(),
                 "adding offsets to the transaction",
                 producer.send_offsets_to_transaction,
                 _offsets(offsets),
                 membership,
             )
-        within(
+        clients.within(
             deadline - time.monotonic(), "committing the transaction", producer.commit_transaction
         )
 
-    def _send(self, messages: Iterable[Message], deadline: float) -> None:
+    def _send(self, messages: Iterable[clients.Message], deadline: float) -> None:
         """Send all and wait for all; a failed send does not fail a transaction by itself."""
         waiting: deque[Any] = deque()
         send = self._producer.send

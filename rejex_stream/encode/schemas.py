@@ -16,16 +16,6 @@ import msgspec
 
 from rejex_stream import types
 from rejex_stream.encode import label_records, records
-from rejex_stream.encode.label_records import LabelRecord
-from rejex_stream.types import (
-    Command,
-    CommandReply,
-    ContextPoint,
-    FollowUp,
-    Incident,
-    ReviewItem,
-    Verdict,
-)
 
 __all__ = [
     "COMMAND_TYPE", "CONNECT_PREFIX", "FOLLOW_UP_TYPE", "INCIDENT_TYPE", "LABEL_TYPE",
@@ -64,11 +54,11 @@ _TYPES: dict[str, type] = {
     "lean-verdict": records.LeanVerdictRecord,
     "review": records.ReviewRecord,
     "follow-up": records.FollowUpRecord,
-    "label": LabelRecord,
+    "label": label_records.LabelRecord,
     "deadletter": records.DeadLetterRecord,
     "incident": records.IncidentRecord,
     "reply": records.ReplyRecord,
-    "command": Command,
+    "command": types.Command,
 }
 SCHEMAS = tuple(_TYPES)
 """Names that :func:`json_schema` knows. ``deadletter`` is the form in files: on Kafka a dead
@@ -76,13 +66,13 @@ letter is the original record, with the reason in headers."""
 
 # Where the fields of a wire type are explained, if not there; the last one also says what it is.
 _EXPLAINED_BY: dict[str, tuple[type, ...]] = {
-    "VerdictRecord": (records.VerdictHead, Verdict),
-    "LeanVerdictRecord": (Verdict, records.LeanVerdictRecord),
-    "ReviewRecord": (records.ReviewRecord, ReviewItem),
-    "FollowUpRecord": (FollowUp, records.FollowUpRecord),
-    "ContextRecord": (records.ContextRecord, ContextPoint),
-    "IncidentRecord": (Incident, records.IncidentHead),
-    "ReplyRecord": (CommandReply, records.ReplyHead),
+    "VerdictRecord": (records.VerdictHead, types.Verdict),
+    "LeanVerdictRecord": (types.Verdict, records.LeanVerdictRecord),
+    "ReviewRecord": (records.ReviewRecord, types.ReviewItem),
+    "FollowUpRecord": (types.FollowUp, records.FollowUpRecord),
+    "ContextRecord": (records.ContextRecord, types.ContextPoint),
+    "IncidentRecord": (types.Incident, records.IncidentHead),
+    "ReplyRecord": (types.CommandReply, records.ReplyHead),
 }
 _PLAIN_NAMES = {
     "VerdictRecord": "Verdict",

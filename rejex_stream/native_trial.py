@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 from rejex_connectors.kafka.messages import OutcomeMessages
 
+from rejex_stream import types
 from rejex_stream.decode import CsvDecoder, JsonDecoder
 from rejex_stream.decode.mapping import FieldMapping
 from rejex_stream.detectors.scorers import ColumnHistograms, GaussianMixture
@@ -33,16 +34,6 @@ from rejex_stream.native_core import Core, reason_against
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.run.review_items import ReviewItems
-from rejex_stream.types import (
-    Command,
-    CommandKind,
-    OutcomeCounts,
-    Position,
-    Reading,
-    Record,
-    Verdict,
-    in_mode,
-)
 
 __all__ = ["CASES", "Case", "judged", "main", "wrong"]
 
@@ -109,7 +100,7 @@ def wrong(built: Any) -> str:  # noqa: ANN401 - the native core, a module
             if python != native:
                 return f"differs from Python in what it judges ({case}): {_ANEW}"
         plain = judged(CASES[0], None, None)
-        verdicts = [verdict for verdict in plain if isinstance(verdict, Verdict)]
+        verdicts = [verdict for verdict in plain if isinstance(verdict, types.Verdict)]
         for name, does in (("writes", _written), ("reads", _read)):
             if does(verdicts, lambda _: None) != does(verdicts, lambda n: getattr(built, n, None)):
                 return f"differs from Python in what it {name}: {_ANEW}"
@@ -189,14 +180,14 @@ def judged(case: Case, built: Any, fast_paths: list[Any] | None) -> list[Any]:  
     return [*results, engine.snapshot(), bank.snapshot()]
 
 
-def _answer(incident: Any, n: int) -> Command:  # noqa: ANN401
-    return Command(
-        id=f"c{n}", kind=CommandKind.NEW_NORMAL if n % 2 else CommandKind.FAULT,
+def _answer(incident: Any, n: int) -> types.Command:  # noqa: ANN401
+    return types.Command(
+        id=f"c{n}", kind=types.CommandKind.NEW_NORMAL if n % 2 else types.CommandKind.FAULT,
         stream_key=incident.stream_key, incident=incident.id, version=incident.version,
     )  # fmt: skip
 
 
-def _readings(case: Case, events: int = _EVENTS) -> list[Reading]:
+def _readings(case: Case, events: int = _EVENTS) -> list[types.Reading]:
     draw = np.random.default_rng(7 + case.channels)
     values = draw.normal(size=(events, case.channels))
     values[::4] = np.round(values[::4])  # ties
@@ -207,9 +198,9 @@ def _readings(case: Case, events: int = _EVENTS) -> list[Reading]:
     values[190, 0] = values[-9, -1] = np.nan
     keys = ["a" if draw.random() < 0.7 else "b" for _ in range(events)]
     if case.modes:
-        keys = [in_mode(key, "on" if i % 3 else None) for i, key in enumerate(keys)]
+        keys = [types.in_mode(key, "on" if i % 3 else None) for i, key in enumerate(keys)]
     return [
-        Reading(key, key[0], 60_000 * i, tuple(row), Position("t", 0, i))
+        types.Reading(key, key[0], 60_000 * i, tuple(row), types.Position("t", 0, i))
         for i, (key, row) in enumerate(zip(keys, values.tolist(), strict=True))
     ]
 
@@ -224,7 +215,7 @@ def _floats() -> list[float]:
     return floats
 
 
-def _written(verdicts: Sequence[Verdict], native: Callable[[str], Any]) -> list[Any]:
+def _written(verdicts: Sequence[types.Verdict], native: Callable[[str], Any]) -> list[Any]:
     """Return what becomes of verdicts, natively or in Python: messages, lines and counts."""
     topics = SimpleNamespace(verdicts="v", review="r", deadletter="d", incidents="i")
     settings: Any = SimpleNamespace(
@@ -240,11 +231,11 @@ def _written(verdicts: Sequence[Verdict], native: Callable[[str], Any]) -> list[
             position = reading.position._replace(topic=_ODD, reading=at % 3)
             score = floats[at % len(floats)]
             some.append(msgspec.structs.replace(verdict, position=position, score=score))
-            records.append(Record(position, None if at % 5 else b"key", b"", (), None))
+            records.append(types.Record(position, None if at % 5 else b"key", b"", (), None))
             readings.append(reading._replace(position=position))
         outcomes = items.outcomes(records, readings, some)
         results += OutcomeMessages(settings, lambda _: 3, native).of(outcomes)
-        counts = OutcomeCounts(plain=native("plain"))
+        counts = types.OutcomeCounts(plain=native("plain"))
         counts.add(outcomes)
         results.append(counts)
         results += map(verdict_encoder(settings.form, native), some)
@@ -263,7 +254,7 @@ _MAPPINGS: tuple[dict[str, Any], ...] = (
 )
 
 
-def _read(_: Sequence[Verdict], native: Callable[[str], Any]) -> list[str]:
+def _read(_: Sequence[types.Verdict], native: Callable[[str], Any]) -> list[str]:
     """Return what becomes of records, JSON and CSV, by every kind of mapping, as text."""
     floats: list[Any] = [*_floats()[:150], -999.0, -999, 1, 0, -0.0, 1e999]
     texts = [msgspec.json.encode(x) for x in floats]
@@ -281,7 +272,8 @@ def _read(_: Sequence[Verdict], native: Callable[[str], Any]) -> list[str]:
         csv = CsvDecoder(fields, ("a", "s", "t", "b", "i"), native=native)
         for decoder, values in ((csv, rows), (JsonDecoder(fields, native), trees)):
             records = [
-                Record(Position("t", 0, i), b"k", value, (), 5) for i, value in enumerate(values)
+                types.Record(types.Position("t", 0, i), b"k", value, (), 5)
+                for i, value in enumerate(values)
             ]
             texts_read += map(repr, decoder.decode_all(records))
             texts_read += [repr(decoder.decode_all([record])[0]) for record in records[::5]]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from rejex_connectors.files.sink import lines_of
 
+from rejex_stream import types
 from rejex_stream.config import Config, assembly
 from rejex_stream.config.input import REGISTRY_FORMATS
 from rejex_stream.decode import decode_records
@@ -24,16 +25,6 @@ from rejex_stream.errors import ConfigError
 from rejex_stream.run.partition import PartitionState
 from rejex_stream.spark.job_journal import JobJournal
 from rejex_stream.threads import one_thread
-from rejex_stream.types import (
-    Invalid,
-    Outcome,
-    Partition,
-    Position,
-    Reading,
-    Record,
-    SelectedRecord,
-    last_offset,
-)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -149,9 +140,9 @@ def decoded(batches: Iterator[Any], config: Config, header: bytes, *, whole: boo
     encode = msgspec.msgpack.Encoder().encode
     for batch in batches:
         columns = [column.to_pylist() for column in batch.columns]
-        records: Sequence[Record] = [
-            Record(
-                Position(topic, partition, offset),
+        records: Sequence[types.Record] = [
+            types.Record(
+                types.Position(topic, partition, offset),
                 key,
                 value,
                 tuple((h["key"], h["value"]) for h in headers or ()),
@@ -163,11 +154,11 @@ def decoded(batches: Iterator[Any], config: Config, header: bytes, *, whole: boo
         rows: list[tuple[str, int, int, str, bytes]] = []
         for record, item in zip(records, items, strict=True):
             at = record.position
-            if isinstance(item, Reading):
+            if isinstance(item, types.Reading):
                 absent = tuple(i for i, value in enumerate(item.values) if value is ABSENT)
                 stream, taken = "" if whole else item.stream_key, Taken(record, item, None, absent)
             else:  # a dead letter holds the whole record, whichever of its readings is none
-                source = record.source if isinstance(record, SelectedRecord) else record
+                source = record.source if isinstance(record, types.SelectedRecord) else record
                 stream, taken = "", Taken(record._replace(value=source.value), None, item)
             rows.append((at.topic, at.partition, at.offset, stream, encode(taken)))
         of_type = (pa.string(), pa.int32(), pa.int64(), pa.string(), pa.binary())
@@ -182,13 +173,13 @@ def decoded(batches: Iterator[Any], config: Config, header: bytes, *, whole: boo
 class Taken(NamedTuple):
     """A record on its way from one executor to another, and what was read in it."""
 
-    record: Record
-    reading: Reading | None
-    invalid: Invalid | None
+    record: types.Record
+    reading: types.Reading | None
+    invalid: types.Invalid | None
     absent: tuple[int, ...] = ()  # channels that the record does not name
 
     @property
-    def item(self) -> Reading | Invalid:
+    def item(self) -> types.Reading | types.Invalid:
         """What was read, as the decoder gave it."""
         if not self.absent:
             return self.reading or self.invalid  # type: ignore[return-value] # one of both
@@ -229,7 +220,7 @@ class _Bench:
         self.messages = _messages(recipe)
         self._journal, self._whole = recipe.journal, recipe.whole
 
-    def fresh(self, partition: Partition) -> tuple[PartitionState, assembly.DecodedBefore]:
+    def fresh(self, partition: types.Partition) -> tuple[PartitionState, assembly.DecodedBefore]:
         read = assembly.DecodedBefore(self.judging.channels)
         inputs = None if self._journal is None else self._journal.inputs
         state = self.judging.state(partition, read, inputs)
@@ -247,7 +238,7 @@ class _Bench:
 
 def _messages(
     recipe: Recipe,
-) -> Callable[[Outcome], Iterable[tuple[str, int, bytes | None, bytes | None, bytes]]]:
+) -> Callable[[types.Outcome], Iterable[tuple[str, int, bytes | None, bytes | None, bytes]]]:
     """Return what makes of an outcome its messages: output, partition, key, value, headers."""
     if recipe.partitions is None:
         nothing = msgspec.msgpack.encode([])
@@ -309,7 +300,7 @@ class KeyedStates:
         taken = [self._taken.decode(body) for frame in rows for body in frame["taken"]]
         taken.sort(key=lambda item: item.record.position)  # map tasks came in any order
         topic, partition, _ = key
-        live = self._live(key, Partition(str(topic), int(partition)))
+        live = self._live(key, types.Partition(str(topic), int(partition)))
         state, read = live.state, live.read
         self._bench.listen(state)
         read.items = {item.record.position: item.item for item in taken}
@@ -323,7 +314,7 @@ class KeyedStates:
             (
                 topic,
                 partition,
-                last_offset(at),
+                types.last_offset(at),
                 (i if whole else at.position.reading) << 32 | n,
                 *made,
             )
@@ -333,7 +324,7 @@ class KeyedStates:
         ]
         yield pd.DataFrame(out, columns=list(_COLUMNS))
 
-    def _live(self, key: tuple[str, int, str], partition: Partition) -> _Live:
+    def _live(self, key: tuple[str, int, str], partition: types.Partition) -> _Live:
         known = self._mark.get()
         live = self._bench.live.pop(key, None)
         if live is not None and known is not None and live.mark == bytes(known[0]):

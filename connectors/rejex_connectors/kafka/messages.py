@@ -21,6 +21,7 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from rejex_connectors.kafka.clients import Message
+from rejex_stream import types
 from rejex_stream.encode import (
     encode_follow_up,
     encode_incident,
@@ -30,18 +31,6 @@ from rejex_stream.encode import (
     verdict_encoder,
 )
 from rejex_stream.native_core import native
-from rejex_stream.types import (
-    CommandReply,
-    FollowUp,
-    Incident,
-    Invalid,
-    Outcome,
-    Position,
-    Record,
-    ReviewItem,
-    SelectedRecord,
-    UnreadRecord,
-)
 
 if TYPE_CHECKING:
     from rejex_connectors.kafka.kafka_settings import KafkaSettings
@@ -53,7 +42,7 @@ __all__ = [
 
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 Own: TypeAlias = list[tuple[str, bytes]]
-_Shown = TypeVar("_Shown", ReviewItem, FollowUp)
+_Shown = TypeVar("_Shown", types.ReviewItem, types.FollowUp)
 
 CUT_BYTES, CUT_SHA256 = "rejex.cut.value.bytes", "rejex.cut.value.sha256"
 CUT_HEADERS, NULL_VALUE = "rejex.cut.headers", "rejex.null.value"
@@ -93,14 +82,14 @@ class OutcomeMessages:
         make = native("Messages")
         self._native = make and make(self, settings.form)
 
-    def of(self, outcomes: list[Outcome]) -> Iterator[Message]:
+    def of(self, outcomes: list[types.Outcome]) -> Iterator[Message]:
         """Yield the messages of `outcomes`, in order, made a few at a time."""
         if not self._native:
             return self._of(outcomes)
         blocks = (outcomes[at : at + _AT_ONCE] for at in range(0, len(outcomes), _AT_ONCE))
         return chain.from_iterable(self._native.of(block, self._of) for block in blocks)
 
-    def _of(self, outcomes: list[Outcome]) -> Iterator[Message]:
+    def _of(self, outcomes: list[types.Outcome]) -> Iterator[Message]:
         headers_of, topic, n = self._verdict_headers.of, self._verdicts, self._n_verdicts
         surely_fits = self._limit - self._verdict_headers.most
         encode_verdict = self._encode
@@ -135,7 +124,7 @@ class OutcomeMessages:
             for incident in incidents:
                 yield self._changed(record, incident)
 
-    def _replied(self, position: Position, nth: int, reply: CommandReply) -> Message:
+    def _replied(self, position: types.Position, nth: int, reply: types.CommandReply) -> Message:
         # Each partition that a command concerns answers for itself, each time that it was given.
         id_ = f"{reply.command}-{position}" + (f"-{nth}" if nth else "")
         headers = self._reply_headers.named(id_, reply.command)
@@ -148,7 +137,7 @@ class OutcomeMessages:
             half = reply.said[: len(reply.said) // 2]
             reply = msgspec.structs.replace(reply, said=half)
 
-    def _changed(self, record: Record, incident: Incident) -> Message:
+    def _changed(self, record: types.Record, incident: types.Incident) -> Message:
         """Return a change of an incident; where it is too large, its names go first."""
         position = record.position
         headers = self._incident_headers.of(
@@ -174,11 +163,11 @@ class OutcomeMessages:
             )
 
     def _shown(
-        self, record: Record, item: _Shown, headers: Own, encode: Callable[[_Shown], bytes]
+        self, record: types.Record, item: _Shown, headers: Own, encode: Callable[[_Shown], bytes]
     ) -> Message:
         """Return what reviewers see; where it is too large, its oldest points go first."""
         partition = record.position.partition % self._n_review
-        is_item = isinstance(item, ReviewItem)
+        is_item = isinstance(item, types.ReviewItem)
         name, what = ("context", "review record") if is_item else ("points", "follow-up")
         while True:
             message = Message(self._review, partition, record.key, encode(item), headers)
@@ -190,7 +179,7 @@ class OutcomeMessages:
             newest = points[len(points) - len(points) // 2 :]
             item = msgspec.structs.replace(item, **{name: newest})
 
-    def _dead(self, record: Record, invalid: Invalid) -> Message:
+    def _dead(self, record: types.Record, invalid: types.Invalid) -> Message:
         """Return the original with the reason in headers, cut where it cannot be sent whole."""
         topic, partition, offset, index = record.position
         reason = invalid.reason.encode("utf-8", "replace")[:2000]
@@ -206,10 +195,10 @@ class OutcomeMessages:
             (schemas.CONNECT_PREFIX + "exception.message", reason),
         ]
         original = [(name, value or b"") for name, value in record.headers]
-        if isinstance(record, SelectedRecord):
+        if isinstance(record, types.SelectedRecord):
             record = record.source
         key, value = record.key, record.value
-        if isinstance(record, UnreadRecord):
+        if isinstance(record, types.UnreadRecord):
             ours.append((UNREAD, b"1"))
         elif value is None:
             ours.append((NULL_VALUE, b"1"))
@@ -267,9 +256,9 @@ def split_headers(headers: Headers) -> DeadHeaders:
     return DeadHeaders(tuple(headers[:begins]), dict(headers[begins:]))
 
 
-def _unsendable(position: Position, what: str, size: int) -> Invalid:
+def _unsendable(position: types.Position, what: str, size: int) -> types.Invalid:
     reason = f"its {what} would be {size} bytes, more than message.max.bytes"
-    return Invalid(position, "encode", reason)
+    return types.Invalid(position, "encode", reason)
 
 
 def _is_above(limit: int, message: Message) -> bool:
@@ -306,7 +295,7 @@ def pipeline_of(headers: Iterable[tuple[str, bytes | None]]) -> str | None:
     return unquote(source.removeprefix(_SOURCE)) if source.startswith(_SOURCE) else None
 
 
-def event_id(position: Position, pipeline_version: str) -> str:
+def event_id(position: types.Position, pipeline_version: str) -> str:
     """Identity of what the pipeline says about one event: equal for every repeat."""
     return f"{position}@{pipeline_version}"
 
@@ -335,7 +324,7 @@ class EventHeaders:
 
     def of(
         self,
-        position: Position,
+        position: types.Position,
         subject: str,
         event_time_ms: int,
         original: tuple[tuple[str, bytes | None], ...] = (),

@@ -104,6 +104,26 @@ HONEST = {
         json_rows(tagged),
     ),
     "a budget that holds": (BY_RATE + AUDIT + ADA, csv_rows()),
+    "operating modes": (
+        pump_toml(path="feed.jsonl", source='sensor = "id"\nmode = "m"', more=AUDIT + ADA),
+        json_rows(lambda i: reading(i) | {"m": "ab"[i // 300 % 2]}),
+    ),
+    "readings without a value": (
+        pump_toml(path="feed.jsonl", more=AUDIT + ADA),
+        json_rows(lambda i: reading(i) | ({"flow": None} if i % 50 == 7 else {})),
+    ),
+    "a limit that alarms": (
+        pump_toml(more=AUDIT + ADA + '[channels.flow]\nhigh = 9.9\nlimit = "alarm"\n'),
+        csv_rows(),
+    ),
+    "shares of anomalies": (
+        pump_toml(more=AUDIT.replace("near = 0.4", "near = 0.4, anomaly = 0.5") + ADA),
+        csv_rows(),
+    ),
+    "a fault in the middle": (
+        pump_toml(path="feed.jsonl", more=AUDIT + ADA),
+        json_rows(lambda i: reading(i) | ({"flow": 500.0 + i % 7} if 900 < i < 1100 else {})),
+    ),
     "no key": (pump_toml(more=AUDIT.replace('audit_key_file = "key"', "") + ADA), csv_rows()),
 }  # fmt: skip
 

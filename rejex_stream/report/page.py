@@ -18,6 +18,7 @@ from typing import Any
 from rejex_stream import __version__
 from rejex_stream.decode.mapping import printable
 from rejex_stream.errors import explaining_os_errors
+from rejex_stream.incidents.situations import Situation, find_situations, onset_of
 from rejex_stream.operate.incident_text import how_ended
 from rejex_stream.readable import how_often, number, percent, span, utc
 from rejex_stream.report.judged_run import Event, FaultFindings, Findings, Series
@@ -237,12 +238,19 @@ arrow keys pan, plus and minus zoom, 0 shows all"><div class="tip" hidden></div>
 
 # --------------------------------------------------------------------------------------- tables
 def _incidents(findings: Findings) -> str:
+    incidents = findings.run.incidents
+    streams = {series.sensor for series in findings.series}
+    of = {id_: one for one in find_situations(map(onset_of, incidents), streams)
+          for id_ in one.members}  # fmt: skip
+    place = {one.id: at for at, one in enumerate(incidents)}
+    ordered = sorted(incidents, key=lambda one: min(place[id_] for id_ in of[one.id].members))
     rows = "".join(
-        f"<tr><td>{escape(stream_name(incident.stream_key, incident.mode))}</td>"
+        f"<tr><td>{escape(stream_name(incident.stream_key, incident.mode))}"
+        f"{escape(_together(of[incident.id]))}</td>"
         f"<td>{_time(incident.onset_ms)}</td><td>{escape(_ended(incident))}</td>"
         f'<td class="num">{incident.n_events:,}</td><td class="num">{incident.n_anomalies:,}</td>'
         f'<td class="num">{incident.n_rejected:,}</td></tr>'
-        for incident in findings.run.incidents
+        for incident in ordered
     )
     if not rows:
         return ""
@@ -253,6 +261,11 @@ becomes normal by itself.</p>
 <div class="scroll"><table><thead><tr><th>Sensor</th><th>Since</th><th>What became of it</th>\
 <th class="num">Its events</th><th class="num">Anomalies</th><th class="num">Rejected</th></tr>\
 </thead><tbody>{rows}</tbody></table></div>"""
+
+
+def _together(situation: Situation) -> str:
+    size = len(situation.members)
+    return f" · one of {size} that began together" if size > 1 else ""
 
 
 def _ended(incident: Incident) -> str:

@@ -15,6 +15,7 @@ from rejex_stream.decode.csv import split_row
 from rejex_stream.decode.reorder_buffer import ReorderBuffer, ReorderRules
 from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.engine.refit import FitFailed
+from rejex_stream.incidents.situations import Onset, find_situations
 from rejex_stream.plan.promises import EPISODE_GAP_EVENTS, EPISODE_GAP_S
 from rejex_stream.readable import ChannelReading, TypicalRows
 from rejex_stream.rejection.window import joint_severity
@@ -81,6 +82,8 @@ class Episode:
     incident: str | None = None
     channels: Counter[str] = field(default_factory=Counter)
     reads: tuple[ChannelReading, ...] = ()  # at the peak, once all is seen
+    opened_ms: int = 0  # of its incident
+    together: tuple[str, ...] = ()  # whose incidents began with it, by one cause
 
     def merge(self, later: Episode) -> bool:
         """Merge a later episode into this one; return whether it holds the new peak."""
@@ -88,7 +91,8 @@ class Episode:
         self.last_ms = max(later.last_ms, self.last_ms)
         self.anomalies += later.anomalies
         self.rejected += later.rejected
-        self.incident = self.incident or later.incident
+        if self.incident is None:
+            self.incident, self.opened_ms = later.incident, later.opened_ms
         self.channels += later.channels
         # Rolling columns stay odd after a fault, so scores may be higher than in it.
         own, other = (
@@ -113,6 +117,7 @@ class Episodes:
         self._at = {name: i for i, name in enumerate(channels)}
         self._usual = defaultdict[str, TypicalRows](lambda: TypicalRows(_MAX_USUAL))
         self._seen: Counter[str] = Counter()
+        self._times: dict[str, tuple[int, int]] = {}  # the first and the last
         self._runs: dict[str, tuple[int, list[Episode]]] = {}  # how many the last had seen
         self._peaks: dict[tuple[str, int], tuple[tuple[float, ...], Verdict]] = {}
 
@@ -120,6 +125,8 @@ class Episodes:
         """Add readings and verdicts in order; warm-up is no episode."""
         for reading, verdict in zip(readings, verdicts, strict=True):
             self._seen[verdict.sensor] += 1
+            first_ms, _ = self._times.get(verdict.sensor, (verdict.event_time_ms, 0))
+            self._times[verdict.sensor] = first_ms, verdict.event_time_ms
             if verdict.label is Label.NORMAL and verdict.incident is None:
                 self._usual[verdict.sensor].update(reading.values)
             elif verdict.reason is not Reason.WARM_UP:
@@ -128,7 +135,8 @@ class Episodes:
     def most_severe(self, top: int) -> tuple[list[Episode], list[Episode]]:
         """Return incidents and other episodes, the most severe first. O(runs log runs).
 
-        The `top` of either say what was read.
+        Incidents that began together are one, the most severe of them. The `top` of either say what
+        was read.
         """
         incidents, others = list[Episode](), list[Episode]()
         for _, runs in self._runs.values():
@@ -145,9 +153,27 @@ class Episodes:
             episodes.sort(
                 key=lambda e: (-joint_severity(e.severity or 0.0, e.anomalies), e.first_row)
             )
-            for episode in episodes[:top]:
-                episode.reads = tuple(self._reads(episode))
+        incidents = self._by_cause(incidents)
+        for episode in [*incidents[:top], *others[:top]]:
+            episode.reads = tuple(self._reads(episode))
         return incidents, others
+
+    def _by_cause(self, incidents: Sequence[Episode]) -> list[Episode]:
+        onsets = list[Onset]()
+        for one in incidents:
+            first_ms, last_ms = self._times[one.sensor]
+            step_ms = max(0, last_ms - first_ms) / max(1, self._seen[one.sensor] - 1)
+            onsets.append(
+                Onset(str(one.incident), one.sensor, False, one.first_ms, one.opened_ms, step_ms)
+            )
+        of = {id_: situation.members for situation in find_situations(onsets, self._seen)
+              for id_ in situation.members}  # fmt: skip
+        found = dict[tuple[str, ...], Episode]()
+        for one in incidents:
+            worst = found.setdefault(of[str(one.incident)], one)
+            if worst is not one:
+                worst.together += (one.sensor,)
+        return list(found.values())
 
     def _reads(self, episode: Episode) -> Iterator[ChannelReading]:
         usual = self._usual[episode.sensor]
@@ -167,7 +193,7 @@ class Episodes:
         event = Episode(
             verdict.sensor, row, row, ms, ms, row,
             int(label is Label.ANOMALY), int(label is Label.REJECTED),
-            verdict.severity, _departure(verdict), verdict.incident, channels,
+            verdict.severity, _departure(verdict), verdict.incident, channels, opened_ms=ms,
         )  # fmt: skip
         self._peaks[event.sensor, row] = values, verdict
         seen, runs = self._runs.get(event.sensor, (0, list[Episode]()))

@@ -162,8 +162,9 @@ def gateway(path, minutes=1_600, at=1_500):
                 rows.writerow([T0 + i * MINUTE + 2_500 * k, name, *values.round(4)])
 
 
+@pytest.mark.thorough
 def test_ten_meters_of_one_gateway_are_one_page_by_the_config_that_init_writes(
-    tmp_path, monkeypatch
+    tmp_path, monkeypatch, capsys
 ):
     monkeypatch.chdir(tmp_path)
     gateway(tmp_path / "gateway.csv")
@@ -188,3 +189,11 @@ def test_ten_meters_of_one_gateway_are_one_page_by_the_config_that_init_writes(
     assert 1 <= sum(one["stream_key"].startswith("gw7/") for one in pages) <= 3
     assert any(one["stream_key"] == "gw8/meter-00" for one in pages)
     receiver.close()
+    assert main(["report", "gateway.toml", "--out", "report.html"]) == 0
+    assert (tmp_path / "report.html").read_text().count("that began together") >= 8
+    capsys.readouterr()
+    assert main(["score", "gateway.csv", "--output", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)["incidents"]
+    (worst,) = [one for one in found if len(one["together"]) >= 2]
+    assert worst["sensor"].startswith("gw7/")
+    assert [one["together"] for one in found if one["sensor"] == "gw8/meter-00"] == [[]]

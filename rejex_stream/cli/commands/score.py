@@ -224,8 +224,10 @@ def _print_episodes(
 def _row(episode: Episode) -> tuple[str, ...]:
     last = f" to {episode.last_row:,}" if episode.last_row > episode.first_row else ""
     since, until = _utc(episode.first_ms), _utc(episode.last_ms)
+    n_others = len(episode.together)
+    others = f" and {n_others} other{'s' * (n_others > 1)} together" if n_others else ""
     return (
-        episode.sensor,
+        episode.sensor + others,
         since,
         until.removeprefix(since[:11]),  # the same day
         f"{episode.first_row:,}{last}",

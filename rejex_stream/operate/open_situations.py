@@ -1,7 +1,8 @@
 """Which open incidents are one situation, as far as one process sees them, and what is news of it.
 
-Whoever is told of a situation hears of it once, and again when it changes its state, or when it is
-eight times as large. An incident of its own is told of at each change.
+Whoever is told of a situation hears of it once, and again when it changes its state, when it is
+eight times as large, passes a limit, or is about to be taken for normal. An incident of its own is
+told of at each change.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class OpenSituations:
         self._open: dict[str, Incident] = {}
         self._situations: dict[str, Situation] = {}  # by incident
         self._firsts: dict[str, Incident] = {}  # by situation
-        self._told: dict[str, tuple[IncidentState, int]] = {}
+        self._told: dict[str, tuple[IncidentState, tuple[int, bool, bool]]] = {}
 
     def __iter__(self) -> Iterator[Together]:
         return map(self.of, {self._situations[one].id: one for one in self._open}.values())
@@ -89,9 +90,13 @@ class OpenSituations:
         """Whether a change that was taken into account is to be told; asked once a change."""
         together = self.of(incident.id)
         size, key = len(together.situation.members), together.situation.id
-        told = together.state, (size.bit_length() - 1) // 3
+        noticed = any(one.is_noticed for one in together.open)
+        limits = any(one.passed_limit for one in together.open)
+        told = together.state, ((size.bit_length() - 1) // 3, noticed, limits)
         known, self._told[key] = self._told.get(key), told
-        return size == 1 or known is None or known[0] != told[0] or known[1] < told[1]
+        if size == 1 or known is None or known[0] is not told[0]:
+            return True
+        return any(now > before for before, now in zip(known[1], told[1], strict=True))
 
     def forget(self, incidents: Iterable[Incident]) -> None:
         """Drop incidents that are over, or another's, and what only they needed."""

@@ -14,7 +14,7 @@ from rejex_stream.encode import decode_incidents
 from rejex_stream.operate.alerts import Alertmanager
 from rejex_stream.operate.open_situations import OpenSituations
 from rejex_stream.run.run_events import PartitionClosed
-from rejex_stream.types import Incident, Partition, Position, Spread
+from rejex_stream.types import Incident, LimitExcess, Partition, Position, Spread
 from tests.operate.alerting import Receiver, alertmanager
 from tests.operate.test_incidents_told import (
     CLOSED,
@@ -98,9 +98,16 @@ def test_events_tell_of_a_situation_at_once_when_it_is_eight_times_as_large_and_
     assert hook.events[1]["summary"].startswith("8 of 8 gw7/*; first gw7/meter-07")
     assert hook.events[1]["situation"]["id"] == "farm-0-100"
     del hook.events[:]
-    durable(watch, *(meter(k, 2, FAULT) for k in range(12)))
+    limits = (LimitExcess("oil", 9.0, 6.0),)
+    durable(watch, *(meter(k, 2, limits=limits) for k in (3, 4)))
+    soon = T0 + 20 * 60 * MINUTE
+    for k in (5, 6):
+        durable(watch, meter(k, 2, adopts_ms=soon, changed_ms=soon - 60 * MINUTE))
+    assert hook.said == [("gw7/meter-03", "open"), ("gw7/meter-05", "open")], "a limit, a date"
+    del hook.events[:]
+    durable(watch, *(meter(k, 3, FAULT) for k in range(12)))
     assert hook.said == [("gw7/meter-11", "fault")], "once all of them are"
-    durable(watch, *(meter(k, 3, CLOSED) for k in range(12)))
+    durable(watch, *(meter(k, 4, CLOSED) for k in range(12)))
     assert hook.said[1:] == [("gw7/meter-11", "closed")]
 
 

@@ -313,8 +313,8 @@ def test_score_says_what_an_incident_reads_and_how_many_rows_it_holds(capsys, tm
     rows = ["id,t,v"]
     for i in range(2800):
         v = 100 + 5 * math.sin(i / 7) + (i * 7919 % 101) / 50
-        # a ends in an incident, that of b is over, c has none
-        fault = (2500 <= i < 2800, 2500 <= i < 2600, False)
+        # a ends in an incident, that of b is over and of another cause, c has none
+        fault = (2500 <= i < 2800, 2300 <= i < 2400, False)
         rows += [f"{k},{i},{v + 400 * wrong}" for k, wrong in zip("abc", fault, strict=True)]
     path = tmp_path / "held.csv"
     path.write_text("\n".join(rows))

@@ -56,20 +56,34 @@ def leaks(start_ms: int, seed: int = 0) -> Iterator[Message]:
         }  # fmt: skip
 
 
+def batches(start_ms: int, seed: int = 0) -> Iterator[Message]:
+    """Yield records of three readings each, a second apart, of three machines."""
+    rng = random.Random(seed)
+    for step in itertools.count():
+        for machine in ("m0", "m1", "m2"):
+            readings = [
+                {"ts": start_ms + 3_000 * step + 1_000 * k, "temp": round(rng.gauss(60, 1), 2),
+                 "press": round(rng.gauss(5, 0.1), 3)} for k in range(3)
+            ]  # fmt: skip
+            yield "plant.batches", machine, {"machine": machine, "readings": readings}
+
+
 def main() -> None:
     """Produce until stopped, or until `--events` have been sent."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bootstrap", default="localhost:29092")
     parser.add_argument("--per-second", type=float, default=200.0)
     parser.add_argument("--events", type=int, default=None)
-    parser.add_argument("--topic", choices=("turbine.readings", "leak.readings"), default=None,
-                        help="only this one")  # fmt: skip
+    parser.add_argument("--topic", default=None, help="only this one",
+                        choices=("turbine.readings", "leak.readings", "plant.batches"))  # fmt: skip
     asked = parser.parse_args()
     start_ms = int(time.time() * 1000)
     feeds = (turbines(start_ms), leaks(start_ms))
     producer = KafkaProducer(bootstrap_servers=asked.bootstrap, linger_ms=20)
     mixed = (next(feed) for feed in itertools.cycle((feeds[0],) * 4 + (feeds[1],)))
-    if asked.topic is not None:
+    if asked.topic == "plant.batches":
+        mixed = batches(start_ms)
+    elif asked.topic is not None:
         mixed = (message for message in mixed if message[0] == asked.topic)
     began = time.monotonic()
     for sent, (topic, key, value) in enumerate(itertools.islice(mixed, asked.events)):

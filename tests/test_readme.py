@@ -49,10 +49,10 @@ def lines(page, language="bash"):
 # What a command needs beside the checkout, and where it is run instead.
 ELSEWHERE = {
     "make test": "this is it",
-    "python3 -m venv .venv && .venv/bin/pip install '.[review]'": "tools/test-wheel installs",
+    "python3 -m venv .venv && .venv/bin/pip install '.[review,select]'": "tools/test-wheel",
     'export PATH="$PWD/.venv/bin:$PATH"': "tools/test-wheel",
     "make demo": "test_make_demo_works_in_a_fresh_checkout",
-    "rejex-stream topics create examples/kafka.toml": "tests/kafka: needs a broker",
+    "rejex-stream topics create examples/kafka.toml --with-input": "tests/kafka: needs a broker",
     "rejex-stream run examples/kafka.toml": "tests/kafka: needs a broker",
 }
 

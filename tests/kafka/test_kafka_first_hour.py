@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import re
 import signal
 import subprocess
@@ -456,30 +455,6 @@ def test_init_says_what_is_wrong_with_a_topic(settings, bootstrap, capsys, kafka
 
 # ----------------------------------------------------------------------------------- the tutorial
 @pytest.mark.thorough
-def batches(settings, kafka):
-    """Make the topic that the page begins with: three readings of a machine in a record."""
-    create_topics(
-        settings, [TopicPlan(name="plant.batches", role="input", partitions=1, replication=1)]
-    )
-    draw = random.Random(0)
-
-    def reading(ts):
-        return {
-            "ts": ts,
-            "temp": round(draw.gauss(60, 1), 2),
-            "press": round(draw.gauss(5, 0.1), 3),
-        }
-
-    records = []
-    for i in range(240):
-        first = 1_795_600_000_000 + 3_000 * (i // 3)
-        value = {
-            "machine": f"m{i % 3}", "readings": [reading(first + 1_000 * k) for k in range(3)]
-        }  # fmt: skip
-        records.append(Record(Position("plant.batches", 0, i), None, json.dumps(value).encode()))
-    kafka.fill(settings, records)
-
-
 def test_the_first_hour_with_a_topic_works_from_top_to_bottom(
     place, settings, bootstrap, kafka: Kafka
 ):
@@ -510,7 +485,6 @@ def test_the_first_hour_with_a_topic_works_from_top_to_bottom(
             text=True, cwd=place, env=os.environ | path,
         )  # fmt: skip
 
-    batches(settings, kafka)
     answers = {}
     for line in lines[1:]:
         if line == endless:

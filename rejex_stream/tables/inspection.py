@@ -229,12 +229,11 @@ def open_table(path: str | Path, asked: Asked | None = None) -> Table:
 def _zone_in(names: Sequence[str]) -> str | None:
     """Return the time zone that the name of a column of times speaks of."""
     for name in names:
-        for found in re.findall(
-            r"[A-Z]\w+/[A-Z][\w/]+|[+-]\d{1,2}:\d{2}|(?<=UTC)[+-]\d{1,2}", name
-        ):
+        pattern = r"[A-Z]\w+/[A-Z][\w/]+|[+-]\d{1,2}:\d{2}|(?<=UTC)[+-]\d{1,2}"
+        for zone in map(str, re.findall(pattern, name)):
             with suppress(ConfigError):
-                zone_of(found)
-                return found
+                zone_of(zone)
+                return zone
     return None
 
 

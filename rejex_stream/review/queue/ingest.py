@@ -295,9 +295,9 @@ class IngestBatch:
         if verdict.status in (Status.CLOCK_BEGINS, Status.CLOCK_ENDS):
             self._clock_wrong[sensor_id] = verdict.status is Status.CLOCK_BEGINS
         self._first_ms.setdefault(sensor_id, verdict.event_time_ms)
-        last = self._last_ms[sensor_id]
+        last_ms = self._last_ms[sensor_id]
         # What is a little late takes nothing back; a clock that ran ahead and was set right does.
-        if last is None or not last - DAY_MS <= verdict.event_time_ms < last:
+        if last_ms is None or not last_ms - DAY_MS <= verdict.event_time_ms < last_ms:
             self._last_ms[sensor_id] = verdict.event_time_ms
         self._add_judged(sensor_id, verdict, None)
         self.counts.verdicts += 1

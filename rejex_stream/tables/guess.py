@@ -847,7 +847,8 @@ class _KeySearch:
             return None
         others = [n for n in self.texts if n != sensor] if self._long else []
         if len([n for n in self._numeric if n != sensor]) == 2:  # a register and its value
-            others += [n for n in self._numeric if n in self._free and n != sensor]
+            called = {sensor, *self._called()}
+            others += [n for n in self._numeric if n in self._free and n not in called]
         whose = self._cells[sensor]
         return next(
             (n for n in others if names_quantity(self._moments, whose, self._cells[n])), None

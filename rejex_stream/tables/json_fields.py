@@ -406,7 +406,7 @@ class _Roles:
         known = self._times() if self.times else ()
         if len(numbers) == 2 and whose is not None and known:  # a register and its value
             whole = [n for n in numbers if all(map(_is_whole, fields[n].values))]
-            return next((n for n in whole if fields[n].is_in(1)
+            return next((n for n in whole if fields[n].is_in(1) and _strength(n) < 2
                          and names_quantity(known, whose.rows, fields[n].rows)), None)  # fmt: skip
         if len(numbers) != 1:
             return None

@@ -13,11 +13,13 @@ from rejex_stream.encode import encode_incident
 from rejex_stream.engine import Engine
 from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.features import FeatureSpec
-from rejex_stream.incidents import Alarms, Hold
+from rejex_stream.incidents import Alarms, Hold, IncidentTracker
 from rejex_stream.incidents.levels import ChannelLevel, level_changes, levels_before
+from rejex_stream.incidents.state_machine import OpenIncident
 from rejex_stream.operate.incident_text import DisplayNames, describe_incident, headline
+from rejex_stream.rejection.window import ScoreWindow
 from rejex_stream.run.executors import InlineExecutor
-from rejex_stream.types import ChannelEvidence, LevelChange
+from rejex_stream.types import ChannelEvidence, IncidentState, LevelChange
 from tests.streams import Distance, of_rows, played, spec
 
 N, MINUTE = 400, 60_000
@@ -143,3 +145,23 @@ def test_the_level_since_is_that_of_ordinary_events_in_a_row():
     ):
         level.add((7.0, value), is_ordinary=is_ordinary)
     assert (level.total, level.count) == (3.0, 2)
+
+
+def test_nothing_is_held_where_the_reference_before_cannot_tell():
+    tracker = IncidentTracker(Hold(recover_events=20), "s", N, alarms=Alarms())
+
+    def held(fitted_at=900, rows_seen=1100, newest=5.0, since=50.0):
+        """Return how many rows go back, where 100 of the window came since the mark at 1,000."""
+        tracker.limit = 10.0
+        tracker.open = OpenIncident(
+            "t-0-1", IncidentState.OPEN, 1, 0, 0, 0, 0, ["s"], [], n_events=60, held=False,
+            mark=1000, levels=[ChannelLevel("a", 0, 45.0, 44.0, 46.0)],
+        )  # fmt: skip
+        scores = [*np.random.default_rng(0).random(N - 100).tolist(), *[newest] * 100]
+        return tracker.hold_moved(rows_seen, fitted_at, ScoreWindow(N, scores), {"a": since})
+
+    assert held() == 100
+    assert held(fitted_at=1001) == 0, "its model knows what came since"
+    assert held(rows_seen=1000 + N) == 0, "too little of the window is from before"
+    assert held(newest=0.5) == 0, "they call it ordinary"
+    assert held(since=45.5) == 0, "it is where it was"

@@ -605,7 +605,7 @@ def test_standard_input_to_standard_output(tmp_path):
 def test_quantities_never_share_a_model(tmp_path, capsys):
     path = tmp_path / "t.csv"
     path.write_bytes(b"\n".join(long_layout().splitlines()[:401]))
-    assert main(["score", str(path), "--detector", "HBOS"]) == 2
+    assert main(["score", str(path), "--detector", "HBOS", "--channel", "reading"]) == 2
     assert "different quantities cannot share one" in capsys.readouterr().err
 
 

@@ -29,8 +29,8 @@ MUTANTS = (
     Mutant(
         "m76",
         "a channel is said to lie off what others that are ill make one expect",
-        "if is_told and not by_hour and named is not Label.ANOMALY:",
-        "if is_told and not by_hour:",
+        "if named is not Label.ANOMALY:",
+        "if named is not None:",
         "tests/test_evidence.py::test_evidence_says_what_the_others_made_one_expect",
     ),
     Mutant(

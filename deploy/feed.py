@@ -7,6 +7,7 @@ that go on from now at ten minutes a reading and turbine.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
 import math
@@ -14,7 +15,8 @@ import random
 import time
 from collections.abc import Iterator
 
-from kafka import KafkaProducer
+from kafka import KafkaAdminClient, KafkaProducer
+from kafka.errors import TopicAlreadyExistsError
 
 from rejex_stream.demo.turbine import CHANNELS, STEP_S, simulate
 
@@ -68,6 +70,14 @@ def batches(start_ms: int, seed: int = 0) -> Iterator[Message]:
             yield "plant.batches", machine, {"machine": machine, "readings": readings}
 
 
+def create(bootstrap: str, topic: str) -> None:
+    """Create a topic of four partitions where there is none."""
+    admin = KafkaAdminClient(bootstrap_servers=bootstrap)
+    with contextlib.suppress(TopicAlreadyExistsError):
+        admin.create_topics({topic: {"num_partitions": 4}}, wait_for_metadata=True)
+    admin.close()
+
+
 def main() -> None:
     """Produce until stopped, or until `--events` have been sent."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -82,6 +92,7 @@ def main() -> None:
     producer = KafkaProducer(bootstrap_servers=asked.bootstrap, linger_ms=20)
     mixed = (next(feed) for feed in itertools.cycle((feeds[0],) * 4 + (feeds[1],)))
     if asked.topic == "plant.batches":
+        create(asked.bootstrap, asked.topic)
         mixed = batches(start_ms)
     elif asked.topic is not None:
         mixed = (message for message in mixed if message[0] == asked.topic)

@@ -274,6 +274,14 @@ def test_a_total_that_rises_seldom_is_left_out_aloud(tmp_path: Path, every: int)
     assert "left out: AccumFlow only counts" in said(found)
 
 
+def test_a_gas_that_comes_once_is_no_total(tmp_path: Path) -> None:
+    rows = [
+        (f"{BEGUN + timedelta(minutes=i):%Y-%m-%d %H:%M}", x, max(0, i - 1020) * 2.2)
+        for i, x in enumerate(walk(1200))
+    ]
+    assert table(tmp_path, "time,temp,co_ppm", rows).guess.channels == ("temp", "co_ppm")
+
+
 def test_a_level_that_also_falls_is_no_total(tmp_path: Path) -> None:
     levels = [50 + i // 20 - 12 * (i // 200) for i in range(1200)]  # fills, and is let out by half
     rows = [

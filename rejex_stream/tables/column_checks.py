@@ -157,6 +157,7 @@ def _counter(sample: Sample, name: str) -> Iterator[tuple[str, str]]:
     # An energy or a volume adds up, with rests between; a slow one with long rests.
     many = 5 if TOTAL.search(plain(name)) else _ENOUGH
     adds_up = len(up) >= max(many, 20 * len(down)) and len({x for run in runs for x in run}) >= many
+    adds_up = adds_up and _rises_all_along(runs)
     shown = f"{printable(name)} only counts: it "
     of_all = f"of {len(steps):,} steps"
     if len(up) >= _NEARLY_ALWAYS * len(steps):
@@ -169,6 +170,17 @@ def _counter(sample: Sample, name: str) -> Iterator[tuple[str, str]]:
         yield f"{shown}rises in {len(up):,} steps and falls in {len(down):,} {of_all}", ""
     elif down and _is_sawtooth(pairs, up, down):
         yield f"{shown}rises, and falls back to its beginning {len(down):,} times", ""
+
+
+def _rises_all_along(runs: Sequence[Sequence[float]]) -> bool:
+    """Whether it rises in three quarters of the time at least: a gas that comes once does not."""
+    quarters = {
+        4 * i // (len(run) - 1)
+        for run in runs
+        for i, (before, after) in enumerate(itertools.pairwise(run))
+        if after > before
+    }
+    return len(quarters) >= 3
 
 
 def usual_step(steps: Sequence[float]) -> tuple[float, float]:

@@ -75,7 +75,10 @@ def run(cases: Path, name: str, seed: int) -> Case:
         call(str(cases), name, folder, str(seed))
         call("-m", "rejex_stream", "init", f"{name}.csv", "--to", "c.toml")
         call("-m", "rejex_stream", "run", "c.toml")
-        read = lambda file: [json.loads(line) for line in (Path(folder) / file).open()]  # noqa: E731
+
+        def read(file: str) -> list[dict[str, Any]]:
+            return [json.loads(line) for line in (Path(folder) / file).read_bytes().splitlines()]
+
         verdicts, records = read("c.verdicts.jsonl"), read("c.incidents.jsonl")
         incidents = [one for one in records if one.get("kind") == "incident"]
         last = {one["incident"]: one for one in incidents}

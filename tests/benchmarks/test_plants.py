@@ -1,0 +1,18 @@
+"""Plants with known faults: what `init` writes of a file finds the fault in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.plants import FAULTS, run
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "name", ["resting_gas", "resting_two", "yaw_fault", "states", "missing_run", "second_fault"]
+)
+def test_the_fault_of_a_plant_is_told_in_time(shared_cases: Path, name: str) -> None:
+    is_right, text = FAULTS[name](run(shared_cases / "plants" / "plants.py", name, 1))
+    assert is_right, text

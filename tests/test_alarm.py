@@ -414,6 +414,20 @@ def test_after_two_months_the_same_is_told_again_and_what_is_higher_at_once():
     assert [at // 1000 for at in told] == [20, 25, 40, 150]
 
 
+def test_a_rise_counts_as_one_however_often_it_was_weighed_and_wherever_it_was_cut():
+    alarm = Alarm(800, 1.0)
+    for mass in (3.0, 4.0):
+        alarm.remember(mass)
+    again = Alarm(800, 1.0)
+    again.restore(alarm.state())
+    again.remember(5.0)
+    assert not again.is_nuisance(1.0), "one that nobody answered silences no other"
+    again.reset()
+    again.remember(2.0)
+    assert again.is_nuisance(5.0)
+    assert not again.is_nuisance(5.1)
+
+
 @pytest.mark.parametrize(
     ("length", "may_hold", "kind", "counts"),
     [

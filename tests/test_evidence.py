@@ -309,6 +309,19 @@ def test_nineteen_of_twenty_ordinary_readings_lie_in_the_likely_range(plant):
         assert alone[0, channels.index(name)].tolist() == found[i].tolist()
 
 
+def test_where_several_are_at_fault_the_first_says_what_was_expected_all_the_same():
+    make, channels, *_ = PLANTS["a pump's current is 8 % high"]
+    X = make(3_000, np.random.default_rng(8))
+    X[2_805:2_811, 1:] *= (0.8, 1.2, 1.2)  # no two of them go together
+    said = 0
+    for verdict in plant_run(X, channels)[2_805:2_811]:
+        first, *others = verdict.evidence.channels
+        if {one.label_without for one in (first, *others)} == {Label.ANOMALY}:
+            said += bool(first.expected)
+            assert not any(one.expected for one in others)
+    assert said >= 3
+
+
 def test_channels_that_do_not_go_together_make_nobody_expect_anything():
     X = np.random.default_rng(2).normal(size=(3_000, 3))
     X[2_500:2_510, 1] = 9.0

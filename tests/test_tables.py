@@ -609,6 +609,15 @@ def test_quantities_never_share_a_model(tmp_path, capsys):
     assert "different quantities cannot share one" in capsys.readouterr().err
 
 
+def test_an_incident_reads_what_departed_most_and_no_echo_after_the_repair(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    table = Path(__file__).parent.parent / "examples" / "readings.csv"
+    assert main(["score", str(table)]) == 0
+    shown = capsys.readouterr().out
+    # The leak; at its highest score, 45 minutes after its end, the flow read as at any such hour.
+    assert "pressure 4.51, expected" in shown
+
+
 def test_a_pipe_is_read_once(tmp_path, capsys):
     path, pipe = tmp_path / "t.csv", tmp_path / "pipe"
     path.write_bytes(offsets())

@@ -468,6 +468,12 @@ def test_an_alert_says_what_the_others_made_one_expect_of_the_newest_event():
     assert later == "oil 1.3 bar, usually 3.4 bar", "nobody said what to expect of that one"
 
 
+def test_the_description_says_what_the_first_channel_read_and_what_was_expected():
+    oil = ChannelEvidence("oil", 3.0, 0.1, Label.NORMAL, Expected(1.2, 3.5, 3.4, 3.6))
+    told = make_alert(incident(channels=(oil,)), DisplayNames("farm")).annotations
+    assert "UTC: oil 1.2, expected 3.5 from the others; of 10 events" in told["description"]
+
+
 def test_in_a_large_batch_an_alert_quotes_the_incidents_own_reading():
     """Of 59 readings that alerts of file runs quoted none was of the opening."""
     evidence = ChannelEvidence("oil", 3.0, 0.1, Label.NORMAL, Expected(1.2, 3.5, 3.4, 3.6))

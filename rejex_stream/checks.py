@@ -407,7 +407,6 @@ def _require(holds: bool, sentence: str) -> None:
 
 
 def _rows(n: int, n_columns: int, seed: int = 1) -> FloatArray:
-    """Correlated Gaussian rows of unit spread; shape (n, n_columns)."""
     rng = np.random.default_rng(seed)
     shared = rng.normal(size=(n, 1))
     rows: FloatArray = 0.6 * shared + 0.8 * rng.normal(size=(n, n_columns))
@@ -432,7 +431,6 @@ def _learnt(detector: protocols.IncrementalDetector, events: int) -> protocols.I
 def _fitted(
     detector: Detector,
 ) -> tuple[Callable[[FloatArray], FloatArray], Callable[[], bytes | None]]:
-    """Show a model ordinary rows; returns how it scores rows, and what it knows."""
     if isinstance(detector, protocols.BatchDetector):
         return _fit(detector).score, lambda: None
     model = _learnt(detector, detector.warm_up_events + 50)

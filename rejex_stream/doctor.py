@@ -251,7 +251,6 @@ def sample_findings(
 def _resting(
     channels: Sequence[str], columns: Sequence[Sequence[float]], flags: Sequence[str]
 ) -> list[str]:
-    """Return the channels of at most two values, where some other takes more."""
     counts = {
         name: len({value for value in column if value == value})  # noqa: PLR0124 - nan
         for name, column in zip(channels, columns, strict=True)

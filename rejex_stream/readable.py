@@ -175,7 +175,6 @@ class ChannelReading:
         return now, "; ".join(parts)
 
     def _width(self) -> float:
-        """Return the smallest difference that the words have to show; infinite: there is none."""
         ranges = [self.usual] if self.usual else []
         ranges += [(self.expected.low, self.expected.high)] if self.expected else []
         apart = [high - low for low, high in ranges]

@@ -105,7 +105,6 @@ def check_sections(
 
 
 def _environment() -> tuple[dict[str, Any], list[Problem]]:
-    """Return overrides from ``REJEX_SECTION__FIELD``, and complaints about the others."""
     problems = []
     for name in sorted(os.environ):
         if not name.startswith(ENV_PREFIX) or "__" not in name:

@@ -252,7 +252,6 @@ def _unit(schema: Any, named: dict[str, Any], path: tuple[str, ...]) -> TimeUnit
 
 
 def _kinds(schema: Any, named: dict[str, Any], path: tuple[str, ...]) -> Iterator[Any]:  # noqa: ANN401
-    """Yield every type that what stands at a path may have."""
     schema = _resolved(schema, named)
     if isinstance(schema, list):
         for branch in schema:

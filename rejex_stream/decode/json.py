@@ -136,7 +136,6 @@ def nesting(value: bytes) -> int:
 
 
 def _parsed(value: bytes) -> dict[str, Any]:
-    """Parse an object of JSON; also one with the NaN that Python writes."""
     if value.count(b"[") + value.count(b"{") <= MAX_NESTING:
         try:
             tree = _PARSER.decode(value)

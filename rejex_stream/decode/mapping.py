@@ -150,7 +150,6 @@ class Quality:
 
 
 def _as_json(text: str) -> object:
-    """Return what JSON would hold in the place of a cell."""
     try:
         return {"true": True, "false": False}.get(text.lower()) or float(text)
     except ValueError:
@@ -422,14 +421,12 @@ class FieldMapping:
         ]
 
     def _switches(self, came: Sequence[object], values: Sequence[object]) -> list[object]:
-        """Read those of the flags that are booleans or words; another word costs no reading."""
         return [
             _switch(word, value) if name in self.flags else value
             for name, word, value in zip(self.channel_names, came, values, strict=True)
         ]
 
     def _numbers(self, values: Sequence[object]) -> list[object]:
-        """Read those that are texts; what is no number stays, and is refused as a channel."""
         marks = self.decimal, self.thousands
         read = _number_reader(*marks, tuple(self.missing), tuple(self.units))
         texts = [read(value) if isinstance(value, str) else None for value in values]
@@ -630,7 +627,6 @@ _number_reader = lru_cache(maxsize=64)(number_reader)
 
 
 def _nearest(field: str, known: Mapping[str, str]) -> str | None:
-    """Return which of known fields, by their names in lower case, another may be called now."""
     sought = field.casefold()
     longer = [name for name in known if len(sought) > 2 and (sought in name or name in sought)]
     near = difflib.get_close_matches(sought, known, n=1) or [n for n in longer if len(n) > 2]
@@ -707,7 +703,6 @@ def _name(what: str, found: object) -> str:
 
 
 def _switch(came: object, value: object) -> object:
-    """Read what came of a flag, which is `value` where it is no word."""
     if isinstance(came, bool):
         return float(came)
     if isinstance(came, str):

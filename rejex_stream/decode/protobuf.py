@@ -228,7 +228,6 @@ def _varint(value: bytes, at: int) -> tuple[int, int]:
 
 
 def _indexes(value: bytes) -> tuple[tuple[int, ...], int]:
-    """Return where in the schema the message stands, and where the payload begins."""
     count, at = _varint(value, HEADER_BYTES)
     if count == 0:  # short for the first message of the file
         return (0,), at

@@ -162,7 +162,6 @@ class RegistryDecoder:
         return self._encoded
 
     def _decide(self, header: bytes, offset: int) -> PayloadReader | str:
-        """Return the reader of a schema, or one sentence why there is none."""
         if header[0] != 0 or len(header) < HEADER_BYTES:
             return _no_header(header)
         schema_id = int.from_bytes(header[1:])

@@ -176,12 +176,10 @@ class ReorderBuffer:
 
 
 def _delayed(record: Record, by: Record) -> Record:
-    """Mark a record whose outcome comes with a later one, `by`."""
     return record if record is by else DelayedRecord.of(record, by)
 
 
 def _kept(last: tuple[Record, Reading] | None) -> list[object] | None:
-    """Return what an outcome needs of a record: its place, key and time, not its value."""
     if last is None:
         return None
     record, reading = last

@@ -81,7 +81,6 @@ def _guard() -> str:
 
 
 def _check_purity(program: str) -> None:
-    """Raise where a program that compiles depends on more than the record."""
     import jq
 
     refused = "$ENV" if re.search(r"\$ENV\b", program) else None
@@ -154,7 +153,6 @@ class Selector:
 
 @contextmanager
 def _bounded() -> Iterator[None]:
-    """End the process where a program does not come to an end."""
     if sys.__stderr__ is None:  # nowhere to say why
         yield
         return

@@ -64,7 +64,6 @@ class TreeReader:
         )
 
     def _fetcher(self, fields: Sequence[str]) -> Callable[[_Tree], tuple[Any, ...]]:
-        """Return what fetches all channels; it may raise ``KeyError`` where one is absent."""
         paths = [self._paths[field] for field in fields]
         if len(paths) > 1 and max(map(len, paths)) == 1:
             return itemgetter(*(path[0] for path in paths))

@@ -461,7 +461,6 @@ def require_sound(command: Command) -> None:
 
 
 def _problems(command: Command) -> Iterator[str]:
-    """Yield what is wrong with a command, each as the rest of a sentence about it."""
     for name, max_length in (*_MAX_TEXT.items(), ("note", _MAX_NOTE)):
         text = getattr(command, name)
         if text is not None and len(text) > max_length:

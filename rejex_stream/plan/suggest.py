@@ -132,7 +132,6 @@ def suggest(
 def _policy(
     contamination: float, tolerance: float | None, rate: float | None
 ) -> tuple[RejectionPolicy, list[str]]:
-    """Return the policy, and what was chosen for it."""
     notes: list[str] = []
     if tolerance is None and rate is None:
         rate = contamination
@@ -144,7 +143,6 @@ def _policy(
 
 
 def _have_states(levels: FloatArray | None, window: int) -> bool:
-    """Whether the first rows of a sensor, at most one window of them, show states."""
     if levels is None:
         return False
     rows = levels[:window]
@@ -154,7 +152,6 @@ def _have_states(levels: FloatArray | None, window: int) -> bool:
 
 
 def _window_of_season(step_ms: float | None) -> int | None:
-    """Return how many rows show a season; ``None`` where they come too often or too seldom."""
     rows_a_day = 0 if step_ms is None else round(_DAY_MS / step_ms)
     if step_ms is None or not 1 <= rows_a_day <= _MAX_ROWS_A_DAY:
         return None

@@ -331,7 +331,6 @@ def min_window(contamination: float, tolerance: float) -> int:
 
 
 def _last_window(n: int, gamma: Fraction) -> int:
-    """Return the longest window with the same r = floor(n γ)."""
     return math.ceil((math.floor(n * gamma) + 1) / gamma) - 1
 
 

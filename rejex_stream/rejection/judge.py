@@ -170,7 +170,6 @@ class Judge:
             self.tail = Tail.of(self.window.scores())
 
     def _with_places(self, scores: list[float]) -> list[float]:
-        """Return scores without those for which there is no place, unless too few were left."""
         if not self._can_label(len(scores)):
             return scores
         tail, places = self.tail, self._extreme_capacity(len(scores))
@@ -260,7 +259,6 @@ class Judge:
         self, reading: Reading, score: float, below: int, at_or_below: int, *, n: int, seq: int,
         tail_severity: float | None, marks: _Marks,
     ) -> tuple[Verdict, float | None]:  # fmt: skip
-        """Return the verdict on a score among n, and how rare it is in the window of now."""
         key, sensor, time_ms, _, position = reading
         epoch, held, planned, incident = marks
         ties = at_or_below - below
@@ -310,7 +308,6 @@ class Judge:
         ), window_severity  # fmt: skip
 
     def _enter(self, n: int, score: float, ties: int, tail_severity: float | None) -> float | None:
-        """Let a score among n into the window; return what it pushed out, if anything."""
         # ``_NOT_ENTERED`` where it is extreme and all places for such scores are taken.
         if (
             tail_severity is not None
@@ -340,7 +337,6 @@ class Judge:
         return n - bisect_left(range(1, n + 1), EXTREME, key=lambda k: tail(kth(k)))
 
     def _extreme_capacity(self, n: int) -> int:
-        """Return how many extreme scores there may be among n: half of those that are flagged."""
         # So the next one still ranks among the flagged, whatever came before.
         full = self._rank_tables or self._make_tables()
         band = full.band if n == self._capacity else self._policy.band(n)
@@ -394,7 +390,6 @@ class Judge:
         return found
 
     def _can_label(self, n: int) -> bool:
-        """Whether a window that is still filling can say both labels."""
         # Some lengths above the first that can cannot again.
         return n >= self._policy.first_window and self._policy.band(n).can_accept_both
 

@@ -187,7 +187,6 @@ class Credits:
         return self._of_owner(owner) if is_shared else None
 
     def _owner(self, stream_key: str) -> tuple[str, bool]:
-        """Return whose credit a stream spends, and whether others may."""
         stream_key = of_mode(stream_key)[0]
         owner = self._policy.shared_by(stream_key)
         if owner is not None:
@@ -279,7 +278,6 @@ class Credits:
 
 
 def _overflow_bucket(owner: str, kind: str | None) -> str:
-    """Return the overflow of an owner; shared credits have others than those that are not."""
     return f"{_OVERFLOW}{kind or ''}{crc32(owner.encode()) % N_OVERFLOW_BUCKETS}"
 
 

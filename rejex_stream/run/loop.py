@@ -130,7 +130,6 @@ def run(
 
 @contextmanager
 def _logging_after(cause: BaseException) -> Iterator[None]:
-    """Log an error that follows `cause`, which is the one that is raised."""
     try:
         yield
     except RejexError as error:
@@ -262,7 +261,6 @@ class _Loop:
     def _commit_and_judge(
         self, records: Sequence[Record] = (), *, everything: bool = False
     ) -> None:
-        """Make durable what is due, while the records polled last are judged."""
         self.commits.begin(everything=everything)
         try:
             self._process(records)
@@ -344,7 +342,6 @@ class _Loop:
 
     # ------------------------------------------------------------------------------ recovery
     def _recover(self, error: ConnectorError) -> bool:
-        """Suspend all partitions, wait, and have the next turn begin from what is durable."""
         self.summary.n_retries += 1
         self.to_rewind = True
         self.ownership.suspend_all()

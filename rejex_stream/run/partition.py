@@ -500,7 +500,6 @@ class PartitionState:
         self.ahead += records
 
     def _follow(self, reorder: ReorderBuffer) -> None:
-        """Advance the snapshot's copy of the reorder buffer to the last judged record."""
         n = bisect_left(self._followed, self.next_offset, key=_offset)
         for record, item in self._followed[:n]:
             reorder.add(record, item)
@@ -722,7 +721,6 @@ class PartitionState:
 
     @property
     def _monitor_waits(self) -> bool:
-        """Whether what is replayed was decided by a policy that the monitor does not count by."""
         pending = self._pending
         return pending is not None and pending.was.policy != pending.now.policy
 

@@ -179,7 +179,6 @@ def _is_near(verdict: Verdict) -> bool:
 
 @lru_cache(maxsize=64)
 def _audit(share: float, drawn: bool, key: bytes) -> Audit:
-    """Return what a verdict says of its draw: there are only a few."""
     return Audit(share, drawn, committed(key))
 
 

@@ -80,7 +80,6 @@ def followed(sample: Sample, names: Sequence[str]) -> tuple[Circle, ...]:
 
 
 def _pairs(sample: Sample, first: str, second: str) -> Mapping[object, list[tuple[float, float]]]:
-    """Return the values of two columns where both are there, a list a series."""
     numbers = zip(sample.numbers[first], sample.numbers[second], strict=True)
     pairs: dict[object, list[tuple[float, float]]] = {}
     for whose, (a, b) in zip(sample.series or itertools.repeat(None), numbers, strict=False):

@@ -147,7 +147,6 @@ def check_readings(
 
 # ------------------------------------------------------------------------------------- counter
 def _counter(sample: Sample, name: str) -> Iterator[tuple[str, str]]:
-    """Rises, or counts down, nearly always; never falls; or falls back to where it began."""
     runs = sample.runs(name)
     pairs = [pair for run in runs for pair in itertools.pairwise(run)]
     steps = [b - a for a, b in pairs]
@@ -190,7 +189,6 @@ def usual_step(steps: Sequence[float]) -> tuple[float, float]:
 
 
 def _is_calendar(runs: Sequence[Sequence[float]], up: Sequence[float]) -> bool:
-    """Whether whole numbers rise by one at even distances, as days of the year do."""
     if usual_step(up)[1] < 0.9 or not all(x.is_integer() for run in runs for x in run):
         return False
     lengths = [
@@ -204,7 +202,6 @@ def _is_calendar(runs: Sequence[Sequence[float]], up: Sequence[float]) -> bool:
 def _is_sawtooth(
     pairs: Sequence[tuple[float, float]], up: Sequence[float], down: Sequence[float]
 ) -> bool:
-    """Whether it rises by few sizes of step and, seldom, falls to the bottom."""
     low, high = min(map(min, pairs)), max(map(max, pairs))
     deep = all(b - low <= 0.1 * (high - low) and a - b > 0.2 * (high - low)
                for a, b in pairs if b < a)  # fmt: skip
@@ -270,7 +267,6 @@ def _begins_anew(cells: Sequence[str], moments_ms: Sequence[int | None]) -> bool
 
 
 def _is_smooth(values: Sequence[float]) -> bool:
-    """Whether steps are small beside what the same values in any order would give."""
     steps = sorted(abs(b - a) for a, b in itertools.pairwise(values))
     mean = math.fsum(values) / len(values)
     spread = math.fsum(abs(x - mean) for x in values) / len(values)
@@ -278,7 +274,6 @@ def _is_smooth(values: Sequence[float]) -> bool:
 
 
 def _key(sample: Sample, name: str) -> Iterator[tuple[str, str]]:
-    """Whether the column that names the series is none."""
     cells = sample.cells[name]
     if not sample.series or list(map(str, sample.series)) != list(cells):
         return
@@ -288,7 +283,6 @@ def _key(sample: Sample, name: str) -> Iterator[tuple[str, str]]:
 
 # ------------------------------------------------------------------------------------ sentinel
 def _sentinel(sample: Sample, name: str) -> Iterator[tuple[str, str]]:
-    """Find a value far outside the others that comes back exactly."""
     values = [x for x in sample.numbers[name] if not math.isnan(x)]
     counts = Counter(values)
     distinct = sorted(counts)
@@ -309,7 +303,6 @@ def _sentinel(sample: Sample, name: str) -> Iterator[tuple[str, str]]:
 
 
 def _why_sentinel(x: float, values: Sequence[float], low: float, high: float) -> str:
-    """Say why a value that comes back is none, or nothing."""
     span = high - low or abs(high) * 0.01 or 1.0
     away = max(low - x, x - high)
     if away > span and is_sentinel(x):
@@ -330,7 +323,6 @@ def is_sentinel(x: float) -> bool:
 
 # -------------------------------------------------------------------------------------- sparse
 def _sparse(sample: Sample, name: str) -> Iterator[tuple[str, str]]:
-    """Find a channel without a value in most rows."""
     values = sample.numbers[name]
     there = sum(not math.isnan(x) for x in values)
     n = len(values)
@@ -426,7 +418,7 @@ def _day(epoch_ms: int) -> str:
 
 
 def _time(sample: Sample, name: str) -> Iterator[tuple[str, str]]:
-    """Years in which nobody measured; said of the first column alone, as it is about the rows."""
+    # Said of the first column alone, as it is about the rows.
     if name == next(iter(sample.numbers)) and sample.moments_ms:
         now_ms = int(datetime.now(UTC).timestamp() * 1000)
         if said := time_doubt(sample.time, sample.moments_ms, sample.time_unit, now_ms):
@@ -435,7 +427,6 @@ def _time(sample: Sample, name: str) -> Iterator[tuple[str, str]]:
 
 # ------------------------------------------------------------------------------------- decimal
 def _decimal(sample: Sample, name: str) -> Iterator[tuple[str, str]]:
-    """Fractions of exactly three digits beside whole numbers: thousands, perhaps."""
     given = [c for c in map(str.strip, sample.cells[name]) if c.lower() not in MISSING_TEXTS]
     grouped = [match for cell in given if (match := _GROUP.fullmatch(cell))]
     whole = sum(_INTEGER.fullmatch(cell) is not None for cell in given)

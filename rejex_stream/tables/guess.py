@@ -430,7 +430,6 @@ class _Walked:
         self.why_not = {name: self._why_not(name) for name in self.columns}
 
     def _why_not(self, name: str) -> str | None:
-        """Return why a column is no measurement by itself; ``None`` if it may be."""
         column, units = self.columns[name], self._units_of.get(name, ())
         if ASIDE.match(plain(name)):
             return "not a measurement, by its name"
@@ -499,7 +498,6 @@ class _Walked:
 
 # -------------------------------------------------------------------------------------- the roles
 def _find_quality(table: _Walked, roles: set[str | None], wanted: set[str]) -> set[str]:
-    """Find quality columns; return those whose good codes are unknown."""
     cells = table.cells
     free = [n for n in cells if n not in wanted | roles]
     numeric = [n for n in cells if n not in roles and table.why_not[n] is None]
@@ -551,7 +549,6 @@ def _says_the_truth(table: _Walked, name: str) -> bool:
 
 
 def _cycles(columns: Iterable[ColumnProfile]) -> tuple[int, ...]:
-    """Return a counter that restarts, to be used in place of a time."""
     for column in columns:
         if not all(map(float.is_integer, column.numbers)):
             continue
@@ -564,7 +561,6 @@ def _cycles(columns: Iterable[ColumnProfile]) -> tuple[int, ...]:
 
 
 def _why_of_series(name: str, sample: Sample, codes: set[str]) -> str | None:
-    """Return why a numeric column is no measurement, given the series; ``None`` if it may be."""
     if name in codes:
         return "a code of quality, and nobody says which is good"
     runs = sample.runs(name)
@@ -628,7 +624,6 @@ def _without_sentinels(table: _Walked, sample: Sample, known: Asked) -> list[str
 
 
 def _is_measured(x: float, doubts: Sequence[Doubt], table: _Walked) -> bool:
-    """Whether another column measures this value, so that it is no sentinel."""
     suspected = {other.column for other in doubts if float(other.value) == x}
     return any(
         x in column.measured and min(column.measured) < x < max(column.measured)
@@ -640,7 +635,6 @@ def _is_measured(x: float, doubts: Sequence[Doubt], table: _Walked) -> bool:
 def _without_counters(
     sample: Sample, channels: list[str], aside: dict[str, str]
 ) -> tuple[list[str], tuple[str, ...]]:
-    """Set counters aside; where nothing else is left, keep them as totals."""
     counting = {doubt.column: doubt.seen for doubt in check_columns(sample, "counter")}
     left = [name for name in channels if name not in counting]
     totals: tuple[str, ...] = ()
@@ -706,7 +700,6 @@ def _said(guess: TableGuess, table: _Walked, known: Asked) -> Iterator[str]:
 
 
 def _odd_columns(guess: TableGuess, table: _Walked) -> Iterator[str]:
-    """Say what a table holds beside its channels that changes what they mean."""
     for name in (n for n, cells in table.cells.items() if _is_unit(n, cells)):
         whose = table.series(guess.sensor, guess.tag) or [None] * len(table.cells[name])
         pairs = {(who, u) for who, u in zip(whose, table.cells[name], strict=True) if u}
@@ -878,7 +871,6 @@ class _KeySearch:
         return is_key(cells, moments, strong=strong)
 
     def _rows_a_time(self, *names: str) -> float:
-        """Return the mean number of rows with equal time and equal texts."""
         if not self._moments:
             return 1.0
         columns = [self._cells[name] for name in names]
@@ -886,7 +878,6 @@ class _KeySearch:
 
 
 def _is_unit(name: str, cells: Sequence[str]) -> bool:
-    """Whether a column holds physical units; a plant's unit has a number."""
     called = plain(name) in ("unit", "units", "uom", "einheit", "eng_unit", "unit_of_measurement")
     return called and not any(map(str.isdigit, "".join(set(cells))))
 

@@ -227,7 +227,6 @@ def open_table(path: str | Path, asked: Asked | None = None) -> Table:
 
 
 def _zone_in(names: Sequence[str]) -> str | None:
-    """Return the time zone that the name of a column of times speaks of."""
     for name in names:
         pattern = r"[A-Z]\w+/[A-Z][\w/]+|[+-]\d{1,2}:\d{2}|(?<=UTC)[+-]\d{1,2}"
         for zone in map(str, re.findall(pattern, name)):
@@ -238,7 +237,6 @@ def _zone_in(names: Sequence[str]) -> str | None:
 
 
 def _placed(path: Path, lines: Sequence[str], asked: Asked, *, is_text: bool) -> Layout:
-    """Locate the table in the lines of a file, by a known format or by similar rows."""
     layout = layout_of(lines) if asked.skip_rows is None and asked.header is None else None
     if layout is not None:
         rows = split_all(lines[layout.above :], layout.delimiter, len(layout.names))
@@ -301,7 +299,6 @@ def _rows_of_file(lines: Sequence[str], delimiter: str) -> int:
 def _lines(
     path: Path, encoding: str | None, begun: bytes, *, whole: bool, is_text: bool
 ) -> list[str]:
-    """Return the first lines that are not blank, as text."""
     to_utf8 = ToUtf8(encoding)
     text = (to_utf8.feed(begun) + (to_utf8.finish() if whole else b"")).decode("utf-8", "replace")
     text = re.sub("\0{2,}", "", text.removeprefix("\ufeff"))  # of a power loss
@@ -331,7 +328,6 @@ def _sheets_said(path: Path, workbook: Workbook | None) -> str:
 def _read_through(
     path: Path, asked: Asked, workbook: Workbook | None
 ) -> tuple[str | None, bytes, bool]:
-    """Return the encoding, the first bytes, and whether these are the whole file."""
     named = None if workbook else asked.encoding
     if named is not None:
         try:
@@ -537,7 +533,6 @@ class _Scan:
             self._levels.append([reading.values[i] for i in self._measured])
 
     def _resting(self) -> list[str]:
-        """Return the channels of at most two values in the first rows of a sensor."""
         names = [self._decoder.channels[i] for i in self._measured]
         found = zip(names, zip(*self._levels, strict=True), strict=True) if self._levels else ()
         return [name for name, column in found if 1 <= len({x for x in column if x == x}) <= 2]  # noqa: PLR0124 - nan

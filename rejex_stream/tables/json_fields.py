@@ -195,7 +195,6 @@ def _has_texts(guess: TableGuess, columns: Mapping[str, list[Any]]) -> bool:
 
 
 def _parsed(records: Sequence[Record]) -> tuple[list[Any], list[Record], int, int]:
-    """Return parsed trees, their records, and the counts of broken and empty records."""
     trees, read, broken, empty = [], [], 0, 0
     for record in records:
         if record.value is None:
@@ -384,7 +383,6 @@ class _Roles:
         return None
 
     def _has_others(self, name: str) -> bool:
-        """Whether another column may be the sensor, so that this one may be the tag."""
         return any(
             other != name and (_strength(other) > 1 or other in self.beside)
             for other, field in self._fields.items()
@@ -392,7 +390,6 @@ class _Roles:
         )
 
     def _tag(self) -> str | None:
-        """Find the tag column, where a record holds one value."""
         whose = None if self.sensor is None else self._fields[self.sensor]
         fields = {n: f for n, f in self._fields.items() if f is not whose and not f.is_moment}
         numbers = [
@@ -451,7 +448,6 @@ def _is_whole(value: object) -> bool:
 
 
 def _why_left(field: FieldProfile) -> str:
-    """Return why a field is no channel by itself; empty if it may be one."""
     if not field.values:
         return ""
     if field.is_moment:
@@ -477,7 +473,6 @@ def _as_switch(value: object) -> object:
 
 
 def _named_channels(guess: TableGuess, short: Mapping[str, str]) -> dict[str, str]:
-    """Return the channels by name with their fields."""
     if guess.value is not None:
         return dict.fromkeys(guess.channels, short[guess.value])
     # Where each channel's value stands in an object of its own, that has the name.
@@ -493,7 +488,6 @@ def _named_channels(guess: TableGuess, short: Mapping[str, str]) -> dict[str, st
 def _quality_of(
     channels: Mapping[str, str], rows: Sequence[Mapping[str, object]]
 ) -> dict[str, object] | None:
-    """Return `input.quality` where a field beside each channel gives its quality."""
     every = dict.fromkeys(path for row in rows for path in row)
     for name, path in channels.items():
         above = path.rpartition(".")[0]
@@ -548,7 +542,6 @@ def _step_s(
     channels: Mapping[str, str],
     columns: Mapping[str, list[Any]],
 ) -> float:
-    """Return how far apart the values of a channel are, where each record has one channel."""
     whose = [str(name) for name in columns.get(guess.sensor or "", [None] * len(rows))]
     what = [next((p for p in channels.values() if r.get(p) is not None), "") for r in rows]
     times = columns[guess.times[0]] if len(guess.times) == 1 else ()
@@ -556,7 +549,6 @@ def _step_s(
 
 
 def _is_partial(rows: Sequence[Mapping[str, object]], channels: Mapping[str, str]) -> bool:
-    """Whether channels are absent in many records: unchanged values are not sent."""
     n = len(rows)
     absent = [sum(path not in row for row in rows) for path in channels.values()]
     return len(channels) > 1 and max(absent) > 0.05 * n

@@ -211,7 +211,6 @@ class Episodes:
 
 
 def _departure(verdict: Verdict) -> float:
-    """Return how far the channel that departs most is from what was expected of it."""
     said = () if verdict.evidence is None else verdict.evidence.channels
     return max((one.expected.departure for one in said if one.expected), default=0.0)
 

@@ -91,7 +91,6 @@ def find_shape(trees: Sequence[Any]) -> Shape:
 
 
 def _clock_gone_back(readings: Sequence[Sequence[Any]]) -> str | None:
-    """Return the clock of readings that goes back within a record, if one does."""
     several = [Trees(found) for found in readings[:_SAMPLE] if len(Trees(found).objects) > 1]
     for path, field in Trees([one for found in several for one in found.all]).fields.items():
         if field.is_moment and all(path in one.fields for one in several):
@@ -360,7 +359,6 @@ def _senml(trees: Trees) -> _Step | None:
 
 
 def _table(trees: Trees) -> _Step | None:
-    """Names of columns once, and rows without them."""
     lists = trees.lists if trees.objects else {}
     for path, found in lists.items():
         rows = [row for one in found for row in one]
@@ -562,7 +560,6 @@ def split_of(names: Sequence[str]) -> Split | None:
 
 
 def _pairs(trees: Trees) -> _Step | None:
-    """Names and values in an array: an object with the names as its fields."""
     for path, elements in trees.object_lists.items():
         pair = None if _measured_outside(trees, path) else _Pair.of(elements)
         if pair is None:
@@ -612,7 +609,6 @@ def _measured_outside(trees: Trees, path: str) -> bool:
 
 
 def _readings(trees: Trees) -> _Step | None:
-    """Take readings out of an array, each with what holds for all of them."""
     found = {
         path: elements
         for path, elements in trees.object_lists.items()
@@ -706,7 +702,6 @@ def _spaced(program: str, seen: str, fields: Collection[FieldProfile]) -> _Step:
 
 
 def _keyed(trees: Trees) -> _Step | None:
-    """Machines as the keys of an object."""
     objects = trees.objects
     for path, found in _dicts(objects).items():
         inner: dict[str, set[str]] = {}
@@ -770,7 +765,6 @@ def _dicts(objects: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]
 
 
 def _named_values(trees: Trees) -> _Step | None:
-    """One value a record, under a text that names machine and quantity at once."""
     fields = trees.fields.values() if trees.objects else ()
     called = [f for f in fields if VALUE.match(last_of(f.path)) or last_of(f.path) == "state"]
     numbers = [f for f in called if sum(map(_is_value, f.values)) > 0.5 * len(f.values)]
@@ -799,7 +793,6 @@ def _named_values(trees: Trees) -> _Step | None:
 
 
 def _keyed_beside(trees: Trees) -> _Step | None:
-    """Machines as the keys of an object that holds a time, too, and no name."""
     objects = trees.objects
     parts = [{k: v for k, v in one.items() if isinstance(v, dict)} for one in objects]
     rest = Trees([{k: v for k, v in one.items() if not isinstance(v, dict)} for one in objects])

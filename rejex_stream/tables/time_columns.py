@@ -99,7 +99,6 @@ def find_time_columns(
 
 
 def _falls(cells: Sequence[str]) -> bool:
-    """Whether more than a tenth of the steps go back."""
     read = number_reader(",") if any("," in cell for cell in cells) else number_reader()
     numbers = [x for cell in cells if (x := read(cell)) is not None and not math.isnan(x)]
     return sum(b < a for a, b in itertools.pairwise(numbers)) > 0.1 * len(numbers)
@@ -232,7 +231,6 @@ class _Search:
         return Written(self._unit) if given and right > 0.9 * len(given) else None
 
     def _clock_beside(self, day: str) -> str | None:
-        """Return the column with the time of day that belongs to a column of days."""
         days = self._texts(day)
         days = [joined([cell]) or "" for cell in days]
         if sum(":" in cell for cell in days) or len(set(days)) == len(days):
@@ -272,7 +270,6 @@ class _Search:
 
 
 def _is_clock(moments: Sequence[int | None]) -> bool:
-    """Whether these are times since 1990 that mostly increase."""
     known = [moment for moment in moments if moment is not None]
     forward = sum(b >= a for a, b in itertools.pairwise(known))
     plausible = all(631_152_000_000 < moment < 4_102_444_800_000 for moment in known)

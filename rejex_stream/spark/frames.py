@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from rejex_connectors.files.sink import lines_of
+from rejex_connectors.kafka.clients import Message
 
 from rejex_stream import types
 from rejex_stream.config import Config, assembly
@@ -29,7 +30,6 @@ from rejex_stream.threads import one_thread
 if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql import DataFrame
-    from rejex_connectors.kafka.clients import Message
 
 __all__ = [
     "NO_TIME", "OUTCOMES", "KeyedStates", "Recipe", "Taken", "decoded", "refused", "verdicts",

@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from rejex_connectors.files import FileControl, FileSink
+from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from rejex_connectors.spark.sink import FileBatches, KafkaBatches
 from rejex_connectors.spark.source import COLUMNS, Chunks
 
@@ -40,7 +41,6 @@ from rejex_stream.types import Partition
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from rejex_connectors.kafka.kafka_settings import KafkaSettings
     from rejex_connectors.kafka.partition_reader import PartitionReader
 
 __all__ = ["SparkJob", "run_on_spark", "session"]

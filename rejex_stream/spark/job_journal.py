@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, cast
 
 from rejex_connectors.files import FileControl
 from rejex_connectors.folder_snapshots import FolderSnapshotStore
+from rejex_connectors.kafka.clients import Message
+from rejex_connectors.kafka.kafka_settings import KafkaSettings
+from rejex_connectors.spark.sink import Written
 
 from rejex_stream.config import Config
 from rejex_stream.config.assembly import file_places, kafka_settings
@@ -20,10 +23,7 @@ from rejex_stream.run.command_journal import CommandJournal
 from rejex_stream.types import Incident, Partition
 
 if TYPE_CHECKING:
-    from rejex_connectors.kafka.clients import Message
-    from rejex_connectors.kafka.kafka_settings import KafkaSettings
     from rejex_connectors.kafka.topic_snapshots import KafkaSnapshots
-    from rejex_connectors.spark.sink import Written
 
 __all__ = ["AtCommit", "JobJournal", "changes_in"]
 

@@ -13,9 +13,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from itertools import groupby, islice
 from operator import attrgetter
-from typing import TYPE_CHECKING
 
 import msgspec
+from rejex_connectors.kafka.clients import Message
+from rejex_connectors.spark.sink import Written
 
 from rejex_stream.config import Config
 from rejex_stream.config.assembly import DecodedBefore
@@ -46,10 +47,6 @@ from rejex_stream.types import (
     Verdict,
     in_mode,
 )
-
-if TYPE_CHECKING:
-    from rejex_connectors.kafka.clients import Message
-    from rejex_connectors.spark.sink import Written
 
 __all__ = ["OUTPUTS", "JobMonitoring", "outcomes_in", "still_open"]
 

@@ -20,12 +20,10 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from base64 import b64encode
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rejex_connectors.kafka.kafka_settings import KafkaSecurity
 from rejex_stream.errors import ConfigError, ConnectorError
-
-if TYPE_CHECKING:
-    from rejex_connectors.kafka.kafka_settings import KafkaSecurity
 
 __all__ = [
     "TokenSource", "distrust", "guard_logs", "hide", "kafka_python_options", "librdkafka_options",

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
+from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from rejex_stream.errors import ConnectorError
 from rejex_stream.types import Partition, Record
-
-if TYPE_CHECKING:
-    from rejex_connectors.kafka.kafka_settings import KafkaSettings
 
 __all__ = [
     "Consumer", "Edge", "Gained", "Lost", "Message", "Producer", "transactional_id", "within",

@@ -8,22 +8,19 @@ import operator
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import confluent_kafka as ck
 
 from rejex_connectors.kafka import clients, refusals
 from rejex_connectors.kafka.broker_login import distrust, librdkafka_options
-from rejex_connectors.kafka.kafka_settings import others_of
+from rejex_connectors.kafka.kafka_settings import KafkaSettings, others_of
 from rejex_connectors.kafka.partition_reader import asking, missing_of
 from rejex_connectors.kafka.refusals import Meaning
 from rejex_connectors.kafka.topic_admin import describe
 from rejex_connectors.kafka.unpacking import LARGEST_RECORD, TOO_LARGE, UNREADABLE_HEADERS
 from rejex_stream.errors import ConnectorError
 from rejex_stream.types import Partition, Position, Record, UnreadRecord
-
-if TYPE_CHECKING:
-    from rejex_connectors.kafka.kafka_settings import KafkaSettings
 
 __all__ = ["FastConsumer", "FastProducer"]
 

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from kafka import (
     ConsumerRebalanceListener,
@@ -23,6 +23,7 @@ from kafka.structs import MemberState
 
 from rejex_connectors.kafka import clients, refusals
 from rejex_connectors.kafka import kafka_python_patches as patches
+from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from rejex_connectors.kafka.partition_reader import (
     client_options,
     connecting,
@@ -34,9 +35,6 @@ from rejex_connectors.kafka.partition_reader import (
 )
 from rejex_stream.errors import ConnectorError
 from rejex_stream.types import Partition, Record
-
-if TYPE_CHECKING:
-    from rejex_connectors.kafka.kafka_settings import KafkaSettings
 
 __all__ = ["PythonConsumer", "PythonProducer"]
 

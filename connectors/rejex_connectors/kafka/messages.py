@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache, partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import quote, unquote
 
 import msgspec
 
 from rejex_connectors.kafka.clients import Message
+from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from rejex_stream import types
 from rejex_stream.encode import (
     encode_follow_up,
@@ -31,9 +32,6 @@ from rejex_stream.encode import (
     verdict_encoder,
 )
 from rejex_stream.native_core import native
-
-if TYPE_CHECKING:
-    from rejex_connectors.kafka.kafka_settings import KafkaSettings
 
 __all__ = [
     "TRACE_HEADERS", "DeadHeaders", "EventHeaders", "OutcomeMessages", "event_id",

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from hashlib import blake2b
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka import errors as ke
@@ -23,14 +23,11 @@ from kafka import errors as ke
 import rejex_connectors.kafka.kafka_python_patches  # noqa: F401 - fixes leaks on import
 from rejex_connectors.kafka import refusals
 from rejex_connectors.kafka.broker_login import guard_logs, kafka_python_options
-from rejex_connectors.kafka.kafka_settings import kafka_python_options_of
+from rejex_connectors.kafka.kafka_settings import KafkaSettings, kafka_python_options_of
 from rejex_connectors.kafka.unpacking import Unread
 from rejex_stream.errors import ConnectorError
 from rejex_stream.protocols import ControlRecords
 from rejex_stream.types import Partition, Position, Record, UnreadRecord
-
-if TYPE_CHECKING:
-    from rejex_connectors.kafka.kafka_settings import KafkaSettings
 
 __all__ = [
     "KafkaControl", "PartitionReader", "admin", "asking", "bounds_of", "client_options",

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from rejex_connectors.kafka.clients import transactional_id
+from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.types import Partition
-
-if TYPE_CHECKING:
-    from rejex_connectors.kafka.kafka_settings import KafkaSettings
 
 __all__ = [
     "Meaning", "Right", "SeatTakenError", "deleted_topics", "explained", "fenced", "grant",

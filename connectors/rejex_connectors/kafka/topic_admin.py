@@ -7,21 +7,18 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
+from kafka import KafkaAdminClient
 from kafka import errors as ke
 from kafka.admin import ConfigResource, ConfigResourceType
 
+from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from rejex_connectors.kafka.messages import pipeline_of
 from rejex_connectors.kafka.partition_reader import PartitionReader, asking, explain, explaining
 from rejex_connectors.kafka.refusals import Right, transactional_right
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.types import Partition
-
-if TYPE_CHECKING:
-    from kafka import KafkaAdminClient
-
-    from rejex_connectors.kafka.kafka_settings import KafkaSettings
 
 __all__ = [
     "Finding", "Inputs", "TopicPlan", "check_topics", "create_topics", "describe",

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rejex_connectors.kafka.clients import Message
+from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from rejex_connectors.kafka.partition_reader import (
     PartitionReader,
     asking,
@@ -30,7 +31,6 @@ from rejex_stream.protocols import SnapshotPiece
 from rejex_stream.types import Partition, Record
 
 if TYPE_CHECKING:
-    from rejex_connectors.kafka.kafka_settings import KafkaSettings
     from rejex_connectors.kafka.sink import KafkaSink
 
 __all__ = ["BufferingSink", "KafkaSnapshots", "OfflineSink"]

@@ -7,20 +7,18 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from threading import Event
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from kafka.partitioner.default import murmur2
 
 from rejex_connectors.kafka import partition_reader
+from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from rejex_connectors.kafka.messages import split_headers
 from rejex_connectors.kafka.topic_admin import TopicPlan, create_topics, topic_settings
 from rejex_connectors.kafka.transactional_writer import TransactionalWriter
 from rejex_stream.encode.schemas import CONNECT_PREFIX
 from rejex_stream.errors import ConfigError
 from rejex_stream.types import Partition, Position, Record, UnreadRecord
-
-if TYPE_CHECKING:
-    from rejex_connectors.kafka.kafka_settings import KafkaSettings
 
 __all__ = ["DeadLetter", "Rekeyed", "key_partition", "list_dead_letters", "rekey"]
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from kafka import KafkaProducer, OffsetAndMetadata, TopicPartition
 
 from rejex_connectors.kafka.clients import Message, transactional_id
+from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from rejex_connectors.kafka.partition_reader import client_options, connecting, explaining
 from rejex_stream.errors import ConnectorError
 from rejex_stream.types import Partition, Position, Record
-
-if TYPE_CHECKING:
-    from rejex_connectors.kafka.kafka_settings import KafkaSettings
 
 __all__ = ["TransactionalWriter", "records_to_write"]
 

@@ -5,19 +5,16 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from kafka import KafkaAdminClient
 from kafka import errors as ke
 from kafka.admin import MemberToRemove
 
+from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from rejex_connectors.kafka.partition_reader import asking
 from rejex_stream.errors import ConnectorError
 from rejex_stream.types import Partition
-
-if TYPE_CHECKING:
-    from kafka import KafkaAdminClient
-
-    from rejex_connectors.kafka.kafka_settings import KafkaSettings
 
 __all__ = ["SeatRepair", "group_of", "ownerless"]
 

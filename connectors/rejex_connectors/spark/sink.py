@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 import msgspec
 
 from rejex_connectors.files import FileSink
+from rejex_connectors.kafka.clients import Message
+from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from rejex_stream.types import Partition, Position, Record
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from rejex_connectors.kafka.clients import Message
-    from rejex_connectors.kafka.kafka_settings import KafkaSettings
     from rejex_connectors.kafka.transactional_writer import TransactionalWriter
 
 __all__ = ["AtCommit", "FileBatches", "KafkaBatches", "Watcher", "Written"]

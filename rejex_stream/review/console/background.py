@@ -10,8 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from rejex_stream.config import Config
 from rejex_stream.config.assembly import file_places
 from rejex_stream.config.assembly.control_line import ControlLine
 from rejex_stream.encode.label_records import LabelRecord
@@ -34,9 +34,6 @@ from rejex_stream.review.queue.pipeline_logs import (
     read_label_topic,
 )
 from rejex_stream.review.queue.review_store import ReviewStore
-
-if TYPE_CHECKING:
-    from rejex_stream.config import Config
 
 _log = logging.getLogger(__name__)
 _UPKEEP_EVERY_S = 30.0

@@ -9,10 +9,13 @@ from __future__ import annotations
 import heapq
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, cast
+
+from rejex_connectors.kafka.clients import Consumer, Message, Producer
+from rejex_connectors.kafka.kafka_settings import KafkaSettings
 
 from rejex_stream.config import Config
 from rejex_stream.config.assembly import kafka_settings
@@ -22,11 +25,10 @@ from rejex_stream.errors import ConnectorError
 from rejex_stream.review.queue.ingest import IngestCounts, Span
 from rejex_stream.review.queue.label_store import OutboxRow, each_once
 from rejex_stream.review.queue.review_store import ReviewStore
-from rejex_stream.types import Partition, Position, Record
+from rejex_stream.types import Partition, Position
 
 if TYPE_CHECKING:
-    from rejex_connectors.kafka.clients import Consumer, Producer
-    from rejex_connectors.kafka.kafka_settings import KafkaSettings
+    from rejex_connectors.kafka.partition_reader import PartitionReader
 
 FeedKind: TypeAlias = Literal["review", "verdicts", "incidents"]
 FEED_KINDS: tuple[FeedKind, ...] = ("review", "verdicts", "incidents")
@@ -111,22 +113,6 @@ class FileFeed(Feed):
         return _Chunk(lines, Span(offset, offset + end))
 
 
-class TopicReader(Protocol):
-    """Reads a topic; see :class:`~rejex_connectors.kafka.partition_reader.PartitionReader`."""
-
-    def partitions(self, topic: str) -> Sequence[Partition]:
-        """Return the partitions of a topic; none where there is no such topic."""
-
-    def bounds(self, partitions: Sequence[Partition]) -> Mapping[Partition, tuple[int, int]]:
-        """Return the first offset of each partition, and the one after its last."""
-
-    def read(self, partition: Partition, start: int, *, settle_s: float) -> Iterator[Record]:
-        """Yield the records from `start` to the end of now."""
-
-    def close(self) -> None:
-        """Close the connections; the next question opens them again."""
-
-
 _SETTLE_S = 10.0
 """How long one who reads once waits for transactions that are being decided."""
 
@@ -138,7 +124,7 @@ class TopicFeed(Feed):
         self,
         topic: str,
         kind: FeedKind,
-        reader: TopicReader,
+        reader: PartitionReader,
         log_of: Callable[[Partition], bytes],
         *,
         pipeline: str = "",
@@ -245,14 +231,12 @@ class KafkaLabels:
 
         settings = kafka_settings(config).replace(delivery="at_least_once")
         _, self._open_producer = open_clients(settings, "console-labels")
-        self._settings: KafkaSettings = settings
+        self._settings = settings
         self._producer: Producer | None = None
         self._headers = EventHeaders(LABEL_TYPE, settings.pipeline, settings.pipeline_version)
 
     def publish(self, rows: Sequence[OutboxRow]) -> Sequence[str]:
         """Send the rows and wait until the broker has them."""
-        from rejex_connectors.kafka.clients import Message
-
         topic = self._settings.topics.labels
         try:
             if self._producer is None:
@@ -266,7 +250,7 @@ class KafkaLabels:
                     Message(topic, partition, row.key, row.value, self._headers_of(row))
                 )
             # Nothing is consumed with what is sent: there are no offsets, and so no consumer.
-            self._producer.publish(messages, {}, cast("Consumer", None))
+            self._producer.publish(messages, {}, cast(Consumer, None))
         except BaseException:
             self.close()  # spent after any failure; the labels wait in the store
             raise

@@ -31,7 +31,7 @@ class Case(NamedTuple):
     opened: list[dict[str, Any]]  # the first record of each incident
     last: dict[str, dict[str, Any]]  # the newest record of each incident, by its id
     faults: list[dict[str, Any]]
-    draft: str  # the config that `init` wrote
+    draft: str  # the config that it ran with
     records: list[dict[str, Any]]  # of all incidents, in their order
 
     def alerts(self, first: int, stop: int) -> list[dict[str, Any]]:
@@ -65,8 +65,10 @@ class Case(NamedTuple):
         return bool(told) and told[0]["channels"][0]["channel"] == self.faults[fault]["channel"]
 
 
-def run(cases: Path, name: str, seed: int) -> Case:
-    """Make a plant, have `init` write its config, run it."""
+def run(
+    cases: Path, name: str, seed: int, changed: Callable[[str], str] = lambda draft: draft
+) -> Case:
+    """Make a plant, have `init` write its config, change that if need be, run it."""
     with tempfile.TemporaryDirectory() as folder:
 
         def call(*command: str) -> None:
@@ -74,6 +76,8 @@ def run(cases: Path, name: str, seed: int) -> Case:
 
         call(str(cases), name, folder, str(seed))
         call("-m", "rejex_stream", "init", f"{name}.csv", "--to", "c.toml")
+        draft = changed((Path(folder) / "c.toml").read_text())
+        (Path(folder) / "c.toml").write_text(draft)
         call("-m", "rejex_stream", "run", "c.toml")
 
         def read(file: str) -> list[dict[str, Any]]:
@@ -84,7 +88,6 @@ def run(cases: Path, name: str, seed: int) -> Case:
         last = {one["incident"]: one for one in incidents}
         first = {one["incident"]: one for one in reversed(incidents)}
         truth = json.loads((Path(folder) / f"{name}.truth.json").read_text())
-        draft = (Path(folder) / "c.toml").read_text()
         opened = sorted(first.values(), key=lambda one: one["offset"])
         return Case(verdicts, opened, last, truth.get("faults", []), draft, incidents)
 

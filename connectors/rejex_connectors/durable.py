@@ -7,8 +7,6 @@ from pathlib import Path
 
 from rejex_stream.errors import explaining_os_errors
 
-__all__ = ["PRIVATE", "read_if_there", "replace_file", "sync_folder"]
-
 PRIVATE = 0o600
 """What we make is for who runs us: readings, names of sensors and state are nobody else's."""
 

@@ -16,8 +16,6 @@ from rejex_stream.errors import WAY_OUT, CheckpointError, ConnectorError, explai
 from rejex_stream.protocols import SnapshotPiece
 from rejex_stream.types import Partition
 
-__all__ = ["FolderSnapshotStore"]
-
 _MAGIC = b"rejex-snapshot-1\n"
 _DIGEST_BYTES = 32
 _BUSY_S = 5.0

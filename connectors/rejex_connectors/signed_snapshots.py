@@ -15,8 +15,6 @@ from rejex_stream.errors import WAY_OUT, CheckpointError, ConfigError, explainin
 from rejex_stream.protocols import SnapshotPiece, SnapshotStore
 from rejex_stream.types import Partition
 
-__all__ = ["SealedStore", "read_key"]
-
 _MAGIC = b"RJXHMAC1"
 _BODY_AT = len(_MAGIC) + 32
 _FEWEST = 16

@@ -20,8 +20,6 @@ import msgspec
 from rejex_stream.errors import AnotherLogError
 from rejex_stream.protocols import SnapshotPiece
 
-__all__ = ["PartSets", "Write"]
-
 _DIGEST_BYTES = 16
 _PART, _MANIFEST, _LOG = b"p|", b"m|", b"log"
 

@@ -11,8 +11,6 @@ import msgspec
 
 from rejex_stream.errors import ConnectorError
 
-__all__ = ["Packed"]
-
 T = TypeVar("T", bound=tuple[Any, ...])
 
 

@@ -13,8 +13,6 @@ from rich import progress
 
 from rejex_stream.cli.show import console
 
-__all__ = ["QUIET_S", "Count", "counting"]
-
 _log = logging.getLogger(__name__)
 QUIET_S = 10.0
 

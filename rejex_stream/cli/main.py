@@ -18,8 +18,6 @@ import typer
 
 from rejex_stream.errors import ConfigError, RejexError
 
-__all__ = ["app", "main"]
-
 app = typer.Typer(
     name="rejex-stream",
     help="Streaming anomaly detection that knows when it does not know: anomaly, normal or "

@@ -21,12 +21,6 @@ from rejex_stream.operate.logs import escaped
 from rejex_stream.plan.promises import BESIDE_BUDGET, Plan
 from rejex_stream.types import Label, OutcomeCounts
 
-__all__ = [
-    "As", "AsOption", "ConfigFile", "console", "held_rows", "number", "outcome_facts",
-    "outcome_rows", "print_facts", "print_json", "print_table", "share",
-]  # fmt: skip
-
-
 ConfigFile = Annotated[Path, typer.Argument(help="The config, a TOML file.")]
 
 

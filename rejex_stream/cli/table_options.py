@@ -13,8 +13,6 @@ import typer
 from rejex_stream.decode.mapping import TimeUnit
 from rejex_stream.tables import Asked
 
-__all__ = ["Contamination", "Detector", "Rate", "TableOptions", "Tolerance", "Window", "gathering"]
-
 Contamination = Annotated[
     float, typer.Option("--contamination", "-c", help="γ, the expected share of anomalies.")
 ]

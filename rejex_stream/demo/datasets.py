@@ -31,11 +31,6 @@ from rejex_stream.errors import ConfigError
 from rejex_stream.report import Fault, Run, read_run
 from rejex_stream.types import CommandKind, FloatArray, IncidentState
 
-__all__ = [
-    "CREDIT", "FOLDER", "Dataset", "Feed", "load_dataset", "play", "prepare", "water",
-    "water_faults", "write_turbines", "write_water",
-]  # fmt: skip
-
 CREDIT = (
     "Water flow: WaterFlow data set of the river package, donated by Tecnojest s.r.l. Its "
     "anomalous segments are documented there in words and were located in the series; labels were "

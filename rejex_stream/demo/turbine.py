@@ -23,11 +23,6 @@ from scipy.special import ndtr
 
 from rejex_stream.types import FloatArray
 
-__all__ = [
-    "AMBIENT", "CHANNELS", "FAULTS", "LEAK", "STEP_S", "TURBINES", "Fault", "FaultKind", "Run",
-    "simulate",
-]  # fmt: skip
-
 AMBIENT = "ambient_c"
 CHANNELS = ("gearbox_temp_c", "vibration_mm_s", "power_kw", "rotor_rpm")
 STEP_S = 600

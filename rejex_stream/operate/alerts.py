@@ -47,11 +47,6 @@ from rejex_stream.readable import ChannelReading, utc
 from rejex_stream.rejection.window import grade
 from rejex_stream.types import Incident, Partition
 
-__all__ = [
-    "Alert", "Alertmanager", "Event", "Webhook", "http_request", "log_incident", "make_alert",
-    "make_event", "make_overdue_alert", "sign",
-]  # fmt: skip
-
 _log = logging.getLogger(__name__)
 _NAMESPACE = uuid.UUID("5b6e0b1c-2c39-5b2e-9a53-7f6f6b2b1d10")
 _CRITICAL = {AlarmKind.HEALTH, AlarmKind.COLLAPSE, AlarmKind.STUCK, AlarmKind.NOTHING_SCORABLE}

@@ -15,11 +15,6 @@ from rejex_stream.readable import ChannelReading, number, span, utc
 from rejex_stream.rejection.window import STRONG, grade
 from rejex_stream.types import Incident, IncidentState, LimitExcess, beyond, stream_name
 
-__all__ = [
-    "Choice", "DisplayNames", "choices", "describe_incident", "graded_severity", "headline",
-    "how_ended", "if_unanswered", "question", "spell_time", "state_phrase", "urgency",
-]  # fmt: skip
-
 _MAX_NAMED_CHANNELS = 2
 _STATE = {
     IncidentState.OPEN: "waits for an answer",

@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Literal, TextIO
 
-__all__ = ["JsonFormatter", "RepeatFilter", "TextFormatter", "escaped", "logging_to_stderr"]
-
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _REPEAT_S = 60.0
 # Ports, ids, versions and waits differ from one line to the next that says the same.

@@ -13,8 +13,6 @@ from typing import NamedTuple
 from rejex_stream.incidents.situations import Onset, Situation, find_situations, onset_of
 from rejex_stream.types import Incident, IncidentState
 
-__all__ = ["OpenSituations", "Together"]
-
 _STATES = list(IncidentState)  # the one that needs people most comes first
 _MONTH_MS = 30 * 86_400_000
 

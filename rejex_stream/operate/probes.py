@@ -20,8 +20,6 @@ from urllib.parse import urlsplit
 from rejex_stream.errors import explaining_os_errors
 from rejex_stream.operate.run_monitor import Health
 
-__all__ = ["HealthServer"]
-
 _MAX_CONNECTIONS = 32
 
 

@@ -54,17 +54,6 @@ from rejex_stream.types import (
     of_mode,
 )
 
-__all__ = [
-    "Arrivals",
-    "Check",
-    "ClockDoubt",
-    "ClockWatch",
-    "Health",
-    "OpenIncidents",
-    "RunMonitor",
-    "TypicalValues",
-]
-
 _log = logging.getLogger(__name__)
 _LAG_EVERY_S, _LOOK_EVERY_S = 10.0, 10.0
 _ENOUGH = 3  # sensors alive, and of each two others are

@@ -41,8 +41,6 @@ from rejex_stream.types import (
     without_limits,
 )
 
-__all__ = ["Channel", "Fault", "FaultFindings", "Findings", "Run", "analyse_run", "read_run"]
-
 NEWEST = 100_000
 """Events that a report shows; of more the newest."""
 # They say nothing about a verdict, and may hold what not everybody may read.

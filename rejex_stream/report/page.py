@@ -33,8 +33,6 @@ from rejex_stream.types import (
     stream_name,
 )
 
-__all__ = ["UPLOT", "after", "in_words", "write_report"]
-
 UPLOT = files("rejex_stream") / "review" / "console" / "static" / "vendor"
 """The one plot library, which the review console serves too."""
 _PAGE = files("rejex_stream.report") / "page"

@@ -31,10 +31,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql import DataFrame
 
-__all__ = [
-    "NO_TIME", "OUTCOMES", "KeyedStates", "Recipe", "Taken", "decoded", "refused", "verdicts",
-]  # fmt: skip
-
 KEY = ("topic", "partition", "stream")
 
 OUTCOMES = (

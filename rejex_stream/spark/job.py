@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from rejex_connectors.kafka.partition_reader import PartitionReader
 
-__all__ = ["SparkJob", "run_on_spark", "session"]
-
 _UNHEARD = (
     "{where} holds commands of people, which are heard on Spark with --control alone: without it, "
     "verdicts would be others than those of `rejex-stream run`. Give it, or name in input.control "

@@ -25,8 +25,6 @@ from rejex_stream.types import Incident, Partition
 if TYPE_CHECKING:
     from rejex_connectors.kafka.topic_snapshots import KafkaSnapshots
 
-__all__ = ["AtCommit", "JobJournal", "changes_in"]
-
 
 @dataclass(frozen=True)
 class JobJournal:

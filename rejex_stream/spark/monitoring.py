@@ -48,8 +48,6 @@ from rejex_stream.types import (
     in_mode,
 )
 
-__all__ = ["OUTPUTS", "JobMonitoring", "outcomes_in", "still_open"]
-
 OUTPUTS = ("verdicts", "review", "deadletter", "incidents")
 _SOME = 2_000  # outcomes are in hand at once
 _TURN_S = 0.5

@@ -18,8 +18,6 @@ from typing import IO, Any, Final, Literal, TypeAlias
 
 from rejex_stream.errors import ConnectorError, explaining_os_errors
 
-__all__ = ["END", "NEW_FILE", "ByteInput", "Compression", "Mark", "ToUtf8", "compression_of"]
-
 Compression: TypeAlias = Literal["gzip", "bz2", "xz", "zip"]
 
 _CHUNK_BYTES = 256 << 10

@@ -30,10 +30,6 @@ from rejex_stream.encode import (
 from rejex_stream.errors import ConfigError, ConnectorError, explaining_os_errors
 from rejex_stream.types import Outcome, Partition
 
-__all__ = [
-    "CommitState", "FileSink", "InputState", "lines_of", "lock_folder", "read_commit", "read_input",
-]  # fmt: skip
-
 _VERSION = 1
 _File = TypeVar("_File", "_CommitFile", "InputState")
 

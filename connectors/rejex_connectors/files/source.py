@@ -25,10 +25,6 @@ from rejex_stream.errors import ConfigError, ConnectorError, explaining_os_error
 from rejex_stream.protocols import Assigned, ControlRecords, Revoked
 from rejex_stream.types import Partition, Position, Record
 
-__all__ = [
-    "CsvRows", "FileControl", "FileSource", "Format", "LineRows", "append_line", "named_format",
-]  # fmt: skip
-
 _PACKED = re.compile(r"\.(gz|bz2|xz|zip)$")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 Format: TypeAlias = Literal["jsonl", "csv", "excel", "parquet"]

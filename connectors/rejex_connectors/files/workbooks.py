@@ -22,11 +22,6 @@ from typing import Any, Final, Literal
 from rejex_connectors.files.bytes import END, Mark
 from rejex_stream.errors import ConfigError, ConnectorError, explaining_os_errors, needing_extra
 
-__all__ = [
-    "WORKBOOKS", "TableInput", "Workbook", "require_reader", "sheet_to_read", "sheets_of",
-    "workbook_of",
-]  # fmt: skip
-
 Workbook = Literal["excel", "parquet"]
 
 WORKBOOKS: Final[dict[str, Workbook]] = {

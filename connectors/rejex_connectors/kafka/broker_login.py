@@ -25,10 +25,6 @@ from typing import Any
 from rejex_connectors.kafka.kafka_settings import KafkaSecurity
 from rejex_stream.errors import ConfigError, ConnectorError
 
-__all__ = [
-    "TokenSource", "distrust", "guard_logs", "hide", "kafka_python_options", "librdkafka_options",
-]  # fmt: skip
-
 RENEW_BEFORE_S = 60.0
 
 

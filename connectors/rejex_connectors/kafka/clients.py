@@ -14,10 +14,6 @@ from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from rejex_stream.errors import ConnectorError
 from rejex_stream.types import Partition, Record
 
-__all__ = [
-    "Consumer", "Edge", "Gained", "Lost", "Message", "Producer", "transactional_id", "within",
-]  # fmt: skip
-
 T = TypeVar("T")
 Edge: TypeAlias = Literal["earliest", "latest"]
 

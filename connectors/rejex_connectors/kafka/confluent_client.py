@@ -22,8 +22,6 @@ from rejex_connectors.kafka.unpacking import LARGEST_RECORD, TOO_LARGE, UNREADAB
 from rejex_stream.errors import ConnectorError
 from rejex_stream.types import Partition, Position, Record, UnreadRecord
 
-__all__ = ["FastConsumer", "FastProducer"]
-
 ASK_S = 5.0
 """Deadline for one question to the cluster, in seconds."""
 LATE_S = 2.0
@@ -97,7 +95,7 @@ def explain(
 
 
 @contextlib.contextmanager
-def explaining(
+def _explaining(
     settings: KafkaSettings, doing: str, topic: str | None = None, operation: str = "READ"
 ) -> Iterator[None]:
     try:
@@ -121,7 +119,7 @@ def client_options(settings: KafkaSettings) -> dict[str, Any]:
     }
 
 
-def committable(offsets: Mapping[Partition, int]) -> list[ck.TopicPartition]:
+def _committable(offsets: Mapping[Partition, int]) -> list[ck.TopicPartition]:
     return [ck.TopicPartition(*p, offset) for p, offset in offsets.items()]
 
 
@@ -149,7 +147,7 @@ class FastConsumer:
         self._stuck: dict[Partition, int] = {}
         self._member: str | None = None
         self._is_fenced = False
-        with explaining(settings, "connecting"):
+        with _explaining(settings, "connecting"):
             self._consumer: Any = ck.Consumer(
                 {
                     **client_options(settings),
@@ -190,7 +188,7 @@ class FastConsumer:
         """Return records of running partitions; waits for the first one only."""
         if self._is_fenced:
             raise refusals.seat_taken(self._settings)
-        with explaining(self._settings, "reading"):
+        with _explaining(self._settings, "reading"):
             first = self._consumer.poll(timeout_s)
             messages: list[Any] = [] if first is None else [first]
             if first is not None and max_records > 1:
@@ -250,7 +248,7 @@ class FastConsumer:
 
     def committed(self, partition: Partition, timeout_s: float) -> int | None:
         """Ask the group coordinator; it answers once open transactions are decided."""
-        with explaining(self._settings, f"asking where {partition} stands"):
+        with _explaining(self._settings, f"asking where {partition} stands"):
             (answer,) = self._consumer.committed([ck.TopicPartition(*partition)], timeout=timeout_s)
             if answer.error is not None:
                 raise ck.KafkaException(answer.error)
@@ -259,7 +257,7 @@ class FastConsumer:
     def edge(self, partition: Partition, which: clients.Edge, timeout_s: float) -> int:
         """Ask the partition's leader."""
         doing = f"asking for the {which} offset of {partition}"
-        with explaining(self._settings, doing, partition.topic):
+        with _explaining(self._settings, doing, partition.topic):
             tp = ck.TopicPartition(*partition)
             watermarks = self._consumer.get_watermark_offsets(tp, timeout_s)
         if watermarks is None:
@@ -306,8 +304,8 @@ class FastConsumer:
 
     def commit(self, offsets: Mapping[Partition, int], timeout_s: float) -> None:
         """Commit for the at-least-once mode."""
-        with explaining(self._settings, doing := "committing offsets"):
-            clients.within(timeout_s, doing, self._commit, committable(offsets))
+        with _explaining(self._settings, doing := "committing offsets"):
+            clients.within(timeout_s, doing, self._commit, _committable(offsets))
 
     def _commit(self, offsets: list[ck.TopicPartition]) -> None:
         for done in self._consumer.commit(offsets=offsets, asynchronous=False):
@@ -387,7 +385,7 @@ class FastProducer:
     def partitions(self, topic: str) -> int:
         """Ask for the topic's metadata, once."""
         if topic not in self._partitions:
-            with explaining(self._settings, f"looking for topic {topic!r}", topic, "WRITE"):
+            with _explaining(self._settings, f"looking for topic {topic!r}", topic, "WRITE"):
                 metadata = self._producer.list_topics(topic, timeout=ASK_S).topics[topic]
                 if metadata.error is not None and metadata.error.code() not in NO_TOPIC:
                     raise ck.KafkaException(metadata.error)
@@ -422,7 +420,7 @@ class FastProducer:
                     _left(deadline) + LATE_S,
                     "adding offsets to the transaction",
                     self._producer.send_offsets_to_transaction,
-                    committable(offsets),
+                    _committable(offsets),
                     membership,
                     _left(deadline),
                 )

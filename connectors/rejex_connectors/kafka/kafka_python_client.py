@@ -36,8 +36,6 @@ from rejex_connectors.kafka.partition_reader import (
 from rejex_stream.errors import ConnectorError
 from rejex_stream.types import Partition, Record
 
-__all__ = ["PythonConsumer", "PythonProducer"]
-
 SLICE_S = 0.05
 """The library's polls come back with records and nothing else; what the group said meanwhile is
 looked for as often."""

@@ -24,8 +24,6 @@ from kafka.record.default_records import DefaultRecordBatch
 
 from rejex_connectors.kafka.unpacking import LARGEST_RECORD, unpack
 
-__all__ = ["end_thread", "is_fenced", "is_refused_offset", "refused_topics", "take_rounds"]
-
 # ------------------------------------------------------------------------- leaks of file handles
 # Defect: what belongs to a connection that failed stays open. Sockets, and for a client that never
 # came up its thread too, are left to the garbage collector or for ever, so a worker that waits

@@ -17,11 +17,6 @@ from rejex_stream.encode.schemas import PIPELINE, PIPELINE_VERSION, TOPICS
 from rejex_stream.errors import ConfigError
 from rejex_stream.settings import SECRET, HttpAddress, Section, nearest, secret, setting
 
-__all__ = [
-    "TUNED", "Kafka", "KafkaSecurity", "KafkaSettings", "KafkaTopics", "Options",
-    "RegistrySettings", "check_options", "kafka_python_options_of", "others_of",
-]  # fmt: skip
-
 Options: TypeAlias = dict[str, str | int | float | bool]
 
 TUNED: dict[str, tuple[int | str, int]] = {

@@ -33,11 +33,6 @@ from rejex_stream.encode import (
 )
 from rejex_stream.native_core import native
 
-__all__ = [
-    "TRACE_HEADERS", "DeadHeaders", "EventHeaders", "OutcomeMessages", "event_id",
-    "pipeline_of", "split_headers",
-]  # fmt: skip
-
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 Own: TypeAlias = list[tuple[str, bytes]]
 _Shown = TypeVar("_Shown", types.ReviewItem, types.FollowUp)

@@ -29,12 +29,6 @@ from rejex_stream.errors import ConnectorError
 from rejex_stream.protocols import ControlRecords
 from rejex_stream.types import Partition, Position, Record, UnreadRecord
 
-__all__ = [
-    "KafkaControl", "PartitionReader", "admin", "asking", "bounds_of", "client_options",
-    "committed_offsets", "connecting", "explain", "explaining", "missing_of", "newest_records",
-    "partitions_of", "read_partition", "records_of", "root_cause", "topic_ids", "unreachable",
-]  # fmt: skip
-
 _DIAL_S = 2.0
 _ID_HOLDS_S = 1.0
 

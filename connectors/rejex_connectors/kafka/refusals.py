@@ -15,12 +15,6 @@ from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.types import Partition
 
-__all__ = [
-    "Meaning", "Right", "SeatTakenError", "deleted_topics", "explained", "fenced", "grant",
-    "missing_topic", "no_member", "not_allowed", "seat_taken", "transactional_right", "undecided",
-    "unread_input",
-]  # fmt: skip
-
 
 class SeatTakenError(ConnectorError):
     """The group holds another member under our instance id: a rival, or a ghost of ourselves."""

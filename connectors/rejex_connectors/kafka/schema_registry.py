@@ -17,8 +17,6 @@ from rejex_connectors.kafka.kafka_settings import RegistrySettings
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.protocols import RegisteredSchema
 
-__all__ = ["HttpSchemaRegistry"]
-
 TIMEOUT_S = 5.0
 """An answer that is not whole by then is none, however steadily its bytes drip."""
 SCHEMA_S = 30.0

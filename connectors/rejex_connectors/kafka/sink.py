@@ -19,8 +19,6 @@ from rejex_connectors.kafka.topic_admin import written_up_to
 from rejex_stream.errors import ConnectorError
 from rejex_stream.types import Outcome, Partition
 
-__all__ = ["KafkaSink", "connect", "open_clients"]
-
 _log = logging.getLogger(__name__)
 _Part: TypeAlias = Callable[[], Iterable[Message]]
 

@@ -18,8 +18,6 @@ from rejex_stream.errors import ConnectorError
 from rejex_stream.protocols import Assigned, Revoked
 from rejex_stream.types import Partition, Record
 
-__all__ = ["KafkaSource", "KeyWatch", "keyless"]
-
 SETTLE_S = 1.0
 """How long one poll may wait for the broker to settle who committed what, in seconds."""
 RIVAL_S = 60.0

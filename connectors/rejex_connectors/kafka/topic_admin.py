@@ -20,12 +20,6 @@ from rejex_connectors.kafka.refusals import Right, transactional_right
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.types import Partition
 
-__all__ = [
-    "Finding", "Inputs", "TopicPlan", "check_topics", "create_topics", "describe",
-    "look_at_inputs", "missing_rights", "other_pipelines", "plan_topics", "topic_settings",
-    "worker_rights", "written_up_to",
-]  # fmt: skip
-
 DAY_MS = 86_400_000
 _METADATA_WAIT_S = 5.0
 _NEWEST = 4

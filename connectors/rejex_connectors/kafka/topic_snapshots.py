@@ -33,8 +33,6 @@ from rejex_stream.types import Partition, Record
 if TYPE_CHECKING:
     from rejex_connectors.kafka.sink import KafkaSink
 
-__all__ = ["BufferingSink", "KafkaSnapshots", "OfflineSink"]
-
 _DECISIONS = "decisions"
 SETTLE_S = 5.0
 """How long the marker of a transaction may take that is already decided, in seconds."""

@@ -20,8 +20,6 @@ from rejex_stream.encode.schemas import CONNECT_PREFIX
 from rejex_stream.errors import ConfigError
 from rejex_stream.types import Partition, Position, Record, UnreadRecord
 
-__all__ = ["DeadLetter", "Rekeyed", "key_partition", "list_dead_letters", "rekey"]
-
 
 class DeadLetter(NamedTuple):
     """A record that could not be read, and why."""

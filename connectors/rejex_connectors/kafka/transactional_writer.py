@@ -12,8 +12,6 @@ from rejex_connectors.kafka.partition_reader import client_options, connecting, 
 from rejex_stream.errors import ConnectorError
 from rejex_stream.types import Partition, Position, Record
 
-__all__ = ["TransactionalWriter", "records_to_write"]
-
 _LARGEST = 64 * 1024 * 1024
 
 

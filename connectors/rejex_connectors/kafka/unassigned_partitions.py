@@ -16,8 +16,6 @@ from rejex_connectors.kafka.partition_reader import asking
 from rejex_stream.errors import ConnectorError
 from rejex_stream.types import Partition
 
-__all__ = ["SeatRepair", "group_of", "ownerless"]
-
 LOOK_EVERY_S = 3.0
 """Longer than partitions have no owner while they move."""
 

@@ -19,8 +19,6 @@ import zstandard
 from kafka.record.default_records import DefaultRecord
 from kafka.record.util import decode_varint
 
-__all__ = ["LARGEST_RECORD", "TOO_LARGE", "UNREADABLE_HEADERS", "Unread", "unpack"]
-
 UNREADABLE_HEADERS: list[tuple[str, bytes | None]] = [
     ("rejex.unreadable.headers", b"a name is not UTF-8")
 ]

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from rejex_connectors.kafka.transactional_writer import TransactionalWriter
 
-__all__ = ["AtCommit", "FileBatches", "KafkaBatches", "Watcher", "Written"]
-
 AtCommit: TypeAlias = "Callable[[Partition, int, Sequence[Written], bool], Sequence[Message]]"
 """Given what is committed up to an offset, of that micro-batch the incidents before it, and whether
 it is the last commit of what came of that partition; returns what is to be written with it."""

@@ -18,8 +18,6 @@ from rejex_connectors.durable import sync_folder
 from rejex_connectors.files import FileSource
 from rejex_stream.types import Record
 
-__all__ = ["COLUMNS", "Chunks"]
-
 COLUMNS = "topic string, partition int, offset long, key binary, value binary, timestamp_ms long"
 _POLL = 10_000
 """Records of a poll, and of a piece of a chunk: pieces are decoded side by side."""

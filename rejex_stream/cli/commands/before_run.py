@@ -21,8 +21,6 @@ from rejex_stream.settings import render
 if TYPE_CHECKING:
     from rejex_stream.doctor import Check
 
-__all__ = ["doctor", "plan", "validate"]
-
 _WINDOWS = (500, 1000, 2000, 5000, 10_000, 20_000)
 _TOLERANCES = (4.0, 8.0, 16.0, 32.0)
 
@@ -145,7 +143,7 @@ def validate(config: show.ConfigFile, output: show.AsOption = show.As.TABLE) -> 
         show.print_json({"valid": True, "plan": promise, "config": loaded.redacted()})
         return
     print(f"{config}: fine.")
-    budget, rows = loaded.rejection.review_budget, promise_rows(promise)
+    budget, rows = loaded.rejection.review_budget, _promise_rows(promise)
     if budget is not None and budget.burst is None:
         choice = (
             f"{budget.held_burst:,} events, chosen: set rejection.review_budget.burst to your own"
@@ -160,7 +158,7 @@ def validate(config: show.ConfigFile, output: show.AsOption = show.As.TABLE) -> 
         print(f"{doubtful}{finding.message}: {finding.fix}.")
 
 
-def promise_rows(choice: Plan) -> list[tuple[str, str]]:
+def _promise_rows(choice: Plan) -> list[tuple[str, str]]:
     promise = choice.promise
     assert promise is not None
     rows = [

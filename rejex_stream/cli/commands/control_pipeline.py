@@ -21,8 +21,6 @@ from rejex_stream.readable import utc
 from rejex_stream.rejection.window import grade
 from rejex_stream.types import Box, Command, CommandKind, CommandReply, IncidentState
 
-__all__ = ["app"]
-
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 IncidentId = Annotated[str, typer.Argument(help="The incident's id, as `control list` shows it.")]

@@ -16,8 +16,6 @@ from rejex_stream.readable import percent
 from rejex_stream.report import Findings, analyse_run, write_report
 from rejex_stream.types import IncidentState
 
-__all__ = ["demo"]
-
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for feeds, configs and results.")] = FOLDER,

@@ -39,8 +39,6 @@ from rejex_stream.tables.draft import save_draft
 from rejex_stream.tables.scored import judge_table
 from rejex_stream.types import Reading, Reason, Record, Verdict
 
-__all__ = ["init"]
-
 _SAMPLE, _FEW = 2_000, 20
 _REGISTRY = "REJEX_SCHEMA_REGISTRY__URL"
 _JSON = re.compile(rb"(\xef\xbb\xbf)?\s*(\[\s*)?\{")

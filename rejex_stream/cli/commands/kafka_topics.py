@@ -21,8 +21,6 @@ from rejex_stream.encode import decode_dead_letter
 from rejex_stream.errors import ConfigError, ConnectorError, explaining_os_errors
 from rejex_stream.types import Reading, Record
 
-__all__ = ["deadletter", "topics"]
-
 _PARTITIONS = 8
 
 topics = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
@@ -35,7 +33,7 @@ Partitions = Annotated[
 Replication = Annotated[int, typer.Option(min=1, help="Copies of each; 3 in production.")]
 
 
-def kafka_config(path: Path) -> tuple[Config, KafkaSettings]:
+def _kafka_config(path: Path) -> tuple[Config, KafkaSettings]:
     config = load_config(path)
     if config.input.kind != "kafka":
         raise ConfigError(
@@ -59,7 +57,7 @@ def create(  # noqa: PLR0917 - one parameter an option
 
     The input is its producer's: a misspelled one would be made, and wait for ever.
     """
-    _, settings = kafka_config(config)
+    _, settings = _kafka_config(config)
     from rejex_connectors.kafka.topic_admin import create_topics, look_at_inputs, plan_topics
 
     inputs = look_at_inputs(settings)
@@ -111,7 +109,7 @@ def rekey(
 
     Stopped or killed, it goes on where it was; nothing is lost or doubled.
     """
-    loaded, settings = kafka_config(config)
+    loaded, settings = _kafka_config(config)
     mapping = loaded.input.mapping()
     if mapping.sensor_from == "key":
         raise ConfigError(
@@ -194,7 +192,7 @@ def list_letters(
 
 
 def _from_topic(path: Path, newest: int) -> Iterator[tuple[Record, str, str]]:
-    _, settings = kafka_config(path)
+    _, settings = _kafka_config(path)
     from rejex_connectors.kafka.topic_to_topic import list_dead_letters
 
     yield from list_dead_letters(settings, newest=newest)

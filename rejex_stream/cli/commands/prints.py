@@ -14,8 +14,6 @@ from rejex_stream.encode.schemas import SCHEMAS, json_schema
 from rejex_stream.errors import ConfigError
 from rejex_stream.settings import nearest
 
-__all__ = ["alerts", "dashboard", "report", "schema", "settings"]
-
 _OPERATE = files("rejex_stream.operate")
 
 alerts = typer.Typer(no_args_is_help=True, rich_markup_mode=None)

@@ -20,15 +20,13 @@ from rejex_stream.errors import ConfigError
 from rejex_stream.threads import one_thread, seldom_collecting
 from rejex_stream.types import Outcome, OutcomeCounts, Partition, Position, Record
 
-__all__ = ["replay"]
-
 _BATCH = 20_000  # the more of a stream at once, the less an event costs
 _EXAMPLES = 5
 _MAX_SENSORS = 5
 
 
 @dataclass
-class Comparison:
+class _Comparison:
     """What became of the same records by each config, and which labels differ."""
 
     counts: tuple[OutcomeCounts, ...]  # of each config
@@ -122,8 +120,8 @@ def _reading_the_same(new: Config, old: Config) -> Config:
     return new.model_copy(update={"input": new.input.model_copy(update=update), "kafka": old.kafka})
 
 
-def _judged(configs: Sequence[Config], since_ms: int | None) -> Comparison:
-    comparison = Comparison(tuple(OutcomeCounts() for _ in configs))
+def _judged(configs: Sequence[Config], since_ms: int | None) -> _Comparison:
+    comparison = _Comparison(tuple(OutcomeCounts() for _ in configs))
     judges = [assembly.Judging(config) for config in configs]
     if len(judges) == 1:  # nobody will look at more than labels
         judges[0].spec = replace(judges[0].spec, evidence=False)
@@ -167,7 +165,7 @@ def _histories(
             )
 
 
-def _print(comparison: Comparison, configs: list[str]) -> None:
+def _print(comparison: _Comparison, configs: list[str]) -> None:
     by_config = [dict(show.outcome_rows(counts)) for counts in comparison.counts]
     names = dict.fromkeys(name for rows in by_config for name in rows)
     shown = [(name, *(rows.get(name, "0") for rows in by_config)) for name in names]
@@ -191,7 +189,7 @@ def _print(comparison: Comparison, configs: list[str]) -> None:
     show.print_facts(facts, title=f"Changed labels: {comparison.changed:,}")
 
 
-def _as_plain(comparison: Comparison) -> dict[str, object]:
+def _as_plain(comparison: _Comparison) -> dict[str, object]:
     return {
         "counts": list(map(show.outcome_facts, comparison.counts)),
         "changed": comparison.changed,

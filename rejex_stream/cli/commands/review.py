@@ -50,8 +50,6 @@ from rejex_stream.types import Position, ReviewItem
 if TYPE_CHECKING:
     from rejex_stream.review.console.console import Access
 
-__all__ = ["app", "load_pipelines", "overridden"]
-
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,

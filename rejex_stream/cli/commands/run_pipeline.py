@@ -30,8 +30,6 @@ from rejex_stream.tables.column_checks import check_readings
 from rejex_stream.tables.order import TimeOrder
 from rejex_stream.types import Outcome, Partition, Reading
 
-__all__ = ["RunDisplay", "run", "stopping"]
-
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _END_WITHIN_S = 4.0
 _FIRST = 1_000

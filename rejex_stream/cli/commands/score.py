@@ -42,8 +42,6 @@ from rejex_stream.tables.draft import save_draft
 from rejex_stream.tables.scored import Episode, Episodes, ScoredCsv, judge_table
 from rejex_stream.types import Invalid, Label, OutcomeCounts, Reading, Record, Verdict
 
-__all__ = ["score"]
-
 
 @options.gathering(asked=options.TableOptions)
 def score(  # noqa: PLR0917 - one parameter an option

@@ -16,8 +16,6 @@ from rejex_stream.errors import ConfigError
 from rejex_stream.operate.logs import logging_to_stderr
 from rejex_stream.spark.job import SparkJob, run_on_spark
 
-__all__ = ["spark"]
-
 
 def spark(  # noqa: PLR0917 - options of a program
     config: Annotated[Path, typer.Argument(help="The config, a TOML file.")],

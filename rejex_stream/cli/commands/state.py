@@ -20,8 +20,6 @@ from rejex_stream.readable import utc
 from rejex_stream.run.partition import Described, described
 from rejex_stream.types import Partition, of_mode, stream_name
 
-__all__ = ["app"]
-
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 _KIND, _FORMAT = "exported-state", 1

@@ -104,7 +104,14 @@ def examine(path: Path, *, sample: int = 200) -> Iterator[Check]:
     readings: list[Reading] = []
     looks: list[tuple[str, _Look]] = [
         ("promise", lambda: config_findings(config)),
-        *(_of_kafka if config.input.kind == "kafka" else _of_files)(config, sample, readings),
+        *(
+            _of_kafka(config, sample, readings)
+            if config.input.kind == "kafka"
+            else [
+                ("input", lambda: _input(config)),
+                ("sample", lambda: _sample(config, sample, readings)),
+            ]
+        ),
         ("core", lambda: iter([Finding("ok", core()[1])])),
         ("clock", lambda: _clock(config, readings)),
         ("alertmanager", lambda: _alertmanager(config)),
@@ -297,13 +304,6 @@ def _fix_of(reason: str) -> str:
 
 
 # -------------------------------------------------------------------------------- files
-def _of_files(config: Config, sample: int, readings: list[Reading]) -> list[tuple[str, _Look]]:
-    return [
-        ("input", lambda: _input(config)),
-        ("sample", lambda: _sample(config, sample, readings)),
-    ]
-
-
 def _input(config: Config) -> Iterator[Finding]:
     if config.input.path == "-":
         yield Finding("skipped", "standard input cannot be looked at without taking from it")
@@ -513,7 +513,7 @@ def _reached(url: str | None, setting: str) -> Iterator[Finding]:
     except (OSError, ValueError) as error:
         yield Finding(
             "error",
-            f"{shown} cannot be reached: {_why(error)}",
+            f"{shown} cannot be reached: {getattr(error, 'reason', None) or error}",
             f"start the receiver, or fix {setting}",
         )
         return
@@ -524,7 +524,3 @@ def _reached(url: str | None, setting: str) -> Iterator[Finding]:
         )  # fmt: skip
     else:
         yield Finding("ok", f"{shown} can be reached (HEAD: {status}; nothing was sent)")
-
-
-def _why(error: Exception) -> object:
-    return getattr(error, "reason", None) or error

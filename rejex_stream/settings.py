@@ -325,10 +325,8 @@ def extra_of(field: FieldInfo) -> Mapping[str, Any]:
 
 
 def _known_keys(root: type[BaseModel], path: Sequence[str]) -> list[str]:
-    model: type[BaseModel] | None = root
-    for part in path:
-        if model is not None and part in model.model_fields:
-            model = section_of(model.model_fields[part].annotation)
+    field = field_at(root, path)
+    model = root if field is None else section_of(field.annotation)
     return list(model.model_fields) if model is not None else []
 
 

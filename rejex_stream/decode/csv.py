@@ -15,7 +15,6 @@ from rejex_stream.decode.mapping import (
     SWITCHES,
     FieldMapping,
     NameCache,
-    NotWanted,
     Unreadable,
     printable,
 )
@@ -111,13 +110,10 @@ class CsvDecoder:
         except UnicodeDecodeError as error:
             reason = f"invalid UTF-8 at byte {error.start}; another encoding is input.encoding"
             return Invalid(record.position, "decode", reason)
-        except (NotWanted, Unreadable) as error:
-            stage = "ignored" if isinstance(error, NotWanted) else "validate"
-            return Invalid(record.position, stage, str(error))
         except (csv.Error, ValueError) as error:
             return Invalid(record.position, "decode", f"not CSV: {printable(str(error))}")
         except Exception as error:
-            return self._mapping.given_up(record, error)
+            return self._mapping.failed(record, error)
 
     def decode_all(self, records: Sequence[Record]) -> list[Reading | Invalid]:
         """Decode rows, each to what :meth:`decode` makes of it; faster. O(bytes)."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from rejex_stream.decode.mapping import FieldMapping, NameCache, NotWanted, Unreadable, printable
+from rejex_stream.decode.mapping import FieldMapping, NameCache, printable
 from rejex_stream.decode.trees import TreeReader
 from rejex_stream.decode.written import missing_numbers
 from rejex_stream.native_core import native
@@ -58,12 +58,8 @@ class JsonDecoder:
             return self._trees.reading(record, _parsed(value))
         except _NotAnObject as error:
             return Invalid(record.position, "decode", str(error))
-        except NotWanted as error:
-            return Invalid(record.position, "ignored", str(error))
-        except Unreadable as error:
-            return Invalid(record.position, "validate", str(error))
         except Exception as error:  # the stack is short, say
-            return self._mapping.given_up(record, error)
+            return self._mapping.failed(record, error)
 
     def decode_all(self, records: Sequence[Record]) -> list[Reading | Invalid]:
         """Decode records, each to what :meth:`decode` makes of it; natively faster. O(bytes)."""

@@ -360,8 +360,11 @@ class FieldMapping:
         has = ", ".join(printable(name)[1:-1] for name in fields[:_SHOWN]) or "no fields"
         return f"{are}; the record has {has}{', …' if len(fields) > _SHOWN else ''}{hint}"
 
-    def given_up(self, record: Record, error: Exception) -> Invalid:
-        """Say that a parser failed in a way nobody foresaw: the record is the reason, not we."""
+    def failed(self, record: Record, error: Exception) -> Invalid:
+        """Return what an error makes of a record; one that nobody foresaw is the record's fault."""
+        if isinstance(error, NotWanted | Unreadable):
+            stage = "ignored" if isinstance(error, NotWanted) else "validate"
+            return Invalid(record.position, stage, str(error))
         return Invalid(record.position, "decode", f"the decoder gave up: {type(error).__name__}")
 
     def reading(

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias, cast
 
 import msgspec
 
-from rejex_stream.decode.mapping import FieldMapping, Unreadable, printable
+from rejex_stream.decode.mapping import FieldMapping, printable
 from rejex_stream.errors import CheckpointError, ConfigError, ConnectorError
 from rejex_stream.protocols import RegisteredSchema, SchemaRegistry
 from rejex_stream.types import Invalid, Reading, Record
@@ -108,14 +108,12 @@ class RegistryDecoder:
             read = found
         try:
             return cast("Reading", read(record))
-        except Unreadable as error:
-            return Invalid(record.position, "validate", str(error))
         except MisfitError as error:
             schema_id = int.from_bytes(header[1:])
             reason = f"the payload does not fit schema id {schema_id}: {error}"
             return Invalid(record.position, "decode", reason)
         except Exception as error:
-            return self._mapping.given_up(record, error)
+            return self._mapping.failed(record, error)
 
     def text_of(self, record: Record) -> bytes | Invalid:
         """Return a record as JSON, where that is what schemas are compiled to."""

@@ -230,22 +230,13 @@ def plan_doubts(choice: Plan) -> tuple[tuple[str, str], ...]:
     doubts = []
     tolerance, promise = choice.tolerance, choice.promise
     if tolerance is not None and tolerance < TRUSTED_TOLERANCE:
-        flip = math.exp(-tolerance)
-        doubts.append(
-            (
-                f"T = {tolerance:.2g}: labels are accepted that flip with a probability of up to "
-                f"{flip:.0%}",
-                "allow more rejections, or use a larger window",
-            )
-        )
+        flip = f"flip with a probability of up to {math.exp(-tolerance):.0%}"
+        doubt = f"T = {tolerance:.2g}: labels are accepted that {flip}"
+        doubts.append((doubt, "allow more rejections, or use a larger window"))
     if promise is not None and promise.kept_share < 0.1:
-        doubts.append(
-            (
-                f"only {promise.kept_share:.0%} of the flagged events stay anomalies, the others "
-                "are rejected",
-                "use a larger window, or a smaller tolerance or budget",
-            )
-        )
+        kept = f"only {promise.kept_share:.0%} of the flagged events stay anomalies"
+        fix = "use a larger window, or a smaller tolerance or budget"
+        doubts.append((f"{kept}, the others are rejected", fix))
     return tuple(doubts)
 
 

@@ -93,10 +93,7 @@ def rank_edges(n: int, n_anomalies: int, lower: int, upper: int) -> tuple[int, i
 
 
 def cell_of(value: float, edges: tuple[float, float, float]) -> int:
-    """Return the cell 0..3 of a rank among :func:`rank_edges`, or of a score among their scores.
-
-    O(1).
-    """
+    """Return the cell 0..3 of a rank among :func:`rank_edges`, or a score among their scores."""
     return bisect_right(edges, value)
 
 

@@ -53,13 +53,6 @@ def exact_rate_bound(band: RejectionBand, delta: float = DELTA) -> float:
     The 1 - δ quantile of Beta(w, n + 1 - w): given its window, the rejection rate has that law
     for exchangeable scores without ties, even where the band touches rank 0 or n.
 
-    Parameters
-    ----------
-    band
-        The rejection band.
-    delta
-        δ in (0, 1), the probability that the bound fails.
-
     Examples
     --------
     >>> from rejex_stream.rejection.band import rejection_band
@@ -78,21 +71,11 @@ def exact_rate_bound(band: RejectionBand, delta: float = DELTA) -> float:
 def theorem_interval(
     n: int, contamination: float, tolerance: float, printed: bool = False
 ) -> tuple[float, float]:
-    """Return the paper's (t1, t2): a rejected event has ψ = K / n inside them.
+    """Return the paper's (t1, t2), not clipped: a rejected event has ψ = K / n inside them.
 
-    Parameters
-    ----------
-    n, contamination, tolerance
-        Window, γ and T.
-    printed
-        The formulas as the paper prints them. Its t1 carries an algebra slip (n + 1 for n + 2 in
-        A1, and a B1 that is not the discriminant), which makes the claim false at T = 4 now and
-        then; the default solves the paper's inequality, with γ := r / n.
-
-    Returns
-    -------
-    tuple of float
-        Not clipped: t1 may be below 0 and t2 above 1.
+    As `printed` in the paper, t1 carries an algebra slip (n + 1 for n + 2 in A1, and a B1 that is
+    not the discriminant), which makes the claim false at T = 4 now and then; the default solves the
+    paper's inequality, with γ := r / n.
 
     Notes
     -----
@@ -133,14 +116,8 @@ def paper_rate_bound(
 ) -> float:
     """Return the paper's h, which the rejection rate exceeds with probability at most `delta`.
 
-    h = t2 - t1 + 2 sqrt(ln(2 / δ) / (2 n)), with t1, t2 and the result clipped to [0, 1].
-
-    Parameters
-    ----------
-    n, contamination, tolerance, printed
-        As in :func:`theorem_interval`.
-    delta
-        δ in (0, 1).
+    h = t2 - t1 + 2 sqrt(ln(2 / δ) / (2 n)), with t1, t2 of :func:`theorem_interval` and the result
+    clipped to [0, 1].
 
     Notes
     -----
@@ -162,20 +139,9 @@ def cost_bound(band: RejectionBand, c_fp: float, c_fn: float, c_r: float) -> flo
     """Return the paper's bound on the expected cost of an event.
 
     min(γ, A) c_fn + (1 - B) c_fp + (B - A) c_r, where A and B are the shares of reference scores
-    that are accepted as normal, and accepted as normal or rejected.
-
-    Parameters
-    ----------
-    band
-        The rejection band.
-    c_fp, c_fn, c_r
-        Cost of a false alarm, of a missed anomaly and of a rejected event, in any one unit;
-        c_r <= min((1 - γ) c_fp, γ c_fn), else never looking would be cheaper than rejecting.
-
-    Raises
-    ------
-    ConfigError
-        If a cost is negative or not finite, or c_r is above its limit.
+    that are accepted as normal, and accepted as normal or rejected. The costs are those of a false
+    alarm, of a missed anomaly and of a rejected event, in any one unit; c_r is at most
+    min((1 - γ) c_fp, γ c_fn), else never looking would be cheaper than rejecting.
 
     Notes
     -----
@@ -202,13 +168,6 @@ def cost_quantile(
 
     The same sum as :func:`cost_bound`, with the shares (accepted normal, rejected, accepted
     anomaly) drawn as Dirichlet(k_lo, w, n - k_hi), their exact law given a window.
-
-    Parameters
-    ----------
-    band, c_fp, c_fn, c_r
-        As in :func:`cost_bound`.
-    delta
-        δ in (0, 1).
 
     Notes
     -----

@@ -158,11 +158,6 @@ def stability(rank: int | npt.ArrayLike, n: int, contamination: float) -> Stabil
     contamination
         γ in (0, 0.5), read as the decimal that was typed.
 
-    Raises
-    ------
-    ConfigError
-        If an argument cannot be; the message holds value, limit and fix.
-
     Notes
     -----
     Perini, Vercruyssen, Davis: ECML-PKDD 2020, equation for P(Ŷ = 1 | s). O(1) per rank.

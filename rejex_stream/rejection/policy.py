@@ -47,11 +47,6 @@ WINDOW = 2000
 class RejectionPolicy:
     """The band for every window length, from a tolerance or from a rejection rate.
 
-    Raises
-    ------
-    ConfigError
-        If an argument cannot be, or both or neither of tolerance and rate are given.
-
     Examples
     --------
     >>> policy = RejectionPolicy(0.05, rate=0.05)
@@ -158,10 +153,7 @@ class RejectionPolicy:
     def require(self, n: int) -> RejectionBand:
         """Return the band for a full window of n, refusing one in which a label is impossible.
 
-        Raises
-        ------
-        ConfigError
-            Naming a window, a tolerance or rate, and a contamination that work with the others.
+        The refusal names a window, a tolerance or rate, and a contamination that work.
         """
         band = self.band(n)
         if self.rate is None:

@@ -53,16 +53,8 @@ class TokenBucket:
     """
 
     __slots__ = (
-        "_bands",
-        "_clock",
-        "_earns",
-        "_n",
-        "_policy",
-        "capacity",
-        "cost_per_rejection",
-        "credit",
-        "events_seen",
-        "is_shared",
+        "_bands", "_clock", "_earns", "_n", "_policy", "capacity", "cost_per_rejection", "credit",
+        "events_seen", "is_shared",
     )  # fmt: skip
 
     def __init__(self, policy: RejectionPolicy, *, is_shared: bool = False) -> None:

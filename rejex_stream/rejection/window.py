@@ -77,12 +77,7 @@ class ScoreWindow:
     capacity
         n, at least 2; pushing into a full window evicts the oldest score.
     scores
-        Scores to start from, oldest first; only the last `capacity` of them stay.
-
-    Raises
-    ------
-    ConfigError
-        If the capacity cannot be, or a score is not finite.
+        Scores to start from, oldest first, all finite; only the last `capacity` of them stay.
 
     Notes
     -----
@@ -131,13 +126,7 @@ class ScoreWindow:
         return bool(ordered) and ordered[0] == ordered[-1]
 
     def push(self, score: float) -> float | None:
-        """Add a score; return the evicted one, or ``None`` while there is room. O(log n).
-
-        Raises
-        ------
-        ConfigError
-            If the score is not finite: such an event is unscorable and has no place here.
-        """
+        """Add a finite score; return the evicted one, ``None`` while there is room. O(log n)."""
         if score - score != 0.0:  # inf - inf and nan - nan are nan
             _finite(score)
         score += 0.0  # 0.0 of -0.0
@@ -200,13 +189,7 @@ class ScoreWindow:
         return below, below - i + bisect_right(part, score, i)
 
     def order_statistic(self, k: int) -> float:
-        """Return the k-th smallest score, k in 1..len. O(log n).
-
-        Raises
-        ------
-        ConfigError
-            If there is no such score.
-        """
+        """Return the k-th smallest score, k in 1..len. O(log n)."""
         if not 1 <= k <= len(self._ring):
             raise ConfigError(
                 f"There is no order statistic {k} in a window of {len(self)} scores: "

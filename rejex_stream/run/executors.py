@@ -75,11 +75,6 @@ class ThreadFitExecutor:
     Fits begin in the order of their submission, but those first that somebody waits for: who asks
     whether a fit is done needs it.
 
-    Parameters
-    ----------
-    workers
-        How many fits run at once.
-
     Examples
     --------
     >>> executor = ThreadFitExecutor(workers=1)
@@ -171,15 +166,8 @@ class ProcessFitExecutor(ThreadFitExecutor):
     When a process dies (out of memory, a crash in native code) its fit is tried again in a fresh
     one, at most twice, and then fails with :class:`DetectorError`; other fits never notice.
 
-    Parameters
-    ----------
-    workers
-        How many fits run at once.
-    niceness
-        Added to the workers' niceness, 0 to 19.
-    prepare
-        Called in every process as this begins, for the modules it loads: they take a second or two,
-        and the first fit need not wait for them. Must be picklable; what it raises is ignored.
+    `prepare` is called in every process as this begins, for the modules it loads: they take a
+    second or two, and the first fit need not wait for them. What it raises is ignored.
     """
 
     def __init__(

@@ -500,7 +500,7 @@ class PartitionState:
         self.ahead += records
 
     def _follow(self, reorder: ReorderBuffer) -> None:
-        n = bisect_left(self._followed, self.next_offset, key=_offset)
+        n = bisect_left(self._followed, self.next_offset, key=lambda pair: pair[0].position.offset)
         for record, item in self._followed[:n]:
             reorder.add(record, item)
         del self._followed[:n]
@@ -828,10 +828,6 @@ def described(parts: Mapping[str, bytes]) -> Described:
         {key: len(stream.state) + len(stream.model) for key, stream in saved.streams.items()},
         heard,
     )
-
-
-def _offset(taken: tuple[Record, Reading | Invalid]) -> int:
-    return taken[0].position.offset
 
 
 def _readings(items: Iterable[Reading | Invalid]) -> list[Reading]:

@@ -143,13 +143,7 @@ class Run(Section):
 
 
 class RunSettings(Run):
-    """Settings of :func:`rejex_stream.run.loop.run`: a Run, and what it needs of Output and State.
-
-    Raises
-    ------
-    ConfigError
-        If a number is out of range.
-    """
+    """A Run, and what :func:`rejex_stream.run.loop.run` needs of Output and State."""
 
     snapshot_every_events: int = stated(State, "snapshot_every_events")
     snapshot_interval_s: float = stated(State, "snapshot_interval_s")

@@ -74,12 +74,13 @@ class Feed:
         renamed = {field: name for name, field in paths.items()}
         flags = [renamed[path[name]] for name in guess.flags if path.get(name) in renamed]
         flags = [*guess.flags] if guess.value is not None else flags
+        times = [path[name] for name in guess.times]
         return {
             "select": self.select,
             "channels": list(paths) if plain else paths,
             "flags": flags or None,
             **guess.settings(self.time_zone),
-            "time": _one_or_all([path[name] for name in guess.times]),
+            "time": times if len(times) > 1 else next(iter(times), None),
             "numbers": "text" if self.texts else None,
             "sensor": None if guess.sensor is None else path.get(guess.sensor, "key"),
             "tag": None if guess.tag is None else path[guess.tag],
@@ -628,10 +629,6 @@ def _short(paths: Sequence[str]) -> dict[str, str]:
 
 def _named(path: str | None, names: Mapping[str, str]) -> str | None:
     return path if path is None else names.get(path, path)
-
-
-def _one_or_all(names: list[str]) -> str | list[str] | None:
-    return names if len(names) > 1 else next(iter(names), None)
 
 
 def _text(value: object) -> str:

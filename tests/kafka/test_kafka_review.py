@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import socket
 import sqlite3
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka_harness import Kafka, pipeline_toml, stop
+from kafka_harness import Kafka, pipeline_toml, start_rejex, stop
 
 from tests.waiting import PATIENCE_S, until
 
@@ -29,6 +27,7 @@ pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
 
 from rejex_connectors.kafka.kafka_settings import KafkaSettings
 
+from rejex_stream.cli import main
 from rejex_stream.config import load_config
 from rejex_stream.config.assembly import kafka_settings
 from rejex_stream.encode import decode_verdict
@@ -38,7 +37,6 @@ from rejex_stream.types import CommandReply, Position, Record
 
 pytestmark = pytest.mark.kafka
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 N_EVENTS = 1500
 
 
@@ -56,22 +54,19 @@ def config(bootstrap, tmp_path) -> Path:
     return path
 
 
-def command(*words: object) -> list[str]:
-    return [sys.executable, "-m", "rejex_stream", *map(str, words)]
+@pytest.fixture
+def call(config, monkeypatch, capsys) -> Callable[..., str]:
+    """What runs a command to its end in the folder of the config, and returns what it printed."""
+    monkeypatch.chdir(config.parent)
 
+    def run(*words: object, status: int = 0) -> str:
+        capsys.readouterr()
+        returned = main([*map(str, words)])
+        out, err = capsys.readouterr()
+        assert returned == status, out + err
+        return out
 
-def environment() -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"}
-
-
-def call(folder: Path, *words: object, status: int = 0) -> str:
-    """Run a command to its end, and return what it printed."""
-    done = subprocess.run(
-        command(*words), cwd=folder, env=environment(), capture_output=True, text=True,
-        timeout=120, check=False,
-    )  # fmt: skip
-    assert done.returncode == status, done.stdout + done.stderr
-    return done.stdout
+    return run
 
 
 class Console:
@@ -105,10 +100,7 @@ class Console:
 
 @contextmanager
 def serving(config: Path, *words: object) -> Iterator[Console]:
-    process = subprocess.Popen(
-        command("review", "serve", "--config", config, *words), cwd=config.parent,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(),
-    )  # fmt: skip
+    process = start_rejex("review", "serve", "--config", config, *words, cwd=config.parent)
     try:
         line = process.stdout.readline()
         found = re.match(r"review console: (http://\S+)/$", line.strip())
@@ -139,10 +131,7 @@ def fill(kafka: Kafka, settings: KafkaSettings) -> None:
 
 def run_pipeline(kafka: Kafka, config: Path, settings: KafkaSettings, n: int = N_EVENTS) -> int:
     """Decide all events, and return how many went to review."""
-    with subprocess.Popen(
-        command("run", config, "--output", "json"), cwd=config.parent, env=environment(),
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    ) as process:  # fmt: skip
+    with start_rejex("run", config, "--output", "json", cwd=config.parent) as process:
         until(lambda: kafka.count(settings, settings.topics.verdicts) == n)
         out, _ = stop(process)
     return json.loads(out)["reviews"]
@@ -156,10 +145,10 @@ def published(kafka: Kafka, settings: KafkaSettings) -> list[tuple[Record, Label
     ]
 
 
-def test_a_label_goes_round_the_whole_loop_and_a_kill_loses_none(config, kafka: Kafka):
+def test_a_label_goes_round_the_whole_loop_and_a_kill_loses_none(config, kafka: Kafka, call):
     folder = config.parent
     settings = kafka_settings(load_config(config))
-    call(folder, "topics", "create", config, "--with-input", "--partitions", "2")
+    call("topics", "create", config, "--with-input", "--partitions", "2")
     # The labels topic comes later: until then a label can only wait.
     kafka.admin.delete_topics([settings.topics.labels])
     fill(kafka, settings)
@@ -175,7 +164,7 @@ def test_a_label_goes_round_the_whole_loop_and_a_kill_loses_none(config, kafka: 
         second = console.label("two", targets[1])
         console.kill()  # decided, and not published
 
-    call(folder, "topics", "create", config, "--with-input", "--partitions", "2")
+    call("topics", "create", config, "--with-input", "--partitions", "2")
     assert published(kafka, settings) == []
     with serving(config) as console:
         until(lambda: len(published(kafka, settings)) == 2)
@@ -190,7 +179,7 @@ def test_a_label_goes_round_the_whole_loop_and_a_kill_loses_none(config, kafka: 
 
         # Another store of the same pipeline, filled while the console reads, is whole too.
         counts = json.loads(
-            call(folder, "review", "ingest", "--config", config, "--store", "other.db",
+            call("review", "ingest", "--config", config, "--store", "other.db",
                  "--output", "json")
         )  # fmt: skip
         assert (counts["items"], counts["verdicts"]) == (n_reviews, N_EVENTS)
@@ -207,20 +196,20 @@ def test_a_label_goes_round_the_whole_loop_and_a_kill_loses_none(config, kafka: 
 
     # What the labels give back.
     words = ("--config", config)
-    report = json.loads(call(folder, "review", "report", *words, "--output", "json"))
+    report = json.loads(call("review", "report", *words, "--output", "json"))
     ((name, said),) = report["pipelines"].items()
     assert sum(
         said[group]["judged"] for group in ("accepted_anomaly", "accepted_normal", "rejected")
     ) == sum(target["n_events"] for target in targets[:2])
     assert name == load_config(config).pipeline.name
-    call(folder, "review", "dump", "verdicts", "dumped.jsonl", *words)
+    call("review", "dump", "verdicts", "dumped.jsonl", *words)
     dumped = [decode_verdict(line) for line in (folder / "dumped.jsonl").read_bytes().splitlines()]
     assert len({one.position for one in dumped}) == len(dumped) == N_EVENTS
-    call(folder, "review", "dump", "review", "items.jsonl", *words)
-    call(folder, "review", "ingest", *words)
-    (folder / "told.json").write_text(call(folder, "review", "certify", *words))
+    call("review", "dump", "review", "items.jsonl", *words)
+    call("review", "ingest", *words)
+    (folder / "told.json").write_text(call("review", "certify", *words))
     check = ["review", "verify-certificate", "told.json", *words, "--review", "items.jsonl"]
-    checked = call(folder, *check, "--verdicts", "dumped.jsonl")
+    checked = call(*check, "--verdicts", "dumped.jsonl")
     assert "the log says the same" in checked
     assert "no partition is left out" not in checked, "the broker was asked"
     one = b"".join(
@@ -229,16 +218,16 @@ def test_a_label_goes_round_the_whole_loop_and_a_kill_loses_none(config, kafka: 
         if decode_verdict(line).position.partition == 0
     )
     (folder / "half.jsonl").write_bytes(one)
-    half = call(folder, *check, "--verdicts", "half.jsonl", status=1)
+    half = call(*check, "--verdicts", "half.jsonl", status=1)
     assert re.search(r"\d+ records before the first verdict of their partition are not in", half)
-    call(folder, "review", "export", "labels.jsonl", *words)
+    call("review", "export", "labels.jsonl", *words)
     rows = [json.loads(line) for line in (folder / "labels.jsonl").read_text().splitlines()]
     assert {(row["episode_id"], row["verdict"]) for row in rows} == {
         (targets[0]["id"], "anomaly"),
         (targets[1]["id"], "normal"),
     }
     rebuilt = json.loads(
-        call(folder, "review", "rebuild", *words, "--store", "again.db", "--check", "review.db",
+        call("review", "rebuild", *words, "--store", "again.db", "--check", "review.db",
              "--output", "json")
     )  # fmt: skip
     assert rebuilt["same_as_checked"] is True
@@ -246,8 +235,7 @@ def test_a_label_goes_round_the_whole_loop_and_a_kill_loses_none(config, kafka: 
     assert rebuilt["labels_without_events"] == 0
 
 
-def test_a_console_whose_broker_is_away_starts_and_keeps_the_labels(config, kafka: Kafka):
-    folder = config.parent
+def test_a_console_whose_broker_is_away_starts_and_keeps_the_labels(config, kafka: Kafka, call):
     settings = kafka_settings(load_config(config))
     with serving(config) as console:  # before there is any topic
 
@@ -255,11 +243,11 @@ def test_a_console_whose_broker_is_away_starts_and_keeps_the_labels(config, kafk
             return [p for p in console.ask("/api/summary")["problems"] if "does not exist" in p]
 
         until(lambda: any(settings.topics.review in problem for problem in missing()))
-        call(folder, "topics", "create", config, "--with-input", "--partitions", "2")
+        call("topics", "create", config, "--with-input", "--partitions", "2")
         until(lambda: not missing())
     fill(kafka, settings)
     run_pipeline(kafka, config, settings)
-    call(folder, "review", "ingest", "--config", config)
+    call("review", "ingest", "--config", config)
     address = settings.bootstrap_servers
     with socket.create_server(("127.0.0.1", 0)) as server:
         nobody = f"127.0.0.1:{server.getsockname()[1]}"
@@ -277,7 +265,7 @@ def test_a_console_whose_broker_is_away_starts_and_keeps_the_labels(config, kafk
 
 # ------------------------------------------------------------------------------------ incidents
 def test_an_incident_comes_from_its_topic_and_the_answer_goes_to_the_control_topic(
-    config, bootstrap
+    config, bootstrap, call
 ):
     from rejex_stream.encode import decode_command
     from rejex_stream.review.console.background import Background, feeding
@@ -286,7 +274,7 @@ def test_an_incident_comes_from_its_topic_and_the_answer_goes_to_the_control_top
     from rejex_stream.review.queue.review_store import ReviewStore
     from tests.review.incidents import incident, published
 
-    call(config.parent, "topics", "create", config, "--partitions", "2", "--with-input")
+    call("topics", "create", config, "--partitions", "2", "--with-input")
     loaded = load_config(config)
     settings = kafka_settings(loaded)
     topics = settings.topics

@@ -34,7 +34,7 @@ from rejex_stream.config import load_config
 from rejex_stream.config.assembly import kafka_settings
 from rejex_stream.errors import ConnectorError
 from rejex_stream.types import Partition, Position, Record
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import until
 from tools.kafka import broker
 
 pytestmark = [pytest.mark.kafka, pytest.mark.usefixtures("require_own_broker")]
@@ -270,20 +270,17 @@ def test_with_every_right_there_is_nothing_to_say_and_the_run_runs(
 )
 @pytest.mark.parametrize(("kind", "role", "operation"), MISSING)
 def test_a_run_that_is_refused_ends_with_one_sentence_and_the_line_to_type(
-    pipeline: Pipeline, kind: str, role: str, operation: str, looking: bool
+    pipeline: Pipeline, monkeypatch, capsys, kind: str, role: str, operation: str, looking: bool
 ) -> None:
+    monkeypatch.chdir(pipeline.path.parent)
     lacking = pipeline.right(kind, role, operation)
     pipeline.allow_all_but(lacking)
     if looking:
         pipeline.allow(lacking._replace(operation="DESCRIBE"))
     pipeline.feed()
-    with pipeline.start() as process:
-        try:
-            _, err = process.communicate(timeout=PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            _, err = process.communicate()
-    assert process.returncode == 1, err
+    status = main(["run", str(pipeline.path)])
+    err = capsys.readouterr().err
+    assert status == 1, err
     assert "Traceback" not in err
     assert "unexpected" not in err
     (sentence,) = [line for line in err.splitlines() if line.startswith("rejex-stream: ")]

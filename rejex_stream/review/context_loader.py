@@ -63,7 +63,8 @@ class ContextLoader:
             near, far = (step - 1) * self._records, step * self._records
             at = position.offset
             stretches = [(max(0, at - far), max(0, at - near)), (at + near, at + far)]
-            decoder, records = self._open(position, stretches)
+            opened = self._topic if self._config.input.kind == "kafka" else self._file
+            decoder, records = opened(position, stretches)
             return self._read(decoder, records, stream_key, sensor)
         finally:
             self._busy.release()
@@ -91,13 +92,6 @@ class ContextLoader:
                 cut = f"the records hold more than {_MAX_BYTES >> 20} MiB"
                 break
         return Found(tuple(decoder.channels), tuple(points), cut)
-
-    def _open(
-        self, position: Position, stretches: list[tuple[int, int]]
-    ) -> tuple[Decoder, Iterator[Record | None]]:
-        if self._config.input.kind == "kafka":
-            return self._topic(position, stretches)
-        return self._file(position, stretches)
 
     def _topic(
         self, position: Position, stretches: list[tuple[int, int]]

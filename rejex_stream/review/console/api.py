@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from rejex_stream.readable import Expected
 from rejex_stream.review.console import queue_metrics
-from rejex_stream.review.console.console import Call, answers, as_json, filter_of, takes
+from rejex_stream.review.console.console import Call, answers, as_json, filter_of
 from rejex_stream.review.queue import label_store, labelling, series
 from rejex_stream.review.queue.database import Name, Refusal
 from rejex_stream.review.queue.labelling import Done, LabelRequest
@@ -97,44 +97,44 @@ def _done(call: Call, done: Done, following: str = "") -> dict[str, Any]:
     }
 
 
-@takes(LabelIn)
+@answers(LabelIn)
 def post_label(call: Call, wanted: LabelIn) -> object:
     """Label cases."""
     following = _next(call, wanted.view, [target.episode_id for target in wanted.targets])
     return _done(call, labelling.label_cases(call.store, wanted, call.viewer), following)
 
 
-@takes(UndoIn)
+@answers(UndoIn)
 def post_undo(call: Call, wanted: UndoIn) -> object:
     """Undo the last action."""
     return _done(call, labelling.undo(call.store, wanted.request_id, call.viewer))
 
 
-@takes(ViewIn)
+@answers(ViewIn)
 def post_claim_next(call: Call, wanted: ViewIn) -> object:
     """Claim the first free episode of a view."""
     return labelling.claim_next(call.store, _view(wanted), call.viewer)
 
 
-@answers
+@answers()
 def post_claim(call: Call) -> object:
     """Claim an episode."""
     return labelling.claim(call.store, call.place("episode"), call.viewer)
 
 
-@answers
+@answers()
 def post_release(call: Call) -> object:
     """Release one's claim."""
     return {"released": labelling.release(call.store, call.place("episode"), call.viewer)}
 
 
-@takes(AssignIn)
+@answers(AssignIn)
 def post_assign(call: Call, wanted: AssignIn) -> object:
     """Assign episodes."""
     return {"message": labelling.assign(call.store, wanted.episodes, call.viewer, to=wanted.to)}
 
 
-@takes(CommentIn)
+@answers(CommentIn)
 def post_comment(call: Call, wanted: CommentIn) -> object:
     """Comment on an episode."""
     labelling.comment(
@@ -165,7 +165,7 @@ def _summary(call: Call) -> Summary:
     return fresh
 
 
-@answers
+@answers()
 def get_summary(call: Call) -> object:
     """Return counts and a version; 304 while nothing has changed."""
     now, top = call.store.now_ms(), _summary(call)
@@ -187,7 +187,7 @@ def get_summary(call: Call) -> object:
     return response
 
 
-@answers
+@answers()
 def get_ids(call: Call) -> object:
     """Return every episode of a view, for selecting them all."""
     with call.store.database.read() as connection:
@@ -198,7 +198,7 @@ def get_ids(call: Call) -> object:
     }
 
 
-@answers
+@answers()
 def get_export(call: Call) -> object:
     """Stream all labelled events as CSV or JSON Lines."""
     form = call.place("form")
@@ -215,7 +215,7 @@ def get_export(call: Call) -> object:
     )
 
 
-@answers
+@answers()
 def get_metrics(call: Call) -> object:
     """Return the queue's metrics for Prometheus."""
     background = call.console.background
@@ -294,7 +294,7 @@ def stretch_of(request: Request) -> tuple[int, int, int]:
     return low, high, 2 * pixels
 
 
-@answers
+@answers()
 def get_series(call: Call) -> object:
     """Return the series of an episode's sensor (the score too, unless it must be hidden)."""
     stretch = stretch_of(call.request)

@@ -18,7 +18,7 @@ from rejex_stream.encode.label_records import LabelRecord
 from rejex_stream.errors import ConfigError, RejexError
 from rejex_stream.operate.incident_text import DisplayNames
 from rejex_stream.review.context_loader import ContextLoader
-from rejex_stream.review.incidents.incident_store import UNDO_MS, CommandLog, send_commands
+from rejex_stream.review.incidents.incident_store import UNDO_MS, send_commands
 from rejex_stream.review.incidents.readings import load_next
 from rejex_stream.review.incidents.silences import Silences
 from rejex_stream.review.queue import series
@@ -58,7 +58,7 @@ class Feeding:
 
     feeds: list[Feed] = field(default_factory=list)
     sink: LabelSink | None = None
-    control_lines: dict[str, CommandLog] = field(default_factory=dict)
+    control_lines: dict[str, ControlLine] = field(default_factory=dict)
     shown: dict[str, DisplayNames] = field(default_factory=dict)
     inputs: dict[str, ContextLoader] = field(default_factory=dict)
     silences: dict[str, Silences] = field(default_factory=dict)
@@ -126,7 +126,7 @@ class Background:
         if not self._stop.is_set():
             busy |= self._send()
         if self._is_due("expiry", _UPKEEP_EVERY_S):
-            self._try("expiry", lambda: bool(expire_due(self._store)))
+            self._try("expiry", lambda: expire_due(self._store))
         if self._is_due("upkeep", _UPKEEP_EVERY_S):
             self._try("upkeep", self._forget)
         if self._is_due("mutes", _MUTES_EVERY_S):
@@ -147,13 +147,11 @@ class Background:
 
     def _send(self) -> bool:
         sink, store = self._fed.sink, self._store
-        busy = sink is not None and self._try("labels", lambda: bool(store.send_labels(sink)))
+        busy = sink is not None and self._try("labels", lambda: store.send_labels(sink))
         for pipeline, log in self.control_lines.items():
-            busy |= self._try(f"answers {pipeline}", partial(self._send_commands, pipeline, log))
+            send = partial(send_commands, store, pipeline, log, wait_ms=self._undo_ms)
+            busy |= self._try(f"answers {pipeline}", send)
         return busy
-
-    def _send_commands(self, pipeline: str, log: CommandLog) -> bool:
-        return bool(send_commands(self._store, pipeline, log, wait_ms=self._undo_ms))
 
     def _pump(self, feed: Feed) -> bool:
         until_s = time.monotonic() + _PUMP_S
@@ -161,26 +159,24 @@ class Background:
             self._store, stop=lambda: self._stop.is_set() or time.monotonic() > until_s
         )
         if counts.invalid:
-            name = feed.kind
-            before, _ = self.invalid.get(name, (0, ""))
-            self.invalid[name] = (before + counts.invalid, counts.first_invalid)
+            before, _ = self.invalid.get(feed.kind, (0, ""))
+            self.invalid[feed.kind] = (before + counts.invalid, counts.first_invalid)
             _log.warning(
                 "%d lines of the %s feed could not be read: %s",
                 counts.invalid,
-                name,
+                feed.kind,
                 counts.first_invalid,
             )
         return bool(counts.items or counts.verdicts or counts.incidents)
 
-    def _forget(self) -> bool:
+    def _forget(self) -> None:
         with self._store.database.write() as connection:
             series.forget(connection)
-        return False
 
-    def _try(self, name: str, work: Callable[[], bool]) -> bool:
+    def _try(self, name: str, work: Callable[[], object]) -> bool:
         """Run one part; a failure is shown on every page until the part works again."""
         try:
-            result = work()
+            has_worked = bool(work())
         except RejexError as error:
             problem = f"{error} {_MEANWHILE.get(name.partition(' ')[0], '')}".rstrip()
             if self.problems.get(name) != problem:
@@ -196,7 +192,7 @@ class Background:
             return False
         if self.problems.pop(name, None) is not None:
             _log.warning("the background of the review store works again at: %s", name)
-        return result
+        return has_worked
 
     def failing(self) -> dict[str, bool]:
         """Return every part of the work, and whether it fails now."""

@@ -313,16 +313,13 @@ def filter_of(request: Request) -> QueueFilter:
     sort = query.get("sort", "")
     since = query.get("since", "")
     return QueueFilter(
-        tab,
-        query.get("q", "")[:200],
-        sort if sort in SORTS else "",
-        int(since) if since.isdecimal() and len(since) < 16 else None,
+        tab, query.get("q", "")[:200], sort if sort in SORTS else "", whole_number(since)
     )
 
 
-def whole_number(text: str) -> int:
-    """Return a whole number of an address; 0 of anything else."""
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else 0
+def whole_number(text: str) -> int | None:
+    """Return a whole number of an address; ``None`` of anything else."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else None
 
 
 # --------------------------------------------------------------------------- making handlers
@@ -347,41 +344,26 @@ class Call:
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-def answers(work: Callable[[Call], object]) -> Handler:
-    """Make a handler of what needs no body: JSON of what `work` returns, or its refusal."""
+def answers(*body: type[msgspec.Struct]) -> Callable[[Callable[..., object]], Handler]:
+    """Make a handler: `work` gets the call, and its `body` where there is one; returns JSON."""
 
-    @wraps(work)
-    async def handle(request: Request) -> Response:
-        return await _answer(request, work)
-
-    return handle
-
-
-def takes(kind: type[S]) -> Callable[[Callable[[Call, S], object]], Handler]:
-    """Make a handler that also reads a body."""
-
-    def decorate(work: Callable[[Call, S], object]) -> Handler:
+    def decorate(work: Callable[..., object]) -> Handler:
         @wraps(work)
         async def handle(request: Request) -> Response:
-            return await _answer(request, work, kind)
+            try:
+                given = [await read_body(request, kind) for kind in body]
+                call = Call(request, console_of(request), viewer_of(request))
+                result = await run_in_threadpool(work, call, *given)  # which may block
+            except Refusal as refusal:
+                said = {"code": refusal.code, "message": str(refusal)}
+                return as_json(said | {"episode": refusal.episode_id}, _STATUS[refusal.code])
+            except ClientDisconnect:
+                return Response(status_code=499)
+            return result if isinstance(result, Response) else as_json(result)
 
         return handle
 
     return decorate
-
-
-async def _answer(request: Request, work: Callable[..., object], *kinds: type[S]) -> Response:
-    """Run blocking work in a thread; numbers that are not finite become null."""
-    try:
-        given = [await read_body(request, kind) for kind in kinds]
-        call = Call(request, console_of(request), viewer_of(request))
-        result = await run_in_threadpool(work, call, *given)
-    except Refusal as refusal:
-        content = {"code": refusal.code, "message": str(refusal), "episode": refusal.episode_id}
-        return as_json(content, _STATUS[refusal.code])
-    except ClientDisconnect:
-        return Response(status_code=499)
-    return result if isinstance(result, Response) else as_json(result)
 
 
 def as_json(content: object, status: int = 200) -> Response:

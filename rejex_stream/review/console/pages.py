@@ -146,12 +146,8 @@ def page(template: str, build: Build) -> Callable[[Request], Any]:
                 try:
                     context |= build(console, connection, viewer, request)
                 except Refusal as refusal:
-                    return render(
-                        request,
-                        "error.html",
-                        context | {"heading": "Not here", "message": str(refusal)},
-                        404,
-                    )
+                    context |= {"heading": "Not here", "message": str(refusal)}
+                    return render(request, "error.html", context, 404)
             return render(request, template, context)
 
         return await run_in_threadpool(work)
@@ -173,7 +169,7 @@ _TABS: tuple[tuple[Tab, str], ...] = (
 
 def _queue(console: Console, connection: Connection, viewer: Viewer, request: Request) -> Context:
     view, now = filter_of(request), console.store.now_ms()
-    first = whole_number(request.query_params.get("from", ""))
+    first = whole_number(request.query_params.get("from", "")) or 0
     settings = console.store.settings
     rows = list(queue_rows(connection, view, settings, viewer, now, limit=_PAGE_ROWS, offset=first))
     top = summary(connection, viewer, now, view.words)
@@ -263,15 +259,10 @@ def _episode(console: Console, connection: Connection, viewer: Viewer, request: 
 # ---------------------------------------------------------------------------------------- audit
 def _audit(console: Console, connection: Connection, viewer: Viewer, request: Request) -> Context:
     query = request.query_params
-    before = query.get("before", "")
+    chosen = {name: query.get(name, "") for name in ("actor", "action", "subject")}
     rows = list(
         database.audit_rows(
-            connection,
-            actor=query.get("actor") or None,
-            action=query.get("action") or None,
-            subject=query.get("subject") or None,
-            before_seq=int(before) if before.isdecimal() and len(before) < 16 else None,
-            limit=201,
+            connection, **chosen, before_seq=whole_number(query.get("before", "")), limit=201
         )
     )
     now = console.store.now_ms()
@@ -279,7 +270,7 @@ def _audit(console: Console, connection: Connection, viewer: Viewer, request: Re
     return {
         "lines": unblinded(connection, console.store.settings, rows[:200], viewer),
         "more": rows[199].seq if len(rows) > 200 else None,
-        "chosen": {name: query.get(name, "") for name in ("actor", "action", "subject")},
+        "chosen": chosen,
         "actors": scalars(connection, "SELECT DISTINCT actor FROM audit ORDER BY 1"),
         "actions": scalars(connection, "SELECT DISTINCT action FROM audit ORDER BY 1"),
         "places": {

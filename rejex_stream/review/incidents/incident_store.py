@@ -16,12 +16,12 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from sqlite3 import Connection, Row
-from typing import Annotated, Literal, NamedTuple, Protocol
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
 
-from rejex_stream.config.assembly.control_line import make_command
+from rejex_stream.config.assembly.control_line import ControlLine, make_command
 from rejex_stream.encode import decode_command, decode_incidents, encode_command
 from rejex_stream.errors import ConfigError
 from rejex_stream.operate.incident_text import state_phrase
@@ -254,13 +254,6 @@ class AnswerRequest(msgspec.Struct, frozen=True):
     others: dict[str, int] = {}  # of its situation, with their versions: the same answer
 
 
-class CommandLog(Protocol):
-    """Where commands go; see :class:`~rejex_stream.config.assembly.control_line.ControlLine`."""
-
-    def publish(self, *commands: Command) -> None:
-        """Make commands durable in the control log, in this order."""
-
-
 def state_sentence(incident: Incident) -> str:
     """Return the state of an incident as a sentence."""
     return f"At version {incident.version} now, it {state_phrase(incident)}."
@@ -370,7 +363,7 @@ def withdraw_answer(store: ReviewStore, command: str, viewer: Viewer) -> str:
 
 
 def send_commands(
-    store: ReviewStore, pipeline: str, log: CommandLog, *, wait_ms: int = 0
+    store: ReviewStore, pipeline: str, log: ControlLine, *, wait_ms: int = 0
 ) -> list[Command]:
     """Send a pipeline the commands that are `wait_ms` old, in order; one thread at a time."""
     sent: list[Command] = []

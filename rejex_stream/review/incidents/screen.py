@@ -15,7 +15,7 @@ from starlette.routing import Route
 from rejex_stream.errors import RejexError
 from rejex_stream.operate.incident_text import DisplayNames, choices, if_unanswered, question
 from rejex_stream.review.console.api import series_json, stretch_of
-from rejex_stream.review.console.console import Call, Console, answers, takes, whole_number
+from rejex_stream.review.console.console import Call, Console, answers, whole_number
 from rejex_stream.review.console.pages import Context, page
 from rejex_stream.review.incidents import incident_store, readings
 from rejex_stream.review.incidents.incident_store import (
@@ -145,7 +145,7 @@ def _now(console: Console, connection: Connection, viewer: Viewer, request: Requ
 def _list(console: Console, connection: Connection, viewer: Viewer, request: Request) -> Context:
     words = request.query_params.get("q", "")[:200]
     now = console.store.now_ms()
-    first = whole_number(request.query_params.get("from", ""))
+    first = whole_number(request.query_params.get("from", "")) or 0
     rows = dict[tuple[str, str], list[StoredIncident]]()
     for one in incident_store.standing(connection):
         if words.lower() in "\n".join(_found_by(one.incident)).lower():
@@ -200,6 +200,7 @@ def _one(console: Console, connection: Connection, viewer: Viewer, request: Requ
     begin, end = incident.onset_ms, card.counted.end_ms
     together = incident_store.members(connection, stored.situation)
     width = max(60_000, end - begin)
+    shown = console.shown.get(stored.pipeline, DisplayNames())
     return {
         "stored": stored,
         "card": card,
@@ -214,12 +215,9 @@ def _one(console: Console, connection: Connection, viewer: Viewer, request: Requ
         "care": incident_store.care_of(connection, incident, console.store.now_ms()),
         "people": labelling.people(connection, console.store.settings, viewer),
         "mutes": _MUTES,
-        "comments": [
-            line
-            for line in database.audit_rows(
-                connection, subject=incident.id, action="comment", limit=50
-            )
-        ],
+        "comments": list(
+            database.audit_rows(connection, subject=incident.id, action="comment", limit=50)
+        ),
         "item": connection.execute(
             "SELECT episode_id, n_events, status FROM episode WHERE incident = ? "
             "AND status <> 'empty' ORDER BY why = 'extreme', rowid LIMIT 1",
@@ -232,10 +230,8 @@ def _one(console: Console, connection: Connection, viewer: Viewer, request: Requ
         or stored.pipeline in console.background.control_lines,
         "quiet_ms": _quiet(connection, stored.pipeline, console.store.now_ms()),
         "learning": _learning,
-        "shown": console.shown.get(stored.pipeline, DisplayNames()),
-        "runbook": console.shown.get(stored.pipeline, DisplayNames()).runbook_url(
-            (*incident.sensors, incident.stream_key)[0]
-        ),
+        "shown": shown,
+        "runbook": shown.runbook_url((*incident.sensors, incident.stream_key)[0]),
         "table": _table(connection, stored, begin, end),
         "incident_data": {
             "id": incident.id,
@@ -251,12 +247,7 @@ def _one(console: Console, connection: Connection, viewer: Viewer, request: Requ
             "passed_limit": incident.passed_limit,
             "ranked": [(one.sensor, one.reads.channel) for one in card.deviations],
             "can_load": stored.pipeline in console.inputs,
-            "shown": {
-                name: display.model_dump()
-                for name, display in console.shown.get(
-                    stored.pipeline, DisplayNames()
-                ).channels.items()
-            },
+            "shown": {name: one.model_dump() for name, one in shown.channels.items()},
         },
     }
 
@@ -288,21 +279,21 @@ def _known(connection: Connection, incident: str) -> StoredIncident:
 
 
 # ------------------------------------------------------------------------------------------ API
-@takes(AnswerRequest)
+@answers(AnswerRequest)
 def post_answer(call: Call, wanted: AnswerRequest) -> object:
     """Answer an incident; the reply of the pipeline comes later, on its page."""
     command = give_answer(call.store, wanted, call.viewer)
     return {"command": command, "message": "Answered: it leaves in a few seconds."}
 
 
-@takes(WithdrawIn)
+@answers(WithdrawIn)
 def post_withdraw(call: Call, wanted: WithdrawIn) -> object:
     """Withdraw an answer that has not been sent yet."""
     incident = withdraw_answer(call.store, wanted.command, call.viewer)
     return {"incident": incident, "message": "Taken back: nothing was answered."}
 
 
-@takes(SeenIn)
+@answers(SeenIn)
 def post_seen(call: Call, wanted: SeenIn) -> object:
     """Record that somebody has seen an incident and all that began with it, or their comment."""
     with call.store.acting(call.viewer) as act:
@@ -313,7 +304,7 @@ def post_seen(call: Call, wanted: SeenIn) -> object:
     return {"by": call.viewer.reviewer, "text": wanted.text.strip()}
 
 
-@takes(CareIn)
+@answers(CareIn)
 def post_care(call: Call, wanted: CareIn) -> object:
     """Assign an incident and all that began with it, or mute them for a time."""
     done = []
@@ -348,7 +339,7 @@ def _together(connection: Connection, stored: StoredIncident) -> list[StoredInci
     ]  # fmt: skip
 
 
-@answers
+@answers()
 def post_load(call: Call) -> object:
     """Read one step of the input for an incident that lacks readings."""
     with call.store.database.read() as connection:
@@ -371,7 +362,7 @@ def post_load(call: Call) -> object:
     }
 
 
-@answers
+@answers()
 def get_readings(call: Call) -> object:
     """Return the readings and scores of an incident's sensors, with what is usual."""
     stretch = stretch_of(call.request)

@@ -260,12 +260,15 @@ def split(
         "WHERE episode_id = ?",
         (child, child if own_root else None, parent),
     )
-    connection.execute(
-        f"UPDATE event SET episode_id = ? WHERE event_id IN ({marks})", (child, *event_ids)
-    )
+    _move(connection, event_ids, child)
     for episode in (parent, child):
         _update_span(connection, episode)
     return child
+
+
+def _move(connection: Connection, event_ids: list[int], episode: str) -> None:
+    query = "UPDATE event SET episode_id = ? WHERE event_id = ?"
+    connection.executemany(query, [(episode, event) for event in event_ids])
 
 
 def merge_back(connection: Connection, child: str, parent: str) -> None:
@@ -322,9 +325,7 @@ def adopt(connection: Connection, episode: str, root_id: str, event_ids: list[in
         "ORDER BY event_time_ms, event_id",
         (episode, *event_ids),
     )
-    connection.execute(
-        f"UPDATE event SET episode_id = ? WHERE event_id IN ({marks})", (episode, *event_ids)
-    )
+    _move(connection, event_ids, episode)
     changed = before | {episode}
     if rest:
         changed.add(split(connection, episode, rest, own_root=True))

@@ -674,9 +674,9 @@ def broken_link(connection: sqlite3.Connection) -> int | None:
 def audit_rows(
     connection: sqlite3.Connection,
     *,
-    actor: str | None = None,
-    action: str | None = None,
-    subject: str | None = None,
+    actor: str = "",
+    action: str = "",
+    subject: str = "",
     before_seq: int | None = None,
     limit: int = 200,
 ) -> Iterator[AuditRow]:

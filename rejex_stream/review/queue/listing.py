@@ -136,14 +136,13 @@ class QueueFilter:
         *,
         limit: int = 500,
         offset: int = 0,
-    ) -> Iterator[Row]:
-        """Yield the episodes with their sensors, in order."""
+    ) -> list[Row]:
+        """Return the episodes with their sensors, in order."""
         query = self.sql(viewer, now_ms)
-        yield from connection.execute(
-            "SELECT e.*, s.stream_key, s.sensor, s.grp, s.pipeline, s.channels "
-            f"{query.source} {query.order} LIMIT :limit OFFSET :offset",
+        return connection.execute(
+            f"SELECT {_CASE} {query.source} {query.order} LIMIT :limit OFFSET :offset",
             query.values | {"limit": limit, "offset": offset},
-        )
+        ).fetchall()
 
 
 _WORD_CLAUSES = {
@@ -376,10 +375,13 @@ def row_of(
     )
 
 
+_CASE = "e.*, s.stream_key, s.sensor, s.grp, s.pipeline, s.channels"
+
+
 def case_row(connection: Connection, episode: str) -> Row:
     """Return a case with its sensor; one whose events have all moved elsewhere is none."""
     row: Row | None = connection.execute(
-        "SELECT e.*, s.stream_key, s.sensor, s.grp, s.pipeline, s.channels FROM episode e "
+        f"SELECT {_CASE} FROM episode e "
         "JOIN sensor s USING (sensor_id) WHERE e.episode_id = ? AND e.status <> 'empty'",
         (episode,),
     ).fetchone()
@@ -399,7 +401,7 @@ def queue_rows(
     offset: int = 0,
 ) -> Iterator[EpisodeRow]:
     """Yield the rows of a view, in order."""
-    for row in list(chosen.rows(connection, viewer, now_ms, limit=limit, offset=offset)):
+    for row in chosen.rows(connection, viewer, now_ms, limit=limit, offset=offset):
         yield row_of(connection, row, settings, viewer, now_ms)
 
 

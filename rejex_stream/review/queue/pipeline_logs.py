@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, cast
 
 from rejex_connectors.kafka.clients import Consumer, Message, Producer
 from rejex_connectors.kafka.kafka_settings import KafkaSettings
@@ -53,11 +53,6 @@ class Feed(Protocol):
         return
 
 
-class _Chunk(NamedTuple):
-    lines: list[bytes]
-    span: Span
-
-
 class FileFeed(Feed):
     """A JSON Lines file that may still grow; every call of :meth:`pump` takes what is new."""
 
@@ -73,17 +68,15 @@ class FileFeed(Feed):
         total = IngestCounts()
         while stop is None or not stop():
             known = store.begin(self._partition)
-            chunk = self._read(known)
-            if chunk.span.first < known:
+            lines, span = self._read(known)
+            if span.first < known:
                 store.restart_input(self._partition)  # shorter than what was read of it
-            if not chunk.lines and chunk.span.first == chunk.span.next_offset:
+            if not lines and span.first == span.next_offset:
                 return total
-            total += store.ingest(
-                self.kind, chunk.lines, {self._partition: chunk.span}, pipeline=self.pipeline
-            )
+            total += store.ingest(self.kind, lines, {self._partition: span}, pipeline=self.pipeline)
         return total
 
-    def _read(self, offset: int) -> _Chunk:
+    def _read(self, offset: int) -> tuple[list[bytes], Span]:
         try:
             size = self.path.stat().st_size
             if size < offset:  # a new file under the old name; known events are recognised
@@ -102,7 +95,7 @@ class FileFeed(Feed):
                             f"give a file of {self.kind} as JSON Lines."
                         )
         except FileNotFoundError:
-            return _Chunk([], Span(offset, offset))
+            return [], Span(offset, offset)
         except OSError as error:
             raise ConnectorError(
                 f"{str(self.path)!r} cannot be read ({error.strerror}): check the path.",
@@ -110,7 +103,7 @@ class FileFeed(Feed):
             ) from error
         end = data.rfind(b"\n") + 1
         lines = [line for line in data[:end].split(b"\n") if line.strip()]
-        return _Chunk(lines, Span(offset, offset + end))
+        return lines, Span(offset, offset + end)
 
 
 _SETTLE_S = 10.0

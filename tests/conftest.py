@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -27,13 +27,17 @@ ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = Path(__file__).parent / "golden"
 
 
+HEAVIER = {"long", "thorough", "browser", "prometheus"}
+HEAVY = 10  # as many ordinary tests as one of those is worth, when the long files are put first
 CASES = 3  # of a test with more of them, `make test-quick` takes the first three
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give the long proofs an hour; among several workers, mix what waits with what computes."""
     seen: Counter[str] = Counter()
+    weights: Counter[str] = Counter()
     for item in items:
+        weights[item.location[0]] += HEAVY if HEAVIER & {m.name for m in item.iter_markers()} else 1
         seen[item.nodeid.split("[")[0]] += 1
         if seen[item.nodeid.split("[")[0]] > CASES:
             item.add_marker(pytest.mark.thorough)
@@ -42,7 +46,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in repeated(items):
         item.add_marker(pytest.mark.long)
     if "PYTEST_XDIST_WORKER" in os.environ:
-        places = mixed(list(dict.fromkeys(item.location[0] for item in items)))
+        places = mixed(weights)
         items.sort(key=lambda item: places[item.location[0]])
 
 
@@ -63,11 +67,12 @@ def repeated(items: list[pytest.Item]) -> Iterator[pytest.Item]:
         yield from clients[:chosen] + clients[chosen + 1 :]
 
 
-def mixed(files: list[str]) -> dict[str, int]:
-    """Return the place of each file: those with a broker, which wait, are spread over the others.
+def mixed(weights: Mapping[str, int]) -> dict[str, int]:
+    """Return the place of each file: the heavy ones first, those with a broker, which wait, spread.
 
-    None of them is among the last, so that no worker is left alone with one.
+    None with a broker is among the last: no worker is left alone with a long file.
     """
+    files = sorted(weights, key=lambda file: (-weights[file], file))
     waits = [file for file in files if file.startswith("tests/kafka/")]
     computes = [file for file in files if not file.startswith("tests/kafka/")]
     share = {file: i / len(computes) for i, file in enumerate(computes)}

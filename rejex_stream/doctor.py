@@ -37,7 +37,7 @@ from rejex_stream.plan.promises import Costs, Plan, plan, plan_doubts
 from rejex_stream.protocols import Assigned
 from rejex_stream.readable import span, utc
 from rejex_stream.settings import toml
-from rejex_stream.tables.column_checks import check_readings
+from rejex_stream.tables.column_checks import at_rest, check_readings, resting_among
 from rejex_stream.tables.dialect import find_marks, find_times
 from rejex_stream.tables.order import TimeOrder
 from rejex_stream.types import Invalid, Partition, Reading, Record, of_mode
@@ -56,7 +56,6 @@ Level = Literal["ok", "warning", "error", "skipped"]
 _TIMEOUT_S = 5.0
 _FUTURE_MS = 300_000
 _NO_SCHEMA = 2**31 - 1
-_ENOUGH = 50  # readings that show whether a channel is at rest
 _PARTED = (
     ": the group would have a review budget in each",
     ": it would be as many streams, each with a model of its own",
@@ -231,13 +230,9 @@ def sample_findings(
         yield Finding("ok", f"{len(readings)} records of {sensors} sensor(s) can be read")
     columns = [*zip(*(reading.values for reading in readings), strict=True)]
     missing = [sum(value != value for value in column) for column in columns]  # noqa: PLR0124 - nan
-    if len(readings) >= _ENOUGH and (resting := _resting(decoder.channels, columns, flags)):
-        yield Finding(
-            "ok",
-            f"at rest: {', '.join(map(repr, resting))}, of at most two values; detectors for "
-            "sensors leave what stays so out of the distance, and judge it by what it has never "
-            "shown",
-        )
+    rows = [reading.values for reading in readings]
+    if resting := resting_among(decoder.channels, rows, flags):
+        yield Finding("ok", at_rest(resting))
     if readings and max(missing, default=0) == len(readings):
         lost = [
             n for n, count in zip(decoder.channels, missing, strict=True) if count == len(readings)
@@ -253,18 +248,6 @@ def sample_findings(
             ("no event can be scored without" if in_score else "the reviewer will not see it")
             + "; fix the field in input.channels",
         )
-
-
-def _resting(
-    channels: Sequence[str], columns: Sequence[Sequence[float]], flags: Sequence[str]
-) -> list[str]:
-    counts = {
-        name: len({value for value in column if value == value})  # noqa: PLR0124 - nan
-        for name, column in zip(channels, columns, strict=True)
-        if name not in flags
-    }
-    found = [name for name, count in counts.items() if 1 <= count <= 2]
-    return found if len(found) < len(counts) else []
 
 
 def doubt_findings(

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from rejex_stream.cli import main
 from rejex_stream.detectors import make_detector
 from rejex_stream.detectors.sensor.recipes import Layout
 from rejex_stream.encode import decode_verdict, encode_verdict
@@ -287,3 +288,23 @@ def test_a_sensor_that_was_forgotten_never_woke(is_forgotten):
     if is_forgotten:
         engine.forget("s", "s")
     assert (70 in unseen(play(engine, readings[730:])[0])) is is_forgotten
+
+
+def test_run_validate_and_state_show_say_what_is_out_of_the_distance(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = enumerate(np.random.default_rng(0).normal(size=1200))
+    lines = ["time,amps,gas", *(f"{60 * i},{v:.4f},{i * 7 % 11 * (i > 1150)}" for i, v in rows)]
+    (tmp_path / "pump.csv").write_text("\n".join(lines) + "\n")
+    config = str(tmp_path / "c.toml")
+    main(["init", str(tmp_path / "pump.csv"), "--to", config])
+    why = "out of the distance, and judge it by what it has never shown"
+    for command, named in [
+        (["validate"], "at rest: channels of at most two values in the rows of a fit;"),
+        (["run"], "at rest: 'gas', of at most two values in the first 1,000 events;"),
+        (["state", "show"], "at rest: 'gas', of at most two values;"),
+    ]:
+        capsys.readouterr()
+        main([*command, config])
+        said = "".join(capsys.readouterr())
+        assert named in said, command
+        assert why in " ".join(said.split()), command

@@ -71,6 +71,7 @@ class _Recipes(msgspec.Struct, forbid_unknown_fields=True):
     serving: _Recipe | None
     pending: _Recipe | None
     shadow: _Recipe | None
+    resting: tuple[RestingRange, ...] = ()  # of the one that serves
 
 
 class _BatchState(msgspec.Struct, forbid_unknown_fields=True):
@@ -225,7 +226,7 @@ class BatchModel:
             None if begun else self._of_first(self._serving.rows()),
             held and not planned,
             not (held or planned),
-            () if planned else getattr(cast("Fitted", self._serving.fitted).scorer, "resting", ()),
+            () if planned else self._serving.resting,
             self._serving.past_wake_ups,
         )
 
@@ -234,11 +235,12 @@ class BatchModel:
 
         Of those that its first half was not fitted on nobody is told.
         """
-        resting = getattr(cast("Fitted", model.fitted).scorer, "resting", ())
-        if not resting:
+        if not model.resting:
             return ()
         X = np.concatenate((model.rows(), rows))
-        return tuple(PastWakeUps.among(X[:, self._levels[own.channel]], own) for own in resting)
+        return tuple(
+            PastWakeUps.among(X[:, self._levels[own.channel]], own) for own in model.resting
+        )
 
     def _of_first(self, rows: FloatArray) -> Status | None:
         if is_mixed(rows[:, self._tested]):
@@ -613,8 +615,12 @@ class BatchModel:
     def recipes(self) -> Callable[[], dict[str, Any]]:
         """Take what changes only with :attr:`recipe_version`: training rows and seeds."""
         parts = (("serving", self._serving), ("pending", self._pending), ("shadow", self._shadow))
+        resting = {} if self._serving is None else {"resting": self._serving.resting}
         # What of a model goes into its recipe never changes.
-        return lambda: {name: None if model is None else _recipe(model) for name, model in parts}
+        return lambda: (
+            {name: None if model is None else _recipe(model) for name, model in parts}
+            | (resting if any(resting.values()) else {})
+        )
 
     def restore(self, state: dict[str, Any], recipes: dict[str, Any]) -> None:
         """Take over a state: models are fitted again from rows and seed, in the executor."""
@@ -650,6 +656,7 @@ class BatchModel:
             self._shadow.shadow_scores = scores
         if self._serving is not None and found.serving is not None:
             self._serving.past_wake_ups = found.serving.past_wake_ups
+            self._serving.resting = found.resting
         if any(row >= kept.rows_seen for row in kept.extreme):
             raise ValueError(f"rows beyond the {kept.rows_seen} that were seen are crowded out")
         self._extreme = kept.extreme

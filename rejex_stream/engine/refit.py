@@ -38,7 +38,7 @@ from rejex_stream.engine.packed_rows import PackedRows
 from rejex_stream.errors import ConfigError, DetectorError
 from rejex_stream.incidents.resting import PastWakeUps
 from rejex_stream.protocols import BatchDetector, FitExecutor, Scorer
-from rejex_stream.types import FloatArray
+from rejex_stream.types import FloatArray, RestingRange
 
 __all__ = [
     "GUARD_SHARE", "HOLDOUT_SHARE", "Calibration", "FitFailed", "FitJob", "Fitted", "ModelFit",
@@ -255,13 +255,15 @@ class ModelFit:
     n_unscored: int = 0  # newest rows whose shadow scores are not made yet
     medians: FloatArray | None = None
     score_row: Callable[[Sequence[float]], float] | None = None  # of a fitted model that can
-    # of channels that it does not score, in order; empty: they never woke before it spoke
+    resting: tuple[RestingRange, ...] = ()  # channels that it does not score, once it is fitted
+    # of these, in order; empty: they never woke before it spoke
     past_wake_ups: tuple[PastWakeUps, ...] = ()
 
     def wait(self, executor: FitExecutor) -> Fitted:
         """Return the result; it may have to be waited for."""
         if self.fitted is None:
             self.fitted = executor.result(self.ticket)
+            self.resting = getattr(self.fitted.scorer, "resting", ())
             if isinstance(scorer := self.fitted.scorer, TableScorer):  # calibrated by now
                 scorer = scorer.without_training()
                 self.fitted, self.score_row = replace(self.fitted, scorer=scorer), scorer.by_row()

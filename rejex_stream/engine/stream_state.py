@@ -683,6 +683,12 @@ def _mark(
                 )
 
 
+def resting_in(kept: StreamSnapshot) -> Iterator[int]:
+    """Yield, of a stream that is not in memory, the channels that its model does not score."""
+    recipes = unseal("stream-model", _FORMAT, kept.model)["recipes"]
+    yield from (channel for channel, _, _ in recipes.get("resting", ()))
+
+
 def credit_in(kept: StreamSnapshot) -> list[Any] | None:
     """Return the credit that a stream knows which is not in memory; ``None``: of none."""
     unsealed = unseal("stream-state", _FORMAT, kept.state)

@@ -26,7 +26,7 @@ from rejex_stream.engine.engine import Engine, Origin, Restored, origin
 from rejex_stream.engine.refit import FitFailed
 from rejex_stream.engine.sensor_registry import Gone, Limits, SensorRegistry
 from rejex_stream.engine.snapshot import seal, unseal
-from rejex_stream.engine.stream_state import StreamSnapshot
+from rejex_stream.engine.stream_state import StreamSnapshot, resting_in
 from rejex_stream.errors import WAY_OUT, CheckpointError, RejexError
 from rejex_stream.monitor import Alarm, MonitorBank, MonitorConfig
 from rejex_stream.native_core import native
@@ -811,6 +811,7 @@ class Described(NamedTuple):
     limits: Mapping[str, object]  # how many sensors were known at most, and how long
     streams: Mapping[str, int]  # bytes of each stream: window, rows, models
     sensors: Mapping[str, object]  # when each was heard of last, by stream, in event time
+    resting: Sequence[str]  # channels that some model does not score
 
 
 def described(parts: Mapping[str, bytes]) -> Described:
@@ -820,6 +821,7 @@ def described(parts: Mapping[str, bytes]) -> Described:
     with from_outside():
         made_by, limits = origin(head.engine), head.sensors["limits"]
         heard = {sensor: streams for sensor, (streams, *_) in saved.registry.items()}
+        resting = {channel for stream in saved.streams.values() for channel in resting_in(stream)}
     return Described(
         head.n_events,
         head.channels,
@@ -827,6 +829,7 @@ def described(parts: Mapping[str, bytes]) -> Described:
         limits,
         {key: len(stream.state) + len(stream.model) for key, stream in saved.streams.items()},
         heard,
+        [head.channels[i] for i in sorted(resting)],
     )
 
 

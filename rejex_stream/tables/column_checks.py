@@ -12,7 +12,7 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from statistics import quantiles
@@ -27,14 +27,15 @@ from rejex_stream.tables.names import NAMED_UNITS, TOTAL, plain
 from rejex_stream.types import Reading
 
 __all__ = [
-    "CHECKS", "Doubt", "Kind", "carry_needed", "check_columns", "check_readings", "is_key",
-    "time_doubt", "usual_step",
+    "CHECKS", "Doubt", "Kind", "at_rest", "carry_needed", "check_columns", "check_readings",
+    "is_key", "resting_among", "time_doubt", "usual_step",
 ]  # fmt: skip
 
 Kind: TypeAlias = Literal["counter", "key", "sentinel", "sparse", "mixture", "time", "decimal"]
 
 _ENOUGH = 20
 """Steps, or values, below which nothing is doubted."""
+_SURE = 50  # readings that show whether a channel is at rest
 _NEARLY_ALWAYS = 0.95
 _SWITCHES = SWITCHES.keys() | {
     "ja", "nein", "an", "aus", "auf", "zu", "ein", "start", "started", "idle", "ok", "good", "bad",
@@ -143,6 +144,28 @@ def check_readings(
         ),
         *(doubt for doubt in doubts if doubt.value in ("", mapping.decimal)),
     ]
+
+
+def resting_among(
+    names: Sequence[str], rows: Sequence[Sequence[float]], flags: Container[str] = ()
+) -> list[str]:
+    """Return the channels of at most two values in some rows, where some other takes more."""
+    counts = {
+        name: len({x for x in column if x == x})  # noqa: PLR0124 - nan
+        for name, column in zip(names, zip(*rows, strict=True), strict=False)
+        if name not in flags
+    }
+    found = [name for name, count in counts.items() if 1 <= count <= 2]
+    return found if len(rows) >= _SURE and len(found) < len(counts) else []
+
+
+def at_rest(names: Iterable[str] = (), of: str = "") -> str:
+    """Say which channels are out of the distance, and why; `of` which readings that is known."""
+    which = f"{', '.join(map(printable, names))}," if names else "channels"
+    return (
+        f"at rest: {which} of at most two values{of}; detectors for sensors leave what stays so "
+        "out of the distance, and judge it by what it has never shown"
+    )
 
 
 # ------------------------------------------------------------------------------------- counter

@@ -35,6 +35,7 @@ from rejex_stream.decode.written import is_repeated, joined, zone_of
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.plan.suggest import Suggestion, suggest
 from rejex_stream.tables.angles import in_degrees
+from rejex_stream.tables.column_checks import at_rest, resting_among
 from rejex_stream.tables.dialect import Marks, find_marks, groups_of_thousands
 from rejex_stream.tables.formats import Layout, layout_of, require_table
 from rejex_stream.tables.guess import Asked, TableGuess, guess_table
@@ -532,20 +533,11 @@ class _Scan:
         if len(self._levels) < _LOOKED_AT and reading.sensor == self._first:
             self._levels.append([reading.values[i] for i in self._measured])
 
-    def _resting(self) -> list[str]:
-        names = [self._decoder.channels[i] for i in self._measured]
-        found = zip(names, zip(*self._levels, strict=True), strict=True) if self._levels else ()
-        return [name for name, column in found if 1 <= len({x for x in column if x == x}) <= 2]  # noqa: PLR0124 - nan
-
     def _said(self, n_rows: int) -> Iterator[str]:
         guess, odd = self._table.guess, self._odd
-        if not guess.apart and (resting := self._resting()):
-            names = ", ".join(map(printable, resting))
-            yield (
-                f"at rest: {names}, of at most two values in the first {len(self._levels):,} rows "
-                "of a sensor: detectors for sensors leave what "
-                "stays so out of the distance, and judge it by what it has never shown"
-            )
+        names = [self._decoder.channels[i] for i in self._measured]
+        if not guess.apart and (resting := resting_among(names, self._levels)):
+            yield at_rest(resting, f" in the first {len(self._levels):,} rows of a sensor")
         if self._without_zone is not None and self._table.time_zone is None:
             yield (
                 f"time zone: none in {printable(self._without_zone)}, read as UTC; --time-zone "

@@ -9,7 +9,7 @@ import typer
 from rejex_stream.cli import show
 from rejex_stream.cli import table_options as options
 from rejex_stream.config import check_config
-from rejex_stream.config.assembly import require_extras
+from rejex_stream.config.assembly import engine_spec, require_extras
 from rejex_stream.errors import ConfigError
 from rejex_stream.operate.logs import escaped
 from rejex_stream.plan.promises import Costs, Plan, plan_table
@@ -17,6 +17,7 @@ from rejex_stream.readable import span
 from rejex_stream.rejection.bounds import DELTA
 from rejex_stream.rejection.policy import CONTAMINATION
 from rejex_stream.settings import render
+from rejex_stream.tables.column_checks import at_rest
 
 if TYPE_CHECKING:
     from rejex_stream.doctor import Check
@@ -149,6 +150,11 @@ def validate(config: show.ConfigFile, output: show.AsOption = show.As.TABLE) -> 
             f"{budget.held_burst:,} events, chosen: set rejection.review_budget.burst to your own"
         )
         rows.append(("burst of the budget", choice))
+    detector = engine_spec(loaded).detector
+    if any(
+        getattr(one, "flags", "") == "apart" for one in getattr(detector, "members", [detector])
+    ):
+        rows.append(("out of the distance", at_rest(of=" in the rows of a fit")))
     for key, (written, count) in loaded.durations.items():
         every = span(loaded.input.sample_interval_ms)
         rows.append((key, f"{written}: {count:,} events, at one in {every}"))

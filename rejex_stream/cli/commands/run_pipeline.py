@@ -26,7 +26,7 @@ from rejex_stream.doctor import promised
 from rejex_stream.errors import ConfigError
 from rejex_stream.operate.logs import logging_to_stderr
 from rejex_stream.run import run_events
-from rejex_stream.tables.column_checks import check_readings
+from rejex_stream.tables.column_checks import at_rest, check_readings, resting_among
 from rejex_stream.tables.order import TimeOrder
 from rejex_stream.types import Outcome, Partition, Reading
 
@@ -211,6 +211,10 @@ class _Looks:
         self._of = f" (of the first {_FIRST:,} events)" if len(first) == _FIRST else ""
         for doubt in check_readings(self._config, first):
             _log.warning("%s; %s", doubt.seen, doubt.setting)
+        source, rows = self._config.input, [reading.values for reading in first]
+        names = source.mapping().channel_names
+        if resting := resting_among(names, rows, source.flags):
+            _log.info("%s", at_rest(resting, f" in the first {len(rows):,} events"))
 
     def remarks(self) -> Iterator[str]:
         for line in self._order.remarks("input.sensor", gaps=self._timed):

@@ -18,6 +18,7 @@ from rejex_stream.operate.logs import escaped
 from rejex_stream.protocols import SnapshotPiece
 from rejex_stream.readable import utc
 from rejex_stream.run.partition import Described, described
+from rejex_stream.tables.column_checks import at_rest
 from rejex_stream.types import Partition, of_mode, stream_name
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
@@ -280,6 +281,7 @@ def _at_length(summary: Described) -> dict[str, Any]:
         "events": summary.n_events,
         "sensors": len(summary.sensors),
         "channels": list(summary.channels),
+        **({"out_of_the_distance": at_rest(summary.resting)} if summary.resting else {}),
         "limits": dict(summary.limits),
         "made_with": dict(summary.origin.environment),
         "state": dict(summary.origin.state),

@@ -1,11 +1,16 @@
-# One image for every role: topics, feed, pipeline, console.
+# One image for every role: topics, feed, pipeline, console. Each file that is installed is known by
+# its hash; the native core is compiled here.
 FROM python:3.13-slim AS build
+RUN apt-get update && apt-get install -y --no-install-recommends cargo
 WORKDIR /src
-COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY deploy/image.txt ./
+RUN python -m venv /opt/rejex \
+ && /opt/rejex/bin/pip install --no-cache-dir --require-hashes --requirement image.txt
+COPY pyproject.toml README.md LICENSE ./
 COPY rejex_stream rejex_stream
 COPY connectors connectors
-RUN python -m venv /opt/rejex \
- && /opt/rejex/bin/pip install --no-cache-dir --constraint constraints.txt '.[review,confluent,registry]'
+COPY native native
+RUN /opt/rejex/bin/pip install --no-cache-dir --no-deps . ./native
 
 FROM python:3.13-slim
 LABEL org.opencontainers.image.title="rejex-stream" \

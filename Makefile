@@ -16,7 +16,8 @@
 #   make test-deep    the PyTorch detector, in a virtual environment of its own
 #   make test-spark   the same bytes from Spark, in a virtual environment of its own; minutes
 #   make test-wheel   what packaging can break, against the built wheel
-#   make constraints  exact versions: the image's, and a lean install's (UV_ARGS=--upgrade: the newest)
+#   make constraints  exact versions: the image's with hashes, and a lean install's (UV_ARGS=--upgrade: the newest)
+#   make dist         what a release ships, built and tried as users get it; tags and uploads nothing
 #   make sbom         the bill of materials of what the image installs, CycloneDX, into dist/
 #   make docs         the documentation as a site, into site/; fails on a dead link
 #   make clean        remove what the others made
@@ -28,7 +29,7 @@ BIN := .venv/bin
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-quick mutants check format bench native native-test broker soak test-bounds test-deep test-spark test-wheel constraints sbom docs clean
+.PHONY: help demo test test-all test-quick mutants check format bench native native-test broker soak test-bounds test-deep test-spark test-wheel constraints dist sbom docs clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -133,6 +134,12 @@ constraints: .venv/dev.stamp
 	  --universal --python-version 3.11 --no-annotate --custom-compile-command "make constraints" \
 	  --override deploy/lean-without.txt --constraint constraints.txt
 	@sed -i "/sys_platform == 'never'/d" deploy/lean.txt
+	$(BIN)/uv pip compile pyproject.toml --output-file deploy/image.txt --quiet --generate-hashes \
+	  --universal --python-version 3.11 --no-annotate --custom-compile-command "make constraints" \
+	  --extra review --extra confluent --extra registry --constraint constraints.txt
+
+dist: .venv/dev.stamp
+	$(BIN)/python -m tools.release $(DIST_ARGS)
 
 sbom: .venv/dev.stamp
 	@mkdir -p dist

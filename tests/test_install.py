@@ -11,6 +11,7 @@ import shlex
 import shutil
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 
 import jsonschema
@@ -20,6 +21,7 @@ import yaml
 from rejex_stream.config.pipeline_config import config_schema
 from rejex_stream.detectors import PYOD, SENSOR
 from tests.program import ended, rejex
+from tools.release import apart, problems, versions
 
 ROOT = Path(__file__).resolve().parent.parent
 CHART = ROOT / "deploy" / "helm" / "rejex-stream"
@@ -274,22 +276,52 @@ def test_a_chart_without_a_pipeline_says_what_is_missing(helm):
 
 # -------------------------------------------------------------------------------- release
 def test_one_version_everywhere():
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
-        "version"
-    ]
-    chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
-    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
-    images = {one["image"] for one in compose["services"].values() if "rejex" in one["image"]}
-    assert (chart["version"], chart["appVersion"]) == (version, version)
-    assert images == {f"rejex-stream:{version}"}
-    source = (ROOT / "rejex_stream" / "__init__.py").read_text(encoding="utf-8")
-    assert f'__version__ = "{version}"' in source
+    found = versions()
+    assert len(found) == 11
+    assert apart(found) == ""
+    assert apart(found | {"CITATION.cff": "0.0.9"}) == "CITATION.cff: 0.0.9"
+
+
+def test_a_release_without_licence_or_for_one_machine_alone_is_refused(tmp_path):
+    good = tmp_path / "a-1-cp311-abi3-manylinux_2_17_x86_64.whl"
+    with zipfile.ZipFile(good, "w") as wheel:
+        wheel.writestr("a-1.dist-info/licenses/LICENSE", "Apache")
+    bare, narrow = tmp_path / "a-1-py3-none-any.whl", tmp_path / "a-1-cp311-abi3-linux_x86_64.whl"
+    zipfile.ZipFile(bare, "w").close()
+    shutil.copy(good, narrow)
+    said = list(problems([good, bare, narrow]))
+    assert [line.split()[0] for line in said] == [bare.name, narrow.name]
+    assert "no LICENSE" in said[0]
+    assert "this machine alone" in said[1]
 
 
 def test_every_target_the_releasing_page_names_is_there():
     page = (ROOT / "docs" / "howto" / "release.md").read_text(encoding="utf-8")
     targets = (ROOT / "Makefile").read_text(encoding="utf-8")
     for target in set(re.findall(r"`make ([a-z-]+)", page)):
+        assert f"\n{target}:" in targets, target
+
+
+def test_workflows_call_what_is_here_on_the_pythons_that_are_named():
+    targets = (ROOT / "Makefile").read_text(encoding="utf-8")
+    classifiers = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+        "classifiers"
+    ]
+    pythons = set(re.findall(r"Python :: (3\.\d+)$", "\n".join(classifiers), re.M))
+    called = []
+    for path in sorted((ROOT / ".github" / "workflows").glob("*.yml")):
+        jobs = yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"]
+        steps = [step for job in jobs.values() for step in job["steps"]]
+        called += [step["run"] for step in steps if "run" in step]
+        asked = [str(step["with"]["python-version"]).split() for step in steps
+                 if "setup-python" in step.get("uses", "")]  # fmt: skip
+        assert asked, path
+        assert set(asked[0]) == pythons, path
+        assert asked[0][-1] == min(pythons), "the last is the one that `python3` is"
+    assert ".ci/run" in called
+    made = [line.split()[1] for line in called if line.startswith("make ")]
+    assert "dist" in made
+    for target in made:
         assert f"\n{target}:" in targets, target
 
 

@@ -158,7 +158,8 @@ def test_every_requirement_has_a_lower_bound_and_it_is_seen_to_be_lifted(
     extras = project["optional-dependencies"].values()
     for requirement in [*project["dependencies"], *(one for extra in extras for one in extra)]:
         name = re.match(r"[a-z0-9-]+", requirement)[0]
-        assert name in bounds.BOUNDS or name == project["name"], requirement
+        own = name in (project["name"], "rejex-stream-native")
+        assert own or name in bounds.BOUNDS, requirement
     lock = tmp_path / "lock.txt"
     low, other = bounds.BOUNDS["numpy"], "six==1.0"
     lock.write_text(f"# made by uv\nnumpy=={low}\n{other}\n")

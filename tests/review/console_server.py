@@ -104,7 +104,7 @@ def running(
     try:
         yield Running(console, listener.getsockname()[1])
     finally:
-        server.end()
+        server.should_exit = True
         thread.join(PATIENCE_S)
         listener.close()
         assert not thread.is_alive(), "the console did not end"

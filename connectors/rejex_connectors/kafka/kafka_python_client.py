@@ -10,13 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
-from kafka import (
-    ConsumerRebalanceListener,
-    KafkaConsumer,
-    KafkaProducer,
-    OffsetAndMetadata,
-    TopicPartition,
-)
+from kafka import ConsumerRebalanceListener, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka import errors as ke
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.structs import MemberState
@@ -33,6 +27,7 @@ from rejex_connectors.kafka.partition_reader import (
     records_of,
     root_cause,
 )
+from rejex_connectors.kafka.transactional_writer import to_commit
 from rejex_stream.errors import ConnectorError
 from rejex_stream.types import Partition, Record
 
@@ -249,7 +244,7 @@ class PythonConsumer:
     def commit(self, offsets: Mapping[Partition, int], timeout_s: float) -> None:
         """Commit for the at-least-once mode."""
         with explaining(self._settings, "committing offsets"):
-            self._consumer.commit(_offsets(offsets), timeout_ms=timeout_s * 1000)
+            self._consumer.commit(to_commit(offsets), timeout_ms=timeout_s * 1000)
 
     def close(self) -> None:
         """Leave the group (a static member keeps its seat until its session ends)."""
@@ -311,13 +306,27 @@ class PythonProducer:
         began = time.monotonic()
         deadline = began + self._settings.commit_timeout_ms / 1000
         try:
-            if self._transactional:
-                self._publish_in_transaction(messages, offsets, consumer, deadline)
-            else:
+            if not self._transactional:
                 self._send(messages, deadline)
                 if offsets:
                     consumer.membership()
                     consumer.commit(offsets, deadline - time.monotonic())
+                return
+            producer = self._producer
+            # Taken first: whoever takes our partitions from here on makes this token stale.
+            membership = consumer.membership() if offsets else None
+            producer.begin_transaction()
+            self._send(messages, deadline)
+            if offsets:
+                clients.within(
+                    deadline - time.monotonic(),
+                    "adding offsets to the transaction",
+                    producer.send_offsets_to_transaction,
+                    to_commit(offsets),
+                    membership,
+                )
+            doing, left_s = "committing the transaction", deadline - time.monotonic()
+            clients.within(left_s, doing, producer.commit_transaction)
         except ke.KafkaError as error:
             if patches.is_refused_offset(error):
                 raise refusals.unread_input(self._settings, offsets) from error
@@ -326,30 +335,6 @@ class PythonProducer:
             ):
                 raise refusals.deleted_topics(self._settings, missing) from error
             raise self._explain(error, time.monotonic() - began) from error
-
-    def _publish_in_transaction(
-        self,
-        messages: Iterable[clients.Message],
-        offsets: Mapping[Partition, int],
-        consumer: clients.Consumer,
-        deadline: float,
-    ) -> None:
-        producer = self._producer
-        # Taken first: whoever takes our partitions from here on makes this token stale.
-        membership = consumer.membership() if offsets else None
-        producer.begin_transaction()
-        self._send(messages, deadline)
-        if offsets:
-            clients.within(
-                deadline - time.monotonic(),
-                "adding offsets to the transaction",
-                producer.send_offsets_to_transaction,
-                _offsets(offsets),
-                membership,
-            )
-        clients.within(
-            deadline - time.monotonic(), "committing the transaction", producer.commit_transaction
-        )
 
     def _send(self, messages: Iterable[clients.Message], deadline: float) -> None:
         """Send all and wait for all; a failed send does not fail a transaction by itself."""
@@ -383,7 +368,3 @@ class PythonProducer:
         with contextlib.suppress(ke.KafkaError):
             self._producer.close(timeout=0)
         patches.end_thread(self._producer)
-
-
-def _offsets(offsets: Mapping[Partition, int]) -> dict[TopicPartition, OffsetAndMetadata]:
-    return {TopicPartition(*p): OffsetAndMetadata(offset, "", -1) for p, offset in offsets.items()}

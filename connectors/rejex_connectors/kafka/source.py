@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -208,14 +209,9 @@ class KafkaSource:
 
         As of the last fetch, so nobody is asked; a partition that was not fetched yet is left out.
         """
-        lag = {}
-        for partition, committed in self.owned.items():
-            end = self.consumer.end(partition)
-            if end is None:
-                end = self._ends.get(partition)
-            if end is not None:
-                lag[partition] = max(0, end - committed)
-        return lag
+        fetched = {partition: self.consumer.end(partition) for partition in self.owned}
+        ends = self._ends | {p: end for p, end in fetched.items() if end is not None}
+        return {p: max(0, ends[p] - at) for p, at in self.owned.items() if p in ends}
 
     def ask(self, timeout_s: float = 2.0) -> None:
         """Find out whether the broker answers; where nothing comes in, a poll does not tell."""
@@ -236,14 +232,10 @@ class KafkaSource:
         self.consumer.close()
 
 
-def keyless(records: Sequence[Record], partitions: Mapping[str, int]) -> dict[str, int]:
+def keyless(records: Sequence[Record], partitions: Mapping[str, int]) -> Counter[str]:
     """Count records without a key by topic, where the topic has several partitions. O(records)."""
-    counts: dict[str, int] = {}
-    for record in records:
-        topic = record.position.topic
-        if record.key is None and partitions.get(topic, 1) > 1:
-            counts[topic] = counts.get(topic, 0) + 1
-    return counts
+    topics = (record.position.topic for record in records if record.key is None)
+    return Counter(topic for topic in topics if partitions.get(topic, 1) > 1)
 
 
 class KeyWatch:
@@ -252,15 +244,15 @@ class KeyWatch:
     def __init__(self, partitions: Mapping[str, int]) -> None:
         self._partitions = partitions
         self._seen = 0
-        self._keyless: dict[str, int] = {}
+        self._keyless = Counter[str]()
 
     def see(self, records: Sequence[Record]) -> None:
         """Look at what was polled; after a thousand records, no more. O(records)."""
         if self._seen >= _LOOKED_AT or not records:
             return
         self._seen += len(records)
-        for topic, count in keyless(records, self._partitions).items():
-            total = self._keyless[topic] = self._keyless.get(topic, 0) + count
+        self._keyless += keyless(records, self._partitions)
+        for topic, total in self._keyless.items():
             if total >= _FEW and total > self._seen / 2:
                 raise ConnectorError(
                     f"{total} of the first {self._seen} records have no key, and {topic!r} has "

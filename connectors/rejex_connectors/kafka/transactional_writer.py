@@ -62,16 +62,17 @@ class TransactionalWriter:
             for future in sent:
                 future.get(1)
             if next_offsets:
-                at = {
-                    TopicPartition(*partition): OffsetAndMetadata(offset, "", -1)
-                    for partition, offset in next_offsets.items()
-                }
-                producer.send_offsets_to_transaction(at, self._group)
+                producer.send_offsets_to_transaction(to_commit(next_offsets), self._group)
             producer.commit_transaction()
 
     def close(self) -> None:
         """Close the producer; what is not committed is dropped."""
         self._producer.close(timeout=2)
+
+
+def to_commit(offsets: Mapping[Partition, int]) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Return offsets as kafka-python commits them."""
+    return {TopicPartition(*p): OffsetAndMetadata(offset, "", -1) for p, offset in offsets.items()}
 
 
 def records_to_write(messages: Iterable[Message]) -> list[Record]:

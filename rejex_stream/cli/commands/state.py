@@ -36,15 +36,20 @@ StateFile = Annotated[Path, typer.Argument(help="The file.")]
 
 
 class _Exported(msgspec.Struct, forbid_unknown_fields=True):
-    """One partition in a file: where it stands, and the names of the parts that follow."""
+    """One partition in a file: where it stands, its parts by name, and decisions on schemas."""
 
     topic: str
     partition: int
     next_offset: int
     committed: int
-    names: list[bytes]
-    schemas: bool
+    parts: dict[bytes, bytes]
+    schemas: bytes | None
     input_is: dict[str, Any] | None = None
+
+    @property
+    def place(self) -> Partition:
+        """The partition itself."""
+        return Partition(self.topic, self.partition)
 
 
 @app.command("list")
@@ -131,7 +136,6 @@ def export_state(config: ConfigFile, file: StateFile, partition: Only = None) ->
     if file.exists():
         raise ConfigError(f"{file} is there already: name a new file.")
     moved: list[_Exported] = []
-    bodies: list[bytes] = []
     settings = load_config(config)
     # Nothing may move between the offset that is read and the snapshot.
     with stored(settings, to_change=True) as state:
@@ -144,15 +148,13 @@ def export_state(config: ConfigFile, file: StateFile, partition: Only = None) ->
                 continue
             next_offset, parts = loaded
             schemas = state.store.load_journal(chosen)
-            names = [name.encode("utf-8", "surrogatepass") for name in parts]
+            named = {name.encode("utf-8", "surrogatepass"): part for name, part in parts.items()}
             input_is = state.places.input_is(chosen)
-            moved.append(_Exported(*chosen, next_offset, at, names, schemas is not None, input_is))
-            bodies += [*parts.values(), *([] if schemas is None else [schemas])]
+            moved.append(_Exported(*chosen, next_offset, at, named, schemas, input_is))
             print(f"{chosen}: exported at offset {next_offset}, committed up to {at}.")
         if not moved:
             raise ConnectorError(f"nothing is stored in {state.where}: there is nothing to export")
-        content = seal(_KIND, _FORMAT, [moved, bodies])
-        sealed = state.store.sealed_file(content)
+        sealed = state.store.sealed_file(seal(_KIND, _FORMAT, moved))
     with explaining_os_errors(f"{file} cannot be written"):
         file.write_bytes(sealed)
 
@@ -170,64 +172,43 @@ def import_state(
         sealed = file.read_bytes()
     with stored(load_config(config), to_change=True) as state:
         chosen, committed = _chosen(state, partition), state.places.committed()
-        imported = [
-            target for target in _unpacked(state.store.opened_file(sealed)) if target[0] in chosen
-        ]
+        exported = _unpacked(state.store.opened_file(sealed))
+        imported = [moved for moved in exported if moved.place in chosen]
         if not imported:
             raise ConfigError(f"{file} holds no partition of this pipeline's input.")
-        for target, moved, _, _ in imported:
-            at = committed.get(target)
+        for moved in imported:
+            at = committed.get(moved.place)
             if at is not None and at < moved.next_offset:
                 raise CheckpointError(
-                    f"{target} is committed up to offset {at}, before the {moved.next_offset} "
+                    f"{moved.place} is committed up to offset {at}, before the {moved.next_offset} "
                     f"of the state in {file}: what lies in between would never be judged. Nothing "
                     "was changed; import into a pipeline that nothing was committed of."
                 )
-        for target, moved, parts, schemas in imported:
+        for moved in imported:
             if not dry_run:
-                _put(state, target, moved, parts, schemas, begins=target not in committed)
-            at = committed.get(target, moved.committed)
+                _put(state, moved, begins=moved.place not in committed)
+            at = committed.get(moved.place, moved.committed)
             print(
-                f"{target}: {'would be ' if dry_run else ''}imported at offset "
+                f"{moved.place}: {'would be ' if dry_run else ''}imported at offset "
                 f"{moved.next_offset}; the next run goes on at {at}."
             )
 
 
-def _put(
-    state: Stored,
-    partition: Partition,
-    moved: _Exported,
-    parts: Mapping[str, bytes],
-    schemas: bytes | None,
-    *,
-    begins: bool,
-) -> None:
-    state.raw.drop(partition, schemas=False)
-    if schemas is not None and begins:  # else its own are of what it has committed
-        state.store.save_journal(partition, schemas)
-    state.store.save(partition, SnapshotPiece(moved.next_offset, None, parts))
+def _put(state: Stored, moved: _Exported, *, begins: bool) -> None:
+    parts = {name.decode("utf-8", "surrogatepass"): part for name, part in moved.parts.items()}
+    state.raw.drop(moved.place, schemas=False)
+    if moved.schemas is not None and begins:  # else its own are of what it has committed
+        state.store.save_journal(moved.place, moved.schemas)
+    state.store.save(moved.place, SnapshotPiece(moved.next_offset, None, parts))
     if begins:  # last: without an offset, what is there is told apart from what was lost
-        state.places.begin_at(partition, moved.committed, moved.input_is)
+        state.places.begin_at(moved.place, moved.committed, moved.input_is)
 
 
-def _unpacked(
-    content: bytes,
-) -> list[tuple[Partition, _Exported, Mapping[str, bytes], bytes | None]]:
+def _unpacked(content: bytes) -> list[_Exported]:
     try:
-        every, bodies = msgspec.convert(
-            unseal(_KIND, _FORMAT, content), tuple[list[_Exported], list[bytes]]
-        )
-        if len(bodies) != sum(len(moved.names) + moved.schemas for moved in every):
-            raise ValueError(f"{len(bodies)} parts")
+        return msgspec.convert(unseal(_KIND, _FORMAT, content), list[_Exported])
     except ValueError as error:
         raise CheckpointError(f"The exported state is broken ({error}): export it again.") from None
-    unpacked: list[tuple[Partition, _Exported, Mapping[str, bytes], bytes | None]] = []
-    at = iter(bodies)
-    for moved in every:
-        parts = {name.decode("utf-8", "surrogatepass"): next(at) for name in moved.names}
-        schemas = next(at) if moved.schemas else None
-        unpacked.append((Partition(moved.topic, moved.partition), moved, parts, schemas))
-    return unpacked
 
 
 def _chosen(state: Stored, names: Sequence[str] | None) -> list[Partition]:

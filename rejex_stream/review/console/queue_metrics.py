@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
-from prometheus_client.core import CollectorRegistry, GaugeMetricFamily
-from prometheus_client.exposition import generate_latest
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from rejex_stream.review.certificate import certificates
 from rejex_stream.review.queue.database import Viewer, scalar
@@ -30,36 +29,27 @@ _METRICS = {  # help text, and the label, if any
 _WAITING = "SELECT count(*) FROM episode WHERE status IN ('open', 'needs_second', 'disputed')"
 
 
-class _StoreCollector:
-    def __init__(self, store: ReviewStore, failing: Mapping[str, bool]) -> None:
-        self._store, self._failing = store, failing
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        with self._store.database.read() as connection:
-            now_ms = self._store.now_ms()
-            # Of what people are asked: what waits for another day's capacity waits by design.
-            tabs: tuple[Tab, ...] = ("ready", "claimed")
-            asked = (QueueFilter(tab).oldest(connection, Viewer(""), now_ms) for tab in tabs)
-            oldest_ms = min((one for one in asked if one is not None), default=now_ms)
-            proven = certificates(self._store, connection)  # of pipelines that were audited
-            samples: dict[str, Mapping[str, float]] = {
-                "open_episodes": {"": scalar(connection, _WAITING)},
-                "oldest_age_seconds": {"": (now_ms - oldest_ms) / 1000},
-                "outbox_pending": {"": pending(connection)},
-                "missed_lower": {name: one.missed_at_least for name, one in proven.items()},
-                "accepted_normal_events": {name: one.accepted for name, one in proven.items()},
-                "failing": self._failing,
-            }
-        for name, (text, label) in _METRICS.items():
-            labels = [label] if label else []
-            family = GaugeMetricFamily(f"rejex_review_{name}", text, labels=labels)
-            for key, value in samples[name].items():
-                family.add_metric([key] if label else [], value)
-            yield family
-
-
 def exposition(store: ReviewStore, failing: Mapping[str, bool] | None = None) -> bytes:
     """Return all metrics in Prometheus' text format; `failing` as of the background's parts."""
+    with store.database.read() as connection:
+        now_ms = store.now_ms()
+        # Of what people are asked: what waits for another day's capacity waits by design.
+        tabs: tuple[Tab, ...] = ("ready", "claimed")
+        asked = (QueueFilter(tab).oldest(connection, Viewer(""), now_ms) for tab in tabs)
+        oldest_ms = min((one for one in asked if one is not None), default=now_ms)
+        proven = certificates(store, connection)  # of pipelines that were audited
+        samples: dict[str, Mapping[str, float]] = {
+            "open_episodes": {"": scalar(connection, _WAITING)},
+            "oldest_age_seconds": {"": (now_ms - oldest_ms) / 1000},
+            "outbox_pending": {"": pending(connection)},
+            "missed_lower": {name: one.missed_at_least for name, one in proven.items()},
+            "accepted_normal_events": {name: one.accepted for name, one in proven.items()},
+            "failing": failing or {},
+        }
     registry = CollectorRegistry()
-    registry.register(_StoreCollector(store, failing or {}))
+    for name, (text, label) in _METRICS.items():
+        labels = [label] if label else []
+        gauge = Gauge(f"rejex_review_{name}", text, labels, registry=registry)
+        for key, value in samples[name].items():
+            (gauge.labels(key) if label else gauge).set(value)
     return generate_latest(registry)

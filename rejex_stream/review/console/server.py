@@ -204,10 +204,6 @@ class ConsoleServer(uvicorn.Server):
         self.force_exit |= self.should_exit and sig == signal.SIGINT
         self.should_exit = True
 
-    def end(self) -> None:
-        """End as a signal would; for tests, from another thread."""
-        self.should_exit = True
-
 
 def serve(
     store: ReviewStore,

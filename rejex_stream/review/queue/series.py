@@ -28,7 +28,7 @@ from rejex_stream.types import FloatArray, Label, Verdict
 LABEL_CODES = {Label.NORMAL: 0, Label.ANOMALY: 1, Label.REJECTED: 2}
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
-_MOST_HOLES = 500
+_MOST_HOLES, _MOST_READ, _MOST_SPARK = 500, 5_000, 80
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 
@@ -349,16 +349,16 @@ _EXPECTED = msgspec.json.Decoder(dict[str, Expected])
 
 
 def expectations(
-    connection: Connection, sensor_id: int, span_ms: tuple[int, int], most: int = 5_000
+    connection: Connection, sensor_id: int, span_ms: tuple[int, int]
 ) -> dict[str, list[tuple[int, Expected]]]:
     """Return what each channel was expected to read in a stretch, both ends included, by time.
 
-    Of the newest `most` events whose verdicts say so. O(events).
+    Of the newest 5,000 events whose verdicts say so. O(events).
     """
     rows = connection.execute(
         "SELECT t_ms, expected FROM point WHERE sensor_id = ? AND t_ms BETWEEN ? AND ? "
         "AND expected IS NOT NULL ORDER BY t_ms DESC LIMIT ?",
-        (sensor_id, *span_ms, most),
+        (sensor_id, *span_ms, _MOST_READ),
     ).fetchall()
     channels: dict[str, list[tuple[int, Expected]]] = {}
     for t_ms, text in reversed(rows):
@@ -401,7 +401,7 @@ def deviations(
     """
     onset_ms, end_ms = span_ms
     usual = usual_range(connection, sensor_id, len(channels), onset_ms)
-    since = readings(connection, sensor_id, len(channels), (onset_ms, end_ms + 1), 5_000)
+    since = readings(connection, sensor_id, len(channels), (onset_ms, end_ms + 1), _MOST_READ)
     expected = {} if blind else expectations(connection, sensor_id, span_ms)
     recent = (
         "SELECT t_ms FROM point WHERE sensor_id = ? AND t_ms BETWEEN ? AND ? "
@@ -501,17 +501,11 @@ def _line(t: FloatArray, v: FloatArray, most: int) -> tuple[FloatArray, FloatArr
 
 
 def spark(
-    connection: Connection,
-    sensor_id: int,
-    channel: int,
-    from_ms: int,
-    to_ms: int,
-    *,
-    most: int = 80,
+    connection: Connection, sensor_id: int, channel: int, from_ms: int, to_ms: int
 ) -> tuple[list[float], list[float]]:
     """Return a small line of one channel (of the score, where no readings are known)."""
     rows = _rows(connection, sensor_id, from_ms, to_ms, 4_000)
     width = max((len(row[1]) // 8 for row in rows if row[1] is not None), default=0)
     t, _, values, scores = _columns(rows, width)
-    kept_t, kept_v = _line(t, values[:, channel] if channel < width else scores, most)
+    kept_t, kept_v = _line(t, values[:, channel] if channel < width else scores, _MOST_SPARK)
     return kept_t.tolist(), kept_v.tolist()

@@ -7,7 +7,8 @@ import json
 import os
 import subprocess
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -16,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.chromium import browser
+from tests.program import Said, here
 
 __all__ = ["browser"]  # a fixture
 
@@ -94,6 +96,12 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder, which is where we are."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def rejex(capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
+    """What runs the program in this process."""
+    return partial(here, capsys)
 
 
 @pytest.fixture(scope="session")

@@ -9,18 +9,10 @@ import re
 
 import pytest
 
-from rejex_stream.cli import main
 from rejex_stream.encode import decode_verdict
 from rejex_stream.plan.promises import BESIDE_BUDGET, Costs, budget_sentence, plan_table
 from rejex_stream.rejection.window import joint_severity
-from tests.program import ROOT, command, ended, environment, rejex, started
-
-
-def in_process(capsys, *arguments):
-    """Run the program right here: the same, without the seconds that imports take."""
-    status = main([str(argument) for argument in arguments])
-    captured = capsys.readouterr()
-    return status, captured.out, captured.err
+from tests.program import ROOT, command, ended, environment, here, rejex, started
 
 
 @pytest.fixture
@@ -65,7 +57,7 @@ def test_the_version_and_the_help_are_quick_and_plain():
     ],
 )
 def test_a_mistake_is_one_sentence_on_standard_error(capsys, arguments, status, said):
-    found, out, err = in_process(capsys, *arguments)
+    found, out, err = here(capsys, *arguments)
     assert found == status
     assert said in err
     assert not out
@@ -74,7 +66,7 @@ def test_a_mistake_is_one_sentence_on_standard_error(capsys, arguments, status, 
 
 def test_a_traceback_is_shown_to_those_who_ask(capsys, monkeypatch):
     monkeypatch.setenv("REJEX_DEBUG", "1")
-    status, _, err = in_process(capsys, "plan", "-c", "0.7")
+    status, _, err = here(capsys, "plan", "-c", "0.7")
     assert status == 2
     assert "Traceback" in err
 
@@ -92,7 +84,7 @@ def test_a_reader_that_leaves_is_no_error_message():
 
 # ----------------------------------------------------------------------------------- plan
 def test_the_numbers_of_plan_are_those_of_the_library(capsys):
-    status, out, _ = in_process(
+    status, out, _ = here(
         capsys, "plan", "-c", "0.05", "-n", "1000", "-n", "2000", "-T", "8", "-T", "32",
         "--delta", "0.05", "--events-per-day", "86400", "--c-r", "0.04", "--output", "json",
     )  # fmt: skip
@@ -111,14 +103,12 @@ def test_the_numbers_of_plan_are_those_of_the_library(capsys):
 
 
 def test_plan_says_what_is_impossible_and_why(capsys):
-    status, out, _ = in_process(
-        capsys, "plan", "-c", "0.01", "-n", "1000", "-n", "2000", "-T", "32"
-    )
+    status, out, _ = here(capsys, "plan", "-c", "0.01", "-n", "1000", "-n", "2000", "-T", "32")
     assert status == 0
     assert "impossible: n = 1,000, T = 32: With window n = 1,000" in out
     assert "use a window of at least 1,700" in out
     assert "impossible: n = 2,000" not in out
-    assert in_process(capsys, "plan", "-c", "0.01", "-n", "1000", "-T", "32")[0] == 1
+    assert here(capsys, "plan", "-c", "0.01", "-n", "1000", "-T", "32")[0] == 1
 
 
 # ------------------------------------------------------------------------------- validate
@@ -132,19 +122,17 @@ def test_validate_shows_all_problems_and_exits_with_2(capsys, tmp_path):
     assert "did you mean 'contamination'?" in shown.stderr
     assert "did you mean 'file'?" in shown.stderr
     assert "Traceback" not in shown.stderr
-    status, out, _ = in_process(capsys, "validate", path, "--output", "json")
+    status, out, _ = here(capsys, "validate", path, "--output", "json")
     assert status == 2
     problems = json.loads(out)["problems"]
     assert {problem["key"] for problem in problems} >= {"input.kind", "rejection.contamnation"}
 
 
 def test_validate_says_what_a_config_promises(capsys):
-    status, out, _ = in_process(capsys, "validate", ROOT / "examples" / "kafka.toml")
+    status, out, _ = here(capsys, "validate", ROOT / "examples" / "kafka.toml")
     assert status == 0
     assert "rejection rate, expected" in out
-    status, out, _ = in_process(
-        capsys, "validate", ROOT / "examples" / "kafka.toml", "--output", "json"
-    )
+    status, out, _ = here(capsys, "validate", ROOT / "examples" / "kafka.toml", "--output", "json")
     found = json.loads(out)
     assert found["valid"]
     assert found["plan"]["promise"]["expected_rate"] <= 0.02
@@ -152,7 +140,7 @@ def test_validate_says_what_a_config_promises(capsys):
 
 def test_validate_says_how_a_budget_is_held_and_which_burst_was_chosen(capsys, tmp_path):
     text = (ROOT / "examples" / "kafka.toml").read_text()
-    status, out, _ = in_process(capsys, "validate", ROOT / "examples" / "kafka.toml")
+    status, out, _ = here(capsys, "validate", ROOT / "examples" / "kafka.toml")
     for sentence in (budget_sentence("0.02", "50"), BESIDE_BUDGET):
         assert sentence in " ".join(out.split())
     assert "none, by construction" in out
@@ -160,21 +148,21 @@ def test_validate_says_how_a_budget_is_held_and_which_burst_was_chosen(capsys, t
     path = tmp_path / "c.toml"
     for given, held in ((', burst = "none"', None), (", burst = 7, per_day = 9", 7)):
         path.write_text(text.replace("rate = 0.02", f"rate = 0.02{given}"))
-        status, out, _ = in_process(capsys, "validate", path, "--output", "json")
+        status, out, _ = here(capsys, "validate", path, "--output", "json")
         assert status == 0
         found = json.loads(out)["plan"]["promise"]["held"]
         assert (found and found["burst"]) == held
-    status, out, _ = in_process(capsys, "validate", path)
+    status, out, _ = here(capsys, "validate", path)
     assert "at most 9 · τ + 7 are rejected while" in " ".join(out.split())
     path.write_text(text.replace("rate = 0.02", "rate = 0.02, burst = 0"))
-    assert in_process(capsys, "validate", path)[0] == 2
+    assert here(capsys, "validate", path)[0] == 2
 
 
 def test_validate_doubts_a_tolerance_that_means_little(capsys, tmp_path):
     text = (ROOT / "examples" / "file.toml").read_text().replace("rate = 0.04", "rate = 0.004")
     path = tmp_path / "c.toml"
     path.write_text(text)
-    status, out, _ = in_process(capsys, "validate", path)
+    status, out, _ = here(capsys, "validate", path)
     assert status == 0
     assert "Doubtful: T = 0.93: labels are accepted that flip" in out
 
@@ -193,7 +181,7 @@ def test_validate_says_where_a_time_without_a_zone_is_taken_to_be(capsys, tmp_pa
     path = tmp_path / "c.toml"
     lines = ["[input]", 'path = "t.csv"', 'channels = ["v"]', 'time = "t"', more]
     path.write_text("\n".join([*lines, "[rejection]", "contamination = 0.05", "tolerance = 8"]))
-    status, out, _ = in_process(capsys, "validate", path)
+    status, out, _ = here(capsys, "validate", path)
     assert status == 0
     assert ("read as UTC: input.time_zone changes it" in out) == said
 
@@ -230,9 +218,7 @@ def test_a_terminal_that_is_not_utf_8_gets_signs_spelled_out(arguments, said, en
 # ---------------------------------------------------------------------------------- score
 def test_score_guesses_says_so_and_writes_verdicts(capsys, table, tmp_path):
     verdicts = tmp_path / "v.jsonl"
-    status, out, err = in_process(
-        capsys, "score", table, "--detector", "HBOS", "--verdicts", verdicts
-    )
+    status, out, err = here(capsys, "score", table, "--detector", "HBOS", "--verdicts", verdicts)
     assert status == 0, err
     assert re.search(r"^ time +time \(iso8601\)", out, re.M)
     assert re.search(r"^ channels +flow, pressure", out, re.M)
@@ -262,9 +248,7 @@ def test_score_reads_what_people_have(capsys, table, tmp_path):
     bare = tmp_path / "bare.csv"
     bare.write_text("".join(f"{i * 7919 % 101 / 10}\n" for i in range(800)))
     for path in (packed, bare):
-        status, out, err = in_process(
-            capsys, "score", path, "--detector", "HBOS", "--output", "json"
-        )
+        status, out, err = here(capsys, "score", path, "--detector", "HBOS", "--output", "json")
         assert status == 0, err
         assert json.loads(out)["measured"]["ranked"] > 100
 
@@ -283,7 +267,7 @@ def test_score_reads_what_people_have(capsys, table, tmp_path):
 def test_score_refuses_what_is_no_table_in_a_sentence(capsys, tmp_path, content, status, said):
     path = tmp_path / "t.csv"
     path.write_bytes(content)
-    found, out, err = in_process(capsys, "score", path)
+    found, out, err = here(capsys, "score", path)
     assert found == status, err
     assert said in err
     assert not out
@@ -294,7 +278,7 @@ def test_score_survives_rows_that_cannot_be_read(capsys, table):
     lines[700] = "2024-01-01T11:39:00,pump,\x1b[31mbroken,3,0"
     lines[701] = "short"
     table.write_text("\n".join(lines))
-    status, out, err = in_process(capsys, "score", table, "--detector", "HBOS")
+    status, out, err = here(capsys, "score", table, "--detector", "HBOS")
     assert status == 0
     assert "unreadable: 1 of 1,500 rows" in err  # the text is no value
     assert "the first is row 701: " in err
@@ -302,7 +286,7 @@ def test_score_survives_rows_that_cannot_be_read(capsys, table):
 
 
 def test_score_shows_the_worst_first_and_the_rate_beside_the_expected_one(capsys, table):
-    status, out, _ = in_process(capsys, "score", table, "--detector", "HBOS")
+    status, out, _ = here(capsys, "score", table, "--detector", "HBOS")
     assert status == 0
     assert out.index("Episodes: ") < out.index("rejected  ") < out.index("labelled anomalies")
     assert out.index("rejection rate, ranked") < out.index("expected in a full window")
@@ -319,7 +303,7 @@ def test_score_says_what_an_incident_reads_and_how_many_rows_it_holds(capsys, tm
     path = tmp_path / "held.csv"
     path.write_text("\n".join(rows))
     verdicts = tmp_path / "verdicts"
-    status, out, _ = in_process(capsys, "score", path, "--verdicts", verdicts, "--window", 1000)
+    status, out, _ = here(capsys, "score", path, "--verdicts", verdicts, "--window", 1000)
     assert status == 0
     found = [decode_verdict(line) for line in verdicts.read_bytes().splitlines()]
     n_held = sum(verdict.held for verdict in found)
@@ -330,7 +314,7 @@ def test_score_says_what_an_incident_reads_and_how_many_rows_it_holds(capsys, tm
     worst = out.split("Incidents")[1].split("ther episodes")[0]
     (row,) = (line for line in worst.splitlines() if line.startswith(" a "))
     assert re.search(r"7,4\d\d to 8,398 .* v 49\d\S*, usually 95\.\d+ to 106\.\d", row)
-    status, out, _ = in_process(capsys, "score", path, "--output", "json", "--window", 1000)
+    status, out, _ = here(capsys, "score", path, "--output", "json", "--window", 1000)
     incidents = json.loads(out)["incidents"]
     assert {one["sensor"] for one in incidents} == {"a", "b"}
     joint = [joint_severity(one["severity"], one["anomalies"]) for one in incidents]
@@ -346,28 +330,28 @@ def test_score_pools_sensors_that_are_too_short_alone(capsys, tmp_path):
     rows = ["id,t,v"] + [f"s{i % 40},{i // 40},{i * 7919 % 101 / 10}" for i in range(2000)]
     path = tmp_path / "many.csv"
     path.write_text("\n".join(rows))
-    status, out, _ = in_process(capsys, "score", path, "--detector", "HBOS")
+    status, out, _ = here(capsys, "score", path, "--detector", "HBOS")
     assert status == 0
     assert "40 sensors share one model" in out
 
 
 # --------------------------------------------------------------------------------- others
 def test_settings_print_the_page(capsys):
-    status, out, _ = in_process(capsys, "settings")
+    status, out, _ = here(capsys, "settings")
     assert status == 0
     assert out == (ROOT / "docs" / "reference" / "settings.md").read_text(encoding="utf-8")
 
 
 def test_rules_and_dashboard_are_printed(capsys):
-    status, out, _ = in_process(capsys, "alerts", "print")
+    status, out, _ = here(capsys, "alerts", "print")
     assert status == 0
     assert "groups:" in out
-    status, out, _ = in_process(capsys, "dashboard", "print")
+    status, out, _ = here(capsys, "dashboard", "print")
     assert status == 0
     assert json.loads(out)["title"] == "rejex-stream"
 
 
 def test_topics_need_a_config_of_kafka(capsys):
-    status, _, err = in_process(capsys, "topics", "create", ROOT / "examples" / "file.toml")
+    status, _, err = here(capsys, "topics", "create", ROOT / "examples" / "file.toml")
     assert status == 2
     assert "there are no topics" in err

@@ -14,9 +14,9 @@ import pytest
 from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from rejex_connectors.kafka.partition_reader import admin
 
-from rejex_stream.cli import main
 from rejex_stream.config import load_config
 from rejex_stream.errors import ConnectorError
+from tests.program import here
 from tests.strangers import stranger
 
 pytestmark = pytest.mark.usefixtures("place")
@@ -46,9 +46,8 @@ def pump(place, text=CONFIG, name="pump.toml", rows=600):
 
 
 def run(capsys, *words):
-    status = main([str(word) for word in words])
-    captured = capsys.readouterr()
-    return status, captured.out, " ".join(captured.err.split())
+    status, out, err = here(capsys, *words)
+    return status, out, " ".join(err.split())
 
 
 # ---------------------------------------------------------------------------- rows of a file

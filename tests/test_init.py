@@ -8,22 +8,16 @@ import tomllib
 
 import pytest
 
-from rejex_stream.cli import main
 from rejex_stream.config import load_config
 from rejex_stream.encode import decode_verdict
 from rejex_stream.errors import ConfigError
 from rejex_stream.tables import Asked, infer_feed
 from rejex_stream.types import Position, Record
+from tests.program import here
 
 pytestmark = pytest.mark.usefixtures("place")
 
 T0 = 1_704_500_000
-
-
-def run(capsys, *words):
-    status = main([str(word) for word in words])
-    captured = capsys.readouterr()
-    return status, captured.out, captured.err
 
 
 def table(n=1200):
@@ -60,7 +54,7 @@ def records(*values, keys=None, partitions=1):
 # ------------------------------------------------------------------------------------- files
 def test_a_table_gets_a_config_that_validate_doctor_and_run_pass(place, capsys):
     (place / "pump house.csv").write_text(table())
-    status, out, err = run(capsys, "init", "pump house.csv", "--detector", "HBOS")
+    status, out, err = here(capsys, "init", "pump house.csv", "--detector", "HBOS")
     assert status == 0, err
     assert "rejex-stream doctor pump-house.toml" in out
     assert "topics" not in out
@@ -71,9 +65,9 @@ def test_a_table_gets_a_config_that_validate_doctor_and_run_pass(place, capsys):
     config = load_config(place / "pump-house.toml")
     assert (config.input.sensor, config.input.time_unit) == ("Sensor ID", "s")
     assert config.pipeline.name == "pump-house"
-    assert run(capsys, "validate", "pump-house.toml")[0] == 0
-    assert run(capsys, "doctor", "pump-house.toml")[0] == 0
-    assert run(capsys, "run", "pump-house.toml")[0] == 0
+    assert here(capsys, "validate", "pump-house.toml")[0] == 0
+    assert here(capsys, "doctor", "pump-house.toml")[0] == 0
+    assert here(capsys, "run", "pump-house.toml")[0] == 0
     verdicts = (place / "pump-house.verdicts.jsonl").read_bytes().splitlines()
     assert {decode_verdict(line).sensor for line in verdicts} == {"P-A", "P-B"}
 
@@ -84,15 +78,15 @@ def test_lines_of_nested_json_with_numbers_as_texts(place, capsys, packed):
     body = lines(number=str).encode()
     name = "plant.jsonl.gz" if packed else "plant.jsonl"
     (place / name).write_bytes(gzip.compress(body) if packed else body)
-    status, _, err = run(capsys, "init", name, "--detector", "HBOS", "--to", "p.toml")
+    status, _, err = here(capsys, "init", name, "--detector", "HBOS", "--to", "p.toml")
     assert status == 0, err
     assert "left out: data.running: never changes" in err
     source = load_config(place / "p.toml").input
     assert source.sensor == "meta.pump"
     assert source.channels == {"temp": "data.temp.value", "vib": "data.vib.value"}
     assert (source.time, source.time_unit, source.numbers) == ("ts", "s", "text")
-    assert run(capsys, "doctor", "p.toml")[0] == 0
-    assert run(capsys, "run", "p.toml")[0] == 0
+    assert here(capsys, "doctor", "p.toml")[0] == 0
+    assert here(capsys, "run", "p.toml")[0] == 0
     verdicts = [decode_verdict(v) for v in (place / "p.verdicts.jsonl").read_bytes().splitlines()]
     assert len(verdicts) == 2400
     assert {verdict.sensor for verdict in verdicts} == {"pump-1", "pump-2"}
@@ -104,8 +98,8 @@ def test_lines_of_nested_json_with_numbers_as_texts(place, capsys, packed):
 def test_two_configs_in_one_folder_share_no_output(place, capsys):
     for name in "ab":
         (place / f"{name}.csv").write_text(table())
-        assert run(capsys, "init", f"{name}.csv", "--detector", "HBOS")[0] == 0
-        assert run(capsys, "run", f"{name}.toml")[0] == 0
+        assert here(capsys, "init", f"{name}.csv", "--detector", "HBOS")[0] == 0
+        assert here(capsys, "run", f"{name}.toml")[0] == 0
     a, b = (tomllib.loads((place / f"{name}.toml").read_text()) for name in "ab")
     assert set(a["output"]) >= {"verdicts", "review", "incidents", "deadletter"}
     assert not set(a["output"].values()) & set(b["output"].values())
@@ -115,11 +109,11 @@ def test_two_configs_in_one_folder_share_no_output(place, capsys):
 def test_a_config_that_is_there_is_not_written_over(place, capsys):
     (place / "a.csv").write_text(table())
     (place / "a.toml").write_text("mine")
-    status, _, err = run(capsys, "init", "a.csv", "--detector", "HBOS")
+    status, _, err = here(capsys, "init", "a.csv", "--detector", "HBOS")
     assert status == 2
     assert "a.toml is there already: give --force, or another name with --to" in err
     assert (place / "a.toml").read_text() == "mine"
-    assert run(capsys, "init", "a.csv", "--force", "--detector", "HBOS")[0] == 0
+    assert here(capsys, "init", "a.csv", "--force", "--detector", "HBOS")[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -136,7 +130,7 @@ def test_a_config_that_is_there_is_not_written_over(place, capsys):
 def test_what_cannot_be_is_one_sentence(place, capsys, words, said):
     (place / "x.csv").write_text(table())
     (place / "x.jsonl").write_text("{broken\n")
-    status, _, err = run(capsys, "init", *words)
+    status, _, err = here(capsys, "init", *words)
     assert status in (1, 2)
     assert said in err
 
@@ -145,10 +139,10 @@ def test_what_cannot_be_is_one_sentence(place, capsys, words, said):
 def test_a_guessed_share_of_anomalies_is_said(place, capsys):
     (place / "a.csv").write_text(table())
     said = "0.05 is a guess; `rejex-stream plan` says what others would do"
-    out = run(capsys, "init", "a.csv")[1]
+    out = here(capsys, "init", "a.csv")[1]
     assert said in " ".join(out.split())
     assert f"# γ: {said}, --contamination gives it" in (place / "a.toml").read_text()
-    assert "is a guess" not in run(capsys, "init", "a.csv", "--force", "-c", "0.1")[1]
+    assert "is a guess" not in here(capsys, "init", "a.csv", "--force", "-c", "0.1")[1]
 
 
 # ------------------------------------------------------------------------------------- feeds
@@ -214,13 +208,13 @@ def test_a_day_and_a_time_of_day_in_two_fields_are_joined(place, capsys):
         for i in range(1200)
     ]  # fmt: skip
     (place / "plant.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    status, _, err = run(capsys, "init", "plant.jsonl", "--detector", "HBOS")
+    status, _, err = here(capsys, "init", "plant.jsonl", "--detector", "HBOS")
     assert status == 0, err
     assert "the time is made of 'date' and 'time'; --time says otherwise" in err
     assert "'Bad' is taken for no value" in err
     source = load_config(place / "plant.toml").input
     assert (source.time, source.missing) == (("at.date", "at.time"), ("Bad",))
-    assert run(capsys, "run", "plant.toml")[0] == 0
+    assert here(capsys, "run", "plant.toml")[0] == 0
     verdicts = [decode_verdict(v) for v in (place / "plant.verdicts.jsonl").read_bytes().split()]
     assert len(verdicts) == 1200
     assert verdicts[-1].event_time_ms - verdicts[0].event_time_ms == 1199 * 900_000

@@ -12,7 +12,6 @@ import pytest
 from rejex_connectors.folder_snapshots import FolderSnapshotStore
 from rejex_connectors.signed_snapshots import SealedStore
 
-from rejex_stream.cli import main
 from rejex_stream.run.command_journal import CommandJournal
 from rejex_stream.types import Partition
 from tests.pump import feed, pump_toml
@@ -32,16 +31,6 @@ def here(tmp_path, monkeypatch):
     for folder in ("one", "two"):
         (tmp_path / f"{folder}.toml").write_text(config(folder))
     return tmp_path
-
-
-@pytest.fixture
-def rejex(capsys):
-    def call(*arguments):
-        status = main([str(argument) for argument in arguments])
-        said = capsys.readouterr()
-        return status, said.out, said.err
-
-    return call
 
 
 def verdicts(folder, name):

@@ -17,7 +17,6 @@ import pytest
 from kafka_harness import Kafka, pipeline_toml, start_rejex, stop
 from rejex_connectors.kafka.topic_admin import create_topics, plan_topics
 
-from rejex_stream.cli import main
 from rejex_stream.config import load_config
 from rejex_stream.config.assembly import kafka_settings
 from rejex_stream.encode import decode_reviewed, decode_verdict
@@ -46,16 +45,6 @@ def pipeline(bootstrap, tmp_path):
     return path
 
 
-@pytest.fixture
-def run(capsys):
-    def here(*arguments):
-        status = main([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return subprocess.CompletedProcess(arguments, status, captured.out, captured.err)
-
-    return here
-
-
 def events(topic, n, start=0, partitions=2):
     now_ms = int(time.time() * 1000) - 3_600_000
     for i in range(start, start + n):
@@ -68,32 +57,32 @@ def background(path):
     return start_rejex("run", path, "--output", "json", cwd=path.parent)
 
 
-def test_from_nothing_to_verdicts_with_the_commands_of_the_readme(pipeline, run, kafka: Kafka):
+def test_from_nothing_to_verdicts_with_the_commands_of_the_readme(pipeline, rejex, kafka: Kafka):
     settings = kafka_settings(load_config(pipeline))
     topics = settings.topics
 
     # Nothing is there yet, and every command says so.
-    sick = run("doctor", pipeline)
-    assert sick.returncode == 1
+    sick = rejex("doctor", pipeline)
+    assert sick.status == 1
     assert "does not exist" in sick.stdout
     assert "rejex-stream topics create" in sick.stdout
     words = ("topics", "create", pipeline, "--partitions", "2", "--with-input")
-    assert run(*words, "--dry-run").stdout.count("to create") == 8
+    assert rejex(*words, "--dry-run").stdout.count("to create") == 8
     create_topics(settings, [p for p in plan_topics(settings, partitions=2) if p.role == "input"])
-    early = run("run", pipeline)
-    assert early.returncode in (1, 2)
+    early = rejex("run", pipeline)
+    assert early.status in (1, 2)
     assert "rejex-stream topics create" in early.stderr
-    made = run("topics", "create", pipeline, "--output", "json")
+    made = rejex("topics", "create", pipeline, "--output", "json")
     assert len(json.loads(made.stdout)["created"]) == 7
-    assert run(*words).stdout.count("exists") == 8
+    assert rejex(*words).stdout.count("exists") == 8
 
     (input_topic,) = topics.input
     kafka.fill(settings, events(input_topic, 1500))
     kafka.fill(settings, [Record(Position(input_topic, 0, 0), b"pump-0", b"{broken", (), None)])
 
-    healthy = run("doctor", pipeline, "--output", "json")
+    healthy = rejex("doctor", pipeline, "--output", "json")
     checks = json.loads(healthy.stdout)
-    assert healthy.returncode == 0, healthy.stdout
+    assert healthy.status == 0, healthy.stdout
     found = {check["name"]: check for check in checks}
     assert found["broker"]["level"] == "ok"
     assert found["access"]["level"] == "ok"
@@ -101,8 +90,8 @@ def test_from_nothing_to_verdicts_with_the_commands_of_the_readme(pipeline, run,
     assert kafka.committed(settings) == {}
 
     # A rehearsal reads everything, and leaves no trace.
-    rehearsal = run("run", pipeline, "--dry-run", "--limit", "1501", "--output", "json")
-    assert rehearsal.returncode == 0, rehearsal.stderr
+    rehearsal = rejex("run", pipeline, "--dry-run", "--limit", "1501", "--output", "json")
+    assert rehearsal.status == 0, rehearsal.stderr
     measured = json.loads(rehearsal.stdout)
     assert (measured["events"], measured["invalid"]) == (1501, 1)
     assert kafka.count(settings, topics.verdicts) == 0
@@ -133,14 +122,14 @@ def test_from_nothing_to_verdicts_with_the_commands_of_the_readme(pipeline, run,
         assert seqs == list(range(1000))
 
     # The broken record: seen, and not shown unasked.
-    listed = run("deadletter", "list", pipeline)
-    assert listed.returncode == 0
+    listed = rejex("deadletter", "list", pipeline)
+    assert listed.status == 0
     assert "not JSON" in listed.stdout
     assert "{broken" not in listed.stdout
-    assert "{broken" in run("deadletter", "list", pipeline, "--payload").stdout
+    assert "{broken" in rejex("deadletter", "list", pipeline, "--payload").stdout
 
 
-def test_the_example_of_the_readme_runs(bootstrap, tmp_path, run, kafka: Kafka):
+def test_the_example_of_the_readme_runs(bootstrap, tmp_path, rejex, kafka: Kafka):
     """``examples/kafka.toml`` as it stands, but for the address and the names."""
     name = f"readme-{uuid.uuid4().hex[:8]}"
     text = (ROOT / "examples" / "kafka.toml").read_text().replace("localhost:9092", bootstrap)
@@ -154,7 +143,7 @@ def test_the_example_of_the_readme_runs(bootstrap, tmp_path, run, kafka: Kafka):
     )
     path = tmp_path / "kafka.toml"
     path.write_text(text)
-    assert run("topics", "create", path, "--with-input", "--partitions", "1").returncode == 0
+    assert rejex("topics", "create", path, "--with-input", "--partitions", "1").status == 0
     settings = kafka_settings(load_config(path))
     value = b'{"gearbox_temp": 61.5, "vibration": 2.0, "power": 1500}'
     kafka.fill(settings, (Record(Position(f"{name}.in", 0, 0), b"wt-1", value) for _ in range(50)))

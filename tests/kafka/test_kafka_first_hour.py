@@ -21,11 +21,11 @@ from rejex_connectors.kafka.partition_reader import bounds_of
 from rejex_connectors.kafka.topic_admin import TopicPlan, create_topics, plan_topics
 from rejex_connectors.kafka.topic_to_topic import key_partition
 
-from rejex_stream.cli import main
 from rejex_stream.config import load_config
 from rejex_stream.config.assembly import kafka_settings
 from rejex_stream.encode import decode_verdict
 from rejex_stream.types import Partition, Position, Record
+from tests.program import here
 from tests.waiting import PATIENCE_S, until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.usefixtures("place")]
@@ -64,14 +64,8 @@ def config(place, bootstrap, topic, **sections):
     return path
 
 
-def run(capsys, *words):
-    status = main([str(word) for word in words])
-    captured = capsys.readouterr()
-    return status, captured.out, captured.err
-
-
 def create_outputs(capsys, path):
-    assert run(capsys, "topics", "create", path)[0] == 0
+    assert here(capsys, "topics", "create", path)[0] == 0
 
 
 # ------------------------------------------------------------------------- topics without keys
@@ -82,12 +76,12 @@ def test_a_topic_without_keys_is_an_error_of_the_doctor_and_refused_by_a_run(
     kafka.fill(settings, keyless_feed(topic, 400))
     path = config(place, bootstrap, topic)
     create_outputs(capsys, path)
-    status, out, _ = run(capsys, "doctor", path)
+    status, out, _ = here(capsys, "doctor", path)
     assert status == 1
     assert f"200 of 200 records have no key, and {topic} has 4 partitions" in out
     assert f"rejex-stream topics rekey CONFIG --from {topic}" in out
 
-    status, _, err = run(capsys, "run", path)
+    status, _, err = here(capsys, "run", path)
     assert status == 1
     said = err.splitlines()[-1]
     assert "records have no key" in said
@@ -98,16 +92,16 @@ def test_a_topic_without_keys_is_an_error_of_the_doctor_and_refused_by_a_run(
     # Somebody who knows says so, and is believed.
     knowing = config(place, bootstrap, topic, input={"partitioning": "trust"})
     create_outputs(capsys, knowing)
-    assert "have no key" not in run(capsys, "doctor", knowing)[1]
-    status, out, _ = run(capsys, "run", knowing, "--dry-run", "--limit", "400")
+    assert "have no key" not in here(capsys, "doctor", knowing)[1]
+    status, out, _ = here(capsys, "run", knowing, "--dry-run", "--limit", "400")
     assert status == 0
     # And a single partition needs no keys.
     alone = make_topic(settings, partitions=1)
     kafka.fill(settings, keyless_feed(alone, 400, partitions=1))
     path = config(place, bootstrap, alone)
     create_outputs(capsys, path)
-    assert run(capsys, "doctor", path)[0] == 0
-    assert run(capsys, "run", path, "--dry-run", "--limit", "400")[0] == 0
+    assert here(capsys, "doctor", path)[0] == 0
+    assert here(capsys, "run", path, "--dry-run", "--limit", "400")[0] == 0
 
 
 def test_a_stray_record_without_a_key_ends_no_run(place, settings, bootstrap, capsys, kafka: Kafka):
@@ -116,7 +110,7 @@ def test_a_stray_record_without_a_key_ends_no_run(place, settings, bootstrap, ca
     kafka.fill(settings, [r._replace(key=None) if i < 9 else r for i, r in enumerate(feed)])
     path = config(place, bootstrap, topic, input={"sensor": "meta.pump"})
     create_outputs(capsys, path)
-    assert run(capsys, "run", path, "--dry-run", "--limit", "400")[0] == 0
+    assert here(capsys, "run", path, "--dry-run", "--limit", "400")[0] == 0
 
 
 def test_a_sensor_in_several_partitions_is_an_error_whatever_its_key(
@@ -126,7 +120,7 @@ def test_a_sensor_in_several_partitions_is_an_error_whatever_its_key(
     kafka.fill(settings, [r._replace(key=b"%d" % i) for i, r in enumerate(keyless_feed(topic, 80))])
     path = config(place, bootstrap, topic)
     create_outputs(capsys, path)
-    status, out, _ = run(capsys, "doctor", path)
+    status, out, _ = here(capsys, "doctor", path)
     assert status == 1
     assert re.search(r"'pump-\d' stands in partitions 0, 1, 2, 3: it would be as many streams", out)
 
@@ -177,7 +171,7 @@ def test_rekey_killed_at_any_moment_copies_every_record_once_and_in_order(
                 )
             )
             process.send_signal(signal.SIGKILL)
-    status, out, err = run(capsys, "topics", "rekey", path, "--from", topic)
+    status, out, err = here(capsys, "topics", "rekey", path, "--from", topic)
     assert status == 0, err
     assert f"records of {topic} are in {keyed} now, keyed by sensor" in out
     assert kafka.partitions(keyed) == 4
@@ -186,10 +180,10 @@ def test_rekey_killed_at_any_moment_copies_every_record_once_and_in_order(
     # What came since is copied by the next one, and nothing again.
     more = [r._replace(timestamp_ms=r.timestamp_ms + 50_000) for r in keyless_feed(topic, 30)]
     kafka.fill(settings, more)
-    assert run(capsys, "topics", "rekey", path, "--from", topic)[1].startswith("30 records")
+    assert here(capsys, "topics", "rekey", path, "--from", topic)[1].startswith("30 records")
     assert content(kafka, settings, keyed) == expected_copy([*feed, *more])
     create_outputs(capsys, path)
-    assert "no key" not in run(capsys, "doctor", path)[1]
+    assert "no key" not in here(capsys, "doctor", path)[1]
 
 
 def test_rekey_follows_until_it_is_stopped(place, settings, bootstrap, kafka: Kafka):
@@ -213,21 +207,21 @@ def test_rekey_loses_nothing_that_cannot_be_read_and_fills_no_foreign_topic(
     broken = Record(Position(topic, 2, 0), None, b"{broken", (("n", b"x"),), NOW_MS)
     kafka.fill(settings, [*keyless_feed(topic, 20), broken])
     path = config(place, bootstrap, f"{topic}.keyed")
-    _, out, _ = run(capsys, "topics", "rekey", path, "--from", topic)
+    _, out, _ = here(capsys, "topics", "rekey", path, "--from", topic)
     assert "21 records of" in out
     assert "Of them 1 do not say who measured" in out
     assert (None, b"{broken", b"x", NOW_MS) in content(kafka, settings, f"{topic}.keyed")[2]
 
     other = config(place, bootstrap, f"{topic}.keyed")  # another pipeline: another group
-    status, _, err = run(capsys, "topics", "rekey", other, "--from", topic)
+    status, _, err = here(capsys, "topics", "rekey", other, "--from", topic)
     assert status == 2
     assert "nobody knows how many of them were copied" in err
     by_key = config(place, bootstrap, f"{topic}.k2", input={"sensor": "key"})
     by_key.write_text(by_key.read_text().replace('sensor = "meta.pump"\n', ""))
-    assert "give input.sensor" in run(capsys, "topics", "rekey", by_key, "--from", topic)[2]
-    assert "does not exist" in run(capsys, "topics", "rekey", path, "--from", "nowhere")[2]
+    assert "give input.sensor" in here(capsys, "topics", "rekey", by_key, "--from", topic)[2]
+    assert "does not exist" in here(capsys, "topics", "rekey", path, "--from", "nowhere")[2]
     path = config(place, bootstrap, topic)
-    assert "copied to itself" in run(capsys, "topics", "rekey", path, "--from", topic)[2]
+    assert "copied to itself" in here(capsys, "topics", "rekey", path, "--from", topic)[2]
 
 
 # ----------------------------------------------------------------------------- missing topics
@@ -239,14 +233,14 @@ def test_a_misspelled_topic_is_never_made_and_ends_a_run_with_a_sentence(
     wrong = topic.replace("plant", "plnat")
     path = config(place, bootstrap, wrong, run={"topic_wait_s": 0.1})
     said = f"'{wrong}' does not exist, but '{topic}' does: fix input.topics"
-    status, _, err = run(capsys, "topics", "create", path, "--dry-run")
+    status, _, err = here(capsys, "topics", "create", path, "--dry-run")
     assert status == 1
     assert said in err
-    assert run(capsys, "topics", "create", path)[0] == 1
-    status, out, _ = run(capsys, "doctor", path)
+    assert here(capsys, "topics", "create", path)[0] == 1
+    status, out, _ = here(capsys, "doctor", path)
     assert status == 1
     assert f"{wrong} does not exist, but '{topic}' does" in out
-    status, _, err = run(capsys, "run", path)
+    status, _, err = here(capsys, "run", path)
     assert status == 1
     assert said in err.splitlines()[-1]
     assert not kafka.has(wrong)
@@ -255,7 +249,7 @@ def test_a_misspelled_topic_is_never_made_and_ends_a_run_with_a_sentence(
 def test_outputs_get_the_partitions_of_the_input(place, settings, bootstrap, capsys, kafka: Kafka):
     topic = make_topic(settings, partitions=3)
     path = config(place, bootstrap, topic)
-    status, out, _ = run(capsys, "topics", "create", path, "--output", "json")
+    status, out, _ = here(capsys, "topics", "create", path, "--output", "json")
     assert status == 0
     topics = kafka_settings(load_config(path)).topics
     outputs = [topics.verdicts, topics.review, topics.labels, topics.deadletter, topics.state]
@@ -316,13 +310,13 @@ def test_a_budget_of_groups_that_may_lie_in_several_partitions_is_refused(
     create_outputs(capsys, path)
     assert (
         f"{setting} with a budget that is held: input of several"
-        in run(capsys, "validate", path)[1]
+        in here(capsys, "validate", path)[1]
     )
     told = f"{setting} with a review budget that is held, and the input has 4 partitions ({topic} 4"
-    status, out, _ = run(capsys, "doctor", path)
+    status, out, _ = here(capsys, "doctor", path)
     assert status == 1
     assert told in out
-    status, _, err = run(capsys, "run", path)
+    status, _, err = here(capsys, "run", path)
     assert status != 0
     assert told in err.splitlines()[-1]
     assert kafka.count(settings, f"{path.stem}.verdicts") == 0, "nothing was judged"
@@ -330,9 +324,9 @@ def test_a_budget_of_groups_that_may_lie_in_several_partitions_is_refused(
     # Whoever says that they do not is believed by a run, and corrected by the doctor.
     knowing = config(place, bootstrap, topic, input=section | {"partitioning": "trust"})
     create_outputs(capsys, budgeted(knowing, **budget))
-    assert "with a budget that is held" not in run(capsys, "validate", knowing)[1]
-    assert run(capsys, "run", knowing, "--dry-run", "--limit", "400")[0] == 0
-    status, out, _ = run(capsys, "doctor", knowing)
+    assert "with a budget that is held" not in here(capsys, "validate", knowing)[1]
+    assert here(capsys, "run", knowing, "--dry-run", "--limit", "400")[0] == 0
+    status, out, _ = here(capsys, "doctor", knowing)
     assert status == 1
     assert re.search(r"'pump-\d' stands in partitions 0, 1, 2, 3: the group would have", out)
 
@@ -340,7 +334,7 @@ def test_a_budget_of_groups_that_may_lie_in_several_partitions_is_refused(
     for other in ({"owner": "partition"}, {"burst": "none"}):
         free = budgeted(config(place, bootstrap, topic, input=section), **other)
         create_outputs(capsys, free)
-        assert run(capsys, "run", free, "--dry-run", "--limit", "400")[0] == 0
+        assert here(capsys, "run", free, "--dry-run", "--limit", "400")[0] == 0
 
 
 def test_a_budget_of_groups_by_tag_is_one_of_a_sensor(
@@ -350,8 +344,8 @@ def test_a_budget_of_groups_by_tag_is_one_of_a_sensor(
     kafka.fill(settings, keyed_feed(topic, 400))
     path = config(place, bootstrap, topic, input={"tag": "t", "sensor": "key"})
     create_outputs(capsys, budgeted(path, owner="group"))
-    assert "with a budget" not in run(capsys, "validate", path)[1]
-    assert run(capsys, "run", path, "--dry-run", "--limit", "400")[0] == 0
+    assert "with a budget" not in here(capsys, "validate", path)[1]
+    assert here(capsys, "run", path, "--dry-run", "--limit", "400")[0] == 0
 
 
 def test_more_partitions_end_a_run_whose_budget_is_of_groups(
@@ -413,14 +407,14 @@ def test_from_a_topic_to_right_verdicts_with_the_commands_that_init_names(
     time_of, number, key = FEEDS[name]
     topic, n = make_topic(settings), 900
     kafka.fill(settings, plant(topic, n, time=time_of, number=number, key=key))
-    status, out, err = run(capsys, "init", "--kafka", bootstrap, topic, "--detector", "HBOS")
+    status, out, err = here(capsys, "init", "--kafka", bootstrap, topic, "--detector", "HBOS")
     assert status == 0, err
     assert (place / f"{topic}.toml").exists()
     steps = [line.split()[1:] for line in out.partition("Next:")[2].splitlines() if line]
     assert ("rekey" in out) == (key is None)
-    assert run(capsys, "validate", f"{topic}.toml")[0] == 0
+    assert here(capsys, "validate", f"{topic}.toml")[0] == 0
     for step in steps[:-1]:
-        status, out, err = run(capsys, *step)
+        status, out, err = here(capsys, *step)
         assert status == 0, (step, out, err)
     assert steps[-2] == ["doctor", f"{topic}.toml"]
     assert steps[-1] == ["run", f"{topic}.toml"]
@@ -446,10 +440,10 @@ def test_from_a_topic_to_right_verdicts_with_the_commands_that_init_names(
 
 def test_init_says_what_is_wrong_with_a_topic(settings, bootstrap, capsys, kafka: Kafka):
     topic = make_topic(settings)
-    status, _, err = run(capsys, "init", "--kafka", bootstrap, topic)
+    status, _, err = here(capsys, "init", "--kafka", bootstrap, topic)
     assert (status, f"topic '{topic}' is empty" in err) == (2, True)
     wrong = topic.replace("plant", "plnat")
-    _, _, err = run(capsys, "init", "--kafka", bootstrap, wrong)
+    _, _, err = here(capsys, "init", "--kafka", bootstrap, wrong)
     assert f"'{wrong}' does not exist, but '{topic}' does" in err
 
 

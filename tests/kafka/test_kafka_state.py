@@ -49,17 +49,6 @@ def pipelines(bootstrap, tmp_path):
     return make
 
 
-@pytest.fixture
-def rejex(capsys):
-    def call(*arguments):
-        capsys.readouterr()
-        status = main([str(argument) for argument in arguments])
-        said = capsys.readouterr()
-        return status, said.out, said.err
-
-    return call
-
-
 def fill(kafka, path, start, end):
     settings = kafka_settings(load_config(path))
     (topic,) = settings.topics.input

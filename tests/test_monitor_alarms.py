@@ -224,6 +224,20 @@ def test_a_restored_alarm_of_a_stuck_sensor_ends_when_scores_move():
     assert AlarmKind.STUCK not in {a.kind for a in restored.status().active_alarms}
 
 
+def test_what_stands_still_each_night_is_named_until_that_is_usual_and_beyond_thrice_as_long():
+    feed, nights = [], {3_000: 250, 3_500: 250, 4_000: 700, 5_000: 2_200}
+    for i in range(7_300):
+        is_night = any(begin <= i < begin + length for begin, length in nights.items())
+        feed.append(verdict(120, i, score=0.5 if is_night else i % 7 + 1.0, ties=1))
+    for cut in (3_600, 4_700, 6_000):
+        monitor, restored = StreamMonitor(CONFIG, "s"), StreamMonitor(CONFIG, "s")
+        alarms = observe_all(monitor, feed[:cut])
+        restored.restore(monitor.snapshot())
+        alarms += [(cut + i, alarm) for i, alarm in observe_all(restored, feed[cut:])]
+        named = [i for i, alarm in alarms if alarm.kind is AlarmKind.STUCK]
+        assert named == [3_199, 3_699, 7_100], cut
+
+
 def test_what_a_model_tied_and_what_it_warmed_up_on_end_with_the_next_model():
     monitor = StreamMonitor(CONFIG, "s")
     n_r = N - BAND.n_anomalies

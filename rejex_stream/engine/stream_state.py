@@ -26,7 +26,6 @@ from rejex_stream.features.columns import LARGEST
 from rejex_stream.features.preset import MISSING, RecentRows
 from rejex_stream.incidents import (
     ChannelLimits,
-    Gap,
     IncidentTracker,
     LimitCheck,
     Mute,
@@ -34,6 +33,7 @@ from rejex_stream.incidents import (
     Plan,
     Plans,
     RestingChannels,
+    Run,
     Transition,
     WakeUp,
     limited,
@@ -88,7 +88,7 @@ class _State(msgspec.Struct, forbid_unknown_fields=True):
     watch: Any = None
     plans: list[Plan] = []
     mutes: list[Mute] = []
-    gaps: dict[str, list[Gap]] = {}
+    gaps: dict[str, list[Run]] = {}
     resting: dict[str, dict[str, WakeUp]] = {}
 
 
@@ -155,7 +155,7 @@ class StreamState:
         self._explainer = explainer
         self._sensors: dict[str, SensorFeatures] = {}
         self._recent: dict[str, RecentRows] = {}  # of sensors whose rows are made at once
-        self._gaps: dict[str, list[Gap]] = {}  # of sensors that ever lacked a channel
+        self._gaps: dict[str, list[Run]] = {}  # of sensors that ever lacked a channel
         self._resting = RestingChannels(features.channels, judge.window.capacity)
         # What scores readings that go the straight way; None: none does, or it is not known yet.
         self._fast_path_model: BatchModel | None = None

@@ -11,7 +11,7 @@ import msgspec
 from rejex_stream.errors import ConfigError
 from rejex_stream.types import Label, Limited, LimitExcess, Reading, Reason, Verdict
 
-__all__ = ["ChannelLimits", "Gap", "LimitCheck", "limited", "long_gaps"]
+__all__ = ["ChannelLimits", "LimitCheck", "Run", "limited", "long_gaps"]
 
 _USUAL_GAP, _LONGER, _OFTEN = 10, 3, 10
 _SURE_AFTER = 10
@@ -58,22 +58,22 @@ class LimitCheck:
         return found
 
 
-class Gap(msgspec.Struct, array_like=True):
-    """How long a channel of a sensor has been missing, and was before, in events."""
+class Run(msgspec.Struct, array_like=True):
+    """For how long something goes on, and went on before, in events.
 
-    now: Annotated[int, msgspec.Meta(ge=-1)]  # -1: no value was ever there
+    A channel without a value is such a run, and a score that does not move.
+    """
+
+    now: Annotated[int, msgspec.Meta(ge=-1)] = 0  # -1: no value was ever there
     longest: Annotated[int, msgspec.Meta(ge=0)] = 0  # of those that count as usual
     too_long: Annotated[int, msgspec.Meta(ge=0)] = 0  # events of those that were too long, in all
 
-    def update(self, min_events: int, *, there: bool, seq: int) -> None:
-        """Count the event `seq` of its stream.
+    def end(self, min_events: int, seq: int) -> None:
+        """Take note that it is over, at the event `seq` of its stream.
 
-        A gap that was too long is a fault, and makes no longer one usual, unless a tenth of all
-        events were missing in such gaps.
+        A run that was too long is a fault, and makes no longer one usual, unless a tenth of all
+        events were in such runs.
         """
-        if not there:
-            self.now += self.now >= 0
-            return
         length, self.now = self.now, 0
         if length > self.usual(min_events):
             self.too_long += length
@@ -82,12 +82,12 @@ class Gap(msgspec.Struct, array_like=True):
         self.longest = max(self.longest, length)
 
     def usual(self, min_events: int) -> int:
-        """Return how long a gap may last: thrice the longest that was usual, or `min_events`."""
+        """Return how long it may last: thrice the longest that was usual, or `min_events`."""
         return max(min_events, _LONGER * self.longest)
 
 
 def long_gaps(
-    gaps: dict[str, list[Gap]],
+    gaps: dict[str, list[Run]],
     readings: Sequence[Reading],
     channels: Sequence[str],
     *,
@@ -108,12 +108,15 @@ def long_gaps(
         if own is None:
             if not all(there):
                 before = reading.sensor in seen or reading.sensor in known
-                own = gaps[reading.sensor] = [Gap(0 if before else -1) for _ in channels]
+                own = gaps[reading.sensor] = [Run(0 if before else -1) for _ in channels]
             seen.add(reading.sensor)
         if own is None:
             continue
         for channel, gap, is_there in zip(channels, own, there, strict=True):
-            gap.update(min_events, there=is_there, seq=seq + i)
+            if is_there:
+                gap.end(min_events, seq + i)
+            else:
+                gap.now += gap.now >= 0
             usual = gap.usual(min_events)
             if gap.now > usual and seq + i >= _SURE_AFTER * usual:
                 excess = LimitExcess(channel, None, float(usual), gap.now)

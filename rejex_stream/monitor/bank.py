@@ -9,6 +9,7 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 
 from rejex_stream.errors import CheckpointError
+from rejex_stream.incidents import Run
 from rejex_stream.monitor.alarm import NO_ALARMS, Alarm, AlarmKind, Alternative
 from rejex_stream.monitor.config import MonitorConfig
 from rejex_stream.monitor.drift import DriftDetector, DriftState
@@ -54,7 +55,8 @@ class StuckRun(msgspec.Struct):
     so that the noise of a converter or of arithmetic is no sign of life. The usual step is the mean
     of those that were larger: it is not unlearnt while the sensor is stuck. A run counts only if
     its value was rare in the reference when the run began, so a sensor that reads zero most of the
-    time is not called stuck for reading zero.
+    time is not called stuck for reading zero; and only if the stream's own runs are not usually as
+    long: what stands still each night is called stuck in the first nights alone.
     """
 
     score: float | None = None  # where the run began
@@ -64,6 +66,8 @@ class StuckRun(msgspec.Struct):
     usual_step: float = 0.0  # mean distance between two scores
     steps: int = 0  # that it was learnt from, up to 32
     swapped: bool = False
+    runs: Run = msgspec.field(default_factory=Run)  # of those that are long, how long is usual
+    seq: int = 0  # of the newest event of one
 
     def update(self, score: float | None, ties: int, window_len: int) -> int:
         """Count one score; return the length of the run of equal, formerly rare scores."""
@@ -257,10 +261,15 @@ class StreamMonitor:
         )
 
     def _raise_run(self, verdict: Verdict) -> tuple[Alarm, ...]:
+        stuck, self._is_stuck = self._stuck, True
+        stuck.runs.now, stuck.seq = stuck.length, verdict.seq
+        if stuck.length <= stuck.runs.usual(self._config.stuck_events - 1):
+            return NO_ALARMS  # it stands still for so long each night, say
         return self._raise_stuck(verdict, f"{self._stuck.length:,} equal scores in a row")
 
     def _moves_again(self) -> None:
         self._is_stuck = False
+        self._stuck.runs.end(self._config.stuck_events - 1, self._stuck.seq)
         self.ranks.active.withdraw(AlarmKind.STUCK)
 
     def _raise_stuck(self, verdict: Verdict, what: str) -> tuple[Alarm, ...]:
@@ -358,8 +367,8 @@ class StreamMonitor:
             )
         self.ranks.restore(state.ranks)
         self._drift.restore(state.drift)
-        self._stuck, self._is_stuck = state.stuck, AlarmKind.STUCK in self.ranks.active
-        self._unranked = state.unranked
+        self._stuck, self._unranked = state.stuck, state.unranked
+        self._is_stuck = self._stuck.runs.now > 0 or AlarmKind.STUCK in self.ranks.active
         self._model_epoch, self._tie_mass = state.model_epoch, state.tie_mass
         self.law = self.ranks.law
         self._law_key = (0, 0, None, None) if self.law is None else self.law.key

@@ -24,7 +24,7 @@ class Monitor(Section):
     false_alarm_events: float = setting(1e6, unit="events", ge=100, le=1e12)
     """Statistical alarms give about one false alarm in so many events."""
     stuck_events: int = setting(200, unit="events", ge=0)
-    """Equal scores in a row that count as stuck; 0: off."""
+    """Equal scores in a row that count as stuck, unless it is usual for a stream; 0: off."""
 
 
 class MonitorConfig(Monitor):

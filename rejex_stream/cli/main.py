@@ -45,6 +45,7 @@ _PARTS = (
     _Part("init", "init", "Write a config for a file or a topic.", "init"),
     _Part("run", "run_pipeline", "Run a pipeline.", "run"),
     _Part("spark", "spark", "Run a pipeline on Apache Spark.", "spark"),
+    _Part("warm", "warm", "Begin with what a history teaches.", "warm"),
     _Part("replay", "replay", "Judge a history again, and compare.", "replay"),
     _Part("plan", "before_run", "What a choice of γ, n and T promises.", "plan"),
     _Part("validate", "before_run", "Check a config.", "validate"),

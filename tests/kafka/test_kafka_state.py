@@ -14,13 +14,16 @@ from collections import Counter
 
 import pytest
 from kafka_harness import Kafka, pipeline_toml, start_rejex, stop
+from msgspec.structs import replace
+from rejex_connectors.kafka.topic_to_topic import key_partition
 from test_kafka_delivery import CONFLUENT
 
+from rejex_stream import Pipeline
 from rejex_stream.cli import main
 from rejex_stream.config import load_config
 from rejex_stream.config.assembly import kafka_settings
 from rejex_stream.encode import decode_verdict
-from rejex_stream.types import Position, Record
+from rejex_stream.types import Position, Reason, Record
 from tests.soak_results import record
 from tests.waiting import PATIENCE_S, pass_time, until
 
@@ -257,3 +260,46 @@ def imported(draw, path, file, ended):
     status = killed_or_done(draw, "state", "import", path, file)
     ended["imports killed"] += status is None
     return status == 0
+
+
+def test_a_history_warms_each_partition_with_the_sensors_whose_keys_are_in_it(
+    bootstrap, rejex, kafka: Kafka, tmp_path
+):
+    name, path, history = (
+        f"warm-{uuid.uuid4().hex[:8]}",
+        tmp_path / "warm.toml",
+        tmp_path / "h.jsonl",
+    )
+    source = {"time": "t", "sensor": "id", "topics": [f"{name}.in"]}
+    path.write_text(pipeline_toml(name, bootstrap, input=source))
+    assert rejex("topics", "create", path, "--with-input", "--partitions", "2")[0] == 0
+
+    def value(i):
+        return {"t": NOW_MS + i, "id": f"pump-{i % 5}", "flow": i * 7919 % 1009 / 100}
+
+    history.write_text("".join(json.dumps(value(i)) + "\n" for i in range(2000)))
+    status, said, failed = rejex("warm", path, "--from", history)
+    assert status == 0, failed
+    assert "5 of 5 sensors are ranked" in said
+    settings = kafka_settings(load_config(path))
+    live = [value(i) for i in range(2000, 2600)]
+    kafka.fill(
+        settings,
+        (
+            Record(
+                Position(f"{name}.in", key_partition(one["id"].encode(), 2), 0),
+                one["id"].encode(), json.dumps(one).encode(), (), None,
+            )
+            for one in live
+        ),
+    )  # fmt: skip
+    run_until(kafka, path, len(live))
+    found = {(v.sensor, v.seq): v for each in verdicts(kafka, path).values() for v in each}
+    whole = Pipeline(
+        input={"channels": ["flow"], "time": "t", "sensor": "id"}, detector={"name": "HBOS"},
+        rejection={"contamination": 0.05, "tolerance": 4, "window": 200},
+    )  # fmt: skip
+    expected = [outcome.verdict for outcome in whole.process(map(value, range(2600)))][2000:]
+    assert [replace(found[v.sensor, v.seq], position=v.position) for v in expected] == expected
+    assert {verdict.reason for verdict in expected} <= {None, Reason.AMBIGUOUS}
+    assert "state drop" in rejex("warm", path, "--from", history)[2]

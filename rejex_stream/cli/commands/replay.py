@@ -81,14 +81,14 @@ def replay(
     Reads the whole file, or all that topics hold; writes nothing. Both judge all of it, as verdicts
     depend on what went before; what is compared, or counted without --config, begins with --since.
     """
-    old = _without_follow(load_config(config))
+    old = without_follow(load_config(config))
     configs = [old] if new is None else [old, _reading_the_same(load_config(new), old)]
     for each in configs:
         if each.input.format in REGISTRY_FORMATS:
             raise ConfigError(
                 f"input.format = {each.input.format!r} is not replayed yet: expected json or csv."
             )
-    since_ms = None if since is None else _time(since)
+    since_ms = None if since is None else moment_ms(since, "--since")
     comparison = _judged(configs, since_ms)
     if output is show.As.JSON:
         show.print_json(_as_plain(comparison))
@@ -98,17 +98,19 @@ def replay(
         _print(comparison, [str(path) if same else path.name for path in paths])
 
 
-def _time(given: str) -> int:
+def moment_ms(given: str, option: str) -> int:
+    """Return a time that was given, in UTC milliseconds since 1970."""
     try:
         at = datetime.fromisoformat(given)
     except ValueError:
         raise ConfigError(
-            f"--since {given!r}: expected a time in ISO 8601, e.g. 2026-01-31T00:00."
+            f"{option} {given!r}: expected a time in ISO 8601, e.g. 2026-01-31T00:00."
         ) from None
     return round((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
-def _without_follow(config: Config) -> Config:
+def without_follow(config: Config) -> Config:
+    """Return a config by which a file ends where it ends."""
     whole = config.input.model_copy(update={"follow": False})
     return config.model_copy(update={"input": whole})
 
@@ -127,7 +129,7 @@ def _judged(configs: Sequence[Config], since_ms: int | None) -> _Comparison:
         judges[0].spec = replace(judges[0].spec, evidence=False)
         judges[0].settings = judges[0].settings.replace(review_context_events=0)
     with one_thread(), seldom_collecting():
-        for partition, decoders, records in _histories(configs):
+        for partition, decoders, records in histories(configs):
             states = [
                 judge.state(partition, decoder)
                 for judge, decoder in zip(judges, decoders, strict=True)
@@ -144,7 +146,7 @@ def _since(since_ms: int | None, outcomes: list[Outcome]) -> list[Outcome]:
     return [o for o in outcomes if o.verdict is None or o.verdict.event_time_ms >= since_ms]
 
 
-def _histories(
+def histories(
     configs: Sequence[Config],
 ) -> Iterator[tuple[Partition, list[Decoder], Iterator[Record]]]:
     """Yield the partitions of the history, how each config reads it, and its records in order."""

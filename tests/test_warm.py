@@ -1,0 +1,141 @@
+"""``rejex-stream warm``: the first live event is judged as if the history had come before it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from rejex_stream.cli import main
+from tests.program import command, started
+from tests.pump import pump_toml, row
+from tests.waiting import until
+
+N, LIVE = 1_100, 4_000
+
+
+def high(i):
+    """A fault of the first pump among readings that vary."""
+    return 300.0 + i % 7 if 500 <= i < 700 and i % 2 == 0 else i * 7919 % 1009 / 100
+
+
+def table(path, start, stop, skip=()):
+    rows = (row(i, high) for i in range(start, stop) if i not in skip)
+    path.write_text("t,id,flow\n" + "".join(rows))
+
+
+def config(name, path, budget="", **changes):
+    more = (
+        f'[state]\nfolder = "{name}"\nsnapshot_every_events = 300\n[run]\ncommit_interval_s = 0\n'
+        + "".join(f'{"[output]" if role == "verdicts" else ""}\n{role} = "{name}-{role}.jsonl"'
+                  for role in ("verdicts", "review", "incidents", "deadletter"))
+    )  # fmt: skip
+    text = (
+        pump_toml(path=path, window=100, more=more, **changes)
+        .replace('"pump"', f'"{name}"')
+        .replace("HBOS", "Sensor")
+    )
+    return text.replace("tolerance = 4", budget) if budget else text
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    table(tmp_path / "history.csv", 0, N)
+    table(tmp_path / "live.csv", N, LIVE)
+    (tmp_path / "new.toml").write_text(config("new", "live.csv"))
+    return tmp_path
+
+
+@pytest.fixture
+def rejex(capsys):
+    def call(*arguments):
+        status = main([str(argument) for argument in arguments])
+        said = capsys.readouterr()
+        return status, said.out + said.err
+
+    return call
+
+
+def verdicts(path):
+    """What was said of each event, but where it stands in its file."""
+    lines = map(json.loads, path.read_text().splitlines())
+    where = ("id", "topic", "offset", "incident")
+    return [{name: x for name, x in line.items() if name not in where} for line in lines]
+
+
+def undisturbed(here, rejex, skip=(), budget=""):
+    table(here / "all.csv", 0, LIVE, skip)
+    (here / "whole.toml").write_text(config("whole", "all.csv", budget))
+    assert rejex("run", "whole.toml")[0] == 0
+    return verdicts(here / "whole-verdicts.jsonl")[N - len(skip) :]
+
+
+@pytest.mark.parametrize("core", ["", "python"])
+def test_the_verdicts_are_those_of_one_file_also_after_a_kill(here, rejex, core, monkeypatch):
+    monkeypatch.setenv("REJEX_CORE", core)
+    fault = range(495, 720)
+    status, said = rejex(
+        "warm", "new.toml", "--from", "history.csv",
+        "--without", "2023-11-14T22:21:35/2023-11-14T22:25:20",
+    )  # fmt: skip
+    assert status == 0, said
+    assert "left out: 2023-11-14T22:21:35Z to 2023-11-14T22:25:20Z" in said
+    assert f"{N - len(fault)} readings" in said
+    assert "2 of 2 sensors are ranked" in said
+    written = here / "new-verdicts.jsonl"
+    with started(command("run", "new.toml"), cwd=here) as process:
+        until(lambda: written.exists() and written.stat().st_size)
+        process.kill()
+    assert rejex("run", "new.toml")[0] == 0
+    found = verdicts(written)
+    assert found[0]["reason"] is None
+    assert found == undisturbed(here, rejex, fault)
+
+
+def test_a_fault_in_the_history_is_said_with_what_leaves_it_out(here, rejex):
+    status, said = rejex("warm", "new.toml", "--from", "history.csv")
+    assert status == 0, said
+    assert "incident: p0; --without 2023-11-14T22:21:36Z/2023-11-14T22:27:10Z" in said
+    assert rejex("run", "new.toml")[0] == 0
+    assert verdicts(here / "new-verdicts.jsonl") == undisturbed(here, rejex)
+
+
+def test_a_budget_begins_full_with_the_stream(here, rejex):
+    budget = "review_budget = { rate = 0.05, burst = 60 }"
+    (here / "new.toml").write_text(config("new", "live.csv", budget))
+    assert rejex("warm", "new.toml", "--from", "history.csv")[0] == 0
+    assert rejex("run", "new.toml")[0] == 0
+    first, *_ = verdicts(here / "new-verdicts.jsonl")
+    then, *_ = undisturbed(here, rejex, budget=budget)
+    width = first["policy_upper"] - first["policy_lower"] + 1
+    assert first["band_upper"] - first["band_lower"] + 1 == 2 * width  # at full credit
+    assert first["rank"] == then["rank"]
+
+
+def test_what_is_no_history_of_the_stream_is_refused_and_nothing_is_kept(here, rejex):
+    def refused(text, *more, history="history.csv", **changes):
+        (here / "new.toml").write_text(config("new", "live.csv", **changes))
+        status, said = rejex("warm", "new.toml", "--from", history, *more)
+        assert status == 2, said
+        assert text in said
+
+    sensor = 'sensor = "id"\n'
+    refused("2 s apart", source=sensor + "sample_interval_ms = 600000")
+    refused("joined tags", source=sensor + "reorder_s = 5")
+    refused("goes on while the stream begins", history="live.csv")
+    refused("START/END", "--without", "2023-11-15/2023-11-14")
+    table(here / "short.csv", 0, 690)
+    refused("ends within an incident of p0", history="short.csv")
+    (here / "other.csv").write_text("t,id,pressure\n1700000000,p0,1\n")
+    refused("'flow' is not in the header", history="other.csv")
+    (here / "none.csv").write_text("t,id,flow\n1700000000,p0,\n")
+    refused("has no value of flow", history="none.csv")
+    (here / "unit.csv").write_text("t,id,flow\n" + "1700000000,p0,7 bar\n" * 9)
+    refused("cannot be read as those of the stream; channel 'flow'", history="unit.csv")
+
+    assert rejex("state", "list", "new.toml", "--output", "json")[0] == 0
+    assert rejex("warm", "new.toml", "--from", "history.csv")[0] == 0
+    refused("state drop new.toml --all")
+    assert rejex("state", "drop", "new.toml", "--all")[0] == 0
+    assert rejex("warm", "new.toml", "--from", "history.csv")[0] == 0

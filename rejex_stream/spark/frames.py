@@ -273,7 +273,7 @@ class KeyedStates:
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
 
-    def init(self, handle: Any) -> None:  # noqa: ANN401 - Spark's
+    def init(self, handle: Any) -> None:
         """Open the state."""
         bench = _benches.get(self._recipe.id)
         if bench is None:
@@ -285,10 +285,7 @@ class KeyedStates:
         self._taken = msgspec.msgpack.Decoder(Taken)
 
     def handleInputRows(  # noqa: N802 - Spark's name
-        self,
-        key: tuple[str, int, str],
-        rows: Iterator[pd.DataFrame],
-        timerValues: Any,  # noqa: ANN401
+        self, key: tuple[str, int, str], rows: Iterator[pd.DataFrame], timerValues: Any
     ) -> Iterator[pd.DataFrame]:
         """Judge what a micro-batch holds of one key."""
         import pandas as pd
@@ -347,10 +344,7 @@ class KeyedStates:
             self._bench.live.popitem(last=False)
 
     def handleExpiredTimer(  # noqa: N802
-        self,
-        key: Any,  # noqa: ANN401
-        timerValues: Any,  # noqa: ANN401
-        expiredTimerInfo: Any,  # noqa: ANN401
+        self, key: Any, timerValues: Any, expiredTimerInfo: Any
     ) -> Iterator[pd.DataFrame]:
         """Nothing here goes by time."""
         return iter(())

@@ -176,7 +176,7 @@ def _run_files(config: Config, job: SparkJob, stop: threading.Event) -> dict[str
         write = FileBatches(sink, monitoring)
         stream = out.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint)
 
-        def all_of_it(query: Any) -> None:  # noqa: ANN401 - Spark's
+        def all_of_it(query: Any) -> None:
             chunks.lay(source, stop)
             query.processAllAvailable()
 
@@ -282,7 +282,7 @@ def _settings(config: Config) -> KafkaSettings:
     return settings
 
 
-def _topics(read: Any, settings: KafkaSettings) -> Any:  # noqa: ANN401 - Spark's, of two classes
+def _topics(read: Any, settings: KafkaSettings) -> Any:
     return (
         read.format("kafka")
         .option("kafka.bootstrap.servers", settings.bootstrap_servers)
@@ -344,10 +344,7 @@ def _folder(spark: SparkSession, address: str) -> tuple[Any, Any]:
 
 
 def _until_done(
-    stream: Any,  # noqa: ANN401 - Spark's
-    wait: Callable[[Any], object],
-    stop: threading.Event,
-    turn: Callable[[], object],
+    stream: Any, wait: Callable[[Any], object], stop: threading.Event, turn: Callable[[], object]
 ) -> None:
     """Let a query run until `wait` returns, and `turn` meanwhile; say in a sentence what fails."""
     for again in reversed(range(_STARTS)):
@@ -359,10 +356,7 @@ def _until_done(
 
 
 def _until_ended(
-    query: Any,  # noqa: ANN401 - Spark's
-    wait: Callable[[Any], object],
-    stop: threading.Event,
-    turn: Callable[[], object],
+    query: Any, wait: Callable[[Any], object], stop: threading.Event, turn: Callable[[], object]
 ) -> Exception | None:
     from pyspark.errors import PySparkException
 

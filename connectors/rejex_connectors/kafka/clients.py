@@ -73,7 +73,7 @@ class Consumer(Protocol):
     def stop(self, partition: Partition) -> None:
         """Deliver nothing until :meth:`start`."""
 
-    def membership(self) -> Any:  # noqa: ANN401 - the library's own token
+    def membership(self) -> Any:
         """Return the token that fences our commits; raises when we are no member any more."""
 
     def commit(self, offsets: Mapping[Partition, int], timeout_s: float) -> None:

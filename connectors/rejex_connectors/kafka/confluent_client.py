@@ -290,7 +290,7 @@ class FastConsumer:
             del self._running[partition]
             self._consumer.incremental_unassign([ck.TopicPartition(*partition)])
 
-    def membership(self) -> Any:  # noqa: ANN401 - opaque
+    def membership(self) -> Any:
         """Return the group metadata, unless we are not who was given the partitions.
 
         The broker takes a commit without a member as one of a simple consumer and accepts it,

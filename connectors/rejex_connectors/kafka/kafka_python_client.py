@@ -229,7 +229,7 @@ class PythonConsumer:
         with contextlib.suppress(*_UNASSIGNED):
             self.hold(TopicPartition(*partition))
 
-    def membership(self) -> Any:  # noqa: ANN401 - ConsumerGroupMetadata has no type
+    def membership(self) -> Any:
         """Return the group metadata, unless it would fence nothing.
 
         The broker takes a commit without a generation as one of a simple consumer and accepts it,

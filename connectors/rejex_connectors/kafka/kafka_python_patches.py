@@ -38,12 +38,8 @@ _close_selector = NetworkSelector.close
 
 
 async def _connect_or_close(
-    self: KafkaNetSocket,
-    net: Any,  # noqa: ANN401 - the library has no types
-    sock: Any,  # noqa: ANN401
-    *arguments: Any,  # noqa: ANN401
-    **named: Any,  # noqa: ANN401
-) -> Any:  # noqa: ANN401
+    self: KafkaNetSocket, net: Any, sock: Any, *arguments: Any, **named: Any
+) -> Any:
     """Close the socket of a connection that was refused: the library forgets it."""
     try:
         return await _connect(self, net, sock, *arguments, **named)
@@ -61,11 +57,7 @@ async def _handshake_or_close(self: KafkaSSLTransport) -> None:
         raise
 
 
-def _bootstrap_or_close(
-    self: KafkaConnectionManager,
-    *arguments: Any,  # noqa: ANN401
-    **named: Any,  # noqa: ANN401
-) -> None:
+def _bootstrap_or_close(self: KafkaConnectionManager, *arguments: Any, **named: Any) -> None:
     """Bootstrap; clients do it in their constructor, so nobody else could close what they hold."""
     try:
         _bootstrap(self, *arguments, **named)
@@ -75,7 +67,7 @@ def _bootstrap_or_close(
         raise
 
 
-def _made_transport(self: KafkaTCPTransport, net: Any, *arguments: Any, **named: Any) -> None:  # noqa: ANN401
+def _made_transport(self: KafkaTCPTransport, net: Any, *arguments: Any, **named: Any) -> None:
     _make_transport(self, net, *arguments, **named)
     net.__dict__.setdefault("transports", WeakSet()).add(self)
 
@@ -94,7 +86,7 @@ def _close_selector_and_sockets(self: NetworkSelector) -> None:
 
 
 def _end_later(receive: Callable[[Any], tuple[bytes, Any]]) -> Callable[[Any], tuple[bytes, Any]]:
-    def received(self: Any) -> tuple[bytes, Any]:  # noqa: ANN401 - the library has no types
+    def received(self: Any) -> tuple[bytes, Any]:
         data, error = receive(self)
         return data, None if data else error
 
@@ -138,7 +130,7 @@ async def _join_or_take_answer(self: ConsumerCoordinator, timeout_ms: float | No
     return bool(await _join_group(self, timeout_ms))
 
 
-async def _join_and_beat(self: ConsumerCoordinator) -> Any:  # noqa: ANN401
+async def _join_and_beat(self: ConsumerCoordinator) -> Any:
     assignment = await _join_and_sync(self)
     self.answered = self._generation
     self._enable_heartbeat()
@@ -178,7 +170,7 @@ def _time_to_look(self: ConsumerCoordinator) -> float:
 _join_answered = ConsumerCoordinator._process_join_group_response
 
 
-def _join_answered_in(self: ConsumerCoordinator, *arguments: Any) -> Any:  # noqa: ANN401
+def _join_answered_in(self: ConsumerCoordinator, *arguments: Any) -> Any:
     response = _join_answered(self, *arguments)
     seat = (response.member_id, response.generation_id)
     self.__dict__.setdefault("rounds", deque()).append(seat)
@@ -201,7 +193,7 @@ def take_rounds(consumer: KafkaConsumer) -> list[tuple[str, int]]:
 _reset_generation = ConsumerCoordinator.reset_generation
 
 
-def _reset_and_prepare(self: ConsumerCoordinator, *arguments: Any, **named: Any) -> None:  # noqa: ANN401
+def _reset_and_prepare(self: ConsumerCoordinator, *arguments: Any, **named: Any) -> None:
     _reset_generation(self, *arguments, **named)
     self.rejoining = False
 
@@ -214,7 +206,7 @@ def _reset_and_prepare(self: ConsumerCoordinator, *arguments: Any, **named: Any)
 _ask_committed = ConsumerCoordinator.fetch_committed_offsets_async
 
 
-async def _ask_committed_anew(self: ConsumerCoordinator, *arguments: Any, **named: Any) -> Any:  # noqa: ANN401
+async def _ask_committed_anew(self: ConsumerCoordinator, *arguments: Any, **named: Any) -> Any:
     self._offset_fetch_futures.clear()
     return await _ask_committed(self, *arguments, **named)
 
@@ -235,7 +227,7 @@ async def _send_heartbeat_as(self: ConsumerCoordinator) -> None:
     await _send_heartbeat(self)
 
 
-def _heartbeat_answered_as(self: ConsumerCoordinator, *answer: Any) -> None:  # noqa: ANN401
+def _heartbeat_answered_as(self: ConsumerCoordinator, *answer: Any) -> None:
     if self._generation != self.beating_as:  # the next one tells about the seat of now
         return
     try:
@@ -258,7 +250,7 @@ def is_fenced(consumer: KafkaConsumer) -> bool:
 _records_of = DefaultRecordBatch.__iter__
 
 
-def _unpacked(self: DefaultRecordBatch) -> Any:  # noqa: ANN401
+def _unpacked(self: DefaultRecordBatch) -> Any:
     if self.is_control_batch:
         return _records_of(self)
     return unpack(self, self._buffer, self._pos)
@@ -271,7 +263,7 @@ def _unpacked(self: DefaultRecordBatch) -> Any:  # noqa: ANN401
 _append = Fetcher._append
 
 
-def _take(self: Any, n: int) -> list[Any]:  # noqa: ANN401
+def _take(self: Any, n: int) -> list[Any]:
     """Take up to `n` records, or as many as are large together."""
     self._maybe_raise_next_inline_exception()
     records: list[Any] = []
@@ -288,11 +280,7 @@ def _take(self: Any, n: int) -> list[Any]:  # noqa: ANN401
 
 
 def _append_or_end(
-    self: Any,  # noqa: ANN401
-    drained: Any,  # noqa: ANN401
-    part: Any,  # noqa: ANN401
-    max_records: int,
-    update_offsets: bool,
+    self: Any, drained: Any, part: Any, max_records: int, update_offsets: bool
 ) -> int:
     """End the poll, by saying that it is full, where what one partition gave is large."""
     part.is_large = False
@@ -309,7 +297,7 @@ def _append_or_end(
 _fetched = Fetcher.fetched_records
 
 
-def _fetched_or_put_aside(self: Fetcher, *arguments: Any, **named: Any) -> Any:  # noqa: ANN401
+def _fetched_or_put_aside(self: Fetcher, *arguments: Any, **named: Any) -> Any:
     if not self._next_partition_records:
         self._next_partition_records = None
     return _fetched(self, *arguments, **named)

@@ -112,7 +112,7 @@ class _Tuned:
     def __init__(self, name: str) -> None:
         self._name, self._default = name, TUNED[name][0]
 
-    def __get__(self, settings: Any, owner: object) -> Any:  # noqa: ANN401 - int, or str
+    def __get__(self, settings: Any, owner: object) -> Any:
         return (settings.options if settings else {}).get(self._name, self._default)
 
 

@@ -359,7 +359,7 @@ class KafkaControl:
                 with self._lock:
                     self._sought = True  # trimmed or recreated while we read: looked at again
 
-    def _seek(self, consumer: Any, tp: TopicPartition) -> None:  # noqa: ANN401 - without types
+    def _seek(self, consumer: Any, tp: TopicPartition) -> None:
         with self._lock:
             if not self._sought or self._next is None:
                 return
@@ -373,7 +373,7 @@ class KafkaControl:
             self._log, self._sought, self._why = log, False, None
             self._records.clear()
 
-    def _take(self, consumer: Any, tp: TopicPartition) -> None:  # noqa: ANN401 - without types
+    def _take(self, consumer: Any, tp: TopicPartition) -> None:
         with self._lock:
             idle = self._sought or len(self._records) >= _MAX_READ
         if idle:

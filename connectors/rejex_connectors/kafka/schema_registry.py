@@ -171,7 +171,7 @@ class HttpSchemaRegistry:
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
     """A redirect would carry the password to wherever it points."""
 
-    def redirect_request(self, *_: Any) -> None:  # noqa: ANN401
+    def redirect_request(self, *_: Any) -> None:
         """Follow nothing: the redirect becomes an error."""
 
 

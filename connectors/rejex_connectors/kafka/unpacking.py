@@ -127,7 +127,7 @@ class _Stream:
             raise ValueError(f"it ends {n} bytes before its last record does")
 
 
-def unpack(batch: Any, buffer: bytearray, begin: int) -> Iterator[DefaultRecord]:  # noqa: ANN401
+def unpack(batch: Any, buffer: bytearray, begin: int) -> Iterator[DefaultRecord]:
     """Yield the records of a data batch of kafka-python, unpacking as it goes.
 
     Costs what the records cost, in memory one record and a piece.
@@ -155,7 +155,7 @@ def unpack(batch: Any, buffer: bytearray, begin: int) -> Iterator[DefaultRecord]
             yield _unread(batch, offset, batch.max_timestamp, reason)
 
 
-def _next(batch: Any, stream: _Stream) -> DefaultRecord:  # noqa: ANN401
+def _next(batch: Any, stream: _Stream) -> DefaultRecord:
     stream.has(_HEAD)
     buffer, at = stream.buffer, stream.at
     length, begin = decode_varint(buffer, at)
@@ -210,5 +210,5 @@ def _bytes(buffer: bytearray, at: int) -> tuple[bytes | None, int]:
         return bytes(view[at : at + n]), at + n
 
 
-def _unread(batch: Any, offset: int, timestamp: int, reason: str) -> DefaultRecord:  # noqa: ANN401
+def _unread(batch: Any, offset: int, timestamp: int, reason: str) -> DefaultRecord:
     return DefaultRecord(0, offset, timestamp, batch.timestamp_type, None, None, Unread(reason))

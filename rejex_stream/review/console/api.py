@@ -226,7 +226,7 @@ def get_metrics(call: Call) -> object:
 _WIDEST_MS = 400 * 86_400_000
 
 
-def _line(t: Any, v: Any) -> dict[str, list[Any]]:  # noqa: ANN401 - arrays
+def _line(t: Any, v: Any) -> dict[str, list[Any]]:
     return {"t": t.tolist(), "v": [None if np.isnan(x) else x for x in v.tolist()]}
 
 

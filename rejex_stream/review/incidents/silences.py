@@ -104,7 +104,7 @@ class Silences:
             "comment": f"{_COMMENT.format(what)} by {by}",
         }  # fmt: skip
 
-    def _ask(self, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401 - JSON
+    def _ask(self, method: str, path: str, body: object = None) -> Any:
         data = None if body is None else msgspec.json.encode(body)
         headers = {"Content-Type": "application/json"}
         with http_request(method, f"{self._api}/{path}", data, headers, _TIMEOUT_S) as answer:

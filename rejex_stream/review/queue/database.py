@@ -353,22 +353,19 @@ def owner_only(path: str | Path, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def scalar(connection: sqlite3.Connection, query: str, values: Any = ()) -> Any:  # noqa: ANN401
+def scalar(connection: sqlite3.Connection, query: str, values: Any = ()) -> Any:
     """Return the first value of the first row of a query; ``None`` without a row."""
     row = connection.execute(query, values).fetchone()
     return None if row is None else row[0]
 
 
-def scalars(connection: sqlite3.Connection, query: str, values: Any = ()) -> list[Any]:  # noqa: ANN401
+def scalars(connection: sqlite3.Connection, query: str, values: Any = ()) -> list[Any]:
     """Return the first value of every row of a query."""
     return [row[0] for row in connection.execute(query, values)]
 
 
 def insert(
-    connection: sqlite3.Connection,
-    table: str,
-    otherwise: str = "",
-    **values: Any,  # noqa: ANN401
+    connection: sqlite3.Connection, table: str, otherwise: str = "", **values: Any
 ) -> sqlite3.Cursor:
     """Add a row to a table, value by name of column; `otherwise` is the clause for a conflict."""
     marks = ", ".join("?" * len(values))
@@ -642,12 +639,7 @@ def _digest(previous: str, *content: int | str) -> str:
 
 
 def append_audit(
-    connection: sqlite3.Connection,
-    at_ms: int,
-    actor: str,
-    action: str,
-    subject: str,
-    **detail: Any,  # noqa: ANN401 - whatever JSON can hold
+    connection: sqlite3.Connection, at_ms: int, actor: str, action: str, subject: str, **detail: Any
 ) -> None:
     """Add one row; the caller's transaction holds the change that it records."""
     last = scalar(connection, "SELECT hash FROM audit ORDER BY seq DESC LIMIT 1")

@@ -365,7 +365,7 @@ def _row(connection: Connection, row: Row, cache: LabelCache) -> ExportRow:
     )
 
 
-def cell(value: Any) -> str:  # noqa: ANN401 - whatever a row holds
+def cell(value: Any) -> str:
     r"""Return a value for a spreadsheet; text that would start a formula gets an apostrophe first.
 
     Also after a semicolon, tab or line's end: a spreadsheet that splits there would begin a cell.

@@ -74,7 +74,7 @@ def _first_result(act: Action, request_id: str) -> Done | None:
     return msgspec.json.decode(row["result"], type=Done)
 
 
-def _store_result(act: Action, request_id: str, done: Done, **payload: Any) -> None:  # noqa: ANN401
+def _store_result(act: Action, request_id: str, done: Done, **payload: Any) -> None:
     """Store what an action did, and what undo needs for it; an undo itself is never undone."""
     insert(
         act.connection,

@@ -58,7 +58,7 @@ class Action(NamedTuple):
     now_ms: int
     viewer: Viewer
 
-    def record(self, action: str, subject: str, **detail: Any) -> None:  # noqa: ANN401 - any JSON
+    def record(self, action: str, subject: str, **detail: Any) -> None:
         """Add a row to the audit."""
         name = self.viewer.reviewer
         database.append_audit(self.connection, self.now_ms, name, action, subject, **detail)

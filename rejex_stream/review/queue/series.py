@@ -76,7 +76,7 @@ class SeriesBatch:
         self._points.clear()
 
 
-def _first_known(known: Any, new: Any) -> Any:  # noqa: ANN401 - a part of a point
+def _first_known(known: Any, new: Any) -> Any:
     return new if known is None else known
 
 

@@ -90,6 +90,9 @@ def share(value: float | None) -> str:
     return "–" if value is None else f"{number(100 * value)} %"
 
 
+_COUNTED = ("limited", "withheld", "held", "invalid", "ignored", "reviews", "incidents")
+
+
 def outcome_facts(counts: OutcomeCounts) -> dict[str, object]:
     """Return counts of outcomes as plain values, the same in every command."""
     return {
@@ -98,13 +101,7 @@ def outcome_facts(counts: OutcomeCounts) -> dict[str, object]:
         "reasons": {str(reason): count for reason, count in sorted(counts.reasons.items())},
         "ranked": counts.n_ranked,
         "rejection_rate": counts.rejection_rate,
-        "limited": counts.n_limited,
-        "withheld": counts.n_withheld,
-        "held": counts.n_held,
-        "invalid": counts.n_invalid,
-        "ignored": counts.n_ignored,
-        "reviews": counts.n_reviews,
-        "incidents": counts.n_incidents,
+        **{name: getattr(counts, f"n_{name}") for name in _COUNTED},
     }
 
 

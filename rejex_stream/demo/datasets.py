@@ -168,13 +168,7 @@ def water() -> Iterator[tuple[datetime, float]]:
 def water_faults() -> tuple[Fault, ...]:
     """Return the documented faults of the water flow."""
     return tuple(
-        Fault(
-            WATER_SENSOR,
-            _epoch_ms(datetime.fromisoformat(first)),
-            _epoch_ms(datetime.fromisoformat(last)),
-            title,
-            settling_ms=_HOUR_MS,
-        )
+        _fault(WATER_SENSOR, datetime.fromisoformat(first), datetime.fromisoformat(last), title)
         for first, last, title in _WATER_FAULTS
     )
 
@@ -193,15 +187,18 @@ def turbine_time(name: str, step: int) -> datetime:
 def turbine_faults(run: turbine.Run) -> tuple[Fault, ...]:
     """Return the faults of a simulation."""
     return tuple(
-        Fault(
-            fault.turbine,
-            _epoch_ms(turbine_time(fault.turbine, fault.first)),
-            _epoch_ms(turbine_time(fault.turbine, fault.last)),
-            fault.title,
-            settling_ms=_HOUR_MS,
+        _fault(
+            one.turbine,
+            turbine_time(one.turbine, one.first),
+            turbine_time(one.turbine, one.last),
+            one.title,
         )
-        for fault in run.faults
+        for one in run.faults
     )
+
+
+def _fault(sensor: str, first: datetime, last: datetime, title: str) -> Fault:
+    return Fault(sensor, _epoch_ms(first), _epoch_ms(last), title, settling_ms=_HOUR_MS)
 
 
 def _epoch_ms(time: datetime) -> int:

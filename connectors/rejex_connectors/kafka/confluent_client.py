@@ -48,25 +48,21 @@ RIVAL = {_E._FENCED, _E.PRODUCER_FENCED, _E.INVALID_PRODUCER_EPOCH}
 NO_TOPIC = {_E.UNKNOWN_TOPIC_OR_PART, _E._UNKNOWN_TOPIC}
 WAITED_IN_VAIN = {_E._TIMED_OUT, _E._MSG_TIMED_OUT, _E._UNKNOWN_PARTITION, *NO_TOPIC}
 """What is said, among others, of a topic that was deleted."""
-_MEANINGS: dict[int, Meaning] = {
-    **dict.fromkeys(REFUSED, "refused"),
-    _E.FENCED_INSTANCE_ID: "seat taken",
-    _E.ILLEGAL_GENERATION: "no member",
-    _E.UNKNOWN_MEMBER_ID: "no member",
-    _E.REBALANCE_IN_PROGRESS: "no member",
-    _E._MAX_POLL_EXCEEDED: "no member",
-    _E._NO_OFFSET: "no member",
-    _E.MSG_SIZE_TOO_LARGE: "too large",
-    _E.INVALID_MSG_SIZE: "too large",
-    _E.INVALID_TIMESTAMP: "wrong clock",
-    _E._AUTO_OFFSET_RESET: "gone",
-    _E.OFFSET_OUT_OF_RANGE: "gone",
-    _E.UNSUPPORTED_VERSION: "hopeless",
-    _E._UNSUPPORTED_FEATURE: "hopeless",
-    _E._INVALID_ARG: "hopeless",
-    _E.INVALID_TRANSACTION_TIMEOUT: "hopeless",
-    _E.INCONSISTENT_GROUP_PROTOCOL: "hopeless",
-}
+_MEANINGS: dict[Meaning, set[int]] = {
+    "refused": REFUSED,
+    "seat taken": {_E.FENCED_INSTANCE_ID},
+    "no member": {
+        _E.ILLEGAL_GENERATION, _E.UNKNOWN_MEMBER_ID, _E.REBALANCE_IN_PROGRESS,
+        _E._MAX_POLL_EXCEEDED, _E._NO_OFFSET,
+    },
+    "too large": {_E.MSG_SIZE_TOO_LARGE, _E.INVALID_MSG_SIZE},
+    "wrong clock": {_E.INVALID_TIMESTAMP},
+    "gone": {_E._AUTO_OFFSET_RESET, _E.OFFSET_OUT_OF_RANGE},
+    "hopeless": {
+        _E.UNSUPPORTED_VERSION, _E._UNSUPPORTED_FEATURE, _E._INVALID_ARG,
+        _E.INVALID_TRANSACTION_TIMEOUT, _E.INCONSISTENT_GROUP_PROTOCOL,
+    },
+}  # fmt: skip
 
 
 def explain(
@@ -91,7 +87,8 @@ def explain(
     reason = error.str().rstrip(".")
     if "ssl.ca.location" in reason:  # whatever was wrong with the broker's certificate
         reason = distrust(settings.security, settings.bootstrap_servers) or reason
-    return refusals.explained(_MEANINGS.get(code, "passing"), settings, doing, reason, rights)
+    meanings = (means for means, codes in _MEANINGS.items() if code in codes)
+    return refusals.explained(next(meanings, "passing"), settings, doing, reason, rights)
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from threading import Event
@@ -122,13 +122,14 @@ def rekey(
             _require_empty(settings, target)
         done = Rekeyed()
         while True:
-            for batch in _batches(_merged(settings, partitions, at), _BATCH):
-                records = [
+            records = _merged(settings, partitions, at)
+            while batch := list(islice(records, _BATCH)):
+                keyed = [
                     _keyed(record, target, n_target, sensor_of, done, keep_key=keep_keys)
                     for record in batch
                 ]
                 at |= {Partition(*r.position[:2]): r.position.offset + 1 for r in batch}
-                writer.write([record for record in records if record is not None], at)
+                writer.write([record for record in keyed if record is not None], at)
                 on_progress(done.copied)
                 if stop.is_set():
                     return done
@@ -179,12 +180,6 @@ def _merged(
     ready = [p for p in partitions if at.get(p, 0) < bounds[p][1]]
     feeds = [partition_reader.read_partition(settings, p, at.get(p), bounds[p][1]) for p in ready]
     return heapq.merge(*feeds, key=lambda record: record.timestamp_ms or 0)
-
-
-def _batches(records: Iterable[Record], size: int) -> Iterator[list[Record]]:
-    records = iter(records)
-    while batch := list(islice(records, size)):
-        yield batch
 
 
 def _keyed(

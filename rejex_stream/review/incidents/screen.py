@@ -234,17 +234,11 @@ def _one(console: Console, connection: Connection, viewer: Viewer, request: Requ
         "runbook": shown.runbook_url((*incident.sensors, incident.stream_key)[0]),
         "table": _table(connection, stored, begin, end),
         "incident_data": {
-            "id": incident.id,
-            "version": incident.version,
+            **{name: getattr(incident, name) for name in ("id", "version", "held", "passed_limit")},
+            **card.counted._asdict(),
             "start_ms": begin,
-            "end_ms": end,
             "from_ms": begin - width // 2,
             "to_ms": end + width // 20,
-            "events": card.counted.events,
-            "anomalies": card.counted.anomalies,
-            "known": card.counted.known,
-            "held": incident.held,
-            "passed_limit": incident.passed_limit,
             "ranked": [(one.sensor, one.reads.channel) for one in card.deviations],
             "can_load": stored.pipeline in console.inputs,
             "shown": {name: one.model_dump() for name, one in shown.channels.items()},
@@ -354,12 +348,8 @@ def post_load(call: Call) -> object:
         raise Refusal("nothing", str(error)) from error
     with call.store.database.read() as connection:
         card = readings.card(connection, stored)
-    return {
-        "known": card.counted.known,
-        "events": card.counted.events,
-        "new": card.counted.known - before,
-        "cut": cut,
-    }
+    known, events = card.counted.known, card.counted.events
+    return {"known": known, "events": events, "new": known - before, "cut": cut}
 
 
 @answers()

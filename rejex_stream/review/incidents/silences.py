@@ -40,10 +40,7 @@ class Silences:
     def bring_in_line(self, store: ReviewStore) -> bool:
         """Silence what is muted and nothing else; returns whether anything was changed.
 
-        Raises
-        ------
-        ConnectorError
-            Alertmanager did not take it; it is tried again the next time.
+        What Alertmanager does not take is a ConnectorError, and tried again the next time.
         """
         now_ms, cares = store.now_ms(), defaultdict[str, list[tuple[str, Care]]](list)
         with store.database.read() as connection:

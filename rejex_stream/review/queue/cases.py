@@ -62,6 +62,10 @@ class Arrival(NamedTuple):
     context: Sequence[ContextPoint] = ()
 
 
+OF_VERDICT = ("position", "event_time_ms", "seq", "confidence", "incident", "severity")
+"""Fields of an arrival that are its verdict's."""
+
+
 def episode_id(*parts: str) -> str:
     """Return a short id that depends on nothing but `parts`."""
     digest = int.from_bytes(hashlib.sha256("\x1f".join(parts).encode()).digest()[:8], "big")

@@ -22,7 +22,7 @@ from rejex_stream.incidents.situations import Onset, find_situations, onset_of
 from rejex_stream.plan.promises import Costs
 from rejex_stream.rejection.window import joint_severity
 from rejex_stream.review.queue import cases
-from rejex_stream.review.queue.database import insert, note_down, scalar, scalars
+from rejex_stream.review.queue.database import AT_POSITION, insert, note_down, scalar, scalars
 from rejex_stream.review.queue.series import (
     COUNTS,
     DAY_MS,
@@ -203,11 +203,8 @@ class IngestBatch:
         """Queue one review item; what is known changes nothing, another event there is refused."""
         verdict, connection = item.verdict, self._connection
         sensor_id = self.sensor_id(verdict.stream_key, verdict.sensor, item.channels)
-        known = connection.execute(
-            "SELECT sensor_id, event_time_ms FROM event "
-            "WHERE topic = ? AND partition = ? AND offset = ? AND reading = ?",
-            verdict.position,
-        ).fetchone()
+        query = f"SELECT sensor_id, event_time_ms FROM event WHERE {AT_POSITION}"
+        known = connection.execute(query, verdict.position).fetchone()
         if known is not None and tuple(known) == (sensor_id, verdict.event_time_ms):
             self.counts.duplicates += 1
             return
@@ -221,18 +218,13 @@ class IngestBatch:
         episode = cases.assign(
             connection,
             cases.Arrival(
-                sensor_id,
-                verdict.position,
-                verdict.event_time_ms,
-                verdict.seq,
-                item.why,
-                verdict.confidence,
-                int(priority),
-                self._now_ms,
-                verdict.incident,
-                verdict.severity,
-                worth,
-                item.context,
+                **{name: getattr(verdict, name) for name in cases.OF_VERDICT},
+                sensor_id=sensor_id,
+                why=item.why,
+                priority=int(priority),
+                received_ms=self._now_ms,
+                worth=worth,
+                context=item.context,
             ),
             self._settings,
         )

@@ -119,14 +119,11 @@ class QueueFilter:
     ) -> list[tuple[str, int, str]]:
         """Return (episode id, events, status) of every episode in the view, in order."""
         query = self.sql(viewer, now_ms)
-        return [
-            tuple(row)
-            for row in connection.execute(
-                f"SELECT e.episode_id, e.n_events, e.status {query.source} {query.order} "
-                "LIMIT :limit",
-                query.values | {"limit": limit},
-            )
-        ]
+        rows = connection.execute(
+            f"SELECT e.episode_id, e.n_events, e.status {query.source} {query.order} LIMIT :limit",
+            query.values | {"limit": limit},
+        )
+        return [tuple(row) for row in rows]
 
     def rows(
         self,

@@ -212,8 +212,6 @@ def _labels_in(settings: KafkaSettings, partition: Partition) -> Iterator[LabelR
 class KafkaLabels:
     """Publishes labels to the labels topic.
 
-    Notes
-    -----
     A label goes to the partition that the CRC of its episode names, so all records about one
     stretch of time keep their order.
     """

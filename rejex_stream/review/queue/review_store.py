@@ -211,14 +211,12 @@ class ReviewStore:
         sent = 0
         while True:
             with self.database.read() as connection:
-                rows = [
-                    OutboxRow(*tuple(row))
-                    for row in connection.execute(
-                        "SELECT seq, label_id, key, value FROM outbox WHERE sent_ms IS NULL "
-                        "ORDER BY seq LIMIT ?",
-                        (limit,),
-                    )
-                ]
+                unsent = connection.execute(
+                    "SELECT seq, label_id, key, value FROM outbox WHERE sent_ms IS NULL "
+                    "ORDER BY seq LIMIT ?",
+                    (limit,),
+                )
+                rows = list(map(OutboxRow._make, unsent))
             if not rows:
                 return sent
             fresh = [row for row in rows if row.seq not in self._unnoted]

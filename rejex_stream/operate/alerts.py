@@ -52,6 +52,7 @@ _NAMESPACE = uuid.UUID("5b6e0b1c-2c39-5b2e-9a53-7f6f6b2b1d10")
 _CRITICAL = {AlarmKind.HEALTH, AlarmKind.COLLAPSE, AlarmKind.STUCK, AlarmKind.NOTHING_SCORABLE}
 _MAX_CHANNELS = 5
 _MAX_SENSORS = 20
+_AS_RAISED = ("evidence", "threshold", "unit", "guarantee", "message")
 _Key: TypeAlias = tuple[tuple[str, str], ...]
 
 
@@ -242,11 +243,7 @@ def _alarm_data(alarm: Alarm) -> dict[str, Any]:
         "stream": alarm.stream_key,
         "mode": alarm.mode,
         "event": str(alarm.position),
-        "evidence": alarm.evidence,
-        "threshold": alarm.threshold,
-        "unit": alarm.unit,
-        "guarantee": alarm.guarantee,
-        "message": alarm.message,
+        **{name: getattr(alarm, name) for name in _AS_RAISED},
     }
 
 

@@ -11,6 +11,7 @@ import math
 import time
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -388,10 +389,8 @@ class RunMetrics:
         for name, (_, labels) in self._levels.items():
             if labels != "topic partition":
                 continue
-            try:
+            with suppress(KeyError):  # it never had a value
                 self._gauges[name].remove(self._pipeline, *_labels(partition))
-            except KeyError:
-                continue  # it never had a value
 
     def refresh(self, *, force: bool = False) -> None:
         """Renew the gauges, if they are older than `refresh_s`; called in the run's own thread."""

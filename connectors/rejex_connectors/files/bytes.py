@@ -13,6 +13,7 @@ import sys
 import time
 import zipfile
 import zlib
+from contextlib import suppress
 from enum import Enum
 from typing import IO, Any, Final, Literal, TypeAlias
 
@@ -166,14 +167,12 @@ def compression_of(path: str) -> Compression | None:
     A zip that is a workbook is for whoever reads workbooks.
     """
     by_name = next((kind for end, kind in _ENDINGS.items() if path.endswith(end)), None)
-    try:
+    with suppress(OSError):
         if stat.S_ISREG(os.stat(path).st_mode):
             with open(path, "rb") as file:
                 begun = file.read(8)
             kinds = (kind for magic, kind in _MAGIC.items() if begun.startswith(magic))
             return next(kinds, None if begun else by_name)
-    except OSError:
-        pass
     return by_name
 
 

@@ -14,7 +14,7 @@ import json
 import os
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import date, datetime
 from importlib import import_module
 from typing import Any, Final, Literal
@@ -41,7 +41,7 @@ _ERRORS = frozenset({"#NULL!", "#DIV/0!", "#VALUE!", "#REF!", "#NAME?", "#NUM!",
 
 def workbook_of(path: str) -> Workbook | None:
     """Say by a file's first bytes whether it is a workbook or Parquet, whatever its name is."""
-    try:
+    with suppress(OSError, zipfile.BadZipFile):
         with open(path, "rb") as file:
             begun = file.read(4)
         if begun == b"PAR1":
@@ -49,8 +49,6 @@ def workbook_of(path: str) -> Workbook | None:
         if begun == b"PK\x03\x04":
             with zipfile.ZipFile(path) as parts:
                 return "excel" if "xl/workbook.xml" in parts.namelist() else None
-    except (OSError, zipfile.BadZipFile):
-        pass
     return None
 
 

@@ -338,8 +338,8 @@ def worker_rights(settings: KafkaSettings) -> list[Right]:
     """Return what a worker does; READ and WRITE imply DESCRIBE."""
     topics = settings.topics
     rights = [Right("topic", name, "READ") for name in topics.input]
-    for name in (topics.verdicts, topics.review, topics.deadletter, topics.incidents):
-        rights.append(Right("topic", name, "WRITE"))
+    outputs = (topics.verdicts, topics.review, topics.deadletter, topics.incidents)
+    rights += [Right("topic", name, "WRITE") for name in outputs]
     rights.append(Right("topic", topics.control, "READ"))
     if topics.state is not None:
         rights += [Right("topic", topics.state, "READ"), Right("topic", topics.state, "WRITE")]

@@ -301,32 +301,16 @@ async def get_login(request: Request) -> Response:
         return RedirectResponse(_safe_next(request.query_params.get("next", "")), 303)
     link = request.query_params.get("token", "")
     owner = await run_in_threadpool(console.sessions.whose, link, "link") if link else None
-    return _login_page(request, console, owner=owner.reviewer if owner else "", link=link)
+    if owner is not None:
+        return _login_page(request, console, owner=owner.reviewer, link=link)
+    return _login_page(request, console, problem=_SPENT if link else "")
 
 
-def _login_page(  # noqa: PLR0917
-    request: Request,
-    console: Console,
-    owner: str = "",
-    link: str = "",
-    problem: str = "",
-    status: int = 200,
-) -> Response:
-    if link and not owner and not problem:
-        problem = _SPENT
-    return render(
-        request,
-        "login.html",
-        {
-            "mode": console.access.mode,
-            "owner": owner,
-            "link": link if owner else "",
-            "problem": problem,
-            "next": _safe_next(request.query_params.get("next", "")),
-            "title": console.title,
-        },
-        status,
-    )
+def _login_page(request: Request, console: Console, status: int = 200, **shown: str) -> Response:
+    context = {"owner": "", "link": "", "problem": ""} | shown
+    context |= {"mode": console.access.mode, "title": console.title}
+    context["next"] = _safe_next(request.query_params.get("next", ""))
+    return render(request, "login.html", context, status)
 
 
 async def post_login(request: Request) -> Response:

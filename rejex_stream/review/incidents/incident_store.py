@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from sqlite3 import Connection, Row
 from typing import Annotated, Literal, NamedTuple
@@ -81,35 +81,26 @@ class Answer(NamedTuple):
 
 
 # -------------------------------------------------------------------------------------- looking
-_NEWEST = "SELECT i.pipeline, i.record, i.situation FROM incident i "
-_WORST_FIRST = "ORDER BY i.severity DESC, i.changed_ms DESC, i.incident"
-
-
 def standing(connection: Connection) -> list[StoredIncident]:
     """Return every incident that is not over, and the last ones that are, most severe first."""
-    closed = connection.execute(
-        f"{_NEWEST} WHERE i.incident IN (SELECT incident FROM incident "
-        f"WHERE state = 'closed' ORDER BY changed_ms DESC LIMIT ?) {_WORST_FIRST}",
-        (_MOST_CLOSED,),
-    )
-    return [*open_incidents(connection), *_stored(closed)]
+    newest = "SELECT incident FROM incident WHERE state = 'closed' ORDER BY changed_ms DESC LIMIT ?"
+    closed = _stored(connection, f"i.incident IN ({newest})", _MOST_CLOSED)
+    return open_incidents(connection) + closed
 
 
 def open_incidents(connection: Connection) -> list[StoredIncident]:
     """Return every incident that is not over, most severe first."""
-    return list(_stored(connection.execute(f"{_NEWEST} WHERE i.state <> 'closed' {_WORST_FIRST}")))
+    return _stored(connection, "i.state <> 'closed'")
 
 
 def stored_incident(connection: Connection, incident: str) -> StoredIncident | None:
     """Return the newest state of an incident."""
-    rows = connection.execute(f"{_NEWEST} WHERE i.incident = ?", (incident,))
-    return next(_stored(rows), None)
+    return next(iter(_stored(connection, "i.incident = ?", incident)), None)
 
 
 def members(connection: Connection, situation: str) -> list[StoredIncident]:
     """Return the incidents of a situation, those that are over, too; most severe first."""
-    rows = connection.execute(f"{_NEWEST} WHERE i.situation = ? {_WORST_FIRST}", (situation,))
-    return list(_stored(rows))
+    return _stored(connection, "i.situation = ?", situation)
 
 
 def group_size(connection: Connection, stored: StoredIncident) -> tuple[str, int]:
@@ -119,9 +110,13 @@ def group_size(connection: Connection, stored: StoredIncident) -> tuple[str, int
     return name, streams
 
 
-def _stored(rows: Iterable[Row]) -> Iterator[StoredIncident]:
-    for row in rows:
-        yield StoredIncident(row["pipeline"], _incident(row["record"]), row["situation"])
+def _stored(connection: Connection, which: str, *values: str | int) -> list[StoredIncident]:
+    rows = connection.execute(
+        f"SELECT i.pipeline, i.record, i.situation FROM incident i WHERE {which} "
+        "ORDER BY i.severity DESC, i.changed_ms DESC, i.incident",
+        values,
+    )
+    return [StoredIncident(row[0], _incident(row[1]), row[2]) for row in rows]
 
 
 def _incident(record: bytes) -> Incident:

@@ -174,16 +174,16 @@ class ReviewStore:
             )
             if known is None:
                 return earliest
-            name, span = f"{partition.topic}-{partition.partition}", (known, earliest - 1)
-            first, last = span
+            name, last = str(partition), earliest - 1
             database.append_audit(
-                connection, self.now_ms(), SYSTEM, "lost", name, first=first, last=last
+                connection, self.now_ms(), SYSTEM, "lost", name, first=known, last=last
             )
         _log.warning(
             "%s: records %d to %d were deleted before the console read them; "
             "keep them for longer than the console may be away",
             name,
-            *span,
+            known,
+            last,
         )
         return earliest
 
@@ -192,7 +192,7 @@ class ReviewStore:
 
         What is known already changes nothing.
         """
-        name = f"{partition.topic}-{partition.partition}"
+        name = str(partition)
         with self.database.write() as connection:
             if log:
                 before = database.noted(connection, f"log of {name}")

@@ -35,8 +35,7 @@ class _Part(NamedTuple):
     name: str
     module: str
     about: str
-    function: str = "app"
-    """Name of the command's function, or of the group."""
+    function: str = "app"  # name of the command's function, or of the group
 
 
 _INTERRUPTED = 130

@@ -61,8 +61,7 @@ class Alert(NamedTuple):
 
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
-    began: datetime | None = None
-    """By the events' own clock; ``None``: when it was first posted."""
+    began: datetime | None = None  # by the events' own clock; `None`: when it was first posted
 
 
 class Event(NamedTuple):

@@ -41,8 +41,7 @@ from rejex_stream.types import (
     without_limits,
 )
 
-NEWEST = 100_000
-"""Events that a report shows; of more the newest."""
+NEWEST = 100_000  # events that a report shows; of more the newest
 # They say nothing about a verdict, and may hold what not everybody may read.
 _KEPT_BACK = frozenset(("kafka", "schema_registry", "alerts", "review"))
 

@@ -54,8 +54,7 @@ from rejex_stream.types import (
     without_limits,
 )
 
-Answer = str | None
-"""What people say of an event: ``normal``, ``anomaly``, ``unsure``, or nothing yet."""
+Answer = str | None  # what people say of an event: `normal`, `anomaly`, `unsure`, or nothing yet
 
 
 @dataclass

@@ -28,8 +28,7 @@ from rejex_stream.decode import Decoder, decode_records
 from rejex_stream.errors import ConfigError
 from rejex_stream.types import Partition, Position, Reading, Record
 
-RECORDS = 5_000
-"""Read by one step on either side of the event."""
+RECORDS = 5_000  # read by one step on either side of the event
 _MAX_BYTES = 32 << 20
 _PATIENCE_S = 6.0
 

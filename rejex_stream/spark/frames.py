@@ -40,8 +40,7 @@ OUTCOMES = (
 _DECODED = "topic string, partition int, offset long, stream string, taken binary"
 _HEADERS = "array<struct<key:string,value:binary>>"
 NO_TIME = -(2**63) + 1
-_LIVE = 2_000
-"""So many states stay at hand in a worker's process."""
+_LIVE = 2_000  # so many states stay at hand in a worker's process
 _COLUMNS = ("topic", "partition", "offset", "place", "output", "to", "key", "value", "headers")
 
 

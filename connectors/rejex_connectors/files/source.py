@@ -38,8 +38,7 @@ _MAX_CONTROL_BYTES = 1 << 20  # at once; a line longer than that is none
 MAX_ROW_BYTES = 16 << 20
 """A longer row is cut off here: no decoder takes it, and it must not fill the memory."""
 
-MAX_OPEN_BYTES = 64 << 10
-"""How far a quote may stay open before it is taken for a stray one."""
+MAX_OPEN_BYTES = 64 << 10  # how far a quote may stay open before it is taken for a stray one
 
 _FIRST_END = re.compile(rb'"|\r\n|\r|\n')
 _JSON_MARKS = re.compile(rb'"(?:[^"\\]|\\.)*("|\Z)|[{}\[\]]', re.DOTALL)

@@ -31,8 +31,7 @@ WORKBOOKS: Final[dict[str, Workbook]] = {
 
 _READERS = {"excel": "openpyxl", "parquet": "pyarrow"}
 _ROWS = 1_000
-_LOOKED_AT = 50
-"""Rows of a sheet, to see whether a table is in it."""
+_LOOKED_AT = 50  # rows of a sheet, to see whether a table is in it
 _MAX_RATIO, _MAX_MB_IN_WHOLE, _SMALL_MB = 100, 256, 64
 """What programs write unpacks to 20 or 30 times its size. Sheets are read row by row; any other
 part, texts above all, is in memory as a whole."""

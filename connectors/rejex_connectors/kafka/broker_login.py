@@ -182,8 +182,7 @@ def librdkafka_options(security: KafkaSecurity) -> dict[str, Any]:
 
 # ---------------------------------------------------------------------- what is logged
 HIDDEN = "***"
-SHORTEST = 4
-"""Characters; anything shorter stands in too many words to be looked for."""
+SHORTEST = 4  # characters; anything shorter stands in too many words to be looked for
 _AUTHENTICATION = re.compile(r"""(auth_bytes=)(b'(?:\\.|[^'\\])*'|b"(?:\\.|[^"\\])*"|[^,)\s]+)""")
 _OPTION = re.compile(
     r"""(['"][\w.]*(?:password|secret|token)[\w.]*['"]\s*[:=]\s*)"""

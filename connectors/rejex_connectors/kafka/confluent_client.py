@@ -22,10 +22,8 @@ from rejex_connectors.kafka.unpacking import LARGEST_RECORD, TOO_LARGE, UNREADAB
 from rejex_stream.errors import ConnectorError
 from rejex_stream.types import Partition, Position, Record, UnreadRecord
 
-ASK_S = 5.0
-"""Deadline for one question to the cluster, in seconds."""
-LATE_S = 2.0
-"""How long a call may outstay the deadline it was given, in seconds."""
+ASK_S = 5.0  # deadline for one question to the cluster, in seconds
+LATE_S = 2.0  # how long a call may outstay the deadline it was given, in seconds
 
 # Defect of the library: where a header's name is not UTF-8, headers() returns pairs that hold
 # nothing, with an exception set; the interpreter's quick way to call a method does not look, and

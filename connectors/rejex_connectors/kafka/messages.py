@@ -39,11 +39,9 @@ _Shown = TypeVar("_Shown", types.ReviewItem, types.FollowUp)
 
 CUT_BYTES, CUT_SHA256 = "rejex.cut.value.bytes", "rejex.cut.value.sha256"
 CUT_HEADERS, NULL_VALUE = "rejex.cut.headers", "rejex.null.value"
-UNREAD = "rejex.unread"
-"""Header of a dead letter of which nothing but the position is known."""
+UNREAD = "rejex.unread"  # header of a dead letter of which nothing but the position is known
 _AT_ONCE = 100  # outcomes; what is made of them and sent stays in the processor's caches
-_RECORD_OVERHEAD = 100
-"""Bytes the log adds to a record, and a little more."""
+_RECORD_OVERHEAD = 100  # bytes the log adds to a record, and a little more
 
 
 class OutcomeMessages:

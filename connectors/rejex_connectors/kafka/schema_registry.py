@@ -17,10 +17,8 @@ from rejex_connectors.kafka.kafka_settings import RegistrySettings
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.protocols import RegisteredSchema
 
-TIMEOUT_S = 5.0
-"""An answer that is not whole by then is none, however steadily its bytes drip."""
-SCHEMA_S = 30.0
-"""No further question is asked for one schema after so long, whatever it refers to."""
+TIMEOUT_S = 5.0  # an answer that is not whole by then is none, however steadily its bytes drip
+SCHEMA_S = 30.0  # no further question is asked for one schema after so long, whatever it refers to
 _MAX_BYTES = 16 << 20
 _MAX_REFERENCES = 256
 _UNKNOWN = 40403

@@ -19,16 +19,13 @@ from rejex_stream.errors import ConnectorError
 from rejex_stream.protocols import Assigned, Revoked
 from rejex_stream.types import Partition, Record
 
-SETTLE_S = 1.0
-"""How long one poll may wait for the broker to settle who committed what, in seconds."""
-RIVAL_S = 60.0
-"""Thrown out twice within so many seconds, it was no accident."""
+SETTLE_S = 1.0  # how long one poll may wait for the broker to settle who committed what, in seconds
+RIVAL_S = 60.0  # thrown out twice within so many seconds, it was no accident
 
 _FEW = 10  # somebody may have tried something by hand
 _LOOKED_AT = 1_000
 
-_STUCK_STRETCH = 100
-"""Records read by the other library before the group's own tries again."""
+_STUCK_STRETCH = 100  # records read by the other library before the group's own tries again
 
 _log = logging.getLogger(__name__)
 

@@ -22,8 +22,7 @@ from rejex_stream.types import Partition
 
 DAY_MS = 86_400_000
 _METADATA_WAIT_S = 5.0
-_NEWEST = 4
-"""Offsets at the end of a topic that may be markers of transactions."""
+_NEWEST = 4  # offsets at the end of a topic that may be markers of transactions
 _LOOKED_AT = 200
 """Offsets at the end of an output, which may hold the verdicts of several input topics."""
 _UNKNOWN = (

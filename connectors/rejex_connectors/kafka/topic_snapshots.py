@@ -34,12 +34,9 @@ if TYPE_CHECKING:
     from rejex_connectors.kafka.sink import KafkaSink
 
 _DECISIONS = "decisions"
-SETTLE_S = 5.0
-"""How long the marker of a transaction may take that is already decided, in seconds."""
-LOOK_S = 0.2
-"""As long where others are waited for meanwhile, who write beside it."""
-_OVERHEAD = 3072
-"""Bytes left for key, headers and the log's own."""
+SETTLE_S = 5.0  # how long the marker of a transaction may take that is already decided, in seconds
+LOOK_S = 0.2  # as long where others are waited for meanwhile, who write beside it
+_OVERHEAD = 3072  # bytes left for key, headers and the log's own
 
 
 @dataclass

@@ -16,8 +16,7 @@ from rejex_connectors.kafka.partition_reader import asking
 from rejex_stream.errors import ConnectorError
 from rejex_stream.types import Partition
 
-LOOK_EVERY_S = 3.0
-"""Longer than partitions have no owner while they move."""
+LOOK_EVERY_S = 3.0  # longer than partitions have no owner while they move
 
 _SETTLING = (
     ke.CoordinatorLoadInProgressError, ke.CoordinatorNotAvailableError, ke.NotCoordinatorError,

@@ -26,10 +26,8 @@ UNREADABLE_HEADERS: list[tuple[str, bytes | None]] = [
 cannot say any of them then, so neither does."""
 LARGEST_RECORD = 32 * 1024 * 1024
 """Bytes of key and value, unpacked, up to which a record is read; a larger one is a dead letter."""
-PIECE = 1024 * 1024
-"""Bytes that are unpacked at a time."""
-_HEAD = 64
-"""Bytes within which a record's varints before its key are."""
+PIECE = 1024 * 1024  # bytes that are unpacked at a time
+_HEAD = 64  # bytes within which a record's varints before its key are
 _GZIP, _SNAPPY, _LZ4, _ZSTD = 1, 2, 3, 4
 
 

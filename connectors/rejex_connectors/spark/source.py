@@ -19,8 +19,7 @@ from rejex_connectors.files import FileSource
 from rejex_stream.types import Record
 
 COLUMNS = "topic string, partition int, offset long, key binary, value binary, timestamp_ms long"
-_POLL = 10_000
-"""Records of a poll, and of a piece of a chunk: pieces are decoded side by side."""
+_POLL = 10_000  # records of a poll, and of a piece of a chunk: pieces are decoded side by side
 _NAME = re.compile(r"(\d+)-(\d+)\.parquet")
 _FIRST_S = 1_000_000_000
 

@@ -32,8 +32,7 @@ from rejex_stream.types import Outcome, Partition, Reading
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _END_WITHIN_S = 4.0
-_FIRST = 1_000
-"""Readings that a run checks."""
+_FIRST = 1_000  # readings that a run checks
 _log = logging.getLogger(__name__)
 
 

@@ -39,8 +39,7 @@ _log = logging.getLogger(__name__)
 _UPKEEP_EVERY_S = 30.0
 _READINGS_EVERY_S = 10.0
 _MUTES_EVERY_S = 5.0
-_PUMP_S = 1.0
-"""How long one feed may keep the others, and the labels, waiting."""
+_PUMP_S = 1.0  # how long one feed may keep the others, and the labels, waiting
 
 
 _GO_ON = "wait in the store and leave by themselves once that works; people can go on."

@@ -32,8 +32,7 @@ from rejex_stream.types import Command, CommandKind, CommandReply, Incident, Inc
 
 _MOST_CLOSED = 2_000
 _MOST_CHANGES = 500
-_REMINDED_MS = 31 * 86_400_000
-"""What was acknowledged and never ended is told again after so long."""
+_REMINDED_MS = 31 * 86_400_000  # what was acknowledged and never ended is told again after so long
 
 
 class StoredIncident(NamedTuple):
@@ -233,8 +232,7 @@ def _replies(connection: Connection, command: str) -> tuple[CommandReply, ...]:
     )
 
 
-UNDO_MS = 10_000
-"""So long an answer waits in the store, where it can be taken back."""
+UNDO_MS = 10_000  # so long an answer waits in the store, where it can be taken back
 _AT_ONCE = 100  # commands that a crash may repeat
 
 

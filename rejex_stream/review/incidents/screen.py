@@ -36,8 +36,7 @@ from rejex_stream.types import Incident, IncidentState
 _PAGE = 50
 _CARDS = 12
 _TODAY = 8
-_QUIET_MS = 15 * 60_000
-"""A pipeline of which nothing came for so long is said to be quiet."""
+_QUIET_MS = 15 * 60_000  # a pipeline of which nothing came for so long is said to be quiet
 _MUTES = ((1, "1 hour"), (8, "8 hours"), (24, "a day"), (168, "a week"))
 _SECTIONS = (
     ("Open", (IncidentState.OPEN, IncidentState.FAULT)),

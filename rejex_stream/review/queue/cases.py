@@ -73,8 +73,7 @@ def episode_id(*parts: str) -> str:
 
 
 _LEAST_GAP, _MOST_GAP = 5, 60
-MOST_EVENTS = 500
-"""A case of so many events is continued by a new one."""
+MOST_EVENTS = 500  # a case of so many events is continued by a new one
 LONGEST_MS = 86_400_000
 """And one that is a day long: the shape that is asked about must fit a screen."""
 
@@ -115,8 +114,7 @@ def belongs(span: EpisodeSpan, event: Arrival, gap: int) -> bool:
     return steps <= gap and steps + left - 1 <= gap
 
 
-_MOST = 10.0
-"""A severity beyond which nothing is more severe to people: 100 of 100."""
+_MOST = 10.0  # a severity beyond which nothing is more severe to people: 100 of 100
 
 
 def worth_of(item: ReviewItem, costs: Costs) -> float:

@@ -86,8 +86,7 @@ def resolution_of(connection: Connection, episode: str) -> Resolution:
     return resolve(active_labels(records_of(connection, episode)))
 
 
-FINAL = ("labelled", "agreed", "adjudicated")
-"""What labels add up to where people have an answer."""
+FINAL = ("labelled", "agreed", "adjudicated")  # what labels add up to where people have an answer
 
 
 def refresh_status(connection: Connection, episode: str, settings: Review, now_ms: int) -> None:

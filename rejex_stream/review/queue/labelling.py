@@ -42,8 +42,7 @@ from rejex_stream.review.queue.listing import QueueFilter, case_row, model_leani
 from rejex_stream.review.queue.review_store import Action, ReviewStore
 from rejex_stream.types import Position
 
-LEASE_MS = 600_000
-"""How long a claim lasts without a sign of life."""
+LEASE_MS = 600_000  # how long a claim lasts without a sign of life
 MAX_COMMENT = 2_000
 
 

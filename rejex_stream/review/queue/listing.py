@@ -305,8 +305,7 @@ _STATUS: dict[Status | None, str] = {
     Status.CLOCK_ENDS: "times are possible again: its clock is right",
     Status.NO_LEVEL: "a channel has no level to come back to: its changes are judged",
 }
-_RARELY = 1e-12
-"""Flips less likely than this are lost in the rounding of 1 - p."""
+_RARELY = 1e-12  # flips less likely than this are lost in the rounding of 1 - p
 _EVEN = 0.4
 """From there on nobody can say which way it leans: ranks are whole numbers, flips may be half."""
 

@@ -106,8 +106,7 @@ class FileFeed(Feed):
         return lines, Span(offset, offset + end)
 
 
-_SETTLE_S = 10.0
-"""How long one who reads once waits for transactions that are being decided."""
+_SETTLE_S = 10.0  # how long one who reads once waits for transactions that are being decided
 
 
 class TopicFeed(Feed):

@@ -91,8 +91,7 @@ BEFORE_ALL_MS = -(2**62)
 FORGOTTEN_MS = -(2**53)
 """The hour under which a sensor's forgotten hours are added up: before all that ever was."""
 
-COUNTS = ("normal", "anomaly", "rejected")
-"""What is counted of a sensor's verdicts, hour by hour."""
+COUNTS = ("normal", "anomaly", "rejected")  # what is counted of a sensor's verdicts, hour by hour
 
 
 def forget(connection: Connection, keep: int = 100_000, keep_hours: int = 400 * 24) -> None:

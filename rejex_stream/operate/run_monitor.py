@@ -69,10 +69,6 @@ _LATE_MS, _AGAIN_S, _MOST_SENSORS = 60_000, 3_600.0, 200_000  # of times that go
 _LEAST_ROWS = 8  # that say what is usual: after a restart nothing is made up of one
 
 
-def _is_usual(verdict: Verdict) -> bool:
-    return verdict.label is Label.NORMAL and verdict.incident is None
-
-
 class TypicalValues:
     """What the channels of a partition's streams read, now and usually; for people alone.
 
@@ -90,7 +86,11 @@ class TypicalValues:
         """Take a batch into account."""
         batch = list(zip(readings, verdicts, strict=True))
         self._newest |= {reading.stream_key: (reading, verdict) for reading, verdict in batch}
-        usual = [reading for reading, verdict in batch if _is_usual(verdict)]
+        usual = [
+            reading
+            for reading, verdict in batch
+            if verdict.label is Label.NORMAL and verdict.incident is None
+        ]
         step = max(1, len(usual) // _BATCH_ROWS)
         # Of a batch of many hours some are enough, and the newest of each stream.
         newest = {reading.stream_key: reading for reading in usual} if step > 1 else {}

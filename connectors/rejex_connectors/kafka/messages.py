@@ -226,14 +226,9 @@ class DeadHeaders(NamedTuple):
     ours: dict[str, bytes | None]
 
     @property
-    def unread(self) -> bool:
-        """Whether the original record was never read."""
-        return UNREAD in self.ours
-
-    @property
-    def had_no_value(self) -> bool:
-        """Whether the original record was a tombstone, which is sent as an empty value."""
-        return NULL_VALUE in self.ours
+    def has_value(self) -> bool:
+        """Whether the original record was read, and no tombstone, which is sent as empty."""
+        return not {UNREAD, NULL_VALUE} & self.ours.keys()
 
 
 def split_headers(headers: Headers) -> DeadHeaders:

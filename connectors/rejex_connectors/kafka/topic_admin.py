@@ -53,11 +53,6 @@ class Inputs:
     partitions: Mapping[str, int]  # of each that is there; 0 where it may not be looked at
     missing: Mapping[str, str]  # of each that is not, what to say
 
-    @property
-    def max_partitions(self) -> int:
-        """The most partitions of any of them."""
-        return max(self.partitions.values(), default=0)
-
 
 Level: TypeAlias = Literal["ok", "warning", "error"]
 

@@ -58,7 +58,7 @@ def _letter(record: Record) -> DeadLetter:
         original=Record(
             position,
             record.key,
-            None if headers.had_no_value or headers.unread else record.value,
+            record.value if headers.has_value else None,
             tuple(headers.original),
             record.timestamp_ms,
         ),

@@ -69,7 +69,7 @@ def create(  # noqa: PLR0917 - one parameter an option
             f"{problems}. Nothing was created: the outputs have as many partitions as the input "
             "(--with-input makes it too, to try things out)."
         )
-    n = partitions or inputs.max_partitions or _PARTITIONS
+    n = partitions or max(inputs.partitions.values(), default=0) or _PARTITIONS
     plans = [
         plan
         for plan in plan_topics(settings, partitions=n, replication=replication)

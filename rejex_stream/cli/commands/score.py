@@ -75,7 +75,8 @@ def score(  # noqa: PLR0917 - one parameter an option
         raise ConfigError("--out and --verdicts are both -: standard output takes one of them.")
     with ExitStack() as exits:
         table = open_table(_at_hand(file, exits), asked.known())
-        print_said(table)
+        for line in table.said:
+            print(f"{table.path.name}: {escaped(line)}", file=sys.stderr)
         choice = table.suggested(
             contamination=contamination, tolerance=tolerance, rate=rate, window=window,
             detector=detector,
@@ -165,12 +166,6 @@ def _require_ranks(counts: OutcomeCounts, choice: Suggestion) -> None:
     raise ConfigError(
         f"none of {n_events:,} rows could be ranked, all were rejected ({why}): {fix}."
     )
-
-
-def print_said(table: Table) -> None:
-    """Print guesses and oddities of the rows on standard error."""
-    for line in table.said:
-        print(f"{table.path.name}: {escaped(line)}", file=sys.stderr)
 
 
 def _at_hand(file: Path, exits: ExitStack) -> Path:

@@ -156,7 +156,7 @@ class TopicFeed(Feed):
         if is_due:
             self._look_at = now + _LOOK_EVERY_S
         for partition, (earliest, end) in self._reader.bounds(partitions).items():
-            own = own_partition(partition)
+            own = Partition(f"source:{partition.topic}", partition.partition)  # in the store
             log = self._log_of(partition).decode() if is_due else ""
             read_to = store.begin(own, earliest, log)
             if read_to >= end and not self._settle_s:
@@ -174,11 +174,6 @@ class TopicFeed(Feed):
     def close(self) -> None:
         """Close the connections to the broker."""
         self._reader.close()
-
-
-def own_partition(partition: Partition) -> Partition:
-    """Return the name under which the store keeps how far a topic's partition was read."""
-    return Partition(f"source:{partition.topic}", partition.partition)
 
 
 def read_label_topic(config: Config) -> Iterator[LabelRecord]:

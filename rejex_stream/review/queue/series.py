@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from sqlite3 import Connection, Row
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -53,7 +53,8 @@ class SeriesBatch:
         key = (sensor_id, point.t_ms)
         known = self._points.get(key)
         if known is not None:
-            point = Point(*map(_first_known, known, point))
+            known_parts = {name: part for name, part in known._asdict().items() if part is not None}
+            point = point._replace(**known_parts)
         self._points[key] = point
 
     def write(self, connection: Connection) -> None:
@@ -74,10 +75,6 @@ class SeriesBatch:
             rows,
         )
         self._points.clear()
-
-
-def _first_known(known: Any, new: Any) -> Any:
-    return new if known is None else known
 
 
 def expected_of(verdict: Verdict) -> bytes | None:

@@ -32,6 +32,7 @@ from rejex_stream.types import (
     ChannelEvidence,
     CommandReply,
     ContextPoint,
+    Evidence,
     Label,
     LimitExcess,
     Position,
@@ -184,6 +185,36 @@ def extreme(offset: int, severity: float):
     return msgspec.structs.replace(one, verdict=known)
 
 
+def test_a_row_says_the_reading_and_what_was_expected_or_is_usual(new_store):
+    """It said a figure of retrained models alone, and no channel."""
+
+    def with_evidence(offset: int, *, flow: float, expected: Expected | None = None):
+        one = extreme(offset, 50.0)
+        first = ChannelEvidence("flow", 9.0, 0.1, Label.NORMAL, expected or msgspec.UNSET)
+        evidence = Evidence((first,), None, 1, None, 0.1, 9)
+        known = msgspec.structs.replace(one.verdict, evidence=evidence)
+        return msgspec.structs.replace(one, verdict=known, channels=("flow",), values=(flow,))
+
+    store = new_store(settle_s=0, gap_events=0)
+    hour = Expected(57.0, 45.0, 41.0, 49.0, "hour")
+    store.add([with_evidence(100, flow=57.0, expected=hour), with_evidence(200, flow=30.0),
+               with_evidence(300, flow=5.0)])  # fmt: skip
+    sensor = "T07/vib"
+    told = [(100 * t, (4.0 + t % 3,)) for t in range(400)]
+    store.add_readings(sensor, sensor, ("flow",), told)
+    with store.database.read() as connection:
+        rows = queue_rows(connection, QueueFilter(), store.settings, ADA, store.now_ms(), limit=9)
+        by_value = {row.reading.value: row for row in rows}
+    assert by_value[57.0].reading.expected == hour
+    assert by_value[30.0].reading.usual == (4.0, 6.0)
+    assert by_value[5.0].reading.usual is None, "its level alone is not what is wrong"
+    assert by_value[30.0].short_why == "severity 100 of 100, no incident"
+    with running(store) as console:
+        page = re.sub("<.*?>", "", console.ask("/queue").text)
+    assert "flow 57, expected 45 ± 4 at this hour" in page
+    assert "flow 30, usually 4 to 6 severity 100 of 100, no incident" in page
+
+
 def test_extreme_anomalies_near_each_other_are_one_case_worth_more_than_a_doubt(new_store):
     store = new_store(settle_s=0, gap_events=5, capacity=Capacity(questions_per_day=3))
     store.add([doubtful(0, 0.5), extreme(2, 4.0), extreme(900, 8.0), extreme(902, 50.0)])
@@ -193,6 +224,7 @@ def test_extreme_anomalies_near_each_other_are_one_case_worth_more_than_a_doubt(
         first, second, _ = list(rows)
     assert first.short_why == "anomaly, severity 100 of 100 (extreme), and no incident had opened"
     assert second.short_why.startswith("anomaly, severity 40 of 100 (clear)")
+    assert first.reading is None, "no evidence says which channel it is"
     for number in range(3):
         answer_first(store, f"r{number}")
     with store.database.read() as connection:
@@ -443,9 +475,9 @@ def test_a_card_names_first_what_speaks_though_it_reads_canonical_time_just_now(
         page = console.ask("/incidents/feed-0-45").text
     first, second = re.findall("<li>(.*?)</li>", card)
     assert "gearbox" in first
-    assert "within its usual 20 to 22; <b>up to 91</b> since it began" in first
+    assert "91</bdi></b> at worst, usually 20 to 22; now" in first
     assert "ambient" in second, "it does read otherwise; what reads as usual is not named"
-    assert "since it began" not in second
+    assert "at worst" not in second
     assert page.index(">gearbox ") < page.index(">ambient ") < page.index(">power ")
     adds = page.partition("what each adds to the score</dt>")[2].partition("</dd>")[0]
     assert "gearbox +9.00" in re.sub("<.*?>", "", adds)

@@ -139,6 +139,8 @@ def test_names_and_numbers():
     assert in_short(even, "rejected") == (
         "could be either: 53 % of retrained models would say normal"
     )
+    assert in_short(even, "rejected", is_brief=True) == "could be either"
+    assert in_short(VERDICT, "rejected", is_brief=True) == "leans to anomaly"
     table = "22 1 8:1 / / rw - ext4 /dev/a rw\n30 22 0:5 / /mnt/share rw - nfs4 host:/x rw"
     assert filesystem_of(Path("/mnt/share/review.db"), table) == "nfs4"
     assert math.floor(3 * count_as_contamination(3, 1)) == 1

@@ -180,6 +180,7 @@ def _queue(console: Console, connection: Connection, viewer: Viewer, request: Re
         "rows": [
             (row, spark_svg(*row_spark(connection, row), row.start_ms, row.end_ms)) for row in rows
         ],
+        "shown_of": lambda pipeline: console.shown.get(pipeline, DisplayNames()),
         "total": total,
         "most_rows": _PAGE_ROWS,
         "first": first,

@@ -18,12 +18,12 @@ from urllib.parse import urlencode
 from rejex_stream.config.reviewing import Review
 from rejex_stream.encode import decode_review
 from rejex_stream.encode.label_records import HumanVerdict
-from rejex_stream.readable import how_often
+from rejex_stream.readable import ChannelReading, how_often
 from rejex_stream.rejection import label_of, rank_edges
 from rejex_stream.rejection.window import grade
 from rejex_stream.review.queue import database, series
 from rejex_stream.review.queue.database import Refusal, Viewer, scalar, scalars
-from rejex_stream.types import Label, Reason, Status, Verdict
+from rejex_stream.types import Label, Reason, ReviewItem, Status, Verdict
 
 Tab: TypeAlias = Literal["ready", "mine", "claimed", "waiting", "disputed", "done", "all"]
 TABS: tuple[Tab, ...] = ("ready", "mine", "claimed", "waiting", "disputed", "done", "all")
@@ -248,11 +248,12 @@ class EpisodeRow:
     incident: str | None
     severity: float | None  # the largest of its events, where they have one
     main: Verdict
+    reading: ChannelReading | None  # of the channel that its evidence puts first; not where `blind`
     short_why: str  # why it is here, in a few words; does not tell the leaning where `blind`
     blind: bool  # whether the viewer must not see yet what model and others think of it
 
 
-_MADE = {"group", "channels", "held_by", "held_until_ms", "main", "short_why", "blind"}
+_MADE = {"group", "channels", "held_by", "held_until_ms", "main", "reading", "short_why", "blind"}
 _AS_STORED = [one.name for one in fields(EpisodeRow) if one.name not in _MADE]
 
 
@@ -310,10 +311,10 @@ _EVEN = 0.4
 """From there on nobody can say which way it leans: ranks are whole numbers, flips may be half."""
 
 
-def in_short(verdict: Verdict, why: str, *, blind: bool = False) -> str:
-    """Return the reason in a few words, for a row of the queue."""
+def in_short(verdict: Verdict, why: str, *, blind: bool = False, is_brief: bool = False) -> str:
+    """Return the reason in a few words, for a row of the queue; `is_brief`: without a figure."""
     if why in ("audit", "extreme"):
-        return _accepted_in_short(verdict, why, blind=blind)
+        return _accepted_in_short(verdict, why, blind=blind, is_brief=is_brief)
     if why == "status":
         return _STATUS.get(verdict.status, "")
     if verdict.reason in _NO_RANK:
@@ -321,7 +322,10 @@ def in_short(verdict: Verdict, why: str, *, blind: bool = False) -> str:
     p, leaning = verdict.stability, model_leaning(verdict)
     if blind or p is None or leaning is None:
         return "inside the rejection band"
-    return _leaning_in_short(leaning, 1 - p if leaning == "anomaly" else p)
+    flip = 1 - p if leaning == "anomaly" else p
+    if is_brief:
+        return f"leans to {leaning}" if flip < _EVEN else "could be either"
+    return _leaning_in_short(leaning, flip)
 
 
 def _leaning_in_short(leaning: HumanVerdict, flip: float) -> str:
@@ -333,23 +337,49 @@ def _leaning_in_short(leaning: HumanVerdict, flip: float) -> str:
     return f"could be either: {often} would say {'normal' if leaning == 'anomaly' else 'anomaly'}"
 
 
-def _accepted_in_short(verdict: Verdict, why: str, *, blind: bool) -> str:
+def _accepted_in_short(verdict: Verdict, why: str, *, blind: bool, is_brief: bool) -> str:
     if why == "audit":
         return f"audit: {'muted' if verdict.muted else 'accepted'}, drawn for a check"
     if blind:
         return "asked for a check"
     points, word = grade(verdict.severity or 0.0)
+    if is_brief:
+        return f"severity {points} of 100, no incident"
     return f"anomaly, severity {points} of 100 ({word}), and no incident had opened"
 
 
-def _main_event(connection: Connection, episode: str) -> Verdict:
-    """Return the verdict that represents an episode: the least stable, or the most severe."""
+def _main_event(connection: Connection, episode: str) -> ReviewItem:
+    """Return the event that represents an episode: the least stable, or the most severe."""
     query = (
         "SELECT v.item FROM event v JOIN episode e USING (episode_id) WHERE episode_id = ? "
         "ORDER BY CASE WHEN e.why = 'extreme' THEN -v.severity END, "
         "v.confidence IS NULL, v.confidence, v.event_id LIMIT 1"
     )
-    return decode_review(scalar(connection, query, (episode,))).verdict
+    return decode_review(scalar(connection, query, (episode,)))
+
+
+def _reading(connection: Connection, sensor_id: int, item: ReviewItem) -> ChannelReading | None:
+    """Return what the channel read that the evidence puts first, and what was expected of it.
+
+    What is usual stands there where it reads otherwise: its level alone need not be what is wrong.
+    """
+    evidence = item.verdict.evidence
+    if (
+        evidence is None
+        or not evidence.channels
+        or evidence.channels[0].channel not in item.channels
+    ):
+        return None
+    first = evidence.channels[0]
+    column = item.channels.index(first.channel)
+    value = math.nan if (read := item.values[column]) is None else read
+    expected, usual = first.expected or None, None
+    if expected is None:
+        onset_ms, columns = item.verdict.event_time_ms, slice(column, column + 1)
+        (usual,) = series.usual_range(connection, sensor_id, len(item.channels), onset_ms, columns)
+    if usual is not None and usual[0] <= value <= usual[1]:
+        usual = None
+    return ChannelReading(first.channel, value, usual, expected)
 
 
 def row_of(
@@ -357,16 +387,18 @@ def row_of(
 ) -> EpisodeRow:
     """Return a row of the queue's query as the screens want it."""
     held = row["lease_owner"] is not None and row["lease_until_ms"] > now_ms
-    verdict = _main_event(connection, row["episode_id"])
+    item = _main_event(connection, row["episode_id"])
     blind = is_blind(settings, row, viewer)
+    reading = None if blind else _reading(connection, row["sensor_id"], item)
     return EpisodeRow(
         **{name: row[name] for name in _AS_STORED},
         group=row["grp"],
         channels=tuple(json.loads(row["channels"])),
         held_by=row["lease_owner"] if held else "",
         held_until_ms=row["lease_until_ms"] if held else 0,
-        main=verdict,
-        short_why=in_short(verdict, row["why"], blind=blind),
+        main=item.verdict,
+        reading=reading,
+        short_why=in_short(item.verdict, row["why"], blind=blind, is_brief=reading is not None),
         blind=blind,
     )
 

@@ -331,14 +331,14 @@ _PAST, _FEWEST, _NEWEST = 500, 8, 5
 
 
 def usual_range(
-    connection: Connection, sensor_id: int, width: int, onset_ms: int
+    connection: Connection, sensor_id: int, width: int, onset_ms: int, columns: slice = slice(None)
 ) -> list[tuple[float, float] | None]:
-    """Return the middle 95 % of each channel before an onset; ``None`` where too little is known.
+    """Return the middle 95 % of channels before an onset; ``None`` where too little is known.
 
     O(500 readings).
     """
     past = readings(connection, sensor_id, width, (BEFORE_ALL_MS, onset_ms), _PAST)
-    return [middle(of) if np.isfinite(of).sum() >= _FEWEST else None for of in past.T]
+    return [middle(of) if np.isfinite(of).sum() >= _FEWEST else None for of in past.T[columns]]
 
 
 _EXPECTED = msgspec.json.Decoder(dict[str, Expected])

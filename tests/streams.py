@@ -40,6 +40,19 @@ class Distance:
 
 
 @dataclass(frozen=True)
+class FirstColumn:
+    """Scores a row by its first number, whatever its sign: a test chooses the ranks."""
+
+    name: str = "test:FirstColumn"
+
+    def fit(self, X, *, seed):
+        return self
+
+    def score(self, X):
+        return np.array(X)[:, 0]
+
+
+@dataclass(frozen=True)
 class FailsOn:
     """Fails for the epochs it is told, by their seeds."""
 

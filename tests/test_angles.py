@@ -26,8 +26,8 @@ from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.tables import open_table
 from rejex_stream.tables.angles import find_angles, followed
 from rejex_stream.tables.columns import Sample
-from rejex_stream.types import Label, Position, Reading
-from tests.streams import played
+from rejex_stream.types import Label
+from tests.streams import of_rows, played
 
 CHANNELS = ("wind", "nacelle", "power")
 ANGLES = (Circle("wind"), Circle("nacelle", follows="wind"))
@@ -44,10 +44,7 @@ def plant(n=6000, seed=0, fault=None):
 
 
 def readings_of(values):
-    return [
-        Reading("T1", "T1", 600_000 * i, tuple(row), Position("t", 0, i))
-        for i, row in enumerate(values.tolist())
-    ]
+    return of_rows(values, "T1", 600_000)
 
 
 def spec_of(angles=ANGLES, detector="Sensor", **given):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 
 import pytest
@@ -22,20 +21,15 @@ from tests.doubles import (
     ABORT,
     REBALANCE,
     RETRY,
-    Crash,
     ListControl,
     ListSink,
     ListSource,
     MemorySnapshotStore,
 )
 from tests.obedient import Obedient, as_decided
-from tests.test_runtime import ONE, TWO, Watching, by_partition, play
+from tests.test_runtime import ONE, TWO, Watching, by_partition, line, play, play_through
 
 FEW = settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
-
-
-def line(i, sensor="a"):
-    return json.dumps({"id": sensor, "t": i, "x": (i * 7919) % 101}).encode()
 
 
 def lines(n, sensors="ab"):
@@ -79,12 +73,7 @@ def obedient(waits=0):
 
 def lives(source, sink, store, control, waits=0, **knobs):
     """Start a process after every crash, until the input has ended."""
-    for _ in range(200):
-        try:
-            return play(source, sink, store, engine=obedient(waits), control=control, knobs=knobs)
-        except Crash:
-            continue
-    raise AssertionError("the run never ends")
+    play_through(source, sink, store, engine=obedient(waits), control=control, knobs=knobs)
 
 
 def replies(outcomes):

@@ -132,16 +132,12 @@ def test_an_unknown_key_is_refused(executor):
     executor.cancel("nobody")
 
 
-def test_what_the_fit_raised_is_raised(executor):
+@pytest.mark.parametrize("waited", [False, True])
+def test_a_failed_fit_is_done_and_what_it_raised_is_raised(executor, waited):
     executor.submit("a", partial(fail, ZeroDivisionError, "by nothing"))
+    if waited:
+        wait_until_done(executor, "a")
     with pytest.raises(ZeroDivisionError, match="by nothing"):
-        executor.result("a")
-
-
-def test_a_failed_fit_is_done_too(executor):
-    executor.submit("a", partial(fail, ValueError, "no"))
-    wait_until_done(executor, "a")
-    with pytest.raises(ValueError, match="no"):
         executor.result("a")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 import msgspec
@@ -37,7 +37,7 @@ from rejex_stream.types import (
     in_mode,
 )
 from tests import test_monitor_looks
-from tests.streams import ROLLING, Distance, Holes, spec
+from tests.streams import ROLLING, Distance, FirstColumn, Holes, spec
 
 DETECTORS = {
     "HBOS": make_detector("HBOS"), "GMM": make_detector("GMM"),
@@ -251,19 +251,6 @@ def test_nearly_all_ordinary_events_are_taken(native, name, batch):
     for at in range(0, len(readings), batch):
         engine.process(readings[at : at + batch])
     assert taken(engine) > 1500
-
-
-@dataclass(frozen=True)
-class FirstColumn:
-    """Scores a row by its first number, whatever its sign."""
-
-    name: str = "test:FirstColumn"
-
-    def fit(self, X, *, seed):
-        return self
-
-    def score(self, X):
-        return np.array(X)[:, 0]
 
 
 @pytest.mark.parametrize("guard", [None, 0.9, 0.99])  # a window of 60 has no hundredth

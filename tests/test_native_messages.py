@@ -518,18 +518,6 @@ def test_any_bytes_are_read_the_same(native, values, mapping, stamps, key):
         assert list(map(repr, found)) == list(map(repr, expected))
 
 
-def test_every_byte_of_a_record_matters(native):
-    """Each byte of a sound record, changed to every other, removed, and doubled."""
-    sound = b'{"x": 1.25e3, "sensor":"ab", "t":17, "z":null,"y":-0.5}'
-    fields = FieldMapping(("x", "y"), sensor="sensor", time="t")
-    ours, theirs = JsonDecoder(fields, alone), JsonDecoder(fields, native)
-    for at in range(len(sound)):
-        changed = [sound[:at] + bytes([byte]) + sound[at + 1 :] for byte in range(256)]
-        for value in (*changed, sound[:at] + sound[at + 1 :], sound[:at] + sound[at : at + 1] * 2):
-            record = Record(Position("t", 0, 0), None, value)
-            assert repr(theirs.decode_all([record])) == repr([ours.decode(record)]), value
-
-
 def test_flat_records_are_read_natively(native):
     for mapping in (MAPPINGS[0], MAPPINGS[1], MAPPINGS[2], MAPPINGS[3]):
         decoder = JsonDecoder(FieldMapping(("x", "y"), **mapping), native)
@@ -618,11 +606,18 @@ def test_an_empty_row_is_no_missing_value(native):
         assert [type(one) for one in rows.decode_all([full, empty])] == [Reading, Invalid]
 
 
-def test_every_byte_of_a_row_matters(native):
-    """Each byte of a sound row, changed to every other, removed, and doubled."""
-    sound = b"ab,17,1.25e3,,-0.5"
+@pytest.mark.parametrize(
+    ("sound", "decoder"),
+    [
+        (b'{"x": 1.25e3, "s":"ab", "t":17, "z":null,"y":-0.5}', JsonDecoder),
+        (b"ab,17,1.25e3,,-0.5", lambda fields, native: CsvDecoder(fields, "stxyz", native=native)),
+    ],
+    ids=["record", "row"],
+)
+def test_every_byte_matters(native, sound, decoder):
+    """Each byte of what is sound, changed to every other, removed, and doubled."""
     fields = FieldMapping(("x", "y"), sensor="s", time="t")
-    ours, theirs = (CsvDecoder(fields, "stxyz", native=one) for one in (alone, native))
+    ours, theirs = (decoder(fields, core) for core in (alone, native))
     for at in range(len(sound)):
         changed = [sound[:at] + bytes([byte]) + sound[at + 1 :] for byte in range(256)]
         for value in (*changed, sound[:at] + sound[at + 1 :], sound[:at] + sound[at : at + 1] * 2):

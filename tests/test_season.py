@@ -20,7 +20,7 @@ from rejex_stream.plan.suggest import suggest
 from rejex_stream.rejection import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.tables import open_table
-from rejex_stream.types import Position, Reading
+from tests.streams import of_rows
 
 TEN_MINUTES, DAY, MS_A_DAY = 600_000, 144, 86_400_000
 N = 5 * DAY
@@ -53,10 +53,7 @@ def judged(name, values, seed=0):
         RefitSchedule.for_window(N, first_fit_events=N), alarms=Alarms(), seed=seed,
     )  # fmt: skip
     engine, verdicts = Engine(spec, InlineExecutor(), idle={}), []
-    readings = [
-        Reading("s", "s", TEN_MINUTES * i, (float(v),), Position("t", 0, i))
-        for i, v in enumerate(values)
-    ]
+    readings = of_rows(values[:, None], step_ms=TEN_MINUTES)
     for start in range(0, len(readings), 97):
         verdicts += engine.process(readings[start : start + 97])
     return verdicts, engine.take_incidents()
@@ -260,10 +257,7 @@ def test_a_verdict_says_what_was_expected_at_this_hour():
     engine, values = Engine(spec, InlineExecutor(), idle={}), flow(11)
     at = 10 * DAY + 100
     values[at:] += 12
-    verdicts = engine.process([
-        Reading("s", "s", TEN_MINUTES * i, (float(v),), Position("t", 0, i))
-        for i, v in enumerate(values[: at + 1])
-    ])  # fmt: skip
+    verdicts = engine.process(of_rows(values[: at + 1, None], step_ms=TEN_MINUTES))
     said = verdicts[-1].expected("flow")
     assert verdicts[-1].label == "anomaly"
     true = 60 + 15 * math.sin(2 * math.pi * at / DAY)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 
@@ -23,7 +22,7 @@ from rejex_stream.rejection.token_bucket import Credits, TokenBucket
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.types import Position, Reading, in_mode, is_ranked
 from tests.doubles import DelayedExecutor
-from tests.streams import readings, spec, stream_of
+from tests.streams import FirstColumn, readings, spec, stream_of
 from tests.test_governor import Adversary, overspent
 
 KEYS = ("north/a", "north/b", "south/a", "alone")
@@ -85,19 +84,6 @@ def test_no_stretch_of_an_owner_s_events_has_more_than_rate_times_length_plus_bu
     assert len(said) == {"stream": 4, "group": 3, "partition": 1}[owner]
 
 
-@dataclass(frozen=True)
-class Itself:
-    """Scores by the first channel, so that an adversary can choose ranks through an engine."""
-
-    name: str = "test:Itself"
-
-    def fit(self, X, *, seed):
-        return self
-
-    def score(self, X):
-        return X[:, 0]
-
-
 def sent(made, key, greed, rng):
     """Return what hurts a stream of an engine most, as the adversary of one judge does."""
     state = made._live.get(key)
@@ -125,7 +111,7 @@ def test_no_sensor_has_more_through_modes_forgetting_restarts_and_other_budgets(
     """The theorem for an adversary who also chooses modes, and when it is silent for long."""
     budget = {"rate": 0.05, "burst": 6, "owner": owner}
     rng, name = np.random.default_rng(seed), "north/a"
-    recipe = spec(Itself(), modes=True, **budget)
+    recipe = spec(FirstColumn(), modes=True, **budget)
     made, said = Engine(recipe, InlineExecutor()), []
     for i in range(1500):
         key = in_mode(name, f"m{rng.integers(modes)}")
@@ -143,7 +129,7 @@ def test_no_sensor_has_more_through_modes_forgetting_restarts_and_other_budgets(
             made = restarted(made, recipe)
         if rng.random() < 0.002:
             budget |= {"rate": float(rng.choice([0.02, 0.05])), "burst": int(rng.choice([2, 6]))}
-            recipe = spec(Itself(), modes=True, **budget)
+            recipe = spec(FirstColumn(), modes=True, **budget)
             made = restarted(made, recipe)
     assert overspent(*zip(*said, strict=True)) <= 6
     assert any(rejected for rejected, _ in said), "nothing was at stake"
@@ -154,7 +140,7 @@ def test_a_sensor_that_comes_back_finds_the_credit_it_left(owner, monkeypatch):
     """Also where so many have come and gone that they are known by drawers alone."""
     monkeypatch.setattr(token_bucket, "MAX_GONE", 4)
     monkeypatch.setattr(token_bucket, "N_OVERFLOW_BUCKETS", 2)
-    made, rng = engine(owner, detector=Itself(), burst=6, rate=0.05), np.random.default_rng(1)
+    made, rng = engine(owner, detector=FirstColumn(), burst=6, rate=0.05), np.random.default_rng(1)
     said, sizes = {}, set()
     for i in range(3 * 12 * 150):
         name = f"g{i // 150 % 12}/a"  # each is there for 150 events, then for long not

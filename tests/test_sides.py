@@ -24,8 +24,8 @@ from rejex_stream.features import FeatureSpec
 from rejex_stream.incidents import Alarms, ChannelLimits, Hold
 from rejex_stream.rejection import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
-from rejex_stream.types import Label, Position, Reading, Reason
-from tests.streams import played
+from rejex_stream.types import Label, Reason
+from tests.streams import of_rows, played
 
 CHANNELS = ("pressure", "flow", "power")
 LOW = (("pressure", "low"),)
@@ -318,10 +318,7 @@ def spec_of(asked=LOW, limits=(), hold=Hold()):  # noqa: B008 - it is immutable
 
 
 def readings_of(values, start=0):
-    return [
-        Reading("pump", "pump", 60_000 * i, tuple(row), Position("t", 0, i))
-        for i, row in enumerate(values.tolist(), start)
-    ]
+    return of_rows(values, "pump", 60_000, first=start)
 
 
 def leak_and_closed_valve(n=2600):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 
 import pytest
@@ -26,7 +25,7 @@ from rejex_stream.types import Position, Record
 from tests.doubles import ABORT, REBALANCE, RETRY, Crash, ListSink, ListSource
 from tests.doubles import MemorySnapshotStore as Store
 from tests.streams import Distance
-from tests.test_runtime import DECODER, ONE, by_partition, play, play_through
+from tests.test_runtime import DECODER, ONE, by_partition, line, play, play_through
 
 KEYS = "abcdefgh"
 SPEC = EngineSpec(
@@ -40,10 +39,6 @@ CONFIG = MonitorConfig(window=20, contamination=0.2, tolerance=1)
 
 def engine(partition, fits):
     return Engine(SPEC, fits)
-
-
-def line(i, key):
-    return json.dumps({"id": key, "t": i, "x": (i * 7919) % 101}).encode()
 
 
 def state_of(**limits):

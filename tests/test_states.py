@@ -18,7 +18,7 @@ from rejex_stream.plan.suggest import suggest
 from rejex_stream.rejection import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.tables import open_table
-from rejex_stream.types import Position, Reading
+from tests.streams import of_rows
 
 TEN_MINUTES, DAY = 600_000, 144
 N = 5 * DAY
@@ -98,10 +98,7 @@ def told(name, seed):
         alarms=Alarms(),
     )  # fmt: skip
     engine, verdicts = Engine(spec, InlineExecutor(), idle={}), []
-    readings = [
-        Reading("s", "s", TEN_MINUTES * i, (float(v),), Position("t", 0, i))
-        for i, v in enumerate(values)
-    ]
+    readings = of_rows(values[:, None], step_ms=TEN_MINUTES)
     for start in range(0, len(readings), 97):
         verdicts += engine.process(readings[start : start + 97])
     opened = {one.opened_seq for one in engine.take_incidents() if one.opened_seq >= at}

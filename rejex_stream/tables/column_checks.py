@@ -12,7 +12,7 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from statistics import quantiles
@@ -159,7 +159,7 @@ def resting_among(
     return found if len(rows) >= _SURE and len(found) < len(counts) else []
 
 
-def at_rest(names: Iterable[str] = (), of: str = "") -> str:
+def at_rest(names: Sequence[str] = (), of: str = "") -> str:
     """Say which channels are out of the distance, and why; `of` which readings that is known."""
     which = f"{', '.join(map(printable, names))}," if names else "channels"
     return (

@@ -65,6 +65,10 @@ class Config(BaseModel):
         self._durations = durations
         return self
 
+    def without_follow(self) -> Self:
+        """Return a config by which a file ends where it ends."""
+        return self.model_copy(update={"input": self.input.model_copy(update={"follow": False})})
+
     def redacted(self) -> dict[str, Any]:
         """Return all values as JSON data, secrets and client options masked."""
         data = self.model_dump(mode="json")

@@ -111,10 +111,7 @@ def most_missed(strata: Iterable[Stratum], *, alpha: float = 0.05) -> int:
 
 
 def fewest_missed(strata: Iterable[Stratum], *, alpha: float = 0.05) -> int:
-    """Return how many anomalies were missed at least, with probability 1 - `alpha` at every look.
-
-    Parameters, errors and cost are those of :func:`most_missed`.
-    """
+    """Return how many anomalies were missed at least; all else is as of :func:`most_missed`."""
     return math.ceil(_limit(_checked(strata, alpha), alpha, fewer=False))
 
 

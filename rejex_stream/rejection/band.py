@@ -68,13 +68,8 @@ def rank_edges(n: int, n_anomalies: int, lower: int, upper: int) -> tuple[int, i
     3     ``(k_hi, n]``            anomaly
     ====  =======================  ==========================
 
-    Parameters
-    ----------
-    n, n_anomalies
-        Reference scores n >= 1, and r of them that count as anomalies.
-    lower, upper
-        Inclusive ranks of the rejection band; ``lower > upper`` where it is empty. The band is
-        clipped to the ranks and to the threshold, so no combination of integers raises.
+    Of n >= 1 reference scores r = `n_anomalies` count as anomalies. The band is inclusive, empty
+    where ``lower > upper``, and clipped to the ranks and to the threshold: no integers raise.
 
     Examples
     --------
@@ -195,14 +190,9 @@ def rejection_band(n: int, contamination: float, tolerance: float = TOLERANCE) -
         T > ln 2; a label is accepted only if the other one has probability below exp(-T).
         The paper's value is 32. Larger T rejects more.
 
-    Raises
-    ------
-    ConfigError
-        If an argument cannot be; the message holds value, limit and fix. A band that leaves no
-        rank for a label is returned, not refused: see :func:`require_reachable`.
-
     Notes
     -----
+    A band that leaves no rank for a label is returned, not refused: see :func:`require_reachable`.
     Perini, Davis: NeurIPS 2023. ``1 - 2 exp(-T)`` is never formed: it rounds to 1.0 from
     T = 38.13 on and everything would be rejected. O(log n) once per (n, γ, T), then cached.
 
@@ -363,19 +353,8 @@ def tolerance_for_rate(
 ) -> float:
     """Return the tolerance whose band is the widest with an expected rejection rate <= `rate`.
 
-    Parameters
-    ----------
-    rate
-        Wanted share of rejected events, in [1 / (n + 1), 1).
-    n, contamination
-        As in :func:`rejection_band`.
-    fix
-        What a refusal advises, where more than this function's arguments decides.
-
-    Raises
-    ------
-    ConfigError
-        Also when `rate` is below one rank in n + 1, with the smallest window that could.
+    The rate is in [1 / (n + 1), 1); `fix` is what a refusal advises, where more than these
+    arguments decides.
 
     Notes
     -----

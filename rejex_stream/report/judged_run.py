@@ -106,8 +106,7 @@ def read_run(config: Config) -> Run:
     verdicts = [decode_verdict(line) for line in newest_lines]
     wanted = {verdict.position for verdict in verdicts}
     offsets = {position.offset for position in wanted}
-    ends = config.input.model_copy(update={"follow": False})
-    source = open_source(config.model_copy(update={"input": ends}))
+    source = open_source(config.without_follow())
     decoder = file_decoder(config, source)
     records = (r for r in records_of(source) if r.position.offset in offsets)
     decoded = (item for record in records for item in decode_records(decoder, [record])[1])

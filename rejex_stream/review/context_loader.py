@@ -108,8 +108,7 @@ class ContextLoader:
     def _file(
         self, position: Position, stretches: list[tuple[int, int]]
     ) -> tuple[Decoder, Iterator[Record | None]]:
-        source_settings = self._config.input.model_copy(update={"follow": False})
-        config = self._config.model_copy(update={"input": source_settings})
+        config = self._config.without_follow()
         state = file_places(config).state
         source = open_source(config)  # without its state folder, into which it would write
         if position.topic != source.partition.topic:

@@ -96,16 +96,8 @@ def run(
     still to be told of incidents, kept with the commits. Observers see what happens, those with a
     method for it all outcomes; `on_judged` sees the readings of a batch, and how long it took.
     Whoever sets `stop` (a signal handler, say) has the batch finished, committed and a snapshot
-    taken. `wait` waits for so many seconds, by default until `stop`.
-
-    Raises
-    ------
-    CheckpointError
-        If a partition's state cannot be rebuilt.
-    ConnectorError
-        If the edge fails for good, longer than ``settings.retry_for_s``, or if more of the input
-        than ``settings.invalid_limit`` cannot be read, or nothing of an input that ends can be
-        scored.
+    taken. `wait` waits for so many seconds, by default until `stop`. The run fails where state
+    cannot be rebuilt, where the edge fails for good, and where too much cannot be read or scored.
     """
     stop = stop or threading.Event()
     loop = _Loop(
@@ -121,7 +113,6 @@ def run(
         exits.callback(loop.ownership.close)
         exits.callback(loop.commits.close)
         exits.callback(loop.commands.close)
-        # The last bit of a score may depend on the number of BLAS threads.
         exits.enter_context(one_thread())
         exits.enter_context(seldom_collecting())
         exits.enter_context(quick_switching())

@@ -81,7 +81,7 @@ def replay(
     Reads the whole file, or all that topics hold; writes nothing. Both judge all of it, as verdicts
     depend on what went before; what is compared, or counted without --config, begins with --since.
     """
-    old = without_follow(load_config(config))
+    old = load_config(config).without_follow()
     configs = [old] if new is None else [old, _reading_the_same(load_config(new), old)]
     for each in configs:
         if each.input.format in REGISTRY_FORMATS:
@@ -107,12 +107,6 @@ def moment_ms(given: str, option: str) -> int:
             f"{option} {given!r}: expected a time in ISO 8601, e.g. 2026-01-31T00:00."
         ) from None
     return round((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
-
-
-def without_follow(config: Config) -> Config:
-    """Return a config by which a file ends where it ends."""
-    whole = config.input.model_copy(update={"follow": False})
-    return config.model_copy(update={"input": whole})
 
 
 def _reading_the_same(new: Config, old: Config) -> Config:

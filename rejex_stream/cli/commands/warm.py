@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from rejex_connectors.files.source import named_format
 
-from rejex_stream.cli.commands.replay import histories, moment_ms, without_follow
+from rejex_stream.cli.commands.replay import histories, moment_ms
 from rejex_stream.cli.show import ConfigFile
 from rejex_stream.config import Config, assembly, load_config
 from rejex_stream.decode import decode_records
@@ -98,7 +98,7 @@ def _begins_ms(config: Config) -> int | None:
     """Return the time of the first reading of the stream, as far as it is there."""
     begins: list[int] = []
     with suppress(ConfigError, ConnectorError):
-        for _, (decoder,), records in histories([without_follow(config)]):
+        for _, (decoder,), records in histories([config.without_follow()]):
             _, items = decode_records(decoder, list(islice(records, 100)))
             begins += [item.event_time_ms for item in items if isinstance(item, Reading)][:1]
     return min(begins, default=None)
@@ -158,7 +158,7 @@ class _History:
         read = {"kind": "file", "path": str(self.path), "fixed_sensor": mapping.fixed_sensor}
         read |= {"format": "auto"} if auto else {}
         config = self.config.model_copy(update={"input": source.model_copy(update=read)})
-        file = assembly.open_source(without_follow(config))
+        file = assembly.open_source(config.without_follow())
         decoder, records = assembly.file_decoder(config, file), assembly.records_of(file)
         while batch := list(islice(records, _BATCH)):
             pairs = list(zip(*decode_records(decoder, batch), strict=True))

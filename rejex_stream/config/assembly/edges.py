@@ -320,17 +320,13 @@ def _require(modules: Sequence[str], what: str, extra: str) -> None:
 class _NothingSink:
     """A sink that writes nothing and commits nothing; see :class:`~.protocols.Sink`."""
 
-    def write(self, outcomes: Sequence[Outcome]) -> None:
-        """Take outcomes and forget them."""
+    def write(self, outcomes: Sequence[Outcome]) -> None: ...
 
-    def commit(self, next_offsets: Mapping[Partition, int]) -> None:
-        """Make nothing durable."""
+    def commit(self, next_offsets: Mapping[Partition, int]) -> None: ...
 
-    def abort(self) -> None:
-        """Forget nothing."""
+    def abort(self) -> None: ...
 
-    def close(self) -> None:
-        """Let go of nothing."""
+    def close(self) -> None: ...
 
 
 def _file_edges(config: Config, *, dry_run: bool) -> Edges:

@@ -112,11 +112,7 @@ class Pipeline:
         """
         if self.config.input.kind != "file" or self.config.input.path in (None, "-"):
             raise ConfigError("input.path is missing: name the file to judge.")
-        source = open_source(
-            self.config.model_copy(
-                update={"input": self.config.input.model_copy(update={"follow": False})}
-            )
-        )
+        source = open_source(self.config.without_follow())
         state = self._judging.state(source.partition, file_decoder(self.config, source))
         records = records_of(source)
         while batch := list(islice(records, _BATCH)):

@@ -10,6 +10,7 @@ import struct
 import time
 from base64 import b64encode
 from decimal import Context, Decimal
+from functools import partial
 from pathlib import Path
 
 import fastavro
@@ -28,9 +29,11 @@ from rejex_stream.decode.registry_decoder import UNKNOWN_S, MisfitError, Registr
 from rejex_stream.decode.select import RegistrySelectingDecoder, Selector
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.protocols import RegisteredSchema
-from rejex_stream.types import Invalid, Position, Reading, Record
+from rejex_stream.types import Reading
+from tests import test_decode
+from tests.test_decode import AT, record
 
-AT = Position("input", 3, 14)
+assert_invalid = partial(test_decode.assert_invalid, longest=400)
 PLAIN = FieldMapping(["temp", "vib"], sensor="sensor", time="ts")
 NOW = 1_700_000_000_123
 
@@ -48,19 +51,6 @@ class Registry:
         if self.down:
             raise ConnectorError("the registry is away", retriable=True)
         return self.schemas.get(schema_id)
-
-
-def record(value, **fields):
-    return Record(AT, fields.pop("key", None), value, **fields)
-
-
-def assert_invalid(outcome, *words, stage):
-    assert isinstance(outcome, Invalid), outcome
-    assert (outcome.position, outcome.stage) == (AT, stage)
-    for word in words:
-        assert word in outcome.reason
-    assert outcome.reason.isprintable()
-    assert len(outcome.reason) < 400
 
 
 # ---------------------------------------------------------------------------------------- Avro

@@ -287,7 +287,7 @@ def judged(tmp_path, monkeypatch, capsys):
     return tmp_path
 
 
-def answered(folder, *, but=0):
+def answered(folder, who=("ada",), *, but=0):
     """Call all that waits in the store normal, but for so many, and let the labels leave."""
     section = load_config(folder / "pump.toml").review
     with closing(ReviewStore(folder / "review.db", section)) as store:
@@ -295,10 +295,9 @@ def answered(folder, *, but=0):
         decision = LabelRequest(
             request_id="r", verdict="normal", targets=tuple(waiting[: len(waiting) - but])
         )
-        labelling.label_cases(store, decision, Viewer("ada"))
-        sink = LabelFile(folder / "labels.jsonl")
-        store.send_labels(sink)
-        sink.close()
+        labelling.label_cases(store, decision, Viewer(*who))
+        with closing(LabelFile(folder / "labels.jsonl")) as sink:
+            store.send_labels(sink)
     return len(waiting)
 
 

@@ -18,11 +18,12 @@ pytest.importorskip("starlette", reason="the extra `review` is not installed")
 from rejex_stream.config.reviewing import Review
 from rejex_stream.encode import encode_review, encode_verdict
 from rejex_stream.review.incidents import readings
+from rejex_stream.review.incidents.shift import Actor, last_shift
 from rejex_stream.review.queue import label_report, series
 from rejex_stream.review.queue.label_report import quality
 from rejex_stream.review.queue.review_store import ReviewStore, rebuild
 from rejex_stream.review.queue.series import DAY_MS, HOUR_MS
-from rejex_stream.types import Label, Position, Reason, Status
+from rejex_stream.types import IncidentState, Label, Position, Reason, Status
 from tests.review.console_server import running
 from tests.review.incidents import incident, tell
 from tests.review.test_review_store import item
@@ -60,6 +61,40 @@ def test_now_lists_whom_no_incident_asks_about_the_farthest_from_chance_first(ne
     with running(store) as console:
         page = words_of(console.ask("/now"))
     assert "clear 300 of 1,200 events" in page
+
+
+def test_who_takes_over_reads_what_the_last_eight_hours_brought_and_what_alarms_most(new_store):
+    store = new_store()
+    for name in ("pump", "fan", "mill"):
+        counted(store, name, normal=900)
+
+    def opened(stream: str, hours_ago: float, *, ended_ago: float | None = None) -> None:
+        one = incident(opened=round((TO_MS / HOUR_MS - hours_ago) * 3600), stream=stream)
+        tell(store, one)
+        if ended_ago is not None:
+            ended_ms = round(TO_MS - ended_ago * HOUR_MS)
+            tell(store, msgspec.structs.replace(
+                one, state=IncidentState.CLOSED, version=2, changed_ms=ended_ms,
+                changed_seq=one.changed_seq + 9, position=Position("feed", 0, one.changed_seq + 9),
+            ))  # fmt: skip
+
+    for hours_ago in (500, 21, 14, 2):
+        opened("pump", hours_ago, ended_ago=hours_ago - 1)
+    opened("pump", 721, ended_ago=720.5)  # more than 30 days ago
+    opened("fan", 300, ended_ago=299)
+    opened("fan", 200, ended_ago=7)
+    opened("mill", 26)
+    opened("mill", 6)
+    with store.database.read() as connection:
+        shift = last_shift(connection, store.now_ms())
+    assert (shift.opened, shift.ended, shift.standing, shift.answered) == (2, 2, 1, 0)
+    assert shift.actors == (Actor("pump", 4, True), Actor("fan", 2, False), Actor("mill", 2, False))
+    assert shift.an_hour == 2 / 8
+    with running(store) as console:
+        page = words_of(console.ask("/now"))
+    assert "2 opened, 2 ended, 0 answered 0.2 an hour; one person can attend to 6" in page
+    assert "1 standing open for more than a day" in page
+    assert "pump 4 incidents in 30 days chattering" in page
 
 
 # ------------------------------------------------------------------- whose clock is believed

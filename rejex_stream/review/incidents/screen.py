@@ -26,6 +26,7 @@ from rejex_stream.review.incidents.incident_store import (
     state_sentence,
     withdraw_answer,
 )
+from rejex_stream.review.incidents.shift import ATTENDED_AN_HOUR, SHIFT_HOURS, last_shift
 from rejex_stream.review.queue import database, labelling, series
 from rejex_stream.review.queue.database import Name, Refusal, Viewer, noted, require_reviewer
 from rejex_stream.review.queue.ingest import group_of
@@ -138,6 +139,9 @@ def _now(console: Console, connection: Connection, viewer: Viewer, request: Requ
             for row in pipelines
         ],
         "labels_waiting": pending(connection),
+        "shift": last_shift(connection, now),
+        "attended_an_hour": ATTENDED_AN_HOUR,
+        "shift_hours": SHIFT_HOURS,
     }
 
 

@@ -169,10 +169,6 @@ def _costs_of(configs: Configs) -> dict[str, Costs]:
     return {name: Costs(it.c_fp, it.c_fn, it.c_r or 0.0) for name, it in given.items()}
 
 
-def _labels_file(section: Review) -> Path | None:
-    return None if section.labels is None else Path(section.labels)
-
-
 def _user() -> str:
     try:
         return getpass.getuser()
@@ -223,7 +219,7 @@ def serve(
             configs=configs,
             reviews=review or (),
             verdicts=verdicts or (),
-            labels=_labels_file(section),
+            labels=None if section.labels is None else Path(section.labels),
         )
     except BaseException:
         opened.close()
@@ -238,17 +234,8 @@ def serve(
 
     logs = configs[0].logging if configs else Logging()
     with logging_to_stderr(logs.level, logs.format):
-        serve_console(
-            opened,
-            fed,
-            _access(section, people[0]),
-            host=section.host,
-            port=section.port,
-            people=people if section.auth == "token" else (),
-            allowed_hosts=section.allowed_hosts,
-            certificate=section.tls_cert,
-            on_ready=ready,
-        )
+        linked = people if section.auth == "token" else ()
+        serve_console(opened, fed, _access(section, people[0]), linked, ready)
 
 
 @app.command()
@@ -369,7 +356,7 @@ def rebuild(
         path,
         section,
         feed=feed,
-        labels=published_labels(configs, path, _labels_file(section)),
+        labels=published_labels(configs, section),
         replace=replace,
         costs=_costs_of(configs),
     )
@@ -617,7 +604,7 @@ def _evidence(config: Config, section: Review, review: Path | None) -> Evidence:
         gaps=_why_gaps(config.input),
     )
     evidence.unread, evidence.bounds = unread_and_bounds(config)
-    evidence.labels = published_labels([config], Path(section.store), _labels_file(section))
+    evidence.labels = published_labels([config], section)
     with suppress(ConfigError, ConnectorError):
         line = ControlLine(config)
         replies = line.replies()

@@ -14,6 +14,7 @@ from pathlib import Path
 from rejex_stream.config import Config
 from rejex_stream.config.assembly import file_places
 from rejex_stream.config.assembly.control_line import ControlLine
+from rejex_stream.config.reviewing import Review
 from rejex_stream.encode.label_records import LabelRecord
 from rejex_stream.errors import ConfigError, RejexError
 from rejex_stream.operate.incident_text import DisplayNames
@@ -236,15 +237,14 @@ def labels_file(store: Path, labels: Path | None) -> Path:
     return labels or store.with_name("labels.jsonl")
 
 
-def published_labels(
-    configs: Sequence[Config], store: Path, labels: Path | None
-) -> Iterator[LabelRecord]:
+def published_labels(configs: Sequence[Config], section: Review) -> Iterator[LabelRecord]:
     """Yield the labels that a console with these configs has published."""
+    labels = None if section.labels is None else Path(section.labels)
     topics = _labels_topic(configs, labels)
     if topics is not None:
         yield from read_label_topic(topics)
         return
-    path = labels_file(store, labels)
+    path = labels_file(Path(section.store), labels)
     if not path.exists():
         raise ConfigError(f"The labels file {str(path)!r} does not exist: give --labels FILE.")
     yield from read_labels(path)

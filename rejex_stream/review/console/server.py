@@ -209,20 +209,20 @@ def serve(
     store: ReviewStore,
     fed: Feeding,
     access: Access,
-    *,
-    host: str = "127.0.0.1",
-    port: int = 0,
-    people: Sequence[Viewer] = (),
-    allowed_hosts: Sequence[str] = (),
-    certificate: str | None = None,
+    people: Sequence[Viewer],
     on_ready: Callable[[str, Sequence[tuple[str, str]]], None],
 ) -> None:
-    """Serve the console until a signal comes; closes feeds, labels and store."""
+    """Serve the console until a signal comes; closes feeds, labels and store.
+
+    Each of the `people` gets a link.
+    """
+    host, certificate = store.settings.host, store.settings.tls_cert
+    allowed_hosts = store.settings.allowed_hosts
     warn_of_plain_http(host, access, encrypted=certificate is not None)
     background = Background(store, fed)
     try:
         check_bind(host, access.mode)
-        listener = listen(host, port)
+        listener = listen(host, store.settings.port)
     except BaseException:
         background.stop()
         store.close()

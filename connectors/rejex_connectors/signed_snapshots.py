@@ -44,7 +44,6 @@ class SealedStore:
         self._key = key
 
     def save(self, partition: Partition, piece: SnapshotPiece) -> bool:
-        """Sign and store a piece. O(bytes)."""
         if self._key is not None:
             parts = {
                 name: None if body is None else self._sealed(partition, b"part", name, body)
@@ -54,7 +53,6 @@ class SealedStore:
         return self._store.save(partition, piece)
 
     def load(self, partition: Partition, at_most: int) -> tuple[int, Mapping[str, bytes]] | None:
-        """Return what was sealed with this key. O(bytes)."""
         snapshot = self._store.load(partition, at_most)
         if snapshot is None:
             return None
@@ -73,13 +71,11 @@ class SealedStore:
         return self._opened(_NOWHERE, b"file", "", content, "The exported state")
 
     def save_journal(self, partition: Partition, decisions: bytes) -> None:
-        """Sign and store the journal."""
         if self._key is not None:
             decisions = self._sealed(partition, b"decisions", "", decisions)
         self._store.save_journal(partition, decisions)
 
     def load_journal(self, partition: Partition) -> bytes | None:
-        """Return what was sealed with this key."""
         signed = self._store.load_journal(partition)
         if signed is None:
             return None
@@ -87,7 +83,6 @@ class SealedStore:
         return self._opened(partition, b"decisions", "", signed, what)
 
     def close(self) -> None:
-        """Close the store below."""
         self._store.close()
 
     def _sealed(self, partition: Partition, kind: bytes, name: str, body: bytes) -> bytes:

@@ -58,7 +58,6 @@ class Packed(MutableMapping[str, T], Generic[T]):
         return int(self._run("SELECT count(*) FROM packed").fetchone()[0])
 
     def clear(self) -> None:
-        """Drop everything."""
         self._run("DELETE FROM packed")
 
     def _run(self, command: str, *values: bytes) -> sqlite3.Cursor:

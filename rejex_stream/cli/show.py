@@ -86,7 +86,6 @@ number = partial(readable.number, digits=3)
 
 
 def share(value: float | None) -> str:
-    """Return a share as per cent."""
     return "–" if value is None else f"{number(100 * value)} %"
 
 

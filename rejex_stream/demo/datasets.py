@@ -166,7 +166,6 @@ def water() -> Iterator[tuple[datetime, float]]:
 
 
 def water_faults() -> tuple[Fault, ...]:
-    """Return the documented faults of the water flow."""
     return tuple(
         _fault(WATER_SENSOR, datetime.fromisoformat(first), datetime.fromisoformat(last), title)
         for first, last, title in _WATER_FAULTS
@@ -185,7 +184,6 @@ def turbine_time(name: str, step: int) -> datetime:
 
 
 def turbine_faults(run: turbine.Run) -> tuple[Fault, ...]:
-    """Return the faults of a simulation."""
     return tuple(
         _fault(
             one.turbine,

@@ -144,7 +144,6 @@ def _answers(incident: Incident) -> str:
 
 
 def log_incident(incident: Incident) -> None:
-    """Log a change of an incident."""
     _log.warning(
         "incident %s: %s",
         incident.id,

@@ -71,7 +71,6 @@ class DisplayNames(NamedTuple):
         return now, usual and usual + _SIDES["both" if known is None else known.side]
 
     def reading_text(self, reading: ChannelReading) -> str:
-        """Return a reading and what is usual as one text."""
         return ", ".join(filter(None, self.describe_reading(reading)))
 
     def limit_text(self, excess: LimitExcess) -> str:

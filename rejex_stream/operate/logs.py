@@ -38,7 +38,6 @@ class TextFormatter(logging.Formatter):
     r"""Time, level and message on one line, whatever the message holds."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line, control characters escaped."""
         at = datetime.fromtimestamp(record.created).strftime("%H:%M:%S")
         text = f"{at} {logging.getLevelName(record.levelno).lower()}: {record.getMessage()}"
         line = escaped(text)

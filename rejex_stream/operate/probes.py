@@ -43,7 +43,6 @@ class HealthServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop serving."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -83,7 +82,6 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 10
 
     def do_GET(self) -> None:
-        """Answer one of four addresses."""
         address = urlsplit(self.path)
         if address.path == "/metrics":
             self._send(200, type(self).exposition(), "text/plain; version=0.0.4; charset=utf-8")

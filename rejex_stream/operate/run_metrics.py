@@ -300,7 +300,6 @@ class RunMetrics:
         self.registry.unregister(self._counters["withheld_events"])
 
     def incidents(self, incidents: Sequence[Incident]) -> None:
-        """Export which incidents are open now."""
         now_s, waiting = self._clock(), self._gauges["incident_waiting_seconds"]
         unanswered = [o for o in incidents if o.state is IncidentState.OPEN and not o.silent]
         self._seen_at = {one.id: self._seen_at.get(one.id, now_s) for one in unanswered}
@@ -341,7 +340,6 @@ class RunMetrics:
             self._gauge("consumer_lag_seconds", *names).set(max(0.0, age_s))
 
     def event(self, event: RunEvent) -> None:
-        """Count an event of the run itself."""
         match event:
             case Committed(_, seconds, next_offsets, waiting, untrusted):
                 self._histogram("commit_duration_seconds").observe(seconds)
@@ -375,7 +373,6 @@ class RunMetrics:
             self._counter("sensors_forgotten").inc(len(event.streams))
 
     def alarm(self, alarm: Alarm) -> None:
-        """Count an alarm."""
         self._counter("monitor_alarms", alarm.kind.value).inc()
 
     # ----------------------------------------------------------------------------- monitors
@@ -411,7 +408,6 @@ class RunMetrics:
             self._gauge("active_alarms", kind.value).set(kinds[kind.value])
 
     def exposition(self) -> bytes:
-        """Return the metrics in Prometheus' text format."""
         from prometheus_client import generate_latest
 
         return generate_latest(self.registry)

@@ -83,7 +83,6 @@ class TypicalValues:
         self._typical: dict[str, TypicalRows] = {}
 
     def update(self, readings: Sequence[Reading], verdicts: Sequence[Verdict]) -> None:
-        """Take a batch into account."""
         batch = list(zip(readings, verdicts, strict=True))
         self._newest |= {reading.stream_key: (reading, verdict) for reading, verdict in batch}
         usual = [
@@ -101,7 +100,6 @@ class TypicalValues:
             known.update(reading.values)
 
     def streams(self) -> Iterator[str]:
-        """Yield the streams that were seen."""
         return (of_mode(key)[0] for key in self._newest)
 
     def forget(self, streams: Sequence[str]) -> None:
@@ -313,7 +311,6 @@ class Health:
 
     @property
     def is_ready(self) -> bool:
-        """Whether every check holds."""
         return all(check.ok for check in self.checks())
 
     def checks(self) -> list[Check]:
@@ -471,7 +468,6 @@ class RunMonitor:
             self.on_readings = None
 
     def make_monitor(self, partition: Partition) -> PartitionMonitor:
-        """Return the new monitor of a partition."""
         monitor = PartitionMonitor(partition, self._settings, self._alarm)
         self._monitors[partition] = monitor
         self.metrics.watch(partition, monitor.bank)

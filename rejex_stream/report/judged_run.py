@@ -235,7 +235,6 @@ class Findings:
         return self.counts.n_ranked / self.events_per_day or 1.0
 
     def outcomes(self, outcome: Outcome) -> int:
-        """Count the faults with this outcome."""
         return sum(fault.outcome == outcome for fault in self.faults)
 
 

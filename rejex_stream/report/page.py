@@ -82,7 +82,6 @@ _NO_RANK = {
 def write_report(
     path: Path, all_findings: Sequence[Findings], command: str, *, credit: str = ""
 ) -> None:
-    """Write the report of these runs to `path`."""
     script = "\n".join(
         ((UPLOT / "uPlot.iife.min.js").read_text("utf-8"), (_PAGE / "report.js").read_text("utf-8"))
     )

@@ -273,7 +273,6 @@ class KeyedStates:
         self._recipe = recipe
 
     def init(self, handle: Any) -> None:
-        """Open the state."""
         bench = _benches.get(self._recipe.id)
         if bench is None:
             _benches.clear()  # of an earlier job in this process

@@ -188,14 +188,12 @@ class CsvRows:
         self._open_bytes = 0
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Take the next bytes; returns the rows that are complete now. O(bytes)."""
         lines = self._lines.feed(chunk)
         if self._open or b'"' in b"".join(lines):
             lines = self._join(lines)
         return _rows(lines)
 
     def finish(self) -> list[bytes]:
-        """Return what is left at the end of the input."""
         rows = self._join(self._lines.finish())
         while self._open:
             first, *rest = self._open
@@ -308,7 +306,6 @@ class FileSource:
 
     # ----------------------------------------------------------------------------- the contract
     def poll(self, max_records: int, timeout_s: float) -> Sequence[Record]:
-        """Return the next records, waiting at most `timeout_s` if there are none."""
         if not self._reading:
             return ()
         if len(self._rows) - self._at < max_records:
@@ -369,7 +366,6 @@ class FileSource:
         self._begin(self._first_offset)
 
     def pause(self, partition: Partition) -> None:
-        """Deliver nothing until the next seek."""
         self._reading = False
 
     def rewind(self) -> None:
@@ -382,7 +378,6 @@ class FileSource:
         return self._ended and self._reading and self._at == len(self._rows) and not self._failed
 
     def close(self) -> None:
-        """Close the file."""
         self._input.close()
 
     # ---------------------------------------------------------------------------- beyond it

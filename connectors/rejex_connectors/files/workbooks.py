@@ -52,14 +52,12 @@ def workbook_of(path: str) -> Workbook | None:
 
 
 def require_reader(kind: Workbook) -> None:
-    """Make sure that the library for a format is there."""
     what = "an Excel workbook" if kind == "excel" else "Parquet"
     with needing_extra(kind, what, ", or save the table as CSV"):
         import_module(_READERS[kind])
 
 
 def sheets_of(path: str) -> list[str]:
-    """Return the names of the sheets of a workbook."""
     with _opened(path) as book:
         names: list[str] = book.sheetnames
     return names
@@ -118,12 +116,10 @@ class TableInput:
         return text.getvalue().encode() or END
 
     def restart(self) -> None:
-        """Go back to the beginning."""
         self._rows.close()
         self._rows = self._begin()
 
     def close(self) -> None:
-        """Close the file."""
         self._rows.close()
 
     def _begin(self) -> Any:  # noqa: ANN401 - a generator, to be closed

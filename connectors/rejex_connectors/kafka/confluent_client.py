@@ -233,7 +233,6 @@ class FastConsumer:
         _log.info("%s", explained)
 
     def changes(self) -> list[clients.Gained | clients.Lost]:
-        """Return what the callbacks noted."""
         noted, self._noted = self._noted, []
         return noted
 
@@ -242,7 +241,6 @@ class FastConsumer:
         return self._member is not None and self._member == self._consumer.memberid()
 
     def committed(self, partition: Partition, timeout_s: float) -> int | None:
-        """Ask the group coordinator; it answers once open transactions are decided."""
         with _explaining(self._settings, f"asking where {partition} stands"):
             (answer,) = self._consumer.committed([ck.TopicPartition(*partition)], timeout=timeout_s)
             if answer.error is not None:
@@ -250,7 +248,6 @@ class FastConsumer:
         return None if answer.offset < 0 else int(answer.offset)
 
     def edge(self, partition: Partition, which: clients.Edge, timeout_s: float) -> int:
-        """Ask the partition's leader."""
         doing = f"asking for the {which} offset of {partition}"
         with _explaining(self._settings, doing, partition.topic):
             tp = ck.TopicPartition(*partition)
@@ -265,7 +262,6 @@ class FastConsumer:
         return stuck
 
     def end(self, partition: Partition) -> int | None:
-        """Return the high watermark of the last fetch."""
         if partition not in self._running:
             return None
         watermarks = self._consumer.get_watermark_offsets(
@@ -274,13 +270,11 @@ class FastConsumer:
         return None if watermarks is None or watermarks[1] < 0 else int(watermarks[1])
 
     def start(self, partition: Partition, offset: int) -> None:
-        """Begin to fetch at `offset`."""
         self.stop(partition)
         self._consumer.incremental_assign([ck.TopicPartition(*partition, offset)])
         self._running[partition] = offset
 
     def stop(self, partition: Partition) -> None:
-        """Fetch no more."""
         if partition in self._running:
             del self._running[partition]
             self._consumer.incremental_unassign([ck.TopicPartition(*partition)])
@@ -298,7 +292,6 @@ class FastConsumer:
         return metadata
 
     def commit(self, offsets: Mapping[Partition, int], timeout_s: float) -> None:
-        """Commit for the at-least-once mode."""
         with _explaining(self._settings, doing := "committing offsets"):
             clients.within(timeout_s, doing, self._commit, _committable(offsets))
 
@@ -395,7 +388,6 @@ class FastProducer:
         offsets: Mapping[Partition, int],
         consumer: clients.Consumer,
     ) -> None:
-        """Write, check, commit."""
         began = time.monotonic()
         deadline = began + self._settings.commit_timeout_ms / 1000
         # Taken first: whoever takes our partitions from here on makes this token stale.

@@ -107,7 +107,6 @@ class PythonConsumer:
         self._consumer.seek(tp, 0)
 
     def poll(self, max_records: int, timeout_s: float) -> list[Record]:
-        """Return records of running partitions."""
         if patches.is_fenced(self._consumer):
             raise refusals.seat_taken(self._settings)
         with explaining(self._settings, "reading"):
@@ -185,18 +184,15 @@ class PythonConsumer:
         return changes
 
     def joined(self) -> bool:
-        """Ask the library in which state of the group's protocol we are."""
         return self._consumer.group_metadata().state is MemberState.STABLE
 
     def committed(self, partition: Partition, timeout_s: float) -> int | None:
-        """Ask the group coordinator; it answers once open transactions are decided."""
         tp = TopicPartition(*partition)
         with explaining(self._settings, f"asking where {partition} stands"):
             answer = self._consumer.committed(tp, timeout_ms=timeout_s * 1000)
         return None if answer is None or answer < 0 else int(answer)
 
     def edge(self, partition: Partition, which: clients.Edge, timeout_s: float) -> int:
-        """Ask the partition's leader."""
         # Not by seeking there and asking for the position: a round of the group moves that.
         tp = TopicPartition(*partition)
         doing = f"asking for the {which} offset of {partition}"
@@ -210,7 +206,6 @@ class PythonConsumer:
         return {}
 
     def end(self, partition: Partition) -> int | None:
-        """Return the high watermark of the last fetch."""
         tp = TopicPartition(*partition)
         with contextlib.suppress(*_UNASSIGNED):
             return self._consumer.highwater(tp) if tp in self._running else None
@@ -242,7 +237,6 @@ class PythonConsumer:
         return metadata
 
     def commit(self, offsets: Mapping[Partition, int], timeout_s: float) -> None:
-        """Commit for the at-least-once mode."""
         with explaining(self._settings, "committing offsets"):
             self._consumer.commit(to_commit(offsets), timeout_ms=timeout_s * 1000)
 
@@ -285,7 +279,6 @@ class PythonProducer:
             raise explain(error, settings, "connecting") from error
 
     def partitions(self, topic: str) -> int:
-        """Ask for the partitions; waits for metadata."""
         try:
             return len(self._producer.partitions_for(topic))
         except ke.KafkaError as error:
@@ -302,7 +295,6 @@ class PythonProducer:
         offsets: Mapping[Partition, int],
         consumer: clients.Consumer,
     ) -> None:
-        """Write, check every acknowledgement, commit."""
         began = time.monotonic()
         deadline = began + self._settings.commit_timeout_ms / 1000
         try:

@@ -81,7 +81,6 @@ def asking(
 
 @contextmanager
 def explaining(settings: KafkaSettings, doing: str, *, operation: str = "READ") -> Iterator[None]:
-    """Explain what goes wrong with the library, as in :func:`explain`."""
     try:
         yield
     except ke.KafkaError as error:
@@ -249,7 +248,6 @@ class PartitionReader:
             raise explain(error, self._settings, doing) from error
 
     def close(self) -> None:
-        """Close what is open."""
         while self._clients:
             self._clients.popitem()[1].close(autocommit=False)
 

@@ -94,7 +94,6 @@ def _name_taken(settings: KafkaSettings) -> str:
 
 
 def no_member(settings: KafkaSettings) -> ConnectorError:
-    """Say that the group went on without us."""
     return ConnectorError(
         f"this worker is no longer a member of group {settings.group!r} (it was silent for more "
         f"than session.timeout.ms = {settings.session_timeout_ms}, or did not poll for "

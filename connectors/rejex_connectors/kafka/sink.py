@@ -85,7 +85,6 @@ class KafkaSink:
         self._source.owned.update(offsets)
 
     def partitions(self, topic: str) -> int:
-        """Return how many partitions an output topic has."""
         if self._producer is None:
             self._producer = self._open_producer()
         return self._producer.partitions(topic)
@@ -135,7 +134,6 @@ class KafkaSink:
             self._producer = None
 
     def close(self) -> None:
-        """Drop what is not committed."""
         self._drop_producer()
 
 

@@ -77,7 +77,6 @@ class KafkaSource:
             self._seat_repair = SeatRepair(settings)
 
     def poll(self, max_records: int, timeout_s: float) -> Sequence[Record]:
-        """Return what is there, waiting at most `timeout_s`."""
         try:
             records = self._read_stuck(max_records)
             records += self.consumer.poll(max_records, 0.0 if records else timeout_s)
@@ -182,7 +181,6 @@ class KafkaSource:
         return assigned
 
     def seek(self, partition: Partition, offset: int) -> None:
-        """Deliver `partition` from `offset` on."""
         if partition in self.owned:
             self._stuck.pop(partition, None)
             self.consumer.start(partition, offset)

@@ -157,7 +157,6 @@ class KafkaSnapshots:
         return f"{self._settings.group}|{partition.topic}|{partition.partition}|".encode()
 
     def close(self) -> None:
-        """Close the client that reads the topic."""
         self._reader.close()
 
     def is_decided(self, partition: Partition) -> bool:
@@ -205,11 +204,9 @@ class BufferingSink:
         self.messages: list[Message] = []
 
     def partitions(self, topic: str) -> int:
-        """Return how many partitions the state topic has."""
         return self._partitions
 
     def buffer_state(self, partition: Partition, messages: list[Message]) -> None:
-        """Hold messages."""
         self.messages += messages
 
 
@@ -232,7 +229,6 @@ class OfflineSink:
             )
 
     def partitions(self, topic: str) -> int:
-        """Return how many partitions a topic has."""
         return len(partitions_of(self._settings, topic, needed=True))
 
     def buffer_state(self, partition: Partition, messages: list[Message]) -> None:
@@ -247,7 +243,6 @@ class OfflineSink:
         return True
 
     def commit(self, offsets: Mapping[Partition, int]) -> None:
-        """Commit offsets for the group."""
         self._write([], offsets)
 
     def _write(self, messages: list[Message], offsets: Mapping[Partition, int]) -> None:

@@ -66,7 +66,6 @@ class TransactionalWriter:
             producer.commit_transaction()
 
     def close(self) -> None:
-        """Close the producer; what is not committed is dropped."""
         self._producer.close(timeout=2)
 
 

@@ -100,7 +100,6 @@ class RunDisplay:
         self._edges = edges
 
     def progress(self, progress: run_events.Progress) -> None:
-        """Show the progress, and log replays now and then."""
         replays, now = progress.replays.values(), time.monotonic()
         if replays and now - self._said >= QUIET_S:  # one that is quick says when it is over
             self._said = now
@@ -113,7 +112,6 @@ class RunDisplay:
         self._count(progress.n_events, None if self._edges is None else self._edges.fraction)
 
     def event(self, event: run_events.RunEvent) -> None:
-        """Log events that people need to know."""
         match event:
             case run_events.PartitionOpened(partition, None, next_offset, _):
                 _log.info("%s-%d: starting at offset %s", *partition, f"{next_offset:,}")

@@ -48,7 +48,6 @@ class _Exported(msgspec.Struct, forbid_unknown_fields=True):
 
     @property
     def place(self) -> Partition:
-        """The partition itself."""
         return Partition(self.topic, self.partition)
 
 

@@ -99,14 +99,12 @@ def _done(call: Call, done: Done, following: str = "") -> dict[str, Any]:
 
 @answers(LabelIn)
 def post_label(call: Call, wanted: LabelIn) -> object:
-    """Label cases."""
     following = _next(call, wanted.view, [target.episode_id for target in wanted.targets])
     return _done(call, labelling.label_cases(call.store, wanted, call.viewer), following)
 
 
 @answers(UndoIn)
 def post_undo(call: Call, wanted: UndoIn) -> object:
-    """Undo the last action."""
     return _done(call, labelling.undo(call.store, wanted.request_id, call.viewer))
 
 
@@ -118,25 +116,21 @@ def post_claim_next(call: Call, wanted: ViewIn) -> object:
 
 @answers()
 def post_claim(call: Call) -> object:
-    """Claim an episode."""
     return labelling.claim(call.store, call.place("episode"), call.viewer)
 
 
 @answers()
 def post_release(call: Call) -> object:
-    """Release one's claim."""
     return {"released": labelling.release(call.store, call.place("episode"), call.viewer)}
 
 
 @answers(AssignIn)
 def post_assign(call: Call, wanted: AssignIn) -> object:
-    """Assign episodes."""
     return {"message": labelling.assign(call.store, wanted.episodes, call.viewer, to=wanted.to)}
 
 
 @answers(CommentIn)
 def post_comment(call: Call, wanted: CommentIn) -> object:
-    """Comment on an episode."""
     labelling.comment(
         call.store, wanted.request_id, call.place("episode"), call.viewer, text=wanted.text
     )
@@ -217,7 +211,6 @@ def get_export(call: Call) -> object:
 
 @answers()
 def get_metrics(call: Call) -> object:
-    """Return the queue's metrics for Prometheus."""
     background = call.console.background
     text = queue_metrics.exposition(call.store, background.failing() if background else {})
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")

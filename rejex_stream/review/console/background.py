@@ -90,7 +90,6 @@ class Background:
         self.invalid: dict[str, tuple[int, str]] = {}
 
     def start(self) -> None:
-        """Begin, in the background."""
         self._due_s["upkeep"] = time.monotonic() + _UPKEEP_EVERY_S
         self._thread.start()
 

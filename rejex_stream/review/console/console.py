@@ -98,7 +98,6 @@ class Sessions:
         return ended.rowcount
 
     def close(self, token: str) -> None:
-        """End a session."""
         with self._store.database.write() as connection:
             connection.execute("DELETE FROM session WHERE token_hash = ?", (_hashed(token),))
 
@@ -292,7 +291,6 @@ class Console:
 
 
 def console_of(request: Request) -> Console:
-    """Return the console a request came to."""
     console: Console = request.app.state.console
     return console
 
@@ -330,11 +328,9 @@ class Call:
 
     @property
     def store(self) -> ReviewStore:
-        """The store it is about."""
         return self.console.store
 
     def place(self, name: str) -> str:
-        """Return a part of the address."""
         return str(self.request.path_params[name])
 
 
@@ -369,7 +365,6 @@ def as_json(content: object, status: int = 200) -> Response:
 
 
 async def read_body(request: Request, kind: type[S]) -> S:
-    """Return what a request holds."""
     data = b""
     async for chunk in request.stream():
         data += chunk

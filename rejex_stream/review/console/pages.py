@@ -127,7 +127,6 @@ def shell(console: Console, connection: Connection, viewer: Viewer) -> Context:
 
 
 def render(request: Request, template: str, context: Context, status: int = 200) -> HTMLResponse:
-    """Return a page."""
     templates: jinja2.Environment = request.app.state.templates
     return HTMLResponse(templates.get_template(template).render(context), status_code=status)
 
@@ -340,7 +339,6 @@ async def post_login(request: Request) -> Response:
 
 
 async def post_logout(request: Request) -> Response:
-    """End the session."""
     console = console_of(request)
     token = request.cookies.get(COOKIE)
     if token:

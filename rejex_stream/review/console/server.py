@@ -36,7 +36,6 @@ _STATIC = Path(__file__).parent / "static"
 
 
 def make_app(console: Console, allowed_hosts: Iterable[str] = ()) -> Starlette:
-    """Return the application."""
     app = Starlette(
         routes=[
             *pages.routes,
@@ -192,7 +191,6 @@ class ConsoleServer(uvicorn.Server):
         )
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, then say so."""
         await super().startup(sockets)
         if self._on_ready is not None and not self.should_exit:
             self._on_ready()

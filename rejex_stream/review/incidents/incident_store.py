@@ -248,7 +248,6 @@ class AnswerRequest(msgspec.Struct, frozen=True):
 
 
 def state_sentence(incident: Incident) -> str:
-    """Return the state of an incident as a sentence."""
     return f"At version {incident.version} now, it {state_phrase(incident)}."
 
 

@@ -215,7 +215,6 @@ class Detail:
 def episode_detail(
     connection: Connection, episode: str, settings: Review, viewer: Viewer, now_ms: int
 ) -> Detail:
-    """Return an episode."""
     row = row_of(connection, case_row(connection, episode), settings, viewer, now_ms)
     stretch = row.start_ms, row.end_ms
     apart = series.deviations(

@@ -201,7 +201,6 @@ class LabelFile:
         return file
 
     def publish(self, rows: Sequence[OutboxRow]) -> Sequence[str]:
-        """Append the rows and sync them to disk."""
         data = b"".join(row.value + b"\n" for row in rows)
         try:
             if self._file is None or not self._named():
@@ -239,7 +238,6 @@ class LabelFile:
         self.close()
 
     def close(self) -> None:
-        """Close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -397,7 +395,6 @@ def as_csv(rows: Iterator[ExportRow]) -> Iterator[str]:
 
 
 def as_jsonl(rows: Iterator[ExportRow]) -> Iterator[str]:
-    """Yield JSON Lines, values as they are."""
     for row in rows:
         yield msgspec.json.encode(row._asdict()).decode() + "\n"
 

@@ -58,7 +58,6 @@ class Done:
 
 
 def counted(number: int, word: str) -> str:
-    """Return a number with its word."""
     return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
 
 

@@ -70,7 +70,6 @@ class QueueFilter:
     since_ms: int | None = None  # `done` only: decided at or after this time
 
     def address(self) -> str:
-        """Return the address of this view."""
         parts: dict[str, str | int] = {"tab": self.tab}
         if self.words:
             parts["q"] = self.words
@@ -102,7 +101,6 @@ class QueueFilter:
         return QueueQuery(source, values, f"ORDER BY {SORTS[name]}")
 
     def count(self, connection: Connection, viewer: Viewer, now_ms: int) -> int:
-        """Return how many episodes this view holds."""
         query = self.sql(viewer, now_ms)
         return int(scalar(connection, f"SELECT count(*) {query.source}", query.values))
 
@@ -428,7 +426,6 @@ def queue_rows(
     limit: int = 500,
     offset: int = 0,
 ) -> Iterator[EpisodeRow]:
-    """Yield the rows of a view, in order."""
     for row in chosen.rows(connection, viewer, now_ms, limit=limit, offset=offset):
         yield row_of(connection, row, settings, viewer, now_ms)
 

@@ -172,7 +172,6 @@ class TopicFeed(Feed):
         return total
 
     def close(self) -> None:
-        """Close the connections to the broker."""
         self._reader.close()
 
 
@@ -249,7 +248,6 @@ class KafkaLabels:
         ]
 
     def close(self) -> None:
-        """Close the connection to the broker."""
         producer, self._producer = self._producer, None
         if producer is not None:
             producer.close()

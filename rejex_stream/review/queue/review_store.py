@@ -59,7 +59,6 @@ class Action(NamedTuple):
     viewer: Viewer
 
     def record(self, action: str, subject: str, **detail: Any) -> None:
-        """Add a row to the audit."""
         name = self.viewer.reviewer
         database.append_audit(self.connection, self.now_ms, name, action, subject, **detail)
 
@@ -233,7 +232,6 @@ class ReviewStore:
             sent += len(rows)
 
     def close(self) -> None:
-        """Close the database."""
         self.database.close()
 
 

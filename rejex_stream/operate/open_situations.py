@@ -55,8 +55,25 @@ class OpenSituations:
         members = tuple(self._open[one] for one in situation.members if one in self._open)
         return Together(situation, self._firsts[situation.id], members)
 
-    def update(self, incident: Incident, streams: Iterable[str]) -> None:
-        """Take a change into account; `streams` are all that are known."""
+    @property
+    def incidents(self) -> list[Incident]:
+        """The open ones, each as it was changed last."""
+        return list(self._open.values())
+
+    def has_new_state(self, incident: Incident) -> bool:
+        """Whether a change leads to another state: figures alone are not logged."""
+        known = self._open.get(incident.id)
+        return known is None or known.state is not incident.state
+
+    def update(self, incident: Incident, streams: Iterable[str]) -> bool:
+        """Take a change into account; returns whether its version is new, not its figures alone.
+
+        `streams` are all that are known. A change that comes late takes nothing back.
+        """
+        before = self._open.get(incident.id)
+        is_new = before is None or before.version < incident.version
+        if before is not None:
+            incident = max(before, incident, key=lambda one: (one.version, one.changed_seq))
         if incident.state is IncidentState.CLOSED:
             self._open.pop(incident.id, None)
         else:
@@ -68,6 +85,7 @@ class OpenSituations:
         situation = self._situations[incident.id]
         if incident.id == situation.id or situation.id not in self._firsts:
             self._firsts[situation.id] = incident
+        return is_new
 
     def _group(self, streams: Iterable[str]) -> None:
         newest_ms = max(one.opened_ms for one in self._onsets.values())

@@ -204,47 +204,6 @@ class StoppedBudgets:
             self._behind[key] = now_ms, since_ms
 
 
-class OpenIncidents:
-    """The incidents that are open, by id; a change that is known already changes nothing."""
-
-    def __init__(self) -> None:
-        self._open: dict[str, Incident] = {}
-
-    def __len__(self) -> int:
-        return len(self._open)
-
-    def __iter__(self) -> Iterator[Incident]:
-        return iter(self._open.values())
-
-    def update(self, incident: Incident) -> bool:
-        """Take a change into account; returns whether its version is new, not its figures alone."""
-        known = self._open.get(incident.id)
-        if known is not None and known.version >= incident.version:
-            self._open[incident.id] = max(known, incident, key=lambda i: (i.version, i.changed_seq))
-            return False
-        if incident.state is IncidentState.CLOSED:
-            self._open.pop(incident.id, None)
-        else:
-            self._open[incident.id] = incident
-        return True
-
-    def newest(self, incident: Incident) -> Incident:
-        """Return what is known of an incident: a change that comes late takes nothing back."""
-        return self._open.get(incident.id, incident)
-
-    def has_new_state(self, incident: Incident) -> bool:
-        """Whether a change leads to another state: figures alone are not logged."""
-        known = self._open.get(incident.id)
-        return known is None or known.state is not incident.state
-
-    def forget(self, partition: Partition) -> list[Incident]:
-        """Drop and return those of a partition that another worker owns from now on."""
-        gone = [i for i in self._open.values() if i.position[:2] == partition]
-        for incident in gone:
-            del self._open[incident.id]
-        return gone
-
-
 class Check(NamedTuple):
     """One line of ``/readyz?verbose``."""
 
@@ -414,7 +373,6 @@ class RunMonitor:
         self._on_alarm, self._on_incident = on_alarm, on_incident
         self._alertmanager = alertmanager
         self.outbox = webhook
-        self._incidents = OpenIncidents()
         self._situations = OpenSituations()
         self._engines: dict[Partition, Engine] = {}
         self._monitors: dict[Partition, PartitionMonitor] = {}
@@ -488,7 +446,7 @@ class RunMonitor:
         self.health.group_joined(getattr(self.source, "joined", False))
         self.metrics.refresh()
         self._measure_lag()
-        self.metrics.incidents(list(self._incidents))
+        self.metrics.incidents(self._situations.incidents)
         self._look_for_overdue()
         if self._alertmanager is not None:
             alarms = [alarm for m in self._monitors.values() for alarm in m.bank.active_alarms()]
@@ -512,7 +470,7 @@ class RunMonitor:
         for partition, sensors in self._overdue.items():
             for sensor in set(sensors) - set(known.get(partition, ())):
                 _log.warning("%s sends nothing, and too few others do for an incident", sensor)
-        self.metrics.silent(self._incidents, self._overdue)
+        self.metrics.silent(self._situations.incidents, self._overdue)
 
     def _situation_alert(self, together: Together) -> Alert:
         first = together.first
@@ -549,7 +507,8 @@ class RunMonitor:
             self._engines.pop(event.partition, None)
             self._typical.pop(event.partition, None)
             self._arrivals.pop(event.partition, None)
-            gone = self._incidents.forget(event.partition)
+            incidents = self._situations.incidents
+            gone = [one for one in incidents if one.position[:2] == event.partition]
             before = {one.situation.id: self._situation_alert(one) for one in self._situations}
             self._situations.forget(gone)
             stay = {one.situation.id for one in self._situations}
@@ -572,7 +531,6 @@ class RunMonitor:
         """Register incidents that were published before this process began."""
         for incident in incidents:
             self._store_readings(incident)
-            self._incidents.update(incident)
             self._update_situations(incident)
 
     def _store_readings(self, incident: Incident) -> None:
@@ -584,11 +542,10 @@ class RunMonitor:
             self._readings[incident.id] = list(islice(known, _MAX_READINGS))
 
     def _incident_changed(self, incident: Incident, *, again: bool) -> None:
-        if self._incidents.has_new_state(incident):
+        if self._situations.has_new_state(incident):
             self._on_incident(incident)
         self._store_readings(incident)
-        is_new = self._incidents.update(incident)
-        self._update_situations(incident)
+        is_new = self._update_situations(incident)
         together = self._situations.of(incident.id)
         if (is_new or again) and self._situations.is_news(incident) and self.outbox is not None:
             readings = self._readings.get(incident.id, ())
@@ -599,6 +556,6 @@ class RunMonitor:
             self._situations.forget([incident])
             self._readings.pop(incident.id, None)
 
-    def _update_situations(self, incident: Incident) -> None:
+    def _update_situations(self, incident: Incident) -> bool:
         streams = (one for typical in self._typical.values() for one in typical.streams())
-        self._situations.update(self._incidents.newest(incident), streams)
+        return self._situations.update(incident, streams)

@@ -293,7 +293,7 @@ def test_who_takes_over_goes_on_telling_and_who_gave_it_up_ends_nothing(tmp_path
         watch = watching(manager)
         watch.register_engine(FARM, _Engine(incident(version=4, state=FAULT)))
         watch.event(PartitionOpened(FARM, 5, 7, 9))
-        assert len(watch._incidents) == 0, "what is open at a snapshot may be over by now"
+        assert watch._situations.incidents == [], "what is open at a snapshot may be over by now"
         watch.event(PartitionLive(FARM, 2, 0.1))
         look(watch)
         until(lambda: "farm-0-9" in alerts_at(url))

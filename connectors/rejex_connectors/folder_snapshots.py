@@ -87,13 +87,11 @@ class FolderSnapshotStore:
                 file.unlink(missing_ok=True)
 
     def save_journal(self, partition: Partition, decisions: bytes) -> None:
-        """Keep `decisions` in place of those before."""
         path = self._path(partition, "decisions")
         with explaining_os_errors(f"{path} cannot be written"):
             replace_file(path, _MAGIC + hashlib.sha256(decisions).digest() + decisions)
 
     def load_journal(self, partition: Partition) -> bytes | None:
-        """Return what was decided, if anything was kept."""
         path = self._path(partition, "decisions")
         if (content := read_if_there(path)) is None:
             return None

@@ -74,7 +74,6 @@ class DisplayNames(NamedTuple):
         return ", ".join(filter(None, self.describe_reading(reading)))
 
     def limit_text(self, excess: LimitExcess) -> str:
-        """Return which value is beyond which limit."""
         name, unit = self.name_and_unit(excess.channel)
         return beyond(msgspec.structs.replace(excess, channel=name), unit)
 

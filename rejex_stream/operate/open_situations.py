@@ -50,7 +50,6 @@ class OpenSituations:
         return map(self.of, {self._situations[one].id: one for one in self._open}.values())
 
     def of(self, incident: str) -> Together:
-        """Return the situation that an incident is of."""
         situation = self._situations[incident]
         members = tuple(self._open[one] for one in situation.members if one in self._open)
         return Together(situation, self._firsts[situation.id], members)

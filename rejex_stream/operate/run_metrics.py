@@ -362,7 +362,6 @@ class RunMetrics:
                     self.alarm(alarm)
 
     def committed(self, next_offsets: Mapping[Partition, int]) -> None:
-        """Export how far partitions are durable."""
         for partition, offset in next_offsets.items():
             self._gauge("committed_offset", *_labels(partition)).set(offset)
 
@@ -443,7 +442,6 @@ class GroupNames:
         self._known: dict[str, str] = {}
 
     def of(self, stream_key: str) -> str:
-        """Return the label's value for a stream key."""
         if not self._grouped:
             return ""
         name = self._known.get(stream_key)

@@ -103,7 +103,6 @@ class TypicalValues:
         return (of_mode(key)[0] for key in self._newest)
 
     def forget(self, streams: Sequence[str]) -> None:
-        """Drop streams that the engine has forgotten."""
         for stream in streams:
             self._newest.pop(stream, None)
             self._typical.pop(stream, None)

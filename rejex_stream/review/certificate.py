@@ -72,7 +72,6 @@ class Tally:
     until_ms: int | None = None
 
     def plus(self, other: Tally) -> Tally:
-        """Return the events of both."""
         names = "accepted", "drawn", "answers", "undrawable"
         return Tally(*(getattr(self, name) + getattr(other, name) for name in names))
 

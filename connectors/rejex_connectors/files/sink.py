@@ -249,7 +249,6 @@ class InputState(msgspec.Struct, frozen=True, kw_only=True):
     first_offset: int
 
     def write(self, folder: Path) -> None:
-        """Replace what was known about the input before."""
         _write(folder / "input.json", self)
 
 

@@ -103,7 +103,6 @@ class Producer(Protocol):
 
 
 def transactional_id(settings: KafkaSettings, worker: str) -> str:
-    """Name the transactions of one worker."""
     return f"{settings.group}-{worker}"
 
 

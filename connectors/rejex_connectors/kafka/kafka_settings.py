@@ -83,7 +83,6 @@ class KafkaSecurity(Section):
     oauth_token: SecretStr | None = secret(says="A token; read again at every login.")
 
     def check(self) -> None:
-        """Refuse what no single setting can know to be wrong."""
         sasl = self.protocol.startswith("SASL")
         if sasl and self.mechanism is None:
             raise ConfigError(
@@ -170,7 +169,6 @@ class Kafka(Section):
     """Largest answer to one fetch; bounds memory."""
 
     def check(self) -> None:
-        """Refuse what no single setting can know to be wrong."""
         self.security.check()
         check_options(self.client, self.options)
         if self.group_protocol == "consumer" and self.client == "kafka-python":
@@ -250,7 +248,6 @@ class RegistrySettings(Section):
     """PEM file of the authorities to trust."""
 
     def check(self) -> None:
-        """Refuse what no single setting can know to be wrong."""
         if (self.username is None) != (self.password is None):
             raise ConfigError("schema_registry.username and .password go together: give both")
 

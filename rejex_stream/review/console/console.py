@@ -69,7 +69,6 @@ class Sessions:
         return self._issue(viewer, "link", _LINK_MS)
 
     def open(self, viewer: Viewer) -> str:
-        """Return the token of a new session."""
         return self._issue(viewer, "cookie", _SESSION_MS)
 
     def whose(self, token: str, kind: Literal["cookie", "link"] = "cookie") -> Viewer | None:

@@ -274,7 +274,6 @@ def _move(connection: Connection, event_ids: list[int], episode: str) -> None:
 
 
 def merge_back(connection: Connection, child: str, parent: str) -> None:
-    """Return a split-off part to `parent`."""
     connection.execute("UPDATE event SET episode_id = ? WHERE episode_id = ?", (parent, child))
     for episode in (parent, child):
         _update_span(connection, episode)

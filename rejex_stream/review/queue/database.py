@@ -389,7 +389,6 @@ def note_down(connection: sqlite3.Connection, key: str, value: object) -> None:
 
 
 def position_in(row: sqlite3.Row) -> Position:
-    """Return the position of an event, of a row of the table ``event``."""
     return Position(row["topic"], row["partition"], row["offset"], row["reading"])
 
 

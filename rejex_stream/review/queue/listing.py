@@ -132,7 +132,6 @@ class QueueFilter:
         limit: int = 500,
         offset: int = 0,
     ) -> list[Row]:
-        """Return the episodes with their sensors, in order."""
         query = self.sql(viewer, now_ms)
         return connection.execute(
             f"SELECT {_CASE} {query.source} {query.order} LIMIT :limit OFFSET :offset",

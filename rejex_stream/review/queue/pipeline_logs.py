@@ -64,7 +64,6 @@ class FileFeed(Feed):
         self._partition = Partition(f"file:{kind}:{path.resolve()}", 0)
 
     def pump(self, store: ReviewStore, *, stop: Stop = None) -> IngestCounts:
-        """Store every complete line that is new; returns the counts."""
         total = IngestCounts()
         while stop is None or not stop():
             known = store.begin(self._partition)
@@ -220,7 +219,6 @@ class KafkaLabels:
         self._headers = EventHeaders(LABEL_TYPE, settings.pipeline, settings.pipeline_version)
 
     def publish(self, rows: Sequence[OutboxRow]) -> Sequence[str]:
-        """Send the rows and wait until the broker has them."""
         topic = self._settings.topics.labels
         try:
             if self._producer is None:

@@ -55,7 +55,7 @@ from tests.waiting import PATIENCE_S
 PART = Partition("flow", 0)
 RULES = files("rejex_stream.operate") / "alerts.yml"
 BOARD = json.loads((files("rejex_stream.operate") / "dashboard.json").read_text("utf-8"))
-CONSOLE = files("rejex_stream.review.console") / "queue_metrics.py"
+CONSOLE = files("rejex_stream.review.console") / "api.py"
 
 
 def outcomes(events=1500, sensors=3, **policy):
@@ -316,7 +316,7 @@ def test_every_alert_fires_on_its_case_and_stays_silent_on_another(tmp_path):
 
 @pytest.mark.prometheus
 def test_every_panel_asks_what_prometheus_understands(tmp_path, fed):
-    from rejex_stream.review.console.queue_metrics import exposition
+    from rejex_stream.review.console.api import exposition
     from rejex_stream.review.queue.review_store import ReviewStore
 
     store = ReviewStore(tmp_path / "review.db")

@@ -21,8 +21,8 @@ pytest.importorskip("starlette", reason="the extra `review` is not installed")
 from rejex_stream.config.reviewing import Review
 from rejex_stream.encode import encode_review, encode_verdict
 from rejex_stream.errors import ConnectorError
+from rejex_stream.review.console.api import exposition
 from rejex_stream.review.console.background import Background, Feeding
-from rejex_stream.review.console.queue_metrics import exposition
 from rejex_stream.review.queue import labelling
 from rejex_stream.review.queue.database import Database, StoreError
 from rejex_stream.review.queue.ingest import IngestCounts, Span

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from rejex_stream.cli.main import main
 from rejex_stream.config.reviewing import Capacity
 from rejex_stream.review.certificate import certify, sentence, tally_of_store
-from rejex_stream.review.console.queue_metrics import exposition
+from rejex_stream.review.console.api import exposition
 from rejex_stream.review.queue import labelling
 from rejex_stream.types import Audit, Label
 from tests.operate.alerting import tool

@@ -1,25 +1,29 @@
-"""What the pages' scripts call, JSON in and out; every refusal names the fix."""
+"""What the pages' scripts call, JSON in and out; and metrics for Prometheus.
+
+Every refusal names the fix.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from sqlite3 import Connection, Row
 from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 from msgspec import Meta
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from rejex_stream.readable import Expected
-from rejex_stream.review.console import queue_metrics
+from rejex_stream.review.certificate import certificates
 from rejex_stream.review.console.console import Call, answers, as_json, filter_of
 from rejex_stream.review.queue import label_store, labelling, series
-from rejex_stream.review.queue.database import Name, Refusal
+from rejex_stream.review.queue.database import Name, Refusal, Viewer, scalar
 from rejex_stream.review.queue.labelling import Done, LabelRequest
 from rejex_stream.review.queue.listing import (
     TABS,
@@ -30,6 +34,7 @@ from rejex_stream.review.queue.listing import (
     is_blind,
     summary,
 )
+from rejex_stream.review.queue.review_store import ReviewStore
 
 
 class ViewIn(msgspec.Struct, frozen=True):
@@ -212,8 +217,51 @@ def get_export(call: Call) -> object:
 @answers()
 def get_metrics(call: Call) -> object:
     background = call.console.background
-    text = queue_metrics.exposition(call.store, background.failing() if background else {})
+    text = exposition(call.store, background.failing() if background else {})
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+_METRICS = {  # help text, and the label, if any
+    "open_episodes": ("Cases that wait for a verdict.", ""),
+    "oldest_age_seconds": ("How long people have been asked.", ""),
+    "outbox_pending": ("Labels that wait to be sent.", ""),
+    "missed_lower": ("Anomalies called normal, at least: 95 %, at every look.", "pipeline"),
+    "accepted_normal_events": (
+        "Events called normal or muted, of which those were missed.",
+        "pipeline",
+    ),
+    "failing": (
+        "1 while a part of the background work fails: a feed, labels, expiry, upkeep.",
+        "part",
+    ),
+}
+_WAITING = "SELECT count(*) FROM episode WHERE status IN ('open', 'needs_second', 'disputed')"
+
+
+def exposition(store: ReviewStore, failing: Mapping[str, bool] | None = None) -> bytes:
+    """Return all metrics in Prometheus' text format; `failing` as of the background's parts."""
+    with store.database.read() as connection:
+        now_ms = store.now_ms()
+        # Of what people are asked: what waits for another day's capacity waits by design.
+        tabs: tuple[Tab, ...] = ("ready", "claimed")
+        asked = (QueueFilter(tab).oldest(connection, Viewer(""), now_ms) for tab in tabs)
+        oldest_ms = min((one for one in asked if one is not None), default=now_ms)
+        proven = certificates(store, connection)  # of pipelines that were audited
+        samples: dict[str, Mapping[str, float]] = {
+            "open_episodes": {"": scalar(connection, _WAITING)},
+            "oldest_age_seconds": {"": (now_ms - oldest_ms) / 1000},
+            "outbox_pending": {"": label_store.pending(connection)},
+            "missed_lower": {name: one.missed_at_least for name, one in proven.items()},
+            "accepted_normal_events": {name: one.accepted for name, one in proven.items()},
+            "failing": failing or {},
+        }
+    registry = CollectorRegistry()
+    for name, (text, label) in _METRICS.items():
+        labels = [label] if label else []
+        gauge = Gauge(f"rejex_review_{name}", text, labels, registry=registry)
+        for key, value in samples[name].items():
+            (gauge.labels(key) if label else gauge).set(value)
+    return generate_latest(registry)
 
 
 _WIDEST_MS = 400 * 86_400_000

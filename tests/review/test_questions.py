@@ -212,7 +212,7 @@ def test_a_row_says_the_reading_and_what_was_expected_or_is_usual(new_store):
     with running(store) as console:
         page = re.sub("<.*?>", "", console.ask("/queue").text)
     assert "flow 57, expected 45 ± 4 at this hour" in page
-    assert "flow 30, usually 4 to 6 severity 100 of 100, no incident" in page
+    assert "flow 30, usually 4 to 6 · severity 100 of 100, no incident" in page
 
 
 def test_extreme_anomalies_near_each_other_are_one_case_worth_more_than_a_doubt(new_store):

@@ -28,6 +28,7 @@ from rejex_stream.threads import one_thread, seldom_collecting
 from rejex_stream.types import Incident, Invalid, Partition, Reading, Reason, Record
 
 _BATCH, _LOOKED_AT, _SHOWN, _NEWEST = 20_000, 5_000, 5, 2**63 - 1
+_Taught = tuple[Engine, assembly.DecodedBefore, PartitionState]
 
 
 def warm(
@@ -104,9 +105,7 @@ def _begins_ms(config: Config) -> int | None:
     return min(begins, default=None)
 
 
-def _empty(
-    config: Config, place: Partition
-) -> tuple[Engine, assembly.DecodedBefore, PartitionState]:
+def _empty(config: Config, place: Partition) -> _Taught:
     spec = assembly.engine_spec(config)
     # Without a budget that is held: a credit that was not there before begins full.
     policy = replace(spec.policy, burst=None, per_day=None, owner="stream")
@@ -131,9 +130,7 @@ class _History:
     ranked: dict[str, bool] = field(default_factory=dict)  # the last event of each sensor
     incidents: dict[str, Incident] = field(default_factory=dict)
 
-    def judge(
-        self, states: dict[Partition, tuple[Engine, assembly.DecodedBefore, PartitionState]]
-    ) -> None:
+    def judge(self, states: dict[Partition, _Taught]) -> None:
         """Judge the history as a run does, each sensor in the partition of its key."""
         from rejex_connectors.kafka.topic_to_topic import key_partition
 

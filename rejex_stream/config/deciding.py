@@ -133,7 +133,6 @@ class ReviewBudget(Section):
 
     @property
     def share(self) -> float:
-        """The share of events that may be rejected."""
         per_day, arriving = self.reviews_per_day, self.events_per_day
         if self.rate is not None:
             if per_day is not None or arriving is not None:
@@ -184,7 +183,6 @@ class Rejection(Section):
     costs: Costs = setting(Costs, says="What mistakes cost.")
 
     def policy(self) -> RejectionPolicy:
-        """Return γ with a tolerance or a rate, as the core wants it."""
         budget = self.review_budget
         if (self.tolerance is None) == (budget is None):
             given = "both are" if budget is not None else "neither is"

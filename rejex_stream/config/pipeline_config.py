@@ -66,7 +66,6 @@ class Config(BaseModel):
         return self
 
     def without_follow(self) -> Self:
-        """Return a config by which a file ends where it ends."""
         return self.model_copy(update={"input": self.input.model_copy(update={"follow": False})})
 
     def redacted(self) -> dict[str, Any]:

@@ -186,12 +186,10 @@ class Review(Section):
 
     @property
     def settle_ms(self) -> int:
-        """settle_s in milliseconds."""
         return round(self.settle_s * 1000)
 
     @property
     def max_age_ms(self) -> int:
-        """max_age_hours in milliseconds."""
         return round(self.max_age_hours * 3_600_000)
 
     def check(self) -> None:

@@ -46,7 +46,6 @@ class JsonDecoder:
 
     @property
     def channels(self) -> tuple[str, ...]:
-        """Names of the channels, in the order of ``Reading.values``."""
         return self._mapping.channel_names
 
     def decode(self, record: Record) -> Reading | Invalid:

@@ -255,7 +255,6 @@ class FieldMapping:
 
     @property
     def channel_names(self) -> tuple[str, ...]:
-        """Names of the channels, in the order of ``Reading.values``."""
         return tuple(self.channels)
 
     @property

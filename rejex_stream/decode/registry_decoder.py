@@ -89,7 +89,6 @@ class RegistryDecoder:
 
     @property
     def channels(self) -> tuple[str, ...]:
-        """Names of the channels, in the order of ``Reading.values``."""
         return self._mapping.channel_names
 
     def decode(self, record: Record) -> Reading | Invalid:

@@ -160,7 +160,6 @@ class ReorderBuffer:
         return {"clock": self._clock.state(), "rows": rows, "waiting": waiting, "n": self._n}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from :meth:`state`."""
         self._clock.restore(state["clock"])
         self._n = state["n"]
         self._rows = {}

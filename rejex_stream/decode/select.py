@@ -200,7 +200,6 @@ class SelectingDecoder:
         return self._decoder.decode(record)
 
     def decode_all(self, records: Sequence[Record]) -> list[Reading | Invalid]:
-        """Decode what :meth:`expand` gave; faster."""
         return self._decoder.decode_all(records)
 
     def lacking(self, record: Record) -> str:
@@ -224,5 +223,4 @@ class RegistrySelectingDecoder(SelectingDecoder):
         return RegistrySelectingDecoder(self._selector, self._decoder, registry)
 
     def decisions(self) -> bytes:
-        """Return which schemas are known, each from which offset on."""
         return self._registry.decisions()

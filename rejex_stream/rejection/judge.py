@@ -141,7 +141,6 @@ class Judge:
         return None if self._bucket is None else self._bucket.latest_ms
 
     def state(self) -> dict[str, Any]:
-        """Return as plain values what is kept beside the window."""
         credit = None if self._bucket is None else self._bucket.state()
         return {"credit": credit, "constant": self._was_constant}
 

@@ -232,7 +232,6 @@ class Credits:
                 self._gone[overflow] = [credit, price, None, *of]
 
     def state(self) -> dict[str, list[Any]]:
-        """Return all credits as plain values."""
         return self._gone | {owner: one.state() for owner, one in self._by_owner.items()}
 
     def load(self, credits: Mapping[str, list[Any]]) -> None:

@@ -242,7 +242,6 @@ class Ownership:
             self.emit(run_events.IncidentsDurable(owned.state.partition, undelivered, again=True))
 
     def waiting(self) -> list[OwnedPartition]:
-        """Return the partitions that wait for a fit."""
         return [owned for owned in self.owned.values() if owned.state.ahead]
 
     def apply_backpressure(self, limit: int) -> None:
@@ -294,7 +293,6 @@ class Ownership:
         self.suspended.clear()
 
     def close(self) -> None:
-        """Give up every partition."""
         self.suspend_all()
         self.drop_suspended()
 
@@ -437,7 +435,6 @@ class Commits:
         self._committed_at = self.ownership.clock()
 
     def close(self) -> None:
-        """End the thread."""
         self._thread.shutdown()
 
     # ------------------------------------------------------------------------------ what is due

@@ -49,11 +49,9 @@ class InlineExecutor:
         self._fits: dict[Hashable, Callable[[], Any]] = {}
 
     def submit(self, key: Hashable, fit: Callable[[], Any]) -> None:
-        """Note `fit` under `key`."""
         self._fits[key] = fit
 
     def done(self, key: Hashable) -> bool:
-        """Whether `key` was submitted."""
         return key in self._fits
 
     def result(self, key: Hashable) -> Any:  # noqa: ANN401 - whatever the fit returned
@@ -61,11 +59,9 @@ class InlineExecutor:
         return _take(self._fits, key)()
 
     def cancel(self, key: Hashable) -> None:
-        """Forget `key`."""
         self._fits.pop(key, None)
 
     def close(self) -> None:
-        """Forget everything."""
         self._fits.clear()
 
 
@@ -97,7 +93,6 @@ class ThreadFitExecutor:
             threading.Thread(target=self._work, daemon=True, name=f"rejex-fit-{index}").start()
 
     def submit(self, key: Hashable, fit: Callable[[], Any]) -> None:
-        """Have `fit` run under `key`."""
         self.cancel(key)
         with self._changed:
             future = self._futures[key] = Future[Any]()
@@ -126,7 +121,6 @@ class ThreadFitExecutor:
             self._wanted.pop(key, None)
 
     def close(self) -> None:
-        """Forget everything; waits for nobody."""
         with self._changed:
             self._futures.clear()
             self._queued.clear()
@@ -299,12 +293,10 @@ class ScopedExecutor:
         self._keys: set[Hashable] = set()
 
     def submit(self, key: Hashable, fit: Callable[[], Any]) -> None:
-        """Start `fit` under `key` within the scope."""
         self._keys.add(key)
         self._executor.submit((self._scope, key), fit)
 
     def done(self, key: Hashable) -> bool:
-        """Whether the result of `key` can be taken without waiting."""
         return key in self._keys and self._executor.done((self._scope, key))
 
     def result(self, key: Hashable) -> Any:  # noqa: ANN401 - whatever the fit returned
@@ -313,7 +305,6 @@ class ScopedExecutor:
         return self._executor.result((self._scope, key))
 
     def cancel(self, key: Hashable) -> None:
-        """Forget `key`."""
         self._keys.discard(key)
         self._executor.cancel((self._scope, key))
 

@@ -394,7 +394,6 @@ class Retries:
         return delay_s
 
     def succeeded(self) -> None:
-        """Forget the failures: something became durable."""
         self.attempts = 0
 
     def is_old(self, now: float) -> bool:
@@ -412,7 +411,6 @@ class UnreadableShare:
         self._newest: Invalid | None = None
 
     def update(self, outcomes: Sequence[Outcome]) -> None:
-        """Count outcomes in order."""
         invalids = [outcome.invalid for outcome in outcomes]
         if invalids.count(None) == len(invalids):
             self._window.extend(invalids)

@@ -680,7 +680,6 @@ class PartitionState:
         return forgotten
 
     def take_failures(self) -> Sequence[FitFailed]:
-        """Return the background fits that failed since the last call."""
         return self._engine.take_failures()
 
     @property

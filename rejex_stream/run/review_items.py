@@ -317,11 +317,9 @@ class ReviewItems:
         )
 
     def forget(self, sensor: str) -> None:
-        """Forget a sensor."""
         self._sensors.pop(sensor, None)
 
     def sensors(self) -> Collection[str]:
-        """Return the sensors that are remembered."""
         return self._sensors.keys()
 
     def view(self, sensor: str) -> Callable[[], bytes]:

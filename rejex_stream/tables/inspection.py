@@ -87,7 +87,6 @@ class Table:
     said: tuple[str, ...] = ()  # what was guessed and found, each with what to write to change it
 
     def mapping(self, *, pooled: bool = False) -> FieldMapping:
-        """Return which column means what."""
         guess = self.guess
         names = {f.name for f in fields(FieldMapping)} & {f.name for f in fields(guess)}
         return FieldMapping(
@@ -158,7 +157,6 @@ class Table:
         return self.step_ms or None
 
     def decoder(self, *, pooled: bool = False) -> CsvDecoder:
-        """Return what makes readings of the rows."""
         return CsvDecoder(self.mapping(pooled=pooled), self.header, self.delimiter)
 
     def records(self) -> Iterator[Record]:

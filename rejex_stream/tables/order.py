@@ -28,7 +28,6 @@ class TimeOrder:
 
     @property
     def n_sensors(self) -> int:
-        """How many sensors were seen."""
         return len(self._last)
 
     @property
@@ -37,7 +36,6 @@ class TimeOrder:
         return median(self._steps) if self._steps else 0
 
     def add(self, sensor: str, now_ms: int) -> None:
-        """Add the time of a row."""
         recent = self._recent.setdefault(sensor, deque(maxlen=_RECENT))
         before = self._last.get(sensor)
         if before is not None and now_ms in recent:

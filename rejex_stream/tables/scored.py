@@ -241,7 +241,6 @@ class ScoredCsv:
             yield record
 
     def add(self, verdicts: Sequence[Verdict], invalid: Mapping[int, Invalid]) -> None:
-        """Write the rows that passed since the last call. O(bytes)."""
         self._verdicts |= {verdict.position.offset: verdict for verdict in verdicts}
         self._invalid |= invalid
         # What ends a joined row may come with the next batch.

@@ -78,7 +78,6 @@ class FilePlaces(NamedTuple):
 
     @property
     def outputs(self) -> dict[str, str]:
-        """Where each output goes, by its name in the config."""
         roles = ("verdicts", "review", "deadletter", "incidents")
         return {role: getattr(self, role) for role in roles}
 

@@ -323,11 +323,9 @@ class DecodedBefore:
         self.items: dict[Position, Reading | Invalid] = {}
 
     def decode(self, record: Record) -> Reading | Invalid:
-        """Look the record up. O(1)."""
         return self.items[record.position]
 
     def decode_all(self, records: Sequence[Record]) -> list[Reading | Invalid]:
-        """Look records up."""
         return [self.items[record[0]] for record in records]
 
 

@@ -269,15 +269,21 @@ def test_a_signal_is_heard_before_the_first_line_of_a_followed_file(pipeline):
     assert process.returncode == 0, err
 
 
-def test_a_signal_while_the_program_is_being_loaded_ends_it_as_done(pipeline):
+@pytest.mark.parametrize(("which", "status"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_a_signal_while_the_program_is_being_loaded_ends_it_without_a_word(pipeline, which, status):
     feed(pipeline, 0, 100)
-    with running(pipeline) as process:
-        here = Path("/proc", str(process.pid))
-        until(lambda: catches(here, signal.SIGTERM))
-        assert "numpy" not in (here / "maps").read_text(), "it is caught before all is loaded"
-        process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=PATIENCE_S)
-    assert (process.returncode, err) == (0, "")
+
+    def was_early() -> bool:
+        with running(pipeline) as process:
+            here = Path("/proc", str(process.pid))
+            until(lambda: catches(here, signal.SIGTERM))
+            is_loaded = "numpy" in (here / "maps").read_text()
+            process.send_signal(which)
+            out, err = process.communicate(timeout=PATIENCE_S)
+        assert "Traceback" not in err
+        return not is_loaded and (process.returncode, out, err) == (status, "", "")
+
+    until(was_early, "a signal before all is loaded")  # a busy machine may be late once
 
 
 def catches(process, which):

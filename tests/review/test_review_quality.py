@@ -185,26 +185,28 @@ def test_a_status_of_the_sensor_is_no_rejected_event_whose_quality_is_measured(n
 
 
 _EXPORT = """
-import resource, sys
+import sys
 from pathlib import Path
 from rejex_stream.review.queue import label_store
 from rejex_stream.review.queue.review_store import ReviewStore
 store = ReviewStore(Path(sys.argv[1]))
 count = label_store.write_export(store.database, Path(sys.argv[2]), sys.argv[3])
-print(count, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+# Not getrusage: its maximum is that of the process that started this one, too.
+status = Path("/proc/self/status").read_text().split()
+print(count, status[status.index("VmHWM:") + 1])
 """
 
 
 @pytest.mark.long
 @pytest.mark.thorough
 @pytest.mark.parametrize("form", ["csv", "jsonl"])
-def test_an_export_of_100_000_rows_takes_the_memory_of_a_small_one(new_store, tmp_path, form):
+def test_an_export_of_40_000_rows_takes_the_memory_of_a_small_one(new_store, tmp_path, form):
     def peak_kib(rows: int) -> int:
         """The most memory that a process of its own ever held for an export."""
         store = new_store(f"{rows}.db", settle_s=0)
         store.add([item(0)])
         label(store, ADA, episodes(store), note="x" * 200)
-        with store.database.write() as connection:  # a hundred thousand items by hand take long
+        with store.database.write() as connection:  # so many items by hand take long
             connection.execute(
                 "WITH RECURSIVE more(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM more "
                 "WHERE n < ?) INSERT INTO event (topic, partition, offset, reading, sensor_id, "
@@ -228,8 +230,8 @@ def test_an_export_of_100_000_rows_takes_the_memory_of_a_small_one(new_store, tm
         assert out.stat().st_size > rows * 300
         return peak
 
-    small, large = peak_kib(5_000), peak_kib(100_000)
-    assert large - small < 16_384, f"{small} KiB for 5,000 rows, {large} KiB for 100,000"
+    small, large = peak_kib(5_000), peak_kib(40_000)
+    assert large - small < 8_192, f"{small} KiB for 5,000 rows, {large} KiB for 40,000"
 
 
 def test_decisions_by_nobody_do_not_count_as_labels(new_store, clock):

@@ -66,6 +66,13 @@ def kafka(bootstrap: str) -> Iterator[Kafka]:
         yield fresh
 
 
+@pytest.fixture
+def three_nodes() -> Iterator[tuple[broker.Cluster, Kafka]]:
+    """Three brokers of one test."""
+    with broker.start(3) as cluster, Kafka(cluster.bootstrap) as kafka:
+        yield cluster, kafka
+
+
 @pytest.fixture(scope="session")
 def require_own_broker() -> None:
     """Skip where only a foreign broker may be used: this test kills brokers."""

@@ -6,8 +6,8 @@ import json
 import random
 import signal
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -27,15 +27,6 @@ from tests.waiting import PATIENCE_S, pass_time, until
 pytestmark = pytest.mark.kafka
 
 SENSORS = 6  # of which each breaks at another time: each incident is told for itself
-
-
-@contextmanager
-def receiving() -> Iterator[Receiver]:
-    receiver = Receiver()  # type: ignore[no-untyped-call]
-    try:
-        yield receiver
-    finally:
-        receiver.close()  # type: ignore[no-untyped-call]
 
 
 def prepared(tmp_path: Path, kafka: Kafka, client: str, url: str) -> tuple[Path, KafkaSettings]:
@@ -101,7 +92,7 @@ def states_taken(receiver: Receiver) -> list[tuple[str, int, str]]:
 
 
 def assert_told(kafka: Kafka, tmp_path: Path, client: str, *, kills: int) -> None:
-    with receiving() as receiver:
+    with closing(Receiver()) as receiver:
         path, settings = prepared(tmp_path, kafka, client, receiver.url)
         records, draw = faults(settings, 1_800 + 700 * kills), random.Random(kills)
         log = tmp_path / "log"

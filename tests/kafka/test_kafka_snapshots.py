@@ -66,18 +66,6 @@ def trim(kafka: Kafka, settings: KafkaSettings, offset: int) -> None:
     kafka.admin.delete_records({TopicPartition(topic, 0): offset})
 
 
-def test_a_second_run_goes_on_from_the_snapshot_without_the_old_input(
-    kafka: Kafka, settings: KafkaSettings
-) -> None:
-    records, rest = half_way(kafka, settings)
-    trim(kafka, settings, 600)
-    kafka.fill(settings, rest)
-    watch = run_here(settings, next_offsets(records))
-    (opened,) = [event for event in watch.events if isinstance(event, PartitionOpened)]
-    assert (opened.snapshot_offset, opened.live_from) == (600, 600)
-    assert_exactly(kafka, settings, records)
-
-
 def test_a_missing_snapshot_with_trimmed_input_is_refused_with_the_way_out(
     kafka: Kafka, settings: KafkaSettings
 ) -> None:
@@ -90,15 +78,20 @@ def test_a_missing_snapshot_with_trimmed_input_is_refused_with_the_way_out(
     assert kafka.committed(settings) == next_offsets(records[:600]), "nothing was committed"
 
 
-def test_without_a_snapshot_the_whole_input_is_replayed_silently(
-    kafka: Kafka, settings: KafkaSettings
+@pytest.mark.parametrize("lost", ["input", "snapshot"])
+def test_a_second_run_goes_on_from_the_snapshot_or_replays_the_whole_input_silently(
+    kafka: Kafka, settings: KafkaSettings, lost: str
 ) -> None:
     records, rest = half_way(kafka, settings)
-    lose_snapshots(kafka, settings)
+    if lost == "input":
+        trim(kafka, settings, 600)
+    else:
+        lose_snapshots(kafka, settings)
     kafka.fill(settings, rest)
     watch = run_here(settings, next_offsets(records))
     (opened,) = [event for event in watch.events if isinstance(event, PartitionOpened)]
-    assert (opened.snapshot_offset, opened.next_offset, opened.live_from) == (None, 0, 600)
+    begun = (600, 600) if lost == "input" else (None, 0)
+    assert (opened.snapshot_offset, opened.next_offset, opened.live_from) == (*begun, 600)
     assert_exactly(kafka, settings, records)
 
 

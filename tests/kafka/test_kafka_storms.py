@@ -483,12 +483,6 @@ def decided_in_turn(
 
 
 # ---------------------------------------------------------------- three brokers, leaders killed
-@pytest.fixture
-def three_nodes() -> Iterator[tuple[broker.Cluster, Kafka]]:
-    with broker.start(3) as cluster, Kafka(cluster.bootstrap) as kafka:
-        yield cluster, kafka
-
-
 @pytest.mark.usefixtures("require_own_broker")
 @pytest.mark.parametrize(("n_events", "kills"), [long(12_000, 6)])
 def test_leaders_are_killed_in_a_storm_while_people_answer(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,30 +19,20 @@ def test_the_fault_of_a_plant_is_told_in_time(shared_cases: Path, name: str) -> 
     assert is_right, text
 
 
-def without_season(draft: str) -> str:
-    return draft.replace('"SeasonalSensor"', '"StateSensor"')
-
-
-def without_season_and_states(draft: str) -> str:
-    return draft.replace('"SeasonalSensor"', '"Sensor"')
-
-
-def without_angles(draft: str) -> str:
-    return re.sub(r'(kind = "angle"|follows = .*)\n', "", draft)
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("name", "changed"),
+    ("name", "what_sees_it", "without"),
     [
-        ("missing_run", without_season),
-        ("states", without_season_and_states),
-        ("yaw_fault", without_angles),
+        ("missing_run", '"SeasonalSensor"', '"StateSensor"'),
+        ("states", '"SeasonalSensor"', '"Sensor"'),
+        ("yaw_fault", r'(kind = "angle"|follows = .*)\n', ""),
     ],
 )
 def test_without_what_sees_it_the_fault_is_not_told_in_time(
-    shared_cases: Path, name: str, changed: Callable[[str], str]
+    shared_cases: Path, name: str, what_sees_it: str, without: str
 ) -> None:
-    case = run(shared_cases / "plants" / "plants.py", name, 1, changed)
-    is_right, text = FAULTS[name](case)
+    program = shared_cases / "plants" / "plants.py"
+    is_right, text = FAULTS[name](
+        run(program, name, 1, lambda draft: re.sub(what_sees_it, without, draft))
+    )
     assert not is_right, text

@@ -163,11 +163,8 @@ def list_letters(
 ) -> None:
     """Show the newest records that could not be read, each with the reason."""
     settings = load_config(config)
-    letters = list(
-        _from_topic(config, newest)
-        if settings.input.kind == "kafka"
-        else _from_file(settings, newest)
-    )
+    from_topic = settings.input.kind == "kafka"
+    letters = list((_from_topic if from_topic else _from_file)(settings, newest))
     if output is As.JSON:
         print_json(
             [
@@ -191,11 +188,10 @@ def list_letters(
     print(f"{len(rows)} dead letters shown.")
 
 
-def _from_topic(path: Path, newest: int) -> Iterator[tuple[Record, str, str]]:
-    _, settings = _kafka_config(path)
+def _from_topic(config: Config, newest: int) -> Iterator[tuple[Record, str, str]]:
     from rejex_connectors.kafka.topic_to_topic import list_dead_letters
 
-    yield from list_dead_letters(settings, newest=newest)
+    return list_dead_letters(kafka_settings(config), newest=newest)
 
 
 def _from_file(config: Config, newest: int) -> Iterator[tuple[Record, str, str]]:

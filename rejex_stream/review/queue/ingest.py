@@ -162,7 +162,7 @@ class IngestBatch:
         self._settings = settings
         self._now_ms = now_ms
         self._sensors: dict[tuple[str, str], tuple[int, str]] = {}
-        self._series = SeriesBatch()
+        self.series = SeriesBatch()
         self._hours: dict[tuple[int, int], dict[str, float]] = {}
         self._first_ms: dict[int, int] = {}
         self._last_ms: dict[int, int | None] = {}
@@ -260,7 +260,7 @@ class IngestBatch:
         for point in points:
             values = point.values if len(point.values) == width else None
             known = Point(point.event_time_ms, values, point.score, point.label)
-            self._series.add(sensor_id, known)
+            self.series.add(sensor_id, known)
 
     # ----------------------------------------------------------------------------- verdicts
     def verdict(self, verdict: Verdict) -> None:
@@ -298,7 +298,7 @@ class IngestBatch:
         self, sensor_id: int, verdict: Verdict, values: tuple[float | None, ...] | None
     ) -> None:
         t_ms, expected = verdict.event_time_ms, expected_of(verdict)
-        self._series.add(sensor_id, Point(t_ms, values, verdict.score, verdict.label, expected))
+        self.series.add(sensor_id, Point(t_ms, values, verdict.score, verdict.label, expected))
 
     def _last_counted(self, stream: tuple[str, int, str]) -> tuple[tuple[int, int], int]:
         known = self._counted.get(stream)
@@ -362,24 +362,11 @@ class IngestBatch:
         self._turned |= change.rowcount > 0
         return change.rowcount > 0 or newest.rowcount > 0
 
-    # ----------------------------------------------------------------------------- readings
-    def readings(
-        self,
-        stream_key: str,
-        sensor: str,
-        channels: Sequence[str],
-        points: Iterable[tuple[int, tuple[float | None, ...]]],
-    ) -> None:
-        """Add plain readings (event time, values) of one sensor, for the plots alone."""
-        sensor_id = self.sensor_id(stream_key, sensor, channels)
-        for t_ms, values in points:
-            self._series.add(sensor_id, Point(t_ms, values, None, None))
-
     # ------------------------------------------------------------------------------- finish
     def finish(self, spans: Mapping[Partition, Span] | None = None) -> IngestCounts:
         """Write what was gathered and what it was read from; returns the counts."""
         connection = self._connection
-        self._series.write(connection)
+        self.series.write(connection)
         if self._turned:
             _group(connection, self._pipeline)
         connection.executemany(

@@ -41,6 +41,7 @@ from rejex_stream.review.queue.label_store import (
     publish,
     refresh_status,
 )
+from rejex_stream.review.queue.series import Point
 from rejex_stream.types import FollowUp, Partition, ReviewItem, Verdict
 
 _log = logging.getLogger(__name__)
@@ -149,7 +150,9 @@ class ReviewStore:
         """Add plain readings (event time in ms, values), so that plots show them."""
         with self.database.write() as connection:
             batch = IngestBatch(connection, self.settings, self.now_ms(), pipeline)
-            batch.readings(stream_key, sensor, channels, points)
+            sensor_id = batch.sensor_id(stream_key, sensor, channels)
+            for t_ms, values in points:
+                batch.series.add(sensor_id, Point(t_ms, values, None, None))
             batch.finish()
 
     def begin(self, partition: Partition, earliest: int = 0, log: str = "") -> int:

@@ -469,11 +469,8 @@ def summary(connection: Connection, viewer: Viewer, now_ms: int, words: str = ""
     for tab in TABS:
         view = QueueFilter(tab, words, since_ms=since if tab == "done" else None)
         counts[tab] = view.count(connection, viewer, now_ms)
-    action = connection.execute(
-        "SELECT result FROM action WHERE reviewer = ? AND undone = 0 "
-        "ORDER BY action_seq DESC LIMIT 1",
-        (viewer.reviewer,),
-    ).fetchone()
+    last = "reviewer = ? AND undone = 0 ORDER BY action_seq DESC LIMIT 1"
+    result = scalar(connection, f"SELECT result FROM action WHERE {last}", (viewer.reviewer,))
     moved = connection.execute(
         "SELECT (SELECT coalesce(max(seq), 0) FROM audit), "
         "(SELECT coalesce(max(event_id), 0) FROM event), "
@@ -488,7 +485,7 @@ def summary(connection: Connection, viewer: Viewer, now_ms: int, words: str = ""
     return Summary(
         counts=counts,
         oldest_ms=QueueFilter().oldest(connection, viewer, now_ms),
-        undoable=json.loads(action["result"])["message"] if action else "",
+        undoable=json.loads(result)["message"] if result else "",
         version=version,
         since_ms=since,
         incidents=scalar(

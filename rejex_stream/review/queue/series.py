@@ -96,32 +96,24 @@ def forget(connection: Connection, keep: int = 100_000, keep_hours: int = 400 * 
     # Each is counted in rows of its own: no clock, right or wrong, makes anything old. Of the hours
     # their sum stays: totals over all time remain what they are. O(sensors log rows).
     for (sensor_id,) in connection.execute("SELECT sensor_id FROM sensor").fetchall():
-        oldest = connection.execute(
-            "SELECT t_ms FROM hour WHERE sensor_id = ? AND t_ms > ? "
-            "ORDER BY t_ms DESC LIMIT 1 OFFSET ?",
-            (sensor_id, FORGOTTEN_MS, keep_hours - 1),
-        ).fetchone()
-        if oldest is not None:
-            _add_up(connection, sensor_id, oldest["t_ms"])
+        newest = "ORDER BY t_ms DESC LIMIT 1 OFFSET ?"
+        hours = f"SELECT t_ms FROM hour WHERE sensor_id = ? AND t_ms > ? {newest}"
+        first_ms = scalar(connection, hours, (sensor_id, FORGOTTEN_MS, keep_hours - 1))
+        if first_ms is not None:
+            _forget_hours(connection, sensor_id, first_ms)
+        points = f"SELECT t_ms FROM point WHERE sensor_id = ? {newest}"
+        first_ms = scalar(connection, points, (sensor_id, keep - 1))
+        if first_ms is not None:
             connection.execute(
-                "DELETE FROM hour WHERE sensor_id = ? AND t_ms < ? AND t_ms > ?",
-                (sensor_id, oldest["t_ms"], FORGOTTEN_MS),
-            )
-        oldest = connection.execute(
-            "SELECT t_ms FROM point WHERE sensor_id = ? ORDER BY t_ms DESC LIMIT 1 OFFSET ?",
-            (sensor_id, keep - 1),
-        ).fetchone()
-        if oldest is not None:
-            connection.execute(
-                "DELETE FROM point WHERE sensor_id = ? AND t_ms < ?", (sensor_id, oldest["t_ms"])
+                "DELETE FROM point WHERE sensor_id = ? AND t_ms < ?", (sensor_id, first_ms)
             )
             connection.execute(  # before that nobody knows any more whether it was silent
                 "UPDATE sensor SET first_ms = max(first_ms, ?) WHERE sensor_id = ?",
-                (oldest["t_ms"], sensor_id),
+                (first_ms, sensor_id),
             )
 
 
-def _add_up(connection: Connection, sensor_id: int, first_ms: int) -> None:
+def _forget_hours(connection: Connection, sensor_id: int, first_ms: int) -> None:
     sums = ", ".join(f"sum({name})" for name in COUNTS)
     added = ", ".join(f"{name} = {name} + excluded.{name}" for name in COUNTS)
     connection.execute(
@@ -129,6 +121,10 @@ def _add_up(connection: Connection, sensor_id: int, first_ms: int) -> None:
         f"SELECT sensor_id, ?, {sums} FROM hour WHERE sensor_id = ? AND t_ms < ? AND t_ms > ? "
         f"GROUP BY sensor_id ON CONFLICT (sensor_id, t_ms) DO UPDATE SET {added}",
         (FORGOTTEN_MS, sensor_id, first_ms, FORGOTTEN_MS),
+    )
+    connection.execute(
+        "DELETE FROM hour WHERE sensor_id = ? AND t_ms < ? AND t_ms > ?",
+        (sensor_id, first_ms, FORGOTTEN_MS),
     )
 
 

@@ -103,14 +103,12 @@ class KafkaSnapshots:
         """Delete every key of a partition; what was decided (`schemas`) only where asked."""
         prefix = self._prefix(partition)
         journal_key = prefix + f"{_DECISIONS}|".encode()
-        newest = {record.key or b"": record.value for record in self._records(partition)}
+        there = {r.key or b"": r.value is not None for r in self._records(partition)}
         target = self._state_partition(partition).partition
         gone = [
             Message(self._topic, target, key, None, [])
-            for key, value in newest.items()
-            if value is not None
-            and key.startswith(prefix)
-            and (schemas or not key.startswith(journal_key))
+            for key, is_there in there.items()
+            if is_there and key.startswith(prefix) and (schemas or not key.startswith(journal_key))
         ]
         self._known.pop(partition, None)
         self._just_read = None

@@ -141,6 +141,7 @@ class Judge:
         return None if self._bucket is None else self._bucket.latest_ms
 
     def state(self) -> dict[str, Any]:
+        """Return what changes with judging, for a snapshot; :meth:`restore` takes it back."""
         credit = None if self._bucket is None else self._bucket.state()
         return {"credit": credit, "constant": self._was_constant}
 

@@ -232,6 +232,7 @@ class Credits:
                 self._gone[overflow] = [credit, price, None, *of]
 
     def state(self) -> dict[str, list[Any]]:
+        """Return the credits of all owners, of those that are gone, too, for a snapshot."""
         return self._gone | {owner: one.state() for owner, one in self._by_owner.items()}
 
     def load(self, credits: Mapping[str, list[Any]]) -> None:

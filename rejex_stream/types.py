@@ -453,6 +453,9 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     known: bool | msgspec.UnsetType = msgspec.UNSET
     """Whether somebody said that it is a fault which stays until it is repaired: that it seems to
     end is not told, what comes to it is. Elsewhere it is not written."""
+    within: str | msgspec.UnsetType = msgspec.UNSET
+    """Id of the incident that was held when it began: it is unusual beside what has been so since
+    then. Elsewhere it is not written."""
 
     @property
     def opens(self) -> bool:

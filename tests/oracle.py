@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from dataclasses import replace as replace_in
 from fractions import Fraction
 from functools import partial
 from typing import NamedTuple
@@ -17,7 +18,7 @@ from msgspec.structs import replace
 from rejex_stream.types import Label, Limited, LimitExcess, Reason, Verdict
 from tests.oracle_bands import allowed, band, log_tails
 from tests.oracle_features import NaiveSensor
-from tests.oracle_hold import Hold
+from tests.oracle_hold import Hold, rises
 
 
 def reference_verdicts(spec, readings):
@@ -231,6 +232,7 @@ class _Stream:
         self.partial = guarded and getattr(spec.detector, "allow_nan", False)
         self.came = {}
         self.adopting, self.began, self.tail, self.extreme = False, 0, None, []
+        self.interim, self.is_interim = None, False  # another stream, of the rows held back
         if self.learns:
             self.epoch, self.model = 0, spec.detector.start(spec.features.names, seed=self.seed(0))
 
@@ -244,6 +246,7 @@ class _Stream:
         self.seq += 1
         hold = self.hold
         at_once = hold.open and hold.open["state"] == "adopting" and not self.adopting
+        at_once = at_once and (self.interim is None or self.interim.model is not None)
         if hold.open and not at_once and hold.open.pop("untold", False):
             hold.tell(said(Label.NORMAL), counted=True)
         sensor = NaiveSensor(self.spec.features, partial=self.partial)
@@ -253,15 +256,70 @@ class _Stream:
             return said(Label.REJECTED, row, held=hold.open is not None, incident=incident)
         return self.weighed(said, np.array(row), time_ms)
 
-    def weighed(self, said, row, time_ms):
+    def begin_interim(self):
+        """Begin a reference of what was held back, and know how the stream varies."""
+        spec = replace_in(self.spec, policy=replace_in(self.spec.policy, burst=None, per_day=None))
+        new = self.interim = _Stream(spec, self.key)
+        whole = [row for row in self.held if not np.isnan(row).any()]
+        new.rows, new.began, new.epochs = [*self.rows, *whole], len(self.rows), self.epochs
+        new.left_out, new.is_interim = [False] * len(new.rows), True
+        new.origin = len(new.rows) - min(len(whole), spec.schedule.first_fit_events - 1)
+        new.hold.usual, new.hold.looked = [*self.hold.usual], self.hold.looked
+        self.held = []
+
+    def look_at_interim(self, said):
+        """Begin an interim reference, or let it speak for the stream, where it is time."""
+        hold, schedule = self.hold, self.spec.schedule
+        if self.learns or self.is_interim or hold.open is None or self.adopting:
+            return
+        enough = min(schedule.first_fit_events, schedule.buffer_events) - 1
+        if self.interim is None and len(self.held) >= enough:
+            self.begin_interim()
+        new, verdict = self.interim, said(Label.NORMAL)
+        if new is None:
+            return
+        if new.model is None:
+            new.swap()
+        if new.model is None or hold.open["state"] != "adopting" or hold.told == verdict.seq:
+            return
+        if new.hold.open is None and rises(new.window):
+            if hold.open.pop("untold", False):
+                hold.tell(verdict, counted=True)
+            self.held, self.interim = new.rows[new.began :][-self.most :], None
+            self.adopt()
+            return
+        self.turn("closed", verdict, "adopted")
+        new.hold.changes = [*hold.changes, *new.hold.changes]
+        kept = {"credit": self.credit, "sensors": self.sensors, "came": self.came}
+        kept |= {"seq": self.seq, "spec": self.spec, "interim": None, "is_interim": False}
+        self.__dict__ |= vars(new) | kept
+
+    def judged_in_interim(self, said, row, time_ms, severity, state):
+        """Let the interim reference judge what was held, unless it ends here."""
+        if self.interim is None or state == "open":
+            return
+        if state != "closed":
+            self.interim.weighed(said, row, time_ms, severity)
+        elif self.interim.hold.open is not None:
+            self.interim.turn("closed", said(Label.NORMAL))
+        self.hold.changes += self.interim.hold.changes
+        self.interim.hold.changes = []
+        if state == "closed":
+            self.interim = None
+
+    def weighed(self, said, row, time_ms, trusted=None):
         """Score, judge, and let the row and its score in, unless the reference stands still."""
+        self.look_at_interim(said)
+        bare = said
         hold, policy = self.hold, self.spec.policy
         learns = hold.open is None or hold.open["state"] == "adopting"
+        learns = learns and self.interim is None
         if learns and not self.learns:
             self.swap()
         if learns and not self.adopting:
             hold.look(len(self.rows), self.window, self.asked)
-        if hold.open and hold.open["state"] == "adopting" and not self.adopting:
+        is_adopted = hold.open and hold.open["state"] == "adopting" and not self.adopting
+        if is_adopted and self.interim is None:
             self.turn("closed", said(Label.NORMAL), "adopted")
         score = self.score_of(row)
         extreme = score is not None and self.is_extreme(float(score))
@@ -278,8 +336,9 @@ class _Stream:
         rare = None  # by the window, which is not what the verdict's severity goes by
         if score is not None and verdict.severity is not None:
             rare = severity(sorted(before.window), float(score))
+            rare = rare if trusted is None else min(rare, trusted)
         if still and not self.adopting:
-            self.held = [*self.held, row][-self.most :]
+            self.held = [*self.held, row][-self.most :] if self.interim is None else []
         else:
             extreme &= not still
             if not still and score is not None and not crowded:
@@ -295,12 +354,15 @@ class _Stream:
             state = hold.watch(verdict, rare)
         elif score is not None and hold.suspect(before, verdict, rare):
             state = "open"
+        rarity = verdict.severity
         if state is not None:
             verdict = self.turn(state, verdict)
         elif not still or self.adopting:
             self.request()
         while self.learns and len(self.waiting) > len(hold.since):
             self.model.learn_one(self.waiting.pop(0))
+        if still and not self.adopting:
+            self.judged_in_interim(bare, row, time_ms, rarity, state)
         return verdict
 
     @property
@@ -324,7 +386,7 @@ class _Stream:
         hold.open["by_age"] |= state == "adopting"
         by_age = ended == "adopted" and hold.open["by_age"]
         hold.tell(verdict, ("adopted_by_age" if by_age else ended) if state == "closed" else None)
-        if state == "adopting":
+        if state == "adopting" and self.interim is None:
             self.adopt()
         elif state == "closed":
             self.held = []
@@ -337,7 +399,7 @@ class _Stream:
         kept |= {"fault": kind == "fault", "answer": name, "untold": True}
         kept["state"] = "fault" if kind == "fault" else "adopting"
         kept["version"] += 1
-        if kind != "fault":
+        if kind != "fault" and self.interim is None:
             self.adopt()
 
     def adopt(self):

@@ -31,7 +31,7 @@ def pipeline(detector=DISTANCE):
         spec(window=N, every=400, tolerance=3.0),
         detector=detector, features=FeatureSpec(CHANNELS), alarms=Alarms(), evidence=True,
         hold=Hold(adopt_after_events=0),
-        schedule=RefitSchedule(first_fit_events=300, refit_lag_events=20),
+        schedule=RefitSchedule(first_fit_events=600, refit_lag_events=20),
     )  # fmt: skip
 
 
@@ -158,7 +158,7 @@ def test_a_known_fault_stays_open_and_quiet_and_what_comes_to_it_is_told():
 
 
 def test_a_rise_that_has_begun_survives_a_restart():
-    readings = feed(FIRST, ("c", 1100, None, 4.0))
+    readings = feed(FIRST, ("c", 1100, None, 7.0))
 
     def fresh():
         return Engine(pipeline(), InlineExecutor())

@@ -192,7 +192,8 @@ impl FastPath {
     ) -> PyResult<bool> {
         let (mut done, mut step, mut asked) = (0, 1, false);
         while done < places.len() {
-            if !self.makes_rows(state)? {
+            // Another one's where an interim reference became the reference.
+            if !self.makes_rows(state)? || !STREAM_TRACKER.is(state, &self.tracker)? {
                 step = places.len();
             } else if !STREAM_FAST_PATH_MODEL.is_none(state)? {
                 let (taken, was_asked) = self.run(state, batch, &places[done..], room)?;

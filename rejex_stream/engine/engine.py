@@ -16,6 +16,7 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from heapq import heapify, heappop, heapreplace
 from numbers import Integral, Real
 from types import TracebackType
@@ -142,7 +143,7 @@ class Engine:
         self.failures: list[FitFailed] = []  # of fits, until they are taken; always this list
         self.changes: list[Incident] = []  # of incidents, until they are taken
         self._plans = Plans()  # of all streams, as people said
-        self._open: dict[str, Incident] = {}  # as they stand, by key
+        self._open: dict[str, Incident] = {}  # as they stand, by id
         # Who sends nothing: its partition knows.
         self.silences: Silences | None = None
         self._modes = OperatingModes(by_mode=spec.modes)
@@ -225,11 +226,10 @@ class Engine:
 
     def _note(self, changes: Iterable[Incident]) -> None:
         for change in changes:
-            key = in_mode(change.stream_key, change.mode)
             self.changes.append(change)
-            self._open[key] = change
+            self._open[change.id] = change
             if change.state is IncidentState.CLOSED:
-                del self._open[key]
+                del self._open[change.id]
 
     def ready(self, readings: Sequence[Reading]) -> int:
         """Return how many of the next readings can be judged before a fit has to be waited for.
@@ -354,7 +354,9 @@ class Engine:
                 state.close()
             elif kept is not None:
                 self._credits.release(stream_key, credit_in(kept))
-            self._open.pop(stream_key, None)
+            for id_, one in list(self._open.items()):
+                if in_mode(one.stream_key, one.mode) == stream_key:
+                    del self._open[id_]
             self._modes.forget(stream_key)
 
     def snapshot(self) -> bytes:
@@ -516,7 +518,17 @@ class Engine:
             tracker=tracker, explainer=self._explainer(), calendar=self._calendar,
             limits=decision.limits,
             fast_path=None if self._core is None else self._core.fast_path,
+            interim=partial(self._new_interim, key) if self._is_batch else None,
         )  # fmt: skip
+
+    def _new_interim(self, key: str, tracker: IncidentTracker) -> StreamState:
+        """Return what judges beside a stream that is held: it asks nobody, and spends no budget."""
+        spec, policy = self.spec, self._decision.unbudgeted.policy
+        model = new_model(spec, key, tracker, self._executor, self.failures.append)
+        judge = Judge(policy, spec.window, None, tracker)
+        return StreamState(
+            key, spec.features, model, judge, tracker=tracker, explainer=self._explainer()
+        )
 
     def _materialise(self) -> None:
         """Bring streams back while there is room: fits start now, not with the next event."""

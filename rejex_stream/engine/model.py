@@ -10,6 +10,7 @@ may be scored in one call.
 from __future__ import annotations
 
 import math
+import sys
 from array import array
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -133,6 +134,7 @@ class BatchModel:
         "is_adopting",
         "recipe_version",
         "rows_seen",
+        "successor",
     )  # fmt: skip
 
     def __init__(
@@ -185,6 +187,8 @@ class BatchModel:
         self._extreme: list[int] = []  # row numbers, while a model is on its way
         self.recipe_version = 0
         """Grows whenever the part of the state that holds training rows changes."""
+        self.successor: BatchModel | None = None
+        """That of the interim reference, where there is one: it has the rows held back."""
 
     def next_segment(
         self,
@@ -208,6 +212,8 @@ class BatchModel:
                 self.apply_due(judge)
             held = self._tracker.frozen and not was_frozen
             stop = stop if held else min(stop, start + self._due - self.rows_seen)
+        if held and not planned:
+            stop = min(stop, start + self._most_held())
         X = rows[start:stop]
         if stop - start > 1:
             X = np.array(X, dtype=np.float64)
@@ -229,6 +235,63 @@ class BatchModel:
             () if planned else self._serving.resting,
             self._serving.past_wake_ups,
         )
+
+    def _most_held(self) -> int:
+        """Return after how many rows held, at most, it is looked at the interim reference."""
+        successor = self.successor
+        if successor is None:
+            return max(1, self._enough_held - len(self._held))
+        left = successor._due - successor.rows_seen
+        return max(1, left) if successor._serving is None else sys.maxsize
+
+    @property
+    def _enough_held(self) -> int:
+        """With the row after so many an interim reference is asked for."""
+        return min(self._schedule.first_fit_events, self._schedule.buffer_events) - 1
+
+    @property
+    def has_enough_held(self) -> bool:
+        """Whether there are rows enough for an interim reference."""
+        return self.successor is None and len(self._held) >= self._enough_held
+
+    def begin_interim(self, successor: BatchModel) -> None:
+        """Let the model of an interim reference begin with the rows held back."""
+        successor.rows_seen, successor._next_epoch = self.rows_seen, self._next_epoch
+        successor._begin_with(self._held.last(self._schedule.buffer_events))
+        self._held.clear()
+        self.successor = successor
+        self.recipe_version += 1
+
+    def drop_interim(self) -> None:
+        """Go on without the interim reference."""
+        if self.successor is not None:
+            self.recipe_version += self.successor.recipe_version + 1
+            self.successor.close()
+            self.successor = None
+
+    def adopt_newest(self, judge: Judge) -> None:
+        """Make a reference of the newest rows that the interim reference has, and drop that."""
+        assert self.successor is not None  # whose rows they are
+        self._held.extend(self.successor._rows.last(self._schedule.buffer_events))
+        self.drop_interim()
+        self.adopt_held(judge)
+
+    def replace_by(self, other: BatchModel) -> None:
+        """Let the model of the interim reference speak for the stream from now on."""
+        other.recipe_version += self.recipe_version + 1
+        self.successor = None
+        self.close()
+
+    def ranks_next(self, judge: Judge) -> bool:
+        """Whether there is a model for the next row; what is due before it is done."""
+        if self._serving is None and self.rows_seen >= self._due:
+            self.apply_due(judge)
+        return self.has_model
+
+    @property
+    def has_model(self) -> bool:
+        """Whether rows have scores."""
+        return self._serving is not None
 
     def _past_wake_ups(self, model: ModelFit, rows: FloatArray) -> tuple[PastWakeUps, ...]:
         """Return what channels at rest did in the rows that a model was fitted on, and in others.
@@ -253,7 +316,8 @@ class BatchModel:
         count = judged.stop - segment.start
         X = segment.rows[:count]
         if segment.held:
-            self._held.extend(X)
+            if self.successor is None:
+                self._held.extend(X)
             if judged.transition is not None:
                 self._apply_transition(judged.transition, judge)
         elif segment.is_training:
@@ -336,24 +400,30 @@ class BatchModel:
         """Make a reference of the rows held back: a fit is asked for once they are enough.
 
         They become the buffer, and the schedule counts from them; the model that speaks goes on
-        until another is there.
+        until another is there. An interim reference is one already, or soon will be.
         """
+        if self.successor is not None:
+            return
         for model in (self._pending, self._shadow):
             if model is not None:
                 self._give_up(model)
         self._due = self._fit_due = self.fast_path_until = 0
-        rows = self._held.last(self._schedule.buffer_events)
-        rows = np.delete(rows, _partial_in(rows), axis=0)
         self._extreme.clear()
-        self._held.clear()
         self._rows.clear()
-        self._rows.extend(rows)
         if self._guard is not None:
             self._guard.clear()
+        self._begin_with(self._held.last(self._schedule.buffer_events))
+        self._held.clear()
+        self.is_adopting = True
+
+    def _begin_with(self, rows: FloatArray) -> None:
+        """Let the buffer begin with rows of an incident, from which the schedule counts."""
+        rows = np.delete(rows, _partial_in(rows), axis=0)
+        self._rows.extend(rows)
+        if self._guard is not None:
             self._guard.admit(len(rows), ())
         self.rows_seen += len(rows)
         self._origin = self.rows_seen - min(len(rows), self._schedule.first_fit_events - 1)
-        self.is_adopting = True
 
     def rows_ready(self) -> int:
         """Return how many rows, at least, can be scored before a fit has to be waited for.
@@ -367,7 +437,10 @@ class BatchModel:
         if self._tracker.frozen and not self.is_adopting:
             # Row counts are frozen while an incident is open; after adoption a fit is due `lag`
             # rows later.
-            return self._tracker.min_events_held() + 1
+            ready = self._tracker.min_events_held() + 1
+            if self.successor is not None:
+                return min(ready, self.successor.rows_ready())
+            return min(ready, max(1, self._enough_held - len(self._held)) + lag)
         if pending is not None:
             left = pending.requested_at + lag - self.rows_seen
             if left > 0 or not (pending.fitted or self._executor.done(pending.ticket)):
@@ -580,6 +653,7 @@ class BatchModel:
         """Drop the rows held back: nothing is held any more."""
         self._held.clear()
         self.is_adopting = False
+        self.drop_interim()
 
     def close(self) -> None:
         """Give up fits nobody will ask for."""
@@ -587,6 +661,8 @@ class BatchModel:
         for model in (self._serving, self._pending, self._shadow):
             if model is not None and model.fitted is None:
                 self._executor.cancel(model.ticket)
+        if self.successor is not None:
+            self.successor.close()
 
     def state(self) -> Callable[[], dict[str, Any]]:
         """Take what changes with every row as it is now; encoded when called, on any thread."""
@@ -774,6 +850,9 @@ class RowBuffer:
         self._blocks: list[Block] = []
         self.n_open = 0
         """Rows that are not packed; the next one has them packed where they are a block."""
+
+    def __len__(self) -> int:
+        return sum(block.size for block in self._blocks if not block.is_past) + self.n_open
 
     def extend(self, rows: Rows, left_out: Sequence[int] = ()) -> None:
         """Take rows in, of which some do not train; the oldest leave where there is no room."""

@@ -21,7 +21,7 @@ from threadpoolctl import threadpool_info
 from rejex_stream.engine.spec import Decision, EngineSpec, changes
 from rejex_stream.errors import WAY_OUT, CheckpointError
 from rejex_stream.incidents import Plan, Plans
-from rejex_stream.types import FloatArray, Incident, in_mode
+from rejex_stream.types import FloatArray, Incident
 
 __all__ = [
     "FORMAT", "Origin", "Restored", "StreamsInCommon", "as_kind", "compared", "environment",
@@ -129,7 +129,7 @@ class StreamsInCommon(NamedTuple):
     """Partition-wide state: plans, published incidents, shared budgets."""
 
     plans: Plans  # of all streams
-    incidents: dict[str, Incident]  # as they were told last, by stream
+    incidents: dict[str, Incident]  # as they were told last, by id
     # of budgets that streams share, by owner: all of its streams may be forgotten
     credits: dict[str, list[Any]]
 
@@ -185,9 +185,7 @@ def compared(
         raise CheckpointError(
             f"The decision in the snapshot is none ({type(error).__name__}: {error}): {WAY_OUT}."
         ) from error
-    said = StreamsInCommon(
-        Plans(plans), {in_mode(one.stream_key, one.mode): one for one in told}, credits
-    )
+    said = StreamsInCommon(Plans(plans), {one.id: one for one in told}, credits)
     return Restored(before, decision, environment_changed), said
 
 

@@ -34,6 +34,12 @@ class Decision(NamedTuple):
     alarms: Alarms | None = None
     limits: tuple[ChannelLimits, ...] = ()  # of values, beyond which an event is an anomaly
 
+    @property
+    def unbudgeted(self) -> Decision:
+        """The same without a budget that holds."""
+        policy = replace(self.policy, burst=None, per_day=None, owner="stream")
+        return self._replace(policy=policy)
+
     def parts(self) -> dict[str, Any]:
         """Return every part by name, as plain values."""
         parts = {**asdict(self.policy), "evidence": self.evidence}

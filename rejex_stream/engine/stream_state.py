@@ -40,6 +40,7 @@ from rejex_stream.incidents import (
     long_gaps,
 )
 from rejex_stream.incidents.calendar import runs
+from rejex_stream.incidents.thresholds import rises
 from rejex_stream.protocols import FitExecutor
 from rejex_stream.rejection.judge import Judge, Unseen, rejected
 from rejex_stream.rejection.token_bucket import TokenBucket
@@ -50,6 +51,7 @@ from rejex_stream.types import (
     CommandReply,
     FloatArray,
     Incident,
+    IncidentState,
     Label,
     LimitExcess,
     Reading,
@@ -90,6 +92,7 @@ class _State(msgspec.Struct, forbid_unknown_fields=True):
     mutes: list[Mute] = []
     gaps: dict[str, list[Run]] = {}
     resting: dict[str, dict[str, WakeUp]] = {}
+    interim: bytes | None = None
 
 
 class _Recipes(msgspec.Struct, forbid_unknown_fields=True):
@@ -98,6 +101,7 @@ class _Recipes(msgspec.Struct, forbid_unknown_fields=True):
     recipes: dict[str, Any]
     tail: list[Any] | None = None
     cluster: Annotated[float, msgspec.Meta(ge=1)] = 1.0
+    interim: bytes | None = None
 
 
 class StreamView(NamedTuple):
@@ -120,8 +124,11 @@ class StreamState:
         "_fast_path_model",
         "_features",
         "_gaps",
+        "_interim",
         "_judge",
         "_limits",
+        "_make_fast_path",
+        "_make_interim",
         "_mutes",
         "_recent",
         "_resting",
@@ -145,6 +152,7 @@ class StreamState:
         calendar: Sequence[Plan] = (),
         limits: Sequence[ChannelLimits] = (),
         fast_path: Callable[[Any], Any] | None = None,
+        interim: Callable[[IncidentTracker], StreamState] | None = None,
     ) -> None:
         self.stream_key = stream_key
         self.seq = 0
@@ -159,6 +167,9 @@ class StreamState:
         self._resting = RestingChannels(features.channels, judge.window.capacity)
         # What scores readings that go the straight way; None: none does, or it is not known yet.
         self._fast_path_model: BatchModel | None = None
+        # While an incident is held, judges the same rows by those since it began; has none itself.
+        self._make_interim, self._interim = interim, cast("StreamState | None", None)
+        self._make_fast_path = fast_path
         self._fast_path = None if fast_path is None else fast_path(self)  # the native core's
 
     def _advance(
@@ -193,6 +204,7 @@ class StreamState:
         """
         tracker = self.tracker
         if not tracker.active and tracker.forget(readings[0], self.seq):
+            self._drop_interim(readings[0], self.seq, "hold_off")
             self.model.forget_held()
         if self._calendar or self.plans.all:
             plans = (*self._calendar, *self.plans.all)
@@ -229,7 +241,7 @@ class StreamState:
         planned: bool,
     ) -> Iterator[int]:
         """Judge readings that are all planned, or all not."""
-        judge, seq, tracker, model = self._judge, self.seq, self.tracker, self.model
+        seq, tracker = self.seq, self.tracker
         muted = self._mutes.found(readings) if self._mutes.all else _NOTHING
         beyond = self._limits.exceeded(readings, muted) if self._limits.any and not planned else {}
         if self._gaps or not all(map(isfinite, totals)):
@@ -237,22 +249,67 @@ class StreamState:
         tracker.limit_violations = {seq + i: excess for i, excess in beyond.items()}
         make = self._rows_at_once if self._at_once else self._rows_one_by_one
         rows, which = make(readings, totals, verdicts)
-        explained = self._explainer is not None
-        quiet = tracker.open is None
-        if not quiet and (model.is_adopting or not tracker.is_adopting):  # else its end is told
-            tracker.publish(readings[0], seq)
+        self._tell_answers(readings[0])
         stood = [(0, tracker.incident)]  # what was open, from which event on
+        yield from self._judge_rows(
+            rows, which, readings, verdicts, muted=muted, planned=planned, stood=stood
+        )
+        self.seq = seq + len(readings)
+        if self._interim is not None:
+            self._interim.seq = self.seq
+            self.tracker.changes += self._interim.take_incidents()
+        if planned or len(stood) > 1 or stood[0][1] is not None:
+            _mark(verdicts, stood, planned=planned)
+        for i, excess in beyond.items():
+            verdicts[i] = limited(cast("Verdict", verdicts[i]), excess)
+
+    def _tell_answers(self, reading: Reading) -> None:
+        """Tell with the next event what a command has changed."""
+        tracker, interim = self.tracker, self._interim
+        if tracker.open is not None and not self._is_adopted:
+            tracker.publish(reading, self.seq)
+        if interim is not None:
+            interim.seq = self.seq
+            interim._tell_answers(reading)
+
+    @property
+    def _is_adopted(self) -> bool:
+        """Whether there is a reference made of what is open, the end of which is told next."""
+        interim = self._interim
+        return (
+            self.tracker.is_adopting
+            and not self.model.is_adopting
+            and (interim is None or cast("BatchModel", interim.model).has_model)
+        )
+
+    def _judge_rows(
+        self,
+        rows: Rows,
+        which: Sequence[int],
+        readings: Sequence[Reading],
+        verdicts: list[Verdict | None],
+        *,
+        muted: Mapping[int, str],
+        planned: bool,
+        stood: list[tuple[int, str | None]],
+    ) -> Generator[int]:
+        """Judge the readings that have a row, segment by segment."""
+        explained, seq = self._explainer is not None, self.seq
+        quiet = self.tracker.open is None
         at = followed = 0
         while at < len(rows):
             # What comes next may go by what was said of events without a row before it.
             self._follow(readings, range(followed, which[at]), verdicts, planned=planned)
             followed = which[at]
+            if not (quiet or planned) and self._look_at_interim(readings[followed], seq + followed):
+                stood.append((followed, self.tracker.incident))
+            judge, tracker, model = self._judge, self.tracker, self.model
             segment = model.next_segment(rows, at, judge, explained=explained, planned=planned)
             owners = which[segment.start : segment.stop]
             if segment.held and stood[-1][1] is None:  # from here on
                 quiet = False
                 stood.append((owners[0], tracker.incident))
-            if not quiet and tracker.is_adopting and not model.is_adopting:
+            if not quiet and self._is_adopted and self._interim is None:
                 tracker.adopted(readings[owners[0]], seq + owners[0])
                 stood.append((owners[0], None))
             judged = SegmentResult(segment.stop)
@@ -270,16 +327,103 @@ class StreamState:
             if judged.transition is not None:
                 quiet = False
                 stood.append((which[judged.stop - 1] + 1, tracker.incident))
+            if segment.held and self._interim is not None:
+                self._judge_in_interim(
+                    segment, judged, owners, readings, verdicts=verdicts, muted=muted
+                )
             model.after_judging(segment, judged, judge)
             at, followed = judged.stop, which[judged.stop - 1] + 1
         if followed < len(readings):
             unscored = range(followed, len(readings))
             self._follow(readings, unscored, verdicts, planned=planned)
-        self.seq = seq + len(readings)
-        if planned or len(stood) > 1 or stood[0][1] is not None:
-            _mark(verdicts, stood, planned=planned)
-        for i, excess in beyond.items():
-            verdicts[i] = limited(cast("Verdict", verdicts[i]), excess)
+
+    def _look_at_interim(self, reading: Reading, seq: int) -> bool:
+        """Before a row that may be held, begin an interim reference or promote it if it is time.
+
+        Where its own scores rise, what goes on has left it behind: one is made of the newest rows.
+        """
+        tracker, model = self.tracker, self.model
+        if (
+            self._make_interim is None
+            or not tracker.frozen
+            or not isinstance(model, BatchModel)
+            or model.is_adopting
+        ):
+            return False
+        if model.has_enough_held:
+            self._interim = self._make_interim(tracker.of_interim())
+            model.begin_interim(cast("BatchModel", self._interim.model))
+        successor, interim = model.successor, self._interim
+        if successor is None or interim is None or not successor.ranks_next(interim._judge):
+            return False
+        tracker.ranks_in_interim(reading.event_time_ms)
+        if not tracker.is_adopting or tracker.is_told_at(seq):
+            return False
+        if interim.tracker.open is None and rises(interim._judge.window.in_order()):
+            tracker.publish(reading, seq)
+            model.adopt_newest(judge=self._judge)
+            self._drop_interim(reading, seq, "adopted")
+            return False
+        tracker.adopted(reading, seq)
+        self._promote(interim)
+        return True
+
+    def _judge_in_interim(
+        self,
+        segment: Segment,
+        judged: SegmentResult,
+        owners: Sequence[int],
+        readings: Sequence[Reading],
+        *,
+        verdicts: Sequence[Verdict | None],
+        muted: Mapping[int, str],
+    ) -> None:
+        """Let the interim reference judge what was held, and drop it where its incident ends."""
+        interim, count, last = self._interim, judged.stop - segment.start, owners[0]
+        assert interim is not None  # who else would judge
+        is_over = judged.transition is not None and judged.transition.state is IncidentState.CLOSED
+        interim.tracker.trusted = {
+            self.seq + i: cast("Verdict", verdicts[i]).severity for i in owners[:count]
+        }
+        at = 0
+        while at < count - is_over:  # events without a row are none of its own
+            first = owners[at]
+            length = next(
+                (i for i in range(1, count - is_over - at) if owners[at + i] != first + i),
+                count - is_over - at,
+            )
+            interim.seq = self.seq + first
+            own: list[Verdict | None] = [None] * length
+            steps = interim._judge_rows(
+                segment.rows[at : at + length], range(length), readings[first : first + length],
+                own, muted={i - first: muted[i] for i in muted}, planned=False,
+                stood=[(0, interim.tracker.incident)],
+            )  # fmt: skip
+            for _ in steps:
+                pass
+            at += length
+        if is_over:
+            last = owners[count - 1]
+            self._drop_interim(readings[last], self.seq + last, "recovered")
+
+    def _drop_interim(self, reading: Reading, seq: int, ended: str) -> None:
+        """Go on without the interim reference, and end what it found."""
+        interim, model = self._interim, self.model
+        if interim is not None and isinstance(model, BatchModel):
+            interim.tracker.end_with(reading, seq, ended)
+            self.tracker.changes += interim.take_incidents()
+            model.drop_interim()
+            self._interim = None
+
+    def _promote(self, interim: StreamState) -> None:
+        """Make the interim reference the reference; its incident, if any, is the stream's own."""
+        interim.tracker.succeed(self.tracker)
+        interim._judge.take_budget(self._judge)
+        cast("BatchModel", self.model).replace_by(cast("BatchModel", interim.model))
+        self.tracker, self.model, self._judge = interim.tracker, interim.model, interim._judge
+        self._resting, self._interim, self._fast_path_model = interim._resting, None, None
+        if self._make_fast_path is not None:
+            self._fast_path = self._make_fast_path(self)
 
     def _look_at_gaps(
         self,
@@ -532,6 +676,8 @@ class StreamState:
         self.tracker.apply_settings(decision.hold, decision.alarms)
         self._calendar, self._explainer = calendar, explainer
         self._limits = LimitCheck(decision.limits, self._features.channels)
+        if self._interim is not None:
+            self._interim.decide(decision.unbudgeted, (), explainer, None)
 
     def command(self, command: Command) -> CommandReply | None:
         """Apply what a person says, from the next reading on; ``None``: nothing here is meant."""
@@ -543,6 +689,8 @@ class StreamState:
         if command.kind in (CommandKind.PLANNED, CommandKind.CANCEL):
             return self.plans.command(command)
         reply = self.tracker.command(command)
+        if reply is None and self._interim is not None:
+            return self._interim.command(command)
         if self.tracker.is_adopting and not self.model.is_adopting:
             self.model.adopt_held(self._judge)
         return reply
@@ -578,6 +726,8 @@ class StreamState:
         self._recent.pop(sensor, None)
         self._gaps.pop(sensor, None)
         self._resting.wake_ups.pop(sensor, None)
+        if self._interim is not None:
+            self._interim.forget(sensor)
 
     def close(self) -> None:
         """Give up background work."""
@@ -586,6 +736,8 @@ class StreamState:
     def view(self) -> StreamView:
         """Take the state as it is now, to be encoded later: copies alone. O(window + rows)."""
         key, version = self.stream_key, self.model.recipe_version
+        interim = None if self._interim is None else self._interim.view()
+        version += 0 if interim is None else interim.model_version
         taken = {"key": key, "seq": self.seq, "model_version": version}
         judge = self._judge.state()
         scores, model = self._judge.window.scores(), self.model.state()
@@ -604,6 +756,8 @@ class StreamState:
         def state() -> bytes:
             window = pack_array(np.array(scores))
             told = {"window": window, "judge": judge, "sensors": sensors, "model": model()}
+            if interim is not None:
+                told["interim"] = interim.state()
             return seal("stream-state", _FORMAT, taken | told | held)
 
         def recipe() -> bytes:
@@ -611,6 +765,8 @@ class StreamState:
             if tail is not None:
                 parts["tail"] = pack_array(np.array(tail.ordered))
                 parts["cluster"] = tail.cluster
+            if interim is not None:
+                parts["interim"] = interim.model()
             return seal("stream-model", _FORMAT, parts)
 
         return StreamView(state, recipe, version)
@@ -659,11 +815,23 @@ class StreamState:
                     self._sensors[name].restore(kept)
             self.model.restore(state.model, recipes.recipes)
             self.model.recipe_version = recipes.version
+            self._restore_interim(state.interim, recipes.interim)
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise CheckpointError(
                 f"The snapshot of stream {self.stream_key!r} does not fit this version "
                 f"({type(error).__name__}: {error}): {WAY_OUT}."
             ) from error
+
+    def _restore_interim(self, state: bytes | None, model: bytes | None) -> None:
+        if state is None and model is None:
+            return
+        own, make = self.model, self._make_interim
+        if state is None or model is None or make is None or not self.tracker.frozen:
+            raise ValueError("an interim reference beside nothing")
+        self._interim = make(self.tracker.of_interim())
+        self._interim.restore(StreamSnapshot(state, model, 0))
+        cast("BatchModel", own).successor = cast("BatchModel", self._interim.model)
+        own.recipe_version -= self._interim.model.recipe_version
 
 
 def _places(unseen: Collection[int], owners: Sequence[int]) -> Iterator[int]:

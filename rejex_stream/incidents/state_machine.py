@@ -178,6 +178,8 @@ class OpenIncident(msgspec.Struct, forbid_unknown_fields=True):
     is_news: bool = False  # whether it is held from its next event on
     held_ms: int = 0
     is_reminded: bool = False  # whether it was said again when it is taken for normal
+    within: str | None = None  # id of the incident that was held when it began
+    interim_ms: int | None = None  # from when on what is new is told by the interim reference
 
     def count(self, sensor: str, label: Label, severity: float | None, time_ms: int) -> None:
         """Count an event since the onset."""
@@ -411,8 +413,8 @@ class Alarm:
         self.mass, self._rise_ms, self._n_rise = known.mass, known.rise_ms, known.n_rise
         self._nuisances, self._previous_nuisances = known.nuisances, known.previous_nuisances
         self._rise_nuisance, self._blocks_left = known.rise_nuisance, known.blocks_left
-        self._block_maxima.extend(top for top, _ in known.blocks[-_BLOCKS:])
-        self._block_durations_ms.extend(length for _, length in known.blocks[-_BLOCKS:])
+        self._block_maxima = array("d", [top for top, _ in known.blocks[-_BLOCKS:]])
+        self._block_durations_ms = array("q", [length for _, length in known.blocks[-_BLOCKS:]])
         self._set_limit()
 
 
@@ -478,6 +480,8 @@ class IncidentTracker:
         "severities_without",
         "stream_key",
         "suspect_events",
+        "trusted",
+        "within",
     )  # fmt: skip
 
     def __init__(
@@ -498,6 +502,10 @@ class IncidentTracker:
             maxlen=self.look_back
         )
         self.changes: list[Incident] = []
+        # The incident that is held while this one watches; by ordinal, how rare readings are by
+        # the reference that stands still: what is ordinary by that one comes back, and is no news.
+        self.within: str | None = None
+        self.trusted: Mapping[int, float | None] = _NOBODY
         self.history: LevelHistory | None = None
         self._inflation: float | None = None
         self._measured, self._usual = 0, _Usual()
@@ -558,6 +566,32 @@ class IncidentTracker:
             self.limit, self._saved_level = math.inf, 0.0
         return known
 
+    def of_interim(self) -> IncidentTracker:
+        """Return what watches an interim reference: it knows how this stream varies by chance."""
+        assert self.open is not None  # it is held
+        found = IncidentTracker(self._hold, self.stream_key, self._window, self.mode, self._alarms)
+        found.within, found._usual = self.open.id, self._usual
+        if self._alarm is not None and found._alarm is not None:
+            found._alarm.restore(self._alarm.state())
+            found._alarm.reset()
+        return found
+
+    def succeed(self, other: IncidentTracker) -> None:
+        """Watch the stream in the place of another, whose incident is over."""
+        self.within, self._last = None, other._last
+        self.limit_violations, self.trusted = other.limit_violations, _NOBODY
+        self.changes = [*other.changes, *self.changes]
+
+    def end_with(self, reading: Reading, seq: int, ended: str) -> None:
+        """End what is open, if anything: what it lies within has ended."""
+        if self.open is not None:
+            self._end(reading, seq, ended)
+
+    def ranks_in_interim(self, time_ms: int) -> None:
+        """Note from when on the interim reference tells what is new."""
+        if self.open is not None and self.open.interim_ms is None:
+            self.open.interim_ms = time_ms
+
     # ------------------------------------------------------------------------------ evidence
     def update_evidence(self, verdict: Verdict, rare: float | None, evicted: float | None) -> bool:
         """Add a verdict to the evidence; return whether a transition is due, and judging ends.
@@ -566,6 +600,8 @@ class IncidentTracker:
         in a warm-up, a mute or a constant window is neither for nor against; `evicted` is what its
         score pushed out of the window, nan where it did not enter.
         """
+        if self.trusted:
+            rare = self._at_most_trusted(verdict.seq, rare)
         if self.frozen:
             return self.update_held(verdict, 0.0 if verdict.muted else rare)
         if verdict.score is None:
@@ -582,6 +618,10 @@ class IncidentTracker:
         if level >= self.limit:
             self.pending_transition = IncidentState.OPEN
         return level >= self.limit
+
+    def _at_most_trusted(self, seq: int, severity: float | None) -> float | None:
+        trusted = self.trusted.get(seq)
+        return severity if severity is None or trusted is None else min(severity, trusted)
 
     def update_held(self, verdict: Verdict, severity: float | None) -> bool:
         """Count a verdict of a held stream; return whether a transition is due."""
@@ -624,19 +664,31 @@ class IncidentTracker:
     def named(self) -> Sequence[str]:
         """The channels that an incident that is held was told of; empty where nothing is known."""
         incident = self.open
-        if incident is None or not self.frozen or self._alarm is None:
+        if incident is None or not self.frozen or self._alarm is None or self._is_left_to_interim:
             return ()
         if not incident.named and incident.channels:
             incident.named = [incident.channels[0].channel]
         return incident.named
 
     def _weigh_second(self, verdict: Verdict) -> None:
-        """Look at a row without the channels that were named, for an alarm of the same price."""
+        """Look at a row without the channels that were named, for an alarm of the same price.
+
+        Once there is an interim reference, only as long as what began before it lasts.
+        """
         severity = self.severities_without.get(verdict.seq)
+        if self._is_left_to_interim:
+            self._second, severity = None, None
         if severity is not None and not verdict.muted:
             if self._second is None:
                 self._second = Alarm(self._window, self.per_month)
             self._second.update(severity, verdict.event_time_ms, told=True)
+
+    @property
+    def _is_left_to_interim(self) -> bool:
+        incident, second = self.open, self._second
+        if incident is None or incident.interim_ms is None:
+            return False
+        return second is None or second.level < RESET_LEVEL or second.rise_ms >= incident.interim_ms
 
     def _is_second_due(self, verdict: Verdict) -> bool:
         second, alarm = self._second, self._alarm
@@ -654,6 +706,10 @@ class IncidentTracker:
         incident.name(verdict, channel, second.rise_ms)
         second.reset()
         self._publish(reading, verdict.seq)
+
+    def is_told_at(self, seq: int) -> bool:
+        """Whether the last change was told of that event: there is one an event."""
+        return self._published == seq
 
     def _is_news(self, incident: OpenIncident, time_ms: int) -> bool:
         """Note whether an incident is more than what was told in vain before; if it is so now."""
@@ -721,7 +777,7 @@ class IncidentTracker:
             return
         for i in which:
             verdict = cast("Verdict", verdicts[i])
-            severity, incident = verdict.severity, self.open
+            severity, incident = self._at_most_trusted(verdict.seq, verdict.severity), self.open
             limits = verdict.seq in self.limit_violations
             if severity is not None and not verdict.muted:
                 full = verdict.window_len >= self._window
@@ -742,7 +798,7 @@ class IncidentTracker:
         if self._candidate is None:
             self._candidate = OpenIncident(
                 "", IncidentState.OPEN, 0, at, seq, at, seq, [], [], held=False,
-                mark=0 if self.history is None else self.history.last_mark(),
+                mark=0 if self.history is None else self.history.last_mark(), within=self.within,
             )  # fmt: skip
         incident = self._candidate
         label = Label.ANOMALY if limits else verdict.label
@@ -954,7 +1010,7 @@ class IncidentTracker:
         said = () if verdict.evidence is None else verdict.evidence.channels
         self.open = incident = OpenIncident(
             str(verdict.position), IncidentState.OPEN, 0, first.event_time_ms, first.seq,
-            verdict.event_time_ms, verdict.seq, [], list(said),
+            verdict.event_time_ms, verdict.seq, [], list(said), within=self.within,
         )  # fmt: skip
         for suspect in onset:
             incident.count(suspect.sensor, suspect.label, suspect.severity, suspect.event_time_ms)
@@ -1011,6 +1067,7 @@ class IncidentTracker:
                 changed_ms=reading.event_time_ms, changed_seq=seq, ended=ended,
                 limits=tuple(incident.limits), spread=tuple(incident.spread),
                 levels=tuple(incident.moved), known=incident.is_known or msgspec.UNSET,
+                within=incident.within or msgspec.UNSET,
                 **{name: getattr(incident, name) for name in _AS_IT_IS},
             )
         )  # fmt: skip

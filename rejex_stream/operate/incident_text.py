@@ -194,6 +194,8 @@ def headline(
     if incident.spread and not incident.limits:
         also = spell_time(incident.spread[0].since_ms)
         what, since = f"also {what}, since {also}", f"the incident is open {since}"
+    if incident.within:
+        what += ", beside what an earlier incident is open for"
     if incident.is_noticed:
         state = f"; unanswered, it is taken for normal on {spell_time(incident.adopts_ms or 0)}"
     return f"{whose}: {what}; {since}; {severity}{state}"
@@ -242,6 +244,8 @@ def describe_incident(incident: Incident) -> str:
         if channel.expected
     ]
     said += [f"{one.channel} as well since {spell_time(one.since_ms)}" for one in incident.spread]
+    if incident.within:
+        said.append(f"beside what is so since the incident {incident.within} began")
     since, until = spell_time(incident.onset_ms), spell_time(incident.changed_ms)
     is_over = incident.state is IncidentState.CLOSED
     when = (

@@ -128,6 +128,10 @@ class Judge:
         self._set_policy(policy, bucket)
         self.restore(state)
 
+    def take_budget(self, other: Judge) -> None:
+        """Judge by the policy and the credit of another one from the next score on."""
+        self.set_policy(other._policy, other._bucket)
+
     def _set_policy(self, policy: RejectionPolicy, bucket: TokenBucket | None) -> None:
         self._policy, self._by_mid_rank = policy, policy.ties == "mid"
         self._rank_tables: RankTables | None = None

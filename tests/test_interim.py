@@ -1,0 +1,222 @@
+"""While an incident is held, an interim reference of the rows since tells what is new beside it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.signal import lfilter
+
+from rejex_stream import native_core
+from rejex_stream.detectors import make_detector
+from rejex_stream.encode import encode_incident
+from rejex_stream.engine import Engine
+from rejex_stream.engine.refit import RefitSchedule
+from rejex_stream.features import FeatureSpec
+from rejex_stream.incidents import Alarms, Hold
+from rejex_stream.operate.incident_text import DisplayNames, describe_incident, headline
+from rejex_stream.run.executors import InlineExecutor
+from rejex_stream.types import Command, CommandKind, IncidentState, Label
+from tests.streams import Distance, PartsByVersion, of_rows, played, spec
+
+N, MINUTE, FIRST = 200, 60_000, 1000
+SPEC = replace(
+    spec(window=N, every=400, tolerance=3.0),
+    detector=Distance(), features=FeatureSpec(("a", "b", "c")), alarms=Alarms(), evidence=True,
+    hold=Hold(adopt_after_events=0, recover_events=30),
+    schedule=RefitSchedule(
+        first_fit_events=200, refit_every_events=400, refit_lag_events=20, buffer_events=400
+    ),
+)  # fmt: skip
+RANKED = 220  # rows held, at most, before the interim reference speaks
+
+
+def feed(*faults, n=2200, seed=2):
+    """Three channels, a reading a minute, each raised from some row to another; one row is lost."""
+    rng = np.random.default_rng(seed)
+    X = lfilter([0.7], [1, -0.3], rng.normal(size=(n, 3)), axis=0)
+    for channel, start, stop, by in faults:
+        X[start:stop, "abc".index(channel)] += by
+    X[1500, 1] = np.nan
+    return of_rows(X, step_ms=MINUTE)
+
+
+def fresh(of=SPEC):
+    return Engine(of, InlineExecutor())
+
+
+def since_first(changes):
+    return [one for one in changes if one.opened_seq >= FIRST - 30]
+
+
+SAME = feed(("a", FIRST, None, 12.0), ("a", 1600, None, 8.0))
+OVER = feed(("a", FIRST, 1700, 12.0), ("b", 1500, 1900, 9.0))
+
+
+@pytest.mark.parametrize("channel", ["a", "c"])
+def test_a_second_fault_is_an_incident_within_the_first_whatever_its_channel(channel):
+    readings = feed(("a", FIRST, None, 12.0), (channel, 1600, None, 8.0))
+    verdicts, changes = played(fresh, readings)
+    first, second = dict.fromkeys(one.id for one in since_first(changes))
+    opened = next(one for one in changes if one.id == second)
+    assert opened.within == first
+    assert opened.opens
+    assert 1600 <= opened.opened_seq < 1630
+    assert opened.channels[0].channel == channel
+    assert not any(one.within or one.spread for one in changes if one.id == first)
+    # Verdicts stay those of the reference that is trusted.
+    assert {v.incident for v in verdicts[1100:] if v.score is not None} == {first}
+    assert {v.label for v in verdicts[1100:] if v.score is not None} == {Label.ANOMALY}
+    assert f"since the incident {first} began" in describe_incident(opened)
+    assert "beside what an earlier incident is open for" in headline(opened, DisplayNames())
+
+
+def test_a_third_joins_the_second_and_what_comes_before_it_speaks_joins_the_first():
+    faults = ("a", FIRST, None, 12.0), ("b", 1600, None, 12.0), ("c", 1700, None, 12.0)
+    changes = since_first(played(fresh, feed(*faults))[1])
+    first, second = {one.id: one for one in changes}.values()
+    assert [one.channel for one in second.spread] == ["c"]
+    assert first.spread == ()
+    early = feed(("a", FIRST, None, 12.0), ("c", 1100, None, 12.0))
+    (first,) = {one.id: one for one in since_first(played(fresh, early)[1])}.values()
+    assert [one.channel for one in first.spread] == ["c"]
+
+
+def test_one_fault_tells_of_no_other_nor_does_its_end():
+    for seed in range(6):
+        for stop in (None, 1600):
+            readings = feed(("a", FIRST, stop, 12.0), seed=seed)
+            assert not any(one.within for one in played(fresh, readings)[1])
+
+
+def test_what_was_found_ends_with_the_first_and_its_reference_is_dropped():
+    at = fresh()
+    at.process(OVER[:1680])
+    first, second = at.open_incidents()
+    assert second.within == first.id
+    at.process(OVER[1680:])
+    ended = {one.id: one for one in at.take_incidents() if one.ended}
+    # The first ends once both are over, and the second at that event at the latest.
+    assert ended[first.id].ended == ended[second.id].ended == "recovered"
+    assert ended[second.id].changed_seq <= ended[first.id].changed_seq
+    state = at._live["s"]
+    assert state._interim is state.model.successor is None
+    assert at.open_incidents() == []
+    assert not since_first([one for one in at.take_incidents() if one.changed_seq > 2000])
+
+
+def answered(readings, kind, at, of=SPEC, cut=100):
+    """Return verdicts and changes where the first incident was answered before a reading."""
+    engine = fresh(of)
+    verdicts = engine.process(readings[:at])
+    changes = engine.take_incidents()
+    first = next(one for one in changes if one.opened_seq >= FIRST - 30)
+    assert engine.command(Command(id="k", kind=kind, stream_key="s", incident=first.id)).accepted
+    for start in range(at, len(readings), cut):
+        verdicts += engine.process(readings[start : start + cut])
+        changes += engine.take_incidents()
+        saved, engine = engine.snapshot(), fresh(of)
+        engine.restore(saved)
+    return verdicts, changes, engine
+
+
+def test_a_new_normal_makes_it_the_reference_at_once():
+    readings = feed(("a", FIRST, None, 12.0))
+    verdicts, changes, engine = answered(readings, CommandKind.NEW_NORMAL, 1400)
+    closed = changes[-1]
+    assert (closed.state, closed.ended, closed.changed_seq) == ("closed", "adopted", 1400)
+    after = verdicts[1400:]
+    assert not any(one.held or one.incident for one in after)
+    assert all(one.score is not None for one in after if one.seq != 1500), "no warm-up"
+    assert after[0].window_len > 150
+    assert after[0].model_epoch > verdicts[1399].model_epoch
+    assert sum(one.label is Label.ANOMALY for one in after[:100]) < 30
+    late = Command(id="l", kind=CommandKind.FAULT, stream_key="s", incident=closed.id)
+    assert "has ended (adopted)" in engine.command(late).said
+    governed = answered(readings, CommandKind.NEW_NORMAL, 1400, BUDGET)[0][1400:]
+    assert {one.policy_lower is None for one in governed if one.seq != 1500} == {False}
+
+
+def test_said_before_it_speaks_the_trusted_reference_holds_until_it_does():
+    readings = feed(("a", FIRST, None, 12.0))
+    verdicts, changes, _ = answered(readings, CommandKind.NEW_NORMAL, 1195, cut=1)
+    adopting = next(one for one in changes if one.answer)
+    closed = changes[-1]
+    assert (adopting.state, adopting.changed_seq) == (IncidentState.ADOPTING, 1195)
+    assert 1195 < closed.changed_seq <= FIRST + RANKED
+    assert {v.held for v in verdicts[1195 : closed.changed_seq]} == {True}
+    assert not verdicts[closed.changed_seq].held
+
+
+def test_a_second_that_is_open_goes_on_as_the_streams_own_after_a_new_normal():
+    engine = answered(SAME, CommandKind.NEW_NORMAL, 1700)[2]
+    (left,) = engine.open_incidents()
+    assert left.within
+    assert left.held, "by its own evidence"
+    again = Command(id="n", kind=CommandKind.NEW_NORMAL, stream_key="s", incident=left.id)
+    assert engine.command(again).accepted
+    engine.process(feed(("a", FIRST, None, 20.0), n=2700)[2200:])
+    assert engine.take_incidents()[-1].ended == "adopted"
+
+
+def test_the_second_takes_answers_of_its_own_and_a_known_fault_is_told_of_others():
+    _, changes, engine = answered(SAME, CommandKind.KNOWN_FAULT, 1100)
+    first, second = {one.id: one for one in since_first(changes)}.values()
+    assert first.known is True
+    assert second.within == first.id
+    said = Command(id="n", kind=CommandKind.FAULT, stream_key="s", incident=second.id)
+    assert engine.command(said).accepted
+    engine.process(feed(("a", FIRST, None, 20.0), n=2210)[2200:])
+    told = next(one for one in engine.take_incidents() if one.id == second.id)
+    assert (told.state, told.answer) == (IncidentState.FAULT, "n")
+    assert {one.id for one in engine.open_incidents()} == {first.id, second.id}
+
+
+def test_nothing_of_it_is_left_where_the_hold_is_switched_off_or_the_stream_forgotten():
+    at = fresh()
+    at.process(SAME[:1700])
+    assert len(at.open_incidents()) == 2
+    at.take_incidents()
+    at.decide(replace(SPEC, hold=Hold(enabled=False)).decision)
+    at.process(SAME[1700:1701])
+    assert [one.ended for one in at.take_incidents()] == ["hold_off", "hold_off"]
+    at = fresh()
+    at.process(SAME[:1700])
+    at.forget("s")
+    assert at.open_incidents() == []
+
+
+BUDGET = replace(SPEC, policy=replace(SPEC.policy, tolerance=None, rate=0.1, burst=20))
+SENSOR = replace(
+    SPEC, detector=make_detector("Sensor"),
+    schedule=RefitSchedule(first_fit_events=300, refit_lag_events=20),
+)  # fmt: skip
+LAWS = {
+    "same": (SPEC, SAME), "other": (SPEC, feed(("a", FIRST, None, 12.0), ("c", 1600, None, 8.0))),
+    "over": (SPEC, OVER), "budget": (BUDGET, SAME), "Sensor": (SENSOR, SAME),
+    "adopted": (replace(SPEC, hold=Hold(adopt_after_events=700)), SAME),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("core", ["python", "native"])
+@pytest.mark.parametrize("name", LAWS)
+def test_row_by_row_in_blocks_and_restored_it_says_the_same(name, core, monkeypatch):
+    of, readings = LAWS[name]
+    if core == "python":
+        monkeypatch.setattr("rejex_stream.engine.engine.core", lambda: (None, ""))
+    elif native_core.core()[0] is None:
+        pytest.skip("no native core")
+    verdicts, changes = played(lambda: fresh(of), readings, 1)
+    assert any(one.within for one in changes)
+    wanted = [encode_incident(one) for one in changes]
+    for size in (37, len(readings)):
+        found = played(lambda: fresh(of), readings, size)
+        assert (found[0], [encode_incident(one) for one in found[1]]) == (verdicts, wanted)
+    engine, parts, said, told = fresh(of), PartsByVersion(), [], []
+    for start in range(0, len(readings), 37):
+        said += engine.process(readings[start : start + 37])
+        told += engine.take_incidents()
+        parts.keep(engine)
+        engine = parts.restore(fresh(of))
+    assert (said, [encode_incident(one) for one in told]) == (verdicts, wanted)

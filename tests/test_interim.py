@@ -95,6 +95,7 @@ def test_what_was_found_ends_with_the_first_and_its_reference_is_dropped():
     at.process(OVER[:1680])
     first, second = at.open_incidents()
     assert second.within == first.id
+    assert len(at._live["s"].model._held) == 0, "the rows are with the interim reference alone"
     at.process(OVER[1680:])
     ended = {one.id: one for one in at.take_incidents() if one.ended}
     # The first ends once both are over, and the second at that event at the latest.
@@ -136,6 +137,14 @@ def test_a_new_normal_makes_it_the_reference_at_once():
     assert "has ended (adopted)" in engine.command(late).said
     governed = answered(readings, CommandKind.NEW_NORMAL, 1400, BUDGET)[0][1400:]
     assert {one.policy_lower is None for one in governed if one.seq != 1500} == {False}
+
+
+def test_what_comes_after_a_new_normal_lies_within_nothing():
+    readings = feed(("a", FIRST, None, 12.0), ("c", 1800, None, 12.0))
+    _, changes, _ = answered(readings, CommandKind.NEW_NORMAL, 1400)
+    later = [one for one in changes if one.opened_seq > 1700]
+    assert later, "a fault is found by the new reference"
+    assert not any(one.within for one in later)
 
 
 def test_said_before_it_speaks_the_trusted_reference_holds_until_it_does():
@@ -220,3 +229,17 @@ def test_row_by_row_in_blocks_and_restored_it_says_the_same(name, core, monkeypa
         parts.keep(engine)
         engine = parts.restore(fresh(of))
     assert (said, [encode_incident(one) for one in told]) == (verdicts, wanted)
+
+
+@pytest.mark.parametrize("name", ["same", "over", "adopted", "Sensor"])
+def test_parts_by_version_of_what_runs_on_hold_all_of_it(name):
+    of, readings = LAWS[name]
+    engine, parts, of_interim = fresh(of), PartsByVersion(), 0
+    for start in range(0, len(readings), 29):
+        engine.process(readings[start : start + 29])
+        engine.take_incidents()
+        parts.keep(engine)
+        restored = parts.restore(fresh(of))
+        assert restored.snapshot() == engine.snapshot(), start
+        of_interim += restored._live["s"]._interim is not None
+    assert of_interim > 10

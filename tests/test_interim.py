@@ -141,7 +141,7 @@ def test_a_new_normal_makes_it_the_reference_at_once():
 
 def test_what_comes_after_a_new_normal_lies_within_nothing():
     readings = feed(("a", FIRST, None, 12.0), ("c", 1800, None, 12.0))
-    _, changes, _ = answered(readings, CommandKind.NEW_NORMAL, 1400)
+    _, changes, _ = answered(readings, CommandKind.NEW_NORMAL, 1400, cut=2000)
     later = [one for one in changes if one.opened_seq > 1700]
     assert later, "a fault is found by the new reference"
     assert not any(one.within for one in later)

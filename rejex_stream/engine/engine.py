@@ -523,7 +523,7 @@ class Engine:
 
     def _new_interim(self, key: str, tracker: IncidentTracker) -> StreamState:
         """Return what judges beside a stream that is held: it asks nobody, and spends no budget."""
-        spec, policy = self.spec, self._decision.unbudgeted.policy
+        spec, policy = self.spec, self._decision.policy.unbudgeted
         model = new_model(spec, key, tracker, self._executor, self.failures.append)
         judge = Judge(policy, spec.window, None, tracker)
         return StreamState(

@@ -37,8 +37,7 @@ class Decision(NamedTuple):
     @property
     def unbudgeted(self) -> Decision:
         """The same without a budget that holds."""
-        policy = replace(self.policy, burst=None, per_day=None, owner="stream")
-        return self._replace(policy=policy)
+        return self._replace(policy=self.policy.unbudgeted)
 
     def parts(self) -> dict[str, Any]:
         """Return every part by name, as plain values."""

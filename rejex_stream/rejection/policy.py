@@ -110,6 +110,11 @@ class RejectionPolicy:
                 "the owner out."
             )
 
+    @property
+    def unbudgeted(self) -> RejectionPolicy:
+        """The same without a budget that holds: whoever judges by it spends no credit."""
+        return replace(self, burst=None, per_day=None, owner="stream")
+
     def shared_by(self, stream_key: str) -> str | None:
         """Return the name of the owner whose credit a stream shares; ``None`` if it has its own.
 

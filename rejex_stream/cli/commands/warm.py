@@ -108,8 +108,7 @@ def _begins_ms(config: Config) -> int | None:
 def _empty(config: Config, place: Partition) -> _Taught:
     spec = assembly.engine_spec(config)
     # Without a budget that is held: a credit that was not there before begins full.
-    policy = replace(spec.policy, burst=None, per_day=None, owner="stream")
-    engine = Engine(replace(spec, policy=policy), InlineExecutor())
+    engine = Engine(replace(spec, policy=spec.policy.unbudgeted), InlineExecutor())
     # No item is owed a follow-up: nobody was asked.
     settings = assembly.run_settings(config).replace(review_reasons=(), audit=NO_AUDIT)
     decoded = assembly.DecodedBefore(config.input.mapping().channel_names)

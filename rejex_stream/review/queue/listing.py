@@ -441,12 +441,10 @@ def row_spark(connection: Connection, row: EpisodeRow) -> tuple[list[float], lis
 
 def _speaking_channel(row: EpisodeRow) -> int:
     """Return the channel that the evidence puts first, if there is any and it may be seen."""
-    evidence = row.main.evidence
-    if evidence is not None and evidence.channels and not row.blind:
-        name = evidence.channels[0].channel
-        if name in row.channels:
-            return row.channels.index(name)
-    return 0
+    reading = row.reading
+    if reading is None or reading.channel not in row.channels:
+        return 0
+    return row.channels.index(reading.channel)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -24,7 +25,7 @@ from rejex_stream.review.queue.cases import Costs
 from rejex_stream.review.queue.database import Refusal, Viewer
 from rejex_stream.review.queue.label_report import judged_episodes
 from rejex_stream.review.queue.labelling import LabelRequest
-from rejex_stream.review.queue.listing import QueueFilter, queue_rows, summary
+from rejex_stream.review.queue.listing import QueueFilter, _speaking_channel, queue_rows, summary
 from rejex_stream.review.queue.review_store import ReviewStore
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.run.review_items import AuditDraw, ReviewItems
@@ -209,6 +210,9 @@ def test_a_row_says_the_reading_and_what_was_expected_or_is_usual(new_store):
     assert by_value[30.0].reading.usual == (4.0, 6.0)
     assert by_value[5.0].reading.usual is None, "its level alone is not what is wrong"
     assert by_value[30.0].short_why == "severity 100 of 100, no incident"
+    two = replace(by_value[30.0], channels=("other", "flow"))
+    assert _speaking_channel(two) == 1, "the small line is of the channel that the row names"
+    assert _speaking_channel(replace(two, reading=None)) == 0
     with running(store) as console:
         page = re.sub("<.*?>", "", console.ask("/queue").text)
     assert "flow 57, expected 45 ± 4 at this hour" in page

@@ -3,7 +3,7 @@
 #   make demo         the main job on a real water-flow sensor and simulated turbines, no broker needed
 #   make test         everything once; a real Kafka broker included where Java 17+ and Maven are present
 #   make test-quick   what a change needs first: no broker, no browser, 90 seconds on two cores
-#   make test-all     the same proofs for every client, detector and codec; what CI runs in place of test
+#   make test-all     the same proofs for every client, detector and codec; what CI runs each night
 #   make check        ruff, mypy, and what the text of the repository has to be
 #   make format       put the code into shape, fix what ruff can
 #   make native       build the native core and put it beside the Python one; needs Rust's cargo

@@ -206,6 +206,6 @@ def test_what_is_linked_is_there(name):
 
 def test_ci_ends_with_the_tests():
     lines = text(".ci/run").strip().splitlines()
-    assert lines[-1].startswith('make "$suite" ')
-    assert "suite=test-all" in lines
+    assert lines[-1].startswith('make "${CI_SUITE:-test}" ')
+    assert "--rerun-show-tracebacks" in lines[-1], "what passed the second time says why"
     assert "phase make test-bounds" in lines

@@ -50,8 +50,7 @@ _MEANINGS: dict[Meaning, set[int]] = {
     "refused": REFUSED,
     "seat taken": {_E.FENCED_INSTANCE_ID},
     "no member": {
-        _E.ILLEGAL_GENERATION, _E.UNKNOWN_MEMBER_ID, _E.REBALANCE_IN_PROGRESS,
-        _E._MAX_POLL_EXCEEDED, _E._NO_OFFSET,
+        _E.ILLEGAL_GENERATION, _E.UNKNOWN_MEMBER_ID, _E._MAX_POLL_EXCEEDED, _E._NO_OFFSET,
     },
     "too large": {_E.MSG_SIZE_TOO_LARGE, _E.INVALID_MSG_SIZE},
     "wrong clock": {_E.INVALID_TIMESTAMP},

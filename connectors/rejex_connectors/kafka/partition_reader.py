@@ -404,8 +404,7 @@ _TELLING = re.compile(
 _MEANINGS: dict[refusals.Meaning, tuple[type[Exception], ...]] = {
     "seat taken": (ke.FencedInstanceIdError,),
     "no member": (
-        ke.CommitFailedError, ke.IllegalGenerationError, ke.RebalanceInProgressError,
-        ke.UnknownMemberIdError,
+        ke.CommitFailedError, ke.IllegalGenerationError, ke.UnknownMemberIdError,
     ),
     "refused": (
         ke.AuthorizationError, ke.SaslAuthenticationFailedError, ke.UnsupportedSaslMechanismError,

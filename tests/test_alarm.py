@@ -469,17 +469,6 @@ def test_other_settings_leave_what_the_stream_has_shown():
     assert watch._alarm.limit < Alarm(N, 1.0).limit
 
 
-def test_a_stream_that_only_has_an_alarm_is_kept_too():
-    readings, off = feed(n=900), Hold(enabled=False)
-    engine = Engine(small(hold=off), InlineExecutor())
-    play(engine, readings)
-    restored = Engine(engine.spec, InlineExecutor())
-    restored.restore(engine.snapshot())
-    alarm = engine._live["s"].tracker._alarm
-    assert alarm.state()["blocks"]
-    assert restored._live["s"].tracker._alarm.state() == alarm.state()
-
-
 @pytest.mark.parametrize(("anomalies", "limits"), [(24, False), (25, False), (3, True)])
 def test_what_is_beyond_a_limit_of_peoples_is_not_told_in_vain(anomalies, limits):
     readings, off = feed((1700, 1740), n=2000, by=1.6), Hold(enabled=False, recover_events=5)

@@ -20,7 +20,7 @@ from rejex_stream.rejection.judge import Judge
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.types import Label, Reading, Reason
-from tests.streams import Distance, FailsOn, Holes, of_rows, readings, spec, stream_of, with_stream
+from tests.streams import Distance, FailsOn, of_rows, readings, spec, stream_of, with_stream
 
 
 def feed(values, key="k"):
@@ -30,19 +30,6 @@ def feed(values, key="k"):
 def run(pipeline, events, **options):
     engine = Engine(pipeline, InlineExecutor(), **options)
     return engine, engine.process(events)
-
-
-def test_every_reading_gets_one_verdict_with_its_own_identity():
-    events = readings()
-    _, verdicts = run(spec(), events)
-    assert [v.position for v in verdicts] == [r.position for r in events]
-    assert [v.sensor for v in verdicts] == [r.sensor for r in events]
-    for key in ("a", "b"):
-        assert [v.seq for v in verdicts if v.stream_key == key] == list(
-            range(sum(r.stream_key == key for r in events))
-        )
-    for v in verdicts:
-        assert (v.reason is not None) == (v.label is Label.REJECTED)
 
 
 def test_a_verdict_explains_itself():
@@ -65,12 +52,9 @@ def test_a_verdict_explains_itself():
 def test_the_share_of_rejected_events_is_what_theory_says():
     rng = np.random.default_rng(1)
     pipeline = EngineSpec(
-        Distance(),
-        FeatureSpec(("x", "y")),
-        RejectionPolicy(0.05, tolerance=8),
-        window=500,
+        Distance(), FeatureSpec(("x", "y")), RejectionPolicy(0.05, tolerance=8), window=500,
         schedule=RefitSchedule(first_fit_events=1000, refit_every_events=2000),
-    )
+    )  # fmt: skip
     _, verdicts = run(pipeline, feed(rng.normal(size=(30_000, 2))))
     judged = [v for v in verdicts if v.window_len == 500]
     rate = sum(v.label is Label.REJECTED for v in judged) / len(judged)
@@ -78,25 +62,6 @@ def test_the_share_of_rejected_events_is_what_theory_says():
     assert len(judged) > 25_000
     assert rate == pytest.approx(pipeline.band.width / 501, rel=0.06)
     assert flagged == pytest.approx(0.05, rel=0.08)
-
-
-def test_a_gap_is_carried_forward_then_unscorable():
-    values = [(1.0, float(i)) for i in range(200)]
-    for i in (150, 151, 152):
-        values[i] = (1.0, math.nan)
-    _, verdicts = run(spec(), feed(values))
-    assert verdicts[150].reason is not Reason.UNSCORABLE  # carry_forward_events = 1
-    assert [verdicts[i].reason for i in (151, 152)] == [Reason.UNSCORABLE] * 2
-    assert verdicts[153].reason is not Reason.UNSCORABLE
-    assert verdicts[151].score is None
-
-
-def test_a_stuck_sensor_says_that_its_window_is_constant():
-    events = readings(events=400, keys=("a",), missing=0, stuck=400)
-    _, verdicts = run(spec(), events)
-    late = verdicts[-100:]
-    assert {v.reason for v in late} == {Reason.CONSTANT_WINDOW}
-    assert {v.label for v in late} == {Label.REJECTED}
 
 
 @pytest.mark.parametrize("before", [[1.0], [1.0, 7.0, 2.0]])
@@ -150,14 +115,6 @@ def test_lengths_of_a_filling_window_that_cannot_say_a_label_are_warm_up():
         assert (n in warm_up) == (not policy.band(n).can_accept_anomaly)
 
 
-def test_scores_that_are_not_finite_stay_out_of_the_window():
-    events = readings(keys=("a",), missing=0)
-    _, verdicts = run(spec(Holes()), events)
-    holes = [v for v, r in zip(verdicts, events, strict=True) if r.values[0] > 1.5][-20:]
-    assert {v.reason for v in holes} == {Reason.UNSCORABLE}
-    assert any(v.label is Label.ANOMALY for v in verdicts)
-
-
 def test_a_failed_fit_keeps_the_old_model_and_is_tried_at_the_next_boundary():
     failing = FailsOn((derive_seed(3, "a", 1),))
     engine, verdicts = run(spec(failing), readings(keys=("a",), missing=0))
@@ -170,13 +127,6 @@ def test_a_failed_fit_keeps_the_old_model_and_is_tried_at_the_next_boundary():
     assert "singular matrix" in str(failure.error)
     assert "80 rows of 2 features" in str(failure.error)
     assert engine.take_failures() == []
-
-
-def test_a_first_fit_that_fails_is_tried_again():
-    failing = FailsOn((derive_seed(3, "a", 0),))
-    _, verdicts = run(spec(failing, every=None), readings(keys=("a",), missing=0))
-    assert {v.reason for v in verdicts[:100]} == {Reason.WARM_UP}
-    assert verdicts[-1].model_epoch == 1
 
 
 @pytest.mark.parametrize("calibration", ["shadow", "holdout", "training"])
@@ -193,31 +143,6 @@ def test_without_refits_there_is_one_fit_and_one_epoch(calibration, lag):
     verdicts = engine.process(readings(keys=("a",), missing=0))
     assert len(fits) == 1
     assert {v.model_epoch for v in verdicts} == {None, 0}
-
-
-def test_a_lag_as_long_as_the_window_still_swaps():
-    _, verdicts = run(spec(lag=60, every=61), readings(keys=("a",), missing=0))
-    assert {v.model_epoch for v in verdicts} == {None, *range(9)}
-
-
-def test_a_shadow_model_speaks_one_window_after_its_request():
-    _, verdicts = run(spec(), readings(keys=("a",), missing=0))
-    first_of = {}
-    for v in verdicts:
-        first_of.setdefault(v.model_epoch, v.seq)
-    # Requested at row 50 and then every 90; lag 7; window 60.
-    assert first_of[0] == 57
-    assert first_of[1] == 140 + 60
-    assert first_of[2] == 230 + 60
-
-
-def test_holdout_and_training_speak_after_the_lag():
-    for calibration in ("holdout", "training"):
-        _, verdicts = run(spec(calibration=calibration), readings(keys=("a",), missing=0))
-        first_of = {}
-        for v in verdicts:
-            first_of.setdefault(v.model_epoch, v.seq)
-        assert (first_of[0], first_of[1]) == (57, 147)
 
 
 def test_snapshots_are_refused_when_they_cannot_be_trusted():
@@ -238,11 +163,6 @@ def test_snapshots_are_refused_when_they_cannot_be_trusted():
         fresh.restore(seal("window", 1, []))
     with pytest.raises(CheckpointError, match="format 1, this version reads format 2"):
         fresh.restore(seal("engine", 1, ["ca38d9af", {}, {}]))
-    head = [spec().state_parts, spec().decision.parts(), {"numpy": "0.1"}, {}]
-    other = seal("engine", 2, head)
-    with pytest.raises(CheckpointError, match=r"numpy 0\.1 -> "):
-        fresh.restore(other)
-    fresh.restore(other, accept_environment=True)
 
 
 def test_every_part_of_a_snapshot_is_the_one_that_was_written_with_it():
@@ -318,12 +238,6 @@ def test_a_fit_whose_first_scores_are_too_few_failed(calibration):
     detector = SimpleNamespace(name="few", fit=lambda _X, seed: scorer)
     job = FitJob(detector, np.zeros((30, 3)), 1, calibration, 0.3)
     with pytest.raises(DetectorError, match=r"few could not be fitted on .* scored in shape"):
-        job()
-
-
-def test_a_fit_error_names_detector_and_table():
-    job = FitJob(FailsOn((1,)), np.zeros((30, 3)), 1, "holdout", 0.3)
-    with pytest.raises(DetectorError, match=r"test:FailsOn .* 21 rows of 3 features: ValueError"):
         job()
 
 

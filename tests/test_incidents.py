@@ -166,14 +166,6 @@ def test_half_a_day_before_it_is_taken_for_normal_that_is_said_again_once(step_s
     assert not any("over" in text for text in texts)
 
 
-def test_without_a_hold_it_becomes_its_own_reference():
-    free = engine(hold=Hold(enabled=False))
-    verdicts = play(free, sensors(20_000, 12_000, 20.0))
-    assert free.take_incidents() == []
-    # The next model takes it over: until then its scores are extreme, and have no place.
-    assert sum(v.label is Label.NORMAL for v in verdicts[12_000:]) > 4_000
-
-
 def test_until_an_incident_opens_verdicts_are_those_without_a_hold():
     feed = sensors(2_300, 2_000, 30.0, phi=0.0)
     held = Engine(small(), InlineExecutor())
@@ -183,19 +175,6 @@ def test_until_an_incident_opens_verdicts_are_those_without_a_hold():
     assert incident.opened_seq > 2_000
     assert verdicts[: incident.opened_seq] == free[: incident.opened_seq]  # nothing is seen later
     assert verdicts[-100:] != free[-100:]
-
-
-@pytest.mark.thorough
-def test_what_entered_since_the_onset_is_taken_out_again():
-    held = engine()
-    feed = sensors(12_400, 12_000, 20.0)
-    verdicts = play(held, feed)
-    (incident,) = held.take_incidents()
-    window = held._live["s"]._judge.window.scores()
-    scores = [v.score for v in verdicts]
-    assert len(window) == 2000  # what they had pushed out is back
-    # A model was swapped at 11,000: what is older was scored by it before it spoke.
-    assert window[-900:] == scores[incident.onset_seq - 900 : incident.onset_seq]
 
 
 def test_the_reference_of_an_incident_is_that_from_before_its_onset_in_its_order():
@@ -209,18 +188,6 @@ def test_the_reference_of_an_incident_is_that_from_before_its_onset_in_its_order
     for of in (made, before):
         windows.append(of._live["s"]._judge.window.scores())
     assert windows[0] == windows[1]
-
-
-def test_a_fault_that_goes_is_recovered_from_and_nothing_of_it_was_learnt():
-    held = engine()
-    verdicts = play(held, sensors(16_000, 12_000, 8.0, until=13_000))
-    states = [(i.state, i.version) for i in held.take_incidents()]
-    assert states[0][0] is IncidentState.OPEN
-    assert states[-1][0] is IncidentState.CLOSED
-    assert [version for _, version in states] == list(range(1, len(states) + 1))
-    assert not verdicts[-1].held
-    assert max(v.score for v in verdicts[12_000:13_000]) > 20
-    assert max(held._live["s"]._judge.window.scores()) < 20
 
 
 def test_one_spike_opens_nothing():
@@ -268,17 +235,6 @@ def test_a_fault_is_held_until_recovery_and_its_rows_stay_out():
     assert 4_000 < changes[-1].changed_seq < 4_100
     model = at._live["s"].model
     assert (model._rows.packed(10_000).training(10_000)[:, 0] < 15).all()
-
-
-def test_nobody_answers_and_who_prefers_it_adopts():
-    at = Engine(small(hold=Hold(adopt_after_events=300)), InlineExecutor())
-    play(at, sensors(4_000, 2_000, 30.0, phi=0.0))
-    states = [(i.state, i.ended) for i in at.take_incidents()]
-    assert states == [
-        (IncidentState.OPEN, None),
-        (IncidentState.ADOPTING, None),
-        (IncidentState.CLOSED, "adopted_by_age"),
-    ]
 
 
 @pytest.mark.thorough
@@ -527,7 +483,7 @@ def command_of(kind, n):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("kind", ["plain", "guarded", "learns"])
 def test_cuts_evictions_and_restores_change_nothing(kind, seed):
     rng = random.Random(seed)

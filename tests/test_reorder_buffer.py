@@ -35,11 +35,9 @@ WIDE = FieldMapping(NAMES, sensor="m", time="t")
 LONG = FieldMapping(dict.fromkeys(NAMES, "v"), sensor="m", time="t", tag="tag")
 PART = dataclasses.replace(WIDE, partial=True)
 SPEC = EngineSpec(
-    make_detector("HalfSpaceTrees"),
-    FeatureSpec(NAMES),
-    RejectionPolicy(0.1, tolerance=4),
-    window=40,
-)
+    make_detector("HalfSpaceTrees", n_trees=3, height=4, window_size=20), FeatureSpec(NAMES),
+    RejectionPolicy(0.1, tolerance=4), window=40,
+)  # fmt: skip
 T0 = 1_700_000_000_000
 
 
@@ -110,12 +108,10 @@ def test_one_outcome_a_record_and_only_whole_rows_have_verdicts() -> None:
 
 def test_a_row_ends_with_its_step_and_has_the_last_values_of_what_did_not_come() -> None:
     script = [
-        {"m": "a", "t": T0, "tag": "temp", "v": 1},
-        {"m": "a", "t": T0, "tag": "press", "v": 2},
-        {"m": "a", "t": T0, "tag": "speed", "v": 3},
-        {"m": "a", "t": T0 + 1000, "tag": "temp", "v": 4},
-        {"m": "a", "t": T0 + 2000, "tag": "temp", "v": 5},
-    ]
+        {"m": "a", "t": T0, "tag": "temp", "v": 1}, {"m": "a", "t": T0, "tag": "press", "v": 2},
+        {"m": "a", "t": T0, "tag": "speed", "v": 3}, {"m": "a", "t": T0 + 1000, "tag": "temp",
+        "v": 4}, {"m": "a", "t": T0 + 2000, "tag": "temp", "v": 5},
+    ]  # fmt: skip
     assert rows_of(script, LONG, JOIN) == [(T0, (1, 2, 3)), (T0 + 1000, (4, 2, 3))]
 
 
@@ -196,15 +192,11 @@ def some(row: dict[str, Any], i: int) -> dict[str, Any]:
 LATE = sorted(rows(120), key=lambda row: row["t"] + row["t"] // 7 % 2900)
 GAPS = [part for row in rows(45) for part in parts(row)[: 3 - row["t"] // 1000 % 2]]
 SCRIPTS = {
-    "joined": (LONG, JOIN, [part for row in rows(45) for part in parts(row)]),
-    "held": (
-        PART,
-        ReorderRules(hold=True, max_age_ms=9000),
-        [some(row, i) for i, row in enumerate(rows(120))],
-    ),
-    "in order": (WIDE, ReorderRules(reorder_ms=3000), LATE),
-    "all": (LONG, ReorderRules(step_ms=1000, reorder_ms=2000), GAPS),
-}
+    "joined": (LONG, JOIN, [part for row in rows(45) for part in parts(row)]), "held": (PART,
+    ReorderRules(hold=True, max_age_ms=9000), [some(row, i) for i, row in enumerate(rows(120))]),
+    "in order": (WIDE, ReorderRules(reorder_ms=3000), LATE), "all": (LONG,
+    ReorderRules(step_ms=1000, reorder_ms=2000), GAPS),
+}  # fmt: skip
 
 
 @pytest.mark.thorough

@@ -5,9 +5,9 @@ from __future__ import annotations
 import statistics
 from bisect import bisect_left, bisect_right
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -17,12 +17,14 @@ from rejex_stream.config import Config
 from rejex_stream.config.assembly import (
     file_decoder,
     file_places,
+    kafka_decoder,
+    kafka_settings,
     monitor_config,
     open_source,
     records_of,
 )
-from rejex_stream.config.assembly.control_line import incidents_in, lines_of
-from rejex_stream.decode import decode_records
+from rejex_stream.config.assembly.control_line import incidents_in, lines_of, published_lines
+from rejex_stream.decode import Decoder, decode_records
 from rejex_stream.encode import decode_dead_letter, decode_verdict
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.monitor import MonitorConfig, Theory
@@ -33,6 +35,8 @@ from rejex_stream.types import (
     Invalid,
     Label,
     OutcomeCounts,
+    Partition,
+    Position,
     Reading,
     Reason,
     Record,
@@ -82,61 +86,130 @@ class Run:
 
 
 def read_run(config: Config) -> Run:
-    """Read back the newest events of a pipeline over a file; O(length of input and output)."""
-    if config.input.kind == "kafka":
-        raise ConfigError(
-            "this pipeline reads topics, and a report is made of files: see it live with "
-            "rejex-stream review serve --config, or give input.path a file of the same records."
+    """Read back the newest events of a pipeline; O(length of input and output) of a file.
+
+    Of topics only the stretches are read that the newest verdicts judge. Readings that their
+    topic does not keep any more are left out with their verdicts.
+    """
+    written = _in_topics(config) if config.input.kind == "kafka" else _in_files(config)
+    if not written.verdicts:
+        raise ConnectorError(
+            f"{written.place} holds no verdict: run the pipeline first, with rejex-stream run."
         )
+    verdicts = list(map(decode_verdict, written.verdicts))
+    wanted = {verdict.position for verdict in verdicts}
+    decoder, records = written.judged(wanted)
+    readings = {
+        item.position: item
+        for record in records
+        for item in decode_records(decoder, [record])[1]
+        if isinstance(item, Reading) and item.position in wanted
+    }
+    lost = next((position for position in wanted if position not in readings), None)
+    if lost is not None and (config.input.kind == "file" or not readings):
+        raise ConnectorError(
+            f"{written.input} does not hold the reading {lost} that {written.place} judges: "
+            "give the input that was judged, or run the pipeline again."
+        )
+    events = tuple((readings[v.position], v) for v in verdicts if v.position in readings)
+    budget = config.rejection.review_budget
+    return Run(
+        name=config.pipeline.name,
+        title=config.pipeline.name,
+        about=f"{Path(written.input).name}, judged by {config.detector.name}.",
+        channels=tuple(_shown(config, name) for name in config.input.mapping().channel_names),
+        events=events,
+        monitors=monitor_config(config),
+        dead_letters=tuple(written.dead_letters),
+        budget=None if budget is None else budget.share,
+        settings=_as_toml(config),
+        left_out=written.n_older + len(verdicts) - len(events),
+        incidents=tuple(incidents_in(written.incidents).values()),
+    )
+
+
+class _Written(NamedTuple):
+    """What a pipeline wrote, where, and how the records that it judged are read again."""
+
+    input: str
+    place: str  # of the verdicts
+    verdicts: Collection[bytes]  # the newest
+    n_older: int
+    dead_letters: Iterable[tuple[Record, Invalid]]
+    incidents: Iterable[bytes]
+    judged: Callable[[set[Position]], tuple[Decoder, Iterator[Record]]]
+
+
+def _in_files(config: Config) -> _Written:
     places = file_places(config)
     if "-" in (config.input.path, places.verdicts, places.deadletter):
         raise ConfigError(
             "this pipeline reads standard input or writes to standard output, which cannot be read "
             "again: give input.path, output.verdicts and output.deadletter files."
         )
-    newest_lines: deque[bytes] = deque(maxlen=NEWEST)
-    written = 0
+    newest: deque[bytes] = deque(maxlen=NEWEST)
+    n_written = 0
     for line in lines_of(Path(places.verdicts)):
-        newest_lines.append(line)
-        written += 1
-    if not newest_lines:
-        raise ConnectorError(
-            f"{places.verdicts} holds no verdict: run the pipeline first, with rejex-stream run."
-        )
-    verdicts = [decode_verdict(line) for line in newest_lines]
-    wanted = {verdict.position for verdict in verdicts}
-    offsets = {position.offset for position in wanted}
-    source = open_source(config.without_follow())
-    decoder = file_decoder(config, source)
-    records = (r for r in records_of(source) if r.position.offset in offsets)
-    decoded = (item for record in records for item in decode_records(decoder, [record])[1])
-    readings = {
-        item.position: item
-        for item in decoded
-        if isinstance(item, Reading) and item.position in wanted
-    }
-    lost = next(
-        (verdict.position for verdict in verdicts if verdict.position not in readings), None
-    )
-    if lost is not None:
-        raise ConnectorError(
-            f"{config.input.path} does not hold the reading {lost} that {places.verdicts} judges: "
-            "give the input that was judged, or run the pipeline again."
-        )
+        newest.append(line)
+        n_written += 1
+
+    def judged(wanted: set[Position]) -> tuple[Decoder, Iterator[Record]]:
+        source = open_source(config.without_follow())
+        offsets = {position.offset for position in wanted}
+        records = (r for r in records_of(source) if r.position.offset in offsets)
+        return file_decoder(config, source), records
+
     dead = deque(lines_of(Path(places.deadletter)), maxlen=NEWEST)
-    budget = config.rejection.review_budget
-    return Run(
-        name=config.pipeline.name,
-        title=config.pipeline.name,
-        about=f"{Path(config.input.path or '').name}, judged by {config.detector.name}.",
-        channels=tuple(_shown(config, name) for name in config.input.mapping().channel_names),
-        events=tuple((readings[verdict.position], verdict) for verdict in verdicts),
-        monitors=monitor_config(config),
-        dead_letters=tuple(map(decode_dead_letter, dead)),
-        budget=None if budget is None else budget.share,
-        settings=_as_toml(config),
-        left_out=written - len(verdicts),
-        incidents=tuple(incidents_in(lines_of(Path(places.incidents))).values()),
+    return _Written(
+        config.input.path or "",
+        places.verdicts,
+        newest,
+        n_written - len(newest),
+        map(decode_dead_letter, dead),
+        lines_of(Path(places.incidents)),
+        judged,
+    )
+
+
+def _in_topics(config: Config) -> _Written:
+    from rejex_connectors.kafka.partition_reader import (
+        bounds_of,
+        newest_records,
+        partitions_of,
+        read_partition,
+    )
+    from rejex_connectors.kafka.topic_to_topic import list_dead_letters
+
+    settings = kafka_settings(config)
+    verdicts = partitions_of(settings, settings.topics.verdicts, needed=True)
+    each = max(1, NEWEST // len(verdicts))
+    n_older = sum(
+        max(0, end - first - each) for first, end in bounds_of(settings, verdicts).values()
+    )
+    newest = newest_records(settings, verdicts, NEWEST)
+
+    def judged(wanted: set[Position]) -> tuple[Decoder, Iterator[Record]]:
+        offsets: dict[Partition, list[int]] = {}
+        for position in wanted:
+            place = Partition(position.topic, position.partition)
+            offsets.setdefault(place, []).append(position.offset)
+        stretches = (
+            read_partition(settings, place, min(at), max(at) + 1)
+            for place, at in sorted(offsets.items())
+        )
+        return kafka_decoder(config), chain.from_iterable(stretches)
+
+    return _Written(
+        ", ".join(settings.topics.input),
+        f"topic {settings.topics.verdicts!r}",
+        [record.value for record in newest if record.value],
+        n_older,
+        (
+            (letter.original, Invalid(letter.original.position, letter.stage, letter.reason))
+            for letter in list_dead_letters(settings, newest=NEWEST)
+        ),
+        published_lines(config, "incidents"),
+        judged,
     )
 
 

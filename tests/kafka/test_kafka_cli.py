@@ -14,12 +14,15 @@ import uuid
 from pathlib import Path
 
 import pytest
+from kafka import TopicPartition
 from kafka_harness import Kafka, pipeline_toml, start_rejex, stop
 from rejex_connectors.kafka.topic_admin import create_topics, plan_topics
 
 from rejex_stream.config import load_config
 from rejex_stream.config.assembly import kafka_settings
 from rejex_stream.encode import decode_reviewed, decode_verdict
+from rejex_stream.errors import ConnectorError
+from rejex_stream.report import read_run
 from rejex_stream.types import Position, Record, ReviewItem
 from tests.waiting import PATIENCE_S, until
 
@@ -120,6 +123,20 @@ def test_from_nothing_to_verdicts_with_the_commands_of_the_readme(pipeline, reje
     for records in kafka.read(settings, topics.verdicts).values():
         seqs = [decode_verdict(record.value).seq for record in records]
         assert seqs == list(range(1000))
+
+    # A report shows what the topics hold, and says what they hold no more.
+    out = rejex("report", pipeline, "--out", pipeline.parent / "r.html")
+    assert out.status == 0, out.stderr
+    run = read_run(load_config(pipeline))
+    assert (len(run.events), run.left_out, len(run.dead_letters)) == (2000, 0, 1)
+    assert all(reading.position == verdict.position for reading, verdict in run.events)
+    assert {reading.sensor for reading, _ in run.events} == {"pump-0", "pump-1"}
+    kafka.admin.delete_records({TopicPartition(input_topic, 0): 600})
+    run = read_run(load_config(pipeline))
+    assert run.left_out == 600 == 2000 - len(run.events)
+    kafka.admin.delete_records({TopicPartition(input_topic, n): -1 for n in range(2)})
+    with pytest.raises(ConnectorError, match="does not hold the reading"):
+        read_run(load_config(pipeline))
 
     # The broken record: seen, and not shown unasked.
     listed = rejex("deadletter", "list", pipeline)

@@ -62,7 +62,7 @@ def report(
     config: Annotated[Path, typer.Argument(help="The config of a pipeline that has run.")],
     out: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("report.html"),
 ) -> None:
-    """Write a report of what a pipeline over a file has judged, to open in any browser.
+    """Write a report of what a pipeline has judged, to open in any browser.
 
     One self-contained file: verdicts over the readings, scores beside the rejection
     band, the rejection rate beside theory, what is for review and why.

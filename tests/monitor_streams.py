@@ -21,35 +21,21 @@ def verdict(rank, i=0, *, n=N, band=BAND, score=None, ties=0, epoch=0, key="s", 
     """One ranked verdict, as the engine would give it."""
     label = band.label(rank)
     return Verdict(
-        position=Position("scores", 0, i),
-        stream_key=key,
-        sensor=key,
-        event_time_ms=i * 1_000 if time_ms is None else time_ms,
-        seq=i,
-        label=label,
+        position=Position("scores", 0, i), stream_key=key, sensor=key,
+        event_time_ms=i * 1_000 if time_ms is None else time_ms, seq=i, label=label,
         reason=Reason.AMBIGUOUS if label is Label.REJECTED else None,
-        score=float(rank) + i % 997 / 1000 if score is None else score,
-        rank=rank,
-        ties=ties,
-        window_len=n,
-        n_anomalies=band.n_anomalies,
-        band_lower=band.lower,
-        band_upper=band.upper,
+        score=float(rank) + i % 997 / 1000 if score is None else score, rank=rank, ties=ties,
+        window_len=n, n_anomalies=band.n_anomalies, band_lower=band.lower, band_upper=band.upper,
         model_epoch=epoch,
-    )
+    )  # fmt: skip
 
 
 def unranked(reason, i=0, *, key="s"):
     """One rejected verdict without a rank."""
     return Verdict(
-        position=Position("scores", 0, i),
-        stream_key=key,
-        sensor=key,
-        event_time_ms=i * 1_000,
-        seq=i,
-        label=Label.REJECTED,
-        reason=reason,
-    )
+        position=Position("scores", 0, i), stream_key=key, sensor=key, event_time_ms=i * 1_000,
+        seq=i, label=Label.REJECTED, reason=reason,
+    )  # fmt: skip
 
 
 def scores(kind, size, seed):

@@ -23,11 +23,9 @@ from tests.streams import EVERY_KIND, readings, spec
 CALIBRATIONS = ("shadow", "holdout", "training")
 PYOD = {"HBOS": {}, "KNN": {}, "GMM": {}, "ECOD": {}, "IForest": {"n_estimators": 5}}
 RIVER = {
-    "HalfSpaceTrees": {"n_trees": 2, "height": 3, "window_size": 40},
-    "LODA": {"n_random_cuts": 4},
-    "GaussianScorer": {},
-    "OneClassSVM": {"n_components": 5},
-}
+    "HalfSpaceTrees": {"n_trees": 2, "height": 3, "window_size": 40}, "LODA": {"n_random_cuts": 4},
+    "GaussianScorer": {}, "OneClassSVM": {"n_components": 5},
+}  # fmt: skip
 EVENTS = readings(events=420)
 # Before the first model, one under way, one that speaks, one in the shadow, after a swap.
 MOMENTS = (0, 20, 104, 150, 240, 330)

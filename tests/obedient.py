@@ -79,16 +79,10 @@ class Obedient:
             stream.incident, stream.version, stream.begun = str(reading.position), 0, stream.seq
             stream.state, stream.answer = "open", "?"
         verdict = Verdict(
-            position=reading.position,
-            stream_key=reading.stream_key,
-            sensor=reading.sensor,
-            event_time_ms=reading.event_time_ms,
-            seq=stream.seq,
-            label=Label.NORMAL,
-            score=stream.chain / 2**32,
-            planned=bool(plans),
-            incident=stream.incident,
-        )
+            position=reading.position, stream_key=reading.stream_key, sensor=reading.sensor,
+            event_time_ms=reading.event_time_ms, seq=stream.seq, label=Label.NORMAL,
+            score=stream.chain / 2**32, planned=bool(plans), incident=stream.incident,
+        )  # fmt: skip
         if stream.answer is not None:  # what was answered is reported with the next event
             stream.version += 1
             self.changes.append(self._incident(reading, stream))
@@ -100,23 +94,13 @@ class Obedient:
 
     def _incident(self, reading, stream):
         return Incident(
-            position=reading.position,
-            id=stream.incident,
-            version=stream.version,
-            state=IncidentState(stream.state),
-            stream_key=reading.stream_key,
-            sensors=(reading.sensor,),
-            onset_ms=0,
-            opened_ms=0,
-            changed_ms=reading.event_time_ms,
-            onset_seq=stream.begun,
-            opened_seq=stream.begun,
-            changed_seq=stream.seq,
-            peak_severity=1.0,
-            peak_ms=0,
-            n_events=stream.seq - stream.begun,
+            position=reading.position, id=stream.incident, version=stream.version,
+            state=IncidentState(stream.state), stream_key=reading.stream_key,
+            sensors=(reading.sensor,), onset_ms=0, opened_ms=0, changed_ms=reading.event_time_ms,
+            onset_seq=stream.begun, opened_seq=stream.begun, changed_seq=stream.seq,
+            peak_severity=1.0, peak_ms=0, n_events=stream.seq - stream.begun,
             answer=None if stream.answer == "?" else stream.answer,
-        )
+        )  # fmt: skip
 
     def streams_of(self, command):
         meant = command.incident

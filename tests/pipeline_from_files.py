@@ -22,11 +22,9 @@ def main(feed: str, out: str) -> None:
     state = folder / "state"
     source = FileSource(feed, state_dir=state)
     sink = FileSink(
-        verdicts=folder / "verdicts.jsonl",
-        review=folder / "review.jsonl",
-        deadletter=folder / "dead.jsonl",
-        state_dir=state,
-    )
+        verdicts=folder / "verdicts.jsonl", review=folder / "review.jsonl",
+        deadletter=folder / "dead.jsonl", state_dir=state,
+    )  # fmt: skip
     recipe = spec()
     run(
         source,

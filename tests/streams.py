@@ -141,20 +141,9 @@ def judged_alone(judge, scores, seq=0):
 
 
 def spec(
-    detector=None,
-    *,
-    calibration="shadow",
-    lag=7,
-    window=60,
-    features=(),
-    every=90,
-    evidence=False,
-    guard=None,
-    guard_share=0.5,
-    hold=None,
-    modes=False,
-    **policy,
-):
+    detector=None, *, calibration="shadow", lag=7, window=60, features=(), every=90, evidence=False,
+    guard=None, guard_share=0.5, hold=None, modes=False, **policy,
+):  # fmt: skip
     """A pipeline small enough to meet every boundary within a few hundred events."""
     return EngineSpec(
         detector or Distance(),
@@ -183,14 +172,11 @@ ROLLING = (
 )  # fmt: skip
 
 EVERY_KIND = (
-    Feature("raw", "x"),
-    Feature("lag", "y", events=3),
-    Feature("difference", "x", events=2),
+    Feature("raw", "x"), Feature("lag", "y", events=3), Feature("difference", "x", events=2),
     *(Feature(kind, "x", events=4) for kind in ("mean", "std", "min", "max")),
     *(Feature(kind, "y", seconds=12.0) for kind in ("mean", "std", "min", "max")),
-    Feature("hour_of_day"),
-    Feature("day_of_week"),
-)
+    Feature("hour_of_day"), Feature("day_of_week"),
+)  # fmt: skip
 
 
 def stream_of(engine, key):

@@ -91,12 +91,10 @@ LONG = {"KNN", "LOF", "KDE", "OCSVM", "GMM", "IForest"}  # the quick tests leave
 )
 def test_every_float_gets_a_verdict(name, features):
     pipeline = EngineSpec(
-        DETECTORS[name],
-        FeatureSpec(("x", "y"), features, carry_forward_events=1),
-        RejectionPolicy(0.2, tolerance=1.0),
-        window=20,
+        DETECTORS[name], FeatureSpec(("x", "y"), features, carry_forward_events=1),
+        RejectionPolicy(0.2, tolerance=1.0), window=20,
         schedule=RefitSchedule(20, refit_every_events=31, refit_lag_events=3, buffer_events=30),
-    )
+    )  # fmt: skip
 
     @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
     @given(st.integers(0, 10**6), st.lists(st.tuples(any_value, any_value), min_size=1))
@@ -118,12 +116,9 @@ def test_every_float_gets_a_verdict(name, features):
 
 def test_near_the_end_of_what_is_scored_an_event_alone_is_judged_as_one_of_many():
     pipeline = EngineSpec(
-        make_detector("Sensor"),
-        FeatureSpec(("x", "y")),
-        RejectionPolicy(0.2, tolerance=1.0),
-        window=20,
-        schedule=RefitSchedule(60, refit_every_events=None, refit_lag_events=0),
-    )
+        make_detector("Sensor"), FeatureSpec(("x", "y")), RejectionPolicy(0.2, tolerance=1.0),
+        window=20, schedule=RefitSchedule(60, refit_every_events=None, refit_lag_events=0),
+    )  # fmt: skip
     rng = random.Random(0)
 
     def calm():

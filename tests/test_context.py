@@ -33,16 +33,10 @@ def event(
     at = Position("t", 0, offset)
     reading = Reading(stream_key or sensor, sensor, 1000 * offset, values, at)
     verdict = Verdict(
-        position=at,
-        stream_key=reading.stream_key,
-        sensor=sensor,
-        event_time_ms=1000 * offset,
-        seq=offset,
-        reason=reason,
-        score=score,
-        status=status,
+        position=at, stream_key=reading.stream_key, sensor=sensor, event_time_ms=1000 * offset,
+        seq=offset, reason=reason, score=score, status=status,
         **{"label": Label.REJECTED if reason else Label.NORMAL, "window_len": 40} | given,
-    )
+    )  # fmt: skip
     return reading, verdict
 
 
@@ -192,9 +186,10 @@ def test_normals_near_the_band_and_anomalies_are_drawn_in_shares_of_their_own():
     assert drawn(Label.ANOMALY, 99) == [1.0] * 400
 
 
+@pytest.mark.parametrize("where", [{}, {"held": True}, {"planned": True}])
 @pytest.mark.parametrize("label", [Label.NORMAL, Label.ANOMALY, Label.REJECTED])
-def test_a_muted_event_is_drawn_in_the_larger_share_of_normals_whatever_its_label(label):
-    muted = msgspec.structs.replace(event(0)[1], label=label, muted="m1")
+def test_a_muted_event_is_drawn_in_the_larger_share_of_normals_whatever_its_label(label, where):
+    muted = msgspec.structs.replace(event(0)[1], label=label, muted="m1", **where)
     assert AuditDraw(0.1, 0.5, 1.0).probability(muted) == 0.5
     assert AuditDraw(0.1, 0.05, 1.0).probability(muted) == 0.1
 
@@ -389,12 +384,9 @@ def test_foreign_bytes_are_refused(blob):
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
 POINTS = st.builds(
-    ContextPoint,
-    st.integers(0, 2**53),
-    st.tuples(FLOATS, st.none() | FLOATS),
-    st.none() | FLOATS,
+    ContextPoint, st.integers(0, 2**53), st.tuples(FLOATS, st.none() | FLOATS), st.none() | FLOATS,
     st.sampled_from(Label),
-)
+)  # fmt: skip
 
 
 @given(st.lists(POINTS, max_size=5), st.slices(5))

@@ -60,43 +60,19 @@ VERDICT = Verdict(
     ),
 )
 REVIEW = ReviewItem(
-    verdict=VERDICT,
-    channels=("flow",),
-    values=(None,),
+    verdict=VERDICT, channels=("flow",), values=(None,),
     context=(ContextPoint(1, (2.5,), None, Label.NORMAL),),
-)
+)  # fmt: skip
 LABEL = LabelRecord(
-    label_id="1",
-    episode_id="E-1",
-    root_id="E-1",
-    stream_key="m1",
-    sensor="m1",
-    events=(POSITION,),
-    verdict="normal",
-    reviewer="ada",
-    created_ms=0,
-    from_ms=0,
-    to_ms=0,
-    batch_id="b",
-)
+    label_id="1", episode_id="E-1", root_id="E-1", stream_key="m1", sensor="m1", events=(POSITION,),
+    verdict="normal", reviewer="ada", created_ms=0, from_ms=0, to_ms=0, batch_id="b",
+)  # fmt: skip
 INCIDENT = Incident(
-    position=POSITION,
-    id="water-0-5",
-    version=2,
-    state=IncidentState.OPEN,
-    stream_key="m1",
-    sensors=("m1",),
-    onset_ms=1,
-    opened_ms=2,
-    changed_ms=3,
-    onset_seq=4,
-    opened_seq=5,
-    changed_seq=7,
-    peak_severity=12.5,
-    peak_ms=2,
-    channels=(ChannelEvidence("flow", 0.5, 0.1, Label.NORMAL),),
-    n_events=3,
-)
+    position=POSITION, id="water-0-5", version=2, state=IncidentState.OPEN, stream_key="m1",
+    sensors=("m1",), onset_ms=1, opened_ms=2, changed_ms=3, onset_seq=4, opened_seq=5,
+    changed_seq=7, peak_severity=12.5, peak_ms=2,
+    channels=(ChannelEvidence("flow", 0.5, 0.1, Label.NORMAL),), n_events=3,
+)  # fmt: skip
 FOLLOW_UP = FollowUp(
     position=POSITION._replace(offset=6), of=POSITION, stream_key="m", sensor="m",
     channels=("flow",), points=(ContextPoint(5, (None,), 0.5, Label.NORMAL),), n_since=1,

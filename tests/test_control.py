@@ -16,7 +16,7 @@ from rejex_stream.protocols import ControlRecords
 from rejex_stream.run import command_journal
 from rejex_stream.run.command_journal import CommandJournal
 from rejex_stream.run.run_events import Committed, ControlUnread, PartitionOpened
-from rejex_stream.types import Command, CommandKind, CommandReply, Partition, Position, Record
+from rejex_stream.types import Command, CommandKind, CommandReply, Position, Record
 from tests.doubles import (
     ABORT,
     REBALANCE,
@@ -44,14 +44,14 @@ def plan(id_, stream_key=None):
     return given_as("planned", id_, stream_key=stream_key, from_ms=0, until_ms=9)
 
 
-def mute(id_, stream_key):
-    more = {"from_ms": 0, "until_ms": 9, "box": {"x": (1.5, 2.5)}, "by": "ada", "note": "n"}
-    return given_as("mute", id_, stream_key=stream_key, **more)
-
-
-def mute_until(id_, stream_key, until_ms):
+def mute(id_, stream_key, until_ms=9):
     more = {"from_ms": 0, "until_ms": until_ms, "box": {"x": (1.5, 2.5)}, "by": "ada", "note": "n"}
     return given_as("mute", id_, stream_key=stream_key, **more)
+
+
+def log(*words, n=0):
+    """Return what stands in a control log from its nth line on."""
+    return [Record(Position("control", 0, at), None, word) for at, word in enumerate(words, n)]
 
 
 class Speaking(ListSource):
@@ -86,7 +86,7 @@ def replies(outcomes):
 def undisturbed(scripts, control, sink):
     """The same input, and the same commands at the same offsets, with nothing in between."""
     store = MemorySnapshotStore()
-    said = [Record(Position("control", 0, n), None, word) for n, word in enumerate(control.lines)]
+    said = log(*control.lines)
     for partition, outcomes in by_partition(sink).items():
         told = [(offset, reply.command) for offset, reply in replies(outcomes)]
         end = sink.offsets[partition]
@@ -94,13 +94,9 @@ def undisturbed(scripts, control, sink):
     plain = ListSink()
     source = ListSource({p: [x for x in s if isinstance(x, bytes)] for p, s in scripts.items()})
     play(
-        source,
-        plain,
-        store,
-        engine=obedient(),
-        control=ListControl(),
+        source, plain, store, engine=obedient(), control=ListControl(),
         knobs={"max_poll_records": 1000},
-    )
+    )  # fmt: skip
     return plain
 
 
@@ -148,11 +144,9 @@ def test_whatever_fails_it_is_as_if_nothing_had_and_the_commands_stood_in_the_in
     control, sink, store = ListControl(), ListSink(commits), MemorySnapshotStore()
     source = Speaking(scripts, control, words, committed=sink.offsets)
     knobs = {
-        "max_poll_records": most,
-        "commit_interval_s": interval,
-        "snapshot_every_events": every,
+        "max_poll_records": most, "commit_interval_s": interval, "snapshot_every_events": every,
         "invalid_limit": 1.0,
-    }
+    }  # fmt: skip
     lives(source, sink, store, control, waits, **knobs)
     plain = undisturbed(scripts, control, sink)
     assert by_partition(sink) == by_partition(plain)
@@ -190,12 +184,10 @@ def test_an_incident_is_answered_by_its_partition_and_its_changes_are_told_once(
     first = opened[0]
     words = {
         12: [given_as("fault", "f", incident=first.id, version=1)],
-        14: [
-            given_as("fault", "stale", incident=first.id, version=1),
-            given_as("new_normal", "n", incident=first.id, version=2),
-        ],
+        14: [given_as("fault", "stale", incident=first.id, version=1),
+        given_as("new_normal", "n", incident=first.id, version=2)],
         20: [given_as("new_normal", "late", incident=first.id, version=3)],
-    }
+    }  # fmt: skip
     sink, found = answered(control, words)
     assert [found[id_].accepted for id_ in ("f", "stale", "n", "late")] == [
         True, False, True, False,
@@ -332,7 +324,7 @@ def test_a_new_answer_does_not_wait_behind_old_commands(n_old):
     control, script = ListControl(), [line(i) for i in range(100, 3_100)]
     control.lines = [plan(f"p{n}") for n in range(n_old)]  # they have ended with t = 9
     control.lines.insert(n_old - 7, given_as("fault", "of_nobody", incident="gone-0-3", version=1))
-    words = {40: [mute_until("new", "a", 10**6)]}
+    words = {40: [mute("new", "a", 10**6)]}
     sink, found = answered(control, words, script)
     (at,) = [offset for offset, reply in replies(sink.outcomes) if reply.command == "new"]
     assert at <= 40 * 5 + 15
@@ -344,7 +336,7 @@ def test_a_new_answer_does_not_wait_behind_old_commands(n_old):
 
 def test_a_long_queue_of_what_still_holds_is_decided_in_its_order_after_the_first_event():
     control = ListControl()
-    control.lines = [mute_until(f"m{n}", "a", 10**6) for n in range(150)]
+    control.lines = [mute(f"m{n}", "a", 10**6) for n in range(150)]
     sink, found = answered(control, script=[line(i) for i in range(300)])
     assert [reply.command for _, reply in replies(sink.outcomes)] == [f"m{n}" for n in range(150)]
     assert not any("were dropped" in reply.said for reply in found.values())
@@ -354,8 +346,7 @@ def test_a_long_queue_of_what_still_holds_is_decided_in_its_order_after_the_firs
 def queue_of(*lines_, is_over=lambda command: False):
     journal = CommandJournal(ONE, None, ["input"])
     journal.is_expired = is_over
-    log = [Record(Position("control", 0, n), None, word) for n, word in enumerate(lines_)]
-    journal.ingest(ControlRecords(log, len(log)))
+    journal.ingest(ControlRecords(log(*lines_), len(lines_)))
     return journal
 
 
@@ -389,15 +380,14 @@ def test_what_was_taken_back_or_given_before_is_passed_over_and_a_short_queue_ne
 def test_a_command_that_was_obeyed_takes_no_place_in_a_long_queue_again():
     queue = queue_of(plan("p0"))
     queue.assign_offset(5)
-    again = [Record(Position("control", 0, n), None, plan("p0")) for n in range(1, 150)]
-    queue.ingest(ControlRecords(again, 150))
+    queue.ingest(ControlRecords(log(*[plan("p0")] * 149, n=1), 150))
     queue.drop_superseded()
     assert len(queue.unassigned) == 1
 
 
 def test_what_waits_is_counted_where_it_is_committed():
     seen, control = Watching(), ListControl()
-    control.lines = [mute_until(f"m{n}", "a", 10**6) for n in range(1_400)]
+    control.lines = [mute(f"m{n}", "a", 10**6) for n in range(1_400)]
     sink = ListSink()
     play(Speaking([line(i) for i in range(300)], control, {}), sink, MemorySnapshotStore(),
          engine=obedient(), control=control, observers=[seen],
@@ -412,15 +402,14 @@ def test_of_many_commands_the_newest_are_known_when_they_come_again(monkeypatch)
     monkeypatch.setattr(command_journal, "_MAX_KNOWN", 2)
     journal = CommandJournal(ONE, None, ["input"])
     for n, id_ in enumerate("abcca"):
-        journal.ingest(ControlRecords([Record(Position("control", 0, n), None, plan(id_))], n + 1))
+        journal.ingest(ControlRecords(log(plan(id_), n=n), n + 1))
         journal.assign_offset(n)
     answers = journal.apply_due(9, lambda c: CommandReply(command=c.id, accepted=True, said=""))
     assert [answer.command for answer in answers if answer.accepted] == ["a", "b", "c", "a"]
 
 
 def test_a_command_in_effect_from_the_oldest_snapshot_is_there_for_a_replay_from_it():
-    journal = CommandJournal(ONE, None, ["input"])
-    journal.ingest(ControlRecords([Record(Position("control", 0, 0), None, plan("p"))], 1))
+    journal = queue_of(plan("p"))
     journal.assign_offset(5)
     journal.apply_due(5, lambda command: None)
     due = []
@@ -435,13 +424,7 @@ def test_a_command_in_effect_from_the_oldest_snapshot_is_there_for_a_replay_from
 @pytest.mark.parametrize("commands", [[], [plan("p")]])
 def test_a_partition_that_comes_back_with_commands_of_another_worker_is_rebuilt(commands):
     control, sink, store, seen = ListControl(), ListSink(), MemorySnapshotStore(), Watching()
-    journal = as_decided(
-        ONE,
-        control.inputs,
-        [Record(Position("control", 0, n), None, word) for n, word in enumerate(commands)],
-        [(4, "p")],
-        4,
-    )
+    journal = as_decided(ONE, control.inputs, log(*commands), [(4, "p")], 4)
 
     class Elsewhere(ListSource):
         def _lose(self, partition):
@@ -463,9 +446,9 @@ def test_a_partition_that_comes_back_with_commands_of_another_worker_is_rebuilt(
 
 def test_after_a_crash_the_log_is_read_from_the_first_command_that_waited(monkeypatch):
     monkeypatch.setattr(command_journal, "MAX_ENTRIES", 2)
-    log = [Record(Position("control", 0, n), None, plan(f"p{n}")) for n in range(5)]
+    said = log(*(plan(f"p{n}") for n in range(5)))
     before = CommandJournal(ONE, None, [])
-    before.ingest(ControlRecords(log, 5))
+    before.ingest(ControlRecords(said, 5))
     before.assign_offset(100)
     after = CommandJournal(ONE, before.encoded(None), [])
     assert after.next_command == 2  # the next three are nowhere but in the log
@@ -473,7 +456,7 @@ def test_after_a_crash_the_log_is_read_from_the_first_command_that_waited(monkey
     found = [reply.command for reply in after.apply_due(100, lambda command: None)]
     after.snapshot_saved(150)
     after.snapshot_saved(200)
-    after.ingest(ControlRecords(log[after.next_command :], 5))
+    after.ingest(ControlRecords(said[after.next_command :], 5))
     after.assign_offset(200)
     found += [reply.command for reply in after.apply_due(200, lambda command: None)]
     assert found == ["p0", "p1", "p2", "p3"]
@@ -506,8 +489,8 @@ def test_commands_keep_their_order_where_a_commit_failed_that_was_recorded():
 
     def heard(journal, *words):
         for id_ in words:
-            place = Position("control", 0, journal.next_command)
-            journal.ingest(ControlRecords([Record(place, None, plan(id_))], place.offset + 1))
+            at = journal.next_command
+            journal.ingest(ControlRecords(log(plan(id_), n=at), at + 1))
 
     before = CommandJournal(ONE, None, [])
     heard(before, "first")
@@ -549,24 +532,19 @@ def test_what_was_written_of_an_incident_is_read_again():
         assert str(position_of(incident.id)) == incident.id
 
 
-@pytest.mark.parametrize("id_", ["", "a", "a-1", "-0-1", "a-x-1", "a-1-", "a-²-1", "a--1"])
-def test_what_is_no_position_names_no_partition(id_):
-    assert position_of(id_) is None
-
-
-def test_partitions_have_one_name():
+def test_a_position_names_one_partition_and_what_is_none_no_partition():
     assert position_of("a-b-12-345") == Position("a-b", 12, 345)
-    assert position_of("a-b-12-345")[:2] == Partition("a-b", 12)
+    none = ["", "a", "a-1", "-0-1", "a-x-1", "a-1-", "a-²-1", "a--1"]
+    assert [*map(position_of, none)] == [None] * len(none)
 
 
 def test_of_a_log_that_was_made_again_everything_is_read_after_a_crash(monkeypatch):
     """What was read of the log before keeps no place in the new one, and waits for room."""
     monkeypatch.setattr(command_journal, "MAX_ENTRIES", 2)
     before = CommandJournal(ONE, None, [])
-    old = [Record(Position("control", 0, n), None, plan(f"old{n}")) for n in range(5)]
+    old = log(*(plan(f"old{n}") for n in range(5)))
     assert before.ingest(ControlRecords(old, 5, b"a log"))
     assert not before.ingest(ControlRecords([], 0, b"another"))
-    new = [Record(Position("control", 0, 0), None, plan("new"))]
-    assert before.ingest(ControlRecords(new, 1, b"another"))
+    assert before.ingest(ControlRecords(log(plan("new")), 1, b"another"))
     before.assign_offset(100)
     assert CommandJournal(ONE, before.encoded(None), []).next_command == 0

@@ -21,7 +21,7 @@ from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.run.loop import RunSettings, run
 from rejex_stream.run.partition import PartitionMonitor
 from rejex_stream.run.run_events import DecisionChanged, EnvironmentChanged
-from rejex_stream.types import Label, Partition
+from rejex_stream.types import Partition
 from tests.doubles import Crash, FakeClock, ListSink, ListSource, MemorySnapshotStore
 from tests.streams import ROLLING, Distance, readings, spec, stream_of
 
@@ -40,12 +40,10 @@ def policy(**changes):
 
 
 CHANGES = {
-    "tolerance": policy(tolerance=5.0),
-    "budget": policy(tolerance=None, rate=0.15),
-    "contamination": policy(contamination=0.25),
-    "ties": policy(ties="paper"),
+    "tolerance": policy(tolerance=5.0), "budget": policy(tolerance=None, rate=0.15),
+    "contamination": policy(contamination=0.25), "ties": policy(ties="paper"),
     "evidence": {"evidence": False},
-}
+}  # fmt: skip
 every_change = pytest.mark.parametrize("change", CHANGES)
 every_kind = pytest.mark.parametrize("kind", OLD)
 
@@ -131,11 +129,10 @@ def test_a_changed_decision_holds_from_where_the_last_run_ended(kind, change, kn
 
 
 @every_kind
-@pytest.mark.parametrize("change", ["tolerance", "evidence"])
 @pytest.mark.parametrize("how", ["crash", "crash after"])
 @pytest.mark.parametrize("crash_at", [1, 2, 4])
-def test_a_crash_around_a_changed_decision_loses_and_doubles_nothing(kind, change, how, crash_at):
-    was, now = OLD[kind], replace(OLD[kind], **CHANGES[change])
+def test_a_crash_around_a_changed_decision_loses_and_doubles_nothing(kind, how, crash_at):
+    was, now = OLD[kind], replace(OLD[kind], **CHANGES["tolerance"])
     sink, store = ListSink(["ok"] * 3 + ["crash after"]), MemorySnapshotStore()
     play(was, sink, store, commits_end_in_a_crash=True, snapshot_every_events=130,
          max_poll_records=90)  # fmt: skip
@@ -210,13 +207,6 @@ def test_another_state_is_refused_by_the_name_of_what_differs(what):
     assert len(sink.outcomes) == 350
 
 
-@every_change
-def test_a_decision_is_no_part_of_the_state(change):
-    other = replace(spec(evidence=True), **CHANGES[change])
-    assert other.state_parts == spec(evidence=True).state_parts
-    assert other.decision != spec(evidence=True).decision
-
-
 @every_kind
 @every_change
 def test_state_is_the_same_whatever_is_decided(kind, change):
@@ -277,8 +267,3 @@ class Nameless:
 def test_a_detector_that_no_other_process_would_know_again_is_refused():
     with pytest.raises(ConfigError, match=r"address \(at 0x\w+\).*__repr__"):
         spec(Nameless())
-
-
-def test_labels_of_both_decisions_are_met():
-    labels = {verdict.label for _, verdict in outcomes_of(spec())}
-    assert labels == {Label.NORMAL, Label.ANOMALY, Label.REJECTED}

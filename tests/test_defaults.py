@@ -225,15 +225,10 @@ def test_what_a_config_says_of_an_engine_reaches_it():
     flow = Feature("difference", "flow", events=1)
     schedule = RefitSchedule(60, 150, 4, 110, calibration="training")
     wanted = EngineSpec(
-        make_detector("HBOS", n_bins=6),
-        FeatureSpec(("flow",), (flow,), carry_forward_events=3),
-        RejectionPolicy(0.1, tolerance=2.5),
-        window=100,
-        schedule=schedule,
-        seed=7,
-        evidence=False,
+        make_detector("HBOS", n_bins=6), FeatureSpec(("flow",), (flow,), carry_forward_events=3),
+        RejectionPolicy(0.1, tolerance=2.5), window=100, schedule=schedule, seed=7, evidence=False,
         alarms=Alarms(),
-    )
+    )  # fmt: skip
     assert build.engine_spec(config) == wanted
     assert build.make_engine(config)(Partition("water.csv", 0), InlineExecutor()).spec == wanted
 

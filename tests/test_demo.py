@@ -7,7 +7,10 @@ import json
 import math
 import re
 import resource
+import shlex
+import signal
 import time
+import urllib.request
 
 import numpy as np
 import pytest
@@ -21,7 +24,8 @@ from rejex_stream.review.queue.database import Database, Viewer
 from rejex_stream.review.queue.listing import QueueFilter
 from rejex_stream.types import Label, Reason, ReviewItem
 from tests.pages import Page
-from tests.program import command, ended
+from tests.program import command, ended, started
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.thorough
 
@@ -36,11 +40,9 @@ def played(tmp_path_factory):
     findings = [analyse_run(feed.run()) for feed in feeds]
     write_report(out / "report.html", findings, "rejex-stream demo")
     return {
-        "out": out,
-        "feeds": feeds,
-        "findings": findings,
+        "out": out, "feeds": feeds, "findings": findings,
         "report": (out / "report.html").read_text(encoding="utf-8"),
-    }
+    }  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -356,3 +358,25 @@ def test_a_fault_that_stays_is_held_and_the_end_says_how_to_answer(typed, capsys
     assert main([*found["WT-01"].split(), "--note", "no oil"]) == 0
     assert "holds from the next events on" in capsys.readouterr().out
     assert (out / "turbines" / "control.jsonl").read_text().count("no oil") == 1
+
+
+def test_the_command_that_the_demo_names_shows_what_it_rejected(typed):
+    for module in ("starlette", "uvicorn", "jinja2"):
+        pytest.importorskip(module, reason="the extra `review` is not installed")
+    ended, out, _ = typed
+    (named,) = re.findall(r"^to decide what was rejected: rejex-stream (.*)$", ended.stdout, re.M)
+    with started(command(*shlex.split(named), "--port", "0"), cwd=out.parent) as console:
+        try:
+            line = console.stdout.readline()
+            address = re.match(r"review console: (http://127\.0\.0\.1:\d+/)", line)[1]
+
+            def sensors_are_listed():
+                with urllib.request.urlopen(address, timeout=PATIENCE_S) as answer:
+                    return "WT-0" in answer.read().decode()
+
+            until(sensors_are_listed)  # the queue is filled while the console answers
+            console.send_signal(signal.SIGINT)
+            _, complaints = console.communicate(timeout=PATIENCE_S)
+        finally:
+            console.kill()
+    assert "Traceback" not in complaints

@@ -23,18 +23,13 @@ from rejex_stream.errors import ConfigError, DetectorError
 
 FAST = [f"pyod:{name}" for name in PYOD if name != "AE"]
 CLASS_OF = {
-    "pyod:COPOD": "pyod.models.copod.COPOD",
-    "pyod:ECOD": "pyod.models.ecod.ECOD",
-    "pyod:GMM": "pyod.models.gmm.GMM",
-    "pyod:HBOS": "pyod.models.hbos.HBOS",
-    "pyod:IForest": "pyod.models.iforest.IForest",
-    "pyod:INNE": "pyod.models.inne.INNE",
-    "pyod:KDE": "pyod.models.kde.KDE",
-    "pyod:KNN": "pyod.models.knn.KNN",
-    "pyod:LODA": "pyod.models.loda.LODA",
-    "pyod:LOF": "pyod.models.lof.LOF",
+    "pyod:COPOD": "pyod.models.copod.COPOD", "pyod:ECOD": "pyod.models.ecod.ECOD",
+    "pyod:GMM": "pyod.models.gmm.GMM", "pyod:HBOS": "pyod.models.hbos.HBOS",
+    "pyod:IForest": "pyod.models.iforest.IForest", "pyod:INNE": "pyod.models.inne.INNE",
+    "pyod:KDE": "pyod.models.kde.KDE", "pyod:KNN": "pyod.models.knn.KNN",
+    "pyod:LODA": "pyod.models.loda.LODA", "pyod:LOF": "pyod.models.lof.LOF",
     "pyod:OCSVM": "pyod.models.ocsvm.OCSVM",
-}
+}  # fmt: skip
 TORCH = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None,
     reason="PyTorch is not installed (extra `deep`); `make test-deep` runs this",

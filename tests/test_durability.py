@@ -145,13 +145,9 @@ def test_when_judging_and_commit_both_fail_the_run_goes_on_from_what_is_durable(
 def test_a_snapshot_holds_what_was_handed_over_and_not_what_was_judged_since():
     between, store, watching = Between(60), MemorySnapshotStore(keep=100), Watching()
     play(
-        between.source,
-        between.sink,
-        store,
-        engine=between.engine,
-        knobs=KNOBS | {"snapshot_every_events": 1},
-        observers=[watching],
-    )
+        between.source, between.sink, store, engine=between.engine,
+        knobs=KNOBS | {"snapshot_every_events": 1}, observers=[watching],
+    )  # fmt: skip
     committed = [event.next_offsets[ONE] for event in watching.of(Committed)]
     saved = [event.next_offset for event in watching.of(SnapshotSaved)]
     assert saved == committed == [10, 20, 30, 40, 50, 60]
@@ -179,13 +175,9 @@ def test_a_snapshot_that_cannot_be_kept_does_not_undo_the_commit():
     plain, between, watching = ListSink(), Between(60), Watching()
     play(ListSource(lines(60)), plain, knobs=KNOBS)
     summary = play(
-        between.source,
-        between.sink,
-        Failing(),
-        engine=between.engine,
-        knobs=KNOBS | {"snapshot_every_events": 1},
-        observers=[watching],
-    )
+        between.source, between.sink, Failing(), engine=between.engine,
+        knobs=KNOBS | {"snapshot_every_events": 1}, observers=[watching],
+    )  # fmt: skip
     assert between.sink.outcomes == plain.outcomes
     assert summary.n_retries == 1
     assert summary.n_replayed == 0

@@ -36,19 +36,12 @@ positions = st.builds(
     Position, names, st.integers(0, 99), st.integers(0, 2**62), st.integers(0, 99)
 )
 verdicts = st.builds(
-    Verdict,
-    position=positions,
-    stream_key=names,
-    sensor=names,
-    event_time_ms=st.integers(-(2**50), 2**50),
-    seq=st.integers(0, 2**50),
-    label=st.sampled_from(Label),
-    reason=st.none() | st.sampled_from(Reason),
-    score=st.none() | finite,
-    rank=st.none() | st.integers(0, 10**7),
-    threshold=st.none() | finite,
+    Verdict, position=positions, stream_key=names, sensor=names,
+    event_time_ms=st.integers(-(2**50), 2**50), seq=st.integers(0, 2**50),
+    label=st.sampled_from(Label), reason=st.none() | st.sampled_from(Reason),
+    score=st.none() | finite, rank=st.none() | st.integers(0, 10**7), threshold=st.none() | finite,
     model_epoch=st.none() | st.integers(0, 99),
-)
+)  # fmt: skip
 values = st.lists(st.none() | finite, max_size=4).map(tuple)
 items = st.builds(
     ReviewItem,
@@ -120,15 +113,9 @@ def test_the_text_of_a_dead_letter_stands_beside_the_bytes_only_if_printable():
 
 def test_nan_and_infinity_become_null():
     verdict = Verdict(
-        position=Position("t", 0, 1),
-        stream_key="a",
-        sensor="a",
-        event_time_ms=0,
-        seq=0,
-        label=Label.REJECTED,
-        score=math.nan,
-        threshold=math.inf,
-    )
+        position=Position("t", 0, 1), stream_key="a", sensor="a", event_time_ms=0, seq=0,
+        label=Label.REJECTED, score=math.nan, threshold=math.inf,
+    )  # fmt: skip
     fields = json.loads(encode_verdict(verdict), parse_constant=pytest.fail)
     assert fields["score"] is None
     assert fields["threshold"] is None
@@ -147,13 +134,9 @@ def test_a_line_that_is_something_else_is_refused_in_one_sentence(read, line):
 
 def test_a_review_item_of_a_newer_version_is_refused_and_new_fields_are_not():
     verdict = Verdict(
-        position=Position("t", 0, 1),
-        stream_key="a",
-        sensor="a",
-        event_time_ms=0,
-        seq=0,
+        position=Position("t", 0, 1), stream_key="a", sensor="a", event_time_ms=0, seq=0,
         label=Label.NORMAL,
-    )
+    )  # fmt: skip
     item = ReviewItem(verdict=verdict, channels=(), values=())
     fields = json.loads(encode_review(item)) | {"later": 1}
     assert decode_review(json.dumps(fields).encode()) == item

@@ -52,11 +52,9 @@ def run(detector, features=()):
 
 
 ROLLING = (
-    *(Feature("raw", channel) for channel in CHANNELS),
-    Feature("mean", "power_kw", events=6),
-    Feature("difference", "gearbox_temp_c", events=1),
-    Feature("hour_of_day"),
-)
+    *(Feature("raw", channel) for channel in CHANNELS), Feature("mean", "power_kw", events=6),
+    Feature("difference", "gearbox_temp_c", events=1), Feature("hour_of_day"),
+)  # fmt: skip
 
 
 @pytest.mark.thorough

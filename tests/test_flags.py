@@ -42,13 +42,11 @@ def over(features, detector):
 
 
 SHAPES = {
-    "raw": ("raw", None),
-    "seasonal": ("sensor_seasonal", None),
-    "at once": ("sensor", None),
-    "the detector's own": (None, "Sensor"),
-    "ensemble": (None, "SensorEnsemble"),
-    "row by row": (None, "HalfSpaceTrees"),
-}
+    "raw": ("raw", None), "seasonal": ("sensor_seasonal", None), "at once": ("sensor", None),
+    "the detector's own": (None, make_detector("Sensor")),
+    "ensemble": (None, make_detector("SensorEnsemble")),
+    "row by row": (None, make_detector("HalfSpaceTrees", n_trees=3, height=4, window_size=60)),
+}  # fmt: skip
 
 
 @pytest.mark.thorough
@@ -56,10 +54,7 @@ SHAPES = {
 def test_verdicts_are_those_of_a_pipeline_that_never_saw_the_flag(name):
     preset, detector = SHAPES[name]
     plain, flagged = (
-        over(
-            FeatureSpec(channels, (), 1, preset, flags),
-            make_detector(detector) if detector else None,
-        )
+        over(FeatureSpec(channels, (), 1, preset, flags), detector)
         for channels, flags in ((("x", "y"), ()), (CHANNELS, ("valve",)))
     )
     wanted = Engine(plain, InlineExecutor()).process(FEED)

@@ -77,11 +77,9 @@ def test_a_row_at_the_end_of_what_can_be_scored_is_judged_alike(monkeypatch):
         if (plain(squares) <= LARGEST**2) != (compensated(squares) <= LARGEST**2):
             near.append(row)
     spec = EngineSpec(
-        make_detector("HBOS"),
-        FeatureSpec(tuple("abcdef")),
-        RejectionPolicy(0.1, rate=0.1),
+        make_detector("HBOS"), FeatureSpec(tuple("abcdef")), RejectionPolicy(0.1, rate=0.1),
         window=N,
-    )
+    )  # fmt: skip
     found = []
     for one in (plain, compensated):
         monkeypatch.setattr(builtins, "sum", one)

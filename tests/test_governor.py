@@ -248,19 +248,6 @@ def test_exchangeable_scores_are_rejected_at_the_rate_and_ranks_stay_uniform():
     assert np.mean(given_width) == pytest.approx(rate, abs=0.003)  # P(reject | past) = w / (n + 1)
 
 
-def test_full_credit_doubles_the_band_and_always_leaves_both_labels():
-    for gamma, rate in ((0.02, 0.02), (0.05, 0.05), (0.1, 0.3), (0.05, 0.1)):
-        policy = RejectionPolicy(gamma, rate=rate, burst=10)
-        for n in (policy.first_window, 400, 1000):
-            width = base_width(policy, n)
-            assert width <= 2 * policy.band(n).width
-            band = nested_band(n, gamma, width)
-            if n >= policy.first_window and policy.band(n).can_accept_anomaly:
-                assert band.can_accept_anomaly
-                assert band.can_accept_normal
-                assert width >= policy.band(n).width
-
-
 # ------------------------------------------------------------------------- beside the engine
 def test_a_budget_changed_in_mid_stream_takes_the_credit_along_in_events():
     judge = Judge(RejectionPolicy(0.1, rate=0.05, burst=10), 100)

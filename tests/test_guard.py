@@ -90,12 +90,9 @@ def test_a_new_regime_is_learnt():
 
 def test_no_more_than_the_share_of_any_buffer_of_rows_is_left_out():
     schedule = RefitSchedule(
-        first_fit_events=4,
-        buffer_events=8,
-        refit_lag_events=0,
-        guard_quantile=0.95,
+        first_fit_events=4, buffer_events=8, refit_lag_events=0, guard_quantile=0.95,
         guard_share=0.5,
-    )
+    )  # fmt: skip
     guard, kept = Guard(schedule, 0), []
     for _ in range(40):
         kept += guard.admit(1, [0])

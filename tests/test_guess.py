@@ -64,12 +64,9 @@ def test_constants_counters_texts_and_empty_columns_are_left_out_with_the_reason
     )
     assert guess.channels == ("v",)
     assert guess.aside == {
-        "index": "not a measurement, by its name",
-        "same": "never changes",
-        "words": "not numbers, such as 'a'",
-        "nothing": "empty",
-        "row_count": "counts the rows",
-    }
+        "index": "not a measurement, by its name", "same": "never changes",
+        "words": "not numbers, such as 'a'", "nothing": "empty", "row_count": "counts the rows",
+    }  # fmt: skip
 
 
 def test_what_is_said_beats_what_is_guessed():

@@ -140,13 +140,10 @@ def written(folder, **files):
 
 def test_the_graph_sees_late_and_relative_imports_and_those_for_type_checkers(tmp_path):
     found = written(
-        tmp_path,
-        a="from pump import b, __doc__\nif TYPE_CHECKING:\n    import pump.c",
-        b="def f():\n    from pump.room.d import x, y",
-        c="import pump.b as other",
-        room__d="from . import e\nfrom ..a import z",
-        room__e="import os, pump.room",
-    )
+        tmp_path, a="from pump import b, __doc__\nif TYPE_CHECKING:\n    import pump.c",
+        b="def f():\n    from pump.room.d import x, y", c="import pump.b as other",
+        room__d="from . import e\nfrom ..a import z", room__e="import os, pump.room",
+    )  # fmt: skip
     assert found == {
         "pump": set(), "pump.a": {"pump", "pump.b", "pump.c"}, "pump.b": {"pump.room.d"},
         "pump.c": {"pump.b"}, "pump.room": set(), "pump.room.d": {"pump.room.e", "pump.a"},

@@ -707,7 +707,7 @@ def test_no_row_is_measured_at_twice():
 
 
 def test_a_model_that_learns_has_its_warm_up_with_what_it_adopted_too():
-    detector = make_detector("HalfSpaceTrees", window_size=200)
+    detector = make_detector("HalfSpaceTrees", n_trees=5, height=5, window_size=200)
     at = Engine(small(detector=detector), InlineExecutor())
     feed = sensors(3_000, 1_500, 30.0, phi=0.0)
     play(at, feed[:1_500])

@@ -15,7 +15,7 @@ from rejex_stream.run.executors import InlineExecutor
 from tests.streams import ROLLING, Distance, PartsByVersion, readings, spec, stream_of
 
 FEED = readings()
-FEW = settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 class LateExecutor(InlineExecutor):
@@ -39,27 +39,22 @@ def pipelines():
     """Both kinds of detectors, every calibration, tolerance and budget, rolling features."""
     hst = make_detector("HalfSpaceTrees", n_trees=3, height=4, window_size=20)
     return {
-        "distance-shadow": spec(),
-        "distance-holdout": spec(calibration="holdout", every=40),
+        "distance-shadow": spec(), "distance-holdout": spec(calibration="holdout", every=40),
         "distance-training": spec(calibration="training", lag=0, every=31),
-        "distance-budget": spec(rate=0.15),
-        "distance-burst": spec(rate=0.15, burst=3),
+        "distance-budget": spec(rate=0.15), "distance-burst": spec(rate=0.15, burst=3),
         "distance-day": spec(rate=0.15, burst=3, per_day=6000),
         "distance-rolling": spec(features=ROLLING),
         "distance-evidence": spec(features=ROLLING, evidence=True),
         "HalfSpaceTrees-evidence": spec(hst, evidence=True),
-        "distance-no-lag": spec(lag=0, every=60),
-        "distance-longest-lag": spec(lag=60, every=61),
+        "distance-no-lag": spec(lag=0, every=60), "distance-longest-lag": spec(lag=60, every=61),
         "HBOS": spec(make_detector("HBOS")),
         "KNN": spec(make_detector("KNN"), calibration="training"),
         "GMM": spec(make_detector("GMM", n_components=2)),
         "IForest": spec(make_detector("IForest", n_estimators=5)),
-        "ECOD": spec(make_detector("ECOD")),
-        "Sensor": spec(make_detector("Sensor"), evidence=True),
-        "SensorEnsemble": spec(make_detector("SensorEnsemble")),
-        "HalfSpaceTrees": spec(hst),
+        "ECOD": spec(make_detector("ECOD")), "Sensor": spec(make_detector("Sensor"), evidence=True),
+        "SensorEnsemble": spec(make_detector("SensorEnsemble")), "HalfSpaceTrees": spec(hst),
         "GaussianScorer": spec(make_detector("GaussianScorer", grace_period=20)),
-    }
+    }  # fmt: skip
 
 
 PIPELINES = pipelines()

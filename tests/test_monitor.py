@@ -32,23 +32,15 @@ from tests.monitor_streams import (
 some_int = st.one_of(st.integers(-5, 300), st.integers(-(2**63), 2**63))
 some_float = st.floats(allow_nan=True, allow_infinity=True)
 any_verdict = st.builds(
-    Verdict,
-    position=st.builds(Position, st.text(max_size=3), some_int, some_int, some_int),
-    stream_key=st.sampled_from(["a", "b", "\ud800", "x\n"]),
-    sensor=st.just("s"),
-    event_time_ms=some_int,
-    seq=st.integers(0, 2**40),
-    label=st.sampled_from(Label),
-    reason=st.none() | st.sampled_from(Reason),
-    score=st.none() | some_float,
-    rank=st.none() | some_int,
-    ties=some_int,
-    window_len=st.one_of(st.integers(-2, 220), st.just(N)),
-    n_anomalies=some_int,
-    band_lower=st.none() | some_int,
-    band_upper=st.none() | some_int,
+    Verdict, position=st.builds(Position, st.text(max_size=3), some_int, some_int, some_int),
+    stream_key=st.sampled_from(["a", "b", "\ud800", "x\n"]), sensor=st.just("s"),
+    event_time_ms=some_int, seq=st.integers(0, 2**40), label=st.sampled_from(Label),
+    reason=st.none() | st.sampled_from(Reason), score=st.none() | some_float,
+    rank=st.none() | some_int, ties=some_int,
+    window_len=st.one_of(st.integers(-2, 220), st.just(N)), n_anomalies=some_int,
+    band_lower=st.none() | some_int, band_upper=st.none() | some_int,
     model_epoch=st.none() | st.integers(0, 3),
-)
+)  # fmt: skip
 
 
 @pytest.mark.thorough

@@ -296,12 +296,9 @@ def test_the_status_shows_batch_means_until_the_inflation_is_known():
         monitor.observe(v)
     late = monitor.status()
     limits = rate_limits(
-        late.rejection_rate,
-        late.rolling_events,
-        law=LAW,
-        inflation=late.inflation,
+        late.rejection_rate, late.rolling_events, law=LAW, inflation=late.inflation,
         confidence=CONFIDENCE,
-    )
+    )  # fmt: skip
     assert (late.lower, late.upper) == (limits.lower, limits.upper)
 
 

@@ -141,10 +141,8 @@ def test_no_cut_of_the_input_and_no_snapshot_changes_who_is_muted(governed):
     feed = washing(2_600, every=3, until=2_200)
     back = Command(id="c", kind=CommandKind.CANCEL, cancels="m", stream_key="s")
     commands = {
-        300: mute("m", until_ms=2_300_000),
-        700: mute("n", box={"b": (1.0, 2.0)}),
-        1_100: back,
-    }
+        300: mute("m", until_ms=2_300_000), 700: mute("n", box={"b": (1.0, 2.0)}), 1_100: back,
+    }  # fmt: skip
     expected = None
     for seed in range(4):
         chance, found, at = random.Random(seed), [], 0
@@ -183,19 +181,6 @@ def test_nobody_is_asked_and_the_audit_draws_muted_events_of_every_label():
     n_muted = sum(bool(v.muted) for v in verdicts)
     assert 0.15 < why["audit", True] / n_muted < 0.25
     assert {i.drawn for i in asked if i is not None and i.verdict.muted} == {0.2}
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("label", list(Label))
-@pytest.mark.parametrize("where", ["", "held", "planned"])
-@pytest.mark.parametrize("rates", [(0.1, None, None), (0.1, 0.3, 0.0), (0.1, 0.0, 1.0)])
-def test_a_muted_event_has_a_known_probability_wherever_it_is(label, where, rates):
-    (verdict, *_) = at_work().process(washing()[:1])
-    reason = Reason.AMBIGUOUS if label is Label.REJECTED else None
-    muted = msgspec.structs.replace(verdict, label=label, reason=reason, muted="m")
-    if where:
-        muted = msgspec.structs.replace(muted, **{where: True})
-    assert AuditDraw(*rates).probability(muted) == max(rates[0], rates[1] or 0.0)
 
 
 def test_a_fault_hidden_by_a_mute_is_counted_as_missed():

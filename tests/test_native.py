@@ -47,13 +47,10 @@ DETECTORS = {
     "VAR": make_detector("VARResidual"), "distance": Distance(), "holes": Holes(),
 }  # fmt: skip
 POLICIES = [
-    {"tolerance": 3.0},
-    {"tolerance": 3.0, "ties": "paper"},
-    {"rate": 0.15},
-    {"rate": 0.15, "burst": 3},
-    {"rate": 0.15, "burst": 3, "per_day": 6000},
-    {"rate": 0.15, "burst": 9, "owner": "partition"},
-]
+    {"tolerance": 3.0}, {"tolerance": 3.0, "ties": "paper"}, {"rate": 0.15}, {"rate": 0.15,
+    "burst": 3}, {"rate": 0.15, "burst": 3, "per_day": 6000}, {"rate": 0.15, "burst": 9,
+    "owner": "partition"},
+]  # fmt: skip
 
 
 @pytest.fixture
@@ -133,6 +130,19 @@ def counting(native):
     return Core(fast_path, native.poll), fast_paths
 
 
+def alike(native, pipeline, readings, batch, most=None):
+    """Play readings by so many in both cores; return the engines and what the native one said."""
+    ours, theirs, said = made(pipeline, None, most), made(pipeline, native, most), []
+    for at in range(0, len(readings), batch):
+        part = readings[at : at + batch]
+        said += theirs.process(part)
+        assert ours.process(part) == said[at:]
+        assert ours.take_incidents() == theirs.take_incidents()
+        assert ours.streams() == theirs.streams()
+    assert ours.snapshot() == theirs.snapshot()
+    return ours, theirs, said
+
+
 def ordinary(verdicts):
     """Return how many of these were ranked, in no incident: what the core says it takes."""
     return sum(verdict.rank is not None and not verdict.held for verdict in verdicts)
@@ -158,18 +168,11 @@ def any_pipeline(native, rng):
     shadow, holds = (draw((True, False)), draw((True, False)))
     policy = draw(POLICIES)
     pipeline = spec(
-        DETECTORS[name],
-        calibration="shadow" if shadow else "holdout",
-        window=draw((60, 100)),
-        every=draw((130, 250, None)),
-        lag=draw((0, 7)),
-        evidence=draw((True, False)),
-        guard=draw((None, 0.9)) if shadow else None,
-        hold=Hold(enabled=holds, recover_events=10),
-        features=ROLLING if kind == 8 else (),
-        modes=kind == 7,
-        **policy,
-    )
+        DETECTORS[name], calibration="shadow" if shadow else "holdout", window=draw((60, 100)),
+        every=draw((130, 250, None)), lag=draw((0, 7)), evidence=draw((True, False)),
+        guard=draw((None, 0.9)) if shadow else None, hold=Hold(enabled=holds, recover_events=10),
+        features=ROLLING if kind == 8 else (), modes=kind == 7, **policy,
+    )  # fmt: skip
     columns = FeatureSpec(names, preset=preset, flags=flags, carry_forward_events=1)
     alarms = Alarms() if draw((True, False)) else None
     if kind != 8:
@@ -234,13 +237,8 @@ def test_each_scorer_on_each_preset_is_taken_and_says_the_same(native, name, pre
     pipeline = replace(pipeline, features=FeatureSpec(names, preset=preset))
     readings = feed(6, 700, missing=0.003, fault=12, channels=channels, streams="a")
     native, fast_paths = counting(native)
-    ours, theirs, n_ordinary = made(pipeline, None), made(pipeline, native), 0
-    for at in range(0, len(readings), 25):
-        expected = ours.process(readings[at : at + 25])
-        assert theirs.process(readings[at : at + 25]) == expected
-        n_ordinary += ordinary(expected)
-    assert ours.snapshot() == theirs.snapshot()
-    assert sum(fast_path.taken for fast_path in fast_paths) > n_ordinary / 2
+    *_, said = alike(native, pipeline, readings, 25)
+    assert sum(fast_path.taken for fast_path in fast_paths) > ordinary(said) / 2
 
 
 @pytest.mark.parametrize("name", ["HBOS", "GMM", "Mahalanobis", "Sensor", "distance"])
@@ -290,15 +288,9 @@ def test_a_window_that_fills_again_after_a_fit_is_left_to_the_native_core(native
     pipeline = spec(DETECTORS["HBOS"], window=100, every=150, calibration="holdout", **policy)
     object.__setattr__(pipeline, "alarms", Alarms())
     readings = feed(1, 3000, missing=0.0, fault=60)
-    ours, theirs, n_filling = made(pipeline, None), made(pipeline, native), 0
-    for at in range(0, len(readings), batch):
-        part = readings[at : at + batch]
-        judged = theirs.process(part)
-        assert ours.process(part) == judged
-        n_filling += sum(verdict.label in (Label.NORMAL, Label.ANOMALY)
-                         and verdict.window_len < 100 for verdict in judged)  # fmt: skip
-    assert ours.snapshot() == theirs.snapshot()
-    assert n_filling > 500
+    _, theirs, said = alike(native, pipeline, readings, batch)
+    labels = (Label.NORMAL, Label.ANOMALY)
+    assert sum(verdict.label in labels and verdict.window_len < 100 for verdict in said) > 500
     assert taken(theirs) > 2000
 
 
@@ -356,23 +348,14 @@ STREAMS = "abcdefghijkl"
 def test_a_poll_of_many_streams_is_judged_in_one_call(native, name):
     pipeline = spec(DETECTORS[name], window=60, every=150, lag=3, rate=0.1, guard=0.9)
     readings = feed(3, 6000, missing=0.002, fault=40, streams=STREAMS)
-    ours, theirs = made(pipeline, None), made(pipeline, native)
-    for at in range(0, len(readings), 37):
-        part = readings[at : at + 37]
-        assert ours.process(part) == theirs.process(part)
-        assert ours.take_incidents() == theirs.take_incidents()
-    assert ours.snapshot() == theirs.snapshot()
+    _, theirs, _ = alike(native, pipeline, readings, 37)
     assert taken(theirs) > 1500
 
 
 def test_who_was_heard_of_longest_ago_leaves_memory_all_the_same(native):
     pipeline = spec(DETECTORS["distance"], every=None)
     readings = feed(5, 3000, missing=0.0, fault=0, streams=STREAMS)
-    ours, theirs = made(pipeline, None, 5), made(pipeline, native, 5)
-    for at in range(0, len(readings), 7):
-        part = readings[at : at + 7]
-        assert ours.process(part) == theirs.process(part)
-        assert ours.streams() == theirs.streams()
+    ours, theirs, _ = alike(native, pipeline, readings, 7, 5)
     assert [*ours._live] == [*theirs._live]
 
 
@@ -389,11 +372,7 @@ ODD = {
 def test_readings_as_nobody_decodes_them_are_judged_as_ever(native, odd):
     readings = feed(4, 900, missing=0.0, fault=0)
     readings[500::9] = map(ODD[odd], readings[500::9])
-    ours, theirs = made(spec(every=None), None), made(spec(every=None), native)
-    for at in range(0, len(readings), 50):
-        part = readings[at : at + 50]
-        assert ours.process(part) == theirs.process(part)
-    assert ours.snapshot() == theirs.snapshot()
+    alike(native, spec(every=None), readings, 50)
 
 
 WRONG = {
@@ -424,12 +403,7 @@ def test_of_a_batch_with_a_wrong_reading_nothing_is_taken(native, wrong):
 def test_columns_that_python_makes_are_pythons_from_the_first_call_on(native, batch):
     other = (Feature("lag", "y", events=2), Feature("mean", "x", events=5))  # as many as channels
     pipeline = spec(DETECTORS["distance"], every=None, features=other)
-    ours, theirs = made(pipeline, None), made(pipeline, native)
-    readings = feed(4, 3000, missing=0.0, fault=0)
-    for at in range(0, len(readings), batch):
-        part = readings[at : at + batch]
-        assert ours.process(part) == theirs.process(part)
-    assert ours.snapshot() == theirs.snapshot()
+    alike(native, pipeline, feed(4, 3000, missing=0.0, fault=0), batch)
 
 
 @pytest.mark.parametrize("detector", ["Sensor", "Mahalanobis", "distance"])
@@ -440,12 +414,8 @@ def test_what_is_wild_is_wild_for_as_long_as_it_is_in_a_window_that_rolls(native
     readings = feed(2, 600, missing=0.0, fault=0)
     readings[400] = readings[400]._replace(values=(wild, 0.5))
     for batch in (1, 7, 200):
-        ours, theirs = made(pipeline, None), made(pipeline, native)
         with np.errstate(all="ignore"):
-            for at in range(0, len(readings), batch):
-                part = readings[at : at + batch]
-                assert ours.process(part) == theirs.process(part)
-        assert ours.snapshot() == theirs.snapshot()
+            alike(native, pipeline, readings, batch)
 
 
 def test_a_gap_that_is_over_leaves_the_stream_to_the_native_core(native):

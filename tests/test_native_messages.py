@@ -482,9 +482,7 @@ def texts(draw):
 
 
 MAPPINGS = (
-    {"sensor": "sensor", "time": "t"},
-    {"sensor": "sensor"},
-    {"fixed_sensor": "pump", "time": "t"},
+    {"sensor": "sensor", "time": "t"}, {"sensor": "sensor"}, {"fixed_sensor": "pump", "time": "t"},
     {"sensor_from": "key", "time": "t", "groups": {"a": "g"}},
     {"sensor": "sensor", "time": "t", "pooled": True, "max_value_bytes": 60},
     {"sensor": ["sensor"], "time": "t", "time_unit": "iso8601"},
@@ -493,10 +491,9 @@ MAPPINGS = (
     {"sensor": "sensor", "time": "t", "group": "z"},
     {"sensor": "sensor", "time": "t", "partial": True},
     {"sensor": "sensor", "time": "t", "missing": ["-999", "---", "1"]},
-    {"sensor": "sensor", "time": "t", "numbers": "text"},
-    {"sensor": "sensor", "time": "x"},
+    {"sensor": "sensor", "time": "t", "numbers": "text"}, {"sensor": "sensor", "time": "x"},
     {"sensor": "sensor", "time": "t", "flags": ["y"]},
-)
+)  # fmt: skip
 
 
 @settings(max_examples=400, deadline=None, suppress_health_check=SLOW)

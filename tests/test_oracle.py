@@ -217,6 +217,6 @@ def test_the_engine_holds_as_the_reference_does(name, said):
 @every_pipeline
 def test_the_engine_says_what_the_reference_says(name):
     pipeline, feed = PIPELINES[name]
-    for seed in range(4):
+    for seed in range(2):
         for found, wanted in zip(played(pipeline, feed, seed), reference(name), strict=True):
             same(found, wanted)

@@ -61,20 +61,12 @@ def test_the_rate_is_of_those_the_theory_speaks_of(found, n_invalid, cut):
 
 
 KINDS_OF_VERDICT = st.builds(
-    Verdict,
-    position=st.just(PLACE),
-    stream_key=st.just("a"),
-    sensor=st.just("a"),
-    event_time_ms=st.just(0),
-    seq=st.just(0),
-    label=st.sampled_from(Label),
-    reason=st.none() | st.sampled_from(Reason),
-    status=st.none() | st.sampled_from(Status),
-    withheld=st.booleans(),
-    held=st.booleans(),
-    planned=st.booleans(),
+    Verdict, position=st.just(PLACE), stream_key=st.just("a"), sensor=st.just("a"),
+    event_time_ms=st.just(0), seq=st.just(0), label=st.sampled_from(Label),
+    reason=st.none() | st.sampled_from(Reason), status=st.none() | st.sampled_from(Status),
+    withheld=st.booleans(), held=st.booleans(), planned=st.booleans(),
     muted=st.just(UNSET) | st.just("m"),
-)
+)  # fmt: skip
 
 
 @given(st.lists(KINDS_OF_VERDICT.filter(lambda v: (v.reason is None) == (v.label != "rejected"))))

@@ -17,11 +17,9 @@ from tests.streams import check_window, judged_alone
 
 N = 200
 POLICIES = [
-    RejectionPolicy(0.05, rate=0.02),
-    RejectionPolicy(0.05, rate=0.02, burst=5),
-    RejectionPolicy(0.2, tolerance=3.0, ties="paper"),
-    RejectionPolicy(0.1, tolerance=0.6932),
-]
+    RejectionPolicy(0.05, rate=0.02), RejectionPolicy(0.05, rate=0.02, burst=5),
+    RejectionPolicy(0.2, tolerance=3.0, ties="paper"), RejectionPolicy(0.1, tolerance=0.6932),
+]  # fmt: skip
 
 
 def a_judge(policy=POLICIES[0], seed=0, n=N):

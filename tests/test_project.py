@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-import rejex_stream
 from tests.import_graph import imported, modules
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -59,21 +58,6 @@ def test_the_licence_is_apache_2_wherever_it_is_named(settings, citation):
     assert settings["project"]["license"] == citation["license"] == "Apache-2.0"
     assert "[Apache-2.0](LICENSE)" in text("README.md")
     assert 'licenses="Apache-2.0"' in text("Dockerfile")
-
-
-def test_there_is_one_version(settings, citation):
-    native, crate = (
-        tomllib.loads((ROOT / "native" / name).read_text("utf-8"))
-        for name in ("pyproject.toml", "Cargo.toml")
-    )
-    lock = tomllib.loads((ROOT / "native" / "Cargo.lock").read_text("utf-8"))
-    (own,) = (found for found in lock["package"] if found["name"] == "rejex-native")
-    version = settings["project"]["version"]
-    chart = re.search(r'^appVersion: "(.*)"$', text("deploy/helm/rejex-stream/Chart.yaml"), re.M)
-    named = [native["project"]["version"], crate["package"]["version"], own["version"], chart[1]]
-    named += [str(citation["version"]), rejex_stream.__version__]
-    named += [one.partition("==")[2] for one in native["project"]["dependencies"]]
-    assert set(named) == {version}
 
 
 def test_the_native_core_has_the_licence_of_the_project():

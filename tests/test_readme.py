@@ -224,7 +224,7 @@ def test_the_keys_on_the_page_about_reviewing_are_those_of_the_console():
         assert key in pages.KEYS[action][0]
 
 
-@pytest.mark.thorough
+@pytest.mark.long
 def test_make_demo_works_in_a_fresh_checkout(tmp_path):
     files = ended(["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT)
     if files.returncode:

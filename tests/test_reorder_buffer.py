@@ -200,10 +200,7 @@ SCRIPTS = {
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[] if name == "all" else pytest.mark.long) for name in SCRIPTS],
-)
+@pytest.mark.parametrize("name", SCRIPTS)
 @settings(max_examples=6, deadline=None)
 @given(data=st.data())
 def test_a_crash_anywhere_gives_the_same_outcomes(name: str, data: st.DataObject) -> None:

@@ -149,14 +149,10 @@ def test_text_from_the_data_stays_text(ran):
     )
     first = events[700][0].event_time_ms
     changed = dataclasses.replace(
-        run,
-        events=events,
-        title=hostile,
-        about=hostile,
-        settings=hostile,
+        run, events=events, title=hostile, about=hostile, settings=hostile,
         channels=(Channel(hostile, hostile), Channel(hostile)),
         faults=(Fault(hostile, first, first + 3_600_000, hostile),),
-    )
+    )  # fmt: skip
     write_report(ran / "hostile.html", [analyse_run(changed)], hostile, credit=hostile)
     page = page_of(ran / "hostile.html")
     assert page.text.count(hostile) > 3

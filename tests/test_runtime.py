@@ -813,20 +813,6 @@ def test_source_and_sink_are_closed_whatever_happens():
 
 
 # ------------------------------------------------------------------------ too much rubbish
-def test_a_feed_that_cannot_be_read_stops_the_run_after_committing():
-    sink = ListSink()
-    script = [*lines(40), *[b"rubbish"] * 500]
-    knobs = {"invalid_window_events": 20, "max_poll_records": 5}
-    with pytest.raises(ConnectorError, match=r"limit is 50%.*input-0-\d+: not JSON"):
-        play(ListSource(script), sink, knobs=knobs)
-    assert 50 <= len(sink.outcomes) < 70
-    assert sink.offsets == {ONE: len(sink.outcomes)}
-
-
-def test_the_limit_can_be_lifted():
-    sink = ListSink()
-    knobs = {"invalid_window_events": 20, "invalid_limit": 1.0}
-    assert play(ListSource([b"rubbish"] * 500), sink, knobs=knobs).n_invalid == 500
 
 
 @pytest.mark.parametrize(

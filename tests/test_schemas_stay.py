@@ -88,11 +88,9 @@ def test_a_registry_that_lies_changes_nothing_before_the_committed_offset(
     sink, store = ListSink(commits), MemorySnapshotStore()
     source = ListSource({ONE: of(*one), TWO: of(*two)}, committed=sink.offsets)
     knobs = {
-        "max_poll_records": most,
-        "commit_interval_s": interval,
-        "snapshot_every_events": every,
+        "max_poll_records": most, "commit_interval_s": interval, "snapshot_every_events": every,
         "invalid_limit": 1.0,
-    }
+    }  # fmt: skip
     lives(source, sink, store, Fickle(answers), knobs)
     assert_one_history(sink)
 

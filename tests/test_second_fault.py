@@ -157,25 +157,6 @@ def test_a_known_fault_stays_open_and_quiet_and_what_comes_to_it_is_told():
     assert [one.kind for one in choices(fault[0])] == ["known_fault", "new_normal"]
 
 
-def test_a_rise_that_has_begun_survives_a_restart():
-    readings = feed(FIRST, ("c", 1100, None, 7.0))
-
-    def fresh():
-        return Engine(pipeline(), InlineExecutor())
-
-    wanted = next(one for one in played(fresh, readings, 100)[1] if one.spread)
-    engine, changes = fresh(), []
-    engine.process(readings[:1095])
-    engine.take_incidents()
-    for reading in readings[1095:1160]:
-        saved, engine = engine.snapshot(), fresh()
-        engine.restore(saved)
-        engine.process([reading])
-        changes += engine.take_incidents()
-    assert wanted in changes
-    assert wanted.changed_ms - wanted.spread[0].since_ms > MINUTE
-
-
 def test_it_is_said_in_words():
     incident = list(incidents(feed(FIRST, SECOND))[0].values())[-1]
     said = headline(incident, DisplayNames(), [ChannelReading("c", 9.5, (-2.0, 2.0), None)])

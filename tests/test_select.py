@@ -160,11 +160,9 @@ def test_too_many_readings_are_a_dead_letter() -> None:
 
 # ------------------------------------------------------------------------------ in the loop
 SPEC = EngineSpec(
-    make_detector("HalfSpaceTrees"),
-    FeatureSpec(("flow",)),
-    RejectionPolicy(0.1, tolerance=4),
-    window=60,
-)
+    make_detector("HalfSpaceTrees", n_trees=3, height=4, window_size=20), FeatureSpec(("flow",)),
+    RejectionPolicy(0.1, tolerance=4), window=60,
+)  # fmt: skip
 
 
 def outcomes(lines: list[bytes], program: str | None, **crashes: Any) -> list[Outcome]:

@@ -283,7 +283,7 @@ def histories(draw):
 
 
 @pytest.mark.thorough
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     histories(),
     st.builds(

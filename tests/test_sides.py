@@ -84,11 +84,9 @@ def usual(one, plain):
 
 
 SHAPES = {
-    "spike": np.ones(1),
-    "step": np.ones(40),
-    "ramp": np.linspace(0.05, 1, 40),
+    "spike": np.ones(1), "step": np.ones(40), "ramp": np.linspace(0.05, 1, 40),
     "pulses": np.tile([1.0, 0.0, 0.0], 13),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -238,17 +238,17 @@ def test_another_file_of_the_same_name_is_found_out_after_a_move(here, rejex):
     assert "is not the file that was read before" in rejex("run", "two.toml")[2]
 
 
-@pytest.mark.parametrize("at", [0, 9, 60, -1])
-def test_a_file_that_was_altered_is_refused(here, rejex, at):
+def test_a_file_that_was_altered_is_refused(here, rejex):
     half_way(here, rejex)
     rejex("state", "export", "one.toml", "moved")
-    content = bytearray((here / "moved").read_bytes())
-    content[at] ^= 1
-    (here / "moved").write_bytes(content)
-    status, _, said = rejex("state", "import", "two.toml", "moved")
-    assert status == 1
-    assert said.count("\n") == 1
-    assert not (here / "two" / "commit.json").exists()
+    whole = (here / "moved").read_bytes()
+    for at in (0, 9, 60, -1):
+        content = bytearray(whole)
+        content[at] ^= 1
+        (here / "moved").write_bytes(content)
+        status, _, said = rejex("state", "import", "two.toml", "moved")
+        assert (status, said.count("\n")) == (1, 1)
+        assert not (here / "two" / "commit.json").exists()
     assert rejex("state", "export", "one.toml", "moved")[0] == 2, "it is never written over"
 
 

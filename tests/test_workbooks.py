@@ -78,14 +78,10 @@ def test_every_type_of_a_parquet_file_has_one_text(tmp_path):
     columns = {
         "ns": pa.array([AT, None], pa.timestamp("us")).cast(pa.timestamp("ns")),
         "odd": pa.array([1_704_544_200_000_000_001, 1], pa.timestamp("ns", "UTC")),
-        "day": [date(2024, 1, 6), None],
-        "price": [Decimal("1.50"), None],
-        "on": [True, None],
-        "f": pa.array([0.5, float("nan")], pa.float32()),
-        "who": pa.array([b"p-1", b"\xff"]),
-        "list": [[1, 2], None],
-        "last": [None, 7],
-    }
+        "day": [date(2024, 1, 6), None], "price": [Decimal("1.50"), None], "on": [True, None],
+        "f": pa.array([0.5, float("nan")], pa.float32()), "who": pa.array([b"p-1", b"\xff"]),
+        "list": [[1, 2], None], "last": [None, 7],
+    }  # fmt: skip
     pq.write_table(pa.table(columns), path := tmp_path / "p.parquet")
     source = FileSource(path)
     assert source.header == b"ns,odd,day,price,on,f,who,list,last"

@@ -182,27 +182,6 @@ def test_every_part_of_a_snapshot_is_the_one_that_was_written_with_it():
             fresh.restore(blob[:at] + bytes([blob[at] ^ 1]) + blob[at + 1 :])
 
 
-def test_one_stream_can_be_kept_by_a_host_that_keeps_state_per_key():
-    events = readings()
-    _, expected = run(spec(), events)
-    kept, verdicts, written = {}, [], Counter()
-    for start in range(0, len(events), 40):
-        batch = events[start : start + 40]
-        for key in ("a", "b"):
-            engine = Engine(spec(), InlineExecutor())
-            if key in kept:
-                with_stream(engine, key, kept[key])
-            verdicts += engine.process([r for r in batch if r.stream_key == key])
-            before = kept.get(key)
-            kept[key] = stream_of(engine, key)
-            if before is None or kept[key].model_version != before.model_version:
-                written[key] += 1
-            else:
-                assert kept[key].model == before.model
-    assert sorted(verdicts, key=lambda v: v.position) == expected
-    assert written["a"] < 15  # the rows a model was fitted on are written at swaps only
-
-
 def test_the_parts_of_two_snapshots_do_not_mix():
     engine, _ = run(spec(), readings())
     early = Engine(spec(), InlineExecutor())

@@ -226,7 +226,7 @@ def test_no_cut_of_the_input_and_no_restart_changes_anything(given):
     assert sum(v.limited.reason is Reason.UNSCORABLE for v in wanted[0] if v.limited) > 20
     assert sum(1 for v in wanted[0] if v.limited) > 100
     assert len(wanted[1]) > 4
-    for seed in range(4):
+    for seed in range(2):
         rng = random.Random(seed)
         sizes, restarts = lambda: rng.choice((1, 1, 2, 7, 60, 400)), lambda: rng.random() < 0.1  # noqa: B023
         assert played(lambda: engine(**given), readings, sizes, restarts) == wanted

@@ -20,7 +20,6 @@ from tests.monitor_streams import (
     CONTAMINATION,
     TOLERANCE,
     N,
-    kinds,
     observe_all,
     scores,
     stream,
@@ -74,42 +73,6 @@ def eventful():
 
 
 EVENTFUL = eventful()
-
-
-@pytest.mark.thorough
-@settings(max_examples=12, deadline=None)
-@given(st.integers(0, len(EVENTFUL)))
-def test_a_restored_monitor_raises_the_same_alarms_ever_after(cut):
-    whole = StreamMonitor(CONFIG, "s")
-    expected = observe_all(whole, EVENTFUL)
-    assert {AlarmKind.HEALTH, AlarmKind.STUCK} <= kinds(expected)
-
-    before = StreamMonitor(CONFIG, "s")
-    alarms = observe_all(before, EVENTFUL[:cut])
-    after = StreamMonitor(CONFIG, "s")
-    after.restore(before.snapshot())
-    assert after.snapshot() == before.snapshot()
-    assert after.status() == before.status()
-    alarms += [(cut + i, alarm) for i, alarm in observe_all(after, EVENTFUL[cut:])]
-    assert alarms == expected
-    assert after.snapshot() == whole.snapshot()
-
-
-def test_a_restored_bank_raises_the_same_alarms_ever_after():
-    rng = np.random.default_rng(3)
-    verdicts = []
-    for key in "abc":
-        values = rng.standard_normal(4_000)
-        values[3_000:] += 1
-        verdicts += stream(values, key=key)
-    verdicts.sort(key=lambda v: v.seq)
-    whole, before, after = (MonitorBank(CONFIG) for _ in range(3))
-    expected = whole.observe(verdicts)
-    alarms = before.observe(verdicts[:7_777])
-    after.restore(before.snapshot())
-    assert alarms + after.observe(verdicts[7_777:]) == expected
-    assert after.snapshot() == whole.snapshot()
-    assert {None, "a", "b", "c"} <= {alarm.stream_key for alarm in expected}
 
 
 def test_state_does_not_grow():

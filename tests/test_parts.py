@@ -172,18 +172,6 @@ def test_cut_off_between_any_two_writes_a_whole_set_of_one_offset_is_left(steps)
         assert log.read().load(10**9) == (at, state)
 
 
-@pytest.mark.parametrize("cut", range(1, 9))
-def test_the_set_before_is_found_wherever_the_next_one_is_cut_off(cut):
-    log = Log()
-    sets = log.read()
-    saved(log, sets, piece(10, None, a=b"1" * 120, b=b"1"))
-    saved(log, sets, piece(20, 10, a=b"2", b=None, c=b"2"))
-    before = log.read().load(99)
-    writes = sets.write(piece(30, 20, a=b"3" * 120, b=b"3", c=None))
-    log.apply(writes[: min(cut, len(writes) - 1)])
-    assert log.read().load(99) == before
-
-
 def test_sets_of_a_log_that_is_gone_are_refused_and_written_over():
     def opened(log):
         sets = PartSets(50, log)

@@ -335,19 +335,6 @@ def test_owners_that_cannot_be_are_refused(more, words):
         RejectionPolicy(0.1, **more)
 
 
-@pytest.mark.parametrize("gone", [("north/a", "north/b"), ("north/a",), ("north/b",)])
-@pytest.mark.parametrize("owner", ["group", "partition"])
-def test_a_budget_outlives_the_streams_that_are_forgotten(owner, gone):
-    feed = readings(2000, KEYS)
-    whole, other = engine(owner, burst=8), engine(owner, burst=8)
-    for reading in feed[:800]:
-        whole.process([reading])
-    for key in gone:
-        whole.forget(key)
-    other.restore(whole.snapshot())
-    assert other.process(feed[800:]) == whole.process(feed[800:])
-
-
 def test_a_credit_of_another_owner_says_nothing():
     def credit(owner, spent, *, is_shared):
         bucket = TokenBucket(

@@ -203,17 +203,6 @@ class Cutting(Store):
         return done
 
 
-def test_where_the_snapshot_before_is_gone_the_next_one_is_whole():
-    sink, store = ListSink(), Cutting(["ok", "ok", "lost"])
-    knobs = {"max_poll_records": 10, "snapshot_every_events": 10, "commit_interval_s": 0.0}
-    play(
-        ListSource([line(i, KEYS[i % 8 if i < 40 else 0]) for i in range(80)]),
-        sink, store, engine=engine, knobs=knobs,
-    )  # fmt: skip
-    assert store.load(ONE, 10**9)[0] == 80
-    assert kinds(store.load(ONE, 10**9)[1])["s"] == list(KEYS)
-
-
 @st.composite
 def troubled(draw):
     script = [line(i, draw(st.sampled_from(KEYS))) for i in range(draw(st.integers(20, 150)))]

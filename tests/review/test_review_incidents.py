@@ -368,7 +368,7 @@ def test_an_incident_by_a_limit_says_which_limit_and_stands_first(wall_store, he
         assert said in console.ask(f"/incidents/{WHICH}").text
 
 
-def test_an_incident_is_given_to_somebody_and_muted_until_its_end(wall_store):
+def test_an_incident_is_given_to_somebody_and_shelved_until_its_end(wall_store):
     away = [0]
     store = wall_store(clock_ms=lambda: wall_clock_ms() + away[0], reviewers=("bob", "lou:viewer"))
     tell(store, incident())
@@ -378,34 +378,34 @@ def test_an_incident_is_given_to_somebody_and_muted_until_its_end(wall_store):
         with store.database.read() as connection:
             found = incident_store.stored_incident(connection, WHICH).incident
             found = incident_store.care_of(connection, found, store.now_ms())
-        return found.assigned, found.muted_by
+        return found.assigned, found.shelved_by
 
     with running(store) as console:
 
         def take(status=200, **body):
-            done = console.ask("/api/incidents/care", {"incident": WHICH} | body)
+            done = console.ask("/api/incidents/care", {"incident": WHICH, "why": "rain"} | body)
             assert done.status == status
             return done.json["message"]
 
         assert care() == ("", "")
         assert take(to="bob") == "T07/vib: given to bob."
-        take(mute_hours=2)
+        take(shelve_hours=2)
         assert care() == ("bob", "ada")
-        assert take(to="", mute_hours=0) == (
-            "T07/vib: given back to everybody and not muted any more."
+        assert take(to="", shelve_hours=0) == (
+            "T07/vib: given back to everybody and not shelved any more."
         )
         assert care() == ("", "")
-        take(mute_hours=1)
+        take(shelve_hours=1)
         away[0] = 3_600_001
         assert care() == ("", ""), "it has an end"
-        take(mute_hours=1)
+        take(shelve_hours=1)
         tell(store, incident(2))
         assert care() == ("", "ada")
         tell(store, incident(3, **passed))
         assert care() == ("", ""), "what passes a limit is said"
-        take(mute_hours=1)
+        take(shelve_hours=1)
         tell(store, incident(4, **passed))
-        assert care() == ("", "ada"), "it was passed when that was muted"
+        assert care() == ("", "ada"), "it was passed when that was shelved"
         tell(store, incident(5, "fault", **passed))
         assert care() == ("", ""), "nor does it outlast a turn"
         assert "Nobody here" in take(422, to="lou")
@@ -425,17 +425,23 @@ def test_a_case_of_before_an_incident_is_not_said_to_be_of_it(wall_store):
     assert sorted(">incident</a>" in row for row in rows[:2]) == [False, True]
 
 
-def test_a_muted_incident_leaves_the_first_page_and_the_list_says_whose_it_is(ward):
+def test_a_shelved_incident_leaves_the_first_page_and_the_list_says_whose_it_is(ward):
     console, _, _ = ward
-    for body in ({"to": "ada"}, {"mute_hours": 8}):
+    for body in ({"to": "ada"}, {"shelve_hours": 8, "why": "a <new> seal is on its way"}):
         assert console.ask("/api/incidents/care", {"incident": WHICH} | body).status == 200
     now, listed = console.ask("/now").text, console.ask("/incidents").text
-    assert "Muted for now" in now
+    assert "Shelved for now" in now
     assert 'class="panel card"' not in now
     assert "for <bdi>ada</bdi>" in listed
-    assert ">muted<" in listed
-    assert "muted by <bdi>ada</bdi>" in console.ask(f"/incidents/{WHICH}").text
-    for body in ({"mute_hours": -1}, {"mute_hours": 10_000}, {"to": "x" * 65}):
+    assert ">shelved<" in listed
+    why = "a &lt;new&gt; seal is on its way"
+    assert (
+        f"shelved by <bdi>ada</bdi> (<q><bdi>{why}</bdi></q>)"
+        in console.ask(f"/incidents/{WHICH}").text
+    )
+    assert why in now
+    assert console.ask("/api/incidents/care", {"incident": WHICH, "shelve_hours": 8}).status == 422
+    for body in ({"shelve_hours": -1}, {"shelve_hours": 10_000}, {"to": "x" * 65}):
         assert console.ask("/api/incidents/care", {"incident": WHICH} | body).status == 422
     assert console.ask("/api/incidents/care", {"incident": "none", "to": ""}).status == 404
 
@@ -558,7 +564,7 @@ def test_the_screens_of_incidents_are_clean_for_axe_and_fit_a_phone(ward, desk, 
     by_limit = (LimitExcess("a-channel-with-a-name-of-thirty-s", 7.25, 6.0),)
     tell(console.store, incident(opened=40, stream="c", severity=0, limits=by_limit))
     tell(console.store, incident(opened=50, stream="d"))
-    care = {"incident": "feed-0-50", "to": "ada", "mute_hours": 8}
+    care = {"incident": "feed-0-50", "to": "ada", "shelve_hours": 8, "why": "rain"}
     assert console.ask("/api/incidents/care", care).status == 200
     phone = {"width": 390, "height": 844, "has_touch": True, "is_mobile": True}
     with desk(console) as place:

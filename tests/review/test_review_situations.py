@@ -103,9 +103,9 @@ def test_who_joins_comes_in_and_who_leaves_or_comes_late_takes_no_identity(site)
 
 def test_care_is_of_all_and_a_viewer_gives_none(site):
     console, _, _ = site
-    care = {"incident": "feed-0-12", "to": "ada", "mute_hours": 2}
+    care = {"incident": "feed-0-12", "to": "ada", "shelve_hours": 2, "why": "rain"}
     said = console.ask("/api/incidents/care", care).json["message"]
-    assert said == "gw7/meter-02 and 4 others: given to ada and muted for 2 h."
+    assert said == "gw7/meter-02 and 4 others: given to ada and shelved for 2 h."
     page = console.ask("/now").text
     assert page.count('class="panel card"') == 1
 

@@ -1,4 +1,4 @@
-"""A muted incident pages nobody: a real Alertmanager, kept in line with the store."""
+"""A shelved incident pages nobody: a real Alertmanager, kept in line with the store."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def state_of(url):
     return {one["labels"]["incident"]: one["status"]["state"] for one in asked(url, "alerts")}
 
 
-def mute(console, hours, which="feed-0-10"):
-    body = {"incident": which, "mute_hours": hours}
+def shelve(console, hours, which="feed-0-10"):
+    body = {"incident": which, "shelve_hours": hours, "why": "a spare part is on its way"}
     assert console.ask("/api/incidents/care", body).status == 200
 
 
 @pytest.mark.prometheus
-def test_a_muted_incident_pages_nobody_until_the_mute_ends(tmp_path, wall_store):
+def test_a_shelved_incident_pages_nobody_until_that_ends(tmp_path, wall_store):
     receiver = Receiver()
     store = wall_store(reviewers=("ada:lead",))
     both = incident(), incident(opened=30, stream="T08/vib")
@@ -58,7 +58,7 @@ def test_a_muted_incident_pages_nobody_until_the_mute_ends(tmp_path, wall_store)
         until(lambda: state_of(url) == {"feed-0-10": "active", "feed-0-30": "active"})
         background = Background(store, Feeding(silences={"farm": Silences(url, "farm")}))
         background.round()
-        mute(console, 2)
+        shelve(console, 2)
         assert Silences(url, "farm").bring_in_line(store)
         until(lambda: state_of(url) == {"feed-0-10": "suppressed", "feed-0-30": "active"})
         (ours,) = [
@@ -73,16 +73,16 @@ def test_a_muted_incident_pages_nobody_until_the_mute_ends(tmp_path, wall_store)
         assert not again.bring_in_line(store), "nothing is asked while nothing changes"
         live = [one for one in asked(url, "silences") if one["status"]["state"] == "active"]
         assert len(live) == 2, "a console that starts again silences nothing twice"
-        mute(console, 8)
+        shelve(console, 8)
         again.bring_in_line(store)
-        mute(console, 0)
+        shelve(console, 0)
         again.bring_in_line(store)
         until(lambda: state_of(url)["feed-0-10"] == "active")
-        mute(console, 8)
+        shelve(console, 8)
         again.bring_in_line(store)
         tell(store, incident(2, "recovering"), pipeline="farm")
         again.bring_in_line(store)
-        until(lambda: state_of(url)["feed-0-10"] == "active"), "it turned: the mute is over"
+        until(lambda: state_of(url)["feed-0-10"] == "active"), "it turned: the shelving is over"
         live = [one for one in asked(url, "silences") if one["status"]["state"] == "active"]
         assert [one["comment"] for one in live] == ["not ours"]
         manager.close()
@@ -95,13 +95,13 @@ def test_an_alertmanager_that_is_away_is_said_on_every_page_and_tried_again(wall
     silences = Silences("http://127.0.0.1:1/hunter2", "farm")
     background = Background(store, Feeding(silences={"farm": silences}))
     with running(store, background=background) as console:
-        mute(console, 2)
+        shelve(console, 2)
         background.round()
         page = console.ask("/now").text
-        assert "did not take which incidents are muted" in page
-        assert "Muted incidents go on paging until that works." in page
+        assert "did not take which incidents are shelved" in page
+        assert "Shelved incidents go on paging until that works." in page
         assert "hunter2" not in page
-        assert background.failing()["mutes farm"]
+        assert background.failing()["silences farm"]
     with pytest.raises(ConnectorError, match=r"check alerts\.alertmanager_url"):
         silences.bring_in_line(store)
 
@@ -113,7 +113,7 @@ def test_only_incidents_of_the_own_pipeline_are_silenced(wall_store):
     silences = Silences("http://127.0.0.1:1", "farm")
     silences._held = {}
     with running(store) as console:
-        mute(console, 2)
+        shelve(console, 2)
     assert silences.bring_in_line(store) is False
 
 
@@ -193,7 +193,7 @@ def test_the_headline_of_an_alert_says_its_state():
 
 def test_a_silence_that_an_operator_made_is_none_of_ours(monkeypatch):
     comments = {
-        "muted": "rejex-stream: muted in the review console by ada",
+        "shelved": "rejex-stream: shelved in the review console by ada",
         "seen": "rejex-stream: acknowledged in the review console by ada",
         "planned": "rejex-stream: planned work",
     }
@@ -206,4 +206,4 @@ def test_a_silence_that_an_operator_made_is_none_of_ours(monkeypatch):
     ]  # fmt: skip
     silences = Silences("http://127.0.0.1:1", "farm")
     monkeypatch.setattr(silences, "_ask", lambda *_: standing)
-    assert silences._standing().keys() == {"muted", "seen"}
+    assert silences._standing().keys() == {"shelved", "seen"}

@@ -17,6 +17,7 @@ from rejex_stream.config.assembly.control_line import ControlLine
 from rejex_stream.config.reviewing import Review
 from rejex_stream.encode.label_records import LabelRecord
 from rejex_stream.errors import ConfigError, RejexError
+from rejex_stream.incidents.calendar import Plan
 from rejex_stream.operate.incident_text import DisplayNames
 from rejex_stream.review.context_loader import ContextLoader
 from rejex_stream.review.incidents.incident_store import UNDO_MS, send_commands
@@ -39,7 +40,7 @@ from rejex_stream.review.queue.review_store import ReviewStore
 _log = logging.getLogger(__name__)
 _UPKEEP_EVERY_S = 30.0
 _READINGS_EVERY_S = 10.0
-_MUTES_EVERY_S = 5.0
+_SILENCES_EVERY_S = 5.0
 _PUMP_S = 1.0  # how long one feed may keep the others, and the labels, waiting
 
 
@@ -47,7 +48,7 @@ _GO_ON = "wait in the store and leave by themselves once that works; people can 
 _MEANWHILE = {
     "labels": f"Labels {_GO_ON}",
     "answers": f"Answers {_GO_ON}",
-    "mutes": "Muted incidents go on paging until that works.",
+    "silences": "Shelved incidents go on paging until that works.",
 }
 """What becomes of a part's work while it fails."""
 
@@ -62,6 +63,7 @@ class Feeding:
     shown: dict[str, DisplayNames] = field(default_factory=dict)
     inputs: dict[str, ContextLoader] = field(default_factory=dict)
     silences: dict[str, Silences] = field(default_factory=dict)
+    calendars: dict[str, tuple[Plan, ...]] = field(default_factory=dict)
     lacks: list[str] = field(default_factory=list)
     title: str = "review"
 
@@ -83,7 +85,7 @@ class Background:
         self._pause_s = pause_s
         self._undo_ms = undo_ms
         self._tried: set[str] = set()
-        self._due_s = dict.fromkeys(("expiry", "upkeep", "mutes", "readings"), 0.0)
+        self._due_s = dict.fromkeys(("expiry", "upkeep", "silences", "readings"), 0.0)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="review-background", daemon=True)
         self.problems: dict[str, str] = {}
@@ -128,9 +130,9 @@ class Background:
             self._try("expiry", lambda: expire_due(self._store))
         if self._is_due("upkeep", _UPKEEP_EVERY_S):
             self._try("upkeep", self._forget)
-        if self._is_due("mutes", _MUTES_EVERY_S):
+        if self._is_due("silences", _SILENCES_EVERY_S):
             for pipeline, silences in self._fed.silences.items():
-                self._try(f"mutes {pipeline}", partial(silences.bring_in_line, self._store))
+                self._try(f"silences {pipeline}", partial(silences.bring_in_line, self._store))
         if self._fed.inputs and self._is_due("readings", _READINGS_EVERY_S):
             look = partial(load_next, self._store, self._fed.inputs, self._tried)
             if self._try("readings", look):
@@ -197,7 +199,7 @@ class Background:
         """Return every part of the work, and whether it fails now."""
         parts = [f"feed {number}" for number in range(len(self._fed.feeds))]
         parts += [f"answers {pipeline}" for pipeline in self.control_lines]
-        parts += [f"mutes {pipeline}" for pipeline in self._fed.silences]
+        parts += [f"silences {pipeline}" for pipeline in self._fed.silences]
         parts += ["labels", "expiry", "upkeep"] + ["readings"] * bool(self._fed.inputs)
         return {name: name in self.problems for name in parts}
 
@@ -262,6 +264,7 @@ def review_feeds(configs: Sequence[Config], reviews: Sequence[Path]) -> list[Fee
 def _add_pipeline(fed: Feeding, config: Config, *, follow: bool) -> None:
     name, lean = config.pipeline.name, config.output.form == "lean"
     fed.shown[name] = DisplayNames(name, None, config.channels, config.sensors)
+    fed.calendars[name] = tuple(entry.plan() for entry in config.calendar)
     with suppress(ConfigError):  # what passes by cannot be read again
         fed.inputs[name] = ContextLoader(config)
     if config.alerts.alertmanager_url is not None:

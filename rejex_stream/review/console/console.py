@@ -29,6 +29,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, RedirectRespons
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rejex_stream.config.reviewing import SYSTEM, AuthMode, Network, Role, networks
+from rejex_stream.incidents.calendar import Plan
 from rejex_stream.operate.incident_text import DisplayNames
 from rejex_stream.review.console.background import Background
 from rejex_stream.review.context_loader import ContextLoader
@@ -277,6 +278,7 @@ class Console:
     shown: dict[str, DisplayNames] = field(default_factory=dict)
     # where more readings are found, by name of pipeline
     inputs: dict[str, ContextLoader] = field(default_factory=dict)
+    calendars: dict[str, tuple[Plan, ...]] = field(default_factory=dict)  # when work is planned
     lacks: Sequence[str] = ()  # what cannot be shown, and why: a sentence each
     title: str = "rejex-stream"  # shown in the corner, e.g. the pipeline's name
     sessions: Sessions = field(init=False)

@@ -231,7 +231,9 @@ def serve(
     else:
         shown = f"[{host}]" if ":" in host else host
     address = f"{scheme}://{shown}:{listener.getsockname()[1]}/"
-    console = Console(store, access, background, fed.shown, fed.inputs, fed.lacks, title=fed.title)
+    console = Console(
+        store, access, background, fed.shown, fed.inputs, fed.calendars, fed.lacks, title=fed.title
+    )
 
     def ready() -> None:
         links = [

@@ -16,7 +16,7 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from sqlite3 import Connection, Row
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -47,22 +47,24 @@ class Care(NamedTuple):
     """Who looks after an incident, and why it pages nobody; nothing about it changes by that."""
 
     assigned: str  # whose it is, or empty
-    muted_by: str
-    muted_until_ms: int  # 0: it is not muted
+    shelved_by: str
+    shelved_until_ms: int  # 0: it is not shelved
     acknowledged_by: str = ""  # until it opens again, or something is added to it
     acknowledged_ms: int = 0
+    why_shelved: str = ""
 
     @property
     def quiet_until_ms(self) -> int:
         """Until when its alert is not repeated; 0: it is."""
         acknowledged = self.acknowledged_ms and self.acknowledged_ms + _REMINDED_MS
-        return max(self.muted_until_ms, acknowledged)
+        return max(self.shelved_until_ms, acknowledged)
 
 
 class Answer(NamedTuple):
     """A command that was given here, and what became of it; no replies: it is awaited."""
 
     command: Command
+    pipeline: str
     sent: bool
     withdrawn: bool
     replies: tuple[CommandReply, ...]
@@ -126,28 +128,29 @@ def _incident(record: bytes) -> Incident:
 
 def care_of(connection: Connection, incident: Incident, now_ms: int) -> Care:
     """Return who looks after an incident, as the trail has it; O(log rows of the trail)."""
-    # A mute is of what was seen: it ends early where the incident turns, or passes a limit.
-    given, muted = (
+    # What was seen is shelved: that ends early where the incident turns, or passes a limit.
+    given, shelved = (
         next(database.audit_rows(connection, subject=incident.id, action=one, limit=1), None)
-        for one in ("assign", "mute")
+        for one in ("assign", "shelve")
     )
-    holds = muted is not None and (
-        muted.detail["until_ms"] > now_ms
-        and muted.detail["state"] == incident.state
-        and muted.detail["limits"] >= len(incident.limits)
+    holds = shelved is not None and (
+        shelved.detail["until_ms"] > now_ms
+        and shelved.detail["state"] == incident.state
+        and shelved.detail["limits"] >= len(incident.limits)
     )
     return Care(
         "" if given is None else given.detail["to"],
-        muted.actor if muted is not None and holds else "",
-        muted.detail["until_ms"] if muted is not None and holds else 0,
+        shelved.actor if shelved is not None and holds else "",
+        shelved.detail["until_ms"] if shelved is not None and holds else 0,
         *_acknowledged(connection, incident),
+        shelved.detail["why"] if shelved is not None and holds else "",
     )
 
 
 def quiet_care(cares: Sequence[Care], now_ms: int) -> Care | None:
     """Return why the alert of a situation is not repeated, by the care of its open incidents.
 
-    Of eight one has to be acknowledged, or muted: what grows to eight times that pages again.
+    Of eight one has to be acknowledged, or shelved: what grows to eight times that pages again.
     """
     quiet = [care for care in cares if care.quiet_until_ms > now_ms]
     longest = max(quiet, key=lambda care: care.quiet_until_ms, default=None)
@@ -199,15 +202,16 @@ def sensors_of(connection: Connection, incident: Incident) -> list[Row]:
 
 
 def answers_to(connection: Connection, incident: str) -> list[Answer]:
-    """Return what was said here about an incident, the newest first."""
+    """Return what was said here about an incident, or about none, the newest first."""
     rows = connection.execute(
-        "SELECT command, record, leaving_ms, withdrawn_ms FROM answer WHERE incident = ? "
+        "SELECT command, record, pipeline, leaving_ms, withdrawn_ms FROM answer WHERE incident = ? "
         "ORDER BY answer_seq DESC",
         (incident,),
     ).fetchall()
     return [
         Answer(
             decode_command(row["record"]),
+            row["pipeline"],
             row["leaving_ms"] is not None,
             row["withdrawn_ms"] is not None,
             _replies(connection, row["command"]),
@@ -257,14 +261,11 @@ def give_answer(store: ReviewStore, request: AnswerRequest, viewer: Viewer) -> C
     What has moved on among the `others` is left as it is: people look at it again.
     """
     require_reviewer(viewer)
-    words = "\x1f".join((viewer.reviewer, request.request_id))
-    id_ = f"c-{hashlib.sha256(words.encode()).hexdigest()[:12]}"
+    id_ = command_id(viewer, request.request_id)
     with store.acting(viewer) as act:
-        known = database.scalar(
-            act.connection, "SELECT record FROM answer WHERE command = ?", (id_,)
-        )
+        known = stored_command(act.connection, id_)
         if known is not None:
-            return decode_command(known)
+            return known
         command = _give(act, request, id_)
         for number, (incident, version) in enumerate(request.others.items(), 1):
             other = msgspec.structs.replace(request, incident=incident, version=version)
@@ -274,7 +275,7 @@ def give_answer(store: ReviewStore, request: AnswerRequest, viewer: Viewer) -> C
 
 
 def _give(act: Action, request: AnswerRequest, id_: str) -> Command:
-    connection, viewer = act.connection, act.viewer
+    connection = act.connection
     stored = stored_incident(connection, request.incident)
     if stored is None:
         raise Refusal("unknown", f"There is no incident {request.incident[:200]!r}.")
@@ -299,25 +300,50 @@ def _give(act: Action, request: AnswerRequest, id_: str) -> Command:
             f"It has moved on since you saw version {request.version}. "
             f"{state_sentence(incident)} Look at it, and answer again.",
         )
-    try:
-        command = make_command(
-            kind,
-            id_=id_,
-            by=viewer.reviewer,
-            note=request.note,
-            given_ms=act.now_ms,
-            stream_key=incident.stream_key,
-            incident=incident.id,
-            version=incident.version,
-        )
-    except ConfigError as error:
-        raise Refusal("bad_request", str(error)) from error
-    connection.execute(
-        "INSERT INTO answer (command, incident, pipeline, record, given_ms) VALUES (?,?,?,?,?)",
-        (id_, incident.id, stored.pipeline, encode_command(command), act.now_ms),
+    command = store_command(
+        act,
+        kind,
+        id_,
+        stored.pipeline,
+        note=request.note,
+        stream_key=incident.stream_key,
+        incident=incident.id,
+        version=incident.version,
     )
     detail = {"answer": request.kind, "note": request.note, "version": incident.version}
     act.record("answer", incident.id, **detail, command=id_)
+    return command
+
+
+def command_id(viewer: Viewer, request_id: str) -> str:
+    """Return the id of what a person's request commands: repeated, it says nothing new."""
+    words = "\x1f".join((viewer.reviewer, request_id))
+    return f"c-{hashlib.sha256(words.encode()).hexdigest()[:12]}"
+
+
+def stored_command(connection: Connection, id_: str) -> Command | None:
+    """Return a command that was given here."""
+    known = database.scalar(connection, "SELECT record FROM answer WHERE command = ?", (id_,))
+    return None if known is None else decode_command(known)
+
+
+def store_command(
+    act: Action,
+    kind: CommandKind,
+    id_: str,
+    pipeline: str,
+    **fields: Any,
+) -> Command:
+    """Store a command, for :func:`send_commands` to send."""
+    by = act.viewer.reviewer
+    try:
+        command = make_command(kind, id_=id_, by=by, given_ms=act.now_ms, **fields)
+    except ConfigError as error:
+        raise Refusal("bad_request", str(error)) from error
+    act.connection.execute(
+        "INSERT INTO answer (command, incident, pipeline, record, given_ms) VALUES (?,?,?,?,?)",
+        (id_, command.incident or "", pipeline, encode_command(command), act.now_ms),
+    )
     return command
 
 
@@ -350,7 +376,7 @@ def withdraw_answer(store: ReviewStore, command: str, viewer: Viewer) -> str:
                     "UPDATE answer SET withdrawn_ms = ? WHERE command = ?",
                     (act.now_ms, row["command"]),
                 )
-                act.record("withdraw", row["incident"])
+                act.record("withdraw", row["incident"] or row["command"])
         return str(rows[0]["incident"])
 
 

@@ -26,6 +26,7 @@ from rejex_stream.review.incidents.incident_store import (
     state_sentence,
     withdraw_answer,
 )
+from rejex_stream.review.incidents.planned import PlanRequest, cancel_work, plan_work, planned_work
 from rejex_stream.review.incidents.shift import ATTENDED_AN_HOUR, SHIFT_HOURS, last_shift
 from rejex_stream.review.queue import database, labelling, series
 from rejex_stream.review.queue.database import Name, Refusal, Viewer, noted, require_reviewer
@@ -38,7 +39,8 @@ _PAGE = 50
 _CARDS = 12
 _TODAY = 8
 _QUIET_MS = 15 * 60_000  # a pipeline of which nothing came for so long is said to be quiet
-_MUTES = ((1, "1 hour"), (8, "8 hours"), (24, "a day"), (168, "a week"))
+_SHELVE_HOURS = ((1, "1 hour"), (8, "8 hours"), (24, "a day"), (168, "a week"))
+_REVIEWERS_SHELVE_HOURS = 24
 _SECTIONS = (
     ("Open", (IncidentState.OPEN, IncidentState.FAULT)),
     ("Recovering", (IncidentState.RECOVERING, IncidentState.ADOPTING)),
@@ -52,6 +54,13 @@ class WithdrawIn(msgspec.Struct):
     command: Name
 
 
+class CancelIn(msgspec.Struct):
+    """The plan that is taken back."""
+
+    request_id: Name
+    command: Name
+
+
 class SeenIn(msgspec.Struct):
     """The incident that somebody has seen, or has something to say of."""
 
@@ -61,11 +70,12 @@ class SeenIn(msgspec.Struct):
 
 
 class CareIn(msgspec.Struct):
-    """Who is to look after an incident, or for how long it is muted; zero: no more."""
+    """Who is to look after an incident, or for how long it is shelved, and why; 0: no more."""
 
     incident: Annotated[str, Meta(min_length=1, max_length=1000)]
     to: Annotated[str, Meta(max_length=64)] | None = None
-    mute_hours: Annotated[float, Meta(ge=0, le=24 * 31)] | None = None
+    shelve_hours: Annotated[float, Meta(ge=0, le=24 * 31)] | None = None
+    why: Annotated[str, Meta(max_length=2000)] = ""
 
 
 # ---------------------------------------------------------------------------------------- pages
@@ -100,9 +110,9 @@ def _now(console: Console, connection: Connection, viewer: Viewer, request: Requ
         (one, incident_store.care_of(connection, one.incident, now))
         for one in incident_store.open_incidents(connection)
     ]
-    not_muted = [(one, care) for one, care in all_open if not care.muted_until_ms]
+    not_shelved = [(one, care) for one, care in all_open if not care.shelved_until_ms]
     cards = dict[str, list[tuple[StoredIncident, incident_store.Care]]]()
-    for one, care in not_muted:
+    for one, care in not_shelved:
         cards.setdefault(one.situation, []).append((one, care))
     asked = QueueFilter()
     pipelines = connection.execute(
@@ -120,7 +130,10 @@ def _now(console: Console, connection: Connection, viewer: Viewer, request: Requ
             )
             for (one, care), *others in list(cards.values())[:_CARDS]
         ],
-        "muted": [(one, care) for one, care in all_open if care.muted_until_ms],
+        "shelved": [(one, care) for one, care in all_open if care.shelved_until_ms],
+        "yours": sum(care.assigned == viewer.reviewer for _, care in not_shelved),
+        "planned": planned_work(connection, console.calendars),
+        "can_plan": [] if console.background is None else sorted(console.background.control_lines),
         "more_incidents": max(0, len(cards) - _CARDS),
         "shown_of": lambda pipeline: console.shown.get(pipeline, DisplayNames()),
         "choices_of": choices,
@@ -217,7 +230,7 @@ def _one(console: Console, connection: Connection, viewer: Viewer, request: Requ
         "seen_by": _seen_by(connection, incident.id),
         "care": incident_store.care_of(connection, incident, console.store.now_ms()),
         "people": labelling.people(connection, console.store.settings, viewer),
-        "mutes": _MUTES,
+        "shelve_hours": _SHELVE_HOURS,
         "comments": list(
             database.audit_rows(connection, subject=incident.id, action="comment", limit=50)
         ),
@@ -290,6 +303,22 @@ def post_withdraw(call: Call, wanted: WithdrawIn) -> object:
     return {"incident": incident, "message": "Taken back: nothing was answered."}
 
 
+@answers(PlanRequest)
+def post_plan(call: Call, wanted: PlanRequest) -> object:
+    """Plan work: verdicts go on, nothing is learnt and nobody is told."""
+    background = call.console.background
+    pipelines = () if background is None else background.control_lines
+    command = plan_work(call.store, wanted, call.viewer, pipelines)
+    return {"command": command.id, "message": "Planned: it leaves in a few seconds."}
+
+
+@answers(CancelIn)
+def post_cancel(call: Call, wanted: CancelIn) -> object:
+    """Take planned work back."""
+    cancel_work(call.store, wanted.request_id, wanted.command, call.viewer)
+    return {"message": "Taken back."}
+
+
 @answers(SeenIn)
 def post_seen(call: Call, wanted: SeenIn) -> object:
     """Record that somebody has seen an incident and all that began with it, or their comment."""
@@ -303,15 +332,17 @@ def post_seen(call: Call, wanted: SeenIn) -> object:
 
 @answers(CareIn)
 def post_care(call: Call, wanted: CareIn) -> object:
-    """Assign an incident and all that began with it, or mute them for a time."""
+    """Assign an incident and all that began with it, or shelve them for a time."""
     done = []
     require_reviewer(call.viewer)
+    if wanted.shelve_hours:
+        _may_shelve(wanted.shelve_hours, wanted.why, call.viewer)
     with call.store.acting(call.viewer) as act:
         stored = _known(act.connection, wanted.incident)
         if stored.incident.state is IncidentState.CLOSED:
             raise Refusal("changed", f"It needs no care. {state_sentence(stored.incident)}")
         those = [one.incident for one in _together(act.connection, stored)]
-        to, hours = wanted.to, wanted.mute_hours
+        to, hours = wanted.to, wanted.shelve_hours
         if to is not None:
             labelling.require_known(act, call.store.settings, to)
             for incident in those:
@@ -320,11 +351,19 @@ def post_care(call: Call, wanted: CareIn) -> object:
         if hours is not None:
             until_ms = act.now_ms + round(3_600_000 * hours)
             for incident in those:
-                seen = {"state": str(incident.state), "limits": len(incident.limits)}
-                act.record("mute", incident.id, until_ms=until_ms, **seen)
-            done.append(f"muted for {hours:g} h" if hours else "not muted any more")
+                seen = {"state": str(incident.state), "limits": len(incident.limits),
+                        "why": wanted.why.strip()}  # fmt: skip
+                act.record("shelve", incident.id, until_ms=until_ms, **seen)
+            done.append(f"shelved for {hours:g} h" if hours else "not shelved any more")
     whose = stored.incident.stream_key + (f" and {len(those) - 1} others" if those[1:] else "")
     return {"message": f"{whose}: {' and '.join(done)}."}
+
+
+def _may_shelve(hours: float, why: str, viewer: Viewer) -> None:
+    if not why.strip():
+        raise Refusal("bad_request", "Say why it is shelved: the next shift reads it.")
+    if hours > _REVIEWERS_SHELVE_HOURS and viewer.role not in ("lead", "admin"):
+        raise Refusal("forbidden", "A lead shelves for longer than a day.")
 
 
 def _together(connection: Connection, stored: StoredIncident) -> list[StoredIncident]:
@@ -374,6 +413,8 @@ routes = [
     Route("/api/incidents/answer", post_answer, methods=["POST"]),
     Route("/api/incidents/withdraw", post_withdraw, methods=["POST"]),
     Route("/api/incidents/care", post_care, methods=["POST"]),
+    Route("/api/incidents/plan", post_plan, methods=["POST"]),
+    Route("/api/incidents/cancel", post_cancel, methods=["POST"]),
     Route("/api/incidents/seen", post_seen, methods=["POST"]),
     Route("/api/incident-readings/{incident:path}", get_readings),
     Route("/api/incident-readings/{incident:path}", post_load, methods=["POST"]),

@@ -73,7 +73,7 @@ def last_shift(connection: Connection, now_ms: int) -> Shift:
     answered = scalar(
         connection,
         "SELECT count(*) FROM answer WHERE given_ms > ? AND withdrawn_ms IS NULL "
-        "AND command NOT LIKE '%.%'",
+        "AND command NOT LIKE '%.%' AND incident <> ''",
         (now_ms - begun_ms,),
     )
     actors.sort(key=lambda actor: -actor.incidents)

@@ -1,9 +1,9 @@
-"""A muted or acknowledged incident pages nobody: Alertmanager silences its alert for so long.
+"""A shelved or acknowledged incident pages nobody: Alertmanager silences its alert for so long.
 
-The store knows what is muted, and what was acknowledged as it stands; Alertmanager's silences are
+The store knows what is shelved, and what was acknowledged as it stands; Alertmanager's silences are
 updated whenever they differ: a silence of ours names the incidents of one situation of one
 pipeline, since any of them may have been told of first, and is known by its comment. So nothing has
-to be remembered here, a console that starts again goes on where another stopped, and a mute that
+to be remembered here, a console that starts again goes on where another stopped, and shelving that
 ends early, or an incident that comes back, ends its silence. The worker knows nothing of it:
 alerts, verdicts and their order stay.
 """
@@ -26,7 +26,7 @@ from rejex_stream.review.incidents.incident_store import Care, care_of, open_inc
 from rejex_stream.review.queue.review_store import ReviewStore
 
 _COMMENT = "rejex-stream: {} in the review console"
-_OURS = (_COMMENT.format("muted"), _COMMENT.format("acknowledged"))
+_OURS = (_COMMENT.format("shelved"), _COMMENT.format("acknowledged"))
 _TIMEOUT_S = 5.0
 
 
@@ -35,10 +35,10 @@ class Silences:
 
     def __init__(self, url: str, pipeline: str) -> None:
         self._api, self._pipeline = url.rstrip("/") + "/api/v2", pipeline
-        self._held: dict[str, int] | None = None  # muted until, as Alertmanager has it
+        self._held: dict[str, int] | None = None  # shelved until, as Alertmanager has it
 
     def bring_in_line(self, store: ReviewStore) -> bool:
-        """Silence what is muted and nothing else; returns whether anything was changed.
+        """Silence what is shelved and nothing else; returns whether anything was changed.
 
         What Alertmanager does not take is a ConnectorError, and tried again the next time.
         """
@@ -48,14 +48,14 @@ class Silences:
                 if one.pipeline == self._pipeline:
                     care = care_of(connection, one.incident, now_ms)
                     cares[one.situation].append((one.incident.id, care))
-        muted = dict[str, Care]()
+        shelved = dict[str, Care]()
         for situation, those in cares.items():
             quiet = quiet_care([care for _, care in those], now_ms)
             if quiet is not None:
                 others = [] if len(those) < 2 else [incident for incident, _ in those]
                 names = sorted({situation, *others})
-                muted["|".join(re.escape(one).replace(r"\-", "-") for one in names)] = quiet
-        wanted = {incident: care.quiet_until_ms for incident, care in muted.items()}
+                shelved["|".join(re.escape(one).replace(r"\-", "-") for one in names)] = quiet
+        wanted = {incident: care.quiet_until_ms for incident, care in shelved.items()}
         if wanted == self._held:
             return False
         try:
@@ -63,19 +63,19 @@ class Silences:
             for incident, (silence, until_ms) in known.items():
                 if wanted.get(incident) != until_ms:
                     self._ask("DELETE", f"silence/{silence}")
-            for incident, care in muted.items():
+            for incident, care in shelved.items():
                 if incident not in known or known[incident][1] != care.quiet_until_ms:
                     self._ask("POST", "silences", self._silence(incident, care, now_ms))
         except (OSError, msgspec.DecodeError) as error:
             raise ConnectorError(
                 f"Alertmanager at {masked(self._api.removesuffix('/api/v2'))} did not take which "
-                f"incidents are muted ({error}): check alerts.alertmanager_url."
+                f"incidents are shelved ({error}): check alerts.alertmanager_url."
             ) from error
         self._held = wanted
         return True
 
     def _standing(self) -> dict[str, tuple[str, int]]:
-        """Return our silences that have not ended, by incident: (id, muted until)."""
+        """Return our silences that have not ended, by incident: (id, shelved until)."""
         mine = quote(f'pipeline="{self._pipeline}"')
         silences = {}
         for silence in self._ask("GET", f"silences?filter={mine}") or ():
@@ -89,7 +89,9 @@ class Silences:
     def _silence(self, incident: str, care: Care, now_ms: int) -> dict[str, Any]:
         labels = {"pipeline": self._pipeline, "incident": incident}
         what, by = (
-            ("muted", care.muted_by) if care.muted_by else ("acknowledged", care.acknowledged_by)
+            ("shelved", care.shelved_by)
+            if care.shelved_by
+            else ("acknowledged", care.acknowledged_by)
         )
         return {
             "matchers": [{"name": name, "value": value, "isRegex": name == "incident",

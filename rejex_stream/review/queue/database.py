@@ -211,7 +211,7 @@ CREATE TABLE reply (     -- the pipeline's replies to commands
 CREATE TABLE answer (    -- commands given here, and those on their way out
   answer_seq INTEGER PRIMARY KEY AUTOINCREMENT,
   command TEXT NOT NULL UNIQUE,        -- made of the request: a retry says nothing new
-  incident TEXT NOT NULL,
+  incident TEXT NOT NULL,              -- empty: it is about planned work
   pipeline TEXT NOT NULL,
   record BLOB NOT NULL,                -- the command as published
   given_ms INTEGER NOT NULL DEFAULT 0,

@@ -188,7 +188,7 @@ _ASKED_TODAY = (
     "(SELECT count(DISTINCT l.episode_id) FROM label l "
     "WHERE l.created_ms >= :day AND l.source = 'human' AND l.kind = 'label') "
     "+ (SELECT count(*) FROM answer WHERE given_ms >= :day "
-    "AND withdrawn_ms IS NULL AND command NOT LIKE '%.%') "
+    "AND withdrawn_ms IS NULL AND command NOT LIKE '%.%' AND incident <> '') "
     "+ (SELECT count(DISTINCT situation) FROM incident i WHERE state = 'open' AND NOT "
     "EXISTS (SELECT 1 FROM answer a WHERE a.incident = i.incident AND withdrawn_ms IS NULL))"
     "+ (SELECT count(*) FROM episode e WHERE e.status IN ('open', 'needs_second') "

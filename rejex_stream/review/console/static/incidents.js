@@ -1,6 +1,6 @@
 // What is wrong now, the list of incidents, and one of them: kept up to date in place.
 
-import { $, $$, Refused, ask, asking, call, drawn, every, newId, onKeys, plural, poll, readData, showCounts, showKeys, showTime, showTimes, takeToast, toast, toastNext } from "./shell.js";
+import { $, $$, Refused, ask, asking, call, drawn, every, newId, onKeys, pageData, plural, poll, readData, showCounts, showKeys, showTime, showTimes, takeToast, toast, toastNext } from "./shell.js";
 import { PlotStack, readout } from "./plots.js";
 
 const data = readData("incident-data");
@@ -132,7 +132,23 @@ $("#seen")?.addEventListener("click", async (event) => {
 for (const field of $$("[data-care]")) field.addEventListener("change", async () => {
   const name = field.dataset.care, given = name === "to" ? field.value : Number(field.value);
   if (name !== "to" && field.value === "") return;
-  const done = await asking("/api/incidents/care", { incident: data.id, [name]: given });
+  const done = await asking("/api/incidents/care", { incident: data.id, [name]: given, why: $("#why").value });
+  if (!done && name !== "to") { field.value = ""; $("#why").focus(); }
+  if (done) { toast(done.message); await refresh(); }
+});
+// Times are typed in the clock that the page shows.
+const typedMs = (text) => (pageData.clock === "local" ? new Date(text) : new Date(`${text}Z`)).getTime();
+$("#plan")?.addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const form = event.target, { pipeline, stream, why, from, until } = Object.fromEntries(new FormData(form));
+  const done = await asking("/api/incidents/plan",
+    { request_id: newId(), pipeline, stream: stream.trim(), why, from_ms: typedMs(from), until_ms: typedMs(until) });
+  if (done) { toast(done.message); form.reset(); await refresh(); }
+});
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("[data-cancel]");
+  if (!button) return;
+  const done = await asking("/api/incidents/cancel", { request_id: newId(), command: button.dataset.cancel });
   if (done) { toast(done.message); await refresh(); }
 });
 let commentId = newId();

@@ -177,6 +177,8 @@ class Review(Section):
     reviewers: tuple[str, ...] = setting((), otherwise="you, as admin", example=["ada:lead", "bob"])
     """NAME or NAME:ROLE; roles: viewer, reviewer, lead, admin. With auth token each gets a link;
     with auth proxy whoever is not named is a reviewer."""
+    new_normal: Role = setting("reviewer", example="lead")
+    """The least role that may answer *new normal*: the reference is made anew by it."""
     proxies: tuple[str, ...] = setting(("127.0.0.1", "::1"), example=["10.0.0.0/24"])
     """Addresses or networks that auth proxy trusts."""
     allowed_hosts: tuple[str, ...] = setting((), example=["review.example.com"])

@@ -26,7 +26,7 @@ from rejex_stream.review.console.console import Access
 from rejex_stream.review.incidents import incident_store, readings
 from rejex_stream.review.incidents.incident_store import AnswerRequest
 from rejex_stream.review.queue import labelling
-from rejex_stream.review.queue.database import Refusal, wall_clock_ms
+from rejex_stream.review.queue.database import Refusal, Viewer, wall_clock_ms
 from rejex_stream.review.queue.listing import QueueFilter, summary
 from rejex_stream.review.queue.review_store import ReviewStore, apply_labels
 from rejex_stream.types import CommandReply, LimitExcess, Position
@@ -423,6 +423,21 @@ def test_a_case_of_before_an_incident_is_not_said_to_be_of_it(wall_store):
     with running(store) as console:
         rows = console.ask("/queue/rows?tab=all").text.split("</tr>")
     assert sorted(">incident</a>" in row for row in rows[:2]) == [False, True]
+
+
+def test_who_may_say_new_normal_is_a_setting(wall_store):
+    store = wall_store(new_normal="lead")
+    tell(store, incident())
+    bob, lou = Viewer("bob", "reviewer"), Viewer("lou", "lead")
+    with running(store, access=Access(local=bob)) as console:
+        page = console.ask(f"/incidents/{WHICH}").text
+        assert page.count("It takes the role lead.") == 1
+    with pytest.raises(Refusal, match="New normal takes the role lead here"):
+        incident_store.give_answer(store, said(kind="new_normal"), bob)
+    assert incident_store.give_answer(store, said(kind="new_normal"), lou).by == "lou"
+    store = wall_store("other.db")
+    tell(store, incident())
+    assert incident_store.give_answer(store, said(kind="new_normal"), bob).by == "bob"
 
 
 def test_a_shelved_incident_leaves_the_first_page_and_the_list_says_whose_it_is(ward):

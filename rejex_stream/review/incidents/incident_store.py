@@ -22,6 +22,7 @@ import msgspec
 from msgspec import Meta
 
 from rejex_stream.config.assembly.control_line import ControlLine, make_command
+from rejex_stream.config.reviewing import ROLES, Review
 from rejex_stream.encode import decode_command, decode_incidents, encode_command
 from rejex_stream.errors import ConfigError
 from rejex_stream.operate.incident_text import state_phrase
@@ -266,16 +267,21 @@ def give_answer(store: ReviewStore, request: AnswerRequest, viewer: Viewer) -> C
         known = stored_command(act.connection, id_)
         if known is not None:
             return known
-        command = _give(act, request, id_)
+        command = _give(act, request, id_, store.settings)
         for number, (incident, version) in enumerate(request.others.items(), 1):
             other = msgspec.structs.replace(request, incident=incident, version=version)
             with suppress(Refusal):
-                _give(act, other, f"{id_}.{number}")
+                _give(act, other, f"{id_}.{number}", store.settings)
         return command
 
 
-def _give(act: Action, request: AnswerRequest, id_: str) -> Command:
-    connection = act.connection
+def may_renew(viewer: Viewer, settings: Review) -> bool:
+    """Whether somebody may say that something is the new normal."""
+    return ROLES.index(viewer.role) >= ROLES.index(settings.new_normal)
+
+
+def _give(act: Action, request: AnswerRequest, id_: str, settings: Review) -> Command:
+    connection, viewer = act.connection, act.viewer
     stored = stored_incident(connection, request.incident)
     if stored is None:
         raise Refusal("unknown", f"There is no incident {request.incident[:200]!r}.")
@@ -300,6 +306,8 @@ def _give(act: Action, request: AnswerRequest, id_: str) -> Command:
             f"It has moved on since you saw version {request.version}. "
             f"{state_sentence(incident)} Look at it, and answer again.",
         )
+    if kind is CommandKind.NEW_NORMAL and not may_renew(viewer, settings):
+        raise Refusal("forbidden", f"New normal takes the role {settings.new_normal} here.")
     command = store_command(
         act,
         kind,
@@ -328,11 +336,7 @@ def stored_command(connection: Connection, id_: str) -> Command | None:
 
 
 def store_command(
-    act: Action,
-    kind: CommandKind,
-    id_: str,
-    pipeline: str,
-    **fields: Any,
+    act: Action, kind: CommandKind, id_: str, pipeline: str, **fields: Any
 ) -> Command:
     """Store a command, for :func:`send_commands` to send."""
     by = act.viewer.reviewer

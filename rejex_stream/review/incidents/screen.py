@@ -240,6 +240,7 @@ def _one(console: Console, connection: Connection, viewer: Viewer, request: Requ
             (incident.id,),
         ).fetchone(),
         "choices": choices(incident),
+        "may_renew": incident_store.may_renew(viewer, console.store.settings),
         "question": question(incident),
         "if_unanswered": if_unanswered,
         "can_answer": console.background is None

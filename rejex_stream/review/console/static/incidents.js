@@ -46,7 +46,7 @@ async function answer(action) {
   if (!given || given.kind !== kind || given.note !== note.value || JSON.stringify(given.others) !== JSON.stringify(others)) {
     given = { request_id: newId(), incident: data.id, version: data.version, kind, note: note.value, others };
   }
-  const buttons = $$("[data-kind]");
+  const buttons = $$("[data-kind]:enabled");
   for (const one of buttons) one.disabled = true;
   refused.hidden = true;
   try {

@@ -1,7 +1,5 @@
 """A real Chromium for tests: found or skipped with the reason, required in CI."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from typing import Any

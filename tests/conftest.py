@@ -1,7 +1,5 @@
 """Shared fixtures: where golden values and evaluation data are."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

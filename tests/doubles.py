@@ -10,8 +10,6 @@ What is durable (a sink's committed outcomes and offsets, a store's snapshots) s
 :class:`Crash`, everything else is lost.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from enum import Enum

@@ -1,7 +1,5 @@
 """The code as a graph: modules, and which of them each imports, now or later."""
 
-from __future__ import annotations
-
 import ast
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Verdicts with known statistics, for the tests of the monitors."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -3,8 +3,6 @@
 python -m tests.mutated_snapshots 10000 --seed 1
 """
 
-from __future__ import annotations
-
 import argparse
 import copy
 import random

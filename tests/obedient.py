@@ -1,7 +1,5 @@
 """A small engine with incidents that obeys commands: misplace one, and all that follows differs."""
 
-from __future__ import annotations
-
 import zlib
 from dataclasses import asdict, dataclass, field
 

@@ -3,8 +3,6 @@
 Nothing of the engine is imported but the types.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from dataclasses import replace as replace_in

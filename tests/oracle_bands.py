@@ -1,7 +1,5 @@
 """Stability and rejected ranks in whole numbers, from the definition; for small windows."""
 
-from __future__ import annotations
-
 import math
 from decimal import Decimal
 from functools import cache

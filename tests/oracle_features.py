@@ -1,7 +1,5 @@
 """What the features of a reading should be: looked up in the whole history of a sensor."""
 
-from __future__ import annotations
-
 import math
 import statistics
 

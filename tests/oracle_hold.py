@@ -1,7 +1,5 @@
 """The hold from its formulas: a copy of the stream before every event, and back to it; slow."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from itertools import pairwise

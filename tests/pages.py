@@ -1,7 +1,5 @@
 """Reading a report as a browser would, without one."""
 
-from __future__ import annotations
-
 import json
 import re
 from html.parser import HTMLParser

@@ -1,7 +1,5 @@
 """A small pipeline over files as a program of its own, to be killed at any moment."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The program, and other processes, as tests start them: without the settings of who runs them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

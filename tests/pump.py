@@ -1,7 +1,5 @@
 """The small pipeline of many tests: pumps in a file of rows, judged by HBOS."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Web servers on this machine that answer as a test says."""
 
-from __future__ import annotations
-
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 

@@ -1,7 +1,5 @@
 """What the long trials found: each writes its row into `benchmarks/results/soak.md`."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.metadata
 import os

@@ -1,7 +1,5 @@
 """Who answers at a wrong address: a port that speaks something other than HTTP."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Readings and small honest detectors for the tests of the engine."""
 
-from __future__ import annotations
-
 import math
 import random
 from array import array

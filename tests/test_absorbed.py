@@ -1,7 +1,5 @@
 """An incident that was told ends as absorbed, or is held, where its channels have not come back."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Channels that go round: north is no jump, and a nacelle that stands off the wind is told."""
 
-from __future__ import annotations
-
 import json
 import math
 
@@ -234,24 +232,21 @@ def test_a_config_says_what_goes_round():
     assert {*angles} == {*ANGLES}
 
 
-@pytest.mark.parametrize(
-    ("more", "says"),
-    [
-        ('[channels.wind]\nkind = "compass"', "channels.wind.kind"),
-        (WIND + "period = 0", "channels.wind.period"),
-        (WIND + "period = -360", "channels.wind.period"),
-        ("[channels.wind]\nperiod = 360", "period is of angles"),
-        ('[channels.wind]\nfollows = "nacelle"', "follows is of angles"),
-        (WIND + 'follows = "power"', "follows = 'power' is no other angle"),
-        (WIND + 'follows = "wind"', "follows = 'wind' is no other angle"),
-        (WIND + 'side = "low"', "an angle has no lower side"),
-        ('[channels.door]\nkind = "angle"', "a flag is not"),
-        (
-            WIND + '[[features.columns]]\nkind = "max"\nchannel = "wind"\nevents = 5',
-            "an angle has no largest value",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("more", "says"), [
+    ('[channels.wind]\nkind = "compass"', "channels.wind.kind"),
+    (WIND + "period = 0", "channels.wind.period"),
+    (WIND + "period = -360", "channels.wind.period"),
+    ("[channels.wind]\nperiod = 360", "period is of angles"),
+    ('[channels.wind]\nfollows = "nacelle"', "follows is of angles"),
+    (WIND + 'follows = "power"', "follows = 'power' is no other angle"),
+    (WIND + 'follows = "wind"', "follows = 'wind' is no other angle"),
+    (WIND + 'side = "low"', "an angle has no lower side"),
+    ('[channels.door]\nkind = "angle"', "a flag is not"),
+    (
+        WIND + '[[features.columns]]\nkind = "max"\nchannel = "wind"\nevents = 5',
+        "an angle has no largest value",
+    ),
+])  # fmt: skip
 def test_what_cannot_be_an_angle_is_refused(more, says):
     _, problems = parse_config(CONFIG + more)
     assert says in " ".join(map(str, problems))

@@ -1,7 +1,5 @@
 """Every finite float, through every feature and detector, to a verdict."""
 
-from __future__ import annotations
-
 import math
 import random
 import statistics

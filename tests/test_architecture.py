@@ -1,7 +1,5 @@
 """docs/explanation/architecture.md is the map: each file it names exists, each room has a line."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

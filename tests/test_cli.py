@@ -1,7 +1,5 @@
 """The program as a user meets it: commands, exit status, what goes where."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import math
@@ -42,20 +40,17 @@ def test_the_version_and_the_help_are_quick_and_plain():
     assert "\x1b" not in text
 
 
-@pytest.mark.parametrize(
-    ("arguments", "status", "said"),
-    [
-        (["nonsense"], 2, "No such command"),
-        (["plan", "--nonsense"], 2, "No such option"),
-        (["plan", "--window", "many"], 2, "--window"),
-        (["validate", "missing.toml"], 2, "missing.toml: Expected a readable TOML file"),
-        (["run", "missing.toml"], 2, "missing.toml: Expected a readable TOML file"),
-        (["plan", "-c", "0.7"], 2, "contamination = 0.7 is outside (0, 0.5)"),
-        (["score", "missing.csv"], 1, "cannot read missing.csv: No such file"),
-        (["plan", "--burst", "3"], 2, "--burst goes with --rate"),
-        (["run", "missing.toml", "--limit", "5"], 2, "--limit goes with --dry-run"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "status", "said"), [
+    (["nonsense"], 2, "No such command"),
+    (["plan", "--nonsense"], 2, "No such option"),
+    (["plan", "--window", "many"], 2, "--window"),
+    (["validate", "missing.toml"], 2, "missing.toml: Expected a readable TOML file"),
+    (["run", "missing.toml"], 2, "missing.toml: Expected a readable TOML file"),
+    (["plan", "-c", "0.7"], 2, "contamination = 0.7 is outside (0, 0.5)"),
+    (["score", "missing.csv"], 1, "cannot read missing.csv: No such file"),
+    (["plan", "--burst", "3"], 2, "--burst goes with --rate"),
+    (["run", "missing.toml", "--limit", "5"], 2, "--limit goes with --dry-run"),
+])  # fmt: skip
 def test_a_mistake_is_one_sentence_on_standard_error(capsys, arguments, status, said):
     found, out, err = here(capsys, *arguments)
     assert found == status
@@ -167,16 +162,13 @@ def test_validate_doubts_a_tolerance_that_means_little(capsys, tmp_path):
     assert "Doubtful: T = 0.93: labels are accepted that flip" in out
 
 
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        ('time_unit = "iso8601"', True),
-        ('time_format = "%d.%m.%Y %H:%M"', True),
-        ('time_format = "%d.%m.%Y %H:%M %z"', False),
-        ('time_unit = "iso8601"\ntime_zone = "Europe/Berlin"', False),
-        ('time_unit = "ms"', False),
-    ],
-)
+@pytest.mark.parametrize(("more", "said"), [
+    ('time_unit = "iso8601"', True),
+    ('time_format = "%d.%m.%Y %H:%M"', True),
+    ('time_format = "%d.%m.%Y %H:%M %z"', False),
+    ('time_unit = "iso8601"\ntime_zone = "Europe/Berlin"', False),
+    ('time_unit = "ms"', False),
+])  # fmt: skip
 def test_validate_says_where_a_time_without_a_zone_is_taken_to_be(capsys, tmp_path, more, said):
     path = tmp_path / "c.toml"
     lines = ["[input]", 'path = "t.csv"', 'channels = ["v"]', 'time = "t"', more]
@@ -194,17 +186,14 @@ def test_validate_says_where_a_time_without_a_zone_is_taken_to_be(capsys, tmp_pa
         {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
     ],
 )
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["plan"], "u03b3 = 0.05"),
-        (["validate", ROOT / "examples" / "file.toml"], "window n"),
-        (["--help"], "score"),
-        (["score", "--help"], "--time-zone"),
-        (["settings"], "u03b3, the expected share"),
-        (["validate", "größe.toml"], "Expected a readable TOML file"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "said"), [
+    (["plan"], "u03b3 = 0.05"),
+    (["validate", ROOT / "examples" / "file.toml"], "window n"),
+    (["--help"], "score"),
+    (["score", "--help"], "--time-zone"),
+    (["settings"], "u03b3, the expected share"),
+    (["validate", "größe.toml"], "Expected a readable TOML file"),
+])  # fmt: skip
 def test_a_terminal_that_is_not_utf_8_gets_signs_spelled_out(arguments, said, encoding):
     bare = {name: environment()[name] for name in ("PATH", "PYTHONPATH")}
     shown = ended(command(*arguments), text=False, env=bare | encoding)
@@ -252,17 +241,14 @@ def test_score_reads_what_people_have(capsys, table, tmp_path):
         assert json.loads(out)["measured"]["ranked"] > 100
 
 
-@pytest.mark.parametrize(
-    ("content", "status", "said"),
-    [
-        (b"", 2, "is empty"),
-        (b"time,flow\n", 2, "no rows"),
-        (b"time,flow\n0,1.5\n1,1.6\n", 2, "too few"),
-        (b"name,word\na,b\nc,d\n", 2, "no column holds numbers"),
-        (b"\xff\xfe\x00\x01\n", 2, "no rows"),  # UTF-16 with one line
-        (b"\x1f\x8bnonsense", 1, "is damaged, or not gzip"),
-    ],
-)
+@pytest.mark.parametrize(("content", "status", "said"), [
+    (b"", 2, "is empty"),
+    (b"time,flow\n", 2, "no rows"),
+    (b"time,flow\n0,1.5\n1,1.6\n", 2, "too few"),
+    (b"name,word\na,b\nc,d\n", 2, "no column holds numbers"),
+    (b"\xff\xfe\x00\x01\n", 2, "no rows"),  # UTF-16 with one line
+    (b"\x1f\x8bnonsense", 1, "is damaged, or not gzip"),
+])  # fmt: skip
 def test_score_refuses_what_is_no_table_in_a_sentence(capsys, tmp_path, content, status, said):
     path = tmp_path / "t.csv"
     path.write_bytes(content)

@@ -1,7 +1,5 @@
 """``rejex-stream run`` over real files, in processes that are really stopped."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -183,14 +181,11 @@ def test_standard_input_is_an_input(pipeline):
 
 
 # ----------------------------------------------------------------------------- to be refused
-@pytest.mark.parametrize(
-    ("content", "status", "said"),
-    [
-        (None, 1, "feed.csv"),
-        ("", 1, "is empty: expected a CSV header"),
-        ("t,id,other\n1,a,2\n", 2, "column 'flow' is not in the header"),
-    ],
-)
+@pytest.mark.parametrize(("content", "status", "said"), [
+    (None, 1, "feed.csv"),
+    ("", 1, "is empty: expected a CSV header"),
+    ("t,id,other\n1,a,2\n", 2, "column 'flow' is not in the header"),
+])  # fmt: skip
 def test_an_input_that_cannot_be_is_one_sentence(pipeline, run, content, status, said):
     if content is not None:
         (pipeline / "feed.csv").write_text(content)

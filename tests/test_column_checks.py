@@ -1,7 +1,5 @@
 """What a sample of columns is suspected of, and what it is not."""
 
-from __future__ import annotations
-
 import math
 import random
 
@@ -77,16 +75,13 @@ def test_a_value_that_stands_for_none_is_suspected(value):
     assert suspected("sentinel", values) == [f"{value:.15g}"]
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        NOISE,
-        [x + 60 if 100 <= i < 120 else x for i, x in enumerate(NOISE)],  # a fault
-        [60.0 if 100 <= i < 120 else x for i, x in enumerate(NOISE)],  # stuck at a limit, once
-        [0.0 if i // 100 % 2 else x for i, x in enumerate(NOISE)],  # a pump that rests
-        [99.0 + (i % 10) / 10 for i in range(N)],
-    ],
-)
+@pytest.mark.parametrize("values", [
+    NOISE,
+    [x + 60 if 100 <= i < 120 else x for i, x in enumerate(NOISE)],  # a fault
+    [60.0 if 100 <= i < 120 else x for i, x in enumerate(NOISE)],  # stuck at a limit, once
+    [0.0 if i // 100 % 2 else x for i, x in enumerate(NOISE)],  # a pump that rests
+    [99.0 + (i % 10) / 10 for i in range(N)],
+])  # fmt: skip
 def test_a_value_that_was_measured_is_not(values):
     assert not suspected("sentinel", values)
 
@@ -105,21 +100,18 @@ def test_channels_that_report_by_turns_need_a_carry():
 TIMES = [i * 60_000 for i in range(N)]
 
 
-@pytest.mark.parametrize(
-    ("cells", "moments", "strong", "right"),
-    [
-        ([str(x) for x in RAMP], TIMES, True, False),  # a valve's position
-        ([str(x) for x in RAMP], TIMES, False, False),
-        (["ON" if i // 40 % 2 else "OFF" for i in range(N)], TIMES, True, False),
-        (["1" if i // 40 % 2 else "0" for i in range(N)], TIMES, True, False),
-        ([f"B{i // 50}" for i in range(N)], TIMES, False, False),  # a batch
-        (["a"] * N, TIMES, True, False),
-        ([f"m{i % 4}" for i in range(N)], [i // 4 * 60_000 for i in range(N)], False, True),
-        ([str(i % 4 + 1) for i in range(N)], [i // 4 * 60_000 for i in range(N)], False, True),
-        ([f"m{i % 4}" for i in range(N)], TIMES, True, True),
-        ([str(i // 100) for i in range(N)], [i % 100 * 1000 for i in range(N)], True, True),
-    ],
-)
+@pytest.mark.parametrize(("cells", "moments", "strong", "right"), [
+    ([str(x) for x in RAMP], TIMES, True, False),  # a valve's position
+    ([str(x) for x in RAMP], TIMES, False, False),
+    (["ON" if i // 40 % 2 else "OFF" for i in range(N)], TIMES, True, False),
+    (["1" if i // 40 % 2 else "0" for i in range(N)], TIMES, True, False),
+    ([f"B{i // 50}" for i in range(N)], TIMES, False, False),  # a batch
+    (["a"] * N, TIMES, True, False),
+    ([f"m{i % 4}" for i in range(N)], [i // 4 * 60_000 for i in range(N)], False, True),
+    ([str(i % 4 + 1) for i in range(N)], [i // 4 * 60_000 for i in range(N)], False, True),
+    ([f"m{i % 4}" for i in range(N)], TIMES, True, True),
+    ([str(i // 100) for i in range(N)], [i % 100 * 1000 for i in range(N)], True, True),
+])  # fmt: skip
 def test_a_key_looks_like_keys(cells, moments, strong, right):
     assert is_key(cells, moments, strong=strong) is right
 
@@ -140,18 +132,15 @@ def test_thousands_that_look_like_decimals_are_a_doubt():
 NOW = 1_750_000_000_000
 
 
-@pytest.mark.parametrize(
-    ("name", "first", "unit", "odd"),
-    [
-        ("timestamp", NOW - 10**9, "ms", False),
-        ("t", 0, "s", False),  # since the start of a trial
-        ("time_ms", 0, "s", True),
-        ("time_ms", 0, "ms", False),
-        ("timestamp_ns", NOW, "s", True),
-        ("time", NOW + 10**9, "s", True),
-        ("time", 190_000_000_000, "s", True),
-    ],
-)
+@pytest.mark.parametrize(("name", "first", "unit", "odd"), [
+    ("timestamp", NOW - 10**9, "ms", False),
+    ("t", 0, "s", False),  # since the start of a trial
+    ("time_ms", 0, "s", True),
+    ("time_ms", 0, "ms", False),
+    ("timestamp_ns", NOW, "s", True),
+    ("time", NOW + 10**9, "s", True),
+    ("time", 190_000_000_000, "s", True),
+])  # fmt: skip
 def test_times_that_nobody_lived_through_are_a_doubt(name, first, unit, odd):
     assert bool(time_doubt(name, [first, first + 60_000], unit, NOW)) is odd
 

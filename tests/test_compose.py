@@ -1,7 +1,5 @@
 """docker-compose.yml without a Docker engine: its schema, its files, and the commands it holds."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

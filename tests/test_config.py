@@ -1,7 +1,5 @@
 """The config: what is read, what is refused, and how it is said."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path
@@ -200,47 +198,41 @@ refit_lag_events = 200
     assert len(found) == 10  # the refits cannot be judged without the window
 
 
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        (("tolerance = 8", ""), "neither is given of tolerance and review_budget"),
-        (
-            ("tolerance = 8", "tolerance = 8\nreview_budget = { rate = 0.1 }"),
-            "both are given of tolerance and review_budget",
-        ),
-        (("tolerance = 8", "review_budget = { reviews_per_day = 5 }"), "the budget is incomplete"),
-        (
-            ("tolerance = 8", "review_budget = { reviews_per_day = 5, events_per_day = 4 }"),
-            "people can look at everything",
-        ),
-        (("tolerance = 8", "review_budget = { rate = 0.1, events_per_day = 4 }"), "keep rate"),
-        (
-            ("contamination = 0.05\ntolerance = 8", "contamination = 0.005\ntolerance = 32"),
-            "no score can ever be called an anomaly",
-        ),
-        (("tolerance = 8", "tolerance = 8\ncosts = { c_r = 0.5 }"), "c_r = 0.5 is above its limit"),
-        (
-            ("tolerance = 8", "tolerance = 8\n[refit]\nrefit_every_events = 1500"),
-            "below the window",
-        ),
-        (('path = "water.csv"', ""), "path is missing"),
-        (('time = "t"', ""), "time is missing"),
-        (('time = "t"', 'time = "t"\ntopics = ["a"]'), "drop one"),
-        (('time = "t"', 'time = "t"\nsensor = "s"\nfixed_sensor = "x"'), "exactly one of"),
-        (('"flow", "pressure"', '"flow", "flow"'), "twice"),
-        (('"flow", "pressure"', ""), "channels"),
-        (('name = "HBOS"', 'name = "HBOS"\nparams = { bins = 3 }'), "has no parameter 'bins'"),
-        (('name = "HBOS"', 'name = "COF"'), "is refused"),
-        (
-            ("[detector]", '[features]\ncolumns = [{ kind = "raw", channel = "flw" }]\n[detector]'),
-            "unknown channel 'flw'",
-        ),
-        (("[detector]", "[monitor]\nstuck_events = -1\n[detector]"), "stuck_events = -1"),
-        (("water.csv", "water.dat"), "does not tell its format"),
-        (("[detector]", '[output]\nreview = "./verdicts.jsonl"\n[detector]'), "its own file"),
-        (("[detector]", '[output]\nreview = "-"\n[state]\nfolder = "s"\n[detector]'), "taken back"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("change", "expected"), [
+    (("tolerance = 8", ""), "neither is given of tolerance and review_budget"),
+    (
+        ("tolerance = 8", "tolerance = 8\nreview_budget = { rate = 0.1 }"),
+        "both are given of tolerance and review_budget",
+    ),
+    (("tolerance = 8", "review_budget = { reviews_per_day = 5 }"), "the budget is incomplete"),
+    (
+        ("tolerance = 8", "review_budget = { reviews_per_day = 5, events_per_day = 4 }"),
+        "people can look at everything",
+    ),
+    (("tolerance = 8", "review_budget = { rate = 0.1, events_per_day = 4 }"), "keep rate"),
+    (
+        ("contamination = 0.05\ntolerance = 8", "contamination = 0.005\ntolerance = 32"),
+        "no score can ever be called an anomaly",
+    ),
+    (("tolerance = 8", "tolerance = 8\ncosts = { c_r = 0.5 }"), "c_r = 0.5 is above its limit"),
+    (("tolerance = 8", "tolerance = 8\n[refit]\nrefit_every_events = 1500"), "below the window"),
+    (('path = "water.csv"', ""), "path is missing"),
+    (('time = "t"', ""), "time is missing"),
+    (('time = "t"', 'time = "t"\ntopics = ["a"]'), "drop one"),
+    (('time = "t"', 'time = "t"\nsensor = "s"\nfixed_sensor = "x"'), "exactly one of"),
+    (('"flow", "pressure"', '"flow", "flow"'), "twice"),
+    (('"flow", "pressure"', ""), "channels"),
+    (('name = "HBOS"', 'name = "HBOS"\nparams = { bins = 3 }'), "has no parameter 'bins'"),
+    (('name = "HBOS"', 'name = "COF"'), "is refused"),
+    (
+        ("[detector]", '[features]\ncolumns = [{ kind = "raw", channel = "flw" }]\n[detector]'),
+        "unknown channel 'flw'",
+    ),
+    (("[detector]", "[monitor]\nstuck_events = -1\n[detector]"), "stuck_events = -1"),
+    (("water.csv", "water.dat"), "does not tell its format"),
+    (("[detector]", '[output]\nreview = "./verdicts.jsonl"\n[detector]'), "its own file"),
+    (("[detector]", '[output]\nreview = "-"\n[state]\nfolder = "s"\n[detector]'), "taken back"),
+])  # fmt: skip
 def test_settings_that_do_not_fit_each_other_are_refused(change, expected):
     text = FILE.replace(*change)
     assert text != FILE
@@ -263,41 +255,35 @@ def test_a_detector_without_an_identity_is_refused(tmp_path, monkeypatch):
     assert "define __repr__" in found
 
 
-@pytest.mark.parametrize(
-    ("addition", "expected"),
-    [
-        ('[output]\nreview = "readings"', "'readings' is named twice"),
-        ('[kafka.security]\nprotocol = "SASL_SSL"', "needs kafka.security.mechanism"),
-        ("[kafka.options]\n'max.poll.interval.ms' = 2000", "is below 'session.timeout.ms'"),
-        ("[kafka.options]\n'linger.ms' = '5'", "'linger.ms' = '5': expected a whole number of at"),
-        ("[kafka.options]\n'compression.type' = 'rar'", "expected one of none, gzip"),
-        (
-            "[kafka]\nclient = 'kafka-python'\n[kafka.options]\n'fetch.min.byte' = 1",
-            "did you mean 'fetch.min.bytes'?",
-        ),
-        ("[kafka.options]\n'fetch.min.byte' = 1", "No such configuration property"),
-        ("[kafka.options]\n'group.id' = 'a'", "set by rejex-stream itself"),
-        ("[kafka.options]\n'sasl.password' = 'a'", "leave it out"),
-    ],
-)
+@pytest.mark.parametrize(("addition", "expected"), [
+    ('[output]\nreview = "readings"', "'readings' is named twice"),
+    ('[kafka.security]\nprotocol = "SASL_SSL"', "needs kafka.security.mechanism"),
+    ("[kafka.options]\n'max.poll.interval.ms' = 2000", "is below 'session.timeout.ms'"),
+    ("[kafka.options]\n'linger.ms' = '5'", "'linger.ms' = '5': expected a whole number of at"),
+    ("[kafka.options]\n'compression.type' = 'rar'", "expected one of none, gzip"),
+    (
+        "[kafka]\nclient = 'kafka-python'\n[kafka.options]\n'fetch.min.byte' = 1",
+        "did you mean 'fetch.min.bytes'?",
+    ),
+    ("[kafka.options]\n'fetch.min.byte' = 1", "No such configuration property"),
+    ("[kafka.options]\n'group.id' = 'a'", "set by rejex-stream itself"),
+    ("[kafka.options]\n'sasl.password' = 'a'", "leave it out"),
+])  # fmt: skip
 def test_kafka_settings_that_contradict_are_refused(addition, expected):
     found = said(KAFKA + addition + "\n")
     assert any(expected in line for line in found), found
 
 
-@pytest.mark.parametrize(
-    ("address", "expected"),
-    [
-        ("localhost:9093", "begins with http:// or https://"),
-        ("http://localhost:port", "a host, and a number as its port"),
-        ("http://localhost:99999", "a host, and a number as its port"),
-        ("http:///hook", "a host, and a number as its port"),
-        ("http://[::1", "a host, and a number as its port"),
-        ("http://localhost/a b", "without spaces"),
-        ("http://müller.example", "ASCII"),
-        ("https://ada:hunter2@ops.example.com/hook", "without a login"),
-    ],
-)
+@pytest.mark.parametrize(("address", "expected"), [
+    ("localhost:9093", "begins with http:// or https://"),
+    ("http://localhost:port", "a host, and a number as its port"),
+    ("http://localhost:99999", "a host, and a number as its port"),
+    ("http:///hook", "a host, and a number as its port"),
+    ("http://[::1", "a host, and a number as its port"),
+    ("http://localhost/a b", "without spaces"),
+    ("http://müller.example", "ASCII"),
+    ("https://ada:hunter2@ops.example.com/hook", "without a login"),
+])  # fmt: skip
 @pytest.mark.parametrize("setting", ["alertmanager_url", "webhook_url"])
 def test_an_address_that_cannot_be_asked_is_refused(setting, address, expected):
     (found,) = said(FILE.replace("[detector]", f'[alerts]\n{setting} = "{address}"\n[detector]'))
@@ -327,15 +313,12 @@ def test_a_variable_of_the_environment_is_named_in_its_problem(monkeypatch):
     )
 
 
-@pytest.mark.parametrize(
-    ("content", "expected"),
-    [
-        (b"[input\n", "Expected a TOML file"),
-        (b"\xff\xfe", "not UTF-8"),
-        (b"", "input: the section is missing"),
-        (None, "No such file"),
-    ],
-)
+@pytest.mark.parametrize(("content", "expected"), [
+    (b"[input\n", "Expected a TOML file"),
+    (b"\xff\xfe", "not UTF-8"),
+    (b"", "input: the section is missing"),
+    (None, "No such file"),
+])  # fmt: skip
 def test_a_file_that_is_no_config_is_one_sentence(tmp_path, content, expected):
     path = tmp_path / "c.toml"
     if content is not None:
@@ -372,15 +355,12 @@ password = "hunter2"
     assert "hunter2" not in shown
 
 
-@pytest.mark.parametrize(
-    "addition",
-    [
-        '[kafka.security]\npasword = "hunter2"',
-        '[kafka.security]\npassword = ["hunter2"]',
-        '[kafka.options]\nlibrdkafka = { a = ["hunter2"] }',
-        '[alerts]\nwebhook_secret = { a = "hunter2" }',
-    ],
-)
+@pytest.mark.parametrize("addition", [
+    '[kafka.security]\npasword = "hunter2"',
+    '[kafka.security]\npassword = ["hunter2"]',
+    '[kafka.options]\nlibrdkafka = { a = ["hunter2"] }',
+    '[alerts]\nwebhook_secret = { a = "hunter2" }',
+])  # fmt: skip
 def test_no_problem_quotes_a_secret(addition):
     found = said(KAFKA + addition + "\n")
     assert found

@@ -1,7 +1,5 @@
 """The exact versions that are installed: within pyproject's bounds, all named, no address."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from importlib.metadata import PackageNotFoundError, distribution

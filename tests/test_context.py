@@ -1,7 +1,5 @@
 """What a reviewer gets to see of the time before an event."""
 
-from __future__ import annotations
-
 import math
 
 import msgspec
@@ -126,17 +124,14 @@ def test_of_extreme_anomalies_the_first_for_a_quarter_of_a_window_is_asked_about
     assert items.observe(*extreme(3)).why == "extreme", "its stream was forgotten, and began again"
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"severity": 3.99},
-        {"severity": None},
-        {"label": Label.NORMAL},
-        {"held": True, "incident": "t-0-0"},
-        {"planned": True},
-        {"muted": "m"},
-    ],
-)
+@pytest.mark.parametrize("given", [
+    {"severity": 3.99},
+    {"severity": None},
+    {"label": Label.NORMAL},
+    {"held": True, "incident": "t-0-0"},
+    {"planned": True},
+    {"muted": "m"},
+])  # fmt: skip
 def test_nobody_is_asked_about_what_an_incident_or_a_plan_tells_of(given):
     assert ReviewItems(["x"]).observe(*extreme(0, **given)) is None
     assert ReviewItems(["x"], reasons=()).observe(*extreme(0)) is None

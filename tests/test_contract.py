@@ -1,7 +1,5 @@
 """The contract: schemas fit what is written, and do not change unnoticed."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The table of CONTRIBUTING.md, from what one changes to the tests that fall: none is missing."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

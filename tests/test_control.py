@@ -1,7 +1,5 @@
 """What people tell a running pipeline holds from a place in the order, whatever fails."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 
@@ -124,15 +122,12 @@ TROUBLE = st.lists(
 @pytest.mark.thorough
 @FEW
 @given(
-    TROUBLE,
-    TROUBLE,
+    TROUBLE, TROUBLE,
     st.dictionaries(st.integers(0, 60), st.lists(SAID, min_size=1, max_size=3), max_size=12),
     st.lists(st.sampled_from(["ok", "fail", "ambiguous", "crash", "crash after"]), max_size=12),
-    st.integers(1, 9),
-    st.sampled_from([0.0, 0.05]),
-    st.sampled_from([1, 7, 1000]),
+    st.integers(1, 9), st.sampled_from([0.0, 0.05]), st.sampled_from([1, 7, 1000]),
     st.sampled_from([0, 2]),
-)
+)  # fmt: skip
 def test_whatever_fails_it_is_as_if_nothing_had_and_the_commands_stood_in_the_input(
     one, two, words, commits, most, interval, every, waits
 ):

@@ -1,7 +1,5 @@
 """``rejex-stream control``: what a person types, and what comes of it."""
 
-from __future__ import annotations
-
 import json
 import threading
 
@@ -128,25 +126,22 @@ def test_while_the_pipeline_runs_the_reply_is_waited_for(folder, capsys):
     assert not pipeline.is_alive()
 
 
-@pytest.mark.parametrize(
-    ("words", "complaint"),
-    [
-        (["fault", "pump.toml", "nothing"], "incident 'nothing' is not known; open are: none"),
-        (["cancel", "pump.toml", "nothing"], "there is no plan or mute 'nothing' to take back"),
-        (["plan", "pump.toml", "--from", "soon", "--until", "later"], "expected a time such as"),
-        (["plan", "pump.toml", "--from", "2024-01-01T00:00", "--until", "2024-01-02T00:00Z"],
-         "without a zone"),
-        (["plan", "pump.toml", "--from", "2024-01-02T00:00Z", "--until", "2024-01-01T00:00Z"],
-         "the first earlier"),
-        (["mute", "pump.toml", "p0", "--channel", "x", "--until", "2024-01-02T00:00Z"],
-         "--until is '2024-01-02T00:00Z', which is over: where events are old, give --from"),
-        ([*MUTE, "--channel", "x", "--note", "n"], "--channel is 'x': expected NAME=LOW:HIGH"),
-        ([*MUTE, "--channel", "x=1", "--note", "n"], "--channel is 'x=1': expected NAME=LOW:HIGH"),
-        ([*MUTE, "--channel", "x=1:nan", "--note", "n"], "two numbers, e.g."),
-        ([*MUTE, "--channel", "x=1:2"], "does not say note"),
-        ([*MUTE[:-1], "2024-06-01T00:00Z", "--channel", "x=1:2", "--note", "n"], "by 90 days"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("words", "complaint"), [
+    (["fault", "pump.toml", "nothing"], "incident 'nothing' is not known; open are: none"),
+    (["cancel", "pump.toml", "nothing"], "there is no plan or mute 'nothing' to take back"),
+    (["plan", "pump.toml", "--from", "soon", "--until", "later"], "expected a time such as"),
+    (["plan", "pump.toml", "--from", "2024-01-01T00:00", "--until", "2024-01-02T00:00Z"],
+     "without a zone"),
+    (["plan", "pump.toml", "--from", "2024-01-02T00:00Z", "--until", "2024-01-01T00:00Z"],
+     "the first earlier"),
+    (["mute", "pump.toml", "p0", "--channel", "x", "--until", "2024-01-02T00:00Z"],
+     "--until is '2024-01-02T00:00Z', which is over: where events are old, give --from"),
+    ([*MUTE, "--channel", "x", "--note", "n"], "--channel is 'x': expected NAME=LOW:HIGH"),
+    ([*MUTE, "--channel", "x=1", "--note", "n"], "--channel is 'x=1': expected NAME=LOW:HIGH"),
+    ([*MUTE, "--channel", "x=1:nan", "--note", "n"], "two numbers, e.g."),
+    ([*MUTE, "--channel", "x=1:2"], "does not say note"),
+    ([*MUTE[:-1], "2024-06-01T00:00Z", "--channel", "x=1:2", "--note", "n"], "by 90 days"),
+])  # fmt: skip
 def test_what_cannot_be_meant_is_refused_before_it_is_said(folder, capsys, words, complaint):
     assert main(["control", *words]) == 2
     assert complaint in " ".join(capsys.readouterr().err.split())

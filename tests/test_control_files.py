@@ -1,7 +1,5 @@
 """Commands in a file: read while it grows, and obeyed at the same event after any kill."""
 
-from __future__ import annotations
-
 import json
 import random
 import signal

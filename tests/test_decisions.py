@@ -1,7 +1,5 @@
 """A pipeline told to decide otherwise goes on with its state; one with another state does not."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from functools import cache

@@ -1,7 +1,5 @@
 """Config, engine and facade mean the same where nothing is said, and so do their 0 and None."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import re
@@ -109,16 +107,13 @@ def test_the_probability_that_a_bound_fails_has_one_default():
         assert default_of(function, "delta") == DELTA, function
 
 
-@pytest.mark.parametrize(
-    ("concept", "told", "other"),
-    [
-        (RunSettings, build.run_settings, {"progress_interval_s"}),
-        (MonitorConfig, build.monitor_config, set()),
-        (RefitSchedule, lambda c: c.refit.schedule(2000), set()),
-        (KafkaSettings, build.kafka_settings, set()),
-        (FieldMapping, lambda c: c.input.mapping(), {"channels", "time", "fixed_sensor"}),
-    ],
-)
+@pytest.mark.parametrize(("concept", "told", "other"), [
+    (RunSettings, build.run_settings, {"progress_interval_s"}),
+    (MonitorConfig, build.monitor_config, set()),
+    (RefitSchedule, lambda c: c.refit.schedule(2000), set()),
+    (KafkaSettings, build.kafka_settings, set()),
+    (FieldMapping, lambda c: c.input.mapping(), {"channels", "time", "fixed_sensor"}),
+])  # fmt: skip
 def test_what_a_config_leaves_out_is_the_default_of_its_concept(concept, told, other):
     found = told(config_of())
     for name, default in defaults_of(concept).items():
@@ -132,16 +127,13 @@ RENAMED = {"review_context_events": "context_events"}
 RESOLVED = {"group", "topics", "form", "window", "contamination", "tolerance", "delta", "ties"}
 
 
-@pytest.mark.parametrize(
-    ("concept", "sections"),
-    [
-        (RunSettings, (Run, State, Output)),
-        (MonitorConfig, (Monitor,)),
-        (KafkaSettings, (Kafka,)),
-        (KafkaSecurity, (KafkaSecurity,)),
-        (RegistrySettings, (RegistrySettings,)),
-    ],
-)
+@pytest.mark.parametrize(("concept", "sections"), [
+    (RunSettings, (Run, State, Output)),
+    (MonitorConfig, (Monitor,)),
+    (KafkaSettings, (Kafka,)),
+    (KafkaSecurity, (KafkaSecurity,)),
+    (RegistrySettings, (RegistrySettings,)),
+])  # fmt: skip
 def test_a_setting_is_stated_once_and_used_by_its_concept(concept, sections):
     assert set(sections) <= {model_of(name) for name in ALL_SECTIONS}, "sections of a config"
     stated = {name: f for section in sections for name, f in section.model_fields.items()}
@@ -304,34 +296,31 @@ KNN = "[detector]\nname = 'KNN'"
 SPEC, RUN, MONITOR = build.engine_spec, build.run_settings, build.monitor_config
 
 
-@pytest.mark.parametrize(
-    ("more", "found", "wanted"),
-    [
-        ("", lambda c: SPEC(c).schedule.first_fit_events, 1000),  # half a window
-        ("", lambda c: SPEC(c).schedule.refit_every_events, 4000),  # two windows
-        ("", lambda c: SPEC(c).schedule.refit_lag_events, 100),  # a twentieth of a window
-        ("", lambda c: SPEC(c).schedule.buffer_events, 2000),  # one window
-        ("[refit]\nrefit_lag_events = 0", lambda c: SPEC(c).schedule.refit_lag_events, 0),
-        ("", lambda c: SPEC(c).features.preset, "sensor"),  # what the detector is made for
-        (KNN, lambda c: SPEC(c).features.names, ("flow",)),  # mostly raw
-        ("", lambda c: SPEC(c).detector.name, "rejex:Sensor"),
-        (KNN, lambda c: SPEC(c).detector, make_detector("KNN")),  # the library's parameters
-        ("", lambda c: SPEC(c).schedule.guard_quantile, 0.95),  # for Sensor and its kin
-        (KNN, lambda c: SPEC(c).schedule.is_guarded, False),  # 1 for others
-        ("[refit]\nguard_quantile = 1", lambda c: SPEC(c).schedule.is_guarded, False),
-        ("[refit]\ncalibration = 'holdout'", lambda c: SPEC(c).schedule.is_guarded, False),
-        ("", lambda c: c.input.mapping().fixed_sensor, "water"),  # the name of the file
-        ("", lambda c: MONITOR(c).rolling, 3600),  # an hour at 1 Hz
-        ("[monitor]\nstuck_events = 0", lambda c: MONITOR(c).stuck_events, 0),  # off
-        ("", lambda c: MONITOR(c).review_budget_per_day, None),  # no alarm
-        ("", lambda c: RUN(c).invalid_limit, 0.5),
-        ("[run]\ninvalid_limit = 1", lambda c: RUN(c).invalid_limit, 1.0),  # never stops
-        ("[run]\ninvalid_limit = 0", lambda c: RUN(c).invalid_limit, 0.0),  # stops at the first
-        ("[output]\ncontext_events = 0", lambda c: RUN(c).review_context_events, 0),
-        ("", lambda c: c.metrics.port, 0),  # off
-        ("", lambda c: c.rejection.costs.c_r, None),  # no cost is computed
-    ],
-)
+@pytest.mark.parametrize(("more", "found", "wanted"), [
+    ("", lambda c: SPEC(c).schedule.first_fit_events, 1000),  # half a window
+    ("", lambda c: SPEC(c).schedule.refit_every_events, 4000),  # two windows
+    ("", lambda c: SPEC(c).schedule.refit_lag_events, 100),  # a twentieth of a window
+    ("", lambda c: SPEC(c).schedule.buffer_events, 2000),  # one window
+    ("[refit]\nrefit_lag_events = 0", lambda c: SPEC(c).schedule.refit_lag_events, 0),
+    ("", lambda c: SPEC(c).features.preset, "sensor"),  # what the detector is made for
+    (KNN, lambda c: SPEC(c).features.names, ("flow",)),  # mostly raw
+    ("", lambda c: SPEC(c).detector.name, "rejex:Sensor"),
+    (KNN, lambda c: SPEC(c).detector, make_detector("KNN")),  # the library's parameters
+    ("", lambda c: SPEC(c).schedule.guard_quantile, 0.95),  # for Sensor and its kin
+    (KNN, lambda c: SPEC(c).schedule.is_guarded, False),  # 1 for others
+    ("[refit]\nguard_quantile = 1", lambda c: SPEC(c).schedule.is_guarded, False),
+    ("[refit]\ncalibration = 'holdout'", lambda c: SPEC(c).schedule.is_guarded, False),
+    ("", lambda c: c.input.mapping().fixed_sensor, "water"),  # the name of the file
+    ("", lambda c: MONITOR(c).rolling, 3600),  # an hour at 1 Hz
+    ("[monitor]\nstuck_events = 0", lambda c: MONITOR(c).stuck_events, 0),  # off
+    ("", lambda c: MONITOR(c).review_budget_per_day, None),  # no alarm
+    ("", lambda c: RUN(c).invalid_limit, 0.5),
+    ("[run]\ninvalid_limit = 1", lambda c: RUN(c).invalid_limit, 1.0),  # never stops
+    ("[run]\ninvalid_limit = 0", lambda c: RUN(c).invalid_limit, 0.0),  # stops at the first
+    ("[output]\ncontext_events = 0", lambda c: RUN(c).review_context_events, 0),
+    ("", lambda c: c.metrics.port, 0),  # off
+    ("", lambda c: c.rejection.costs.c_r, None),  # no cost is computed
+])  # fmt: skip
 def test_what_is_left_out_or_zero_means_what_the_page_says(more, found, wanted):
     assert found(config_of(more)) == wanted
 

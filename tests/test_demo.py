@@ -1,7 +1,5 @@
 """The demo: its feeds, its verdicts, its report, the command."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import math

@@ -1,7 +1,5 @@
 """NormalBehaviour: what operating channels do not explain, and when a slow fault shows in it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

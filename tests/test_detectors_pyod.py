@@ -77,30 +77,26 @@ def test_scores_are_pyods_own(name, d):
     assert np.allclose(scorer.training_scores, training, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("name", "params"),
-    [
-        ("pyod:KNN", {"method": "mean", "n_neighbors": 7}),
-        ("pyod:KNN", {"method": "median", "n_neighbors": 4}),
-        ("pyod:KNN", {"p": 1}),
-        ("pyod:KNN", {"metric": "chebyshev"}),
-        ("pyod:KNN", {"metric": "cosine"}),
-        ("pyod:LOF", {"n_neighbors": 5, "metric": "cosine"}),
-        ("pyod:HBOS", {"n_bins": "auto"}),
-        ("pyod:HBOS", {"n_bins": 3, "alpha": 0.4, "tol": 0.1}),
-        ("pyod:LODA", {"n_bins": "auto", "n_random_cuts": 13}),
-        ("pyod:GMM", {"n_components": 3}),
-        ("pyod:GMM", {"n_components": 2, "covariance_type": "tied"}),
-        ("pyod:GMM", {"n_components": 2, "covariance_type": "diag"}),
-        ("pyod:GMM", {"n_components": 2, "covariance_type": "spherical"}),
-        ("pyod:IForest", {"n_estimators": 9, "max_features": 0.5, "bootstrap": True}),
-        ("pyod:IForest", {"max_samples": 17}),
-        ("pyod:INNE", {"n_estimators": 11, "max_samples": 5}),
-        ("pyod:OCSVM", {"kernel": "poly", "nu": 0.2}),
-        ("pyod:KDE", {"bandwidth": 0.3, "metric": "manhattan"}),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("name", "params"), [
+    ("pyod:KNN", {"method": "mean", "n_neighbors": 7}),
+    ("pyod:KNN", {"method": "median", "n_neighbors": 4}),
+    ("pyod:KNN", {"p": 1}),
+    ("pyod:KNN", {"metric": "chebyshev"}),
+    ("pyod:KNN", {"metric": "cosine"}),
+    ("pyod:LOF", {"n_neighbors": 5, "metric": "cosine"}),
+    ("pyod:HBOS", {"n_bins": "auto"}),
+    ("pyod:HBOS", {"n_bins": 3, "alpha": 0.4, "tol": 0.1}),
+    ("pyod:LODA", {"n_bins": "auto", "n_random_cuts": 13}),
+    ("pyod:GMM", {"n_components": 3}),
+    ("pyod:GMM", {"n_components": 2, "covariance_type": "tied"}),
+    ("pyod:GMM", {"n_components": 2, "covariance_type": "diag"}),
+    ("pyod:GMM", {"n_components": 2, "covariance_type": "spherical"}),
+    ("pyod:IForest", {"n_estimators": 9, "max_features": 0.5, "bootstrap": True}),
+    ("pyod:IForest", {"max_samples": 17}),
+    ("pyod:INNE", {"n_estimators": 11, "max_samples": 5}),
+    ("pyod:OCSVM", {"kernel": "poly", "nu": 0.2}),
+    ("pyod:KDE", {"bandwidth": 0.3, "metric": "manhattan"}),
+], ids=str)  # fmt: skip
 def test_parameters_mean_what_they_mean_in_pyod(name, params):
     X, fresh = rows(200, 4), 1.3 * rows(20, 4, seed=1)
     scorer = make_detector(name, **params).fit(X, seed=3)

@@ -47,22 +47,19 @@ def test_a_name_that_both_have_must_say_whose():
     assert isinstance(make_detector("river:LODA"), IncrementalDetector)
 
 
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [
-        ("KNM", "nearest are pyod:KNN"),
-        ("IsolationForest", "no detector 'IsolationForest'"),
-        ("HalfSpaceTree", "nearest are river:HalfSpaceTrees"),
-        ("xyzzy", "there are Ensemble, .*AE, COPOD"),
-        ("", "no detector ''"),
-        ("pyod.models.pca.PCAA", "no class 'PCAA'"),
-        ("pyod.models.nothing.X", "No module named 'pyod.models.nothing'"),
-        ("river.anomaly.HalfSpaceTree", "did you mean HalfSpaceTrees"),
-        ("no_such_module.thing", "No module named 'no_such_module'"),
-        ("math.pi", "gives no anomaly score"),
-        ("river.stats.Mean", "gives no anomaly score"),
-    ],
-)
+@pytest.mark.parametrize(("name", "says"), [
+    ("KNM", "nearest are pyod:KNN"),
+    ("IsolationForest", "no detector 'IsolationForest'"),
+    ("HalfSpaceTree", "nearest are river:HalfSpaceTrees"),
+    ("xyzzy", "there are Ensemble, .*AE, COPOD"),
+    ("", "no detector ''"),
+    ("pyod.models.pca.PCAA", "no class 'PCAA'"),
+    ("pyod.models.nothing.X", "No module named 'pyod.models.nothing'"),
+    ("river.anomaly.HalfSpaceTree", "did you mean HalfSpaceTrees"),
+    ("no_such_module.thing", "No module named 'no_such_module'"),
+    ("math.pi", "gives no anomaly score"),
+    ("river.stats.Mean", "gives no anomaly score"),
+])  # fmt: skip
 def test_an_unknown_name_says_what_is_near(name, says):
     with pytest.raises(DetectorError, match=says):
         make_detector(name)
@@ -80,21 +77,18 @@ def test_a_refused_object_is_refused_too():
         as_detector(COF())
 
 
-@pytest.mark.parametrize(
-    ("name", "params", "says"),
-    [
-        ("KNN", {"n_neighbours": 3}, "no parameter 'n_neighbours'; it accepts: .*n_neighbors"),
-        ("KNN", {"contamination": 0.1}, "the pipeline has one contamination"),
-        ("KNN", {"scale": "big"}, "scale = 'big' is unknown; use one of none"),
-        ("ECOD", {"n_jobs": 2}, "it accepts: scale"),
-        ("HBOS", {"alpha": 4}, "alpha is set to 4"),
-        ("IForest", {"random_state": np.random.RandomState(1)}, "give an int, or nothing"),
-        ("HalfSpaceTrees", {"trees": 3}, "it accepts: n_trees, height"),
-        ("HalfSpaceTrees", {"scale_events": 1}, "too few"),
-        ("HalfSpaceTrees", {"warm_up_events": 3}, "below scale_events = 250"),
-        ("river.anomaly.LODA", {"cuts": 3}, "it accepts: n_bins, n_random_cuts, seed"),
-    ],
-)
+@pytest.mark.parametrize(("name", "params", "says"), [
+    ("KNN", {"n_neighbours": 3}, "no parameter 'n_neighbours'; it accepts: .*n_neighbors"),
+    ("KNN", {"contamination": 0.1}, "the pipeline has one contamination"),
+    ("KNN", {"scale": "big"}, "scale = 'big' is unknown; use one of none"),
+    ("ECOD", {"n_jobs": 2}, "it accepts: scale"),
+    ("HBOS", {"alpha": 4}, "alpha is set to 4"),
+    ("IForest", {"random_state": np.random.RandomState(1)}, "give an int, or nothing"),
+    ("HalfSpaceTrees", {"trees": 3}, "it accepts: n_trees, height"),
+    ("HalfSpaceTrees", {"scale_events": 1}, "too few"),
+    ("HalfSpaceTrees", {"warm_up_events": 3}, "below scale_events = 250"),
+    ("river.anomaly.LODA", {"cuts": 3}, "it accepts: n_bins, n_random_cuts, seed"),
+])  # fmt: skip
 def test_a_wrong_parameter_is_named_beside_the_right_ones(name, params, says):
     with pytest.raises(ConfigError, match=says):
         make_detector(name, **params)
@@ -155,13 +149,10 @@ def test_a_pipeline_of_river_is_cloned():
     assert detector.model["HalfSpaceTrees"].counter == 0
 
 
-@pytest.mark.parametrize(
-    "thing",
-    [
-        3, None, KNN, anomaly.HalfSpaceTrees, preprocessing.StandardScaler(),
-        preprocessing.StandardScaler() | anomaly.GaussianScorer(),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("thing", [
+    3, None, KNN, anomaly.HalfSpaceTrees, preprocessing.StandardScaler(),
+    preprocessing.StandardScaler() | anomaly.GaussianScorer(),
+])  # fmt: skip
 def test_what_is_no_detector_is_refused(thing):
     with pytest.raises(DetectorError):
         as_detector(thing)

@@ -236,18 +236,14 @@ def test_a_state_in_the_middle_of_the_warm_up_round_trips(name):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    "model",
-    [
-        preprocessing.MinMaxScaler() | anomaly.HalfSpaceTrees(n_trees=15),
-        anomaly.QuantileFilter(anomaly.LODA(n_random_cuts=20), q=0.95),
-        anomaly.ThresholdFilter(anomaly.LODA(n_random_cuts=20), threshold=50.0),
-        preprocessing.StandardScaler() | anomaly.LODA(n_random_cuts=20),
-        anomaly.PredictiveAnomalyDetection(linear_model.LinearRegression(), n_std=4.0),
-        anomaly.GaussianScorer(window_size=200),
-    ],
-    ids=lambda model: type(model).__name__,
-)
+@pytest.mark.parametrize("model", [
+    preprocessing.MinMaxScaler() | anomaly.HalfSpaceTrees(n_trees=15),
+    anomaly.QuantileFilter(anomaly.LODA(n_random_cuts=20), q=0.95),
+    anomaly.ThresholdFilter(anomaly.LODA(n_random_cuts=20), threshold=50.0),
+    preprocessing.StandardScaler() | anomaly.LODA(n_random_cuts=20),
+    anomaly.PredictiveAnomalyDetection(linear_model.LinearRegression(), n_std=4.0),
+    anomaly.GaussianScorer(window_size=200),
+], ids=lambda model: type(model).__name__)  # fmt: skip
 def test_models_of_the_users_keep_every_law(model):
     detector = as_detector(model)
     check_detector(detector)

@@ -1,7 +1,5 @@
 """Detectors for sensors: what each of them sees, and what it must not be drowned by."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -541,13 +539,10 @@ def test_rows_of_other_features_are_refused():
         spec.detector.fit(noise(30, 2), seed=0)
 
 
-@pytest.mark.parametrize(
-    ("params", "says"),
-    [
-        ({"flag": "in"}, "rejex:Sensor has no parameter 'flag'; it accepts: flags"),
-        ({"flags": "out"}, "flags = 'out' is unknown to rejex:Sensor: use one of apart, in"),
-    ],
-)
+@pytest.mark.parametrize(("params", "says"), [
+    ({"flag": "in"}, "rejex:Sensor has no parameter 'flag'; it accepts: flags"),
+    ({"flags": "out"}, "flags = 'out' is unknown to rejex:Sensor: use one of apart, in"),
+])  # fmt: skip
 def test_a_wrong_parameter_says_what_would_be_right(params, says):
     with pytest.raises(ConfigError, match=says):
         make_detector("Sensor", **params)

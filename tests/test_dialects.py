@@ -1,7 +1,5 @@
 """Numbers and times as the world writes them, each with a setting that reads it."""
 
-from __future__ import annotations
-
 import json
 import math
 import struct
@@ -33,32 +31,29 @@ def record(value):
 
 
 # ------------------------------------------------------------------------------- numbers
-@pytest.mark.parametrize(
-    ("decimal", "thousands", "text", "value"),
-    [
-        (".", None, "1.5", 1.5),
-        (",", None, "1,5", 1.5),
-        (",", ".", "-1.234.567,25", -1234567.25),
-        (".", ",", "1,234", 1234.0),
-        (".", "'", "1’234'567.5", 1234567.5),
-        (",", " ", "1\u00a0234\u202f567,5", 1234567.5),
-        (",", None, "-,5e3", -500.0),
-        (",", ".", "12345", 12345.0),
-        (".", ",", "1,5", None),  # never fifteen
-        (".", ",", "1234,567", None),
-        (".", ",", "1,,234", None),
-        (",", ".", "1.5", None),
-        (",", None, "1.5", None),
-        (",", ".", "1.012,5-", -1012.5),  # of SAP
-        (".", None, "+   20.10", 20.1),  # of data recorders
-        (".", None, "1.5D+03", 1500.0),  # of Fortran
-        (".", None, "-5-", None),
-        (".", None, "-", None),
-        (".", None, "1_000", None),
-        (".", None, "٣", None),
-        (".", None, "1,5", None),
-    ],
-)
+@pytest.mark.parametrize(("decimal", "thousands", "text", "value"), [
+    (".", None, "1.5", 1.5),
+    (",", None, "1,5", 1.5),
+    (",", ".", "-1.234.567,25", -1234567.25),
+    (".", ",", "1,234", 1234.0),
+    (".", "'", "1’234'567.5", 1234567.5),
+    (",", " ", "1\u00a0234\u202f567,5", 1234567.5),
+    (",", None, "-,5e3", -500.0),
+    (",", ".", "12345", 12345.0),
+    (".", ",", "1,5", None),  # never fifteen
+    (".", ",", "1234,567", None),
+    (".", ",", "1,,234", None),
+    (",", ".", "1.5", None),
+    (",", None, "1.5", None),
+    (",", ".", "1.012,5-", -1012.5),  # of SAP
+    (".", None, "+   20.10", 20.1),  # of data recorders
+    (".", None, "1.5D+03", 1500.0),  # of Fortran
+    (".", None, "-5-", None),
+    (".", None, "-", None),
+    (".", None, "1_000", None),
+    (".", None, "٣", None),
+    (".", None, "1,5", None),
+])  # fmt: skip
 def test_marks_are_read_strictly(decimal, thousands, text, value):
     assert number_reader(decimal, thousands)(text) == value
 
@@ -111,31 +106,25 @@ def test_numbers_that_json_writes_as_texts_are_read_on_request():
 
 
 # --------------------------------------------------------------------------------- times
-@pytest.mark.parametrize(
-    ("text", "written", "zone", "expected"),
-    [
-        ("06.01.2014 00:00", "%d.%m.%Y %H:%M", None, "2014-01-06T00:00+00:00"),
-        ("06.01.2014 00:00", "%d.%m.%Y %H:%M", "Europe/Berlin", "2014-01-06T00:00+01:00"),
-        ("1/6/2014 9:05:03 PM", "%m/%d/%Y %I:%M:%S %p", "-05:00", "2014-01-06T21:05:03-05:00"),
-        ("2014-07-06 12:00", None, "Europe/Berlin", "2014-07-06T12:00+02:00"),
-        ("2014-07-06 12:00Z", None, "Europe/Berlin", "2014-07-06T12:00+00:00"),
-        ("06.01.2014 00:00 +0300", "%d.%m.%Y %H:%M %z", "Asia/Tokyo", "2014-01-06T00:00+03:00"),
-        ("27.10.2024 02:30", "%d.%m.%Y %H:%M", "Europe/Berlin", "2024-10-27T02:30+02:00"),
-    ],
-)
+@pytest.mark.parametrize(("text", "written", "zone", "expected"), [
+    ("06.01.2014 00:00", "%d.%m.%Y %H:%M", None, "2014-01-06T00:00+00:00"),
+    ("06.01.2014 00:00", "%d.%m.%Y %H:%M", "Europe/Berlin", "2014-01-06T00:00+01:00"),
+    ("1/6/2014 9:05:03 PM", "%m/%d/%Y %I:%M:%S %p", "-05:00", "2014-01-06T21:05:03-05:00"),
+    ("2014-07-06 12:00", None, "Europe/Berlin", "2014-07-06T12:00+02:00"),
+    ("2014-07-06 12:00Z", None, "Europe/Berlin", "2014-07-06T12:00+00:00"),
+    ("06.01.2014 00:00 +0300", "%d.%m.%Y %H:%M %z", "Asia/Tokyo", "2014-01-06T00:00+03:00"),
+    ("27.10.2024 02:30", "%d.%m.%Y %H:%M", "Europe/Berlin", "2024-10-27T02:30+02:00"),
+])  # fmt: skip
 def test_times_are_read_as_written_where_they_were_written(text, written, zone, expected):
     found = to_epoch_ms(text, "iso8601", format=written, zone=zone)
     assert datetime.fromtimestamp(found / 1000, UTC) == datetime.fromisoformat(expected)
 
 
-@pytest.mark.parametrize(
-    ("text", "written", "said"),
-    [
-        ("31.03.2024 02:30", "%d.%m.%Y %H:%M", "does not exist in Europe/Berlin"),
-        ("13/31/2024", "%m/%d/%Y", "expected a text such as '11/23/2031', got '13/31/2024'"),
-        (5, "%m/%d/%Y", "expected a text such as"),
-    ],
-)
+@pytest.mark.parametrize(("text", "written", "said"), [
+    ("31.03.2024 02:30", "%d.%m.%Y %H:%M", "does not exist in Europe/Berlin"),
+    ("13/31/2024", "%m/%d/%Y", "expected a text such as '11/23/2031', got '13/31/2024'"),
+    (5, "%m/%d/%Y", "expected a text such as"),
+])  # fmt: skip
 def test_a_time_that_is_none_is_said(text, written, said):
     with pytest.raises(Unreadable, match=said):
         to_epoch_ms(text, "ms", format=written, zone="Europe/Berlin")
@@ -191,19 +180,16 @@ def test_a_time_in_two_fields_is_one_in_every_format():
     assert found.event_time_ms == 1388962800000
 
 
-@pytest.mark.parametrize(
-    ("kind", "text", "reader", "body"),
-    [
-        ("AVRO", json.dumps({"type": "record", "name": "R", "fields": [
-            {"name": "day", "type": "string"}, {"name": "at", "type": "string"},
-            {"name": "v", "type": "double"}]}), avro_reader,
-         b"\x1406.01.2014\x0a01:00" + struct.pack("<d", 2.5)),
-        ("PROTOBUF",
-         'syntax = "proto3"; message R { string day = 1; string at = 2; double v = 3; }',
-         protobuf_reader,
-         b"\x00\x0a\x0a06.01.2014\x12\x0501:00\x19" + struct.pack("<d", 2.5)),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("kind", "text", "reader", "body"), [
+    ("AVRO", json.dumps({"type": "record", "name": "R", "fields": [
+        {"name": "day", "type": "string"}, {"name": "at", "type": "string"},
+        {"name": "v", "type": "double"}]}), avro_reader,
+     b"\x1406.01.2014\x0a01:00" + struct.pack("<d", 2.5)),
+    ("PROTOBUF",
+     'syntax = "proto3"; message R { string day = 1; string at = 2; double v = 3; }',
+     protobuf_reader,
+     b"\x00\x0a\x0a06.01.2014\x12\x0501:00\x19" + struct.pack("<d", 2.5)),
+])  # fmt: skip
 def test_schemas_have_a_time_in_two_fields_too(kind, text, reader, body):
     class Registry:
         def schema(self, schema_id):
@@ -273,18 +259,15 @@ tolerance = 8
 """
 
 
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        ('encoding = "klingon"', "encoding is 'klingon': expected the name of a text encoding"),
-        ('encoding = "base64"', "encoding is 'base64'"),
-        ('time_zone = "Mars/Base"', "time_zone is 'Mars/Base': expected a name such as"),
-        ('time_format = "%H:%M"', "expected the signs of strptime for a whole date"),
-        ('time_format = "dd.mm.yyyy"', "expected the signs of strptime for a whole date"),
-        ('decimal = ","\nthousands = ","', "expected two marks"),
-        ('columns = ["t", "w"]', "column 'v' is not in the header"),
-    ],
-)
+@pytest.mark.parametrize(("more", "said"), [
+    ('encoding = "klingon"', "encoding is 'klingon': expected the name of a text encoding"),
+    ('encoding = "base64"', "encoding is 'base64'"),
+    ('time_zone = "Mars/Base"', "time_zone is 'Mars/Base': expected a name such as"),
+    ('time_format = "%H:%M"', "expected the signs of strptime for a whole date"),
+    ('time_format = "dd.mm.yyyy"', "expected the signs of strptime for a whole date"),
+    ('decimal = ","\nthousands = ","', "expected two marks"),
+    ('columns = ["t", "w"]', "column 'v' is not in the header"),
+])  # fmt: skip
 def test_a_dialect_that_cannot_be_is_refused_before_anything_is_read(more, said):
     config, problems = parse_config(CONFIG.format(more=more))
     assert config is None
@@ -304,14 +287,11 @@ def test_a_config_reads_a_file_without_a_header(tmp_path):
     assert found[2].reason == "the row holds no value, only delimiters"
 
 
-@pytest.mark.parametrize(
-    ("header", "said"),
-    [
-        ("t;v", "the one column 't;v'; if that is several, give .* input.delimiter"),
-        ("1700000000,2.5", "if these are values, name the columns with input.columns"),
-        ("t,w,x", "the columns are t, w, x"),
-    ],
-)
+@pytest.mark.parametrize(("header", "said"), [
+    ("t;v", "the one column 't;v'; if that is several, give .* input.delimiter"),
+    ("1700000000,2.5", "if these are values, name the columns with input.columns"),
+    ("t,w,x", "the columns are t, w, x"),
+])  # fmt: skip
 def test_a_column_that_is_not_there_is_said_with_what_there_is(tmp_path, header, said):
     path = tmp_path / "t.csv"
     path.write_text(f"{header}\n1;2\n")

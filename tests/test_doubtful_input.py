@@ -1,7 +1,5 @@
 """An input that is not what the config says: most of it unreadable, or nothing of it scorable."""
 
-from __future__ import annotations
-
 import json
 import math
 
@@ -106,16 +104,13 @@ def test_the_run_stops_as_soon_as_the_first_window_is_lost_whatever_comes():
     assert sink.offsets == {ONE: len(sink.outcomes)}
 
 
-@pytest.mark.parametrize(
-    ("feed", "knobs"),
-    [
-        ([*[good(i) for i in range(50)], *[BROKEN] * 50], {}),  # half is not more than half
-        ([BROKEN] * 9, {}),  # what was appended since the last run, say
-        ([BROKEN] * 500, {"invalid_limit": 1.0}),
-        ([*[good(i) for i in range(2000)], *[BROKEN] * 500], {}),
-        ([*[BROKEN] * 499, *[good(i) for i in range(600)]], {}),
-    ],
-)
+@pytest.mark.parametrize(("feed", "knobs"), [
+    ([*[good(i) for i in range(50)], *[BROKEN] * 50], {}),  # half is not more than half
+    ([BROKEN] * 9, {}),  # what was appended since the last run, say
+    ([BROKEN] * 500, {"invalid_limit": 1.0}),
+    ([*[good(i) for i in range(2000)], *[BROKEN] * 500], {}),
+    ([*[BROKEN] * 499, *[good(i) for i in range(600)]], {}),
+])  # fmt: skip
 def test_what_is_within_the_limit_ends_well(feed, knobs):
     sink = ListSink()
     play(feed, sink, **knobs)
@@ -217,15 +212,12 @@ def test_every_format_says_what_a_record_lacks():
     assert "is missing; the record has t, x, X" in table.lacking(record(b"1,,2"))
 
 
-@pytest.mark.parametrize(
-    ("kind", "text", "reader"),
-    [
-        ("AVRO", json.dumps({"type": "record", "name": "R", "fields": [
-            {"name": "t", "type": "long"}, {"name": "Flow", "type": "double"}]}), avro_reader),
-        ("PROTOBUF", 'syntax = "proto3"; message R { int64 t = 1; double Flow = 2; }',
-         protobuf_reader),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("kind", "text", "reader"), [
+    ("AVRO", json.dumps({"type": "record", "name": "R", "fields": [
+        {"name": "t", "type": "long"}, {"name": "Flow", "type": "double"}]}), avro_reader),
+    ("PROTOBUF", 'syntax = "proto3"; message R { int64 t = 1; double Flow = 2; }',
+     protobuf_reader),
+])  # fmt: skip
 def test_schemas_say_it_too(kind, text, reader):
     class Registry:
         def schema(self, schema_id):

@@ -1,7 +1,5 @@
 """Commits go on while the next records are judged, and nothing else happens meanwhile."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

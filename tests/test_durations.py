@@ -1,7 +1,5 @@
 """Times in place of counts: what they become, what is refused, and that it is said."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Outcomes to JSON and back."""
 
-from __future__ import annotations
-
 import json
 import math
 

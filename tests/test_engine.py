@@ -1,7 +1,5 @@
 """What the engine does at its edges: warm-up, gaps, stuck sensors, failed fits, snapshots."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from types import SimpleNamespace
@@ -193,19 +191,16 @@ def test_the_parts_of_two_snapshots_do_not_mix():
         with_stream(Engine(spec(), InlineExecutor()), "b", stream_of(engine, "a"))
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda: spec(window=8), "can ever be called"),
-        (lambda: spec(every=59), "Refit every 60 events or more"),
-        (lambda: spec(lag=61), "above the window of 60"),
-        (lambda: spec(lag=100), "above buffer_events"),
-        (lambda: spec(detector=object()), "is not a detector"),
-        (lambda: RefitSchedule(first_fit_events=1), "too small"),
-        (lambda: RefitSchedule(calibration="magic"), "use shadow, holdout or training"),
-        (lambda: Engine(spec(), InlineExecutor(), max_live_streams=3), "needs a mapping"),
-    ],
-)
+@pytest.mark.parametrize(("make", "words"), [
+    (lambda: spec(window=8), "can ever be called"),
+    (lambda: spec(every=59), "Refit every 60 events or more"),
+    (lambda: spec(lag=61), "above the window of 60"),
+    (lambda: spec(lag=100), "above buffer_events"),
+    (lambda: spec(detector=object()), "is not a detector"),
+    (lambda: RefitSchedule(first_fit_events=1), "too small"),
+    (lambda: RefitSchedule(calibration="magic"), "use shadow, holdout or training"),
+    (lambda: Engine(spec(), InlineExecutor(), max_live_streams=3), "needs a mapping"),
+])  # fmt: skip
 def test_pipelines_that_cannot_work_are_refused(make, words):
     with pytest.raises(ConfigError, match=words):
         make()
@@ -250,15 +245,12 @@ def faulty(events: int) -> list[Reading]:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("detector", "policy"),
-    [
-        ("HBOS", {}),
-        ("GMM", {"rate": 0.1, "burst": 20}),
-        ("GMM", {"tolerance": 4, "ties": "paper"}),
-        ("Sensor", {}),
-    ],
-)
+@pytest.mark.parametrize(("detector", "policy"), [
+    ("HBOS", {}),
+    ("GMM", {"rate": 0.1, "burst": 20}),
+    ("GMM", {"tolerance": 4, "ties": "paper"}),
+    ("Sensor", {}),
+])  # fmt: skip
 def test_blocks_give_the_bytes_of_single_events(detector, policy):
     readings = faulty(3200)
     single = small_engine(detector, **policy)

@@ -1,7 +1,5 @@
 """A host that holds the engine: bad readings, several threads, state kept stream by stream."""
 
-from __future__ import annotations
-
 import math
 import re
 import sys

@@ -1,7 +1,5 @@
 """Evidence: the right channel is named, and the numbers are those of the verdict."""
 
-from __future__ import annotations
-
 import math
 
 import msgspec

@@ -1,7 +1,5 @@
 """Every example runs as it stands and says what its text promises."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

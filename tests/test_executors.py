@@ -1,7 +1,5 @@
 """Where fits run: results once, errors carried, dead workers survived."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """An extra that is not installed: ``validate`` says which, before anything is run."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest
@@ -50,15 +48,12 @@ def test_validate_names_the_extra_that_a_config_needs(module, tmp_path, capsys, 
     assert f"'rejex-stream[{extra}]'" in said
 
 
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        ('delimiter = ";"', "delimiter is for files of text, but the format is 'excel'"),
-        ("follow = true", "follow is for files of text"),
-        ('format = "csv"\nsheet = "x"', "sheet is for Excel workbooks"),
-        ('format = "parquet"\ncolumns = ["t", "flow"]', "this format names its fields"),
-    ],
-)
+@pytest.mark.parametrize(("more", "said"), [
+    ('delimiter = ";"', "delimiter is for files of text, but the format is 'excel'"),
+    ("follow = true", "follow is for files of text"),
+    ('format = "csv"\nsheet = "x"', "sheet is for Excel workbooks"),
+    ('format = "parquet"\ncolumns = ["t", "flow"]', "this format names its fields"),
+])  # fmt: skip
 def test_what_a_workbook_cannot_be_is_refused(more, said, tmp_path, capsys):
     path = tmp_path / "p.toml"
     path.write_text(FILE.format(path="plant.xlsx").replace("[rejection]", f"{more}\n[rejection]"))

@@ -1,7 +1,5 @@
 """Presets: rows made for a batch at once are those of the single columns, however it is cut."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise, product
 

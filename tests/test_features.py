@@ -1,7 +1,5 @@
 """Features against what a window computed from scratch says."""
 
-from __future__ import annotations
-
 import math
 
 import msgspec
@@ -104,26 +102,23 @@ def test_values_whose_sum_overflows_are_still_values():
     assert sensor.extract(0, (1.7e308, 1.7e308)) == [1.7e308, 1.7e308]
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda: Feature("median", "x"), "unknown: use one of raw, lag"),
-        (lambda: Feature("lag", "x"), "goes by events"),
-        (lambda: Feature("mean", "x"), "exactly one"),
-        (lambda: Feature("mean", "x", events=3, seconds=2), "exactly one"),
-        (lambda: Feature("std", "x", events=1), "at least 2"),
-        (lambda: Feature("lag", "x", events=0), "at least 1"),
-        (lambda: Feature("mean", "x", seconds=-1), "positive number"),
-        (lambda: Feature("raw"), "needs a channel"),
-        (lambda: Feature("raw", "x", events=2), "takes no span"),
-        (lambda: Feature("hour_of_day", "x"), "takes no channel"),
-        (lambda: FeatureSpec(()), "no channels"),
-        (lambda: FeatureSpec(("x", "x")), "named twice"),
-        (lambda: FeatureSpec(("x",), (Feature("raw", "z"),)), "unknown channel 'z'"),
-        (lambda: FeatureSpec(("x",), (Feature("raw", "x"),) * 2), "named twice"),
-        (lambda: FeatureSpec(("x",), carry_forward_events=-1), "give 0 or a larger"),
-    ],
-)
+@pytest.mark.parametrize(("make", "words"), [
+    (lambda: Feature("median", "x"), "unknown: use one of raw, lag"),
+    (lambda: Feature("lag", "x"), "goes by events"),
+    (lambda: Feature("mean", "x"), "exactly one"),
+    (lambda: Feature("mean", "x", events=3, seconds=2), "exactly one"),
+    (lambda: Feature("std", "x", events=1), "at least 2"),
+    (lambda: Feature("lag", "x", events=0), "at least 1"),
+    (lambda: Feature("mean", "x", seconds=-1), "positive number"),
+    (lambda: Feature("raw"), "needs a channel"),
+    (lambda: Feature("raw", "x", events=2), "takes no span"),
+    (lambda: Feature("hour_of_day", "x"), "takes no channel"),
+    (lambda: FeatureSpec(()), "no channels"),
+    (lambda: FeatureSpec(("x", "x")), "named twice"),
+    (lambda: FeatureSpec(("x",), (Feature("raw", "z"),)), "unknown channel 'z'"),
+    (lambda: FeatureSpec(("x",), (Feature("raw", "x"),) * 2), "named twice"),
+    (lambda: FeatureSpec(("x",), carry_forward_events=-1), "give 0 or a larger"),
+])  # fmt: skip
 def test_features_that_cannot_be_are_refused(make, words):
     with pytest.raises(ConfigError, match=words):
         make()

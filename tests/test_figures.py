@@ -1,7 +1,5 @@
 """Every sentence with a figure says where the figure comes from, and it can be found there."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -4,8 +4,6 @@ The failures that were found, as cases; then the table of mistakes. Those that n
 ``tests/kafka/test_kafka_first_hour.py``.
 """
 
-from __future__ import annotations
-
 import json
 import socket
 from datetime import UTC, datetime, timedelta
@@ -186,13 +184,10 @@ def changed(before, after, text=CONFIG):
     return text.replace(before, after)
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("score", "one.csv"), "one.csv has one row: there is nothing to compare it with."),
-        (("init", "feed.csv", "--to", "no/p.toml"), "cannot write no/p.toml: No such file"),
-    ],
-)
+@pytest.mark.parametrize(("words", "said"), [
+    (("score", "one.csv"), "one.csv has one row: there is nothing to compare it with."),
+    (("init", "feed.csv", "--to", "no/p.toml"), "cannot write no/p.toml: No such file"),
+])  # fmt: skip
 def test_what_cannot_be_done_is_said_before_it_is_begun(words, said, place, capsys):
     pump(place)
     (place / "one.csv").write_text("t,flow,other\n1,2,3\n")

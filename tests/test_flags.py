@@ -1,7 +1,5 @@
 """Flags: channels that no score is made of, and that the reviewer sees all the same."""
 
-from __future__ import annotations
-
 import json
 import math
 import random
@@ -75,15 +73,12 @@ def test_explicit_columns_of_other_channels_need_no_flag_either():
     assert sensor.extract(1, (3.0, math.nan, 6.0)) == [6.0, 2.0]
 
 
-@pytest.mark.parametrize(
-    ("flags", "columns", "said"),
-    [
-        (("vlave",), (), "The flag 'vlave' is no channel: use some of x, valve, y."),
-        (("x", "x"), (), "A flag is named twice in ['x', 'x']: name each once."),
-        (("x", "y", "valve"), (), "All channels are flags (x, y, valve), so nothing is left"),
-        (("x",), (Feature("lag", "x", 2),), "Feature 'lag' is made of 'x', and a flag is kept"),
-    ],
-)
+@pytest.mark.parametrize(("flags", "columns", "said"), [
+    (("vlave",), (), "The flag 'vlave' is no channel: use some of x, valve, y."),
+    (("x", "x"), (), "A flag is named twice in ['x', 'x']: name each once."),
+    (("x", "y", "valve"), (), "All channels are flags (x, y, valve), so nothing is left"),
+    (("x",), (Feature("lag", "x", 2),), "Feature 'lag' is made of 'x', and a flag is kept"),
+])  # fmt: skip
 def test_what_cannot_be_is_one_sentence(flags, columns, said):
     with pytest.raises(ConfigError, match=r"^[^.]*\.$") as caught:
         FeatureSpec(CHANNELS, columns, flags=flags)
@@ -282,14 +277,11 @@ def test_the_guess_can_be_undone(tmp_path, monkeypatch, capsys):
 
 
 # ------------------------------------------------------------------------------- where they count
-@pytest.mark.parametrize(
-    ("values", "level", "said"),
-    [
-        ((1.0, math.nan), "warning", "the reviewer will not see it"),
-        ((math.nan, 1.0), "error", "no event can be scored without"),
-        ((math.nan, math.nan), "error", "no event can be scored without"),
-    ],
-)
+@pytest.mark.parametrize(("values", "level", "said"), [
+    ((1.0, math.nan), "warning", "the reviewer will not see it"),
+    ((math.nan, 1.0), "error", "no event can be scored without"),
+    ((math.nan, math.nan), "error", "no event can be scored without"),
+])  # fmt: skip
 def test_the_doctor_knows_that_an_event_without_a_flag_is_judged(values, level, said):
     class Decoder:
         channels = ("flow", "valve")

@@ -1,7 +1,5 @@
 """Sums of floats do not depend on the Python: `sum` is compensated from 3.12 on, not before."""
 
-from __future__ import annotations
-
 import builtins
 import math
 import sys
@@ -92,15 +90,12 @@ def test_a_row_at_the_end_of_what_can_be_scored_is_judged_alike(monkeypatch):
     ]
 
 
-@pytest.mark.parametrize(
-    ("detector", "features"),
-    [
-        ("Sensor", FeatureSpec(("a", "b", "c"), preset="sensor")),
-        ("SensorEnsemble", FeatureSpec(("a", "b", "c"), preset="sensor_lags")),
-        ("HBOS", FeatureSpec(("a", "b", "c"), (Feature("mean", "a", 7), Feature("std", "b", 5)))),
-        ("GMM", FeatureSpec(("a", "b", "c"))),
-    ],
-)
+@pytest.mark.parametrize(("detector", "features"), [
+    ("Sensor", FeatureSpec(("a", "b", "c"), preset="sensor")),
+    ("SensorEnsemble", FeatureSpec(("a", "b", "c"), preset="sensor_lags")),
+    ("HBOS", FeatureSpec(("a", "b", "c"), (Feature("mean", "a", 7), Feature("std", "b", 5)))),
+    ("GMM", FeatureSpec(("a", "b", "c"))),
+])  # fmt: skip
 def test_outcomes_are_the_same_bytes_whichever_sum_a_python_has(monkeypatch, detector, features):
     found = []
     for one in (plain, compensated):

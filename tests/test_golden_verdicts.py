@@ -4,8 +4,6 @@ A change that is meant is written with ``python -m tests.test_golden_verdicts``,
 changelog under *Verdict changes*.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import math

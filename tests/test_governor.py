@@ -1,7 +1,5 @@
 """The review budget holds on any stream: against adversaries, by event time, with clocks back."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from itertools import product
 
@@ -326,16 +324,13 @@ def test_monitors_watch_the_policy_s_own_band_whatever_the_budget_allowed():
             assert (ours.label != "rejected", theirs.label) == (True, "rejected")
 
 
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        (lambda: RejectionPolicy(0.1, tolerance=4, burst=5), "burst = 5 belongs to a budget"),
-        (lambda: RejectionPolicy(0.1, rate=0.1, burst=0), "burst = 0 cannot be used"),
-        (lambda: RejectionPolicy(0.1, rate=0.1, burst=2.5), "burst = 2.5 cannot be used"),
-        (lambda: RejectionPolicy(0.1, rate=0.1, per_day=5), "only with a burst"),
-        (lambda: RejectionPolicy(0.1, rate=0.1, burst=5, per_day=-1), "per_day = -1 cannot be"),
-    ],
-)
+@pytest.mark.parametrize(("call", "words"), [
+    (lambda: RejectionPolicy(0.1, tolerance=4, burst=5), "burst = 5 belongs to a budget"),
+    (lambda: RejectionPolicy(0.1, rate=0.1, burst=0), "burst = 0 cannot be used"),
+    (lambda: RejectionPolicy(0.1, rate=0.1, burst=2.5), "burst = 2.5 cannot be used"),
+    (lambda: RejectionPolicy(0.1, rate=0.1, per_day=5), "only with a burst"),
+    (lambda: RejectionPolicy(0.1, rate=0.1, burst=5, per_day=-1), "per_day = -1 cannot be"),
+])  # fmt: skip
 def test_budgets_that_cannot_be_are_refused(call, words):
     with pytest.raises(ConfigError, match=words):
         call()

@@ -1,7 +1,5 @@
 """Rates, bounds and costs: against 90-digit values and simulation."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -70,17 +68,14 @@ def test_the_exact_bound_is_exceeded_by_delta_of_the_windows(n, gamma, tolerance
     assert (rate > paper_rate_bound(n, gamma, tolerance, 0.1)).mean() <= 0.1
 
 
-@pytest.mark.parametrize(
-    ("n", "gamma", "tolerance", "costs"),
-    [
-        (1000, 0.05, 32, (1, 1, 0.05)),
-        (1000, 0.05, 8, (10, 1, 0.05)),
-        (200, 0.1, 32, (1, 10, 0.5)),
-        (100, 0.1, 32, (1, 1, 0.1)),  # an anomaly is never accepted
-        (1000, 0.05, 0.7, (1, 1, 0.05)),  # almost nothing is rejected
-        (1000, 0.05, 32, (0, 1, 0)),
-    ],
-)
+@pytest.mark.parametrize(("n", "gamma", "tolerance", "costs"), [
+    (1000, 0.05, 32, (1, 1, 0.05)),
+    (1000, 0.05, 8, (10, 1, 0.05)),
+    (200, 0.1, 32, (1, 10, 0.5)),
+    (100, 0.1, 32, (1, 1, 0.1)),  # an anomaly is never accepted
+    (1000, 0.05, 0.7, (1, 1, 0.05)),  # almost nothing is rejected
+    (1000, 0.05, 32, (0, 1, 0)),
+])  # fmt: skip
 @pytest.mark.parametrize("delta", [0.5, 0.1, 0.01])
 def test_the_cost_quantile_agrees_with_drawing_windows(n, gamma, tolerance, costs, delta):
     band = rejection_band(n, gamma, tolerance)
@@ -94,17 +89,14 @@ def test_the_cost_quantile_agrees_with_drawing_windows(n, gamma, tolerance, cost
     assert cost_quantile(band, *costs, delta=delta) == pytest.approx(drawn, rel=4e-3, abs=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        (lambda b: cost_bound(b, 1, 1, 0.2), r"c_r = 0\.2 is above its limit.*0\.1"),
-        (lambda b: cost_bound(b, -1, 1, 0), "c_fp = -1 cannot be used"),
-        (lambda b: cost_bound(b, 1, float("nan"), 0), "c_fn is not a number"),
-        (lambda b: cost_quantile(b, 1, 1, 0.1, delta=0), r"delta = 0 is outside \(0, 1\)"),
-        (lambda b: exact_rate_bound(b, 1.0), r"delta = 1 is outside"),
-        (lambda _: paper_rate_bound(100, 0.1, 32, float("nan")), "delta is not a number"),
-    ],
-)
+@pytest.mark.parametrize(("call", "words"), [
+    (lambda b: cost_bound(b, 1, 1, 0.2), r"c_r = 0\.2 is above its limit.*0\.1"),
+    (lambda b: cost_bound(b, -1, 1, 0), "c_fp = -1 cannot be used"),
+    (lambda b: cost_bound(b, 1, float("nan"), 0), "c_fn is not a number"),
+    (lambda b: cost_quantile(b, 1, 1, 0.1, delta=0), r"delta = 0 is outside \(0, 1\)"),
+    (lambda b: exact_rate_bound(b, 1.0), r"delta = 1 is outside"),
+    (lambda _: paper_rate_bound(100, 0.1, 32, float("nan")), "delta is not a number"),
+])  # fmt: skip
 def test_bad_arguments_are_refused_with_value_limit_and_mend(call, words):
     with pytest.raises(ConfigError, match=words):
         call(rejection_band(1000, 0.1, 32))

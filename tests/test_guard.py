@@ -1,7 +1,5 @@
 """Guarded refits: faults are not learnt, a new regime is, and no rank is biased by it."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -182,14 +180,11 @@ def test_where_scores_choose_what_calibrates_there_is_no_guard():
     assert not RefitSchedule(guard_quantile=1.0, calibration="training").is_guarded
 
 
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        ({"guard_quantile": 0.4}, r"guard_quantile = 0.4 is outside \[0.5, 1\]: give e.g. 0.95"),
-        ({"guard_quantile": math.nan}, r"guard_quantile = nan is outside"),
-        ({"guard_share": 0.0}, r"guard_share = 0 is outside \(0, 1\): give e.g. 0.5"),
-    ],
-)
+@pytest.mark.parametrize(("given", "says"), [
+    ({"guard_quantile": 0.4}, r"guard_quantile = 0.4 is outside \[0.5, 1\]: give e.g. 0.95"),
+    ({"guard_quantile": math.nan}, r"guard_quantile = nan is outside"),
+    ({"guard_share": 0.0}, r"guard_share = 0 is outside \(0, 1\): give e.g. 0.5"),
+])  # fmt: skip
 def test_a_guard_that_cannot_be_is_refused(given, says):
     with pytest.raises(ConfigError, match=says):
         RefitSchedule(**given)

@@ -1,7 +1,5 @@
 """What a quick look takes the columns of a table for."""
 
-from __future__ import annotations
-
 import statistics
 from datetime import datetime
 
@@ -22,18 +20,15 @@ def table(header, *columns):
     return header.split(","), list(zip(*columns, strict=True))
 
 
-@pytest.mark.parametrize(
-    ("cells", "unit"),
-    [
-        (["2024-01-01T00:00:00", "2024-01-01 00:01:00"], "iso8601"),
-        (["2024-01-01T00:00:00+01:00", ""], "iso8601"),
-        (["0", "1"], "s"),
-        (["1700000000", "1700000001"], "s"),
-        (["1700000000000", "1700000001000"], "ms"),
-        (["1700000000000000", "1700000001000000"], "us"),
-        (["1700000000000000000", "1700000001000000000"], "ns"),
-    ],
-)
+@pytest.mark.parametrize(("cells", "unit"), [
+    (["2024-01-01T00:00:00", "2024-01-01 00:01:00"], "iso8601"),
+    (["2024-01-01T00:00:00+01:00", ""], "iso8601"),
+    (["0", "1"], "s"),
+    (["1700000000", "1700000001"], "s"),
+    (["1700000000000", "1700000001000"], "ms"),
+    (["1700000000000000", "1700000001000000"], "us"),
+    (["1700000000000000000", "1700000001000000000"], "ns"),
+])  # fmt: skip
 def test_the_unit_of_the_time_goes_by_its_size(cells, unit):
     guess = guess_table(*table("timestamp,v", cells, ["1.5", "2.5"]))
     assert (guess.time, guess.time_unit) == ("timestamp", unit)

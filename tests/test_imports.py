@@ -1,7 +1,5 @@
 """The shape of the code: which module may know which, and which may touch the world."""
 
-from __future__ import annotations
-
 import ast
 from functools import cache
 from importlib.util import find_spec

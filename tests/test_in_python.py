@@ -1,7 +1,5 @@
 """`rejex_stream.Pipeline`: the same verdicts as a run of the same config, fed from Python."""
 
-from __future__ import annotations
-
 import csv
 import math
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """Faults that last are held until they are over, or somebody answers; and the three laws of it."""
 
-from __future__ import annotations
-
 import math
 import random
 

@@ -1,7 +1,5 @@
 """From a file that nobody described to a config that runs: what is guessed, said and asked."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import tomllib
@@ -116,17 +114,13 @@ def test_a_config_that_is_there_is_not_written_over(place, capsys):
     assert here(capsys, "init", "a.csv", "--force", "--detector", "HBOS")[0] == 0
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ([], "give one of FILE and --kafka SERVERS TOPIC"),
-        (["x.csv", "--kafka", "a:1", "t"], "give one of FILE and --kafka SERVERS TOPIC"),
-        (["none.csv"], "No such file"),
-        (["x.csv", "--sensor", "who"], "there is no column 'who'"),
-        (["x.jsonl"], "none of 1 records is a JSON object"),
-    ],
-    ids=["nothing", "both", "absent", "no such column", "broken json"],
-)
+@pytest.mark.parametrize(("words", "said"), [
+    ([], "give one of FILE and --kafka SERVERS TOPIC"),
+    (["x.csv", "--kafka", "a:1", "t"], "give one of FILE and --kafka SERVERS TOPIC"),
+    (["none.csv"], "No such file"),
+    (["x.csv", "--sensor", "who"], "there is no column 'who'"),
+    (["x.jsonl"], "none of 1 records is a JSON object"),
+], ids=["nothing", "both", "absent", "no such column", "broken json"])  # fmt: skip
 def test_what_cannot_be_is_one_sentence(place, capsys, words, said):
     (place / "x.csv").write_text(table())
     (place / "x.jsonl").write_text("{broken\n")

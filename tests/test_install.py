@@ -1,7 +1,5 @@
 """What people install and start it with: size, completion, editors, systemd, Kubernetes."""
 
-from __future__ import annotations
-
 import copy
 import json
 import os
@@ -88,15 +86,11 @@ def test_two_detectors_need_what_a_lean_install_leaves_out():
 
 # ---------------------------------------------------------------------------- completion
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("typed", "offered"),
-    [
-        ("rejex-stream val", {"validate"}),
-        ("rejex-stream schema ", {"print"}),
-        ("rejex-stream plan --contam", {"--contamination"}),
-    ],
-    ids=["command", "group", "option"],
-)
+@pytest.mark.parametrize(("typed", "offered"), [
+    ("rejex-stream val", {"validate"}),
+    ("rejex-stream schema ", {"print"}),
+    ("rejex-stream plan --contam", {"--contamination"}),
+], ids=["command", "group", "option"])  # fmt: skip
 def test_a_shell_completes_commands_and_options(typed, offered):
     words = typed.split(" ")
     done = rejex(
@@ -135,16 +129,12 @@ def test_the_schema_takes_every_config_that_is_here(validator, path):
     assert [error.message for error in validator.iter_errors(given)] == []
 
 
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        ({"rejection": {"contamination": 0.7}}, "0.7 is greater than or equal to the maximum"),
-        ({"rejection": {"contamination": 0.02, "tolerence": 32}}, "'tolerence' was unexpected"),
-        ({"kafka": {"client": "best"}}, "'best' is not one of"),
-        ({"rejecton": {}}, "'rejecton' was unexpected"),
-    ],
-    ids=["limit", "key", "choice", "section"],
-)
+@pytest.mark.parametrize(("change", "named"), [
+    ({"rejection": {"contamination": 0.7}}, "0.7 is greater than or equal to the maximum"),
+    ({"rejection": {"contamination": 0.02, "tolerence": 32}}, "'tolerence' was unexpected"),
+    ({"kafka": {"client": "best"}}, "'best' is not one of"),
+    ({"rejecton": {}}, "'rejecton' was unexpected"),
+], ids=["limit", "key", "choice", "section"])  # fmt: skip
 def test_the_schema_refuses_what_validate_refuses(validator, change, named):
     given = tomllib.loads((ROOT / "examples" / "kafka.toml").read_text(encoding="utf-8")) | change
     said = [error.message for error in validator.iter_errors(given)]

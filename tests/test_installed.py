@@ -1,7 +1,5 @@
 """What is installed is whole: every module can be imported, with and without the sources."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from importlib.util import find_spec
 from pkgutil import walk_packages

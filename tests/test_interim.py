@@ -1,7 +1,5 @@
 """While an incident is held, an interim reference of the rows since tells what is new beside it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

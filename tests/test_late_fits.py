@@ -1,7 +1,5 @@
 """A fit that is late holds up its own partition, and nothing else: no poll, no stop, no other."""
 
-from __future__ import annotations
-
 import json
 import threading
 from dataclasses import dataclass
@@ -212,13 +210,10 @@ def quiet():
 @pytest.mark.thorough
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
-    troubled(500, "ab"),
-    troubled(300, "cba"),
+    troubled(500, "ab"), troubled(300, "cba"),
     st.lists(st.sampled_from(["ok", "fail", "ambiguous", "crash", "crash after"]), max_size=6),
-    st.integers(0, 99),
-    st.sampled_from([1, 7, 60, 1000]),
-    st.sampled_from([20, 150, 10_000]),
-)
+    st.integers(0, 99), st.sampled_from([1, 7, 60, 1000]), st.sampled_from([20, 150, 10_000]),
+)  # fmt: skip
 def test_verdicts_do_not_depend_on_how_long_a_fit_takes(
     quiet, one, two, commits, seed, max_poll, snapshot_every
 ):

@@ -1,7 +1,5 @@
 """The three laws of the engine, over random cuts, fit delays and crashes."""
 
-from __future__ import annotations
-
 import random
 import warnings
 

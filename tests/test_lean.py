@@ -1,7 +1,5 @@
 """Lean verdicts: the same judgements in fewer bytes, and a clear word where those are too few."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 

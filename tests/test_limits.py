@@ -1,7 +1,5 @@
 """Limits that people set: an anomaly whatever the score, told at once, and none of the theory."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math
@@ -263,18 +261,10 @@ def full_of_gaps():
     ]
 
 
-@pytest.mark.parametrize(
-    ("detector", "limits", "readings"),
-    [
-        (
-            None,
-            (ChannelLimits("x", -1.0, 1.5), ChannelLimits("y", None, 2.0)),
-            lambda: lone(3, n=700),
-        ),
-        (make_detector("Sensor"), (ChannelLimits("x", None, 3.0),), full_of_gaps),
-    ],
-    ids=["values", "gaps"],
-)
+@pytest.mark.parametrize(("detector", "limits", "readings"), [
+    (None, (ChannelLimits("x", -1.0, 1.5), ChannelLimits("y", None, 2.0)), lambda: lone(3, n=700)),
+    (make_detector("Sensor"), (ChannelLimits("x", None, 3.0),), full_of_gaps),
+], ids=["values", "gaps"])  # fmt: skip
 def test_the_oracle_says_the_same(detector, limits, readings):
     pipeline, readings = replace(spec(detector), limits=limits), readings()
     found, wanted = (
@@ -405,15 +395,12 @@ def test_a_run_from_file_to_file_says_what_was_beyond(tmp_path, monkeypatch, cap
     assert below == ["beyond", "a", "limit"]
 
 
-@pytest.mark.parametrize(
-    ("was", "becomes", "says"),
-    [
-        ("high = 6\n", "", 'channels.pressure: limit = "alarm" without a limit'),
-        ("high = 6", "high = 6\nlow = 6", "low = 6.0 is not below high = 6.0"),
-        ('"alarm"', '"shout"', "channels.pressure.limit"),
-        ("[channels.pressure]", "[channels.presure]", "did you mean 'pressure'"),
-    ],
-)
+@pytest.mark.parametrize(("was", "becomes", "says"), [
+    ("high = 6\n", "", 'channels.pressure: limit = "alarm" without a limit'),
+    ("high = 6", "high = 6\nlow = 6", "low = 6.0 is not below high = 6.0"),
+    ('"alarm"', '"shout"', "channels.pressure.limit"),
+    ("[channels.pressure]", "[channels.presure]", "did you mean 'pressure'"),
+])  # fmt: skip
 def test_limits_that_make_no_sense_are_refused_in_a_sentence(was, becomes, says, tmp_path):
     (tmp_path / "pipeline.toml").write_text(CONFIG.replace(was, becomes))
     with pytest.raises(ConfigError, match=re.escape(says)):

@@ -1,7 +1,5 @@
 """What is written to standard error, and how often."""
 
-from __future__ import annotations
-
 import json
 import logging
 

@@ -1,7 +1,5 @@
 """Operating modes: each has a reference of its own, and verdicts speak of the sensor."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import itertools

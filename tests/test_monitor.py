@@ -1,7 +1,5 @@
 """The monitors as a pipeline sees them: verdicts in, alarms out, state that travels."""
 
-from __future__ import annotations
-
 import math
 
 import msgspec
@@ -84,16 +82,13 @@ def test_state_does_not_grow():
     assert abs(len(monitor.snapshot()) - early) < 100
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda blob: b"",
-        lambda blob: b"not a snapshot",
-        lambda blob: blob[:-7],
-        lambda blob: blob[:13] + bytes([99]) + blob[14:],
-        lambda blob: blob[:14] + b"\xc1" + blob[15:],
-    ],
-)
+@pytest.mark.parametrize("damage", [
+    lambda blob: b"",
+    lambda blob: b"not a snapshot",
+    lambda blob: blob[:-7],
+    lambda blob: blob[:13] + bytes([99]) + blob[14:],
+    lambda blob: blob[:14] + b"\xc1" + blob[15:],
+])  # fmt: skip
 def test_foreign_and_damaged_snapshots_are_refused_and_change_nothing(damage):
     monitor = StreamMonitor(CONFIG, "s")
     observe_all(monitor, EVENTFUL[:1_000])
@@ -268,13 +263,10 @@ def test_a_forgotten_stream_comes_back_unchanged():
 
 
 # ------------------------------------------------------------------------------------- config
-@pytest.mark.parametrize(
-    ("setting", "value"),
-    [
-        ("window", 1), ("contamination", 0.7), ("tolerance", 0.5), ("false_alarm_events", 10),
-        ("false_alarm_events", math.nan), ("delta", 0.0), ("stuck_events", -1), ("ties", "max"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("setting", "value"), [
+    ("window", 1), ("contamination", 0.7), ("tolerance", 0.5), ("false_alarm_events", 10),
+    ("false_alarm_events", math.nan), ("delta", 0.0), ("stuck_events", -1), ("ties", "max"),
+])  # fmt: skip
 def test_a_setting_that_cannot_work_is_refused_with_its_value(setting, value):
     settings_ = {"window": N, "contamination": 0.1, "tolerance": 8.0, setting: value}
     with pytest.raises(ConfigError) as caught:

@@ -1,7 +1,5 @@
 """Each alarm on its own scenario, and none where nothing is wrong."""
 
-from __future__ import annotations
-
 import math
 
 import msgspec
@@ -76,16 +74,13 @@ def test_scores_one_sd_higher_alarm_health_within_a_window():
     assert alarm.position == Position("scores", 0, alarm.seq)
 
 
-@pytest.mark.parametrize(
-    ("ranks", "alternatives"),
-    [
-        (range(BAND.lower), {Alternative.FEWER_REJECTS, Alternative.FEWER_ANOMALIES}),
-        ([*range(BAND.lower), N, N, N] * 3, {Alternative.FEWER_REJECTS}),
-        ([*range(BAND.lower), *[BAND.lower] * 15], {Alternative.FEWER_ANOMALIES}),
-        ([*range(BAND.lower), *[BAND.lower] * 100], {Alternative.MORE_REJECTS}),
-        ([*range(BAND.lower), *[N] * 60], {Alternative.MORE_ANOMALIES}),
-    ],
-)
+@pytest.mark.parametrize(("ranks", "alternatives"), [
+    (range(BAND.lower), {Alternative.FEWER_REJECTS, Alternative.FEWER_ANOMALIES}),
+    ([*range(BAND.lower), N, N, N] * 3, {Alternative.FEWER_REJECTS}),
+    ([*range(BAND.lower), *[BAND.lower] * 15], {Alternative.FEWER_ANOMALIES}),
+    ([*range(BAND.lower), *[BAND.lower] * 100], {Alternative.MORE_REJECTS}),
+    ([*range(BAND.lower), *[N] * 60], {Alternative.MORE_ANOMALIES}),
+])  # fmt: skip
 def test_health_names_the_direction_of_a_lasting_change(ranks, alternatives):
     rng = np.random.default_rng(4)
     monitor = StreamMonitor(CONFIG, "s")

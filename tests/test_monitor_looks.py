@@ -1,7 +1,5 @@
 """What monitors put off, nobody sees: to look at them after every event changes nothing."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

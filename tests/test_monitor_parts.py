@@ -1,7 +1,5 @@
 """The parts of the monitors against brute force."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import random

@@ -1,7 +1,5 @@
 """Monitors and refits: what goes on over a swap, on verdicts made here and by the engine."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import statistics

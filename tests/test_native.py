@@ -1,7 +1,5 @@
 """The native core beside the Python one: verdicts and snapshots are the same, bit for bit."""
 
-from __future__ import annotations
-
 import random
 import sys
 from collections import Counter

@@ -1,7 +1,5 @@
 """What the native core reads and writes beside what Python does: the same, byte for byte."""
 
-from __future__ import annotations
-
 import json
 import math
 from types import SimpleNamespace
@@ -603,14 +601,10 @@ def test_an_empty_row_is_no_missing_value(native):
         assert [type(one) for one in rows.decode_all([full, empty])] == [Reading, Invalid]
 
 
-@pytest.mark.parametrize(
-    ("sound", "decoder"),
-    [
-        (b'{"x": 1.25e3, "s":"ab", "t":17, "z":null,"y":-0.5}', JsonDecoder),
-        (b"ab,17,1.25e3,,-0.5", lambda fields, native: CsvDecoder(fields, "stxyz", native=native)),
-    ],
-    ids=["record", "row"],
-)
+@pytest.mark.parametrize(("sound", "decoder"), [
+    (b'{"x": 1.25e3, "s":"ab", "t":17, "z":null,"y":-0.5}', JsonDecoder),
+    (b"ab,17,1.25e3,,-0.5", lambda fields, native: CsvDecoder(fields, "stxyz", native=native)),
+], ids=["record", "row"])  # fmt: skip
 def test_every_byte_matters(native, sound, decoder):
     """Each byte of what is sound, changed to every other, removed, and doubled."""
     fields = FieldMapping(("x", "y"), sensor="s", time="t")

@@ -1,7 +1,5 @@
 """The seam between the languages: what Rust reaches by name is there, and is declared."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import re

@@ -1,7 +1,5 @@
 """A start with a native core that is damaged, foreign or panics: Python judges, and says why."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from pathlib import Path

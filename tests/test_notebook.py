@@ -1,7 +1,5 @@
 """What a notebook expects: scikit-learn's rules, PyOD's names, and pictures."""
 
-from __future__ import annotations
-
 import sys
 import warnings
 from datetime import datetime
@@ -172,16 +170,12 @@ def test_a_detector_that_learns_row_by_row_is_refused():
 
 # ------------------------------------------------------------- objects taken as they are
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    "detector",
-    [
-        IsolationForest(n_estimators=20),
-        make_pipeline(StandardScaler(), IsolationForest(n_estimators=20, random_state=3)),
-        LocalOutlierFactor(novelty=True),
-        "sklearn.ensemble.IsolationForest",
-    ],
-    ids=["IsolationForest", "Pipeline", "LocalOutlierFactor", "dotted"],
-)
+@pytest.mark.parametrize("detector", [
+    IsolationForest(n_estimators=20),
+    make_pipeline(StandardScaler(), IsolationForest(n_estimators=20, random_state=3)),
+    LocalOutlierFactor(novelty=True),
+    "sklearn.ensemble.IsolationForest",
+], ids=["IsolationForest", "Pipeline", "LocalOutlierFactor", "dotted"])  # fmt: skip
 def test_scikit_learns_detectors_are_taken_as_they_are(table, detector):
     model = RejectingDetector(detector, 0.1, 4, seed=5).fit(table[::4])
     far = model.predict([[0.0, 0.0, 0.0], [9.0, 9.0, 9.0]])
@@ -208,15 +202,11 @@ def test_scikit_learns_detectors_keep_the_laws_of_the_stream():
     check_detector(EllipticEnvelope())  # scored row by row
 
 
-@pytest.mark.parametrize(
-    ("detector", "sentence"),
-    [
-        (LocalOutlierFactor(), "give it novelty=True"),
-        (LinearRegression(), "sklearn:LinearRegression gives no anomaly score"),
-        ("sklearn.linear_model.LinearRegression", "gives no anomaly score: give a detector with"),
-    ],
-    ids=["novelty", "object", "dotted"],
-)
+@pytest.mark.parametrize(("detector", "sentence"), [
+    (LocalOutlierFactor(), "give it novelty=True"),
+    (LinearRegression(), "sklearn:LinearRegression gives no anomaly score"),
+    ("sklearn.linear_model.LinearRegression", "gives no anomaly score: give a detector with"),
+], ids=["novelty", "object", "dotted"])  # fmt: skip
 def test_what_cannot_score_new_rows_is_refused_for_what_it_is(detector, sentence):
     with pytest.raises(DetectorError, match=sentence):
         as_detector(detector)
@@ -285,18 +275,14 @@ class Forgetful:
         return None
 
 
-@pytest.mark.parametrize(
-    ("detector", "error", "sentence"),
-    [
-        (Scoreless(), AssertionError, r"gave ndarray, which has no score\(\)"),
-        (Unseeded(), AssertionError, "own:Unseeded failed in check_it_gives_a_scorer.*'seed'"),
-        (Breaking(), AssertionError, "AttributeError: .*no_such_thing"),
-        (Forgetful(), DetectorError, r"has start\(\) and lacks restore and warm_up_events"),
-        (object(), DetectorError, "is no detector; give a name"),
-        (KNN, DetectorError, "is no detector"),
-    ],
-    ids=lambda value: getattr(value, "__name__", type(value).__name__),
-)
+@pytest.mark.parametrize(("detector", "error", "sentence"), [
+    (Scoreless(), AssertionError, r"gave ndarray, which has no score\(\)"),
+    (Unseeded(), AssertionError, "own:Unseeded failed in check_it_gives_a_scorer.*'seed'"),
+    (Breaking(), AssertionError, "AttributeError: .*no_such_thing"),
+    (Forgetful(), DetectorError, r"has start\(\) and lacks restore and warm_up_events"),
+    (object(), DetectorError, "is no detector; give a name"),
+    (KNN, DetectorError, "is no detector"),
+], ids=lambda value: getattr(value, "__name__", type(value).__name__))  # fmt: skip
 def test_what_breaks_a_law_is_told_which_and_never_by_an_attribute_error(detector, error, sentence):
     with pytest.raises(error, match=sentence):
         check_detector(detector)

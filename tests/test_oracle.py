@@ -1,7 +1,5 @@
 """The engine against a naive reference, verdict by verdict, over cuts, restores and evictions."""
 
-from __future__ import annotations
-
 import math
 import random
 from functools import cache

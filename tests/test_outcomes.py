@@ -1,7 +1,5 @@
 """What became of records, counted once."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Streams that are silent lie outside the memory, and come back as they were."""
 
-from __future__ import annotations
-
 import tracemalloc
 
 import pytest

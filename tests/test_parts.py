@@ -1,7 +1,5 @@
 """Snapshots in parts: written as they move, and whole or passed over whatever is cut off."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

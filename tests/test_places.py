@@ -1,7 +1,5 @@
 """Places for the extreme: earlier faults cannot hold the places of later ones."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

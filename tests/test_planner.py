@@ -1,7 +1,5 @@
 """The planner: what a choice promises, against formulas."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -96,13 +94,10 @@ def test_what_a_budget_promises_is_one_sentence_wherever_it_stands(page):
     assert BESIDE_BUDGET in text
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"rate": 0.02, "burst": 50, "owner": "group"}, "ranked events of a group, in all"),
-        ({"rate": 0.02, "burst": 50, "owner": "partition"}, "events of a partition"),
-        ({"rate": 0.02, "burst": 9, "per_day": 30}, "at most 30 · τ + 9 are rejected while"),
-    ],
-)
+@pytest.mark.parametrize(("given", "said"), [
+    ({"rate": 0.02, "burst": 50, "owner": "group"}, "ranked events of a group, in all"),
+    ({"rate": 0.02, "burst": 50, "owner": "partition"}, "events of a partition"),
+    ({"rate": 0.02, "burst": 9, "per_day": 30}, "at most 30 · τ + 9 are rejected while"),
+])  # fmt: skip
 def test_a_plan_says_whose_budget_it_is_and_by_what_it_is_earned(given, said):
     assert said in plan(0.05, 2000, **given).promise.held.promise

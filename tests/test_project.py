@@ -1,7 +1,5 @@
 """What stands beside the code says what the code says: licence, citation, Pythons, targets."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

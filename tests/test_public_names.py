@@ -1,7 +1,5 @@
 """What `import rejex_stream` offers, and what it costs."""
 
-from __future__ import annotations
-
 import sys
 
 import rejex_stream

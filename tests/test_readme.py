@@ -1,7 +1,5 @@
 """Every command and every example of the README and of docs/, run as a reader would."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import io

@@ -1,7 +1,5 @@
 """Rows that are joined, held and put in order: one memory, under the laws."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -1,7 +1,5 @@
 """``replay``: a history judged twice; the same config differs nowhere, another where it must."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

@@ -1,7 +1,5 @@
 """The report of anybody's data: of a config that has run."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import shutil

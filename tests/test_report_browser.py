@@ -1,7 +1,5 @@
 """The report in a real browser: it draws, it zooms, it fits a phone, it asks nobody."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname

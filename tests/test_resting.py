@@ -1,7 +1,5 @@
 """Channels that rest are out of the distance, and judged by what they have never shown."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -114,15 +114,12 @@ def test_fourier_features_are_drawn_again_the_same():
     assert features.transform_one(x) == copied(features).transform_one(x)
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        [1, -(2**63), 2**63, 10**40, 0.1, float("inf"), True, None, "å", b"\x00"],
-        {"a": (1, ("b",)), 3: {4.5: frozenset({"x"})}},
-        {("a", 1): {1, 2}},
-        [np.float64(2.5), np.int64(-3), np.arange(6, dtype=np.int16).reshape(2, 3)],
-    ],
-)
+@pytest.mark.parametrize("value", [
+    [1, -(2**63), 2**63, 10**40, 0.1, float("inf"), True, None, "å", b"\x00"],
+    {"a": (1, ("b",)), 3: {4.5: frozenset({"x"})}},
+    {("a", 1): {1, 2}},
+    [np.float64(2.5), np.int64(-3), np.arange(6, dtype=np.int16).reshape(2, 3)],
+])  # fmt: skip
 def test_values_come_back_as_they_were_types_and_all(value):
     assert repr(copied(value)) == repr(value)
 
@@ -176,23 +173,19 @@ class Mine(anomaly.HalfSpaceTrees):
     pass
 
 
-@pytest.mark.parametrize(
-    ("model", "sentence"),
-    [
-        (compose.FuncTransformer(lambda x: x) | anomaly.HalfSpaceTrees(), "lambda"),
-        (compose.FuncTransformer(copied) | anomaly.HalfSpaceTrees(), "none of River's"),
-        (Mine(), r"test_riverstate\.Mine is no class of a River model; for a class .* write a det"),
-        (
-            anomaly.PredictiveAnomalyDetection(time_series.HoltWinters(alpha=0.3)),
-            r"AdditiveLevel at .*HoltWinters\.level",
-        ),
-        (
-            preprocessing.AdaptiveStandardScaler() | anomaly.LODA(n_random_cuts=3),
-            r"RsEW(Mean|Var) at river\.stats",
-        ),
-    ],
-    ids=range(5),
-)
+@pytest.mark.parametrize(("model", "sentence"), [
+    (compose.FuncTransformer(lambda x: x) | anomaly.HalfSpaceTrees(), "lambda"),
+    (compose.FuncTransformer(copied) | anomaly.HalfSpaceTrees(), "none of River's"),
+    (Mine(), r"test_riverstate\.Mine is no class of a River model; for a class .* write a det"),
+    (
+        anomaly.PredictiveAnomalyDetection(time_series.HoltWinters(alpha=0.3)),
+        r"AdditiveLevel at .*HoltWinters\.level",
+    ),
+    (
+        preprocessing.AdaptiveStandardScaler() | anomaly.LODA(n_random_cuts=3),
+        r"RsEW(Mean|Var) at river\.stats",
+    ),
+], ids=range(5))  # fmt: skip
 def test_what_could_not_be_brought_back_is_refused_when_the_pipeline_is_made(model, sentence):
     with pytest.raises(DetectorError, match=sentence):
         as_detector(model)

@@ -1,7 +1,5 @@
 """The loop: what becomes durable is the same whatever fails, and each thing once."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections import deque
@@ -283,14 +281,11 @@ def troubled(draw):
 @pytest.mark.thorough
 @FEW
 @given(
-    troubled(),
-    troubled(),
+    troubled(), troubled(),
     st.lists(st.sampled_from(["ok", "fail", "ambiguous", "crash", "crash after"]), max_size=12),
-    st.integers(1, 30),
-    st.sampled_from([0.0, 0.05, 0.3, 60.0]),
-    st.sampled_from([1, 7, 1000]),
+    st.integers(1, 30), st.sampled_from([0.0, 0.05, 0.3, 60.0]), st.sampled_from([1, 7, 1000]),
     st.booleans(),
-)
+)  # fmt: skip
 def test_whatever_fails_the_durable_outcomes_and_the_state_are_those_of_a_quiet_run(
     one, two, commits, max_poll, interval, snapshot_every, with_store
 ):
@@ -445,15 +440,12 @@ def test_a_partition_begins_where_its_state_can_be_rebuilt():
     assert starting_point(Assigned(ONE, 30, 30), store) == Start(30, {"a": b"s"}, 30)
 
 
-@pytest.mark.parametrize(
-    ("snapshot", "committed", "earliest", "words"),
-    [
-        (None, 50, 10, "with no snapshot and the earliest record at 10"),
-        (60, 50, 10, "with no snapshot"),
-        (5, 50, 10, "its newest snapshot at offset 5"),
-        (40, 50, 60, r"10 record\(s\) expired unread"),
-    ],
-)
+@pytest.mark.parametrize(("snapshot", "committed", "earliest", "words"), [
+    (None, 50, 10, "with no snapshot and the earliest record at 10"),
+    (60, 50, 10, "with no snapshot"),
+    (5, 50, 10, "its newest snapshot at offset 5"),
+    (40, 50, 60, r"10 record\(s\) expired unread"),
+])  # fmt: skip
 def test_a_state_that_cannot_be_rebuilt_is_refused_with_the_ways_out(
     snapshot, committed, earliest, words
 ):
@@ -815,13 +807,10 @@ def test_source_and_sink_are_closed_whatever_happens():
 # ------------------------------------------------------------------------ too much rubbish
 
 
-@pytest.mark.parametrize(
-    "knobs",
-    [
-        {"commit_every_events": 0}, {"batch_s": 0}, {"commit_interval_s": -1},
-        {"invalid_limit": 1.1}, {"retry_first_s": float("nan")}, {"lost_state": "ignore"},
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("knobs", [
+    {"commit_every_events": 0}, {"batch_s": 0}, {"commit_interval_s": -1},
+    {"invalid_limit": 1.1}, {"retry_first_s": float("nan")}, {"lost_state": "ignore"},
+])  # fmt: skip
 def test_impossible_settings_are_refused(knobs):
     (name,) = knobs
     with pytest.raises(ConfigError, match=name):

@@ -1,7 +1,5 @@
 """The client of a schema registry against real HTTP servers: answers, refusals, silence."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import socket

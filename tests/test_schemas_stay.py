@@ -1,7 +1,5 @@
 """A run keeps to what it decided about schemas, whatever the registry says when it replays."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest
@@ -74,14 +72,11 @@ SCRIPT = st.lists(st.sampled_from([*IDS, *IDS, ABORT, RETRY, REBALANCE]), min_si
 @pytest.mark.thorough
 @FEW
 @given(
-    SCRIPT,
-    SCRIPT,
+    SCRIPT, SCRIPT,
     st.lists(st.sampled_from([None, None, AB, BA, USELESS]), min_size=1, max_size=12),
     st.lists(st.sampled_from(["ok", "fail", "ambiguous", "crash", "crash after"]), max_size=10),
-    st.integers(1, 9),
-    st.sampled_from([0.0, 0.05]),
-    st.sampled_from([1, 7, 1000]),
-)
+    st.integers(1, 9), st.sampled_from([0.0, 0.05]), st.sampled_from([1, 7, 1000]),
+)  # fmt: skip
 def test_a_registry_that_lies_changes_nothing_before_the_committed_offset(
     one, two, answers, commits, most, interval, every
 ):

@@ -1,7 +1,5 @@
 """Snapshots under a key: what somebody without it wrote is refused, with what to do."""
 
-from __future__ import annotations
-
 import pytest
 from rejex_connectors.signed_snapshots import SealedStore, read_key
 
@@ -66,14 +64,11 @@ def test_a_part_in_another_place_is_refused(store, kept):
         store.load_journal(ONE)
 
 
-@pytest.mark.parametrize(
-    ("wrote", "reads", "words"),
-    [
-        (KEY, b"another key, as long", "the key that it was sealed with"),
-        (KEY, None, "set state.seal_key_file"),
-        (None, KEY, "is not sealed"),
-    ],
-)
+@pytest.mark.parametrize(("wrote", "reads", "words"), [
+    (KEY, b"another key, as long", "the key that it was sealed with"),
+    (KEY, None, "set state.seal_key_file"),
+    (None, KEY, "is not sealed"),
+])  # fmt: skip
 def test_another_key_or_none_is_refused_with_what_to_do(kept, wrote, reads, words):
     SealedStore(kept, wrote).save(ONE, SnapshotPiece(10, None, {"head": b"h"}))
     SealedStore(kept, wrote).save_journal(ONE, b"known")

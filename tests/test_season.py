@@ -1,7 +1,5 @@
 """A season is found by held-back rows, and a fault that only the hour shows is seen."""
 
-from __future__ import annotations
-
 import math
 from datetime import date, timedelta
 

@@ -1,7 +1,5 @@
 """While an incident is held, a fault in another channel is told by it, once a channel."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

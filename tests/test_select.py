@@ -1,7 +1,5 @@
 """One record, many readings: ``input.select``."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -78,15 +76,12 @@ def test_no_bytes_make_it_raise(value: bytes) -> None:
     assert not isinstance(item, Reading)
 
 
-@pytest.mark.parametrize(
-    ("program", "said"),
-    [
-        (".a[", "line 1, column 3"),
-        (".a |\n  foo(.)", "foo/1 is not defined in line 2, column 3"),
-        ('import "a" as a; .', "module not found"),
-        ("module {}; .", "without import, include or module"),
-    ],
-)
+@pytest.mark.parametrize(("program", "said"), [
+    (".a[", "line 1, column 3"),
+    (".a |\n  foo(.)", "foo/1 is not defined in line 2, column 3"),
+    ('import "a" as a; .', "module not found"),
+    ("module {}; .", "without import, include or module"),
+])  # fmt: skip
 def test_a_program_that_cannot_be_is_refused_with_its_place(program: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         Selector(program)

@@ -1,7 +1,5 @@
 """Sensors have a life: who is known, turned away or forgotten is a function of the events alone."""
 
-from __future__ import annotations
-
 import json
 import math
 import random
@@ -478,17 +476,14 @@ def test_a_snapshot_that_is_abandoned_leaves_nothing_of_who_was_forgotten_meanwh
     assert {name: body for name, body in stored.items() if body is not None} == whole
 
 
-@pytest.mark.parametrize(
-    ("head", "views"),
-    [
-        ({"limits": {}, "clock": [None, 0]}, {"a": {"a": "x"}}),
-        ({"limits": {}, "clock": "?"}, {}),
-        ({"limits": {"max_keys": 0}, "clock": []}, {}),
-        ({"limits": {}}, {}),
-        ([], {}),
-        ({"limits": {}, "clock": []}, {"a": 1}),
-    ],
-)
+@pytest.mark.parametrize(("head", "views"), [
+    ({"limits": {}, "clock": [None, 0]}, {"a": {"a": "x"}}),
+    ({"limits": {}, "clock": "?"}, {}),
+    ({"limits": {"max_keys": 0}, "clock": []}, {}),
+    ({"limits": {}}, {}),
+    ([], {}),
+    ({"limits": {}, "clock": []}, {"a": 1}),
+])  # fmt: skip
 def test_what_is_no_life_is_refused(head, views):
     with pytest.raises(CheckpointError, match="known of sensors is broken"):
         SensorRegistry().restore(head, views)

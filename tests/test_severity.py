@@ -1,7 +1,5 @@
 """Severity: exact up to the largest reference score, a model beyond, and never falling."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -87,14 +85,11 @@ def frequency(draw, n, level, events=120_000):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("draw", "n", "low", "high"),
-    [
-        (lambda rng, m: rng.exponential(size=m), 300, 0.8, 1.6),
-        (lambda rng, m: np.abs(rng.normal(size=m)), 2000, 0.7, 1.3),
-        (lambda rng, m: np.abs(rng.standard_t(3, size=m)), 300, 1.3, 4.0),  # a power: too often
-    ],
-)
+@pytest.mark.parametrize(("draw", "n", "low", "high"), [
+    (lambda rng, m: rng.exponential(size=m), 300, 0.8, 1.6),
+    (lambda rng, m: np.abs(rng.normal(size=m)), 2000, 0.7, 1.3),
+    (lambda rng, m: np.abs(rng.standard_t(3, size=m)), 300, 1.3, 4.0),  # a power: too often
+])  # fmt: skip
 def test_a_severity_of_3_comes_about_once_in_1000_normal_events(draw, n, low, high):
     assert low <= frequency(draw, n, 3) <= high
 

@@ -1,7 +1,5 @@
 """A budget that streams share: the theorem for every owner, in the order of the partition."""
 
-from __future__ import annotations
-
 from collections import Counter
 from fractions import Fraction
 from itertools import pairwise
@@ -250,16 +248,13 @@ def test_whoever_wakes_first_knows_the_newest_credit(last):
 
 
 # --------------------------------------------------------------------------- other decisions
-@pytest.mark.parametrize(
-    ("was", "now"),
-    [
-        ({"owner": "partition"}, {"owner": "stream"}),
-        ({"owner": "stream"}, {"owner": "group"}),
-        ({"owner": "stream", "burst": 30}, {"burst": 2}),
-        ({"owner": "partition", "burst": 30}, {"owner": "partition", "burst": 2}),
-        ({"owner": "stream"}, {"burst": None}),
-    ],
-)
+@pytest.mark.parametrize(("was", "now"), [
+    ({"owner": "partition"}, {"owner": "stream"}),
+    ({"owner": "stream"}, {"owner": "group"}),
+    ({"owner": "stream", "burst": 30}, {"burst": 2}),
+    ({"owner": "partition", "burst": 30}, {"owner": "partition", "burst": 2}),
+    ({"owner": "stream"}, {"burst": None}),
+])  # fmt: skip
 def test_a_replay_by_the_decision_that_was_finds_the_credit_that_was(was, now):
     feed = readings(800, KEYS)
     whole = Engine(spec(rate=0.1, **{"burst": 3} | was), InlineExecutor())
@@ -319,17 +314,11 @@ def test_a_credit_that_is_none_is_no_snapshot(credit):
         shared.load({"": credit})
 
 
-@pytest.mark.parametrize(
-    ("more", "words"),
-    [
-        (
-            {"rate": 0.1, "burst": 3, "owner": "team"},
-            "owner = 'team' is unknown: use stream, group",
-        ),
-        ({"rate": 0.1, "owner": "group"}, "owner = 'group' belongs to a budget that holds"),
-        ({"tolerance": 4, "owner": "partition"}, "belongs to a budget that holds: give a burst"),
-    ],
-)
+@pytest.mark.parametrize(("more", "words"), [
+    ({"rate": 0.1, "burst": 3, "owner": "team"}, "owner = 'team' is unknown: use stream, group"),
+    ({"rate": 0.1, "owner": "group"}, "owner = 'group' belongs to a budget that holds"),
+    ({"tolerance": 4, "owner": "partition"}, "belongs to a budget that holds: give a burst"),
+])  # fmt: skip
 def test_owners_that_cannot_be_are_refused(more, words):
     with pytest.raises(ConfigError, match=words):
         RejectionPolicy(0.1, **more)

@@ -1,7 +1,5 @@
 """Channels of which one side counts: a leak is a drop, and a rise of the pressure is no fault."""
 
-from __future__ import annotations
-
 import math
 import pickle
 
@@ -415,18 +413,12 @@ def test_a_config_says_the_side():
     assert Judging(both).spec.features.sides == ()
 
 
-@pytest.mark.parametrize(
-    ("more", "says"),
-    [
-        (
-            '[detector]\nname = "KNN"',
-            'pyod:KNN tells no sides apart: take detector.name = "Sensor"',
-        ),
-        ('[detector]\nname = "SensorEnsemble"', "rejex:SensorEnsemble tells no sides apart"),
-        ('[features]\npreset = "lags"', "know 32 of its readings apart: at most 8 can be"),
-        ('[channels.valve]\nside = "high"', "side = 'high' of channel 'valve'"),
-    ],
-)
+@pytest.mark.parametrize(("more", "says"), [
+    ('[detector]\nname = "KNN"', 'pyod:KNN tells no sides apart: take detector.name = "Sensor"'),
+    ('[detector]\nname = "SensorEnsemble"', "rejex:SensorEnsemble tells no sides apart"),
+    ('[features]\npreset = "lags"', "know 32 of its readings apart: at most 8 can be"),
+    ('[channels.valve]\nside = "high"', "side = 'high' of channel 'valve'"),
+])  # fmt: skip
 def test_what_cannot_be_told_is_refused(more, says):
     assert says in problems(CONFIG + more)
 

@@ -1,7 +1,5 @@
 """A sensor that sends nothing for longer than is usual is an incident, by others' events alone."""
 
-from __future__ import annotations
-
 import random
 from types import SimpleNamespace
 

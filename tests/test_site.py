@@ -1,7 +1,5 @@
 """The documentation as a site: built without a network, whole, and what it says runs."""
 
-from __future__ import annotations
-
 import fcntl
 import importlib
 import importlib.util

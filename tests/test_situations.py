@@ -1,7 +1,5 @@
 """Incidents of one cause are one situation: what the law joins, what it leaves, in any order."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

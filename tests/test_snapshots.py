@@ -1,7 +1,5 @@
 """Snapshots in a folder: whole or not there, and of two offsets."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sqlite3
@@ -71,13 +69,10 @@ def test_without_its_base_nothing_is_saved(store):
     assert store.load(ONE, LAST) == (20, {"a": b"1"})
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        Partition("water", 1), Partition("water-0", 0), Partition("../water", 0),
-        Partition("w" * 400, 0), Partition("泵/a b", 7), Partition("water", 10),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("other", [
+    Partition("water", 1), Partition("water-0", 0), Partition("../water", 0),
+    Partition("w" * 400, 0), Partition("泵/a b", 7), Partition("water", 10),
+])  # fmt: skip
 def test_partitions_are_kept_apart_whatever_their_topic_is_called(store, other):
     save(store, 10, a=b"one")
     assert store.load(other, 99) is None

@@ -1,7 +1,5 @@
 """``rejex-stream state``: what is stored is seen, dropped and moved, and no verdict changes."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

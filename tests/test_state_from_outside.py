@@ -1,7 +1,5 @@
 """Snapshots that are sealed and wrong: whatever they hold, the shell refuses them or goes on."""
 
-from __future__ import annotations
-
 import copy
 import random
 import warnings

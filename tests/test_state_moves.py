@@ -1,7 +1,5 @@
 """Snapshots follow the change: what has moved is written, and of one offset whatever dies."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

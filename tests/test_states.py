@@ -1,7 +1,5 @@
 """States that nobody names are found by held-back rows, and what lies between them is seen."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a swap of models does to the truth: right after it, an overfitting detector is the test."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -3,8 +3,6 @@
 The heads are those of real files and manuals, the values are invented.
 """
 
-from __future__ import annotations
-
 import random
 from datetime import datetime, timedelta
 

@@ -1,7 +1,5 @@
 """Tests wait for effects, and measure no wall clock: a busy machine fails none of them."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 
@@ -71,15 +69,12 @@ def test_no_test_depends_on_how_busy_the_machine_is():
     assert found == {}
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "import time\ntime.sleep(1)", "from time import sleep",
-        "import time\nbegan = time.monotonic()", "import time\nbegan = time.perf_counter()",
-        "import time\nassert time.time() - written < 5", "process.wait(timeout=5)",
-        "process.communicate(timeout=5)", "thread.join(2.0)", "urlopen(request, timeout=5)",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("source", [
+    "import time\ntime.sleep(1)", "from time import sleep",
+    "import time\nbegan = time.monotonic()", "import time\nbegan = time.perf_counter()",
+    "import time\nassert time.time() - written < 5", "process.wait(timeout=5)",
+    "process.communicate(timeout=5)", "thread.join(2.0)", "urlopen(request, timeout=5)",
+])  # fmt: skip
 def test_each_of_these_would_be_found(source):
     assert list(offences(source))
 

@@ -1,7 +1,5 @@
 """``rejex-stream warm``: the first live event is judged as if the history had come before it."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

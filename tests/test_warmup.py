@@ -1,7 +1,5 @@
 """A fault that lies in the warm-up is said, and where nothing is wrong nothing is said."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 

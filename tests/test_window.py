@@ -1,7 +1,5 @@
 """The window against a list that is sorted again at every step."""
 
-from __future__ import annotations
-
 import copy
 import math
 import pickle

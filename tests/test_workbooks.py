@@ -1,7 +1,5 @@
 """Excel and Parquet as records: cell by cell, sheet by sheet, and the same after going back."""
 
-from __future__ import annotations
-
 import zipfile
 from datetime import date, datetime, time
 from decimal import Decimal
@@ -91,14 +89,11 @@ def test_every_type_of_a_parquet_file_has_one_text(tmp_path):
     ]
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "said"),
-    [
-        ("no.xlsx", None, "cannot be opened: No such file or directory"),
-        ("bad.xlsx", b"PK\x03\x04", "bad.xlsx cannot be read: "),
-        ("bad.parquet", b"PAR1", "bad.parquet cannot be read: "),
-    ],
-)
+@pytest.mark.parametrize(("name", "content", "said"), [
+    ("no.xlsx", None, "cannot be opened: No such file or directory"),
+    ("bad.xlsx", b"PK\x03\x04", "bad.xlsx cannot be read: "),
+    ("bad.parquet", b"PAR1", "bad.parquet cannot be read: "),
+])  # fmt: skip
 def test_a_broken_one_is_one_sentence(name, content, said, tmp_path):
     pytest.importorskip("openpyxl")
     pytest.importorskip("pyarrow")

@@ -4,8 +4,6 @@ A machine may be as slow as it likes: a test waits until what it is about has ha
 are there so that what never happens ends with a sentence; nothing is measured with them.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import TypeVar

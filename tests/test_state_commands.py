@@ -295,3 +295,41 @@ def test_a_lost_state_names_the_command_that_brings_it_back(here, rejex):
     said = rejex("state", "drop", "one.toml", "--all")[1]
     assert "records before 3 are gone" in said
     assert 'state.lost_state = "restart"' in said
+
+
+# ------------------------------------------------------------- what a changed config would do
+def against(rejex, name="one.toml"):
+    status, said, _ = rejex("validate", name, "--against-state", "--output", "json")
+    (outlook,) = json.loads(said)["state"]
+    return status, outlook["outcome"], outlook["why"]
+
+
+def test_what_a_config_would_do_with_what_is_stored_is_what_it_does(here, rejex):
+    assert against(rejex) == (0, "begins", "there is no state folder one yet: nothing is stored")
+    assert not (here / "one").exists()
+    half_way(here, rejex)
+    before = {path: path.read_bytes() for path in (here / "one").rglob("*") if path.is_file()}
+    assert against(rejex) == (0, "goes on", "at offset 400, with the state of offset 400")
+    text = (here / "one.toml").read_text()
+
+    def changed(old, new, name="changed.toml"):
+        assert old in text
+        (here / name).write_text(text.replace(old, new))
+        return against(rejex, name)
+
+    status, outcome, why = changed("tolerance = 4", "tolerance = 5")
+    assert (status, outcome) == (0, "goes on")
+    assert why.endswith("; from there on by another decision (tolerance 4.0 -> 5.0)")
+    status, outcome, why = changed("window = 100", "window = 120")
+    assert (status, outcome, "window" in why) == (1, "refused", True)
+    assert why in rejex("run", "changed.toml")[2]
+    status, outcome, why = changed('channels = ["flow"]', 'channels = ["t2"]')
+    assert (status, outcome) == (1, "refused")
+    assert "for the channels ['flow'], not ['t2']" in why
+    status, outcome, why = changed('folder = "one"', 'folder = "other"')
+    assert (status, outcome, "bring the state along" in why) == (1, "refused", True)
+    said = rejex("validate", "changed.toml", "--against-state")[1]
+    assert "feed.csv refused: " in said
+    assert before == {p: p.read_bytes() for p in (here / "one").rglob("*") if p.is_file()}
+    assert rejex("state", "drop", "one.toml", "--all")[0] == 0
+    assert against(rejex) == (0, "is rebuilt", "records 0 to 400 are judged again, silently")

@@ -124,6 +124,10 @@ def test_from_nothing_to_verdicts_with_the_commands_of_the_readme(pipeline, reje
         seqs = [decode_verdict(record.value).seq for record in records]
         assert seqs == list(range(1000))
 
+    against = rejex("validate", pipeline, "--against-state").stdout
+    assert f"{input_topic}-0 goes on: at offset 1,001, with the state of offset" in against
+    assert f"{input_topic}-1 goes on: at offset 1,000, with the state of offset" in against
+
     # A report shows what the topics hold, and says what they hold no more.
     out = rejex("report", pipeline, "--out", pipeline.parent / "r.html")
     assert out.status == 0, out.stderr

@@ -124,12 +124,20 @@ def _print_plans(rows: tuple[Plan, ...], output: show.As) -> None:
 
 
 # ---------------------------------------------------------------------------- validate
-def validate(config: show.ConfigFile, output: show.AsOption = show.As.TABLE) -> None:
-    """Check a config and say what it promises; nothing is read or written but the file.
+def validate(
+    config: show.ConfigFile,
+    against_stored: Annotated[
+        bool,
+        typer.Option("--against-state", help="Also say what a run would do with what is stored."),
+    ] = False,
+    output: show.AsOption = show.As.TABLE,
+) -> None:
+    """Check a config and say what it promises; nothing else is read, and nothing is written.
 
     All problems are shown at once. Exit status 2 if there is one, or if an extra that the config
-    needs is not installed here.
+    needs is not installed here; 1 if what is stored would be refused.
     """
+    from rejex_stream.config.assembly.against_state import against_state
     from rejex_stream.doctor import config_findings, promised
 
     loaded, problems = check_config(config)
@@ -139,9 +147,14 @@ def validate(config: show.ConfigFile, output: show.AsOption = show.As.TABLE) -> 
             raise typer.Exit(2)
         raise ConfigError(render(str(config), problems))
     require_extras(loaded)
-    promise = promised(loaded)
+    promise, outlooks = promised(loaded), against_state(loaded) if against_stored else []
+    refused = typer.Exit(1) if any(one.outcome == "refused" for one in outlooks) else None
     if output is show.As.JSON:
-        show.print_json({"valid": True, "plan": promise, "config": loaded.redacted()})
+        stored = {"state": [one._asdict() for one in outlooks]} if against_stored else {}
+        found = {"valid": True, "plan": promise, "config": loaded.redacted()}
+        show.print_json(found | stored)
+        if refused:
+            raise refused
         return
     print(f"{config}: fine.")
     budget, rows = loaded.rejection.review_budget, _promise_rows(promise)
@@ -162,6 +175,10 @@ def validate(config: show.ConfigFile, output: show.AsOption = show.As.TABLE) -> 
     for finding in config_findings(loaded):
         doubtful = "Doubtful: " if finding.level == "warning" else ""
         print(f"{doubtful}{finding.message}: {finding.fix}.")
+    for outlook in outlooks:
+        print(escaped(f"{outlook.partition} {outlook.outcome}: {outlook.why}."))
+    if refused:
+        raise refused
 
 
 def _promise_rows(choice: Plan) -> list[tuple[str, str]]:

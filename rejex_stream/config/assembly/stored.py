@@ -26,7 +26,11 @@ from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.protocols import SnapshotStore
 from rejex_stream.types import Partition
 
-__all__ = ["Stored", "stored"]
+__all__ = ["NothingStoredError", "Stored", "stored"]
+
+
+class NothingStoredError(ConnectorError):
+    """Of this pipeline nothing was stored yet."""
 
 
 class _Store(SnapshotStore, Protocol):
@@ -89,7 +93,7 @@ def _of_kafka(config: Config, *, to_change: bool) -> Iterator[Stored]:
         if sink is None:
             there = len(partitions_of(settings, settings.topics.state or ""))
             if not there:
-                raise ConnectorError(f"there is no {where} yet: nothing is stored")
+                raise NothingStoredError(f"there is no {where} yet: nothing is stored")
             raw = KafkaSnapshots(settings, BufferingSink(there))
         else:
             raw = KafkaSnapshots(settings, sink)
@@ -99,7 +103,7 @@ def _of_kafka(config: Config, *, to_change: bool) -> Iterator[Stored]:
 
 def _require(folder: Path) -> None:
     if not folder.is_dir():
-        raise ConnectorError(f"there is no state folder {folder} yet: nothing is stored")
+        raise NothingStoredError(f"there is no state folder {folder} yet: nothing is stored")
 
 
 class _FilePlaces:

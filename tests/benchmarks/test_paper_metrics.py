@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import beta, spearmanr
 
-from benchmarks.paper.costs import CASES, Costs, Counts, conditional_cost, cost, costs, count
+from benchmarks.paper.costs import Costs, Counts, conditional_cost, cost, costs, count
 from benchmarks.paper.methods.best_threshold import best_threshold
 from benchmarks.paper.metrics import (
     excess_mass,
@@ -45,17 +45,12 @@ def goix_mass_volume(scores, uniform, first=0.9, last=0.999, step=1e-5):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_excess_mass_is_goixs_on_a_fine_grid(seed):
+def test_excess_mass_and_mass_volume_are_goixs_on_a_fine_grid(seed):
     rng = np.random.default_rng(seed)
     scores = np.abs(rng.normal(size=80)) ** (1 + seed % 3)
     uniform = np.abs(rng.uniform(-6, 6, size=500)) ** (1 + seed % 3)
     expected = goix_excess_mass(scores, uniform)
     assert excess_mass(scores, uniform) == pytest.approx(expected, abs=2e-3)
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_mass_volume_is_goixs_on_a_fine_grid(seed):
-    rng = np.random.default_rng(seed)
     scores = np.round(rng.gamma(2.0, size=173), 1 + seed % 3)
     uniform = rng.uniform(0, 10, size=400)
     expected = goix_mass_volume(scores, uniform)
@@ -76,29 +71,11 @@ def test_excess_mass_of_a_set_without_volume_ends_where_the_grid_ends():
     assert excess_mass(np.zeros(3), np.ones(10)) == pytest.approx(100.0)
 
 
-def test_a_tighter_detector_has_more_excess_mass_and_less_mass_volume():
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(500, 2))
-    box = rng.uniform(-5, 5, size=(4000, 2))
-    good, bad = (lambda Z: (Z**2).sum(axis=1)), (lambda Z: np.abs(Z[:, 0]))
-    assert excess_mass(good(X), good(box)) > excess_mass(bad(X), bad(box))
-    assert mass_volume(good(X), good(box)) < mass_volume(bad(X), bad(box))
-
-
 @pytest.mark.parametrize("gamma", [0.01, 0.05, 0.2, 0.35])
 def test_the_beta_law_has_its_mode_at_the_threshold_and_its_mass_near_it(gamma):
     a, b = instability_weights(gamma)
     assert (a - 1) / (a + b - 2) == pytest.approx(1 - gamma, abs=1e-3)
     assert beta.cdf(1 - 2 * gamma, a, b) == pytest.approx(0.2, abs=1e-6)
-
-
-def test_steady_ranks_are_stable_and_random_ranks_are_not():
-    m = 400
-    steady = np.tile(np.arange(1, m + 1)[:, None], (1, 8)).astype(float)
-    assert point_instability(steady, 0.1).max() == 0.0
-    rng = np.random.default_rng(0)
-    shuffled = np.stack([rng.permutation(m) + 1 for _ in range(50)], axis=1).astype(float)
-    assert point_instability(shuffled, 0.1).mean() == pytest.approx(1.0, abs=0.08)
 
 
 def test_instability_by_hand():
@@ -107,14 +84,6 @@ def test_instability_by_hand():
     random = np.sqrt(5 * 3 / (12 * 16))
     swapped = (beta.cdf(0.5, a, b) - beta.cdf(0.25, a, b)) * 0.125 / random
     assert point_instability(ranks, 0.25) == pytest.approx([swapped, swapped, 0, 0])
-
-
-def test_a_swap_near_the_threshold_weighs_more_than_one_far_away():
-    ranks = np.tile(np.arange(1, 101)[:, None], (1, 2)).astype(float)
-    ranks[[10, 11], 1] = ranks[[11, 10], 1]
-    ranks[[88, 89], 1] = ranks[[89, 88], 1]
-    unstable = point_instability(ranks, 0.1)
-    assert unstable[88] > 10 * unstable[10] > 0
 
 
 @pytest.mark.parametrize("digits", [0, 1, 9])
@@ -148,10 +117,7 @@ def test_the_search_finds_the_top_of_a_bump_in_50_calls():
     assert len(calls) == 50
     assert best == pytest.approx(0.73, abs=0.02)
     assert value == pytest.approx(bump(best))
-
-
-def test_the_search_repeats_itself():
-    assert maximise(np.sin, 0, 3, seed=5) == maximise(np.sin, 0, 3, seed=5)
+    assert maximise(bump, 0.5, 1.0, seed=3) == (best, value)
 
 
 # ------------------------------------------------------------------------------ costs
@@ -173,12 +139,6 @@ def test_joint_and_conditional_cost_by_hand():
     prices = Costs(10, 1, 0.3)
     assert cost(counts, prices) == pytest.approx((10 + 1 + 0.6) / 10)
     assert conditional_cost(counts, prices) == pytest.approx(10 / 7 + 1 / 3 + 0.3 * 0.2)
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_rejecting_everything_costs_what_a_rejection_costs(case):
-    counts = count(np.full(20, -1), np.repeat([0, 1], [18, 2]))
-    assert cost(counts, costs(case, 0.1)) == pytest.approx(costs(case, 0.1).r)
 
 
 def test_the_best_threshold_is_the_one_an_exhaustive_search_finds():

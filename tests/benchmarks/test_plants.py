@@ -9,10 +9,16 @@ import pytest
 
 from benchmarks.plants import FAULTS, run
 
+LONG = pytest.mark.long
+
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    "name", ["resting_gas", "resting_two", "yaw_fault", "states", "missing_run", "second_fault"]
+    "name",
+    [
+        *("resting_two", "yaw_fault", "second_fault"),
+        *(pytest.param(it, marks=LONG) for it in ("resting_gas", "states", "missing_run")),
+    ],
 )
 def test_the_fault_of_a_plant_is_told_in_time(shared_cases: Path, name: str) -> None:
     is_right, text = FAULTS[name](run(shared_cases / "plants" / "plants.py", name, 1))
@@ -23,8 +29,8 @@ def test_the_fault_of_a_plant_is_told_in_time(shared_cases: Path, name: str) -> 
 @pytest.mark.parametrize(
     ("name", "what_sees_it", "without"),
     [
-        ("missing_run", '"SeasonalSensor"', '"StateSensor"'),
-        ("states", '"SeasonalSensor"', '"Sensor"'),
+        pytest.param("missing_run", '"SeasonalSensor"', '"StateSensor"', marks=LONG),
+        pytest.param("states", '"SeasonalSensor"', '"Sensor"', marks=LONG),
         ("yaw_fault", r'(kind = "angle"|follows = .*)\n', ""),
     ],
 )

@@ -150,6 +150,7 @@ def test_gauges_say_what_the_monitors_know():
     metrics.watch(PART, bank := MonitorBank(config))
     bank.observe(o.verdict for o in made if o.verdict is not None)
     metrics.outcomes(PART, made, replaying=False)
+    metrics.event(Committed(len(made), 0.02, {PART: len(made)}))
     metrics.refresh(force=True)
     found, status = samples(metrics), bank.status()
     expected = {
@@ -173,6 +174,11 @@ def test_gauges_say_what_the_monitors_know():
     reviews = sum(o.review is not None for o in made)
     assert reviews > 0
     assert float(found['rejex_review_items_total{pipeline="p",sensor_group=""}']) == reviews
+    assert b's0"' not in metrics.exposition(), "no sensor is a label"
+    metrics.event(PartitionClosed(Partition("flow", 1)))
+    assert b'partition="0"' in metrics.exposition()
+    metrics.event(PartitionClosed(PART))
+    assert b'partition="0"' not in metrics.exposition(), "who lost it leaves nothing behind"
 
 
 # ------------------------------------------------------------------------------------ groups
@@ -203,25 +209,6 @@ def test_groups_are_a_label_where_sensors_are_grouped_and_never_too_many():
     assert len(names) == 101
     assert "other" in names
     assert groups.of("g5") == "g5"
-
-
-def test_a_partition_that_is_left_leaves_no_series():
-    _, made = outcomes(1200)
-    metrics = RunMetrics("p")  # and no monitors
-    metrics.outcomes(PART, made, replaying=False)
-    metrics.event(Committed(len(made), 0.02, {PART: len(made)}))
-    metrics.event(PartitionClosed(Partition("flow", 1)))
-    assert [name for name in samples(metrics) if 'partition="0"' in name]
-    metrics.event(PartitionClosed(PART))
-    assert not [name for name in samples(metrics) if 'partition="0"' in name]
-
-
-def test_no_sensor_is_a_label():
-    spec, made = outcomes(400)
-    metrics = RunMetrics("p", spec)
-    metrics.outcomes(PART, made, replaying=False)
-    metrics.refresh(force=True)
-    assert b's0"' not in metrics.exposition()
 
 
 def test_the_work_of_an_engine_is_timed_and_its_first_readings_are_passed_on():
@@ -278,16 +265,6 @@ def test_a_budget_by_the_day_that_earns_nothing_for_a_day_is_said_once(native, c
     assert said[-1] == 1, caplog.messages
     assert "stream 'a': its review budget per_day has earned nothing" in found[0]
     assert said.index(1) <= (1500 + 4 * 24 + 4 * 72) // 50
-
-
-def test_a_lost_partition_leaves_no_gauges_behind(fed):
-    spec, _ = outcomes(300)
-    metrics = RunMetrics("p", spec)
-    metrics.watch(PART, MonitorBank(MonitorConfig(window=100, contamination=0.1, tolerance=4.0)))
-    metrics.refresh(force=True)
-    assert b'topic="flow"' in metrics.exposition()
-    metrics.event(PartitionClosed(PART))
-    assert b'topic="flow"' not in metrics.exposition()
 
 
 @pytest.mark.prometheus

@@ -247,26 +247,25 @@ def figures(watch):
     return dict(line.rsplit(" ", 1) for line in of_input)
 
 
+@pytest.fixture
+def drive(feed, outcomes, tmp_path):
+    """What makes a driver over the feed, in a folder of its own."""
+
+    def make(seed, more=OFTEN):
+        (tmp_path / "feed.csv").symlink_to(feed / "feed.csv")
+        return Driver(config_of(tmp_path, more=more), outcomes, random.Random(seed))
+
+    return make
+
+
 @pytest.mark.parametrize("seed", [1, 2])
-def test_any_cut_raises_the_alarms_and_tells_the_incidents_of_a_worker(
-    feed, worker, outcomes, tmp_path, seed
+def test_any_cut_raises_the_alarms_tells_the_incidents_and_has_the_figures_of_a_worker(
+    worker, drive, seed
 ):
-    config = config_of(tmp_path_feed(tmp_path, feed))
-    driver = Driver(config, outcomes, random.Random(seed))
+    driver = drive(seed)
     assert driver.go_on()
     assert driver.alarms == worker.alarms
     assert driver.changes == worker.turns
-
-
-def tmp_path_feed(tmp_path, feed):
-    (tmp_path / "feed.csv").symlink_to(feed / "feed.csv")
-    return tmp_path
-
-
-def test_figures_are_those_of_a_worker_under_the_same_names(feed, worker, outcomes, tmp_path):
-    config = config_of(tmp_path_feed(tmp_path, feed))
-    driver = Driver(config, outcomes, random.Random(3))
-    assert driver.go_on()
     differ = {name.partition("{")[0] for name, _ in
               set(driver.figures[0].items()) ^ set(worker.figures.items())}  # fmt: skip
     assert differ == {"rejex_silent_sensors"}, "which only a worker counts by its own clock"
@@ -274,18 +273,10 @@ def test_figures_are_those_of_a_worker_under_the_same_names(feed, worker, outcom
     assert found['rejex_open_incidents{pipeline="pumps",state="open"}'] == "1.0"
     assert found['rejex_streams{partition="0",pipeline="pumps",topic="feed.csv"}'] == "4.0"
     assert found['rejex_records_invalid_total{pipeline="pumps",reason="decode"}'] == "7.0"
-
-
-def test_a_new_driver_knows_what_is_open(feed, worker, outcomes, tmp_path):
-    driver = Driver(config_of(tmp_path_feed(tmp_path, feed)), outcomes, random.Random(3))
-    assert driver.go_on()
     assert driver.go_on(), "there is nothing to write any more"
-    known = {
-        name: value
-        for name, value in worker.figures.items()
-        if name.startswith(("rejex_open_incidents", "rejex_held"))
-    }
-    assert known.items() <= driver.figures[1].items()
+    of_incidents = ("rejex_open_incidents", "rejex_held")
+    known = {name: value for name, value in found.items() if name.startswith(of_incidents)}
+    assert known.items() <= driver.figures[1].items(), "a new driver knows what is open"
     assert driver.changes == worker.turns
 
 
@@ -350,10 +341,9 @@ MOMENTS = ("before the commit", "after the commit", "when it is told")
 
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_kill_at_any_moment_and_people_are_told_of_what_is_durable(
-    feed, worker, outcomes, tmp_path, receiver, moment
+    worker, outcomes, drive, receiver, moment
 ):
-    more = f'[alerts]\nwebhook_url = "{receiver.url}"\n{OFTEN}'
-    driver = Driver(config_of(tmp_path_feed(tmp_path, feed), more=more), outcomes, random.Random(5))
+    driver = drive(5, f'[alerts]\nwebhook_url = "{receiver.url}"\n{OFTEN}')
     killed, cut_off = set(), 0
 
     def at(now, watch):
@@ -389,19 +379,15 @@ def test_a_kill_at_any_moment_and_people_are_told_of_what_is_durable(
         assert sum(found, Counter()) == expected
 
 
-def test_what_nobody_takes_waits_for_the_next_job_or_a_worker(
-    feed, worker, outcomes, tmp_path, receiver
-):
-    more = f'[alerts]\nwebhook_url = "{receiver.url}"\n{OFTEN}'
-    config = config_of(tmp_path_feed(tmp_path, feed), more=more)
-    driver = Driver(config, outcomes, random.Random(6))
+def test_what_nobody_takes_waits_for_the_next_job_or_a_worker(worker, drive, receiver):
+    driver = drive(6, f'[alerts]\nwebhook_url = "{receiver.url}"\n{OFTEN}')
     receiver.refusing = True
     assert driver.go_on()
     assert told_to(receiver) == []
     steps = list(dict.fromkeys(named(worker.changes)))  # how it goes on meanwhile is no step
     assert named(driver.journal.pending(FEED, 10**9)) == steps
     receiver.refusing = False
-    run_pipeline(config)
+    run_pipeline(driver.config)
     assert told_to(receiver) == steps
     assert driver.journal.pending(FEED, 10**9) == []
 
@@ -613,13 +599,11 @@ def test_messages_of_topics_say_what_lines_of_files_do(feed, outcomes):
     assert [one._replace(**unsaid) for one in seen] == [one._replace(**unsaid) for one in outcomes]
 
 
-def test_lean_verdicts_are_counted_and_not_monitored(feed, worker, outcomes, tmp_path, caplog):
+def test_lean_verdicts_are_counted_and_not_monitored(worker, drive, caplog):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    more = f'form = "lean"\n[metrics]\nport = {port}'
-    config = config_of(tmp_path_feed(tmp_path, feed), more=more)
-    driver = Driver(config, outcomes, random.Random(3))
+    driver = drive(3, f'form = "lean"\n[metrics]\nport = {port}')
     assert driver.go_on()
     assert "on Spark they read what is written" in caplog.text
     found = driver.figures[0]

@@ -19,6 +19,7 @@ from tests.chromium import PATIENCE_MS, unavailable
 
 ROOT = Path(__file__).resolve().parents[2]
 SHOTS = ROOT / "artifacts" / "review"
+SCHEMES = ("dark", pytest.param("light", marks=pytest.mark.long))
 AXE = ROOT / "artifacts" / "npm" / "axe-core-4.14.1.min.js"
 
 

@@ -6,9 +6,6 @@ import time
 
 import pytest
 
-pytest.importorskip("starlette", reason="the extra `review` is not installed")
-pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
-
 from rejex_stream.config.reviewing import Review
 from rejex_stream.encode import encode_review, encode_verdict
 from rejex_stream.review.console.console import Access
@@ -17,7 +14,7 @@ from rejex_stream.review.queue.database import Viewer
 from rejex_stream.review.queue.labelling import LabelRequest
 from rejex_stream.review.queue.review_store import ReviewStore
 from tests.review.console_server import running
-from tests.review.desk import sees, shot, violations
+from tests.review.desk import SCHEMES, sees, shot, violations
 from tests.review.incidents import incident, tell
 from tests.review.test_review_store import episodes, item
 from tests.review.turbines import hostile_names, simulate
@@ -46,7 +43,7 @@ def farm_office(tmp_path_factory):
     store.close()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", SCHEMES)
 def test_every_screen_is_clean_for_axe_and_stays_on_its_own_origin(farm_office, desk, axe, scheme):
     waiting = episodes(farm_office.store, ADA)
     done = episodes(farm_office.store, ADA, "done")
@@ -74,7 +71,7 @@ def test_every_screen_is_clean_for_axe_and_stays_on_its_own_origin(farm_office, 
     assert found == {}
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", SCHEMES)
 def test_screens_with_nothing_to_show_say_so_and_are_clean_for_axe(wall_store, desk, axe, scheme):
     words = {
         "/queue": "No rejected events yet",

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("starlette", reason="the extra `review` is not installed")
-pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
-
 from rejex_stream.operate.alerts import Alertmanager, make_alert
 from rejex_stream.operate.incident_text import DisplayNames
 from rejex_stream.review.console.background import Background, Feeding
@@ -15,8 +12,9 @@ from rejex_stream.review.incidents.silences import Silences
 from rejex_stream.types import CommandReply, Spread
 from tests.operate.alerting import Receiver, alertmanager
 from tests.review.console_server import running
-from tests.review.desk import shot, violations
+from tests.review.desk import SCHEMES, shot, violations
 from tests.review.incidents import Line, incident, tell
+from tests.review.test_review_store import read
 from tests.review.test_silences import acknowledge, asked, state_of
 from tests.waiting import until
 
@@ -30,8 +28,7 @@ def meter(k, version=1, state="open", **more):
 
 
 def of(store, which):
-    with store.database.read() as connection:
-        return incident_store.stored_incident(connection, which).situation
+    return read(store, incident_store.stored_incident, which).situation
 
 
 @pytest.fixture
@@ -149,7 +146,7 @@ def test_what_grows_to_eight_times_what_was_acknowledged_pages_again():
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_cause_is_answered_once_for_all_that_are_ticked_and_fits_a_phone(site, desk, axe, scheme):
     console, line, background = site
     phone = {"width": 390, "height": 844, "has_touch": True, "is_mobile": True}

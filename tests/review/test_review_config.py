@@ -11,12 +11,10 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("starlette", reason="the extra `review` is not installed")
-pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
-
 from rejex_stream.cli.commands.review import load_pipelines, overridden
 from rejex_stream.cli.main import main
 from rejex_stream.config import load_config, parse_config
+from rejex_stream.config.reviewing import check_bind
 from rejex_stream.errors import ConfigError
 from rejex_stream.review.console.background import feeding
 from rejex_stream.review.queue.label_store import read_labels
@@ -225,6 +223,8 @@ def test_a_network_bind_without_authentication_is_refused_wherever_it_is_written
     assert main(["review", "serve", "--config", str(config), "--auth", "none"]) == 2
     assert "would let anybody in" in capsys.readouterr().err
     assert not (folder / "review.db").exists(), "refused before anything is made"
+    check_bind("0.0.0.0", "token")
+    check_bind("::1", "none")
 
 
 @pytest.mark.thorough

@@ -36,6 +36,17 @@ QUERY = ("from", "to", "before", "after", "q", "tab", "sort", "page", "step", "l
          "format", "form", "next", "kind", "days", "ids", "zoom")  # fmt: skip
 
 
+BROKEN = (
+    b'{"x":' + b"[" * 5_000, b'{"x":' + b"[" * 200_000 + b"]" * 200_000 + b"}",
+    b'{"request_id":"\xff"}', b'{"version":1e999}', b'{"version":' + b"9" * 5_000 + b"}",
+)  # fmt: skip
+POSTS = ("labels", "undo", "incidents/answer", "assign", "incidents/seen")
+FAR = (
+    f"/api/episodes/E-x/series?from={'9' * 30}&to=1", f"/incidents?from={'9' * 30}",
+    f"/audit?before={'9' * 30}", "/api/incident-readings/feed-0-45?from=-1e9&to=1",
+)  # fmt: skip
+
+
 def as_text(value):
     return value if isinstance(value, str) else json.dumps(value)
 
@@ -97,6 +108,12 @@ def test_no_mutated_request_is_an_error_of_the_console(wall_store, caplog, n):
         ) as console,
         caplog.at_level(logging.ERROR),
     ):
+        for path in POSTS:
+            for body in BROKEN:
+                told = {"content-type": "application/json"}
+                assert console.ask(f"/api/{path}", body, headers=told).status == 422, path
+        for path in FAR:
+            assert console.ask(path).status < 500, path
         for i in range(n):
             path, method = routes[i % len(routes)]
             body = body_of(rng) if method == "POST" else None

@@ -39,7 +39,7 @@ from rejex_stream.review.queue.review_store import ReviewStore
 from rejex_stream.run.review_items import AuditDraw
 from rejex_stream.types import Audit
 from tests.pump import pump_toml
-from tests.review.test_review_store import episodes, item
+from tests.review.test_review_store import episodes, item, read
 
 LINES = 6000
 KEY = "a secret of thirty-two characters"
@@ -246,8 +246,7 @@ def test_what_nobody_looked_at_is_no_answer_whatever_it_expires_into(
     said = {"model": "normal", "anomaly": "anomaly", "none": None}[default_answer]
     assert [(one.source, one.verdict) for one in expired] == [("expired", said)] * 400
 
-    with store.database.read() as connection:
-        waiting = tally_of_store(connection, "")
+    waiting = read(store, tally_of_store, "")
     verdicts = [encode_verdict(one.verdict) for one in drawn]
     again = read_log(verdicts, AuditDraw(0.01), Evidence(labels=expired)).tally
     assert waiting.answers == again.answers == {(0.01, None): 400}

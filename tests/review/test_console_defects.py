@@ -8,9 +8,6 @@ import re
 import msgspec
 import pytest
 
-pytest.importorskip("starlette", reason="the extra `review` is not installed")
-pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
-
 from rejex_stream.config import load_config
 from rejex_stream.config.reviewing import Channel
 from rejex_stream.encode import encode_review, encode_verdict
@@ -23,7 +20,7 @@ from tests.review.console_server import running
 from tests.review.desk import sees, shot, verdict
 from tests.review.incidents import Line, incident, tell
 from tests.review.test_context_loader import CONFIG
-from tests.review.test_review_store import ADA, episodes, item
+from tests.review.test_review_store import ADA, episodes, item, read
 from tests.waiting import until
 
 FIRST, ONSET, OPENED, END = 1_000, 1_500, 1_600, 3_000
@@ -166,8 +163,7 @@ def test_new_normal_says_what_will_be_learnt_and_asks_again(fault, desk):
         sees(page, "The model is made again of what is measured from now on.", "#ask")
         page.keyboard.press("Escape")
         page.wait_for_selector("#ask[open]", state="detached")
-        with store.database.read() as connection:
-            assert incident_store.answers_to(connection, WHICH) == []
+        assert read(store, incident_store.answers_to, WHICH) == []
 
 
 def test_two_pipelines_two_years_apart_keep_their_history(wall_store):

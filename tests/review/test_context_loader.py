@@ -6,9 +6,6 @@ import csv
 
 import pytest
 
-pytest.importorskip("starlette", reason="the extra `review` is not installed")
-pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
-
 from rejex_stream.config import load_config
 from rejex_stream.errors import ConfigError
 from rejex_stream.review import context_loader

@@ -9,9 +9,6 @@ import msgspec
 import numpy as np
 import pytest
 
-pytest.importorskip("starlette", reason="the extra `review` is not installed")
-pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
-
 from rejex_stream import Pipeline
 from rejex_stream.encode import encode_verdict
 from rejex_stream.operate.alerts import make_alert

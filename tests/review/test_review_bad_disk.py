@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("starlette", reason="the extra `review` is not installed")
-
 from tests.program import ended, environment
 from tests.soak_results import record
 

@@ -8,9 +8,6 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-pytest.importorskip("starlette", reason="the extra `review` is not installed")
-pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
-
 from rejex_stream.review.console.console import Access
 from rejex_stream.review.queue import labelling
 from rejex_stream.review.queue.database import Viewer

@@ -13,8 +13,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-pytest.importorskip("starlette", reason="the extra `review` is not installed")
-
 from rejex_stream.config.reviewing import Review
 from rejex_stream.encode import encode_review, encode_verdict
 from rejex_stream.review.incidents import readings
@@ -26,7 +24,7 @@ from rejex_stream.review.queue.series import DAY_MS, HOUR_MS
 from rejex_stream.types import IncidentState, Label, Position, Reason, Status
 from tests.review.console_server import running
 from tests.review.incidents import incident, tell
-from tests.review.test_review_store import item
+from tests.review.test_review_store import item, read, rows
 
 FROM_MS, TO_MS = 480 * HOUR_MS, 504 * HOUR_MS
 
@@ -85,8 +83,7 @@ def test_who_takes_over_reads_what_the_last_eight_hours_brought_and_what_alarms_
     opened("fan", 200, ended_ago=7)
     opened("mill", 26)
     opened("mill", 6)
-    with store.database.read() as connection:
-        shift = last_shift(connection, store.now_ms())
+    shift = read(store, last_shift, store.now_ms())
     assert (shift.opened, shift.ended, shift.standing, shift.answered) == (2, 2, 1, 0)
     assert shift.actors == (Actor("pump", 4, True), Actor("fan", 2, False), Actor("mill", 2, False))
     assert shift.an_hour == 2 / 8
@@ -227,8 +224,7 @@ def test_pages_say_whose_clock_runs_ahead_until_it_is_set_right(new_store):
 def reached_by(store, *events):
     lines = (heard(name, n, t_ms, status=status) for n, (name, t_ms, status) in enumerate(events))
     store.ingest("verdicts", list(lines))
-    with store.database.read() as connection:
-        clock = series.pipeline_clock(connection, "")
+    clock = read(store, series.pipeline_clock, "")
     return clock.now_ms, clock.ahead and clock.ahead.sensor
 
 
@@ -261,8 +257,7 @@ def test_an_incident_does_not_last_until_the_time_of_a_clock_that_runs_ahead(new
     opened = msgspec.structs.replace(
         incident(stream="hub"), sensors=names, onset_ms=T0, opened_ms=T0, changed_ms=T0
     )
-    with store.database.read() as connection:
-        assert readings.stretch(connection, opened) == (T0, T0 + 19 * STEP_MS)
+    assert read(store, readings.stretch, opened) == (T0, T0 + 19 * STEP_MS)
 
 
 def test_two_hours_of_a_wrong_clock_leave_the_history_of_its_own_sensor(new_store):
@@ -289,12 +284,8 @@ def test_hours_are_the_sums_of_their_verdicts(new_store):
     for start in range(0, 300, 35):
         store.add([], verdicts[start : start + 35])
     store.add([], verdicts)  # again: nothing is counted twice
-    with store.database.read() as connection:
-        rows = connection.execute(
-            "SELECT t_ms, normal, rejected FROM hour ORDER BY t_ms"
-        ).fetchall()
     rejected = [sum(n % 7 == 0 for n in range(6 * hour, 6 * hour + 6)) for hour in range(50)]
-    assert [tuple(row) for row in rows] == [
+    assert rows(store, "SELECT t_ms, normal, rejected FROM hour ORDER BY t_ms") == [
         (hour * HOUR_MS, 6 - wanted, wanted) for hour, wanted in enumerate(rejected)
     ]
 
@@ -309,29 +300,24 @@ def test_forgotten_hours_leave_their_sum_and_no_row_of_their_own(new_store):
         for _ in range(2):  # forgetting twice adds nothing up twice
             with store.database.write() as connection:
                 series.forget(connection, keep_hours=48)
-        with store.database.read() as connection:
-            seen.append(tuple(connection.execute(sums).fetchone()))
+        seen += rows(store, sums)
     assert [one[1] for one in seen] == [24 * (day + 1) for day in range(8)]
     assert {one[2] for one in seen[3:]} == {49}, "two days and the sum"
-    with store.database.read() as connection:
-        assert quality(connection).accepted_normal.events == 0
-        first = connection.execute("SELECT min(t_ms) FROM hour WHERE t_ms >= 0").fetchone()[0]
-    assert first == (8 * 24 - 48) * HOUR_MS
+    assert read(store, quality).accepted_normal.events == 0
+    first = (8 * 24 - 48) * HOUR_MS
+    assert rows(store, "SELECT min(t_ms) FROM hour WHERE t_ms >= 0") == [(first,)]
 
 
 def test_what_is_counted_since_a_forgotten_hour_is_counted_since_the_first_that_is_kept(new_store):
     store = new_store(settle_s=0, gap_events=0)
     accepted = [item(h, t_s=3600 * h, why="audit").verdict for h in range(72)]
     store.add([item(100 + h, t_s=3600 * h + 1) for h in (0, 71)], accepted)
-    with store.database.read() as connection:
-        before = quality(connection, since_ms=HOUR_MS)
-        every = quality(connection)
+    before, every = read(store, quality, since_ms=HOUR_MS), read(store, quality)
     assert (before.accepted_normal.events, before.rejected.events) == (71, 1)
     with store.database.write() as connection:
         series.forget(connection, keep_hours=24)
-    with store.database.read() as connection:
-        after = quality(connection, since_ms=HOUR_MS)
-        assert quality(connection) == every, "totals over all time remain"
+    after = read(store, quality, since_ms=HOUR_MS)
+    assert read(store, quality) == every, "totals over all time remain"
     assert (after.accepted_normal.events, after.rejected.events) == (24, 1)
 
 

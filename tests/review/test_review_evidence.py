@@ -28,7 +28,7 @@ from rejex_stream.types import (
     Reason,
     ReviewItem,
 )
-from tests.review.test_review_store import ADA, episodes, item
+from tests.review.test_review_store import ADA, episodes, item, read
 
 
 def verdict(rank: int, n: int = 1000, gamma: float = 0.05, tolerance: float = 32.0):
@@ -133,8 +133,7 @@ def test_a_hole_in_the_readings_is_a_hole_in_the_line(new_store):
     points = [(1000 * i, (float(i),)) for i in range(100)]
     points += [(1000 * i, (float(i),)) for i in range(300, 400)]
     store.add_readings("s", "s", ("v",), points)
-    with store.database.read() as connection:
-        found = series.read(connection, 1, ("v",), 0, 400_000)
+    found = read(store, series.read, 1, ("v",), 0, 400_000)
     t, v = found.values[0]
     assert np.isnan(v).sum() == 1
     assert 99_000 < t[np.isnan(v)][0] < 300_000
@@ -151,8 +150,7 @@ def series_of(store, points, heard=(), low=0, high=100_000):
         for t in heard
     ]  # fmt: skip
     store.add([], verdicts)
-    with store.database.read() as connection:
-        return series.read(connection, 1, ("v", "w"), low, high)
+    return read(store, series.read, 1, ("v", "w"), low, high)
 
 
 def test_unknown_missing_and_silent_are_three_things_and_no_line_goes_over_any(new_store):
@@ -189,11 +187,9 @@ def test_a_sensor_is_silent_while_its_pipeline_speaks(new_store):
         for k, (name, away) in enumerate((("o", 0), ("p", 0), ("q", 10**9)))
     ]
     store.add([], others[:1])
-    with store.database.read() as connection:
-        assert series.read(connection, 1, ("v", "w"), 0, 100_000).holes[-1].kind == "unknown"
+    assert read(store, series.read, 1, ("v", "w"), 0, 100_000).holes[-1].kind == "unknown"
     store.add([], others[1:])
-    with store.database.read() as connection:
-        found = series.read(connection, 1, ("v", "w"), 0, 100_000)
+    found = read(store, series.read, 1, ("v", "w"), 0, 100_000)
     assert found.holes == ((39_000, 90_000, "silent"), (90_000, 100_000, "unknown"))
 
 
@@ -271,10 +267,9 @@ def test_the_evidence_names_the_channel_that_speaks_and_the_nearest_flip(new_sto
     )
     store = new_store(settle_s=0)
     store.add([one])
-    with store.database.read() as connection:
-        detail = episode_detail(
-            connection, episodes(store)[0].episode_id, store.settings, ADA, store.now_ms()
-        )
+    detail = read(
+        store, episode_detail, episodes(store)[0].episode_id, store.settings, ADA, store.now_ms()
+    )
     assert [bar.channel for bar in detail.bars] == ["vib", "rpm"]
     assert (detail.bars[0].share, detail.main_channel) == (1.0, 1)
     assert detail.flip == "Without vib the verdict would be normal."

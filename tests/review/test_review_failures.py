@@ -16,8 +16,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("starlette", reason="the extra `review` is not installed")
-
 from rejex_stream.config.reviewing import Review
 from rejex_stream.encode import encode_review, encode_verdict
 from rejex_stream.errors import ConnectorError

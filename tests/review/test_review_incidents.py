@@ -11,9 +11,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-pytest.importorskip("starlette", reason="the extra `review` is not installed")
-pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
-
 from rejex_stream.cli import main
 from rejex_stream.config import load_config
 from rejex_stream.config.reviewing import Channel, Sensor
@@ -32,9 +29,9 @@ from rejex_stream.review.queue.review_store import ReviewStore, apply_labels
 from rejex_stream.types import CommandReply, LimitExcess, Position
 from tests.pump import pump_toml
 from tests.review.console_server import running
-from tests.review.desk import sees, shot, verdict, violations
+from tests.review.desk import SCHEMES, sees, shot, verdict, violations
 from tests.review.incidents import Line, held, incident, tell
-from tests.review.test_review_store import ADA, LOOKER, audited, episodes, item, label
+from tests.review.test_review_store import ADA, LOOKER, audited, episodes, item, label, read
 from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -42,9 +39,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 WHICH = "feed-0-10"
 
 
-def look(store, read=incident_store.stored_incident, which=WHICH):
-    with store.database.read() as connection:
-        return read(connection, which)
+def look(store, what=incident_store.stored_incident, which=WHICH):
+    return read(store, what, which)
 
 
 def said(version=1, kind="fault", request="r1", note="bearing"):
@@ -56,24 +52,34 @@ def test_the_newest_version_stands_and_every_change_is_kept_once(new_store):
     store = new_store()
     tell(store, incident(1), incident(3, "recovering"), incident(2, "fault"), incident(1))
     assert look(store).incident.state == "recovering"
-    with store.database.read() as connection:
-        course = incident_store.timeline(connection, WHICH)
+    course = read(store, incident_store.timeline, WHICH)
     assert [change.version for change in course] == [3, 2, 1]
 
 
-def test_the_most_severe_stand_first_and_only_what_is_not_over_is_held(new_store):
+LIMIT, MISSING = (LimitExcess("vib", 7.0, 6.0),), (LimitExcess("vib", None, 10.0, 11),)
+STREAM_C = {"opened": 30, "severity": 5, "stream": "c"}
+
+
+@pytest.mark.parametrize(
+    ("told", "order"),
+    [
+        ([incident(opened=10, severity=3), incident(opened=20, severity=9, stream="b"),
+          incident(**STREAM_C), incident(2, "closed", **STREAM_C, ended="recovered")], [20, 10]),
+        ([incident(opened=10, severity=1.0, limits=MISSING), incident(opened=20, severity=9.0),
+          incident(opened=30, severity=0.0, limits=LIMIT)], [30, 20, 10]),
+        ([incident(opened=10, severity=4.5, n_anomalies=100), incident(opened=20, severity=5.0)],
+         [10, 20]),
+    ],
+    ids=["severity", "a limit that people set", "the grade that is shown"],
+)  # fmt: skip
+def test_what_is_graded_higher_stands_first_and_what_is_over_last(new_store, told, order):
     store = new_store()
-    tell(store, incident(opened=10, severity=3), incident(opened=20, severity=9, stream="b"))
-    tell(store, incident(opened=30, severity=5, stream="c"))
-    tell(store, incident(2, "closed", opened=30, severity=5, stream="c", ended="recovered"))
-    with store.database.read() as connection:
-        order = [one.incident.stream_key for one in incident_store.standing(connection)]
-        assert order == ["b", "T07/vib", "c"]
-        assert [one.incident.id for one in incident_store.open_incidents(connection)] == [
-            "feed-0-20",
-            "feed-0-10",
-        ]
-        assert summary(connection, ADA, store.now_ms()).incidents == 2
+    tell(store, *told)
+    over = [one.opened_seq for one in told if one.state == "closed"]
+    lists = ((incident_store.standing, [*order, *over]), (incident_store.open_incidents, order))
+    for found, wanted in lists:
+        assert [one.incident.opened_seq for one in read(store, found)] == wanted, found
+    assert read(store, summary, ADA, store.now_ms()).incidents == len(order)
 
 
 def test_figures_that_are_published_between_turns_are_the_incident_as_it_stands(new_store):
@@ -86,29 +92,7 @@ def test_figures_that_are_published_between_turns_are_the_incident_as_it_stands(
         assert stored.incident == later
         assert incident_store.timeline(connection, WHICH) == [turned], "when it turned"
     tell(store, incident(2, "fault", at=95), incident(at=99, n_anomalies=99))
-    with store.database.read() as connection:
-        assert incident_store.stored_incident(connection, WHICH).incident.version == 2
-
-
-def test_only_a_limit_that_people_set_stands_before_what_is_graded_higher(new_store):
-    store = new_store()
-    missing = (LimitExcess("vib", None, 10.0, 11),)
-    tell(
-        store, incident(opened=10, severity=1.0, limits=missing), incident(opened=20, severity=9.0)
-    )
-    tell(store, incident(opened=30, severity=0.0, limits=(LimitExcess("vib", 7.0, 6.0),)))
-    with store.database.read() as connection:
-        found = [one.incident.id for one in incident_store.open_incidents(connection)]
-    assert found == ["feed-0-30", "feed-0-20", "feed-0-10"]
-
-
-def test_the_order_is_that_of_the_grade_that_is_shown(new_store):
-    store = new_store()
-    tell(store, incident(opened=10, severity=5.0), incident(opened=20, severity=4.5, stream="b",
-         n_anomalies=100))  # fmt: skip
-    with store.database.read() as connection:
-        found = [one.incident for one in incident_store.open_incidents(connection)]
-    assert [grade(one.peak_severity, one.n_anomalies)[0] for one in found] == [65, 50]
+    assert read(store, incident_store.stored_incident, WHICH).incident.version == 2
 
 
 @pytest.mark.parametrize("severity", [2.2, 7.25, 191.7])
@@ -282,8 +266,7 @@ def test_an_answer_and_what_became_of_it_are_on_the_page(ward):
     stale = answer_it(console, request="r2", kind="new_normal")
     assert (stale.status, stale.json["code"]) == (409, "changed")
     assert "At version 2 now, it is a fault, as somebody said." in stale.json["message"]
-    with console.store.database.read() as connection:
-        (given,) = incident_store.answers_to(connection, WHICH)
+    (given,) = read(console.store, incident_store.answers_to, WHICH)
     assert given.accepted is False
     assert "bearing" not in console.ask("/audit").text
     assert "answer" in console.ask("/audit").text
@@ -571,7 +554,7 @@ def test_a_stale_answer_is_refused_on_the_page_with_what_is_true_now(ward, desk)
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", SCHEMES)
 def test_the_screens_of_incidents_are_clean_for_axe_and_fit_a_phone(ward, desk, axe, scheme):
     console, _, _ = ward
     answer_it(console, note="oil change")
@@ -627,8 +610,7 @@ def test_a_fault_is_held_answered_on_the_page_and_over_in_a_real_pipeline(
     background = Background(store, fed, undo_ms=0)
     background.round()
     with running(store, background=background) as console:
-        with store.database.read() as connection:
-            (found,) = (one.incident for one in incident_store.open_incidents(connection))
+        (found,) = (one.incident for one in read(store, incident_store.open_incidents))
         which = found.id
         assert which in console.ask("/now").text
         given = console.ask(

@@ -18,7 +18,7 @@ from rejex_stream.review.queue.labelling import LabelRequest, Target
 from rejex_stream.review.queue.listing import TABS, QueueFilter
 from rejex_stream.review.queue.review_store import ReviewStore, rebuild, state_hash
 from tests.review.conftest import Clock
-from tests.review.test_review_store import item
+from tests.review.test_review_store import item, read
 
 PEOPLE = (Viewer("ada"), Viewer("bob"), Viewer("eve", "lead"))
 SETTINGS = Review(double_review_ratio=0.5, max_age_hours=1)
@@ -44,8 +44,7 @@ class Office:
         self.changes = 0
 
     def targets(self, most: int) -> list[Target]:
-        with self.store.database.read() as connection:
-            ids = QueueFilter("all").ids(connection, PEOPLE[0], self.clock.now_ms)
+        ids = read(self.store, QueueFilter("all").ids, PEOPLE[0], self.clock.now_ms)
         self.rng.shuffle(ids)
         return [Target(*row) for row in ids[:most]]
 

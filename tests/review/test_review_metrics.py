@@ -6,9 +6,6 @@ import json
 
 import pytest
 from msgspec.structs import replace
-
-pytest.importorskip("prometheus_client", reason="the extra `review` is not installed")
-
 from prometheus_client.parser import text_string_to_metric_families
 
 from rejex_stream.cli.main import main
@@ -19,8 +16,9 @@ from rejex_stream.review.queue import labelling
 from rejex_stream.types import Audit, Label
 from tests.operate.alerting import tool
 from tests.program import ended
+from tests.review.console_server import running
 from tests.review.test_questions import doubtful
-from tests.review.test_review_store import ADA, BOB, episodes, item, label
+from tests.review.test_review_store import ADA, BOB, episodes, item, label, read
 
 
 def told(store):
@@ -73,8 +71,7 @@ def test_what_was_missed_is_told_as_it_is_certified(new_store):
     for number, target in enumerate(episodes(store)):
         label(store, ADA, [target], "anomaly" if number < 40 else "normal", request=str(number))
     found = told(store)
-    with store.database.read() as connection:
-        proven = certify(tally_of_store(connection, ""), pipeline="")
+    proven = certify(read(store, tally_of_store, ""), pipeline="")
     assert found["missed_lower", ("pipeline", "")] == proven.missed_at_least > 40
     assert found["accepted_normal_events", ("pipeline", "")] == 60
 
@@ -83,8 +80,6 @@ def test_what_was_missed_is_told_as_it_is_certified(new_store):
 def test_what_was_missed_stands_on_the_audit_page_and_in_the_report(
     wall_store, capsys: pytest.CaptureFixture[str]
 ):
-    pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
-    from tests.review.console_server import running
 
     store = wall_store(settle_s=0, gap_events=0)
     with running(store) as console:
@@ -99,8 +94,7 @@ def test_what_was_missed_stands_on_the_audit_page_and_in_the_report(
         for number, target in enumerate(episodes(store)):
             label(store, ADA, [target], "normal" if number else "anomaly", request=str(number))
         page = console.ask("/audit").text
-    with store.database.read() as connection:
-        proven = certify(tally_of_store(connection, ""), pipeline="")
+    proven = certify(read(store, tally_of_store, ""), pipeline="")
     assert sentence(proven) in page
     assert "no clear answer" not in page
     assert main(["review", "report", "--store", str(store.database.path)]) == 0

@@ -7,9 +7,6 @@ import json
 import msgspec
 import pytest
 
-pytest.importorskip("starlette", reason="the extra `review` is not installed")
-pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
-
 from rejex_stream.config.reviewing import Channel, Sensor
 from rejex_stream.operate.incident_text import DisplayNames
 from rejex_stream.types import (

@@ -21,7 +21,7 @@ from rejex_stream.review.queue.labelling import LabelRequest
 from rejex_stream.review.queue.listing import in_short
 from rejex_stream.types import Label, Reason, Status
 from tests.review.console_server import running
-from tests.review.test_review_store import ADA, episodes, item, label
+from tests.review.test_review_store import ADA, episodes, item, label, read, rows
 
 
 # ------------------------------------------------------------------------------------ estimates
@@ -59,8 +59,7 @@ def test_events_of_one_episode_are_one_judgement(new_store):
     store.add([item(i) for i in range(40)] + [item(5000)])
     for number, target in enumerate(episodes(store)):
         label(store, ADA, [target], "anomaly", request=str(number))
-    with store.database.read() as connection:
-        found = quality(connection)
+    found = read(store, quality)
     assert (found.rejected.judged, found.rejected.anomalous) == (41, 41)
     assert 1.0 <= found.rejected.effective < 1.1
     seen = replace(found.rejected, events=4_100)
@@ -96,11 +95,9 @@ def test_the_rejected_are_those_that_were_sent_however_far_the_work_is(new_store
     seen = []
     for number, target in enumerate(episodes(store)):
         label(store, ADA, [target], request=str(number))
-        with store.database.read() as connection:
-            seen.append(quality(connection))
+        seen.append(read(store, quality))
     assert {one.rejected.events for one in seen} == {7}
-    with store.database.read() as connection:
-        late = quality(connection, since_ms=constant[0].verdict.event_time_ms)
+    late = read(store, quality, since_ms=constant[0].verdict.event_time_ms)
     assert (late.rejected.events, late.rejected.judged) == (3, 3)
 
 
@@ -108,14 +105,14 @@ def label_honestly(store, farm) -> None:
     """Say anomaly where an audited event was one, and normal everywhere else."""
     verdicts = {str(i.verdict.position): i for i in farm.items}
     for number, target in enumerate(episodes(store)):
-        with store.database.read() as connection:
-            row = connection.execute(
-                "SELECT topic, partition, offset, why FROM event v JOIN episode e "
-                "USING (episode_id) WHERE v.episode_id = ? LIMIT 1",
-                (target.episode_id,),
-            ).fetchone()
-        said = verdicts[f"{row[0]}-{row[1]}-{row[2]}"].verdict.label
-        truth = "anomaly" if row["why"] == "audit" and said is Label.ANOMALY else "normal"
+        ((topic, partition, offset, why),) = rows(
+            store,
+            "SELECT topic, partition, offset, why FROM event v JOIN episode e "
+            "USING (episode_id) WHERE v.episode_id = ? LIMIT 1",
+            target.episode_id,
+        )
+        said = verdicts[f"{topic}-{partition}-{offset}"].verdict.label
+        truth = "anomaly" if why == "audit" and said is Label.ANOMALY else "normal"
         label(store, ADA, [target], truth, request=str(number))
 
 
@@ -125,9 +122,8 @@ def test_the_report_estimates_the_contamination_and_changes_nothing(new_store, f
     store.add(farm.items, farm.verdicts)
     label_honestly(store, farm)
     before = store.settings
-    with store.database.read() as connection:
-        found = report(connection, now_ms=store.now_ms())
-        events = connection.execute("SELECT count(*) FROM label").fetchone()[0]
+    found = read(store, report, now_ms=store.now_ms())
+    ((events,),) = rows(store, "SELECT count(*) FROM label")
     estimate_ = found[""].contamination
     assert estimate_.low < estimate_.value < 0.12
     assert store.settings is before
@@ -239,8 +235,7 @@ def test_decisions_by_nobody_do_not_count_as_labels(new_store, clock):
     store.add([item(0)])
     clock.pass_ms(20)
     labelling.expire_due(store)
-    with store.database.read() as connection:
-        found = report(connection, now_ms=store.now_ms())
+    found = read(store, report, now_ms=store.now_ms())
     assert found[""].rejected.judged == 0
     assert LabelRequest  # the report never decides
 
@@ -260,8 +255,7 @@ def test_every_pipeline_has_figures_of_its_own_time_and_none_are_pooled(wall_sto
         store.ingest("verdicts", [encode_verdict(one.verdict) for one in lines], pipeline=name)
     ovens = [target for target in episodes(store, ADA) if "ovens" in sensor_of(store, target)]
     label(store, ADA, ovens[:3], "anomaly")
-    with store.database.read() as connection:
-        found = report(connection, now_ms=store.now_ms(), since_ms=store.now_ms() - 10 * DAY_MS)
+    found = read(store, report, now_ms=store.now_ms(), since_ms=store.now_ms() - 10 * DAY_MS)
     pumps, ovens = found["pumps"].rejected, found["ovens"].rejected
     assert (pumps.events, pumps.judged) == (11, 0), "of its own last ten days"
     assert (ovens.events, ovens.judged) == (5, 3)
@@ -271,8 +265,5 @@ def test_every_pipeline_has_figures_of_its_own_time_and_none_are_pooled(wall_sto
 
 
 def sensor_of(store, target):
-    with store.database.read() as connection:
-        return connection.execute(
-            "SELECT sensor FROM episode JOIN sensor USING (sensor_id) WHERE episode_id = ?",
-            (target.episode_id,),
-        ).fetchone()[0]
+    query = "SELECT sensor FROM episode JOIN sensor USING (sensor_id) WHERE episode_id = ?"
+    return rows(store, query, target.episode_id)[0][0]

@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-pytest.importorskip("markupsafe", reason="the extra `review` is not installed")
-
 from rejex_stream.config.reviewing import Channel
 from rejex_stream.operate.incident_text import DisplayNames
 from rejex_stream.plan.promises import Costs

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import multiprocessing
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import pytest
@@ -25,6 +27,7 @@ from rejex_stream.types import ContextPoint, Label, Position, Reason, ReviewItem
 
 ADA, BOB, EVE = Viewer("ada"), Viewer("bob"), Viewer("eve", "lead")
 LOOKER = Viewer("lou", "viewer")
+T = TypeVar("T")
 
 
 def item(
@@ -38,24 +41,12 @@ def item(
     """A review item at one event a second."""
     t_ms = round((offset if t_s is None else t_s) * 1000)
     verdict = Verdict(
-        position=Position("feed", 0, offset),
-        stream_key=sensor,
-        sensor=sensor,
-        event_time_ms=t_ms,
-        seq=offset,
-        label=Label.REJECTED if why == "rejected" else Label.NORMAL,
-        reason=Reason.AMBIGUOUS if why == "rejected" else None,
-        score=1.0,
-        rank=960,
-        window_len=1000,
-        n_anomalies=50,
-        band_lower=882,
-        band_upper=987,
-        psi=0.96,
-        stability=0.9,
-        confidence=confidence,
-        model_epoch=0,
-    )
+        position=Position("feed", 0, offset), stream_key=sensor, sensor=sensor, seq=offset,
+        event_time_ms=t_ms, label=Label.REJECTED if why == "rejected" else Label.NORMAL,
+        reason=Reason.AMBIGUOUS if why == "rejected" else None, score=1.0, rank=960,
+        window_len=1000, n_anomalies=50, band_lower=882, band_upper=987, psi=0.96, stability=0.9,
+        confidence=confidence, model_epoch=0,
+    )  # fmt: skip
     context = tuple(
         ContextPoint(t_ms - 1000 * k, (float(offset - k),), 0.5, Label.NORMAL) for k in (3, 2, 1)
     )
@@ -65,9 +56,20 @@ def item(
 
 
 def episodes(store: ReviewStore, viewer: Viewer = ADA, tab: str = "ready") -> list[Target]:
-    with store.database.read() as connection:
-        found = QueueFilter(tab).ids(connection, viewer, store.now_ms())
+    found = read(store, QueueFilter(tab).ids, viewer, store.now_ms())
     return [Target(*row) for row in found]
+
+
+def read(store: ReviewStore, what: Callable[..., T], *arguments: object, **more: object) -> T:
+    """What one look into a store finds."""
+    with store.database.read() as connection:
+        return what(connection, *arguments, **more)
+
+
+def rows(store: ReviewStore, query: str, *values: object) -> list[tuple]:
+    """What a query finds."""
+    with store.database.read() as connection:
+        return [tuple(row) for row in connection.execute(query, values)]
 
 
 def label(store, viewer, targets, verdict="normal", request="r1", **extra):
@@ -77,8 +79,7 @@ def label(store, viewer, targets, verdict="normal", request="r1", **extra):
 
 def unsent(store: ReviewStore) -> int:
     """How many labels wait to be sent."""
-    with store.database.read() as connection:
-        return pending(connection)
+    return read(store, pending)
 
 
 def audited(store: ReviewStore) -> list[tuple[str, str, str]]:
@@ -138,12 +139,8 @@ def test_a_store_made_anew_has_the_same_cases_whatever_else_it_knows(new_store, 
         store.ingest("review", lines[start : start + 7])
     again.ingest("review", lines)
     query = "SELECT episode_id, n_events, worth, start_ms, end_ms FROM episode ORDER BY 1"
-    found = []
-    for one in (store, again):
-        with one.database.read() as connection:
-            found.append([tuple(row) for row in connection.execute(query)])
-    assert found[0] == found[1]
-    assert len(found[0]) < len(lines)
+    assert rows(store, query) == rows(again, query)
+    assert len(rows(store, query)) < len(lines)
 
 
 def test_a_case_that_is_full_is_continued_by_another(new_store, monkeypatch):
@@ -192,41 +189,17 @@ def test_a_file_that_grows_is_followed_and_an_unfinished_line_waits(new_store, t
     assert "{broken" in counts.first_invalid
 
 
-def test_a_batch_and_its_position_are_stored_together_or_not_at_all(new_store, tmp_path):
-    store, path = new_store(), tmp_path / "review.jsonl"
-    path.write_bytes(b"".join(encode_review(item(i)) + b"\n" for i in range(3)))
-
-    class CrashError(Exception):
-        pass
-
-    def crash(*_: object) -> None:
-        raise CrashError
-
-    feed = FileFeed(path, "review")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rejex_stream.review.queue.ingest.advance", crash)
-        with pytest.raises(CrashError):
-            feed.pump(store)
-    assert episodes(store) == []
-    assert feed.pump(store).items == 3
-
-
 def test_a_verdict_for_an_episode_is_one_for_each_of_its_events(new_store):
     store = new_store()
     store.add([item(i) for i in range(4)])
     done = label(store, ADA, episodes(store), "anomaly", tags=("process",), note="oil change")
     assert done.message == "1 case (4 events) marked anomaly"
     assert episodes(store) == []
-    with store.database.read() as connection:
-        record = decode_label(connection.execute("SELECT record FROM label").fetchone()[0])
-        assert resolution_of(connection, done.episodes[0]).verdict == "anomaly"
+    record = decode_label(rows(store, "SELECT record FROM label")[0][0])
+    assert read(store, resolution_of, done.episodes[0]).verdict == "anomaly"
     assert record.events == tuple(Position("feed", 0, i) for i in range(4))
-    assert (record.note, record.tags, record.from_ms, record.to_ms) == (
-        "oil change",
-        ("process",),
-        0,
-        3000,
-    )
+    assert (record.note, record.tags) == ("oil change", ("process",))
+    assert (record.from_ms, record.to_ms) == (0, 3000)
 
 
 def test_the_same_request_twice_writes_once(new_store):
@@ -261,12 +234,10 @@ def test_undo_of_a_changed_mind_brings_the_first_verdict_back(new_store):
     store.add([item(0)])
     label(store, ADA, episodes(store), "normal", request="a")
     label(store, ADA, episodes(store, tab="done"), "anomaly", request="b")
-    with store.database.read() as connection:
-        episode = episodes(store, tab="done")[0].episode_id
-        assert resolution_of(connection, episode).verdict == "anomaly"
+    episode = episodes(store, tab="done")[0].episode_id
+    assert read(store, resolution_of, episode).verdict == "anomaly"
     labelling.undo(store, "u", ADA)
-    with store.database.read() as connection:
-        assert resolution_of(connection, episode).verdict == "normal"
+    assert read(store, resolution_of, episode).verdict == "normal"
 
 
 def test_a_marked_range_labels_exactly_the_events_inside_it(new_store):
@@ -274,11 +245,8 @@ def test_a_marked_range_labels_exactly_the_events_inside_it(new_store):
     store.add([item(i) for i in range(10)])
     done = label(store, ADA, episodes(store), "anomaly", span_ms=(3000, 6000))
     assert done.events == 4
-    with store.database.read() as connection:
-        inside = connection.execute(
-            "SELECT offset FROM event WHERE episode_id = ? ORDER BY 1", (done.episodes[0],)
-        ).fetchall()
-    assert [row[0] for row in inside] == [3, 4, 5, 6]
+    query = "SELECT offset FROM event WHERE episode_id = ? ORDER BY 1"
+    assert rows(store, query, done.episodes[0]) == [(3,), (4,), (5,), (6,)]
     assert [t.n_events for t in episodes(store)] == [6]
     labelling.undo(store, "u", ADA)
     assert [t.n_events for t in episodes(store)] == [10]
@@ -382,14 +350,12 @@ def test_expiry_never_looks_like_a_person(new_store, clock):
     clock.pass_ms(1001)
     (episode,) = labelling.expire_due(store)
     assert labelling.expire_due(store) == []
-    with store.database.read() as connection:
-        found = resolution_of(connection, episode)
-        record = decode_label(connection.execute("SELECT record FROM label").fetchone()[0])
+    found = read(store, resolution_of, episode)
+    record = decode_label(rows(store, "SELECT record FROM label")[0][0])
     assert (found.state, found.verdict, found.reviewers) == ("expired", "anomaly", ())
     assert (record.source, record.reviewer) == ("expired", "system")
     label(store, ADA, episodes(store, tab="done"), "normal")
-    with store.database.read() as connection:
-        assert resolution_of(connection, episode).state == "labelled"
+    assert read(store, resolution_of, episode).state == "labelled"
     labelling.undo(store, "u", ADA)
     assert [t.status for t in episodes(store, tab="done")] == ["expired"]
 
@@ -408,9 +374,8 @@ def test_two_reviewers_agree_or_a_lead_settles_it(new_store):
     with pytest.raises(Refusal, match="ada and bob disagree"):
         label(store, Viewer("mia"), [disputed], "normal", request="m")
     label(store, EVE, [disputed], "anomaly", request="d")
-    with store.database.read() as connection:
-        assert resolution_of(connection, first.episode_id).state == "agreed"
-        assert resolution_of(connection, second.episode_id).state == "adjudicated"
+    assert read(store, resolution_of, first.episode_id).state == "agreed"
+    assert read(store, resolution_of, second.episode_id).state == "adjudicated"
     assert audited(store)[-1][:2] == ("eve", "adjudicate")
 
 
@@ -431,8 +396,7 @@ def test_rows_of_the_record_cannot_be_changed_even_by_hand(new_store):
     raw.execute("UPDATE audit SET actor = 'mallory'")
     raw.commit()
     raw.close()
-    with store.database.read() as connection:
-        assert database.broken_link(connection) == 1
+    assert read(store, database.broken_link) == 1
 
 
 def test_labels_leave_by_the_outbox_in_order_and_a_torn_line_is_mended(new_store, tmp_path):
@@ -453,9 +417,8 @@ def test_labels_leave_by_the_outbox_in_order_and_a_torn_line_is_mended(new_store
     records = list(read_labels(path))
     assert [record.kind for record in records] == ["label", "label", "retract", "retract"]
     assert {r.retracts for r in records[2:]} == {r.label_id for r in records[:2]}
-    with store.database.read() as connection:
-        places = [r[0] for r in connection.execute("SELECT place FROM outbox ORDER BY seq")]
-    assert places == [f"labels.jsonl@{i}" for i in range(4)]
+    places = [(f"labels.jsonl@{i}",) for i in range(4)]
+    assert rows(store, "SELECT place FROM outbox ORDER BY seq") == places
 
 
 def test_a_crash_between_sending_and_noting_it_repeats_the_same_ids(new_store, tmp_path):
@@ -521,16 +484,9 @@ def test_a_backup_is_a_working_store(new_store, tmp_path):
 def test_counts_of_verdicts_are_exact_and_by_event_time(new_store, farm):
     store = new_store()
     store.ingest("verdicts", [encode_verdict(v) for v in farm.verdicts])
-    with store.database.read() as connection:
-        total = connection.execute(
-            "SELECT sum(normal), sum(anomaly), sum(rejected) FROM hour"
-        ).fetchone()
     labels = [v.label for v in farm.verdicts]
-    assert tuple(total) == (
-        labels.count(Label.NORMAL),
-        labels.count(Label.ANOMALY),
-        labels.count(Label.REJECTED),
-    )
+    counts = tuple(labels.count(one) for one in (Label.NORMAL, Label.ANOMALY, Label.REJECTED))
+    assert rows(store, "SELECT sum(normal), sum(anomaly), sum(rejected) FROM hour") == [counts]
 
 
 # ------------------------------------------------------------------------- several processes

@@ -7,9 +7,6 @@ from contextlib import contextmanager
 import msgspec
 import pytest
 
-pytest.importorskip("starlette", reason="the extra `review` is not installed")
-pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
-
 from rejex_stream.review.console.console import Access
 from rejex_stream.review.queue import labelling
 from rejex_stream.review.queue.database import Refusal, Viewer
@@ -17,7 +14,17 @@ from rejex_stream.review.queue.detail import episode_detail
 from rejex_stream.review.queue.listing import QueueFilter
 from tests.review.console_server import running
 from tests.review.desk import counts, sees, violations
-from tests.review.test_review_store import ADA, BOB, EVE, LOOKER, audited, episodes, item, label
+from tests.review.test_review_store import (
+    ADA,
+    BOB,
+    EVE,
+    LOOKER,
+    audited,
+    episodes,
+    item,
+    label,
+    read,
+)
 
 HOUR_MS = 3_600_000
 
@@ -63,8 +70,7 @@ def test_what_is_given_to_somebody_is_theirs_and_no_longer_ready_for_others(two)
     assert [episodes(two, BOB, tab) for tab in ("ready", "mine", "claimed")] == [
         [first, second], [first], []
     ]  # fmt: skip
-    with two.database.read() as connection:
-        assert QueueFilter("all", "for:bob").count(connection, ADA, two.now_ms()) == 1
+    assert read(two, QueueFilter("all", "for:bob").count, ADA, two.now_ms()) == 1
     assert labelling.claim_next(two, QueueFilter(), ADA).episode_id == second.episode_id
     assign(two, [first], "bob")
     assert assign(two, [first], "", BOB) == "1 case given back to everybody"
@@ -93,8 +99,7 @@ def say(store, target, viewer, text, request="c1"):
 
 
 def history(store, target, viewer):
-    with store.database.read() as connection:
-        shown = episode_detail(connection, target.episode_id, store.settings, viewer, 0).history
+    shown = read(store, episode_detail, target.episode_id, store.settings, viewer, 0).history
     return [(line.actor, line.detail.get("note")) for line in shown if line.action == "comment"]
 
 
@@ -122,8 +127,7 @@ def test_a_blind_reviewer_reads_no_comment_and_no_verdict_of_the_same_sensor(new
     assert history(store, second, BOB) == []
 
     def earlier(viewer):
-        with store.database.read() as connection:
-            found = episode_detail(connection, second.episode_id, store.settings, viewer, 0)
+        found = read(store, episode_detail, second.episode_id, store.settings, viewer, 0)
         return [(one.episode_id, one.verdict) for one in found.earlier]
 
     assert earlier(BOB) == [(other.episode_id, None)]

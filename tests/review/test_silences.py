@@ -7,9 +7,6 @@ import urllib.request
 
 import pytest
 
-pytest.importorskip("starlette", reason="the extra `review` is not installed")
-pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
-
 from rejex_stream.errors import ConnectorError
 from rejex_stream.operate.alerts import Alertmanager, make_alert
 from rejex_stream.operate.incident_text import DisplayNames

@@ -22,7 +22,6 @@ _NOWHERE = Partition("", 0)
 
 
 def read_key(path: str, setting: str = "state.seal_key_file") -> bytes:
-    """Return the key in a file that a setting names, less white space around it."""
     with explaining_os_errors(f"{setting} {path} cannot be read", kind=ConfigError):
         key = Path(path).read_bytes().strip()
     if len(key) < _FEWEST:

@@ -154,7 +154,6 @@ class PartSets:
         return manifest.next_offset, parts
 
     def forget_bodies(self) -> None:
-        """Keep only which versions there are."""
         self._bodies.clear()
 
     def _known(self) -> list[_Manifest]:

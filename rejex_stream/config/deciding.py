@@ -72,7 +72,6 @@ class Features(Section):
         sides: tuple[tuple[str, str], ...] = (),
         angles: tuple[Circle, ...] = (),
     ) -> FeatureSpec:
-        """Return the core's recipe."""
         columns = tuple(Feature(c.kind, c.channel, c.events, c.seconds) for c in self.columns)
         carry = self.carry_forward_events
         return FeatureSpec(channels, columns, carry, self.preset, flags, sides, angles)
@@ -238,7 +237,6 @@ class Refit(Section):
     a thread over a file."""
 
     def schedule(self, window: int) -> RefitSchedule:
-        """Return the core's schedule for a window of n."""
         given = self.model_dump(exclude={"executor"}, exclude_none=True)
         if self.refit_every_events == 0:
             given["refit_every_events"] = None
@@ -262,7 +260,6 @@ class Calendar(Section):
     """Keys of the streams that it is for."""
 
     def plan(self) -> Plan:
-        """Return the core's plan."""
         begin, end = _ms(self.begin), _ms(self.end)
         every = None if self.every is None else _EVERY_MS[self.every]
         if not begin < end <= begin + (every or end):

@@ -167,7 +167,6 @@ class Input(Section):
     an incident of its own, and begins with a warm-up. A name, a whole number or a boolean."""
 
     def reorder_rules(self) -> ReorderRules:
-        """Return what becomes of readings before they are judged."""
         step_s = self.step_s if self.partial == "hold_last" else None
         if self.mapping().joined:
             step_s = self.step_s or 1.0
@@ -179,7 +178,6 @@ class Input(Section):
         )
 
     def mapping(self) -> FieldMapping:
-        """Return which field means what, as the decoders want it."""
         sensor, fixed, beside = self.sensor, self.fixed_sensor, None
         tag, tag_beside = self.tag, None
         if self.kind == "kafka":

@@ -45,7 +45,6 @@ class Alerts(Section):
             self.webhook_address()
 
     def webhook_address(self) -> str | None:
-        """Return the webhook's address."""
         address = self.reveal("webhook_url")
         if address is not None and (expected := expected_http_address(address)):
             raise ConfigError(f"alerts.webhook_url = ***: expected {expected}")

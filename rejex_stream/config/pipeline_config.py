@@ -120,7 +120,6 @@ def settings() -> Iterator[SettingRow]:
 
 
 def settings_markdown() -> str:
-    """Return the page."""
     parts = [_HEAD]
     rows: dict[str, list[SettingRow]] = {}
     for row in settings():

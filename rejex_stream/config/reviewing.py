@@ -27,7 +27,6 @@ SYSTEM = "system"
 
 
 def is_loopback(host: str) -> bool:
-    """Say whether an address reaches this machine only."""
     if host == "localhost":
         return True
     try:
@@ -37,7 +36,6 @@ def is_loopback(host: str) -> bool:
 
 
 def networks(addresses: Iterable[str]) -> tuple[Network, ...]:
-    """Return addresses and networks as the latter."""
     parsed: list[Network] = []
     for address in addresses:
         try:
@@ -99,14 +97,12 @@ class Channel(Section):
 
 
 def sides_of(channels: Mapping[str, Channel]) -> tuple[tuple[str, str], ...]:
-    """Return the channels of which one side counts, each with it."""
     return tuple(
         (name, channel.side) for name, channel in sorted(channels.items()) if channel.side != "both"
     )
 
 
 def angles_of(channels: Mapping[str, Channel]) -> tuple[Circle, ...]:
-    """Return the channels that are angles."""
     return tuple(
         Circle(name, channel.period or 360.0, channel.follows or "")
         for name, channel in sorted(channels.items())
@@ -195,7 +191,6 @@ class Review(Section):
         return round(self.max_age_hours * 3_600_000)
 
     def check(self) -> None:
-        """Refuse what no single setting can know to be wrong."""
         check_bind(self.host, self.auth)
         for text in self.reviewers:
             named_reviewer(text)

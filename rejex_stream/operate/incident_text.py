@@ -54,7 +54,6 @@ class DisplayNames(NamedTuple):
     sensors: Mapping[str, Any] = MappingProxyType({})  # `[sensors."PATTERN"]`
 
     def name_and_unit(self, channel: str) -> tuple[str, str]:
-        """Return what people call a channel, and its unit."""
         known = self.channels.get(channel)
         return (channel, "") if known is None else (known.label or channel, known.unit)
 

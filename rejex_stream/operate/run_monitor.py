@@ -251,12 +251,10 @@ class Health:
                     self._error = None
 
     def edge_answered(self, problem: str | None) -> None:
-        """Record whether the edge answers; `problem` says why not."""
         with self._lock:
             self._unanswered = problem
 
     def group_joined(self, joined: bool) -> None:
-        """Record whether this worker is a member of its group, with partitions or without."""
         with self._lock:
             if joined and not self._standing_by:
                 self._error = None  # of a start that had to be tried again
@@ -272,7 +270,6 @@ class Health:
         return all(check.ok for check in self.checks())
 
     def checks(self) -> list[Check]:
-        """Return what readiness is made of."""
         with self._lock:
             owned, replaying = len(self._owned), len(self._replaying)
             error = self._error or self._unanswered
@@ -392,7 +389,6 @@ class RunMonitor:
         return [self.metrics, self.health, self]
 
     def register_engine(self, partition: Partition, engine: Engine) -> Engine:
-        """Register the engine of a partition, which knows its open incidents."""
         self._engines[partition] = engine
         self._typical[partition] = TypicalValues(self._channels)
         self._arrivals.pop(partition, None)
@@ -527,7 +523,6 @@ class RunMonitor:
             self.register_open(self._engines[partition].open_incidents())
 
     def register_open(self, incidents: Iterable[Incident]) -> None:
-        """Register incidents that were published before this process began."""
         for incident in incidents:
             self._store_readings(incident)
             self._update_situations(incident)

@@ -343,6 +343,5 @@ class CommandReader:
             self._emit(ControlUnread(why))
 
     def close(self) -> None:
-        """Close the log."""
         if self._log is not None:
             self._log.close()

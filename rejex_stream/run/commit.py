@@ -270,11 +270,9 @@ class Ownership:
             owned.waits_since = self.clock()
 
     def n_held(self) -> int:
-        """Count the outcomes that are not durable yet."""
         return sum(len(owned.held) for owned in self.owned.values())
 
     def replays(self) -> dict[Partition, run_events.Replay]:
-        """Return how far each silent replay has come."""
         return {
             partition: run_events.Replay(owned.begun_at, owned.state.next_offset, owned.live_from)
             for partition, owned in self.owned.items()

@@ -309,6 +309,5 @@ class ScopedExecutor:
         self._executor.cancel((self._scope, key))
 
     def cancel_all(self) -> None:
-        """Forget every key of this scope."""
         for key in list(self._keys):
             self.cancel(key)

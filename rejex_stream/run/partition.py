@@ -144,7 +144,6 @@ class Head(msgspec.Struct, forbid_unknown_fields=True):
     reorder: Any = None
 
     def sealed(self) -> bytes:
-        """Return it as a part of a snapshot."""
         return seal(_HEAD_KIND, _HEAD_FORMAT, msgspec.structs.asdict(self))
 
 
@@ -782,7 +781,6 @@ def make_state(
     engine: Engine,
     **more: Any,  # noqa: ANN401 - as PartitionState takes it
 ) -> PartitionState:
-    """Make an empty state of a partition as a run's settings say."""
     context = ReviewItems(
         decoder.channels,
         points=settings.review_context_events,
@@ -814,7 +812,6 @@ class Described(NamedTuple):
 
 
 def described(parts: Mapping[str, bytes]) -> Described:
-    """Say what a snapshot holds."""
     saved = parts_of(parts)
     head = saved.head
     with from_outside():

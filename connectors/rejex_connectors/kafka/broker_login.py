@@ -84,7 +84,6 @@ class TokenSource:
 
 
 def tls_context(security: KafkaSecurity) -> ssl.SSLContext:
-    """Make a TLS context (1.2 or newer) from PEM files."""
     try:
         context = ssl.create_default_context(cafile=security.ca_file)
         context.check_hostname = security.check_hostname

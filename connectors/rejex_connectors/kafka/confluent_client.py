@@ -99,7 +99,6 @@ def _explaining(
 
 
 def client_options(settings: KafkaSettings) -> dict[str, Any]:
-    """Return how to connect, and whom to tell of errors."""
     return {
         "bootstrap.servers": settings.bootstrap_servers,
         "client.id": settings.instance_id or settings.pipeline,

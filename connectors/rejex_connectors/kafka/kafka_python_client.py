@@ -220,7 +220,6 @@ class PythonConsumer:
             self._running.add(tp)
 
     def stop(self, partition: Partition) -> None:
-        """Pause, and forget the position."""
         with contextlib.suppress(*_UNASSIGNED):
             self.hold(TopicPartition(*partition))
 

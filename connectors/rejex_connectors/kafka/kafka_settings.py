@@ -199,7 +199,6 @@ class KafkaTopics(Section):
     state: str | None = TOPICS["state"]
 
     def check(self) -> None:
-        """Refuse topics that have two roles, or none to read."""
         if not self.input:
             raise ConfigError("input.topics is empty: name at least one topic to read")
         names = [*self.input, *self.others]
@@ -229,7 +228,6 @@ class KafkaSettings(Kafka):
     form: Form = "full"  # how much of a verdict is written
 
     def check(self) -> None:
-        """Refuse what no single setting can know to be wrong, the topics' names included."""
         super().check()
         self.topics.check()
 
@@ -277,7 +275,6 @@ def check_options(client: str, options: Mapping[str, object]) -> None:
 
 
 def others_of(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that are handed on as they are."""
     return {name: value for name, value in options.items() if name not in TUNED}
 
 

@@ -42,7 +42,6 @@ def transactional_right(settings: KafkaSettings) -> Right:
 
 
 def grant(right: Right, settings: KafkaSettings) -> str:
-    """Return the command that gives a right."""
     prefix = right == transactional_right(settings) and settings.instance_id is None
     operation = right.operation.title().replace("_", "")
     return (
@@ -64,13 +63,11 @@ def not_allowed(settings: KafkaSettings, rights: Sequence[Right]) -> ConnectorEr
 
 
 def unread_input(settings: KafkaSettings, offsets: Iterable[Partition]) -> ConnectorError:
-    """Say that the offsets may not be committed: that takes the right to read their topics."""
     topics = sorted({partition.topic for partition in offsets})
     return not_allowed(settings, [Right("topic", topic, "READ") for topic in topics])
 
 
 def fenced(settings: KafkaSettings, elapsed_s: float) -> ConnectorError:
-    """Say why our transaction was fenced: it took too long, or another goes by our name."""
     if elapsed_s * 1000 < settings.transaction_timeout_ms:
         return ConnectorError(_name_taken(settings))
     return ConnectorError(
@@ -103,7 +100,6 @@ def no_member(settings: KafkaSettings) -> ConnectorError:
 
 
 def missing_topic(settings: KafkaSettings, topic: str) -> ConfigError:
-    """Say that an output topic is not there, and how to make it."""
     return ConfigError(
         f"topic {topic!r} does not exist on {settings.bootstrap_servers}: run "
         "`rejex-stream topics create`"
@@ -111,7 +107,6 @@ def missing_topic(settings: KafkaSettings, topic: str) -> ConfigError:
 
 
 def deleted_topics(settings: KafkaSettings, topics: Iterable[str]) -> ConnectorError:
-    """Say that topics were there and are not any more; somebody may make them again."""
     named = ", ".join(map(repr, sorted(topics)))
     return ConnectorError(
         f"topic {named} is missing on {settings.bootstrap_servers}: run `rejex-stream topics "
@@ -121,7 +116,6 @@ def deleted_topics(settings: KafkaSettings, topics: Iterable[str]) -> ConnectorE
 
 
 def undecided(settings: KafkaSettings, partition: Partition, end: int) -> ConnectorError:
-    """Say that what was committed cannot be read yet: somebody's transaction is open before it."""
     return ConnectorError(
         f"{partition} cannot be read beyond offset {end} yet: a "
         "transaction is open there, of a worker that has ended, say. The broker aborts it after "

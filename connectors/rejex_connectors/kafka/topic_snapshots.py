@@ -230,11 +230,9 @@ class OfflineSink:
         return len(partitions_of(self._settings, topic, needed=True))
 
     def buffer_state(self, partition: Partition, messages: list[Message]) -> None:
-        """Write with the next snapshot."""
         self._waiting += messages
 
     def write_snapshot(self, partition: Partition, next_offset: int, pieces: list[Message]) -> bool:
-        """Write at once, in a transaction."""
         waiting, self._waiting = self._waiting, []
         if waiting or pieces:
             self._write([*waiting, *pieces], {})

@@ -70,12 +70,10 @@ class TransactionalWriter:
 
 
 def to_commit(offsets: Mapping[Partition, int]) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return offsets as kafka-python commits them."""
     return {TopicPartition(*p): OffsetAndMetadata(offset, "", -1) for p, offset in offsets.items()}
 
 
 def records_to_write(messages: Iterable[Message]) -> list[Record]:
-    """Return messages as records, whose positions say where they go."""
     return [
         Record(Position(m.topic, m.partition, 0), m.key, m.value, tuple(m.headers))
         for m in messages

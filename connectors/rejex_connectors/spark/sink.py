@@ -74,7 +74,6 @@ class FileBatches:
         self.counts: dict[str, int] = {}  # how many lines went to each output, by role
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        """Write what is not written yet."""
         columns = ["topic", "partition", "offset", "place", "output", "value"]
         table = batch.select(*columns).toArrow().sort_by(_ORDER)
         rows: list[list[Any]] = [table.column(name).to_pylist() for name in columns]
@@ -115,7 +114,6 @@ class KafkaBatches:
         self.counts: dict[str, int] = {}
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        """Write what is not written yet."""
         settings, at_commit = self._settings, self._watcher.begun()
         wanted = frozenset(self._watcher.wanted)
         ordered = batch.repartition(self._tasks, "topic", "partition").sortWithinPartitions(

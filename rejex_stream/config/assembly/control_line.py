@@ -126,7 +126,6 @@ class ControlLine:
         return replies
 
     def mark(self) -> Any:  # noqa: ANN401 - of either kind
-        """Return where the incidents end now."""
         if self._kafka is None:
             return self._incidents.stat().st_size if self._incidents.exists() else 0
         from rejex_connectors.kafka.partition_reader import bounds_of, partitions_of

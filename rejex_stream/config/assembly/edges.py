@@ -57,7 +57,6 @@ class Edges:
 
 
 def open_edges(config: Config, *, dry_run: bool = False) -> Edges:
-    """Open input, output and snapshots."""
     if config.input.kind == "kafka":
         return _kafka_edges(config, dry_run=dry_run)
     return _file_edges(config, dry_run=dry_run)
@@ -172,7 +171,6 @@ def file_format(config: Config) -> tuple[Format, str]:
 
 
 def open_source(config: Config, state: Path | None = None) -> FileSource:
-    """Open the input file of a config."""
     source = config.input
     assert source.path is not None
     kind, delimiter = file_format(config)
@@ -191,7 +189,6 @@ def open_source(config: Config, state: Path | None = None) -> FileSource:
 
 
 def file_decoder(config: Config, source: FileSource) -> Decoder:
-    """Return what makes readings of the records of a file."""
     mapping = config.input.mapping()
     kind, delimiter = file_format(config)
     if kind == "jsonl":
@@ -204,7 +201,6 @@ def file_decoder(config: Config, source: FileSource) -> Decoder:
 
 
 def json_decoder(config: Config) -> Decoder:
-    """Return what makes readings of records of JSON."""
     decoder = JsonDecoder(config.input.mapping())
     if config.input.select is None:
         return decoder
@@ -264,7 +260,6 @@ def kafka_settings(config: Config) -> KafkaSettings:
 
 
 def kafka_decoder(config: Config) -> Decoder:
-    """Return what makes readings of the records of a topic."""
     mapping, kind = config.input.mapping(), config.input.format
     if kind not in REGISTRY_FORMATS:
         return json_decoder(config)
@@ -292,7 +287,6 @@ def kafka_decoder(config: Config) -> Decoder:
 
 
 def require_extras(config: Config) -> None:
-    """Make sure that what the config asks for is installed here."""
     source = config.input
     if source.kind == "kafka":
         if config.kafka.client == "confluent":
@@ -432,7 +426,6 @@ def require_one_partition(config: Config, partitions: Mapping[str, int]) -> None
 
 
 def require_own_topics(settings: KafkaSettings) -> None:
-    """Refuse output topics that another pipeline writes to."""
     from rejex_connectors.kafka.topic_admin import other_pipelines
 
     roles = {settings.topics.verdicts: "verdicts", settings.topics.review: "review"}

@@ -51,7 +51,6 @@ _log = logging.getLogger(__name__)
 
 
 def engine_spec(config: Config) -> EngineSpec:
-    """Return everything that decides a verdict."""
     rejection = config.rejection
     names, flags = config.input.mapping().channel_names, config.input.flags
     sides, angles = sides_of(config.channels), angles_of(config.channels)
@@ -76,7 +75,6 @@ def engine_spec(config: Config) -> EngineSpec:
 
 
 def run_settings(config: Config) -> RunSettings:
-    """Return the knobs of the loop."""
     state, output = config.state, config.output
     return RunSettings(
         **dict(config.run),
@@ -95,7 +93,6 @@ def run_settings(config: Config) -> RunSettings:
 
 
 def audit_draw(config: Config) -> AuditDraw:
-    """Return which accepted events are audited."""
     output, key = config.output, b""
     if output.audit_key_file is not None:
         key = read_key(output.audit_key_file, "output.audit_key_file")
@@ -106,7 +103,6 @@ def audit_draw(config: Config) -> AuditDraw:
 
 
 def make_engine(config: Config) -> Callable[[Partition, FitExecutor], Engine]:
-    """Return what makes the engine of a partition."""
     spec, max_live = engine_spec(config), config.state.max_live_streams
 
     def make(partition: Partition, fits: FitExecutor) -> Engine:
@@ -139,7 +135,6 @@ def _fit_once(name: str, params: Mapping[str, Any]) -> None:
 
 # ------------------------------------------------------------------------ who watches
 def monitor_config(config: Config) -> MonitorConfig:
-    """Return what the monitors are told."""
     rejection, monitor = config.rejection, config.monitor
     budget = rejection.review_budget
     return MonitorConfig(
@@ -160,7 +155,6 @@ def make_run_monitor(
     alertmanager: Alertmanager | None = None,
     webhook: Webhook | None = None,
 ) -> RunMonitor:
-    """Return the monitor of one run, which shows it to operators."""
     metrics = RunMetrics(
         config.pipeline.name,
         spec,

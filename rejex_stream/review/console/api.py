@@ -115,7 +115,6 @@ def post_undo(call: Call, wanted: UndoIn) -> object:
 
 @answers(ViewIn)
 def post_claim_next(call: Call, wanted: ViewIn) -> object:
-    """Claim the first free episode of a view."""
     return labelling.claim_next(call.store, _view(wanted), call.viewer)
 
 

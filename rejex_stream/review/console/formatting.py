@@ -44,14 +44,12 @@ def age(ms: float | None) -> str:
 
 
 def clock(ms: int | None) -> str:
-    """Return a time of day in UTC."""
     return "–" if ms is None else utc(ms).strftime("%H:%M:%S")
 
 
 # A page shows the same few times for many sensors.
 @lru_cache(maxsize=1024)
 def day(ms: int | None) -> str:
-    """Return a date and a time in UTC."""
     return "–" if ms is None else utc(ms).strftime("%Y-%m-%d %H:%M:%S")
 
 

@@ -349,7 +349,6 @@ async def post_logout(request: Request) -> Response:
 
 
 async def livez(_: Request) -> Response:
-    """Answer that the server runs."""
     return JSONResponse({"status": "ok"})
 
 

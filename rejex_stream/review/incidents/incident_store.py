@@ -96,7 +96,6 @@ def open_incidents(connection: Connection) -> list[StoredIncident]:
 
 
 def stored_incident(connection: Connection, incident: str) -> StoredIncident | None:
-    """Return the newest state of an incident."""
     return next(iter(_stored(connection, "i.incident = ?", incident)), None)
 
 
@@ -330,7 +329,6 @@ def command_id(viewer: Viewer, request_id: str) -> str:
 
 
 def stored_command(connection: Connection, id_: str) -> Command | None:
-    """Return a command that was given here."""
     known = database.scalar(connection, "SELECT record FROM answer WHERE command = ?", (id_,))
     return None if known is None else decode_command(known)
 

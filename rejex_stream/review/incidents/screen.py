@@ -299,7 +299,6 @@ def post_answer(call: Call, wanted: AnswerRequest) -> object:
 
 @answers(WithdrawIn)
 def post_withdraw(call: Call, wanted: WithdrawIn) -> object:
-    """Withdraw an answer that has not been sent yet."""
     incident = withdraw_answer(call.store, wanted.command, call.viewer)
     return {"incident": incident, "message": "Taken back: nothing was answered."}
 
@@ -315,7 +314,6 @@ def post_plan(call: Call, wanted: PlanRequest) -> object:
 
 @answers(CancelIn)
 def post_cancel(call: Call, wanted: CancelIn) -> object:
-    """Take planned work back."""
     cancel_work(call.store, wanted.request_id, wanted.command, call.viewer)
     return {"message": "Taken back."}
 

@@ -343,7 +343,6 @@ def _holder(path: Path) -> str:
 
 
 def wall_clock_ms() -> int:
-    """Return UTC milliseconds since 1970."""
     return time.time_ns() // 1_000_000
 
 
@@ -378,13 +377,11 @@ AT_POSITION = "topic = ? AND partition = ? AND offset = ? AND reading = ?"
 
 
 def noted(connection: sqlite3.Connection, key: str) -> str | None:
-    """Return what was noted under a key of the store's own."""
     value: str | None = scalar(connection, "SELECT value FROM meta WHERE key = ?", (key,))
     return value
 
 
 def note_down(connection: sqlite3.Connection, key: str, value: object) -> None:
-    """Store a value under a key of the store's own."""
     connection.execute("INSERT OR REPLACE INTO meta VALUES (?,?)", (key, str(value)))
 
 
@@ -555,7 +552,6 @@ class Database:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def close(self) -> None:
-        """Close every connection; the database must not be in use."""
         for connection in self._all:
             connection.close()
         self._all.clear()

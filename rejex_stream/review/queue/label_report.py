@@ -207,7 +207,6 @@ def report(connection: Connection, *, now_ms: int, since_ms: int = 0) -> dict[st
 
 
 def pipelines_of(connection: Connection) -> list[str]:
-    """Return the names of the pipelines that have given a verdict."""
     query = "SELECT DISTINCT pipeline FROM sensor WHERE last_ms IS NOT NULL ORDER BY 1"
     return scalars(connection, query)
 

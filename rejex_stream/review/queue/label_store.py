@@ -244,7 +244,6 @@ class LabelFile:
 
 
 def pending(connection: Connection) -> int:
-    """Return how many labels wait to be sent."""
     return int(scalar(connection, "SELECT count(*) FROM outbox WHERE sent_ms IS NULL"))
 
 
@@ -402,7 +401,6 @@ def as_jsonl(rows: Iterator[ExportRow]) -> Iterator[str]:
 def write_export(
     database: Database, path: Path, form: ExportFormat, *, labelled_only: bool = True
 ) -> int:
-    """Write an export to `path`; returns the number of rows."""
     count = 0
 
     def counted() -> Iterator[ExportRow]:

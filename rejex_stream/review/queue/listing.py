@@ -382,7 +382,6 @@ def _reading(connection: Connection, sensor_id: int, item: ReviewItem) -> Channe
 def row_of(
     connection: Connection, row: Row, settings: Review, viewer: Viewer, now_ms: int
 ) -> EpisodeRow:
-    """Return a row of the queue's query as the screens want it."""
     held = row["lease_owner"] is not None and row["lease_until_ms"] > now_ms
     item = _main_event(connection, row["episode_id"])
     blind = is_blind(settings, row, viewer)
@@ -461,7 +460,6 @@ class Summary:
 
 
 def summary(connection: Connection, viewer: Viewer, now_ms: int, words: str = "") -> Summary:
-    """Return the counts of all tabs for a viewer."""
     since = now_ms - now_ms % _DAY_MS
     counts: dict[Tab, int] = {}
     for tab in TABS:

@@ -17,6 +17,7 @@ from rejex_stream.operate.incident_text import DisplayNames, describe_incident, 
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.types import Command, CommandKind, IncidentState, Label
 from tests.streams import Distance, PartsByVersion, of_rows, played, spec
+from tests.test_late_fits import NeverDone
 
 N, MINUTE, FIRST = 200, 60_000, 1000
 SPEC = replace(
@@ -156,6 +157,45 @@ def test_said_before_it_speaks_the_trusted_reference_holds_until_it_does():
     assert not verdicts[closed.changed_seq].held
 
 
+def test_a_new_normal_said_at_the_row_from_which_it_speaks_is_told_before_the_end():
+    readings = feed(("a", FIRST, None, 12.0))
+    spoke = answered(readings, CommandKind.NEW_NORMAL, 1195)[1][-1].changed_seq
+    told = [one.changed_seq for one in answered(readings, CommandKind.NEW_NORMAL, spoke)[1]]
+    assert (told.count(spoke), told[-1]) == (1, spoke + 1), "one change an event"
+
+
+@pytest.mark.parametrize("n_open", [1, 2])
+def test_one_whose_scores_rise_is_promoted_only_with_a_second_that_is_open(n_open, monkeypatch):
+    readings = SAME if n_open == 2 else feed(("a", FIRST, None, 12.0))
+    monkeypatch.setattr("rejex_stream.engine.stream_state.rises", lambda scores: True)
+    _, changes, engine = answered(readings[:1702], CommandKind.NEW_NORMAL, 1700)
+    assert ("adopted" in [one.ended for one in changes]) is (n_open == 2)
+    assert engine._live["s"].model.is_adopting is (n_open == 1)
+
+
+def test_what_rested_since_it_began_is_remembered_after_a_new_normal():
+    readings = [
+        one._replace(values=(*one.values[:2], float(1400 <= i < 1410)))
+        if i >= FIRST - 30 else one
+        for i, one in enumerate(feed(("a", FIRST, None, 12.0)))
+    ]  # fmt: skip
+    engine = answered(readings[:1502], CommandKind.NEW_NORMAL, 1500, SENSOR)[2]
+    assert [*engine._live["s"]._resting.wake_ups["s"]] == ["c"]
+
+
+def test_it_says_before_which_row_the_fit_of_the_interim_reference_has_to_be_there():
+    engine = Engine(SPEC, NeverDone())
+    readings, at, ready = feed(("a", FIRST, None, 12.0)), FIRST + 150, 1
+    engine.process(readings[:at])
+    while ready:
+        assert engine._live["s"]._interim is None or not engine._live["s"]._interim.model.has_model
+        ready = engine.ready(readings[at:])
+        engine.process(readings[at : at + ready])
+        at += ready
+    engine.process(readings[at : at + 1])
+    assert engine._live["s"]._interim.model.has_model
+
+
 def test_a_second_that_is_open_goes_on_as_the_streams_own_after_a_new_normal():
     engine = answered(SAME, CommandKind.NEW_NORMAL, 1700)[2]
     (left,) = engine.open_incidents()
@@ -199,11 +239,23 @@ SENSOR = replace(
     SPEC, detector=make_detector("Sensor"),
     schedule=RefitSchedule(first_fit_events=300, refit_lag_events=20),
 )  # fmt: skip
+ROLLING = replace(SPEC, features=FeatureSpec(("a", "b", "c"), preset="sensor"))
 LAWS = {
     "same": (SPEC, SAME), "other": (SPEC, feed(("a", FIRST, None, 12.0), ("c", 1600, None, 8.0))),
     "over": (SPEC, OVER), "budget": (BUDGET, SAME), "Sensor": (SENSOR, SAME),
+    "rolling": (replace(ROLLING, detector=make_detector("Sensor")), SAME),
     "adopted": (replace(SPEC, hold=Hold(adopt_after_events=700)), SAME),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("answer", [CommandKind.FAULT, CommandKind.NEW_NORMAL])
+def test_no_row_that_looks_at_readings_before_the_fault_trains_what_comes_of_it(answer):
+    readings = feed(("a", FIRST, None, 12.0), n=1501)
+    _, changes, engine = answered(readings, answer, 1100, replace(ROLLING, alarms=None))
+    state, onset = engine._live["s"], since_first(changes)[0].onset_seq
+    made = state.model if state._interim is None else state._interim.model
+    first = made._serving.rows()[0, ROLLING.features.names.index("a_mean_24")]
+    assert first == pytest.approx(np.mean([one.values[0] for one in readings[onset : onset + 24]]))
 
 
 @pytest.mark.parametrize("core", ["python", "native"])

@@ -166,6 +166,7 @@ HELD = {
     **{calibration: spec(calibration=calibration, **HOLD)
        for calibration in ("shadow", "holdout", "training")},
     "guarded": spec(guard=0.9, **HOLD),
+    "features": spec(features=EVERY_KIND, **HOLD),
     "once": spec(**HOLD | {"every": None}),
     "holes": spec(Holes(), **HOLD),
     "failing": spec(FailsOn(tuple(derive_seed(3, "a", epoch) for epoch in (1, 3, 4))), **HOLD),

@@ -502,6 +502,7 @@ class RunMonitor:
             self._engines.pop(event.partition, None)
             self._typical.pop(event.partition, None)
             self._arrivals.pop(event.partition, None)
+            self._budgets.pop(event.partition, None)
             incidents = self._situations.incidents
             gone = [one for one in incidents if one.position[:2] == event.partition]
             before = {one.situation.id: self._situation_alert(one) for one in self._situations}

@@ -302,6 +302,8 @@ def test_who_takes_over_goes_on_telling_and_who_gave_it_up_ends_nothing(tmp_path
         after.register_engine(FARM, _Engine(incident(version=4, state=FAULT)))
         after.event(PartitionLive(FARM, 2, 0.1))
         watch.event(PartitionClosed(FARM))
+        kept = {name for name, value in vars(watch).items() if isinstance(value, dict) and value}
+        assert kept <= {"_overdue"}, "of a partition that is another's nothing stays"
         look(watch)
         look(after)
         assert not manager._posted, "it goes on: whose it is now says when it ends"

@@ -75,6 +75,17 @@ def answered(engine, incident, kind):
     return engine.command(command)
 
 
+def play_until_told(engine, readings, at):
+    """Return after how many readings somebody is told, and what; the first of them come at once."""
+    engine.process(readings[:at])
+    engine.take_incidents()
+    told = []
+    while not told:
+        engine.process(readings[at : at + 1])
+        at, told = at + 1, engine.take_incidents()
+    return at, told
+
+
 def test_somebody_is_told_before_there_is_evidence_for_a_hold():
     readings = feed((2000, 2100), by=1.6)
     told = play(Engine(small(), InlineExecutor()), readings)[1]
@@ -158,12 +169,7 @@ def test_an_incident_that_is_published_often_is_counted_once():
 def test_an_answer_holds_what_was_only_told(detector, kind):
     readings = feed((2000, 2600), by=1.6 if detector is None else 3.0)
     engine = Engine(small(hold=Hold(recover_events=20), detector=detector), InlineExecutor())
-    at, told = 1950, []
-    engine.process(readings[:at])
-    engine.take_incidents()
-    while not told:
-        engine.process(readings[at : at + 1])
-        at, told = at + 1, engine.take_incidents()
+    at, told = play_until_told(engine, readings, 1950)
     assert not told[-1].held
     assert answered(engine, told[-1], kind).accepted
     before = engine.snapshot()
@@ -437,12 +443,7 @@ def test_a_rise_counts_as_one_however_often_it_was_weighed_and_wherever_it_was_c
 def test_what_was_told_was_in_vain_unless_somebody_answered(length, may_hold, kind, counts):
     of = small(hold=Hold(enabled=may_hold))
     readings, engine = feed((2000, 2000 + length), by=2.5), Engine(of, InlineExecutor())
-    at, told = 1990, []
-    engine.process(readings[:at])
-    engine.take_incidents()
-    while not told:
-        engine.process(readings[at : at + 1])
-        at, told = at + 1, engine.take_incidents()
+    at, told = play_until_told(engine, readings, 1990)
     if kind is not None:
         assert answered(engine, told[-1], kind).accepted
     engine.process(readings[at:2600])

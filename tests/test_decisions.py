@@ -22,6 +22,7 @@ from rejex_stream.run.run_events import DecisionChanged, EnvironmentChanged
 from rejex_stream.types import Partition
 from tests.doubles import Crash, FakeClock, ListSink, ListSource, MemorySnapshotStore
 from tests.streams import ROLLING, Distance, readings, spec, stream_of
+from tests.test_runtime import Watching
 
 ONE = Partition("input", 0)
 FEED = [
@@ -44,20 +45,6 @@ CHANGES = {
 }  # fmt: skip
 every_change = pytest.mark.parametrize("change", CHANGES)
 every_kind = pytest.mark.parametrize("kind", OLD)
-
-
-class Watching:
-    def __init__(self):
-        self.events = []
-
-    def outcomes(self, partition, outcomes, *, replaying):
-        pass
-
-    def event(self, event):
-        self.events.append(event)
-
-    def of(self, kind):
-        return [event for event in self.events if isinstance(event, kind)]
 
 
 def play(recipe, sink, store=None, *, feed=FEED, commits_end_in_a_crash=False, **knobs):

@@ -19,12 +19,14 @@ from rejex_stream.incidents import limited
 from rejex_stream.monitor import AlarmKind
 from rejex_stream.protocols import RegisteredSchema
 from rejex_stream.rejection.judge import rejected
-from rejex_stream.run.loop import RunSettings, UnscorableStreak, run
+from rejex_stream.run.loop import UnscorableStreak
 from rejex_stream.run.run_events import NothingScorable
 from rejex_stream.tables.column_checks import check_readings
 from rejex_stream.types import LimitExcess, Outcome, Partition, Position, Reading, Reason, Record
-from tests.doubles import FakeClock, ListSink, ListSource
+from tests import test_runtime as runtime
+from tests.doubles import ListSink, ListSource
 from tests.streams import spec
+from tests.test_runtime import Watching
 
 ONE = Partition("input", 0)
 DECODER = JsonDecoder(FieldMapping(["x", "y"], fixed_sensor="m", time="t"))
@@ -35,33 +37,14 @@ def good(i, x="x"):
     return json.dumps({"t": i, x: i % 7, "y": i % 5}).encode()
 
 
-class Watching:
-    def __init__(self):
-        self.told = []
-
-    def outcomes(self, partition, outcomes, *, replaying):
-        pass
-
-    def event(self, event):
-        if isinstance(event, NothingScorable):
-            self.told.append(event)
-
-
 def play(feed, sink=None, *, decoder=DECODER, source=ListSource, committed=None, **knobs):
-    clock, watching = FakeClock(tick_s=0.01), Watching()
-    sink = sink or ListSink()
-    run(
-        source(feed, committed=committed or sink.offsets),
-        sink,
-        None,
-        lambda partition, fits: Engine(spec(), fits),
-        decoder,
-        settings=RunSettings(**{"max_poll_records": 100} | knobs),
-        observers=[watching],
-        clock=clock,
-        wait=clock.advance,
-    )
-    return watching.told
+    watching, sink = Watching(), sink or ListSink()
+    runtime.play(
+        source(feed, committed=committed or sink.offsets), sink, decoder=decoder,
+        engine=lambda partition, fits: Engine(spec(), fits), observers=[watching],
+        knobs={"max_poll_records": 100} | knobs,
+    )  # fmt: skip
+    return watching.of(NothingScorable)
 
 
 def test_what_cannot_be_scored_counts_though_a_channel_is_beyond_a_limit():

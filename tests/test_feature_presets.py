@@ -66,8 +66,11 @@ def test_a_row_made_at_once_is_the_row_of_its_columns_one_by_one(preset, channel
 def test_no_cut_and_no_crash_changes_a_bit(data):
     channels = data.draw(st.sampled_from([1, 2, 11]))
     preset = data.draw(st.sampled_from(AT_ONCE))
-    spec = FeatureSpec(names(channels), preset=preset, carry_forward_events=1)
+    carry = data.draw(st.sampled_from([0, 1]))
+    spec = FeatureSpec(names(channels), preset=preset, carry_forward_events=carry)
     readings = feed(90, channels, seed=data.draw(st.integers(0, 99)), missing=0.05)
+    if data.draw(st.booleans()):
+        readings[50:54] = [(1.7e308, *[math.nan] * (channels - 1))] * 4
     cuts = sorted(data.draw(st.lists(st.integers(0, 90), max_size=6)))
     for crash, partial in product((True, False), (True, False)):
         how = {"crash": crash, "partial": partial}
@@ -120,18 +123,6 @@ def test_a_number_that_arithmetic_cannot_hold_is_not_taken_for_one_that_is_missi
         assert not any(map(math.isnan, row[0::2]))
         assert all(map(math.isnan, row[1::2]))
         assert math.inf in row
-
-
-@pytest.mark.parametrize(("partial", "carry"), [(False, 0), (True, 0), (True, 1)])
-@pytest.mark.parametrize("preset", AT_ONCE)
-def test_readings_one_by_one_make_the_rows_of_a_batch_to_the_bit(preset, partial, carry):
-    spec = FeatureSpec(names(3), preset=preset, carry_forward_events=carry)
-    gaps = [(math.nan,) * 3] * 3
-    readings = [*feed(40, 3), *feed(60, 3, seed=1, missing=0.3), *gaps, *feed(40, 3)]
-    readings[60:64] = [(1.7e308, math.nan, -1.7e308)] * 4
-    every, crash = range(1, len(readings)), partial
-    one_by_one = rows_of(spec, readings, every, crash=crash, partial=partial)
-    assert repr(one_by_one) == repr(rows_of(spec, readings, partial=partial))
 
 
 @pytest.mark.thorough

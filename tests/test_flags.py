@@ -22,7 +22,7 @@ from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.tables import Asked, infer_feed, open_table
 from rejex_stream.tables.guess import guess_table
 from rejex_stream.types import Position, Reading, Record, ReviewItem
-from tests.streams import Distance, readings, spec
+from tests.streams import Distance, played, readings, spec
 
 FEED = readings()
 VALVE = (0.0, 1.0, math.nan, math.inf, 7.0)
@@ -56,12 +56,8 @@ def test_verdicts_are_those_of_a_pipeline_that_never_saw_the_flag(name):
         for channels, flags in ((("x", "y"), ()), (CHANNELS, ("valve",)))
     )
     wanted = Engine(plain, InlineExecutor()).process(FEED)
-    feed, found, rng = with_valve(FEED), [], random.Random(1)
-    engine = Engine(flagged, InlineExecutor())
-    while len(found) < len(feed):  # cut anywhere, restored anywhere
-        found += engine.process(feed[len(found) : len(found) + rng.randint(1, 60)])
-        snapshot, engine = engine.snapshot(), Engine(flagged, InlineExecutor())
-        engine.restore(snapshot)
+    make, rng = lambda: Engine(flagged, InlineExecutor()), random.Random(1)
+    found, _ = played(make, with_valve(FEED), lambda: rng.randint(1, 60), lambda: True)
     assert found == wanted
     assert {verdict.label for verdict in found} >= {"anomaly", "normal"}
 

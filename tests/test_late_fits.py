@@ -29,6 +29,7 @@ from tests.doubles import (
     MemorySnapshotStore,
 )
 from tests.streams import Distance, readings, spec
+from tests.test_runtime import by_partition
 from tests.waiting import PATIENCE_S, until
 
 ONE, TWO = Partition("input", 0), Partition("input", 1)
@@ -65,17 +66,10 @@ def play(source, sink, store=None, *, executor=None, observers=(), knobs=None, *
     )
 
 
-def by_partition(outcomes):
-    found = {}
-    for outcome in outcomes:
-        found.setdefault(Partition(*outcome.record.position[:2]), []).append(outcome)
-    return found
-
-
 def undisturbed(script):
     sink = ListSink()
     play(ListSource(script), sink)
-    return by_partition(sink.outcomes)
+    return by_partition(sink)
 
 
 class Judged:
@@ -126,7 +120,7 @@ def test_a_partition_waits_for_its_fit_and_the_other_goes_on():
     (at,) = stood
     readable = sum(line != b"not json" for line in lines(at))
     assert readable == NEEDED_AT, "up to the event that needs the fit, and no further"
-    assert by_partition(sink.outcomes) == undisturbed(script)
+    assert by_partition(sink) == undisturbed(script)
 
 
 def test_a_replay_that_waits_for_fits_does_not_hold_up_the_other_partition():
@@ -151,7 +145,7 @@ def test_a_replay_that_waits_for_fits_does_not_hold_up_the_other_partition():
         knobs={"max_poll_records": 50, "progress_interval_s": 0.0},
     )
     assert not executor.shut
-    assert by_partition(sink.outcomes) == undisturbed(script)
+    assert by_partition(sink) == undisturbed(script)
 
 
 @pytest.mark.thorough
@@ -186,7 +180,7 @@ def test_what_waits_is_bounded_and_what_could_be_judged_is_committed(trouble):
     assert ONE in paused
     assert sum(line != b"not json" for line in lines(committed)) == NEEDED_AT
     assert taken - committed < 2 * 100
-    assert by_partition(sink.outcomes) == undisturbed(quiet)
+    assert by_partition(sink) == undisturbed(quiet)
 
 
 # ------------------------------------------------------------------------------ the same verdicts
@@ -226,7 +220,7 @@ def test_verdicts_do_not_depend_on_how_long_a_fit_takes(
             break
         except Crash:
             continue
-    assert by_partition(sink.outcomes) == quiet
+    assert by_partition(sink) == quiet
     assert sink.offsets == {ONE: 500, TWO: 300}
 
 
@@ -310,7 +304,7 @@ def test_a_stop_while_a_fit_of_minutes_is_awaited_commits_and_returns(taken_over
     begin(source, sink, store, recipe, threading.Event(), InlineExecutor(), [], **options)
     quiet = ListSink()
     begin(ListSource(script), quiet, None, recipe, threading.Event(), InlineExecutor(), [])
-    assert by_partition(sink.outcomes) == by_partition(quiet.outcomes)
+    assert by_partition(sink) == by_partition(quiet)
 
 
 def begin(source, sink, store, recipe, stop, executor, observers, knobs=None):

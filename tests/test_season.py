@@ -18,7 +18,7 @@ from rejex_stream.plan.suggest import suggest
 from rejex_stream.rejection import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.tables import open_table
-from tests.streams import of_rows
+from tests.streams import of_rows, played
 
 TEN_MINUTES, DAY, MS_A_DAY = 600_000, 144, 86_400_000
 N = 5 * DAY
@@ -50,11 +50,8 @@ def judged(name, values, seed=0):
         make_detector(name), FeatureSpec(("flow",)), RejectionPolicy(0.05, rate=0.05), N,
         RefitSchedule.for_window(N, first_fit_events=N), alarms=Alarms(), seed=seed,
     )  # fmt: skip
-    engine, verdicts = Engine(spec, InlineExecutor(), idle={}), []
     readings = of_rows(values[:, None], step_ms=TEN_MINUTES)
-    for start in range(0, len(readings), 97):
-        verdicts += engine.process(readings[start : start + 97])
-    return verdicts, engine.take_incidents()
+    return played(lambda: Engine(spec, InlineExecutor(), idle={}), readings, 97)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -104,15 +104,9 @@ def test_in_any_cut_and_restored_anywhere_it_is_told_at_the_same_event(detector,
 
     faults = (("a", 1500, None, 9.0), ("c", 1900, None, 9.0))
     readings, rng = feed(*faults, n=2200, seed=seed), random.Random(seed)
-    engine, changes, verdicts, at = fresh(), [], [], 0
-    while at < len(readings):
-        n = rng.choice([1, 2, 30, 150])
-        verdicts += engine.process(readings[at : at + n])
-        changes += engine.take_incidents()
-        at += n
-        if rng.random() < 0.3:
-            saved, engine = engine.snapshot(), fresh()
-            engine.restore(saved)
+    verdicts, changes = played(
+        fresh, readings, lambda: rng.choice([1, 2, 30, 150]), lambda: rng.random() < 0.3
+    )
     wanted = played(fresh, readings, len(readings))
     assert [encode_incident(one) for one in changes] == [encode_incident(i) for i in wanted[1]]
     assert verdicts == wanted[0]

@@ -38,8 +38,7 @@ from rejex_stream.types import (
 from tests.doubles import ListSink, ListSource
 from tests.doubles import MemorySnapshotStore as Store
 from tests.streams import Distance
-from tests.test_decisions import Watching
-from tests.test_runtime import play
+from tests.test_runtime import Watching, play
 from tests.test_state_moves import CONFIG, SPEC
 
 ONE = Partition("input", 0)
@@ -68,6 +67,18 @@ def state_of(pipeline=SPEC, **limits):
 
 def verdicts(outcomes):
     return [outcome.verdict for outcome in outcomes]
+
+
+def reborn(state, parts, fresh):
+    """Return what goes on from a snapshot of a state, and the parts that are stored then."""
+    piece = state.snapshot().encoded()
+    state.parts.commit()
+    kept = parts if piece.base is not None else {}
+    parts = {name: body for name, body in (kept | piece.parts).items() if body is not None}
+    state = fresh()
+    state.restore(parts)
+    state.apply_config()
+    return state, parts
 
 
 def seqs(outcomes):
@@ -303,13 +314,7 @@ def test_in_any_cut_and_restored_anywhere_it_is_the_rule(told, limits, cuts, res
         found += verdicts(state.process(records[:n]))
         records = records[n:]
         if restores[i % len(restores)]:
-            piece = state.snapshot().encoded()
-            state.parts.commit()
-            kept = parts if piece.base is not None else {}
-            parts = {name: b for name, b in (kept | piece.parts).items() if b is not None}
-            state = fresh()
-            state.restore(parts)
-            state.apply_config()
+            state, parts = reborn(state, parts, fresh)
         i += 1
     told_now = [(v.sensor, v.seq, v.label, v.reason, v.score) for v in found]
     assert told_now == oracle(told, limits)
@@ -378,11 +383,8 @@ def test_incidents_of_streams_that_are_forgotten_end_with_the_event_that_forgets
         changes += [(o.record.position, i) for o in outcomes for i in o.incidents]
         events = events[size:]
         if rng.random() < 0.2:
-            piece = state.snapshot().encoded()
-            parts = {k: v for k, v in (parts | piece.parts).items() if v is not None}
-            state = state_of(HOLDING, forget_after_ms=800)
-            state.restore(parts)
-            state.apply_config()
+            again = lambda: state_of(HOLDING, forget_after_ms=800)  # noqa: E731
+            state, parts = reborn(state, parts, again)
     opened = {i.id: i for _, i in changes if i.version == 1}
     ended = [(at, i) for at, i in changes if i.state is IncidentState.CLOSED]
     assert (

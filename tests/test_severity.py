@@ -229,7 +229,7 @@ def test_a_severity_of_3_comes_once_in_1000_events_whatever_the_correlation_and_
     for _ in range(40):
         x = lfilter([math.sqrt(1 - phi**2)], [1, -phi], draw(rng, 30_000))[500:]
         tail = Tail(x[:n].tolist())
-        said = np.array([tail(score) for score in x[4000::3].tolist()])
+        said = np.array([tail(score) for score in x[4000::6].tolist()])
         hits, events = hits + int(np.sum(said >= 3)), events + len(said)
     # 6 for AR(.97) where clusters count as events; 400 of its scores are worth a dozen.
     assert 0.5 <= 1000 * hits / events <= (4 if n < 1000 and phi > 0.9 else 1.6)

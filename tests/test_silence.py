@@ -18,7 +18,7 @@ from rejex_stream.operate.incident_text import (
 )
 from rejex_stream.operate.run_monitor import Arrivals
 from rejex_stream.types import IncidentState, Position, Reading
-from tests.test_sensor_registry import feed, state_of
+from tests.test_sensor_registry import feed, reborn, state_of
 
 NOW, MINUTE, HOUR, DAY = 1_780_272_000_000, 60_000, 3_600_000, 86_400_000
 
@@ -113,6 +113,18 @@ def test_a_silence_of_who_is_forgotten_ends_with_that():
     assert state._engine.open_incidents() == []
 
 
+def test_where_one_other_alone_is_alive_nothing_is_written():
+    told = sorted(o for o in three_of_which_c_pauses(2 * DAY) if o[1] != "b")
+    assert changes_of(state_of().process(feed(*told))) == []
+
+
+def test_a_clock_that_goes_back_makes_nobody_silent():
+    told = three_of_which_c_pauses(0)
+    middle = len(told) // 2
+    told[middle:middle] = [(NOW + 300 * DAY + i, "a") for i in range(9)]
+    assert changes_of(state_of().process(feed(*told))) == []
+
+
 # ------------------------------------------------------------------------------------ laws
 def lives(seed):
     """Tell of sensors with steps, pauses and late uploads of their own, in one order."""
@@ -175,13 +187,7 @@ def test_in_any_cut_and_restored_anywhere_it_is_the_law(seed):
         found += changes_of(state.process(records[:n]))
         records = records[n:]
         if rng.random() < 0.3:
-            piece = state.snapshot().encoded()
-            state.parts.commit()
-            kept = parts if piece.base is not None else {}
-            parts = {name: b for name, b in (kept | piece.parts).items() if b is not None}
-            state = state_of()
-            state.restore(parts)
-            state.apply_config()
+            state, parts = reborn(state, parts, state_of)
     wanted = slowly(told)
     assert [(one.position.offset, one.sensors[0], one.ended) for one in found] == wanted
     assert len(wanted) > 4

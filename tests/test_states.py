@@ -16,7 +16,7 @@ from rejex_stream.plan.suggest import suggest
 from rejex_stream.rejection import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.tables import open_table
-from tests.streams import of_rows
+from tests.streams import of_rows, played
 
 TEN_MINUTES, DAY = 600_000, 144
 N = 5 * DAY
@@ -86,11 +86,9 @@ def told(name, seed):
         make_detector(name), FeatureSpec(("amps",)), RejectionPolicy(0.05, rate=0.05), window=N,
         alarms=Alarms(),
     )  # fmt: skip
-    engine, verdicts = Engine(spec, InlineExecutor(), idle={}), []
     readings = of_rows(values[:, None], step_ms=TEN_MINUTES)
-    for start in range(0, len(readings), 97):
-        verdicts += engine.process(readings[start : start + 97])
-    opened = {one.opened_seq for one in engine.take_incidents() if one.opened_seq >= at}
+    verdicts, changes = played(lambda: Engine(spec, InlineExecutor(), idle={}), readings, 97)
+    opened = {one.opened_seq for one in changes if one.opened_seq >= at}
     normal = np.mean([verdict.label == "normal" for verdict in verdicts[at : at + 24]])
     return min(opened, default=10**6) - at, normal
 

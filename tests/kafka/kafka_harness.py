@@ -20,18 +20,24 @@ from pathlib import Path
 from typing import IO, Any
 
 from kafka import KafkaConsumer, KafkaProducer, OffsetAndMetadata, TopicPartition
+from kafka.admin import OffsetSpec
 from kafka.errors import KafkaError
 from rejex_connectors.kafka.kafka_settings import KafkaSettings, KafkaTopics
 from rejex_connectors.kafka.messages import OutcomeMessages
-from rejex_connectors.kafka.partition_reader import admin, read_partition
-from rejex_connectors.kafka.sink import connect
+from rejex_connectors.kafka.partition_reader import PartitionReader, admin
+from rejex_connectors.kafka.sink import KafkaSink, connect, open_clients
+from rejex_connectors.kafka.source import KafkaSource
 from rejex_connectors.kafka.topic_admin import create_topics, plan_topics
 from rejex_connectors.kafka.topic_snapshots import KafkaSnapshots
 
+from rejex_stream.cli import main
+from rejex_stream.config import load_config
+from rejex_stream.config.assembly import kafka_settings
 from rejex_stream.decode import Decoder, JsonDecoder
 from rejex_stream.decode.mapping import FieldMapping, Quality
 from rejex_stream.decode.reorder_buffer import ReorderRules
 from rejex_stream.decode.select import SelectingDecoder, Selector
+from rejex_stream.encode import decode_verdict
 from rejex_stream.engine.engine import Decision, Restored
 from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.engine.snapshot import seal, unseal
@@ -154,6 +160,17 @@ def pipeline_toml(name: str, bootstrap: str, **sections: Mapping[str, Any]) -> s
     )
 
 
+def make_pipeline(
+    kafka: Kafka, folder: Path, /, *, partitions: int = 1, **sections: Mapping[str, Any]
+) -> tuple[Path, KafkaSettings]:
+    """Write the config of a small pipeline whose topics, of a name of its own, are there."""
+    path = folder / "pipeline.toml"
+    path.write_text(pipeline_toml(f"made-{kafka.name}", kafka.bootstrap, **sections))
+    words = ["topics", "create", str(path), "--with-input", "--partitions", str(partitions)]
+    assert main(words) == 0
+    return path, kafka_settings(load_config(path))
+
+
 def _toml(value: Any) -> str:
     if isinstance(value, Mapping):
         return (
@@ -171,7 +188,9 @@ class Kafka:
         self.bootstrap = bootstrap
         self.name = uuid.uuid4().hex[:8]
         self._created: list[KafkaSettings] = []
-        self.admin = admin(KafkaSettings(bootstrap_servers=bootstrap))
+        self._counted: dict[str, tuple[list[int], int]] = {}
+        ours = KafkaSettings(bootstrap_servers=bootstrap)
+        self.admin, self._reader = admin(ours), PartitionReader(ours)
 
     def settings(
         self,
@@ -265,13 +284,17 @@ class Kafka:
     def read(self, settings: KafkaSettings, topic: str) -> dict[int, list[Record]]:
         """Everything committed in a topic, by partition."""
         return {
-            p: list(read_partition(settings, Partition(topic, p), settle_s=15))
+            p: list(self._reader.read(Partition(topic, p), settle_s=15))
             for p in range(self.partitions(topic))
         }
 
     def count(self, settings: KafkaSettings, topic: str) -> int:
-        """How many committed records a topic holds."""
-        return sum(len(records) for records in self.read(settings, topic).values())
+        """How many committed records a topic holds; it is read again where it has grown since."""
+        every = {TopicPartition(topic, p): OffsetSpec.LATEST for p in range(self.partitions(topic))}
+        ends = [found.offset for found in self.admin.list_partition_offsets(every).values()]
+        if ends != self._counted.get(topic, ([], 0))[0]:
+            self._counted[topic] = ends, sum(map(len, self.read(settings, topic).values()))
+        return self._counted[topic][1]
 
     def partitions(self, topic: str) -> int:
         """How many partitions a topic has, as soon as the broker has heard of it."""
@@ -279,8 +302,7 @@ class Kafka:
         def known() -> int:
             return len(self.admin.describe_topics([topic])[0]["partitions"])
 
-        until(known, f"the broker knows {topic}")
-        return known()
+        return until(known, f"the broker knows {topic}")
 
     def has(self, topic: str) -> bool:
         """Whether there is such a topic."""
@@ -325,6 +347,7 @@ class Kafka:
             topics += [*t.input, *t.others]
         with contextlib.suppress(KafkaError):
             self.admin.delete_topics(topics)
+        self._reader.close()
         self.admin.close()
 
 
@@ -545,12 +568,9 @@ def expected(
 ) -> dict[str, dict[int, list[Any]]]:
     """What an uninterrupted run writes: topic → partition → (key, value, headers)."""
     partitions = 1 + max(record.position.partition for record in records)
-    scripts: dict[Partition, list[Record]] = defaultdict(list)
-    for record in records:
-        scripts[Partition(*record.position[:2])].append(record)
     sink, (decoder, knobs) = ListSink(), reading_by(**read)
     make = make_engine(kind, modes=read.get("modes", False))
-    run(ListSource(dict(scripts)), sink, None, make, decoder, settings=knobs)
+    run(ListSource(by_partition(records)), sink, None, make, decoder, settings=knobs)
     return messages_of(settings, sink.outcomes, partitions=partitions)
 
 
@@ -590,31 +610,35 @@ def assert_holds(
     kafka: Kafka,
     settings: KafkaSettings,
     wanted: Mapping[str, Mapping[int, list[Any]]],
+    topics: Sequence[str] = (),
     *,
     may_repeat: bool = False,
-) -> None:
-    """The three output topics hold `wanted`, record for record."""
-    assert sum(len(of_one) for of_one in wanted[settings.topics.verdicts].values()) > 0
-    topics = settings.topics
-    for topic in (topics.verdicts, topics.review, topics.deadletter):
+) -> int:
+    """The output topics hold `wanted`, record for record; returns how many records they hold."""
+    ours = settings.topics
+    assert sum(len(of_one) for of_one in wanted[ours.verdicts].values()) > 0
+    written = 0
+    for topic in topics or (ours.verdicts, ours.review, ours.deadletter):
         for partition, found in kafka.read(settings, topic).items():
             got = [(r.key, r.value, stable(r.headers)) for r in found]
             if may_repeat:
                 got = [record for i, record in enumerate(got) if record not in got[:i]]
             want = wanted[topic][partition]
-            if got != want:
-                ids = [
-                    dict(h).get("ce_id") or dict(h).get("__connect.errors.offset") for *_, h in got
-                ]
-                first = next(
-                    (i for i, (a, b) in enumerate(zip(got, want, strict=False)) if a != b),
-                    min(len(got), len(want)),
-                )
-                raise AssertionError(
-                    f"{topic}-{partition}: {len(got)} records, wanted {len(want)}; "
-                    f"{len(ids) - len(set(ids))} doubled; first difference at {first}:\n"
-                    f"{got[first : first + 1]}\n{want[first : first + 1]}"
-                )
+            pairs = enumerate(zip(got, want, strict=False))
+            at = next((i for i, (one, other) in pairs if one != other), min(len(got), len(want)))
+            assert got == want, (
+                f"{topic}-{partition}: {len(got)} records, {len(set(map(repr, got)))} of them "
+                f"different, wanted {len(want)}; the first that differs is {at}:\n"
+                f"{got[at : at + 1]}\n{want[at : at + 1]}"
+            )
+            written += len(got)
+    return written
+
+
+def verdicts_of(kafka: Kafka, settings: KafkaSettings) -> dict[int, list[Verdict]]:
+    """The verdicts that were written, by partition."""
+    found = kafka.read(settings, settings.topics.verdicts).items()
+    return {number: [decode_verdict(r.value or b"") for r in records] for number, records in found}
 
 
 # ------------------------------------------------------------------------------ real processes
@@ -747,13 +771,46 @@ class Feeder:
         self.finish()
 
 
+@contextlib.contextmanager
+def edges(settings: KafkaSettings) -> Iterator[tuple[KafkaSource, KafkaSink]]:
+    """Both ends of a run, which are closed in the end."""
+    source, sink = connect(settings)
+    try:
+        yield source, sink
+    finally:
+        source.close()
+        sink.close()
+
+
+@contextlib.contextmanager
+def member(settings: KafkaSettings) -> Iterator[Any]:
+    """A consumer of the group, which is closed in the end."""
+    consumer = open_clients(settings, settings.instance_id or "w")[0]()
+    try:
+        yield consumer
+    finally:
+        consumer.close()
+
+
+def owns(source: KafkaSource, *partitions: Partition) -> bool:
+    """Poll once: the group's dealing, and a rewind, take polls to come through."""
+    source.poll(10, 0.05)
+    source.changes()
+    return source.joined and {*partitions} <= {*source.owned}
+
+
+def by_partition(records: Iterable[Record]) -> dict[Partition, list[Record]]:
+    """The records of each partition, in order."""
+    scripts: dict[Partition, list[Record]] = defaultdict(list)
+    for record in records:
+        scripts[Partition(*record.position[:2])].append(record)
+    return dict(scripts)
+
+
 def next_offsets(records: Sequence[Record]) -> dict[Partition, int]:
     """Where a run that read everything ends."""
-    ends: dict[Partition, int] = defaultdict(int)
-    for record in records:
-        topic, partition, offset, _ = record.position
-        ends[Partition(topic, partition)] = max(ends[Partition(topic, partition)], offset + 1)
-    return dict(ends)
+    scripts = by_partition(records)
+    return {at: 1 + max(r.position.offset for r in found) for at, found in scripts.items()}
 
 
 def batches(records: Sequence[Record], size: int) -> Iterator[Sequence[Record]]:

@@ -9,6 +9,7 @@ import struct
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -17,13 +18,12 @@ from kafka.admin import MemberToRemove
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.errors import NoError
 from kafka.structs import MemberState
-from kafka_harness import Kafka, Workers, assert_exactly, feed
+from kafka_harness import Kafka, Workers, assert_exactly, edges, feed, member, owns
 from rejex_connectors.kafka.clients import Consumer, Gained
 from rejex_connectors.kafka.kafka_python_client import PythonConsumer
 from rejex_connectors.kafka.kafka_settings import KafkaSettings
-from rejex_connectors.kafka.partition_reader import admin
 from rejex_connectors.kafka.refusals import seat_taken
-from rejex_connectors.kafka.sink import connect, open_clients
+from rejex_connectors.kafka.sink import open_clients
 from rejex_connectors.kafka.source import KafkaSource
 from rejex_connectors.kafka.unassigned_partitions import SeatRepair, ownerless
 from test_kafka_delivery import CLIENTS, CONFLUENT, finish
@@ -39,15 +39,15 @@ pytestmark = pytest.mark.kafka
 class Member:
     """A consumer that is polled by hand, and what it owns."""
 
-    def __init__(self, settings: KafkaSettings) -> None:
-        open_consumer, _ = open_clients(settings, settings.instance_id or "w")
-        self._consumer = open_consumer()
+    def __init__(self, settings: KafkaSettings, poll_s: float = 0.02) -> None:
+        self._consumer = open_clients(settings, settings.instance_id or "w")[0]()
+        self._poll_s = poll_s
         dealt = settings.group_protocol == "classic"
         self._repair = SeatRepair(settings) if dealt and settings.instance_id else None
         self.owned: set[int] = set()
 
     def poll(self) -> None:
-        self._consumer.poll(10, 0.02)
+        self._consumer.poll(10, self._poll_s)
         for change in self._consumer.changes():
             partition = change.partition.partition
             (self.owned.add if isinstance(change, Gained) else self.owned.discard)(partition)
@@ -97,37 +97,21 @@ def test_a_partition_added_to_the_input_arrives_however_short_the_polls(kafka: K
     How soon a partition is seen is an option that people set: it was passed over without a word.
     """
     settings = kafka.settings(partitions=1, options={"metadata.max.age.ms": 1_000})
-    open_consumer, _ = open_clients(settings, "w")
-    consumer = open_consumer()
+    alone = Member(settings, poll_s=0.001)
     try:
-        gained: set[int] = set()
-
-        def polled() -> set[int]:
-            consumer.poll(10, 0.001)
-            for change in consumer.changes():
-                partition = change.partition.partition
-                (gained.add if isinstance(change, Gained) else gained.discard)(partition)
-            return gained
-
         # Between two polls there is what a batch takes; the join is answered meanwhile.
-        until(lambda: polled() == {0}, lambda: f"{gained} of one", every_s=0.05)
-        cluster = admin(settings)
-        cluster.create_partitions({settings.topics.input[0]: 2})
-        cluster.close()
-        until(lambda: polled() == {0, 1}, lambda: f"{gained} of both", every_s=0.05)
+        until(lambda: alone.poll() or alone.owned == {0}, lambda: alone.owned, every_s=0.05)
+        kafka.admin.create_partitions({settings.topics.input[0]: 2})
+        until(lambda: alone.poll() or alone.owned == {0, 1}, lambda: alone.owned, every_s=0.05)
     finally:
-        consumer.close()
+        alone.close()
 
 
 def test_an_answer_that_comes_between_two_polls_is_taken(kafka: Kafka) -> None:
     """kafka-python threw it away and joined again, so that the whole group dealt once more."""
     settings = kafka.settings(partitions=1)
-    open_consumer, _ = open_clients(settings, "w")
-    consumer = open_consumer()
-    assert isinstance(consumer, PythonConsumer)
-    coordinator = consumer._consumer._coordinator
-    joins = count_joins(consumer)
-    try:
+    with member(settings) as consumer:
+        coordinator, joins = consumer._consumer._coordinator, count_joins(consumer)
 
         def polled_while_one_is_under_way() -> bool:
             consumer.poll(1, 0.0)
@@ -139,8 +123,6 @@ def test_an_answer_that_comes_between_two_polls_is_taken(kafka: Kafka) -> None:
         until(lambda: coordinator._join_task.is_done, "answered between two polls")
         until(lambda: not consumer.poll(1, 0.0) and consumer.joined())
         assert len(joins) == 2
-    finally:
-        consumer.close()
 
 
 @pytest.mark.parametrize("is_thrown_out", [False, True])
@@ -150,11 +132,8 @@ def test_heartbeats_go_on_with_an_answer_that_no_poll_has_taken(
     """A worker that was busy for longer than its session lost its seat: kafka-python was silent."""
     settings = kafka.settings(partitions=1, options={"session.timeout.ms": 3_000})
     here = Partition(settings.topics.input[0], 0)
-    open_consumer, _ = open_clients(settings, "w")
-    consumer = open_consumer()
-    assert isinstance(consumer, PythonConsumer)
-    coordinator = consumer._consumer._coordinator
-    try:
+    with member(settings) as consumer:
+        coordinator = consumer._consumer._coordinator
         until(lambda: consumer.poll(1, 0.05) or consumer.changes() == [Gained(here)])
         coordinator.request_rejoin()
 
@@ -171,15 +150,12 @@ def test_heartbeats_go_on_with_an_answer_that_no_poll_has_taken(
         until(lambda: not consumer.poll(1, 0.05) and consumer.joined() and not consumer.changes())
         assert not coordinator.rejoining
         assert consumer._consumer.group_metadata().generation_id > 0
-    finally:
-        consumer.close()
 
 
 @pytest.mark.long
 def test_while_the_group_waits_for_one_that_was_killed_the_others_work(kafka: Kafka) -> None:
     """A round ends with the session of who is dead; kafka-python delivered nothing for as long."""
     settings = kafka.settings(partitions=2, options={"session.timeout.ms": 45_000})
-    source, sink = connect(settings.replace(instance_id="alive"))
     killed, late = (Member(settings.replace(instance_id=name)) for name in ("killed", "late"))
     taken: list[int] = []
 
@@ -192,7 +168,7 @@ def test_while_the_group_waits_for_one_that_was_killed_the_others_work(kafka: Ka
     def state() -> str:
         return str(kafka.admin.describe_groups([settings.group])[settings.group]["group_state"])
 
-    try:
+    with edges(settings.replace(instance_id="alive")) as (source, sink), closing(late):
         until(lambda: turn() or len(source.owned) == 2, lambda: source.owned)
         until(lambda: turn() or killed.poll() or len(killed.owned) == 1, lambda: killed.owned)
         until(lambda: turn() or killed.poll() or state() == "Stable")
@@ -204,10 +180,6 @@ def test_while_the_group_waits_for_one_that_was_killed_the_others_work(kafka: Ka
         sink.commit({ours: 1})
         assert state() == "PreparingRebalance"
         assert source.owned == {ours: 1}
-    finally:
-        late.close()
-        source.close()
-        sink.close()
 
 
 def count_joins(consumer: PythonConsumer) -> list[object]:
@@ -324,18 +296,13 @@ def test_where_the_broker_deals_a_named_worker_is_back_once_its_session_is_over(
 def test_partitions_given_while_the_next_round_is_under_way_are_a_seat(kafka: Kafka) -> None:
     """Else a worker that comes back to a busy group may commit nothing."""
     settings = kafka.settings(partitions=1, instance_id="back")
-    open_consumer, _ = open_clients(settings, "back")
-    consumer = open_consumer()
-    assert isinstance(consumer, PythonConsumer)
-    coordinator = consumer._consumer._coordinator
     here = Partition(settings.topics.input[0], 0)
-    try:
+    with member(settings) as consumer:
         until(lambda: consumer.poll(1, 0.05) or consumer._consumer.assignment())
-        coordinator.state = MemberState.REBALANCING  # as a heartbeat may say before we look
+        # As a heartbeat may say before we look.
+        consumer._consumer._coordinator.state = MemberState.REBALANCING
         assert consumer.changes() == [Gained(here)]
         assert consumer.membership().member_id
-    finally:
-        consumer.close()
 
 
 def test_where_a_partition_ends_is_right_while_the_group_deals_again(kafka: Kafka) -> None:
@@ -345,25 +312,20 @@ def test_where_a_partition_ends_is_right_while_the_group_deals_again(kafka: Kafk
     """
     settings = kafka.settings(partitions=1)
     kafka.fill(settings, feed(settings, 50, partitions=1))
-    open_consumer, _ = open_clients(settings, "w")
-    consumer = open_consumer()
-    assert isinstance(consumer, PythonConsumer)
     here, over = Partition(settings.topics.input[0], 0), threading.Event()
 
-    def dealt_again() -> None:
+    def dealt_again(consumer: PythonConsumer) -> None:
         while not over.is_set():
             consumer.hold(TopicPartition(*here))
 
-    rounds = threading.Thread(target=dealt_again)
-    try:
+    with member(settings) as consumer, ThreadPoolExecutor(1) as rounds:
         until(lambda: consumer.poll(1, 0.05) or consumer.changes() == [Gained(here)])
-        rounds.start()
-        assert {consumer.edge(here, "latest", 5.0) for _ in range(50)} == {50}
-        assert {consumer.edge(here, "earliest", 5.0) for _ in range(5)} == {0}
-    finally:
-        over.set()
-        rounds.join()
-        consumer.close()
+        rounds.submit(dealt_again, consumer)
+        try:
+            assert {consumer.edge(here, "latest", 60.0) for _ in range(50)} == {50}
+            assert {consumer.edge(here, "earliest", 60.0) for _ in range(5)} == {0}
+        finally:
+            over.set()
 
 
 @pytest.mark.parametrize("session_timeout_ms", [3_000, 45_000])
@@ -379,7 +341,6 @@ def test_a_worker_thrown_out_starts_from_what_others_committed(
     )
     kafka.fill(settings, feed(settings, 100, partitions=2))
     first, second = (Partition(settings.topics.input[0], number) for number in (0, 1))
-    source, sink = connect(settings)
     changes: list[Assigned | Revoked] = []
 
     def polled() -> list[Assigned | Revoked]:
@@ -387,37 +348,29 @@ def test_a_worker_thrown_out_starts_from_what_others_committed(
         changes.extend(source.changes())
         return changes
 
-    try:
-        until(lambda: polled() and source.owned == {first: 0, second: 0}, lambda: changes)
+    with edges(settings) as (source, sink):
+        begun = {first: 0, second: 0}
+        until(lambda: polled() and source.joined and source.owned == begun, lambda: changes)
         sink.commit({first: 1})
         changes.clear()
-        rival = admin(settings)
-        (removed,) = rival.remove_group_members(
+        (removed,) = kafka.admin.remove_group_members(
             settings.group, [MemberToRemove(group_instance_id="w")]
         ).values()
         assert removed is NoError
         kafka.set_back(settings, second, 7)
-        rival.close()
         with pytest.raises(ConnectorError):
             sink.commit({second: 5})
         sink.abort()
-        assert isinstance(source.consumer, PythonConsumer)
         source.consumer._consumer._coordinator.request_rejoin()
         until(lambda: polled() and source.owned.get(second) == 7, lambda: changes)
         assert Revoked(second) in changes
         assert source.owned[first] == 1
-    finally:
-        source.close()
-        sink.close()
 
 
 def test_a_heartbeat_of_a_seat_given_up_says_nothing_about_the_seat_of_now(kafka: Kafka) -> None:
     """A worker that polled late joins again under a new id; the old id's heartbeat is refused."""
     settings = kafka.settings(partitions=2, instance_id="w")
-    source, sink = connect(settings)
-    assert isinstance(source.consumer, PythonConsumer)
-    coordinator = source.consumer._consumer._coordinator
-    send, may_go, held, sent = coordinator._manager.send, threading.Event(), [], []
+    may_go, held, sent = threading.Event(), [], []
 
     async def send_late(request: object, **named: object) -> object:
         held.append(request)
@@ -430,15 +383,16 @@ def test_a_heartbeat_of_a_seat_given_up_says_nothing_about_the_seat_of_now(kafka
         late = type(request).__name__ == "HeartbeatRequest"
         return send_late(request, **named) if late else send(request, **named)
 
-    def polled(times: int = 1) -> set[Partition]:
-        for _ in range(times):
-            source.poll(10, 0.05)
-            source.changes()
-        return set(source.owned)
+    with edges(settings) as (source, _):
+        coordinator = source.consumer._consumer._coordinator
+        send = coordinator._manager.send
 
-    try:
-        until(lambda: len(polled()) == 2, lambda: source.owned)
-        until(lambda: polled() and source.joined, "it is over")
+        def polled(times: int = 1) -> int:
+            for _ in range(times):
+                owns(source)
+            return len(source.owned)
+
+        until(lambda: polled() == 2 and source.joined, lambda: source.owned)
         coordinator._manager.send = sending
         until(lambda: polled() and held, "a heartbeat is on its way")
         before = source.consumer._consumer.group_metadata().member_id
@@ -448,11 +402,7 @@ def test_a_heartbeat_of_a_seat_given_up_says_nothing_about_the_seat_of_now(kafka
         until(lambda: polled() and len(sent) > 3, lambda: f"heartbeats go on: {sent}")
         assert sent[0].member_id == before
         until(lambda: ownerless(settings) == set(), "the group has it as a member")
-        assert len(polled(3)) == 2
-    finally:
-        may_go.set()
-        source.close()
-        sink.close()
+        assert polled(3) == 2
 
 
 @pytest.mark.parametrize("client", CLIENTS)
@@ -461,16 +411,12 @@ def test_what_is_said_of_a_partition_that_is_gone_meanwhile_is_not_heard(
 ) -> None:
     """The group takes partitions away on a thread of its own, between two lines of ours."""
     settings = kafka.settings(partitions=1, client=client)
-    open_consumer, _ = open_clients(settings, "w")
-    consumer = open_consumer()
     gone = Partition(settings.topics.input[0], 7)
-    try:
+    with member(settings) as consumer:
         consumer.stop(gone)
         consumer.start(gone, 5)
         consumer.stop(gone)
         assert consumer.end(gone) is None
-    finally:
-        consumer.close()
 
 
 @pytest.mark.parametrize("client", CLIENTS)
@@ -480,25 +426,15 @@ def test_a_seat_that_is_taken_in_the_middle_of_a_commit_is_taken_back(
     """The partitions of the seat before are none of the new consumer's; asking for them crashed."""
     settings = kafka.settings(partitions=2, client=client, instance_id="w")
     kafka.fill(settings, feed(settings, 100, partitions=2))
-    source, sink = connect(settings)
-
-    def polled() -> set[Partition]:
-        source.poll(10, 0.05)
-        source.changes()
-        return set(source.owned)
-
-    try:
-        until(lambda: len(polled()) == 2, lambda: source.owned)
+    with edges(settings) as (source, sink):
+        until(lambda: owns(source) and len(source.owned) == 2, lambda: source.owned)
         for partition in source.owned:
             source.seek(partition, 0)
-        polled()
+        owns(source)
         source.reseat(seat_taken(settings))
         sink.abort()
         source.rewind()
-        until(lambda: len(polled()) == 2, lambda: source.owned)
-    finally:
-        sink.close()
-        source.close()
+        until(lambda: owns(source) and len(source.owned) == 2, lambda: source.owned)
 
 
 @pytest.mark.parametrize("client", CLIENTS)
@@ -562,7 +498,7 @@ def close_before_it_is_called(settings: KafkaSettings) -> None:
 
 
 @CONFLUENT
-@pytest.mark.parametrize("named", [True, False], ids=["named", "nameless"])
+@pytest.mark.parametrize("named", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_consumer_that_closes_before_it_took_what_the_group_gave_it_ends(
     kafka: Kafka, named: bool
 ) -> None:

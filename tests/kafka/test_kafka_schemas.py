@@ -5,25 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 import threading
-import uuid
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from kafka_harness import Kafka, pipeline_toml, start_rejex
-from rejex_connectors.kafka.sink import connect
-from rejex_connectors.kafka.source import KafkaSource
-from rejex_connectors.kafka.topic_snapshots import KafkaSnapshots
+from kafka_harness import Kafka, make_pipeline, start_rejex
 from test_kafka_delivery import CONFLUENT
 
-from rejex_stream.cli import main
-from rejex_stream.config import load_config
-from rejex_stream.config.assembly import kafka_settings
 from rejex_stream.encode import decode_verdict
-from rejex_stream.protocols import Assigned, SnapshotPiece
-from rejex_stream.types import Partition, Position, Record
+from rejex_stream.types import Position, Record
 from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.kafka
@@ -70,24 +62,6 @@ def registry() -> Iterator[Fickle]:
     fickle.close()
 
 
-def prepared(tmp_path: Path, kafka: Kafka, url: str, client: str, delivery: str) -> Path:
-    name = f"schemas-{uuid.uuid4().hex[:8]}"
-    path = tmp_path / "pipeline.toml"
-    path.write_text(
-        pipeline_toml(
-            name,
-            kafka.bootstrap,
-            input={"format": "avro", "fixed_sensor": "s", "channels": ["flow"]},
-            detector={"name": "HalfSpaceTrees"},
-            schema_registry={"url": url},
-            run={"invalid_limit": 1.0},
-            kafka={"client": client, "delivery": delivery},
-        )
-    )
-    assert main(["topics", "create", str(path), "--with-input", "--partitions", "1"]) == 0
-    return path
-
-
 @contextmanager
 def worker(path: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A worker process that does not outlive a test that fails."""
@@ -113,8 +87,14 @@ def worker(path: Path) -> Iterator[subprocess.Popen[bytes]]:
 def test_killed_and_told_otherwise_a_worker_keeps_to_what_is_committed(
     kafka: Kafka, registry: Fickle, tmp_path: Path, client: str, delivery: str
 ) -> None:
-    path = prepared(tmp_path, kafka, registry.url, client, delivery)
-    settings = kafka_settings(load_config(path))
+    path, settings = make_pipeline(
+        kafka, tmp_path,
+        input={"format": "avro", "fixed_sensor": "s", "channels": ["flow"]},
+        detector={"name": "HalfSpaceTrees"},
+        schema_registry={"url": registry.url},
+        run={"invalid_limit": 1.0},
+        kafka={"client": client, "delivery": delivery},
+    )  # fmt: skip
     (topic,) = settings.topics.input
 
     def send(*ids: int) -> None:
@@ -148,37 +128,3 @@ def test_killed_and_told_otherwise_a_worker_keeps_to_what_is_committed(
     verdicts = [decode_verdict(record.value or b"") for record in records]
     assert [verdict.seq for verdict in verdicts] == list(range(70)), "the state was the same"
     assert {verdict.position.offset % 3 for verdict in verdicts[:40]} == {0, 2}
-
-
-def test_decisions_of_many_schemas_go_in_pieces_and_with_the_commit_alone(kafka: Kafka) -> None:
-    settings = kafka.settings(partitions=1, options={"message.max.bytes": 10_000})
-    source, sink = connect(settings)
-    try:
-        with closing(KafkaSnapshots(settings, sink)) as store:
-            partition = _given(source)
-            assert store.load_journal(partition) is None
-            for step, blob in enumerate([b"a" * 40_000, b"b" * 25_000, b""], start=1):
-                store.save_journal(partition, blob)
-                store.save(partition, SnapshotPiece(step, None, {"a": b"state %d" % step}))
-                assert store.load_journal(partition) != blob, "nothing was committed yet"
-                sink.commit({partition: step})
-                assert store.load_journal(partition) == blob
-                assert store.load(partition, step) == (step, {"a": b"state %d" % step})
-            store.save_journal(partition, b"never")
-            sink.abort()
-            assert store.load_journal(partition) == b""
-    finally:
-        sink.close()
-        source.close()
-
-
-def _given(source: KafkaSource) -> Partition:
-    given: list[Assigned] = []
-
-    def assigned() -> bool:
-        source.poll(10, 0.2)
-        given.extend(change for change in source.changes() if isinstance(change, Assigned))
-        return bool(given)
-
-    until(assigned, "the partition")
-    return given[0].partition

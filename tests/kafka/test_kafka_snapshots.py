@@ -9,16 +9,15 @@ from contextlib import closing
 import msgspec
 import pytest
 from kafka import KafkaProducer, TopicPartition
-from kafka_harness import Kafka, assert_exactly, feed, next_offsets, run_here
+from kafka_harness import Kafka, assert_exactly, edges, feed, next_offsets, owns, run_here
 from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from rejex_connectors.kafka.refusals import SeatTakenError
 from rejex_connectors.kafka.sink import connect
-from rejex_connectors.kafka.source import KafkaSource
 from rejex_connectors.kafka.topic_admin import create_topics, plan_topics
 from rejex_connectors.kafka.topic_snapshots import KafkaSnapshots
 
 from rejex_stream.errors import CheckpointError, ConfigError, ConnectorError
-from rejex_stream.protocols import Assigned, SnapshotPiece
+from rejex_stream.protocols import SnapshotPiece
 from rejex_stream.run.run_events import PartitionOpened
 from rejex_stream.types import Partition, Record
 from tests.waiting import PATIENCE_S, until
@@ -42,13 +41,6 @@ def half_way(kafka: Kafka, settings: KafkaSettings) -> tuple[list[Record], list[
     run_here(settings, next_offsets(records[:600]), kept=True, snapshot_every_events=1)
     assert 600 in manifests(kafka, settings)
     return records, records[600:]
-
-
-def owns(source: KafkaSource, partition: Partition) -> bool:
-    """Poll once: the group's dealing, and a rewind, take polls to come through."""
-    source.poll(10, 0.05)
-    source.changes()
-    return partition in source.owned
 
 
 def lose_snapshots(kafka: Kafka, settings: KafkaSettings) -> None:
@@ -229,39 +221,36 @@ def test_a_topic_that_was_made_anew_is_begun_at_its_first_record(
     assert judged() == 400 + 900
 
 
-def test_a_large_snapshot_goes_in_pieces_and_comes_back_whole(kafka: Kafka) -> None:
+def test_a_large_state_goes_in_pieces_with_the_commit_and_comes_back_whole(kafka: Kafka) -> None:
     settings = kafka.settings(partitions=2, options={"message.max.bytes": 10_000})
     bodies = [bytes(range(256)) * n for n in (400, 100, 700, 0)]
-    source, sink = connect(settings)
-    try:
-        with closing(KafkaSnapshots(settings, sink)) as store:
-            given: list[Partition] = []
-            while len(given) < 2:
-                source.poll(10, 0.2)
-                given += [c.partition for c in source.changes() if isinstance(c, Assigned)]
-            partition, other = given
-            base = None
-            for step, body in enumerate(bodies, start=1):
-                assert store.save(
-                    partition, SnapshotPiece(step, base, {"a": body, f"b{step}": b"b"})
-                )
-                sink.commit({partition: step})
-                base = step
-                rest = {f"b{n}": b"b" for n in range(1, step + 1)}
-                assert store.load(partition, step) == (step, {"a": body} | rest)
-            assert store.load(other, 100) is None
-            assert store.load(partition, 3) == (
-                3,
-                {"a": bodies[2], "b1": b"b", "b2": b"b", "b3": b"b"},
-            )
-            assert store.load(partition, 2) is None, "two are kept"
-            store.save(partition, SnapshotPiece(3, 3, {"a": b"again"}))
-            assert store.load(partition, 100) == (
-                3, {"a": b"again", "b1": b"b", "b2": b"b", "b3": b"b"},
-            ), "what lies ahead was given up"  # fmt: skip
-    finally:
-        sink.close()
-        source.close()
+    journals = [b"a" * 40_000, b"b" * 25_000, b"c", b""]
+    ours, other, not_ours = (Partition(settings.topics.input[0], number) for number in range(3))
+    with edges(settings) as (source, sink), closing(KafkaSnapshots(settings, sink)) as store:
+        until(lambda: owns(source, ours, other), "both partitions")
+        assert store.load_journal(ours) is None
+        for step, (body, journal) in enumerate(zip(bodies, journals, strict=True), start=1):
+            store.save_journal(ours, journal)
+            piece = SnapshotPiece(step, step - 1 or None, {"a": body, f"b{step}": b"b"})
+            assert store.save(ours, piece)
+            assert store.load_journal(ours) != journal, "nothing was committed yet"
+            sink.commit({ours: step})
+            assert store.load_journal(ours) == journal
+            rest = {f"b{n}": b"b" for n in range(1, step + 1)}
+            assert store.load(ours, step) == (step, {"a": body} | rest)
+        assert store.load(other, 100) is None
+        assert not store.save(not_ours, SnapshotPiece(0, None, {"a": b"a"})), "nothing is written"
+        rest = {f"b{n}": b"b" for n in range(1, 4)}
+        assert store.load(ours, 3) == (3, {"a": bodies[2]} | rest)
+        assert store.load(ours, 2) is None, "two are kept"
+        store.save(ours, SnapshotPiece(3, 3, {"a": b"again"}))
+        given_up = "what lies ahead was given up"
+        assert store.load(ours, 100) == (3, {"a": b"again"} | rest), given_up
+        store.save_journal(ours, b"never")
+        store.save(other, SnapshotPiece(7, None, {"a": b"never"}))
+        assert store.load(other, 100) is None, "it was not committed"
+        sink.abort()
+        assert store.load_journal(ours) == b""
 
 
 def clients_left(before: set[threading.Thread]) -> list[str]:
@@ -283,25 +272,6 @@ def test_what_reads_the_state_is_closed_with_the_run(kafka: Kafka, settings: Kaf
         gc.enable()
 
 
-def test_a_snapshot_that_was_not_committed_is_not_found(kafka: Kafka) -> None:
-    settings = kafka.settings(partitions=1)
-    source, sink = connect(settings)
-    try:
-        with closing(KafkaSnapshots(settings, sink)) as store:
-            given: list[Assigned] = []
-            while not given:
-                source.poll(10, 0.2)
-                given += [c for c in source.changes() if isinstance(c, Assigned)]
-            store.save(given[0].partition, SnapshotPiece(7, None, {"a": b"blob"}))
-            assert store.load(given[0].partition, 100) is None
-            not_ours = given[0].partition._replace(partition=1)
-            piece = SnapshotPiece(0, None, {"a": b"blob"})
-            assert not store.save(not_ours, piece), "nothing was written, and nothing will be"
-    finally:
-        sink.close()
-        source.close()
-
-
 def test_what_lies_behind_an_open_transaction_is_not_taken_for_absent(
     kafka: Kafka, settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -310,10 +280,9 @@ def test_what_lies_behind_an_open_transaction_is_not_taken_for_absent(
     Whoever takes over then would replay without the commands that were decided.
     """
     monkeypatch.setattr("rejex_connectors.kafka.topic_snapshots.SETTLE_S", 0.5)
-    source, sink = connect(settings)
     partition, state = Partition(settings.topics.input[0], 0), settings.topics.state
     killed = KafkaProducer(bootstrap_servers=kafka.bootstrap, transactional_id=f"{kafka.name}-dead")
-    try:
+    with closing(killed), edges(settings) as (source, sink):
         until(lambda: owns(source, partition), "the partition")
         with closing(KafkaSnapshots(settings, sink)) as store:
             killed.init_transactions()
@@ -328,20 +297,14 @@ def test_what_lies_behind_an_open_transaction_is_not_taken_for_absent(
             assert not store.is_decided(partition)
             killed.abort_transaction()
             until(lambda: store.load_journal(partition) == b"a plan holds from 10 on")
-    finally:
-        killed.close()
-        source.close()
-        sink.close()
 
 
 def test_a_snapshot_that_could_not_be_written_leaves_the_one_before_alone(
     kafka: Kafka, settings: KafkaSettings
 ) -> None:
-    source, sink = connect(settings)
     partition = Partition(settings.topics.input[0], 0)
     kafka.fill(settings, feed(settings, 40, partitions=1))
-
-    try:
+    with edges(settings) as (source, sink):
         until(lambda: owns(source, partition), "the partition")
         with closing(KafkaSnapshots(settings, sink)) as store:
             store.save(partition, SnapshotPiece(0, None, {"a": b"at 0"}))
@@ -358,9 +321,6 @@ def test_a_snapshot_that_could_not_be_written_leaves_the_one_before_alone(
             store.save(partition, SnapshotPiece(20, 10, {"a": b"at 20"}))
             assert store.load(partition, 20) == (20, {"a": b"at 20"})
             assert store.load(partition, 19) == (10, {"a": b"at 10"})
-    finally:
-        source.close()
-        sink.close()
 
 
 def test_who_comes_back_writes_upon_what_others_wrote_meanwhile(
@@ -369,25 +329,22 @@ def test_who_comes_back_writes_upon_what_others_wrote_meanwhile(
     """State outlives a partition that was lost and came back; what the topic holds may not."""
     kafka.fill(settings, feed(settings, 60, partitions=1))
     partition = Partition(settings.topics.input[0], 0)
-    source, sink = connect(settings)
-    try:
+    with edges(settings) as (source, sink):
         with closing(KafkaSnapshots(settings, sink)) as store:
             source.is_decided = store.is_decided
             until(lambda: owns(source, partition), "the partition")
             store.save(partition, SnapshotPiece(0, None, {"a": b"at 0", "b": b"at 0"}))
             sink.commit({partition: 10})
             store.save(partition, SnapshotPiece(10, 0, {"a": b"at 10"}))
-            other, other_sink = connect(settings)  # takes our name
-            try:
-                with closing(KafkaSnapshots(settings, other_sink)) as others:
-                    until(lambda: owns(other, partition), "the partition")
-                    assert others.load(partition, 10) is not None
-                    for at, base in ((20, 10), (30, 20)):
-                        other_sink.commit({partition: at})
-                        others.save(partition, SnapshotPiece(at, base, {"a": b"at %d" % at}))
-            finally:
-                other.close()
-                other_sink.close()
+            with (
+                edges(settings) as (other, other_sink),  # takes our name
+                closing(KafkaSnapshots(settings, other_sink)) as others,
+            ):
+                until(lambda: owns(other, partition), "the partition")
+                assert others.load(partition, 10) is not None
+                for at, base in ((20, 10), (30, 20)):
+                    other_sink.commit({partition: at})
+                    others.save(partition, SnapshotPiece(at, base, {"a": b"at %d" % at}))
             sink.abort()
             source.reseat(SeatTakenError("taken"))
             until(lambda: owns(source, partition) and source.owned[partition] == 30, "it is back")
@@ -398,20 +355,12 @@ def test_who_comes_back_writes_upon_what_others_wrote_meanwhile(
         with closing(KafkaSnapshots(settings, sink)) as fresh:
             assert fresh.load(partition, 39) == (30, {"a": b"at 30"})
             assert fresh.load(partition, 40) == (40, {"a": b"at 40"})
-    finally:
-        source.close()
-        sink.close()
 
 
 def test_without_a_state_topic_there_is_no_store(kafka: Kafka, settings: KafkaSettings) -> None:
     nowhere = settings.replace(topics=settings.topics.replace(state=None))
-    source, sink = connect(nowhere)
-    try:
-        with pytest.raises(ConfigError, match=r"state\.topic is unset"):
-            KafkaSnapshots(nowhere, sink)
-    finally:
-        sink.close()
-        source.close()
+    with edges(nowhere) as (_, sink), pytest.raises(ConfigError, match=r"state\.topic is unset"):
+        KafkaSnapshots(nowhere, sink)
 
 
 def test_a_missing_output_topic_is_named_with_the_command_that_makes_it(kafka: Kafka) -> None:

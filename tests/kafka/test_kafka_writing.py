@@ -9,10 +9,10 @@ import sys
 
 import pytest
 from kafka.errors import KafkaTimeoutError
-from kafka_harness import ROOT, Kafka, assert_exactly, feed, next_offsets, run_here
+from kafka_harness import ROOT, Kafka, assert_exactly, edges, feed, next_offsets, run_here
 from rejex_connectors.kafka.clients import Message
 from rejex_connectors.kafka.kafka_settings import OURS_KAFKA_PYTHON, KafkaSettings
-from rejex_connectors.kafka.sink import connect, open_clients
+from rejex_connectors.kafka.sink import open_clients
 from test_kafka_delivery import CLIENTS
 
 from rejex_stream.config.assembly.edges import require_own_topics
@@ -41,13 +41,11 @@ def test_what_was_sent_is_read_in_order(kafka: Kafka, client: str, compression: 
             "delivery.timeout.ms": 120_000,
         },
     )
-    source, sink = connect(settings)
     sent = of(settings.topics.verdicts, 12_000)  # more than may be on their way at once
     sent[100] = sent[100]._replace(key=None, headers=[])
     sent[101] = sent[101]._replace(value=None)
-    sink._producer.publish(sent, {}, source.consumer)
-    sink.close()
-    source.close()
+    with edges(settings) as (source, sink):
+        sink._producer.publish(sent, {}, source.consumer)
     for partition, records in kafka.read(settings, settings.topics.verdicts).items():
         mine = [message for message in sent if message.partition == partition]
         assert [(r.key, r.value, list(r.headers)) for r in records] == [m[2:] for m in mine]
@@ -63,12 +61,13 @@ def test_a_topic_that_takes_less_than_it_should_is_named(
 ) -> None:
     small = {"verdicts": {"max.message.bytes": "1000"}}
     settings = kafka.settings(partitions=2, client=client, delivery=delivery, config=small)
-    source, sink = connect(settings)
-    with pytest.raises(ConnectorError, match=r"raise the topic's max\.message\.bytes") as refused:
-        sink._producer.publish(of(settings.topics.verdicts, 5, size=5_000), {}, source.consumer)
+    large = of(settings.topics.verdicts, 5, size=5_000)
+    with (
+        edges(settings) as (source, sink),
+        pytest.raises(ConnectorError, match=r"raise the topic's max\.message\.bytes") as refused,
+    ):
+        sink._producer.publish(large, {}, source.consumer)
     assert not refused.value.retriable
-    sink.close()
-    source.close()
     if delivery == "exactly_once":
         assert kafka.count(settings, settings.topics.verdicts) == 0
 
@@ -79,11 +78,9 @@ def test_a_clock_that_the_broker_does_not_believe_is_named(kafka: Kafka, client:
     # Any clock is too far behind that of this topic's broker.
     strict = {"verdicts": {"message.timestamp.before.max.ms": "0"}}
     settings = kafka.settings(partitions=2, client=client, config=strict)
-    source, sink = connect(settings)
-    with pytest.raises(ConnectorError, match=r"clock of this machine says 2\d{3}-.* set it right"):
+    said = r"clock of this machine says 2\d{3}-.* set it right"
+    with edges(settings) as (source, sink), pytest.raises(ConnectorError, match=said):
         sink._producer.publish(of(settings.topics.verdicts, 5), {}, source.consumer)
-    sink.close()
-    source.close()
 
 
 @pytest.mark.parametrize("missing", [False, True])
@@ -118,15 +115,13 @@ except Exception as error:
 @pytest.mark.parametrize("client", CLIENTS)
 def test_a_topic_that_was_deleted_is_named(kafka: Kafka, client: str) -> None:
     settings = kafka.settings(partitions=2, client=client, options={"delivery.timeout.ms": 4_000})
-    source, sink = connect(settings)
     gone = settings.topics.review
-    try:
+    with edges(settings) as (source, sink):
         kafka.admin.delete_topics([gone])
         until(lambda: gone not in kafka.admin.list_topics(), "it is gone")
 
         def told() -> str:
             try:
-                assert sink._producer is not None
                 sink._producer.publish(of(gone, 1), {}, source.consumer)
             except ConnectorError as error:
                 sink.abort()
@@ -135,9 +130,6 @@ def test_a_topic_that_was_deleted_is_named(kafka: Kafka, client: str) -> None:
             return ""
 
         until(lambda: told().startswith(f"topic {gone!r} is missing"), told)
-    finally:
-        sink.close()
-        source.close()
 
 
 COMMON: dict[str, str | int | float | bool] = {

@@ -80,16 +80,6 @@ def test_every_hostile_record_has_an_end_and_the_partition_goes_on(kafka: Kafka)
     assert n_cut == 2
 
 
-def test_a_tombstone_is_ignored_and_an_empty_value_becomes_a_dead_letter(kafka: Kafka) -> None:
-    settings_ = kafka.settings(partitions=1)
-    (topic,) = settings_.topics.input
-    records = [Record(Position(topic, 0, 0), b"", None), Record(Position(topic, 0, 1), b"", b"")]
-    kafka.fill(settings_, records)
-    run_here(settings_, next_offsets(records))
-    (letter,) = list_dead_letters(settings_)
-    assert (letter.original.position.offset, letter.original.value) == (1, b"")
-
-
 # ------------------------------------------------------------------------------------ fuzzing
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),

@@ -56,7 +56,7 @@ def under_way(kafka: Kafka, settings: KafkaSettings, records: Sequence[Record]) 
 @contextmanager
 def outlasted(
     one_node: tuple[broker.Cluster, Kafka], folder: Path, client: str, options: dict[str, int]
-) -> Iterator[tuple[broker.Node, Worker]]:
+) -> Iterator[tuple[broker.Node, Worker, KafkaSettings]]:
     """Yield the only node while a worker is under way; what it writes in the end is exact."""
     cluster, kafka = one_node
     settings = kafka.settings(partitions=2, client=client, options=options)
@@ -65,19 +65,28 @@ def outlasted(
     with Workers(folder) as workers:
         worker = workers.start(settings, "a", pause_s=0.05, max_poll_records=50)
         under_way(kafka, settings, records)
-        yield cluster.nodes[0], worker
+        yield cluster.nodes[0], worker, settings
         cluster.wait()
         finish(kafka, settings, records)
         assert worker.terminate() == 0, worker.output
     assert_exactly(kafka, settings, records)
 
 
-@pytest.mark.parametrize("client", DEFAULT_CLIENT_FIRST)
+@pytest.mark.parametrize("client", CLIENTS)
 def test_a_broker_is_killed_and_comes_back_on_its_data(
     one_node: tuple[broker.Cluster, Kafka], tmp_path: Path, client: str
 ) -> None:
-    with outlasted(one_node, tmp_path, client, {"delivery.timeout.ms": 4_000}) as (node, worker):
+    """Meanwhile no topic of it is said to be missing."""
+    options = {"delivery.timeout.ms": 4_000}
+    with outlasted(one_node, tmp_path, client, options) as (node, worker, settings):
+        producer = open_clients(settings.replace(delivery="at_least_once"), "w")[1]()
+        with pytest.raises(ConfigError, match="does not exist"):
+            producer.partitions("nowhere")
         node.kill()
+        with pytest.raises(ConnectorError) as caught:
+            producer.partitions("elsewhere")
+        assert caught.value.retriable
+        producer.close()
         # A worker with nothing in hand has nothing to try again: its client feels the outage then.
         until(lambda: FELT.search(worker.output), lambda: f"the outage is felt: {worker.output}")
         node.start()
@@ -89,7 +98,7 @@ def test_a_broker_that_freezes_is_waited_for(
     one_node: tuple[broker.Cluster, Kafka], tmp_path: Path, client: str
 ) -> None:
     options = {"delivery.timeout.ms": 2_000, "transaction.timeout.ms": 2_500}
-    with outlasted(one_node, tmp_path, client, options) as (node, _):
+    with outlasted(one_node, tmp_path, client, options) as (node, *_):
         node.pause()
         pass_time(5, because="the transaction in flight runs out meanwhile")
         node.resume()
@@ -126,50 +135,37 @@ def _leaders(kafka: Kafka, settings: KafkaSettings) -> list[int]:
     return [p["leader_id"] for p in sorted(topic["partitions"], key=lambda p: p["partition_index"])]
 
 
+@pytest.mark.parametrize("busy", [True, False])
 @pytest.mark.parametrize("client", DEFAULT_CLIENT_FIRST)
 def test_a_second_worker_with_the_same_name_takes_over_and_the_first_says_why(
-    kafka: Kafka, tmp_path: Path, client: str
+    kafka: Kafka, tmp_path: Path, client: str, busy: bool
 ) -> None:
+    """Without work no commit tells it: kafka-python kept to itself what its heartbeats heard."""
     settings = kafka.settings(partitions=2, client=client)
-    records = feed(settings, 3_000, partitions=2)
-    with Workers(tmp_path) as workers, Feeder(kafka, settings, records) as feeder:
+    records = feed(settings, 3_000 if busy else 100, partitions=2)
+    with Workers(tmp_path) as workers, Feeder(kafka, settings, records if busy else []) as feeder:
         first = workers.start(settings, "same", pause_s=0.02, max_poll_records=50)
-        under_way(kafka, settings, records)
-        second = workers.start(settings, "same")
-        until(lambda: not first.alive, "the first is fenced")
-        assert first.process.returncode == 1
-        assert "another worker has taken the name 'same'" in first.output
-        feeder.finish()
-        finish(kafka, settings, records)
-        assert second.terminate() == 0, second.output
-    assert_exactly(kafka, settings, records)
-
-
-@pytest.mark.parametrize("client", CLIENTS)
-def test_a_worker_without_work_whose_name_is_taken_ends_too(
-    kafka: Kafka, tmp_path: Path, client: str
-) -> None:
-    """No commit tells it: kafka-python kept to itself what its heartbeats were told."""
-    settings = kafka.settings(partitions=2, client=client)
-    with Workers(tmp_path) as workers:
-        first = workers.start(settings, "same")
+        if busy:
+            under_way(kafka, settings, records)
         until(lambda: len(first.owned) == 2, "the first has everything")
         second = workers.start(settings, "same")
         until(lambda: not first.alive, lambda: f"the first ends: {first.output}")
         assert first.process.returncode == 1
         assert "another worker has taken the name 'same'" in first.output
-        records = feed(settings, 100, partitions=2)
-        kafka.fill(settings, records)
+        feeder.finish()
+        kafka.fill(settings, [] if busy else records)
         finish(kafka, settings, records)
         assert second.terminate() == 0, second.output
     assert_exactly(kafka, settings, records)
 
 
+@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
 @pytest.mark.parametrize("client", DEFAULT_CLIENT_FIRST)
 def test_a_frozen_worker_that_wakes_up_writes_nothing_of_its_own(
-    kafka: Kafka, tmp_path: Path, client: str
+    kafka: Kafka, tmp_path: Path, client: str, delivery: str
 ) -> None:
-    settings = kafka.settings(partitions=2, client=client)
+    """At least once, what was written before its failed commit is there twice."""
+    settings = kafka.settings(partitions=2, client=client, delivery=delivery)
     records = feed(settings, 3_000, partitions=2)
     with Workers(tmp_path) as workers, Feeder(kafka, settings, records) as feeder:
         zombie = workers.start(settings, "zombie", pause_s=0.02, max_poll_records=50)
@@ -183,7 +179,7 @@ def test_a_frozen_worker_that_wakes_up_writes_nothing_of_its_own(
         if zombie.alive:  # it noticed in time, and is a member again
             assert zombie.terminate() == 0, zombie.output
         assert heir.terminate() == 0, heir.output
-    assert_exactly(kafka, settings, records)
+    assert_exactly(kafka, settings, records, may_repeat=delivery == "at_least_once")
 
 
 @pytest.mark.long
@@ -195,9 +191,9 @@ def test_a_slow_refit_never_costs_a_worker_its_seat(
     settings = kafka.settings(
         partitions=2,
         client=client,
-        options={"session.timeout.ms": 9_000, "transaction.timeout.ms": 5_000},
+        options=dict.fromkeys(("transaction.timeout.ms", "delivery.timeout.ms"), 5_000)
+        | {"session.timeout.ms": 9_000},
     )
-    settings = settings.replace(options=settings.options | {"delivery.timeout.ms": 5_000})
     records = feed(settings, 300, sensors=2, partitions=2)
     kafka.fill(settings, records)
     with Workers(tmp_path) as workers:
@@ -222,33 +218,11 @@ def test_a_broker_that_is_not_there_is_named_and_asking_it_leaves_nothing_behind
     until(lambda: threading.active_count() <= threads)
 
 
-@pytest.mark.parametrize("client", CLIENTS)
-def test_a_topic_of_a_broker_that_is_away_is_not_said_to_be_missing(
-    one_node: tuple[broker.Cluster, Kafka], client: str
-) -> None:
-    cluster, kafka = one_node
-    settings = kafka.settings(
-        partitions=1,
-        client=client,
-        delivery="at_least_once",
-        options={"delivery.timeout.ms": 2_000},
-    )
-    _, open_producer = open_clients(settings, "w")
-    producer = open_producer()
-    with pytest.raises(ConfigError, match="does not exist"):
-        producer.partitions("nowhere")
-    cluster.nodes[0].kill()
-    with pytest.raises(ConnectorError) as caught:
-        producer.partitions("elsewhere")
-    assert caught.value.retriable
-    producer.close()
-
-
 @pytest.mark.slow
 def test_an_outage_of_a_minute_is_waited_for(
     one_node: tuple[broker.Cluster, Kafka], tmp_path: Path
 ) -> None:
-    with outlasted(one_node, tmp_path, "kafka-python", {}) as (node, worker):
+    with outlasted(one_node, tmp_path, "kafka-python", {}) as (node, worker, _):
         node.kill()
         pass_time(60, because="an outage of a minute")
         node.start()
@@ -290,3 +264,60 @@ def test_a_start_with_two_of_three_nodes_down_waits_until_they_are_back(
             assert process.wait(PATIENCE_S) == 0, log.read_text()
         finally:
             process.kill()
+
+
+# ------------------------------------------------------------------------------- slow fits
+SLOW = {"kind": "HBOS", "fit_s": 7.0}  # more than twice the longest time between two polls
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("client", CLIENTS)
+def test_fits_longer_than_the_poll_interval_stop_nobody_not_even_at_a_takeover(
+    kafka: Kafka, tmp_path: Path, client: str
+) -> None:
+    settings = kafka.settings(
+        partitions=2,
+        client=client,
+        options={
+            "session.timeout.ms": 3_000,
+            "max.poll.interval.ms": 3_000,
+            "transaction.timeout.ms": 3_000,
+            "delivery.timeout.ms": 3_000,
+        },
+    )
+    records = feed(settings, 500, sensors=2, partitions=2)
+    kafka.fill(settings, records)
+    options = {"engine": SLOW, "max_poll_records": 40, "snapshot_every_events": 50}
+    with Workers(tmp_path) as workers:
+        first = workers.start(settings, "one", **options)
+        until(
+            lambda: min([0, 0, *kafka.committed(settings).values()][-2:]) > 200,
+            "both partitions have a model, and wait for none",
+        )
+        first.kill()
+        heir = workers.start(settings, "one", **options)
+        finish(kafka, settings, records)
+        assert heir.terminate() == 0, heir.output
+    for worker in (first, heir):
+        assert worker.output.count("PartitionOpened") == 2, "each partition was given once"
+        assert "no longer a member" not in worker.output
+        assert "Retrying" not in worker.output
+    assert_exactly(kafka, settings, records, kind="HBOS")
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_worker_that_waits_for_a_fit_of_minutes_ends_when_asked(
+    kafka: Kafka, tmp_path: Path, client: str
+) -> None:
+    settings = kafka.settings(partitions=2, client=client)
+    records = feed(settings, 500, sensors=2, partitions=2)
+    kafka.fill(settings, records)
+    with Workers(tmp_path) as workers:
+        endless = workers.start(settings, "one", engine={"kind": "HBOS", "fit_s": 900.0})
+        until(lambda: len(kafka.committed(settings)) == 2, "what needs no fit is committed")
+        assert endless.terminate() == 0, endless.output
+        assert "Traceback" not in endless.output
+        quick = workers.start(settings, "one", engine={"kind": "HBOS"})
+        finish(kafka, settings, records)
+        assert quick.terminate() == 0, quick.output
+    assert_exactly(kafka, settings, records, kind="HBOS")

@@ -316,7 +316,7 @@ def test_a_refusal_that_comes_while_the_rest_is_still_being_written_is_told(
         producer.close()
 
 
-@pytest.mark.parametrize("looking", [False, True], ids=["not even look", "look but not do"])
+@pytest.mark.parametrize("looking", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_who_may_not_hear_people_says_so_and_goes_on(
     pipeline: Pipeline, kafka: Kafka, looking: bool
 ) -> None:

@@ -11,15 +11,12 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from kafka_harness import Kafka, next_offsets, pipeline_toml
+from kafka_harness import Kafka, make_pipeline, next_offsets
 from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from test_kafka_control import told
 from test_kafka_delivery import DEFAULT_CLIENT_FIRST
 from test_kafka_schemas import worker
 
-from rejex_stream.cli import main
-from rejex_stream.config import load_config
-from rejex_stream.config.assembly import kafka_settings
 from rejex_stream.types import Incident, Position, Record
 from tests.operate.alerting import Receiver
 from tests.waiting import PATIENCE_S, pass_time, until
@@ -31,23 +28,17 @@ SENSORS = 6  # of which each breaks at another time: each incident is told for i
 
 def prepared(tmp_path: Path, kafka: Kafka, client: str, url: str) -> tuple[Path, KafkaSettings]:
     """Write a config whose sensors have an incident every few hundred events."""
-    path = tmp_path / "pipeline.toml"
-    path.write_text(
-        pipeline_toml(
-            f"told-{kafka.name}",
-            kafka.bootstrap,
-            input={"sensor": "sensor", "time": "t"},
-            detector={"name": "Mahalanobis"},
-            rejection={"contamination": 0.05, "tolerance": 4, "window": 100},
-            refit={"executor": "inline"},
-            hold={"recover_events": 10, "adopt_after_events": 0},
-            state={"snapshot_every_events": 150},
-            alerts={"webhook_url": url},
-            kafka={"client": client, "instance_id": "teller"},
-        )
-    )
-    assert main(["topics", "create", str(path), "--partitions", "2", "--with-input"]) == 0
-    return path, kafka_settings(load_config(path))
+    return make_pipeline(
+        kafka, tmp_path, partitions=2,
+        input={"sensor": "sensor", "time": "t"},
+        detector={"name": "Mahalanobis"},
+        rejection={"contamination": 0.05, "tolerance": 4, "window": 100},
+        refit={"executor": "inline"},
+        hold={"recover_events": 10, "adopt_after_events": 0},
+        state={"snapshot_every_events": 150},
+        alerts={"webhook_url": url},
+        kafka={"client": client, "instance_id": "teller"},
+    )  # fmt: skip
 
 
 def faults(settings: KafkaSettings, n_events: int) -> list[Record]:
@@ -91,7 +82,12 @@ def states_taken(receiver: Receiver) -> list[tuple[str, int, str]]:
     return [state for _, _, state in taken(receiver)]
 
 
-def assert_told(kafka: Kafka, tmp_path: Path, client: str, *, kills: int) -> None:
+@pytest.mark.parametrize("client", DEFAULT_CLIENT_FIRST)
+@pytest.mark.long
+def test_killed_now_and_then_people_are_told_of_each_state_and_of_no_other(
+    kafka: Kafka, tmp_path: Path, client: str
+) -> None:
+    kills = 4
     with closing(Receiver()) as receiver:
         path, settings = prepared(tmp_path, kafka, client, receiver.url)
         records, draw = faults(settings, 1_800 + 700 * kills), random.Random(kills)
@@ -142,11 +138,3 @@ def assert_told(kafka: Kafka, tmp_path: Path, client: str, *, kills: int) -> Non
             process.send_signal(signal.SIGTERM)
             assert process.wait(PATIENCE_S) == 0, log.read_text()
         assert states_taken(receiver) == found, "what is known as told is not told again"
-
-
-@pytest.mark.parametrize("client", DEFAULT_CLIENT_FIRST)
-@pytest.mark.long
-def test_killed_now_and_then_people_are_told_of_each_state_and_of_no_other(
-    kafka: Kafka, tmp_path: Path, client: str
-) -> None:
-    assert_told(kafka, tmp_path, client, kills=4)

@@ -297,10 +297,12 @@ def keyed_feed(topic, n):
     ("section", "budget", "setting"),
     [
         ({"group": "meta.pump"}, {}, "input.group"),
-        ({}, {"owner": "group"}, 'rejection.review_budget.owner = "group"'),
+        pytest.param(
+            {}, {"owner": "group"}, 'rejection.review_budget.owner = "group"',
+            marks=pytest.mark.long,
+        ),
     ],
-    ids=["one model", "one credit"],
-)
+)  # fmt: skip
 def test_a_budget_of_groups_that_may_lie_in_several_partitions_is_refused(
     place, settings, bootstrap, capsys, kafka: Kafka, section, budget, setting
 ):
@@ -398,9 +400,10 @@ FEEDS = {
     "keyless, texts, s": (lambda i: NOW_MS // 1000 + i, str, None),
     "keyed by another, ISO": (iso, str, lambda k: b"site"),
 }
+*ORDINARY, ODD = FEEDS
 
 
-@pytest.mark.parametrize("name", FEEDS)
+@pytest.mark.parametrize("name", [*ORDINARY, pytest.param(ODD, marks=pytest.mark.long)])
 def test_from_a_topic_to_right_verdicts_with_the_commands_that_init_names(
     name, place, settings, bootstrap, capsys, kafka: Kafka
 ):

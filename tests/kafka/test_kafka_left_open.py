@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import uuid
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
-from kafka_harness import Kafka, pipeline_toml, start_rejex, stop
+from kafka_harness import Kafka, make_pipeline, start_rejex, stop
 from test_kafka_delivery import DEFAULT_CLIENT_FIRST
 
 from rejex_stream.cli import main
@@ -59,19 +58,13 @@ def held(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 @pytest.fixture(params=DEFAULT_CLIENT_FIRST)
 def pipeline(request: pytest.FixtureRequest, kafka: Kafka, tmp_path: Path) -> Path:
     """A pipeline that has run: there are snapshots, dead letters and items to review."""
-    name, path = f"open-{uuid.uuid4().hex[:8]}", tmp_path / "pipeline.toml"
-    path.write_text(
-        pipeline_toml(
-            name,
-            kafka.bootstrap,
-            input={"time": "t", "sensor": "s"},
-            state={"topic": f"{name}.state", "snapshot_every_events": 200},
-            refit={"executor": "thread"},
-            kafka={"client": request.param},
-        )
-    )
-    assert main(["topics", "create", str(path), "--with-input", "--partitions", "2"]) == 0
-    settings = kafka_settings(load_config(path))
+    path, settings = make_pipeline(
+        kafka, tmp_path, partitions=2,
+        input={"time": "t", "sensor": "s"},
+        state={"snapshot_every_events": 200},
+        refit={"executor": "thread"},
+        kafka={"client": request.param},
+    )  # fmt: skip
     (topic,) = settings.topics.input
 
     def value(i: int) -> bytes:

@@ -19,12 +19,6 @@ from typing import Any
 
 import pytest
 from kafka_harness import Kafka, pipeline_toml, start_rejex, stop
-
-from tests.waiting import PATIENCE_S, until
-
-pytest.importorskip("starlette", reason="the extra `review` is not installed")
-pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
-
 from rejex_connectors.kafka.kafka_settings import KafkaSettings
 
 from rejex_stream.cli import main
@@ -34,6 +28,7 @@ from rejex_stream.encode import decode_verdict
 from rejex_stream.encode.label_records import LabelRecord, decode_label, label_id
 from rejex_stream.review.incidents import incident_store
 from rejex_stream.types import CommandReply, Position, Record
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.kafka
 

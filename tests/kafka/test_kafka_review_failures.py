@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import subprocess
-import uuid
 from pathlib import Path
 
 import pytest
 from kafka import KafkaProducer
-from kafka_harness import Kafka, pipeline_toml
-from test_kafka_delivery import CLIENTS
-
-pytest.importorskip("starlette", reason="the extra `review` is not installed")
-
+from kafka_harness import Kafka, make_pipeline
 from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from rejex_connectors.kafka.topic_admin import create_topics, plan_topics
+from test_kafka_delivery import CLIENTS
 
 from rejex_stream.config import Config, load_config
-from rejex_stream.config.assembly import kafka_settings
 from rejex_stream.config.reviewing import Review
 from rejex_stream.encode import encode_review
 from rejex_stream.review.console.background import Background, Feeding
@@ -54,32 +49,18 @@ def stored(store: ReviewStore) -> list[int]:
     return [row[0] for row in rows]
 
 
-def set_up(bootstrap: str, folder: Path, client: str) -> tuple[Config, KafkaSettings]:
+def set_up(kafka: Kafka, folder: Path, client: str) -> tuple[Config, KafkaSettings]:
     """A pipeline with topics of its own."""
-    path = folder / "pipeline.toml"
-    path.write_text(
-        pipeline_toml(
-            f"full-{uuid.uuid4().hex[:8]}",
-            bootstrap,
-            input={"time": "t"},
-            kafka={
-                "client": client,
-                "options": {
-                    "max.poll.interval.ms": int(POLL_INTERVAL_S * 1000),
-                    "session.timeout.ms": int(POLL_INTERVAL_S * 1000),
-                },
-            },
-        )
-    )
-    config = load_config(path)
-    settings = kafka_settings(config)
-    create_topics(settings, plan_topics(settings, partitions=2, replication=1))
-    return config, settings
+    short = ("max.poll.interval.ms", "session.timeout.ms")
+    options = dict.fromkeys(short, int(POLL_INTERVAL_S * 1000))
+    told = {"client": client, "options": options}
+    path, settings = make_pipeline(kafka, folder, partitions=2, input={"time": "t"}, kafka=told)
+    return load_config(path), settings
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_a_full_disk_loses_no_review_item(bootstrap, kafka: Kafka, small_disk, tmp_path, client):
-    config, settings = set_up(bootstrap, tmp_path, client)
+def test_a_full_disk_loses_no_review_item(kafka: Kafka, small_disk, tmp_path, client):
+    config, settings = set_up(kafka, tmp_path, client)
     send(kafka, settings.topics.review, 0, 600)
 
     store = ReviewStore(small_disk / "review.db", Review(settle_s=0))
@@ -103,11 +84,11 @@ def test_a_full_disk_loses_no_review_item(bootstrap, kafka: Kafka, small_disk, t
 @pytest.mark.parametrize("n_new", [20, 200], ids=["shorter", "longer"])
 @pytest.mark.parametrize("client", CLIENTS)
 def test_a_review_topic_that_is_made_anew_is_read_from_its_start(
-    bootstrap, kafka: Kafka, tmp_path, monkeypatch, client, n_new
+    kafka: Kafka, tmp_path, monkeypatch, client, n_new
 ):
     """Longer than before, no offset tells: only the id of the topic does."""
     monkeypatch.setattr("rejex_stream.review.queue.pipeline_logs._LOOK_EVERY_S", 1.0)
-    config, settings = set_up(bootstrap, tmp_path, client)
+    config, settings = set_up(kafka, tmp_path, client)
     topic = settings.topics.review
     send(kafka, topic, 0, 60)
     store = ReviewStore(tmp_path / "review.db", Review(settle_s=0))

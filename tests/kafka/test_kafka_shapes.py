@@ -26,7 +26,13 @@ SHAPES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in {"columnar", "long1"} else pytest.mark.long)
+        for name in SHAPES
+    ],
+)
 def test_from_a_topic_of_any_shape_to_verdicts(
     name, tmp_path, monkeypatch, bootstrap, capsys, kafka: Kafka
 ):

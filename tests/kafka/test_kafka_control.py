@@ -7,34 +7,32 @@ import random
 import threading
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kafka import KafkaProducer
 from kafka_harness import (
-    MAPPING,
-    RUN,
     Kafka,
     Workers,
+    assert_holds,
     batches,
+    by_partition,
     make_engine,
+    make_pipeline,
+    messages_of,
     next_offsets,
-    pipeline_toml,
-    stable,
+    reading_by,
 )
 from rejex_connectors.kafka import partition_reader
 from rejex_connectors.kafka.kafka_settings import KafkaSettings
-from rejex_connectors.kafka.messages import OutcomeMessages
 from rejex_connectors.kafka.partition_reader import KafkaControl, topic_ids
 from rejex_connectors.kafka.topic_admin import create_topics, plan_topics
 from test_kafka_delivery import CLIENTS, DEFAULT_CLIENT_FIRST, chaos
 from test_kafka_schemas import worker
 
 from rejex_stream.cli import main
-from rejex_stream.config import load_config
-from rejex_stream.config.assembly import kafka_settings
-from rejex_stream.decode import JsonDecoder
 from rejex_stream.encode import decode_incidents, encode_command
 from rejex_stream.errors import ConnectorError
 from rejex_stream.protocols import ControlRecords
@@ -81,8 +79,7 @@ def heard(log: KafkaControl, start: int, n: int) -> tuple[list[bytes | None], Co
 
 def test_the_log_is_read_from_anywhere_and_as_it_grows(kafka: Kafka) -> None:
     settings = kafka.settings(partitions=2)
-    log = KafkaControl(settings)
-    try:
+    with closing(KafkaControl(settings)) as log:
         assert log.inputs == settings.topics.input
         say(kafka, settings, b"one", b"two")
         found, last = heard(log, 0, 2)
@@ -91,21 +88,17 @@ def test_the_log_is_read_from_anywhere_and_as_it_grows(kafka: Kafka) -> None:
         say(kafka, settings, b"three")
         assert heard(log, 2, 1)[0] == [b"three"]
         assert log.read(3)[:2] == ([], 3)
-    finally:
-        log.close()
 
 
 def test_a_topic_that_is_missing_is_said_and_heard_once_it_is_there(kafka: Kafka) -> None:
     settings = kafka.settings(partitions=1)
-    log = KafkaControl(settings)
-    try:
-        say(kafka, settings, *[b"old"] * 5)
+    say(kafka, settings, *[b"old"] * 5)
+    with closing(KafkaControl(settings)) as log:
         last = heard(log, 0, 5)[1]
-        before = last.log
-        assert (last.next_offset, bool(before)) == (5, True)
-        log.close()
-        kafka.admin.delete_topics([settings.topics.control])
-        log = KafkaControl(settings)
+    before = last.log
+    assert (last.next_offset, bool(before)) == (5, True)
+    kafka.admin.delete_topics([settings.topics.control])
+    with closing(KafkaControl(settings)) as log:
 
         def why() -> str:
             try:
@@ -119,8 +112,6 @@ def test_a_topic_that_is_missing_is_said_and_heard_once_it_is_there(kafka: Kafka
         say(kafka, settings, b"new")
         until(lambda: not why() and log.read(5).log not in (b"", before), "it is another log")
         assert heard(log, 0, 1)[0] == [b"new"]
-    finally:
-        log.close()
 
 
 def make_anew(kafka: Kafka, settings: KafkaSettings) -> None:
@@ -204,23 +195,17 @@ def test_a_broker_without_topic_ids_tells_logs_by_their_first_records(
 def test_who_types_a_command_sees_the_reply(
     kafka: Kafka, tmp_path: Path, client: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "pipeline.toml"
-    path.write_text(
-        pipeline_toml(
-            f"typed-{kafka.name}",
-            kafka.bootstrap,
-            input={"fixed_sensor": "s"},
-            detector={"name": "HalfSpaceTrees"},
-            kafka={"client": client},
-        )
-    )
-    assert main(["topics", "create", str(path), "--partitions", "1", "--with-input"]) == 0
-    settings, stop = kafka_settings(load_config(path)), threading.Event()
+    path, settings = make_pipeline(
+        kafka, tmp_path, input={"fixed_sensor": "s"}, detector={"name": "HalfSpaceTrees"},
+        kafka={"client": client},
+    )  # fmt: skip
+    stop = threading.Event()
     (topic,) = settings.topics.input
 
     def feed() -> None:
         while not stop.is_set():
             kafka.fill(settings, [Record(Position(topic, 0, 0), b"k", b'{"flow": 1.5}')] * 20)
+            pass_time(0.2, because="a plant sends now and then")
 
     feeding = threading.Thread(target=feed)
     feeding.start()
@@ -284,41 +269,38 @@ def told(kafka: Kafka, settings: KafkaSettings) -> list[Incident | tuple[Positio
     return [decode_incidents(r.value or b"") for records in found.values() for r in records]
 
 
-def undisturbed(
-    kafka: Kafka, settings: KafkaSettings, records: Sequence[Record]
+def as_answered(
+    kafka: Kafka,
+    settings: KafkaSettings,
+    records: Sequence[Record],
+    engine: Mapping[str, Any],
+    *,
+    door: bool = False,
 ) -> Mapping[str, Mapping[int, Any]]:
     """What a run writes that nothing disturbs, with the commands at the same offsets."""
-    scripts: dict[Partition, list[Record]] = defaultdict(list)
-    for record in records:
-        scripts[Partition(*record.position[:2])].append(record)
+    scripts, inputs = by_partition(records), settings.topics.input
     (said,) = kafka.read(settings, settings.topics.control).values()
     answers = [item for item in told(kafka, settings) if not isinstance(item, Incident)]
     store, sink = MemorySnapshotStore(), ListSink()
     for partition, script in scripts.items():
         replies = [(at.offset, reply.command) for at, reply in answers if at[:2] == partition]
-        store.journals[partition] = as_decided(
-            partition, settings.topics.input, said, replies, len(script)
-        )
+        end = script[-1].position.offset + 1
+        store.journals[partition] = as_decided(partition, inputs, said, replies, end)
+    decoder, knobs = reading_by(door=door)
     run(
-        ListSource(dict(scripts)),
-        sink,
-        store,
-        make_engine("obedient"),
-        JsonDecoder(MAPPING),
-        control=ListControl(settings.topics.input),
-        settings=RUN,
-    )
-    found: dict[str, dict[int, list[Any]]] = defaultdict(lambda: defaultdict(list))
-    for m in OutcomeMessages(settings, lambda _: len(scripts)).of(sink.outcomes):
-        found[m.topic][m.partition].append((m.key, m.value, stable(m.headers)))
-    return found
+        ListSource(scripts), sink, store, make_engine(**engine), decoder,
+        control=ListControl(inputs), settings=knobs,
+    )  # fmt: skip
+    return messages_of(settings, sink.outcomes, partitions=len(scripts))
 
 
-def killed(
-    kafka: Kafka, tmp_path: Path, settings: KafkaSettings, *, n_events: int, kills: int
-) -> list[Record]:
+@pytest.mark.parametrize("client", DEFAULT_CLIENT_FIRST)
+def test_killed_between_answers_and_their_effect_nothing_shows(
+    kafka: Kafka, tmp_path: Path, client: str
+) -> None:
     """Two workers, of which one is killed again and again while a person speaks."""
-    draw, records = random.Random(kills), readings(settings, n_events)
+    kills, settings = 4, kafka.settings(partitions=2, client=client)
+    draw, records = random.Random(kills), readings(settings, 1_000 * kills)
     person = Person(kafka, settings, kills)
 
     def speak() -> None:
@@ -329,14 +311,12 @@ def killed(
         kafka, settings, tmp_path, records, draw, kills=kills, feed_s=2.5 * kills, before=speak,
         max_poll_records=40, snapshot_every_events=100, engine={"kind": "obedient", "waits": 2},
     )  # fmt: skip
-    return records
-
-
-@pytest.mark.parametrize("client", DEFAULT_CLIENT_FIRST)
-def test_killed_between_answers_and_their_effect_nothing_shows(
-    kafka: Kafka, tmp_path: Path, client: str
-) -> None:
-    assert_nothing_shows(kafka, tmp_path, client, kills=4)
+    assert kafka.committed(settings) == next_offsets(records)
+    answers = [item for item in told(kafka, settings) if not isinstance(item, Incident)]
+    assert len(answers) > kills
+    assert {reply.accepted for _, reply in answers} == {True, False}
+    wanted, topics = as_answered(kafka, settings, records, {"kind": "obedient"}), settings.topics
+    assert_holds(kafka, settings, wanted, (topics.verdicts, topics.incidents, topics.deadletter))
 
 
 @pytest.mark.slow
@@ -388,28 +368,11 @@ def test_a_command_that_was_obeyed_behind_an_open_transaction_is_obeyed_again(
             assert after.terminate() == 0, after.output
     finally:
         dead.close()
-    wanted = undisturbed(kafka, settings, records)
-    for topic in (topics.verdicts, topics.incidents):
-        for partition, found in kafka.read(settings, topic).items():
-            got = [(r.key, r.value, stable(r.headers)) for r in found]
-            assert got == wanted[topic][partition], f"{topic}-{partition}"
+    wanted = as_answered(kafka, settings, records, engine)
+    assert_holds(kafka, settings, wanted, (topics.verdicts, topics.incidents))
 
 
 def members(kafka: Kafka, settings: KafkaSettings) -> set[str]:
     group = kafka.admin.describe_groups([settings.group])[settings.group]
     stable_now = group["group_state"] == "Stable"
     return {one["group_instance_id"] for one in group["members"]} if stable_now else set()
-
-
-def assert_nothing_shows(kafka: Kafka, tmp_path: Path, client: str, *, kills: int) -> None:
-    settings = kafka.settings(partitions=2, client=client)
-    records = killed(kafka, tmp_path, settings, n_events=1_000 * kills, kills=kills)
-    assert kafka.committed(settings) == next_offsets(records)
-    answers = [item for item in told(kafka, settings) if not isinstance(item, Incident)]
-    assert len(answers) > kills
-    assert {reply.accepted for _, reply in answers} == {True, False}
-    wanted, topics = undisturbed(kafka, settings, records), settings.topics
-    for topic in (topics.verdicts, topics.incidents, topics.deadletter):
-        for partition, found in kafka.read(settings, topic).items():
-            got = [(r.key, r.value, stable(r.headers)) for r in found]
-            assert got == wanted[topic][partition], f"{topic}-{partition}"

@@ -17,7 +17,7 @@ from rejex_stream.config.reviewing import Channel
 from rejex_stream.detectors import make_detector
 from rejex_stream.encode import decode_verdict, encode_incident, encode_verdict
 from rejex_stream.encode.records import decode_incidents
-from rejex_stream.engine import Engine
+from rejex_stream.engine import Engine, stream_state
 from rejex_stream.errors import ConfigError
 from rejex_stream.features import FeatureSpec
 from rejex_stream.incidents import Alarms, ChannelLimits, Hold
@@ -450,6 +450,13 @@ def test_a_channel_that_goes_missing_is_an_anomaly_and_one_incident_until_it_is_
     assert opened.limits == (LimitExcess("x", None, 10.0, 11),)
     assert text in make_alert(opened, DisplayNames("p")).annotations["summary"]
     assert decode_incidents(encode_incident(opened)).limits == opened.limits
+
+
+def test_where_nobody_counts_what_is_missing_a_lost_channel_goes_unseen(monkeypatch):
+    monkeypatch.setattr(stream_state, "long_gaps", lambda *given, **more: {})
+    verdicts, changes = play(engine(()), lacking((1000, 1100)))
+    assert not missing(verdicts)
+    assert not [change for change in changes if 1000 <= change.opened_seq < 1100]
 
 
 def test_gaps_as_long_as_they_have_always_been_are_usual():

@@ -6,10 +6,12 @@ from datetime import datetime
 
 import numpy as np
 import pytest
+from pyod.models.iforest import IForest
 from pyod.models.knn import KNN
-from sklearn.base import OutlierMixin
+from sklearn.base import OutlierMixin, clone
 from sklearn.covariance import EllipticEnvelope
 from sklearn.ensemble import IsolationForest
+from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LinearRegression
 from sklearn.model_selection import ParameterGrid
 from sklearn.neighbors import LocalOutlierFactor
@@ -123,6 +125,21 @@ def test_verdicts_equal_those_of_pyod(table, tolerance):
     ours = RejectingDetector("KNN", 0.1, tolerance).fit(table).predict(fresh)
     assert ours.tolist() == theirs.tolist()
     assert set(ours.tolist()) == {-2, 0, 1}
+
+
+def test_scikit_learns_conventions_hold(table):
+    model = RejectingDetector(IForest(n_estimators=10), 0.1, 8, seed=4)
+    copy = clone(model)
+    assert copy.get_params()["seed"] == 4
+    assert copy.set_params(tolerance=4.0).tolerance == 4.0
+    with pytest.raises(NotFittedError):
+        model.predict(table)
+    assert model.fit(table) is model
+    assert model.predict(table).shape == model.confidence(table).shape == (2000,)
+    assert ((model.confidence(table) >= 0) & (model.confidence(table) <= 1)).all()
+    assert np.array_equal(model.predict(table), clone(model).fit(table).predict(table))
+    with pytest.raises(ValueError, match="2 features, but RejectingDetector is expecting 3"):
+        model.predict(table[:, :2])
 
 
 @pytest.mark.thorough

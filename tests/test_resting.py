@@ -7,6 +7,7 @@ import pytest
 
 from rejex_stream.cli import main
 from rejex_stream.detectors import make_detector
+from rejex_stream.detectors.sensor.recipes import Layout
 from rejex_stream.encode import decode_verdict, encode_verdict
 from rejex_stream.engine import Engine
 from rejex_stream.features import FeatureSpec
@@ -88,6 +89,13 @@ def test_a_member_that_scores_the_channel_judges_it():
     )
     assert [r.channel for r in apart.fit(rows, seed=0).resting] == [1]
     assert not together.fit(rows, seed=0).resting
+
+
+def test_without_its_range_it_is_not_looked_at(monkeypatch):
+    monkeypatch.setattr(Layout, "resting", lambda self, X: ())
+    verdicts, _ = play(made(), feed(awake(1000, (800, 1000, 400.0))))
+    assert not unseen(verdicts)
+    assert sum(verdict.label is Label.NORMAL for verdict in verdicts[800:]) > 100
 
 
 def test_of_two_values_as_far_again_is_ordinary_and_beyond_it_is_unseen():

@@ -64,6 +64,12 @@ def test_a_leak_that_hides_in_the_swing_of_the_day_is_told_and_held(seed):
     assert any(12 * DAY <= one.opened_seq < 12 * DAY + 12 for one in incidents)
 
 
+def test_without_the_hour_it_is_normal_again_at_once():
+    verdicts, _ = judged("Sensor", flow(16, leak_at=12))
+    leak = verdicts[12 * DAY + 24 : 13 * DAY]
+    assert sum(verdict.label == "normal" for verdict in leak) > 0.5 * len(leak)
+
+
 def members(detector):
     assert isinstance(detector.inner, Members)
     return len(detector.inner.scorers)
@@ -189,6 +195,12 @@ def test_a_job_that_does_not_run_is_told():
     assert any(0 <= one.opened_seq - 12 * DAY - 12 < 9 for one in incidents)
 
 
+def test_without_sharp_edges_a_job_that_does_not_run_is_not_told(monkeypatch):
+    monkeypatch.setattr(module, "_MEANS", (Part("day", 12),))
+    _, incidents = judged("SeasonalSensor", nightly(13, missing_at=12))
+    assert not any(0 <= one.opened_seq - 12 * DAY - 12 < 9 for one in incidents)
+
+
 def test_month_ends_are_found_in_a_year_of_days_and_twice_as_much_is_so_on_any_weekday():
     values, _ = monthly(400)
     found = season(values, MS_A_DAY)
@@ -198,13 +210,18 @@ def test_month_ends_are_found_in_a_year_of_days_and_twice_as_much_is_so_on_any_w
     assert all(one.clock != "month" for one in season(values[:150], MS_A_DAY).means)
 
 
-def test_month_ends_are_usual_after_a_few_months():
+@pytest.mark.parametrize("without", [None, "month", "by hour"])
+def test_month_ends_are_usual_after_a_few_months(monkeypatch, without):
+    if without == "month":
+        monkeypatch.setitem(module._LEAST_TURNS, "month", math.inf)
+    elif without == "by hour":
+        monkeypatch.setattr(module.ByHour, "of_rows", lambda self, X: self.member)
     values, last = monthly(1500)
     spec, X = rows(values, step_ms=MS_A_DAY)
     detector = make_detector("SeasonalSensor").for_features(spec).fit(X[:700], seed=0)
     scores, ends = detector.score(X[700:]), last[-len(X) :][700:]
     usual = scores[ends] < np.quantile(scores[~ends], 0.9)
-    assert usual.mean() > 0.6
+    assert (usual.mean() > 0.6) == (without is None)
 
 
 def test_what_is_missing_leaves_the_score_of_the_others():

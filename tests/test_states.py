@@ -70,6 +70,12 @@ def test_what_lies_between_two_states_is_told(seed):
     assert delay <= 6
 
 
+def test_without_its_states_it_is_not(monkeypatch):
+    monkeypatch.setattr(states, "find_states", lambda X: 1)
+    delay, normal = told("StateSensor", seed=0)
+    assert delay > 24 or normal > 0.5
+
+
 def test_where_a_season_is_looked_for_states_are_as_well():
     detector, X = fitted(pump(6), "SeasonalSensor", "sensor_seasonal")
     between = X[60:61].copy()

@@ -291,7 +291,7 @@ def test_what_a_sample_is_suspected_of_is_said_with_what_to_write(place):
     written(place, "t,flow,entry,level", *lines)
     assert doubted(place) == {
         "'entry' only counts: it rises in 99 of 99 steps": (
-            "leave it out of input.channels, or make it a flag"
+            'leave it out of input.channels, make it a flag, or say kind = "counter" in [channels]'
         ),
         "'flow' is -999 in 11 of 100 rows, far from all others; the others are from 20 to 21": (
             'if it stands for no value, give input.missing = ["-999"]'

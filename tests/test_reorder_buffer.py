@@ -187,13 +187,28 @@ def some(row: dict[str, Any], i: int) -> dict[str, Any]:
     return {k: v for k, v in row.items() if k in ("m", "t") or (i * 7 + len(k)) % 3}
 
 
+COUNTING = ReorderRules(counters=(1,))
+
+
+def counted(n: int = 160) -> list[dict[str, Any]]:
+    """Rows of two machines with a total that rests and begins anew, at times that repeat."""
+    chance, totals, made = random.Random(8), {"m0": 900.0, "m1": 5.0}, []
+    for i in range(n):
+        m, step = f"m{i % 2}", chance.choice((0, 0, 1, 3))
+        totals[m] = 0.0 if i in {60, 90} else totals[m] + step
+        t = T0 + 1000 * (i // 2 - (i in {40, 41}))  # once a time stands still
+        made.append({"m": m, "t": t, "temp": chance.gauss(5, 1), "press": totals[m], "speed": 1.0})
+    return made
+
+
 LATE = sorted(rows(120), key=lambda row: row["t"] + row["t"] // 7 % 2900)
 GAPS = [part for row in rows(45) for part in parts(row)[: 3 - row["t"] // 1000 % 2]]
 SCRIPTS = {
     "joined": (LONG, JOIN, [part for row in rows(45) for part in parts(row)]), "held": (PART,
     ReorderRules(hold=True, max_age_ms=9000), [some(row, i) for i, row in enumerate(rows(120))]),
-    "in order": (WIDE, ReorderRules(reorder_ms=3000), LATE), "all": (LONG,
-    ReorderRules(step_ms=1000, reorder_ms=2000), GAPS),
+    "in order": (WIDE, ReorderRules(reorder_ms=3000), LATE),
+    "counters": (WIDE, COUNTING, counted(90)), "all": (LONG,
+    ReorderRules(step_ms=1000, reorder_ms=2000, counters=(1,)), GAPS),
 }  # fmt: skip
 
 
@@ -376,3 +391,25 @@ def test_a_single_sensor_is_believed_after_some_that_agree() -> None:
     again.restore(clock.state())
     assert again.advance("a", T0) == clock.advance("a", T0)
     assert again.state() == clock.state()
+
+
+def test_a_counter_is_read_as_its_rise_an_hour() -> None:
+    rises: dict[str, list[float]] = {"m0": [], "m1": []}
+    last: dict[str, dict[str, Any]] = {}
+    expected = list[float]()
+    for row in counted():
+        before, seen = last.get(row["m"], row), rises[row["m"]]
+        hours, rise = (row["t"] - before["t"]) / 3.6e6, row["press"] - before["press"]
+        seen.append(rise / hours if hours > 0 and rise >= 0 else (seen or [math.nan])[-1])
+        expected.append(seen[-1])
+        last[row["m"]] = row
+    found = [values[1] for _, values in rows_of(counted(), WIDE, COUNTING)]
+    assert [math.isnan(rise) for rise in found[:3]] == [True, True, False]
+    assert found[2:] == pytest.approx(expected[2:])
+
+
+def test_a_counter_s_rise_holds_until_its_next_value() -> None:
+    script = [{"m": "a", "t": T0 + 900_000 * i, **({"temp": i} if i % 2 else {"press": 7 * i})}
+              for i in range(6)]  # fmt: skip
+    found = rows_of(script, PART, ReorderRules(hold=True, counters=(1,)))
+    assert [values[1] for _, values in found[2:]] == [28, 28, 28, 28]

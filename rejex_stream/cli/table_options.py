@@ -62,6 +62,13 @@ class TableOptions:
     angles: Annotated[
         _Texts, _guessed("A channel of degrees; - for none, several times.", "--angle")
     ] = None
+    counters: Annotated[
+        _Texts,
+        typer.Option(
+            "--counter",
+            help="A channel that only adds up, judged by its rise an hour; several times.",
+        ),
+    ] = None
     label: Annotated[_Text, _guessed("Column of the known truth.")] = None
     delimiter: Annotated[_Text, _guessed("Between the columns.")] = None
     encoding: Annotated[_Text, _guessed("Such as cp1252 or utf-16.")] = None
@@ -88,6 +95,10 @@ class TableOptions:
     time_format: Annotated[_Text, _guessed("Such as '%d.%m.%Y %H:%M'.")] = None
     time_zone: Annotated[
         _Text, typer.Option(help="Of times without one: Europe/Berlin.  [default: UTC]")
+    ] = None
+
+    select: Annotated[
+        _Text, _guessed("A jq program that makes flat objects of records of JSON.")
     ] = None
 
     def known(self) -> Asked:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import fields
 from pathlib import Path
 from typing import Literal
@@ -166,7 +167,7 @@ class Input(Section):
     """The field with the operating mode (off, start-up, idle, load): each has a window, a model and
     an incident of its own, and begins with a warm-up. A name, a whole number or a boolean."""
 
-    def reorder_rules(self) -> ReorderRules:
+    def reorder_rules(self, counters: Collection[str] = ()) -> ReorderRules:
         step_s = self.step_s if self.partial == "hold_last" else None
         if self.mapping().joined:
             step_s = self.step_s or 1.0
@@ -175,6 +176,7 @@ class Input(Section):
             hold=self.partial == "hold_last",
             max_age_ms=None if self.max_age_s is None else round(1000 * self.max_age_s),
             reorder_ms=round(1000 * self.reorder_s),
+            counters=tuple(at for at, name in enumerate(self.channels) if name in counters),
         )
 
     def mapping(self) -> FieldMapping:

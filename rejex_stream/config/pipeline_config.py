@@ -15,6 +15,7 @@ from rejex_stream.config.durations import DURATION, Durations, counts_of
 from rejex_stream.config.input import Input
 from rejex_stream.config.operating import Alerts, Logging, Metrics
 from rejex_stream.config.reviewing import Channel, Review, Sensor
+from rejex_stream.decode.reorder_buffer import ReorderRules
 from rejex_stream.incidents import Alarms, Hold
 from rejex_stream.monitor.config import Monitor
 from rejex_stream.run.run_settings import Output, Run, State
@@ -67,6 +68,11 @@ class Config(BaseModel):
 
     def without_follow(self) -> Self:
         return self.model_copy(update={"input": self.input.model_copy(update={"follow": False})})
+
+    def reorder_rules(self) -> ReorderRules:
+        """Return what becomes of readings before they are judged."""
+        counters = [name for name, channel in self.channels.items() if channel.kind == "counter"]
+        return self.input.reorder_rules(counters)
 
     def redacted(self) -> dict[str, Any]:
         """Return all values as JSON data, secrets and client options masked."""

@@ -79,10 +79,11 @@ class Channel(Section):
     """What people call it."""
     low: float | None = setting(None, says="Its lower limit, drawn as a line.", example=5.0)
     high: float | None = setting(None, says="Its upper limit, drawn as a line.", example=80.0)
-    kind: Literal["number", "angle"] = setting("number")
+    kind: Literal["number", "angle", "counter"] = setting("number")
     """angle: it goes round, as a direction does, so that its end is its beginning. Rows have its
     sine and cosine, and what changes goes the short way round. Rows are made one by one then, and
-    an event without one of its channels is rejected as unscorable."""
+    an event without one of its channels is rejected as unscorable. counter: it only adds up, as an
+    energy or a volume does, and its rise an hour is read in its place; limits are of that."""
     period: float | None = setting(None, otherwise="360", gt=0, example=6.283185307179586)
     """Of an angle, a whole turn."""
     follows: str | None = setting(None, min_length=1, example="wind_direction")

@@ -1,9 +1,9 @@
 """From readings as they come to the events that are judged: in order, and whole.
 
-Three things of the input need a memory: the order of events that come a little late, rows whose
-channels come one by one, and channels that come only where they have changed. Each is a function
-of the partition's records in their order, so that a replay gives the same events; what it takes
-is in the partition's snapshot.
+Four things of the input need a memory: the order of events that come a little late, rows whose
+channels come one by one, channels that come only where they have changed, and counters. Each is a
+function of the partition's records in their order, so that a replay gives the same events; what it
+takes is in the partition's snapshot.
 
 * **Reordering** (``input.reorder_s``): an event waits until the partition's trusted clock
   (:mod:`rejex_stream.trusted_clock`) is that much later; those that wait come in order of time.
@@ -13,6 +13,9 @@ is in the partition's snapshot.
   row's first. It is judged once, as the event of its last record and at that record's time.
 * **Holding** (``input.partial = "hold_last"``): a channel that a record does not name keeps its
   value, for ``input.max_age_s``.
+* **Counting** (``kind = "counter"`` of a channel): in the place of a counter stands its rise an
+  hour since the value before. Where it falls, as it begins anew, or time does not go on, that of
+  before stands.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ __all__ = ["ReorderBuffer", "ReorderRules"]
 
 _MAX_SENSORS = 200_000
 _MAX_WAITING = 100_000
+_HOUR_MS = 3_600_000
 
 _Taken: TypeAlias = tuple[Record, Reading | Invalid]
 
@@ -41,17 +45,18 @@ class ReorderRules(NamedTuple):
     hold: bool = False  # a channel that does not come is unchanged
     max_age_ms: int | None = None  # of a value that holds; None: for good
     reorder_ms: int = 0
+    counters: tuple[int, ...] = ()  # the places of channels that only add up
 
     @property
     def any(self) -> bool:
         """Whether there is anything to remember."""
-        return self.step_ms is not None or self.hold or self.reorder_ms > 0
+        return self.step_ms is not None or self.hold or self.reorder_ms > 0 or bool(self.counters)
 
 
 class _Row:
     """The newest values of a sensor, and the row that is under way."""
 
-    __slots__ = ("came", "first_ms", "last", "times", "values")
+    __slots__ = ("came", "counted", "first_ms", "last", "times", "values")
 
     def __init__(self, width: int) -> None:
         self.values: list[float] = [math.nan] * width
@@ -59,6 +64,21 @@ class _Row:
         self.came: set[int] = set()
         self.first_ms = 0
         self.last: tuple[Record, Reading] | None = None
+        self.counted: dict[int, tuple[float, int, float]] = {}  # the count, its time, the rise
+
+    def rises(self, reading: Reading, counters: Iterable[int]) -> Reading:
+        """Return the reading with the rise an hour of each counter that came."""
+        values = list(reading.values)
+        for i in counters:
+            count, now = values[i], reading.event_time_ms
+            if math.isnan(count):  # ABSENT is one, too, and stays so
+                continue
+            before, then, rise = self.counted.get(i, (count, now, math.nan))
+            if now > then and count >= before:
+                rise = (count - before) * _HOUR_MS / (now - then)
+            values[i] = rise
+            self.counted[i] = count, max(now, then), rise
+        return reading._replace(values=tuple(values))
 
     def put(self, reading: Reading) -> None:
         for i, value in enumerate(reading.values):
@@ -109,14 +129,18 @@ class ReorderBuffer:
     def _row(self, record: Record, reading: Reading, by: Record) -> list[_Taken]:
         """Return what a reading makes of its sensor's row; `by` is the record that let it come."""
         rules = self._rules
-        if rules.step_ms is None and not rules.hold:
+        if rules.step_ms is None and not rules.hold and not rules.counters:
             return [(_delayed(record, by), reading)]
         row = self._rows.get(reading.sensor)
         if row is None:
             if len(self._rows) >= _MAX_SENSORS:
                 del self._rows[next(iter(self._rows))]
             row = self._rows[reading.sensor] = _Row(len(reading.values))
+        if rules.counters:
+            reading = row.rises(reading, rules.counters)
         if rules.step_ms is None:
+            if not rules.hold:
+                return [(_delayed(record, by), reading)]
             return [self._held(row, _delayed(record, by), reading)]
         return self._joined(row, record, reading, by)
 
@@ -153,9 +177,12 @@ class ReorderBuffer:
     def state(self) -> dict[str, Any]:
         """Return what it remembers, for a snapshot. O(sensors and events that wait)."""
         rows = {
-            sensor: [row.values, row.times, sorted(row.came), row.first_ms, _kept(row.last)]
+            sensor: [
+                row.values, row.times, sorted(row.came), row.first_ms, _kept(row.last),
+                [[i, *counted] for i, counted in row.counted.items()],
+            ]
             for sensor, row in self._rows.items()
-        }
+        }  # fmt: skip
         waiting = [[time_ms, n, _kept((r, one))] for time_ms, n, r, one in sorted(self._waiting)]
         return {"clock": self._clock.state(), "rows": rows, "waiting": waiting, "n": self._n}
 
@@ -163,10 +190,11 @@ class ReorderBuffer:
         self._clock.restore(state["clock"])
         self._n = state["n"]
         self._rows = {}
-        for sensor, (values, times, came, first_ms, last) in state["rows"].items():
+        for sensor, (values, times, came, first_ms, last, counted) in state["rows"].items():
             row = self._rows[sensor] = _Row(len(values))
             row.values, row.times, row.came = list(values), list(times), set(came)
             row.first_ms, row.last = first_ms, _given_back(last)
+            row.counted = {i: (count, at_ms, rise) for i, count, at_ms, rise in counted}
         self._waiting = []
         for time_ms, n, kept in state["waiting"]:
             known = _given_back(kept)

@@ -10,6 +10,6 @@ a `Feed` of JSON records (`json_fields`, of which `shapes` says how readings lie
 from rejex_stream.tables.draft import draft_config
 from rejex_stream.tables.guess import Asked
 from rejex_stream.tables.inspection import Table, open_table
-from rejex_stream.tables.json_fields import Feed, infer_feed
+from rejex_stream.tables.json_fields import Feed, infer_feed, open_file
 
-__all__ = ["Asked", "Feed", "Table", "draft_config", "infer_feed", "open_table"]
+__all__ = ["Asked", "Feed", "Table", "draft_config", "infer_feed", "open_file", "open_table"]

@@ -98,8 +98,8 @@ def check_readings(
 ) -> list[Doubt]:
     """Return what is doubtful about readings and has no answer in their config. O(values log).
 
-    Flags, channels of which only differences are taken, and those whose last value stands in are
-    answered. `fields` is what each reading's record holds as it is written, where that is known.
+    Flags, counters, channels of which only differences are taken, and those whose last value stands
+    in are answered. `fields` is what each reading's record holds as it is written, where known.
     """
     if not readings:
         return []
@@ -108,10 +108,11 @@ def check_readings(
     rows = [readings[i] for i in order]
     values = zip(*(row.values for row in rows), strict=True)
     measured = {column.channel for column in made if column.kind != "difference"}
+    counters = {name for name, channel in config.channels.items() if channel.kind == "counter"}
     numbers = {
         name: column
         for name, column in zip(mapping.channel_names, values, strict=True)
-        if name not in mapping.flags and (name in measured or not made)
+        if name not in {*mapping.flags, *counters} and (name in measured or not made)
     }
     lost = {name: column for name, column in numbers.items() if all(map(math.isnan, column))}
     if fields:  # whoever knows them says what they are called
@@ -467,7 +468,7 @@ CHECKS: dict[Kind, _Check] = {
     "counter": _Check(
         _counter,
         "--channel takes it for a measurement",
-        "leave it out of input.channels, or make it a flag",
+        'leave it out of input.channels, make it a flag, or say kind = "counter" in [channels]',
     ),
     "key": _Check(_key, "--sensor names another, or - for none", "fix input.sensor"),
     "sentinel": _Check(

@@ -22,6 +22,7 @@ def draft_config(
     name: str,
     comments: Sequence[str] = (),
     kafka: Mapping[str, object] | None = None,
+    counters: Sequence[str] = (),
 ) -> str:
     """Write the config, a TOML text, under which ``run`` gives the verdicts of ``score``."""
     spec = choice.spec
@@ -65,6 +66,9 @@ def draft_config(
             "follows": angle.follows or None,
         }
         parts.append(_section(f"channels.{toml_key(angle.channel)}", told, ("channels", "*")))
+    counting = {"kind": "counter"}
+    for channel in counters:
+        parts.append(_section(f"channels.{toml_key(channel)}", counting, ("channels", "*")))
     text = "\n\n".join(parts) + "\n"
     config, problems = parse_config(text)
     if config is None:

@@ -81,6 +81,7 @@ class Asked:
     channels: Sequence[str] = ()
     flags: Sequence[str] | None = None
     angles: Sequence[str] | None = None
+    counters: Sequence[str] = ()
     missing: Sequence[str] | None = None
     carry: int | None = None
     delimiter: str | None = None
@@ -91,6 +92,7 @@ class Asked:
     skip_rows: int | None = None
     sheet: str | None = None
     time_zone: str | None = None
+    select: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,7 @@ class TableGuess:
     doubts: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     angles: tuple[Circle, ...] = ()
+    counters: tuple[str, ...] = ()
     mode: str | None = None
     n_modes: int | None = None
     missing: tuple[str, ...] = ()
@@ -267,7 +270,7 @@ def _guess(
     """Assign columns to roles: time, label, sensor and tag, then the channels."""
     meant = [name for name in known.flags or () if name != NONE]
     round_ones = [name for name in known.angles or () if name != NONE]
-    wanted = {*known.channels, *meant, *round_ones}
+    wanted = {*known.channels, *meant, *round_ones, *known.counters}
     free = {n: c for n, c in cells.items() if n not in wanted or n in known.time}
     time = find_time_columns(
         free, known.time, known.time_unit, known.time_format,
@@ -309,16 +312,15 @@ def _guess(
     if known.channels:
         channels, aside = [n for n in channels if n in wanted], {}
     else:
-        channels, totals = _without_counters(sample, channels, aside)
+        channels, totals = _without_counters(sample, channels, aside, known.counters)
         if known.carry is None and join is None:
             channels = _without_sparse(sample, channels, aside)
     flags = _flags(table, channels) if known.flags is None else meant
     words = [n for n in channels if n in table.switches and n not in flags]
     aside |= {n: f"not numbers, such as {printable(table.cells[n][0], 30)}" for n in words}
     channels = [n for n in channels if n not in words]
-    if not channels:
-        raise _nothing(aside, of_json=timed)
-    measured = [n for n in channels if n not in flags and n not in totals]
+    _require_channels(channels, known, aside, of_json=timed)
+    measured = [n for n in channels if n not in {*flags, *totals, *known.counters}]
     angles = find_angles(sample, measured) if known.angles is None else round_ones
     by_turns = known.carry is None and join is None
     guess = TableGuess(
@@ -342,6 +344,7 @@ def _guess(
         units=table.units,
         carry=carry_needed(sample, channels) if by_turns else known.carry or 0,
         totals=totals,
+        counters=tuple(known.counters),
         value=None if join is None else join.value,
         step_s=None if join is None else join.step_s,
     )
@@ -633,9 +636,12 @@ def _is_measured(x: float, doubts: Sequence[Doubt], table: _Walked) -> bool:
 
 
 def _without_counters(
-    sample: Sample, channels: list[str], aside: dict[str, str]
+    sample: Sample, channels: list[str], aside: dict[str, str], counters: Sequence[str]
 ) -> tuple[list[str], tuple[str, ...]]:
-    counting = {doubt.column: doubt.seen for doubt in check_columns(sample, "counter")}
+    counting = {
+        doubt.column: doubt.seen for doubt in check_columns(sample, "counter")
+        if doubt.column not in counters
+    }  # fmt: skip
     left = [name for name in channels if name not in counting]
     totals: tuple[str, ...] = ()
     if not left:
@@ -696,6 +702,8 @@ def _said(guess: TableGuess, table: _Walked, known: Asked) -> Iterator[str]:
         if why.startswith(shown):
             takes = "--channel takes a column for a measurement"
             takes = "input.channels may name it" if guess.value else takes
+            if why.startswith("only counts"):
+                takes = f"--counter {printable(name)} reads its rise an hour, {takes}"
             yield f"left out: {name} {why}; {takes}"
 
 
@@ -730,14 +738,20 @@ def _short(seen: str) -> str:
     return re.sub(r"^(['\"]).*?\1 ", "", seen)
 
 
-def _nothing(aside: Mapping[str, str], *, of_json: bool) -> ConfigError:
+def _require_channels(
+    channels: Sequence[str], known: Asked, aside: Mapping[str, str], *, of_json: bool
+) -> None:
+    for name in set(known.counters) - set(channels):
+        raise ConfigError(f"there is no channel {printable(name)} for --counter to read.")
+    if channels:
+        return
     how = (
         "or write input.select, a jq program that makes flat records of numbers"
         if of_json
         else "say how the table is written with --delimiter, --decimal, --thousands and "
         "--encoding, or where it begins with --skip-rows"
     )
-    return ConfigError(
+    raise ConfigError(
         f"no {'field' if of_json else 'column'} holds numbers that change: name the channels with "
         f"--channel, {how}. "
         + "; ".join(f"{printable(name)}: {why}" for name, why in list(aside.items())[:_SHOWN])

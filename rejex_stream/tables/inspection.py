@@ -105,8 +105,16 @@ class Table:
 
     def reorder_rules(self) -> ReorderRules:
         """Return what becomes of readings before they are judged."""
-        step_s = self.guess.step_s
-        return ReorderRules(None if step_s is None else round(1000 * step_s))
+        step_s, names = self.guess.step_s, enumerate(self.guess.channels)
+        return ReorderRules(
+            None if step_s is None else round(1000 * step_s),
+            counters=tuple(at for at, name in names if name in self.counters),
+        )
+
+    @property
+    def counters(self) -> Sequence[str]:
+        """The channels that only add up, and are read as their rise."""
+        return self.guess.counters
 
     def settings(self) -> dict[str, object]:
         """Return the settings of ``[input]`` with which a run reads the file as we do."""
@@ -307,10 +315,7 @@ def _lines(
     if text.count("\0") > len(text) / 20 or (broken and encoding is None):
         raise ConfigError(f"{path} is not UTF-8 text: expected a CSV table, or give --encoding.")
     if is_text and text.lstrip().startswith(("{", "[{")):
-        raise ConfigError(
-            f"{path} holds JSON, and score reads tables: `rejex-stream init {path}` writes a "
-            "config that reads it, and `rejex-stream run` judges it."
-        )
+        raise ConfigError(f"{path} holds JSON, and no table: infer_feed looks at its records.")
     lines = [line for line in io.StringIO(text, newline=None) if line.strip(" \t\r\n\0")]
     if not whole and len(lines) > 1:
         lines.pop()

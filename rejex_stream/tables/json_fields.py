@@ -9,8 +9,14 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from rejex_connectors.files import FileSource
+from rejex_connectors.files.bytes import ByteInput, compression_of
+from rejex_connectors.files.workbooks import workbook_of
+
+from rejex_stream.config.assembly import records_of
 from rejex_stream.decode.json import flat
 from rejex_stream.decode.mapping import SWITCHES, printable
 from rejex_stream.decode.written import MISSING_TEXTS, joined
@@ -20,6 +26,7 @@ from rejex_stream.plan.suggest import Suggestion, suggest
 from rejex_stream.tables.dialect import Marks, find_marks, moment_ms
 from rejex_stream.tables.fields import FieldProfile, is_number
 from rejex_stream.tables.guess import Asked, TableGuess, cycle_s, guess_table, names_quantity
+from rejex_stream.tables.inspection import Table, open_table
 from rejex_stream.tables.names import (
     COUNTER,
     STRONG_SENSOR,
@@ -35,9 +42,11 @@ from rejex_stream.tables.names import (
 from rejex_stream.tables.shapes import find_shape, json_in, one_each, split_of
 from rejex_stream.types import Record
 
-__all__ = ["Feed", "infer_feed"]
+__all__ = ["Feed", "infer_feed", "open_file"]
 
 _KEY = "key"
+_JSON = re.compile(rb"(\xef\xbb\xbf)?\s*(\[\s*)?\{")
+_SAMPLE = 2_000
 _LIVE = 8_000
 """Events of a sensor to plan for, where a topic holds few yet: it goes on, and a file does not."""
 _ENOUGH = 800
@@ -65,20 +74,32 @@ class Feed:
     parted: bool  # a sensor was seen in several partitions
     time_zone: str | None
     said: tuple[str, ...]
+    source: Mapping[str, object]  # settings of the file
+    n_rows: int
+    labels: Mapping[int, bool]  # as of a table: nothing is known
+
+    def _named(self, names: Sequence[str]) -> list[str]:
+        """Return what channels of the guess are called."""
+        of_field = {self.fields.get(name, name): name for name in self.guess.channels}
+        called = {of_field.get(field, name): name for name, field in self.channels.items()}
+        return [called[name] for name in names if name in called]
+
+    @property
+    def counters(self) -> list[str]:
+        """The channels that only add up, and are read as their rise."""
+        return self._named(self.guess.counters)
 
     def settings(self) -> dict[str, object]:
         """Return the settings of ``[input]`` that say which field means what."""
         guess, path = self.guess, self.fields
         paths = dict(self.channels)
         plain = all(name == field for name, field in paths.items())
-        renamed = {field: name for name, field in paths.items()}
-        flags = [renamed[path[name]] for name in guess.flags if path.get(name) in renamed]
-        flags = [*guess.flags] if guess.value is not None else flags
         times = [path[name] for name in guess.times]
         return {
+            **self.source,
             "select": self.select,
             "channels": list(paths) if plain else paths,
-            "flags": flags or None,
+            "flags": self._named(guess.flags) or None,
             **guess.settings(self.time_zone),
             "time": times if len(times) > 1 else next(iter(times), None),
             "numbers": "text" if self.texts else None,
@@ -88,6 +109,7 @@ class Feed:
             "partial": "hold_last" if self.partial else None,
             "step_s": self.guess.step_s or self.step_s,
             "quality": None if self.quality is None else dict(self.quality),
+            "sample_interval_ms": 1000 if self.source and guess.time is None else None,
         }
 
     def suggested(self, **knobs: object) -> Suggestion:
@@ -97,15 +119,35 @@ class Feed:
         few = self.live and self.n_events // streams < _ENOUGH
         n = _LIVE * streams if few else self.n_events
         own: dict[str, Any] = {**guess.for_features(), **knobs}
-        own["flags"] = self.settings()["flags"] or ()
-        named = {self.fields.get(name, name): name for name in guess.channels}
-        renamed = {named.get(field, name): name for name, field in self.channels.items()}
+        own["flags"] = tuple(self._named(guess.flags))
         own["angles"] = tuple(
-            Circle(renamed[name], period, renamed.get(leader, ""))
+            Circle(called, period, *self._named([leader]))
             for name, period, leader in guess.angles
-            if name in renamed
+            for called in self._named([name])
         )
         return suggest(n, self.n_sensors, tuple(self.channels), **own)
+
+
+def open_file(path: Path, asked: Asked) -> Table | Feed:
+    """Look at a file: JSON Lines, or a table. O(bytes)."""
+    if workbook_of(str(path)) or not _is_json(path):
+        if asked.select is not None:
+            raise ConfigError(f"--select reads records of JSON, and {path} holds a table.")
+        return open_table(path, asked)
+    records = list(records_of(FileSource(path, format="jsonl", encoding=asked.encoding)))
+    feed = infer_feed(records[:_SAMPLE], asked, total=len(records), live=False)
+    source = {"path": str(path.resolve()), "format": "jsonl", "encoding": asked.encoding}
+    return replace(feed, source=source, n_rows=len(records))
+
+
+def _is_json(path: Path) -> bool:
+    """Whether a file begins as an object of JSON does, or as an array of them."""
+    source = ByteInput(str(path), compression=compression_of(str(path)))
+    try:
+        begun = source.read(1.0)
+    finally:
+        source.close()
+    return isinstance(begun, bytes) and _JSON.match(begun) is not None
 
 
 def infer_feed(
@@ -120,7 +162,7 @@ def infer_feed(
     trees, read, broken, empty = _parsed(records)
     if not trees:
         raise ConfigError(_no_json(records))
-    shape = find_shape(trees)
+    shape = find_shape(trees, asked.select)
     # Of each reading its fields by path, and the record it is of.
     pairs = zip(read, shape.readings, strict=True)
     held = [(r, tree) for r, seen in pairs for tree in seen if isinstance(tree, dict)]
@@ -148,6 +190,7 @@ def infer_feed(
         mode=_named(asked.mode, names),
         channels=[str(_named(channel, names)) for channel in asked.channels],
         flags=None if asked.flags is None else [str(_named(f, names)) for f in asked.flags],
+        counters=[str(_named(c, names)) for c in asked.counters],
         angles=None if asked.angles is None else [str(_named(a, names)) for a in asked.angles],
         carry=asked.carry or 0,  # what did not come is unchanged: input.partial
     )
@@ -180,6 +223,9 @@ def infer_feed(
         parted=any(len(seen) > 1 for seen in places.values()),
         time_zone=asked.time_zone,
         said=(),
+        source={},
+        n_rows=len(records),
+        labels={},
     )
     said = [*shape.said, *_said(feed, asked, rows, broken, empty), *roles.said]
     return replace(feed, said=tuple(dict.fromkeys(said)))
@@ -300,7 +346,8 @@ class _Roles:
         self._what = what  # the part of the key that names the quantity
         self.flags: list[str] = []
         self._fields = fields
-        wanted = {_named(name, names) for name in (*asked.channels, *(asked.flags or ()))}
+        given = (*asked.channels, *asked.counters, *(asked.flags or ()))
+        wanted = {_named(name, names) for name in given}
         self.times = [str(_named(time, names)) for time in asked.time] or self._time()
         if asked.sensors:
             raise ConfigError(

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from rejex_stream.decode.json import flat
+from rejex_stream.decode.select import Selector
 from rejex_stream.errors import needing_extra
 from rejex_stream.tables.fields import MOSTLY, FieldProfile, Trees, is_moment, is_number, jq_of
 from rejex_stream.tables.names import (
@@ -66,11 +67,14 @@ _Step: TypeAlias = tuple[str, str]
 """A program, and what was seen."""
 
 
-def find_shape(trees: Sequence[Any]) -> Shape:
-    """Find the program that makes flat objects of a sample of parsed records. O(bytes)."""
+def find_shape(trees: Sequence[Any], program: str | None = None) -> Shape:
+    """Find the program that makes flat objects of records, where none is given. O(bytes)."""
     steps: list[str] = []
     said: list[str] = []
     readings = [[tree] for tree in trees]
+    if program is not None:
+        Selector(program)  # which says what is wrong with it
+        return Shape(program, (), _run(program, readings))
     while len(steps) < _MOST_STEPS:
         now = Trees([tree for found in readings for tree in found][:_SAMPLE])
         step = next((found for rule in _RULES if (found := rule(now)) is not None), None)

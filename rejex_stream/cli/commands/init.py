@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import shlex
 import sys
 from collections import Counter
@@ -14,9 +13,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rejex_connectors.files import FileSource
-from rejex_connectors.files.bytes import ByteInput, compression_of
-from rejex_connectors.files.workbooks import workbook_of
 
 from rejex_stream.cli import table_options as options
 from rejex_stream.cli.show import print_facts
@@ -34,14 +30,13 @@ from rejex_stream.engine import EngineSpec
 from rejex_stream.errors import ConfigError
 from rejex_stream.operate.logs import escaped
 from rejex_stream.rejection.policy import CONTAMINATION
-from rejex_stream.tables import Asked, Feed, Table, draft_config, infer_feed, open_table
+from rejex_stream.tables import Asked, Feed, Table, draft_config, infer_feed, open_file
 from rejex_stream.tables.draft import save_draft
 from rejex_stream.tables.scored import judge_table
 from rejex_stream.types import Reading, Reason, Record, Verdict
 
 _SAMPLE, _FEW = 2_000, 20
 _REGISTRY = "REJEX_SCHEMA_REGISTRY__URL"
-_JSON = re.compile(rb"(\xef\xbb\xbf)?\s*(\[\s*)?\{")
 
 
 @options.gathering(asked=options.TableOptions)
@@ -95,7 +90,8 @@ def init(  # noqa: PLR0917 - one parameter an option
             source["fixed_sensor"] = topic
     else:
         assert file is not None
-        table, source = _of_file(file, asked.known())
+        table = open_file(file, asked.known())
+        source = table.settings()
     for line in table.said:
         print(f"{file.name if file else kafka[1]}: {escaped(line)}", file=sys.stderr)  # type: ignore[index]
     guessed = []
@@ -117,6 +113,7 @@ def init(  # noqa: PLR0917 - one parameter an option
         source,
         choice,
         name=name_of(where),
+        counters=table.counters,
         comments=[f"Written by rejex-stream init {shlex.join(words)}.", *map(escaped, notes)],
         kafka=None if kafka is None else {"bootstrap_servers": kafka[0]},
     )
@@ -150,7 +147,7 @@ def _tried(
 
     counts, _ = judge_table(
         spec, decoder, takewhile(lambda _: not ranked, records), see,
-        rules=config.input.reorder_rules(),
+        rules=config.reorder_rules(),
     )  # fmt: skip
     scored = n_events - counts.reasons[Reason.UNSCORABLE]
     because = ", ".join(
@@ -165,27 +162,6 @@ def _tried(
             "full. Give more rows, a smaller --window or a larger --contamination."
         )
     return [f"tried: {said}"] if scored < n_events / 2 else []
-
-
-def _of_file(file: Path, asked: Asked) -> tuple[Table | Feed, dict[str, object]]:
-    if workbook_of(str(file)) or not _is_json(file):
-        table = open_table(file, asked)
-        return table, table.settings()
-    records = list(records_of(FileSource(file, format="jsonl", encoding=asked.encoding)))
-    feed = infer_feed(records[:_SAMPLE], asked, total=len(records), live=False)
-    settings = {"path": str(file.resolve()), "format": "jsonl", "encoding": asked.encoding}
-    timeless = {"sample_interval_ms": 1000} if feed.guess.time is None else {}
-    return feed, {**settings, **feed.settings(), **timeless}
-
-
-def _is_json(file: Path) -> bool:
-    """Whether a file begins as an object of JSON does, or as an array of them."""
-    source = ByteInput(str(file), compression=compression_of(str(file)))
-    try:
-        begun = source.read(1.0)
-    finally:
-        source.close()
-    return isinstance(begun, bytes) and _JSON.match(begun) is not None
 
 
 def of_registry(records: Sequence[Record]) -> tuple[str | None, Sequence[Record]]:

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time as clock
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,8 +28,10 @@ from rejex_stream.cli.show import (
     print_json,
     print_table,
 )
-from rejex_stream.config import name_of
+from rejex_stream.config import name_of, parse_config
+from rejex_stream.config.assembly import file_decoder, open_source, records_of
 from rejex_stream.decode import Decoder
+from rejex_stream.decode.reorder_buffer import ReorderRules
 from rejex_stream.encode import encode_verdict
 from rejex_stream.errors import ConfigError, explaining_os_errors
 from rejex_stream.operate.incident_text import DisplayNames
@@ -37,7 +39,7 @@ from rejex_stream.operate.logs import escaped
 from rejex_stream.plan.promises import plan
 from rejex_stream.plan.suggest import Suggestion
 from rejex_stream.rejection.window import grade
-from rejex_stream.tables import Table, draft_config, open_table
+from rejex_stream.tables import Feed, Table, draft_config, open_file
 from rejex_stream.tables.draft import save_draft
 from rejex_stream.tables.scored import Episode, Episodes, ScoredCsv, judge_table
 from rejex_stream.types import Invalid, Label, OutcomeCounts, Reading, Record, Verdict
@@ -46,7 +48,10 @@ from rejex_stream.types import Invalid, Label, OutcomeCounts, Reading, Record, V
 @options.gathering(asked=options.TableOptions)
 def score(  # noqa: PLR0917 - one parameter an option
     file: Annotated[
-        Path, typer.Argument(help="CSV, plain or gzip, Excel or Parquet; - is standard input.")
+        Path,
+        typer.Argument(
+            help="CSV or JSON Lines, plain or gzip, Excel or Parquet; - is standard input."
+        ),
     ],
     contamination: options.Contamination = 0.05,
     tolerance: options.Tolerance = None,
@@ -74,19 +79,20 @@ def score(  # noqa: PLR0917 - one parameter an option
     if "-" == str(out) == str(verdicts):
         raise ConfigError("--out and --verdicts are both -: standard output takes one of them.")
     with ExitStack() as exits:
-        table = open_table(_at_hand(file, exits), asked.known())
+        at_hand = _at_hand(file, exits)
+        table = open_file(at_hand, asked.known())
         for line in table.said:
-            print(f"{table.path.name}: {escaped(line)}", file=sys.stderr)
+            print(f"{at_hand.name}: {escaped(line)}", file=sys.stderr)
         choice = table.suggested(
             contamination=contamination, tolerance=tolerance, rate=rate, window=window,
             detector=detector,
         )  # fmt: skip
         _save_config(save_config, table, choice, file)
-        decoder = _BatchDecoder(table.decoder(pooled=choice.pooled))
+        decoder, records, rules = _read_by(table, choice)
         truth, episodes = Counter[tuple[bool, Label]](), Episodes(decoder.channels)
         to_file = _writer(verdicts, exits)
-        scored = None if out is None else ScoredCsv(table, _opened(out, exits))
-        records = table.records() if scored is None else scored.passing(table.records())
+        scored = None if out is None else ScoredCsv(_as_table(table), _opened(out, exits))
+        records = records if scored is None else scored.passing(records)
         progress = exits.enter_context(counting(table.n_rows, "rows"))
 
         def take(readings: Sequence[Reading], batch: Sequence[Verdict]) -> None:
@@ -103,13 +109,11 @@ def score(  # noqa: PLR0917 - one parameter an option
 
         begun = clock.monotonic()
         spec = dataclasses.replace(choice.spec, evidence=True)  # which channels speak
-        counts, failures = judge_table(
-            spec, decoder, records, take, progress, rules=table.reorder_rules()
-        )
+        counts, failures = judge_table(spec, decoder, records, take, progress, rules=rules)
         if scored is not None:
             scored.finish()
         spent = clock.monotonic() - begun
-    print(f"{table.path.name}: {table.n_rows:,} rows judged in {spent:.1f} s", file=sys.stderr)
+    print(f"{at_hand.name}: {table.n_rows:,} rows judged in {spent:.1f} s", file=sys.stderr)
     by_truth = {
         name: {str(label): truth[known, label] for label in Label}
         for name, known in (("anomalies", True), ("normal", False))
@@ -140,7 +144,7 @@ def score(  # noqa: PLR0917 - one parameter an option
         *table.guess.facts(),
         *((name, said) for name, _, said in (note.partition(": ") for note in choice.notes)),
     ]
-    print_facts(facts, title=f"{table.path.name}: {table.n_rows:,} rows", stderr=stderr)
+    print_facts(facts, title=f"{at_hand.name}: {table.n_rows:,} rows", stderr=stderr)
     if truth:
         rows = [
             (f"labelled {name}", *map(number, counts.values())) for name, counts in by_truth.items()
@@ -149,6 +153,26 @@ def score(  # noqa: PLR0917 - one parameter an option
     for failed in failures[:3]:
         print(f"a fit failed: {failed}", file=sys.stderr if stderr else sys.stdout)
     _require_ranks(counts, choice)
+
+
+def _read_by(
+    table: Table | Feed, choice: Suggestion
+) -> tuple[_BatchDecoder, Iterator[Record], ReorderRules]:
+    if isinstance(table, Table):
+        decoder = _BatchDecoder(table.decoder(pooled=choice.pooled))
+        return decoder, table.records(), table.reorder_rules()
+    text = draft_config(table.settings(), choice, name="score", counters=table.counters)
+    config, _ = parse_config(text)
+    assert config is not None  # or it would not have been drafted
+    source = open_source(config)
+    decoder = _BatchDecoder(file_decoder(config, source))
+    return decoder, records_of(source), config.reorder_rules()
+
+
+def _as_table(table: Table | Feed) -> Table:
+    if isinstance(table, Feed):
+        raise ConfigError("--out writes a table with its verdicts: of JSON give --verdicts.")
+    return table
 
 
 def _require_ranks(counts: OutcomeCounts, choice: Suggestion) -> None:
@@ -181,7 +205,7 @@ def _at_hand(file: Path, exits: ExitStack) -> Path:
     return copied
 
 
-def _save_config(where: Path | None, table: Table, choice: Suggestion, file: Path) -> None:
+def _save_config(where: Path | None, table: Table | Feed, choice: Suggestion, file: Path) -> None:
     if where is None:
         return
     source = table.settings()
@@ -191,6 +215,7 @@ def _save_config(where: Path | None, table: Table, choice: Suggestion, file: Pat
         source,
         choice,
         name=name_of(where),
+        counters=table.counters,
         comments=[f"Written by rejex-stream score {file.name}.", *map(escaped, table.said)],
     )
     save_draft(where, text)
@@ -243,6 +268,7 @@ class _BatchDecoder:
 
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
+        self.expand = getattr(decoder, "expand", None)  # of a record with several readings
         self.invalid: dict[int, Invalid] = {}
 
     @property

@@ -73,7 +73,7 @@ def warm(
 
 
 def _require_possible(config: Config) -> None:
-    source, mapping, rules = config.input, config.input.mapping(), config.input.reorder_rules()
+    source, mapping, rules = config.input, config.input.mapping(), config.reorder_rules()
     if source.kind == "file":
         assembly.require_own_places(config)
     if mapping.sensor_from or mapping.tag_from or len(source.topics) > 1 or source.time is None:
@@ -81,10 +81,10 @@ def _require_possible(config: Config) -> None:
             "rows of a file have no time, key, header or topic beside them: give input.time and "
             "input.sensor a field, and one topic."
         )
-    if rules.reorder_ms or rules.step_ms is not None:
+    if rules.reorder_ms or rules.step_ms is not None or rules.counters:
         raise ConfigError(
-            "with input.reorder_s, input.step_s or joined tags rows wait for later ones, and the "
-            "last of a history would be judged with the stream: such a pipeline has to warm up."
+            "with input.reorder_s, input.step_s, joined tags or counters rows depend on their "
+            "neighbours, and the last of a history on the stream: such a pipeline has to warm up."
         )
 
 

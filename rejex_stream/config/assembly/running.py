@@ -87,7 +87,7 @@ def run_settings(config: Config) -> RunSettings:
         review_context_events=output.context_events,
         review_reasons=output.review_reasons,
         audit=audit_draw(config),
-        reorder=config.input.reorder_rules(),
+        reorder=config.reorder_rules(),
         progress_interval_s=0.5,
     )
 
@@ -353,5 +353,5 @@ def by_partition(config: Config) -> bool:
         # A sensor may speak in two groups, with one history.
         or config.input.mapping().group is not None
         or config.input.mode is not None
-        or config.input.reorder_rules().any  # which has one clock
+        or config.reorder_rules().any  # which has one clock
     )

@@ -5,9 +5,12 @@ Tables and records of JSON are made here as plants write them, each standing for
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
+import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,8 @@ from test_shapes import read
 from rejex_stream.cli import main
 from rejex_stream.config import parse_config
 from rejex_stream.decode.reorder_buffer import ReorderBuffer
+from rejex_stream.features import FeatureSpec, SensorFeatures
+from rejex_stream.features.spec import MissingChannelError
 from rejex_stream.operate.run_monitor import ClockWatch
 from rejex_stream.tables import Asked, Table, infer_feed, open_table
 from rejex_stream.types import Position, Reading, Record
@@ -366,6 +371,86 @@ def test_a_status_in_braces_is_a_quality(tmp_path: Path) -> None:
     ]
     found = table(tmp_path, "Timestamp,Status,Value", rows)
     assert sum(x.values[0] != x.values[0] for x in readings(found)) == 8
+
+
+def test_a_counter_may_be_judged_by_its_rise(tmp_path: Path) -> None:
+    chance, total, rows = random.Random(5), 900, []
+    for i, x in enumerate(walk(900)):
+        total += chance.choice((0, 2, 3)) + 40 * (600 <= i < 615)  # a leak
+        rows.append((f"{BEGUN + timedelta(minutes=i):%Y-%m-%d %H:%M}", x, total))
+    aside = table(tmp_path, "time,temp,energy", rows)
+    assert aside.guess.channels == ("temp",)
+    assert "--counter 'energy' reads its rise an hour" in said(aside)
+    rising = table(tmp_path, "time,temp,energy", rows, counters=["energy"])
+    assert [x.values[1] for x in readings(rising)][600:615] == pytest.approx(
+        [60 * (b[2] - a[2]) for a, b in itertools.pairwise(rows[599:615])]
+    )
+    config = tmp_path / "t.toml"
+    assert main(["init", str(tmp_path / "t.csv"), "--counter", "energy", "--to", str(config)]) == 0
+    (parsed, problems) = parse_config(config.read_text())
+    assert parsed is not None, problems
+    assert parsed.reorder_rules() == rising.reorder_rules()
+    assert main(["score", str(tmp_path / "t.csv"), "--counter", "temps"]) == 2
+
+
+def test_a_program_that_somebody_gives_is_taken(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, config = tmp_path / "t.jsonl", tmp_path / "t.toml"
+    file.write_text("".join(
+        json.dumps({"ts": AT + 60_000 * i, "raw": [x, y]}) + "\n"
+        for i, (x, y) in enumerate(zip(walk(400), walk(400, 5, 2), strict=True))
+    ))  # fmt: skip
+    program = "{ts, oil: .raw[0], air: .raw[1]}"
+    words = [str(file), "--select", program, "--detector", "HBOS"]
+    assert main(["init", *words, "--to", str(config)]) == 0
+    (parsed, _) = parse_config(config.read_text())
+    assert parsed is not None
+    assert (parsed.input.select, parsed.input.channels) == (program, ("oil", "air"))
+    capsys.readouterr()
+    assert main(["score", *words, "--verdicts", str(tmp_path / "scored"), "--output", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["measured"]["events"] == 400
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        assert main(["run", str(config)]) == 0
+    scored, run = ((tmp_path / name).read_text() for name in ("scored", "t.verdicts.jsonl"))
+    brief = ("event_time_ms", "label", "reason", "score")
+    assert [[json.loads(v)[k] for k in brief] for v in scored.splitlines()] == [
+        [json.loads(v)[k] for k in brief] for v in run.splitlines()
+    ]
+    assert main(["score", *words, "--out", "-"]) == 2
+    assert main(["init", str(file), "--select", "input", "--to", str(config), "--force"]) == 2
+    assert "may depend on the record alone" in capsys.readouterr().err
+
+
+_ADVICE = re.compile(r"--(missing|mode|sensor|counter|channel|carry)[ =]'?([\w.*-]+)")
+
+
+def n_scorable(table: Table) -> int:
+    guess, states, n = table.guess, dict[str, SensorFeatures](), 0
+    spec = FeatureSpec(
+        guess.channels, carry_forward_events=guess.carry, preset="raw", flags=guess.flags
+    )
+    for one in readings(table):
+        with suppress(MissingChannelError):
+            states.setdefault(one.sensor, spec.start()).extract(one.event_time_ms, one.values)
+            n += 1
+    return n
+
+
+def test_no_advice_leaves_fewer_rows_to_judge(shared_cases: Path) -> None:
+    followed = set()
+    for path in sorted((shared_cases / "tables").iterdir()):
+        plain = open_table(path)
+        for name, value in set(_ADVICE.findall(said(plain))):
+            given: Any = {"carry": 60, "mode": value, "sensor": value}.get(name, [value])
+            if value in plain.header or name in {"missing", "carry"}:
+                role = name if name in {"missing", "mode", "sensor", "carry"} else f"{name}s"
+                mended = open_table(path, Asked(**{role: given}))
+                first = mended.n_sensors if name == "counter" else 0  # values have no rise yet
+                followed.add(name)
+                assert n_scorable(mended) >= n_scorable(plain) - first, (path.name, name, value)
+    assert {"missing", "counter", "mode", "carry"} <= followed
 
 
 # -------------------------------------------------------------------------------- clocks of a run

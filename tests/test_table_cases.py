@@ -47,7 +47,7 @@ def judged(table):
     verdicts = []
     judge_table(
         choice.spec, table.decoder(pooled=choice.pooled), table.records(),
-        lambda _, judged: verdicts.extend(judged),
+        lambda _, judged: verdicts.extend(judged), rules=table.reorder_rules(),
     )  # fmt: skip
     return {v.position.offset + 1: v for v in verdicts}
 
@@ -503,7 +503,7 @@ def test_an_energy_total_alone_is_judged_by_its_change(tmp_path):
         total += x / 10
         cells.append(round(total, 3))
     table = open_table(write(tmp_path / "e.csv", ["time", "energy"], TIMES, cells))
-    assert table.guess.totals == ("energy",)
+    assert table.guess.counters == ("energy",)
     assert found(table) >= 18
 
 
@@ -656,9 +656,9 @@ def test_counters_beside_nothing_else_are_measured_by_their_change(tmp_path):
         return seconds(i), round(900 + i * 0.3 + i // 7 * 0.1, 2), 40 + i // 6
 
     guess = opened(tmp_path, "time,energy,rejects", row).guess
-    assert guess.totals == guess.channels == ("energy", "rejects")
+    assert guess.counters == guess.channels == ("energy", "rejects")
     beside = opened(tmp_path, "time,energy,seq", lambda i: (*row(i)[:2], 500 + i)).guess
-    assert beside.channels == beside.totals == ("energy",)
+    assert beside.channels == beside.counters == ("energy",)
     assert "only counts" in beside.aside["seq"]
 
 

@@ -44,7 +44,7 @@ def suggest(
     n_rows: int, n_sensors: int, channels: tuple[str, ...], *, contamination: float = CONTAMINATION,
     tolerance: float | None = None, rate: float | None = None, window: int | None = None,
     detector: str | None = None, seed: int = 0, flags: tuple[str, ...] = (),
-    n_modes: int | None = None, carry: int = 0, totals: tuple[str, ...] = (),
+    n_modes: int | None = None, carry: int = 0,
     angles: tuple[Circle, ...] = (), step_ms: float | None = None,
     levels: FloatArray | None = None,
 ) -> Suggestion:  # fmt: skip
@@ -66,7 +66,7 @@ def suggest(
     min_window = policy.first_window
     n_rows //= n_modes or 1
     per_sensor, pooled = n_rows // n_sensors, False
-    may_be_seasonal = detector in (None, _SEASONAL) and len(channels) <= _WIDE and not totals
+    may_be_seasonal = detector in (None, _SEASONAL) and len(channels) <= _WIDE
     season = _window_of_season(step_ms) if may_be_seasonal else None
     if season is not None and (per_sensor < 2.5 * season or (window or season) < season):
         notes.append(
@@ -96,11 +96,7 @@ def suggest(
     detector = detector or DEFAULT
     made = make_detector(detector)
     features = FeatureSpec(channels, flags=flags, carry_forward_events=carry, angles=angles)
-    if totals:
-        columns = tuple(Feature("difference", name, events=1) for name in features.measured)
-        features = replace(features, features=columns)
-        notes.append("features: the change of each channel since the event before")
-    elif len(features.measured) == 1 and getattr(made, "preset", None) is None:
+    if len(features.measured) == 1 and getattr(made, "preset", None) is None:
         (channel,) = features.measured
         pair = Feature("raw", channel), Feature("difference", channel, events=1)
         features = replace(features, features=pair)

@@ -55,7 +55,7 @@ _MINUS_BEHIND = re.compile(r"\d[\d.,]*-")
 _ENOUGH_FOR_FLAG = 20  # values; of few, two are soon all
 _ENOUGH_FOR_SERIES = 5  # values of one sensor that are the same
 _SHOWN, _MOST_JOINED, _HOURS_OF_DAY = 10, 64, 12
-_FOR_FEATURES = ("flags", "angles", "n_modes", "carry", "totals")
+_FOR_FEATURES = ("flags", "angles", "n_modes", "carry")
 _LOCKSTEP = 1.5
 """So many rows a time, or more, are several series side by side."""
 _MERGED = 0.1
@@ -117,13 +117,12 @@ class TableGuess:
     doubts: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     angles: tuple[Circle, ...] = ()
-    counters: tuple[str, ...] = ()
+    counters: tuple[str, ...] = ()  # channels that only add up: their rise is measured
     mode: str | None = None
     n_modes: int | None = None
     missing: tuple[str, ...] = ()
     units: tuple[str, ...] = ()
     carry: int = 0  # rows for which the last value stands in for a missing one
-    totals: tuple[str, ...] = ()  # channels that only add up: their differences are measured
     said: tuple[str, ...] = ()
     quality: Quality | None = None
     sensors: tuple[str, ...] = ()  # the columns, where several make the sensor's name
@@ -308,11 +307,11 @@ def _guess(
     texts_said = list(table.said(known.missing is None))
     sentinels = _without_sentinels(table, table.sample(channels, series), known)
     sample = table.sample(channels, series)
-    totals: tuple[str, ...] = ()
+    counters = tuple(known.counters)
     if known.channels:
         channels, aside = [n for n in channels if n in wanted], {}
     else:
-        channels, totals = _without_counters(sample, channels, aside, known.counters)
+        channels, counters = _without_counters(sample, channels, aside, counters)
         if known.carry is None and join is None:
             channels = _without_sparse(sample, channels, aside)
     flags = _flags(table, channels) if known.flags is None else meant
@@ -320,7 +319,7 @@ def _guess(
     aside |= {n: f"not numbers, such as {printable(table.cells[n][0], 30)}" for n in words}
     channels = [n for n in channels if n not in words]
     _require_channels(channels, known, aside, of_json=timed)
-    measured = [n for n in channels if n not in {*flags, *totals, *known.counters}]
+    measured = [n for n in channels if n not in {*flags, *counters}]
     angles = find_angles(sample, measured) if known.angles is None else round_ones
     by_turns = known.carry is None and join is None
     guess = TableGuess(
@@ -343,8 +342,7 @@ def _guess(
         missing=table.missing,
         units=table.units,
         carry=carry_needed(sample, channels) if by_turns else known.carry or 0,
-        totals=totals,
-        counters=tuple(known.counters),
+        counters=counters,
         value=None if join is None else join.value,
         step_s=None if join is None else join.step_s,
     )
@@ -636,19 +634,18 @@ def _is_measured(x: float, doubts: Sequence[Doubt], table: _Walked) -> bool:
 
 
 def _without_counters(
-    sample: Sample, channels: list[str], aside: dict[str, str], counters: Sequence[str]
+    sample: Sample, channels: list[str], aside: dict[str, str], counters: tuple[str, ...]
 ) -> tuple[list[str], tuple[str, ...]]:
     counting = {
         doubt.column: doubt.seen for doubt in check_columns(sample, "counter")
         if doubt.column not in counters
     }  # fmt: skip
     left = [name for name in channels if name not in counting]
-    totals: tuple[str, ...] = ()
     if not left:
-        totals = tuple(n for n in counting if _change_varies(sample.runs(n)))
-        left = list(totals or channels)
+        counters = tuple(n for n in counting if _change_varies(sample.runs(n)))
+        left = list(counters or channels)
     aside |= {n: _short(why) for n, why in counting.items() if n not in left}
-    return left, totals
+    return left, counters
 
 
 def _change_varies(runs: Sequence[Sequence[float]]) -> bool:
@@ -689,10 +686,10 @@ def _said(guess: TableGuess, table: _Walked, known: Asked) -> Iterator[str]:
             f"{', '.join(guess.channels)}, one each {guess.step_s:g} s at most; other tags are "
             f"ignored; --channel {guess.value} makes each a series of its own"
         )
-    if guess.totals:
+    if guess.counters and not known.counters:
         yield (
-            f"difference: {', '.join(guess.totals)} only adds up, so what is measured is its "
-            "change from row to row"
+            f"counter: {', '.join(guess.counters)} only adds up, so its rise an hour is read; "
+            "--channel NAME reads it as it is"
         )
     shown = (
         "only counts", "has a value", "counts the rows", "is not of every", "the same", "a code",

@@ -60,8 +60,6 @@ class Feed:
     fields: Mapping[str, str]  # their paths, by the short names of the guess
     channels: Mapping[str, str]  # their fields, by name
     select: str | None
-    before: object  # a record, and what `select` makes of it
-    after: Sequence[object]
     quality: Mapping[str, object] | None
     partial: bool  # a field that is absent is unchanged
     step_s: float | None  # between rows of channels that each have a record of their own
@@ -78,7 +76,7 @@ class Feed:
     n_rows: int
     labels: Mapping[int, bool]  # as of a table: nothing is known
 
-    def _named(self, names: Sequence[str]) -> list[str]:
+    def _called(self, names: Sequence[str]) -> list[str]:
         """Return what channels of the guess are called."""
         of_field = {self.fields.get(name, name): name for name in self.guess.channels}
         called = {of_field.get(field, name): name for name, field in self.channels.items()}
@@ -87,7 +85,7 @@ class Feed:
     @property
     def counters(self) -> list[str]:
         """The channels that only add up, and are read as their rise."""
-        return self._named(self.guess.counters)
+        return self._called(self.guess.counters)
 
     def settings(self) -> dict[str, object]:
         """Return the settings of ``[input]`` that say which field means what."""
@@ -99,7 +97,7 @@ class Feed:
             **self.source,
             "select": self.select,
             "channels": list(paths) if plain else paths,
-            "flags": self._named(guess.flags) or None,
+            "flags": self._called(guess.flags) or None,
             **guess.settings(self.time_zone),
             "time": times if len(times) > 1 else next(iter(times), None),
             "numbers": "text" if self.texts else None,
@@ -119,11 +117,11 @@ class Feed:
         few = self.live and self.n_events // streams < _ENOUGH
         n = _LIVE * streams if few else self.n_events
         own: dict[str, Any] = {**guess.for_features(), **knobs}
-        own["flags"] = tuple(self._named(guess.flags))
+        own["flags"] = tuple(self._called(guess.flags))
         own["angles"] = tuple(
-            Circle(called, period, *self._named([leader]))
+            Circle(called, period, *self._called([leader]))
             for name, period, leader in guess.angles
-            for called in self._named([name])
+            for called in self._called([name])
         )
         return suggest(n, self.n_sensors, tuple(self.channels), **own)
 
@@ -196,7 +194,6 @@ def infer_feed(
     )
     rows_of_cells = list(zip(*cells.values(), strict=True))
     guess = guess_table(list(cells), rows_of_cells, known, marks=marks, timed=True)
-    guess = roles.completed(guess)
     of_sensor = [0] * len(rows) if guess.sensor is None else columns[guess.sensor]
     places: dict[object, set[int]] = {}
     for sensor, record in zip(map(str, of_sensor), read, strict=True):
@@ -209,8 +206,6 @@ def infer_feed(
         fields={str(name): str(short.get(name, name)) for name in columns},
         channels=channels,
         select=shape.program,
-        before=trees[0] if shape.program else None,
-        after=shape.readings[0] if shape.program else (),
         quality=_quality_of(channels, rows),
         partial=alone or (_is_partial(rows, channels) and guess.value is None),
         step_s=_step_s(guess, rows, channels, columns) if alone else None,
@@ -227,7 +222,7 @@ def infer_feed(
         n_rows=len(records),
         labels={},
     )
-    said = [*shape.said, *_said(feed, asked, rows, broken, empty), *roles.said]
+    said = [*shape.shown(trees[0]), *_said(feed, asked, rows, broken, empty), *roles.said]
     return replace(feed, said=tuple(dict.fromkeys(said)))
 
 
@@ -344,7 +339,6 @@ class _Roles:
     ) -> None:
         self.beside = beside  # columns of the record's key and headers
         self._what = what  # the part of the key that names the quantity
-        self.flags: list[str] = []
         self._fields = fields
         given = (*asked.channels, *asked.counters, *(asked.flags or ()))
         wanted = {_named(name, names) for name in given}
@@ -368,17 +362,6 @@ class _Roles:
         left = {name: why for name, why in left.items() if name not in asked_for}
         self.said = [f"left out: {name}: {why}" for name, why in left.items() if why]
         self.columns = {name: f.rows for name, f in fields.items() if name not in left}
-        for name in self.columns:
-            field = fields[name]
-            if field.values and name not in asked_for - wanted and _is_switch(field.values):
-                self.flags.append(name)
-                self.columns[name] = list(map(_as_switch, field.rows))
-
-    def completed(self, guess: TableGuess) -> TableGuess:
-        flags = [name for name in self.flags if name in guess.channels and name not in guess.flags]
-        if len(guess.flags) + len(flags) >= len(guess.channels):
-            flags = []
-        return replace(guess, flags=(*guess.flags, *flags))
 
     def _time(self) -> list[str]:
         """Choose the clock of the measurement, not of the record's transport."""
@@ -514,12 +497,6 @@ def _is_switch(values: Sequence[object]) -> bool:
     )
 
 
-def _as_switch(value: object) -> object:
-    if value is None:
-        return None
-    return int(value if isinstance(value, bool) else SWITCHES[str(value).strip().lower()])
-
-
 def _named_channels(guess: TableGuess, short: Mapping[str, str]) -> dict[str, str]:
     if guess.value is not None:
         return dict.fromkeys(guess.channels, short[guess.value])
@@ -605,11 +582,7 @@ def _is_partial(rows: Sequence[Mapping[str, object]], channels: Mapping[str, str
 def _said(
     feed: Feed, asked: Asked, rows: Sequence[Mapping[str, object]], broken: int, empty: int
 ) -> list[str]:
-    guess, said = feed.guess, []
-    if feed.select is not None:
-        said.append(f"select: {feed.select}")
-        said.append(f"before: {_brief(feed.before)}")
-        said.append(f"after: {_brief(feed.after[0] if feed.after else None)}")
+    guess, said = feed.guess, list[str]()
     if broken:
         said.append(f"unreadable: {broken} records are no JSON")
     if empty:
@@ -651,11 +624,6 @@ def _said(
         if name in feed.fields
     ]
     return [*guess.said, *said, *guess.flags_said, *guess.angles_said, *guess.doubts]
-
-
-def _brief(tree: object) -> str:
-    text = json.dumps(tree, ensure_ascii=False)
-    return text if len(text) <= 300 else f"{text[:299]}…"
 
 
 def _short(paths: Sequence[str]) -> dict[str, str]:

@@ -62,6 +62,15 @@ class Shape(NamedTuple):
     said: tuple[str, ...]
     readings: list[list[Any]]
 
+    def shown(self, first: object) -> tuple[str, ...]:
+        """Return what was seen, and what the program makes of the first record."""
+        if self.program is None:
+            return self.said
+        made = next(iter(self.readings[0]), None)
+        trees = (json.dumps(tree, ensure_ascii=False) for tree in (first, made))
+        before, after = (text if len(text) <= 300 else f"{text[:299]}…" for text in trees)
+        return (*self.said, f"select: {self.program}", f"before: {before}", f"after: {after}")
+
 
 _Step: TypeAlias = tuple[str, str]
 """A program, and what was seen."""

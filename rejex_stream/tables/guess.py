@@ -291,7 +291,9 @@ def _guess(
                 and not (table.why_not.get(n) or "").startswith(_UNITS))}  # fmt: skip
         numeric = [n for n in measured if table.holds_numbers(n)]
         moments = time.moments_ms or _cycles(table.columns[n] for n in numeric)
-        keys = _KeySearch(free, numeric, moments, table.read).found(known.sensor, known.tag)
+        keys = _KeySearch(free, numeric, moments, table.read).found(
+            known.sensor, known.tag, of_json=timed
+        )
     measured = [n for n in measured if n not in (keys.sensor, keys.tag)]
     join = None if known.channels else _joined(table, keys, measured, time.moments_ms)
     series = table.series(keys.sensor, None if join else keys.tag)
@@ -787,8 +789,11 @@ class _KeySearch:
         self._numeric = numeric
         self._long = len([n for n in numeric if n not in self._free]) == 1
 
-    def found(self, sensor: str | None, tag: str | None) -> _Keys:
-        """Return the keys; raises ConfigError where series are mixed and no column names them."""
+    def found(self, sensor: str | None, tag: str | None, *, of_json: bool) -> _Keys:
+        """Return the keys; raises ConfigError where series are mixed and no column names them.
+
+        Of JSON the sensor is found before, so a tag is looked for beside it all the same.
+        """
         asked = sensor is not None
         if tag is None and self._long:
             tag = next((n for n in self.texts if n != sensor and TAG.match(plain(n))), None)
@@ -796,9 +801,10 @@ class _KeySearch:
             sensor = self.sensor(tag)
         if sensor is None and tag is not None:
             sensor, tag = tag, None
-        if sensor is not None and tag is None and not asked:
+        if sensor is not None and tag is None and (of_json or not asked):
             tag = self.tag_beside(sensor)
-            sensor, tag = (tag, sensor) if is_turned(sensor, tag) else (sensor, tag)
+            if not asked and is_turned(sensor, tag):
+                sensor, tag = tag, sensor
         open_ones = [name for name in self.texts if name not in (sensor, tag)]
         pairs = list(itertools.pairwise(m for m in self._moments if m is not None))
         if sensor is None and open_ones and sum(b <= a for a, b in pairs) > _MERGED * len(pairs):

@@ -25,7 +25,7 @@ from rejex_stream.features import Circle
 from rejex_stream.plan.suggest import Suggestion, suggest
 from rejex_stream.tables.dialect import Marks, find_marks, moment_ms
 from rejex_stream.tables.fields import FieldProfile, is_number
-from rejex_stream.tables.guess import Asked, TableGuess, cycle_s, guess_table, names_quantity
+from rejex_stream.tables.guess import Asked, TableGuess, cycle_s, guess_table
 from rejex_stream.tables.inspection import Table, open_table
 from rejex_stream.tables.names import (
     COUNTER,
@@ -431,11 +431,6 @@ class _Roles:
             and not COUNTER.search(name)
             and len(set(map(str, field.rows))) > 1
         ]
-        known = self._times() if self.times else ()
-        if len(numbers) == 2 and whose is not None and known:  # a register and its value
-            whole = [n for n in numbers if all(map(_is_whole, fields[n].values))]
-            return next((n for n in whole if fields[n].is_in(1) and _strength(n) < 2
-                         and names_quantity(known, whose.rows, fields[n].rows)), None)  # fmt: skip
         if len(numbers) != 1:
             return None
         texts = {
@@ -449,10 +444,7 @@ class _Roles:
         by_name = sorted(texts, key=lambda name: not last_of(name).endswith("name"))
         vague = whose is None  # "name" may be the sensor's
         named = next((n for n in by_name if (TAG.match(last_of(n)) if vague else _is_tag(n))), None)
-        if named is not None or self._what is not None or whose is None or not known:
-            return named or self._what
-        # What tells the records of a sensor and a time apart names the quantity.
-        return next((t for t, v in texts.items() if names_quantity(known, whose.rows, v)), None)
+        return named or self._what
 
 
 _ON_ITS_WAY = re.compile(

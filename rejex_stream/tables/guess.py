@@ -438,6 +438,9 @@ class _Walked:
             return "not a measurement, by its name"
         if len(units) > 1 and column.given:
             return f"{_UNITS}, {' and '.join(map(printable, units[:_SHOWN]))}"
+        word = {cell.lower() for cell in column.given}
+        if len(word) == 1 and word <= SWITCHES.keys():
+            return "never changes"
         return column.why_no_measurement()
 
     def holds_numbers(self, name: str) -> bool:

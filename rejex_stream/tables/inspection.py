@@ -315,7 +315,7 @@ def _lines(
     if text.count("\0") > len(text) / 20 or (broken and encoding is None):
         raise ConfigError(f"{path} is not UTF-8 text: expected a CSV table, or give --encoding.")
     if is_text and text.lstrip().startswith(("{", "[{")):
-        raise ConfigError(f"{path} holds JSON, and no table: infer_feed looks at its records.")
+        raise ConfigError(f"{path} holds JSON, and no table: rejex-stream init and score read it.")
     lines = [line for line in io.StringIO(text, newline=None) if line.strip(" \t\r\n\0")]
     if not whole and len(lines) > 1:
         lines.pop()

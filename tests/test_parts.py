@@ -83,6 +83,7 @@ def test_parts_that_are_gone_leave_nothing_behind():
         saved(log, sets, piece(step, step - 1, b=b"%d" % step))
         sets = log.read()
     assert not [key for key in log.records if key.endswith(b"|a")]
+    assert len([key for key in log.records if key.endswith(b"|b")]) == 2
     saved(log, sets, piece(5, None, c=b"1"))
     for step in range(6, 9):
         saved(log, sets, piece(step, step - 1, c=b"%d" % step))

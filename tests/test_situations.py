@@ -69,6 +69,8 @@ def test_the_slower_the_sampling_the_more_have_to_agree():
     hourly = [onset(name, 20 * k, step_ms=HOUR) for k, name in enumerate(METERS)]
     assert sizes(hourly[:2]) == [1, 1]
     assert sizes(hourly[:6]) == [6]
+    assert sizes([onset(METERS[0], 0), onset(METERS[1], 8)]) == [2]
+    assert sizes([onset(METERS[0], 0), onset(METERS[1], 8.1)]) == [1, 1]
 
 
 def test_those_that_fall_silent_together_are_one_and_not_with_those_that_do_not():

@@ -122,7 +122,7 @@ def _mount(wanted: str | None) -> None:
 
 
 def _only_named() -> None:
-    """Never runs: a part that is asked for is imported."""
+    """Not run: a part that is asked for is imported."""
 
 
 def _print_version(wanted: bool) -> None:

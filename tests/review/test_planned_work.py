@@ -113,7 +113,7 @@ def test_what_has_not_left_never_does(plant):
     ("more", "status", "words"),
     [
         ({"until_ms": T0_MS}, 422, "ends after it begins"),
-        ({"until_ms": T0_MS + 40 * 86_400_000}, 422, "[[calendar]]"),
+        ({"until_ms": T0_MS + 500_001 + 31 * 86_400_000}, 422, "[[calendar]]"),
         ({"why": ""}, 422, "why"),
         ({"stream": "p9"}, 404, "There is no stream 'p9'"),
         ({"pipeline": "other"}, 404, "where this pipeline reads commands"),

@@ -38,6 +38,7 @@ from rejex_stream.config.assembly.running import open_run_monitor
 from rejex_stream.encode import encode_dead_letter, encode_incident, encode_verdict
 from rejex_stream.errors import CheckpointError, ConfigError
 from rejex_stream.operate.run_metrics import GAUGES
+from rejex_stream.run import command_journal
 from rejex_stream.run.command_journal import CommandJournal
 from rejex_stream.run.run_events import IncidentsDurable, PartitionClosed, Progress
 from rejex_stream.spark.job import _Input, _require_records
@@ -471,6 +472,17 @@ def test_what_people_say_is_decided_by_the_last_commit_of_a_micro_batch_alone(tm
         orders.append(CommandJournal(FARM, journal.decided(FARM), ("farm",)).next_effective_offset)
         assert journal.pending(FARM, 20) == [incident(3)]
     assert orders == [None, 20]
+
+
+def test_a_job_stores_so_many_commands_at_most(tmp_path, monkeypatch):
+    monkeypatch.setattr(command_journal, "MAX_ENTRIES", 2)
+    journal = JobJournal(("farm",), tmp_path, tmp_path / "control.jsonl")
+    planned = b'{"id": "c-%d", "kind": "planned", "by": "a", "from_ms": 1, "until_ms": 2}'
+    for n in range(3):
+        append_line(journal.control, planned % n)
+        journal.at_commit(FARM, 10 + n)
+    stored = CommandJournal(FARM, journal.decided(FARM), ("farm",))
+    assert len(stored._durable.entries) == 2
 
 
 def test_the_record_lists_what_was_untold_when_the_micro_batch_began(tmp_path, receiver):

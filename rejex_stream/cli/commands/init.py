@@ -158,8 +158,8 @@ def _tried(
         raise ConfigError(f"{said}: --channel names those to judge, --sensor whose they are.")
     if not ranked and config.input.kind == "file":
         raise ConfigError(
-            f"of {n_events:,} events none can be ranked: a window of {spec.window:,} is never "
-            "full. Give more rows, a smaller --window or a larger --contamination."
+            f"of {n_events:,} events none can be ranked: a window of {spec.window:,} does "
+            "not fill. Give more rows, a smaller --window or a larger --contamination."
         )
     return [f"tried: {said}"] if scored < n_events / 2 else []
 

@@ -149,7 +149,7 @@ def rekey(
 
 
 # ---------------------------------------------------------------------- dead letters
-Newest = Annotated[int, typer.Option("--newest", min=1, help="At most about so many.")]
+Newest = Annotated[int, typer.Option("--newest", min=1, help="About so many.")]
 
 
 @deadletter.command("list")

@@ -184,7 +184,7 @@ def _require_ranks(counts: OutcomeCounts, choice: Suggestion) -> None:
         "a channel is missing in all of them: --carry ROWS lets its last value stand, --channel "
         "leaves it out"
         if why == "unscorable"
-        else f"a window of {choice.spec.window:,} was never full: give a smaller --window, or more "
+        else f"a window of {choice.spec.window:,} did not fill: give a smaller --window, or more "
         "rows"
     )
     raise ConfigError(

@@ -28,14 +28,14 @@ def spark(  # noqa: PLR0917 - options of a program
         typer.Option(help="Where Spark keeps offsets and state; by default in the state folder."),
     ] = None,
     batch_events: Annotated[
-        int, typer.Option(min=1, help="Records of a micro-batch, at most.")
+        int, typer.Option(min=1, help="Asks Spark for micro-batches of so many records.")
     ] = 100_000,
     shuffle_partitions: Annotated[
         int,
         typer.Option(min=1, help="Tasks that share the streams; fixed once a checkpoint begins."),
     ] = 8,
     available_now: Annotated[
-        bool, typer.Option(help="End with what topics hold now; files always end.")
+        bool, typer.Option(help="End with what topics hold now; so files end anyway.")
     ] = False,
     control: Annotated[
         bool,

@@ -180,7 +180,7 @@ def import_state(
             if at is not None and at < moved.next_offset:
                 raise CheckpointError(
                     f"{moved.place} is committed up to offset {at}, before the {moved.next_offset} "
-                    f"of the state in {file}: what lies in between would never be judged. Nothing "
+                    f"of the state in {file}: what lies in between would not be judged. Nothing "
                     "was changed; import into a pipeline that nothing was committed of."
                 )
         for moved in imported:

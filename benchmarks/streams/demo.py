@@ -33,7 +33,7 @@ def changed(text: str, detector: str | None, *without: str) -> str:
 
 
 def by_init(text: str, detector: str | None = None) -> str:
-    """Return the config with the window, budget and refits of `rejex-stream init`."""
+    """Return the config with the window, budget and refits that `init` gives this detector."""
     spec = suggest(1268, 1, ("flow_l_s",)).spec
     text = re.sub(r"(?m)^window = \d+", f"window = {spec.window}", text)
     budget = f"review_budget = {{ rate = {spec.policy.rate} }}"
@@ -48,8 +48,8 @@ VARIANTS: Final[dict[tuple[str, str, str], Callable[[str], str]]] = {
     ("SensorEnsemble", "its own", "the demo's"): lambda text: changed(text, ENSEMBLE, "features"),
     ("Sensor", "the demo's", "default"): lambda text: changed(text, None, "refit"),
     ("KNN, 24 neighbours", "the demo's", "default"): lambda text: changed(text, KNN, "refit"),
-    ("Sensor, all by `init`", "its own", "default"): by_init,
-    ("SensorEnsemble, all by `init`", "its own", "default"): lambda text: by_init(text, ENSEMBLE),
+    ("Sensor", "its own", "by `init`"): by_init,
+    ("SensorEnsemble", "its own", "by `init`"): lambda text: by_init(text, ENSEMBLE),
 }
 """Detector, columns, refits, and what makes the config of it from the demo's."""
 

@@ -400,7 +400,7 @@ def test_every_config_of_the_demos_table_is_what_its_row_says(tmp_path):
         assert detector.startswith(config.detector.name)
         assert (columns == "its own") == (not config.features.columns)
         assert (refits == "the demo's") == (config.refit == feed.config.refit)
-        if "init" in detector:
+        if "init" in refits:
             assert (config.rejection.window, config.rejection.review_budget.rate) == (310, 0.05)
         else:
             assert config.rejection == feed.config.rejection

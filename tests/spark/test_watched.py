@@ -480,7 +480,8 @@ def test_a_job_stores_so_many_commands_at_most(tmp_path, monkeypatch):
     planned = b'{"id": "c-%d", "kind": "planned", "by": "a", "from_ms": 1, "until_ms": 2}'
     for n in range(3):
         append_line(journal.control, planned % n)
-        journal.at_commit(FARM, 10 + n)
+    for next_offset in (10, 20):
+        journal.at_commit(FARM, next_offset)
     stored = CommandJournal(FARM, journal.decided(FARM), ("farm",))
     assert len(stored._durable.entries) == 2
 

@@ -47,7 +47,7 @@ def test_the_version_and_the_help_are_quick_and_plain():
     (["validate", "missing.toml"], 2, "missing.toml: Expected a readable TOML file"),
     (["run", "missing.toml"], 2, "missing.toml: Expected a readable TOML file"),
     (["plan", "-c", "0.7"], 2, "contamination = 0.7 is outside (0, 0.5)"),
-    (["score", "missing.csv"], 1, "cannot read missing.csv: No such file"),
+    (["score", "missing.csv"], 1, "missing.csv cannot be opened: No such file"),
     (["plan", "--burst", "3"], 2, "--burst goes with --rate"),
     (["run", "missing.toml", "--limit", "5"], 2, "--limit goes with --dry-run"),
 ])  # fmt: skip

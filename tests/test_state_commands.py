@@ -326,6 +326,10 @@ def test_what_a_config_would_do_with_what_is_stored_is_what_it_does(here, rejex)
     status, outcome, why = changed('channels = ["flow"]', 'channels = ["t2"]')
     assert (status, outcome) == (1, "refused")
     assert "for the channels ['flow'], not ['t2']" in why
+    counted = '[channels.flow]\nkind = "counter"\n[output]'
+    status, outcome, why = changed("[output]", counted)
+    assert (status, outcome) == (1, "refused")
+    assert "for the counters (), not (0,)" in why
     status, outcome, why = changed('folder = "one"', 'folder = "other"')
     assert (status, outcome, "bring the state along" in why) == (1, "refused", True)
     said = rejex("validate", "changed.toml", "--against-state")[1]

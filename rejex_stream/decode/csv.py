@@ -50,7 +50,6 @@ def split_row(
 
 
 def parse_csv_header(row: bytes, delimiter: str = ",") -> tuple[str, ...]:
-    """Split a header row into column names."""
     try:
         text = row.decode("utf-8-sig")
         names = split_row(text, delimiter)
@@ -137,11 +136,9 @@ class CsvDecoder:
         )  # fmt: skip
 
     def lacking(self, record: Record) -> str:
-        """Say which channels a row lacks, and which columns there are."""
         return self._mapping.lacking(self.decode(record), self._header)
 
     def fields(self, record: Record) -> dict[str, object]:
-        """Return the cells of a row that can be read, by column."""
         cells = split_row((record.value or b"").decode(), self._delimiter)
         return dict(zip(self._header, cells, strict=False))
 

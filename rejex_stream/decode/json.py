@@ -78,11 +78,9 @@ class JsonDecoder:
         return value
 
     def lacking(self, record: Record) -> str:
-        """Say which channels a record lacks, and which fields it has instead."""
         return self._mapping.lacking(self.decode(record), list(self.fields(record)))
 
     def fields(self, record: Record) -> dict[str, object]:
-        """Return the fields of a record as a mapping names them, those of no mapping too."""
         try:
             return dict(flat(json.loads(record.value or b"", parse_int=_parse_int)))
         except (ValueError, RecursionError):

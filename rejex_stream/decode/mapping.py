@@ -259,7 +259,6 @@ class FieldMapping:
 
     @property
     def channel_fields(self) -> tuple[str, ...]:
-        """The field of each channel, in the same order."""
         if isinstance(self.channels, Mapping):
             return tuple(self.channels.values())
         return tuple(self.channels)
@@ -291,14 +290,12 @@ class FieldMapping:
 
     @property
     def time_fields(self) -> tuple[str, ...]:
-        """The fields that make the event time, if any."""
         if self.time is None:
             return ()
         return (self.time,) if isinstance(self.time, str) else tuple(self.time)
 
     @property
     def sensor_fields(self) -> tuple[str, ...]:
-        """The fields that make the sensor's name, if any."""
         if self.sensor is None:
             return ()
         return (self.sensor,) if isinstance(self.sensor, str) else tuple(self.sensor)
@@ -323,7 +320,6 @@ class FieldMapping:
 
     @property
     def time_is_text(self) -> bool:
-        """Whether the event time is written as a text, not as a number."""
         return self.time_format is not None or self.time_unit == "iso8601"
 
     def refuse(self, record: Record) -> Invalid:

@@ -119,7 +119,6 @@ class RegistryDecoder:
         return cast("bytes | Invalid", self.decode(record))
 
     def lacking(self, record: Record) -> str:
-        """Say which channels a record lacks, and the names of fields in its schema."""
         schema = self._schemas.ask(int.from_bytes((record.value or b"")[1:HEADER_BYTES]))
         names = [] if isinstance(schema, str) else _FIELD.findall(schema.text)
         return self._mapping.lacking(self.decode(record), [a or b for a, b in names])

@@ -175,7 +175,6 @@ class ReorderBuffer:
 
     # ------------------------------------------------------------------------------ snapshots
     def state(self) -> dict[str, Any]:
-        """Return what it remembers, for a snapshot. O(sensors and events that wait)."""
         rows = {
             sensor: [
                 row.values, row.times, sorted(row.came), row.first_ms, _kept(row.last),

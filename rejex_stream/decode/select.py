@@ -203,7 +203,6 @@ class SelectingDecoder:
         return self._decoder.decode_all(records)
 
     def lacking(self, record: Record) -> str:
-        """Say which channels a reading lacks, and which fields it has instead."""
         return self._decoder.lacking(record)
 
 

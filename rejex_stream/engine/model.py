@@ -522,7 +522,6 @@ class BatchModel:
             ) from error
 
     def _wants_a_model(self) -> bool:
-        """Whether fits go on: without refits, only until one has succeeded."""
         refits = self._schedule.refit_every_events is not None
         needed = self._serving is None or self.is_adopting
         return refits or (needed and self._pending is None)

@@ -151,7 +151,6 @@ class SensorRegistry:
         return Status.CLOCK_BEGINS
 
     def _silent_since(self, before_ms: int) -> Gone:
-        """Return whoever was heard of last before that time. O(sensors)."""
         ended = [
             (key, sensor)
             for sensor, streams in self._last_seen.items()

@@ -124,7 +124,6 @@ class Silences:
             steps.append((now_ms, size))
 
     def _longest_step(self, since_ms: int) -> int:
-        """Return the longest step of the clock since it stood there."""
         at = bisect_right(self._steps, since_ms, key=itemgetter(0))
         return self._steps[at][1] if at < len(self._steps) else 0
 

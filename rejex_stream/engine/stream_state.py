@@ -264,7 +264,6 @@ class StreamState:
             verdicts[i] = limited(cast("Verdict", verdicts[i]), excess)
 
     def _tell_answers(self, reading: Reading) -> None:
-        """Tell with the next event what a command has changed."""
         tracker, interim = self.tracker, self._interim
         if tracker.open is not None and not self._is_adopted:
             tracker.publish(reading, self.seq)

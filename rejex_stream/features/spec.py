@@ -349,7 +349,6 @@ class FeatureSpec:
         return RecentRows(shape, d, carry, self._picked(), partial=partial)
 
     def _picked(self) -> tuple[int, ...] | None:
-        """Return which values of a reading are measured; ``None``: all."""
         if not self.flags:
             return None
         return tuple(i for i, name in enumerate(self.channels) if name not in self.flags)

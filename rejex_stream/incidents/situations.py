@@ -178,7 +178,6 @@ def _size(faults: Iterable[Onset]) -> int:
 
 
 def _runs(faults: Iterable[Onset]) -> Iterator[list[Onset]]:
-    """Yield runs of incidents whose onsets agree from one to the next."""
     run, reach_ms = list[Onset](), -math.inf
     for one in sorted(faults, key=lambda one: (one.onset_ms - one.slack_ms, one.incident)):
         if run and one.onset_ms - one.slack_ms > reach_ms:

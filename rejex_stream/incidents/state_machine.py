@@ -541,7 +541,6 @@ class IncidentTracker:
         return alarms.false_alarms.per_sensor_month
 
     def _refresh(self) -> None:
-        """Say whether the reference stands still, and which events are to be shown."""
         incident = self.open if self.active else None
         self.frozen = incident is not None and incident.held
         self.incident = incident.id if incident is not None and self.frozen else None
@@ -1151,7 +1150,6 @@ class IncidentTracker:
 
 
 def _contradiction(incident: OpenIncident, command: Command) -> str | None:
-    """Return what speaks against an answer to what is open."""
     if incident.state is IncidentState.ADOPTING:
         return "is being adopted as the new normal: it takes no other answer"
     if command.version is not None and command.version != incident.version:

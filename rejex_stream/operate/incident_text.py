@@ -98,7 +98,6 @@ def urgency(incident: Incident) -> str:
 
 
 def graded_severity(incident: Incident) -> str:
-    """Return the severity as people read it: ``81 of 100 (extreme)``."""
     return "{} of 100 ({})".format(*grade(incident.peak_severity, incident.n_anomalies))
 
 
@@ -171,7 +170,6 @@ def if_unanswered(incident: Incident) -> str:
 def headline(
     incident: Incident, names: DisplayNames, readings: Sequence[ChannelReading] = ()
 ) -> str:
-    """Return one line that says where, what, since when and how bad."""
     if incident.silent:
         return _silence(incident)
     whose = stream_name(incident.stream_key, incident.mode)
@@ -211,7 +209,6 @@ def _silence(incident: Incident) -> str:
 
 
 def how_ended(incident: Incident) -> str:
-    """Return in a word or two how an incident ended; empty where it has not."""
     ended = incident.ended or ""
     return _ENDS[ended][0] if ended in _ENDS else ended.replace("_", " ")
 
@@ -230,7 +227,6 @@ def spell_time(time_ms: int) -> str:
 
 
 def describe_incident(incident: Incident) -> str:
-    """Return a sentence or two on an incident: whose, since when, how many events, its state."""
     if incident.silent:
         return f"{_silence(incident)}. Other sensors send, and its gaps are not so long usually."
     whose = stream_name(incident.stream_key, incident.mode)
@@ -258,7 +254,6 @@ def describe_incident(incident: Incident) -> str:
 
 
 def state_phrase(incident: Incident) -> str:
-    """Return the state of an incident in words: ``is over (recovered)``."""
     if incident.ended in _ENDS:
         levels = f": {_levels(incident)}" if incident.levels else ""
         return f"{_ENDS[incident.ended][1]}{levels}"

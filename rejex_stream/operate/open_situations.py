@@ -56,7 +56,6 @@ class OpenSituations:
 
     @property
     def incidents(self) -> list[Incident]:
-        """The open ones, each as it was changed last."""
         return list(self._open.values())
 
     def has_new_state(self, incident: Incident) -> bool:
@@ -114,7 +113,6 @@ class OpenSituations:
         return any(now > before for before, now in zip(known[1], told[1], strict=True))
 
     def forget(self, incidents: Iterable[Incident]) -> None:
-        """Drop incidents that are over, or another's, and what only they needed."""
         for one in incidents:
             self._open.pop(one.id, None)
         needed = {self._situations[one].id for one in self._open}

@@ -254,7 +254,6 @@ class RunMetrics:
     def outcomes(
         self, partition: Partition, outcomes: Sequence[Outcome], *, replaying: bool
     ) -> None:
-        """Count a batch; what is replayed was counted before."""
         if replaying or not outcomes:
             return
         verdicts = [outcome.verdict for outcome in outcomes if outcome.verdict is not None]
@@ -320,18 +319,15 @@ class RunMetrics:
     def silent(
         self, incidents: Iterable[Incident], overdue: Mapping[Partition, Sequence[str]]
     ) -> None:
-        """Export how many sensors send nothing, by incidents and by the run's own clock."""
         counts = Tally(Partition(*one.position[:2]) for one in incidents if one.silent)
         for partition in overdue:
             n_silent = counts[partition] + len(overdue[partition])
             self._gauge("silent_sensors", *_labels(partition)).set(n_silent)
 
     def out_of_time(self, kind: str, n: int) -> None:
-        """Count events whose times make no sense beside those before."""
         self._counter("events_out_of_time", kind).inc(n)
 
     def lag(self, records: Mapping[Partition, int]) -> None:
-        """Export how far the committed offsets are behind the input's end."""
         now = self._clock()
         for partition, count in records.items():
             names, newest_ms = _labels(partition), self._newest_ms.get(partition)
@@ -376,11 +372,9 @@ class RunMetrics:
 
     # ----------------------------------------------------------------------------- monitors
     def watch(self, partition: Partition, bank: MonitorBank) -> None:
-        """Export what this bank knows from now on."""
         self._banks[partition] = bank
 
     def forget(self, partition: Partition) -> None:
-        """Drop the gauges of a partition that is no longer ours."""
         self._banks.pop(partition, None)
         for name, (_, labels) in self._levels.items():
             if labels != "topic partition":
@@ -389,7 +383,6 @@ class RunMetrics:
                 self._gauges[name].remove(self._pipeline, *_labels(partition))
 
     def refresh(self, *, force: bool = False) -> None:
-        """Renew the gauges, if they are older than `refresh_s`; called in the run's own thread."""
         now = self._clock()
         if not force and now - self._refreshed_at < self._refresh_s:
             return
@@ -452,7 +445,6 @@ class GroupNames:
         return name
 
     def by_group(self, judged: Sequence[Outcome]) -> Mapping[str, Sequence[Outcome]]:
-        """Return outcomes with verdicts by the label's value; O(1) where nothing is grouped."""
         if not self._grouped:
             return {"": judged} if judged else {}
         groups: dict[str, list[Outcome]] = {}

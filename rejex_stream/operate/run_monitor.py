@@ -150,14 +150,12 @@ class Arrivals:
         self._at: dict[str, tuple[float, int]] = {}
 
     def update(self, readings: Sequence[Reading], now_s: float) -> None:
-        """Take a batch into account; O(events)."""
         self._last = now_s, readings[-1].event_time_ms
         if not self._at:
             self._began = self._began[0], readings[0].event_time_ms
         self._at |= dict.fromkeys([reading.sensor for reading in readings], self._last)
 
     def overdue(self, now_s: float) -> list[str]:
-        """Return who has sent nothing for longer than is usual, where no event can tell of it."""
         found, n_alive, (last_s, last_ms) = list[str](), 0, self._last
         for sensor, limit_ms in self._silences.limits():
             at_s, at_ms = self._at.get(sensor, self._began)
@@ -262,7 +260,6 @@ class Health:
 
     @property
     def is_live(self) -> bool:
-        """Whether the loop ran within the time that is allowed."""
         return self._clock() - self._progress_at < self._stalled_after_s
 
     @property
@@ -303,7 +300,6 @@ class ClockWatch:
         self._now_s, self._newest, self._said = now_s, dict[str, int](), dict[str, float]()
 
     def see(self, readings: Sequence[Reading]) -> list[ClockDoubt]:
-        """Take a batch of events in their order; return what is odd, one a sensor and kind."""
         newest, late = self._newest, dict[str, tuple[int, int]]()
         odd: Counter[tuple[str, str]] = Counter()
         for _, sensor, at_ms, _, _ in readings:
@@ -436,7 +432,6 @@ class RunMonitor:
             self.outbox.post(make_event(alarm, self._names))
 
     def progress(self, progress: Progress) -> None:
-        """Refresh metrics, health and active alerts."""
         self.health.progress(progress)
         self.health.group_joined(getattr(self.source, "joined", False))
         self.metrics.refresh()

@@ -117,7 +117,6 @@ def _log_tail_fraction(a: FloatArray, b: FloatArray, x: FloatArray) -> FloatArra
 
 
 def _log_tails(rank: FloatArray, n: int, r: int) -> tuple[FloatArray, FloatArray]:
-    """Return (log P1, log P0) for ranks: the smaller tail is computed, the larger derived."""
     high, low = float(n - r + 1), float(r)
     p1 = betainc(high, low, (rank + 1.0) / (n + 2.0))
     p0 = betainc(low, high, (n - rank + 1.0) / (n + 2.0))

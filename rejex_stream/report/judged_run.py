@@ -273,7 +273,6 @@ class FaultFindings:
 
     @property
     def n_normal(self) -> int:
-        """Events of the fault that were called normal."""
         judged = self.n_anomaly + self.n_rejected + self.n_unscorable + self.n_warm_up
         return self.n_events - judged
 

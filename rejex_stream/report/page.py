@@ -216,7 +216,6 @@ def _rate_in_words(findings: Findings) -> str:
 
 
 def _charts(findings: Findings) -> str:
-    """Return what the script fills with plots: they are nothing without it."""
     fault = f"<span>{_MARKS['fault']}known fault</span>" if findings.faults else ""
     return f"""
 <div class="bar"><div class="sensors" role="group" aria-label="Sensor"></div>
@@ -457,7 +456,6 @@ def in_words(verdict: Verdict) -> str:
 
 
 def after(seconds: float | None) -> str:
-    """Say how long after its beginning something was noticed, if it was."""
     if seconds is None:
         return "none"
     return "at once" if seconds <= 0 else f"after {span(1000 * seconds)}"

@@ -110,7 +110,6 @@ class CommandJournal:
 
     @property
     def is_full(self) -> bool:
-        """Whether no more may wait: the rest stays in the log for now."""
         return len(self.unassigned) >= MAX_ENTRIES
 
     def ingest(self, read: ControlRecords) -> bool:

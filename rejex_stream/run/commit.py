@@ -169,12 +169,10 @@ class OwnedPartition:
 
     @property
     def replaying(self) -> bool:
-        """Whether the committed offset is still ahead."""
         return self.state.next_offset < self.live_from
 
     @property
     def has_commands(self) -> bool:
-        """Whether commands wait that a commit can record."""
         journal = self.state.journal  # asked at every turn, and mostly there are none
         return bool(journal.unassigned) and journal.can_assign and not self.replaying
 
@@ -280,12 +278,10 @@ class Ownership:
         }
 
     def suspend_all(self) -> None:
-        """Suspend all we own: its state is of use where a partition comes back."""
         for partition in list(self.owned):
             self._suspend(partition)
 
     def drop_suspended(self) -> None:
-        """Dispose of the partitions that did not come back."""
         for owned in self.suspended.values():
             self._dispose(owned)
         self.suspended.clear()

@@ -379,7 +379,6 @@ class Retries:
         self._last_s = 0.0
 
     def failed(self, error: ConnectorError, now: float) -> float:
-        """Return the seconds to wait before the next attempt."""
         self.attempts += 1
         if self.attempts == 1:
             self._first_s = now

@@ -90,7 +90,6 @@ class PartitionMonitor:
         self._on_alarm = on_alarm
 
     def observe(self, outcomes: Sequence[Outcome], *, replaying: bool) -> None:
-        """See outcomes in order."""
         alarms = self.bank.observe(
             [outcome.verdict for outcome in outcomes if outcome.verdict is not None]
         )
@@ -99,7 +98,6 @@ class PartitionMonitor:
                 self._on_alarm(self._partition, alarm)
 
     def view(self, stream_key: str) -> bytes | None:
-        """Encode what is known of one stream, if anything is."""
         return self.bank.stream(stream_key).snapshot() if stream_key in self.bank else None
 
     def restore(self, blob: bytes, streams: Mapping[str, bytes]) -> bool:
@@ -113,7 +111,6 @@ class PartitionMonitor:
 
 
 def log_alarm(partition: Partition, alarm: Alarm) -> None:
-    """Say an alarm in the log."""
     _log.warning(
         "alarm %s on %s: %s",
         alarm.kind,
@@ -142,6 +139,7 @@ class Head(msgspec.Struct, forbid_unknown_fields=True):
     sensors: dict[str, Any]
     monitor: bytes | None
     reorder: Any = None
+    counters: tuple[int, ...] = ()  # the places of channels that are read by their rise
 
     def sealed(self) -> bytes:
         return seal(_HEAD_KIND, _HEAD_FORMAT, msgspec.structs.asdict(self))
@@ -186,7 +184,6 @@ class Piece(NamedTuple):
     last: bool
 
     def encoded(self) -> SnapshotPiece:
-        """Encode. O(bytes)."""
         parts: dict[str, bytes | None] = {}
         for encode in self.views:
             parts |= encode()
@@ -235,7 +232,6 @@ class DirtyParts:
                 self._view_now(self.begun, reading.stream_key, reading.sensor)
 
     def mark_dirty(self, readings: Collection[Reading]) -> None:
-        """Have the next snapshot write what these readings change."""
         self._streams |= dict.fromkeys([reading.stream_key for reading in readings])
         self._sensors |= dict.fromkeys([reading.sensor for reading in readings])
 
@@ -317,7 +313,6 @@ class DirtyParts:
         self._versions = {key: stream.model_version for key, stream in streams.items()}
 
     def commit(self) -> None:
-        """Build upon the snapshot that was begun: it is durable."""
         begun, self.begun = self.begun, None
         assert begun is not None
         self.base = begun.next_offset
@@ -428,6 +423,7 @@ class PartitionState:
         # What is remembered of the input where records are taken, and where they are judged: a
         # snapshot stands there.
         rules = reorder if reorder is not None and reorder.any else None
+        self._counters = () if rules is None else rules.counters
         self._reorder = None if rules is None else ReorderBuffer(rules)
         self._judged_reorder = None if rules is None else ReorderBuffer(rules)
         self._followed: list[tuple[Record, Reading | Invalid]] = []  # by the second
@@ -709,6 +705,7 @@ class PartitionState:
             self.registry.head(),
             None if self._monitor is None else self._monitor.bank.head(),
             None if self._judged_reorder is None else self._judged_reorder.state(),
+            self._counters,
         )
         self.parts.begin(self.next_offset, self.n_events, head.sealed())
 
@@ -764,6 +761,7 @@ class PartitionState:
         for name, theirs, ours in (
             ("partition", head.partition, list(self.partition)),
             ("channels", head.channels, list(self._decoder.channels)),
+            ("counters", head.counters, self._counters),
         ):
             if theirs != ours:
                 raise CheckpointError(

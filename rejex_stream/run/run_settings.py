@@ -171,7 +171,6 @@ class RunSettings(Run):
 
     @property
     def limits(self) -> Limits:
-        """Return how long a sensor may be silent, and how many are known."""
         after = self.forget_after
         return Limits(
             forget_after_ms=None if after is None else max(1, round(1000 * after)),

@@ -102,7 +102,6 @@ def taken(records: DataFrame, config: Config, header: bytes, *, whole: bool) -> 
 
 
 def refused(config: Config) -> None:
-    """Refuse what a job on Spark cannot do, by the name of the setting."""
     source = config.input
     for asked, why in (
         (
@@ -344,7 +343,6 @@ class KeyedStates:
     def handleExpiredTimer(  # noqa: N802
         self, key: Any, timerValues: Any, expiredTimerInfo: Any
     ) -> Iterator[pd.DataFrame]:
-        """Nothing here goes by time."""
         return iter(())
 
     def close(self) -> None:

@@ -86,7 +86,6 @@ def _require_extra() -> None:
 
 @contextmanager
 def session(job: SparkJob, name: str) -> Iterator[SparkSession]:
-    """Open a session with what keyed states need of it."""
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(name)

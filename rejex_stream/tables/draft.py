@@ -87,6 +87,5 @@ def _section(title: str, values: Mapping[str, object], path: Sequence[str] = ())
 
 
 def save_draft(where: Path, text: str) -> None:
-    """Write a config to a file."""
     with explaining_os_errors(f"cannot write {where}"):
         where.write_text(text, encoding="utf-8")

@@ -27,12 +27,10 @@ class FieldProfile:
 
     @cached_property
     def values(self) -> list[Any]:
-        """Those that are there."""
         return [value for value in self.rows if value is not None]
 
     @cached_property
     def distinct(self) -> set[str]:
-        """The values that are there, as texts."""
         return set(map(str, self.values))
 
     @cached_property
@@ -42,7 +40,6 @@ class FieldProfile:
 
     @cached_property
     def is_text(self) -> bool:
-        """Whether all values are texts."""
         return all(isinstance(value, str) for value in self.values)
 
     @cached_property
@@ -82,13 +79,11 @@ class Trees:
 
     @cached_property
     def fields(self) -> dict[str, FieldProfile]:
-        """The fields of objects that hold something, by path."""
         paths = dict.fromkeys(p for row in self.rows for p, x in row.items() if x is not None)
         return {path: FieldProfile(path, [row.get(path) for row in self.rows]) for path in paths}
 
     @cached_property
     def measured(self) -> set[str]:
-        """The fields that are measurements."""
         return {path for path, field in self.fields.items() if field.is_measured}
 
     @cached_property

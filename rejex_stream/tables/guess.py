@@ -136,19 +136,16 @@ class TableGuess:
 
     @property
     def time_said(self) -> str:
-        """Which columns make the time, as text."""
         if self.time is None:
             return "none: rows 1 s apart"
         return f"{' and '.join(self.times)} ({self.time_format or self.time_unit})"
 
     @property
     def times(self) -> tuple[str, ...]:
-        """The columns that make the time."""
         return (self.time,) if isinstance(self.time, str) else self.time or ()
 
     @property
     def flags_said(self) -> tuple[str, ...]:
-        """Which flags are kept out of the distance, as sentences."""
         if not self.flags:
             return ()
         return (
@@ -158,7 +155,6 @@ class TableGuess:
 
     @property
     def angles_said(self) -> tuple[str, ...]:
-        """Which channels go round, as sentences."""
         if not self.angles:
             return ()
         names = ", ".join(
@@ -181,7 +177,6 @@ class TableGuess:
         return {name: getattr(self, name) for name in _FOR_FEATURES}
 
     def settings(self, time_zone: str | None) -> dict[str, object]:
-        """Return the settings of ``[input]`` that say how columns are read."""
         return {
             "time": list(self.time) if isinstance(self.time, tuple) else self.time,
             "time_unit": None if self.time is None or self.time_format else self.time_unit,
@@ -201,7 +196,6 @@ class TableGuess:
         }
 
     def facts(self) -> list[tuple[str, str]]:
-        """Return the role of each column as rows to print."""
         facts = [("time", self.time_said), ("sensor", self.sensor or "none: one sensor")]
         facts.append(("channels", ", ".join(self.channels)))
         if self.label is not None:
@@ -444,7 +438,6 @@ class _Walked:
         return column.why_no_measurement()
 
     def holds_numbers(self, name: str) -> bool:
-        """Whether a column may be measured, or hold several quantities that may be."""
         return (self.why_not[name] or _UNITS).startswith(_UNITS)
 
     def series(self, *names: str | None) -> list[object]:
@@ -589,7 +582,6 @@ def _flags(table: _Walked, names: Sequence[str]) -> Sequence[str]:
 
 
 def _is_switch(cells: Sequence[str]) -> bool:
-    """Whether a column says on and off in words."""
     words = {cell.lower() for cell in cells} - MISSING_TEXTS
     return words <= SWITCHES.keys() - {"0", "1"} and len({SWITCHES[word] for word in words}) == 2
 

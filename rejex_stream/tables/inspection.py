@@ -104,7 +104,6 @@ class Table:
         return list(names) if value is None else dict.fromkeys(names, value)
 
     def reorder_rules(self) -> ReorderRules:
-        """Return what becomes of readings before they are judged."""
         step_s, names = self.guess.step_s, enumerate(self.guess.channels)
         return ReorderRules(
             None if step_s is None else round(1000 * step_s),
@@ -113,11 +112,9 @@ class Table:
 
     @property
     def counters(self) -> Sequence[str]:
-        """The channels that only add up, and are read as their rise."""
         return self.guess.counters
 
     def settings(self) -> dict[str, object]:
-        """Return the settings of ``[input]`` with which a run reads the file as we do."""
         guess = self.guess
         return {
             "path": str(self.path.resolve()),
@@ -182,7 +179,6 @@ class Table:
         return records_of(source)
 
     def cells(self, record: Record) -> list[str]:
-        """Split a row leniently."""
         text = (record.value or b"").decode("utf-8", "replace")
         return split_row(text, self.delimiter, len(self.header), strict=False)
 

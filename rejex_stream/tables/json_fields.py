@@ -77,18 +77,15 @@ class Feed:
     labels: Mapping[int, bool]  # as of a table: nothing is known
 
     def _called(self, names: Sequence[str]) -> list[str]:
-        """Return what channels of the guess are called."""
         of_field = {self.fields.get(name, name): name for name in self.guess.channels}
         called = {of_field.get(field, name): name for name, field in self.channels.items()}
         return [called[name] for name in names if name in called]
 
     @property
     def counters(self) -> list[str]:
-        """The channels that only add up, and are read as their rise."""
         return self._called(self.guess.counters)
 
     def settings(self) -> dict[str, object]:
-        """Return the settings of ``[input]`` that say which field means what."""
         guess, path = self.guess, self.fields
         paths = dict(self.channels)
         plain = all(name == field for name, field in paths.items())
@@ -482,7 +479,6 @@ def _why_left(field: FieldProfile) -> str:
 
 
 def _is_switch(values: Sequence[object]) -> bool:
-    """Whether values are booleans, or words for them, of which numbers 0 and 1 are none."""
     return all(
         isinstance(v, bool) or (isinstance(v, str) and v.strip().lower() in SWITCHES)
         for v in values

@@ -26,7 +26,6 @@ def plain(name: str) -> str:
 
 
 def last_of(path: str) -> str:
-    """Return the last part of a path, as patterns want it."""
     return plain(re.split(r"(?<!\\)\.", path)[-1])
 
 

@@ -55,7 +55,6 @@ class TimeOrder:
         self._longest = max(self._longest, (step, since))
 
     def remarks(self, sensor: str = "--sensor", *, gaps: bool = True) -> Iterator[str]:
-        """Yield a sentence for each oddity."""
         if self.repeated:
             yield (
                 f"summer time: {self.repeated:,} rows are in the hour that comes twice, "

@@ -232,7 +232,6 @@ def _cells(row: Sequence[str], width: int) -> list[str]:
 
 
 def numbered(names: Sequence[str]) -> tuple[str, ...]:
-    """Add a number to columns of the same name."""
     seen: Counter[str] = Counter()
     unique = []
     for name in names:

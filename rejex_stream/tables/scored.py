@@ -235,7 +235,6 @@ class ScoredCsv:
         self._write([self._line([*table.header, *names])])
 
     def passing(self, records: Iterator[Record]) -> Iterator[Record]:
-        """Take note of the rows on their way to the engine."""
         for record in records:
             self._pending.append(record)
             yield record
@@ -247,7 +246,6 @@ class ScoredCsv:
         self._write_rows(len(self._pending) - self._joined * _BATCH)
 
     def finish(self) -> None:
-        """Write the rows that waited for what ends them."""
         self._write_rows(len(self._pending))
 
     def _write_rows(self, n: int) -> None:

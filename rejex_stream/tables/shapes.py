@@ -530,7 +530,6 @@ class Split(NamedTuple):
     width: int
 
     def part(self, expression: str, which: int) -> str:
-        """Return the jq expression of one part."""
         return f"({expression} | split({json.dumps(self.separator)})[{which}])"
 
     def pattern(self, *which: int) -> str:
@@ -540,7 +539,6 @@ class Split(NamedTuple):
         return f"^{re.escape(self.separator).join(parts)}$"
 
     def sensor(self, expression: str) -> str:
-        """Return the jq expression of what names the machine."""
         parts = [self.part(expression, i) for i in self.whose]
         if len(parts) == 1:
             return parts[0][1:-1]

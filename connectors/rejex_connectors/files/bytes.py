@@ -232,7 +232,6 @@ class ToUtf8:
         return chunk if self._decoder is None else self._decoder.decode(chunk).encode()
 
     def finish(self) -> bytes:
-        """Return what is left at the end of the input."""
         if self._decoder is None:
             return self._begun
         return self._decoder.decode(b"", final=True).encode()

@@ -82,7 +82,6 @@ class FileSink:
         self._pending: dict[str, list[bytes]] = {role: [] for role in wanted}
 
     def write(self, outcomes: Sequence[Outcome]) -> None:
-        """Encode and buffer. O(outcomes)."""
         self.buffer(lines_of(outcomes, review="review" in self._outputs, form=self._form))
 
     def buffer(self, lines: Iterable[tuple[str, bytes]]) -> None:
@@ -118,7 +117,6 @@ class FileSink:
             output.cut()
 
     def close(self) -> None:
-        """Close the outputs; uncommitted outcomes are dropped."""
         for output in self._outputs.values():
             output.close()
         if self._lock is not None:

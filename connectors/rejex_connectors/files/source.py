@@ -135,7 +135,6 @@ class LineRows:
         return _rows(self._lines.feed(chunk))
 
     def finish(self) -> list[bytes]:
-        """Return what is left at the end of the input."""
         return _rows(self._lines.finish()) if self._array is None else self._array.finish()
 
 
@@ -374,7 +373,6 @@ class FileSource:
 
     @property
     def exhausted(self) -> bool:
-        """Whether a file that is not followed was read to its end."""
         return self._ended and self._reading and self._at == len(self._rows) and not self._failed
 
     def close(self) -> None:

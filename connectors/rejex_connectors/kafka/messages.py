@@ -74,7 +74,6 @@ class OutcomeMessages:
         self._native = make and make(self, settings.form)
 
     def of(self, outcomes: list[types.Outcome]) -> Iterator[Message]:
-        """Yield the messages of `outcomes`, in order, made a few at a time."""
         if not self._native:
             return self._of(outcomes)
         blocks = (outcomes[at : at + _AT_ONCE] for at in range(0, len(outcomes), _AT_ONCE))
@@ -301,7 +300,6 @@ class EventHeaders:
         self.most = _headers_size(self.fixed) + len(self._version) + _OTHERS_BYTES
 
     def named(self, id_: str, subject: str) -> list[tuple[str, bytes]]:
-        """Return the headers of a message with an id of its own and no event time."""
         return [
             *self.fixed,
             ("ce_id", f"{id_}{self._version}".encode("utf-8", "replace")),
@@ -340,5 +338,4 @@ _MILLISECONDS = [b"%03dZ" % ms for ms in range(1000)]
 
 @lru_cache(maxsize=1024)
 def _minute(minutes: int) -> bytes:
-    """Render all but the seconds, which consecutive events mostly share."""
     return datetime.fromtimestamp(60 * minutes, UTC).isoformat()[:17].encode()

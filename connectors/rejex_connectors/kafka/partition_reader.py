@@ -37,7 +37,6 @@ Role: TypeAlias = Literal["consumer", "producer", "admin"]
 
 
 def client_options(settings: KafkaSettings, role: Role) -> dict[str, Any]:
-    """Return the options of a client: where, as whom, how to log in, and the user's own."""
     guard_logs("kafka")
     return {
         "bootstrap_servers": settings.bootstrap_servers.split(","),
@@ -50,7 +49,6 @@ def client_options(settings: KafkaSettings, role: Role) -> dict[str, Any]:
 
 
 def records_of(topic: str, partition: int, messages: Sequence[Any]) -> list[Record]:
-    """Make records of what kafka-python delivers. O(records)."""
     new = tuple.__new__  # nearly twice as fast as calling a named tuple's class
     records: list[Record] = []
     for r in messages:
@@ -260,7 +258,6 @@ def read_partition(
     *,
     settle_s: float = 0.0,
 ) -> Iterator[Record]:
-    """Read one partition as :meth:`PartitionReader.read` does, and close what that opened."""
     with closing(PartitionReader(settings)) as reader:
         yield from reader.read(partition, start, stop, settle_s=settle_s)
 

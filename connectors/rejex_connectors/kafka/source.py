@@ -196,7 +196,6 @@ class KafkaSource:
 
     @property
     def joined(self) -> bool:
-        """Whether we are a member of the group, be it one without partitions."""
         return self.consumer.joined()
 
     def lag(self) -> dict[Partition, int]:

@@ -47,7 +47,6 @@ class Chunks:
             number, first = number + 1, first + len(records)
 
     def forget(self) -> None:
-        """Remove all: Spark has no checkpoint any more that knows of them."""
         for path in self.folder.iterdir():
             path.unlink()
 

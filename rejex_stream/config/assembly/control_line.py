@@ -114,11 +114,9 @@ class ControlLine:
         return commands
 
     def incidents(self) -> dict[str, Incident]:
-        """Return the incidents as they stand, in the order in which they opened."""
         return incidents_in(self._lines("incidents", None))
 
     def replies(self, since: Any = None) -> dict[str, list[CommandReply]]:  # noqa: ANN401
-        """Return the replies by command, those since a mark."""
         replies: dict[str, list[CommandReply]] = {}
         for item in _incident_records(self._lines("incidents", since)):
             if not isinstance(item, Incident):
@@ -140,7 +138,6 @@ class ControlLine:
 
 
 def published_lines(config: Config, what: Published) -> Iterator[bytes]:
-    """Yield what a pipeline has published of a kind so far, record by record."""
     if config.input.kind == "kafka":
         yield from _of_topic(kafka_settings(config), what, None)
         return

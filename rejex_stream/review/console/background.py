@@ -196,7 +196,6 @@ class Background:
         return has_worked
 
     def failing(self) -> dict[str, bool]:
-        """Return every part of the work, and whether it fails now."""
         parts = [f"feed {number}" for number in range(len(self._fed.feeds))]
         parts += [f"answers {pipeline}" for pipeline in self.control_lines]
         parts += [f"silences {pipeline}" for pipeline in self._fed.silences]
@@ -234,7 +233,6 @@ def _labels_topic(configs: Sequence[Config], labels: Path | None) -> Config | No
 
 
 def labels_file(store: Path, labels: Path | None) -> Path:
-    """Return where the labels of a store go that has no labels topic."""
     return labels or store.with_name("labels.jsonl")
 
 

@@ -107,7 +107,6 @@ Build = Callable[[Console, Connection, Viewer, Request], Context]
 
 
 def shell(console: Console, connection: Connection, viewer: Viewer) -> Context:
-    """Return what every page shows around its content."""
     store = console.store
     now = store.now_ms()
     return {

@@ -196,7 +196,6 @@ class ConsoleServer(uvicorn.Server):
             self._on_ready()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """End; a second Ctrl-C waits for no connection."""
         # uvicorn's own would raise the signal again once it is done. A SIGTERM then ends the
         # process before the labels decided last have left, and before the store is closed.
         self.force_exit |= self.should_exit and sig == signal.SIGINT

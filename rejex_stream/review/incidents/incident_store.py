@@ -100,7 +100,6 @@ def stored_incident(connection: Connection, incident: str) -> StoredIncident | N
 
 
 def members(connection: Connection, situation: str) -> list[StoredIncident]:
-    """Return the incidents of a situation, those that are over, too; most severe first."""
     return _stored(connection, "i.situation = ?", situation)
 
 
@@ -184,7 +183,6 @@ def _acknowledged(connection: Connection, incident: Incident) -> tuple[str, int]
 
 
 def timeline(connection: Connection, incident: str) -> list[Incident]:
-    """Return the changes of an incident, the newest first."""
     rows = connection.execute(
         "SELECT record FROM incident_change WHERE incident = ? ORDER BY version DESC LIMIT ?",
         (incident, _MOST_CHANGES),
@@ -193,7 +191,6 @@ def timeline(connection: Connection, incident: str) -> list[Incident]:
 
 
 def sensors_of(connection: Connection, incident: Incident) -> list[Row]:
-    """Return the rows of the sensors of an incident, as far as they are known here."""
     marks = ",".join("?" * len(incident.sensors))
     return connection.execute(
         f"SELECT * FROM sensor WHERE stream_key = ? AND sensor IN ({marks}) ORDER BY sensor",

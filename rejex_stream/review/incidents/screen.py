@@ -98,7 +98,6 @@ def _seen_by(connection: Connection, incident: str) -> list[str]:
 
 
 def _quiet(connection: Connection, pipeline: str, now_ms: int) -> int | None:
-    """Return for how long nothing came of a pipeline, where that is long."""
     arrived = noted(connection, f"arrived:{pipeline}")
     ago = None if arrived is None else now_ms - int(arrived)
     return ago if ago is not None and ago > _QUIET_MS else None
@@ -292,7 +291,6 @@ def _known(connection: Connection, incident: str) -> StoredIncident:
 # ------------------------------------------------------------------------------------------ API
 @answers(AnswerRequest)
 def post_answer(call: Call, wanted: AnswerRequest) -> object:
-    """Answer an incident; the reply of the pipeline comes later, on its page."""
     command = give_answer(call.store, wanted, call.viewer)
     return {"command": command, "message": "Answered: it leaves in a few seconds."}
 
@@ -320,7 +318,6 @@ def post_cancel(call: Call, wanted: CancelIn) -> object:
 
 @answers(SeenIn)
 def post_seen(call: Call, wanted: SeenIn) -> object:
-    """Record that somebody has seen an incident and all that began with it, or their comment."""
     with call.store.acting(call.viewer) as act:
         stored = _known(act.connection, wanted.incident)
         for one in [stored] if wanted.text.strip() else _together(act.connection, stored):
@@ -331,7 +328,6 @@ def post_seen(call: Call, wanted: SeenIn) -> object:
 
 @answers(CareIn)
 def post_care(call: Call, wanted: CareIn) -> object:
-    """Assign an incident and all that began with it, or shelve them for a time."""
     done = []
     require_reviewer(call.viewer)
     if wanted.shelve_hours:
@@ -376,7 +372,6 @@ def _together(connection: Connection, stored: StoredIncident) -> list[StoredInci
 
 @answers()
 def post_load(call: Call) -> object:
-    """Read one step of the input for an incident that lacks readings."""
     with call.store.database.read() as connection:
         stored = _known(connection, call.place("incident"))
         before = readings.counted(connection, stored.incident).known
@@ -395,7 +390,6 @@ def post_load(call: Call) -> object:
 
 @answers()
 def get_readings(call: Call) -> object:
-    """Return the readings and scores of an incident's sensors, with what is usual."""
     stretch = stretch_of(call.request)
     with call.store.database.read() as connection:
         incident = _known(connection, call.place("incident")).incident

@@ -301,7 +301,6 @@ def _update_span(connection: Connection, episode: str) -> None:
 
 
 def holding(connection: Connection, event_ids: list[int]) -> set[str]:
-    """Return the episodes that hold any of these events now."""
     marks = ",".join("?" * len(event_ids))
     query = f"SELECT DISTINCT episode_id FROM event WHERE event_id IN ({marks})"
     return set(scalars(connection, query, event_ids))

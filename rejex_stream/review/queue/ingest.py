@@ -130,7 +130,6 @@ def next_offset(connection: Connection, partition: Partition) -> int | None:
 
 
 def advance(connection: Connection, partition: Partition, span: Span) -> None:
-    """Set the next offset to the end of what was read, in the transaction that stores it."""
     known = next_offset(connection, partition)
     if known is None or span.first > known:
         raise ConnectorError(
@@ -264,7 +263,6 @@ class IngestBatch:
 
     # ----------------------------------------------------------------------------- verdicts
     def verdict(self, verdict: Verdict) -> None:
-        """Count one verdict of any label and extend the score track."""
         topic, partition, *place = verdict.position
         stream = topic, partition, in_mode(verdict.stream_key, verdict.mode)
         # Late events come in order of their time, so a higher number is new as well; one that was
@@ -313,7 +311,6 @@ class IngestBatch:
 
     # ---------------------------------------------------------------------------- incidents
     def incident(self, published: Incident | tuple[Position, CommandReply]) -> None:
-        """Store a change of an incident, or the reply to a command."""
         if isinstance(published, Incident):
             is_new = self._store_incident(published)
             if is_new:

@@ -76,7 +76,6 @@ class Quality(msgspec.Struct, frozen=True, kw_only=True):
 def judged_episodes(
     connection: Connection, since_ms: int = 0, pipeline: str | None = None
 ) -> Iterator[Judged]:
-    """Yield every episode from an event time on that people have decided, of one or of all."""
     # Extreme anomalies are excluded: their selection depends on their value.
     rows = connection.execute(
         "SELECT e.episode_id, e.why, e.n_events, "
@@ -199,7 +198,6 @@ def _draws(rng: np.random.Generator, group: Group) -> FloatArray:
 
 
 def report(connection: Connection, *, now_ms: int, since_ms: int = 0) -> dict[str, Quality]:
-    """Return what all labels given since a time say of each pipeline: each has a γ of its own."""
     return {
         name: quality(connection, event_time_of(connection, name, since_ms, now_ms), name)
         for name in scalars(connection, "SELECT DISTINCT pipeline FROM sensor ORDER BY 1")

@@ -45,7 +45,6 @@ def drawn_for_second_review(root_id: str, ratio: float) -> bool:
 
 
 def records_of(connection: Connection, episode: str) -> list[LabelRecord]:
-    """Return every record about the events of an episode, in order."""
     # All events of an episode share them, so one event stands for all.
     rows = connection.execute(
         "SELECT l.record FROM label_event le JOIN label l USING (label_seq) WHERE le.event_id = "
@@ -223,7 +222,6 @@ class LabelFile:
         return places
 
     def _named(self) -> bool:
-        """Whether the path still leads to our file: what is rotated away, nobody reads."""
         assert self._file is not None
         try:
             return os.path.samestat(os.fstat(self._file.fileno()), self.path.stat())
@@ -380,7 +378,6 @@ _STARTS = re.compile(f"((?:^|[;\\t\\r\\n])[{_UNSEEN}]*)([=+\\-@|＝＋－＠])")
 
 
 def as_csv(rows: Iterator[ExportRow]) -> Iterator[str]:
-    """Yield CSV (RFC 4180) in pieces, the header first."""
     buffer = io.StringIO()
     writer = csv.writer(buffer)
     writer.writerow(ExportRow._fields)

@@ -146,7 +146,6 @@ def claim_next(store: ReviewStore, chosen: QueueFilter, viewer: Viewer) -> Lease
 
 
 def release(store: ReviewStore, episode: str, viewer: Viewer) -> bool:
-    """Release one's own claim; returns whether there was one."""
     with store.acting(viewer) as act:
         if case_row(act.connection, episode)["lease_owner"] != viewer.reviewer:
             return False
@@ -199,7 +198,6 @@ def assign(store: ReviewStore, targets: Sequence[str], viewer: Viewer, *, to: st
 def comment(
     store: ReviewStore, request_id: str, episode: str, viewer: Viewer, *, text: str
 ) -> None:
-    """Add a comment on an episode; a repeated request adds nothing."""
     if not 0 < len(text.strip()) <= MAX_COMMENT:
         raise Refusal("bad_request", f"A comment has 1 to {MAX_COMMENT:,} characters.", episode)
     with store.acting(viewer) as act:

@@ -80,7 +80,6 @@ class QueueFilter:
         return "/queue?" + urlencode(parts)
 
     def sql(self, viewer: Viewer, now_ms: int) -> QueueQuery:
-        """Return the query behind every count and list of this view."""
         values: dict[str, Any] = {
             "me": viewer.reviewer,
             "now": now_ms,

@@ -49,7 +49,6 @@ class Feed(Protocol):
         """Store what is new; `stop` is asked often."""
 
     def close(self) -> None:
-        """Close the input; by default a feed holds nothing open between two calls."""
         return
 
 

@@ -129,7 +129,6 @@ class ReviewStore:
     def add(
         self, items: Iterable[ReviewItem] = (), verdicts: Iterable[Verdict] = ()
     ) -> IngestCounts:
-        """Store review items and verdicts that are already decoded."""
         with self.database.write() as connection:
             batch = IngestBatch(connection, self.settings, self.now_ms())
             for verdict in verdicts:
@@ -147,7 +146,6 @@ class ReviewStore:
         *,
         pipeline: str = "",
     ) -> None:
-        """Add plain readings (event time in ms, values), so that plots show them."""
         with self.database.write() as connection:
             batch = IngestBatch(connection, self.settings, self.now_ms(), pipeline)
             sensor_id = batch.sensor_id(stream_key, sensor, channels)

@@ -107,8 +107,8 @@ def doubts(done):
 
 
 ENTRY = (
-    "'entry' only counts: it rises in {0} of {0} steps; leave it out of input.channels, or make it "
-    "a flag"
+    "'entry' only counts: it rises in {0} of {0} steps; leave it out of input.channels, make it a "
+    'flag, or say kind = "counter" in [channels]'
 )
 
 

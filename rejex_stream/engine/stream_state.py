@@ -303,7 +303,11 @@ class StreamState:
             if not (quiet or planned) and self._look_at_interim(readings[followed], seq + followed):
                 stood.append((followed, self.tracker.incident))
             judge, tracker, model = self._judge, self.tracker, self.model
-            segment = model.next_segment(rows, at, judge, explained=explained, planned=planned)
+            # An answer told of this event is obeyed at the next one, wherever a batch ends.
+            upto = rows
+            if self._interim is not None and tracker.is_adopting:
+                upto = rows[: at + 1] if tracker.is_told_at(seq + followed) else rows
+            segment = model.next_segment(upto, at, judge, explained=explained, planned=planned)
             owners = which[segment.start : segment.stop]
             if segment.held and stood[-1][1] is None:  # from here on
                 quiet = False

@@ -304,9 +304,8 @@ class StreamState:
                 stood.append((followed, self.tracker.incident))
             judge, tracker, model = self._judge, self.tracker, self.model
             # An answer told of this event is obeyed at the next one, wherever a batch ends.
-            upto = rows
-            if self._interim is not None and tracker.is_adopting:
-                upto = rows[: at + 1] if tracker.is_told_at(seq + followed) else rows
+            adopts = self._interim is not None and tracker.is_adopting
+            upto = rows[: at + 1] if adopts and tracker.is_told_at(seq + followed) else rows
             segment = model.next_segment(upto, at, judge, explained=explained, planned=planned)
             owners = which[segment.start : segment.stop]
             if segment.held and stood[-1][1] is None:  # from here on

@@ -15,6 +15,7 @@ from rejex_stream.incidents.calendar import Plan
 from rejex_stream.review.console.background import Background, feeding
 from rejex_stream.review.console.console import Access
 from rejex_stream.review.incidents.planned import _next, planned_work
+from rejex_stream.review.queue.series import pipeline_clock
 from tests.pump import feed, pump_toml
 from tests.review.console_server import running
 from tests.review.desk import violations
@@ -59,7 +60,8 @@ def plan(console, start, stop, request="r1", **more):
 
 def listed(console):
     with console.store.database.read() as connection:
-        return planned_work(connection, console.console.calendars)
+        newest_ms = {"pump": pipeline_clock(connection, "pump").now_ms}
+        return planned_work(connection, console.console.calendars, newest_ms)
 
 
 def test_what_is_planned_here_marks_the_events_of_its_time_and_ends_when_taken_back(plant):

@@ -18,7 +18,7 @@ from rejex_stream.encode import encode_review, encode_verdict
 from rejex_stream.review.incidents import readings
 from rejex_stream.review.incidents.shift import Actor, last_shift
 from rejex_stream.review.queue import label_report, series
-from rejex_stream.review.queue.label_report import quality
+from rejex_stream.review.queue.label_report import pipelines_of, quality
 from rejex_stream.review.queue.review_store import ReviewStore, rebuild
 from rejex_stream.review.queue.series import DAY_MS, HOUR_MS
 from rejex_stream.types import IncidentState, Label, Position, Reason, Status
@@ -83,7 +83,9 @@ def test_who_takes_over_reads_what_the_last_eight_hours_brought_and_what_alarms_
     opened("fan", 200, ended_ago=7)
     opened("mill", 26)
     opened("mill", 6)
-    shift = read(store, last_shift, store.now_ms())
+    newest_ms = {name: read(store, series.pipeline_clock, name).now_ms
+                 for name in read(store, pipelines_of)}  # fmt: skip
+    shift = read(store, last_shift, store.now_ms(), newest_ms)
     assert (shift.opened, shift.ended, shift.standing, shift.answered) == (2, 2, 1, 0)
     assert shift.actors == (Actor("pump", 4, True), Actor("fan", 2, False), Actor("mill", 2, False))
     assert shift.an_hour == 2 / 8

@@ -44,7 +44,7 @@ def against_state(config: Config) -> list[Outlook]:
             committed = state.places.committed()
             return [_outlook(config, state, at, committed.get(at)) for at in state.partitions]
     except NothingStoredError as error:
-        return [Outlook(named, "begins", f"{error}")]
+        return [Outlook(named, "begins", str(error))]
     except ConfigError as error:
         return [Outlook(named, "refused", str(error).rstrip("."))]
 

@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Meta
 
 from rejex_stream.config.assembly.control_line import ControlLine, make_command
-from rejex_stream.config.reviewing import ROLES, Review
+from rejex_stream.config.reviewing import Review
 from rejex_stream.encode import decode_command, decode_incidents, encode_command
 from rejex_stream.errors import ConfigError
 from rejex_stream.operate.incident_text import state_phrase
@@ -271,11 +271,6 @@ def give_answer(store: ReviewStore, request: AnswerRequest, viewer: Viewer) -> C
         return command
 
 
-def may_renew(viewer: Viewer, settings: Review) -> bool:
-    """Whether somebody may say that something is the new normal."""
-    return ROLES.index(viewer.role) >= ROLES.index(settings.new_normal)
-
-
 def _give(act: Action, request: AnswerRequest, id_: str, settings: Review) -> Command:
     connection, viewer = act.connection, act.viewer
     stored = stored_incident(connection, request.incident)
@@ -302,7 +297,7 @@ def _give(act: Action, request: AnswerRequest, id_: str, settings: Review) -> Co
             f"It has moved on since you saw version {request.version}. "
             f"{state_sentence(incident)} Look at it, and answer again.",
         )
-    if kind is CommandKind.NEW_NORMAL and not may_renew(viewer, settings):
+    if kind is CommandKind.NEW_NORMAL and not viewer.has_role(settings.new_normal):
         raise Refusal("forbidden", f"New normal takes the role {settings.new_normal} here.")
     command = store_command(
         act,
@@ -358,10 +353,8 @@ def withdraw_answer(store: ReviewStore, command: str, viewer: Viewer) -> str:
         ).fetchall()
         if not rows:
             raise Refusal("unknown", "There is no such answer.")
-        if decode_command(rows[0]["record"]).by != viewer.reviewer and viewer.role not in (
-            "lead",
-            "admin",
-        ):
+        by = decode_command(rows[0]["record"]).by
+        if by != viewer.reviewer and not viewer.has_role("lead"):
             raise Refusal("forbidden", "Who gave an answer, or a lead, takes it back.")
         if any(row["leaving_ms"] is not None for row in rows):
             raise Refusal(

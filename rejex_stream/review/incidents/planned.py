@@ -24,7 +24,6 @@ from rejex_stream.review.incidents.incident_store import (
 from rejex_stream.review.queue import database
 from rejex_stream.review.queue.database import Name, Refusal, Viewer, require_reviewer
 from rejex_stream.review.queue.review_store import ReviewStore
-from rejex_stream.review.queue.series import pipeline_clock
 from rejex_stream.types import Command, CommandKind
 
 _MOST_MS = 31 * 86_400_000
@@ -57,12 +56,13 @@ class PlannedWork(NamedTuple):
 
 
 def planned_work(
-    connection: Connection, calendars: Mapping[str, Sequence[Plan]]
+    connection: Connection, calendars: Mapping[str, Sequence[Plan]], newest_ms: Mapping[str, int]
 ) -> list[PlannedWork]:
     """Return what is not over, by the newest event of each pipeline; the earliest first."""
-    clocks = {name: pipeline_clock(connection, name) for name in calendars}
-    now_ms = {name: clock.now_ms if clock else 0 for name, clock in clocks.items()}
-    works = [_next(name, plan, now_ms[name]) for name, plans in calendars.items() for plan in plans]
+    works = [
+        _next(name, plan, newest_ms.get(name, 0))
+        for name, plans in calendars.items() for plan in plans
+    ]  # fmt: skip
     cancelled = set[str | None]()
     for answer in answers_to(connection, ""):  # the newest first: what takes back comes before
         command = answer.command
@@ -72,8 +72,8 @@ def planned_work(
             cancelled.add(command.cancels)
         elif command.id not in cancelled:
             works.append(_given(command, answer.pipeline, answer.replies != ()))
-    works = [work for work in works if work.until_ms > now_ms.get(work.pipeline, 0)]
-    works = [w._replace(is_now=w.from_ms <= now_ms.get(w.pipeline, 0)) for w in works]
+    works = [work for work in works if work.until_ms > newest_ms.get(work.pipeline, 0)]
+    works = [w._replace(is_now=w.from_ms <= newest_ms.get(w.pipeline, 0)) for w in works]
     return sorted(works, key=lambda work: (work.from_ms, work.pipeline, work.command))
 
 

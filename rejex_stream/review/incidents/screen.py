@@ -117,6 +117,9 @@ def _now(console: Console, connection: Connection, viewer: Viewer, request: Requ
     pipelines = connection.execute(
         "SELECT pipeline, count(*) AS sensors FROM sensor WHERE last_ms IS NOT NULL GROUP BY 1"
     ).fetchall()
+    clocks = {row["pipeline"]: series.pipeline_clock(connection, row["pipeline"])
+              for row in pipelines}  # fmt: skip
+    newest_ms = {name: clock.now_ms for name, clock in clocks.items() if clock is not None}
     return {
         "cards": [
             (
@@ -131,7 +134,7 @@ def _now(console: Console, connection: Connection, viewer: Viewer, request: Requ
         ],
         "shelved": [(one, care) for one, care in all_open if care.shelved_until_ms],
         "yours": sum(care.assigned == viewer.reviewer for _, care in not_shelved),
-        "planned": planned_work(connection, console.calendars),
+        "planned": planned_work(connection, console.calendars, newest_ms),
         "can_plan": [] if console.background is None else sorted(console.background.control_lines),
         "more_incidents": max(0, len(cards) - _CARDS),
         "shown_of": lambda pipeline: console.shown.get(pipeline, DisplayNames()),
@@ -146,12 +149,12 @@ def _now(console: Console, connection: Connection, viewer: Viewer, request: Requ
                 "name": row["pipeline"],
                 "sensors": row["sensors"],
                 "quiet_ms": _quiet(connection, row["pipeline"], now),
-                "clock": series.pipeline_clock(connection, row["pipeline"]),
+                "clock": clocks[row["pipeline"]],
             }
             for row in pipelines
         ],
         "labels_waiting": pending(connection),
-        "shift": last_shift(connection, now),
+        "shift": last_shift(connection, now, newest_ms),
         "attended_an_hour": ATTENDED_AN_HOUR,
         "shift_hours": SHIFT_HOURS,
     }
@@ -239,7 +242,7 @@ def _one(console: Console, connection: Connection, viewer: Viewer, request: Requ
             (incident.id,),
         ).fetchone(),
         "choices": choices(incident),
-        "may_renew": incident_store.may_renew(viewer, console.store.settings),
+        "may_renew": viewer.has_role(console.store.settings.new_normal),
         "question": question(incident),
         "if_unanswered": if_unanswered,
         "can_answer": console.background is None
@@ -357,7 +360,7 @@ def post_care(call: Call, wanted: CareIn) -> object:
 def _may_shelve(hours: float, why: str, viewer: Viewer) -> None:
     if not why.strip():
         raise Refusal("bad_request", "Say why it is shelved: the next shift reads it.")
-    if hours > _REVIEWERS_SHELVE_HOURS and viewer.role not in ("lead", "admin"):
+    if hours > _REVIEWERS_SHELVE_HOURS and not viewer.has_role("lead"):
         raise Refusal("forbidden", "A lead shelves for longer than a day.")
 
 

@@ -6,12 +6,12 @@ counted, since each is one alarm for a person.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from sqlite3 import Connection
 from typing import NamedTuple
 
 from rejex_stream.review.queue.database import scalar
-from rejex_stream.review.queue.label_report import pipelines_of
-from rejex_stream.review.queue.series import DAY_MS, HOUR_MS, pipeline_clock
+from rejex_stream.review.queue.series import DAY_MS, HOUR_MS
 
 SHIFT_HOURS = 8
 ATTENDED_AN_HOUR = 6
@@ -43,16 +43,14 @@ class Shift(NamedTuple):
         return self.opened / SHIFT_HOURS
 
 
-def last_shift(connection: Connection, now_ms: int) -> Shift:
-    """Return what happened in the last eight hours; O(incidents)."""
+def last_shift(connection: Connection, now_ms: int, newest_ms: Mapping[str, int]) -> Shift:
+    """Return what happened in the eight hours before the newest event; O(incidents)."""
     begun_ms = SHIFT_HOURS * HOUR_MS
     opened = ended = standing = 0
     actors = list[Actor]()
-    for pipeline in pipelines_of(connection):
-        clock = pipeline_clock(connection, pipeline)
-        assert clock is not None, "its sensors have verdicts"
-        times = {"pipeline": pipeline, "shift": clock.now_ms - begun_ms,
-                 "day": clock.now_ms - DAY_MS, "month": clock.now_ms - _MONTH_MS}  # fmt: skip
+    for pipeline, at_ms in newest_ms.items():
+        times = {"pipeline": pipeline, "shift": at_ms - begun_ms,
+                 "day": at_ms - DAY_MS, "month": at_ms - _MONTH_MS}  # fmt: skip
         counts = connection.execute(
             "SELECT count(DISTINCT situation) FILTER (WHERE opened_ms > :shift), "
             "count(DISTINCT situation) FILTER (WHERE state = 'closed' AND changed_ms > :shift), "

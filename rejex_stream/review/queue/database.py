@@ -24,7 +24,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 from msgspec import Meta
 
-from rejex_stream.config.reviewing import Role
+from rejex_stream.config.reviewing import ROLES, Role
 from rejex_stream.errors import ConfigError, ConnectorError, RejexError
 from rejex_stream.types import Position
 
@@ -592,6 +592,10 @@ class Viewer(NamedTuple):
     reviewer: str
     role: Role = "reviewer"
 
+    def has_role(self, least: Role) -> bool:
+        """Whether the role is this one, or one that may do more."""
+        return ROLES.index(self.role) >= ROLES.index(least)
+
 
 RefusalCode: TypeAlias = Literal[
     "leased", "changed", "unknown", "forbidden", "bad_request", "nothing"
@@ -609,7 +613,7 @@ class Refusal(RejexError):  # noqa: N818 - a refused action is an answer, not a 
 
 def require_reviewer(viewer: Viewer) -> None:
     """Refuse a viewer, who may only read."""
-    if viewer.role == "viewer":
+    if not viewer.has_role("reviewer"):
         raise Refusal("forbidden", "You may look but not decide: ask for the role reviewer.")
 
 

@@ -266,7 +266,7 @@ def _record(act: Action, episode: str, request: LabelRequest, ordinal: int) -> L
     people = [label for label in standing if label.source == "human"]
     own = [label for label in people if label.reviewer == viewer.reviewer]
     role: Literal["first", "second", "adjudication"] = "second" if people and not own else "first"
-    if row["status"] == "disputed" and viewer.role in ("lead", "admin"):
+    if row["status"] == "disputed" and viewer.has_role("lead"):
         role = "adjudication"
     elif own:
         role = own[-1].role
@@ -304,7 +304,7 @@ def _require_as_seen(act: Action, target: Target) -> None:
             f"{who} decided {target.episode_id}{verdict} meanwhile; nothing was written.",
             target.episode_id,
         )
-    if row["status"] == "disputed" and viewer.role not in ("lead", "admin"):
+    if row["status"] == "disputed" and not viewer.has_role("lead"):
         parties = resolution_of(connection, target.episode_id).reviewers
         if viewer.reviewer not in parties:
             raise Refusal(

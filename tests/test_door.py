@@ -373,6 +373,15 @@ def test_a_status_in_braces_is_a_quality(tmp_path: Path) -> None:
     assert sum(x.values[0] != x.values[0] for x in readings(found)) == 8
 
 
+def test_a_total_in_json_is_said_once_with_what_to_do() -> None:
+    trees = [
+        {"ts": 1_700_000_000 + 60 * i, "energy": 5.0 * i, "temp": t}
+        for i, t in enumerate(walk(300))
+    ]
+    (line,) = (line for line in infer_feed(records(trees)).said if "energy" in line)
+    assert "--counter 'energy' reads its rise an hour" in line
+
+
 def test_a_counter_may_be_judged_by_its_rise(tmp_path: Path) -> None:
     chance, total, rows = random.Random(5), 900, []
     for i, x in enumerate(walk(900)):

@@ -684,21 +684,25 @@ def _said(guess: TableGuess, table: _Walked, known: Asked) -> Iterator[str]:
             f"ignored; --channel {guess.value} makes each a series of its own"
         )
     if guess.counters and not known.counters:
+        one = len(guess.counters) == 1
         yield (
-            f"counter: {', '.join(guess.counters)} only adds up, so its rise an hour is read; "
-            "--channel NAME reads it as it is"
+            f"counter: {', '.join(guess.counters)} only {'adds' if one else 'add'} up, so "
+            f"{'its' if one else 'their'} rise an hour is read; --channel NAME reads it as it is"
         )
-    shown = (
-        "only counts", "has a value", "counts the rows", "is not of every", "the same", "a code",
-        "in several units", "numbers in part",
-    )  # fmt: skip
     for name, why in guess.aside.items():
-        if why.startswith(shown):
+        if why.startswith(MENDABLE):
             takes = "--channel takes a column for a measurement"
             takes = "input.channels may name it" if guess.value else takes
             if why.startswith("only counts"):
                 takes = f"--counter {printable(name)} reads its rise an hour, {takes}"
             yield f"left out: {name} {why}; {takes}"
+
+
+MENDABLE = (
+    "only counts", "has a value", "counts the rows", "is not of every", "the same", "a code",
+    "in several units", "numbers in part",
+)  # fmt: skip
+"""How the reasons begin for which a column is left out that an option would take."""
 
 
 def _odd_columns(guess: TableGuess, table: _Walked) -> Iterator[str]:

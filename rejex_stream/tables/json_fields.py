@@ -25,7 +25,7 @@ from rejex_stream.features import Circle
 from rejex_stream.plan.suggest import Suggestion, suggest
 from rejex_stream.tables.dialect import Marks, find_marks, moment_ms
 from rejex_stream.tables.fields import FieldProfile, is_number
-from rejex_stream.tables.guess import Asked, TableGuess, cycle_s, guess_table
+from rejex_stream.tables.guess import MENDABLE, Asked, TableGuess, cycle_s, guess_table
 from rejex_stream.tables.inspection import Table, open_table
 from rejex_stream.tables.names import (
     COUNTER,
@@ -609,7 +609,7 @@ def _said(
     said += [
         f"left out: {feed.fields.get(name, name)}: {why}"
         for name, why in guess.aside.items()
-        if name in feed.fields
+        if name in feed.fields and not why.startswith(MENDABLE)  # which is said with the option
     ]
     return [*guess.said, *said, *guess.flags_said, *guess.angles_said, *guess.doubts]
 

@@ -231,9 +231,6 @@ class _Stream:
         self.came = {}
         self.adopting, self.began, self.tail, self.extreme = False, 0, None, []
         self.interim, self.is_interim = None, False  # another stream, of the rows held back
-        back = [0, *((c.events or 0) - (c.kind not in ("lag", "difference"))
-                     for c in spec.features.columns)]  # fmt: skip
-        self.reach = max(back)  # readings before its own that a row is made of
         if self.learns:
             self.epoch, self.model = 0, spec.detector.start(spec.features.names, seed=self.seed(0))
 
@@ -261,7 +258,7 @@ class _Stream:
         """Begin a reference of what was held back, and know how the stream varies."""
         spec = replace_in(self.spec, policy=replace_in(self.spec.policy, burst=None, per_day=None))
         new = self.interim = _Stream(spec, self.key)
-        whole = [row for row in self.held[self.reach :] if not np.isnan(row).any()]
+        whole = [row for row in self.held if not np.isnan(row).any()]
         new.rows, new.began, new.epochs = [*self.rows, *whole], len(self.rows), self.epochs
         new.left_out, new.is_interim = [False] * len(new.rows), True
         new.origin = len(new.rows) - min(len(whole), spec.schedule.first_fit_events - 1)
@@ -273,7 +270,7 @@ class _Stream:
         hold, schedule = self.hold, self.spec.schedule
         if self.learns or self.is_interim or hold.open is None or self.adopting:
             return
-        enough = min(schedule.first_fit_events, schedule.buffer_events) - 1 + self.reach
+        enough = min(schedule.first_fit_events, schedule.buffer_events) - 1
         if self.interim is None and len(self.held) >= enough:
             self.begin_interim()
         new, verdict = self.interim, said(Label.NORMAL)
@@ -286,8 +283,7 @@ class _Stream:
         if new.hold.open is None and rises(new.window):
             if hold.open.pop("untold", False):
                 hold.tell(verdict, counted=True)
-            self.held = new.rows[new.began :][-schedule.buffer_events :]
-            self.interim = None
+            self.held, self.interim = new.rows[new.began :][-self.most :], None
             self.adopt()
             return
         self.turn("closed", verdict, "adopted")
@@ -369,9 +365,7 @@ class _Stream:
 
     @property
     def most(self):
-        """How many rows held back are kept, the oldest of which are made of readings before."""
-        most = self.spec.schedule.buffer_events + self.reach
-        return self.spec.window if self.learns else most
+        return self.spec.window if self.learns else self.spec.schedule.buffer_events
 
     def turn(self, state, verdict, ended="recovered"):
         """Do what a turn of the incident asks for."""
@@ -420,7 +414,7 @@ class _Stream:
             self.window = self.finite(scores[warm_up:])
             self.hold.renew(self.window)
             return
-        rows = [row for row in rows[self.reach :] if not np.isnan(row).any()]
+        rows = [row for row in rows if not np.isnan(row).any()]
         self.fits, self.adopting, self.began = [], True, len(self.rows)
         self.rows, self.left_out = self.rows + rows, [*self.left_out, *[False] * len(rows)]
         self.origin = len(self.rows) - min(len(rows), self.spec.schedule.first_fit_events - 1)

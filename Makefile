@@ -50,6 +50,9 @@ help:
 demo: .venv/run.stamp
 	$(BIN)/rejex-stream demo $(DEMO_ARGS)
 
+# Else every program that a test starts would compile all that it imports, which takes seconds.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Three workers on two cores, file by file: one of them mostly waits, for a broker that all share.
 SPREAD := -n 3 --dist loadfile --no-loadscope-reorder
 

@@ -91,14 +91,12 @@ def _own_environment() -> Iterator[None]:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder, which is where we are."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 @pytest.fixture
 def rejex(capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
-    """What runs the program in this process."""
     return partial(here, capsys)
 
 

@@ -78,7 +78,6 @@ class ListSource:
         self.close()
 
     def poll(self, max_records: int, timeout_s: float) -> Sequence[Record]:
-        """Return the next records of one partition, in turn; sentinels act when reached."""
         found: list[Record] = []
         for _ in self._scripts:
             partition = list(self._scripts)[self._turn % len(self._scripts)]
@@ -120,7 +119,6 @@ class ListSource:
         self._changes += [Revoked(partition), partition]
 
     def changes(self) -> Sequence[Assigned | Revoked]:
-        """Return the ownership changes since the last call."""
         changes, self._changes = self._changes, []
         return [
             change
@@ -130,29 +128,24 @@ class ListSource:
         ]
 
     def seek(self, partition: Partition, offset: int) -> None:
-        """Deliver `partition` from `offset` on."""
         self._at[partition] = 0
         self._from[partition] = offset
 
     def pause(self, partition: Partition) -> None:
-        """Deliver nothing of `partition` until the next :meth:`seek`."""
         del self._at[partition]
 
     def rewind(self) -> None:
-        """Report every partition as lost and assigned again."""
         self._changes = []
         for partition in self._scripts:
             self._lose(partition)
 
     @property
     def exhausted(self) -> bool:
-        """Whether every script was read to its end."""
         return not self._changes and all(
             self._at.get(key, 0) >= len(script) for key, script in self._scripts.items()
         )
 
     def close(self) -> None:
-        """Forget all positions; the next run starts with an assignment."""
         self._at.clear()
         self._from.clear()
         self._changes = list(self._scripts)
@@ -202,11 +195,9 @@ class ListSink:
         self._written: list[Outcome] = []
 
     def write(self, outcomes: Sequence[Outcome]) -> None:
-        """Accept outcomes."""
         self._written += outcomes
 
     def commit(self, next_offsets: Mapping[Partition, int]) -> None:
-        """Make everything durable, or do what the script says."""
         what = self._script.pop(0) if self._script else "ok"
         if what == "crash":
             raise Crash("before a commit")
@@ -224,11 +215,9 @@ class ListSink:
             raise Crash("after a commit")
 
     def abort(self) -> None:
-        """Forget what was written since the last commit."""
         self._written = []
 
     def close(self) -> None:
-        """Forget what was written since the last commit."""
         self._written = []
 
 
@@ -253,7 +242,6 @@ class MemorySnapshotStore:
         self.journals: dict[Partition, bytes] = {}
 
     def save(self, partition: Partition, piece: SnapshotPiece) -> bool:
-        """Keep a piece; with the last one drop later snapshots."""
         kept = self.snapshots.get(partition, {})
         if piece.first:
             if piece.base is not None and piece.base not in kept:
@@ -276,17 +264,14 @@ class MemorySnapshotStore:
         return True
 
     def load(self, partition: Partition, at_most: int) -> tuple[int, Mapping[str, bytes]] | None:
-        """Return the newest snapshot at or before `at_most`."""
         kept = self.snapshots.get(partition, {})
         offsets = [offset for offset in kept if offset <= at_most]
         return (max(offsets), kept[max(offsets)]) if offsets else None
 
     def save_journal(self, partition: Partition, decisions: bytes) -> None:
-        """Keep `decisions` in place of those before."""
         self.journals[partition] = decisions
 
     def load_journal(self, partition: Partition) -> bytes | None:
-        """Return what was kept last."""
         return self.journals.get(partition)
 
     def close(self) -> None:
@@ -307,7 +292,6 @@ class ListControl:
         self.lines: list[bytes] = []
 
     def read(self, start: int) -> ControlRecords:
-        """Return all from the line of that number on."""
         heard = [
             Record(Position("control", 0, number), None, self.lines[number])
             for number in range(start, len(self.lines))
@@ -336,20 +320,17 @@ class DelayedExecutor:
         self._asks: dict[Hashable, int] = {}
 
     def submit(self, key: Hashable, fit: Callable[[], Any]) -> None:
-        """Note `fit` and draw its delay."""
         self._fits[key] = fit
         drawn = self._random.choice((0, 1, 2, 10, 100, 1_000))
         self._asks[key] = drawn if self._delays is None else next(self._delays)
 
     def done(self, key: Hashable) -> bool:
-        """Whether `key` was asked for often enough."""
         if key not in self._fits:
             return False
         self._asks[key] -= 1
         return self._asks[key] < 0
 
     def result(self, key: Hashable) -> Any:
-        """Run the fit of `key`. Once only."""
         if key not in self._fits:
             raise DetectorError(
                 f"no fit is known under {key!r}: a result is taken once, after it was submitted"
@@ -357,11 +338,9 @@ class DelayedExecutor:
         return self._fits.pop(key)()
 
     def cancel(self, key: Hashable) -> None:
-        """Forget `key`."""
         self._fits.pop(key, None)
 
     def close(self) -> None:
-        """Forget everything."""
         self._fits.clear()
 
 
@@ -383,11 +362,9 @@ class FakeClock:
         self._tick_s = tick_s
 
     def __call__(self) -> float:
-        """Return the time in seconds."""
         now_s = self._now_s
         self._now_s += self._tick_s
         return now_s
 
     def advance(self, seconds: float) -> None:
-        """Let `seconds` pass."""
         self._now_s += seconds

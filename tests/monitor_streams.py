@@ -16,7 +16,6 @@ CONFIG = MonitorConfig(window=N, contamination=CONTAMINATION, tolerance=TOLERANC
 
 
 def verdict(rank, i=0, *, n=N, band=BAND, score=None, ties=0, epoch=0, key="s", time_ms=None):
-    """One ranked verdict, as the engine would give it."""
     label = band.label(rank)
     return Verdict(
         position=Position("scores", 0, i), stream_key=key, sensor=key,
@@ -29,7 +28,6 @@ def verdict(rank, i=0, *, n=N, band=BAND, score=None, ties=0, epoch=0, key="s", 
 
 
 def unranked(reason, i=0, *, key="s"):
-    """One rejected verdict without a rank."""
     return Verdict(
         position=Position("scores", 0, i), stream_key=key, sensor=key, event_time_ms=i * 1_000,
         seq=i, label=Label.REJECTED, reason=reason,
@@ -50,7 +48,6 @@ def scores(kind, size, seed):
 
 
 def stream(values, *, n=N, band=BAND, first=0, epoch=0, key="s"):
-    """Verdicts on values[n:], each ranked among the n before it."""
     windows = np.lib.stride_tricks.sliding_window_view(values, n)[:-1]
     new = values[n:]
     below = (windows < new[:, None]).sum(axis=1)
@@ -78,5 +75,4 @@ def observe_all(monitor, verdicts):
 
 
 def kinds(alarms):
-    """Return the kinds among (index, alarm) pairs."""
     return {alarm.kind for _, alarm in alarms}

@@ -36,7 +36,6 @@ ODD = [
 
 
 def pipelines():
-    """Every kind of pipeline, small."""
     for i, (name, params) in enumerate(PYOD.items()):
         detector = make_detector(name, **params)
         for calibration in CALIBRATIONS:
@@ -67,7 +66,6 @@ def places(value, found):
 
 
 def mutate(rng, plain):
-    """Change one place of a nest of lists and dicts."""
     everywhere = places(plain, [])
     if not everywhere:
         return
@@ -131,7 +129,6 @@ def mutated(rng, blob):
 
 
 def outcome_of(pipeline, moment, blob):
-    """Say what became of a snapshot; anything but a CheckpointError comes through."""
     engine = Engine(pipeline, InlineExecutor())
     try:
         engine.restore(blob, accept_environment=True)
@@ -150,7 +147,6 @@ def outcome_of(pipeline, moment, blob):
 
 
 def examine(count, seed, seconds):
-    """Return what became of how many, within so many seconds of the processor."""
     warnings.simplefilter("ignore")
     environment()
     rng, snapshots, became = random.Random(seed), taken(), Counter()
@@ -167,7 +163,6 @@ def examine(count, seed, seconds):
 
 
 def main():
-    """Examine and print the counts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("count", type=int)
     parser.add_argument("--seed", type=int, default=0)

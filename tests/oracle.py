@@ -423,7 +423,6 @@ class _Stream:
         return [float(s) for s in scores if math.isfinite(s)][-self.spec.window :]
 
     def score_of(self, row):
-        """Score a row with the model that speaks for it."""
         if self.learns:
             return None if len(self.rows) < self.warm_until else self.model.score_one(row)
         if self.model is None:
@@ -431,7 +430,6 @@ class _Stream:
         return float(self.model.score(row[None])[0])
 
     def is_extreme(self, score):
-        """Tell whether a score is rarer than 1 in 10,000 of what the model was calibrated with."""
         return self.tail is not None and math.isfinite(score) and in_order(self.tail, score) >= 4
 
     def places(self, n):
@@ -440,7 +438,6 @@ class _Stream:
         return max(1, (min(r, n - upper) if lower <= upper else r) // 2)
 
     def is_crowded(self):
-        """Tell whether the places of extreme scores are taken."""
         n = len(self.window)
         return sum(map(self.is_extreme, self.window)) >= self.places(n) and self.speaks(n)
 

@@ -16,7 +16,6 @@ def environment(**changes):
 
 
 def command(*words):
-    """What starts the program with these words."""
     return [sys.executable, "-m", "rejex_stream", *map(str, words)]
 
 
@@ -32,8 +31,6 @@ def rejex(*words, cwd=None, **changes):
 
 
 class Said(NamedTuple):
-    """How the program ended, and what it said."""
-
     status: int
     stdout: str
     stderr: str

@@ -107,7 +107,6 @@ def readings(events=600, keys=("a", "b"), channels=2, seed=0, missing=0.02, stuc
 
 
 def of_rows(rows, key="s", step_ms=1000, first=0):
-    """Readings of one sensor, so far apart; rows of any numbers."""
     return [
         Reading(key, key, step_ms * i, tuple(map(float, row)), Position("t", 0, i))
         for i, row in enumerate(rows, first)
@@ -132,7 +131,6 @@ def played(make, readings, sizes=100, restarts=lambda: False):
 
 
 def judged_alone(judge, scores, seq=0):
-    """Return what a judge says of scores of one sensor, in one block."""
     readings, verdicts = of_rows([[0.0]] * len(scores), step_ms=1, first=seq), [None] * len(scores)
     judge.judge(readings, range(len(scores)), list(scores), verdicts, seq=seq, epoch=0)
     return verdicts
@@ -178,7 +176,6 @@ EVERY_KIND = (
 
 
 def stream_of(engine, key):
-    """Return one stream as a snapshot has it."""
     view = engine.view(key)
     return StreamSnapshot(view.state(), view.model(), view.model_version)
 

@@ -215,7 +215,6 @@ def test_no_cut_of_the_input_and_no_restart_changes_anything(seed):
 
 
 def rate(per_month, phi, months=20):
-    """Return false alarms a month where severities are what AR(φ) scores have."""
     x = lfilter([math.sqrt(1 - phi**2)], [1, -phi], noise(months * MONTH))
     severities = -np.log10(norm.sf(x))
     return len(told_by(Alarm(2000, per_month), severities, MINUTE)) / months
@@ -485,7 +484,6 @@ def test_what_is_beyond_a_limit_of_peoples_is_not_told_in_vain(anomalies, limits
 
 
 def episodes(*lengths, gap=900, by=2.5):
-    """Return readings with faults of such lengths, and the numbers of their first events."""
     starts = [2000 + gap * i for i in range(len(lengths))]
     stretches = [(at, at + length) for at, length in zip(starts, lengths, strict=True)]
     return feed(*stretches, n=starts[-1] + gap, by=by), starts

@@ -16,8 +16,6 @@ from rejex_stream.protocols import BatchDetector, IncrementalDetector
 # --------------------------------------------------------------- two that keep every law
 @dataclass
 class Distance:
-    """Largest distance from the mean in any column."""
-
     centre: np.ndarray
     training_scores: np.ndarray
 
@@ -95,8 +93,6 @@ def test_detectors_of_a_users_own_can_keep_every_law():
 # ------------------------------------------------------------------ one broken for each law
 @dataclass(frozen=True)
 class Fitting(Honest):
-    """Fits a scorer of another class."""
-
     scorer: type[Distance] = Distance
 
     def fit(self, X, *, seed):
@@ -105,8 +101,6 @@ class Fitting(Honest):
 
 @dataclass(frozen=True)
 class Starting(Sealed):
-    """Starts a scorer of another class."""
-
     scorer: type = SealedMean
 
     def start(self, feature_names, *, seed):

@@ -15,7 +15,6 @@ from tests.program import ROOT, command, ended, environment, here, rejex, starte
 
 @pytest.fixture
 def table(tmp_path):
-    """A small CSV with a time, a sensor, two channels and a label."""
     rows = ["time,sensor,flow,pressure,label"]
     for i in range(1500):
         wild = i % 100 == 99

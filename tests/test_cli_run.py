@@ -31,14 +31,11 @@ CONFIG = pump_toml()
 
 
 def run_apart(folder, *arguments, **changes):
-    """Run the program in a process of its own."""
     return rejex("run", "pump.toml", *arguments, cwd=folder, **changes)
 
 
 @pytest.fixture
 def run(capsys, monkeypatch):
-    """Run the program right here: the same, without the seconds that imports take."""
-
     def here(folder, *arguments, **changes):
         with monkeypatch.context() as patch:
             patch.chdir(folder)
@@ -97,7 +94,6 @@ def doubtful(folder, start, stop):
 
 
 def doubts(done):
-    """Return what a run has warned of."""
     lines = map(json.loads, done.stderr.splitlines())
     return [
         line["message"]
@@ -282,7 +278,6 @@ def test_a_signal_while_the_program_is_being_loaded_ends_it_without_a_word(pipel
 
 
 def catches(process, which):
-    """Whether a process has a handler of its own for a signal."""
     (mask,) = re.findall(r"SigCgt:\s*(\w+)", (process / "status").read_text())
     return int(mask, 16) >> (which - 1) & 1
 

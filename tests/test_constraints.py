@@ -20,13 +20,11 @@ PYTHONS = re.findall(r"Python :: (3\.\d+)$", "\n".join(PROJECT["classifiers"]), 
 
 
 def extras_of(output):
-    """Extras whose versions `make constraints` writes into a file."""
     (recipe,) = re.findall(rf"--output-file {output} (?:.*\\\n)+.*", MAKEFILE)
     return re.findall(r"--extra (\w+)", recipe)
 
 
 def pins(python):
-    """Name to version, for one Python on Linux."""
     world = {"python_version": python, "python_full_version": f"{python}.0",
              "sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}  # fmt: skip
     found = {}

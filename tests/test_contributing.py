@@ -12,7 +12,6 @@ pytestmark = pytest.mark.text
 
 
 def rows():
-    """Places and test files of each row."""
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     table = text.split("## Which test for which file")[1].split("\n## ")[0]
     for line in re.findall(r"^\| `.*\|$", table, re.M):

@@ -48,7 +48,6 @@ def mute(id_, stream_key, until_ms=9):
 
 
 def log(*words, n=0):
-    """Return what stands in a control log from its nth line on."""
     return [Record(Position("control", 0, at), None, word) for at, word in enumerate(words, n)]
 
 
@@ -75,7 +74,6 @@ def lives(source, sink, store, control, waits=0, **knobs):
 
 
 def replies(outcomes):
-    """Which commands hold from where, as it was said."""
     return [
         (outcome.record.position.offset, reply) for outcome in outcomes for reply in outcome.replies
     ]

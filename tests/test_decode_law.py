@@ -58,7 +58,6 @@ class Pipeline:
         self.start([0] * partitions)
 
     def start(self, offsets):
-        """Begin a process, each partition from a snapshot."""
         root = RegistryDecoder(MAPPING, self.registry, "AVRO", avro_reader, clock=lambda: self.now)
         self.decoders = [
             root.of_partition(kept, decided_until=len(emitted))
@@ -73,14 +72,12 @@ class Pipeline:
         self.records[partition].append(Record(at, None, value, (), 5))
 
     def read(self, partition, most=10**6):
-        """Judge the next batch, all or nothing."""
         begin = len(self.outcomes[partition])
         batch = self.records[partition][begin : begin + most]
         decoder = self.decoders[partition]
         self.outcomes[partition] += [decoder.decode(record) for record in batch]
 
     def commit(self, partition):
-        """Keep outcomes and decisions in one; a snapshot may follow."""
         assert len(self.outcomes[partition]) >= len(self.emitted[partition])
         self.emitted[partition] = list(self.outcomes[partition])
         self.decisions[partition] = self.decoders[partition].decisions()
@@ -97,7 +94,6 @@ class Pipeline:
 
 
 def kinds(outcomes):
-    """What the state is made of: a reading, or that there was none."""
     return [None if isinstance(outcome, Invalid) else outcome for outcome in outcomes]
 
 

@@ -396,7 +396,6 @@ SECOND = b"\x02\x02"  # one index: the second message of the file
 
 @pytest.fixture(scope="module")
 def plant():
-    """The message classes, by name."""
     pool = descriptor_pool.DescriptorPool()
     for file in descriptor_pb2.FileDescriptorSet.FromString(descriptors(PLANT)).file:
         pool.Add(file)

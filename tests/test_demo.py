@@ -30,7 +30,6 @@ pytestmark = pytest.mark.thorough
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory):
-    """Both pipelines, played once, with findings and report."""
     out = tmp_path_factory.mktemp("demo")
     feeds = prepare(out)
     for feed in feeds:
@@ -45,7 +44,6 @@ def played(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def typed(tmp_path_factory):
-    """The command as a user types it, in a process of its own."""
     folder = tmp_path_factory.mktemp("typed")
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     python, *words = command("demo")

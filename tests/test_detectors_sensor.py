@@ -35,12 +35,10 @@ HOUR = 3_600_000
 
 
 def partly(model, row):
-    """Return the score of what is there of a row."""
     return float(model.score_without(row[None], [np.empty(0, dtype=np.intp)])[0, 0])
 
 
 def fitted(name, values, step_ms=HOUR, seed=0, **params):
-    """Return a scorer fitted on a series of shape (n, d), and what makes rows of it."""
     names = tuple(f"c{i}" for i in range(values.shape[1]))
     spec = EngineSpec(make_detector(name, **params), FeatureSpec(names), POLICY)
 
@@ -66,7 +64,6 @@ def ar(n, phi, d=1, seed=0):
 
 
 def several(scorer):
-    """Return the distances that a fitted `Sensor` takes the largest of."""
     return scorer.inner.inner
 
 
@@ -288,7 +285,6 @@ def test_a_jump_that_the_other_channels_do_not_make_is_a_larger_error_than_one_t
     ours, which = several(scorer), scorer.inner.which
 
     def errors(of):
-        """Return the scores of some rows in which these channels jump."""
         last = []
         for at in range(200, 1900, 40):
             x = X[at - 30 : at].copy()

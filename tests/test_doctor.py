@@ -39,7 +39,6 @@ tolerance = 8
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    """A folder with a config and a feed, which is where we are."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pump.toml").write_text(CONFIG)
     now = int(time.time()) - 1000

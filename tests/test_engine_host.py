@@ -317,7 +317,6 @@ def test_ten_thousand_mutated_snapshots_are_refused_or_go_on():
 
 
 def packed(rows, left_out=b""):
-    """Return rows as a state has them."""
     buffer = RowBuffer(len(rows), RowShape(rows.shape[1], rows.shape[1]))
     buffer.extend(rows, left_out)
     return [*map(list, buffer.packed(len(rows)).blocks)]
@@ -369,8 +368,6 @@ def test_rows_that_no_model_can_be_fitted_on_are_refused_when_it_is_needed():
 
 
 class Failing(InlineExecutor):
-    """No fit succeeds."""
-
     def result(self, key):
         raise DetectorError("singular matrix")
 

@@ -37,7 +37,6 @@ TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 
 
 def text_of(page):
-    """Return what a page says: the strings of a program, and a template without its markup."""
     text = (ROOT / page).read_text()
     if page.endswith(".py"):
         nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant)]
@@ -46,7 +45,6 @@ def text_of(page):
 
 
 def sentences(text, rules=(MEASURED, PROMISED)):
-    """Return the sentences that a rule finds, outside of code, tables and headings."""
     lines = BLOCK.sub("", text).splitlines()
     prose = "\n".join(line for line in lines if not line.startswith(("|", "#")))
     return [
@@ -58,7 +56,6 @@ def sentences(text, rules=(MEASURED, PROMISED)):
 
 
 def table():
-    """Return (page, beginning, source) of each row."""
     rows = (ROOT / "docs/reference/figures.md").read_text().splitlines()
     cells = [re.split(r"(?<!\\) \| ", row.strip("| ")) for row in rows if row.startswith("| ")]
     return [(page, start, source.replace("\\|", "|")) for page, start, source in cells[1:]]

@@ -54,7 +54,6 @@ ROOT = Path(__file__).parents[1]
 
 
 def read_all(source, *, offset=0, batch=3):
-    """Everything a finite source delivers, as values."""
     (assigned,) = source.changes()
     source.seek(assigned.partition, offset)
     records = []
@@ -357,7 +356,6 @@ while not source.exhausted:
 
 
 def unread(pipe):
-    """How many bytes wait in a pipe."""
     return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 

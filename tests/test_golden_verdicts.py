@@ -42,7 +42,6 @@ def verdicts(name):
 
 
 def written(name):
-    """Return the environment that wrote a file, and its verdicts."""
     first, *lines = gzip.decompress((GOLDEN / f"{name}.jsonl.gz").read_bytes()).splitlines()
     return json.loads(first), lines
 
@@ -87,7 +86,6 @@ def test_the_committed_verdicts_hold_every_label_and_reason(name):
 
 
 def write():
-    """Write all files again."""
     GOLDEN.mkdir(exist_ok=True)
     for name in STREAMS:
         lines = [json.dumps(environment()).encode(), *verdicts(name)]

@@ -134,7 +134,6 @@ budgets = st.builds(
 
 
 def play(policy, events, greed, seed, clock=lambda i: i):
-    """Return the verdicts of a judge whose scores an adversary chooses one by one."""
     judge, rng = Judge(policy, 200), np.random.default_rng(seed)
     judge.replace_window(rng.random(150))  # it fills on the way
     adversary, said = Adversary(judge, greed, rng), []

@@ -39,7 +39,6 @@ def packed(rows):
 
 
 def nbytes_of(kept):
-    """Return the bytes of the numbers of packed rows, or of a buffer."""
     if isinstance(kept, PackedRows):
         return sum(len(block.numbers) + len(block.odd_rows) for block in kept.blocks)
     return len(kept._open) + nbytes_of(PackedRows(kept._shape, kept._blocks))
@@ -256,7 +255,6 @@ def streams(draw):
 
 
 def made_of(sensor, values, width, *, alone):
-    """Return the rows that a sensor makes of values, one by one or at once."""
     if not alone:
         return sensor.extract(values.tolist())[0]
     rows = [sensor.extract([value])[0] for value in values.tolist()]

@@ -255,8 +255,6 @@ def test_a_file_is_held_back_and_goes_on(tmp_path):
 # --------------------------------------------------------------------------------------- a stop
 @dataclass(frozen=True)
 class Endless:
-    """A detector whose fits end when the test does."""
-
     name: str = "test:Endless"
     begun = threading.Event()
     over = threading.Event()

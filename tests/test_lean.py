@@ -36,7 +36,6 @@ ONE = Verdict(Position("feed", 0, 7), "m", "m", 5, 7, Label.ANOMALY, score=9.5, 
 
 
 def of_full(line):
-    """What a lean line says of the verdict in a full one."""
     full = json.loads(line)
     return {name: full[name] for name in FIELDS}
 
@@ -44,7 +43,6 @@ def of_full(line):
 @pytest.fixture
 def ran(tmp_path, capsys, monkeypatch):
     def run(name, *stops, more=LEAN):
-        """A folder in which a pipeline ran each time that the feed had grown; 0: as it is."""
         folder = tmp_path / name
         folder.mkdir(exist_ok=True)
         (folder / "pump.toml").write_text(pump_toml(more=more))

@@ -35,7 +35,6 @@ def mute(id_="m", *, stream_key="s", box=BOX, from_ms=0, until_ms=10**9, **more)
 
 
 def at_work(*commands, **given):
-    """An engine that knows the stream, and was told."""
     found = Engine(small(**given), InlineExecutor())
     feed = sensors(1_000, 1_000, 0.0, phi=0.0)
     play(found, feed)
@@ -44,7 +43,6 @@ def at_work(*commands, **given):
 
 
 def washing(events=3_000, *, every=7, high=30.0, channel=0, until=None):
-    """After 1,000 usual events, a burst of values that are far too high."""
     feed = sensors(events, events, 0.0, phi=0.0)
     for i in range(1_500, until or events, every):
         values = list(feed[i].values)

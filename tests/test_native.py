@@ -65,7 +65,6 @@ def made(pipeline, core, most=None):
 
 
 def taken(engine):
-    """Return how many events the native core took of the streams in memory."""
     return sum(state._fast_path.taken for state in engine._live.values())
 
 
@@ -107,7 +106,6 @@ def with_switch(readings, rng):
 
 
 def told(engine, incident):
-    """Answer an incident, as a person would."""
     kind = CommandKind.FAULT if incident.opened_seq % 2 else CommandKind.NEW_NORMAL
     return engine.command(
         Command(
@@ -118,7 +116,6 @@ def told(engine, incident):
 
 
 def counting(native):
-    """Return the native core, and what it made for streams: each counts what it took."""
     fast_paths = []
 
     def fast_path(state):

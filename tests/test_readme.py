@@ -81,7 +81,6 @@ def test_every_command_that_runs_elsewhere_is_still_in_the_readme():
 
 @functools.cache
 def help_of(*words):
-    """Return the help of a command, and the names of the commands below it."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         main([*words, "--help"])
@@ -107,7 +106,6 @@ def test_every_command_and_option_that_a_page_names_exists():
 
 
 def unknown_settings(value, key=""):
-    """Yield the keys of a config that are no setting."""
     if key in {row.key for row in settings()}:
         return
     for table in value if isinstance(value, list) else [value]:
@@ -147,7 +145,6 @@ def test_every_message_and_metric_that_a_page_explains_is_one_of_the_program():
 
 
 def left_out_by(target):
-    """Which marked tests a target of the Makefile leaves out."""
     done = ended(["make", "--dry-run", target], cwd=ROOT)
     (expression,) = re.findall(r'pytest [^"]*-m "([^"]*)"', done.stdout)
     assert re.fullmatch(r"not \w+( and not \w+)*", expression)
@@ -184,8 +181,6 @@ def test_the_pages_about_reviewing_work_from_top_to_bottom(tmp_path):
 
 
 def _wait_until_sent(base):
-    """Labels leave in the background."""
-
     def sent():
         with urllib.request.urlopen(base + "metrics", timeout=PATIENCE_S) as answer:
             return b"rejex_review_outbox_pending 0.0" in answer.read()

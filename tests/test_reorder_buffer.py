@@ -183,7 +183,6 @@ def test_so_many_events_wait_at_most_and_the_earliest_goes_first() -> None:
 
 
 def some(row: dict[str, Any], i: int) -> dict[str, Any]:
-    """Return a row with the fields that have changed, say."""
     return {k: v for k, v in row.items() if k in ("m", "t") or (i * 7 + len(k)) % 3}
 
 

@@ -126,7 +126,6 @@ def test_no_cut_and_no_restart_changes_what_is_unseen(cut):
 
 
 def wake_ups(*heights, every, step, seed=2, alarms=ONCE_A_MONTH):
-    """Wake a sensor for twelve readings now and then; return the seqs of what is told of it."""
     first = [700 + i * every for i in range(len(heights))]
     gas = awake(700 + len(heights) * every, *((at, at + 12, h) for at, h in zip(first, heights)))  # noqa: B905
     engine = made(every=None, alarms=alarms)
@@ -156,7 +155,6 @@ def test_what_lasts_ten_times_as_long_as_any_before_is_told():
 
 
 def warmed_up(*stretches, n=1000):
-    """Wake a channel in the warm-up and at 800; return what is unseen."""
     engine = made(every=None, lag=20)
     return unseen(play(engine, feed(awake(n, *stretches, (800, 812, 2.0))))[0])
 

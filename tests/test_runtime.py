@@ -54,8 +54,6 @@ def whole():
 
 
 class StandIn:
-    """A tiny engine: the score is the value, its rank that among the last 20 values."""
-
     failures = changes = ()
 
     def __init__(self):
@@ -135,8 +133,6 @@ class Counting:
 
 
 class Watching:
-    """An observer that remembers everything."""
-
     def __init__(self):
         self.events = []
         self.seen = []
@@ -169,7 +165,6 @@ def play(source, sink, store=None, *, engine=lambda partition, fits: StandIn(), 
 
 
 def play_through(source, sink, store, **options):
-    """Start again after every crash; returns how often it took."""
     for attempt in range(1, 200):
         try:
             play(source, sink, store, **options)

@@ -21,7 +21,6 @@ TWO = Partition("input", 1)
 
 
 def of(*ids):
-    """Records that name these schemas; sentinels stay."""
     return [bytes([0, 0, 0, 0, id_, 2, 4]) if isinstance(id_, int) else id_ for id_ in ids]
 
 
@@ -32,7 +31,6 @@ def decoder(registry):
 
 
 def lives(source, sink, store, registry, knobs):
-    """Start a process after every crash, until the input has ended."""
     for _ in range(100):
         try:
             play(source, sink, store, decoder=decoder(registry), knobs=knobs)
@@ -57,8 +55,6 @@ def assert_one_history(sink):
 
 
 class Fickle:
-    """A registry that says something else whenever it is asked."""
-
     def __init__(self, answers):
         self._answers = itertools.cycle(answers)
 

@@ -92,7 +92,6 @@ def test_a_season_joins_and_both_halves_are_judged_by_the_one_that_all_rows_show
 
 
 def season(values, step_ms=TEN_MINUTES):
-    """Return the season that a series has; ``None``: none."""
     spec, X = rows(values, step_ms=step_ms)
     found = SeasonalResidual().for_features(spec).of_rows(X)
     return None if found is None else found.season

@@ -70,7 +70,6 @@ def verdicts(outcomes):
 
 
 def reborn(state, parts, fresh):
-    """Return what goes on from a snapshot of a state, and the parts that are stored then."""
     piece = state.snapshot().encoded()
     state.parts.commit()
     kept = parts if piece.base is not None else {}

@@ -69,7 +69,6 @@ def plain():
 
 
 def scored(model, values):
-    """Scores of a stretch of readings, by the place of the reading; nan while windows fill."""
     rows = rows_of(values, features())
     return np.concatenate([np.full(len(values) - len(rows), np.nan), model.score(rows)])
 

@@ -143,7 +143,6 @@ def lives(seed):
 
 
 def slowly(told):
-    """The law as it is said: every sensor is looked at, at every event."""
     registry, heard, steps, silent, found, before = SensorRegistry(), {}, [], set(), [], None
     clock = registry._clock
     for i, (time_ms, name) in enumerate(told):

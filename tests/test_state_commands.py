@@ -18,7 +18,6 @@ ONE = Partition("feed.csv", 0)
 
 
 def config(folder):
-    """A pipeline with the state and the verdicts of this name."""
     places = f'[state]\nfolder = "{folder}"\n[output]\nverdicts = "{folder}-verdicts.jsonl"\n'
     return pump_toml(window=100, more=places)
 
@@ -36,7 +35,6 @@ def verdicts(folder, name):
 
 
 def undisturbed(here, rejex, n):
-    """The verdicts of a run that nothing happened to."""
     shutil.rmtree(here / "plain", ignore_errors=True)
     (here / "plain-verdicts.jsonl").unlink(missing_ok=True)
     (here / "plain.toml").write_text(config("plain"))

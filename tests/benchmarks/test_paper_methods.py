@@ -197,7 +197,6 @@ def test_metric_methods_reject_below_a_threshold_on_the_margin(cell, name):
 
 
 def objective_of(cell, name, monkeypatch):
-    """Catch the objective that a method hands to the search."""
     caught = {}
 
     def catch(objective, low, high, *, seed):

@@ -61,14 +61,12 @@ def _started() -> broker.Cluster:
 
 @pytest.fixture
 def kafka(bootstrap: str) -> Iterator[Kafka]:
-    """Topics of its own for each test."""
     with Kafka(bootstrap) as fresh:
         yield fresh
 
 
 @pytest.fixture
 def three_nodes() -> Iterator[tuple[broker.Cluster, Kafka]]:
-    """Three brokers of one test."""
     with broker.start(3) as cluster, Kafka(cluster.bootstrap) as kafka:
         yield cluster, kafka
 

@@ -92,7 +92,6 @@ def start_rejex(
     stderr: int | IO[Any] = subprocess.PIPE,
     environment: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[str]:
-    """Begin ``rejex-stream`` with these words; with its log in a file, its output is dropped."""
     piped = stderr in (subprocess.PIPE, subprocess.STDOUT)
     return subprocess.Popen(
         [sys.executable, "-m", "rejex_stream", *map(str, words)],
@@ -282,7 +281,6 @@ class Kafka:
         return [record for found in self.read(settings, topic).values() for record in found]
 
     def read(self, settings: KafkaSettings, topic: str) -> dict[int, list[Record]]:
-        """Everything committed in a topic, by partition."""
         return {
             p: list(self._reader.read(Partition(topic, p), settle_s=15))
             for p in range(self.partitions(topic))
@@ -297,19 +295,15 @@ class Kafka:
         return self._counted[topic][1]
 
     def partitions(self, topic: str) -> int:
-        """How many partitions a topic has, as soon as the broker has heard of it."""
-
         def known() -> int:
             return len(self.admin.describe_topics([topic])[0]["partitions"])
 
         return until(known, f"the broker knows {topic}")
 
     def has(self, topic: str) -> bool:
-        """Whether there is such a topic."""
         return topic in self.admin.list_topics()
 
     def committed(self, settings: KafkaSettings) -> dict[Partition, int]:
-        """The group's committed offsets."""
         try:
             found = self.admin.list_group_offsets(settings.group)
         except KafkaError:  # no coordinator yet, or a broker that a test has killed
@@ -636,7 +630,6 @@ def assert_holds(
 
 
 def verdicts_of(kafka: Kafka, settings: KafkaSettings) -> dict[int, list[Verdict]]:
-    """The verdicts that were written, by partition."""
     found = kafka.read(settings, settings.topics.verdicts).items()
     return {number: [decode_verdict(r.value or b"") for r in records] for number, records in found}
 
@@ -644,8 +637,6 @@ def verdicts_of(kafka: Kafka, settings: KafkaSettings) -> dict[int, list[Verdict
 # ------------------------------------------------------------------------------ real processes
 @dataclasses.dataclass
 class Worker:
-    """A worker process."""
-
     process: subprocess.Popen[bytes]
     log: Path
 
@@ -676,7 +667,6 @@ class Worker:
 
     @property
     def owned(self) -> list[int]:
-        """Partitions it says it has."""
         owned: set[int] = set()
         for line in self.output.splitlines():
             found = re.match(
@@ -759,7 +749,6 @@ class Feeder:
             self._hurry.wait(self._pause_s)
 
     def finish(self) -> None:
-        """Produce the rest at once."""
         self._hurry.set()
         self._thread.join()
 
@@ -784,7 +773,6 @@ def edges(settings: KafkaSettings) -> Iterator[tuple[KafkaSource, KafkaSink]]:
 
 @contextlib.contextmanager
 def member(settings: KafkaSettings) -> Iterator[Any]:
-    """A consumer of the group, which is closed in the end."""
     consumer = open_clients(settings, settings.instance_id or "w")[0]()
     try:
         yield consumer
@@ -800,7 +788,6 @@ def owns(source: KafkaSource, *partitions: Partition) -> bool:
 
 
 def by_partition(records: Iterable[Record]) -> dict[Partition, list[Record]]:
-    """The records of each partition, in order."""
     scripts: dict[Partition, list[Record]] = defaultdict(list)
     for record in records:
         scripts[Partition(*record.position[:2])].append(record)
@@ -808,13 +795,11 @@ def by_partition(records: Iterable[Record]) -> dict[Partition, list[Record]]:
 
 
 def next_offsets(records: Sequence[Record]) -> dict[Partition, int]:
-    """Where a run that read everything ends."""
     scripts = by_partition(records)
     return {at: 1 + max(r.position.offset for r in found) for at, found in scripts.items()}
 
 
 def batches(records: Sequence[Record], size: int) -> Iterator[Sequence[Record]]:
-    """Cut a list into pieces."""
     for i in range(0, len(records), size):
         yield records[i : i + size]
 

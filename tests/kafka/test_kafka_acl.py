@@ -172,7 +172,6 @@ class Pipeline:
         )
 
     def feed(self) -> None:
-        """Produce events for every output, and a state to look through."""
         topic = self.settings.topics.input[0]
         values = [b'{"flow": %d}' % (i * 7919 % 1009) for i in range(EVENTS)] + [b"{broken"]
         state = Position(str(self.settings.topics.state), 0, 0)

@@ -42,7 +42,6 @@ def prepared(tmp_path: Path, kafka: Kafka, client: str, url: str) -> tuple[Path,
 
 
 def faults(settings: KafkaSettings, n_events: int) -> list[Record]:
-    """Sensors that break and recover, one after the other."""
     draw, ends, found = random.Random(n_events), Counter[int](), []
     (topic,) = settings.topics.input
     for i in range(n_events):

@@ -33,7 +33,6 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 @pytest.fixture
 def pipeline(bootstrap, tmp_path):
-    """A config with names of its own."""
     name = f"cli-{uuid.uuid4().hex[:8]}"
     path = tmp_path / "pipeline.toml"
     path.write_text(

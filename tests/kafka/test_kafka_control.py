@@ -63,7 +63,6 @@ def plan(id_: str) -> bytes:
 
 # --------------------------------------------------------------------------------- the log
 def heard(log: KafkaControl, start: int, n: int) -> tuple[list[bytes | None], ControlRecords]:
-    """Read from there until so many records came."""
     found: list[bytes | None] = []
     last = ControlRecords((), start)
 
@@ -115,7 +114,6 @@ def test_a_topic_that_is_missing_is_said_and_heard_once_it_is_there(kafka: Kafka
 
 
 def make_anew(kafka: Kafka, settings: KafkaSettings) -> None:
-    """Delete the control topic, and make it again."""
     control = settings.topics.control
     kafka.admin.delete_topics([control])
     until(lambda: control not in kafka.admin.list_topics(), "it is gone")

@@ -36,7 +36,6 @@ NOW_MS = int(time.time() * 1000) - 86_400_000
 
 @pytest.fixture
 def settings(bootstrap):
-    """Where, and topics of a name of their own."""
     return KafkaSettings(bootstrap_servers=bootstrap)
 
 
@@ -259,7 +258,6 @@ def test_outputs_get_the_partitions_of_the_input(place, settings, bootstrap, cap
 
 
 def started(path, place):
-    """Begin a run in a process of its own."""
     return start_rejex("run", path, cwd=place)
 
 

@@ -42,8 +42,6 @@ def get(port: int, path: str) -> tuple[int, str]:
 
 
 def wait_for(port: int, status: int) -> str:
-    """Wait for a status of /readyz; /livez must hold meanwhile once the server is there."""
-
     def reached() -> str:
         found, text = get(port, "/readyz?verbose")
         if found and found != status:

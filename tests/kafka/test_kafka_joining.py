@@ -37,8 +37,6 @@ pytestmark = pytest.mark.kafka
 
 
 class Member:
-    """A consumer that is polled by hand, and what it owns."""
-
     def __init__(self, settings: KafkaSettings, poll_s: float = 0.02) -> None:
         self._consumer = open_clients(settings, settings.instance_id or "w")[0]()
         self._poll_s = poll_s
@@ -183,7 +181,6 @@ def test_while_the_group_waits_for_one_that_was_killed_the_others_work(kafka: Ka
 
 
 def count_joins(consumer: PythonConsumer) -> list[object]:
-    """Every request of a consumer to join its group, as it is sent."""
     manager, joins = consumer._consumer._coordinator._manager, []
     send = manager.send
 

@@ -47,7 +47,6 @@ def one_node() -> Iterator[tuple[broker.Cluster, Kafka]]:
 
 
 def under_way(kafka: Kafka, settings: KafkaSettings, records: Sequence[Record]) -> None:
-    """Wait until every partition has a commit, and make sure that there is more to come."""
     ends = next_offsets(records)
     until(lambda: len(kafka.committed(settings)) == len(ends), "a commit in each partition")
     assert kafka.committed(settings) != ends, "the feed is over before the outage begins"

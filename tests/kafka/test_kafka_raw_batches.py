@@ -52,7 +52,6 @@ def unpack(
 
 
 def judged(kafka: Kafka, settings: KafkaSettings) -> list[int]:
-    """Offsets that have a verdict, in order."""
     found = kafka.read(settings, settings.topics.verdicts)[0]
     return [int(dict(r.headers)["ce_id"].rsplit(b"-", 1)[1].split(b"@")[0]) for r in found]
 

@@ -37,7 +37,6 @@ N_EVENTS = 1500
 
 @pytest.fixture
 def config(bootstrap, tmp_path) -> Path:
-    """A config with names of its own."""
     path = tmp_path / "pipeline.toml"
     sections: dict[str, dict[str, Any]] = {
         "input": {"time": "t"},
@@ -51,7 +50,6 @@ def config(bootstrap, tmp_path) -> Path:
 
 @pytest.fixture
 def call(config, monkeypatch, capsys) -> Callable[..., str]:
-    """What runs a command to its end in the folder of the config, and returns what it printed."""
     monkeypatch.chdir(config.parent)
 
     def run(*words: object, status: int = 0) -> str:
@@ -65,8 +63,6 @@ def call(config, monkeypatch, capsys) -> Callable[..., str]:
 
 
 class Console:
-    """A console in a process of its own."""
-
     def __init__(self, process: subprocess.Popen[str], base: str) -> None:
         self.process, self.base = process, base
 
@@ -83,7 +79,6 @@ class Console:
         return self.ask(f"/api/queue/ids?tab={tab}")["targets"]
 
     def label(self, request: str, target: dict[str, Any], verdict: str = "normal") -> str:
-        """Give a verdict, and return the id the label must have."""
         body = {"request_id": request, "verdict": verdict, "targets": [target]}
         (episode,) = self.ask("/api/labels", body)["episodes"]
         return label_id(request, "0", episode)
@@ -112,7 +107,6 @@ def serving(config: Path, *words: object) -> Iterator[Console]:
 
 
 def fill(kafka: Kafka, settings: KafkaSettings) -> None:
-    """Two pumps, at a thousand events a second."""
     (topic,) = settings.topics.input
     start_ms = int(time.time() * 1000) - 3_600_000
 
@@ -125,7 +119,6 @@ def fill(kafka: Kafka, settings: KafkaSettings) -> None:
 
 
 def run_pipeline(kafka: Kafka, config: Path, settings: KafkaSettings, n: int = N_EVENTS) -> int:
-    """Decide all events, and return how many went to review."""
     with start_rejex("run", config, "--output", "json", cwd=config.parent) as process:
         until(lambda: kafka.count(settings, settings.topics.verdicts) == n)
         out, _ = stop(process)

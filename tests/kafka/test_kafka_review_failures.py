@@ -50,7 +50,6 @@ def stored(store: ReviewStore) -> list[int]:
 
 
 def set_up(kafka: Kafka, folder: Path, client: str) -> tuple[Config, KafkaSettings]:
-    """A pipeline with topics of its own."""
     short = ("max.poll.interval.ms", "session.timeout.ms")
     options = dict.fromkeys(short, int(POLL_INTERVAL_S * 1000))
     told = {"client": client, "options": options}

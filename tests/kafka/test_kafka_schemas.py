@@ -64,7 +64,6 @@ def registry() -> Iterator[Fickle]:
 
 @contextmanager
 def worker(path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A worker process that does not outlive a test that fails."""
     with (
         (path.parent / "log").open("ab") as log,
         start_rejex("run", path, cwd=path.parent, stderr=log) as process,

@@ -44,7 +44,6 @@ def half_way(kafka: Kafka, settings: KafkaSettings) -> tuple[list[Record], list[
 
 
 def lose_snapshots(kafka: Kafka, settings: KafkaSettings) -> None:
-    """Delete every key of the state topic."""
     assert settings.topics.state is not None
     producer = KafkaProducer(bootstrap_servers=kafka.bootstrap)
     for key in {r.key for r in kafka.read(settings, settings.topics.state)[0]}:
@@ -98,7 +97,6 @@ def test_input_that_expired_unread_is_refused_with_the_way_out(
 
 
 def manifests(kafka: Kafka, settings: KafkaSettings) -> set[int]:
-    """The offsets of the snapshots in the state topic."""
     assert settings.topics.state is not None
     newest = {r.key: r.value for r in kafka.read(settings, settings.topics.state)[0]}
     return {

@@ -34,7 +34,6 @@ NOW_MS = int(time.time() * 1000) - 3_600_000
 
 @pytest.fixture
 def pipelines(bootstrap, tmp_path):
-    """Configs over one input; each has a group and topics of its own."""
     base = f"state-{uuid.uuid4().hex[:8]}"
 
     def make(which, kafka=(), **state):
@@ -250,7 +249,6 @@ def test_state_moves_from_pipeline_to_pipeline_while_the_input_goes_on(
 
 
 def exported(draw, path, file, ended):
-    """Export the state, unless killed meanwhile, or the group is not empty yet."""
     status = killed_or_done(draw, "state", "export", path, file)
     ended["exports killed"] += status is None
     return file if status == 0 else None

@@ -149,7 +149,6 @@ def storm(
 
 
 def record_if_long(kills: int, trial: str, **told: str) -> None:
-    """Keep what a trial found, unless it is a little one."""
     if kills > LITTLE:
         record(trial, **told)
 

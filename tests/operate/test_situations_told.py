@@ -44,8 +44,6 @@ def meter(k, version=1, state=OPEN, *, group="gw7", minute=0.0, **more):
 
 
 class Hook:
-    """A webhook that remembers what it is to tell."""
-
     def __init__(self):
         self.events = []
 

@@ -20,8 +20,6 @@ from tests.waiting import PATIENCE_S
 
 @dataclass
 class Answer:
-    """What came back."""
-
     status: int
     headers: dict[str, str]
     body: bytes
@@ -37,8 +35,6 @@ class Answer:
 
 @dataclass
 class Running:
-    """A console that serves."""
-
     console: Console
     port: int
     cookies: str = ""
@@ -91,7 +87,6 @@ def running(
     port: int = 0,
     patience_s: float = PATIENCE_S,
 ) -> Iterator[Running]:
-    """Serve a store until the block ends."""
     console = Console(
         store, access or Access(local=Viewer("ada", "admin")), background, title="Wind farm"
     )

@@ -75,7 +75,6 @@ class Desk:
         scheme: str = "light",
         **options: Any,
     ) -> Any:
-        """Return a page of a fresh browser profile."""
         context = self.browser.new_context(
             viewport={"width": width, "height": height}, color_scheme=scheme, **options
         )
@@ -84,7 +83,6 @@ class Desk:
         return self.tab(context, path)
 
     def tab(self, context: Any, path: str = "/queue") -> Any:
-        """Return another page of the same profile."""
         page = context.new_page()
         page.on("console", self._heard)
         page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
@@ -150,13 +148,11 @@ def desk(browser: Any) -> Sit:
 
 
 def shot(page: Any, name: str) -> None:
-    """Keep a picture of a page among the artifacts."""
     SHOTS.mkdir(parents=True, exist_ok=True)
     page.screenshot(path=SHOTS / f"{name}.png")
 
 
 def violations(page: Any, axe: str) -> list[str]:
-    """What axe-core finds on a page."""
     page.evaluate(axe)
     return page.evaluate(
         "axe.run({resultTypes: ['violations']}).then(found => found.violations.map(one => "
@@ -166,37 +162,31 @@ def violations(page: Any, axe: str) -> list[str]:
 
 # ------------------------------------------------------------------------- what a page shows now
 def ids(page: Any) -> list[str]:
-    """Episodes of the list, from the top."""
     return page.eval_on_selector_all("#rows tr", "rows => rows.map(row => row.dataset.id)")
 
 
 def verdict(page: Any, key: str) -> None:
-    """Press a key that decides, once the page takes it: what it is about was in sight."""
     page.wait_for_selector("body[data-keys=on]")
     page.keyboard.press(key)
 
 
 def cursor(page: Any) -> str:
-    """The episode the cursor is on."""
     return page.eval_on_selector("#rows tr[aria-current]", "row => row.dataset.id")
 
 
 def labels(store: ReviewStore) -> list[tuple[str, str | None]]:
-    """(kind, verdict) of everything anybody said."""
     with store.database.read() as connection:
         rows = connection.execute("SELECT kind, verdict FROM label ORDER BY label_seq")
         return [tuple(row) for row in rows]
 
 
 def sees(page: Any, text: str, selector: str = "#toasts") -> None:
-    """Wait until a part of the page says something."""
     from playwright.sync_api import expect
 
     expect(page.locator(selector)).to_contain_text(text)
 
 
 def counts(page: Any, selector: str, count: int) -> None:
-    """Wait until a selector finds so many."""
     from playwright.sync_api import expect
 
     expect(page.locator(selector)).to_have_count(count)

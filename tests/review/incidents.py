@@ -51,7 +51,6 @@ def incident(
 
 
 def published(*told: Incident | CommandReply) -> list[bytes]:
-    """Changes and replies as they are written."""
     return [
         encode_incident(one)
         if isinstance(one, Incident)
@@ -61,12 +60,10 @@ def published(*told: Incident | CommandReply) -> list[bytes]:
 
 
 def tell(store, *told: Incident | CommandReply, pipeline: str = "") -> None:
-    """Bring changes and replies as the feed would."""
     store.ingest("incidents", published(*told), pipeline=pipeline)
 
 
 def held(offset: int, opened: int = 10, severity: float = 4.0, **more):
-    """A review item of an event while an incident was open."""
     one = item(offset, **more)
     of = msgspec.structs.replace(
         one.verdict, held=True, incident=f"feed-0-{opened}", severity=severity

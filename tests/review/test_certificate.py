@@ -274,7 +274,6 @@ def test_a_signature_is_of_this_certificate_and_of_the_key_that_was_committed_to
 # ------------------------------------------------------------------------------ as a user would
 @pytest.fixture
 def judged(tmp_path, monkeypatch, capsys):
-    """A feed that was judged, and a queue that holds what was drawn."""
     monkeypatch.chdir(tmp_path)
     rows = (f"{1_700_000_000 + i},{i * 7919 % 1009 / 100}" for i in range(LINES))
     (tmp_path / "feed.csv").write_text("t,flow\n" + "\n".join(rows) + "\n")

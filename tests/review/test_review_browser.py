@@ -21,7 +21,6 @@ pytestmark = pytest.mark.browser
 
 @pytest.fixture
 def office(wall_store, desk):
-    """A console on six episodes of two events, and a desk in front of it."""
     store = wall_store(settle_s=0)
     store.add([item(1000 * i + k, sensor=f"T0{i}/vib") for i in range(6) for k in range(2)])
     with running(store) as console, desk(console) as place:

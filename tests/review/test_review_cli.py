@@ -162,7 +162,6 @@ def _jar(opener):
 
 
 def decide_three(base):
-    """Call the first three episodes of the queue normal."""
     listing = until(
         lambda: re.findall(
             r'data-id="(E-\w+)" data-n="(\d+)" data-status="open"',

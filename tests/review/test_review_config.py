@@ -43,7 +43,6 @@ review = "review.jsonl"
 
 @pytest.fixture
 def folder(farm, tmp_path, monkeypatch) -> Path:
-    """A folder with what a pipeline wrote; the config is `pipeline.toml`."""
     monkeypatch.chdir(tmp_path)
     farm.write(tmp_path)
     (tmp_path / "pipeline.toml").write_text(PIPELINE)

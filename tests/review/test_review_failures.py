@@ -40,7 +40,6 @@ TOPICS = (Partition("farm.review", 0), Partition("farm.review", 1))
 
 # ------------------------------------------------------------------------------ what comes in
 def offsets(rng: random.Random) -> list[int]:
-    """Positions in a topic: transactions and compaction leave gaps."""
     found, at = [], rng.randrange(5)
     for _ in range(N_ITEMS):
         found.append(at)
@@ -49,7 +48,6 @@ def offsets(rng: random.Random) -> list[int]:
 
 
 def scripts(rng: random.Random) -> dict[Partition, list[Record]]:
-    """Two partitions of a review topic."""
     return {
         topic: [
             Record(Position(*topic, offset), None, encode_review(item(2 * i + topic.partition)),
@@ -113,7 +111,6 @@ def file_feed(folder: Path) -> tuple[Feed, int]:
 
 # ------------------------------------------------------------------------------ what is stored
 def stored(store: ReviewStore) -> list[int]:
-    """The numbers of the items, as often as they are there."""
     with store.database.read() as connection:
         rows = connection.execute("SELECT seq FROM event ORDER BY seq")
         return [row[0] for row in rows]
@@ -127,7 +124,6 @@ def positions(store: ReviewStore) -> dict[tuple[str, int], int]:
 
 @contextmanager
 def impatient(path: Path) -> Iterator[ReviewStore]:
-    """A store that does not wait long for a lock."""
     store = ReviewStore(path, Review(settle_s=0))
     store.database.close()
     store.database = Database(path, busy_timeout_s=0.01)
@@ -167,7 +163,6 @@ def short_writes(store: ReviewStore, rng: random.Random) -> Iterator[None]:
 
 @contextmanager
 def locked(store: ReviewStore, rng: random.Random) -> Iterator[None]:
-    """Somebody else holds the store."""
     other = sqlite3.connect(store.database.path, isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")
     try:
@@ -178,7 +173,6 @@ def locked(store: ReviewStore, rng: random.Random) -> Iterator[None]:
 
 @contextmanager
 def interrupted(store: ReviewStore, rng: random.Random) -> Iterator[None]:
-    """SQLite gives up after some thousand steps, in whatever statement that is."""
     with store.database.read() as connection:
         left = [rng.randrange(1, 60)]
 

@@ -52,7 +52,6 @@ def as_text(value):
 
 
 def body_of(rng):
-    """Return the body of a request, some of it changed, and now and then no JSON at all."""
     fields = rng.sample([*BODY], rng.randrange(1, len(BODY) + 1))
     body = {name: BODY[name] for name in {"request_id", *fields}}
     for _ in range(rng.choice([0, 1, 1, 3])):
@@ -69,7 +68,6 @@ def body_of(rng):
 
 
 def request_of(rng, path):
-    """Return an address of a route and the query, with odd values in both."""
     for name in ("episode", "form", "incident:path"):
         known = {"episode": "E-1", "form": "csv", "incident:path": "feed-0-45"}[name]
         value = known if rng.random() < 0.5 else as_text(rng.choice(ODD))

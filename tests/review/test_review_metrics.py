@@ -22,7 +22,6 @@ from tests.review.test_review_store import ADA, BOB, episodes, item, label, read
 
 
 def told(store):
-    """Every sample by its name and labels."""
     families = text_string_to_metric_families(exposition(store, {}).decode())
     return {
         (sample.name.removeprefix("rejex_review_"), *sorted(sample.labels.items())): sample.value

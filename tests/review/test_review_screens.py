@@ -26,7 +26,6 @@ ADA = Viewer("ada", "admin")
 
 @pytest.fixture(scope="module")
 def farm_office(tmp_path_factory):
-    """A console on the whole farm, with labels, a dispute, and monitors."""
     farm = simulate(start_ms=int(time.time() * 1000) - 2400 * 10_000)
     settings = Review(double_review_ratio=0.2)
     store = ReviewStore(tmp_path_factory.mktemp("farm") / "review.db", settings)

@@ -38,7 +38,6 @@ def item(
     why: str = "rejected",
     confidence: float = 0.5,
 ) -> ReviewItem:
-    """A review item at one event a second."""
     t_ms = round((offset if t_s is None else t_s) * 1000)
     verdict = Verdict(
         position=Position("feed", 0, offset), stream_key=sensor, sensor=sensor, seq=offset,
@@ -61,13 +60,11 @@ def episodes(store: ReviewStore, viewer: Viewer = ADA, tab: str = "ready") -> li
 
 
 def read(store: ReviewStore, what: Callable[..., T], *arguments: object, **more: object) -> T:
-    """What one look into a store finds."""
     with store.database.read() as connection:
         return what(connection, *arguments, **more)
 
 
 def rows(store: ReviewStore, query: str, *values: object) -> list[tuple]:
-    """What a query finds."""
     with store.database.read() as connection:
         return [tuple(row) for row in connection.execute(query, values)]
 
@@ -78,7 +75,6 @@ def label(store, viewer, targets, verdict="normal", request="r1", **extra):
 
 
 def unsent(store: ReviewStore) -> int:
-    """How many labels wait to be sent."""
     return read(store, pending)
 
 

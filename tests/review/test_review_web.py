@@ -44,7 +44,6 @@ ADA = Viewer("ada", "admin")
 
 @pytest.fixture
 def small(wall_store):
-    """A console on five small episodes."""
     store = wall_store(settle_s=0)
     store.add([item(1000 * i + k) for i in range(5) for k in range(2)])
     with running(store) as console:
@@ -53,7 +52,6 @@ def small(wall_store):
 
 @pytest.fixture(scope="module")
 def farm_console(farm, tmp_path_factory):
-    """A console on the whole farm, which no test changes."""
     store = ReviewStore(tmp_path_factory.mktemp("farm") / "review.db", Review())
     store.ingest("review", [encode_review(i) for i in farm.items], pipeline="farm")
     store.ingest("verdicts", [encode_verdict(v) for v in farm.verdicts], pipeline="farm")

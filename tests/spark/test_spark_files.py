@@ -101,12 +101,10 @@ def same(one: Path, other: Path) -> None:
 
 
 def batches(folder: Path) -> int:
-    """How many micro-batches Spark holds for done."""
     return len(list((folder / ".rejex-pumps" / "spark" / "streams" / "commits").glob("[0-9]*")))
 
 
 def kill_all(process: subprocess.Popen[bytes]) -> None:
-    """Kill a driver and all that it started, at once."""
     if process.poll() is not None:
         return
     for one in [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]:

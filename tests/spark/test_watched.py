@@ -120,7 +120,6 @@ def config_of(folder, out="spark", more=OFTEN):
 
 @pytest.fixture(scope="module")
 def worker(feed):
-    """What a worker tells of the feed."""
     alarms, changes, turns, found = [], [], [], []
 
     @contextmanager
@@ -250,8 +249,6 @@ def figures(watch):
 
 @pytest.fixture
 def drive(feed, outcomes, tmp_path):
-    """What makes a driver over the feed, in a folder of its own."""
-
     def make(seed, more=OFTEN):
         (tmp_path / "feed.csv").symlink_to(feed / "feed.csv")
         return Driver(config_of(tmp_path, more=more), outcomes, random.Random(seed))
@@ -397,8 +394,6 @@ FARM = Partition("farm", 0)
 
 
 class Recorded(JobJournal):
-    """Says what would be written."""
-
     def pending(self, partition, committed):
         return ()
 

@@ -110,12 +110,11 @@ def test_plan_says_what_is_impossible_and_why(capsys):
 def test_validate_shows_all_problems_and_exits_with_2(capsys, tmp_path):
     path = tmp_path / "c.toml"
     path.write_text('[input]\nkind = "fil"\n[rejection]\ncontamnation = 0.1\n')
-    shown = rejex("validate", path)
-    assert shown.returncode == 2
-    assert not shown.stdout
-    assert "did you mean 'contamination'?" in shown.stderr
-    assert "did you mean 'file'?" in shown.stderr
-    assert "Traceback" not in shown.stderr
+    status, out, err = here(capsys, "validate", path)
+    assert (status, out) == (2, "")
+    assert "did you mean 'contamination'?" in err
+    assert "did you mean 'file'?" in err
+    assert "Traceback" not in err
     status, out, _ = here(capsys, "validate", path, "--output", "json")
     assert status == 2
     problems = json.loads(out)["problems"]
@@ -187,10 +186,7 @@ def test_validate_says_where_a_time_without_a_zone_is_taken_to_be(capsys, tmp_pa
 )
 @pytest.mark.parametrize(("arguments", "said"), [
     (["plan"], "u03b3 = 0.05"),
-    (["validate", ROOT / "examples" / "file.toml"], "window n"),
     (["--help"], "score"),
-    (["score", "--help"], "--time-zone"),
-    (["settings"], "u03b3, the expected share"),
     (["validate", "größe.toml"], "Expected a readable TOML file"),
 ])  # fmt: skip
 def test_a_terminal_that_is_not_utf_8_gets_signs_spelled_out(arguments, said, encoding):
@@ -219,9 +215,9 @@ def test_score_guesses_says_so_and_writes_verdicts(capsys, table, tmp_path):
 
 
 @pytest.mark.thorough
-def test_score_gives_data_on_standard_output_alone(table):
+def test_score_gives_data_on_standard_output_alone(rejex, table):
     shown = rejex("score", table, "--detector", "HBOS", "--verdicts", "-")
-    assert shown.returncode == 0
+    assert shown.status == 0
     assert len(shown.stdout.splitlines()) == 1500
     assert json.loads(shown.stdout.splitlines()[0])["label"] == "rejected"
     assert "of 1" in shown.stderr

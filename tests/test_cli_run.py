@@ -23,8 +23,8 @@ from rejex_stream.encode import decode_verdict
 from rejex_stream.engine.snapshot import environment as environment_of_scores
 from rejex_stream.run.run_events import Progress, Replay
 from rejex_stream.types import Partition
-from tests.program import command, ended, environment, rejex, started
-from tests.pump import feed, flow, pump_toml, row
+from tests.program import command, environment, rejex, started
+from tests.pump import feed, flow, pump_toml
 from tests.waiting import PATIENCE_S, until
 
 CONFIG = pump_toml()
@@ -109,21 +109,21 @@ ENTRY = (
 
 
 @pytest.mark.thorough
-def test_a_run_asks_once_what_its_first_thousand_readings_are_suspected_of(pipeline):
+def test_a_run_asks_once_what_its_first_thousand_readings_are_suspected_of(pipeline, run):
     change(pipeline, ('["flow"]', '["flow", "entry"]'))
     doubtful(pipeline, 0, 2000)
-    assert doubts(run_apart(pipeline)) == [ENTRY.format(998)]
+    assert doubts(run(pipeline)) == [ENTRY.format(998)]
     doubtful(pipeline, 2000, 3500)
-    assert doubts(run_apart(pipeline)) == [], "it goes on from state, whose beginning was looked at"
+    assert doubts(run(pipeline)) == [], "it goes on from state, whose beginning was looked at"
 
 
 @pytest.mark.thorough
-def test_a_short_input_is_looked_at_when_it_ends_and_a_flag_is_no_doubt(pipeline):
+def test_a_short_input_is_looked_at_when_it_ends_and_a_flag_is_no_doubt(pipeline, run):
     change(pipeline, ('["flow"]', '["flow", "entry"]'))
     doubtful(pipeline, 0, 200)
-    assert doubts(run_apart(pipeline, "--dry-run")) == [ENTRY.format(198)]
+    assert doubts(run(pipeline, "--dry-run")) == [ENTRY.format(198)]
     change(pipeline, ('"entry"]', '"entry"]\nflags = ["entry"]'))
-    assert doubts(run_apart(pipeline, "--dry-run")) == []
+    assert doubts(run(pipeline, "--dry-run")) == []
 
 
 # --------------------------------------------------------------------------- to the end of it
@@ -169,10 +169,12 @@ def test_verdicts_on_standard_output_are_alone_there(pipeline):
 
 
 @pytest.mark.thorough
-def test_standard_input_is_an_input(pipeline):
+def test_standard_input_is_an_input(pipeline, run, monkeypatch):
     change(pipeline, ('path = "feed.csv"', 'path = "-"\nformat = "csv"'))
-    given = "t,id,flow\n" + "".join(map(row, range(400)))
-    shown = ended(command("run", "pump.toml", "--output", "json"), cwd=pipeline, input=given)
+    feed(pipeline, 0, 400)
+    with (pipeline / "feed.csv").open() as given:
+        monkeypatch.setattr("sys.stdin", given)
+        shown = run(pipeline, "--output", "json")
     assert json.loads(shown.stdout)["events"] == 400
 
 
@@ -429,7 +431,7 @@ with stopping(threading.Event()):
 
 
 @pytest.mark.thorough
-def test_a_start_without_a_broker_goes_on_trying_and_says_so(tmp_path):
+def test_a_start_without_a_broker_goes_on_trying_and_says_so(tmp_path, run):
     config = tmp_path / "pump.toml"
     config.write_text(
         pipeline_without_a_broker := f"""
@@ -461,7 +463,7 @@ options = {{ "delivery.timeout.ms" = 2000 }}
     assert process.returncode == 0, told
     assert any("attempt 1 failed" in line for line in told)
     config.write_text(pipeline_without_a_broker + "[run]\nretry_for_s = 0\n")
-    shown = run_apart(tmp_path)
+    shown = run(tmp_path)
     assert shown.returncode == 1
     assert "gave up after 1 attempts" in shown.stderr
 

@@ -19,9 +19,9 @@ from rejex_stream.engine.refit import HOLDOUT_SHARE, FitJob
 from rejex_stream.errors import ConfigError
 from rejex_stream.features import FeatureSpec
 from rejex_stream.protocols import BatchDetector
-from rejex_stream.rejection.band import RejectionBand, require_reachable
+from rejex_stream.rejection.band import TOLERANCE, RejectionBand, require_reachable
 from rejex_stream.rejection.exceed import stability
-from rejex_stream.rejection.policy import CONTAMINATION, TOLERANCE, RejectionPolicy
+from rejex_stream.rejection.policy import CONTAMINATION, RejectionPolicy
 from rejex_stream.types import FloatArray
 
 if TYPE_CHECKING:

@@ -26,8 +26,9 @@ from rejex_stream.incidents.incident_settings import Alarms
 from rejex_stream.monitor.config import Monitor, MonitorConfig
 from rejex_stream.plan.promises import EPISODE_GAP_EVENTS, plan, plan_table
 from rejex_stream.rejection import rejection_band
+from rejex_stream.rejection.band import TOLERANCE
 from rejex_stream.rejection.bounds import DELTA, cost_quantile, exact_rate_bound, paper_rate_bound
-from rejex_stream.rejection.policy import CONTAMINATION, TOLERANCE, WINDOW, RejectionPolicy
+from rejex_stream.rejection.policy import CONTAMINATION, WINDOW, RejectionPolicy
 from rejex_stream.review.queue import cases
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.run.review_items import AuditDraw

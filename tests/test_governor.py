@@ -18,9 +18,9 @@ from rejex_stream.rejection.band import (
     max_tolerance,
     nested_band,
     rejection_band,
-    stability,
     widest_band,
 )
+from rejex_stream.rejection.exceed import stability
 from rejex_stream.rejection.judge import Judge
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.rejection.token_bucket import DAY_MS, TokenBucket, base_width

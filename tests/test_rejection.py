@@ -26,11 +26,10 @@ from rejex_stream.rejection.band import (
     rank_edges,
     rejection_band,
     require_reachable,
-    stability,
     tolerance_for_rate,
     window_for_rate,
 )
-from rejex_stream.rejection.exceed import stability_at, stability_table
+from rejex_stream.rejection.exceed import stability, stability_at, stability_table
 from rejex_stream.rejection.judge import Judge
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.types import Label

@@ -15,8 +15,6 @@ from rejex_stream.incidents import Plan
 from rejex_stream.rejection.policy import MIN_BURST, WINDOW, BudgetOwner, RejectionPolicy
 from rejex_stream.settings import Section, setting
 
-__all__ = ["Calendar", "Column", "Costs", "Detector", "Features", "Pipeline", "Refit", "Rejection"]
-
 
 class Pipeline(Section):
     """Who decides."""

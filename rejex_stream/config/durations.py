@@ -15,8 +15,6 @@ from pydantic import BaseModel
 
 from rejex_stream.settings import Problem, extra_of, section_of
 
-__all__ = ["DURATION", "Durations", "counts_of", "in_days", "with_counts"]
-
 DURATION = r"^\s*(\d+(?:\.\d+)?)\s*(ms|s|min|h|d|w)\s*$"
 """A number and its unit: milliseconds, seconds, minutes, hours, days, weeks."""
 _UNIT_MS = {"ms": 1, "s": 1000, "min": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}

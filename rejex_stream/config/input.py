@@ -13,8 +13,6 @@ from rejex_stream.decode.reorder_buffer import ReorderRules
 from rejex_stream.encode.schemas import TOPICS
 from rejex_stream.settings import Section, setting
 
-__all__ = ["ALL_SENSORS", "REGISTRY_FORMATS", "Input", "stem"]
-
 Kind = Literal["file", "kafka"]
 
 REGISTRY_FORMATS = ("avro", "protobuf")

@@ -33,8 +33,6 @@ from rejex_stream.protocols import require_identity
 from rejex_stream.rejection.bounds import cost_bound
 from rejex_stream.settings import Problem, nearest, of_validation, render
 
-__all__ = ["check_config", "check_sections", "load_config", "name_of", "parse_config"]
-
 
 def load_config(path: str | Path) -> Config:
     """Read and check a config file, with overrides from the environment."""

@@ -10,8 +10,6 @@ from rejex_stream.addresses import expected_http_address
 from rejex_stream.errors import ConfigError
 from rejex_stream.settings import HttpAddress, Section, secret, setting
 
-__all__ = ["Alerts", "Logging", "Metrics"]
-
 
 class Metrics(Section):
     """The Prometheus endpoint."""

@@ -21,8 +21,6 @@ from rejex_stream.monitor.config import Monitor
 from rejex_stream.run.run_settings import Output, Run, State
 from rejex_stream.settings import extra_of, section_of, setting, toml
 
-__all__ = ["ENV_PREFIX", "Config", "SettingRow", "config_schema", "settings", "settings_markdown"]
-
 ENV_PREFIX = "REJEX_"
 
 

@@ -10,12 +10,6 @@ from rejex_stream.errors import ConfigError
 from rejex_stream.features import Circle
 from rejex_stream.settings import Section, setting
 
-__all__ = [
-    "ROLES", "SYSTEM", "AuthMode", "Capacity", "Channel", "DefaultAnswer", "Network", "Review",
-    "Role", "Sensor", "angles_of", "check_bind", "is_loopback", "named_reviewer", "networks",
-    "sides_of",
-]  # fmt: skip
-
 Role: TypeAlias = Literal["viewer", "reviewer", "lead", "admin"]
 ROLES: tuple[Role, ...] = ("viewer", "reviewer", "lead", "admin")
 Blind: TypeAlias = Literal["off", "second", "always"]

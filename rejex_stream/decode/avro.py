@@ -24,8 +24,6 @@ from rejex_stream.decode.trees import TreeReader
 from rejex_stream.protocols import RegisteredSchema
 from rejex_stream.types import Record
 
-__all__ = ["avro_json", "avro_reader"]
-
 _UNITS: Mapping[str, TimeUnit] = {"millis": "ms", "micros": "us", "nanos": "ns"}
 
 _MAX_TEXT_LEVELS = 128

@@ -23,8 +23,6 @@ from rejex_stream.errors import ConfigError
 from rejex_stream.native_core import native
 from rejex_stream.types import Invalid, Reading, Record
 
-__all__ = ["CsvDecoder", "parse_csv_header", "split_row"]
-
 _COMMA = number_reader(",", ".")
 NUL_ROW = "the row is NUL bytes alone, as a power loss leaves them"
 EMPTY_ROW = "the row holds no value, only delimiters"

@@ -15,8 +15,6 @@ from rejex_stream.decode.written import missing_numbers
 from rejex_stream.native_core import native
 from rejex_stream.types import Invalid, Reading, Record
 
-__all__ = ["JsonDecoder", "flat"]
-
 MAX_NESTING = 64
 """Deeper JSON is invalid: parsers are recursive, and how deep they get depends on their caller."""
 

@@ -48,12 +48,6 @@ from rejex_stream.types import (
     in_mode,
 )
 
-__all__ = [
-    "ABSENT", "GLOBAL_KEY", "SWITCHES", "DecidingDecoder", "Decoder", "FieldMapping", "NameCache",
-    "NotWanted", "Numbers", "Quality", "TimeUnit", "Unreadable", "decode_records", "floats_of",
-    "parse_moment", "printable", "to_epoch_ms",
-]  # fmt: skip
-
 TimeUnit: TypeAlias = Literal[
     "iso8601", "s", "ms", "us", "ns", "min", "h", "d", "excel", "matlab", "labview", "filetime",
     "dotnet", "jd", "mjd", "gps", "s2000",

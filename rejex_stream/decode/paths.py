@@ -14,8 +14,6 @@ import msgspec
 from rejex_stream.errors import ConfigError
 from rejex_stream.types import Record
 
-__all__ = ["Origin", "field_path", "field_paths", "origin_of"]
-
 _LIKE_ONE = re.compile(r"(keys?|topics?|headers?):")
 _MOST_KNOWN = 1 << 16
 _UNESCAPED_DOT = re.compile(r"(?<!\\)\.")

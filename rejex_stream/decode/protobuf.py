@@ -28,8 +28,6 @@ from rejex_stream.errors import ConnectorError
 from rejex_stream.protocols import RegisteredSchema
 from rejex_stream.types import Reading, Record
 
-__all__ = ["descriptors", "protobuf_json", "protobuf_reader"]
-
 _MAIN = "rejex_registered_schema.proto"
 _GIVEN = "given.descriptors"
 _LOG_LINE = re.compile(r"WARNING: All log messages|[IWEF]\d{4} ")  # they bear the time

@@ -20,10 +20,6 @@ from rejex_stream.errors import CheckpointError, ConfigError, ConnectorError
 from rejex_stream.protocols import RegisteredSchema, SchemaRegistry
 from rejex_stream.types import Invalid, Reading, Record
 
-__all__ = [
-    "HEADER_BYTES", "MisfitError", "PayloadReader", "RegistryDecoder", "UnusableSchemaError",
-]  # fmt: skip
-
 HEADER_BYTES = 5
 """The zero byte and the schema's id, four bytes with the most significant first."""
 

@@ -29,8 +29,6 @@ from rejex_stream.decode.mapping import ABSENT
 from rejex_stream.trusted_clock import TrustedClock
 from rejex_stream.types import DelayedRecord, Invalid, Position, Reading, Record
 
-__all__ = ["ReorderBuffer", "ReorderRules"]
-
 _MAX_SENSORS = 200_000
 _MAX_WAITING = 100_000
 _HOUR_MS = 3_600_000

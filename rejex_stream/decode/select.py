@@ -22,8 +22,6 @@ from rejex_stream.decode.registry_decoder import RegistryDecoder
 from rejex_stream.errors import ConfigError
 from rejex_stream.types import Invalid, Reading, Record, SelectedRecord
 
-__all__ = ["MAX_READINGS", "RegistrySelectingDecoder", "SelectingDecoder", "Selector"]
-
 MAX_READINGS = 10_000
 """Of one record; one that gives more is a dead letter."""
 _MAX_BYTES = 1 << 26

@@ -17,8 +17,6 @@ from rejex_stream.decode.mapping import (
 from rejex_stream.decode.paths import field_paths
 from rejex_stream.types import Reading, Record
 
-__all__ = ["TreeReader"]
-
 _Tree: TypeAlias = dict[str, Any]
 _NEW = tuple.__new__  # nearly twice as fast as calling a named tuple's class
 

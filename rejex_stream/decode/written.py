@@ -16,11 +16,6 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from rejex_stream.errors import ConfigError
 
-__all__ = [
-    "ANY_TEXT", "DECIMALS", "MISSING_TEXTS", "THOUSANDS", "Skipped", "canonical_time", "in_zone",
-    "is_repeated", "joined", "missing_numbers", "number_reader", "zone_of",
-]  # fmt: skip
-
 DECIMALS = (".", ",")
 THOUSANDS = (",", ".", " ", "'")
 

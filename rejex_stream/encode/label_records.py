@@ -16,11 +16,6 @@ import msgspec
 from rejex_stream.errors import ConnectorError
 from rejex_stream.types import Position
 
-__all__ = [
-    "LABEL_SCHEMA_VERSION", "HumanVerdict", "LabelRecord", "Resolution", "active_labels",
-    "decode_label", "encode_label", "label_id", "resolve",
-]  # fmt: skip
-
 LABEL_SCHEMA_VERSION = 1
 _NAMESPACE = uuid.UUID("6d9a2c1e-5f0b-5c43-9a51-2d0f3b7c8e44")
 

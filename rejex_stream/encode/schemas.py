@@ -17,12 +17,6 @@ import msgspec
 from rejex_stream import types
 from rejex_stream.encode import label_records, records
 
-__all__ = [
-    "COMMAND_TYPE", "CONNECT_PREFIX", "FOLLOW_UP_TYPE", "INCIDENT_TYPE", "LABEL_TYPE",
-    "LEAN_VERDICT_TYPE", "PIPELINE", "PIPELINE_VERSION", "REPLY_TYPE", "REVIEW_TYPE", "SCHEMAS",
-    "TOPICS", "VERDICT_TYPE", "json_schema",
-]  # fmt: skip
-
 VERDICT_TYPE: Final = "io.rejex.verdict.v1"
 LEAN_VERDICT_TYPE: Final = "io.rejex.lean-verdict.v1"
 REVIEW_TYPE: Final = "io.rejex.review.v1"

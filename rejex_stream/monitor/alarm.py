@@ -8,8 +8,6 @@ import msgspec
 
 from rejex_stream.types import Position, Verdict
 
-__all__ = ["NO_ALARMS", "ActiveAlarm", "ActiveAlarms", "Alarm", "AlarmKind", "Alternative"]
-
 
 class AlarmKind(StrEnum):
     """Which question was answered."""

@@ -34,8 +34,6 @@ from rejex_stream.types import (
     without_limits,
 )
 
-__all__ = ["MonitorBank", "StreamMonitor", "StuckRun"]
-
 _NEGLIGIBLE = 1e-6  # of the usual step between two scores: noise of arithmetic, not of a sensor
 _STEPS = 32  # before a step is called usual
 _LARGEST_STEP = 4.0  # of the usual one, in its mean: a spike must not blind it

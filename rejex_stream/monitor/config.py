@@ -9,8 +9,6 @@ from rejex_stream.rejection.arguments import check_number, check_window
 from rejex_stream.rejection.bounds import DELTA
 from rejex_stream.settings import Section, setting
 
-__all__ = ["CONFIDENCE", "Monitor", "MonitorConfig"]
-
 CONFIDENCE = 0.99
 """Of the limits around the rolling rejection rate."""
 _ROLLING_EVENTS = 3_600  # an hour at 1 Hz

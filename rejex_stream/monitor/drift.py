@@ -43,8 +43,6 @@ from rejex_stream.monitor.alarm import Alternative
 from rejex_stream.monitor.config import MonitorConfig
 from rejex_stream.monitor.inflation import Inflation, InflationState, unit_of
 
-__all__ = ["DriftDetector", "DriftState"]
-
 _MEMORY_WINDOWS = 8
 _AGREEMENT = 0.65  # rank correlation of two models in a row
 _MIN_EFFECTIVE = 10  # a window worth fewer independent events measures no VIF to rely on

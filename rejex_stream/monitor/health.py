@@ -43,8 +43,6 @@ from rejex_stream.monitor.inflation import Inflation, InflationState, unit_of
 from rejex_stream.monitor.theory import ALTERNATIVES, RankLaw
 from rejex_stream.types import Verdict
 
-__all__ = ["HealthDetector", "HealthState"]
-
 _LONGEST_RUN = 16
 _BLIND_WINDOWS = 10  # a doubling that takes longer than this to show cannot be told in time
 _MIN_EFFECTIVE = 10  # a window worth fewer independent events measures no VIF to rely on

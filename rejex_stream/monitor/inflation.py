@@ -22,8 +22,6 @@ from operator import add, truediv
 
 import msgspec
 
-__all__ = ["Inflation", "InflationState", "unit_of"]
-
 _UNITS = 40
 _MIN_UNIT = 20  # events: closing blocks of fewer costs more than counting them says
 _LAG_WINDOWS = 1

@@ -21,11 +21,6 @@ from rejex_stream.monitor.config import MonitorConfig
 from rejex_stream.monitor.theory import RankLaw
 from rejex_stream.types import Verdict
 
-__all__ = [
-    "BATCHES", "BatchMeans", "RateState", "Regime", "RejectionRate", "batch_means",
-    "collapse_limit", "doubling_limits", "rate_limits", "sliding_variance",
-]  # fmt: skip
-
 _IS_REJECT = (0, 1, 1, 0, 0)
 _EMPTY = 4  # a slot of the ring that no event has filled yet
 _MIXED_RECHECK = 64

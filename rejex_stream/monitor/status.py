@@ -14,8 +14,6 @@ from rejex_stream.monitor.rate import RateState, RejectionRate, batch_means, rat
 from rejex_stream.monitor.theory import RankLaw, Theory, rank_law
 from rejex_stream.types import Reason, Verdict, without_limits
 
-__all__ = ["HealthWord", "MonitorStatus", "RankMonitors", "RankState", "Unranked"]
-
 HealthWord = Literal[
     "calibrating", "ok", "too autocorrelated to tell", "too few rejects to tell", "alarm"
 ]

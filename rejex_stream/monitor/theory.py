@@ -35,10 +35,6 @@ from rejex_stream.rejection.bounds import (
 )
 from rejex_stream.types import Position
 
-__all__ = [
-    "ALTERNATIVES", "RankLaw", "Theory", "mean_theory", "randomised_rank", "rank_law", "theory_of",
-]  # fmt: skip
-
 # (what is said, cells whose probability is multiplied, factor); the other cells shrink in
 # proportion. One factor per order of effect: the evidence of a neighbour loses little.
 ALTERNATIVES: tuple[tuple[Alternative, frozenset[int], float], ...] = (

@@ -29,11 +29,6 @@ from rejex_stream.rejection.bounds import (
 from rejex_stream.rejection.policy import BudgetOwner, RejectionPolicy
 from rejex_stream.rejection.token_bucket import base_width
 
-__all__ = [
-    "BESIDE_BUDGET", "EPISODE_GAP_EVENTS", "EPISODE_GAP_S", "TRUSTED_TOLERANCE", "Costs", "Held",
-    "Plan", "Promise", "budget_sentence", "cost_of_leaning", "plan", "plan_doubts", "plan_table",
-]  # fmt: skip
-
 TRUSTED_TOLERANCE = 4.0
 """Below it the paper's theorem 3.1 does not hold, and a label may flip with more than 1.8 %."""
 

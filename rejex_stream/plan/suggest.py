@@ -16,8 +16,6 @@ from rejex_stream.features import Circle, Feature, FeatureSpec
 from rejex_stream.rejection.policy import CONTAMINATION, MIN_BURST, RejectionPolicy
 from rejex_stream.types import FloatArray
 
-__all__ = ["Suggestion", "suggest"]
-
 _SEASONAL, _OF_STATES = "SeasonalSensor", "StateSensor"
 _STATES_FOUND = "states: rows are in one of several, which StateSensor looks for at each fit"
 _LARGEST = 2000

@@ -14,9 +14,6 @@ from typing import SupportsFloat
 
 from rejex_stream.errors import ConfigError
 
-__all__ = ["check_burst", "check_number", "check_window", "decimal", "round_down", "round_up"]
-
-
 _MAX_WINDOW = 10**15
 # By name: above and below what it has to lie, and what is wanted.
 _BETWEEN = {

@@ -43,10 +43,6 @@ from scipy.special import betainc, betaincc, betaln
 from rejex_stream.errors import ConfigError
 from rejex_stream.types import Position
 
-__all__ = [
-    "KeyedSampler", "Stratum", "commitment", "fewest_missed", "log_evidence", "most_missed",
-]  # fmt: skip
-
 _MOST_KEY_BYTES = 64
 _FINE = 1e-8
 _ENDLESS = 1e15

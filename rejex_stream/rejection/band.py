@@ -25,27 +25,13 @@ from scipy.special import betaincinv
 
 from rejex_stream.errors import ConfigError
 from rejex_stream.rejection.arguments import check_number, decimal, round_up
-from rejex_stream.rejection.exceed import (
-    Stability,
-    anomaly_count,
-    checked_count,
-    log_p_anomaly,
-    log_p_normal,
-    stability,
-)
+from rejex_stream.rejection.exceed import anomaly_count, checked_count, log_p_anomaly, log_p_normal
 from rejex_stream.types import Label
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import numpy.typing as npt
-
-__all__ = [
-    "TOLERANCE", "RejectionBand", "Stability", "anomaly_count", "cell_of", "is_top_left",
-    "label_of", "label_table", "max_tolerance", "min_window", "nested_band", "rank_edges",
-    "rejection_band", "require_reachable", "stability", "tolerance_for_rate", "widest_band",
-    "window_for_rate",
-]  # fmt: skip
 
 TOLERANCE = 32.0
 """T of the paper, where neither a tolerance nor a rate is given."""

@@ -23,11 +23,6 @@ from rejex_stream.rejection.band import RejectionBand
 from rejex_stream.rejection.exceed import checked_count
 from rejex_stream.types import FloatArray
 
-__all__ = [
-    "DELTA", "cost_bound", "cost_quantile", "exact_rate_bound", "expected_rejection_rate",
-    "paper_rate_bound", "theorem_interval",
-]  # fmt: skip
-
 DELTA = 0.1
 """δ, with which a bound may fail, where nothing else is said."""
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(128)

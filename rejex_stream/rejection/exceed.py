@@ -34,11 +34,6 @@ from rejex_stream.types import FloatArray
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = [
-    "Stability", "anomaly_count", "checked_count", "log_p_anomaly", "log_p_normal", "stability",
-    "stability_at", "stability_table",
-]  # fmt: skip
-
 # Below this, betainc is too close to the smallest float to carry full precision.
 _DEEP_TAIL = 1e-280
 _betainc = cython_special.betainc  # of plain floats: the same bits in a tenth of the time

@@ -17,8 +17,6 @@ from rejex_stream.rejection.token_bucket import TokenBucket
 from rejex_stream.rejection.window import ScoreWindow, Tail, clustered_table, severity
 from rejex_stream.types import Label, Limited, LimitExcess, Reading, Reason, Status, Verdict
 
-__all__ = ["EXTREME", "Judge", "Unseen", "Watcher", "rejected"]
-
 EXTREME = 4.0
 """A severity, one in 10,000 of the calibration scores, from which on places are kept free."""
 _REJECTED, _AMBIGUOUS = Label.REJECTED, Reason.AMBIGUOUS  # look-up is not free

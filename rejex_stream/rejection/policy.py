@@ -18,7 +18,6 @@ from rejex_stream.rejection.arguments import (
     round_up,
 )
 from rejex_stream.rejection.band import (
-    TOLERANCE,
     RejectionBand,
     is_top_left,
     min_window,
@@ -28,8 +27,6 @@ from rejex_stream.rejection.band import (
     widest_band,
 )
 from rejex_stream.rejection.exceed import anomaly_count
-
-__all__ = ["CONTAMINATION", "MIN_BURST", "TOLERANCE", "WINDOW", "BudgetOwner", "RejectionPolicy"]
 
 BudgetOwner: TypeAlias = Literal["stream", "group", "partition"]
 """Who has a budget: each stream, those whose names are the same up to the last slash, or all."""

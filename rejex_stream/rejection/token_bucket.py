@@ -33,8 +33,6 @@ from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.trusted_clock import TrustedClock
 from rejex_stream.types import MODE_MARK, of_mode
 
-__all__ = ["DAY_MS", "Credits", "TokenBucket", "base_width"]
-
 DAY_MS = 86_400_000
 MAX_GONE, N_OVERFLOW_BUCKETS = 4096, 1024
 """How many owners that were forgotten are known by name, and the drawers for the others."""

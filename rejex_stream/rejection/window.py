@@ -39,11 +39,6 @@ from rejex_stream.errors import ConfigError
 from rejex_stream.rejection.arguments import check_window
 from rejex_stream.types import FloatArray
 
-__all__ = [
-    "LARGEST_SEVERITY", "STRONG", "ScoreWindow", "Tail", "cluster_size",
-    "clustered_table", "grade", "joint_severity", "mid_rank", "severity",
-]  # fmt: skip
-
 _ONE_PART = 8192
 """Up to so many scores the sorted list is one part: moving 64 kB costs less than minding parts."""
 LARGEST_SEVERITY = 1e6

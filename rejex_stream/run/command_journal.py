@@ -23,8 +23,6 @@ from rejex_stream.protocols import ControlLog, ControlRecords
 from rejex_stream.run.run_events import ControlUnread, RunEvent
 from rejex_stream.types import Command, CommandReply, Incident, Partition, Record
 
-__all__ = ["CommandJournal", "CommandReader"]
-
 _FORMAT_VERSION = 1
 _KEPT_SNAPSHOTS = 2  # as many as the stores keep
 MAX_ENTRIES = 1_000

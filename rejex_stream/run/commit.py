@@ -20,8 +20,6 @@ from rejex_stream.run.partition import PartitionState, Piece
 from rejex_stream.run.run_settings import RunSettings
 from rejex_stream.types import Incident, Outcome, Partition, last_offset
 
-__all__ = ["Commits", "OwnedPartition", "Ownership", "Start", "starting_point"]
-
 _ANY_OFFSET = 2**63 - 1
 _log = logging.getLogger(__name__)
 _LONGEST_PAUSE_S = 0.05

@@ -20,8 +20,6 @@ from rejex_stream.errors import ConfigError, DetectorError
 from rejex_stream.protocols import FitExecutor
 from rejex_stream.threads import one_thread
 
-__all__ = ["InlineExecutor", "ProcessFitExecutor", "ScopedExecutor", "ThreadFitExecutor"]
-
 _log = logging.getLogger(__name__)
 
 

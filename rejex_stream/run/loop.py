@@ -50,8 +50,6 @@ from rejex_stream.run.run_settings import RunSettings
 from rejex_stream.threads import one_thread, quick_switching, seldom_collecting
 from rejex_stream.types import Invalid, Outcome, Partition, Reason, Record, Verdict
 
-__all__ = ["Retries", "RunSettings", "UnreadableShare", "UnscorableStreak", "run"]
-
 _FLUSH_S = 2.0
 """Seconds that the end of a run waits for the delivery of notifications."""
 

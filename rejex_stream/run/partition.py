@@ -55,12 +55,6 @@ from rejex_stream.types import (
     stream_name,
 )
 
-__all__ = [
-    "HEAD", "Described", "DirtyParts", "Head", "OnJudged", "PartitionMonitor", "PartitionState",
-    "Piece", "SnapshotParts", "described", "from_outside", "log_alarm", "make_state",
-    "parts_of",
-]  # fmt: skip
-
 _log = logging.getLogger(__name__)
 
 HEAD, _HEAD_KIND, _HEAD_FORMAT = "head", "partition-head", 1

@@ -31,8 +31,6 @@ from rejex_stream.types import (
     Verdict,
 )
 
-__all__ = ["REVIEW_REASONS", "AuditDraw", "EncodedPoints", "ReviewItems", "commitment", "committed"]
-
 REVIEW_REASONS = frozenset({Reason.AMBIGUOUS, Reason.UNSCORABLE})
 """Rejected for one of these, an event goes to review; the events of a warm-up do not.
 

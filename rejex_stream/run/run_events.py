@@ -11,13 +11,6 @@ from rejex_stream.engine.refit import FitFailed
 from rejex_stream.monitor import Alarm
 from rejex_stream.types import Incident, Outcome, OutcomeCounts, Partition
 
-__all__ = [
-    "Committed", "ControlUnread", "DecisionChanged", "EnvironmentChanged", "FitFailure",
-    "IncidentsDurable", "NothingScorable", "Outbox", "OutcomeObserver", "PartitionClosed",
-    "PartitionLive", "PartitionOpened", "Progress", "Replay", "Retrying", "RunEvent", "RunObserver",
-    "RunSummary", "SensorsForgotten", "SnapshotSaved",
-]  # fmt: skip
-
 
 class PartitionOpened(NamedTuple):
     """A partition is ours: from which snapshot, and how far to replay silently."""

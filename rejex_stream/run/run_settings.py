@@ -14,8 +14,6 @@ from rejex_stream.run.review_items import REVIEW_REASONS, AuditDraw
 from rejex_stream.settings import Section, setting, stated
 from rejex_stream.types import Reason
 
-__all__ = ["Output", "Run", "RunSettings", "State"]
-
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 Environment: TypeAlias = Literal["accept", "refuse"]
 LostState: TypeAlias = Literal["refuse", "restart"]

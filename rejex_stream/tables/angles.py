@@ -16,8 +16,6 @@ from collections.abc import Mapping, Sequence
 from rejex_stream.features import Circle
 from rejex_stream.tables.columns import Sample
 
-__all__ = ["find_angles", "followed", "in_degrees"]
-
 _TURN = 360.0
 _CALLED = re.compile(
     r"(^|[\W_\d])(wd|dir|direction|yaw|heading|azimuth|nacelle|course)($|[\W_\d])", re.IGNORECASE

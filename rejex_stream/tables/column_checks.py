@@ -26,11 +26,6 @@ from rejex_stream.tables.fields import jq_of
 from rejex_stream.tables.names import NAMED_UNITS, TOTAL, plain
 from rejex_stream.types import Reading
 
-__all__ = [
-    "CHECKS", "Doubt", "Kind", "at_rest", "carry_needed", "check_columns", "check_readings",
-    "is_key", "resting_among", "time_doubt", "usual_step",
-]  # fmt: skip
-
 Kind: TypeAlias = Literal["counter", "key", "sentinel", "sparse", "mixture", "time", "decimal"]
 
 _ENOUGH = 20

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from rejex_stream.decode.mapping import printable
 from rejex_stream.decode.written import MISSING_TEXTS, number_reader
 
-__all__ = ["ColumnProfile", "Sample", "is_text", "profile"]
-
 
 @dataclass(frozen=True, slots=True)
 class ColumnProfile:

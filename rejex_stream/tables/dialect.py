@@ -15,11 +15,6 @@ from rejex_stream.decode.written import ANY_TEXT, MISSING_TEXTS, canonical_time,
 from rejex_stream.tables.column_checks import check_columns, named_unit
 from rejex_stream.tables.columns import ColumnProfile, Sample
 
-__all__ = [
-    "Marks", "Written", "find_marks", "find_missing", "find_times", "find_units",
-    "groups_of_thousands", "is_compact", "moment_ms",
-]  # fmt: skip
-
 _ENOUGH = 0.95
 _SURE = 20
 _UNITS: tuple[TimeUnit, ...] = (

@@ -12,8 +12,6 @@ from rejex_stream.features import Circle
 from rejex_stream.plan.suggest import Suggestion
 from rejex_stream.settings import field_at, render, toml, toml_key
 
-__all__ = ["draft_config", "save_draft"]
-
 
 def draft_config(
     source: Mapping[str, object],

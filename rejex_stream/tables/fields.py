@@ -12,8 +12,6 @@ from typing import Any
 from rejex_stream.decode.json import flat
 from rejex_stream.tables.names import COUNTER, STEP, TIME_OF_RECORD, is_quality, last_of
 
-__all__ = ["FieldProfile", "Trees", "is_moment", "is_number", "jq_of"]
-
 MOSTLY = 0.8
 """The share of records that makes a rule of what they have in common."""
 

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 
 from rejex_stream.errors import ConfigError
 
-__all__ = ["Layout", "layout_of", "require_table"]
-
 _WEB_PAGE = "a web page (HTML), perhaps a login or an error of the server: export the table as CSV"
 _TOB = "of a Campbell logger: convert it to TOA5 with LoggerNet's card convert"
 _NO_TABLES = {

@@ -48,7 +48,6 @@ from rejex_stream.tables.names import (
 from rejex_stream.tables.time_columns import NONE, find_time_columns
 
 _PLAIN = Marks(".", None)
-__all__ = ["Asked", "TableGuess", "cycle_s", "guess_table", "names_quantity"]
 
 _UNITS = "in several units"
 _MINUS_BEHIND = re.compile(r"\d[\d.,]*-")

@@ -52,8 +52,6 @@ from rejex_stream.tables.place import (
 )
 from rejex_stream.types import FloatArray, Invalid, Reading, Record
 
-__all__ = ["Asked", "Table", "open_table"]
-
 _SAMPLE_ROWS = 5_000
 _SAMPLE_BYTES = 4 << 20
 _TRUTH = {"1": True, "1.0": True, "true": True, "anomaly": True}

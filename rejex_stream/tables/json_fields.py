@@ -42,8 +42,6 @@ from rejex_stream.tables.names import (
 from rejex_stream.tables.shapes import find_shape, json_in, one_each, split_of
 from rejex_stream.types import Record
 
-__all__ = ["Feed", "infer_feed", "open_file"]
-
 _KEY = "key"
 _JSON = re.compile(rb"(\xef\xbb\xbf)?\s*(\[\s*)?\{")
 _SAMPLE = 2_000

@@ -12,12 +12,6 @@ from typing import Any
 
 from rejex_stream.decode.mapping import TimeUnit
 
-__all__ = [
-    "ASIDE", "CLOCK", "COUNTER", "DAY_OF_YEAR", "ELAPSED", "HOURS", "LABEL", "MAYBE_LABEL", "MODE",
-    "NAMED_UNITS", "PAIR", "PARTS", "SENSOR", "STEP", "STRONG_SENSOR", "TAG", "TEXT_SENSOR", "TIME",
-    "TIME_OF_RECORD", "TOTAL", "VALUE", "good_among", "is_quality", "is_turned", "last_of", "plain",
-]  # fmt: skip
-
 
 def plain(name: str) -> str:
     """Write a name as patterns want it: ``Zeit [s]`` is ``zeit``."""

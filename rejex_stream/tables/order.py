@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from statistics import median
 
-__all__ = ["TimeOrder"]
-
 _RECENT = 256
 _STEPS = 5_000
 _LONG_STEPS = 5

@@ -18,11 +18,6 @@ from rejex_stream.decode.written import MISSING_TEXTS
 from rejex_stream.errors import ConfigError
 from rejex_stream.tables.names import TIME, plain
 
-__all__ = [
-    "Body", "begin_of_data", "body_of", "delimiter_of", "header_above", "is_header", "names_of",
-    "numbered", "split_all",
-]  # fmt: skip
-
 _DELIMITERS = (",", ";", "\t", "|", "^", "~", " ")
 _TOP = 400
 """Rows among which a table begins, and of its middle that say what it is like."""

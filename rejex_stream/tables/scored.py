@@ -24,8 +24,6 @@ from rejex_stream.tables.inspection import Table
 from rejex_stream.threads import one_thread
 from rejex_stream.types import Invalid, Label, OutcomeCounts, Reading, Reason, Record, Verdict
 
-__all__ = ["Episode", "Episodes", "ScoredCsv", "judge_table"]
-
 _COLUMNS = ("label", "severity", "rank", "reason")
 _NO_VALUE = " (no value)"
 _MAX_NAMED = 2

@@ -32,8 +32,6 @@ from rejex_stream.tables.names import (
     last_of,
 )
 
-__all__ = ["Shape", "Split", "find_shape", "json_in", "split_of"]
-
 _MOST_STEPS = 8
 _NEARLY = 0.95
 _MOST_PLACES = 16

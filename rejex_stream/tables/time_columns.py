@@ -17,8 +17,6 @@ from rejex_stream.tables.columns import is_text
 from rejex_stream.tables.dialect import Written, find_times, is_compact, moment_ms
 from rejex_stream.tables.names import CLOCK, DAY_OF_YEAR, ELAPSED, PARTS, TIME, plain
 
-__all__ = ["NONE", "TimeColumns", "find_time_columns"]
-
 NONE = "-"
 """In place of a column: there is none."""
 _YEARS = frozenset(map(str, range(1950, 2100)))

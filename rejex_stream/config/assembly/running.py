@@ -32,10 +32,11 @@ from rejex_stream.operate.probes import HealthServer
 from rejex_stream.operate.run_metrics import RunMetrics
 from rejex_stream.operate.run_monitor import RunMonitor
 from rejex_stream.protocols import FitExecutor
+from rejex_stream.rejection.audit_sampling import commitment
 from rejex_stream.run.executors import InlineExecutor, ProcessFitExecutor, ThreadFitExecutor
 from rejex_stream.run.loop import Retries, run
 from rejex_stream.run.partition import PartitionState, log_alarm, make_state
-from rejex_stream.run.review_items import AuditDraw, commitment
+from rejex_stream.run.review_items import AuditDraw
 from rejex_stream.run.run_events import Progress, Retrying, RunObserver, RunSummary
 from rejex_stream.run.run_settings import RunSettings
 from rejex_stream.types import Incident, Invalid, Partition, Position, Reading, Record

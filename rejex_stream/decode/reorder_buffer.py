@@ -65,7 +65,6 @@ class _Row:
         self.counted: dict[int, tuple[float, int, float]] = {}  # the count, its time, the rise
 
     def rises(self, reading: Reading, counters: Iterable[int]) -> Reading:
-        """Return the reading with the rise an hour of each counter that came."""
         values = list(reading.values)
         for i in counters:
             count, now = values[i], reading.event_time_ms

@@ -303,7 +303,6 @@ def _fault(result: FaultFindings) -> str:
 
 
 def _table(findings: Findings, title: str, what: str, wanted: Callable[[Verdict], bool]) -> str:
-    """Return the newest of the wanted events, each with its reading and the reason."""
     run = findings.run
     events = [(reading, verdict) for reading, verdict in run.events if wanted(verdict)]
     shown = events[-_MAX_ROWS:]

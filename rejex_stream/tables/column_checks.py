@@ -63,8 +63,6 @@ class Doubt(NamedTuple):
 
 
 class _Check(NamedTuple):
-    """A row of the table: how a column is tested, and what overrules it."""
-
     test: Callable[[Sample, str], Iterator[tuple[str, str]]]
     option: str
     setting: str
@@ -382,7 +380,6 @@ def carry_needed(sample: Sample, names: Sequence[str]) -> int:
 
 # ------------------------------------------------------------------------------------- mixture
 def _mixture(sample: Sample, name: str) -> Iterator[tuple[str, str]]:
-    """Find a text that says which fields a record has: records of several types."""
     cells = sample.cells[name]
     kinds = Counter(cell for cell in cells if cell)
     if not 2 <= len(kinds) <= _ENOUGH < len(cells) or kinds.total() < len(cells):

@@ -346,8 +346,6 @@ def _guess(
 
 
 class _Join(NamedTuple):
-    """A long table with a column for each quantity."""
-
     table: _Walked
     value: str  # the column that held them all
     step_s: float
@@ -440,7 +438,6 @@ class _Walked:
         return (self.why_not[name] or _UNITS).startswith(_UNITS)
 
     def series(self, *names: str | None) -> list[object]:
-        """Return whose each row is; empty where no column says so."""
         columns = [self.cells[name] for name in names if name is not None]
         return list(zip(*columns, strict=True)) if columns else []
 

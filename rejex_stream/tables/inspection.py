@@ -466,7 +466,6 @@ class _Scan:
         self._n_events = 0
 
     def result(self, said: list[str]) -> Table:
-        """Read all rows; return the table with what was found."""
         table, guess = self._table, self._table.guess
         label = None if guess.label is None else table.header.index(guess.label)
         times = [table.header.index(name) for name in guess.times]

@@ -134,7 +134,6 @@ def open_file(path: Path, asked: Asked) -> Table | Feed:
 
 
 def _is_json(path: Path) -> bool:
-    """Whether a file begins as an object of JSON does, or as an array of them."""
     source = ByteInput(str(path), compression=compression_of(str(path)))
     try:
         begun = source.read(1.0)

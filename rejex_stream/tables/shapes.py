@@ -130,7 +130,6 @@ def _run(program: str, readings: Sequence[Sequence[Any]]) -> list[list[Any]]:
 
 # ------------------------------------------------------------------------------------- envelopes
 def _text(trees: Trees) -> _Step | None:
-    """JSON written as a text, the record itself or one of its fields; also in base64."""
     if len(trees.all) and all(isinstance(tree, str) and json_in(tree) for tree in trees.all):
         return "fromjson", "text: the record is JSON written as a text"
     for path, field in trees.fields.items() if trees.objects else ():
@@ -184,7 +183,6 @@ _UNIONS = ("string", "double", "float", "int", "long", "boolean", "bytes", "S", 
 
 
 def _union(trees: Trees) -> _Step | None:
-    """Take values out of unions: ``{"double": 60.1}`` is 60.1."""
     marked = [path for path in trees.fields if path.rpartition(".")[2] in _UNIONS]
     objects = {path.rpartition(".")[0] for path in marked} - {""}
     if len(objects) < 2 or len(objects) < len(marked):
@@ -198,7 +196,6 @@ def _union(trees: Trees) -> _Step | None:
 
 
 def _with_units(trees: Trees) -> _Step | None:
-    """Take a number out of an array that holds it alone, or with the text of its unit."""
     found = [
         path
         for path, lists in trees.lists.items()
@@ -289,7 +286,6 @@ def _envelope(trees: Trees) -> _Step | None:
 
 # --------------------------------------------------------------------------------- several types
 def _types(trees: Trees) -> _Step | None:
-    """Several types of record, of which one holds the measurements."""
     objects = trees.objects
     if len(objects) < 10:
         return None
@@ -432,7 +428,6 @@ def _siblings(trees: Trees) -> _Step | None:
 
 
 def _within(trees: Trees) -> _Step | None:
-    """Arrays within the objects of an array: each becomes an element of the outer one."""
     for path, elements in trees.object_lists.items():
         for inner, below in elements.object_lists.items():
             if len(elements.lists[inner]) >= MOSTLY * len(elements.all) and below.measured:
@@ -446,8 +441,6 @@ def _within(trees: Trees) -> _Step | None:
 
 @dataclass(frozen=True)
 class _Pair:
-    """Which fields of the elements of an array are what."""
-
     name: str
     values: list[str]
     time: str | None

@@ -108,8 +108,6 @@ def _what(cells: Mapping[str, Sequence[str]], names: Sequence[str]) -> str:
 
 
 class _Search:
-    """Tries columns."""
-
     def __init__(
         self,
         cells: Mapping[str, Sequence[str]],

@@ -177,7 +177,6 @@ def compression_of(path: str) -> Compression | None:
 
 
 def _unpacked(path: str, kind: Compression | None, packed: IO[bytes]) -> Any:  # noqa: ANN401
-    """Return what reads the unpacked bytes of a file, a bounded piece at a time."""
     if kind == "zip":
         return _only_member(path, packed)
     if kind == "gzip":

@@ -42,8 +42,6 @@ IN_FLIGHT = 20_000
 
 
 class _Seat(NamedTuple):
-    """Which member of the group we are, and in which of its rounds."""
-
     member_id: str
     generation: int
 

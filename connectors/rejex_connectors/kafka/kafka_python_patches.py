@@ -40,7 +40,6 @@ _close_selector = NetworkSelector.close
 async def _connect_or_close(
     self: KafkaNetSocket, net: Any, sock: Any, *arguments: Any, **named: Any
 ) -> Any:
-    """Close the socket of a connection that was refused: the library forgets it."""
     try:
         return await _connect(self, net, sock, *arguments, **named)
     except BaseException:
@@ -49,7 +48,6 @@ async def _connect_or_close(
 
 
 async def _handshake_or_close(self: KafkaSSLTransport) -> None:
-    """Close the connection where the TLS handshake failed: the library forgets it."""
     try:
         await _handshake(self)
     except BaseException:
@@ -264,7 +262,6 @@ _append = Fetcher._append
 
 
 def _take(self: Any, n: int) -> list[Any]:
-    """Take up to `n` records, or as many as are large together."""
     self._maybe_raise_next_inline_exception()
     records: list[Any] = []
     held = 0
@@ -282,7 +279,6 @@ def _take(self: Any, n: int) -> list[Any]:
 def _append_or_end(
     self: Any, drained: Any, part: Any, max_records: int, update_offsets: bool
 ) -> int:
-    """End the poll, by saying that it is full, where what one partition gave is large."""
     part.is_large = False
     taken: int = _append(self, drained, part, max_records, update_offsets)
     return max_records if part.is_large else taken

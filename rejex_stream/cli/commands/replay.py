@@ -40,7 +40,6 @@ class _Comparison:
         return sum(count for (before, after), count in self.labels.items() if before != after)
 
     def add(self, *by_config: Sequence[Outcome]) -> None:
-        """Count what became of records, in any batches; O(1) each."""
         for counts, outcomes in zip(self.counts, by_config, strict=True):
             counts.add(outcomes)
         if len(by_config) == 1:

@@ -620,7 +620,6 @@ def _evidence(config: Config, section: Review, review: Path | None) -> Evidence:
 
 
 def _why_gaps(input_: Input) -> str:
-    """Return why some records of an input have no verdict of their own."""
     if input_.select is not None:
         return "input.select may ignore them"
     if isinstance(input_.channels, dict) and input_.tag is not None:

@@ -155,8 +155,6 @@ class RunDisplay:
 
 
 class _Limit:
-    """An observer that ends a run once `limit` records are judged."""
-
     def __init__(self, stop: threading.Event, limit: int) -> None:
         self._stop, self._left = stop, limit
 
@@ -188,7 +186,6 @@ class _Looks:
             self._first = [] if event.snapshot_offset is None else None
 
     def readings(self, readings: Sequence[Reading]) -> bool:
-        """Collect the first readings; return whether more are needed."""
         if self._first is not None:
             self._first += readings
             if len(self._first) >= _FIRST:

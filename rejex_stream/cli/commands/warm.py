@@ -117,8 +117,6 @@ def _empty(config: Config, place: Partition) -> _Taught:
 
 @dataclass
 class _History:
-    """What a history holds, and what is wrong with it."""
-
     config: Config
     path: Path
     left_out: Sequence[tuple[int, int]]
@@ -195,7 +193,6 @@ class _History:
             )
 
     def require_closed(self, engine: Engine) -> None:
-        """Refuse to begin within an incident."""
         for incident in engine.open_incidents():
             raise ConfigError(
                 f"{self.path} ends within an incident of {escaped(incident.sensors[0])}: leave it "
@@ -206,7 +203,6 @@ class _History:
         return f"{_iso(begun_ms)}/{_iso(max(self.times) + 1000)}"
 
     def report(self) -> Iterator[str]:
-        """Say what was learnt."""
         yield (
             f"{self.path}: {len(self.times):,} readings, {_iso(min(self.times))} to "
             f"{_iso(max(self.times))}; {sum(self.ranked.values())} of {len(self.ranked)} sensors "

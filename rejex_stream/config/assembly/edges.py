@@ -311,8 +311,6 @@ def _require(modules: Sequence[str], what: str, extra: str) -> None:
 
 
 class _NothingSink:
-    """A sink that writes nothing and commits nothing; see :class:`~.protocols.Sink`."""
-
     def write(self, outcomes: Sequence[Outcome]) -> None: ...
 
     def commit(self, next_offsets: Mapping[Partition, int]) -> None: ...

@@ -107,8 +107,6 @@ def _require(folder: Path) -> None:
 
 
 class _FilePlaces:
-    """Where a pipeline over a file stands in its input, and how that is changed."""
-
     def __init__(self, config: Config, folder: Path) -> None:
         self._places, self._folder = file_places(config), folder
 
@@ -139,8 +137,6 @@ class _FilePlaces:
 
 
 class _KafkaPlaces:
-    """Where the group of a pipeline stands."""
-
     def __init__(self, settings: KafkaSettings, partitions: Sequence[Partition]) -> None:
         self._settings, self._partitions = settings, partitions
 

@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 import yaml
 
-from tests.program import ended, rejex
+from tests.program import ended
 
 ROOT = Path(__file__).resolve().parent.parent
 FILE = ROOT / "docker-compose.yml"
@@ -100,23 +100,22 @@ def test_our_containers_are_not_root_and_cannot_write_their_image(compose):
             assert service["cap_drop"] == ["ALL"]
 
 
-def test_every_command_of_ours_is_one_that_exists(compose):
+def test_every_command_of_ours_is_one_that_exists(compose, rejex):
     for name, service in compose["services"].items():
         if not service["image"].startswith("rejex-stream") or "entrypoint" in service:
             continue
         words = [word for word in service["command"] if not word.startswith(("-", "/"))]
         done = rejex(*words, "--help")
-        assert done.returncode == 0, f"{name}: {done.stderr}"
+        assert done.status == 0, f"{name}: {done.stderr}"
         for word in service["command"]:
             if word.startswith("--"):
                 assert word.split("=")[0] in done.stdout, f"{name}: {word}"
 
 
 @pytest.mark.parametrize("name", ["turbine", "leak"])
-def test_the_pipelines_are_valid(name):
-    config = ROOT / "deploy" / f"{name}.toml"
-    done = rejex("validate", config)
-    assert done.returncode == 0, done.stderr
+def test_the_pipelines_are_valid(name, rejex):
+    done = rejex("validate", ROOT / "deploy" / f"{name}.toml")
+    assert done.status == 0, done.stderr
 
 
 def test_the_dashboard_that_is_mounted_is_the_one_that_is_printed(compose):

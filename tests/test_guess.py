@@ -1,5 +1,7 @@
 """What a quick look takes the columns of a table for."""
 
+import gzip
+import itertools
 import statistics
 from datetime import datetime
 
@@ -100,9 +102,11 @@ SOURCES = {
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("source", sorted(SOURCES))
-def test_real_sensor_tables_are_understood(source, evaluation_data):
+def test_real_sensor_tables_are_understood(source, evaluation_data, tmp_path):
     path = sorted((evaluation_data / "sensors" / source).glob("*.csv.gz"))[0]
-    found = open_table(path)
+    with gzip.open(path, "rb") as whole:
+        (tmp_path / "head.csv").write_bytes(b"".join(itertools.islice(whole, 2000)))
+    found = open_table(tmp_path / "head.csv")
     time, label, sensor = SOURCES[source]
     assert (found.guess.time, found.guess.label, found.guess.sensor) == (time, label, sensor)
     assert found.guess.channels

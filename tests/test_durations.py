@@ -2,10 +2,8 @@
 
 import json
 import tomllib
-from pathlib import Path
 
 import pytest
-from program import rejex
 
 from rejex_stream import Pipeline
 from rejex_stream.config import Config, parse_config
@@ -90,14 +88,14 @@ def test_the_verdicts_are_those_of_the_count():
     assert labels("90 min") != labels(100)
 
 
-def test_validate_prints_what_a_time_became(tmp_path: Path):
+def test_validate_prints_what_a_time_became(tmp_path, rejex):
     path = tmp_path / "pipe.toml"
     path.write_text(text())
     assert "14 d: 2,016 events, at one in 10 min" in rejex("validate", path).stdout
 
 
 @pytest.mark.parametrize(("step_s", "doubted"), [(600, False), (60, True)])
-def test_doctor_doubts_an_interval_that_the_readings_do_not_have(tmp_path, step_s, doubted):
+def test_doctor_doubts_an_interval_that_the_readings_do_not_have(tmp_path, rejex, step_s, doubted):
     feed = tmp_path / "feed.csv"
     rows = [f"{1_700_000_000_000 + 1000 * step_s * i},{i % 7}" for i in range(50)]
     feed.write_text("\n".join(["time,flow", *rows]) + "\n")
@@ -108,7 +106,7 @@ def test_doctor_doubts_an_interval_that_the_readings_do_not_have(tmp_path, step_
     assert ("give input.sample_interval_ms = 60000" in found) == doubted
 
 
-def test_init_writes_the_interval_and_a_window_of_whole_days(tmp_path: Path):
+def test_init_writes_the_interval_and_a_window_of_whole_days(tmp_path, rejex):
     import numpy as np
 
     i = np.arange(14 * 144)

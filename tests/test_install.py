@@ -18,7 +18,8 @@ import yaml
 
 from rejex_stream.config.pipeline_config import config_schema
 from rejex_stream.detectors import PYOD, SENSOR
-from tests.program import ended, rejex
+from tests import program
+from tests.program import ended
 from tools.release import apart, problems, versions
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -93,7 +94,7 @@ def test_two_detectors_need_what_a_lean_install_leaves_out():
 ], ids=["command", "group", "option"])  # fmt: skip
 def test_a_shell_completes_commands_and_options(typed, offered):
     words = typed.split(" ")
-    done = rejex(
+    done = program.rejex(
         _REJEX_STREAM_COMPLETE="complete_bash", COMP_WORDS=typed, COMP_CWORD=str(len(words) - 1)
     )
     assert done.returncode == 0, done.stderr
@@ -142,7 +143,7 @@ def test_the_schema_refuses_what_validate_refuses(validator, change, named):
 
 
 @pytest.mark.thorough
-def test_every_setting_is_explained_to_the_editor():
+def test_every_setting_is_explained_to_the_editor(rejex):
     schema = config_schema()
     for name, part in schema["$defs"].items():
         for key, declared in part.get("properties", {}).items():
@@ -153,10 +154,10 @@ def test_every_setting_is_explained_to_the_editor():
 
 # -------------------------------------------------------------------------------- systemd
 @pytest.mark.thorough
-def test_systemd_accepts_the_unit_and_the_program_its_commands(tmp_path):
+def test_systemd_accepts_the_unit_and_the_program_its_commands(tmp_path, rejex):
     text = UNIT.read_text(encoding="utf-8")
     for command in re.findall(r"^Exec\w+=/opt/rejex-stream/bin/rejex-stream (\w+)", text, re.M):
-        assert rejex(command, "--help").returncode == 0, command
+        assert rejex(command, "--help").status == 0, command
     analyze = shutil.which("systemd-analyze")
     if analyze is None:
         pytest.skip("no systemd-analyze on this machine")
@@ -237,7 +238,9 @@ def test_workers_keep_their_names_and_the_console_is_alone(helm):
     assert monitored.items() <= workers["template"]["metadata"]["labels"].items()
 
 
-def test_the_charts_commands_are_the_programs_and_its_default_config_is_valid(helm, tmp_path):
+def test_the_charts_commands_are_the_programs_and_its_default_config_is_valid(
+    helm, tmp_path, rejex, monkeypatch
+):
     documents = rendered(helm, EVERYTHING)
     for one in documents:
         for container in (
@@ -246,17 +249,18 @@ def test_the_charts_commands_are_the_programs_and_its_default_config_is_valid(he
             words = container["args"]
             group = [word for word in words if not word.startswith(("-", "/"))]
             said = rejex(*group, "--help")
-            assert said.returncode == 0, said.stderr
+            assert said.status == 0, said.stderr
             for word in words:
                 if word.startswith("--"):
                     assert word.partition("=")[0] in said.stdout, word
     (config,) = (one for one in documents if one["kind"] == "ConfigMap")
     path = tmp_path / "pipeline.toml"
     path.write_text(config["data"]["pipeline.toml"], encoding="utf-8")
-    env = {"REJEX_KAFKA__INSTANCE_ID": "plant-worker-0", "REJEX_METRICS__HOST": "0.0.0.0",
-           "REJEX_METRICS__PORT": "9108"}  # fmt: skip
-    done = rejex("validate", str(path), **env)
-    assert done.returncode == 0, done.stderr
+    monkeypatch.setenv("REJEX_KAFKA__INSTANCE_ID", "plant-worker-0")
+    monkeypatch.setenv("REJEX_METRICS__HOST", "0.0.0.0")
+    monkeypatch.setenv("REJEX_METRICS__PORT", "9108")
+    done = rejex("validate", path)
+    assert done.status == 0, done.stderr
 
 
 def test_a_chart_without_a_pipeline_says_what_is_missing(helm):

@@ -79,14 +79,15 @@ DETECTORS = {
     "GaussianScorer": make_detector("GaussianScorer", grace_period=10),
     "OneClassSVM": make_detector("OneClassSVM"),
 }
-LONG = {"KNN", "LOF", "KDE", "OCSVM", "GMM", "IForest"}  # the quick tests leave them out
+SLOW = {"KNN", "LOF", "KDE", "OCSVM", "GMM", "IForest"}  # the quick tests leave them out
+CASES = [
+    pytest.param(name, features, marks=mark if name in SLOW else ())
+    for features, mark in (((), pytest.mark.long), (EVERY_KIND, pytest.mark.thorough))
+    for name in DETECTORS
+]
 
 
-@pytest.mark.parametrize("features", [(), EVERY_KIND], ids=["raw", "features"])
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[pytest.mark.thorough] * (name in LONG)) for name in DETECTORS],
-)
+@pytest.mark.parametrize(("name", "features"), CASES)
 def test_every_float_gets_a_verdict(name, features):
     pipeline = EngineSpec(
         DETECTORS[name], FeatureSpec(("x", "y"), features, carry_forward_events=1),

@@ -239,10 +239,12 @@ def test_a_state_in_the_middle_of_the_warm_up_round_trips(name):
 @pytest.mark.parametrize("model", [
     preprocessing.MinMaxScaler() | anomaly.HalfSpaceTrees(n_trees=15),
     anomaly.QuantileFilter(anomaly.LODA(n_random_cuts=20), q=0.95),
-    anomaly.ThresholdFilter(anomaly.LODA(n_random_cuts=20), threshold=50.0),
-    preprocessing.StandardScaler() | anomaly.LODA(n_random_cuts=20),
     anomaly.PredictiveAnomalyDetection(linear_model.LinearRegression(), n_std=4.0),
-    anomaly.GaussianScorer(window_size=200),
+    *(pytest.param(model, marks=pytest.mark.long) for model in (
+        anomaly.ThresholdFilter(anomaly.LODA(n_random_cuts=20), threshold=50.0),
+        preprocessing.StandardScaler() | anomaly.LODA(n_random_cuts=20),
+        anomaly.GaussianScorer(window_size=200),
+    )),
 ], ids=lambda model: type(model).__name__)  # fmt: skip
 def test_models_of_the_users_keep_every_law(model):
     detector = as_detector(model)

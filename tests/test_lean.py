@@ -29,6 +29,7 @@ from tests.test_encode import verdicts
 from tests.waiting import until
 
 LEAN = '[output]\nform = "lean"\n'
+SCHEMA = jsonschema.Draft202012Validator(json_schema("lean-verdict"))
 FIELDS = [
     "id", "stream_key", "sensor", "mode", "event_time_ms", "label", "reason", "severity",
 ]  # fmt: skip
@@ -66,7 +67,7 @@ def test_a_lean_verdict_says_what_the_full_one_says_in_one_line_of_its_schema(ve
     assert b"\n" not in line
     assert list(json.loads(line)) == FIELDS
     assert json.loads(line) == of_full(encode_verdict(verdict))
-    jsonschema.validate(json.loads(line), json_schema("lean-verdict"))
+    SCHEMA.validate(json.loads(line))
     with pytest.raises(ConnectorError, match=r'lean .* output.form = "full"'):
         decode_verdict(line)
 

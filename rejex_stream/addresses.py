@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from urllib.parse import urlsplit
-
-__all__ = ["expected_http_address", "masked", "without_login"]
+from urllib.request import HTTPRedirectHandler
 
 _LOGIN = re.compile(r"//.*@")
 
@@ -50,3 +49,10 @@ def without_login(text: str) -> str:
     'https://***@ops.example.com/hook'
     """
     return _LOGIN.sub("//***@", text)
+
+
+class NoRedirects(HTTPRedirectHandler):
+    """Follows none: a password or a signature is for one host, and a body would be lost."""
+
+    def redirect_request(self, *_: object) -> None:
+        """Return nothing: the redirect becomes an error."""

@@ -42,16 +42,6 @@ from rejex_stream.tables.dialect import find_marks, find_times
 from rejex_stream.tables.order import TimeOrder
 from rejex_stream.types import Invalid, Partition, Reading, Record, of_mode
 
-__all__ = [
-    "Check",
-    "Finding",
-    "clock_finding",
-    "config_findings",
-    "examine",
-    "promised",
-    "sample_findings",
-]
-
 Level = Literal["ok", "warning", "error", "skipped"]
 _TIMEOUT_S = 5.0
 _FUTURE_MS = 300_000

@@ -20,12 +20,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = [
-    "WAY_OUT", "AnotherLogError", "CheckpointError", "ConfigError", "ConnectorError",
-    "DetectorError", "EngineError", "RejexError", "explaining_os_errors", "needing_extra",
-]  # fmt: skip
-
-
 WAY_OUT = (
     "use another snapshot (`rejex-stream state import`), or drop it (`rejex-stream state drop`) to "
     "start from the input alone"

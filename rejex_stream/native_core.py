@@ -22,8 +22,6 @@ from typing import Any, NamedTuple
 from rejex_stream.errors import EngineError
 from rejex_stream.native_seam import reached
 
-__all__ = ["Core", "broke_off", "core", "native", "reason_against"]
-
 _TRIAL = "from rejex_stream.native_trial import main; main()"
 _TRIAL_S = 600.0  # on a machine that has much else to do
 _AGAIN = "build it again (`make native`)"

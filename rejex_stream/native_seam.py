@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["REACHED", "reached"]
-
 # By module, or by class as "module:Class"; of a class attributes and methods.
 _REACHED: Mapping[str, str] = {
     "rejex_stream.monitor.bank": "_LARGEST_STEP _NEGLIGIBLE _STEPS",

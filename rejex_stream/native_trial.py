@@ -35,8 +35,6 @@ from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.run.review_items import ReviewItems
 
-__all__ = ["CASES", "Case", "judged", "main", "wrong"]
-
 _ANEW = "build it again (`make native`)"
 _EVENTS = 300
 

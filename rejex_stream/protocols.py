@@ -16,12 +16,6 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from rejex_stream.errors import ConfigError
 from rejex_stream.types import FloatArray, Outcome, Partition, Record
 
-__all__ = [
-    "Assigned", "BatchDetector", "ControlLog", "ControlRecords", "FitExecutor",
-    "IncrementalDetector", "IncrementalScorer", "RegisteredSchema", "Revoked", "SchemaRegistry",
-    "Scorer", "Sink", "SnapshotPiece", "SnapshotStore", "Source", "require_identity",
-]  # fmt: skip
-
 
 # ------------------------------------------------------------------------------- detectors
 @runtime_checkable

@@ -23,11 +23,6 @@ from pydantic_core import PydanticCustomError
 from rejex_stream.addresses import expected_http_address, without_login
 from rejex_stream.errors import ConfigError, explaining_os_errors
 
-__all__ = [
-    "SECRET", "HttpAddress", "Problem", "Section", "extra_of", "field_at", "nearest",
-    "of_validation", "render", "secret", "section_of", "setting", "stated", "toml", "toml_key",
-]  # fmt: skip
-
 SECRET = "secret"
 """In place of a unit: the value is never printed."""
 

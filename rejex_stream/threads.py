@@ -13,8 +13,6 @@ from functools import lru_cache
 
 from threadpoolctl import ThreadpoolController
 
-__all__ = ["one_thread", "quick_switching", "seldom_collecting"]
-
 
 def one_thread() -> AbstractContextManager[object]:
     """Return what limits the pools of native libraries to a thread, and gives them back.

@@ -21,8 +21,6 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["DAY_MS", "FIRST_MS", "TrustedClock"]
-
 _RECENT = 10_000
 _IN_A_ROW = 8
 DAY_MS = 86_400_000

@@ -19,16 +19,6 @@ import numpy.typing as npt
 
 from rejex_stream.readable import Expected, number
 
-__all__ = [
-    "MODE_MARK", "NOTICE_MS", "Audit", "ChannelEvidence", "ColumnGroups", "Command",
-    "CommandKind", "CommandReply", "ContextPoint", "DelayedRecord", "Evidence", "Expected",
-    "FloatArray", "FollowUp", "Incident", "IncidentState", "Invalid", "Label", "LevelChange",
-    "LimitExcess", "Limited", "Outcome", "OutcomeCounts", "Partition", "Position", "Reading",
-    "Reason", "Record", "RestingRange", "ReviewItem", "SelectedRecord", "Status", "UnreadRecord",
-    "Verdict", "beyond", "could_be_missed", "drawable", "in_mode", "is_for_review", "is_ranked",
-    "last_offset", "of_mode", "policy_band", "stream_name", "without_limits",
-]  # fmt: skip
-
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 ColumnGroups: TypeAlias = Sequence[npt.NDArray[np.intp]]
 Box: TypeAlias = dict[str, tuple[float, float]]

@@ -220,12 +220,6 @@ def _places(config: Any) -> None:  # noqa: ANN401 - the sections that stand
             raise _Misfit(f"{name} is for kind = 'file', but kind is 'kafka': drop one.")
 
 
-def _outputs(config: Any) -> None:  # noqa: ANN401
-    if config.input.kind != "file":
-        return
-    file_places(config)
-
-
 def _format(config: Any) -> None:  # noqa: ANN401
     source = config.input
     _require_json(source)
@@ -387,7 +381,11 @@ _CHECKS = (
     _Check("input", ("input", "state"), _places),
     _Check("input.format", ("input",), _format),
     _Check("schema_registry", ("schema_registry", "input"), _registry, after=("input.format",)),
-    _Check("output", ("input", "output", "state", "pipeline"), _outputs),
+    _Check(
+        "output",
+        ("input", "output", "state", "pipeline"),
+        lambda config: config.input.kind != "file" or file_places(config),
+    ),
     _Check("input", ("input",), lambda config: config.input.mapping()),
     _Check("input.select", ("input",), _select, after=("input", "input.format")),
     _Check("input.columns", ("input",), _columns, after=("input", "input.format")),

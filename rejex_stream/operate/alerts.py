@@ -28,7 +28,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from rejex_stream.addresses import masked
+from rejex_stream.addresses import NoRedirects, masked
 from rejex_stream.encode.records import encode_incident
 from rejex_stream.monitor import Alarm
 from rejex_stream.monitor.alarm import AlarmKind
@@ -255,14 +255,7 @@ def _text(time_ms: int) -> str:
 
 
 # ------------------------------------------------------------------------- who receives it
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Follows none: what is posted is signed for one host, and a redirect would lose the body."""
-
-    def redirect_request(self, *_: object) -> None:
-        return None
-
-
-_opener = urllib.request.build_opener(_NoRedirects)
+_opener = urllib.request.build_opener(NoRedirects)
 
 
 @contextmanager

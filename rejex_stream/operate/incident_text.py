@@ -149,10 +149,9 @@ def question(incident: Incident) -> str:
     >>> question(SimpleNamespace(state=IncidentState.FAULT, known=None))
     'It is a fault, as somebody said. Or a new normal after all?'
     """
-    if incident.known is True:
-        return "It is a known fault, as somebody said. Or a new normal after all?"
-    if incident.state is IncidentState.FAULT:
-        return "It is a fault, as somebody said. Or a new normal after all?"
+    if incident.known is True or incident.state is IncidentState.FAULT:
+        fault = "known fault" if incident.known else "fault"
+        return f"It is a {fault}, as somebody said. Or a new normal after all?"
     return "Fault, or new normal?"
 
 

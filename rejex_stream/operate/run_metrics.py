@@ -348,8 +348,10 @@ class RunMetrics:
                 self._gauge("snapshot_timestamp_seconds", *_labels(partition)).set(self._clock())
             case FitFailure() | DecisionChanged() | EnvironmentChanged() | Retrying():
                 self._counter(_COUNTED[type(event)]).inc()
-            case SensorsForgotten():
-                self._forget_streams(event)
+            case SensorsForgotten(_, streams, replaying):
+                for stream in streams:
+                    self._epochs.pop(stream, None)
+                self._counter("sensors_forgotten").inc(0 if replaying else len(streams))
             case PartitionClosed(partition):
                 self.forget(partition)
             case NothingScorable(_, alarm):
@@ -360,12 +362,6 @@ class RunMetrics:
     def committed(self, next_offsets: Mapping[Partition, int]) -> None:
         for partition, offset in next_offsets.items():
             self._gauge("committed_offset", *_labels(partition)).set(offset)
-
-    def _forget_streams(self, event: SensorsForgotten) -> None:
-        for stream in event.streams:
-            self._epochs.pop(stream, None)
-        if not event.replaying:
-            self._counter("sensors_forgotten").inc(len(event.streams))
 
     def alarm(self, alarm: Alarm) -> None:
         self._counter("monitor_alarms", alarm.kind.value).inc()

@@ -35,7 +35,6 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from scipy.special import betainc, betaincc, betaln
@@ -43,7 +42,6 @@ from scipy.special import betainc, betaincc, betaln
 from rejex_stream.errors import ConfigError
 from rejex_stream.types import Position
 
-_MOST_KEY_BYTES = 64
 _FINE = 1e-8
 _ENDLESS = 1e15
 """No stream has so many events: evidence that never gets so steep ends here."""
@@ -54,24 +52,11 @@ def commitment(key: bytes) -> str:
     return hashlib.sha256(key).hexdigest()
 
 
-@dataclass(frozen=True)
-class KeyedSampler:
-    """Draws events by their positions."""
-
-    key: bytes = field(default=b"", repr=False)
-
-    def __post_init__(self) -> None:
-        if len(self.key) > _MOST_KEY_BYTES:
-            raise ConfigError(
-                f"the audit key has {len(self.key)} bytes: expected at most {_MOST_KEY_BYTES}, "
-                "such as 32 random ones."
-            )
-
-    def is_drawn(self, position: Position, share: float) -> bool:
-        """Toss the coin of a position; a smaller share draws a subset of a larger one. O(1)."""
-        text = str(position).encode()
-        digest = hashlib.blake2b(text, digest_size=8, person=b"rejex-audit", key=self.key).digest()
-        return int.from_bytes(digest, "big") < share * 2.0**64
+def is_drawn(key: bytes, position: Position, share: float) -> bool:
+    """Toss the coin of a position; a smaller share draws a subset of a larger one. O(1)."""
+    text = str(position).encode()
+    digest = hashlib.blake2b(text, digest_size=8, person=b"rejex-audit", key=key).digest()
+    return int.from_bytes(digest, "big") < share * 2.0**64
 
 
 class Stratum(NamedTuple):

@@ -296,12 +296,6 @@ class Findings:
         return self.counts.reasons[Reason.AMBIGUOUS]
 
     @property
-    def n_unscored(self) -> int:
-        """Rejected events whose score said nothing."""
-        reasons = self.counts.reasons
-        return reasons[Reason.UNSCORABLE] + reasons[Reason.CONSTANT_WINDOW]
-
-    @property
     def days(self) -> float:
         """Judged sensor-days: ranked events over events a day; 1 if there are none."""
         return self.counts.n_ranked / self.events_per_day or 1.0

@@ -440,7 +440,6 @@ class Commits:
         since = [owned.waits_since or 0.0 for owned in self.ownership.waiting()]
         if since:
             wait(min(_LONGEST_PAUSE_S, (self.ownership.clock() - max(since)) / 4))
-        if since:
             return 0.0
         if not self.ownership.n_held():
             return self.settings.poll_timeout_s
@@ -496,7 +495,12 @@ class Commits:
             journal.assign_offset(state.next_offset)
         elif not owned.held and not self._outbox_shrank(owned):
             return
-        _refuse_to_go_back(partition, owned)
+        if state.next_offset < owned.committed:
+            raise CheckpointError(
+                f"{partition} is committed up to offset {owned.committed}, and its state stands at "
+                f"{state.next_offset}: committing that would have records judged twice. Nothing of "
+                "it was written; start the run again, it begins at what is committed."
+            )
         if changes := _changes_in(owned.held):
             batch.incidents[partition] = changes
         outbox = () if self.outbox is None else self.outbox.pending(partition, changes)
@@ -603,13 +607,3 @@ class Commits:
 
 def _changes_in(outcomes: Iterable[Outcome]) -> list[Incident]:
     return [change for outcome in outcomes for change in outcome.incidents]
-
-
-def _refuse_to_go_back(partition: Partition, owned: OwnedPartition) -> None:
-    if owned.state.next_offset < owned.committed:
-        raise CheckpointError(
-            f"{partition} is committed up to offset {owned.committed}, "
-            f"and its state stands at {owned.state.next_offset}: committing that would have "
-            "records judged twice. Nothing of it was written; start the run again, it begins at "
-            "what is committed."
-        )

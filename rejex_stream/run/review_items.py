@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -14,7 +15,7 @@ import msgspec
 from rejex_stream.encode.records import ContextRecord
 from rejex_stream.errors import CheckpointError, ConfigError
 from rejex_stream.native_core import native
-from rejex_stream.rejection.audit_sampling import KeyedSampler, commitment
+from rejex_stream.rejection.audit_sampling import commitment, is_drawn
 from rejex_stream.rejection.band import label_of, rank_edges
 from rejex_stream.rejection.judge import EXTREME
 from rejex_stream.types import (
@@ -132,7 +133,11 @@ class AuditDraw:
             share = getattr(self, name)
             if share is not None and not 0.0 <= share <= 1.0:
                 raise ConfigError(f"audit {name} is {share}: expected a share from 0 to 1")
-        KeyedSampler(self.key)  # refuses a key that is too long
+        if len(self.key) > hashlib.blake2b.MAX_KEY_SIZE:
+            raise ConfigError(
+                f"the audit key has {len(self.key)} bytes: expected at most "
+                f"{hashlib.blake2b.MAX_KEY_SIZE}, such as 32 random ones."
+            )
 
     def probability(self, verdict: Verdict) -> float:
         """Return how probable it is that an accepted or muted event is audited. O(1).
@@ -162,7 +167,7 @@ class AuditDraw:
 
     def is_drawn(self, position: Position, share: float) -> bool:
         """Draw for a position; a smaller share draws a subset of a larger one. O(1)."""
-        return KeyedSampler(self.key).is_drawn(position, share)
+        return is_drawn(self.key, position, share)
 
 
 def _is_near(verdict: Verdict) -> bool:

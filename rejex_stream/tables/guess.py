@@ -143,27 +143,20 @@ class TableGuess:
     def times(self) -> tuple[str, ...]:
         return (self.time,) if isinstance(self.time, str) else self.time or ()
 
-    @property
-    def flags_said(self) -> tuple[str, ...]:
-        if not self.flags:
-            return ()
-        return (
-            f"flags: {', '.join(self.flags)}, of at most two values: out of the score, shown to "
-            "the reviewer; --flag NAME says which are, --flag - that none is",
+    def channels_said(self) -> Iterator[str]:
+        if self.flags:
+            yield (
+                f"flags: {', '.join(self.flags)}, of at most two values: out of the score, shown "
+                "to the reviewer; --flag NAME says which are, --flag - that none is"
+            )
+        names = (
+            n + (f" (which follows {leader})" if leader else "") for n, _, leader in self.angles
         )
-
-    @property
-    def angles_said(self) -> tuple[str, ...]:
-        if not self.angles:
-            return ()
-        names = ", ".join(
-            name + (f" (which follows {leader})" if leader else "")
-            for name, _, leader in self.angles
-        )
-        return (
-            f"angles: {names}, in degrees: 359 and 1 are 2 apart; --angle NAME says which are, "
-            "--angle - that none is",
-        )
+        if self.angles:
+            yield (
+                f"angles: {', '.join(names)}, in degrees: 359 and 1 are 2 apart; --angle NAME says "
+                "which are, --angle - that none is"
+            )
 
     def without_angles(self, names: Sequence[str]) -> TableGuess:
         """Return the guess in which some channels are no angles, and nothing follows them."""

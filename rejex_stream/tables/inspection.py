@@ -506,7 +506,7 @@ class _Scan:
             guess=guess,
             levels=np.array(self._levels),
             labels=self._labels,
-            said=(*said, *guess.flags_said, *guess.angles_said, *self._said(n_rows)),
+            said=(*said, *guess.channels_said(), *self._said(n_rows)),
         )
 
     def _see(self, reading: Reading | Invalid) -> None:

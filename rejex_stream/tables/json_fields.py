@@ -608,7 +608,7 @@ def _said(
         for name, why in guess.aside.items()
         if name in feed.fields and not why.startswith(MENDABLE)  # which is said with the option
     ]
-    return [*guess.said, *said, *guess.flags_said, *guess.angles_said, *guess.doubts]
+    return [*guess.said, *said, *guess.channels_said(), *guess.doubts]
 
 
 def _short(paths: Sequence[str]) -> dict[str, str]:

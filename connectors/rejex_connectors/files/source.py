@@ -301,7 +301,8 @@ class FileSource:
             if workbook is None
             else TableInput(self._path, workbook, sheet, skip_rows)
         )
-        self._begin(self._known_first_offset())
+        known = None if self._state_dir is None else read_input(self._state_dir, topic or name)
+        self._begin(0 if known is None else known.first_offset)
 
     # ----------------------------------------------------------------------------- the contract
     def poll(self, max_records: int, timeout_s: float) -> Sequence[Record]:
@@ -465,12 +466,6 @@ class FileSource:
         self._header = row
 
     # ------------------------------------------------------------------------- the same file?
-    def _known_first_offset(self) -> int:
-        if self._state_dir is None:
-            return 0
-        known = read_input(self._state_dir, self.partition.topic)
-        return 0 if known is None else known.first_offset
-
     def _recognise(self, first_row: bytes) -> None:
         """Compare the first record with the one that was there when the state was made."""
         if self._state_dir is None:

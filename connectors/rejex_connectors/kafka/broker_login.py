@@ -206,17 +206,14 @@ def guard_logs(*names: str) -> None:
 
 def _redact(record: logging.LogRecord) -> bool:
     if isinstance(record.args, tuple):
-        record.args = tuple(map(_by_length, record.args))
+        # A request that logs in holds the password somewhere in its bytes.
+        hidden = bytes | bytearray | memoryview
+        record.args = tuple(
+            f"<{len(a)} bytes>" if isinstance(a, hidden) else a for a in record.args
+        )
     text = _AUTHENTICATION.sub(rf"\1{HIDDEN}", record.getMessage())
     text = _OPTION.sub(rf"\1{HIDDEN}", text)
     for secret in sorted(_secrets, key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
     record.msg, record.args = text, None
     return True
-
-
-def _by_length(value: object) -> object:
-    """Say of bytes how many there are: a request that logs in holds the password somewhere."""
-    if isinstance(value, bytes | bytearray | memoryview):
-        return f"<{len(value)} bytes>"
-    return value

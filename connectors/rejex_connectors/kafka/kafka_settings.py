@@ -286,16 +286,11 @@ def kafka_python_options_of(role: str, options: Mapping[str, Any]) -> dict[str, 
 
 
 def _open_to(role: str) -> set[str]:
-    ours = OURS_KAFKA_PYTHON - ({"request_timeout_ms"} if role == "consumer" else set())
-    return _defaults(role).keys() - ours
-
-
-def _defaults(role: str) -> Mapping[str, object]:
     from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
     of = {"consumer": KafkaConsumer, "producer": KafkaProducer, "admin": KafkaAdminClient}[role]
-    defaults: Mapping[str, object] = of.DEFAULT_CONFIG
-    return defaults
+    ours = OURS_KAFKA_PYTHON - ({"request_timeout_ms"} if role == "consumer" else set())
+    return set(of.DEFAULT_CONFIG) - ours
 
 
 def _check_tuned(name: str, value: object) -> None:

@@ -8,12 +8,13 @@ import urllib.error
 import urllib.request
 from base64 import b64encode
 from time import monotonic
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import msgspec
 
 from rejex_connectors.kafka.clients import within
 from rejex_connectors.kafka.kafka_settings import RegistrySettings
+from rejex_stream.addresses import NoRedirects
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.protocols import RegisteredSchema
 
@@ -51,7 +52,7 @@ class HttpSchemaRegistry:
         if settings.username is not None:
             pair = f"{settings.username}:{settings.reveal('password')}".encode()
             self._headers["Authorization"] = "Basic " + b64encode(pair).decode()
-        handlers: list[urllib.request.BaseHandler] = [_NoRedirects()]
+        handlers: list[urllib.request.BaseHandler] = [NoRedirects()]
         if settings.url.startswith("https"):
             handlers.append(urllib.request.HTTPSHandler(context=_tls(settings.ca_file)))
         self._open = urllib.request.build_opener(*handlers).open
@@ -164,13 +165,6 @@ class HttpSchemaRegistry:
             f"what is at {self._url} is no schema registry, it {why}: check schema_registry.url "
             "and its path"
         )
-
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A redirect would carry the password to wherever it points."""
-
-    def redirect_request(self, *_: Any) -> None:
-        """Follow nothing: the redirect becomes an error."""
 
 
 def _tls(ca_file: str | None) -> ssl.SSLContext:

@@ -6,13 +6,11 @@ import base64
 import contextlib
 import json
 import logging
-import os
 import select
 import shutil
 import socket
 import ssl
 import subprocess
-import sys
 import threading
 import time
 import uuid
@@ -21,18 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka_harness import (
-    ROOT,
-    Kafka,
-    assert_exactly,
-    feed,
-    next_offsets,
-    pipeline_toml,
-    run_here,
-    start_rejex,
-)
+from kafka_harness import Kafka, assert_exactly, feed, next_offsets, run_here, start_rejex
 from rejex_connectors.kafka.broker_login import distrust, guard_logs, hide
-from rejex_connectors.kafka.kafka_settings import KafkaSecurity, KafkaSettings, KafkaTopics
+from rejex_connectors.kafka.kafka_settings import KafkaSecurity, KafkaSettings
 from rejex_connectors.kafka.partition_reader import admin
 from rejex_connectors.kafka.sink import KafkaSink, connect
 from rejex_connectors.kafka.source import KafkaSource
@@ -346,85 +335,6 @@ def test_a_login_that_is_broken_off_is_tried_again_and_goes_through(
         door.is_open = True
         for end in until(lambda: connected(settings)):
             end.close()
-
-
-@pytest.mark.parametrize(
-    ("client", "secret"),
-    [
-        ("kafka-python", "file"),
-        pytest.param("confluent", "env", marks=pytest.mark.slow),
-        # REJEX_KAFKA__SECURITY__PASSWORD.
-        pytest.param("kafka-python", "neither", marks=pytest.mark.slow),
-    ],
-)
-@pytest.mark.long
-def test_the_command_line_reads_its_password_from_a_file_or_the_environment(
-    kafka: Kafka, secured: tuple[broker.Cluster, Path], tmp_path: Path, client: str, secret: str
-) -> None:
-    cluster, folder = secured
-    name = f"cli-{uuid.uuid4().hex[:8]}"
-    (folder / "password").write_text(PASSWORD + "\n")
-    path = tmp_path / "pipeline.toml"
-    told = {"file": {"password": f"file:{folder}/password"}, "neither": {}}
-    told["env"] = {"password": "env:KAFKA_PASSWORD_OF_ADA"}
-    login = {
-        "protocol": "SASL_SSL",
-        "mechanism": "SCRAM-SHA-512",
-        "username": "ada",
-        "ca_file": f"{folder}/ca.pem",
-    }
-    path.write_text(
-        pipeline_toml(
-            name,
-            f"localhost:{cluster.listeners['SASL_SSL']}",
-            input={"channels": ["v"], "sensor": "sensor", "time": "t"},
-            detector={"name": "HalfSpaceTrees"},
-            logging={"level": "debug"},
-            kafka={"client": client, "security": login | told[secret]},
-        )
-    )
-    mine = "KAFKA_PASSWORD_OF_ADA" if secret == "env" else "REJEX_KAFKA__SECURITY__PASSWORD"
-    given = {} if secret == "file" else {mine: PASSWORD}
-    said: list[str] = []
-    out, err = tmp_path / "out", tmp_path / "err"
-
-    def command(*words: str, **more: str) -> subprocess.Popen[str]:
-        own = {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"} | given | more
-        with out.open("w") as stdout, err.open("w") as stderr:  # a pipe fills: it is told to debug
-            return subprocess.Popen(
-                [sys.executable, "-m", "rejex_stream", *words, str(path)],
-                stdout=stdout, stderr=stderr, text=True, cwd=tmp_path, env=os.environ | own,
-            )  # fmt: skip
-
-    def ended(process: subprocess.Popen[str]) -> int:
-        try:
-            process.wait(PATIENCE_S)
-        finally:
-            process.kill()
-        said.extend((out.read_text(), err.read_text()))
-        return process.returncode
-
-    assert ended(command("topics", "create", "--with-input", "--partitions", "1")) == 0, said
-    settings = KafkaSettings(
-        bootstrap_servers=cluster.bootstrap,
-        topics=KafkaTopics(input=(f"{name}.in",), verdicts=f"{name}.verdicts"),
-    )
-    kafka.fill(settings, feed(settings, 100, sensors=2, partitions=1, poison_share=0))
-    assert ended(command("doctor")) == 0, said
-    assert "records of 2 sensor(s) can be read" in said[-2]
-    with command("run") as process:
-        until(lambda: kafka.count(settings, f"{name}.verdicts") == 100, "all verdicts")
-        process.terminate()
-        assert ended(process) == 0, said
-    wrong = {mine: "the wrong horse"} if given else {}
-    (folder / "password").write_text("the wrong horse")
-    assert ended(command("doctor", **wrong)) == 1
-    assert "kafka.security" in said[-2]
-    assert ended(command("run", **wrong)) == 1
-    assert "check kafka.security" in said[-1].splitlines()[-1]
-    assert "Traceback" not in said[-1]
-    for text in said:
-        assert "horse" not in text
 
 
 def test_what_init_wrote_for_a_topic_behind_a_login_runs_and_tells_people(

@@ -7,7 +7,7 @@ import hashlib
 import math
 from dataclasses import replace as replace_in
 from fractions import Fraction
-from functools import partial
+from functools import cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -113,6 +113,7 @@ def shape(ordered, c):
     return min(max(0, found), 0.9)
 
 
+@cache  # it is asked of every score of a window, again and again
 def in_order(tail, score):
     """Return the same among scores that stand still, where extremes may come in clusters of c."""
     ordered, c = tail
@@ -515,6 +516,6 @@ class _Stream:
             self.epoch, self.model, self.window = epoch, model, self.finite(own)
             self.asked, self.adopting = at, False
             varied = len(set(ordinary)) > 1
-            self.tail = (sorted(ordinary), cluster(ordinary)) if varied else None
+            self.tail = (tuple(sorted(ordinary)), cluster(ordinary)) if varied else None
             self.drop_surplus(out)
             self.hold.renew(self.window)

@@ -26,8 +26,9 @@ class NaiveSensor:
             return Reason.UNSCORABLE
         now = max([time_ms, *(t for t, _ in self.past)])
         self.past.append((now, carried))
-        kinds = self.features.columns
-        parts = [self.feature(kind, now) for kind in kinds] if kinds else [carried]
+        kinds, n = self.features.columns, len(values)
+        channels = [[v[at] for _, v in self.past if v[at] is not None] for at in range(n)]
+        parts = [self.feature(kind, now, channels) for kind in kinds] if kinds else [carried]
         if None in parts:
             return Reason.WARM_UP
         row = [number for part in parts for number in part]
@@ -39,7 +40,7 @@ class NaiveSensor:
         newest = self.seen[::-1][: self.features.carry_forward_events + 1]
         return next((v[channel] for v in newest if math.isfinite(v[channel])), None)
 
-    def feature(self, feature, now):
+    def feature(self, feature, now, channels):
         if not feature.channel:  # 1970-01-01 was a Thursday
             days, phase = (1, 0) if feature.kind == "hour_of_day" else (7, 3)
             angle = 2 * math.pi * ((now / 86_400_000 + phase) % days) / days
@@ -47,16 +48,15 @@ class NaiveSensor:
         at = self.features.channels.index(feature.channel)
         if self.past[-1][1][at] is None:
             return [math.nan]
-        values, span = [v[at] for _, v in self.past if v[at] is not None], feature.events
+        values, span = channels[at], feature.events
         if feature.kind == "raw":
             return values[-1:]
         if feature.kind in ("lag", "difference"):
             before = values[-1 - span] if len(values) > span else math.nan
             found = before if feature.kind == "lag" else values[-1] - before
             return None if math.isnan(found) else [found]
-        times = [t for t, _ in self.past]
         if span is None:
-            span_ms = feature.seconds * 1000
+            times, span_ms = [t for t, _ in self.past], feature.seconds * 1000
             span = sum(t > now - span_ms for t in times)
             ready = span >= 2 and now - times[0] >= span_ms
         else:

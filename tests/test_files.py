@@ -142,8 +142,9 @@ def test_a_stray_quote_costs_its_own_line_only():
     assert inches.feed(b'5" pipe,1\n6" pipe,2\n') == [b'5" pipe,1', b'6" pipe,2']
 
 
-def test_an_endless_line_does_not_fill_the_memory():
-    rows = LineRows(max_row_bytes=1000)
+def test_an_endless_line_does_not_fill_the_memory(monkeypatch):
+    monkeypatch.setattr("rejex_connectors.files.source.MAX_ROW_BYTES", 1000)
+    rows = LineRows()
     for _ in range(1000):
         assert rows.feed(b"x" * 100_000) == []
         assert len(rows._lines.tail) <= 1001

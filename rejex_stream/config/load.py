@@ -25,6 +25,7 @@ from rejex_stream.config.pipeline_config import ENV_PREFIX, Config
 from rejex_stream.config.reviewing import Channel, angles_of, sides_of
 from rejex_stream.decode import CsvDecoder
 from rejex_stream.decode.paths import origin_of
+from rejex_stream.decode.written import require_encoding
 from rejex_stream.detectors import make_detector
 from rejex_stream.engine import EngineSpec
 from rejex_stream.errors import ConfigError, RejexError
@@ -186,66 +187,68 @@ class _Check(NamedTuple):
     after: tuple[str, ...] = ()
 
 
-class _Misfit(RejexError):  # noqa: N818 - never leaves this module
-    """Two settings that exclude each other; becomes a problem right here."""
-
-
 def _places(config: Any) -> None:  # noqa: ANN401 - the sections that stand
     source = config.input
     if source.kind == "file":
         if source.path is None:
-            raise _Misfit("path is missing: name the file to read, or - for standard input.")
+            raise ConfigError("path is missing: name the file to read, or - for standard input.")
         named = (*([source.sensor] if isinstance(source.sensor, str) else ()), source.tag)
         for spec in named:
             if spec and ":" in spec and origin_of(spec) is not None:
-                raise _Misfit(f"{spec!r} is read beside a record of Kafka, and a file has lines.")
+                raise ConfigError(
+                    f"{spec!r} is read beside a record of Kafka, and a file has lines."
+                )
         if source.topics:
-            raise _Misfit("topics are for kind = 'kafka', but kind is 'file': drop one.")
+            raise ConfigError("topics are for kind = 'kafka', but kind is 'file': drop one.")
         if source.time is None and source.sample_interval_ms is None:
-            raise _Misfit(
+            raise ConfigError(
                 "time is missing: lines of a file carry no time of their own, so name the field "
                 "that holds it, or give sample_interval_ms."
             )
         return
     if not source.topics:
-        raise _Misfit("topics is missing: name at least one topic to read.")
+        raise ConfigError("topics is missing: name at least one topic to read.")
     if not config.state.resume:
-        raise _Misfit("state.resume = false is for files: Kafka's offsets are the group's.")
+        raise ConfigError("state.resume = false is for files: Kafka's offsets are the group's.")
     only_files = (
         "path", "follow", "delimiter", "encoding", "columns", "sheet", "skip_rows",
     )  # fmt: skip
     for name in only_files:
         given = getattr(source, name)
         if given:
-            raise _Misfit(f"{name} is for kind = 'file', but kind is 'kafka': drop one.")
+            raise ConfigError(f"{name} is for kind = 'file', but kind is 'kafka': drop one.")
 
 
 def _format(config: Any) -> None:  # noqa: ANN401
     source = config.input
     _require_json(source)
     if source.encoding is not None:
-        _require_encoding(source.encoding)
+        require_encoding(source.encoding, "encoding is")
     if source.kind == "kafka":
         if source.format in ("csv", "excel", "parquet"):
-            raise _Misfit(
+            raise ConfigError(
                 f"{source.format} is for kind = 'file': leave it out for JSON, or give avro, "
                 "protobuf."
             )
     elif source.format in REGISTRY_FORMATS:
-        raise _Misfit(
+        raise ConfigError(
             f"{source.format} is for kind = 'kafka': a file is csv, jsonl, excel or parquet."
         )
     elif source.path is not None:
         kind, _ = file_format(config)
         if kind not in ("excel", "parquet"):
             if source.sheet is not None:
-                raise _Misfit("sheet is for Excel workbooks: drop it, or give format = 'excel'.")
+                raise ConfigError(
+                    "sheet is for Excel workbooks: drop it, or give format = 'excel'."
+                )
             return
         if source.path == "-":
-            raise _Misfit(f"{kind} is no text that could be read from a pipe: name a file.")
+            raise ConfigError(f"{kind} is no text that could be read from a pipe: name a file.")
         for name in ("follow", "delimiter", "encoding"):
             if getattr(source, name):
-                raise _Misfit(f"{name} is for files of text, but the format is {kind!r}: drop it.")
+                raise ConfigError(
+                    f"{name} is for files of text, but the format is {kind!r}: drop it."
+                )
 
 
 def _select(config: Any) -> None:  # noqa: ANN401
@@ -253,7 +256,7 @@ def _select(config: Any) -> None:  # noqa: ANN401
     if source.select is None:
         return
     if source.kind == "file" and source.path is not None and file_format(config)[0] != "jsonl":
-        raise _Misfit("select is for JSON: a table has one reading a row; drop it.")
+        raise ConfigError("select is for JSON: a table has one reading a row; drop it.")
     from rejex_stream.decode.select import Selector
 
     Selector(source.select)
@@ -265,7 +268,7 @@ def _columns(config: Any) -> None:  # noqa: ANN401
         return
     kind, delimiter = file_format(config)
     if kind in ("jsonl", "parquet"):
-        raise _Misfit("columns is for tables without a header: this format names its fields.")
+        raise ConfigError("columns is for tables without a header: this format names its fields.")
     CsvDecoder(source.mapping(), source.columns, delimiter)
 
 
@@ -275,31 +278,21 @@ def _require_json(source: Any) -> None:  # noqa: ANN401
         asked = {"tag": source.tag, "quality": source.quality, "partial": source.partial}
         for name, value in asked.items():
             if value not in (None, "missing"):
-                raise _Misfit(
+                raise ConfigError(
                     f"{name} is for JSON, but format is {source.format!r}: drop it, or give "
                     "select = '.', by which records are read as JSON."
                 )
 
 
-def _require_encoding(name: str) -> None:
-    try:
-        "".encode(name)
-    except LookupError:
-        raise _Misfit(
-            f"encoding is {name!r}: expected the name of a text encoding, such as 'cp1252', "
-            "'latin-1' or 'utf-16'."
-        ) from None
-
-
 def _registry(config: Any) -> None:  # noqa: ANN401
     needed = config.input.format in REGISTRY_FORMATS
     if needed and config.schema_registry.url is None:
-        raise _Misfit(
+        raise ConfigError(
             f"url is missing: input.format = {config.input.format!r} needs the registry's address."
         )
     if config.schema_registry.url is not None:
         if not needed:
-            raise _Misfit(
+            raise ConfigError(
                 f"url is given, but input.format is {config.input.format!r}: give input.format, "
                 "avro or protobuf, or leave the registry out."
             )

@@ -37,14 +37,10 @@ class JsonDecoder:
     """
 
     def __init__(self, mapping: FieldMapping, native: Callable[[str], Any] = native) -> None:
-        self._mapping = mapping
+        self._mapping, self.channels = mapping, mapping.channel_names
         self._trees = TreeReader(mapping)
         self._max_bytes = mapping.max_value_bytes
         self._native = _native_reader(mapping, self._trees.names, native)
-
-    @property
-    def channels(self) -> tuple[str, ...]:
-        return self._mapping.channel_names
 
     def decode(self, record: Record) -> Reading | Invalid:
         """Decode one record; never raises on what the record holds. O(bytes)."""

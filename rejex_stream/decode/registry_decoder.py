@@ -75,17 +75,13 @@ class RegistryDecoder:
         self._begin(mapping, _Schemas(mapping, registry, kind, compile_schema, clock))
 
     def _begin(self, mapping: FieldMapping, schemas: _Schemas) -> None:
-        self._mapping = mapping
+        self._mapping, self.channels = mapping, mapping.channel_names
         self._schemas = schemas
         self._readers: dict[bytes, tuple[int, PayloadReader]] = {}
         self._known: dict[int, _Known] = {}
         self._complete_from = _NEVER
         self._decided_until = 0
         self._encoded: bytes | None = None
-
-    @property
-    def channels(self) -> tuple[str, ...]:
-        return self._mapping.channel_names
 
     def decode(self, record: Record) -> Reading | Invalid:
         """Decode one record; never raises on what the record holds. O(bytes)."""

@@ -130,6 +130,17 @@ _ZONES = {
 """Abbreviations that mean one offset everywhere."""
 
 
+def require_encoding(name: str, called: str) -> None:
+    """Refuse a name that is of no encoding of text, `called` as the setting or the option is."""
+    try:
+        "".encode(name)
+    except LookupError:
+        raise ConfigError(
+            f"{called} {name!r}: expected the name of a text encoding, such as 'cp1252', 'latin-1' "
+            "or 'utf-16'."
+        ) from None
+
+
 class Skipped(ValueError):  # noqa: N818 - it says what happened to the hour
     """A local time that no clock of the zone has shown."""
 

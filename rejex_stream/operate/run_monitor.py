@@ -355,16 +355,14 @@ class RunMonitor:
         *,
         on_alarm: Callable[[Partition, Alarm], None],
         on_incident: Callable[[Incident], None],
-        alertmanager: Alertmanager | None = None,
-        webhook: Webhook | None = None,
     ) -> None:
         self.metrics, self.health = metrics, Health()
         self._settings, self._names, self._channels = monitors, names, channels
         self._typical: dict[Partition, TypicalValues] = {}
         self._readings: dict[str, list[ChannelReading]] = {}
         self._on_alarm, self._on_incident = on_alarm, on_incident
-        self._alertmanager = alertmanager
-        self.outbox = webhook
+        self.alertmanager: Alertmanager | None = None
+        self.outbox: Webhook | None = None
         self._situations = OpenSituations()
         self._engines: dict[Partition, Engine] = {}
         self._monitors: dict[Partition, PartitionMonitor] = {}
@@ -438,14 +436,14 @@ class RunMonitor:
         self._measure_lag()
         self.metrics.incidents(self._situations.incidents)
         self._look_for_overdue()
-        if self._alertmanager is not None:
+        if self.alertmanager is not None:
             alarms = [alarm for m in self._monitors.values() for alarm in m.bank.active_alarms()]
             if self._nothing_scorable is not None:
                 alarms.append(self._nothing_scorable)
             alerts = [make_alert(alarm, self._names) for alarm in alarms]
             overdue = sorted({sensor for those in self._overdue.values() for sensor in those})
             alerts += [make_overdue_alert(sensor, self._names) for sensor in overdue]
-            self._alertmanager.update([*alerts, *map(self._situation_alert, self._situations)])
+            self.alertmanager.update([*alerts, *map(self._situation_alert, self._situations)])
 
     def _look_for_overdue(self) -> None:
         """Look, seldom, who sends nothing by our own clock; O(sensors)."""
@@ -503,8 +501,8 @@ class RunMonitor:
             before = {one.situation.id: self._situation_alert(one) for one in self._situations}
             self._situations.forget(gone)
             stay = {one.situation.id for one in self._situations}
-            if self._alertmanager is not None:
-                self._alertmanager.hand_over(before[id_] for id_ in before.keys() - stay)
+            if self.alertmanager is not None:
+                self.alertmanager.hand_over(before[id_] for id_ in before.keys() - stay)
             for incident in gone:
                 self._readings.pop(incident.id, None)
         if isinstance(event, SensorsForgotten) and event.partition in self._typical:
@@ -541,8 +539,8 @@ class RunMonitor:
             readings = self._readings.get(incident.id, ())
             self.outbox.post(make_event(incident, self._names, readings, together), incident)
         if incident.state is IncidentState.CLOSED:
-            if self._alertmanager is not None and not again:
-                self._alertmanager.post_ended(self._situation_alert(together))
+            if self.alertmanager is not None and not again:
+                self.alertmanager.post_ended(self._situation_alert(together))
             self._situations.forget([incident])
             self._readings.pop(incident.id, None)
 

@@ -31,7 +31,7 @@ from rejex_stream.decode import CsvDecoder
 from rejex_stream.decode.csv import EMPTY_ROW, split_row
 from rejex_stream.decode.mapping import FieldMapping, parse_moment, printable
 from rejex_stream.decode.reorder_buffer import ReorderBuffer, ReorderRules
-from rejex_stream.decode.written import is_repeated, joined, zone_of
+from rejex_stream.decode.written import is_repeated, joined, require_encoding, zone_of
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.plan.suggest import Suggestion, suggest
 from rejex_stream.tables.angles import in_degrees
@@ -328,13 +328,7 @@ def _read_through(
 ) -> tuple[str | None, bytes, bool]:
     named = None if workbook else asked.encoding
     if named is not None:
-        try:
-            "".encode(named)
-        except LookupError:
-            raise ConfigError(
-                f"--encoding {named!r}: expected the name of a text encoding, such as 'cp1252', "
-                "'latin-1' or 'utf-16'."
-            ) from None
+        require_encoding(named, "--encoding")
     begun, total, as_utf8 = bytearray(), 0, codecs.getincrementaldecoder("utf-8")()
     valid, saw_utf8 = True, False
     try:

@@ -368,9 +368,6 @@ class _Roles:
             clocks.append((penalty, name.count("."), -len(field.distinct), name))
         return [min(clocks)[-1]] if clocks else []
 
-    def _times(self) -> Sequence[object]:
-        return self._fields[self.times[0]].rows
-
     def _sensor(self) -> str | None:
         """Choose the sensor column: it varies, and separates rows of equal time."""
         # Records of one time may hold other fields each, and be of one sensor.
@@ -378,7 +375,7 @@ class _Roles:
         there, rows = list(zip(*columns, strict=True)), range(len(columns[0]))
         tags = rows if self.tag is None else self._fields[self.tag].rows
         tags = [None] * len(rows) if self.tag is None else tags
-        times = self._times() if self.times else rows
+        times = self._fields[self.times[0]].rows if self.times else rows
         candidates: list[tuple[float, float, int, int, str]] = []
         constant: list[tuple[int, str]] = []
         for place, (name, field) in enumerate(self._fields.items()):

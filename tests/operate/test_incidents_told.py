@@ -6,6 +6,7 @@ import json
 import math
 import re
 import urllib.request
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +16,7 @@ import pytest
 from rejex_stream import types
 from rejex_stream.config import parse_config
 from rejex_stream.config.assembly import engine_spec
-from rejex_stream.config.assembly.running import make_run_monitor
+from rejex_stream.config.assembly.running import open_run_monitor
 from rejex_stream.config.reviewing import Channel
 from rejex_stream.encode.records import encode_incident
 from rejex_stream.encode.schemas import INCIDENT_TYPE
@@ -128,14 +129,10 @@ def receiver():
 def watching(alertmanager=None, webhook=None, on_incident=lambda _: None):
     config, problems = parse_config(CONFIG)
     assert not problems
-    return make_run_monitor(
-        config,
-        engine_spec(config),
-        lambda *_: None,
-        on_incident,
-        alertmanager=alertmanager,
-        webhook=webhook,
-    )
+    opened = open_run_monitor(config, engine_spec(config), lambda *_: None, on_incident, quiet=True)
+    watch = ExitStack().enter_context(opened)
+    watch.alertmanager, watch.outbox = alertmanager, webhook
+    return watch
 
 
 def durable(watch, *changes, again=False):

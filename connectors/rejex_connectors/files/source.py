@@ -53,8 +53,7 @@ def named_format(path: str) -> tuple[Format | None, str]:
 class _Lines:
     """Cuts at newlines, or at returns where the first line ends with one alone."""
 
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
+    def __init__(self) -> None:
         self._at_returns: bool | None = None
         self._quoted = False  # a quote is open in the first line
         self._undecided = False  # the last byte so far is a return, the first of all line ends
@@ -99,7 +98,7 @@ class _Lines:
 
     def _keep(self, part: bytes) -> None:
         # One byte more than allowed marks the row as too long.
-        room = self._max_bytes + 1 - len(self.tail)
+        room = MAX_ROW_BYTES + 1 - len(self.tail)
         self.tail += part[: max(0, room)]
 
 
@@ -118,9 +117,8 @@ class LineRows:
     Blank lines are no rows.
     """
 
-    def __init__(self, max_row_bytes: int = MAX_ROW_BYTES) -> None:
-        self._max_row_bytes = max_row_bytes
-        self._lines = _Lines(max_row_bytes)
+    def __init__(self) -> None:
+        self._lines = _Lines()
         self._array: _Elements | None = None
         self._begun = False
 
@@ -129,7 +127,7 @@ class LineRows:
         if not self._begun and chunk.strip():
             self._begun = True
             if chunk.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
-                self._array = _Elements(self._max_row_bytes)
+                self._array = _Elements()
         if self._array is not None:
             return self._array.feed(chunk)
         return _rows(self._lines.feed(chunk))
@@ -141,8 +139,7 @@ class LineRows:
 class _Elements:
     """Cuts the elements out of one array of JSON, which are objects or arrays."""
 
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
+    def __init__(self) -> None:
         self._tail, self._opened = b"", False
 
     def feed(self, chunk: bytes) -> list[bytes]:
@@ -164,12 +161,12 @@ class _Elements:
                     rows.append(data[begin : match.end()])
                     done = match.end()
         self._tail = data[done:]
-        if len(self._tail) > self._max_bytes:
+        if len(self._tail) > MAX_ROW_BYTES:
             rows += self.finish()
         return rows
 
     def finish(self) -> list[bytes]:
-        rest, self._tail = self._tail[: self._max_bytes + 1], b""
+        rest, self._tail = self._tail[: MAX_ROW_BYTES + 1], b""
         return [rest] if b"{" in rest else []
 
 
@@ -182,7 +179,7 @@ class CsvRows:
 
     def __init__(self, delimiter: str) -> None:
         self._delimiter = delimiter
-        self._lines = _Lines(MAX_ROW_BYTES)
+        self._lines = _Lines()
         self._open: list[bytes] = []
         self._open_bytes = 0
 

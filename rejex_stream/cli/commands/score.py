@@ -267,13 +267,9 @@ class _BatchDecoder:
     """Decodes, and holds the unreadable rows of a batch by their offset."""
 
     def __init__(self, decoder: Decoder) -> None:
-        self._decoder = decoder
+        self._decoder, self.channels = decoder, decoder.channels
         self.expand = getattr(decoder, "expand", None)  # of a record with several readings
         self.invalid: dict[int, Invalid] = {}
-
-    @property
-    def channels(self) -> tuple[str, ...]:
-        return self._decoder.channels
 
     def decode(self, record: Record) -> Reading | Invalid:
         item = self._decoder.decode(record)

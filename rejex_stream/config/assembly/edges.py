@@ -226,10 +226,7 @@ class _LateCsvDecoder:
 
     def __init__(self, mapping: FieldMapping, source: FileSource, delimiter: str) -> None:
         self._mapping, self._source, self._delimiter = mapping, source, delimiter
-
-    @property
-    def channels(self) -> tuple[str, ...]:
-        return self._mapping.channel_names
+        self.channels = mapping.channel_names
 
     def decode(self, record: Record) -> Reading | Invalid:
         return self._known.decode(record)

@@ -43,7 +43,7 @@ from rejex_stream.types import Incident, Invalid, Partition, Position, Reading, 
 
 __all__ = [
     "DecodedBefore", "Judging", "audit_draw", "by_partition", "engine_spec", "make_engine",
-    "make_executor", "make_run_monitor", "monitor_config", "open_run_monitor", "run_pipeline",
+    "make_executor", "monitor_config", "open_run_monitor", "run_pipeline",
     "run_settings",
 ]  # fmt: skip
 
@@ -147,36 +147,6 @@ def monitor_config(config: Config) -> MonitorConfig:
     )
 
 
-def make_run_monitor(
-    config: Config,
-    spec: EngineSpec,
-    on_alarm: Callable[[Partition, Alarm], None],
-    on_incident: Callable[[Incident], None],
-    *,
-    alertmanager: Alertmanager | None = None,
-    webhook: Webhook | None = None,
-) -> RunMonitor:
-    metrics = RunMetrics(
-        config.pipeline.name,
-        spec,
-        grouped=config.input.group not in (None, ALL_SENSORS),
-        version=config.pipeline.version,
-    )
-    names = DisplayNames(
-        config.pipeline.name, config.alerts.console_url, config.channels, config.sensors
-    )
-    return RunMonitor(
-        metrics,
-        monitor_config(config),
-        names,
-        config.input.mapping().channel_names,
-        on_alarm=on_alarm,
-        on_incident=on_incident,
-        alertmanager=alertmanager,
-        webhook=webhook,
-    )
-
-
 def open_webhook(alerts: Alerts) -> Webhook | None:
     """Return who is told of events; ``None`` where nobody is named."""
     address, key = alerts.webhook_address(), alerts.reveal("webhook_secret")
@@ -195,27 +165,30 @@ def open_run_monitor(
     quiet: bool,
 ) -> Iterator[RunMonitor]:
     """Open what the config names for operators; `quiet` opens nothing."""
-    alerts, metrics = config.alerts, config.metrics
+    alerts, endpoint, name = config.alerts, config.metrics, config.pipeline.name
+    grouped = config.input.group not in (None, ALL_SENSORS)
+    watch = RunMonitor(
+        RunMetrics(name, spec, grouped=grouped, version=config.pipeline.version),
+        monitor_config(config),
+        DisplayNames(name, alerts.console_url, config.channels, config.sensors),
+        config.input.mapping().channel_names,
+        on_alarm=on_alarm,
+        on_incident=on_incident,
+    )
     with ExitStack() as exits:
-        alertmanager = None
-        if alerts.alertmanager_url is not None and not quiet:
-            every_s = alerts.alertmanager_repeat_s
-            alertmanager = Alertmanager(
-                alerts.alertmanager_url, repeat_s=every_s, lifetime_s=4 * every_s
-            )
-            exits.callback(alertmanager.close)
-        webhook = None if quiet else open_webhook(alerts)
-        if webhook is not None:
-            exits.callback(webhook.close)
-        run_monitor = make_run_monitor(
-            config, spec, on_alarm, on_incident, alertmanager=alertmanager, webhook=webhook
-        )
-        if metrics.port and not quiet:
-            server = HealthServer(
-                metrics.host, metrics.port, run_monitor.health, run_monitor.metrics.exposition
-            )
-            exits.callback(server.close)
-        yield run_monitor
+        if not quiet:
+            if (url := alerts.alertmanager_url) is not None:
+                every_s = alerts.alertmanager_repeat_s
+                watch.alertmanager = Alertmanager(url, repeat_s=every_s, lifetime_s=4 * every_s)
+                exits.callback(watch.alertmanager.close)
+            if (webhook := open_webhook(alerts)) is not None:
+                watch.outbox = webhook
+                exits.callback(webhook.close)
+            if endpoint.port:
+                exposition = watch.metrics.exposition
+                server = HealthServer(endpoint.host, endpoint.port, watch.health, exposition)
+                exits.callback(server.close)
+        yield watch
 
 
 # ------------------------------------------------------------------------------ a run

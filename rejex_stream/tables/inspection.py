@@ -396,13 +396,10 @@ def _place_said(table: Table, asked: Asked, place: Layout) -> Iterator[str]:
         yield place.said
 
 
-def _names(table: Table) -> str:
-    more = ", …" if len(table.header) > _SHOWN else ""
-    return ", ".join(map(printable, table.header[:_SHOWN])) + more
-
-
 def _dialect_said(table: Table, asked: Asked, place: Layout) -> list[str]:
     guess, said, n_header = table.guess, list(table.guess.said), place.n_header
+    more = ", …" if len(table.header) > _SHOWN else ""
+    names = ", ".join(map(printable, table.header[:_SHOWN])) + more
     if table.encoding is not None and asked.encoding is None:
         said.append(f"encoding: {table.encoding}, as it is not UTF-8; --encoding changes it")
     if table.delimiter != "," and asked.delimiter is None:
@@ -414,10 +411,10 @@ def _dialect_said(table: Table, asked: Asked, place: Layout) -> list[str]:
         )
     if n_header > 1:
         many = "two" if n_header == 2 else str(n_header)
-        said.append(f"header: {many} rows, read as {_names(table)}; --header takes the first alone")
+        said.append(f"header: {many} rows, read as {names}; --header takes the first alone")
     elif n_header and not table.has_header:
         odd = "some column has no name, or that of another"
-        said.append(f"header: {odd}; they are read as {_names(table)}")
+        said.append(f"header: {odd}; they are read as {names}")
     if not place.named and asked.header is None:
         said.append(
             f"header: none, the first row is data; columns are column_1 to "

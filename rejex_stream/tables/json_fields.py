@@ -201,7 +201,7 @@ def infer_feed(
         channels=channels,
         select=shape.program,
         quality=_quality_of(channels, rows),
-        partial=alone or (_is_partial(rows, channels) and guess.value is None),
+        partial=alone or (guess.value is None and _is_partial(rows, channels)),
         step_s=_step_s(guess, rows, channels, columns) if alone else None,
         from_key=guess.sensor == _KEY,
         texts=_has_texts(guess, columns),

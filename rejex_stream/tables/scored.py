@@ -186,12 +186,14 @@ class Episodes:
         if verdict.limited:
             for channel in verdict.limited.channels:
                 channels[channel.channel + _NO_VALUE * bool(channel.missing_events)] += 1
-        if verdict.evidence is not None and verdict.evidence.channels:
-            channels[verdict.evidence.channels[0].channel] += 1
+        said = () if verdict.evidence is None else verdict.evidence.channels
+        if said:
+            channels[said[0].channel] += 1
+        departure = max((one.expected.departure for one in said if one.expected), default=0.0)
         event = Episode(
             verdict.sensor, row, row, ms, ms, row,
             int(label is Label.ANOMALY), int(label is Label.REJECTED),
-            verdict.severity, _departure(verdict), verdict.incident, channels, opened_ms=ms,
+            verdict.severity, departure, verdict.incident, channels, opened_ms=ms,
         )  # fmt: skip
         self._peaks[event.sensor, row] = values, verdict
         seen, runs = self._runs.get(event.sensor, (0, list[Episode]()))
@@ -206,11 +208,6 @@ class Episodes:
             return
         peak_row = run.peak_row
         del self._peaks[event.sensor, peak_row if run.merge(event) else row]
-
-
-def _departure(verdict: Verdict) -> float:
-    said = () if verdict.evidence is None else verdict.evidence.channels
-    return max((one.expected.departure for one in said if one.expected), default=0.0)
 
 
 class ScoredCsv:

@@ -10,7 +10,6 @@ import time as clock
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Annotated
 
@@ -38,6 +37,7 @@ from rejex_stream.operate.incident_text import DisplayNames
 from rejex_stream.operate.logs import escaped
 from rejex_stream.plan.promises import plan
 from rejex_stream.plan.suggest import Suggestion
+from rejex_stream.readable import utc
 from rejex_stream.rejection.window import grade
 from rejex_stream.tables import Feed, Table, draft_config, open_file
 from rejex_stream.tables.draft import save_draft
@@ -241,7 +241,8 @@ def _print_episodes(
 
 def _row(episode: Episode) -> tuple[str, ...]:
     last = f" to {episode.last_row:,}" if episode.last_row > episode.first_row else ""
-    since, until = _utc(episode.first_ms), _utc(episode.last_ms)
+    ends = episode.first_ms, episode.last_ms
+    since, until = (f"{utc(at_ms):%Y-%m-%d %H:%M:%S}" for at_ms in ends)
     n_others = len(episode.together)
     others = f" and {n_others} other{'s' * (n_others > 1)} together" if n_others else ""
     return (
@@ -256,11 +257,6 @@ def _row(episode: Episode) -> tuple[str, ...]:
         else "{} of 100 ({})".format(*grade(episode.severity, episode.anomalies)),
         "; ".join(map(DisplayNames().reading_text, episode.reads)) or "–",
     )
-
-
-def _utc(epoch_ms: int) -> str:
-    moment = datetime.fromtimestamp(epoch_ms / 1000, UTC)
-    return f"{moment:%Y-%m-%d %H:%M:%S}"
 
 
 class _BatchDecoder:

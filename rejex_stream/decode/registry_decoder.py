@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -30,7 +30,7 @@ MAX_KNOWN = 1_000
 """A partition's records may name so many schemas that can be read by."""
 _MAX_KEPT = 10_000
 _MAX_TEXT = 1 << 20
-_FORMAT_VERSION = 1
+FORMAT_VERSION = 1
 _NEVER = 2**63 - 1
 _MAX_ID = 2**31 - 1
 # A field's name in a schema of Avro, or of Protobuf; only shown to people.
@@ -127,7 +127,7 @@ class RegistryDecoder:
         decoder._begin(self._mapping, self._schemas)
         decoder._decided_until = decoder._complete_from = decided_until
         if decisions is not None:
-            found = _decisions(decisions)
+            found = decided(decisions, _Decisions, "schemas", "the registry is")
             # Of what comes after the committed offset nothing is decided: it may have been reset.
             decoder._complete_from = min(found.complete_from, decided_until)
             decoder._known = {
@@ -145,7 +145,7 @@ class RegistryDecoder:
         """
         if self._encoded is None:
             self._encoded = msgspec.msgpack.encode(
-                _Decisions(_FORMAT_VERSION, self._complete_from, self._known)
+                _Decisions(FORMAT_VERSION, self._complete_from, self._known)
             )
         return self._encoded
 
@@ -179,18 +179,22 @@ class RegistryDecoder:
         return self._known[schema_id]
 
 
-def _decisions(encoded: bytes) -> _Decisions:
+_D = TypeVar("_D", bound=Any)
+
+
+def decided(encoded: bytes, kind: type[_D], about: str, asked: str) -> _D:
+    """Read what was decided; `about` what, and who is `asked` again where it is dropped."""
     try:
-        found = msgspec.msgpack.decode(encoded, type=_Decisions)
+        found = msgspec.msgpack.decode(encoded, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CheckpointError(
-            f"What was decided about schemas cannot be read ({error}): drop it (`rejex-stream "
-            "state drop --schemas`), and the registry is asked again about what is replayed."
+            f"What was decided about {about} cannot be read ({error}): drop it (`rejex-stream "
+            f"state drop --schemas`), and {asked} asked again about what is replayed."
         ) from None
-    if found.version != _FORMAT_VERSION:
+    if found.version != FORMAT_VERSION:
         raise CheckpointError(
-            f"What was decided about schemas has format {found.version}, this version reads "
-            f"format {_FORMAT_VERSION}: run the version that wrote it."
+            f"What was decided about {about} has format {found.version}, this version reads "
+            f"format {FORMAT_VERSION}: run the version that wrote it."
         )
     return found
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from rejex_stream.decode.registry_decoder import FORMAT_VERSION, decided
 from rejex_stream.encode import decode_command
 from rejex_stream.encode.records import decode_incidents, encode_incident, position_of
 from rejex_stream.errors import CheckpointError, ConnectorError, RejexError
@@ -23,7 +24,6 @@ from rejex_stream.protocols import ControlLog, ControlRecords
 from rejex_stream.run.run_events import ControlUnread, RunEvent
 from rejex_stream.types import Command, CommandReply, Incident, Partition, Record
 
-_FORMAT_VERSION = 1
 _KEPT_SNAPSHOTS = 2  # as many as the stores keep
 MAX_ENTRIES = 1_000
 """Commands in the journal of a partition; more wait in the log until snapshots have passed."""
@@ -68,7 +68,7 @@ class CommandJournal:
         self._partition = partition
         self._inputs = frozenset(inputs)
         self._durable = (
-            _Durable(_FORMAT_VERSION, None, 0, 0, [], [], []) if saved is None else _read(saved)
+            _Durable(FORMAT_VERSION, None, 0, 0, [], [], []) if saved is None else _read(saved)
         )
         self.next_command = self._durable.next_command
         self.unassigned: list[tuple[int, Command | CommandReply]] = []
@@ -282,19 +282,8 @@ def _mark(id_: str) -> bytes:
 
 
 def _read(saved: bytes) -> _Durable:
-    try:
-        durable = msgspec.msgpack.decode(saved, type=_Durable)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise CheckpointError(
-            f"What was decided about schemas and commands cannot be read ({error}): remove it, and "
-            "the registry and the control log are asked again about what is replayed."
-        ) from None
-    if durable.version != _FORMAT_VERSION:
-        raise CheckpointError(
-            f"What was decided about schemas and commands has format {durable.version}, this "
-            f"version reads format {_FORMAT_VERSION}: run the version that wrote it."
-        )
-    return durable
+    asked = "the registry and the control log are"
+    return decided(saved, _Durable, "schemas and commands", asked)
 
 
 class _OnlyId(msgspec.Struct):

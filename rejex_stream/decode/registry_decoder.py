@@ -185,7 +185,7 @@ _D = TypeVar("_D", bound=Any)
 def decided(encoded: bytes, kind: type[_D], about: str, asked: str) -> _D:
     """Read what was decided; `about` what, and who is `asked` again where it is dropped."""
     try:
-        found = msgspec.msgpack.decode(encoded, type=kind)
+        found: _D = msgspec.msgpack.decode(encoded, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CheckpointError(
             f"What was decided about {about} cannot be read ({error}): drop it (`rejex-stream "

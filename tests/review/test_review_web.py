@@ -318,12 +318,6 @@ def test_a_label_names_what_follows_and_a_conflict_names_who(small):
     assert (stale.status, stale.json["code"]) == (409, "changed")
 
 
-def test_the_same_keypress_sent_twice_counts_once(small):
-    chosen = targets(small)[:1]
-    assert label(small, chosen).json["message"] == label(small, chosen).json["message"]
-    assert rows(small.store, "SELECT count(*) FROM label") == [(1,)]
-
-
 def test_every_count_on_a_tab_is_the_number_of_rows_behind_it(small):
     chosen = targets(small)
     label(small, chosen[:1])

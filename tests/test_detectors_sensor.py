@@ -13,12 +13,15 @@ from sklearn.covariance import LedoitWolf
 from rejex_stream.detectors import make_detector
 from rejex_stream.detectors.sensor.distance import (
     _MAX_KNOWN,
+    Steps,
+    _Fitted,
     _rescaled_sum,
     _tail,
     _unseen,
     _with_logarithms,
     fit_distance,
     fit_max_distance,
+    fit_prediction_error,
     shrunk_covariance,
 )
 from rejex_stream.detectors.sensor.ensemble import LogTail
@@ -204,16 +207,41 @@ def test_a_deviation_is_quiet_below_what_is_usual_and_from_no_other_value_on():
     assert [*map(both.score_row, rows)] == both.score(rows).tolist()
 
 
+def of_stretches(X, Y, steps):
+    """Return what stretches score by a fit on the others, each made from its rows."""
+    fold, found = np.arange(len(X)) // (len(X) // 40) % 5, np.empty((3, len(X)))
+    for out in [fold == k for k in range(5)]:
+        fitted = _Fitted.on(X[~out])
+        error = fit_prediction_error(*fitted, steps)
+        found[0, out] = fitted.distance.score(X[out])
+        found[1, out] = fit_distance(Y[~out]).score(Y[out])
+        found[2, out] = error.squared(fitted.distance.turned(X[out], error.root))
+    return found
+
+
 @pytest.mark.parametrize("spreads", [[1], [0, 3], [1, 2, 3]])
-def test_what_stretches_have_in_common_is_fitted_once_to_the_same_bits(spreads):
-    X, logs = np.abs(noise(700, 4, seed=4)) + 0.5, np.array(spreads)
+@pytest.mark.parametrize(
+    "wild", [None, (40, 1e9), (40, 1e200), (slice(17), 7.0), (slice(17, 700), 7.0)]
+)
+def test_what_stretches_have_in_common_is_fitted_once(spreads, wild):
+    X, logs = np.abs(noise(700, 4, seed=4)), np.array(spreads)
+    X += np.array([0.5, 0.5, 1e5, 1e-5])
+    X[:, 0] = 1.5 * X[:, 1] + 0.2 * X[:, 0]
+    if wild is not None:
+        X[wild[0], 3] = wild[1]
     Y = _with_logarithms(X, logs, np.full(len(logs), 0.01))
-    first, second, _ = _unseen(X, Y, logs, None)
-    fold = np.arange(700) // 17 % 5
-    for k in range(5):
-        out = fold == k
-        assert first[out].tolist() == fit_distance(X[~out]).score(X[out]).tolist()
-        assert second[out].tolist() == fit_distance(Y[~out]).score(Y[out]).tolist()
+    steps = Steps(np.array([[1.0, 0, 0, 0], [0, 1, 0, 0]]).T, np.array([[0, 0, 1.0, -1]]).T)
+    found, wanted = _unseen(X, Y, logs, steps), of_stretches(X, Y, steps)
+    for own, by_rows in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(own, by_rows, rtol=1e-7, atol=1e-9)
+
+
+def test_of_rows_that_never_moved_no_stretch_is_far():
+    X, none = np.full((100, 2), 3.0), np.empty(0, dtype=np.intp)
+    steps = Steps(np.array([[1.0, 0.0]]).T, np.array([[0.0, 1.0]]).T)
+    first, _, errors = _unseen(X, X, none, steps)
+    assert not first.any()
+    assert not errors.any()
 
 
 def test_a_distance_keeps_few_of_its_parts_and_makes_them_again_to_the_same_bits():

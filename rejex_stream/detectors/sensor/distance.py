@@ -42,6 +42,7 @@ _STRETCHES = 8
 be absurd to what has not seen it, and a second distance would be put on their scale."""
 _NARROW = 0.5  # deviations that are left of a channel given the others, where these explain it
 _LIKELY = 1.96
+_ENOUGH = 200  # rows by which a median is known nearly
 _MIN_ROWS = 10  # rows by which a mean excess is known
 _MAX_KNOWN = 8
 _SURELY = 1e-9  # more than a sum, a logarithm and an exponential are rounded by
@@ -91,6 +92,8 @@ class Distance:
 
     def turned(self, X: FloatArray, root: FloatArray) -> FloatArray:
         """Return scaled and centred rows times a matrix of shape (d, k)."""
+        if len(X) == 1 < root.shape[1]:
+            return self.turned_row(X[0], root)[None]
         centred = self.scale.apply(X)
         centred -= self.mean
         return affine(centred, root, np.zeros(root.shape[1]))
@@ -135,14 +138,11 @@ class Distance:
             place = there.cumsum() - 1
             return part.score_without(X[:, there], [place[g[there[g]]] for g in groups], of)
         key = b"|".join(map(bytes, groups))
-        along, whose, left = once(self._known, key, lambda: self._apart(groups))
-        white = self.turned(X, self.root)
-        residuals = affine(white, along, np.zeros(along.shape[1]))
-        white *= white
-        residuals *= residuals
-        taken = affine(residuals, whose, np.zeros(len(left)))  # zeros change no sum
-        squares = np.maximum(row_sum(white)[:, None] - taken, 0.0).tolist()
-        return np.array([[*map(_rescaled_sum, row, left, repeat(of))] for row in squares])
+        joint, whose, left = once(self._known, key, lambda: self._apart(groups))
+        squares = self.turned(X, joint)
+        squares *= squares
+        sums = np.maximum(affine(squares, whose, np.zeros(len(left))), 0.0).tolist()
+        return np.array([[*map(_rescaled_sum, row, left, repeat(of))] for row in sums])
 
     def given_others(self, X: FloatArray, groups: ColumnGroups) -> FloatArray:
         """Return what all other columns make one expect of the first of each group, (m, g, 3).
@@ -173,11 +173,15 @@ class Distance:
         return [group[0] for group in groups], along, sure
 
     def _apart(self, groups: ColumnGroups) -> tuple[FloatArray, FloatArray, list[int]]:
-        """Return along what a whitened row is apart for groups, whose that is, what each leaves."""
-        along = [np.linalg.qr(self.root[group].T)[0] for group in groups]
-        whose = np.repeat(np.eye(len(groups)), [*map(len, groups)], axis=0)
+        """Return what whitens a row, all of it and apart for groups, and what of that each leaves.
+
+        As signs of squares, shape (d + all of groups, g), and as a number of columns.
+        """
+        along = [self.root @ np.linalg.qr(self.root[group].T)[0] for group in groups]
+        taken = np.repeat(np.eye(len(groups)), [*map(len, groups)], axis=0)
+        whose = np.vstack([np.ones((len(self.mean), len(groups))), -taken])
         left = [len(self.mean) - len(group) for group in groups]
-        return np.ascontiguousarray(np.hstack(along)), whose, left
+        return np.ascontiguousarray(np.hstack([self.root, *along])), whose, left
 
     def marginal(self, there: npt.NDArray[np.bool_]) -> Distance:
         """Return the distance of the columns that are there."""
@@ -293,15 +297,18 @@ class LowVarianceDistance:
 
     def max_without(self, scores: FloatArray, X: FloatArray, groups: ColumnGroups) -> FloatArray:
         """Return the same of scores without each group, (m, g), where a column left is quiet."""
-        if not (X[:, self.logs] < self.near).any():  # nan is not
+        low = np.flatnonzero((X[:, self.logs] < self.near).any(axis=1))  # nan is not
+        if not len(low):
             return scores
-        Y = _with_logarithms(X, self.logs, self.floors)
+        Y = _with_logarithms(X[low], self.logs, self.floors)
         quiet = Y[:, self.logs] < self.usual
         key = b"|".join(map(bytes, groups))
         left = once(self._known, key, lambda: ~np.array([np.isin(self.logs, g) for g in groups]))
         counts = (quiet[:, None] & left).any(axis=2)
-        own = self.knots.rescaled(self.inner.score_without(Y, groups))
-        return np.where(counts, np.maximum(scores, own), scores)
+        if counts.any():
+            own = self.knots.rescaled(self.inner.score_without(Y, groups))
+            scores[low] = np.where(counts, np.maximum(scores[low], own), scores[low])
+        return scores
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,13 +412,14 @@ def _with_logarithms(X: FloatArray, logs: npt.NDArray[np.intp], floors: FloatArr
     return X
 
 
-def fit_scale(X: FloatArray) -> SoftScale:
-    """Measure the scale of finite rows X of shape (n, d)."""
+def fit_scale(X: FloatArray, middle: FloatArray | None = None) -> SoftScale:
+    """Measure the scale of finite rows X of shape (n, d), from near their medians if known."""
     # What is large is made once and written over: fresh memory costs as much as the arithmetic.
     n, half = len(X), len(X) // 2
     low, spare = half - 1 + n % 2, X.T.copy()
-    spare.partition((low, half), axis=1)
-    middle = (spare[:, low] + spare[:, half]) / 2.0
+    if middle is None:
+        spare.partition((low, half), axis=1)
+        middle = (spare[:, low] + spare[:, half]) / 2.0
     gap = X - middle
     spare = spare.ravel().reshape(gap.shape, order="C" if gap.flags.c_contiguous else "F")
     reach = np.abs(gap, out=spare).max(axis=0)
@@ -448,8 +456,11 @@ class _Fitted(NamedTuple):
         Z -= mean
         return cls(Distance(scale, mean, *_whitening(Z)), Z)
 
-    def with_others(self, X: FloatArray, which: npt.NDArray[np.intp]) -> Distance:
-        """Return the distance fitted on the same rows with other values X in some columns."""
+    def with_others(self, Y: FloatArray, which: npt.NDArray[np.intp]) -> Distance:
+        """Return the distance fitted on the same rows with other values, Y, in some columns."""
+        # Along a single column numpy would add in pairs.
+        which = which if len(which) != 1 else np.append(which, which - 1)
+        X = Y.take(which, axis=1)
         was, Z, part = self.distance, self.Z.copy(), fit_scale(X)
         centre, spread, mean = was.scale.centre.copy(), was.scale.spread.copy(), was.mean.copy()
         centre[which], spread[which] = part.centre, part.spread
@@ -462,11 +473,19 @@ class _Fitted(NamedTuple):
 def _whitening(Z: FloatArray) -> tuple[FloatArray, tuple[float, float]]:
     """Return what whitens rows like Z of shape (n, d), which are centred, and how it is shrunk."""
     covariance, share = shrunk_covariance(Z)
+    return _root(covariance), (share, share * float(np.trace(covariance)) / len(covariance))
+
+
+def _root(covariance: FloatArray, share: float = 0.0) -> FloatArray:
+    """Return a matrix that whitens; of two that do, the cheaper where it is shrunk by a share."""
+    if share > len(covariance) * _FLOOR:  # so that no eigenvalue is below the floor
+        triangular: FloatArray = np.linalg.inv(np.linalg.cholesky(covariance)).T
+        return triangular
     values, vectors = np.linalg.eigh(covariance)
     if values[-1] <= 0:  # no column moved at all
         values, vectors = np.ones_like(values), np.eye(len(values))
     root = vectors / np.sqrt(np.maximum(values, _FLOOR * values[-1]))
-    return np.ascontiguousarray(root), (share, share * float(np.trace(covariance)) / len(values))
+    return np.ascontiguousarray(root)
 
 
 def shrunk_covariance(X: FloatArray) -> tuple[FloatArray, float]:
@@ -480,14 +499,21 @@ def shrunk_covariance(X: FloatArray) -> tuple[FloatArray, float]:
         return np.atleast_2d((X**2).mean()), 0.0
     squares = X**2
     traces = np.sum(squares, axis=0) / n
-    mu = np.sum(traces) / d
     gram = np.dot(X.T, X)
     off = np.sum(gram**2) / n**2
-    beta = 1.0 / (d * n) * (np.sum(np.dot(squares.T, squares)) / n - off)
+    return _shrunk(gram / n, n, traces, off, np.sum(np.dot(squares.T, squares)) / n)
+
+
+def _shrunk(
+    plain: FloatArray, n: int, traces: FloatArray, off: float, fourth: float
+) -> tuple[FloatArray, float]:
+    """Shrink a covariance, by its sum of squares and the mean of rows' lengths to the fourth."""
+    d = len(plain)
+    mu = np.sum(traces) / d
+    beta = 1.0 / (d * n) * (fourth - off)
     delta = (off - 2.0 * mu * traces.sum() + d * mu**2) / d
     beta = min(beta, delta)
     share = 0.0 if beta == 0 else beta / delta
-    plain = gram / n
     shrunk: FloatArray = (1.0 - share) * plain
     shrunk.flat[:: d + 1] += share * (np.sum(np.trace(plain)) / d)
     return shrunk, float(share)
@@ -500,17 +526,18 @@ def fit_max_distance(
 
     `spreads` says which columns are standard deviations; one that is mostly 0 is quiet by nature.
     """
-    (plain, Z), quiet, surprise = _Fitted.on(X), None, None
-    floors = _QUIET * np.median(X, axis=0)
-    logs = np.flatnonzero(spreads & (floors > 0))
+    fitted, quiet, surprise = _Fitted.on(X), None, None
+    (plain, Z), logs = fitted, np.flatnonzero(spreads)
+    floors = _QUIET * np.median(X[:, logs], axis=0)
+    logs, floors = logs[floors > 0], floors[floors > 0]
     if not len(logs) and steps is None:
         return plain
-    Y = _with_logarithms(X, logs, floors[logs])
+    Y = _with_logarithms(X, logs, floors)
     first, second, errors = _unseen(X, Y, logs, steps)
     if len(logs):
         usual = np.quantile(Y[:, logs], 1 - _TAIL, axis=0)
         quiet = LowVarianceDistance(
-            fit_distance(Y), logs, floors[logs], usual, Knots.of(first, second)
+            fitted.with_others(Y, logs), logs, floors, usual, Knots.of(first, second)
         )
     if steps is not None:
         surprise = replace(
@@ -520,48 +547,65 @@ def fit_max_distance(
 
 
 def fit_prediction_error(plain: Distance, Z: FloatArray, steps: Steps) -> PredictionErrorDistance:
-    """Fit the forecast on rows of shape (n, d), scaled and centred; O(n (c + p)² + (c + p)³)."""
+    """Fit the forecast on rows of shape (n, d), scaled and centred; O(n d² + (c + p)³)."""
+    return PredictionErrorDistance(_forecast(Z, Z.T @ Z / len(Z), plain.scale.spread, steps))
+
+
+def _forecast(Z: FloatArray, second: FloatArray, spread: FloatArray, steps: Steps) -> FloatArray:
+    """Return the root of forecasts, by rows Z and their second moments."""
     # Of scaled columns: a sum of columns in their own units is one of scaled columns, and a number.
-    changes, before = (weights * plain.scale.spread[:, None] for weights in steps)
-    now, past = Z @ changes, Z @ before
-    now -= now.mean(axis=0)
-    size = np.sqrt((now * now).mean(axis=0))
-    size = np.where(size > 0, size, 1.0)
-    spread = past.std(axis=0)
-    before /= np.where(spread > 0, spread, 1.0)
-    past = Z @ before
-    past -= past.mean(axis=0)
-    weights = np.linalg.solve(past.T @ past + _RIDGE * np.eye(past.shape[1]), past.T @ now)
-    left = (now - past @ weights) / size
-    covariance = shrunk_covariance(left)[0] + _MIN_ERROR * np.eye(left.shape[1])
-    inverse = np.linalg.inv(covariance)
-    alone = inverse / np.sqrt(np.diag(inverse)) / size[:, None]
+    changes, before = (weights * spread[:, None] for weights in steps)
+    before /= _lengths(before, second)
+    size, along = _lengths(changes, second), second @ before
+    ridge = _RIDGE * np.eye(before.shape[1])
+    weights = np.linalg.solve(len(Z) * (before.T @ along) + ridge, len(Z) * (along.T @ changes))
     # Of rows with a mean of 0, so that the forecast has no constant.
-    return PredictionErrorDistance(np.ascontiguousarray((changes - before @ weights) @ alone))
+    made = (changes - before @ weights) / size
+    covariance = shrunk_covariance(Z @ made)[0] + _MIN_ERROR * np.eye(made.shape[1])
+    inverse = np.linalg.inv(covariance)
+    return np.ascontiguousarray(made @ (inverse / np.sqrt(np.diag(inverse))))
+
+
+def _lengths(weights: FloatArray, second: FloatArray) -> FloatArray:
+    """Return the deviations of sums of columns, or 1 where one does not move."""
+    unit = np.abs(weights).max(axis=0)  # so that no square overflows
+    weights = weights / np.where(unit > 0, unit, 1.0)
+    found = unit * np.sqrt(np.maximum((weights * (second @ weights)).sum(axis=0), 0.0))
+    return np.where(found > 0, found, 1.0)
 
 
 def _unseen(
     X: FloatArray, Y: FloatArray, logs: npt.NDArray[np.intp], steps: Steps | None
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return what each stretch of the rows scores by what is fitted on the others, shape (n,)."""
-    # By the distance of X, by that of Y, which differs in the columns `logs`, and by the forecast.
-    X = np.ascontiguousarray(X)
-    # Along a single column numpy would add in pairs.
-    changed = logs if len(logs) != 1 else np.append(logs, logs - 1)
-    new = Y.take(changed, axis=1)
+    # By the distance of X, by that of Y, which differs in the columns `logs`, and by the forecast:
+    # together, and in whichever order is fast, as a fit is a function of all its rows.
+    both, d = np.hstack([X, Y[:, logs]]), X.shape[1]
+    second, numbers = np.arange(d), np.arange(both.shape[1])
+    second[logs] = d + np.arange(len(logs))
+    sets = [np.arange(d), second][: 1 + (len(logs) > 0)]
+    near = np.median(both[:: max(1, len(both) // _ENOUGH)], axis=0)
     fold_of = np.arange(len(X)) // max(1, len(X) // (_FOLDS * _STRETCHES)) % _FOLDS
-    first, second, errors = np.empty((3, len(X)))
+    found = np.empty((3, len(X)))
     for fold in range(fold_of.max() + 1):
         out = fold_of == fold
-        others = ~out if len(X) > 1 else out
-        fitted = _Fitted.on(X[others])
-        surprise = None if steps is None else fit_prediction_error(*fitted, steps)
-        first[out], left = MaxDistance(fitted.distance, None, surprise).apart(X[out])
-        if surprise is not None:
-            errors[out] = surprise.squared(left)
-        if len(logs):
-            second[out] = fitted.with_others(new[others], changed).score(Y[out])
-    return first, second, errors
+        rows = both[~out if len(X) > 1 else out]
+        scale = fit_scale(rows, near)
+        Z = scale.apply(rows)
+        mean = Z.mean(axis=0)
+        Z -= mean
+        moments, new, squares = Z.T @ Z / len(Z), scale.apply(both[out]) - mean, Z * Z
+        for i, columns in enumerate(sets):
+            plain = moments[np.ix_(columns, columns)]
+            norms = squares @ np.isin(numbers, columns).astype(np.float64)
+            off, fourth = float(np.sum(plain**2)), float(np.mean(norms * norms))
+            covariance, share = _shrunk(plain, len(Z), np.diag(plain), off, fourth)
+            white = new[:, columns] @ _root(covariance, share)
+            found[i, out] = (white * white).sum(axis=1)
+        if steps is not None:
+            root = _forecast(Z[:, :d], moments[:d, :d], scale.spread[:d], steps)
+            found[2, out] = PredictionErrorDistance(root).squared(new[:, :d] @ root)
+    return found[0], found[1], found[2]
 
 
 def _tail(scores: FloatArray, high: float) -> tuple[float, float, float]:

@@ -94,11 +94,13 @@ def find_situations(
     onsets: Iterable[Onset],
     streams: Iterable[str] = (),
     known: Mapping[str, str] = MappingProxyType({}),
+    span_ms: float | None = None,
 ) -> list[Situation]:
     """Return all incidents by situation, the oldest first; O(n log n).
 
     `streams` are those that are known, with or without incidents. `known` says which situation each
-    incident was told of in: the oldest of those that meet stays.
+    incident was told of in: the oldest of those that meet stays. Chance makes as many as began
+    before; with a `span_ms`, as many as there are in it.
     """
     faults = sorted(onsets, key=lambda one: (one.onset_ms, one.incident))
     sizes = Counter(map(group_name, {*streams, *(one.stream_key for one in faults)}))
@@ -110,7 +112,7 @@ def find_situations(
     found = [
         (is_own, members, name, sizes[name] if name else alone)
         for (name, _), those in groups.items()
-        for is_own, members in _by_cause(those, sizes[name] if name else alone)
+        for is_own, members in _by_cause(those, sizes[name] if name else alone, span_ms)
     ]
     # Who leaves a situation leaves its identity to those that stay.
     found.sort(key=lambda one: (one[0], one[1][0].onset_ms, one[1][0].incident))
@@ -127,7 +129,9 @@ def find_situations(
     return situations
 
 
-def _by_cause(faults: Sequence[Onset], n_streams: int) -> Iterator[tuple[bool, list[Onset]]]:
+def _by_cause(
+    faults: Sequence[Onset], n_streams: int, span_ms: float | None
+) -> Iterator[tuple[bool, list[Onset]]]:
     """Yield the incidents of one group, cause by cause, and whether it is one that left others."""
     begun, cores = list[int](), list[tuple[list[Onset], float]]()
     for run in _runs(faults):
@@ -136,6 +140,8 @@ def _by_cause(faults: Sequence[Onset], n_streams: int) -> Iterator[tuple[bool, l
         # One opening a stream a month is what was asked for, where nothing is known yet.
         passed_ms = max(0, onset_ms - begun[-recent]) if recent else 0
         rate = (1 + recent) / (_MONTH_MS / n_streams + passed_ms)
+        if span_ms is not None:
+            rate = len(faults) / span_ms
         width_ms = run[-1].onset_ms - onset_ms + 2 * max(one.slack_ms for one in run)
         together = _tail(_size(run), rate * width_ms) <= _CHANCE
         for core in [run] if together else [[one] for one in run]:

@@ -27,7 +27,7 @@ from rejex_stream.config.assembly import kafka_settings
 from rejex_stream.encode import decode_verdict
 from rejex_stream.encode.label_records import LabelRecord, decode_label, label_id
 from rejex_stream.review.incidents import incident_store
-from rejex_stream.types import CommandReply, Position, Record
+from rejex_stream.types import CommandKind, CommandReply, Position, Record
 from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.kafka
@@ -255,9 +255,11 @@ def test_a_console_whose_broker_is_away_starts_and_keeps_the_labels(config, kafk
 def test_an_incident_comes_from_its_topic_and_the_answer_goes_to_the_control_topic(
     config, bootstrap, call
 ):
+    from rejex_stream.config.assembly.control_line import ControlLine, make_command
     from rejex_stream.encode import decode_command
     from rejex_stream.review.console.background import Background, feeding
     from rejex_stream.review.incidents.incident_store import AnswerRequest
+    from rejex_stream.review.incidents.planned import planned_work
     from rejex_stream.review.queue.database import Viewer
     from rejex_stream.review.queue.review_store import ReviewStore
     from tests.review.incidents import incident, published
@@ -291,6 +293,17 @@ def test_an_incident_comes_from_its_topic_and_the_answer_goes_to_the_control_top
             kafka.fill(settings, [Record(Position(topics.incidents, 0, 0), b"k", *reply)])
             until(lambda: known()[1][0].accepted is False, "the reply is known")
             assert known()[1][0].reply_text == "It is over."
+            plan = make_command(
+                CommandKind.PLANNED, by="bob", given_ms=1, note="oil", from_ms=1, until_ms=9
+            )
+            ControlLine(loaded).publish(plan)
+
+            def planned() -> Any:
+                background.round()
+                with store.database.read() as connection:
+                    return [work.command for work in planned_work(connection, {}, {})]
+
+            until(lambda: planned() == [plan.id], "what was planned elsewhere is known")
             assert background.problems == {}
     finally:
         assert background.stop(PATIENCE_S)

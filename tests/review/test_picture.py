@@ -14,11 +14,12 @@ from rejex_stream.encode import encode_verdict
 from rejex_stream.operate.alerts import make_alert
 from rejex_stream.operate.incident_text import DisplayNames
 from rejex_stream.operate.run_monitor import TypicalValues
+from rejex_stream.review.console.background import Background, Feeding
 from rejex_stream.review.queue import series
 from rejex_stream.types import Position, Reading
 from tests.review.console_server import running
 from tests.review.desk import shot
-from tests.review.incidents import tell
+from tests.review.incidents import Line, tell
 
 ROWS, FAULT, STEP_MS = 3_000, 2_900, 60_000
 
@@ -146,3 +147,30 @@ def test_the_expected_range_is_drawn(judged, wall, desk):
         expected = page.evaluate("document.querySelector('#plots').charts[0].line.expected.length")
         assert expected > 50
         shot(page, "incident-expected")
+
+
+IN_SIGHT = """
+(selector) => [...document.querySelectorAll(selector)].filter((one) => {
+  const box = one.getBoundingClientRect();
+  return box.width && box.top >= 0 && box.bottom <= innerHeight;
+}).map((one) => one.innerText).join("\\n")
+"""
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(("width", "height"), [(390, 844), (1280, 800)])
+def test_what_somebody_has_to_know_in_thirty_seconds_is_in_sight(judged, wall, desk, width, height):
+    """Where, what, since when, how sure, in which state, and what to do: without scrolling."""
+    _, _, opened = judged
+    background = Background(wall, Feeding(control_lines={"farm": Line()}))
+    with running(wall, background=background) as console, desk(console) as place:
+        page = place.open(f"/incidents/{opened.id}", width=width, height=height)
+        head = page.evaluate(IN_SIGHT, "#head h1, #head .sub, #head li")
+        for words in (
+            r"pump", r"flow [\d.]+, expected [\d.]+ from the others", r"since about \d{4}-",
+            r"\d+ of 100", r"open",
+        ):  # fmt: skip
+            assert re.search(words, head), words
+        assert re.search("Fault", page.evaluate(IN_SIGHT, "[data-kind=fault]"))
+        assert re.search("New normal|new normal", page.evaluate(IN_SIGHT, "[data-kind=new_normal]"))
+        shot(page, f"thirty-seconds-{width}")

@@ -15,6 +15,7 @@ from rejex_stream.incidents.calendar import Plan
 from rejex_stream.review.console.background import Background, feeding
 from rejex_stream.review.console.console import Access
 from rejex_stream.review.incidents.planned import _next, planned_work
+from rejex_stream.review.queue.database import Viewer
 from rejex_stream.review.queue.series import pipeline_clock
 from tests.pump import feed, pump_toml
 from tests.review.console_server import running
@@ -109,6 +110,44 @@ def test_what_has_not_left_never_does(plant):
     background.round()
     assert listed(console)[0].by == ""
     assert id_ not in "".join(path.read_text() for path in folder.glob("*control*"))
+
+
+def test_what_the_command_line_planned_is_listed_and_taken_back_here_or_there(plant, capsys):
+    console, background, rows, folder = plant
+    start, end = ("2023-11-14T22:23:20+00:00", "2023-11-14T22:25:00+00:00")  # of rows 600 to 700
+    told = ["pump.toml", "--by", "bob", "--wait", "0"]
+    for stream in ("p0", "p1"):
+        window = ["--from", start, "--until", end, "--stream", stream, "--note", "oil"]
+        assert main(["control", "plan", *told, *window]) == 0
+    background.round()
+    works = sorted((work for work in listed(console) if work.by), key=lambda work: work.streams)
+    assert [(one.by, one.why, one.streams) for one in works] == [
+        ("bob", "oil", ("p0",)), ("bob", "oil", ("p1",)),
+    ]  # fmt: skip
+    assert main(["control", "cancel", *told, works[0].command]) == 0
+    taken = {"request_id": "r3", "command": works[1].command}
+    assert console.ask("/api/incidents/cancel", taken).status == 200
+    background.round()
+    assert [work.by for work in listed(console)] == [""]
+    rows(400, 420)
+    rows(420, 700)
+    background.round()
+    assert '"planned":true' not in (folder / "verdicts.jsonl").read_text()
+
+
+def test_a_plan_is_taken_back_by_anybody_who_may_plan_before_and_after_it_has_left(plant):
+    console, background, _, _ = plant
+    id_ = plan(console, 500, 600).json["command"]
+    bob = Access(local=Viewer("bob", "reviewer"))
+    with running(console.store, background=background, access=bob) as other:
+        body = {"request_id": "r3", "command": id_}
+        assert other.ask("/api/incidents/cancel", body).status == 200
+        assert other.ask("/api/incidents/cancel", body).status == 200, "once more"
+        later = plan(console, 500, 600, "r4").json["command"]
+        background.round()
+        body = {"request_id": "r5", "command": later}
+        assert other.ask("/api/incidents/cancel", body).status == 200
+    assert [work.by for work in listed(console)] == [""]
 
 
 @pytest.mark.parametrize(

@@ -133,8 +133,10 @@ def _check(store: ReviewStore, clock: Clock, changes: int) -> None:
                 for words in WORDS:
                     view = QueueFilter(tab, words)
                     count = view.count(connection, viewer, clock.now_ms)
-                    assert count == len(view.ids(connection, viewer, clock.now_ms))
-                    assert count == len(list(view.rows(connection, viewer, clock.now_ms)))
+                    asked = view.questions(connection, viewer, clock.now_ms)
+                    rows = view.rows(connection, viewer, clock.now_ms)
+                    assert count == len(asked)
+                    assert [row["episode_id"] for row in rows] == [one[0][0] for one in asked]
             work = [QueueFilter(tab).ids(connection, viewer, clock.now_ms) for tab in TABS[:4]]
             ready, _mine, claimed, _waiting = ({row[0] for row in ids} for ids in work)
             assert not ready & claimed

@@ -83,11 +83,11 @@ def _next(call: Call, view: ViewIn | None, done: Sequence[str]) -> str:
     if view is None:
         return ""
     with call.store.database.read() as connection:
-        ids = [row[0] for row in _view(view).ids(connection, call.viewer, call.store.now_ms())]
-    leaving = set(done)
-    at = next((i for i, one in enumerate(ids) if one in leaving), -1)
-    following = [one for one in ids[at + 1 :] + ids[: max(at, 0)] if one not in leaving]
-    return following[0] if following else ""
+        asked = _view(view).questions(connection, call.viewer, call.store.now_ms())
+    ids = [[one.episode_id for one in those] for those in asked]
+    at = next((i for i, those in enumerate(ids) if not set(done).isdisjoint(those)), -1)
+    following = [*ids[at + 1 :], *ids[: at + 1]]  # what is left of this question comes last
+    return next((one for those in following for one in those if one not in done), "")
 
 
 def _done(call: Call, done: Done, following: str = "") -> dict[str, Any]:

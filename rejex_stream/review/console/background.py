@@ -273,7 +273,7 @@ def _add_pipeline(fed: Feeding, config: Config, *, follow: bool) -> None:
             'events, only items and incidents; output.form = "full" brings the rest.'
         )
     # Review items first: a drawn event then has its readings.
-    kinds: tuple[FeedKind, ...] = ("review", "incidents") if lean else FEED_KINDS
+    kinds: tuple[FeedKind, ...] = ("review", "incidents", "control") if lean else FEED_KINDS
     if config.input.kind == "kafka":
         fed.feeds += [TopicFeed.of(config, kind, follow=follow) for kind in kinds]
     else:
@@ -283,7 +283,9 @@ def _add_pipeline(fed: Feeding, config: Config, *, follow: bool) -> None:
                 f"Pipeline {name!r} writes to standard output, which the review queue cannot read: "
                 "give output.review and output.verdicts as files."
             )
-        paths = {kind: str(getattr(places, kind)) for kind in kinds}
-        fed.feeds += [FileFeed(Path(at), kind, name) for kind, at in paths.items() if at != "-"]
+        paths = {kind: getattr(places, kind) for kind in kinds}
+        fed.feeds += [
+            FileFeed(Path(at), kind, name) for kind, at in paths.items() if at not in ("-", None)
+        ]
     with suppress(ConfigError):  # it follows no commands
         fed.control_lines[name] = ControlLine(config)

@@ -208,11 +208,11 @@ def _episode(console: Console, connection: Connection, viewer: Viewer, request: 
     store, now = console.store, console.store.now_ms()
     detail = episode_detail(connection, request.path_params["episode"], store.settings, viewer, now)
     view = filter_of(request)
-    ids = [row[0] for row in view.ids(connection, viewer, now)]
-    at = ids.index(detail.row.episode_id) if detail.row.episode_id in ids else -1
+    ids = [[one.episode_id for one in those] for those in view.questions(connection, viewer, now)]
+    at = next((i for i, those in enumerate(ids) if detail.row.episode_id in those), -1)
     neighbours = {
-        "previous": ids[at - 1] if at > 0 else "",
-        "following": ids[at + 1] if -1 < at < len(ids) - 1 else "",
+        "previous": ids[at - 1][0] if at > 0 else "",
+        "following": ids[at + 1][0] if -1 < at < len(ids) - 1 else "",
     }
     row, main = detail.row, detail.row.main
     shown = console.shown.get(row.pipeline, DisplayNames())

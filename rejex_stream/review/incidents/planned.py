@@ -1,7 +1,7 @@
 """Planned work in the console: what the calendar says, what was planned here, and taken back.
 
 A plan is a command like any answer: it is stored once, leaves for the control log, and is replied
-to by the pipeline. What `control plan` gave elsewhere is in `control list`.
+to by the pipeline. What `control plan` gave elsewhere is read from there.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from rejex_stream.review.incidents.incident_store import (
     command_id,
     store_command,
     stored_command,
-    withdraw_answer,
 )
 from rejex_stream.review.queue import database
 from rejex_stream.review.queue.database import Name, Refusal, Viewer, require_reviewer
@@ -145,5 +144,9 @@ def cancel_work(store: ReviewStore, request_id: str, command: str, viewer: Viewe
                 cancels=command, stream_key=plan.stream_key,
             )  # fmt: skip
             act.record("cancel", command)
-    if row["leaving_ms"] is None:
-        withdraw_answer(store, command, viewer)
+        if row["leaving_ms"] is None:
+            act.connection.execute(
+                "UPDATE answer SET withdrawn_ms = coalesce(withdrawn_ms, ?) WHERE command = ?",
+                (act.now_ms, command),
+            )
+            act.record("withdraw", command)

@@ -28,7 +28,7 @@ from rejex_stream.types import ContextPoint, Incident, IncidentState, Label, Pos
 
 _COPIED = (
     "sensor_id, why, start_ms, end_ms, first_seq, last_seq, n_events, confidence, priority, "
-    "received_ms, ready_ms, incident"
+    "received_ms, ready_ms, incident, step_ms"
 )
 _AS_IT_CAME = (*("sensor_id", "why", "confidence", "priority", "received_ms", "severity", "worth"),)
 # Digits and letters that nobody mistakes for one another in speech.
@@ -156,6 +156,8 @@ def assign(connection: Connection, event: Arrival, settings: Review) -> str:
         "episode",
         episode_id=new,
         root_id=new,
+        question=new,
+        step_ms=_step_ms(event),
         status=status,
         start_ms=event.event_time_ms,
         end_ms=event.event_time_ms,
@@ -167,6 +169,11 @@ def assign(connection: Connection, event: Arrival, settings: Review) -> str:
         **{name: getattr(event, name) for name in _AS_IT_CAME},
     )
     return new
+
+
+def _step_ms(event: Arrival) -> float:
+    times = [*(point.event_time_ms for point in event.context), event.event_time_ms]
+    return max(0.0, float(np.median(np.diff(times)))) if event.context else 0.0
 
 
 def _of_incident(connection: Connection, event: Arrival) -> tuple[str | None, str]:
@@ -257,9 +264,9 @@ def split(
     while connection.execute("SELECT 1 FROM episode WHERE episode_id = ?", (child,)).fetchone():
         child = episode_id("split", child)
     connection.execute(
-        f"INSERT INTO episode (episode_id, root_id, status, verdict, {_COPIED}) "
-        f"SELECT ?, coalesce(?, root_id), status, verdict, {_COPIED} FROM episode "
-        "WHERE episode_id = ?",
+        f"INSERT INTO episode (episode_id, question, root_id, status, verdict, {_COPIED}) "
+        f"SELECT ?1, ?1, coalesce(?2, root_id), status, verdict, {_COPIED} FROM episode "
+        "WHERE episode_id = ?3",
         (child, child if own_root else None, parent),
     )
     _move(connection, event_ids, child)
@@ -313,8 +320,8 @@ def adopt(connection: Connection, episode: str, root_id: str, event_ids: list[in
     marks = ",".join("?" * len(event_ids))
     before = holding(connection, event_ids)
     connection.execute(
-        f"INSERT INTO episode (episode_id, root_id, status, {_COPIED}) "
-        f"SELECT ?, ?, 'open', {_COPIED} FROM episode WHERE episode_id = ? "
+        f"INSERT INTO episode (episode_id, question, root_id, status, {_COPIED}) "
+        f"SELECT ?1, ?1, ?2, 'open', {_COPIED} FROM episode WHERE episode_id = ?3 "
         "ON CONFLICT (episode_id) DO UPDATE SET "
         "status = CASE WHEN episode.status = 'empty' THEN 'open' ELSE episode.status END",
         (episode, root_id, min(before)),

@@ -28,7 +28,7 @@ from rejex_stream.config.reviewing import ROLES, Role
 from rejex_stream.errors import ConfigError, ConnectorError, RejexError
 from rejex_stream.types import Position
 
-SCHEMA_VERSION = 18
+SCHEMA_VERSION = 19
 
 _APPEND_ONLY = ("label", "label_event", "audit")
 
@@ -67,8 +67,11 @@ CREATE TABLE episode (
   incident TEXT,                    -- the incident that its events are of: one item for all
   severity REAL,                    -- the largest of its events
   assigned TEXT,                    -- whose it is, until somebody gives it to another
-  worth REAL NOT NULL DEFAULT 0     -- what an answer saves: the sum of its events
+  worth REAL NOT NULL DEFAULT 0,    -- what an answer saves: the sum of its events
+  step_ms REAL NOT NULL,            -- between readings of its sensor, when it began
+  question TEXT NOT NULL            -- the case of a sibling that is asked about with it, or itself
 ) STRICT;
+CREATE INDEX episode_question ON episode (question);
 CREATE INDEX episode_incident ON episode (incident) WHERE incident IS NOT NULL;
 CREATE INDEX episode_queue ON episode (status, priority DESC, received_ms);
 CREATE INDEX episode_worth ON episode (status, worth DESC);

@@ -16,7 +16,13 @@ from rejex_stream.rejection.window import grade
 from rejex_stream.review.queue import database, series
 from rejex_stream.review.queue.database import Viewer
 from rejex_stream.review.queue.label_store import records_of
-from rejex_stream.review.queue.listing import EpisodeRow, case_row, model_leaning, row_of
+from rejex_stream.review.queue.listing import (
+    EpisodeRow,
+    asked_with,
+    case_row,
+    model_leaning,
+    row_of,
+)
 from rejex_stream.types import Label, Reason, ReviewItem, Status, Verdict, without_limits
 
 
@@ -194,6 +200,7 @@ class Detail:
     """What the episode screen shows."""
 
     row: EpisodeRow
+    together: tuple[EpisodeRow, ...]  # other cases of its question
     explanation: Explanation
     events: tuple[ReviewItem, ...]
     # what the model reacts to, channel by channel (from the evidence in the verdict)
@@ -230,6 +237,7 @@ def episode_detail(
     earlier = _earlier(connection, row)
     return Detail(
         row=row,
+        together=tuple(asked_with(connection, row, settings, viewer, now_ms)),
         explanation=explain(row.main, row.why, blind=row.blind),
         events=tuple(
             decode_review(event["item"])

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from rejex_stream.config.reviewing import Review
-from rejex_stream.encode import decode_incidents, encode_incident, encode_review
+from rejex_stream.encode import decode_incidents, encode_command, encode_incident, encode_review
 from rejex_stream.errors import ConnectorError
 from rejex_stream.incidents.situations import Onset, find_situations, onset_of
 from rejex_stream.plan.promises import Costs
@@ -32,6 +32,8 @@ from rejex_stream.review.queue.series import (
     expected_of,
 )
 from rejex_stream.types import (
+    Command,
+    CommandKind,
     CommandReply,
     ContextPoint,
     FollowUp,
@@ -119,6 +121,36 @@ def _group(connection: Connection, pipeline: str) -> None:
     connection.executemany("UPDATE incident SET situation = ? WHERE incident = ?", moved)
     sizes = {one.id: (one.group, one.streams) for one in found if len(one.members) > 1}
     note_down(connection, f"groups:{pipeline}", json.dumps(sizes))
+
+
+def _group_cases(connection: Connection, pipeline: str) -> None:
+    """Note which cases of siblings are one question, as incidents of one cause are one situation.
+
+    An audited event is a draw of its own, and so is a part that was split off.
+    """
+    rows = connection.execute(
+        "SELECT episode_id, s.sensor, start_ms, end_ms, step_ms, question FROM episode e "
+        "JOIN sensor s USING (sensor_id) WHERE s.pipeline = ?1 AND why IN ('rejected', 'extreme') "
+        "AND incident IS NULL AND root_id = episode_id AND status <> 'empty' AND start_ms > -?2 + "
+        "(SELECT max(start_ms) FROM episode JOIN sensor USING (sensor_id) WHERE pipeline = ?1)",
+        (pipeline, 30 * DAY_MS),
+    ).fetchall()
+    if not rows:
+        return
+    known = {row["episode_id"]: row["question"] for row in rows}
+    sensor_of = {row["episode_id"]: row["sensor"] for row in rows}
+    begun = [Onset(one, sensor, False, *times) for one, sensor, *times, _ in rows]
+    sensors = scalars(connection, "SELECT sensor FROM sensor WHERE pipeline = ?", (pipeline,))
+    times = [one.onset_ms for one in begun]
+    first = "SELECT min(first_ms) FROM sensor WHERE pipeline = ?"
+    times.append(scalar(connection, first, (pipeline,)) or times[0])
+    span_ms = min(30 * DAY_MS, max(DAY_MS, max(times) - min(times)))
+    questions = dict[str, str]()
+    for one in find_situations(begun, sensors, known, span_ms):
+        are_siblings = len({sensor_of[id_] for id_ in one.members}) > 1
+        questions |= {id_: one.id if are_siblings else id_ for id_ in one.members}
+    moved = [(one, id_) for id_, one in questions.items() if known[id_] != one]
+    connection.executemany("UPDATE episode SET question = ? WHERE episode_id = ?", moved)
 
 
 def next_offset(connection: Connection, partition: Partition) -> int | None:
@@ -359,6 +391,17 @@ class IngestBatch:
         self._turned |= change.rowcount > 0
         return change.rowcount > 0 or newest.rowcount > 0
 
+    def command(self, command: Command) -> None:
+        """Know planned work that was told to the pipeline elsewhere, and what took it back."""
+        if command.kind not in (CommandKind.PLANNED, CommandKind.CANCEL):
+            return
+        at_ms = self._now_ms if command.given_ms is None else command.given_ms
+        self.counts.incidents += self._connection.execute(
+            "INSERT INTO answer (command, incident, pipeline, record, given_ms, leaving_ms, "
+            "sent_ms) VALUES (?1, '', ?2, ?3, ?4, ?4, ?4) ON CONFLICT DO NOTHING",
+            (command.id, self._pipeline, encode_command(command), at_ms),
+        ).rowcount
+
     # ------------------------------------------------------------------------------- finish
     def finish(self, spans: Mapping[Partition, Span] | None = None) -> IngestCounts:
         """Write what was gathered and what it was read from; returns the counts."""
@@ -366,6 +409,8 @@ class IngestBatch:
         self.series.write(connection)
         if self._turned:
             _group(connection, self._pipeline)
+        if self.counts.items:
+            _group_cases(connection, self._pipeline)
         connection.executemany(
             f"INSERT INTO hour (sensor_id, t_ms, {', '.join(COUNTS)}) VALUES (?,?,?,?,?) "
             "ON CONFLICT (sensor_id, t_ms) DO UPDATE SET "

@@ -121,9 +121,12 @@ def _claim(act: Action, episode: str) -> Lease:
             episode,
         )
     mine = row["lease_owner"] == viewer.reviewer and row["lease_until_ms"] > now_ms
+    # Nobody else is asked meanwhile about what is asked with it.
     connection.execute(
-        "UPDATE episode SET lease_owner = ?, lease_until_ms = ? WHERE episode_id = ?",
-        (viewer.reviewer, now_ms + LEASE_MS, episode),
+        "UPDATE episode SET lease_owner = ?1, lease_until_ms = ?2 WHERE episode_id = ?3 OR "
+        "(question = ?4 AND status IN ('open', 'needs_second') AND coalesce(assigned, ?1) = ?1 "
+        "AND (lease_owner IS NULL OR lease_owner = ?1 OR lease_until_ms <= ?5))",
+        (viewer.reviewer, now_ms + LEASE_MS, episode, row["question"], now_ms),
     )
     if not mine:
         act.record("claim", episode)
@@ -147,11 +150,13 @@ def claim_next(store: ReviewStore, chosen: QueueFilter, viewer: Viewer) -> Lease
 
 def release(store: ReviewStore, episode: str, viewer: Viewer) -> bool:
     with store.acting(viewer) as act:
-        if case_row(act.connection, episode)["lease_owner"] != viewer.reviewer:
+        row = case_row(act.connection, episode)
+        if row["lease_owner"] != viewer.reviewer:
             return False
         act.connection.execute(
-            "UPDATE episode SET lease_owner = NULL, lease_until_ms = NULL WHERE episode_id = ?",
-            (episode,),
+            "UPDATE episode SET lease_owner = NULL, lease_until_ms = NULL "
+            "WHERE question = ? AND lease_owner = ?",
+            (row["question"], viewer.reviewer),
         )
         act.record("release", episode)
     return True

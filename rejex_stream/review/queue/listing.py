@@ -27,6 +27,7 @@ from rejex_stream.types import Label, Reason, ReviewItem, Status, Verdict
 
 Tab: TypeAlias = Literal["ready", "mine", "claimed", "waiting", "disputed", "done", "all"]
 TABS: tuple[Tab, ...] = ("ready", "mine", "claimed", "waiting", "disputed", "done", "all")
+_ASKED = TABS[:4]  # where cases of siblings that came together are one row
 
 # As it is asked: by worth where people are asked so many cases a day, else the oldest first.
 # Audited ones come first: those that nobody has called normal count as missed.
@@ -45,6 +46,16 @@ SORTS = {
 }
 
 _DAY_MS = 86_400_000
+_MOST_TOGETHER = 50  # cases of siblings on one page
+
+
+class Listed(NamedTuple):
+    """As much of a case as a verdict on it names."""
+
+    episode_id: str
+    n_events: int
+    status: str
+    sensor: str
 
 
 class QueueQuery(NamedTuple):
@@ -99,9 +110,15 @@ class QueueFilter:
         source = f"FROM episode e JOIN sensor s USING (sensor_id) WHERE {where}"
         return QueueQuery(source, values, f"ORDER BY {SORTS[name]}")
 
+    @property
+    def unit(self) -> str:
+        """Return what a row is: a question of siblings, where something is asked, else a case."""
+        return "e.question" if self.tab in _ASKED else "e.episode_id"
+
     def count(self, connection: Connection, viewer: Viewer, now_ms: int) -> int:
         query = self.sql(viewer, now_ms)
-        return int(scalar(connection, f"SELECT count(*) {query.source}", query.values))
+        number = f"SELECT count(DISTINCT {self.unit}) {query.source}"
+        return int(scalar(connection, number, query.values))
 
     def oldest(self, connection: Connection, viewer: Viewer, now_ms: int) -> int | None:
         """Return when the oldest case of this view came; ``None`` without one."""
@@ -114,13 +131,23 @@ class QueueFilter:
     def ids(
         self, connection: Connection, viewer: Viewer, now_ms: int, limit: int = 10_000
     ) -> list[tuple[str, int, str]]:
-        """Return (episode id, events, status) of every episode in the view, in order."""
-        query = self.sql(viewer, now_ms)
+        """Return (episode id, events, status) of every episode in the view, by question."""
+        questions = self.questions(connection, viewer, now_ms, limit)
+        return [one[:3] for those in questions for one in those]
+
+    def questions(
+        self, connection: Connection, viewer: Viewer, now_ms: int, limit: int = 10_000
+    ) -> list[list[Listed]]:
+        """Return the cases of the view by question; a question stands where its first case does."""
+        query, questions = self.sql(viewer, now_ms), dict[str, list[Listed]]()
         rows = connection.execute(
-            f"SELECT e.episode_id, e.n_events, e.status {query.source} {query.order} LIMIT :limit",
+            f"SELECT {self.unit}, e.episode_id, e.n_events, e.status, s.sensor {query.source} "
+            f"{query.order} LIMIT :limit",
             query.values | {"limit": limit},
         )
-        return [tuple(row) for row in rows]
+        for question, *case in rows:
+            questions.setdefault(question, []).append(Listed(*case))
+        return list(questions.values())
 
     def rows(
         self,
@@ -131,9 +158,13 @@ class QueueFilter:
         limit: int = 500,
         offset: int = 0,
     ) -> list[Row]:
+        """Return the first case of each question, and as `members` all of them."""
         query = self.sql(viewer, now_ms)
+        placed = f"SELECT {_CASE}, row_number() OVER ({query.order}) AS place {query.source}"
+        listed = f"json_group_array(json_array({', '.join(Listed._fields)}))"
         return connection.execute(
-            f"SELECT {_CASE} {query.source} {query.order} LIMIT :limit OFFSET :offset",
+            f"SELECT *, min(place), {listed} AS members FROM ({placed}) AS e "
+            f"GROUP BY {self.unit} ORDER BY place LIMIT :limit OFFSET :offset",
             query.values | {"limit": limit, "offset": offset},
         ).fetchall()
 
@@ -184,13 +215,14 @@ _OTHERS = f"(({_HELD} AND e.lease_owner <> :me) OR coalesce(e.assigned, :me) <> 
 # Whatever people are asked counts: cases, answers to incidents, incidents that wait for one, and
 # cases that others have before them now.
 _ASKED_TODAY = (
-    "(SELECT count(DISTINCT l.episode_id) FROM label l "
+    "(SELECT count(DISTINCT e.question) FROM label l JOIN episode e USING (episode_id) "
     "WHERE l.created_ms >= :day AND l.source = 'human' AND l.kind = 'label') "
     "+ (SELECT count(*) FROM answer WHERE given_ms >= :day "
     "AND withdrawn_ms IS NULL AND command NOT LIKE '%.%' AND incident <> '') "
     "+ (SELECT count(DISTINCT situation) FROM incident i WHERE state = 'open' AND NOT "
     "EXISTS (SELECT 1 FROM answer a WHERE a.incident = i.incident AND withdrawn_ms IS NULL))"
-    "+ (SELECT count(*) FROM episode e WHERE e.status IN ('open', 'needs_second') "
+    "+ (SELECT count(DISTINCT e.question) FROM episode e "
+    "WHERE e.status IN ('open', 'needs_second') "
     f"AND {_HELD} AND e.lease_owner <> :me)"
 )
 _LEFT = f"CASE WHEN capacity() IS NULL THEN -1 ELSE max(0, capacity() - ({_ASKED_TODAY})) END"
@@ -198,10 +230,10 @@ _READY = f"{_WORK} AND {_SETTLED} AND {_NOT_INCIDENT} AND NOT {_OTHERS}"
 # Of the cases that this person may answer, so that what waits for somebody else takes no room; by
 # turns an audited one and one by worth, so that neither kind takes all of it.
 _TODAY = (
-    "(capacity() IS NULL OR e.episode_id IN (SELECT episode_id FROM (SELECT e.episode_id, "
+    "(capacity() IS NULL OR e.question IN (SELECT question FROM (SELECT e.question, "
     "e.why <> 'audit' AS by_worth, row_number() OVER (PARTITION BY e.why <> 'audit' ORDER BY "
-    "e.priority DESC, e.worth DESC, e.received_ms, e.episode_id) AS turn FROM episode e "
-    f"WHERE {_READY}) ORDER BY turn, by_worth LIMIT {_LEFT}))"
+    "max(e.priority) DESC, sum(e.worth) DESC, min(e.received_ms), e.question) AS turn "
+    f"FROM episode e WHERE {_READY} GROUP BY e.question) ORDER BY turn, by_worth LIMIT {_LEFT}))"
 )
 
 _TAB_CLAUSES: dict[Tab, str] = {
@@ -247,9 +279,13 @@ class EpisodeRow:
     reading: ChannelReading | None  # of the channel that its evidence puts first; not where `blind`
     short_why: str  # why it is here, in a few words; does not tell the leaning where `blind`
     blind: bool  # whether the viewer must not see yet what model and others think of it
+    others: tuple[Listed, ...]  # of its question and in the same list, by sensor
 
 
-_MADE = {"group", "channels", "held_by", "held_until_ms", "main", "reading", "short_why", "blind"}
+_MADE = {
+    *("group", "others", "channels", "held_by", "held_until_ms", "main", "reading"),
+    *("short_why", "blind"),
+}
 _AS_STORED = [one.name for one in fields(EpisodeRow) if one.name not in _MADE]
 
 
@@ -379,7 +415,13 @@ def _reading(connection: Connection, sensor_id: int, item: ReviewItem) -> Channe
 
 
 def row_of(
-    connection: Connection, row: Row, settings: Review, viewer: Viewer, now_ms: int
+    connection: Connection,
+    row: Row,
+    settings: Review,
+    viewer: Viewer,
+    now_ms: int,
+    *,
+    others: Sequence[Listed] = (),
 ) -> EpisodeRow:
     held = row["lease_owner"] is not None and row["lease_until_ms"] > now_ms
     item = _main_event(connection, row["episode_id"])
@@ -395,6 +437,7 @@ def row_of(
         reading=reading,
         short_why=in_short(item.verdict, row["why"], blind=blind, is_brief=reading is not None),
         blind=blind,
+        others=tuple(sorted(others, key=lambda one: one.sensor)),
     )
 
 
@@ -424,7 +467,24 @@ def queue_rows(
     offset: int = 0,
 ) -> Iterator[EpisodeRow]:
     for row in chosen.rows(connection, viewer, now_ms, limit=limit, offset=offset):
-        yield row_of(connection, row, settings, viewer, now_ms)
+        members = map(Listed._make, json.loads(row["members"]))
+        others = [one for one in members if one.episode_id != row["episode_id"]]
+        yield row_of(connection, row, settings, viewer, now_ms, others=others)
+
+
+def asked_with(
+    connection: Connection, row: EpisodeRow, settings: Review, viewer: Viewer, now_ms: int
+) -> list[EpisodeRow]:
+    """Return the cases of its siblings that an answer may be for, too."""
+    if row.status not in ("open", "needs_second"):
+        return []
+    rows = connection.execute(
+        f"SELECT {_CASE} FROM episode e JOIN sensor s USING (sensor_id) "
+        "WHERE e.question = (SELECT question FROM episode WHERE episode_id = :case) "
+        f"AND e.episode_id <> :case AND {_READY} ORDER BY s.sensor, e.start_ms LIMIT :most",
+        {"case": row.episode_id, "now": now_ms, "me": viewer.reviewer, "most": _MOST_TOGETHER},
+    )
+    return [row_of(connection, one, settings, viewer, now_ms) for one in rows]
 
 
 def row_spark(connection: Connection, row: EpisodeRow) -> tuple[list[float], list[float], int, int]:

@@ -30,8 +30,8 @@ from rejex_stream.types import Partition, Position
 if TYPE_CHECKING:
     from rejex_connectors.kafka.partition_reader import PartitionReader
 
-FeedKind: TypeAlias = Literal["review", "verdicts", "incidents"]
-FEED_KINDS: tuple[FeedKind, ...] = ("review", "verdicts", "incidents")
+FeedKind: TypeAlias = Literal["review", "verdicts", "incidents", "control"]
+FEED_KINDS: tuple[FeedKind, ...] = ("review", "verdicts", "incidents", "control")
 Stop: TypeAlias = Callable[[], bool] | None
 _CHUNK_BYTES = 1 << 20
 _MAX_RECORDS = 500

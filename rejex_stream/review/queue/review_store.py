@@ -19,7 +19,7 @@ from sqlite3 import Connection
 from typing import Any, Literal, NamedTuple
 
 from rejex_stream.config.reviewing import SYSTEM, Review
-from rejex_stream.encode import decode_incidents, decode_reviewed, decode_verdict
+from rejex_stream.encode import decode_command, decode_incidents, decode_reviewed, decode_verdict
 from rejex_stream.encode.label_records import LabelRecord, active_labels, resolve
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.plan.promises import Costs
@@ -42,13 +42,14 @@ from rejex_stream.review.queue.label_store import (
     refresh_status,
 )
 from rejex_stream.review.queue.series import Point
-from rejex_stream.types import FollowUp, Partition, ReviewItem, Verdict
+from rejex_stream.types import Command, FollowUp, Partition, ReviewItem, Verdict
 
 _log = logging.getLogger(__name__)
 _DECODERS: dict[str, Callable[[bytes], Any]] = {
     "review": decode_reviewed,
     "verdicts": decode_verdict,
     "incidents": decode_incidents,
+    "control": decode_command,
 }
 
 
@@ -96,7 +97,7 @@ class ReviewStore:
     # ------------------------------------------------------------------------------ coming in
     def ingest(
         self,
-        kind: Literal["review", "verdicts", "incidents"],
+        kind: Literal["review", "verdicts", "incidents", "control"],
         lines: Iterable[bytes],
         spans: Mapping[Partition, Span] | None = None,
         *,
@@ -120,6 +121,8 @@ class ReviewStore:
                     batch.follow_up(record)
                 elif isinstance(record, Verdict):
                     batch.verdict(record)
+                elif isinstance(record, Command):
+                    batch.command(record)
                 else:
                     batch.incident(record)
             counts = batch.finish(spans)

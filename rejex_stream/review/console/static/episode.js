@@ -251,8 +251,9 @@ async function send(path, body) {
     if (error.code === "leased") await claim();
   }
 }
+const together = () => $$("[data-case]:checked").map(({ dataset }) => ({ id: dataset.case, n_events: +dataset.n, status: dataset.status }));
 const decide = (verdict) => (pageData.role === "viewer" ? toast("You may look but not decide: ask for the role reviewer.", { bad: true }) : send("/api/labels", {
-  verdict, targets: [{ id: data.id, n_events: data.n_events, status: data.status }], span_ms: brush || null, ...extras(),
+  verdict, targets: [{ id: data.id, n_events: data.n_events, status: data.status }, ...(brush ? [] : together())], span_ms: brush || null, ...extras(),
 }));
 async function undo() {
   try {
@@ -280,7 +281,7 @@ onKeys({
 });
 $("#rest").addEventListener("click", () => { everyChannel = !everyChannel; paint(); });
 $("#assigned")?.addEventListener("change", async (event) => {
-  const done = await asking("/api/assign", { episodes: [data.id], to: event.target.value });
+  const done = await asking("/api/assign", { episodes: [data.id, ...together().map(({ id }) => id)], to: event.target.value });
   if (done) toast(`${done.message}.`);
 });
 let commentId = newId(); // of what is being written: a second try adds nothing

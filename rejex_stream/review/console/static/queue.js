@@ -23,7 +23,12 @@ let more = data.total > data.most_rows; // the list goes on beyond the rows show
 let whole = null; // every episode of the list, beyond the rows shown
 
 const rows = () => (body ? [...body.rows].filter((row) => row.dataset.id) : []);
-const target = (row) => ({ id: row.dataset.id, n_events: +row.dataset.n, status: row.dataset.status });
+// A verdict on a row is for all cases of its question.
+const targets = (row) => [
+  { id: row.dataset.id, n_events: +row.dataset.n, status: row.dataset.status },
+  ...JSON.parse(row.dataset.others).map(([id, n_events, status]) => ({ id, n_events, status })),
+];
+const eventsOf = (list) => list.flatMap(targets).reduce((sum, one) => sum + one.n_events, 0);
 const tickOf = (row) => $("input[type=checkbox]", row);
 const selected = () => rows().filter((row) => row.classList.contains("selected"));
 
@@ -50,7 +55,7 @@ function say() {
   if (!what) return;
   const chosen = selected();
   const of = chosen.length ? chosen : cursor ? [cursor] : [];
-  const events = of.reduce((sum, row) => sum + +row.dataset.n, 0);
+  const events = eventsOf(of);
   what.textContent = whole
     ? `All ${plural(whole.targets.length, "case")} of this list, ${plural(whole.events, "event")}`
     : chosen.length
@@ -172,10 +177,10 @@ async function decide(verdict) {
   const leaving = chosen.length ? chosen : cursor ? [cursor] : [];
   if (!leaving.length || !data.can_decide) return;
   if (whole) return decideWhole(verdict);
-  const events = leaving.reduce((sum, row) => sum + +row.dataset.n, 0);
+  const events = eventsOf(leaving);
   if (leaving.length > 20 && !(await ask(`Mark ${plural(leaving.length, "case")} ${verdict}?`,
     `That is ${plural(events, "event")}. It can be undone in one step.`, `Mark ${leaving.length} ${verdict}`))) return;
-  await act("/api/labels", leaving, { request_id: newId(), verdict, targets: leaving.map(target), ...takeExtras() });
+  await act("/api/labels", leaving, { request_id: newId(), verdict, targets: leaving.flatMap(targets), ...takeExtras() });
 }
 async function decideWhole(verdict) {
   const { targets, events } = whole;
@@ -238,7 +243,7 @@ async function refresh(adopt) {
     if (!old) continue;
     byId.delete(row.dataset.id);
     old.classList.remove("gone");
-    Object.assign(old.dataset, { n: row.dataset.n, status: row.dataset.status, held: row.dataset.held });
+    Object.assign(old.dataset, { n: row.dataset.n, status: row.dataset.status, others: row.dataset.others, held: row.dataset.held });
     for (const [i, cell] of [...row.cells].entries()) {
       if (i > 0 && old.cells[i].innerHTML !== cell.innerHTML) old.cells[i].innerHTML = cell.innerHTML;
     }

@@ -232,6 +232,10 @@ class _Stream:
         self.came = {}
         self.adopting, self.began, self.tail, self.extreme = False, 0, None, []
         self.interim, self.is_interim = None, False  # another stream, of the rows held back
+        self.late = []  # rows that wait until what comes is made of none of them
+        back = [0, *((c.events or 0) - (c.kind not in ("lag", "difference"))
+                     for c in spec.features.columns)]  # fmt: skip
+        self.reach = max(back)  # readings before its own that a row is made of
         if self.learns:
             self.epoch, self.model = 0, spec.detector.start(spec.features.names, seed=self.seed(0))
 
@@ -259,7 +263,7 @@ class _Stream:
         """Begin a reference of what was held back, and know how the stream varies."""
         spec = replace_in(self.spec, policy=replace_in(self.spec.policy, burst=None, per_day=None))
         new = self.interim = _Stream(spec, self.key)
-        whole = [row for row in self.held if not np.isnan(row).any()]
+        whole = [row for row in self.held[self.reach :] if not np.isnan(row).any()]
         new.rows, new.began, new.epochs = [*self.rows, *whole], len(self.rows), self.epochs
         new.left_out, new.is_interim = [False] * len(new.rows), True
         new.origin = len(new.rows) - min(len(whole), spec.schedule.first_fit_events - 1)
@@ -271,7 +275,7 @@ class _Stream:
         hold, schedule = self.hold, self.spec.schedule
         if self.learns or self.is_interim or hold.open is None or self.adopting:
             return
-        enough = min(schedule.first_fit_events, schedule.buffer_events) - 1
+        enough = min(schedule.first_fit_events, schedule.buffer_events) - 1 + self.reach
         if self.interim is None and len(self.held) >= enough:
             self.begin_interim()
         new, verdict = self.interim, said(Label.NORMAL)
@@ -284,7 +288,8 @@ class _Stream:
         if new.hold.open is None and rises(new.window):
             if hold.open.pop("untold", False):
                 hold.tell(verdict, counted=True)
-            self.held, self.interim = new.rows[new.began :][-self.most :], None
+            self.held = new.rows[new.began :][-schedule.buffer_events :]
+            self.interim = None
             self.adopt()
             return
         self.turn("closed", verdict, "adopted")
@@ -295,10 +300,17 @@ class _Stream:
 
     def judged_in_interim(self, said, row, time_ms, severity, state):
         """Let the interim reference judge what was held, unless it ends here."""
-        if self.interim is None or state == "open":
+        new = self.interim
+        if new is None or state == "open":
             return
         if state != "closed":
-            self.interim.weighed(said, row, time_ms, severity)
+            new.late.append((said, row, time_ms, severity))
+            if new.model is None or len(new.late) > self.reach:
+                *first, before = new.late.pop(0)
+                known = [s for s in (before, severity) if s is not None]
+                new.hold.later = said(Label.NORMAL)
+                new.weighed(*first, min(known, default=None))
+                new.hold.later = None
         elif self.interim.hold.open is not None:
             self.interim.turn("closed", said(Label.NORMAL))
         self.hold.changes += self.interim.hold.changes
@@ -366,7 +378,9 @@ class _Stream:
 
     @property
     def most(self):
-        return self.spec.window if self.learns else self.spec.schedule.buffer_events
+        """How many rows held back are kept, the oldest of which are made of readings before."""
+        most = self.spec.schedule.buffer_events + self.reach
+        return self.spec.window if self.learns else most
 
     def turn(self, state, verdict, ended="recovered"):
         """Do what a turn of the incident asks for."""
@@ -415,7 +429,7 @@ class _Stream:
             self.window = self.finite(scores[warm_up:])
             self.hold.renew(self.window)
             return
-        rows = [row for row in rows if not np.isnan(row).any()]
+        rows = [row for row in rows[self.reach :] if not np.isnan(row).any()]
         self.fits, self.adopting, self.began = [], True, len(self.rows)
         self.rows, self.left_out = self.rows + rows, [*self.left_out, *[False] * len(rows)]
         self.origin = len(self.rows) - min(len(rows), self.spec.schedule.first_fit_events - 1)

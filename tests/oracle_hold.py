@@ -58,6 +58,7 @@ class Hold:
         self.level, self.limit, self.inflated, self.since = 0.0, math.inf, None, []
         self.usual, self.looked, self.measured = [], -1, 0
         self.open, self.told, self.changes = None, None, []
+        self.later = None  # what an event is told with that waited for it
 
     def measure(self, window, due=False):
         """Measure without what is under suspicion; a single measurement is a guess."""
@@ -114,7 +115,8 @@ class Hold:
         events = [event for _, event in self.since]
         self.level, self.since = 0.0, []
         self.open = {
-            "id": str(verdict.position), "state": "open", "version": 0, "ordinary": 0.0,
+            "id": str((self.later or verdict).position), "state": "open", "version": 0,
+            "ordinary": 0.0,
             "relapses": 0, "held": 0, "fault": False, "onset": events[0].seq, "n": Counter(),
             "answer": None, "by_age": False, "opened_ms": verdict.event_time_ms,
         }  # fmt: skip
@@ -125,10 +127,11 @@ class Hold:
     def tell(self, verdict, ended=None, counted=False):
         kept = self.open
         kept["version"] += not counted
-        self.told = verdict.seq
+        told = self.later or verdict
+        self.told = told.seq
         n = kept["n"]
         self.changes.append(
-            (verdict.position, kept["id"], kept["version"], kept["state"], kept["onset"],
+            (told.position, kept["id"], kept["version"], kept["state"], kept["onset"],
              n.total(), n["anomaly"], n["rejected"], kept["answer"], ended)
         )  # fmt: skip
         if kept["state"] == "closed":
@@ -148,7 +151,7 @@ class Hold:
         if severity is not None:
             kept["ordinary"] = max(0.0, kept["ordinary"] - self.step(severity))
         ordinary, state = kept["ordinary"], kept["state"]
-        if state == "adopting" or verdict.seq == self.told:
+        if state == "adopting" or (self.later or verdict).seq == self.told:
             return None
         if ordinary >= self.recovery:
             return "closed"

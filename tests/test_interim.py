@@ -243,12 +243,58 @@ ROLLING = replace(SPEC, features=FeatureSpec(("a", "b", "c"), preset="sensor"))
 LAWS = {
     "same": (SPEC, SAME), "other": (SPEC, feed(("a", FIRST, None, 12.0), ("c", 1600, None, 8.0))),
     "over": (SPEC, OVER), "budget": (BUDGET, SAME), "Sensor": (SENSOR, SAME),
-    "rolling": (
-        replace(ROLLING, detector=make_detector("Sensor")),
-        feed(("a", FIRST, None, 12.0), ("c", 1600, None, 12.0)),
-    ),
+    "rolling": (replace(ROLLING, detector=make_detector("Sensor")), SAME),
     "adopted": (replace(SPEC, hold=Hold(adopt_after_events=700)), SAME),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("answer", [CommandKind.FAULT, CommandKind.NEW_NORMAL])
+def test_no_row_that_looks_at_readings_before_the_fault_trains_what_comes_of_it(answer):
+    readings = feed(("a", FIRST, None, 12.0), n=1501)
+    _, changes, engine = answered(readings, answer, 1100, replace(ROLLING, alarms=None))
+    state, onset = engine._live["s"], since_first(changes)[0].onset_seq
+    made = state.model if state._interim is None else state._interim.model
+    first = made._serving.rows()[0, ROLLING.features.names.index("a_mean_24")]
+    assert first == pytest.approx(np.mean([one.values[0] for one in readings[onset : onset + 24]]))
+
+
+@pytest.mark.parametrize("stop", [1600, 1900])
+def test_a_repair_is_no_second_fault_though_rows_after_it_look_at_readings_before(stop):
+    for seed in range(3):
+        changes = played(
+            lambda: fresh(LAWS["rolling"][0]), feed(("a", FIRST, stop, 12.0), seed=seed)
+        )[1]
+        assert since_first(changes)[-1].ended == "recovered"
+        assert not any(one.within for one in changes)
+
+
+@pytest.mark.parametrize("alarms", [Alarms(), None])
+def test_a_second_fault_is_told_with_the_event_whose_columns_look_at_none_before_it(alarms):
+    of = replace(LAWS["rolling"][0], alarms=alarms)
+    changes = [one for one in played(lambda: fresh(of), SAME)[1] if one.within]
+    opened, told = changes[0], [one.changed_seq for one in changes]
+    assert opened.opens
+    assert opened.id == f"t-0-{opened.changed_seq}"
+    assert (opened.position.offset, opened.opened_ms) == (opened.changed_seq, opened.changed_ms)
+    reach = ROLLING.features.reach
+    assert 1600 < opened.onset_seq + reach < opened.changed_seq
+    assert alarms is None or opened.onset_seq < 1610 < opened.changed_seq < 1650
+    assert told == sorted(set(told)), "one change an event"
+
+
+def test_a_third_is_told_after_an_answer_that_is_told_of_the_event_which_tells_of_it():
+    of = LAWS["rolling"][0]
+    faults = ("a", FIRST, None, 12.0), ("b", 1600, None, 12.0), ("c", 1800, None, 12.0)
+    readings = feed(*faults, n=1900)
+    third = next(one for one in played(lambda: fresh(of), readings)[1] if one.within and one.spread)
+    engine, at = fresh(of), third.changed_seq
+    engine.process(readings[:at])
+    engine.take_incidents()
+    said = Command(id="k", kind=CommandKind.FAULT, stream_key="s", incident=third.id)
+    assert engine.command(said).accepted
+    engine.process(readings[at : at + 2])
+    told = [(one.changed_seq, len(one.spread)) for one in engine.take_incidents() if one.within]
+    assert told == [(at, 0), (at + 1, 1)]
 
 
 @pytest.mark.parametrize("core", ["python", "native"])

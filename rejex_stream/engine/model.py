@@ -172,7 +172,7 @@ class BatchModel:
         most_suspect = min(_MOSTLY_SUSPECT, look_back)
         self._rows = RowBuffer(schedule.buffer_events + most_suspect, shape, least)
         self._most_unscored = min(BLOCK, schedule.buffer_events if self._guard is None else lag)
-        self._held = RowBuffer(schedule.buffer_events, shape)
+        self._held = RowBuffer(schedule.buffer_events + shape.reach, shape)
         self._origin = 0  # of the counts that the schedule goes by
         self.is_adopting = False
         self._token = object()  # tickets of two engines on one executor never meet
@@ -247,7 +247,8 @@ class BatchModel:
     @property
     def _enough_held(self) -> int:
         """With the row after so many an interim reference is asked for."""
-        return min(self._schedule.first_fit_events, self._schedule.buffer_events) - 1
+        enough = min(self._schedule.first_fit_events, self._schedule.buffer_events)
+        return enough + self._shape.reach - 1
 
     @property
     def has_enough_held(self) -> bool:
@@ -257,8 +258,7 @@ class BatchModel:
     def begin_interim(self, successor: BatchModel) -> None:
         """Let the model of an interim reference begin with the rows held back."""
         successor.rows_seen, successor._next_epoch = self.rows_seen, self._next_epoch
-        successor._begin_with(self._held.last(self._schedule.buffer_events))
-        self._held.clear()
+        successor._begin_with(self._since_onset())
         self.successor = successor
         self.recipe_version += 1
 
@@ -412,9 +412,18 @@ class BatchModel:
         self._rows.clear()
         if self._guard is not None:
             self._guard.clear()
-        self._begin_with(self._held.last(self._schedule.buffer_events))
-        self._held.clear()
+        self._begin_with(self._since_onset())
         self.is_adopting = True
+
+    def _since_onset(self) -> FloatArray:
+        """Take the rows held back, without the first, whose columns look at readings before them.
+
+        These are of neither state, and a few of them make a model as wide as the step between.
+        """
+        reach = self._shape.reach
+        rows = self._held.last(self._schedule.buffer_events + reach)[reach:]
+        self._held.clear()
+        return rows
 
     def _begin_with(self, rows: FloatArray) -> None:
         """Let the buffer begin with rows of an incident, from which the schedule counts."""
@@ -748,7 +757,8 @@ class BatchModel:
         rows, left_out = found.rows()
         training: FloatArray = rows[left_out == 0]
         buffer = self._schedule.buffer_events
-        most = buffer if seen is None else min(seen, buffer + self._tracker.look_back)
+        most = buffer + self._shape.reach
+        most = most if seen is None else min(seen, buffer + self._tracker.look_back)
         # A guard keeps some out, and a buffer that was made of an incident begins again.
         some = seen is None or self._guard is not None or self._origin > 0
         enough = some or len(training) >= min(seen or 0, buffer)

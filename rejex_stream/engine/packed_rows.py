@@ -35,6 +35,7 @@ class RowShape(NamedTuple):
     n_levels: int
     # of levels of shape (m, n_levels) their rows; ``None``: rows are levels and nothing else
     make: Callable[[FloatArray], FloatArray] | None = None
+    reach: int = 0  # how many readings before its own its columns look at
 
     def made(self, levels: FloatArray) -> FloatArray:
         """Return the rows of levels, those of a block by this and by the block before it."""
@@ -48,12 +49,12 @@ class RowShape(NamedTuple):
 @lru_cache(maxsize=16)
 def shape_of(features: FeatureSpec) -> RowShape:
     """Return the shape of the rows of features."""
-    width, d = len(features.names), len(features.measured)
+    width, d, reach = len(features.names), len(features.measured), features.reach
     if not features.is_at_once:
-        return RowShape(width, width)
+        return RowShape(width, width, reach=reach)
     recent = features.start_recent()
     start = np.full((recent.reach, d), np.nan)
-    return RowShape(width, d, lambda levels: recent.made_of(start, levels)[0])
+    return RowShape(width, d, lambda levels: recent.made_of(start, levels)[0], reach)
 
 
 class Block(NamedTuple):

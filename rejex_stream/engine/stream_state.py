@@ -26,6 +26,7 @@ from rejex_stream.features.columns import LARGEST
 from rejex_stream.features.preset import MISSING, RecentRows
 from rejex_stream.incidents import (
     ChannelLimits,
+    Confirmation,
     IncidentTracker,
     LimitCheck,
     Mute,
@@ -79,6 +80,16 @@ class StreamSnapshot(NamedTuple):
     model_version: int
 
 
+class _Waiting(NamedTuple):
+    """A row that the interim reference judges once the trusted one has judged those after it."""
+
+    seq: int
+    reading: Reading
+    row: list[float]
+    severity: float | None  # by the trusted one
+    muted: str | None
+
+
 class _State(msgspec.Struct, forbid_unknown_fields=True):
     key: str
     seq: Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
@@ -93,6 +104,7 @@ class _State(msgspec.Struct, forbid_unknown_fields=True):
     gaps: dict[str, list[Run]] = {}
     resting: dict[str, dict[str, WakeUp]] = {}
     interim: bytes | None = None
+    waiting: list[_Waiting] = []
 
 
 class _Recipes(msgspec.Struct, forbid_unknown_fields=True):
@@ -133,6 +145,7 @@ class StreamState:
         "_recent",
         "_resting",
         "_sensors",
+        "_waiting",
         "model",
         "plans",
         "seq",
@@ -169,6 +182,7 @@ class StreamState:
         self._fast_path_model: BatchModel | None = None
         # While an incident is held, judges the same rows by those since it began; has none itself.
         self._make_interim, self._interim = interim, cast("StreamState | None", None)
+        self._waiting: list[_Waiting] = []  # of one that is an interim reference
         self._make_fast_path = fast_path
         self._fast_path = None if fast_path is None else fast_path(self)  # the native core's
 
@@ -380,33 +394,54 @@ class StreamState:
         verdicts: Sequence[Verdict | None],
         muted: Mapping[int, str],
     ) -> None:
-        """Let the interim reference judge what was held, and drop it where its incident ends."""
-        interim, count, last = self._interim, judged.stop - segment.start, owners[0]
+        """Let the interim reference judge what was held, and drop it where its incident ends.
+
+        As long after a repair as columns look back, a row is unusual by either reference. So each
+        waits until none of them is shared: where the trusted one finds the later row usual, what is
+        held is about to recover, and the row is no news.
+        """
+        interim, count = self._interim, judged.stop - segment.start
         assert interim is not None  # who else would judge
         is_over = judged.transition is not None and judged.transition.state is IncidentState.CLOSED
-        interim.tracker.trusted = {
-            self.seq + i: cast("Verdict", verdicts[i]).severity for i in owners[:count]
-        }
-        at = 0
-        while at < count - is_over:  # events without a row are none of its own
-            first = owners[at]
-            length = next(
-                (i for i in range(1, count - is_over - at) if owners[at + i] != first + i),
-                count - is_over - at,
+        waiting = interim._waiting
+        waiting += [
+            _Waiting(
+                self.seq + i, readings[i], np.asarray(row).tolist(),
+                cast("Verdict", verdicts[i]).severity, muted.get(i),
             )
-            interim.seq = self.seq + first
-            own: list[Verdict | None] = [None] * length
-            steps = interim._judge_rows(
-                segment.rows[at : at + length], range(length), readings[first : first + length],
-                own, muted={i - first: muted[i] for i in muted}, planned=False,
-                stood=[(0, interim.tracker.incident)],
-            )  # fmt: skip
-            for _ in steps:
-                pass
-            at += length
+            for i, row in zip(owners[: count - is_over], segment.rows, strict=False)
+        ]  # fmt: skip
+        reach = self._features.reach if cast("BatchModel", interim.model).has_model else 0
+        ready = waiting[: max(0, len(waiting) - reach)]
+        interim.tracker.trusted = {
+            row.seq: Confirmation(
+                min((s for s in (row.severity, last.severity) if s is not None), default=None),
+                last.reading,
+                last.seq,
+            )
+            for row, last in zip(ready, waiting[reach:], strict=True)
+        }
+        del waiting[: len(ready)]
+        interim._judge_late(ready)
         if is_over:
             last = owners[count - 1]
             self._drop_interim(readings[last], self.seq + last, "recovered")
+
+    def _judge_late(self, ready: Sequence[_Waiting]) -> None:
+        """Judge rows that waited; events without a row are none of its own."""
+        at = 0
+        while at < len(ready):
+            first = ready[at].seq
+            part = [row for i, row in enumerate(ready[at:]) if row.seq == first + i]
+            self.seq, at = first, at + len(part)
+            steps = self._judge_rows(
+                np.array([row.row for row in part]), range(len(part)),
+                [row.reading for row in part], [None] * len(part),
+                muted={i: row.muted for i, row in enumerate(part) if row.muted is not None},
+                planned=False, stood=[(0, self.tracker.incident)],
+            )  # fmt: skip
+            for _ in steps:
+                pass
 
     def _drop_interim(self, reading: Reading, seq: int, ended: str) -> None:
         """Go on without the interim reference, and end what it found."""
@@ -754,6 +789,8 @@ class StreamState:
             held["gaps"] = msgspec.to_builtins(self._gaps)
         if self._resting.wake_ups:
             held["resting"] = msgspec.to_builtins(self._resting.wake_ups)
+        if self._waiting:
+            held["waiting"] = msgspec.to_builtins(self._waiting)
 
         def state() -> bytes:
             window = pack_array(np.array(scores))
@@ -807,6 +844,10 @@ class StreamState:
             if any(len(own) != len(self._features.channels) for own in state.gaps.values()):
                 raise ValueError(f"gaps of other channels than {self._features.channels}")
             self._gaps, self._resting.wake_ups = state.gaps, state.resting
+            self._waiting = state.waiting
+            width = {(len(self._features.names), len(self._features.channels))}
+            if {(len(row.row), len(row.reading.values)) for row in state.waiting} - width:
+                raise ValueError("rows of other features wait")
             self.plans = Plans(state.plans)
             self._mutes = Mutes(self._features.channels, state.mutes)
             for name, kept in state.sensors.items():

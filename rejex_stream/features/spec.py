@@ -27,7 +27,14 @@ from rejex_stream.features.columns import (
     Row,
     short_way,
 )
-from rejex_stream.features.preset import AT_ONCE, PRESETS, PresetName, RecentRows, blocks_of
+from rejex_stream.features.preset import (
+    AT_ONCE,
+    PRESETS,
+    PresetName,
+    RecentRows,
+    blocks_of,
+    reach_of,
+)
 
 __all__ = ["Circle", "Feature", "FeatureKind", "FeatureSpec", "SensorFeatures"]
 
@@ -292,6 +299,11 @@ class FeatureSpec:
         if self.preset == "sensor_seasonal":
             made += tuple(Feature(kind) for kind in _CALENDAR)  # type: ignore[arg-type]
         return made
+
+    @property
+    def reach(self) -> int:
+        """How many readings before its own, at most, the columns look at that count readings."""
+        return max(reach_of(column.kind, column.events) for column in self.columns)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -10,11 +10,12 @@ from rejex_stream.incidents.calendar import Mute, Mutes, Plan, Plans
 from rejex_stream.incidents.incident_settings import Alarms, FalseAlarms, Hold
 from rejex_stream.incidents.limits import ChannelLimits, LimitCheck, Run, limited, long_gaps
 from rejex_stream.incidents.resting import RestingChannels, WakeUp
-from rejex_stream.incidents.state_machine import IncidentTracker, Transition
+from rejex_stream.incidents.state_machine import Confirmation, IncidentTracker, Transition
 
 __all__ = [
     "Alarms",
     "ChannelLimits",
+    "Confirmation",
     "FalseAlarms",
     "Hold",
     "IncidentTracker",

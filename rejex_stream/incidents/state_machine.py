@@ -88,7 +88,7 @@ from rejex_stream.types import (
     Verdict,
 )
 
-__all__ = ["RESET_LEVEL", "Alarm", "IncidentTracker", "Suspect", "Transition"]
+__all__ = ["RESET_LEVEL", "Alarm", "Confirmation", "IncidentTracker", "Suspect", "Transition"]
 
 _MOST_SENSORS = 100  # named in an incident
 _MOST_RELAPSES = 10  # after so many, it is not said again that scores look ordinary
@@ -132,9 +132,20 @@ class Suspect(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
         )  # fmt: skip
 
 
+class Confirmation(NamedTuple):
+    """What the reference that stands still says of a row, and of the one with which it counts."""
+
+    severity: float | None  # the lower of both; ``None``: nothing
+    reading: Reading  # with which it counts, the row's own or a later one
+    seq: int
+
+
 def _shown(event: Verdict | Suspect) -> float | None:
     """Return the severity that an incident may show; that of a muted event is none of its."""
     return None if isinstance(event, Verdict) and event.muted else event.severity
+
+
+_UNCONFIRMED: Mapping[int, Confirmation] = MappingProxyType({})
 
 
 class OpenIncident(msgspec.Struct, forbid_unknown_fields=True):
@@ -502,10 +513,10 @@ class IncidentTracker:
             maxlen=self.look_back
         )
         self.changes: list[Incident] = []
-        # The incident that is held while this one watches; by ordinal, how rare readings are by
-        # the reference that stands still: what is ordinary by that one comes back, and is no news.
+        # The incident that is held while this one watches; by ordinal, what the reference that
+        # stands still says: what is ordinary by that one comes back, and is no news.
         self.within: str | None = None
-        self.trusted: Mapping[int, float | None] = _NOBODY
+        self.trusted: Mapping[int, Confirmation] = _UNCONFIRMED
         self.history: LevelHistory | None = None
         self._inflation: float | None = None
         self._measured, self._usual = 0, _Usual()
@@ -578,7 +589,7 @@ class IncidentTracker:
     def succeed(self, other: IncidentTracker) -> None:
         """Watch the stream in the place of another, whose incident is over."""
         self.within, self._last = None, other._last
-        self.limit_violations, self.trusted = other.limit_violations, _NOBODY
+        self.limit_violations, self.trusted = other.limit_violations, _UNCONFIRMED
         self.changes = [*other.changes, *self.changes]
 
     def end_with(self, reading: Reading, seq: int, ended: str) -> None:
@@ -620,7 +631,14 @@ class IncidentTracker:
 
     def _at_most_trusted(self, seq: int, severity: float | None) -> float | None:
         trusted = self.trusted.get(seq)
-        return severity if severity is None or trusted is None else min(severity, trusted)
+        if severity is None or trusted is None or trusted.severity is None:
+            return severity
+        return min(severity, trusted.severity)
+
+    def _told_with(self, event: Reading | Verdict, seq: int) -> tuple[Reading | Verdict, int]:
+        """Return the event with which people are told of one, and its ordinal."""
+        late = self.trusted.get(seq)
+        return (event, seq) if late is None else (late.reading, late.seq)
 
     def update_held(self, verdict: Verdict, severity: float | None) -> bool:
         """Count a verdict of a held stream; return whether a transition is due."""
@@ -638,7 +656,7 @@ class IncidentTracker:
         if severity is not None:
             ordinary = incident.ordinary + ORDINARY - min(severity, self.max_severity)
             incident.ordinary = max(0.0, ordinary)
-        if verdict.seq == self._published:
+        if self._told_with(verdict, verdict.seq)[1] == self._published:
             return False  # one change an event
         if incident.state is not IncidentState.ADOPTING:
             self.pending_transition = self._due(incident, verdict.event_time_ms)
@@ -805,7 +823,8 @@ class IncidentTracker:
         to_be_seen = incident.n_anomalies or incident.peak_severity >= EXTREME
         if not (limits or (to_be_seen and alarm.is_due(at))):
             return
-        incident.id, incident.opened_ms, incident.opened_seq = str(reading.position), at, seq
+        told, incident.opened_seq = self._told_with(reading, seq)
+        incident.id, incident.opened_ms = str(told.position), told.event_time_ms
         incident.top_mass = alarm.mass
         incident.channels = [] if verdict.evidence is None else list(verdict.evidence.channels)
         self._exceed(incident, verdict)
@@ -1007,9 +1026,10 @@ class IncidentTracker:
     def _begin(self, verdict: Verdict, onset: Sequence[Suspect]) -> OpenIncident:
         first, self._candidate = onset[0], None
         said = () if verdict.evidence is None else verdict.evidence.channels
+        told, seq = self._told_with(verdict, verdict.seq)
         self.open = incident = OpenIncident(
-            str(verdict.position), IncidentState.OPEN, 0, first.event_time_ms, first.seq,
-            verdict.event_time_ms, verdict.seq, [], list(said), within=self.within,
+            str(told.position), IncidentState.OPEN, 0, first.event_time_ms, first.seq,
+            told.event_time_ms, seq, [], list(said), within=self.within,
         )  # fmt: skip
         for suspect in onset:
             incident.count(suspect.sensor, suspect.label, suspect.severity, suspect.event_time_ms)
@@ -1058,6 +1078,7 @@ class IncidentTracker:
             return
         incident.version += not counted
         incident.published_ms = reading.event_time_ms
+        reading, seq = self._told_with(reading, seq)
         self._published = seq
         self.changes.append(
             Incident(

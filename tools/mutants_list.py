@@ -218,8 +218,8 @@ MUTANTS = (
     Mutant(
         "m70",
         "distances are put on one scale by rows that they were fitted on",
-        "others = ~out if len(X) > 1 else out",
-        "others = out | True",
+        "rows = both[~out if len(X) > 1 else out]",
+        "rows = both",
         "tests/test_detectors_sensor.py::test_a_forecast_raises_few_rows_in_which_nothing_is_wrong",
     ),
     Mutant(

@@ -42,7 +42,7 @@ _REACHED: Mapping[str, str] = {
     "rejex_stream.detectors.sensor.distance:SoftScale": "centre spread",
     "rejex_stream.detectors.sensor.distance:PredictionErrorDistance": "knots",
     "rejex_stream.detectors.sensor.recipes": "Columns",
-    "rejex_stream.detectors.sensor.recipes:Columns": "caps inner which",
+    "rejex_stream.detectors.sensor.recipes:Columns": "inner which",
     "rejex_stream.detectors.table": "TableScorer",
     "rejex_stream.detectors.table:TableScorer": "inner resting scale score",
     "rejex_stream.encode.records": "LeanVerdictRecord",

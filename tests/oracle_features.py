@@ -65,10 +65,4 @@ class NaiveSensor:
             return None
         statistic = {"mean": statistics.mean, "std": statistics.stdev, "min": min, "max": max}
         statistic["deviation"] = lambda window: window[-1] - statistics.mean(window)
-        statistic["noise"] = lambda window: (
-            math.hypot(
-                *(a - 2 * b + c for a, b, c in zip(window, window[1:], window[2:], strict=False))
-            )
-            / math.sqrt(len(window) - 2)
-        )
         return [statistic[feature.kind](values[-span:])]

@@ -81,7 +81,7 @@ def test_a_turn_of_all_angles_turns_sines_and_cosines_and_changes_nothing_else()
         np.testing.assert_allclose(elsewhere[f"{name}_sin"], expected, atol=1e-9)
 
 
-@pytest.mark.parametrize("kind", ["difference", "deviation", "std", "noise"])
+@pytest.mark.parametrize("kind", ["difference", "deviation", "std"])
 def test_what_stays_away_from_north_is_what_it_was_as_a_number(kind):
     rng = np.random.default_rng(1)
     values = 180 + np.cumsum(rng.normal(0, 1, (60, 1)), axis=0)
@@ -116,7 +116,7 @@ def test_the_layout_knows_levels_spreads_and_what_steps_are_made_of():
     spec = FeatureSpec(CHANNELS, preset="sensor", angles=ANGLES)
     layout = Layout.of(spec)
     names = np.array(spec.names)
-    spreads = {name for name in names if "_std_" in name or "_noise_" in name}
+    spreads = {name for name in names if "_std_" in name}
     assert {*names[list(layout.spreads)]} == spreads
     levels = {*names[list(layout.levels)]}
     assert {"wind_sin", "wind_cos", "nacelle_behind_wind", "power"} <= levels

@@ -51,7 +51,7 @@ impl Columns {
         let (d, start) = (reading.len(), row.len());
         row.extend_from_slice(reading);
         if self.rolls {
-            row.resize(start + d * if d <= FEW_CHANNELS { 8 } else { 5 }, 0.0);
+            row.resize(start + d * if d <= FEW_CHANNELS { 7 } else { 5 }, 0.0);
             let first = past.len() - (LONG - 1) * d;
             for c in 0..d {
                 let mut window = [reading[c]; LONG];
@@ -101,22 +101,7 @@ fn rolled(window: &[f64; LONG], d: usize, mut put: impl FnMut(usize, f64)) {
     if d <= FEW_CHANNELS {
         put(5, (twos[9].join(fours[5], 2.0, 2.0 / (4.0 * 6.0)).1 / 5.0).sqrt());
         put(6, mean);
-        put(7, noise(window));
     }
-}
-
-/// The root mean square of second differences, added up in pairs of pairs.
-fn noise(window: &[f64; LONG]) -> f64 {
-    let mut bends = [0.0; LONG - 2];
-    for (bend, w) in bends.iter_mut().zip(window.windows(3)) {
-        let bent = (w[2] - w[1]) - (w[1] - w[0]);
-        *bend = bent * bent;
-    }
-    let twos = |at: usize| bends[at] + bends[at + 1];
-    let fours = |at: usize| twos(at) + twos(at + 2);
-    let eights = |at: usize| fours(at) + fours(at + 4);
-    let bent = (eights(0) + eights(8)) + (fours(16) + twos(20));
-    (bent / 22.0).sqrt()
 }
 
 /// The newest readings of a sensor: Python's array of them, and what came since.

@@ -96,7 +96,6 @@ struct LowVarianceDistance {
 /// The largest of distances (`detectors.sensor.distance.MaxDistance`) of some columns of a row.
 pub struct MaxDistance {
     which: Vec<usize>,
-    caps: Option<Vec<f64>>, // of columns that count as no more than that
     plain: Distance,
     low_variance: Option<LowVarianceDistance>,
     prediction_error: Option<Knots>,
@@ -140,11 +139,8 @@ impl MaxDistance {
             Some(Knots::of(&PREDICTION_ERROR_KNOTS.get(&prediction_error)?)?)
         };
         let which: Vec<usize> = COLUMNS_WHICH.get(columns)?.call_method0("tolist")?.extract()?;
-        let caps = COLUMNS_CAPS.get(columns)?;
-        let caps = if caps.is_none() { None } else { Some(View::of(&caps, false)?.get().to_vec()) };
         let d = plain.mean.get().len();
         let whole = which.len() == d
-            && caps.as_ref().is_none_or(|caps| caps.len() == d)
             && low_variance.as_ref().is_none_or(|low_variance| {
                 low_variance.inner.mean.get().len() == d
                     && low_variance.inner.root.get().len() == d * d
@@ -155,21 +151,12 @@ impl MaxDistance {
             && (prediction_error.is_some() == (plain.root.get().len() > d * d));
         let python = TABLE_SCORE.get(scorer)?.unbind();
         let wild = DISTANCE_WILD.float(scorer.py())?;
-        Ok(whole.then_some(MaxDistance { which, caps, plain, low_variance, prediction_error, python, wild }))
-    }
-
-    /// Return the value of a column of the distance.
-    fn value(&self, row: &[f64], column: usize) -> f64 {
-        let x = row[self.which[column]];
-        match &self.caps {
-            Some(caps) if caps[column] < x => caps[column],
-            _ => x,
-        }
+        Ok(whole.then_some(MaxDistance { which, plain, low_variance, prediction_error, python, wild }))
     }
 
     fn score(&self, row: &[f64], room: &mut Vec<f64>) -> Option<f64> {
         let d = self.which.len();
-        if !self.plain.turn((0..d).map(|column| self.value(row, column)), room) {
+        if !self.plain.turn(self.which.iter().map(|&j| row[j]), room) {
             return None;
         }
         let mut score = squares(&room[..d]);
@@ -178,9 +165,9 @@ impl MaxDistance {
             return None;
         }
         if let Some(low_variance) = &self.low_variance {
-            let low = |((column, _, _), near): (&(usize, f64, f64), &f64)| self.value(row, *column) < *near;
+            let low = |((column, _, _), near): (&(usize, f64, f64), &f64)| row[self.which[*column]] < *near;
             if low_variance.each.iter().zip(&low_variance.near).any(low) {
-                let mut y: Vec<f64> = (0..d).map(|column| self.value(row, column)).collect();
+                let mut y: Vec<f64> = self.which.iter().map(|&j| row[j]).collect();
                 let mut is_low = false;
                 for &(column, floor, usual) in &low_variance.each {
                     let spread = y[column];

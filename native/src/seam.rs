@@ -85,7 +85,6 @@ attributes! {
         PREDICTION_ERROR_KNOTS = "knots",
     }
     "rejex_stream.detectors.sensor.recipes:Columns" {
-        COLUMNS_CAPS = "caps",
         COLUMNS_INNER = "inner",
         COLUMNS_WHICH = "which",
     }

@@ -35,8 +35,8 @@ class Column(Section):
     """One feature, `[[features.columns]]`."""
 
     kind: FeatureKind = setting(example="mean")
-    """raw, lag, difference, rolling mean, deviation from it, std, noise, min or max, or a phase of
-    the calendar."""
+    """raw, lag, difference, rolling mean, deviation from it, std, min or max, or a phase of the
+    calendar."""
     channel: str = setting("", says="The channel it is made of; empty for the calendar.")
     events: int | None = setting(None, unit="events", says="Span in events.", ge=1, example=24)
     seconds: float | None = setting(None, unit="s", gt=0, example=3600)
@@ -52,9 +52,8 @@ class Features(Section):
         example="sensor",
     )
     """Ready-made features. raw: every channel as it is; sensor: also its difference, how far it is
-    from its mean over 24 events, its mean over 10, its spread and its noise; lags: also its last 2
-    to 32 values; sensor_lags: both; sensor_seasonal: sensor and the phases of day, week and month.
-    """
+    from its mean over 24 events, its mean over 10 and its spread; lags: also its last 2 to 32
+    values; sensor_lags: both; sensor_seasonal: sensor and the phases of day, week and month."""
     columns: tuple[Column, ...] = setting(
         (), otherwise="those of preset", example=[{"kind": "lag", "channel": "flow", "events": 1}]
     )

@@ -11,7 +11,6 @@ import math
 from calendar import monthrange
 from collections import deque
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any, TypeAlias
 
 import msgspec
@@ -150,9 +149,9 @@ class Calendar(Column):
 
 
 class Rolling(Column):
-    """Mean, standard deviation, noise, minimum or maximum of the last events or seconds.
+    """Mean, standard deviation, minimum or maximum of the last events or seconds.
 
-    Or, as a deviation, what the newest value is away from the mean. Noise takes O(span) per event.
+    Or, as a deviation, what the newest value is away from the mean.
 
     Amortised O(1) per event. Sums run relative to a pivot inside the window and are recomputed
     from the window once per window length, and at once when the spread is lost in the rounding of
@@ -183,9 +182,7 @@ class Rolling(Column):
         if self.events is not None:
             ready = size == self.events
         else:
-            ready = size >= (3 if self.kind == "noise" else 2) and now_ms - self.first_ms >= (
-                self.span_ms or 0.0
-            )
+            ready = size >= 2 and now_ms - self.first_ms >= (self.span_ms or 0.0)
         if ready:
             self._append(value, size, row)
         return ready
@@ -251,8 +248,6 @@ class Rolling(Column):
             return self.extremes[0][1]
         if self.n_beyond:
             return math.inf
-        if self.kind == "noise":
-            return _noise([value for _, value in self.points])
         # With a pivot inside the window the spread is half the squared reach at least; where it
         # is far from that, the reach is one of values that left, and so is the rounding.
         reach, spread = self.reach, self.squares - self.sum / size * self.sum
@@ -282,16 +277,8 @@ class Rolling(Column):
         self.pivot, self.sum, self.squares, self.reach, self.since_recompute = sums
 
 
-def _noise(values: Sequence[float]) -> float:
-    """Return the root mean square of second differences, of at least three values."""
-    changes = [later - earlier for earlier, later in pairwise(values)]
-    bends = [later - earlier for earlier, later in pairwise(changes)]
-    largest = max(map(abs, bends)) or 1.0
-    return largest * math.sqrt(math.fsum((x / largest) ** 2 for x in bends) / len(bends))
-
-
 class AngleRolling(Rolling):
-    """Mean, standard deviation, noise of or deviation from an angle's last events or seconds.
+    """Mean, standard deviation of or deviation from an angle's last events or seconds.
 
     The mean is that of sine and cosine. For the others the angle is followed back from its newest
     value, each step the short way round, so that nothing happens where the circle closes. O(span)
@@ -322,9 +309,7 @@ class AngleRolling(Rolling):
             newer = older
             back.append(at)
         mean = math.fsum(back) / size
-        if self.kind == "noise":
-            row.append(_noise(back))
-        elif self.kind == "deviation":
+        if self.kind == "deviation":
             row.append(-mean)
         else:
             row.append(math.sqrt(math.fsum((x - mean) ** 2 for x in back) / (size - 1)))

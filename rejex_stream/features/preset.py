@@ -39,9 +39,9 @@ def blocks_of(preset: str, n_channels: int) -> tuple[Block, ...]:
     """Return the columns of a preset, each a block of one column a channel.
 
     ``sensor``: level, difference, level minus its mean over 24 events, mean over 10, standard
-    deviation over 24, and with at most ten channels that over 6, the mean and the noise over 24.
-    ``lags``: level and its past, as many events (2 to 32) as make 64 columns. ``sensor_lags``:
-    both. ``sensor_seasonal``: ``sensor``, and the phases of the calendar beside it. ``raw``: level.
+    deviation over 24, and with at most ten channels that over 6 and the mean over 24. ``lags``:
+    level and its past, as many events (2 to 32) as make 64 columns. ``sensor_lags``: both.
+    ``sensor_seasonal``: ``sensor``, and the phases of the calendar beside it. ``raw``: level.
     """
     level: Block = ("raw", None)
     if preset not in (*AT_ONCE, "sensor_seasonal"):
@@ -50,7 +50,7 @@ def blocks_of(preset: str, n_channels: int) -> tuple[Block, ...]:
     if preset != "lags":
         shape += (("difference", 1), ("deviation", _LONG), ("mean", _MIDDLE), ("std", _LONG))
         if n_channels <= FEW_CHANNELS:
-            shape += (("std", _SHORT), ("mean", _LONG), ("noise", _LONG))
+            shape += (("std", _SHORT), ("mean", _LONG))
     if preset in ("lags", "sensor_lags"):
         length = max(_MIN_LAGS, min(_MAX_LAGS, _MAX_COLUMNS // n_channels))
         shape += tuple(("lag", k) for k in range(1, length))
@@ -65,7 +65,7 @@ def reach_of(kind: str, span: int | None) -> int:
 
 
 def _rolled(window: FloatArray, count: int) -> dict[tuple[str, int], FloatArray]:
-    """Return means, standard deviations and noise over the spans that end at the last readings.
+    """Return means and standard deviations over the spans that end at the last readings.
 
     With S and Q the sum of a part and of its squares around its mean, for a older and b newer
     readings, Q = Q_a + Q_b + w (r S_a - S_b)², where r = b / a and w = a / (b (a + b)). Nothing is
@@ -90,13 +90,6 @@ def _rolled(window: FloatArray, count: int) -> dict[tuple[str, int], FloatArray]
     def at(parts: _Sums, i: int) -> _Sums:
         return parts[0][:, i], parts[1][:, i]
 
-    bends = np.diff(window[begin:], 2, axis=0)
-    bends *= bends
-    bends_2 = bends[:-1] + bends[1:]
-    bends_4 = bends_2[:-2] + bends_2[2:]
-    bends_8 = bends_4[:-4] + bends_4[4:]
-    bent = bends_8[:count] + bends_8[8 : 8 + count]
-    bent += bends_4[16 : 16 + count] + bends_2[20:]
     older, newer = x[:, ::2], x[:, 1::2]
     gap = older - newer
     gap *= gap
@@ -112,7 +105,6 @@ def _rolled(window: FloatArray, count: int) -> dict[tuple[str, int], FloatArray]
         ("mean", _MIDDLE): (twos[0][:, 7] + eights[0][:, 2]) / _MIDDLE,
         ("std", _LONG): np.sqrt(squares / (_LONG - 1)),
         ("std", _SHORT): np.sqrt(short / (_SHORT - 1)),
-        ("noise", _LONG): np.sqrt(bent / (_LONG - 2)),
     }
 
 

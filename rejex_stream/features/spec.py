@@ -39,14 +39,13 @@ from rejex_stream.features.preset import (
 __all__ = ["Circle", "Feature", "FeatureKind", "FeatureSpec", "SensorFeatures"]
 
 FeatureKind: TypeAlias = Literal[
-    "raw", "lag", "difference", "deviation", "mean", "std", "noise", "min", "max", "hour_of_day",
+    "raw", "lag", "difference", "deviation", "mean", "std", "min", "max", "hour_of_day",
     "day_of_week", "days_to_month_end",
 ]  # fmt: skip
 _Kept: TypeAlias = tuple[list[float], list[int], int | None, list[Any]]
 SIDES: Final = ("low", "high")
 _KINDS: tuple[str, ...] = get_args(FeatureKind)
-_ROLLING = ("deviation", "mean", "std", "noise", "min", "max")
-SPREADS: Final = ("std", "noise")
+_ROLLING = ("deviation", "mean", "std", "min", "max")
 _CALENDAR = ("hour_of_day", "day_of_week", "days_to_month_end")
 _ON_CIRCLE = ("raw", "lag", "mean")  # of an angle these are a sine and a cosine
 _NOT_ON_CIRCLE = ("min", "max")
@@ -81,11 +80,10 @@ class Feature:
     """
 
     kind: FeatureKind
-    """``raw``; ``lag`` and ``difference`` (over `events`); ``mean``, ``std``, ``min``, ``max``,
-    ``deviation``, the value minus that mean, and ``noise``, the root mean square of the second
-    differences, which a smooth signal has none of (over the last `events`, or the last
-    `seconds` of event time, the current event included); ``hour_of_day``, ``day_of_week`` and
-    ``days_to_month_end`` (sine and cosine of the UTC phase, so two columns)."""
+    """``raw``; ``lag`` and ``difference`` (over `events`); ``mean``, ``std``, ``min``, ``max`` and
+    ``deviation``, the value minus that mean (over the last `events`, or the last `seconds` of event
+    time, the current event included); ``hour_of_day``, ``day_of_week`` and ``days_to_month_end``
+    (sine and cosine of the UTC phase, so two columns)."""
     channel: str = ""
     """Which channel; empty for the calendar."""
     events: int | None = None
@@ -116,7 +114,7 @@ class Feature:
                 raise ConfigError(f"{where} needs either events or seconds: give exactly one.")
         elif self.events is None or self.seconds is not None:
             raise ConfigError(f"{where} goes by events: give events, not seconds.")
-        min_events = {"std": 2, "noise": 3}.get(self.kind, 1)
+        min_events = 2 if self.kind == "std" else 1
         if self.events is not None and self.events < min_events:
             raise ConfigError(f"{where} has events = {self.events}: give at least {min_events}.")
         if self.seconds is not None and not 0 < self.seconds < math.inf:

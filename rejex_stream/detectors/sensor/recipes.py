@@ -26,7 +26,6 @@ from rejex_stream.detectors.table import TableScorer, training_table
 from rejex_stream.errors import ConfigError, DetectorError
 from rejex_stream.features import FeatureSpec
 from rejex_stream.features.preset import PresetName
-from rejex_stream.features.spec import SPREADS
 from rejex_stream.protocols import Scorer
 from rejex_stream.types import ColumnGroups, FloatArray, RestingRange
 
@@ -38,9 +37,6 @@ __all__ = [
 Index = npt.NDArray[np.intp]
 _CALENDAR, _DERIVED = -1, -1
 _CHANGES, _LEVELS = ("difference", "deviation"), ("raw", "mean")
-_NOISE_OF_SPREAD = 0.05
-"""Share of noise in a channel's variance up to which its noise is a column. White noise is all of
-it, a random walk has .08: of these the standard deviations say whether they go quiet."""
 _PARTS, _WANDERS, _MIN_ROWS = 8, 0.6, 800
 """Share of the variance of ranks that lies between eighths of the rows, from which on a channel has
 no level: of 2,000 rows 0 of AR(.97), one eighth of AR(.99), four fifths of a random walk."""
@@ -65,7 +61,7 @@ class Layout:
     channels: tuple[int, ...]  # for each column the number of its channel; -1 for the calendar
     # for each column how many events ago its value was read: 0 the level, -1 for what is derived
     lags: tuple[int, ...]
-    # numbers of the columns that are standard deviations or noise, whose low side ends at 0
+    # numbers of the columns that are standard deviations, whose low side ends at 0
     spreads: tuple[int, ...] = ()
     # numbers of the columns that are the level of a channel, or a mean of it, where there are
     # others that show its changes
@@ -88,7 +84,7 @@ class Layout:
         return cls(
             tuple(number[f.channel] for f in columns),
             tuple({"raw": 0, "lag": f.events or 0}.get(f.kind, _DERIVED) for f in columns),
-            tuple(j for j, f in enumerate(columns) if f.kind in SPREADS),
+            tuple(j for j, f in enumerate(columns) if f.kind == "std"),
             tuple(j for j, f in enumerate(columns) if f.kind in _LEVELS and f.channel in moving),
             tuple(("angle" if f.is_on_circle else f.kind, f.events or 0) for f in columns),
             tuple((number[name], 1 if side == "low" else -1) for name, side in spec.sides),
@@ -158,30 +154,6 @@ class Layout:
         for j in self.levels:
             without[j] = moves.get(about[j], together) > _WANDERS
         return without
-
-    def noise(self) -> list[int]:
-        """Return the columns that are noise."""
-        return [j for j, (kind, _) in enumerate(self.kinds) if kind == "noise"]
-
-    def plain_noise(self, X: FloatArray) -> npt.NDArray[np.bool_]:
-        """Return which columns are noise that the standard deviation tells as well, shape (d,).
-
-        A second difference of white noise has six times its variance. Where less than a twentieth
-        of what moves in the rows X of shape (n, d) is noise, a signal goes on without it unseen.
-        """
-        plain: npt.NDArray[np.bool_] = np.zeros(X.shape[1], dtype=np.bool_)
-        at = {
-            (about, *kind): j
-            for j, (about, kind) in enumerate(
-                zip(self.about or self.channels, self.kinds, strict=False)
-            )
-        }
-        for (about, kind, span), j in at.items():
-            spread = at.get((about, "std", span))
-            if kind == "noise" and spread is not None:
-                noise, moves = np.mean(X[:, [j, spread]] ** 2, axis=0) / (6.0, 1.0)
-                plain[j] = noise > _NOISE_OF_SPREAD * moves
-        return plain
 
     def steps(self, which: Index) -> Steps | None:
         """Return, of some of the columns, what is a channel's last change and what came before it.
@@ -260,18 +232,13 @@ class Columns:
 
     which: Index
     inner: Scorer
-    caps: FloatArray | None = None  # of columns that count as no more than that; shape (k,)
     _known: dict[bytes, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    def _own_columns(self, X: FloatArray) -> FloatArray:
-        rows: FloatArray = X.take(self.which, axis=-1)
-        return rows if self.caps is None else np.minimum(rows, self.caps)
-
     def score(self, X: FloatArray) -> FloatArray:
-        return self.inner.score(self._own_columns(X))
+        return self.inner.score(X.take(self.which, axis=1))
 
     def score_row(self, row: Sequence[float]) -> float:
-        x = self._own_columns(np.array(row))
+        x = np.array(row).take(self.which)
         own: Callable[[FloatArray], float] | None = getattr(self.inner, "score_row", None)
         return float(self.inner.score(x[None])[0]) if own is None else own(x)
 
@@ -282,7 +249,7 @@ class Columns:
         """
         if not hasattr(self.inner, "score_without"):
             return None
-        rows = self._own_columns(X)
+        rows = X.take(self.which, axis=1)
         there = np.isfinite(rows[0])
         if not there.any() or (len(there) > _MAX_PARTIAL and not there.all()):
             return np.full((len(X), len(groups)), np.nan)
@@ -301,7 +268,7 @@ class Columns:
         places = self.which.tolist()
         known = [i for i, at in enumerate(own) if len(at) and places[at[0]] == groups[i][0]]
         if known:
-            rows = self._own_columns(X)
+            rows = X.take(self.which, axis=1)
             plain: Any = getattr(self.inner, "plain", None)  # as all have that score parts of rows
             said = plain.given_others(rows, [own[i] for i in known])
             found[:, known, : said.shape[2]] = said
@@ -387,13 +354,13 @@ class Mahalanobis(SensorRecipe):
     """Distance of a row from the training rows, by their shrunk covariance.
 
     On the columns of ``features.preset = "sensor"`` it is the detector ``Sensor``. Where standard
-    deviations or noise are among the columns, their logarithm counts as well
+    deviations are among the columns, their logarithm counts as well
     (:class:`~rejex_stream.detectors.sensor.distance.LowVarianceDistance`): a signal that freezes or
-    goes quiet, or loses its noise while it goes on, is as far from ordinary as one that is wild.
-    Where a channel's change is among them, so does the error of a forecast of it
+    goes quiet is as far from ordinary as one that is wild. Where a channel's change is among them,
+    so does the error of a forecast of it
     (:class:`~rejex_stream.detectors.sensor.distance.PredictionErrorDistance`). A channel that has
-    no level in the training rows (a random walk, a stock, a tank that fills for days) is judged by
-    its changes alone, and so is an angle that turns.
+    no level in the training rows (a random walk, a stock, a tank that fills for days) is
+    judged by its changes alone, and so is an angle that turns.
     """
 
     allow_nan: ClassVar[bool] = True
@@ -412,15 +379,13 @@ class Mahalanobis(SensorRecipe):
 
     def _fit(self, X: FloatArray, layout: Layout, measured: Any, seed: int) -> Scorer:  # noqa: ANN401
         wanders = layout.wandering(X)
-        said = wanders | layout.plain_noise(X)
-        which = np.flatnonzero(measured & (np.array(layout.lags) <= 0) & ~said)
+        which = np.flatnonzero(measured & (np.array(layout.lags) <= 0) & ~wanders)
         spreads, steps = np.isin(which, layout.spreads), layout.steps(which)
-        regions, own, caps = layout.regions(which, wanders), X[:, which], None
-        if (is_noise := np.isin(which, layout.noise())).any():
-            caps = np.where(is_noise, np.quantile(own, 0.98, axis=0), np.inf)
-            own = np.minimum(own, caps)
-        fitted = fit_sided(lambda rows: fit_max_distance(rows, spreads, steps), own, regions)
-        return Columns(which, fitted, caps)
+        regions = layout.regions(which, wanders)
+        fitted = fit_sided(
+            lambda rows: fit_max_distance(rows, spreads, steps), X[:, which], regions
+        )
+        return Columns(which, fitted)
 
 
 @dataclass(frozen=True)

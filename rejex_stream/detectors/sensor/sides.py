@@ -28,7 +28,6 @@ import numpy.typing as npt
 from rejex_stream.detectors.rowwise import affine
 from rejex_stream.detectors.sensor.distance import Distance, MaxDistance, fit_distance, once
 from rejex_stream.errors import ConfigError
-from rejex_stream.features.spec import SPREADS
 from rejex_stream.types import ColumnGroups, FloatArray
 
 __all__ = ["OneSidedRegion", "Sided", "fit_sided", "region_of"]
@@ -64,8 +63,8 @@ def region_of(
     linear = np.array([[_effect(*kinds[j], age) for age in ages] for j in own])
     linear = np.unique(linear[:, linear.any(axis=0)], axis=1)
     # What is no sum of readings may go as far as it likes.
-    free = [i for i, j in enumerate(own) if kinds[j][0] in (*SPREADS, "min", "max")]
-    spreads = np.array([kinds[own[i]][0] in SPREADS for i in free], dtype=np.bool_)
+    free = [i for i, j in enumerate(own) if kinds[j][0] in ("std", "min", "max")]
+    spreads = np.array([kinds[own[i]][0] == "std" for i in free], dtype=np.bool_)
     k = linear.shape[1] + len(free)
     if k > _MAX_SHIFTS:
         raise ConfigError(

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 
@@ -274,11 +274,17 @@ def test_closing_ends_a_worker_that_is_being_started(tmp_path):
     until(lambda: executor._pools)
     executor.close()
 
-    def fitting() -> list[psutil.Process]:
-        started = set(psutil.Process().children()) - before
-        return [p for p in started if "spawn_main" in " ".join(p.cmdline())]
+    def is_fitting(process: psutil.Process) -> bool:
+        with suppress(psutil.NoSuchProcess):  # one that has ended, if nobody asked for its status
+            return "spawn_main" in " ".join(process.cmdline())
+        return False
 
-    until(lambda: not fitting(), timeout_s=PATIENCE_S / 2)  # the fit itself gives up later
+    def started() -> set[psutil.Process]:
+        return set(psutil.Process().children()) - before
+
+    until(
+        lambda: not any(map(is_fitting, started())), timeout_s=PATIENCE_S / 2
+    )  # the fit itself gives up later
 
 
 def note_pid(file):

@@ -77,6 +77,14 @@ def test_a_question_is_one_of_the_days_and_one_persons(new_store):
     assert len(asked(store, ADA, "waiting")) == 2
 
 
+def test_all_that_one_question_brought_is_one_of_the_days(new_store):
+    store = new_store(settle_s=0, capacity=Capacity(questions_per_day=2))
+    store.add(storm()[:3])
+    label(store, ADA, episodes(store))
+    store.add([reading(20, 7, 20_000)])
+    assert asked(store) == [["WT-07"]]
+
+
 def test_a_part_that_is_split_off_is_asked_by_itself(new_store):
     store = new_store(settle_s=0, gap_events=50)
     store.add([*storm()[:2], reading(3, 3, 5060), reading(4, 3, 5070)])

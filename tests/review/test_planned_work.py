@@ -15,7 +15,7 @@ from rejex_stream.incidents.calendar import Plan
 from rejex_stream.review.console.background import Background, feeding
 from rejex_stream.review.console.console import Access
 from rejex_stream.review.incidents.planned import _next, planned_work
-from rejex_stream.review.queue.database import Viewer
+from rejex_stream.review.queue.database import Viewer, scalar
 from rejex_stream.review.queue.series import pipeline_clock
 from tests.pump import feed, pump_toml
 from tests.review.console_server import running
@@ -143,6 +143,9 @@ def test_a_plan_is_taken_back_by_anybody_who_may_plan_before_and_after_it_has_le
         body = {"request_id": "r3", "command": id_}
         assert other.ask("/api/incidents/cancel", body).status == 200
         assert other.ask("/api/incidents/cancel", body).status == 200, "once more"
+        taken_back = "SELECT count(*) FROM audit WHERE action = 'withdraw'"
+        with console.store.database.read() as connection:
+            assert scalar(connection, taken_back) == 1
         later = plan(console, 500, 600, "r4").json["command"]
         background.round()
         body = {"request_id": "r5", "command": later}

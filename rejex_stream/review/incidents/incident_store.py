@@ -363,13 +363,18 @@ def withdraw_answer(store: ReviewStore, command: str, viewer: Viewer) -> str:
                 "the pipeline has replied.",
             )
         for row in rows:
-            if row["withdrawn_ms"] is None:
-                act.connection.execute(
-                    "UPDATE answer SET withdrawn_ms = ? WHERE command = ?",
-                    (act.now_ms, row["command"]),
-                )
-                act.record("withdraw", row["incident"] or row["command"])
+            withdraw_command(act, row["command"], row["incident"] or row["command"])
         return str(rows[0]["incident"])
+
+
+def withdraw_command(act: Action, command: str, whose: str) -> None:
+    """Let a command that has not left never leave; one that was withdrawn stays so."""
+    change = act.connection.execute(
+        "UPDATE answer SET withdrawn_ms = ? WHERE command = ? AND withdrawn_ms IS NULL",
+        (act.now_ms, command),
+    )
+    if change.rowcount:
+        act.record("withdraw", whose)
 
 
 def send_commands(

@@ -19,6 +19,7 @@ from rejex_stream.review.incidents.incident_store import (
     command_id,
     store_command,
     stored_command,
+    withdraw_command,
 )
 from rejex_stream.review.queue import database
 from rejex_stream.review.queue.database import Name, Refusal, Viewer, require_reviewer
@@ -138,15 +139,11 @@ def cancel_work(store: ReviewStore, request_id: str, command: str, viewer: Viewe
         row = act.connection.execute(
             "SELECT pipeline, leaving_ms FROM answer WHERE command = ?", (command,)
         ).fetchone()
-        if row["leaving_ms"] is not None and stored_command(act.connection, id_) is None:
+        if row["leaving_ms"] is None:
+            withdraw_command(act, command, command)
+        elif stored_command(act.connection, id_) is None:
             store_command(
                 act, CommandKind.CANCEL, id_, row["pipeline"],
                 cancels=command, stream_key=plan.stream_key,
             )  # fmt: skip
             act.record("cancel", command)
-        if row["leaving_ms"] is None:
-            act.connection.execute(
-                "UPDATE answer SET withdrawn_ms = coalesce(withdrawn_ms, ?) WHERE command = ?",
-                (act.now_ms, command),
-            )
-            act.record("withdraw", command)

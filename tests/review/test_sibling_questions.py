@@ -85,6 +85,18 @@ def test_all_that_one_question_brought_is_one_of_the_days(new_store):
     assert asked(store) == [["WT-07"]]
 
 
+def test_a_case_that_its_incident_asks_about_is_of_no_question(new_store):
+    store = new_store(settle_s=0)
+    for one in storm()[:3]:
+        verdict = msgspec.structs.replace(
+            one.verdict, label=Label.REJECTED, incident=str(one.verdict.position)
+        )
+        store.add([msgspec.structs.replace(one, why="rejected", verdict=verdict)])
+    store.add(storm()[3:])
+    assert rows(store, "SELECT count(DISTINCT incident) FROM episode") == [(3,)]
+    assert rows(store, "SELECT count(DISTINCT question) FROM episode") == [(5,)]
+
+
 def test_a_part_that_is_split_off_is_asked_by_itself(new_store):
     store = new_store(settle_s=0, gap_events=50)
     store.add([*storm()[:2], reading(3, 3, 5060), reading(4, 3, 5070)])

@@ -80,7 +80,7 @@ class IngestCounts:
     items: int = 0
     duplicates: int = 0
     verdicts: int = 0
-    incidents: int = 0
+    incidents: int = 0  # and plans
     invalid: int = 0
     first_invalid: str = ""
 

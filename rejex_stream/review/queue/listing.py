@@ -283,9 +283,9 @@ class EpisodeRow:
 
 
 _MADE = {
-    *("group", "others", "channels", "held_by", "held_until_ms", "main", "reading"),
-    *("short_why", "blind"),
-}
+    "group", "channels", "held_by", "held_until_ms", "main", "reading", "short_why", "blind",
+    "others",
+}  # fmt: skip
 _AS_STORED = [one.name for one in fields(EpisodeRow) if one.name not in _MADE]
 
 

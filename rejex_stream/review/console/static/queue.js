@@ -28,7 +28,7 @@ const targets = (row) => [
   { id: row.dataset.id, n_events: +row.dataset.n, status: row.dataset.status },
   ...JSON.parse(row.dataset.others).map(([id, n_events, status]) => ({ id, n_events, status })),
 ];
-const eventsOf = (list) => list.flatMap(targets).reduce((sum, one) => sum + one.n_events, 0);
+const eventsOf = (cases) => cases.reduce((sum, one) => sum + one.n_events, 0);
 const tickOf = (row) => $("input[type=checkbox]", row);
 const selected = () => rows().filter((row) => row.classList.contains("selected"));
 
@@ -55,11 +55,12 @@ function say() {
   if (!what) return;
   const chosen = selected();
   const of = chosen.length ? chosen : cursor ? [cursor] : [];
-  const events = eventsOf(of);
+  const cases = of.flatMap(targets);
+  const events = eventsOf(cases);
   what.textContent = whole
     ? `All ${plural(whole.targets.length, "case")} of this list, ${plural(whole.events, "event")}`
     : chosen.length
-    ? `${plural(chosen.length, "case")} selected, ${plural(events, "event")}`
+    ? `${plural(cases.length, "case")} selected, ${plural(events, "event")}`
     : cursor ? `${$(".c-sensor bdi", cursor).textContent.trim()}: ${plural(events, "event")}` : "";
   for (const button of $$("#actions [data-act]")) {
     if (!/^(undo|help)$/.test(button.dataset.act)) button.disabled = !of.length;
@@ -177,10 +178,10 @@ async function decide(verdict) {
   const leaving = chosen.length ? chosen : cursor ? [cursor] : [];
   if (!leaving.length || !data.can_decide) return;
   if (whole) return decideWhole(verdict);
-  const events = eventsOf(leaving);
-  if (leaving.length > 20 && !(await ask(`Mark ${plural(leaving.length, "case")} ${verdict}?`,
-    `That is ${plural(events, "event")}. It can be undone in one step.`, `Mark ${leaving.length} ${verdict}`))) return;
-  await act("/api/labels", leaving, { request_id: newId(), verdict, targets: leaving.flatMap(targets), ...takeExtras() });
+  const cases = leaving.flatMap(targets);
+  if (cases.length > 20 && !(await ask(`Mark ${plural(cases.length, "case")} ${verdict}?`,
+    `That is ${plural(eventsOf(cases), "event")}. It can be undone in one step.`, `Mark ${cases.length} ${verdict}`))) return;
+  await act("/api/labels", leaving, { request_id: newId(), verdict, targets: cases, ...takeExtras() });
 }
 async function decideWhole(verdict) {
   const { targets, events } = whole;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from functools import reduce
-from itertools import pairwise
+from itertools import groupby, pairwise
 from math import isfinite
 from operator import add, mul
 from types import MappingProxyType
@@ -429,11 +429,9 @@ class StreamState:
 
     def _judge_late(self, ready: Sequence[_Waiting]) -> None:
         """Judge rows that waited; events without a row are none of its own."""
-        at = 0
-        while at < len(ready):
-            first = ready[at].seq
-            part = [row for i, row in enumerate(ready[at:]) if row.seq == first + i]
-            self.seq, at = first, at + len(part)
+        for _, run in groupby(enumerate(ready), lambda placed: placed[1].seq - placed[0]):
+            part = [row for _, row in run]
+            self.seq = part[0].seq
             steps = self._judge_rows(
                 np.array([row.row for row in part]), range(len(part)),
                 [row.reading for row in part], [None] * len(part),

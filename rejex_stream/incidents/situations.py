@@ -137,10 +137,11 @@ def _by_cause(
     for run in _runs(faults):
         onset_ms = run[0].onset_ms
         recent = len(begun) - bisect_left(begun, onset_ms - _MONTH_MS)
-        # One opening a stream a month is what was asked for, where nothing is known yet.
-        passed_ms = max(0, onset_ms - begun[-recent]) if recent else 0
-        rate = (1 + recent) / (_MONTH_MS / n_streams + passed_ms)
-        if span_ms is not None:
+        if span_ms is None:
+            # One opening a stream a month is what was asked for, where nothing is known yet.
+            passed_ms = max(0, onset_ms - begun[-recent]) if recent else 0
+            rate = (1 + recent) / (_MONTH_MS / n_streams + passed_ms)
+        else:
             rate = len(faults) / span_ms
         width_ms = run[-1].onset_ms - onset_ms + 2 * max(one.slack_ms for one in run)
         together = _tail(_size(run), rate * width_ms) <= _CHANCE

@@ -371,18 +371,14 @@ class MaxDistance:
 
     def score(self, X: FloatArray) -> FloatArray:
         """Score finite rows X of shape (m, d); O(d (d + c)) a row."""
-        scores, errors = self.apart(X)
+        made, d = self.plain.turned(X, self._joint), X.shape[1]
+        white, errors = made[:, :d], made[:, d:]
+        scores = row_sum(white * white)
         if self.low_variance is not None:
             scores = self.low_variance.max_with(scores, X)
         if self.prediction_error is not None:
             scores = self.prediction_error.max_with(scores, errors)
         return scores
-
-    def apart(self, X: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return the plain distances of rows, shape (m,), and the errors of forecasts, (m, c)."""
-        made, d = self.plain.turned(X, self._joint), X.shape[1]
-        white = made[:, :d]
-        return row_sum(white * white), made[:, d:]
 
     def score_row(self, x: FloatArray) -> float:
         """Score one finite row of shape (d,) as :meth:`score` does, bit for bit: fewer calls."""

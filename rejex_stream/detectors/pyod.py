@@ -33,8 +33,6 @@ from rejex_stream.protocols import Scorer
 from rejex_stream.threads import one_thread
 from rejex_stream.types import FloatArray
 
-__all__ = ["REFUSED", "PyODDetector", "check_constant", "check_names", "contained", "pyod_detector"]
-
 Fitter = Callable[[Callable[[], Any], FloatArray], Scorer]
 
 FITTERS: Final[dict[str, Fitter]] = {

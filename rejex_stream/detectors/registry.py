@@ -15,8 +15,6 @@ from rejex_stream.errors import ConfigError, DetectorError
 from rejex_stream.protocols import BatchDetector, IncrementalDetector, IncrementalScorer, Scorer
 from rejex_stream.types import FloatArray
 
-__all__ = ["DEFAULT", "PYOD", "RIVER", "SENSOR", "Detector", "as_detector", "make_detector"]
-
 Detector = BatchDetector | IncrementalDetector
 Factory = Callable[..., Detector]
 

@@ -18,8 +18,6 @@ import numpy.typing as npt
 from rejex_stream.errors import DetectorError
 from rejex_stream.types import FloatArray
 
-__all__ = ["RowByRow", "affine", "count_below", "fit_apart", "fit_row_by_row", "row_sum"]
-
 _SMALL_EVENTS = 16
 _SMALL_EDGES = 64
 _SMALL_PRODUCTS = 1 << 19

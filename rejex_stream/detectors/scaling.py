@@ -14,8 +14,6 @@ import numpy as np
 from rejex_stream.errors import CheckpointError, ConfigError
 from rejex_stream.types import FloatArray
 
-__all__ = ["SCALES", "FrozenScale", "Scale", "check_scale", "measure_scale"]
-
 SCALES: Final = ("none", "standard", "robust", "unit")
 _IQR_OF_A_STANDARD_NORMAL = 1.3489795003921634
 _UNIT_HALF_WIDTH = 3.0

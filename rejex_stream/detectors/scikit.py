@@ -19,8 +19,6 @@ from rejex_stream.detectors.table import TableScorer, training_table
 from rejex_stream.errors import ConfigError, DetectorError
 from rejex_stream.types import FloatArray
 
-__all__ = ["ScikitDetector", "scikit_detector"]
-
 ROWS_APART: Final = frozenset({"IsolationForest", "OneClassSVM"})
 """Trees are walked, and kernels summed, for one row at a time: a batch is one call."""
 

@@ -42,10 +42,6 @@ from rejex_stream.errors import DetectorError
 from rejex_stream.protocols import Scorer
 from rejex_stream.types import FloatArray
 
-__all__ = [
-    "fit_autoencoder", "fit_gmm", "fit_hbos", "fit_iforest", "fit_inne", "fit_knn", "fit_tails",
-]  # fmt: skip
-
 Make = Callable[[], Any]
 """Makes the PyOD object with the recipe's parameters, which is then fitted."""
 

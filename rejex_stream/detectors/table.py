@@ -20,8 +20,6 @@ from rejex_stream.errors import DetectorError
 from rejex_stream.protocols import Scorer
 from rejex_stream.types import ColumnGroups, FloatArray, RestingRange
 
-__all__ = ["TableScorer", "training_table"]
-
 _NOTHING = (np.empty(0, dtype=np.intp),)
 
 

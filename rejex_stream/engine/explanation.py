@@ -32,8 +32,6 @@ from rejex_stream.types import (
     Verdict,
 )
 
-__all__ = ["Explainer"]
-
 _FIRST = itemgetter(0)
 
 

@@ -29,8 +29,6 @@ from rejex_stream.protocols import IncrementalDetector, IncrementalScorer
 from rejex_stream.rejection.judge import Judge
 from rejex_stream.types import FloatArray, IncidentState, Status
 
-__all__ = ["IncrementalModel"]
-
 _KNOWN_ROWS = 256  # what the model is remembered to have seen, for evidence
 
 

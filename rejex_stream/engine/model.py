@@ -43,18 +43,6 @@ from rejex_stream.protocols import BatchDetector, FitExecutor, Scorer
 from rejex_stream.rejection.judge import Judge
 from rejex_stream.types import ColumnGroups, FloatArray, IncidentState, RestingRange, Status
 
-__all__ = [
-    "BatchModel",
-    "Count",
-    "Guard",
-    "HeldState",
-    "RowBuffer",
-    "Rows",
-    "Segment",
-    "SegmentResult",
-    "held_state",
-]  # fmt: skip
-
 _MOSTLY_SUSPECT = 64  # rows under suspicion that there is room for anyway
 
 

@@ -18,8 +18,6 @@ import numpy.typing as npt
 from rejex_stream.features import FeatureSpec
 from rejex_stream.types import FloatArray
 
-__all__ = ["BLOCK", "Block", "PackedRows", "RowShape", "pack", "shape_of"]
-
 BLOCK = 64
 """Rows of a block: the fewer, the fewer wait as doubles, and the more each costs besides."""
 _DIGITS = 7  # none to six behind the point

@@ -40,11 +40,6 @@ from rejex_stream.incidents.resting import PastWakeUps
 from rejex_stream.protocols import BatchDetector, FitExecutor, Scorer
 from rejex_stream.types import FloatArray, RestingRange
 
-__all__ = [
-    "GUARD_SHARE", "HOLDOUT_SHARE", "Calibration", "FitFailed", "FitJob", "Fitted", "ModelFit",
-    "RefitSchedule", "derive_seed",
-]  # fmt: skip
-
 HOLDOUT_SHARE = 0.3
 """Newest share of a buffer that calibrates instead of training, where nothing else is said."""
 

@@ -23,8 +23,6 @@ from rejex_stream.errors import CheckpointError
 from rejex_stream.trusted_clock import DAY_MS, FIRST_MS, TrustedClock
 from rejex_stream.types import Incident, Reading, Status, of_mode
 
-__all__ = ["Admission", "Gone", "Limits", "SensorRegistry"]
-
 _LOOKS = 8
 _UNTRUSTED = -1
 _Time: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]

@@ -29,8 +29,6 @@ from msgspec.structs import replace
 from rejex_stream.trusted_clock import DAY_MS
 from rejex_stream.types import Incident, IncidentState, Reading, of_mode
 
-__all__ = ["Silences"]
-
 _Time: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _DAYS, _FEWEST = 16, 3
 _SHORTEST_MS = 60_000

@@ -23,11 +23,6 @@ from rejex_stream.errors import WAY_OUT, CheckpointError
 from rejex_stream.incidents import Plan, Plans
 from rejex_stream.types import FloatArray, Incident
 
-__all__ = [
-    "FORMAT", "Origin", "Restored", "StreamsInCommon", "as_kind", "compared", "environment",
-    "origin", "origin_of", "pack_array", "seal", "unpack_array", "unseal",
-]  # fmt: skip
-
 _MAGIC = b"REJEX"
 _DIGEST_BYTES = 16
 FORMAT = 2

@@ -17,8 +17,6 @@ from rejex_stream.rejection import RejectionBand
 from rejex_stream.rejection.arguments import check_window
 from rejex_stream.rejection.policy import WINDOW, RejectionPolicy
 
-__all__ = ["Decision", "EngineSpec", "changes", "in_short"]
-
 OFF = Hold(enabled=False)
 _LONGEST = 160  # characters of a part in a sentence
 

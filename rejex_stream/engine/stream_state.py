@@ -60,8 +60,6 @@ from rejex_stream.types import (
     Verdict,
 )
 
-__all__ = ["StreamSnapshot", "StreamState", "StreamView", "credit_in", "new_model"]
-
 _FORMAT = 2
 _NORMAL = Label.NORMAL  # look-up is not free
 _NOTHING: Mapping[int, str] = MappingProxyType({})

@@ -17,11 +17,6 @@ import msgspec
 
 from rejex_stream.readable import utc
 
-__all__ = [
-    "LARGEST", "Angle", "AngleLag", "AngleRolling", "Calendar", "Column", "Lag", "Raw", "Rolling",
-    "Row", "short_way",
-]  # fmt: skip
-
 Row: TypeAlias = list[float]
 LARGEST = 1e150
 """Beyond it no event can be scored: what squares and adds up values needs room to do so."""

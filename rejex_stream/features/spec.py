@@ -36,8 +36,6 @@ from rejex_stream.features.preset import (
     reach_of,
 )
 
-__all__ = ["Circle", "Feature", "FeatureKind", "FeatureSpec", "SensorFeatures"]
-
 FeatureKind: TypeAlias = Literal[
     "raw", "lag", "difference", "deviation", "mean", "std", "min", "max", "hour_of_day",
     "day_of_week", "days_to_month_end",

@@ -17,8 +17,6 @@ import msgspec
 
 from rejex_stream.types import Box, Command, CommandKind, CommandReply, Reading
 
-__all__ = ["AGAIN", "MOST_MUTES", "Mute", "Mutes", "Plan", "Plans", "reply", "runs"]
-
 MOST_MUTES = 20
 """So many of one stream are remembered."""
 _MOST_PLANS = 200  # that a stream, or the engine for all of them, remembers

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from rejex_stream.settings import Section, setting
 
-__all__ = ["Alarms", "FalseAlarms", "Hold"]
-
 
 class FalseAlarms(Section):
     """How many false alarms people are willing to see."""

@@ -17,8 +17,6 @@ import numpy as np
 
 from rejex_stream.types import ChannelEvidence, FloatArray, LevelChange
 
-__all__ = ["ChannelLevel", "LevelHistory", "level_changes", "levels_before"]
-
 _MIN_MEANS, _MARGIN, _ROUNDING = 8, 0.25, 1e-9
 
 

@@ -11,8 +11,6 @@ import msgspec
 from rejex_stream.errors import ConfigError
 from rejex_stream.types import Label, Limited, LimitExcess, Reading, Reason, Verdict
 
-__all__ = ["ChannelLimits", "LimitCheck", "Run", "limited", "long_gaps"]
-
 _USUAL_GAP, _LONGER, _OFTEN = 10, 3, 10
 _SURE_AFTER = 10
 """Times the length of a usual gap: so many events of a stream are seen before one is too long."""

@@ -25,8 +25,6 @@ import numpy as np
 from rejex_stream.rejection.judge import Unseen
 from rejex_stream.types import FloatArray, LimitExcess, Reading, RestingRange
 
-__all__ = ["Checked", "PastWakeUps", "RestingChannels", "WakeUp"]
-
 _REPORTED_AT = 3  # readings of a wake-up
 _AT_REST = 10  # readings at rest that end a wake-up: a value that flickers is still awake
 _TIMES_LARGEST = 10

@@ -18,8 +18,6 @@ from typing import NamedTuple
 
 from rejex_stream.types import Incident
 
-__all__ = ["Onset", "Situation", "find_situations", "group_name", "onset_of"]
-
 _STEPS = 8  # sampling steps between onsets that agree
 _CHANCE = 1e-3
 _TIMES_LIKELIER = 10  # to be of a situation than to have opened alone, of who was slower to open

@@ -88,8 +88,6 @@ from rejex_stream.types import (
     Verdict,
 )
 
-__all__ = ["RESET_LEVEL", "Alarm", "Confirmation", "IncidentTracker", "Suspect", "Transition"]
-
 _MOST_SENSORS = 100  # named in an incident
 _MOST_RELAPSES = 10  # after so many, it is not said again that scores look ordinary
 _LOOK_BACK = 4  # an onset lies at most a window / 4 back

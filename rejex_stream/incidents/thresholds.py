@@ -49,11 +49,6 @@ import numpy as np
 
 from rejex_stream.types import FloatArray
 
-__all__ = [
-    "ORDINARY", "inflation", "is_mixed", "limit_of", "mean_severity", "recovery_of", "rises",
-    "spread",
-]  # fmt: skip
-
 ORDINARY = 0.75
 """Severities above it are evidence, those below it are evidence to the contrary."""
 _LEAST_SCORES = 50  # of which an inflation can be measured

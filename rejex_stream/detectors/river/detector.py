@@ -36,8 +36,6 @@ from rejex_stream.detectors.scaling import FrozenScale, check_scale
 from rejex_stream.errors import CheckpointError, ConfigError, DetectorError
 from rejex_stream.types import FloatArray
 
-__all__ = ["NAMED", "RiverDetector", "RiverScorer", "named_detector", "river_detector"]
-
 MIN_WARM_UP_EVENTS: Final = 100
 SCALE_EVENTS: Final = 250
 REHEARSAL_EVENTS: Final = 60

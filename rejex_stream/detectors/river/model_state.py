@@ -35,8 +35,6 @@ from river.utils import VectorDict
 
 from rejex_stream.errors import WAY_OUT, CheckpointError, DetectorError
 
-__all__ = ["read", "read_array", "seal", "unseal", "write", "write_array"]
-
 _KIND: Final = "rejex-stream, state of a River model, 3"
 _MAX_BYTES: Final = 1 << 28
 

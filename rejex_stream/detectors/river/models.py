@@ -19,11 +19,6 @@ from river import anomaly, base, compose, proba, time_series
 
 from rejex_stream.types import FloatArray
 
-__all__ = [
-    "AllColumns", "EachColumn", "Feed", "FourierFeatures", "ends_in_a_detector", "is_a",
-    "judges_one_value", "last_step", "make", "own_warm_up_events", "parts", "seeded",
-]  # fmt: skip
-
 _CLIP = 10.0
 
 

@@ -27,8 +27,6 @@ from rejex_stream.features import Feature, FeatureSpec
 from rejex_stream.protocols import Scorer
 from rejex_stream.types import FloatArray
 
-__all__ = ["NormalBehaviour"]
-
 _FOLDS = 5
 _MAX_DEGREE = 3
 _MIN_SMOOTH = 2  # of one event there is no deviation

@@ -18,11 +18,6 @@ import numpy.typing as npt
 from rejex_stream.detectors.rowwise import affine, row_sum
 from rejex_stream.types import ColumnGroups, FloatArray
 
-__all__ = [
-    "Distance", "MaxDistance", "SoftScale", "Steps", "fit_distance", "fit_max_distance",
-    "fit_scale", "once", "shrunk_covariance",
-]  # fmt: skip
-
 _LINEAR = 30.0
 """Deviations up to which a column counts in full; beyond, its logarithm is added, so that one wild
 column orders events and drowns nothing."""

@@ -26,8 +26,6 @@ from rejex_stream.features.preset import PresetName
 from rejex_stream.protocols import BatchDetector, Scorer
 from rejex_stream.types import ColumnGroups, FloatArray
 
-__all__ = ["Ensemble", "LogTail", "ensemble", "seasonal_sensor", "sensor_ensemble", "state_sensor"]
-
 _MIN_ROWS = 8
 _TAIL = 0.98
 _EARLY_OR_LATE = 0.001

@@ -29,11 +29,6 @@ from rejex_stream.features.preset import PresetName
 from rejex_stream.protocols import Scorer
 from rejex_stream.types import ColumnGroups, FloatArray, RestingRange
 
-__all__ = [
-    "GUARD_QUANTILE", "Index", "Layout", "Mahalanobis", "SensorRecipe",
-    "Subsequence", "VARResidual", "one_of",
-]  # fmt: skip
-
 Index = npt.NDArray[np.intp]
 _CALENDAR, _DERIVED = -1, -1
 _CHANGES, _LEVELS = ("difference", "deviation"), ("raw", "mean")

@@ -24,8 +24,6 @@ from rejex_stream.features.preset import PresetName
 from rejex_stream.protocols import BatchDetector, Scorer
 from rejex_stream.types import ColumnGroups, FloatArray
 
-__all__ = ["ByHour", "Season", "SeasonalResidual"]
-
 _CLOCKS: Final = {"day": (0, 288), "week": (1, 672), "month": (2, 31)}
 """Which phase of the calendar, and into how many slots it is cut."""
 _LEFT = 0.9  # how much of the residual may be left where a season is believed

@@ -30,8 +30,6 @@ from rejex_stream.detectors.sensor.distance import Distance, MaxDistance, fit_di
 from rejex_stream.errors import ConfigError
 from rejex_stream.types import ColumnGroups, FloatArray
 
-__all__ = ["OneSidedRegion", "Sided", "fit_sided", "region_of"]
-
 _MAX_SHIFTS = 8  # of a channel: all combinations of them are tried
 _AT_ONCE = 256  # rows
 _SINGULAR, _MAX = 1e10, 1e100

@@ -27,8 +27,6 @@ from rejex_stream.detectors.sensor.recipes import Columns, Index, Layout, Sensor
 from rejex_stream.protocols import Scorer
 from rejex_stream.types import ColumnGroups, FloatArray
 
-__all__ = ["Nearest", "States", "find_states", "fit_states", "unseen_by_states"]
-
 MOST: Final = 4
 _MOST_ROWS = 2000  # that states are looked for in; of more, every second, third, ...
 _LEAST_ROWS, _LEAST_SHARE = 20, 0.02  # of a state

@@ -48,6 +48,7 @@ def incidents(readings, of, cut=100):
     return found, changes
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(3))
 def test_what_the_reference_took_in_is_absorbed_and_what_came_back_has_recovered(seed):
     off = pipeline(hold=False)
@@ -85,6 +86,7 @@ def test_what_is_told_and_stays_at_another_level_is_held_before_the_reference_fo
     assert sum(v.label != "normal" for v in late) > 250, "judged by what was before"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", [3, 5])
 def test_in_any_cut_and_restored_anywhere_it_is_held_and_absorbed_at_the_same_event(seed):
     for readings, of in (

@@ -399,6 +399,7 @@ def wild(law, months, seed=0, every=1_500):
     return severities
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("law", LAWS)
 def test_of_what_may_be_chance_one_alarm_is_told_in_the_time_that_people_allow_one(law):
     severities = wild(law, 6)

@@ -147,6 +147,7 @@ def test_an_angle_that_stood_still_is_an_anomaly_once_it_moves():
 
 
 # ---------------------------------------------------------------------------------------- the laws
+@pytest.mark.thorough
 @pytest.mark.parametrize("detector", ["Sensor", "SensorEnsemble", "SeasonalSensor"])
 def test_no_cut_and_no_restart_changes_a_verdict(detector):
     readings = readings_of(plant(2600))
@@ -324,6 +325,7 @@ def table(folder, values, names="wind_dir,nacelle,kw"):
     return path
 
 
+@pytest.mark.thorough
 def test_init_proposes_it_and_says_what_changes_it(tmp_path, capsys):
     path = table(tmp_path, plant(3000))
     assert main(["init", str(path), "--to", str(tmp_path / "c.toml")]) == 0
@@ -337,6 +339,7 @@ def test_init_proposes_it_and_says_what_changes_it(tmp_path, capsys):
     assert "[channels" not in (tmp_path / "d.toml").read_text()
 
 
+@pytest.mark.thorough
 def test_score_judges_as_the_config_that_it_writes(tmp_path, capsys):
     path = table(tmp_path, plant(3000))
     where = tmp_path / "c.toml"

@@ -459,6 +459,7 @@ def test_any_row_becomes_a_reading_or_an_invalid(row):
     assert_reading_or_invalid(decoder.decode(record(row, timestamp_ms=1)))
 
 
+@pytest.mark.thorough
 @given(objects, st.sampled_from(DECODERS))
 @settings(max_examples=300, deadline=None)
 def test_a_record_that_only_the_library_of_python_parses_is_read_the_same(tree, decoder):

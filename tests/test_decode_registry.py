@@ -785,6 +785,7 @@ def test_a_registrys_records_have_a_program_and_what_only_json_has_is_led_to_it(
         assert "give select = '.'" in " ".join(map(str, said)), line
 
 
+@pytest.mark.thorough
 def test_a_short_protobuf_record_makes_no_endless_json():
     fields = " ".join(f"double f{i} = {i};" for i in range(1, 1001))
     text = f'syntax = "proto3"; message One {{ {fields} }} message All {{ repeated One ones = 1; }}'

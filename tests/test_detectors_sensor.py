@@ -256,6 +256,7 @@ def test_a_distance_keeps_few_of_its_parts_and_makes_them_again_to_the_same_bits
     assert found[:30] == found[30:]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("d", [3, 12, 38])
 def test_a_change_that_nobody_would_have_forecast_counts_where_every_value_is_ordinary(d):
     X = ar(4000, 0.95, d, seed=3)

@@ -447,6 +447,7 @@ def n_scorable(table: Table) -> int:
     return n
 
 
+@pytest.mark.thorough
 def test_no_advice_leaves_fewer_rows_to_judge(shared_cases: Path) -> None:
     followed = set()
     for path in sorted((shared_cases / "tables").iterdir()):

@@ -169,6 +169,7 @@ def test_a_third_value_far_down_the_table_withdraws_the_guess(tmp_path):
     assert open_table(path, Asked(flags=["open"])).guess.flags == ("open",)
 
 
+@pytest.mark.thorough
 def test_a_switch_in_words_is_a_flag_and_another_word_costs_no_row(tmp_path):
     """A pump's ON and OFF were left out as if they might name who measured; asked for as a flag,
     no row could be read."""

@@ -90,6 +90,7 @@ def test_a_row_at_the_end_of_what_can_be_scored_is_judged_alike(monkeypatch):
     ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("detector", "features"), [
     ("Sensor", FeatureSpec(("a", "b", "c"), preset="sensor")),
     ("SensorEnsemble", FeatureSpec(("a", "b", "c"), preset="sensor_lags")),

@@ -230,6 +230,7 @@ def test_a_hundred_thousand_events_on_the_threshold_get_the_rate_and_not_more():
     assert 5_000 <= rejected <= 5_072
 
 
+@pytest.mark.thorough
 def test_exchangeable_scores_are_rejected_at_the_rate_and_ranks_stay_uniform():
     policy = RejectionPolicy(0.05, rate=0.05, burst=72)
     rng = np.random.default_rng(3)

@@ -49,6 +49,7 @@ def test_a_file_gets_the_verdicts_and_incidents_of_a_run(folder):
     assert len(pipeline.incidents) >= 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("batch", [1, 7, 3_000])
 def test_rows_in_any_batches_get_the_verdicts_of_the_file(folder, batch):
     expected = [judged(outcome) for outcome in Pipeline("pump.toml").process_file()]

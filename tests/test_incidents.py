@@ -68,6 +68,7 @@ def answer(engine, kind, incident, **given):
 
 
 # --------------------------------------------------------------------------- the fault that stays
+@pytest.mark.thorough
 def test_rows_from_before_a_long_suspicion_are_there_again_for_any_cut():
     schedule = RefitSchedule(first_fit_events=500, refit_every_events=1000, buffer_events=1000)
     feed = sensors(6_500, 5_600, 5.0)
@@ -262,6 +263,7 @@ def hours(days, *, fault=None, seed=0):
     return of_rows(x[:, None], step_ms=3_600_000)
 
 
+@pytest.mark.thorough
 def test_a_season_is_told_and_not_held_though_a_fault_in_it_is():
     """It was held 47 % of the time: whoever holds spring judges summer by it."""
     spec = EngineSpec(

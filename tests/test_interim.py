@@ -82,6 +82,7 @@ def test_a_third_joins_the_second_and_what_comes_before_it_speaks_joins_the_firs
     assert [one.channel for one in first.spread] == ["c"]
 
 
+@pytest.mark.thorough
 def test_one_fault_tells_of_no_other_nor_does_its_end():
     for seed in range(6):
         for stop in (None, 1600):
@@ -146,6 +147,7 @@ def test_what_comes_after_a_new_normal_lies_within_nothing():
     assert not any(one.within for one in later)
 
 
+@pytest.mark.thorough
 def test_said_before_it_speaks_the_trusted_reference_holds_until_it_does():
     readings = feed(("a", FIRST, None, 12.0))
     verdicts, changes, _ = answered(readings, CommandKind.NEW_NORMAL, 1195, cut=1)
@@ -258,6 +260,7 @@ def test_no_row_that_looks_at_readings_before_the_fault_trains_what_comes_of_it(
     assert first == pytest.approx(np.mean([one.values[0] for one in readings[onset : onset + 24]]))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("stop", [1600, 1900])
 def test_a_repair_is_no_second_fault_though_rows_after_it_look_at_readings_before(stop):
     for seed in range(3):
@@ -297,6 +300,7 @@ def test_a_third_is_told_after_an_answer_that_is_told_of_the_event_which_tells_o
     assert told == [(at, 0), (at + 1, 1)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("core", ["python", "native"])
 @pytest.mark.parametrize("name", LAWS)
 def test_row_by_row_in_blocks_and_restored_it_says_the_same(name, core, monkeypatch):

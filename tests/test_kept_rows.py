@@ -261,6 +261,7 @@ def made_of(sensor, values, width, *, alone):
     return np.concatenate([np.empty((0, width)), *rows])
 
 
+@pytest.mark.thorough
 @given(streams(), st.integers(1, 300), st.integers(0, 200))
 def test_columns_that_are_made_again_are_those_of_the_stream_bit_for_bit(stream, capacity, back):
     spec, rows, flags = stream

@@ -74,6 +74,7 @@ def test_a_value_beyond_its_limit_is_an_anomaly_from_the_first_event_on():
     assert late.limited.label is Label.ANOMALY
 
 
+@pytest.mark.thorough
 def test_without_limits_every_verdict_is_what_it_was():
     readings = lone(0, 30, 31, 1500, *range(2000, 2400, 3))
     for given in ({}, {"policy": BUDGET}, {"detector": HST}, {"hold": Hold(enabled=False)}):
@@ -210,6 +211,7 @@ def test_the_alert_says_what_is_beyond_which_limit():
 
 
 # ------------------------------------------------------------------------------ the laws
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "given", [{}, {"detector": HST}, {"policy": BUDGET}, {"hold": Hold(enabled=False)}]
 )
@@ -261,6 +263,7 @@ def full_of_gaps():
     ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("detector", "limits", "readings"), [
     (None, (ChannelLimits("x", -1.0, 1.5), ChannelLimits("y", None, 2.0)), lambda: lone(3, n=700)),
     (make_detector("Sensor"), (ChannelLimits("x", None, 3.0),), full_of_gaps),
@@ -497,6 +500,7 @@ def test_planned_and_muted_gaps_are_no_anomalies_and_are_counted_all_the_same():
     assert verdicts[-401].limited.channels[0].missing_events == 100
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("restarts", [False, True])
 @pytest.mark.parametrize("cut", [1, 7, 333])
 def test_no_cut_and_no_restart_changes_what_is_missing_for_too_long(cut, restarts):

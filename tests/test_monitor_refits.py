@@ -130,6 +130,7 @@ def test_evidence_is_the_square_of_the_moving_sum_beside_its_variance(kind):
     assert next(expected, None) is None
 
 
+@pytest.mark.thorough
 def test_the_variance_is_that_of_independent_scores():
     """300 runs of 12 windows: D / sd has the variance 1 from where it began on, or less."""
     for windows in (5, 8, 12):

@@ -347,6 +347,7 @@ def test_a_poll_of_many_streams_is_judged_in_one_call(native, name):
     assert taken(theirs) > 1500
 
 
+@pytest.mark.thorough
 def test_who_was_heard_of_longest_ago_leaves_memory_all_the_same(native):
     pipeline = spec(DETECTORS["distance"], every=None)
     readings = feed(5, 3000, missing=0.0, fault=0, streams=STREAMS)

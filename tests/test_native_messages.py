@@ -256,6 +256,7 @@ def all_of(messages, told):
         return str(error)
 
 
+@pytest.mark.thorough
 @settings(max_examples=200, deadline=None, suppress_health_check=SLOW)
 @given(
     told=st.lists(outcomes(), min_size=1, max_size=4),
@@ -275,6 +276,7 @@ def test_any_verdict_becomes_the_same_line(native, verdict, form):
     assert ours == theirs
 
 
+@pytest.mark.thorough
 @settings(max_examples=200, deadline=None, suppress_health_check=SLOW)
 @given(told=st.lists(outcomes(), max_size=9))
 def test_outcomes_are_counted_the_same(native, told):
@@ -380,6 +382,7 @@ def judged(draw, at):
     return Record(place, b"k", b"{}"), Reading(sensor, sensor, 1000 * at, values, place), verdict
 
 
+@pytest.mark.thorough
 @settings(max_examples=100, deadline=None, suppress_health_check=SLOW)
 @given(data=st.data())
 def test_reviewers_are_shown_the_same(native, data):
@@ -494,6 +497,7 @@ MAPPINGS = (
 )  # fmt: skip
 
 
+@pytest.mark.thorough
 @settings(max_examples=400, deadline=None, suppress_health_check=SLOW)
 @given(
     values=st.lists(st.none() | st.just(b"") | texts() | texts() | texts(), min_size=1, max_size=6),
@@ -563,6 +567,7 @@ def rows(draw):
     return value
 
 
+@pytest.mark.thorough
 @settings(max_examples=600, deadline=None, suppress_health_check=SLOW)
 @given(
     values=st.lists(st.none() | st.just(b"") | st.just(b",,,,") | rows(), min_size=1, max_size=9),

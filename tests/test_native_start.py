@@ -124,6 +124,7 @@ SCORES = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("batch", [1, 100])
 @pytest.mark.parametrize("what", [*SCORES])
 def test_scores_of_another_length_or_kind_are_refused_by_both_cores(built, what, batch):

@@ -179,6 +179,7 @@ HELD = {
 }  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("said", ["fault", "new_normal", "both"])
 @pytest.mark.parametrize("name", HELD)
 def test_the_engine_holds_as_the_reference_does(name, said):

@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET
@@ -67,6 +68,7 @@ KINDS_OF_VERDICT = st.builds(
 )  # fmt: skip
 
 
+@pytest.mark.thorough
 @given(st.lists(KINDS_OF_VERDICT.filter(lambda v: (v.reason is None) == (v.label != "rejected"))))
 def test_every_count_is_the_sum_of_what_each_verdict_is(verdicts):
     counts, ranked = OutcomeCounts(), [one for one in verdicts if is_ranked(one)]

@@ -2,6 +2,8 @@
 
 import sys
 
+import pytest
+
 import rejex_stream
 from tests.program import ended
 
@@ -20,6 +22,7 @@ def test_importing_the_package_is_light():
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.thorough
 def test_a_config_without_a_broker_loads_no_client_of_one():
     code = "import sys, rejex_stream.config; print('kafka' in sys.modules)"
     done = ended([sys.executable, "-c", code])

@@ -322,6 +322,7 @@ def test_a_budget_keeps_its_rate_while_the_window_fills():
 NUMBER = r"([\d,]+(?:\.\d+)?(?:e-\d+)?)"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("given", ["tolerance", "rate"])
 def test_advice_given_works(given):
     """Every window, tolerance, rate and contamination that a refusal names, tried."""

@@ -114,6 +114,7 @@ def test_a_channel_that_is_alone_and_rests_is_judged_as_well():
     assert opened(incidents)[-1].opened_seq == 802
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("cut", [1, 7, 1500])
 def test_no_cut_and_no_restart_changes_what_is_unseen(cut):
     gas = awake(1500, (750, 753, 5.0), (800, 1000, 51.0), (1002, 1020, 600.0), (1400, 1402, 700.0))
@@ -169,6 +170,7 @@ def test_what_woke_and_rested_again_in_the_warm_up_is_known():
     assert warmed_up((60, 700, 3.0))[:600] == [*range(93, 693)], "it lasts: people have to see it"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("cut", [1, 7])
 def test_no_cut_and_no_restart_forgets_what_woke_in_the_warm_up(cut):
     readings = feed(awake(1000, (74, 82, 3.0), (800, 812, 2.0)))

@@ -319,6 +319,7 @@ def test_in_any_cut_and_restored_anywhere_it_is_the_rule(told, limits, cuts, res
     assert told_now == oracle(told, limits)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("owner", ["stream", "group", "partition"])
 @pytest.mark.parametrize("seed", range(2))
 def test_what_the_forgotten_left_of_their_budget_outlives_cuts_and_restarts(seed, owner):

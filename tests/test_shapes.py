@@ -98,6 +98,7 @@ def test_the_channels_of_every_shape_have_the_values_of_the_wide_one() -> None:
         assert [o.event_time_ms for o in readings] == [o.event_time_ms for o in wide], name
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "each", "channels"), [
     ("batch", 3, THREE), ("columnar", 10, {"temp", "press"}),
 ])  # fmt: skip

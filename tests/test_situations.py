@@ -110,6 +110,7 @@ ANY = st.builds(
 )  # fmt: skip
 
 
+@pytest.mark.thorough
 @given(st.lists(ANY, max_size=25, unique_by=lambda one: one.incident), st.randoms())
 def test_the_order_changes_nothing_and_everybody_is_in_one(onsets, draw):
     shuffled = draw.sample(onsets, len(onsets))

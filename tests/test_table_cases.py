@@ -528,6 +528,7 @@ def test_a_table_in_which_nothing_is_ranked_is_an_error(tmp_path, capsys):
     assert "--carry ROWS" in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("width", "preset"), [(61, "raw"), (60, "sensor")])
 def test_a_wide_table_is_judged_by_its_levels_aloud_and_the_saved_config_agrees(
     tmp_path, monkeypatch, capsys, width, preset

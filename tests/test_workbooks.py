@@ -104,6 +104,7 @@ def test_a_broken_one_is_one_sentence(name, content, said, tmp_path):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("part", "name"), [("xl/worksheets/sheet1.xml", b"sheetData"), ("xl/styles.xml", b"styleSheet")]
 )

@@ -343,6 +343,7 @@ def get(port, path):
         return error.code, error.read().decode()
 
 
+@pytest.mark.thorough
 def test_slow_clients_hold_up_no_probe_and_no_thread():
     health = Health()
     server = HealthServer("127.0.0.1", 0, health, lambda: b"")

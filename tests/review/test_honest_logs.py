@@ -122,6 +122,7 @@ HONEST = {
 }  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", HONEST)
 def test_an_honest_log_verifies(name, tmp_path, monkeypatch, capsys):
     config, rows = HONEST[name]

@@ -90,6 +90,7 @@ def all_routes():
     ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "n", [400, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])]
 )

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rejex_stream.incidents.situations import Onset, _tail, find_situations, group_name, onset_of
-from rejex_stream.types import Spread
+from rejex_stream.types import ChannelEvidence, Spread
 from tests.operate.test_incidents_told import incident
 
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
@@ -70,6 +70,8 @@ def test_the_slower_the_sampling_the_more_have_to_agree():
     assert sizes(hourly[:2]) == [1, 1]
     assert sizes(hourly[:6]) == [6]
     assert sizes([onset(METERS[0], 0), onset(METERS[1], 8)]) == [2]
+    before = [onset(METERS[2], -150 * k) for k in range(1, 13)]
+    assert sizes([*before, onset(METERS[0], 0), onset(METERS[1], 7)])[-2:] == [1, 2]
     assert sizes([onset(METERS[0], 0), onset(METERS[1], 8.1)]) == [1, 1]
 
 
@@ -87,6 +89,24 @@ def test_a_further_fault_of_one_leaves_and_those_of_most_do_not():
     assert sizes([these._replace(further_ms=NOW + 50 * MINUTE) for these in STEP]) == [20]
     assert sizes([away], METERS) == [1], "alone it stays what it was"
     assert find_situations([away], METERS)[0].id == one.incident
+
+
+@pytest.mark.parametrize(("channel", "showing", "stays"), [("a", 19, True), ("a", 7, True),
+                                                           ("a", 6, False), ("c", 0, False)])  # fmt: skip
+def test_a_further_fault_that_others_show_is_the_causes(channel, showing, stays):
+    away = STEP[0]._replace(further_ms=NOW + 50 * MINUTE, further=(channel,), shows=("c",))
+    others = [one._replace(shows=("a", "b") if k < showing else ("b",))
+              for k, one in enumerate(STEP[1:])]  # fmt: skip
+    assert (sizes([away, *others]) == [20]) is stays
+    both = away._replace(further=(channel, "d"))
+    assert sizes([both, *others]) == [1, 19], "the other one is its own"
+
+
+def test_an_incident_shows_what_is_half_as_loud_as_the_loudest():
+    told = [ChannelEvidence(*one, None, None) for one in (("a", 4.0), ("b", 2.0), ("c", 1.9))]
+    assert onset_of(incident(channels=(*told, ChannelEvidence("d", None, None, None)))).shows == (
+        "a", "b", "d",
+    )  # fmt: skip
 
 
 def test_the_oldest_that_was_told_of_stays_and_whoever_leaves_does_not_take_it():

@@ -20,6 +20,7 @@ from rejex_stream.types import Incident
 
 _STEPS = 8  # sampling steps between onsets that agree
 _CHANCE = 1e-3
+_SHARE = 3  # one of so many members shows a channel that the cause reaches
 _TIMES_LIKELIER = 10  # to be of a situation than to have opened alone, of who was slower to open
 _MONTH_MS = 30 * 86_400_000
 _FURTHER_MS = 2 * _MONTH_MS  # between two in which a held stream is told of one by chance
@@ -37,6 +38,8 @@ class Onset(NamedTuple):
     opened_ms: int
     step_ms: float
     further_ms: int | None = None  # since when its newest further fault lasts
+    further: tuple[str, ...] = ()  # the channels of its further faults
+    shows: tuple[str, ...] = ()  # the channels that speak at least half as loud as the first
 
     @property
     def slack_ms(self) -> float:
@@ -85,7 +88,16 @@ def onset_of(incident: Incident) -> Onset:
         incident.opened_ms,
         step_ms,
         incident.spread[0].since_ms if incident.spread else None,
+        tuple(one.channel for one in incident.spread),
+        _loud(incident),
     )
+
+
+def _loud(incident: Incident) -> tuple[str, ...]:
+    """Return the channels that contribute at least half of what one of them does."""
+    told = [(one.channel, one.contribution) for one in incident.channels]
+    loudest = max((share for _, share in told if share is not None), default=0.0)
+    return tuple(name for name, share in told if share is None or 2 * share >= loudest)
 
 
 def find_situations(
@@ -141,7 +153,7 @@ def _by_cause(
             rate = (1 + recent) / (_MONTH_MS / n_streams + passed_ms)
         else:
             rate = len(faults) / span_ms
-        width_ms = run[-1].onset_ms - onset_ms + 2 * max(one.slack_ms for one in run)
+        width_ms = run[-1].onset_ms - onset_ms + max(one.slack_ms for one in run)
         together = _tail(_size(run), rate * width_ms) <= _CHANCE
         for core in [run] if together else [[one] for one in run]:
             cores.append((core, rate))
@@ -167,12 +179,20 @@ def _by_cause(
 
 
 def _without_own(members: list[Onset]) -> Iterator[tuple[bool, list[Onset]]]:
-    """Yield a situation without those whose further fault is their own, and each of these."""
-    further = [one for one in members if one.further_ms is not None]
+    """Yield a situation without those whose further fault is their own, and each of these.
+
+    It is the cause's where it is of channels that a third of the others show as well.
+    """
+    shown = Counter(name for one in members for name in {*one.shows, *one.further})
+    further = [
+        one for one in members
+        if one.further_ms is not None
+        and any(_SHARE * (shown[name] - 1) < len(members) - 1 for name in one.further or ("",))
+    ]  # fmt: skip
     until_ms = max((one.further_ms or 0 for one in further), default=0)
     by_chance = len(members) * (until_ms - members[0].onset_ms) / _FURTHER_MS
     if len(members) > 1 and further and _tail(len(further), by_chance) > _CHANCE:
-        members = [one for one in members if one.further_ms is None]
+        members = [one for one in members if one not in further]
         yield from ((True, [one]) for one in further)
     if members:
         yield False, members

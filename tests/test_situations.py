@@ -91,8 +91,10 @@ def test_a_further_fault_of_one_leaves_and_those_of_most_do_not():
     assert find_situations([away], METERS)[0].id == one.incident
 
 
-@pytest.mark.parametrize(("channel", "showing", "stays"), [("a", 19, True), ("a", 7, True),
-                                                           ("a", 6, False), ("c", 0, False)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("channel", "showing", "stays"),
+    [("a", 19, True), ("a", 7, True), ("a", 6, False), ("c", 0, False)],
+)
 def test_a_further_fault_that_others_show_is_the_causes(channel, showing, stays):
     away = STEP[0]._replace(further_ms=NOW + 50 * MINUTE, further=(channel,), shows=("c",))
     others = [one._replace(shows=("a", "b") if k < showing else ("b",))

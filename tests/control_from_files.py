@@ -20,10 +20,8 @@ def main(feed: str, out: str) -> None:
     run(
         source,
         FileSink(
-            verdicts=folder / "verdicts.jsonl",
-            incidents=folder / "incidents.jsonl",
-            deadletter=folder / "dead.jsonl",
-            state_dir=state,
+            verdicts=folder / "verdicts.jsonl", incidents=folder / "incidents.jsonl",
+            deadletter=folder / "dead.jsonl", state_dir=state,
         ),
         FolderSnapshotStore(state),
         lambda partition, fits: Obedient(waits=2),
@@ -32,7 +30,7 @@ def main(feed: str, out: str) -> None:
         settings=RunSettings(
             commit_interval_s=0.0, max_poll_records=7, snapshot_every_events=50, batch_s=10.0
         ),
-    )
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -54,19 +54,13 @@ def stream(values, *, n=N, band=BAND, first=0, epoch=0, key="s"):
     upto = (windows <= new[:, None]).sum(axis=1)
     return [
         verdict(
-            (lt + le) // 2,
-            first + i,
-            n=n,
-            band=band,
-            score=score,
-            ties=le - lt,
-            epoch=epoch,
+            (lt + le) // 2, first + i, n=n, band=band, score=score, ties=le - lt, epoch=epoch,
             key=key,
         )
         for i, (score, lt, le) in enumerate(
             zip(new.tolist(), below.tolist(), upto.tolist(), strict=True)
         )
-    ]
+    ]  # fmt: skip
 
 
 def observe_all(monitor, verdicts):

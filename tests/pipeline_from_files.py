@@ -31,13 +31,11 @@ def main(feed: str, out: str) -> None:
         lambda partition, fits: Engine(recipe, fits),
         JsonDecoder(FieldMapping(["x", "y"], sensor="id", time="t")),
         settings=RunSettings(
-            commit_interval_s=0.0,
-            max_poll_records=37,
-            snapshot_every_events=500,
+            commit_interval_s=0.0, max_poll_records=37, snapshot_every_events=500,
             review_context_events=4,
         ),
         executor=ThreadFitExecutor(),
-    )
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -147,19 +147,14 @@ def spec(
         RejectionPolicy(0.2, **(policy or {"tolerance": 3.0})),
         window=window,
         schedule=RefitSchedule(
-            first_fit_events=50,
-            refit_every_events=every,
-            refit_lag_events=lag,
-            buffer_events=80,
-            calibration=calibration,
-            guard_quantile=guard,
-            guard_share=guard_share,
+            first_fit_events=50, refit_every_events=every, refit_lag_events=lag, buffer_events=80,
+            calibration=calibration, guard_quantile=guard, guard_share=guard_share,
         ),
         seed=3,
         evidence=evidence,
         hold=hold or Hold(),
         modes=modes,
-    )
+    )  # fmt: skip
 
 
 ROLLING = (

@@ -238,9 +238,7 @@ def told_by(alarm, severities, every_ms, counts=True):
 @pytest.mark.thorough
 @pytest.mark.parametrize(("phi", "per_month", "low", "high"), [
     pytest.param(0.0, 1, 0, 1.5, marks=pytest.mark.long),
-    pytest.param(0.9, 1, 0.2, 2, marks=pytest.mark.long),
-    (0.97, 1, 0.2, 2),
-    (0.9, 10, 5, 20),
+    pytest.param(0.9, 1, 0.2, 2, marks=pytest.mark.long), (0.97, 1, 0.2, 2), (0.9, 10, 5, 20),
 ])  # fmt: skip
 def test_false_alarms_come_about_as_often_as_people_said(phi, per_month, low, high):
     assert low <= rate(per_month, phi) <= high
@@ -435,9 +433,7 @@ def test_a_rise_counts_as_one_however_often_it_was_weighed_and_wherever_it_was_c
 
 
 @pytest.mark.parametrize(("length", "may_hold", "kind", "counts"), [
-    (10, False, None, True),
-    (100, False, None, True),
-    (10, True, None, True),
+    (10, False, None, True), (100, False, None, True), (10, True, None, True),
     (4, True, CommandKind.FAULT, False),
 ])  # fmt: skip
 def test_what_was_told_was_in_vain_unless_somebody_answered(length, may_hold, kind, counts):

@@ -161,11 +161,9 @@ def test_validate_doubts_a_tolerance_that_means_little(capsys, tmp_path):
 
 
 @pytest.mark.parametrize(("more", "said"), [
-    ('time_unit = "iso8601"', True),
-    ('time_format = "%d.%m.%Y %H:%M"', True),
+    ('time_unit = "iso8601"', True), ('time_format = "%d.%m.%Y %H:%M"', True),
     ('time_format = "%d.%m.%Y %H:%M %z"', False),
-    ('time_unit = "iso8601"\ntime_zone = "Europe/Berlin"', False),
-    ('time_unit = "ms"', False),
+    ('time_unit = "iso8601"\ntime_zone = "Europe/Berlin"', False), ('time_unit = "ms"', False),
 ])  # fmt: skip
 def test_validate_says_where_a_time_without_a_zone_is_taken_to_be(capsys, tmp_path, more, said):
     path = tmp_path / "c.toml"

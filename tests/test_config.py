@@ -314,10 +314,8 @@ def test_a_variable_of_the_environment_is_named_in_its_problem(monkeypatch):
 
 
 @pytest.mark.parametrize(("content", "expected"), [
-    (b"[input\n", "Expected a TOML file"),
-    (b"\xff\xfe", "not UTF-8"),
-    (b"", "input: the section is missing"),
-    (None, "No such file"),
+    (b"[input\n", "Expected a TOML file"), (b"\xff\xfe", "not UTF-8"),
+    (b"", "input: the section is missing"), (None, "No such file"),
 ])  # fmt: skip
 def test_a_file_that_is_no_config_is_one_sentence(tmp_path, content, expected):
     path = tmp_path / "c.toml"

@@ -87,13 +87,11 @@ def test_a_state_of_the_sensor_is_an_item_where_it_begins_and_where_it_ends():
         )
         for reason, status, rate, reasons in (
             (Reason.CONSTANT_WINDOW, begins, 0.0, REVIEW_REASONS),
-            (Reason.CONSTANT_WINDOW, None, 0.0, REVIEW_REASONS),
-            (None, ends, 0.0, REVIEW_REASONS),
-            (None, ends, 1.0, REVIEW_REASONS),
-            (Reason.AMBIGUOUS, ends, 0.0, REVIEW_REASONS),
+            (Reason.CONSTANT_WINDOW, None, 0.0, REVIEW_REASONS), (None, ends, 0.0, REVIEW_REASONS),
+            (None, ends, 1.0, REVIEW_REASONS), (Reason.AMBIGUOUS, ends, 0.0, REVIEW_REASONS),
             (Reason.CONSTANT_WINDOW, begins, 0.0, ()),
         )
-    ]
+    ]  # fmt: skip
     assert [item and item.why for item in found] == [
         "status", None, "status", "audit", "rejected", None
     ]  # fmt: skip
@@ -125,12 +123,8 @@ def test_of_extreme_anomalies_the_first_for_a_quarter_of_a_window_is_asked_about
 
 
 @pytest.mark.parametrize("given", [
-    {"severity": 3.99},
-    {"severity": None},
-    {"label": Label.NORMAL},
-    {"held": True, "incident": "t-0-0"},
-    {"planned": True},
-    {"muted": "m"},
+    {"severity": 3.99}, {"severity": None}, {"label": Label.NORMAL},
+    {"held": True, "incident": "t-0-0"}, {"planned": True}, {"muted": "m"},
 ])  # fmt: skip
 def test_nobody_is_asked_about_what_an_incident_or_a_plan_tells_of(given):
     assert ReviewItems(["x"]).observe(*extreme(0, **given)) is None
@@ -260,17 +254,13 @@ def test_impossible_numbers_are_refused():
 
 events = st.lists(
     st.builds(
-        event,
-        st.integers(0, 10**6),
-        sensor=st.text("abcd", min_size=1, max_size=1),
-        label=st.sampled_from(Label),
-        reason=st.none() | st.sampled_from(Reason),
+        event, st.integers(0, 10**6), sensor=st.text("abcd", min_size=1, max_size=1),
+        label=st.sampled_from(Label), reason=st.none() | st.sampled_from(Reason),
         values=st.tuples(st.floats(), st.floats(allow_nan=False)),
-        score=st.none() | st.floats(allow_nan=False),
-        severity=st.none() | st.floats(0.0, 9.0),
+        score=st.none() | st.floats(allow_nan=False), severity=st.none() | st.floats(0.0, 9.0),
     ),
     max_size=40,
-)
+)  # fmt: skip
 
 
 def views(context):

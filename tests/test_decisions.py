@@ -61,17 +61,11 @@ def play(recipe, sink, store=None, *, feed=FEED, commits_end_in_a_crash=False, *
 
     try:
         run(
-            ListSource(feed, committed=sink.offsets),
-            sink,
-            store,
-            lambda partition, fits: Engine(recipe, fits),
-            DECODER,
-            settings=RunSettings(**{"commit_interval_s": 0.03} | knobs),
-            make_monitor=monitor,
-            observers=[watching],
-            clock=clock,
-            wait=clock.advance,
-        )
+            ListSource(feed, committed=sink.offsets), sink, store,
+            lambda partition, fits: Engine(recipe, fits), DECODER,
+            settings=RunSettings(**{"commit_interval_s": 0.03} | knobs), make_monitor=monitor,
+            observers=[watching], clock=clock, wait=clock.advance,
+        )  # fmt: skip
     except Crash:
         assert commits_end_in_a_crash
     else:

@@ -191,18 +191,14 @@ def test_one_field_may_play_two_roles():
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        (b"", ["empty"]),
-        (b"\xff\xfe{}", ["UTF-8", "byte 0"]),
+        (b"", ["empty"]), (b"\xff\xfe{}", ["UTF-8", "byte 0"]),
         (b'{"sensor": "a", "ts": 1, "ignored": "\xff"}', ["UTF-8"]),
-        (b'{"sensor": "a", "ts"', ["not JSON"]),
-        (b"[1, 2]", ["object", "a list of 2"]),
-        (b"3", ["object"]),
-        (b"null", ["object", "nothing"]),
-        (b'{"a": 1} {"b": 2}', ["not JSON"]),
+        (b'{"sensor": "a", "ts"', ["not JSON"]), (b"[1, 2]", ["object", "a list of 2"]),
+        (b"3", ["object"]), (b"null", ["object", "nothing"]), (b'{"a": 1} {"b": 2}', ["not JSON"]),
         (b'{"a": ' + b"[" * 10_000 + b"]" * 10_000 + b"}", ["64 levels"]),
         (b'{"a": ' + b'{"b":' * 10_000, ["64 levels"]),
     ],
-)
+)  # fmt: skip
 def test_bytes_that_are_not_a_json_object_are_invalid_at_decode(value, words):
     assert_invalid(decode(value), *words, stage="decode")
 
@@ -265,21 +261,15 @@ def test_a_time_that_cannot_be_read_is_invalid(time):
     [
         ("2024-02-29T12:00:00Z", "iso8601", 1709208000000),
         ("2024-02-29T12:00:00.123456789+01:00", "iso8601", 1709204400123),
-        ("2024-02-29 12:00:00", "iso8601", 1709208000000),
-        ("2024-02-29", "iso8601", 1709164800000),
+        ("2024-02-29 12:00:00", "iso8601", 1709208000000), ("2024-02-29", "iso8601", 1709164800000),
         ("1969-12-31T23:59:59.999Z", "iso8601", -1),
-        ("0001-01-01T00:00:00Z", "iso8601", -62135596800000),
-        (1700000000.123, "s", 1700000000123),
-        (1700000000, "s", 1700000000000),
-        ("1700000000.5", "s", 1700000000500),
-        (1700000000123, "ms", 1700000000123),
-        (1700000000123.9, "ms", 1700000000123),
-        (1700000000123999, "us", 1700000000123),
-        (1700000000123999999, "ns", 1700000000123),
-        ("1700000000123999999", "ns", 1700000000123),
-        (-1, "us", -1),
+        ("0001-01-01T00:00:00Z", "iso8601", -62135596800000), (1700000000.123, "s", 1700000000123),
+        (1700000000, "s", 1700000000000), ("1700000000.5", "s", 1700000000500),
+        (1700000000123, "ms", 1700000000123), (1700000000123.9, "ms", 1700000000123),
+        (1700000000123999, "us", 1700000000123), (1700000000123999999, "ns", 1700000000123),
+        ("1700000000123999999", "ns", 1700000000123), (-1, "us", -1),
     ],
-)
+)  # fmt: skip
 def test_times_are_read_in_their_unit(value, unit, expected):
     assert to_epoch_ms(value, unit) == expected
 
@@ -418,12 +408,10 @@ objects = st.dictionaries(
     max_size=8,
 )
 MAPPINGS = [
-    PLAIN,
-    NESTED,
-    FieldMapping(["temp"], fixed_sensor="m", time="ts", time_unit="iso8601"),
+    PLAIN, NESTED, FieldMapping(["temp"], fixed_sensor="m", time="ts", time_unit="iso8601"),
     FieldMapping(["temp", "vib"], sensor_from="key", group="site"),
     FieldMapping(["ts"], sensor="sensor", time="ts", groups={"a": "b"}),
-]
+]  # fmt: skip
 
 
 DECODERS = [JsonDecoder(mapping) for mapping in MAPPINGS]

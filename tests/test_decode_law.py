@@ -101,12 +101,10 @@ PARTITION, ID = st.integers(0, 1), st.sampled_from(IDS)
 EVENTS = st.one_of(
     st.tuples(st.just("produce"), PARTITION, ID),
     st.tuples(st.just("read"), PARTITION, st.integers(1, 5)),
-    st.tuples(st.just("commit"), PARTITION),
-    st.tuples(st.just("crash"), st.integers(0, 20)),
+    st.tuples(st.just("commit"), PARTITION), st.tuples(st.just("crash"), st.integers(0, 20)),
     st.tuples(st.just("says"), ID, st.sampled_from([None, AB, BA, USELESS])),
-    st.tuples(st.just("down"), st.booleans()),
-    st.tuples(st.just("wait")),
-)
+    st.tuples(st.just("down"), st.booleans()), st.tuples(st.just("wait")),
+)  # fmt: skip
 
 
 @pytest.mark.thorough

@@ -527,18 +527,14 @@ def test_message_indexes_choose_the_message(plant):
 @pytest.mark.parametrize(
     ("tail", "words"),
     [
-        (b"", "message indexes are broken"),
-        (b"\x02", "message indexes are broken"),
-        (b"\x01", "message indexes are broken"),
-        (b"\xff" * 9, "message indexes are broken"),
-        (b"\xfe\xff\xff\xff\x0f", "message indexes are broken"),
-        (b"\x02\x08", "no message at [4]"),
-        (b"\x02\x01", "no message at [-1]"),
-        (b"\x04\x02\x06", "no message at [1, 3]"),
+        (b"", "message indexes are broken"), (b"\x02", "message indexes are broken"),
+        (b"\x01", "message indexes are broken"), (b"\xff" * 9, "message indexes are broken"),
+        (b"\xfe\xff\xff\xff\x0f", "message indexes are broken"), (b"\x02\x08", "no message at [4]"),
+        (b"\x02\x01", "no message at [-1]"), (b"\x04\x02\x06", "no message at [1, 3]"),
         (SECOND + b"\xff\xff", "broken, or of another message"),
         (SECOND + b"\x0a\x02\xff\xff", "broken, or of another message"),
     ],
-)
+)  # fmt: skip
 def test_a_protobuf_payload_that_does_not_fit_says_so(tail, words):
     outcome = proto_decoder().decode(record(HEADER + tail))
     assert_invalid(outcome, "does not fit schema id 1", words, stage="decode")

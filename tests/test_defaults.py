@@ -129,11 +129,8 @@ RESOLVED = {"group", "topics", "form", "window", "contamination", "tolerance", "
 
 
 @pytest.mark.parametrize(("concept", "sections"), [
-    (RunSettings, (Run, State, Output)),
-    (MonitorConfig, (Monitor,)),
-    (KafkaSettings, (Kafka,)),
-    (KafkaSecurity, (KafkaSecurity,)),
-    (RegistrySettings, (RegistrySettings,)),
+    (RunSettings, (Run, State, Output)), (MonitorConfig, (Monitor,)), (KafkaSettings, (Kafka,)),
+    (KafkaSecurity, (KafkaSecurity,)), (RegistrySettings, (RegistrySettings,)),
 ])  # fmt: skip
 def test_a_setting_is_stated_once_and_used_by_its_concept(concept, sections):
     assert set(sections) <= {model_of(name) for name in ALL_SECTIONS}, "sections of a config"

@@ -48,17 +48,14 @@ def test_a_name_that_both_have_must_say_whose():
 
 
 @pytest.mark.parametrize(("name", "says"), [
-    ("KNM", "nearest are pyod:KNN"),
-    ("IsolationForest", "no detector 'IsolationForest'"),
+    ("KNM", "nearest are pyod:KNN"), ("IsolationForest", "no detector 'IsolationForest'"),
     ("HalfSpaceTree", "nearest are river:HalfSpaceTrees"),
-    ("xyzzy", "there are Ensemble, .*AE, COPOD"),
-    ("", "no detector ''"),
+    ("xyzzy", "there are Ensemble, .*AE, COPOD"), ("", "no detector ''"),
     ("pyod.models.pca.PCAA", "no class 'PCAA'"),
     ("pyod.models.nothing.X", "No module named 'pyod.models.nothing'"),
     ("river.anomaly.HalfSpaceTree", "did you mean HalfSpaceTrees"),
     ("no_such_module.thing", "No module named 'no_such_module'"),
-    ("math.pi", "gives no anomaly score"),
-    ("river.stats.Mean", "gives no anomaly score"),
+    ("math.pi", "gives no anomaly score"), ("river.stats.Mean", "gives no anomaly score"),
 ])  # fmt: skip
 def test_an_unknown_name_says_what_is_near(name, says):
     with pytest.raises(DetectorError, match=says):

@@ -82,14 +82,12 @@ def test_a_review_item_survives_the_wire(item):
 
 @given(
     st.builds(
-        Record,
-        positions,
-        st.none() | st.binary(max_size=9),
+        Record, positions, st.none() | st.binary(max_size=9),
         st.none() | st.binary(max_size=40) | names.map(str.encode),
         st.lists(st.tuples(names, st.none() | st.binary(max_size=5)), max_size=2).map(tuple),
         st.none() | st.integers(0, 2**60),
     )
-)
+)  # fmt: skip
 def test_a_dead_letter_keeps_the_original_bytes(record):
     invalid = Invalid(record.position, "decode", "why")
     line = encode_dead_letter(record, invalid)

@@ -246,9 +246,7 @@ def faulty(events: int) -> list[Reading]:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("detector", "policy"), [
-    ("HBOS", {}),
-    ("GMM", {"rate": 0.1, "burst": 20}),
-    ("GMM", {"tolerance": 4, "ties": "paper"}),
+    ("HBOS", {}), ("GMM", {"rate": 0.1, "burst": 20}), ("GMM", {"tolerance": 4, "ties": "paper"}),
     ("Sensor", {}),
 ])  # fmt: skip
 def test_blocks_give_the_bytes_of_single_events(detector, policy):

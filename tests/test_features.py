@@ -104,8 +104,7 @@ def test_values_whose_sum_overflows_are_still_values():
 
 @pytest.mark.parametrize(("make", "words"), [
     (lambda: Feature("median", "x"), "unknown: use one of raw, lag"),
-    (lambda: Feature("lag", "x"), "goes by events"),
-    (lambda: Feature("mean", "x"), "exactly one"),
+    (lambda: Feature("lag", "x"), "goes by events"), (lambda: Feature("mean", "x"), "exactly one"),
     (lambda: Feature("mean", "x", events=3, seconds=2), "exactly one"),
     (lambda: Feature("std", "x", events=1), "at least 2"),
     (lambda: Feature("lag", "x", events=0), "at least 1"),
@@ -113,8 +112,7 @@ def test_values_whose_sum_overflows_are_still_values():
     (lambda: Feature("raw"), "needs a channel"),
     (lambda: Feature("raw", "x", events=2), "takes no span"),
     (lambda: Feature("hour_of_day", "x"), "takes no channel"),
-    (lambda: FeatureSpec(()), "no channels"),
-    (lambda: FeatureSpec(("x", "x")), "named twice"),
+    (lambda: FeatureSpec(()), "no channels"), (lambda: FeatureSpec(("x", "x")), "named twice"),
     (lambda: FeatureSpec(("x",), (Feature("raw", "z"),)), "unknown channel 'z'"),
     (lambda: FeatureSpec(("x",), (Feature("raw", "x"),) * 2), "named twice"),
     (lambda: FeatureSpec(("x",), carry_forward_events=-1), "give 0 or a larger"),

@@ -76,15 +76,12 @@ def written(tmp_path, content, name="feed.jsonl"):
 @pytest.mark.parametrize(
     ("content", "rows"),
     [
-        (b"", []),
-        (b"a\nb\nc", [b"a", b"b", b"c"]),
-        (b"a\r\nb\r\n", [b"a", b"b"]),
-        (b"\n\n a\n  \n\r\n\t\nb\n\n", [b" a", b"b"]),
-        (b"\xef\xbb\xbfa\nb", [b"a", b"b"]),
+        (b"", []), (b"a\nb\nc", [b"a", b"b", b"c"]), (b"a\r\nb\r\n", [b"a", b"b"]),
+        (b"\n\n a\n  \n\r\n\t\nb\n\n", [b" a", b"b"]), (b"\xef\xbb\xbfa\nb", [b"a", b"b"]),
         (b"\xff\xfa\n\x00", [b"\xff\xfa", b"\x00"]),
         (b"a\x0bb\x0cc\x1cd\x85e\n", [b"a\x0bb\x0cc\x1cd\x85e"]),
     ],
-)
+)  # fmt: skip
 def test_lines_are_records_and_blank_lines_are_not(tmp_path, content, rows):
     assert read_all(FileSource(written(tmp_path, content))) == rows
 
@@ -332,13 +329,10 @@ def test_what_came_before_the_damage_is_judged_and_committed(tmp_path):
     out = tmp_path / "verdicts.jsonl"
     with pytest.raises(ConnectorError, match="cut short"):
         run(
-            source,
-            FileSink(verdicts=out),
-            None,
-            lambda partition, fits: Engine(spec(), fits),
+            source, FileSink(verdicts=out), None, lambda partition, fits: Engine(spec(), fits),
             JsonDecoder(FieldMapping(["x", "y"], sensor="id", time="t")),
             settings=RunSettings(commit_interval_s=60),
-        )
+        )  # fmt: skip
     assert len(out.read_bytes().splitlines()) > 1000
 
 
@@ -486,14 +480,10 @@ def outcome(offset, kind="normal"):
     if kind == "invalid":
         return Outcome(record, invalid=Invalid(at, "decode", "not JSON"))
     verdict = Verdict(
-        position=at,
-        stream_key="a",
-        sensor="a",
-        event_time_ms=offset,
-        seq=offset,
+        position=at, stream_key="a", sensor="a", event_time_ms=offset, seq=offset,
         label=Label.REJECTED if kind == "review" else Label.NORMAL,
         reason=Reason.AMBIGUOUS if kind == "review" else None,
-    )
+    )  # fmt: skip
     item = ReviewItem(verdict=verdict, channels=("x",), values=(1.0,)) if kind == "review" else None
     return Outcome(record, verdict, None, item)
 
@@ -776,14 +766,10 @@ def test_a_file_that_grows_is_judged_until_somebody_stops_it(tmp_path):
     sink = FileSink(verdicts=out)
     thread.start()
     summary = run(
-        FileSource(path, follow=True),
-        sink,
-        None,
-        lambda partition, fits: Engine(spec(), fits),
+        FileSource(path, follow=True), sink, None, lambda partition, fits: Engine(spec(), fits),
         JsonDecoder(FieldMapping(["x", "y"], sensor="id", time="t")),
-        settings=RunSettings(commit_interval_s=0.01),
-        stop=stop,
-    )
+        settings=RunSettings(commit_interval_s=0.01), stop=stop,
+    )  # fmt: skip
     thread.join()
     assert summary.n_events == 50
     assert summary.stopped

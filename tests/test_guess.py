@@ -24,10 +24,8 @@ def table(header, *columns):
 
 @pytest.mark.parametrize(("cells", "unit"), [
     (["2024-01-01T00:00:00", "2024-01-01 00:01:00"], "iso8601"),
-    (["2024-01-01T00:00:00+01:00", ""], "iso8601"),
-    (["0", "1"], "s"),
-    (["1700000000", "1700000001"], "s"),
-    (["1700000000000", "1700000001000"], "ms"),
+    (["2024-01-01T00:00:00+01:00", ""], "iso8601"), (["0", "1"], "s"),
+    (["1700000000", "1700000001"], "s"), (["1700000000000", "1700000001000"], "ms"),
     (["1700000000000000", "1700000001000000"], "us"),
     (["1700000000000000000", "1700000001000000000"], "ns"),
 ])  # fmt: skip
@@ -50,15 +48,11 @@ def test_constants_counters_texts_and_empty_columns_are_left_out_with_the_reason
     n = 20
     guess = guess_table(
         *table(
-            "index,same,words,nothing,row_count,v",
-            [str(i) for i in range(n)],
-            ["7"] * n,
-            ["a", "b"] * (n // 2),
-            [""] * n,
-            [str(i) for i in range(n)],
+            "index,same,words,nothing,row_count,v", [str(i) for i in range(n)], ["7"] * n,
+            ["a", "b"] * (n // 2), [""] * n, [str(i) for i in range(n)],
             [str(i % 7) for i in range(n)],
         )
-    )
+    )  # fmt: skip
     assert guess.channels == ("v",)
     assert guess.aside == {
         "index": "not a measurement, by its name", "same": "never changes",

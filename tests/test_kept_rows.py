@@ -19,10 +19,8 @@ from tests.streams import of_rows
 kinds = {
     "two bytes": st.integers(-300, 300).map(lambda whole: whole / 100),
     "four": st.integers(-(10**6), 10**6).map(lambda whole: whole / 1000),
-    "floats": st.floats(width=32),
-    "any": st.floats(),
-    "zeros": st.sampled_from([0.0, -0.0]),
-}
+    "floats": st.floats(width=32), "any": st.floats(), "zeros": st.sampled_from([0.0, -0.0]),
+}  # fmt: skip
 decimals = st.builds(
     lambda whole, digits: whole / 10**digits, st.integers(-(2**33), 2**33), st.integers(0, 8)
 )

@@ -52,18 +52,10 @@ def lines(n, sensors="a"):
 def play(source, sink, store=None, *, executor=None, observers=(), knobs=None, **options):
     clock = FakeClock(tick_s=0.01)
     return run(
-        source,
-        sink,
-        store,
-        lambda partition, fits: Engine(RECIPE, fits),
-        DECODER,
-        settings=RunSettings(**({"commit_interval_s": 0.03} | (knobs or {}))),
-        executor=executor,
-        observers=observers,
-        clock=clock,
-        wait=clock.advance,
-        **options,
-    )
+        source, sink, store, lambda partition, fits: Engine(RECIPE, fits), DECODER,
+        settings=RunSettings(**({"commit_interval_s": 0.03} | (knobs or {}))), executor=executor,
+        observers=observers, clock=clock, wait=clock.advance, **options,
+    )  # fmt: skip
 
 
 def undisturbed(script):
@@ -137,13 +129,9 @@ def test_a_replay_that_waits_for_fits_does_not_hold_up_the_other_partition():
             executor.shut.clear()
 
     play(
-        source,
-        sink,
-        store,
-        executor=executor,
-        on_progress=lambda seen: open_the_gate(None),
+        source, sink, store, executor=executor, on_progress=lambda seen: open_the_gate(None),
         knobs={"max_poll_records": 50, "progress_interval_s": 0.0},
-    )
+    )  # fmt: skip
     assert not executor.shut
     assert by_partition(sink) == undisturbed(script)
 
@@ -307,16 +295,9 @@ def test_a_stop_while_a_fit_of_minutes_is_awaited_commits_and_returns(taken_over
 
 def begin(source, sink, store, recipe, stop, executor, observers, knobs=None):
     return run(
-        source,
-        sink,
-        store,
-        lambda partition, fits: Engine(recipe, fits),
-        DECODER,
-        settings=RunSettings(**(knobs or {})),
-        executor=executor,
-        observers=observers,
-        stop=stop,
-    )
+        source, sink, store, lambda partition, fits: Engine(recipe, fits), DECODER,
+        settings=RunSettings(**(knobs or {})), executor=executor, observers=observers, stop=stop,
+    )  # fmt: skip
 
 
 class NeverDone(InlineExecutor):

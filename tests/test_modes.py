@@ -186,13 +186,11 @@ def test_what_is_muted_of_a_sensor_is_muted_in_a_mode_to_come():
     at = len(stepped(30))
     feed = [
         reading._replace(
-            stream_key=in_mode("a", "off"),
-            sensor="a",
-            event_time_ms=10**7 + i,
+            stream_key=in_mode("a", "off"), sensor="a", event_time_ms=10**7 + i,
             position=Position("t", 0, at + i),
         )
         for i, reading in enumerate(readings(400, keys=("a",), missing=0))
-    ]
+    ]  # fmt: skip
     verdicts = [v for v in engine.process(feed) if v.severity is not None]
     assert {v.mode for v in verdicts} == {"off"}
     assert {v.muted for v in verdicts} == {"m", msgspec.UNSET}

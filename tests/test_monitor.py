@@ -83,11 +83,8 @@ def test_state_does_not_grow():
 
 
 @pytest.mark.parametrize("damage", [
-    lambda blob: b"",
-    lambda blob: b"not a snapshot",
-    lambda blob: blob[:-7],
-    lambda blob: blob[:13] + bytes([99]) + blob[14:],
-    lambda blob: blob[:14] + b"\xc1" + blob[15:],
+    lambda blob: b"", lambda blob: b"not a snapshot", lambda blob: blob[:-7],
+    lambda blob: blob[:13] + bytes([99]) + blob[14:], lambda blob: blob[:14] + b"\xc1" + blob[15:],
 ])  # fmt: skip
 def test_foreign_and_damaged_snapshots_are_refused_and_change_nothing(damage):
     monitor = StreamMonitor(CONFIG, "s")

@@ -200,14 +200,12 @@ def test_a_fault_hidden_by_a_mute_is_counted_as_missed():
 # ------------------------------------------------------------------------------ commands
 @pytest.mark.parametrize(("wrong", "complaint"), [
     ({"until_ms": None}, "expected both, the second later by 90 days at most"),
-    ({"from_ms": None}, "expected both"),
-    ({"until_ms": 0}, "expected both"),
+    ({"from_ms": None}, "expected both"), ({"until_ms": 0}, "expected both"),
     ({"until_ms": 90 * DAY + 1}, "by 90 days at most"),
     ({"box": {}}, "has a box of 0 channels: expected 1 to 200"),
     ({"box": {"a": (2.0, 1.0)}}, "'a' from 2 to 1: expected two numbers, the larger one last"),
     ({"stream_key": None}, "does not say stream_key: a mute says whose, who and why"),
-    ({"note": ""}, "does not say note"),
-    ({"by": ""}, "does not say by"),
+    ({"note": ""}, "does not say note"), ({"by": ""}, "does not say by"),
 ])  # fmt: skip
 def test_a_mute_without_end_bounds_or_reason_is_refused_in_a_sentence(wrong, complaint):
     with pytest.raises(ConnectorError, match=complaint):

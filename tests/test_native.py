@@ -174,11 +174,8 @@ def any_pipeline(native, rng):
         pipeline = replace(pipeline, features=columns)
     pipeline = replace(pipeline, alarms=alarms)
     readings = feed(
-        draw(range(10_000)),
-        draw((400, 900)),
-        missing=draw((0.0, 0.0, 0.01)),
-        fault=draw((0, 12, 60)),
-        streams=draw(("ab", "abc\u00e4")),
+        draw(range(10_000)), draw((400, 900)), missing=draw((0.0, 0.0, 0.01)),
+        fault=draw((0, 12, 60)), streams=draw(("ab", "abc\u00e4")),
         channels=2 if kind == 8 else channels,
     )  # fmt: skip
     if kind == 7:

@@ -116,12 +116,10 @@ def test_a_core_is_tried_once_and_another_one_again(built, tmp_path, monkeypatch
 
 
 SCORES = {
-    "too few": lambda X: np.zeros(len(X) - 1),
-    "none": lambda X: np.empty(0),
-    "a column": lambda X: np.zeros((len(X), 1)),
-    "texts": lambda X: ["much"] * len(X),
+    "too few": lambda X: np.zeros(len(X) - 1), "none": lambda X: np.empty(0),
+    "a column": lambda X: np.zeros((len(X), 1)), "texts": lambda X: ["much"] * len(X),
     "nothing": lambda X: None,
-}
+}  # fmt: skip
 
 
 @pytest.mark.thorough

@@ -272,14 +272,10 @@ def test_scores_do_not_depend_on_the_batch():
 
 
 @pytest.mark.parametrize(("step_ms", "n_rows", "detector", "window"), [
-    (60_000, 20_000, "SeasonalSensor", 7_200),
-    (60_000, 17_000, "Sensor", 2_000),
-    (TEN_MINUTES, 3_000, "SeasonalSensor", 750),
-    (TEN_MINUTES, 1_500, "Sensor", 370),
-    (1_000, 500_000, "Sensor", 2_000),
-    (86_400_000, 3_000, "SeasonalSensor", 750),
-    (86_400_000 * 2, 3_000, "Sensor", 750),
-    (None, 20_000, "Sensor", 2_000),
+    (60_000, 20_000, "SeasonalSensor", 7_200), (60_000, 17_000, "Sensor", 2_000),
+    (TEN_MINUTES, 3_000, "SeasonalSensor", 750), (TEN_MINUTES, 1_500, "Sensor", 370),
+    (1_000, 500_000, "Sensor", 2_000), (86_400_000, 3_000, "SeasonalSensor", 750),
+    (86_400_000 * 2, 3_000, "Sensor", 750), (None, 20_000, "Sensor", 2_000),
 ])  # fmt: skip
 def test_a_table_of_many_days_is_judged_by_the_hour(step_ms, n_rows, detector, window):
     choice = suggest(n_rows, 1, ("flow",), step_ms=step_ms)

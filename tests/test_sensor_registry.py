@@ -479,11 +479,8 @@ def test_a_snapshot_that_is_abandoned_leaves_nothing_of_who_was_forgotten_meanwh
 
 
 @pytest.mark.parametrize(("head", "views"), [
-    ({"limits": {}, "clock": [None, 0]}, {"a": {"a": "x"}}),
-    ({"limits": {}, "clock": "?"}, {}),
-    ({"limits": {"max_keys": 0}, "clock": []}, {}),
-    ({"limits": {}}, {}),
-    ([], {}),
+    ({"limits": {}, "clock": [None, 0]}, {"a": {"a": "x"}}), ({"limits": {}, "clock": "?"}, {}),
+    ({"limits": {"max_keys": 0}, "clock": []}, {}), ({"limits": {}}, {}), ([], {}),
     ({"limits": {}, "clock": []}, {"a": 1}),
 ])  # fmt: skip
 def test_what_is_no_life_is_refused(head, views):

@@ -50,11 +50,9 @@ cuts_of = st.lists(st.integers(0, 800), max_size=8).map(sorted)
 @pytest.mark.parametrize("owner", OWNERS)
 @FEW
 @given(
-    rate=st.floats(0.02, 0.08).map(lambda x: round(x, 3)),
-    burst=st.integers(1, 20),
-    greed=st.floats(0, 1),
-    seed=st.integers(0, 10**6),
-)
+    rate=st.floats(0.02, 0.08).map(lambda x: round(x, 3)), burst=st.integers(1, 20),
+    greed=st.floats(0, 1), seed=st.integers(0, 10**6),
+)  # fmt: skip
 def test_no_stretch_of_an_owner_s_events_has_more_than_rate_times_length_plus_burst(
     owner, rate, burst, greed, seed
 ):

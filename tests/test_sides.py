@@ -351,11 +351,9 @@ def test_the_laws_hold_over_cuts_snapshots_and_gaps():
     wanted = [*whole.process(readings)]
     sizes = iter((1, 350, 3, 600, 1, 1, 500, 77, 800, 267))
     found, _ = played(
-        lambda: Engine(spec_of(asked), InlineExecutor()),
-        readings,
-        lambda: next(sizes),
+        lambda: Engine(spec_of(asked), InlineExecutor()), readings, lambda: next(sizes),
         lambda: True,
-    )
+    )  # fmt: skip
     assert found == wanted
     with pytest.raises(CheckpointError, match="sides"):
         Engine(spec_of(LOW), InlineExecutor()).restore(whole.snapshot())

@@ -264,11 +264,9 @@ def test_flags_and_channels_at_rest_are_apart():
 
 
 @pytest.mark.parametrize(("levels", "detector"), [
-    (table(pump(5)), "StateSensor"),
-    (table(autoregressive(0.9)), "Sensor"),
+    (table(pump(5)), "StateSensor"), (table(autoregressive(0.9)), "Sensor"),
     (np.column_stack([autoregressive(0.9), on_off([200, 300] * 4, [0, 9] * 4) > 4]), "Sensor"),
-    (np.full((2000, 1), np.nan), "Sensor"),
-    (None, "Sensor"),
+    (np.full((2000, 1), np.nan), "Sensor"), (None, "Sensor"),
 ])  # fmt: skip
 def test_a_table_whose_first_rows_show_states_is_judged_by_them(levels, detector):
     choice = suggest(4_000, 1, ("amps",), levels=levels)

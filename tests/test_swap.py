@@ -48,13 +48,10 @@ def after_swaps(calibration, swaps):
         RejectionPolicy(0.1, tolerance=3.0),
         window=WINDOW,
         schedule=RefitSchedule(
-            first_fit_events=100,
-            refit_every_events=WINDOW + AFTER,
-            refit_lag_events=5,
-            buffer_events=90,
-            calibration=calibration,
+            first_fit_events=100, refit_every_events=WINDOW + AFTER, refit_lag_events=5,
+            buffer_events=90, calibration=calibration,
         ),
-    )
+    )  # fmt: skip
     events = 100 + (swaps + 1) * (WINDOW + AFTER) + AFTER + 5
     rng = np.random.default_rng(SEED)
     rows = rng.normal(size=(events, CHANNELS)).tolist()

@@ -98,15 +98,12 @@ def test_thousands_beside_whole_numbers_are_said(case):
 @pytest.mark.parametrize(
     ("name", "channels"),
     [
-        ("numeric_names_t.csv", ("10", "15", "20", "35")),
-        ("toa5.dat", ("Batt", "Temp")),
-        ("influx.csv", ("_value",)),
-        ("grafana_unit.csv", ("temp", "humidity")),
-        ("nul_tail.csv", ("temp", "flow")),
-        ("pi_many.csv", ("TI101.PV", "FI202.PV")),
+        ("numeric_names_t.csv", ("10", "15", "20", "35")), ("toa5.dat", ("Batt", "Temp")),
+        ("influx.csv", ("_value",)), ("grafana_unit.csv", ("temp", "humidity")),
+        ("nul_tail.csv", ("temp", "flow")), ("pi_many.csv", ("TI101.PV", "FI202.PV")),
         ("hour24.csv", ("load",)),
     ],
-)
+)  # fmt: skip
 def test_formats_are_read(case, name, channels):
     table = open_table(case(name))
     assert table.guess.channels == channels
@@ -193,16 +190,13 @@ def test_what_moves_is_no_key(tmp_path, name):
 
 MS = [1_738_540_800_000 + 60_000 * i for i in range(400)]
 EPOCHS = {
-    "s": [ms // 1000 for ms in MS],
-    "ms": MS,
-    "us": [ms * 1000 for ms in MS],
-    "ns": [ms * 1_000_000 for ms in MS],
-    "excel": [f"{ms / 86_400_000 + 25_569:.9f}" for ms in MS],
+    "s": [ms // 1000 for ms in MS], "ms": MS, "us": [ms * 1000 for ms in MS],
+    "ns": [ms * 1_000_000 for ms in MS], "excel": [f"{ms / 86_400_000 + 25_569:.9f}" for ms in MS],
     "matlab": [f"{ms / 86_400_000 + 719_529:.9f}" for ms in MS],
     "labview": [ms // 1000 + 2_082_844_800 for ms in MS],
     "filetime": [(ms + 11_644_473_600_000) * 10_000 for ms in MS],
     "dotnet": [(ms + 62_135_596_800_000) * 10_000 for ms in MS],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("unit", EPOCHS)
@@ -719,11 +713,9 @@ def test_a_zone_by_name_behind_its_offset_is_no_hindrance(tmp_path):
 def test_a_column_of_numbers_in_part_is_left_out_aloud(tmp_path):
     def row(i):
         return (
-            seconds(i),
-            f"{NOISY[i]}{'*' * (i % 3 == 0)}",
-            NOISY[i],
+            seconds(i), f"{NOISY[i]}{'*' * (i % 3 == 0)}", NOISY[i],
             f"{i} {'cm' if i % 2 else 'm'}",
-        )
+        )  # fmt: skip
 
     table = opened(tmp_path, "time,starred,v,level", row)
     assert table.guess.channels == ("v",)

@@ -208,12 +208,10 @@ def test_a_zone_before_the_year_is_read(tmp_path):
 
 
 @pytest.mark.parametrize(("lines", "delimiter"), [
-    (["2025-01-01;12,5"] * 9, ";"),
-    (["Zeit;Wert", *["2025-01-01 10:00;12,5"] * 9], ";"),
+    (["2025-01-01;12,5"] * 9, ";"), (["Zeit;Wert", *["2025-01-01 10:00;12,5"] * 9], ";"),
     (["t,a", *["shift 1 of 5,0.25"] * 9], ","),
     (["date time a", *["2025-01-01 10:00 12,5"] * 9], " "),
-    (["a;b", *["1 234,5;2 345,6"] * 9], ";"),
-    (["1", "2", "3"], ","),
+    (["a;b", *["1 234,5;2 345,6"] * 9], ";"), (["1", "2", "3"], ","),
 ])  # fmt: skip
 def test_blanks_and_decimal_commas_are_no_delimiters(lines, delimiter):
     assert delimiter_of(lines) == delimiter

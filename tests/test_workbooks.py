@@ -42,10 +42,8 @@ def test_every_cell_has_one_text_and_the_sheet_ends_with_its_last(book):
     assert source.header == b"t,day,n,on,text,last"
     expected = [
         '2024-01-06T12:30:00,2024-01-06T00:00:00,0.1,1,"two\nlines, ""quoted""",x',
-        '2024-01-06T12:30:00,,12,0,"1,5",',
-        ",",
-        "12:30:00,,1e-09,,ü,y",
-    ]
+        '2024-01-06T12:30:00,,12,0,"1,5",', ",", "12:30:00,,1e-09,,ü,y",
+    ]  # fmt: skip
     assert values(source) == expected
     assert workbook_of(str(book)) == "excel"
     named = book.rename(book.with_name("export"))  # standard input has no ending either

@@ -76,14 +76,9 @@ DOOR_PROGRAM = ".m as $m | .readings[] | . + {m: $m}"
 DOOR_RULES = ReorderRules(step_ms=1_000, reorder_ms=2_500, max_age_ms=9_000)
 SCHEDULE = RefitSchedule(first_fit_events=100, refit_every_events=150)
 RUN = RunSettings(
-    commit_interval_s=0.1,
-    snapshot_every_events=300,
-    poll_timeout_s=0.1,
-    review_context_events=3,
-    retry_first_s=0.2,
-    retry_longest_s=1.0,
-    invalid_limit=1.0,
-)
+    commit_interval_s=0.1, snapshot_every_events=300, poll_timeout_s=0.1, review_context_events=3,
+    retry_first_s=0.2, retry_longest_s=1.0, invalid_limit=1.0,
+)  # fmt: skip
 
 
 def start_rejex(
@@ -94,13 +89,10 @@ def start_rejex(
 ) -> subprocess.Popen[str]:
     piped = stderr in (subprocess.PIPE, subprocess.STDOUT)
     return subprocess.Popen(
-        [sys.executable, "-m", "rejex_stream", *map(str, words)],
-        cwd=cwd,
-        stdout=subprocess.PIPE if piped else subprocess.DEVNULL,
-        stderr=stderr,
-        text=True,
+        [sys.executable, "-m", "rejex_stream", *map(str, words)], cwd=cwd,
+        stdout=subprocess.PIPE if piped else subprocess.DEVNULL, stderr=stderr, text=True,
         env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"} | (environment or {}),
-    )
+    )  # fmt: skip
 
 
 def stop(process: subprocess.Popen[str]) -> tuple[str, str]:
@@ -130,18 +122,14 @@ def pipeline_toml(name: str, bootstrap: str, **sections: Mapping[str, Any]) -> s
     usual: dict[str, dict[str, Any]] = {
         "pipeline": {"name": name},
         "input": {
-            "kind": "kafka",
-            "topics": [f"{name}.in"],
-            "channels": ["flow"],
+            "kind": "kafka", "topics": [f"{name}.in"], "channels": ["flow"],
             "control": f"{name}.control",
         },
         "detector": {"name": "HBOS"},
         "rejection": {"contamination": 0.05, "tolerance": 4, "window": 200},
         "output": {
-            "verdicts": f"{name}.verdicts",
-            "review": f"{name}.review",
-            "deadletter": f"{name}.dead",
-            "labels": f"{name}.labels",
+            "verdicts": f"{name}.verdicts", "review": f"{name}.review",
+            "deadletter": f"{name}.dead", "labels": f"{name}.labels",
             "incidents": f"{name}.incidents",
         },
         "state": {"topic": f"{name}.state"},
@@ -151,7 +139,7 @@ def pipeline_toml(name: str, bootstrap: str, **sections: Mapping[str, Any]) -> s
             "client": "kafka-python",
             "options": {"session.timeout.ms": 3000},
         },
-    }
+    }  # fmt: skip
     merged = {key: usual.get(key, {}) | dict(sections.get(key, {})) for key in usual | sections}
     return "".join(
         f"[{key}]\n" + "".join(f"{name} = {_toml(value)}\n" for name, value in section.items())
@@ -202,15 +190,10 @@ class Kafka:
         """Settings with topics that exist and are empty; `config` is by role."""
         run = f"{self.name}-{len(self._created)}"
         topics = KafkaTopics(
-            input=(f"{run}.in",),
-            verdicts=f"{run}.verdicts",
-            review=f"{run}.review",
-            labels=f"{run}.labels",
-            deadletter=f"{run}.dead",
-            incidents=f"{run}.incidents",
-            control=f"{run}.control",
-            state=f"{run}.state",
-        )
+            input=(f"{run}.in",), verdicts=f"{run}.verdicts", review=f"{run}.review",
+            labels=f"{run}.labels", deadletter=f"{run}.dead", incidents=f"{run}.incidents",
+            control=f"{run}.control", state=f"{run}.state",
+        )  # fmt: skip
         usual: dict[str, Any] = {
             "bootstrap_servers": self.bootstrap,
             "group": run,
@@ -218,11 +201,9 @@ class Kafka:
             "client": "kafka-python",  # the one that needs fixes
         }
         options = {
-            "session.timeout.ms": 3_000,
-            "max.poll.interval.ms": 60_000,
-            "transaction.timeout.ms": 10_000,
-            "delivery.timeout.ms": 10_000,
-        }
+            "session.timeout.ms": 3_000, "max.poll.interval.ms": 60_000,
+            "transaction.timeout.ms": 10_000, "delivery.timeout.ms": 10_000,
+        }  # fmt: skip
         fields["options"] = options | fields.get("options", {})
         settings = KafkaSettings(**{**usual, **fields})
         plans = [
@@ -236,11 +217,9 @@ class Kafka:
     def fill(self, settings: KafkaSettings, records: Iterable[Record]) -> None:
         """Produce records into the input, in order."""
         producer = KafkaProducer(
-            bootstrap_servers=self.bootstrap,
-            linger_ms=20,
-            max_request_size=16_000_000,
+            bootstrap_servers=self.bootstrap, linger_ms=20, max_request_size=16_000_000,
             metrics_enabled=False,
-        )
+        )  # fmt: skip
         futures = []
         for record in records:
             topic, partition = record.position[:2]
@@ -316,11 +295,9 @@ class Kafka:
     def set_back(self, settings: KafkaSettings, partition: Partition, offset: int) -> None:
         """Reset the group's offset of a partition, as an operator would; nobody may be running."""
         consumer = KafkaConsumer(
-            bootstrap_servers=self.bootstrap,
-            group_id=settings.group,
-            enable_auto_commit=False,
+            bootstrap_servers=self.bootstrap, group_id=settings.group, enable_auto_commit=False,
             metrics_enabled=False,
-        )
+        )  # fmt: skip
         tp = TopicPartition(*partition)
         until(lambda: self.is_empty(settings.group), "the group is empty")
         consumer.assign([tp])
@@ -450,15 +427,10 @@ class ChainEngine:
         share = chain / 2**32
         label = Label.NORMAL if share < 0.8 else Label.ANOMALY if share < 0.9 else Label.REJECTED
         return Verdict(
-            position=reading.position,
-            stream_key=reading.stream_key,
-            sensor=reading.sensor,
-            event_time_ms=reading.event_time_ms,
-            seq=seq,
-            label=label,
-            reason=Reason.AMBIGUOUS if label is Label.REJECTED else None,
-            score=share,
-        )
+            position=reading.position, stream_key=reading.stream_key, sensor=reading.sensor,
+            event_time_ms=reading.event_time_ms, seq=seq, label=label,
+            reason=Reason.AMBIGUOUS if label is Label.REJECTED else None, score=share,
+        )  # fmt: skip
 
     def streams(self) -> list[str]:
         return list(self._chains)
@@ -549,11 +521,9 @@ def make_engine(
     spec = EngineSpec(
         detector,
         FeatureSpec(tuple(channels), carry_forward_events=0 if channels == ("v",) else 20),
-        BUDGET if governed else RejectionPolicy(0.1, tolerance=tolerance),
-        window=100,
-        schedule=SCHEDULE,
-        modes=modes,
-    )
+        BUDGET if governed else RejectionPolicy(0.1, tolerance=tolerance), window=100,
+        schedule=SCHEDULE, modes=modes,
+    )  # fmt: skip
     return lambda partition, fits: Engine(spec, fits)
 
 
@@ -710,11 +680,9 @@ class Workers:
         own = {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}:{HERE}"}
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, str(HERE / "kafka_worker.py"), str(config)],
-                stdout=output,
-                stderr=output,
-                env={**os.environ, **own, **(environment or {})},
-            )
+                [sys.executable, str(HERE / "kafka_worker.py"), str(config)], stdout=output,
+                stderr=output, env={**os.environ, **own, **(environment or {})},
+            )  # fmt: skip
         worker = Worker(process, log)
         self._started.append(worker)
         return worker
@@ -847,15 +815,9 @@ def run_here(
     try:
         source, sink = connect(settings)
         run(
-            source,
-            sink,
-            KafkaSnapshots(settings, sink),
-            make_engine(kind),
-            JsonDecoder(MAPPING),
-            settings=RUN.replace(**options),
-            observers=[watch],
-            stop=watch.stop,
-        )
+            source, sink, KafkaSnapshots(settings, sink), make_engine(kind), JsonDecoder(MAPPING),
+            settings=RUN.replace(**options), observers=[watch], stop=watch.stop,
+        )  # fmt: skip
     finally:
         timer.cancel()
     assert not watch._left, f"not committed within {timeout_s} s: {watch._left}"

@@ -69,17 +69,11 @@ def main(path: str) -> int:
         store = KafkaSnapshots(settings, sink)
         source.is_decided = store.is_decided
         summary = run(
-            source,
-            sink,
-            store,
-            make_engine(**engine),
-            decoder,
+            source, sink, store, make_engine(**engine), decoder,
             control=KafkaControl(settings) if obeys else None,
-            settings=knobs.replace(**config["options"]),
-            observers=[Pace(pause_s)],
-            executor=executor,
-            stop=stop,
-        )
+            settings=knobs.replace(**config["options"]), observers=[Pace(pause_s)],
+            executor=executor, stop=stop,
+        )  # fmt: skip
     except RejexError as error:
         print(f"{type(error).__name__}: {error}", flush=True)
         return 1

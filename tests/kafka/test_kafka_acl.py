@@ -86,14 +86,12 @@ class Pipeline:
                     "instance_id": "w0",
                     "options": {"delivery.timeout.ms": 5000},
                     "security": {
-                        "protocol": "SASL_PLAINTEXT",
-                        "mechanism": "PLAIN",
-                        "username": self.user,
+                        "protocol": "SASL_PLAINTEXT", "mechanism": "PLAIN", "username": self.user,
                         "password": f"secret of {self.user}",
                     },
                 },
             )
-        )
+        )  # fmt: skip
         self.settings = kafka_settings(load_config(self.path))
         topics = self.settings.topics
         names = {*topics.input, *topics.others} - {topics.state}
@@ -191,15 +189,10 @@ def doctor(pipeline: Pipeline, capsys: pytest.CaptureFixture[str]) -> tuple[int,
 
 
 MISSING = [
-    ("topic", "input", "READ"),
-    ("topic", "verdicts", "WRITE"),
-    ("topic", "review", "WRITE"),
-    ("topic", "deadletter", "WRITE"),
-    ("topic", "state", "READ"),
-    ("topic", "state", "WRITE"),
-    ("group", "group", "READ"),
-    ("transactional id", "worker", "WRITE"),
-]
+    ("topic", "input", "READ"), ("topic", "verdicts", "WRITE"), ("topic", "review", "WRITE"),
+    ("topic", "deadletter", "WRITE"), ("topic", "state", "READ"), ("topic", "state", "WRITE"),
+    ("group", "group", "READ"), ("transactional id", "worker", "WRITE"),
+]  # fmt: skip
 # What a run does without as long as nobody speaks and nothing breaks.
 RARELY_MISSING = [("topic", "incidents", "WRITE"), ("topic", "control", "READ")]
 BOTH = pytest.mark.parametrize("pipeline", CLIENTS, indirect=True)

@@ -29,14 +29,11 @@ SENSORS = 6  # of which each breaks at another time: each incident is told for i
 def prepared(tmp_path: Path, kafka: Kafka, client: str, url: str) -> tuple[Path, KafkaSettings]:
     """Write a config whose sensors have an incident every few hundred events."""
     return make_pipeline(
-        kafka, tmp_path, partitions=2,
-        input={"sensor": "sensor", "time": "t"},
+        kafka, tmp_path, partitions=2, input={"sensor": "sensor", "time": "t"},
         detector={"name": "Mahalanobis"},
         rejection={"contamination": 0.05, "tolerance": 4, "window": 100},
-        refit={"executor": "inline"},
-        hold={"recover_events": 10, "adopt_after_events": 0},
-        state={"snapshot_every_events": 150},
-        alerts={"webhook_url": url},
+        refit={"executor": "inline"}, hold={"recover_events": 10, "adopt_after_events": 0},
+        state={"snapshot_every_events": 150}, alerts={"webhook_url": url},
         kafka={"client": client, "instance_id": "teller"},
     )  # fmt: skip
 

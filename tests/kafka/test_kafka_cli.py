@@ -33,13 +33,10 @@ def pipeline(bootstrap, tmp_path):
     path = tmp_path / "pipeline.toml"
     path.write_text(
         pipeline_toml(
-            name,
-            bootstrap,
-            input={"time": "t"},
-            state={"snapshot_every_events": 500},
+            name, bootstrap, input={"time": "t"}, state={"snapshot_every_events": 500},
             refit={"executor": "thread"},
         )
-    )
+    )  # fmt: skip
     return path
 
 

@@ -23,15 +23,12 @@ def test_records_around_a_position_are_read_and_none_beyond_what_was_asked(kafka
         settings,
         [
             Record(
-                Position(topic, n % 2, n // 2),
-                b"k",
-                json.dumps({"t": 1000 * n, "sensor": f"P{n % 4}", "flow": n}).encode(),
-                (),
-                None,
+                Position(topic, n % 2, n // 2), b"k",
+                json.dumps({"t": 1000 * n, "sensor": f"P{n % 4}", "flow": n}).encode(), (), None,
             )
             for n in range(2 * N)
         ],
-    )
+    )  # fmt: skip
     path = tmp_path / "p.toml"
     path.write_text(
         pipeline_toml(

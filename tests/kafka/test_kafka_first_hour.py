@@ -381,12 +381,9 @@ def plant(topic, n, *, time, number, key, partitions=4, pumps=2):
             }  # fmt: skip
             to = (i + k) % partitions if key is None else k % partitions
             yield Record(
-                Position(topic, to, 0),
-                None if key is None else key(k),
-                json.dumps(value).encode(),
-                (),
-                NOW_MS + 1000 * i,
-            )
+                Position(topic, to, 0), None if key is None else key(k), json.dumps(value).encode(),
+                (), NOW_MS + 1000 * i,
+            )  # fmt: skip
 
 
 def iso(i):
@@ -456,11 +453,9 @@ def test_the_first_hour_with_a_topic_works_from_top_to_bottom(
     """Every command of the page as it stands, but for the address and for fewer events."""
     text = (ROOT / "docs" / "tutorials" / "topic.md").read_text(encoding="utf-8")
     fewer = {
-        "localhost:9092": bootstrap,
-        "--events 20000": "--events 3000",
-        "--limit 10000": "--limit 2000",
-        "deploy/feed.py": str(ROOT / "deploy" / "feed.py"),
-    }
+        "localhost:9092": bootstrap, "--events 20000": "--events 3000",
+        "--limit 10000": "--limit 2000", "deploy/feed.py": str(ROOT / "deploy" / "feed.py"),
+    }  # fmt: skip
     for before, after in fewer.items():
         assert before in text, before
         text = text.replace(before, after)

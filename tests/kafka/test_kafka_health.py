@@ -128,12 +128,10 @@ def test_a_worker_whose_broker_comes_late_waits_for_it_and_one_without_partition
                 config = tmp_path / f"worker-{number}.toml"
                 config.write_text(
                     pipeline_toml(
-                        name,
-                        cluster.bootstrap,
-                        metrics={"port": port},
+                        name, cluster.bootstrap, metrics={"port": port},
                         kafka={"client": client, "options": {"delivery.timeout.ms": 3_000}},
                     )
-                )
+                )  # fmt: skip
                 running.append(start(tmp_path, config))
             log = tmp_path / "worker-0.log"
             until(lambda: "attempt 1 failed" in log.read_text(), log.read_text)
@@ -186,10 +184,8 @@ def test_eight_hours_of_sensors_that_come_and_go_leave_nothing_behind(
         config = tmp_path / "pipeline.toml"
         config.write_text(
             pipeline_toml(
-                name, cluster.bootstrap,
-                input={"sensor": "sensor", "time": "t"},
-                rejection={"window": 100, "contamination": 0.1},
-                metrics={"port": port},
+                name, cluster.bootstrap, input={"sensor": "sensor", "time": "t"},
+                rejection={"window": 100, "contamination": 0.1}, metrics={"port": port},
                 state={"forget_after": 900, "snapshot_every_events": 1_000},
                 kafka={"client": client},
             )

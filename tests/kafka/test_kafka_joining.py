@@ -68,11 +68,9 @@ def test_what_a_leader_gave_to_nobody_is_seen_as_without_an_owner(kafka: Kafka) 
 
     settings = kafka.settings(partitions=2)
     consumer = KafkaConsumer(
-        *settings.topics.input,
-        bootstrap_servers=settings.bootstrap_servers,
-        group_id=settings.group,
-        partition_assignment_strategy=[Silent],
-    )
+        *settings.topics.input, bootstrap_servers=settings.bootstrap_servers,
+        group_id=settings.group, partition_assignment_strategy=[Silent],
+    )  # fmt: skip
     everything = {Partition(settings.topics.input[0], number) for number in (0, 1)}
     try:
         seen: list[object] = []

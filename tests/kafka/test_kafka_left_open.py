@@ -59,10 +59,8 @@ def held(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 def pipeline(request: pytest.FixtureRequest, kafka: Kafka, tmp_path: Path) -> Path:
     """A pipeline that has run: there are snapshots, dead letters and items to review."""
     path, settings = make_pipeline(
-        kafka, tmp_path, partitions=2,
-        input={"time": "t", "sensor": "s"},
-        state={"snapshot_every_events": 200},
-        refit={"executor": "thread"},
+        kafka, tmp_path, partitions=2, input={"time": "t", "sensor": "s"},
+        state={"snapshot_every_events": 200}, refit={"executor": "thread"},
         kafka={"client": request.param},
     )  # fmt: skip
     (topic,) = settings.topics.input

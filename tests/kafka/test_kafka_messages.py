@@ -52,15 +52,11 @@ def test_a_verdict_keeps_key_and_trace_and_carries_cloudevents_headers():
     assert (message.topic, message.partition, message.key) == ("rejex.verdicts", 1, b"k")
     assert decode_verdict(message.value) == verdict()
     assert dict(message.headers) == {
-        "ce_specversion": b"1.0",
-        "ce_id": b"in-5-42@3",
-        "ce_type": b"io.rejex.verdict.v1",
-        "ce_source": b"/rejex-stream/turbine",
-        "ce_subject": b"pump",
-        "ce_time": b"2023-11-14T22:13:20.042Z",
-        "content-type": b"application/json",
+        "ce_specversion": b"1.0", "ce_id": b"in-5-42@3", "ce_type": b"io.rejex.verdict.v1",
+        "ce_source": b"/rejex-stream/turbine", "ce_subject": b"pump",
+        "ce_time": b"2023-11-14T22:13:20.042Z", "content-type": b"application/json",
         "traceparent": b"00-1",
-    }
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("time_ms", [-62_135_596_800_000, -1, 0, 253_402_300_799_999])
@@ -101,14 +97,10 @@ def test_bytes_and_headers_are_those_that_were_always_written():
     )
     assert rest == context + b',"drawn":null}'
     assert review.headers == [
-        ("ce_specversion", b"1.0"),
-        ("ce_type", b"io.rejex.review.v1"),
-        ("ce_source", b"/rejex-stream/turbine"),
-        ("content-type", b"application/json"),
-        ("ce_id", b"in-5-42@3"),
-        ("ce_time", b"2023-11-14T22:13:20.042Z"),
-        ("ce_subject", b"pump"),
-    ]
+        ("ce_specversion", b"1.0"), ("ce_type", b"io.rejex.review.v1"),
+        ("ce_source", b"/rejex-stream/turbine"), ("content-type", b"application/json"),
+        ("ce_id", b"in-5-42@3"), ("ce_time", b"2023-11-14T22:13:20.042Z"), ("ce_subject", b"pump"),
+    ]  # fmt: skip
     after = FollowUp(
         position=POSITION, of=POSITION._replace(offset=40), stream_key="pump", sensor="pump",
         channels=("t", "p"), points=points, n_since=2,
@@ -181,13 +173,10 @@ def test_a_change_of_an_incident_stands_behind_its_verdict_and_a_reply_before_it
     assert (first.partition, first.key) == (1, b"c-1")
     assert decode_incidents(first.value) == (POSITION, reply)
     assert dict(first.headers) == {
-        "ce_specversion": b"1.0",
-        "ce_id": b"c-1-in-5-42@3",
-        "ce_type": b"io.rejex.reply.v1",
-        "ce_source": b"/rejex-stream/turbine",
-        "ce_subject": b"c-1",
+        "ce_specversion": b"1.0", "ce_id": b"c-1-in-5-42@3", "ce_type": b"io.rejex.reply.v1",
+        "ce_source": b"/rejex-stream/turbine", "ce_subject": b"c-1",
         "content-type": b"application/json",
-    }
+    }  # fmt: skip
     assert (third.partition, third.key) == (1, b"k")
     assert decode_incidents(third.value) == INCIDENT
     headers = dict(third.headers)
@@ -287,28 +276,21 @@ def test_every_dead_letter_fits_and_a_cut_one_can_be_recognised(value, key, head
 @pytest.mark.parametrize(
     "forged",
     [
-        ("rejex.cut.value.bytes", b"abc"),
-        ("rejex.cut.value.bytes", b"7"),
-        ("rejex.cut.value.sha256", b"\xff"),
-        ("rejex.cut.headers", b"1"),
-        ("rejex.null.value", b"1"),
-        ("__connect.errors.offset", b"0"),
-        ("__connect.errors.topic", b"elsewhere"),
-        ("__connect.errors.stage", b"none"),
+        ("rejex.cut.value.bytes", b"abc"), ("rejex.cut.value.bytes", b"7"),
+        ("rejex.cut.value.sha256", b"\xff"), ("rejex.cut.headers", b"1"),
+        ("rejex.null.value", b"1"), ("__connect.errors.offset", b"0"),
+        ("__connect.errors.topic", b"elsewhere"), ("__connect.errors.stage", b"none"),
     ],
-)
+)  # fmt: skip
 def test_headers_that_look_like_ours_on_the_original_are_data(forged):
     original = record(b"broken", headers=(forged, ("mine", b"1"), forged))
     (message,) = MESSAGES.of([Outcome(original, invalid=Invalid(POSITION, "decode", "because"))])
     letter = _letter(
         Record(
-            Position("rejex.deadletter", 1, 0),
-            message.key,
-            message.value,
-            tuple(message.headers),
+            Position("rejex.deadletter", 1, 0), message.key, message.value, tuple(message.headers),
             1,
         )
-    )
+    )  # fmt: skip
     assert letter.original == original
     assert (letter.stage, letter.reason) == ("decode", "because")
 

@@ -278,12 +278,10 @@ def test_fits_longer_than_the_poll_interval_stop_nobody_not_even_at_a_takeover(
         partitions=2,
         client=client,
         options={
-            "session.timeout.ms": 3_000,
-            "max.poll.interval.ms": 3_000,
-            "transaction.timeout.ms": 3_000,
-            "delivery.timeout.ms": 3_000,
+            "session.timeout.ms": 3_000, "max.poll.interval.ms": 3_000,
+            "transaction.timeout.ms": 3_000, "delivery.timeout.ms": 3_000,
         },
-    )
+    )  # fmt: skip
     records = feed(settings, 500, sensors=2, partitions=2)
     kafka.fill(settings, records)
     options = {"engine": SLOW, "max_poll_records": 40, "snapshot_every_events": 50}

@@ -25,29 +25,20 @@ def event(sensor: object = "s", t: object = 1_700_000_000_000, v: object = 1.0) 
 
 
 POISON = {
-    "invalid UTF-8": b'{"sensor": "\xff\xfe", "t": 1, "v": 1}',
-    "truncated": event()[:-5],
-    "nested": b"[" * 100_000,
-    "nested objects": b'{"a":' * 50_000 + b"1" + b"}" * 50_000,
-    "text for a number": event(v="high"),
-    "a list for a number": event(v=[1]),
-    "text for a time": event(t="yesterday"),
-    "a time without end": event(t=10**400),
-    "10 MB": b'{"sensor": "s", "pad": "' + b"x" * 10_000_000 + b'"}',
-    "empty": b"",
-    "no sensor": b'{"t": 1, "v": 1}',
-    "an empty sensor": event(sensor=""),
-    "a sensor of 1 MB": event(sensor="s" * 1_000_000),
-    "not JSON": b"\x00\x01\x02",
+    "invalid UTF-8": b'{"sensor": "\xff\xfe", "t": 1, "v": 1}', "truncated": event()[:-5],
+    "nested": b"[" * 100_000, "nested objects": b'{"a":' * 50_000 + b"1" + b"}" * 50_000,
+    "text for a number": event(v="high"), "a list for a number": event(v=[1]),
+    "text for a time": event(t="yesterday"), "a time without end": event(t=10**400),
+    "10 MB": b'{"sensor": "s", "pad": "' + b"x" * 10_000_000 + b'"}', "empty": b"",
+    "no sensor": b'{"t": 1, "v": 1}', "an empty sensor": event(sensor=""),
+    "a sensor of 1 MB": event(sensor="s" * 1_000_000), "not JSON": b"\x00\x01\x02",
     "a bare number": b"7",
-}
+}  # fmt: skip
 GOOD = {
-    "a far future": event(t=253_402_300_799_000),
-    "a step backwards": event(t=1),
-    "a missing value": event(v=None),
-    "control characters": event(sensor="a\x00\x1b[31m\n"),
+    "a far future": event(t=253_402_300_799_000), "a step backwards": event(t=1),
+    "a missing value": event(v=None), "control characters": event(sensor="a\x00\x1b[31m\n"),
     "bidi text": event(sensor="\u202egnp.exe"),
-}
+}  # fmt: skip
 
 
 def test_every_hostile_record_has_an_end_and_the_partition_goes_on(kafka: Kafka) -> None:

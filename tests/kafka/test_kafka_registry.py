@@ -131,15 +131,13 @@ def prepared(tmp_path, bootstrap, url, kind, capsys) -> tuple[Path, Producer]:
             name,
             bootstrap,
             input={
-                "format": kind,
-                "channels": {"flow": "flow", "level": "tank.level"},
-                "time": "at",
+                "format": kind, "channels": {"flow": "flow", "level": "tank.level"}, "time": "at",
                 "sensor": "meter",
             },
             detector={"name": "HalfSpaceTrees"},
             schema_registry={"url": url},
         )
-    )
+    )  # fmt: skip
     assert main(["topics", "create", str(path), "--with-input", "--partitions", "1"]) == 0
     capsys.readouterr()
     return path, Producer(url, kind, name)
@@ -271,11 +269,9 @@ def avro_bombs(producer: Producer) -> list[bytes]:
             {"name": "a", "type": first}, {"name": "b", "type": inner}]}]  # fmt: skip
     itself = {"type": "record", "name": "N", "fields": [{"name": "n", "type": ["null", "N"]}]}
     kinds = [
-        ({"type": "array", "items": "null"}, huge),
-        ({"type": "map", "values": "null"}, huge),
-        (twice[0], b""),
-        (itself, b"\2" * 100_000),
-    ]
+        ({"type": "array", "items": "null"}, huge), ({"type": "map", "values": "null"}, huge),
+        (twice[0], b""), (itself, b"\2" * 100_000),
+    ]  # fmt: skip
     bombs = []
     for i, (kind, payload) in enumerate(kinds):
         schema = {"type": "record", "name": f"B{i}", "fields": [{"name": "flow", "type": kind}]}

@@ -87,12 +87,9 @@ def test_killed_and_told_otherwise_a_worker_keeps_to_what_is_committed(
     kafka: Kafka, registry: Fickle, tmp_path: Path, client: str, delivery: str
 ) -> None:
     path, settings = make_pipeline(
-        kafka, tmp_path,
-        input={"format": "avro", "fixed_sensor": "s", "channels": ["flow"]},
-        detector={"name": "HalfSpaceTrees"},
-        schema_registry={"url": registry.url},
-        run={"invalid_limit": 1.0},
-        kafka={"client": client, "delivery": delivery},
+        kafka, tmp_path, input={"format": "avro", "fixed_sensor": "s", "channels": ["flow"]},
+        detector={"name": "HalfSpaceTrees"}, schema_registry={"url": registry.url},
+        run={"invalid_limit": 1.0}, kafka={"client": client, "delivery": delivery},
     )  # fmt: skip
     (topic,) = settings.topics.input
 

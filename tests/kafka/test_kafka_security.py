@@ -75,13 +75,11 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[broker.C
     oauth = f"{security}.oauthbearer.OAuthBearerLoginModule required"
     oauth += ' unsecuredLoginStringClaim_sub="broker";'
     overrides = {
-        "ssl.keystore.type": "PEM",
-        "ssl.keystore.location": str(folder / "keystore.pem"),
-        "ssl.truststore.type": "PEM",
-        "ssl.truststore.location": str(folder / "ca.pem"),
+        "ssl.keystore.type": "PEM", "ssl.keystore.location": str(folder / "keystore.pem"),
+        "ssl.truststore.type": "PEM", "ssl.truststore.location": str(folder / "ca.pem"),
         "listener.name.ssl.ssl.client.auth": "required",
         "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
-    }
+    }  # fmt: skip
     for listener in ("sasl_ssl", "sasl_plaintext"):
         prefix = f"listener.name.{listener}"
         overrides[f"{prefix}.plain.sasl.jaas.config"] = plain
@@ -180,11 +178,9 @@ def test_secrets_are_hidden_in_every_form() -> None:
     finally:
         logger.removeHandler(handler)
     assert lines == [
-        f"Send: '<{2 + len(secret.encode())} bytes>'",
-        "Request: Sasl(auth_bytes=***, x=1)",
-        "with {'sasl_plain_password': ***, 'ssl.key.password': ***}",
-        '"***" *** [b"***"]',
-    ]
+        f"Send: '<{2 + len(secret.encode())} bytes>'", "Request: Sasl(auth_bytes=***, x=1)",
+        "with {'sasl_plain_password': ***, 'ssl.key.password': ***}", '"***" *** [b"***"]',
+    ]  # fmt: skip
 
 
 @CONFLUENT

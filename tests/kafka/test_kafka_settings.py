@@ -21,12 +21,9 @@ PASSWORD = "hunter2-very-secret"
 
 def test_a_password_is_in_no_text_that_settings_turn_into():
     security = KafkaSecurity(
-        protocol="SASL_SSL",
-        mechanism="PLAIN",
-        username="ada",
-        password=PASSWORD,
+        protocol="SASL_SSL", mechanism="PLAIN", username="ada", password=PASSWORD,
         key_password=PASSWORD,
-    )
+    )  # fmt: skip
     settings = KafkaSettings(security=security)
     for text in (repr(settings), str(settings), f"{security!r}", f"{settings}"):
         assert PASSWORD not in text
@@ -93,17 +90,13 @@ def test_both_libraries_are_told_the_same():
         protocol="SASL_PLAINTEXT", mechanism="SCRAM-SHA-512", username="ada", password=PASSWORD
     )
     assert kafka_python_options(security) == {
-        "security_protocol": "SASL_PLAINTEXT",
-        "sasl_mechanism": "SCRAM-SHA-512",
-        "sasl_plain_username": "ada",
-        "sasl_plain_password": PASSWORD,
-    }
+        "security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "SCRAM-SHA-512",
+        "sasl_plain_username": "ada", "sasl_plain_password": PASSWORD,
+    }  # fmt: skip
     assert librdkafka_options(security) == {
-        "security.protocol": "SASL_PLAINTEXT",
-        "sasl.mechanism": "SCRAM-SHA-512",
-        "sasl.username": "ada",
-        "sasl.password": PASSWORD,
-    }
+        "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "ada", "sasl.password": PASSWORD,
+    }  # fmt: skip
 
 
 def test_a_missing_tls_file_is_named():
@@ -115,13 +108,10 @@ def test_a_missing_tls_file_is_named():
 def fetched(url):
     return TokenSource(
         KafkaSecurity(
-            protocol="SASL_SSL",
-            mechanism="OAUTHBEARER",
-            oauth_token_url=url,
-            oauth_client_id="rejex",
-            oauth_client_secret=PASSWORD,
+            protocol="SASL_SSL", mechanism="OAUTHBEARER", oauth_token_url=url,
+            oauth_client_id="rejex", oauth_client_secret=PASSWORD,
         )
-    )
+    )  # fmt: skip
 
 
 def test_a_token_endpoint_that_does_not_speak_http_is_named():

@@ -127,12 +127,9 @@ def test_a_snapshot_that_was_tampered_with_is_refused(
     told = bytes(bent) if what == "flipped bit" else b"something else"
     producer = KafkaProducer(bootstrap_servers=kafka.bootstrap)
     producer.send(
-        settings.topics.state,
-        key=newest.key,
-        value=msgspec.msgpack.encode([version, told]),
-        headers=list(newest.headers),
-        partition=0,
-    ).get(5)
+        settings.topics.state, key=newest.key, value=msgspec.msgpack.encode([version, told]),
+        headers=list(newest.headers), partition=0,
+    ).get(5)  # fmt: skip
     producer.close()
     kafka.fill(settings, rest)
     with pytest.raises(CheckpointError, match=r"in-0, .* offset 600: .*(altered|not a snapshot)"):

@@ -109,10 +109,8 @@ def test_dropped_and_moved_between_topics_and_folders_no_verdict_changes(
     assert "again, silently, and goes on" in said
     (gone, kept) = json.loads(rejex("state", "list", one, "--output", "json")[1])["partitions"]
     assert (gone["what"], "next_offset" in gone, "next_offset" in kept) == (
-        "no snapshot",
-        False,
-        True,
-    )
+        "no snapshot", False, True,
+    )  # fmt: skip
 
     fill(kafka, one, 1200, 1500)
     run_until(kafka, one, 1500)
@@ -264,10 +262,8 @@ def test_a_history_warms_each_partition_with_the_sensors_whose_keys_are_in_it(
     bootstrap, rejex, kafka: Kafka, tmp_path
 ):
     name, path, history = (
-        f"warm-{uuid.uuid4().hex[:8]}",
-        tmp_path / "warm.toml",
-        tmp_path / "h.jsonl",
-    )
+        f"warm-{uuid.uuid4().hex[:8]}", tmp_path / "warm.toml", tmp_path / "h.jsonl",
+    )  # fmt: skip
     source = {"time": "t", "sensor": "id", "topics": [f"{name}.in"]}
     path.write_text(pipeline_toml(name, bootstrap, input=source))
     assert rejex("topics", "create", path, "--with-input", "--partitions", "2")[0] == 0

@@ -216,12 +216,9 @@ class People:
     @contextmanager
     def _reading(self) -> Iterator[Any]:
         consumer = KafkaConsumer(
-            bootstrap_servers=self._kafka.bootstrap,
-            isolation_level="read_committed",
-            enable_auto_commit=False,
-            auto_offset_reset="earliest",
-            metrics_enabled=False,
-        )
+            bootstrap_servers=self._kafka.bootstrap, isolation_level="read_committed",
+            enable_auto_commit=False, auto_offset_reset="earliest", metrics_enabled=False,
+        )  # fmt: skip
         try:
             topic = self._settings.topics.incidents
             consumer.assign([TopicPartition(topic, p) for p in range(PARTITIONS)])
@@ -346,12 +343,10 @@ def test_kills_while_a_compaction_has_left_gaps_with_everything_on(
     written = assert_holds(kafka, settings, wanted, four(settings))
     most_overspent(kafka, settings)
     record_if_long(
-        kills,
-        "gaps of a compaction, everything on",
+        kills, "gaps of a compaction, everything on",
         size=f"{n_events:,} records, of which {ends - len(records):,} of {ends:,} offsets are gone",
-        done_to_it=ends_of(ended),
-        outcome=f"{written:,} records of four topics, none differs",
-    )
+        done_to_it=ends_of(ended), outcome=f"{written:,} records of four topics, none differs",
+    )  # fmt: skip
 
 
 # ------------------------------------------------------------------- a config that rolls through

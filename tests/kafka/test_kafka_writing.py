@@ -35,12 +35,10 @@ def test_what_was_sent_is_read_in_order(kafka: Kafka, client: str, compression: 
         partitions=2,
         client=client,
         options={
-            "batch.size": 8_192,
-            "compression.type": compression,
-            "transaction.timeout.ms": 120_000,
+            "batch.size": 8_192, "compression.type": compression, "transaction.timeout.ms": 120_000,
             "delivery.timeout.ms": 120_000,
         },
-    )
+    )  # fmt: skip
     sent = of(settings.topics.verdicts, 12_000)  # more than may be on their way at once
     sent[100] = sent[100]._replace(key=None, headers=[])
     sent[101] = sent[101]._replace(value=None)

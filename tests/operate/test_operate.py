@@ -154,19 +154,16 @@ def test_gauges_say_what_the_monitors_know():
     metrics.refresh(force=True)
     found, status = samples(metrics), bank.status()
     expected = {
-        "rejection_rate_ratio": status.rejection_rate,
-        "rejection_rate_lower_ratio": status.lower,
+        "rejection_rate_ratio": status.rejection_rate, "rejection_rate_lower_ratio": status.lower,
         "rejection_rate_upper_ratio": status.upper,
         "rejection_rate_estimate_ratio": status.theory.expected_rate,
         "rejection_rate_bound_ratio": status.theory.frozen_bound,
         "rejection_rate_paper_bound_ratio": status.theory.paper_bound,
-        "anomaly_rate_ratio": status.anomaly_rate,
-        "flagged_rate_ratio": status.flagged_rate,
+        "anomaly_rate_ratio": status.anomaly_rate, "flagged_rate_ratio": status.flagged_rate,
         "rejection_window_effective_events": status.effective_events,
         "health_log_evidence": status.health_log_evidence,
-        "health_log_threshold": status.health_threshold,
-        "review_budget_per_day": None,
-    }
+        "health_log_threshold": status.health_threshold, "review_budget_per_day": None,
+    }  # fmt: skip
     names = f'{{partition="{PART.partition}",pipeline="p",topic="{PART.topic}"}}'
     for name, value in expected.items():
         exported = float(found[f"rejex_{name}{names}"])
@@ -220,12 +217,10 @@ def test_the_work_of_an_engine_is_timed_and_its_first_readings_are_passed_on():
     shown = []
     watch.on_readings = lambda readings: shown.append(len(readings)) or len(shown) < 2
     state = PartitionState(
-        PART,
-        decoder=JsonDecoder(FieldMapping(sensor="s", channels=["x", "y"])),
+        PART, decoder=JsonDecoder(FieldMapping(sensor="s", channels=["x", "y"])),
         engine=watch.register_engine(PART, Engine(spec, InlineExecutor())),
-        context=ReviewItems(("x", "y")),
-        on_judged=watch.judged,
-    )
+        context=ReviewItems(("x", "y")), on_judged=watch.judged,
+    )  # fmt: skip
     row = b'{"s": "s", "x": 1, "y": 2}'
     broken = [Record(Position("flow", 0, 0), None, b"{")]
     for batch in (

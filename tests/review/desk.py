@@ -32,13 +32,9 @@ def axe() -> str:
         AXE.parent.mkdir(parents=True, exist_ok=True)
         try:
             done = subprocess.run(
-                ["npm", "pack", "--silent", "axe-core@4.14.1"],
-                cwd=AXE.parent,
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=180,
-            )
+                ["npm", "pack", "--silent", "axe-core@4.14.1"], cwd=AXE.parent, capture_output=True,
+                text=True, check=False, timeout=180,
+            )  # fmt: skip
         except subprocess.TimeoutExpired:
             unavailable("npm cannot fetch axe-core: no answer within 180 s")
         if done.returncode:

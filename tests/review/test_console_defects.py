@@ -42,13 +42,11 @@ def fault(tmp_path, monkeypatch, wall_store):
     store = wall_store()
     lines = [
         msgspec.structs.replace(
-            item(n).verdict,
-            position=Position("readings.csv", 0, n),
-            label=Label.ANOMALY if n >= ONSET else Label.NORMAL,
-            reason=None,
+            item(n).verdict, position=Position("readings.csv", 0, n),
+            label=Label.ANOMALY if n >= ONSET else Label.NORMAL, reason=None,
         )
         for n in range(FIRST, END, 2)
-    ]
+    ]  # fmt: skip
     store.ingest("verdicts", map(encode_verdict, lines), pipeline="farm")
     opened = msgspec.structs.replace(
         incident(opened=OPENED, at=OPENED),

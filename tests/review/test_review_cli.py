@@ -281,11 +281,8 @@ def test_the_chain_of_audit_rows_is_verified_and_a_backup_is_whole(files, tmp_pa
     for name in ("review.db", "copy.db"):
         assert run("verify", "--store", name, "--output", "json") == 0
         assert json.loads(capsys.readouterr().out) == {
-            "audit_rows": 3,
-            "broken_at": None,
-            "database": "ok",
-            "labels_waiting": 3,
-        }
+            "audit_rows": 3, "broken_at": None, "database": "ok", "labels_waiting": 3,
+        }  # fmt: skip
     raw = sqlite3.connect(tmp_path / "copy.db")
     raw.execute("DROP TRIGGER audit_no_delete")
     raw.execute("DELETE FROM audit WHERE seq = 2")

@@ -105,13 +105,10 @@ STEP_MS = 1_800_000
 def heard(name, number, t_ms, partition=0, status=None):
     """The verdict of one event of one sensor, as a line of the log."""
     one = msgspec.structs.replace(
-        item(number, sensor=name).verdict,
-        position=Position("feed", partition, number),
-        event_time_ms=t_ms,
-        label=Label.ANOMALY if number % 11 == 0 else Label.NORMAL,
-        reason=None,
+        item(number, sensor=name).verdict, position=Position("feed", partition, number),
+        event_time_ms=t_ms, label=Label.ANOMALY if number % 11 == 0 else Label.NORMAL, reason=None,
         status=status,
-    )
+    )  # fmt: skip
     return encode_verdict(one)
 
 

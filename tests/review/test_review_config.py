@@ -188,10 +188,8 @@ def test_what_nobody_reviews_leaves_with_the_fallback_and_never_as_a_persons_wor
     assert main(["review", "report", "--config", str(config), "--output", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [one[group]["judged"] for one in found["pipelines"].values() for group in GROUPS] == [
-        0,
-        0,
-        0,
-    ]
+        0, 0, 0,
+    ]  # fmt: skip
     assert main(["review", "export", "out.jsonl", "--config", str(config)]) == 0
     states = {json.loads(line)["state"] for line in (folder / "out.jsonl").read_text().splitlines()}
     assert states == {"expired"}

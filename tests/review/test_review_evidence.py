@@ -34,18 +34,10 @@ from tests.review.test_review_store import ADA, episodes, item, read
 def verdict(rank: int, n: int = 1000, gamma: float = 0.05, tolerance: float = 32.0):
     band = rejection_band(n, gamma, tolerance)
     return msgspec.structs.replace(
-        item(0).verdict,
-        rank=rank,
-        window_len=n,
-        n_anomalies=band.n_anomalies,
-        band_lower=band.lower,
-        band_upper=band.upper,
-        psi=rank / n,
-        tolerance=tolerance,
-        threshold=0.79,
-        score_lower=0.6,
-        score_upper=0.9,
-    )
+        item(0).verdict, rank=rank, window_len=n, n_anomalies=band.n_anomalies,
+        band_lower=band.lower, band_upper=band.upper, psi=rank / n, tolerance=tolerance,
+        threshold=0.79, score_lower=0.6, score_upper=0.9,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("rank", [882, 900, 950, 951, 962, 980, 987])

@@ -651,12 +651,10 @@ def test_an_answer_passes_few_files_from_its_page_to_the_model():
     out = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
     way = dict.fromkeys(re.findall(r"^  (\S+\.py)$", out, re.M))
     assert [file for file in way if "/review/" in file] == [
-        "rejex_stream/review/console/console.py",
-        "rejex_stream/review/incidents/screen.py",
-        "rejex_stream/review/incidents/incident_store.py",
-        "rejex_stream/review/queue/database.py",
+        "rejex_stream/review/console/console.py", "rejex_stream/review/incidents/screen.py",
+        "rejex_stream/review/incidents/incident_store.py", "rejex_stream/review/queue/database.py",
         "rejex_stream/review/queue/review_store.py",
-    ]
+    ]  # fmt: skip
     assert int(re.match(r"one answer: (\d+) files", out)[1]) <= 14
     page = (ROOT / "docs" / "explanation" / "architecture.md").read_text("utf-8")
     told = page.split("## The way of one answer")[1].split("\n## ")[0]

@@ -177,11 +177,9 @@ def test_random_office_days_keep_every_law_and_can_be_replayed(seed):
             ]
         # A second delivery of everything, as after a crash, changes nothing.
         found = rebuild(
-            Path(folder) / "again.db",
-            SETTINGS,
-            feed=lambda fresh: (fresh.add(items), None)[1],
+            Path(folder) / "again.db", SETTINGS, feed=lambda fresh: (fresh.add(items), None)[1],
             labels=[*published, *published[-3:]],
-        )
+        )  # fmt: skip
         assert found.state_hash == state_hash(store.database)
         assert found.labels == len(published)
         store.close()
@@ -189,20 +187,9 @@ def test_random_office_days_keep_every_law_and_can_be_replayed(seed):
 
 def _label(label_id: str, reviewer: str, verdict, **extra) -> LabelRecord:
     return LabelRecord(
-        label_id=label_id,
-        episode_id="E",
-        root_id="E",
-        stream_key="a",
-        sensor="a",
-        events=(),
-        verdict=verdict,
-        reviewer=reviewer,
-        created_ms=0,
-        from_ms=0,
-        to_ms=0,
-        batch_id="b",
-        **extra,
-    )
+        label_id=label_id, episode_id="E", root_id="E", stream_key="a", sensor="a", events=(),
+        verdict=verdict, reviewer=reviewer, created_ms=0, from_ms=0, to_ms=0, batch_id="b", **extra,
+    )  # fmt: skip
 
 
 def test_labels_add_up_as_people_expect():

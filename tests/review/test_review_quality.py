@@ -165,12 +165,10 @@ def test_a_status_of_the_sensor_is_no_rejected_event_whose_quality_is_measured(n
     begins = replace(
         begins,
         verdict=replace(
-            begins.verdict,
-            label=Label.REJECTED,
-            reason=Reason.CONSTANT_WINDOW,
+            begins.verdict, label=Label.REJECTED, reason=Reason.CONSTANT_WINDOW,
             status=Status.CONSTANT_BEGINS,
         ),
-    )
+    )  # fmt: skip
     store.add([begins, item(1, sensor="T02/b"), item(2, sensor="T02/b")])
     found = episodes(store)
     assert len(found) == 2  # one of its own, and the two rejected events together

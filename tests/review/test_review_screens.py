@@ -192,12 +192,9 @@ def test_hostile_names_and_notes_are_text_everywhere(wall_store, desk):
     note = "</q></script><script>alert(3)</script><img src=http://evil.example/x onerror=alert(4)>"
     for number, target in enumerate(episodes(store)[:8]):
         decision = LabelRequest(
-            request_id=str(number),
-            verdict="anomaly",
-            targets=(target,),
-            note=note,
+            request_id=str(number), verdict="anomaly", targets=(target,), note=note,
             fault_code=note[:80],
-        )
+        )  # fmt: skip
         labelling.label_cases(store, decision, Viewer("<i>eve</i>"))
     with running(store) as console, desk(console) as place:
         page = place.open("/queue")

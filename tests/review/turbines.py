@@ -98,12 +98,9 @@ def simulate(
         key = sensor
         for i in range(window, events):
             reading = Reading(
-                key,
-                sensor,
-                start_ms + i * every_s * 1000,
-                tuple(float(v) for v in table[i]),
+                key, sensor, start_ms + i * every_s * 1000, tuple(float(v) for v in table[i]),
                 Position("turbines", partition, i),
-            )
+            )  # fmt: skip
             out: list[Verdict | None] = [None]
             epoch = 0 if i < events * 0.75 else 1
             judge.judge([reading], [0], [float(scores[i])], out, seq=i - window, epoch=epoch)

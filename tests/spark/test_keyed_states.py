@@ -93,11 +93,9 @@ class Kept:
 
     def getMapState(self, name, key, value):  # noqa: N802
         return SimpleNamespace(
-            iterator=lambda: iter(list(self.parts.items())),
-            updateValue=self.parts.__setitem__,
-            containsKey=self.parts.__contains__,
-            removeKey=self.parts.__delitem__,
-        )
+            iterator=lambda: iter(list(self.parts.items())), updateValue=self.parts.__setitem__,
+            containsKey=self.parts.__contains__, removeKey=self.parts.__delitem__,
+        )  # fmt: skip
 
 
 FEED = Partition("feed.jsonl", 0)
@@ -233,13 +231,10 @@ def test_what_people_say_holds_from_the_end_of_a_micro_batch(tmp_path, monkeypat
         commands = {
             2: {"kind": "planned", "from_ms": begin, "until_ms": begin + 90_000},
             3: {
-                "kind": "planned",
-                "stream_key": "s3",
-                "from_ms": begin,
-                "until_ms": begin + 90_000,
+                "kind": "planned", "stream_key": "s3", "from_ms": begin, "until_ms": begin + 90_000,
             },
             5: {"kind": "fault", "incident": "feed.jsonl-0-1"},
-        }
+        }  # fmt: skip
         if i in commands:
             append_line(
                 journal.control, json.dumps({"id": f"c-{i}", "by": "ada"} | commands[i]).encode()

@@ -62,15 +62,10 @@ def pipeline(folder: Path, bootstrap: str, out: str, **more: dict[str, object]) 
     path = folder / "pumps.toml"
     path.write_text(
         pipeline_toml(
-            out,
-            bootstrap,
-            pipeline={"name": "pumps"},
-            input={"topics": ["pumps.in"], "time": "t"},
-            refit={"executor": "thread", "refit_every_events": 250},
-            kafka={"group": out},
-            **more,
+            out, bootstrap, pipeline={"name": "pumps"}, input={"topics": ["pumps.in"], "time": "t"},
+            refit={"executor": "thread", "refit_every_events": 250}, kafka={"group": out}, **more,
         )
-    )
+    )  # fmt: skip
     return path
 
 
@@ -105,12 +100,9 @@ def answers_for_groups(kafka: Kafka, settings) -> bool:
 
 def on_spark(path: Path, master: str) -> list[str]:
     conf = {
-        "spark.jars": cluster.connector_jars(),
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.memory": "700m",
-        "spark.executor.memory": "700m",
-        "spark.executor.cores": "1",
-    }
+        "spark.jars": cluster.connector_jars(), "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": "700m", "spark.executor.memory": "700m", "spark.executor.cores": "1",
+    }  # fmt: skip
     return [
         *REJEX, "spark", str(path), "--master", master,
         "--checkpoint", str(path.parent / "checkpoint"),

@@ -298,13 +298,11 @@ def test_the_readings_of_one_record_are_seen_one_by_one():
     invalid = [Invalid(record.position, "decode", f"no {record.position}") for record in records]
     letters = [
         Written(
-            record.position.offset,
-            "deadletter",
-            encode_dead_letter(record, why),
+            record.position.offset, "deadletter", encode_dead_letter(record, why),
             reading=record.position.reading,
         )
         for record, why in zip(records, invalid, strict=True)
-    ]
+    ]  # fmt: skip
     found = list(outcomes_in(Partition("feed", 0), letters))
     assert [one.record.position for one in found] == [record.position for record in records]
     assert [one.invalid.reason for one in found] == [why.reason for why in invalid]

@@ -251,7 +251,7 @@ class StreamMonitor:
             threshold=1.0,
             unit="finding",
             guarantee="measured on streams in which nothing is wrong, not proved: see "
-            "docs/explanation/incidents.md",
+            "docs/explanation/rest-and-silence.md",
             message="The first model learnt from rows of two kinds: a fault may have begun or "
             "ended within the warm-up, and would be normal now. Look at these rows; if they hold "
             "a fault, begin again once it is over (rejex-stream state drop CONFIG); if they hold "

@@ -20,7 +20,9 @@ from tests.program import Said, here
 __all__ = ["browser"]  # a fixture
 
 # How long an example takes says how busy the machine is, and nothing else.
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "patient", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("patient")
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -29,7 +31,7 @@ GOLDEN = Path(__file__).parent / "golden"
 
 HEAVIER = {"long", "thorough", "browser", "prometheus"}
 HEAVY = 10  # as many ordinary tests as one of those is worth, when the long files are put first
-CASES = 3  # of a test with more of them, `make test-quick` takes the first three
+CASES = 2  # of a test with more of them, `make test-quick` takes the first two
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -69,6 +69,7 @@ def held_at_a_mark(seed):
     return readings, incident, first
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", [3, 4, 5])
 def test_what_is_told_and_stays_at_another_level_is_held_before_the_reference_follows(seed):
     readings, incident, first = held_at_a_mark(seed)

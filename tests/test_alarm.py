@@ -199,6 +199,7 @@ def test_with_the_hold_off_an_answer_is_refused():
     assert "hold.enabled is off" in reply.said
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(3))
 def test_no_cut_of_the_input_and_no_restart_changes_anything(seed):
     rng = random.Random(seed)
@@ -432,6 +433,7 @@ def test_a_rise_counts_as_one_however_often_it_was_weighed_and_wherever_it_was_c
     assert not again.is_nuisance(5.1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("length", "may_hold", "kind", "counts"), [
     (10, False, None, True), (100, False, None, True), (10, True, None, True),
     (4, True, CommandKind.FAULT, False),

@@ -34,7 +34,7 @@ def rolling(values, events):
 
 
 @pytest.mark.thorough
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(st.lists(any_value, min_size=2, max_size=40), st.integers(2, 9))
 @example([10.0**e for e in range(140, -160, -4)], 6)
 @example([10.0**-e for e in range(60)] + [0.0] * 4, 40)

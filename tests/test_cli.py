@@ -175,6 +175,7 @@ def test_validate_says_where_a_time_without_a_zone_is_taken_to_be(capsys, tmp_pa
 
 
 # ----------------------------------------------------------------------- plain terminals
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "encoding",
     [  # a process each, and what goes wrong with one mostly goes wrong with all

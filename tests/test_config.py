@@ -418,6 +418,7 @@ NOT_SETTINGS = {
 }  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_every_setting_that_a_message_names_exists():
     names = {name for row in settings() for name in row.key.split(".")}
     sections, checked = "|".join(Config.model_fields), 0

@@ -378,6 +378,7 @@ def test_a_command_that_was_obeyed_takes_no_place_in_a_long_queue_again():
     assert len(queue.unassigned) == 1
 
 
+@pytest.mark.thorough
 def test_what_waits_is_counted_where_it_is_committed():
     seen, control = Watching(), ListControl()
     control.lines = [mute(f"m{n}", "a", 10**6) for n in range(1_400)]

@@ -431,7 +431,7 @@ def assert_reading_or_invalid(outcome):
 
 @pytest.mark.thorough
 @given(st.binary(max_size=200) | objects.map(lambda tree: json.dumps(tree).encode()))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_any_bytes_become_a_reading_or_an_invalid(value):
     for decoder in DECODERS:
         outcome = decoder.decode(record(value, key=value[:9], timestamp_ms=1))
@@ -439,7 +439,7 @@ def test_any_bytes_become_a_reading_or_an_invalid(value):
 
 
 @given(st.binary(max_size=80) | st.text("0123456789.,\"'\r\n;eE-+_nainf ").map(str.encode))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_any_row_becomes_a_reading_or_an_invalid(row):
     assert_reading_or_invalid(decode_row(row))
     single = FieldMapping(["temp"], fixed_sensor="m")
@@ -449,7 +449,7 @@ def test_any_row_becomes_a_reading_or_an_invalid(row):
 
 @pytest.mark.thorough
 @given(objects, st.sampled_from(DECODERS))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_a_record_that_only_the_library_of_python_parses_is_read_the_same(tree, decoder):
     tree = {"unmapped": 0} | good() | tree
     found = [

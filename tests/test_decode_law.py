@@ -108,7 +108,7 @@ EVENTS = st.one_of(
 
 
 @pytest.mark.thorough
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.lists(EVENTS, max_size=80))
 def test_a_registry_that_lies_changes_nothing_that_was_committed(events):
     registry = Liar()

@@ -80,6 +80,7 @@ def test_digits_of_a_date_are_read_at_their_full_width(
     assert [x.event_time_ms for x in found] == [round(t.timestamp() * 1000) for t in times]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("date", "time"), [
     ("%Y-%m-%d", "%H:%M:%S"), ("%d.%m.%Y", "%H:%M"), ("%d-%b-%Y", "%H:%M:%S"),
 ])  # fmt: skip
@@ -196,6 +197,7 @@ NAMED: dict[str, tuple[Any, Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("named", sorted(NAMED))
 def test_who_and_what_are_found_wherever_they_are_named(named: str) -> None:
     value, key = NAMED[named]

@@ -205,6 +205,7 @@ def test_a_second_thread_is_refused_and_changes_nothing():
     )
 
 
+@pytest.mark.thorough
 def test_whatever_threads_do_no_verdict_is_lost_or_doubled():
     events = readings(events=3000, keys=("a",), missing=0)
     engine, verdicts, refused = engine_of(), [], []

@@ -36,6 +36,7 @@ CASES = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("module", CASES)
 def test_validate_names_the_extra_that_a_config_needs(module, tmp_path, capsys, monkeypatch):
     text, extra = CASES[module]

@@ -103,14 +103,14 @@ def assert_pieces_change_nothing(whole, pieces, content, size):
 csv_text = st.text('ab,"\n\r;', max_size=40).map(str.encode)
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(csv_text, st.integers(1, 7))
 def test_how_the_bytes_arrive_does_not_change_the_csv_rows(content, size):
     assert_pieces_change_nothing(CsvRows(","), CsvRows(","), content, size)
 
 
 @pytest.mark.thorough
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(
     st.lists(
         st.lists(st.text('ab ,"\n\r;', min_size=1, max_size=6), min_size=2, max_size=3),

@@ -324,6 +324,7 @@ def test_row_by_row_in_blocks_and_restored_it_says_the_same(name, core, monkeypa
     assert (said, [encode_incident(one) for one in told]) == (verdicts, wanted)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["same", "over", "adopted", "Sensor"])
 def test_parts_by_version_of_what_runs_on_hold_all_of_it(name):
     of, readings = LAWS[name]

@@ -190,7 +190,7 @@ def quiet():
 
 
 @pytest.mark.thorough
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     troubled(500, "ab"), troubled(300, "cba"),
     st.lists(st.sampled_from(["ok", "fail", "ambiguous", "crash", "crash after"]), max_size=6),

@@ -72,7 +72,7 @@ def test_alternatives_are_laws_with_the_factor_they_name(n, r, lower, upper):
             assert math.isclose(raised, min(factor * inside, (1 + inside) / 2))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(*(st.integers(-3, 60) for _ in range(3)), st.integers(1, 50), st.integers(-10, 70))
 def test_no_combination_of_integers_breaks_a_law(r, lower, upper, n, rank):
     law = rank_law(n, r, lower, upper)
@@ -82,7 +82,7 @@ def test_no_combination_of_integers_breaks_a_law(r, lower, upper, n, rank):
     assert all(math.isfinite(x) for row in law.log_ratios for x in row)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.integers(0, 100), st.integers(0, 100), st.text(), st.integers(), st.integers())
 def test_randomised_ranks_stay_among_the_ties_and_repeat(below, ties, topic, partition, offset):
     position = Position(topic, partition, offset)

@@ -72,7 +72,7 @@ def test_a_double_is_written_with_the_same_digits(native):
         assert written(floats) == encode(floats)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=150, deadline=None, suppress_health_check=SLOW)
 @given(
     value=st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text()
@@ -257,7 +257,7 @@ def all_of(messages, told):
 
 
 @pytest.mark.thorough
-@settings(max_examples=200, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=100, deadline=None, suppress_health_check=SLOW)
 @given(
     told=st.lists(outcomes(), min_size=1, max_size=4),
     form=st.sampled_from(("full", "lean")),
@@ -277,7 +277,7 @@ def test_any_verdict_becomes_the_same_line(native, verdict, form):
 
 
 @pytest.mark.thorough
-@settings(max_examples=200, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=100, deadline=None, suppress_health_check=SLOW)
 @given(told=st.lists(outcomes(), max_size=9))
 def test_outcomes_are_counted_the_same(native, told):
     counted = []
@@ -498,7 +498,7 @@ MAPPINGS = (
 
 
 @pytest.mark.thorough
-@settings(max_examples=400, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=200, deadline=None, suppress_health_check=SLOW)
 @given(
     values=st.lists(st.none() | st.just(b"") | texts() | texts() | texts(), min_size=1, max_size=6),
     mapping=st.sampled_from(MAPPINGS),
@@ -568,7 +568,7 @@ def rows(draw):
 
 
 @pytest.mark.thorough
-@settings(max_examples=600, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=300, deadline=None, suppress_health_check=SLOW)
 @given(
     values=st.lists(st.none() | st.just(b"") | st.just(b",,,,") | rows(), min_size=1, max_size=9),
     mapping=st.sampled_from(ROWS_OF),

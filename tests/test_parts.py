@@ -118,7 +118,7 @@ STEP = st.tuples(
 
 
 @pytest.mark.thorough
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(st.lists(STEP, min_size=1, max_size=12))
 def test_cut_off_between_any_two_writes_a_whole_set_of_one_offset_is_left(steps):
     """Against a store that keeps every set for ever: what is found was saved, and is the newest."""

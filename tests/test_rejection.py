@@ -68,7 +68,7 @@ def test_an_array_of_ranks_gives_what_single_ranks_give():
 
 
 @pytest.mark.thorough
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     n=st.integers(2, 600),
     gamma=st.sampled_from([0.005, 0.01, 0.02, 0.05, 0.1, 0.29, 0.3333, 0.45, 0.499]),

@@ -25,7 +25,7 @@ from rejex_stream.run.loop import run
 from rejex_stream.run.run_settings import RunSettings
 from rejex_stream.trusted_clock import TrustedClock
 from rejex_stream.types import Outcome, Partition, Position, Reading, Record
-from tests.doubles import ABORT, Crash, ListSink, ListSource, MemorySnapshotStore
+from tests.doubles import ABORT, Crash, FakeClock, ListSink, ListSource, MemorySnapshotStore
 
 NAMES = ("temp", "press", "speed")
 WIDE_TWO = FieldMapping(("temp", "press"), sensor="m", time="t")
@@ -65,12 +65,12 @@ def judged(
         reorder=rules, commit_every_events=7, snapshot_every_events=19, max_poll_records=5,
         commit_interval_s=0.01, snapshot_interval_s=0.01,
     )  # fmt: skip
-    source = ListSource(script, committed=sink.offsets)
+    source, clock = ListSource(script, committed=sink.offsets), FakeClock(tick_s=0.01)
     while True:
         try:
             run(
                 source, sink, store, lambda _, fits: Engine(SPEC, fits), JsonDecoder(mapping),
-                settings=knobs,
+                settings=knobs, clock=clock, wait=clock.advance,
             )  # fmt: skip
         except Crash:
             continue

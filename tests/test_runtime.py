@@ -45,7 +45,7 @@ from tests.streams import spec
 ONE = Partition("input", 0)
 TWO = Partition("input", 1)
 DECODER = JsonDecoder(FieldMapping(["x"], sensor="id", time="t"))
-FEW = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def whole():

@@ -17,7 +17,7 @@ few_values = st.integers(-3, 3).map(float)
 any_value = st.floats(allow_nan=False, allow_infinity=False)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.integers(2, 12), st.lists(st.one_of(few_values, any_value), max_size=60), any_value)
 def test_ranks_and_order_statistics_equal_those_of_a_sorted_list(capacity, scores, probe):
     window = ScoreWindow(capacity)

@@ -16,21 +16,22 @@ LONG = pytest.mark.long
 @pytest.mark.parametrize(
     "name",
     [
-        *("resting_two", "yaw_fault", "second_fault"),
-        *(pytest.param(it, marks=LONG) for it in ("resting_gas", "states", "missing_run")),
+        *("resting_two", "second_fault"),
+        *(pytest.param(it, marks=LONG)
+          for it in ("resting_gas", "states", "missing_run", "yaw_fault")),
     ],
-)
+)  # fmt: skip
 def test_the_fault_of_a_plant_is_told_in_time(shared_cases: Path, name: str) -> None:
     is_right, text = FAULTS[name](run(shared_cases / "plants" / "plants.py", name, 1))
     assert is_right, text
 
 
-@pytest.mark.thorough
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "what_sees_it", "without"),
     [
-        pytest.param("missing_run", '"SeasonalSensor"', '"StateSensor"', marks=LONG),
-        pytest.param("states", '"SeasonalSensor"', '"Sensor"', marks=LONG),
+        ("missing_run", '"SeasonalSensor"', '"StateSensor"'),
+        ("states", '"SeasonalSensor"', '"Sensor"'),
         ("yaw_fault", r'(kind = "angle"|follows = .*)\n', ""),
     ],
 )

@@ -23,8 +23,7 @@ def main(feed: str, out: str) -> None:
             verdicts=folder / "verdicts.jsonl", incidents=folder / "incidents.jsonl",
             deadletter=folder / "dead.jsonl", state_dir=state,
         ),
-        FolderSnapshotStore(state),
-        lambda partition, fits: Obedient(waits=2),
+        FolderSnapshotStore(state), lambda partition, fits: Obedient(waits=2),
         JsonDecoder(FieldMapping(["x"], sensor="id", time="t")),
         control=FileControl(folder / "control.jsonl", [source.partition.topic]),
         settings=RunSettings(

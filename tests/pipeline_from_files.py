@@ -25,9 +25,7 @@ def main(feed: str, out: str) -> None:
     )  # fmt: skip
     recipe = spec()
     run(
-        source,
-        sink,
-        FolderSnapshotStore(state / "snapshots"),
+        source, sink, FolderSnapshotStore(state / "snapshots"),
         lambda partition, fits: Engine(recipe, fits),
         JsonDecoder(FieldMapping(["x", "y"], sensor="id", time="t")),
         settings=RunSettings(

@@ -142,18 +142,13 @@ def spec(
 ):  # fmt: skip
     """A pipeline small enough to meet every boundary within a few hundred events."""
     return EngineSpec(
-        detector or Distance(),
-        FeatureSpec(("x", "y"), features, carry_forward_events=1),
-        RejectionPolicy(0.2, **(policy or {"tolerance": 3.0})),
-        window=window,
+        detector or Distance(), FeatureSpec(("x", "y"), features, carry_forward_events=1),
+        RejectionPolicy(0.2, **(policy or {"tolerance": 3.0})), window=window,
         schedule=RefitSchedule(
             first_fit_events=50, refit_every_events=every, refit_lag_events=lag, buffer_events=80,
             calibration=calibration, guard_quantile=guard, guard_share=guard_share,
         ),
-        seed=3,
-        evidence=evidence,
-        hold=hold or Hold(),
-        modes=modes,
+        seed=3, evidence=evidence, hold=hold or Hold(), modes=modes,
     )  # fmt: skip
 
 

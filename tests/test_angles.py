@@ -235,8 +235,7 @@ def test_a_config_says_what_goes_round():
 
 @pytest.mark.parametrize(("more", "says"), [
     ('[channels.wind]\nkind = "compass"', "channels.wind.kind"),
-    (WIND + "period = 0", "channels.wind.period"),
-    (WIND + "period = -360", "channels.wind.period"),
+    (WIND + "period = 0", "channels.wind.period"), (WIND + "period = -360", "channels.wind.period"),
     ("[channels.wind]\nperiod = 360", "period is of angles"),
     ('[channels.wind]\nfollows = "nacelle"', "follows is of angles"),
     (WIND + 'follows = "power"', "follows = 'power' is no other angle"),

@@ -40,8 +40,7 @@ def test_the_version_and_the_help_are_quick_and_plain():
 
 
 @pytest.mark.parametrize(("arguments", "status", "said"), [
-    (["nonsense"], 2, "No such command"),
-    (["plan", "--nonsense"], 2, "No such option"),
+    (["nonsense"], 2, "No such command"), (["plan", "--nonsense"], 2, "No such option"),
     (["plan", "--window", "many"], 2, "--window"),
     (["validate", "missing.toml"], 2, "missing.toml: Expected a readable TOML file"),
     (["run", "missing.toml"], 2, "missing.toml: Expected a readable TOML file"),
@@ -184,8 +183,7 @@ def test_validate_says_where_a_time_without_a_zone_is_taken_to_be(capsys, tmp_pa
     ],
 )
 @pytest.mark.parametrize(("arguments", "said"), [
-    (["plan"], "u03b3 = 0.05"),
-    (["--help"], "score"),
+    (["plan"], "u03b3 = 0.05"), (["--help"], "score"),
     (["validate", "größe.toml"], "Expected a readable TOML file"),
 ])  # fmt: skip
 def test_a_terminal_that_is_not_utf_8_gets_signs_spelled_out(arguments, said, encoding):

@@ -180,8 +180,7 @@ def test_standard_input_is_an_input(pipeline, run, monkeypatch):
 
 # ----------------------------------------------------------------------------- to be refused
 @pytest.mark.parametrize(("content", "status", "said"), [
-    (None, 1, "feed.csv"),
-    ("", 1, "is empty: expected a CSV header"),
+    (None, 1, "feed.csv"), ("", 1, "is empty: expected a CSV header"),
     ("t,id,other\n1,a,2\n", 2, "column 'flow' is not in the header"),
 ])  # fmt: skip
 def test_an_input_that_cannot_be_is_one_sentence(pipeline, run, content, status, said):

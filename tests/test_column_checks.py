@@ -29,8 +29,7 @@ def suspected(kind, values, **more):
 
 
 COUNTERS = {
-    "row numbers": range(94_554, 94_554 + N),
-    "by two": range(0, 2 * N, 2),
+    "row numbers": range(94_554, 94_554 + N), "by two": range(0, 2 * N, 2),
     "a byte that wraps": [i % 256 for i in range(N)],
     "with records lost": [i + i // 7 for i in range(N)],
     "restarted": [i if i < 250 else i - 250 for i in range(N)],

@@ -216,12 +216,10 @@ refit_lag_events = 200
     ),
     (("tolerance = 8", "tolerance = 8\ncosts = { c_r = 0.5 }"), "c_r = 0.5 is above its limit"),
     (("tolerance = 8", "tolerance = 8\n[refit]\nrefit_every_events = 1500"), "below the window"),
-    (('path = "water.csv"', ""), "path is missing"),
-    (('time = "t"', ""), "time is missing"),
+    (('path = "water.csv"', ""), "path is missing"), (('time = "t"', ""), "time is missing"),
     (('time = "t"', 'time = "t"\ntopics = ["a"]'), "drop one"),
     (('time = "t"', 'time = "t"\nsensor = "s"\nfixed_sensor = "x"'), "exactly one of"),
-    (('"flow", "pressure"', '"flow", "flow"'), "twice"),
-    (('"flow", "pressure"', ""), "channels"),
+    (('"flow", "pressure"', '"flow", "flow"'), "twice"), (('"flow", "pressure"', ""), "channels"),
     (('name = "HBOS"', 'name = "HBOS"\nparams = { bins = 3 }'), "has no parameter 'bins'"),
     (('name = "HBOS"', 'name = "COF"'), "is refused"),
     (
@@ -354,8 +352,7 @@ password = "hunter2"
 
 
 @pytest.mark.parametrize("addition", [
-    '[kafka.security]\npasword = "hunter2"',
-    '[kafka.security]\npassword = ["hunter2"]',
+    '[kafka.security]\npasword = "hunter2"', '[kafka.security]\npassword = ["hunter2"]',
     '[kafka.options]\nlibrdkafka = { a = ["hunter2"] }',
     '[alerts]\nwebhook_secret = { a = "hunter2" }',
 ])  # fmt: skip

@@ -43,20 +43,12 @@ from rejex_stream.types import (
 GOLDEN = Path(__file__).parent / "golden" / "contract"
 POSITION = Position("water", 0, 7)
 VERDICT = Verdict(
-    position=POSITION,
-    stream_key="m1",
-    sensor="m1",
-    event_time_ms=1_700_000_000_000,
-    seq=7,
-    label=Label.REJECTED,
-    reason=Reason.AMBIGUOUS,
-    score=float("nan"),
-    rank=3,
-    window_len=10,
+    position=POSITION, stream_key="m1", sensor="m1", event_time_ms=1_700_000_000_000, seq=7,
+    label=Label.REJECTED, reason=Reason.AMBIGUOUS, score=float("nan"), rank=3, window_len=10,
     evidence=Evidence(
         (ChannelEvidence("flow", 0.5, 0.1, Label.NORMAL),), "flow", 2, 0.1, 0.05, 400
     ),
-)
+)  # fmt: skip
 REVIEW = ReviewItem(
     verdict=VERDICT, channels=("flow",), values=(None,),
     context=(ContextPoint(1, (2.5,), None, Label.NORMAL),),
@@ -78,18 +70,14 @@ FOLLOW_UP = FollowUp(
 REPLY = CommandReply(command="c-1", accepted=False, said="it is closed")
 COMMAND = Command(id="c-1", kind=CommandKind.FAULT, incident="water-0-5", version=2, by="ada")
 WRITTEN = {
-    "incident": encode_incident(INCIDENT),
-    "reply": encode_reply(POSITION, REPLY),
-    "command": encode_command(COMMAND),
-    "verdict": encode_verdict(VERDICT),
-    "lean-verdict": encode_lean_verdict(VERDICT),
-    "review": encode_review(REVIEW),
-    "follow-up": encode_follow_up(FOLLOW_UP),
-    "label": encode_label(LABEL),
+    "incident": encode_incident(INCIDENT), "reply": encode_reply(POSITION, REPLY),
+    "command": encode_command(COMMAND), "verdict": encode_verdict(VERDICT),
+    "lean-verdict": encode_lean_verdict(VERDICT), "review": encode_review(REVIEW),
+    "follow-up": encode_follow_up(FOLLOW_UP), "label": encode_label(LABEL),
     "deadletter": encode_dead_letter(
         Record(POSITION, b"k", b"\xff", (("h", None),), 5), Invalid(POSITION, "decode", "no")
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SCHEMAS)

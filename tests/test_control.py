@@ -104,14 +104,12 @@ SAID = st.one_of(
         lambda kind, p, offset, version: given_as(
             kind, f"{kind}-{p}-{offset}-{version}", incident=f"input-{p}-{offset}", version=version
         ),
-        st.sampled_from(["fault", "new_normal"]),
-        st.integers(0, 1),
-        st.sampled_from([3, 13, 23, 24, 33, 34, 44]),
-        st.integers(1, 3),
+        st.sampled_from(["fault", "new_normal"]), st.integers(0, 1),
+        st.sampled_from([3, 13, 23, 24, 33, 34, 44]), st.integers(1, 3),
     ),
     st.sampled_from([b"", b"{", b'{"id": "x"}', b'{"id": "y", "kind": "fault"}', b"[1]"]),
     st.just(given_as("fault", "far", incident="elsewhere-0-3", version=1)),
-)
+)  # fmt: skip
 TROUBLE = st.lists(
     st.tuples(st.integers(0, 60), st.sampled_from([ABORT, RETRY, REBALANCE])), max_size=6
 )

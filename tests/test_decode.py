@@ -188,17 +188,14 @@ def test_one_field_may_play_two_roles():
 
 
 # -------------------------------------------------------------------------------- bad records
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [
-        (b"", ["empty"]), (b"\xff\xfe{}", ["UTF-8", "byte 0"]),
-        (b'{"sensor": "a", "ts": 1, "ignored": "\xff"}', ["UTF-8"]),
-        (b'{"sensor": "a", "ts"', ["not JSON"]), (b"[1, 2]", ["object", "a list of 2"]),
-        (b"3", ["object"]), (b"null", ["object", "nothing"]), (b'{"a": 1} {"b": 2}', ["not JSON"]),
-        (b'{"a": ' + b"[" * 10_000 + b"]" * 10_000 + b"}", ["64 levels"]),
-        (b'{"a": ' + b'{"b":' * 10_000, ["64 levels"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("value", "words"), [
+    (b"", ["empty"]), (b"\xff\xfe{}", ["UTF-8", "byte 0"]),
+    (b'{"sensor": "a", "ts": 1, "ignored": "\xff"}', ["UTF-8"]),
+    (b'{"sensor": "a", "ts"', ["not JSON"]), (b"[1, 2]", ["object", "a list of 2"]),
+    (b"3", ["object"]), (b"null", ["object", "nothing"]), (b'{"a": 1} {"b": 2}', ["not JSON"]),
+    (b'{"a": ' + b"[" * 10_000 + b"]" * 10_000 + b"}", ["64 levels"]),
+    (b'{"a": ' + b'{"b":' * 10_000, ["64 levels"]),
+])  # fmt: skip
 def test_bytes_that_are_not_a_json_object_are_invalid_at_decode(value, words):
     assert_invalid(decode(value), *words, stage="decode")
 
@@ -256,31 +253,25 @@ def test_a_time_that_cannot_be_read_is_invalid(time):
 
 
 # --------------------------------------------------------------------------------------- time
-@pytest.mark.parametrize(
-    ("value", "unit", "expected"),
-    [
-        ("2024-02-29T12:00:00Z", "iso8601", 1709208000000),
-        ("2024-02-29T12:00:00.123456789+01:00", "iso8601", 1709204400123),
-        ("2024-02-29 12:00:00", "iso8601", 1709208000000), ("2024-02-29", "iso8601", 1709164800000),
-        ("1969-12-31T23:59:59.999Z", "iso8601", -1),
-        ("0001-01-01T00:00:00Z", "iso8601", -62135596800000), (1700000000.123, "s", 1700000000123),
-        (1700000000, "s", 1700000000000), ("1700000000.5", "s", 1700000000500),
-        (1700000000123, "ms", 1700000000123), (1700000000123.9, "ms", 1700000000123),
-        (1700000000123999, "us", 1700000000123), (1700000000123999999, "ns", 1700000000123),
-        ("1700000000123999999", "ns", 1700000000123), (-1, "us", -1),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("value", "unit", "expected"), [
+    ("2024-02-29T12:00:00Z", "iso8601", 1709208000000),
+    ("2024-02-29T12:00:00.123456789+01:00", "iso8601", 1709204400123),
+    ("2024-02-29 12:00:00", "iso8601", 1709208000000), ("2024-02-29", "iso8601", 1709164800000),
+    ("1969-12-31T23:59:59.999Z", "iso8601", -1),
+    ("0001-01-01T00:00:00Z", "iso8601", -62135596800000), (1700000000.123, "s", 1700000000123),
+    (1700000000, "s", 1700000000000), ("1700000000.5", "s", 1700000000500),
+    (1700000000123, "ms", 1700000000123), (1700000000123.9, "ms", 1700000000123),
+    (1700000000123999, "us", 1700000000123), (1700000000123999999, "ns", 1700000000123),
+    ("1700000000123999999", "ns", 1700000000123), (-1, "us", -1),
+])  # fmt: skip
 def test_times_are_read_in_their_unit(value, unit, expected):
     assert to_epoch_ms(value, unit) == expected
 
 
-@pytest.mark.parametrize(
-    ("value", "unit"),
-    [
-        ("2024-02-30", "iso8601"), ("", "iso8601"), ("9999-12-31T23:59:59-23:59", "iso8601"),
-        (5, "iso8601"), ("1_000", "ms"), ("٣", "ms"), ("nan", "s"), ("", "ms"), ("9" * 5000, "ms"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("value", "unit"), [
+    ("2024-02-30", "iso8601"), ("", "iso8601"), ("9999-12-31T23:59:59-23:59", "iso8601"),
+    (5, "iso8601"), ("1_000", "ms"), ("٣", "ms"), ("nan", "s"), ("", "ms"), ("9" * 5000, "ms"),
+])  # fmt: skip
 def test_times_that_do_not_exist_are_refused(value, unit):
     with pytest.raises(Unreadable, match="time"):
         to_epoch_ms(value, unit)
@@ -322,14 +313,11 @@ def test_csv_cells_that_are_not_numbers_are_invalid_and_named(cell):
     assert_invalid(decode_row(f"5,a,2,{cell}".encode()), "channel 'vib'", "number")
 
 
-@pytest.mark.parametrize(
-    ("row", "words"),
-    [
-        (b"", ["empty"]), (b"5,a,1", ["4 cells", "got 3"]), (b"5,a,1,2,3", ["4 cells", "got 5"]),
-        (b'5,"a,1,2', ["not CSV"]), (b'5,"a"b,1,2', ["not CSV"]), (b"5,\xff,1,2", ["UTF-8"]),
-        (b"5," + b"a" * (1 << 20) + b",1,2", ["bytes"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("row", "words"), [
+    (b"", ["empty"]), (b"5,a,1", ["4 cells", "got 3"]), (b"5,a,1,2,3", ["4 cells", "got 5"]),
+    (b'5,"a,1,2', ["not CSV"]), (b'5,"a"b,1,2', ["not CSV"]), (b"5,\xff,1,2", ["UTF-8"]),
+    (b"5," + b"a" * (1 << 20) + b",1,2", ["bytes"]),
+])  # fmt: skip
 def test_broken_rows_are_invalid_at_decode(row, words):
     assert_invalid(decode_row(row), *words, stage="decode")
 
@@ -359,20 +347,15 @@ def test_a_header_is_split_and_its_byte_order_mark_dropped():
 
 
 # ------------------------------------------------------------------------------------- config
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"channels": []}, "channels"),
-        ({"channels": "temp"}, "channels"),
-        ({"channels": ["a", "a"]}, "twice"),
-        ({"channels": ["a"], "time_unit": "minutes"}, "iso8601"),
-        ({"channels": ["a"], "fixed_sensor": None}, "exactly one"),
-        ({"channels": ["a"], "sensor": "b"}, "exactly one"),
-        ({"channels": ["a"], "fixed_sensor": ""}, "fixed_sensor"),
-        ({"channels": ["a"], "pooled": True, "group": "b"}, "at most one"),
-        ({"channels": ["a"], "max_value_bytes": 0}, "max_value_bytes"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "words"), [
+    ({"channels": []}, "channels"), ({"channels": "temp"}, "channels"),
+    ({"channels": ["a", "a"]}, "twice"), ({"channels": ["a"], "time_unit": "minutes"}, "iso8601"),
+    ({"channels": ["a"], "fixed_sensor": None}, "exactly one"),
+    ({"channels": ["a"], "sensor": "b"}, "exactly one"),
+    ({"channels": ["a"], "fixed_sensor": ""}, "fixed_sensor"),
+    ({"channels": ["a"], "pooled": True, "group": "b"}, "at most one"),
+    ({"channels": ["a"], "max_value_bytes": 0}, "max_value_bytes"),
+])  # fmt: skip
 def test_a_mapping_that_contradicts_itself_is_refused(arguments, words):
     with pytest.raises(ConfigError, match=words):
         FieldMapping(**({"fixed_sensor": "m"} | arguments))
@@ -480,17 +463,13 @@ def test_quoted_values_are_short_and_printable(value):
     assert quoted.isprintable()
 
 
-@pytest.mark.parametrize(
-    ("good", "cells", "expected"),
-    [
-        (("good", 192, True), ("Good", "bad"), (1.5, math.nan)),
-        (("good", 192, True), ("192", "24"), (1.5, math.nan)),
-        (("good", 192, True), ("TRUE", "false"), (1.5, math.nan)),
-        (("good", 192, True), ("", "1"), (1.5, math.nan)),
-        ((0,), ("0", "0.0"), (1.5, 2.5)),
-        (("A",), ("a", "0"), (1.5, math.nan)),
-    ],
-)
+@pytest.mark.parametrize(("good", "cells", "expected"), [
+    (("good", 192, True), ("Good", "bad"), (1.5, math.nan)),
+    (("good", 192, True), ("192", "24"), (1.5, math.nan)),
+    (("good", 192, True), ("TRUE", "false"), (1.5, math.nan)),
+    (("good", 192, True), ("", "1"), (1.5, math.nan)), ((0,), ("0", "0.0"), (1.5, 2.5)),
+    (("A",), ("a", "0"), (1.5, math.nan)),
+])  # fmt: skip
 def test_a_value_of_a_table_is_good_as_the_column_beside_it_says(good, cells, expected):
     mapping = FieldMapping(["temp", "flow"], fixed_sensor="s", quality=Quality("{channel}_q", good))
     decoder = CsvDecoder(mapping, ["temp", "flow", "flow_q", "temp_q"])

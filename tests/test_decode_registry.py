@@ -262,31 +262,28 @@ EMPTY = {"type": "record", "name": "Empty", "fields": []}
 HUGE = zigzag(10**12)
 
 
-@pytest.mark.parametrize(
-    ("kind", "references", "payload", "words"),
-    [
-        (NULLS, {}, HUGE, "its array holds values that take hardly a byte"),
-        ({"type": "array", "items": EMPTY}, {}, HUGE, "its array holds values"),
-        ({"type": "array", "items": {"type": "fixed", "name": "F", "size": 0}}, {}, HUGE, "array"),
-        ({"type": "map", "values": {
-            "type": "record", "name": "N", "fields": [
-                {"name": f"n{i}", "type": "null"} for i in range(100)]}},
-         {}, HUGE, "its map holds values that take hardly a byte"),
-        ("R29", chain(30)[0], b"", "steps without a byte, more than 65536"),
-        ("R99", nested(100, {}, lambda i, known: known | {f"R{i}": {
-            "type": "record", "name": f"R{i}",
-            "fields": [{"name": "x", "type": f"R{i - 1}" if i else "int"}]}}),
-         b"\0", "nested more than 64 levels deep"),
-        (nested(70, "int", lambda _, inner: {"type": "array", "items": inner}), {},
-         b"\2" * 70 + b"\0" * 70, "nested more than 64 levels deep"),
-        (nested(1000, "int", lambda _, inner: {"type": "array", "items": inner}), {},
-         b"\2" * 1000, "nested more than 128 levels deep"),
-        (nested(300, "int", lambda _, inner: [inner]), {}, b"\0" * 300, "nested more than 128"),
-        ({"type": "fixed", "name": "F", "size": "x"}, {}, b"", "not an Avro schema"),
-        (DECIMAL | {"scale": 10**9}, {}, b"\2\1", "a decimal has a scale from 0 to 1000"),
-        ("x.Gone", {}, b"\0", "it refers to 'x.Gone', which the registry does not give"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("kind", "references", "payload", "words"), [
+    (NULLS, {}, HUGE, "its array holds values that take hardly a byte"),
+    ({"type": "array", "items": EMPTY}, {}, HUGE, "its array holds values"),
+    ({"type": "array", "items": {"type": "fixed", "name": "F", "size": 0}}, {}, HUGE, "array"),
+    ({"type": "map", "values": {
+        "type": "record", "name": "N", "fields": [
+            {"name": f"n{i}", "type": "null"} for i in range(100)]}},
+     {}, HUGE, "its map holds values that take hardly a byte"),
+    ("R29", chain(30)[0], b"", "steps without a byte, more than 65536"),
+    ("R99", nested(100, {}, lambda i, known: known | {f"R{i}": {
+        "type": "record", "name": f"R{i}",
+        "fields": [{"name": "x", "type": f"R{i - 1}" if i else "int"}]}}),
+     b"\0", "nested more than 64 levels deep"),
+    (nested(70, "int", lambda _, inner: {"type": "array", "items": inner}), {},
+     b"\2" * 70 + b"\0" * 70, "nested more than 64 levels deep"),
+    (nested(1000, "int", lambda _, inner: {"type": "array", "items": inner}), {},
+     b"\2" * 1000, "nested more than 128 levels deep"),
+    (nested(300, "int", lambda _, inner: [inner]), {}, b"\0" * 300, "nested more than 128"),
+    ({"type": "fixed", "name": "F", "size": "x"}, {}, b"", "not an Avro schema"),
+    (DECIMAL | {"scale": 10**9}, {}, b"\2\1", "a decimal has a scale from 0 to 1000"),
+    ("x.Gone", {}, b"\0", "it refers to 'x.Gone', which the registry does not give"),
+])  # fmt: skip
 def test_a_schema_that_lets_a_short_record_take_for_ever_is_refused(
     kind, references, payload, words
 ):
@@ -318,8 +315,7 @@ def test_the_work_of_a_payload_that_ends_early_counts_before_the_bytes_that_neve
     """A thousand records of 100 nulls each, then bytes that would have paid for them."""
     many, last = chain(16)
     schema = avro_schema(
-        ("temp", last), ("paid", {"type": "fixed", "name": "F", "size": 1 << 20}),
-        references=many,
+        ("temp", last), ("paid", {"type": "fixed", "name": "F", "size": 1 << 20}), references=many,
     )  # fmt: skip
     decoder = avro_decoder(schema, FieldMapping(["paid"], fixed_sensor="s"))
     assert_invalid(decoder.decode(record(HEADER)), "steps without a byte", stage="decode")
@@ -524,48 +520,37 @@ def test_message_indexes_choose_the_message(plant):
     assert_invalid(first, "sensor: expected a name, got nothing", stage="validate")
 
 
-@pytest.mark.parametrize(
-    ("tail", "words"),
-    [
-        (b"", "message indexes are broken"), (b"\x02", "message indexes are broken"),
-        (b"\x01", "message indexes are broken"), (b"\xff" * 9, "message indexes are broken"),
-        (b"\xfe\xff\xff\xff\x0f", "message indexes are broken"), (b"\x02\x08", "no message at [4]"),
-        (b"\x02\x01", "no message at [-1]"), (b"\x04\x02\x06", "no message at [1, 3]"),
-        (SECOND + b"\xff\xff", "broken, or of another message"),
-        (SECOND + b"\x0a\x02\xff\xff", "broken, or of another message"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("tail", "words"), [
+    (b"", "message indexes are broken"), (b"\x02", "message indexes are broken"),
+    (b"\x01", "message indexes are broken"), (b"\xff" * 9, "message indexes are broken"),
+    (b"\xfe\xff\xff\xff\x0f", "message indexes are broken"), (b"\x02\x08", "no message at [4]"),
+    (b"\x02\x01", "no message at [-1]"), (b"\x04\x02\x06", "no message at [1, 3]"),
+    (SECOND + b"\xff\xff", "broken, or of another message"),
+    (SECOND + b"\x0a\x02\xff\xff", "broken, or of another message"),
+])  # fmt: skip
 def test_a_protobuf_payload_that_does_not_fit_says_so(tail, words):
     outcome = proto_decoder().decode(record(HEADER + tail))
     assert_invalid(outcome, "does not fit schema id 1", words, stage="decode")
 
 
-@pytest.mark.parametrize(
-    ("schema", "words"),
-    [
-        (RegisteredSchema("PROTOBUF", "message {", {}), "protoc says"),
-        (RegisteredSchema("PROTOBUF", PROTO, {}), "common.proto"),
-        (RegisteredSchema("PROTOBUF", PROTO, {"../common.proto": COMMON}), "outside"),
-    ],
-)
+@pytest.mark.parametrize(("schema", "words"), [
+    (RegisteredSchema("PROTOBUF", "message {", {}), "protoc says"),
+    (RegisteredSchema("PROTOBUF", PROTO, {}), "common.proto"),
+    (RegisteredSchema("PROTOBUF", PROTO, {"../common.proto": COMMON}), "outside"),
+])  # fmt: skip
 def test_a_protobuf_schema_that_is_none_makes_its_records_invalid(schema, words):
     outcome = proto_decoder(schema=schema).decode(record(HEADER + SECOND))
     assert_invalid(outcome, "schema id 1 cannot be used", words, stage="decode")
 
 
 # --------------------------------------------------------------------------- the registry's part
-@pytest.mark.parametrize(
-    ("value", "words", "stage"),
-    [
-        (None, "tombstone", "ignored"),
-        (b"", "empty", "decode"),
-        (b'{"sensor": 1}', "it looks like JSON", "decode"),
-        (b"\x01\0\0\0\1x", "got 0x01", "decode"),
-        (b"\0\0\0", "ends within the schema's id, after 3 bytes", "decode"),
-        (b"\0\xff\xff\xff\xffx", "schema id 4294967295 is not in the registry", "decode"),
-        (b"\0\0\0\0\x01" + b"x" * (1 << 20), "more than max_value_bytes", "decode"),
-    ],
-)
+@pytest.mark.parametrize(("value", "words", "stage"), [
+    (None, "tombstone", "ignored"), (b"", "empty", "decode"),
+    (b'{"sensor": 1}', "it looks like JSON", "decode"), (b"\x01\0\0\0\1x", "got 0x01", "decode"),
+    (b"\0\0\0", "ends within the schema's id, after 3 bytes", "decode"),
+    (b"\0\xff\xff\xff\xffx", "schema id 4294967295 is not in the registry", "decode"),
+    (b"\0\0\0\0\x01" + b"x" * (1 << 20), "more than max_value_bytes", "decode"),
+])  # fmt: skip
 def test_a_record_that_can_have_no_schema_asks_nobody(value, words, stage):
     registry = Registry(_1=FLAT)
     decoder = RegistryDecoder(PLAIN, registry, "AVRO", avro_reader)
@@ -678,8 +663,7 @@ BURST = avro_schema(
     ("machine", "string"),
     ("readings", {"type": "array", "items": {"type": "record", "name": "One", "fields": [
         {"name": "t", "type": {"type": "long", "logicalType": "timestamp-millis"}},
-        {"name": "temp", "type": ["null", DECIMAL]},
-        {"name": "vib", "type": "double"},
+        {"name": "temp", "type": ["null", DECIMAL]}, {"name": "vib", "type": "double"},
     ]}}),
     ("raw", {"type": "fixed", "name": "Raw", "size": 2}),
     ("state", {"type": "enum", "name": "State", "symbols": ["ON", "OFF"]}),

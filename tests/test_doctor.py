@@ -86,13 +86,10 @@ def test_a_config_that_is_not_there_is_named(tmp_path):
     assert check.fix == "check the path."
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "name", "said"),
-    [
-        ("feed.csv", "nowhere.csv", "input", "nowhere.csv"),
-        ('["flow"]', '["level"]', "sample", "column 'level' is not in the header"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("before", "after", "name", "said"), [
+    ("feed.csv", "nowhere.csv", "input", "nowhere.csv"),
+    ('["flow"]', '["level"]', "sample", "column 'level' is not in the header"),
+])  # fmt: skip
 def test_what_would_stop_a_run_is_an_error(place, before, after, name, said):
     change(place, before, after)
     check = found(place, "error")[name]

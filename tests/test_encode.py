@@ -42,10 +42,7 @@ verdicts = st.builds(
 )  # fmt: skip
 values = st.lists(st.none() | finite, max_size=4).map(tuple)
 items = st.builds(
-    ReviewItem,
-    verdict=verdicts,
-    channels=st.lists(names, max_size=4).map(tuple),
-    values=values,
+    ReviewItem, verdict=verdicts, channels=st.lists(names, max_size=4).map(tuple), values=values,
     context=st.lists(
         st.builds(
             ContextPoint, st.integers(0, 9), values, st.none() | finite, st.sampled_from(Label)
@@ -53,7 +50,7 @@ items = st.builds(
         max_size=3,
     ).map(tuple),
     why=st.sampled_from(["rejected", "audit"]),
-)
+)  # fmt: skip
 
 
 @given(verdicts)

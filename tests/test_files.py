@@ -73,15 +73,12 @@ def written(tmp_path, content, name="feed.jsonl"):
 
 
 # ------------------------------------------------------------------------------------- rows
-@pytest.mark.parametrize(
-    ("content", "rows"),
-    [
-        (b"", []), (b"a\nb\nc", [b"a", b"b", b"c"]), (b"a\r\nb\r\n", [b"a", b"b"]),
-        (b"\n\n a\n  \n\r\n\t\nb\n\n", [b" a", b"b"]), (b"\xef\xbb\xbfa\nb", [b"a", b"b"]),
-        (b"\xff\xfa\n\x00", [b"\xff\xfa", b"\x00"]),
-        (b"a\x0bb\x0cc\x1cd\x85e\n", [b"a\x0bb\x0cc\x1cd\x85e"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("content", "rows"), [
+    (b"", []), (b"a\nb\nc", [b"a", b"b", b"c"]), (b"a\r\nb\r\n", [b"a", b"b"]),
+    (b"\n\n a\n  \n\r\n\t\nb\n\n", [b" a", b"b"]), (b"\xef\xbb\xbfa\nb", [b"a", b"b"]),
+    (b"\xff\xfa\n\x00", [b"\xff\xfa", b"\x00"]),
+    (b"a\x0bb\x0cc\x1cd\x85e\n", [b"a\x0bb\x0cc\x1cd\x85e"]),
+])  # fmt: skip
 def test_lines_are_records_and_blank_lines_are_not(tmp_path, content, rows):
     assert read_all(FileSource(written(tmp_path, content))) == rows
 
@@ -234,17 +231,14 @@ def test_what_cannot_be_opened_is_an_error_with_the_path(tmp_path, what):
         FileSource(tmp_path / what)
 
 
-@pytest.mark.parametrize(
-    ("encoding", "named"),
-    [
-        ("utf-16", None),  # by its byte order mark
-        ("utf-16-be", "utf-16-be"),
-        ("cp1252", "cp1252"),
-        ("latin-1", "latin-1"),
-        ("utf-8-sig", None),
-        ("utf-8", "utf-8"),
-    ],
-)
+@pytest.mark.parametrize(("encoding", "named"), [
+    ("utf-16", None),  # by its byte order mark
+    ("utf-16-be", "utf-16-be"),
+    ("cp1252", "cp1252"),
+    ("latin-1", "latin-1"),
+    ("utf-8-sig", None),
+    ("utf-8", "utf-8"),
+])  # fmt: skip
 @pytest.mark.parametrize("chunk", [1, 2, 7, 1 << 18])
 def test_every_encoding_gives_the_same_records(tmp_path, monkeypatch, encoding, named, chunk):
     monkeypatch.setattr("rejex_connectors.files.bytes._CHUNK_BYTES", chunk)
@@ -295,15 +289,12 @@ def test_gzip_of_very_compressible_data_comes_in_pieces(tmp_path):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("damage", "words"),
-    [
-        (lambda packed: packed[:-9], "cut short"),
-        (lambda packed: packed[: len(packed) // 2], "cut short"),
-        (lambda packed: packed + b"rubbish", "damaged"),
-        (lambda packed: packed[:-6] + b"\x00\x01\x02" + packed[-3:], "damaged"),
-    ],
-)
+@pytest.mark.parametrize(("damage", "words"), [
+    (lambda packed: packed[:-9], "cut short"),
+    (lambda packed: packed[: len(packed) // 2], "cut short"),
+    (lambda packed: packed + b"rubbish", "damaged"),
+    (lambda packed: packed[:-6] + b"\x00\x01\x02" + packed[-3:], "damaged"),
+])  # fmt: skip
 def test_damaged_gzip_is_an_error_after_the_records_before_it(tmp_path, damage, words):
     lines = [b'{"i": %d}' % random.Random(i).getrandbits(64) for i in range(20_000)]
     packed = damage(gzip.compress(b"\n".join(lines) + b"\n"))

@@ -261,8 +261,7 @@ MISTAKES = {
     ),
     "sensor is an object": (
         changed('time = "t"', 'time = "t"\nsensor = "who"').replace("feed.csv", "feed.jsonl"),
-        "doctor", 1,
-        ["sensor", "object with 1 field"],
+        "doctor", 1, ["sensor", "object with 1 field"],
     ),
     "numbers as texts": (
         changed('["flow"]', '["text"]').replace("feed.csv", "feed.jsonl"), "doctor", 1,

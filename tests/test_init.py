@@ -117,8 +117,7 @@ def test_a_config_that_is_there_is_not_written_over(place, capsys):
 @pytest.mark.parametrize(("words", "said"), [
     ([], "give one of FILE and --kafka SERVERS TOPIC"),
     (["x.csv", "--kafka", "a:1", "t"], "give one of FILE and --kafka SERVERS TOPIC"),
-    (["none.csv"], "No such file"),
-    (["x.csv", "--sensor", "who"], "there is no column 'who'"),
+    (["none.csv"], "No such file"), (["x.csv", "--sensor", "who"], "there is no column 'who'"),
     (["x.jsonl"], "none of 1 records is a JSON object"),
 ], ids=["nothing", "both", "absent", "no such column", "broken json"])  # fmt: skip
 def test_what_cannot_be_is_one_sentence(place, capsys, words, said):

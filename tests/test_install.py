@@ -88,8 +88,7 @@ def test_two_detectors_need_what_a_lean_install_leaves_out():
 # ---------------------------------------------------------------------------- completion
 @pytest.mark.thorough
 @pytest.mark.parametrize(("typed", "offered"), [
-    ("rejex-stream val", {"validate"}),
-    ("rejex-stream schema ", {"print"}),
+    ("rejex-stream val", {"validate"}), ("rejex-stream schema ", {"print"}),
     ("rejex-stream plan --contam", {"--contamination"}),
 ], ids=["command", "group", "option"])  # fmt: skip
 def test_a_shell_completes_commands_and_options(typed, offered):

@@ -69,8 +69,7 @@ def test_decimals_as_a_sensor_writes_them_take_half_or_a_quarter(digits, whole):
     ([0.0, -0.0, 1.0], 12), ([1.0, 0.1, 0.25], 6), ([32_767.0, -32_767.0], 4),
     ([32_768.0, 1.0], 8), ([2.0**31 - 1, 0.0], 8), ([2.0**31, 0.0], 8),
     ([2.0**31 + 1, 0.0], 16), ([0.1, -0.0], 16), ([0.1 + 0.2, 0.5], 16), ([1e-7, 0.5], 16),
-    ([2.0**-20, -0.0, 2.0**60], 12), ([1e300, 0.5], 16), ([np.nan, 0.5], 8),
-    ([np.inf, 0.1], 16),
+    ([2.0**-20, -0.0, 2.0**60], 12), ([1e300, 0.5], 16), ([np.nan, 0.5], 8), ([np.inf, 0.1], 16),
 ])  # fmt: skip
 def test_what_no_whole_number_stands_for_is_kept_as_it_is(column, nbytes):
     rows = np.array(column)[:, None]

@@ -190,8 +190,7 @@ def test_a_detector_that_learns_row_by_row_is_refused():
 @pytest.mark.parametrize("detector", [
     IsolationForest(n_estimators=20),
     make_pipeline(StandardScaler(), IsolationForest(n_estimators=20, random_state=3)),
-    LocalOutlierFactor(novelty=True),
-    "sklearn.ensemble.IsolationForest",
+    LocalOutlierFactor(novelty=True), "sklearn.ensemble.IsolationForest",
 ], ids=["IsolationForest", "Pipeline", "LocalOutlierFactor", "dotted"])  # fmt: skip
 def test_scikit_learns_detectors_are_taken_as_they_are(table, detector):
     model = RejectingDetector(detector, 0.1, 4, seed=5).fit(table[::4])

@@ -165,10 +165,8 @@ HOLD = {"window": 120, "every": 180, "hold": Hold(recover_events=15)}
 HELD = {
     **{calibration: spec(calibration=calibration, **HOLD)
        for calibration in ("shadow", "holdout", "training")},
-    "guarded": spec(guard=0.9, **HOLD),
-    "features": spec(features=EVERY_KIND, **HOLD),
-    "once": spec(**HOLD | {"every": None}),
-    "holes": spec(Holes(), **HOLD),
+    "guarded": spec(guard=0.9, **HOLD), "features": spec(features=EVERY_KIND, **HOLD),
+    "once": spec(**HOLD | {"every": None}), "holes": spec(Holes(), **HOLD),
     "failing": spec(FailsOn(tuple(derive_seed(3, "a", epoch) for epoch in (1, 3, 4))), **HOLD),
     "early": spec(make_detector("Sensor"), guard=0.9, **HOLD | {"every": 500}),
     "aged": spec(**HOLD | {"hold": Hold(recover_events=15, adopt_after_events=80)}),

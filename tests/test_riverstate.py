@@ -116,8 +116,7 @@ def test_fourier_features_are_drawn_again_the_same():
 
 @pytest.mark.parametrize("value", [
     [1, -(2**63), 2**63, 10**40, 0.1, float("inf"), True, None, "å", b"\x00"],
-    {"a": (1, ("b",)), 3: {4.5: frozenset({"x"})}},
-    {("a", 1): {1, 2}},
+    {"a": (1, ("b",)), 3: {4.5: frozenset({"x"})}}, {("a", 1): {1, 2}},
     [np.float64(2.5), np.int64(-3), np.arange(6, dtype=np.int16).reshape(2, 3)],
 ])  # fmt: skip
 def test_values_come_back_as_they_were_types_and_all(value):

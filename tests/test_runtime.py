@@ -437,8 +437,7 @@ def test_a_partition_begins_where_its_state_can_be_rebuilt():
 
 @pytest.mark.parametrize(("snapshot", "committed", "earliest", "words"), [
     (None, 50, 10, "with no snapshot and the earliest record at 10"),
-    (60, 50, 10, "with no snapshot"),
-    (5, 50, 10, "its newest snapshot at offset 5"),
+    (60, 50, 10, "with no snapshot"), (5, 50, 10, "its newest snapshot at offset 5"),
     (40, 50, 60, r"10 record\(s\) expired unread"),
 ])  # fmt: skip
 def test_a_state_that_cannot_be_rebuilt_is_refused_with_the_ways_out(

@@ -66,8 +66,7 @@ def test_a_part_in_another_place_is_refused(store, kept):
 
 @pytest.mark.parametrize(("wrote", "reads", "words"), [
     (KEY, b"another key, as long", "the key that it was sealed with"),
-    (KEY, None, "set state.seal_key_file"),
-    (None, KEY, "is not sealed"),
+    (KEY, None, "set state.seal_key_file"), (None, KEY, "is not sealed"),
 ])  # fmt: skip
 def test_another_key_or_none_is_refused_with_what_to_do(kept, wrote, reads, words):
     SealedStore(kept, wrote).save(ONE, SnapshotPiece(10, None, {"head": b"h"}))

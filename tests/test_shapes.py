@@ -437,20 +437,16 @@ def test_arrays_of_several_widths_or_depths_have_no_places(odd: object) -> None:
         infer_feed([of_line(i, {"value": row}) for i, row in enumerate([*rows, odd])])
 
 
-@pytest.mark.parametrize(
-    "beside",
-    [
-        lambda v, ok: {"v": v, "v_q": 192 if ok else 0},
-        lambda v, ok: {"v": v, "v_q": 216 if ok else 24},
-        lambda v, ok: {"v": {"value": v, "valid": ok}},
-        lambda v, ok: {"v": {"value": v, "statusCode": 0 if ok else 0x80340000}},
-        lambda v, ok: {"v": v, "quality": "good" if ok else "bad"},
-        lambda v, ok: {"v": v, "v_ok": ok},
-        lambda v, ok: {"v": {"val": v, "st": 0 if ok else 0x80010000}},
-        lambda v, ok: {"v": {"v": v, "s": "GOOD" if ok else "BAD"}},
-        lambda v, ok: {"values": [{"n": "v", "x": v, "q": "G" if ok else "B"}]},
-    ],
-)
+@pytest.mark.parametrize("beside", [
+    lambda v, ok: {"v": v, "v_q": 192 if ok else 0},
+    lambda v, ok: {"v": v, "v_q": 216 if ok else 24},
+    lambda v, ok: {"v": {"value": v, "valid": ok}},
+    lambda v, ok: {"v": {"value": v, "statusCode": 0 if ok else 0x80340000}},
+    lambda v, ok: {"v": v, "quality": "good" if ok else "bad"}, lambda v, ok: {"v": v, "v_ok": ok},
+    lambda v, ok: {"v": {"val": v, "st": 0 if ok else 0x80010000}},
+    lambda v, ok: {"v": {"v": v, "s": "GOOD" if ok else "BAD"}},
+    lambda v, ok: {"values": [{"n": "v", "x": v, "q": "G" if ok else "B"}]},
+])  # fmt: skip
 def test_a_value_that_is_said_to_be_bad_is_missing(beside: Any) -> None:
     chance = random.Random(2)
     records, wrong = [], [i % 20 == 7 for i in range(200)]
@@ -466,15 +462,11 @@ def test_a_value_that_is_said_to_be_bad_is_missing(beside: Any) -> None:
     assert [one.values[at] != one.values[at] for one in readings] == wrong
 
 
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [
-        (b"cnc,machine=m0 temp=60.1,press=5 1795600000000000000", "line protocol"),
-        (b"\0\0\0\0\7abc", "Avro and Protobuf of a schema registry"),
-        (b"<reading><t>1</t></reading>", "XML"),
-        (b"m0;60.1;5.0", "looks like CSV"),
-    ],
-)
+@pytest.mark.parametrize(("value", "said"), [
+    (b"cnc,machine=m0 temp=60.1,press=5 1795600000000000000", "line protocol"),
+    (b"\0\0\0\0\7abc", "Avro and Protobuf of a schema registry"),
+    (b"<reading><t>1</t></reading>", "XML"), (b"m0;60.1;5.0", "looks like CSV"),
+])  # fmt: skip
 def test_what_is_no_json_is_named_with_the_next_step(value: bytes, said: str) -> None:
     from rejex_stream.errors import ConfigError
 

@@ -247,8 +247,7 @@ def test_whoever_wakes_first_knows_the_newest_credit(last):
 
 # --------------------------------------------------------------------------- other decisions
 @pytest.mark.parametrize(("was", "now"), [
-    ({"owner": "partition"}, {"owner": "stream"}),
-    ({"owner": "stream"}, {"owner": "group"}),
+    ({"owner": "partition"}, {"owner": "stream"}), ({"owner": "stream"}, {"owner": "group"}),
     ({"owner": "stream", "burst": 30}, {"burst": 2}),
     ({"owner": "partition", "burst": 30}, {"owner": "partition", "burst": 2}),
     ({"owner": "stream"}, {"burst": None}),

@@ -218,11 +218,9 @@ def troubled(draw):
         st.sampled_from(["ok", "ok", "ok", "away", "dies", "dies after", "lost"]), max_size=40
     ),
     st.lists(st.sampled_from(["ok", "fail", "ambiguous", "crash", "crash after"]), max_size=6),
-    st.integers(1, 20),
-    st.sampled_from([1, 20]),
-    st.sampled_from([0.0, 0.1]),
+    st.integers(1, 20), st.sampled_from([1, 20]), st.sampled_from([0.0, 0.1]),
     st.sampled_from([{}, {"forget_after": 0.016}, {"max_keys": 3, "forget_after": 0.03}]),
-)
+)  # fmt: skip
 def test_killed_between_any_two_pieces_the_verdicts_are_those_of_a_quiet_run(
     feed, saves, commits, most, every, interval, lives
 ):

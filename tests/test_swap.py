@@ -43,10 +43,8 @@ class MahalanobisScorer:
 def after_swaps(calibration, swaps):
     """Return (share rejected / expected share, ranks in (0, 1)) within 60 events of each swap."""
     spec = EngineSpec(
-        Mahalanobis(),
-        FeatureSpec(tuple(f"c{i}" for i in range(CHANNELS))),
-        RejectionPolicy(0.1, tolerance=3.0),
-        window=WINDOW,
+        Mahalanobis(), FeatureSpec(tuple(f"c{i}" for i in range(CHANNELS))),
+        RejectionPolicy(0.1, tolerance=3.0), window=WINDOW,
         schedule=RefitSchedule(
             first_fit_events=100, refit_every_events=WINDOW + AFTER, refit_lag_events=5,
             buffer_events=90, calibration=calibration,

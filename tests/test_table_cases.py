@@ -95,15 +95,12 @@ def test_thousands_beside_whole_numbers_are_said(case):
     assert "--decimal and --thousands say which" in said(table)
 
 
-@pytest.mark.parametrize(
-    ("name", "channels"),
-    [
-        ("numeric_names_t.csv", ("10", "15", "20", "35")), ("toa5.dat", ("Batt", "Temp")),
-        ("influx.csv", ("_value",)), ("grafana_unit.csv", ("temp", "humidity")),
-        ("nul_tail.csv", ("temp", "flow")), ("pi_many.csv", ("TI101.PV", "FI202.PV")),
-        ("hour24.csv", ("load",)),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "channels"), [
+    ("numeric_names_t.csv", ("10", "15", "20", "35")), ("toa5.dat", ("Batt", "Temp")),
+    ("influx.csv", ("_value",)), ("grafana_unit.csv", ("temp", "humidity")),
+    ("nul_tail.csv", ("temp", "flow")), ("pi_many.csv", ("TI101.PV", "FI202.PV")),
+    ("hour24.csv", ("load",)),
+])  # fmt: skip
 def test_formats_are_read(case, name, channels):
     table = open_table(case(name))
     assert table.guess.channels == channels
@@ -210,14 +207,11 @@ def test_clocks_of_other_systems_are_read_and_said(tmp_path, unit, name):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    "written",
-    [
-        "%Y-%m-%d %H:%M:%S UTC", "%Y-%m-%d %H:%M:%S GMT", "%Y%m%d%H%M", "%a %b %d %H:%M:%S %Y",
-        "%a, %d %b %Y %H:%M:%S +0000", "%d/%b/%Y:%H:%M:%S +0000", "%y/%m/%d %H:%M",
-        "%y.%m.%d %H:%M:%S", "%Y-%m-%d %H:%M:%S +0000 UTC", "%m/%d/%y %I:%M%p",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("written", [
+    "%Y-%m-%d %H:%M:%S UTC", "%Y-%m-%d %H:%M:%S GMT", "%Y%m%d%H%M", "%a %b %d %H:%M:%S %Y",
+    "%a, %d %b %Y %H:%M:%S +0000", "%d/%b/%Y:%H:%M:%S +0000", "%y/%m/%d %H:%M",
+    "%y.%m.%d %H:%M:%S", "%Y-%m-%d %H:%M:%S +0000 UTC", "%m/%d/%y %I:%M%p",
+])  # fmt: skip
 def test_times_are_read_as_they_are_written(tmp_path, written):
     times = [(BEGUN + timedelta(minutes=i)).strftime(written) for i in range(400)]
     path = tmp_path / "t.csv"
@@ -235,15 +229,12 @@ OTHER_EPOCHS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "values", "unit"),
-    [
-        ("datenum", EPOCHS["matlab"], "matlab"), ("FileTime", EPOCHS["filetime"], "filetime"),
-        ("Ticks", EPOCHS["dotnet"], "dotnet"), ("JD", OTHER_EPOCHS["jd"], "jd"),
-        ("MJD", OTHER_EPOCHS["mjd"], "mjd"), ("gps_seconds", OTHER_EPOCHS["gps"], "gps"),
-        ("unixtime", EPOCHS["s"], "s"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "values", "unit"), [
+    ("datenum", EPOCHS["matlab"], "matlab"), ("FileTime", EPOCHS["filetime"], "filetime"),
+    ("Ticks", EPOCHS["dotnet"], "dotnet"), ("JD", OTHER_EPOCHS["jd"], "jd"),
+    ("MJD", OTHER_EPOCHS["mjd"], "mjd"), ("gps_seconds", OTHER_EPOCHS["gps"], "gps"),
+    ("unixtime", EPOCHS["s"], "s"),
+])  # fmt: skip
 def test_a_name_says_of_which_system_a_clock_is(tmp_path, name, values, unit):
     table = open_table(write(tmp_path / "t.csv", [name, "x"], values, NOISE, n=400))
     assert (table.guess.time, table.guess.time_unit) == (name, unit)
@@ -259,13 +250,10 @@ def test_seconds_of_the_nineties_are_doubted_and_read_as_told(tmp_path):
     assert times == MS
 
 
-@pytest.mark.parametrize(
-    ("name", "step", "apart_ms"),
-    [
-        ("time_min", 1, 60_000), ("Zeit [min]", 0.5, 30_000), ("Time (h)", 1, 3_600_000),
-        ("days", 1, 86_400_000), ("Zeit [s]", 0.1, 100), ("t_us", 1000, 1), ("Zeit (ms)", 250, 250),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "step", "apart_ms"), [
+    ("time_min", 1, 60_000), ("Zeit [min]", 0.5, 30_000), ("Time (h)", 1, 3_600_000),
+    ("days", 1, 86_400_000), ("Zeit [s]", 0.1, 100), ("t_us", 1000, 1), ("Zeit (ms)", 250, 250),
+])  # fmt: skip
 @pytest.mark.parametrize("mark", [".", ","])
 def test_the_unit_behind_a_name_is_that_of_the_time(tmp_path, name, step, apart_ms, mark):
     times = [str(round(i * step, 3)).replace(".", mark) for i in range(400)]
@@ -278,13 +266,10 @@ def test_the_unit_behind_a_name_is_that_of_the_time(tmp_path, name, step, apart_
 PARTS = ("year", "month", "day", "hour", "minute", "second")
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        "Year Month Day Hour Minute", "YY MM DD hh mm ss", "Jahr Monat Tag Stunde Minute",
-        "annee mois jour heure minute", "anno mese giorno ora minuti", "año mes día hora minuto",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("names", [
+    "Year Month Day Hour Minute", "YY MM DD hh mm ss", "Jahr Monat Tag Stunde Minute",
+    "annee mois jour heure minute", "anno mese giorno ora minuti", "año mes día hora minuto",
+])  # fmt: skip
 def test_parts_of_a_time_are_put_together(tmp_path, names):
     moments = [BEGUN + timedelta(minutes=i) for i in range(400)]
     columns = [[getattr(m, part) for m in moments] for part in PARTS][: len(names.split())]
@@ -294,29 +279,23 @@ def test_parts_of_a_time_are_put_together(tmp_path, names):
     assert [row.event_time_ms for row in readings(table)] == MS
 
 
-@pytest.mark.parametrize(
-    ("header", "columns"),
-    [
-        (["Year", "DOY", "x"], [["2025"] * 400, [f"{34 + i / 1440:.6f}" for i in range(400)]]),
-        (["Uhrzeit", "x"], [[f"{i // 60:02}:{i % 60:02}" for i in range(400)]]),
-        (["elapsed", "x"], [[f"{i // 60}:{i % 60:02}:00" for i in range(400)]]),
-    ],
-)
+@pytest.mark.parametrize(("header", "columns"), [
+    (["Year", "DOY", "x"], [["2025"] * 400, [f"{34 + i / 1440:.6f}" for i in range(400)]]),
+    (["Uhrzeit", "x"], [[f"{i // 60:02}:{i % 60:02}" for i in range(400)]]),
+    (["elapsed", "x"], [[f"{i // 60}:{i % 60:02}:00" for i in range(400)]]),
+])  # fmt: skip
 def test_a_time_without_a_day_or_in_part_stops(tmp_path, header, columns):
     why = "times of day without a date" if ":" in columns[0][0] else "none that can be read"
     with pytest.raises(ConfigError, match=f"is called a time, and holds {why}"):
         open_table(write(tmp_path / "t.csv", header, *columns, NOISE, n=400))
 
 
-@pytest.mark.parametrize(
-    ("texts", "written"),
-    [
-        ("3. März 2025 {}", "%H:%M:%S"), ("03 Dez 2024 {}", "%H:%M"), ("3 août 2024 {}", "%H:%M"),
-        ("03-Mar-25 {}", "%I.%M.%S.000000 %p"), ("Monday, March 03, 2025 {}", "%H:%M"),
-        ("2025-062 {}", "%H:%M"), ("03.03.2025 {} Uhr", "%H:%M"), ("2025:03:03 {}", "%H:%M:%S"),
-        ("03/03/2025 {}", "%I:%M:%S"), ("03/03/2025 {}", "%H:%M:%S:000"), ("2025062{}", "%H%M"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("texts", "written"), [
+    ("3. März 2025 {}", "%H:%M:%S"), ("03 Dez 2024 {}", "%H:%M"), ("3 août 2024 {}", "%H:%M"),
+    ("03-Mar-25 {}", "%I.%M.%S.000000 %p"), ("Monday, March 03, 2025 {}", "%H:%M"),
+    ("2025-062 {}", "%H:%M"), ("03.03.2025 {} Uhr", "%H:%M"), ("2025:03:03 {}", "%H:%M:%S"),
+    ("03/03/2025 {}", "%I:%M:%S"), ("03/03/2025 {}", "%H:%M:%S:000"), ("2025062{}", "%H%M"),
+])  # fmt: skip
 def test_other_ways_to_write_a_time(tmp_path, texts, written):
     half = " a. m." if written == "%I:%M:%S" else ""
     moments = [BEGUN + timedelta(minutes=i) for i in range(400)]
@@ -327,14 +306,10 @@ def test_other_ways_to_write_a_time(tmp_path, texts, written):
     assert 2024 <= datetime.fromtimestamp(times[0] / 1000, UTC).year <= 2025
 
 
-@pytest.mark.parametrize(
-    ("name", "good", "bad"),
-    [
-        ("x_quality", "GOOD", "BAD"), ("x.Quality", 192, 0), ("q", 216, 24),
-        ("valid", "true", "false"),
-        ("x Q", "G", "B"), ("StatusCode", 0, 2150891520), ("Qualität", "gut", "schlecht"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "good", "bad"), [
+    ("x_quality", "GOOD", "BAD"), ("x.Quality", 192, 0), ("q", 216, 24), ("valid", "true", "false"),
+    ("x Q", "G", "B"), ("StatusCode", 0, 2150891520), ("Qualität", "gut", "schlecht"),
+])  # fmt: skip
 def test_words_and_codes_of_quality_are_believed(tmp_path, name, good, bad):
     wrong = [i % 20 == 7 for i in range(400)]
     values = [0.0 if w else x for w, x in zip(wrong, NOISE, strict=False)]
@@ -639,13 +614,10 @@ def test_milliseconds_beside_a_clock_name_no_sensor(tmp_path):
     assert (guess.sensor, guess.channels) == (None, ("amps", "volts"))
 
 
-@pytest.mark.parametrize(
-    ("header", "first", "time", "why"),
-    [
-        (",a,b", lambda i: f"{i * 0.01:.2f}", 10, "rises by 0.01 from row to row"),
-        ("x,a,b", lambda i: f"{1741068000 + i * 5}.25", 5_000, "is called no time, and holds"),
-    ],
-)
+@pytest.mark.parametrize(("header", "first", "time", "why"), [
+    (",a,b", lambda i: f"{i * 0.01:.2f}", 10, "rises by 0.01 from row to row"),
+    ("x,a,b", lambda i: f"{1741068000 + i * 5}.25", 5_000, "is called no time, and holds"),
+])  # fmt: skip
 def test_a_first_column_that_goes_on_as_a_time_is_one_and_said(tmp_path, header, first, time, why):
     table = opened(tmp_path, header, lambda i: (first(i), NOISY[i], NOISY[i + 9]))
     assert why in said(table)
@@ -744,15 +716,12 @@ def test_names_in_the_encodings_of_east_asia_and_of_the_west(tmp_path, encoding,
     assert [one.values[0] for one in readings(table)] == NOISY[:300]
 
 
-@pytest.mark.parametrize(
-    ("header", "written"),
-    [
-        ("时间,x", "{0.year}年{0.month}月{0.day}日 {0.hour}时{0.minute:02}分{0.second:02}秒"),
-        ("日付,時刻,x", "{0:%Y年%m月%d日},{0:%H時%M分}"),
-        ("Time stamp,x", "{0.month}/{0.day}/{0.year} {0:%I:%M:%S}.000 {0:%p}"),
-        ("YYYYMMDD,HH,x", "{0:%Y%m%d},{0.hour}"),
-    ],
-)
+@pytest.mark.parametrize(("header", "written"), [
+    ("时间,x", "{0.year}年{0.month}月{0.day}日 {0.hour}时{0.minute:02}分{0.second:02}秒"),
+    ("日付,時刻,x", "{0:%Y年%m月%d日},{0:%H時%M分}"),
+    ("Time stamp,x", "{0.month}/{0.day}/{0.year} {0:%I:%M:%S}.000 {0:%p}"),
+    ("YYYYMMDD,HH,x", "{0:%Y%m%d},{0.hour}"),
+])  # fmt: skip
 def test_times_of_other_vendors_and_places(tmp_path, header, written):
     moments = [BEGUN + timedelta(hours=i) for i in range(300)]
     table = opened(tmp_path, header, lambda i: (written.format(moments[i]), NOISY[i]))

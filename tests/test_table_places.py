@@ -44,8 +44,7 @@ HEADS = {
     "settings": (
         ["Lat (deg N):,39.73,,", "Elev (m):,1819.6,,", "Losses:,14,,", ",,,",
          "Time,Beam (W/m^2),Cell (C),Kind"],
-        lambda i: f"{at(i)},{A[i]:.2f},{B[i]:.1f},ok",
-        ("Time", ["Beam (W/m^2)", "Cell (C)"], ","),
+        lambda i: f"{at(i)},{A[i]:.2f},{B[i]:.1f},ok", ("Time", ["Beam (W/m^2)", "Cell (C)"], ","),
     ),
     "seven rows": (
         ["Date,Time,1,2", ",,point1,point2", ",,COM1,COM1", ",,DT100,DT101", ",,INT,UINT",
@@ -63,8 +62,7 @@ HEADS = {
         ['"File name","AUTO1.CSV","V 1"', '"CH","U1-1","U1-2"', '"Mode","Voltage","Tc"',
          '"Ratio","1.0E+00","1.0E+00"', '"Offset","0.0E+00","0.0E+00"',
          '"Time","U1-1[V]","U1-2[C]"'],
-        lambda i: f"{i / 10:.1f},{A[i]:.5E},{B[i]:.5E}",
-        ("Time", ["U1-1[V]", "U1-2[C]"], ","),
+        lambda i: f"{i / 10:.1f},{A[i]:.5E},{B[i]:.5E}", ("Time", ["U1-1[V]", "U1-2[C]"], ","),
     ),
     "groups": (
         [",Project,Project", ",Station 1,Station 1", 'Timestamp,"Station 1, Sun","Station 1, T"',

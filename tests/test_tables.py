@@ -229,8 +229,7 @@ def two_cells():
 
 TABLES = {
     "clocked.csv": (
-        clocked,
-        {"time": ["Datum", "Uhrzeit"], "channels": ["Menge", "Druck"], "missing": ["---"]},
+        clocked, {"time": ["Datum", "Uhrzeit"], "channels": ["Menge", "Druck"], "missing": ["---"]},
         [
             "the time is made of 'Datum' and 'Uhrzeit'; --time says otherwise",
             "'---' is taken for no value; --missing says",
@@ -246,24 +245,21 @@ TABLES = {
     "grouped.csv": (
         grouped,
         {"time": "Time", "channels": ["Pump 1 Flow", "Pump 1 Bar", "Pump 2 Flow", "Pump 2 Bar"]},
-        ["above the table: 1 rows, from", "header: two rows", "%B %d, %Y %I:%M:%S %p"],
-        N,
+        ["above the table: 1 rows, from", "header: two rows", "%B %d, %Y %I:%M:%S %p"], N,
     ),
     "calendar.csv": (
         calendar, {"time": ["year", "month", "day", "hour", "minute"], "channels": ["pm2.5"]},
         ["time format: %Y %m %d %H %M", "the time is made of 'year' and 'month'"], N,
     ),
     "blanks.txt": (
-        blanks,
-        {"time": ["date", "time"], "channels": ["flow", "flow (2)"]},
+        blanks, {"time": ["date", "time"], "channels": ["flow", "flow (2)"]},
         ["delimiter: ' '", "header: some column has no name, or that of another; they are read as"],
         N,
     ),
     "microseconds.csv": (
         microseconds,
         {"time": "ts", "sensor": "asset", "channels": ["temp", *(f"S{k:02d}" for k in range(40))]},
-        ["delimiter: ';'"],
-        N,
+        ["delimiter: ';'"], N,
     ),
     "mixed-offsets.csv": (mixed_offsets, {"time": "time", "channels": ["level"]}, [], N),
     "two-cells.xlsx": (
@@ -286,8 +282,7 @@ TABLES = {
         statistics, {"time": "t", "sensor": None, "channels": ["flow"]}, ["%d%b%Y %H:%M:%S"], N,
     ),
     "plant.xlsx": (
-        workbook,
-        {"time": "Zeit", "sensor": "Pumpe", "channels": ["Fluss", "Druck", "Läuft"]},
+        workbook, {"time": "Zeit", "sensor": "Pumpe", "channels": ["Fluss", "Druck", "Läuft"]},
         [
             "sheet: 'Daten', the first of 2", "above the table: 2 rows, from 'Plant report'",
             "flags: Läuft", "Druck has no value in 2 of 1,200 rows",
@@ -317,8 +312,7 @@ TABLES = {
     "long.csv": (
         long_layout,
         {"time": "time", "sensor": "asset", "tag": "parameter", "channels": ["temp", "speed"]},
-        ["joined: rows of one value each, named by parameter, become rows with temp, speed"],
-        2 * N,
+        ["joined: rows of one value each, named by parameter, become rows with temp, speed"], 2 * N,
     ),
     "offsets.csv": (
         offsets, {"time": "when", "sensor": None, "channels": ["level"]}, ["delimiter: ';'"], N,
@@ -498,16 +492,12 @@ def test_a_table_with_the_newest_row_first_is_said_to_be(tmp_path):
     assert "the newest seems to be first: turn the table round" in "\n".join(open_table(path).said)
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (b"PK\x03\x04rest", "is a zip that cannot be read"),
-        (b"\xd0\xcf\x11\xe0rest", "an old Excel workbook (.xls): save it as .xlsx or CSV"),
-        (b"PAR1rest", "t.csv cannot be read: "),
-        (b'{"a": 1}\n', "holds JSON"),
-        (b"t;x\n1;wet\n2;dry\n3;wet\n", "--delimiter, --decimal, --thousands and --encoding"),
-    ],
-)
+@pytest.mark.parametrize(("content", "said"), [
+    (b"PK\x03\x04rest", "is a zip that cannot be read"),
+    (b"\xd0\xcf\x11\xe0rest", "an old Excel workbook (.xls): save it as .xlsx or CSV"),
+    (b"PAR1rest", "t.csv cannot be read: "), (b'{"a": 1}\n', "holds JSON"),
+    (b"t;x\n1;wet\n2;dry\n3;wet\n", "--delimiter, --decimal, --thousands and --encoding"),
+])  # fmt: skip
 def test_what_is_no_table_is_said_with_the_mend(tmp_path, content, said):
     path = tmp_path / "t.csv"
     path.write_bytes(content)
@@ -660,13 +650,10 @@ def flagged(path, columns, *, blank=False):
     return path
 
 
-@pytest.mark.parametrize(
-    ("columns", "measured"),
-    [
-        (["time", "temp", "temp_q", "flow", "flow_q"], ["time", "temp", "flow"]),
-        (["time", "temp", "Quality"], ["time", "temp"]),
-    ],
-)
+@pytest.mark.parametrize(("columns", "measured"), [
+    (["time", "temp", "temp_q", "flow", "flow_q"], ["time", "temp", "flow"]),
+    (["time", "temp", "Quality"], ["time", "temp"]),
+])  # fmt: skip
 def test_a_value_that_is_said_to_be_bad_is_missing_and_the_saved_config_agrees(
     tmp_path, capsys, monkeypatch, columns, measured
 ):

@@ -13,28 +13,22 @@ LONG = pytest.mark.long
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("resting_two", "second_fault"),
-        *(pytest.param(it, marks=LONG)
-          for it in ("resting_gas", "states", "missing_run", "yaw_fault")),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("name", [
+    *("resting_two", "second_fault"),
+    *(pytest.param(it, marks=LONG)
+      for it in ("resting_gas", "states", "missing_run", "yaw_fault")),
+])  # fmt: skip
 def test_the_fault_of_a_plant_is_told_in_time(shared_cases: Path, name: str) -> None:
     is_right, text = FAULTS[name](run(shared_cases / "plants" / "plants.py", name, 1))
     assert is_right, text
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("name", "what_sees_it", "without"),
-    [
-        ("missing_run", '"SeasonalSensor"', '"StateSensor"'),
-        ("states", '"SeasonalSensor"', '"Sensor"'),
-        ("yaw_fault", r'(kind = "angle"|follows = .*)\n', ""),
-    ],
-)
+@pytest.mark.parametrize(("name", "what_sees_it", "without"), [
+    ("missing_run", '"SeasonalSensor"', '"StateSensor"'),
+    ("states", '"SeasonalSensor"', '"Sensor"'),
+    ("yaw_fault", r'(kind = "angle"|follows = .*)\n', ""),
+])  # fmt: skip
 def test_without_what_sees_it_the_fault_is_not_told_in_time(
     shared_cases: Path, name: str, what_sees_it: str, without: str
 ) -> None:

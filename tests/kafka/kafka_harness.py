@@ -132,11 +132,9 @@ def pipeline_toml(name: str, bootstrap: str, **sections: Mapping[str, Any]) -> s
             "deadletter": f"{name}.dead", "labels": f"{name}.labels",
             "incidents": f"{name}.incidents",
         },
-        "state": {"topic": f"{name}.state"},
-        "run": {"commit_interval_s": 0.1},
+        "state": {"topic": f"{name}.state"}, "run": {"commit_interval_s": 0.1},
         "kafka": {
-            "bootstrap_servers": bootstrap,
-            "client": "kafka-python",
+            "bootstrap_servers": bootstrap, "client": "kafka-python",
             "options": {"session.timeout.ms": 3000},
         },
     }  # fmt: skip

@@ -76,15 +76,11 @@ class Pipeline:
         self.path = folder / "pipeline.toml"
         self.path.write_text(
             pipeline_toml(
-                name,
-                f"localhost:{port}",
-                output={"audit_rate": 0.2},
+                name, f"localhost:{port}", output={"audit_rate": 0.2},
                 refit={"executor": "inline", "first_fit_events": 200},
                 state={"snapshot_every_events": 500},
                 kafka={
-                    "client": client,
-                    "instance_id": "w0",
-                    "options": {"delivery.timeout.ms": 5000},
+                    "client": client, "instance_id": "w0", "options": {"delivery.timeout.ms": 5000},
                     "security": {
                         "protocol": "SASL_PLAINTEXT", "mechanism": "PLAIN", "username": self.user,
                         "password": f"secret of {self.user}",
@@ -131,14 +127,12 @@ class Pipeline:
 
     def _n_known(self) -> int:
         mine = ACLFilter(
-            principal=f"User:{self.user}",
-            host=None,
-            operation=ACLOperation.ANY,
+            principal=f"User:{self.user}", host=None, operation=ACLOperation.ANY,
             permission_type=ACLPermissionType.ANY,
             resource_pattern=ResourcePatternFilter(
                 ResourceType.ANY, None, ACLResourcePatternType.ANY
             ),
-        )
+        )  # fmt: skip
         known, _ = self.kafka.admin.describe_acls(mine)
         return len(known)
 
@@ -253,13 +247,10 @@ def test_with_every_right_there_is_nothing_to_say_and_the_run_runs(
 
 
 @BOTH
-@pytest.mark.parametrize(
-    "looking",
-    [
-        pytest.param(False, id="not even look"),
-        pytest.param(True, id="look but not do", marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.parametrize("looking", [
+    pytest.param(False, id="not even look"),
+    pytest.param(True, id="look but not do", marks=pytest.mark.long),
+])  # fmt: skip
 @pytest.mark.parametrize(("kind", "role", "operation"), MISSING)
 def test_a_run_that_is_refused_ends_with_one_sentence_and_the_line_to_type(
     pipeline: Pipeline, monkeypatch, capsys, kind: str, role: str, operation: str, looking: bool

@@ -120,13 +120,10 @@ def make_anew(kafka: Kafka, settings: KafkaSettings) -> None:
     create_topics(settings, [p for p in plan_topics(settings, partitions=2) if p.role == "control"])
 
 
-@pytest.mark.parametrize(
-    "runs",
-    [
-        pytest.param(True, id="while it runs"),
-        pytest.param(False, id="while stopped", marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.parametrize("runs", [
+    pytest.param(True, id="while it runs"),
+    pytest.param(False, id="while stopped", marks=pytest.mark.long),
+])  # fmt: skip
 def test_a_log_that_was_made_anew_and_is_longer_loses_no_command(
     kafka: Kafka, tmp_path: Path, runs: bool
 ) -> None:

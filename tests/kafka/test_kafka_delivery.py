@@ -62,15 +62,11 @@ def finish(
     )
 
 
-@pytest.mark.parametrize(
-    ("client", "delivery", "kind"),
-    [
-        ("kafka-python", "exactly_once", "HBOS"),
-        ("kafka-python", "at_least_once", "chain"),
-        pytest.param("confluent", "exactly_once", "HalfSpaceTrees", marks=CONFLUENT),
-        pytest.param("confluent", "at_least_once", "chain", marks=[CONFLUENT, pytest.mark.slow]),
-    ],
-)
+@pytest.mark.parametrize(("client", "delivery", "kind"), [
+    ("kafka-python", "exactly_once", "HBOS"), ("kafka-python", "at_least_once", "chain"),
+    pytest.param("confluent", "exactly_once", "HalfSpaceTrees", marks=CONFLUENT),
+    pytest.param("confluent", "at_least_once", "chain", marks=[CONFLUENT, pytest.mark.slow]),
+])  # fmt: skip
 def test_each_outcome_is_written_once_and_in_order(
     kafka: Kafka, tmp_path: Path, client: str, delivery: str, kind: str
 ) -> None:
@@ -213,17 +209,14 @@ def forget_the_core() -> Iterator[None]:
     core.cache_clear()
 
 
-@pytest.mark.parametrize(
-    ("client", "kind", "n_events", "kills", "more"),
-    [
-        ("kafka-python", "chain", 8_000, 5, {}),
-        pytest.param("confluent", "chain", 8_000, 5, {}, marks=[CONFLUENT, pytest.mark.slow]),
-        pytest.param("kafka-python", "HalfSpaceTrees", 3_600, 2, {"sensors": 4, "modes": MODES},
-                     marks=pytest.mark.long),
-        pytest.param("confluent", "HBOS", 3_600, 3, {"sensors": 4, "modes": MODES, "dealt": True},
-                     marks=[CONFLUENT, pytest.mark.long]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("client", "kind", "n_events", "kills", "more"), [
+    ("kafka-python", "chain", 8_000, 5, {}),
+    pytest.param("confluent", "chain", 8_000, 5, {}, marks=[CONFLUENT, pytest.mark.slow]),
+    pytest.param("kafka-python", "HalfSpaceTrees", 3_600, 2, {"sensors": 4, "modes": MODES},
+                 marks=pytest.mark.long),
+    pytest.param("confluent", "HBOS", 3_600, 3, {"sensors": 4, "modes": MODES, "dealt": True},
+                 marks=[CONFLUENT, pytest.mark.long]),
+])  # fmt: skip
 def test_random_kills_lose_nothing_and_double_nothing(
     kafka: Kafka,
     tmp_path: Path,
@@ -272,13 +265,10 @@ def getting_on(kafka: Kafka, settings: KafkaSettings, step: int) -> Callable[[],
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-@pytest.mark.parametrize(
-    ("n_records", "kills", "given_up"),
-    [
-        pytest.param(1_200, 3, True, marks=pytest.mark.long),
-        pytest.param(12_000, 40, False, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize(("n_records", "kills", "given_up"), [
+    pytest.param(1_200, 3, True, marks=pytest.mark.long),
+    pytest.param(12_000, 40, False, marks=pytest.mark.slow),
+])  # fmt: skip
 def test_kills_while_readings_are_selected_joined_and_put_in_order(
     kafka: Kafka, tmp_path: Path, client: str, n_records: int, kills: int, given_up: bool
 ) -> None:

@@ -131,17 +131,12 @@ def play(
     sink = KafkaSink(source, broker, lambda: broker, OutcomeMessages(settings, lambda _: 1))
     watching = Saying(broker, len(records))
     run(
-        source,
-        sink,
-        None,
-        lambda partition, fits: engine or ChainEngine(),
-        JsonDecoder(MAPPING),
+        source, sink, None, lambda partition, fits: engine or ChainEngine(), JsonDecoder(MAPPING),
         settings=RUN.replace(
             commit_interval_s=commit_interval_s, retry_first_s=0.01, max_poll_records=50
         ),
-        observers=[watching],
-        stop=watching.stop,
-    )
+        observers=[watching], stop=watching.stop,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("failures", [1, 2, 5])

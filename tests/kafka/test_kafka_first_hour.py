@@ -291,16 +291,12 @@ def keyed_feed(topic, n):
     return [r._replace(key=b"%d" % r.position.partition) for r in keyless_feed(topic, n)]
 
 
-@pytest.mark.parametrize(
-    ("section", "budget", "setting"),
-    [
-        ({"group": "meta.pump"}, {}, "input.group"),
-        pytest.param(
-            {}, {"owner": "group"}, 'rejection.review_budget.owner = "group"',
-            marks=pytest.mark.long,
-        ),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("section", "budget", "setting"), [
+    ({"group": "meta.pump"}, {}, "input.group"),
+    pytest.param(
+        {}, {"owner": "group"}, 'rejection.review_budget.owner = "group"', marks=pytest.mark.long,
+    ),
+])  # fmt: skip
 def test_a_budget_of_groups_that_may_lie_in_several_partitions_is_refused(
     place, settings, bootstrap, capsys, kafka: Kafka, section, budget, setting
 ):

@@ -273,15 +273,12 @@ def test_every_dead_letter_fits_and_a_cut_one_can_be_recognised(value, key, head
         assert (value or b"").startswith(message.value)
 
 
-@pytest.mark.parametrize(
-    "forged",
-    [
-        ("rejex.cut.value.bytes", b"abc"), ("rejex.cut.value.bytes", b"7"),
-        ("rejex.cut.value.sha256", b"\xff"), ("rejex.cut.headers", b"1"),
-        ("rejex.null.value", b"1"), ("__connect.errors.offset", b"0"),
-        ("__connect.errors.topic", b"elsewhere"), ("__connect.errors.stage", b"none"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("forged", [
+    ("rejex.cut.value.bytes", b"abc"), ("rejex.cut.value.bytes", b"7"),
+    ("rejex.cut.value.sha256", b"\xff"), ("rejex.cut.headers", b"1"),
+    ("rejex.null.value", b"1"), ("__connect.errors.offset", b"0"),
+    ("__connect.errors.topic", b"elsewhere"), ("__connect.errors.stage", b"none"),
+])  # fmt: skip
 def test_headers_that_look_like_ours_on_the_original_are_data(forged):
     original = record(b"broken", headers=(forged, ("mine", b"1"), forged))
     (message,) = MESSAGES.of([Outcome(original, invalid=Invalid(POSITION, "decode", "because"))])

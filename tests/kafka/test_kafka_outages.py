@@ -275,8 +275,7 @@ def test_fits_longer_than_the_poll_interval_stop_nobody_not_even_at_a_takeover(
     kafka: Kafka, tmp_path: Path, client: str
 ) -> None:
     settings = kafka.settings(
-        partitions=2,
-        client=client,
+        partitions=2, client=client,
         options={
             "session.timeout.ms": 3_000, "max.poll.interval.ms": 3_000,
             "transaction.timeout.ms": 3_000, "delivery.timeout.ms": 3_000,

@@ -39,8 +39,7 @@ AVRO = {
     "fields": [
         {"name": "meter", "type": "string"},
         {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}},
-        {"name": "flow", "type": ["null", "double"]},
-        {"name": "tank", "type": "water.Tank"},
+        {"name": "flow", "type": ["null", "double"]}, {"name": "tank", "type": "water.Tank"},
     ],
 }  # fmt: skip
 AVRO_TANK = {
@@ -128,14 +127,12 @@ def prepared(tmp_path, bootstrap, url, kind, capsys) -> tuple[Path, Producer]:
     path = tmp_path / "pipeline.toml"
     path.write_text(
         pipeline_toml(
-            name,
-            bootstrap,
+            name, bootstrap,
             input={
                 "format": kind, "channels": {"flow": "flow", "level": "tank.level"}, "time": "at",
                 "sensor": "meter",
             },
-            detector={"name": "HalfSpaceTrees"},
-            schema_registry={"url": url},
+            detector={"name": "HalfSpaceTrees"}, schema_registry={"url": url},
         )
     )  # fmt: skip
     assert main(["topics", "create", str(path), "--with-input", "--partitions", "1"]) == 0

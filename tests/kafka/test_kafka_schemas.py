@@ -74,15 +74,12 @@ def worker(path: Path) -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
-@pytest.mark.parametrize(
-    ("client", "delivery"),
-    [
-        ("kafka-python", "exactly_once"),
-        pytest.param("confluent", "at_least_once", marks=[CONFLUENT, pytest.mark.long]),
-        pytest.param("kafka-python", "at_least_once", marks=pytest.mark.long),
-        pytest.param("confluent", "exactly_once", marks=[CONFLUENT, pytest.mark.long]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("client", "delivery"), [
+    ("kafka-python", "exactly_once"),
+    pytest.param("confluent", "at_least_once", marks=[CONFLUENT, pytest.mark.long]),
+    pytest.param("kafka-python", "at_least_once", marks=pytest.mark.long),
+    pytest.param("confluent", "exactly_once", marks=[CONFLUENT, pytest.mark.long]),
+])  # fmt: skip
 def test_killed_and_told_otherwise_a_worker_keeps_to_what_is_committed(
     kafka: Kafka, registry: Fickle, tmp_path: Path, client: str, delivery: str
 ) -> None:

@@ -132,14 +132,11 @@ def through(
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-@pytest.mark.parametrize(
-    ("protocol", "mechanism"),
-    [
-        ("SSL", None), ("SASL_SSL", "SCRAM-SHA-512"), ("SASL_SSL", "PLAIN"),
-        ("SASL_SSL", "OAUTHBEARER"),
-        pytest.param("SASL_PLAINTEXT", "SCRAM-SHA-256", marks=pytest.mark.slow),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("protocol", "mechanism"), [
+    ("SSL", None), ("SASL_SSL", "SCRAM-SHA-512"), ("SASL_SSL", "PLAIN"),
+    ("SASL_SSL", "OAUTHBEARER"),
+    pytest.param("SASL_PLAINTEXT", "SCRAM-SHA-256", marks=pytest.mark.slow),
+])  # fmt: skip
 def test_events_go_through_a_broker_that_asks_who_we_are_and_no_password_is_in_the_loudest_log(
     kafka: Kafka, secured: tuple[broker.Cluster, Path], caplog: pytest.LogCaptureFixture,
     client: str, protocol: str, mechanism: str | None,

@@ -52,27 +52,21 @@ def test_a_key_of_any_bytes_comes_back_as_it_is(tmp_path):
     assert alerts.reveal("webhook_secret").encode("utf-8", "surrogateescape") == bytes(range(256))
 
 
-@pytest.mark.parametrize(
-    ("fields", "sentence"),
-    [
-        ({"password": "env:REJEX_NOT_SET"}, "kafka.security.password: .* REJEX_NOT_SET is not"),
-        ({"password": "file:/nowhere/at/all"}, "password: /nowhere/at/all cannot be read: No"),
-    ],
-)
+@pytest.mark.parametrize(("fields", "sentence"), [
+    ({"password": "env:REJEX_NOT_SET"}, "kafka.security.password: .* REJEX_NOT_SET is not"),
+    ({"password": "file:/nowhere/at/all"}, "password: /nowhere/at/all cannot be read: No"),
+])  # fmt: skip
 def test_a_secret_that_is_not_there_is_named(fields, sentence):
     with pytest.raises(ConfigError, match=sentence):
         KafkaSecurity(**fields).reveal("password")
 
 
-@pytest.mark.parametrize(
-    ("fields", "sentence"),
-    [
-        ({"protocol": "SASL_SSL"}, "needs kafka.security.mechanism"),
-        ({"mechanism": "PLAIN"}, "does nothing with protocol"),
-        ({"protocol": "SASL_SSL", "mechanism": "PLAIN"}, "needs kafka.security.username"),
-        ({"protocol": "SASL_SSL", "mechanism": "OAUTHBEARER"}, "OAUTHBEARER needs oauth_token"),
-    ],
-)
+@pytest.mark.parametrize(("fields", "sentence"), [
+    ({"protocol": "SASL_SSL"}, "needs kafka.security.mechanism"),
+    ({"mechanism": "PLAIN"}, "does nothing with protocol"),
+    ({"protocol": "SASL_SSL", "mechanism": "PLAIN"}, "needs kafka.security.username"),
+    ({"protocol": "SASL_SSL", "mechanism": "OAUTHBEARER"}, "OAUTHBEARER needs oauth_token"),
+])  # fmt: skip
 def test_contradictions_are_refused(fields, sentence):
     with pytest.raises(ConfigError, match=sentence):
         KafkaSecurity(**fields)

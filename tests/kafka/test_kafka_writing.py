@@ -32,8 +32,7 @@ def of(topic: str, n: int, size: int = 200) -> list[Message]:
 @pytest.mark.parametrize("client", CLIENTS)
 def test_what_was_sent_is_read_in_order(kafka: Kafka, client: str, compression: str) -> None:
     settings = kafka.settings(
-        partitions=2,
-        client=client,
+        partitions=2, client=client,
         options={
             "batch.size": 8_192, "compression.type": compression, "transaction.timeout.ms": 120_000,
             "delivery.timeout.ms": 120_000,

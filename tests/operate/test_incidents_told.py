@@ -85,8 +85,7 @@ def incident(offset=9, version=1, state=OPEN, **more):
         "sensors": (f"WT-{offset}",), "onset_ms": 1_700_000_000_000, "opened_ms": 1_700_000_009_000,
         "changed_ms": 1_700_000_009_000 + 60_000 * (version - 1), "onset_seq": 0, "opened_seq": 9,
         "changed_seq": 9, "peak_severity": 7.25, "peak_ms": 1_700_000_008_000, "n_events": 10,
-        "n_anomalies": 7, "n_rejected": 2,
-        "channels": (ChannelEvidence("oil", 3.0, None, None),),
+        "n_anomalies": 7, "n_rejected": 2, "channels": (ChannelEvidence("oil", 3.0, None, None),),
     }  # fmt: skip
     return Incident(**told | more)
 

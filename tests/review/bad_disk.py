@@ -79,8 +79,7 @@ def found(folder: Path) -> dict[str, object]:
     ids = [decode_label(line).label_id for line in lines]
     return {
         "items": seqs, "said": said, "trail": trail, "broken": broken,
-        "labels": len(set(ids)), "doubled": len(ids) - len(set(ids)),
-        "pending": waiting,
+        "labels": len(set(ids)), "doubled": len(ids) - len(set(ids)), "pending": waiting,
     }  # fmt: skip
 
 

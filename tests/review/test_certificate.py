@@ -121,13 +121,10 @@ def test_a_bound_is_wrong_at_some_look_in_no_more_than_one_of_twenty_deployments
     assert max(wrong.values()) < 15, wrong
 
 
-@pytest.mark.parametrize(
-    ("strata", "alpha", "said"),
-    [
-        ([], 0.05, "no strata"), ([Stratum(0, 0.1)], 1.0, "alpha is 1.0"),
-        ([Stratum(0, 1.0)], 0.05, "is no stratum"), ([Stratum(-1, 0.5)], 0.05, "is no stratum"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("strata", "alpha", "said"), [
+    ([], 0.05, "no strata"), ([Stratum(0, 0.1)], 1.0, "alpha is 1.0"),
+    ([Stratum(0, 1.0)], 0.05, "is no stratum"), ([Stratum(-1, 0.5)], 0.05, "is no stratum"),
+])  # fmt: skip
 def test_what_cannot_be_is_refused(strata, alpha, said):
     for bound in (most_missed, fewest_missed):
         with pytest.raises(ConfigError, match=said):

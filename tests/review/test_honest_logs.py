@@ -107,12 +107,10 @@ HONEST = {
         json_rows(lambda i: reading(i) | ({"flow": None} if i % 50 == 7 else {})),
     ),
     "a limit that alarms": (
-        pump_toml(more=AUDIT + ADA + '[channels.flow]\nhigh = 9.9\nlimit = "alarm"\n'),
-        csv_rows(),
+        pump_toml(more=AUDIT + ADA + '[channels.flow]\nhigh = 9.9\nlimit = "alarm"\n'), csv_rows(),
     ),
     "shares of anomalies": (
-        pump_toml(more=AUDIT.replace("near = 0.4", "near = 0.4, anomaly = 0.5") + ADA),
-        csv_rows(),
+        pump_toml(more=AUDIT.replace("near = 0.4", "near = 0.4, anomaly = 0.5") + ADA), csv_rows(),
     ),
     "a fault in the middle": (
         pump_toml(path="feed.jsonl", more=AUDIT + ADA),

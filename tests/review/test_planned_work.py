@@ -153,16 +153,12 @@ def test_a_plan_is_taken_back_by_anybody_who_may_plan_before_and_after_it_has_le
     assert [work.by for work in listed(console)] == [""]
 
 
-@pytest.mark.parametrize(
-    ("more", "status", "words"),
-    [
-        ({"until_ms": T0_MS}, 422, "ends after it begins"),
-        ({"until_ms": T0_MS + 500_001 + 31 * 86_400_000}, 422, "[[calendar]]"),
-        ({"why": ""}, 422, "why"),
-        ({"stream": "p9"}, 404, "There is no stream 'p9'"),
-        ({"pipeline": "other"}, 404, "where this pipeline reads commands"),
-    ],
-)
+@pytest.mark.parametrize(("more", "status", "words"), [
+    ({"until_ms": T0_MS}, 422, "ends after it begins"),
+    ({"until_ms": T0_MS + 500_001 + 31 * 86_400_000}, 422, "[[calendar]]"),
+    ({"why": ""}, 422, "why"), ({"stream": "p9"}, 404, "There is no stream 'p9'"),
+    ({"pipeline": "other"}, 404, "where this pipeline reads commands"),
+])  # fmt: skip
 def test_a_plan_that_cannot_hold_is_a_sentence(plant, more, status, words):
     refused = plan(plant[0], 500, 600, **more)
     assert refused.status == status

@@ -77,29 +77,26 @@ priority_sensors = ["T07/"]
     assert (over.port, over.reviewers, over.default_answer) == (9, ("ada",), "model")
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ('[review]\nhost = "0.0.0.0"', "would let anybody in: set auth to token or proxy"),
-        ('[review]\nauth = "magic"', "expected 'none', 'token' or 'proxy'"),
-        (
-            '[review]\nreviewers = ["ada:boss"]',
-            "give NAME:ROLE with one of viewer, reviewer, lead, admin",
-        ),
-        ('[review]\nreviewers = ["system"]', "cannot be a reviewer's name"),
-        ('[review]\nproxies = ["gateway"]', "is no address or network"),
-        (
-            "[review]\ndouble_review_ratio = 7",
-            "review.double_review_ratio = 7: expected less than or equal",
-        ),
-        ('[review]\ndefault_answer = "normal"', "review.default_answer"),
-        ("[review]\nsetle_s = 3", "did you mean 'settle_s'?"),
-        ("[channels.tmp]\nunit = 'C'", "channels.tmp: the input has no such channel; did you mean"),
-        ("[channels.temp]\nunti = 'C'", "channels.temp.unti: unknown key; did you mean 'unit'?"),
-        ("[channels.temp]\nlow = 3\nhigh = 2", "low = 3.0 is not below high = 2.0"),
-        ("[sensors.'T*']\nlink = 'javascript:alert(1)'", "sensors.T*.link"),
-    ],
-)
+@pytest.mark.parametrize(("text", "sentence"), [
+    ('[review]\nhost = "0.0.0.0"', "would let anybody in: set auth to token or proxy"),
+    ('[review]\nauth = "magic"', "expected 'none', 'token' or 'proxy'"),
+    (
+        '[review]\nreviewers = ["ada:boss"]',
+        "give NAME:ROLE with one of viewer, reviewer, lead, admin",
+    ),
+    ('[review]\nreviewers = ["system"]', "cannot be a reviewer's name"),
+    ('[review]\nproxies = ["gateway"]', "is no address or network"),
+    (
+        "[review]\ndouble_review_ratio = 7",
+        "review.double_review_ratio = 7: expected less than or equal",
+    ),
+    ('[review]\ndefault_answer = "normal"', "review.default_answer"),
+    ("[review]\nsetle_s = 3", "did you mean 'settle_s'?"),
+    ("[channels.tmp]\nunit = 'C'", "channels.tmp: the input has no such channel; did you mean"),
+    ("[channels.temp]\nunti = 'C'", "channels.temp.unti: unknown key; did you mean 'unit'?"),
+    ("[channels.temp]\nlow = 3\nhigh = 2", "low = 3.0 is not below high = 2.0"),
+    ("[sensors.'T*']\nlink = 'javascript:alert(1)'", "sensors.T*.link"),
+])  # fmt: skip
 def test_what_cannot_work_is_refused_in_a_sentence(text, sentence):
     config, problems = parse_config(f"{PIPELINE}\n{text}\n")
     assert config is None

@@ -208,19 +208,15 @@ def test_a_backup_is_whole_beside_a_writer(opened, tmp_path):
     restored.close()
 
 
-@pytest.mark.parametrize(
-    ("prepare", "statement", "said"),
-    [
-        # Found by the commit.
-        ("PRAGMA defer_foreign_keys = ON", "INSERT INTO label_event VALUES (1, 1)", "FOREIGN KEY"),
-        # It has rolled back by itself.
-        (
-            "PRAGMA max_page_count = 1",
-            "INSERT INTO meta VALUES ('none', hex(zeroblob(100000)))",
-            "disk is full",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("prepare", "statement", "said"), [
+    # Found by the commit.
+    ("PRAGMA defer_foreign_keys = ON", "INSERT INTO label_event VALUES (1, 1)", "FOREIGN KEY"),
+    # It has rolled back by itself.
+    (
+        "PRAGMA max_page_count = 1", "INSERT INTO meta VALUES ('none', hex(zeroblob(100000)))",
+        "disk is full",
+    ),
+])  # fmt: skip
 def test_sqlite_says_what_failed_and_the_next_writer_has_its_turn(
     tmp_path, prepare, statement, said
 ):

@@ -245,12 +245,8 @@ def test_the_evidence_names_the_channel_that_speaks_and_the_nearest_flip(new_sto
             ChannelEvidence("vib", 0.4, 0.2, Label.NORMAL),
             ChannelEvidence("rpm", 0.1, 0.5, Label.REJECTED),
         ),
-        flip="vib",
-        distance_ranks=3,
-        distance_score=0.01,
-        contamination=0.05,
-        model_age_events=7,
-    )
+        flip="vib", distance_ranks=3, distance_score=0.01, contamination=0.05, model_age_events=7,
+    )  # fmt: skip
     one = item(0)
     one = ReviewItem(
         verdict=msgspec.structs.replace(one.verdict, evidence=evidence),

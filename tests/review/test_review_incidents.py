@@ -60,18 +60,14 @@ LIMIT, MISSING = (LimitExcess("vib", 7.0, 6.0),), (LimitExcess("vib", None, 10.0
 STREAM_C = {"opened": 30, "severity": 5, "stream": "c"}
 
 
-@pytest.mark.parametrize(
-    ("told", "order"),
-    [
-        ([incident(opened=10, severity=3), incident(opened=20, severity=9, stream="b"),
-          incident(**STREAM_C), incident(2, "closed", **STREAM_C, ended="recovered")], [20, 10]),
-        ([incident(opened=10, severity=1.0, limits=MISSING), incident(opened=20, severity=9.0),
-          incident(opened=30, severity=0.0, limits=LIMIT)], [30, 20, 10]),
-        ([incident(opened=10, severity=4.5, n_anomalies=100), incident(opened=20, severity=5.0)],
-         [10, 20]),
-    ],
-    ids=["severity", "a limit that people set", "the grade that is shown"],
-)  # fmt: skip
+@pytest.mark.parametrize(("told", "order"), [
+    ([incident(opened=10, severity=3), incident(opened=20, severity=9, stream="b"),
+      incident(**STREAM_C), incident(2, "closed", **STREAM_C, ended="recovered")], [20, 10]),
+    ([incident(opened=10, severity=1.0, limits=MISSING), incident(opened=20, severity=9.0),
+      incident(opened=30, severity=0.0, limits=LIMIT)], [30, 20, 10]),
+    ([incident(opened=10, severity=4.5, n_anomalies=100), incident(opened=20, severity=5.0)],
+     [10, 20]),
+], ids=["severity", "a limit that people set", "the grade that is shown"])  # fmt: skip
 def test_what_is_graded_higher_stands_first_and_what_is_over_last(new_store, told, order):
     store = new_store()
     tell(store, *told)
@@ -187,21 +183,16 @@ def test_an_answer_is_said_once_whatever_is_repeated(new_store):
     assert audited(store) == [("ada", "answer", WHICH)]
 
 
-@pytest.mark.parametrize(
-    ("now", "kind", "words"),
-    [
-        (incident(2, "recovering"), "fault", "At version 2 now, it seems to end."),
-        (incident(2, "fault"), "fault", "it is a fault, as somebody said."),
-        (incident(2, "fault", known=True), "known_fault", "it is a known fault, and stays"),
-        (incident(2, "adopting"), "fault", "it becomes the new normal by itself"),
-        (
-            incident(2, "closed", ended="recovered"),
-            "new_normal",
-            r"At version 2 now, it is over \(recovered\).",
-        ),
-    ],
-    ids=["stale", "again", "known", "adopting", "closed"],
-)
+@pytest.mark.parametrize(("now", "kind", "words"), [
+    (incident(2, "recovering"), "fault", "At version 2 now, it seems to end."),
+    (incident(2, "fault"), "fault", "it is a fault, as somebody said."),
+    (incident(2, "fault", known=True), "known_fault", "it is a known fault, and stays"),
+    (incident(2, "adopting"), "fault", "it becomes the new normal by itself"),
+    (
+        incident(2, "closed", ended="recovered"), "new_normal",
+        r"At version 2 now, it is over \(recovered\).",
+    ),
+], ids=["stale", "again", "known", "adopting", "closed"])  # fmt: skip
 def test_an_answer_that_comes_too_late_is_refused_with_what_is_true(new_store, now, kind, words):
     store, line = new_store(), Line()
     tell(store, incident(), now)
@@ -674,13 +665,9 @@ def test_the_page_of_an_incident_links_its_runbook(wall_store):
     assert 'href="https://wiki.example/T07%2Fvib"' in page
 
 
-@pytest.mark.parametrize(
-    ("name", "position"),
-    [
-        ("a-b-3-17", Position("a-b", 3, 17)),
-        ("feed.csv-0-17.4", Position("feed.csv", 0, 17)),
-        ("feed-2-17-silent-1", Position("feed", 2, 17)),
-    ],
-)
+@pytest.mark.parametrize(("name", "position"), [
+    ("a-b-3-17", Position("a-b", 3, 17)), ("feed.csv-0-17.4", Position("feed.csv", 0, 17)),
+    ("feed-2-17-silent-1", Position("feed", 2, 17)),
+])  # fmt: skip
 def test_the_input_around_an_incident_is_found_by_any_id(name, position):
     assert readings._opened_at(msgspec.structs.replace(incident(), id=name)) == position

@@ -61,25 +61,22 @@ def test_a_certificate_is_a_sentence():
     )
 
 
-@pytest.mark.parametrize(
-    ("function", "given", "text"),
-    [
-        (seen, "pump\u200b", "pump⟨U+200B⟩"), (seen, "live\u202e-rtl", "live⟨U+202E⟩-rtl"),
-        (seen, "a\x1b\x00\nb", "a⟨U+001B⟩⟨U+0000⟩↵b"), (seen, 7, 7), (span, 40_000, "40 s"),
-        (span, 380_000, "6 min 20 s"), (span, 7_200_000, "2 h"), (span, 200_000_000, "2 d 7 h"),
-        (span, 2_366_841_600_000, "75 years"), (age, 40_000, "<1 min"), (age, 380_000, "6 min"),
-        (age, 7_200_000, "2 h"), (number, 11400, "11,400"), (number, 0.03456789, "0.03457"),
-        (number, None, "–"), (percent, 0.0653, "6.5 %"), (percent, 0.00123, "0.12 %"),
-        (percent, 0, "0 %"), (percent, None, "–"), (number, 12345.678, "12,346"),
-        (number, 0.0000123456, "0.00001235"), (number, math.inf, "–"), (number, 1e16, "1e+16"),
-        (how_often, math.log(0.44), "44 % of cases"),
-        (how_often, math.log(0.002), "1 in 500 cases"), (how_often, -32.0, "1 in 8e+13 cases"),
-        (cell, "=1+1", "'=1+1"), (cell, "@SUM(A1)", "'@SUM(A1)"), (cell, -3.5, "-3.5"),
-        (cell, "-3.5 V", "'-3.5 V"), (cell, None, ""), (cell, "\t=1+1", "'\t'=1+1"),
-        (cell, "warm; =1+1", "warm; '=1+1"),
-        (cell, "rose by 2 - 3 V, -1 V later", "rose by 2 - 3 V, -1 V later"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("function", "given", "text"), [
+    (seen, "pump\u200b", "pump⟨U+200B⟩"), (seen, "live\u202e-rtl", "live⟨U+202E⟩-rtl"),
+    (seen, "a\x1b\x00\nb", "a⟨U+001B⟩⟨U+0000⟩↵b"), (seen, 7, 7), (span, 40_000, "40 s"),
+    (span, 380_000, "6 min 20 s"), (span, 7_200_000, "2 h"), (span, 200_000_000, "2 d 7 h"),
+    (span, 2_366_841_600_000, "75 years"), (age, 40_000, "<1 min"), (age, 380_000, "6 min"),
+    (age, 7_200_000, "2 h"), (number, 11400, "11,400"), (number, 0.03456789, "0.03457"),
+    (number, None, "–"), (percent, 0.0653, "6.5 %"), (percent, 0.00123, "0.12 %"),
+    (percent, 0, "0 %"), (percent, None, "–"), (number, 12345.678, "12,346"),
+    (number, 0.0000123456, "0.00001235"), (number, math.inf, "–"), (number, 1e16, "1e+16"),
+    (how_often, math.log(0.44), "44 % of cases"),
+    (how_often, math.log(0.002), "1 in 500 cases"), (how_often, -32.0, "1 in 8e+13 cases"),
+    (cell, "=1+1", "'=1+1"), (cell, "@SUM(A1)", "'@SUM(A1)"), (cell, -3.5, "-3.5"),
+    (cell, "-3.5 V", "'-3.5 V"), (cell, None, ""), (cell, "\t=1+1", "'\t'=1+1"),
+    (cell, "warm; =1+1", "warm; '=1+1"),
+    (cell, "rose by 2 - 3 V, -1 V later", "rose by 2 - 3 V, -1 V later"),
+])  # fmt: skip
 def test_values_are_said_as_people_read_them(function, given, text):
     assert function(given) == text
 

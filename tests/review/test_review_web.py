@@ -98,14 +98,11 @@ def test_a_foreign_host_name_is_refused(small):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("headers", "status"),
-    [
-        ({"sec-fetch-site": "cross-site"}, 403), ({"sec-fetch-site": "same-site"}, 403),
-        ({"origin": "http://evil.example"}, 403), ({}, 403),
-        ({"authorization": "Bearer wrong"}, 401), ({"sec-fetch-site": "same-origin"}, 404),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("headers", "status"), [
+    ({"sec-fetch-site": "cross-site"}, 403), ({"sec-fetch-site": "same-site"}, 403),
+    ({"origin": "http://evil.example"}, 403), ({}, 403),
+    ({"authorization": "Bearer wrong"}, 401), ({"sec-fetch-site": "same-origin"}, 404),
+])  # fmt: skip
 def test_other_sites_and_nameless_programs_change_nothing(small, headers, status):
     answer = small.ask("/api/undo", {"request_id": "x"}, headers=headers, site=None)
     assert answer.status == status
@@ -167,14 +164,11 @@ def test_a_proxy_header_counts_from_a_trusted_address_only(wall_store):
         assert console.ask("/queue", headers=header).status == 303
 
 
-@pytest.mark.parametrize(
-    ("trusted", "peer", "believed"),
-    [
-        ("10.0.0.0/24", "10.0.0.77", True), ("10.0.0.0/24", "10.0.1.77", False),
-        ("10.0.0.0/24", "::ffff:10.0.0.77", True), ("fd00::/8", "fd00::5", True),
-        ("fd00::/8", "10.0.0.1", False), ("127.0.0.1", "", False),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("trusted", "peer", "believed"), [
+    ("10.0.0.0/24", "10.0.0.77", True), ("10.0.0.0/24", "10.0.1.77", False),
+    ("10.0.0.0/24", "::ffff:10.0.0.77", True), ("fd00::/8", "fd00::5", True),
+    ("fd00::/8", "10.0.0.1", False), ("127.0.0.1", "", False),
+])  # fmt: skip
 def test_a_trusted_network_is_one_of_addresses(wall_store, trusted, peer, believed):
     access = Access(mode="proxy", proxies=networks([trusted]))
     headers = Headers({"x-forwarded-user": "grace"})

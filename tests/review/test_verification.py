@@ -560,14 +560,11 @@ def test_what_is_missing_never_makes_the_bound_smaller_than_its_count(log, name)
 
 # ------------------------------------------------------------------- the certificate of a true log
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"missed_at_most": 1}, {"since_ms": 1_700_003_600_000}, {"alpha": 0.5},
-        {"sensitivity": 1.5}, {"signature": None}, {"signature": None, "commitment": None},
-        {"commitment": "0" * 64}, {"pipeline": "other"}, {"accepted": 10**9}, {"undrawable": {}},
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("fields", [
+    {"missed_at_most": 1}, {"since_ms": 1_700_003_600_000}, {"alpha": 0.5},
+    {"sensitivity": 1.5}, {"signature": None}, {"signature": None, "commitment": None},
+    {"commitment": "0" * 64}, {"pipeline": "other"}, {"accepted": 10**9}, {"undrawable": {}},
+])  # fmt: skip
 def test_a_certificate_that_was_changed_is_refused(log, fields):
     told = msgspec.structs.replace(log.forged(), **fields)
     with pytest.raises(ConnectorError, match=r"changed since|not the one that"):
@@ -611,8 +608,7 @@ def test_rates_that_were_switched_are_strata_of_their_own_and_named(log):
     early = {one.position for one in log.verdicts if one.audit and one.position.offset < half}
     log.verdicts = [
         msgspec.structs.replace(
-            one,
-            audit=Audit(0.01, log.draw.is_drawn(one.position, 0.01), committed(log.draw.key)),
+            one, audit=Audit(0.01, log.draw.is_drawn(one.position, 0.01), committed(log.draw.key)),
         )
         if one.position in early else one for one in log.verdicts
     ]  # fmt: skip

@@ -45,24 +45,21 @@ SELECT = 'select = ".readings[]?"'
 JOINED = '{ flow = "flow", level = "flow" }'
 HELD = 'review_budget = { rate = 0.05, burst = 10, owner = "partition" }'
 WAYS = {
-    "apart": {},
-    "shared budget": {"budget": HELD},
-    "groups by a field": {"grouped": 'group = "g"'},
+    "apart": {}, "shared budget": {"budget": HELD}, "groups by a field": {"grouped": 'group = "g"'},
     "modes of a sensor": {"grouped": 'mode = "m"'},
     "forgetting": {"state": "[state]\nforget_after = 40"},
     "several readings a record": {"grouped": SELECT},
     "several readings, a shared budget": {"grouped": SELECT, "budget": HELD},
     "put in order": {"grouped": "reorder_s = 20"},
     "values that hold": {
-        "channels": '["flow", "level"]',
-        "grouped": 'partial = "hold_last"\nmax_age_s = 90',
+        "channels": '["flow", "level"]', "grouped": 'partial = "hold_last"\nmax_age_s = 90',
     },
     "joined rows": {"channels": JOINED, "grouped": 'tag = "tag"\nreorder_s = 3'},
     "joined, several a record": {"channels": JOINED, "grouped": f'tag = "tag"\n{SELECT}'},
     "planned work": {
         "state": "[[calendar]]\nbegin = 1970-01-01T00:20:00Z\nend = 1970-01-01T00:25:00Z"
     },
-}
+}  # fmt: skip
 
 
 APART = {"apart", "planned work", "several readings a record"}
@@ -249,14 +246,11 @@ def test_what_people_say_holds_from_the_end_of_a_micro_batch(tmp_path, monkeypat
     assert expected != by_one_state(config, records)
 
 
-@pytest.mark.parametrize(
-    ("asked", "said"),
-    [
-        ({"state": '[state]\nseal_key_file = "key"'}, "state.seal_key_file puts snapshots under"),
-        ({"follow": True}, "input.follow = true is not read on Spark yet"),
-        ({"format": "avro"}, "input.format = 'avro' is not read on Spark yet"),
-    ],
-)
+@pytest.mark.parametrize(("asked", "said"), [
+    ({"state": '[state]\nseal_key_file = "key"'}, "state.seal_key_file puts snapshots under"),
+    ({"follow": True}, "input.follow = true is not read on Spark yet"),
+    ({"format": "avro"}, "input.format = 'avro' is not read on Spark yet"),
+])  # fmt: skip
 def test_what_cannot_be_had_is_refused(asked, said):
     config = config_of(state=asked.pop("state", ""))
     changed = config.input.model_copy(update=asked)

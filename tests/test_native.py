@@ -143,6 +143,7 @@ def ordinary(verdicts):
     return sum(verdict.rank is not None and not verdict.held for verdict in verdicts)
 
 
+@pytest.mark.thorough
 def test_both_cores_say_the_same_and_go_on_from_each_other(native):
     """Draw by seeds, not by hypothesis: its examples come in clusters, and may miss what counts."""
     tally = Counter()
@@ -315,6 +316,7 @@ def test_what_scores_whole_rows_is_explained_by_the_native_core(native, monkeypa
     assert ours.snapshot() == theirs.snapshot()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["Sensor", "Mahalanobis", "VAR"])
 @pytest.mark.parametrize("batch", [1, 40])
 def test_a_stream_with_a_switch_is_taken_while_the_switch_rests(native, batch, name):
@@ -336,6 +338,7 @@ def test_a_stream_with_a_switch_is_taken_while_the_switch_rests(native, batch, n
 STREAMS = "abcdefghijkl"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["HBOS", "Sensor", "distance"])
 def test_a_poll_of_many_streams_is_judged_in_one_call(native, name):
     pipeline = spec(DETECTORS[name], window=60, every=150, lag=3, rate=0.1, guard=0.9)
@@ -399,6 +402,7 @@ def test_columns_that_python_makes_are_pythons_from_the_first_call_on(native, ba
     alike(native, pipeline, feed(4, 3000, missing=0.0, fault=0), batch)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("detector", ["Sensor", "Mahalanobis", "distance"])
 @pytest.mark.parametrize("wild", [1e307, -1.7e308, 1e152, 1e149, 1e141])
 def test_what_is_wild_is_wild_for_as_long_as_it_is_in_a_window_that_rolls(native, detector, wild):
@@ -610,6 +614,7 @@ def test_monitors_leave_to_python_what_is_odd(native):
         assert ours.snapshot() == theirs.snapshot()
 
 
+@pytest.mark.thorough
 def test_a_core_that_differs_fails_its_trial(native, monkeypatch):
     import rejex_native
 

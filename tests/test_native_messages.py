@@ -269,6 +269,7 @@ def test_any_outcome_becomes_the_same_messages(native, told, form, limit):
     assert all(type(a) is type(b) for a, b in zip(found, expected, strict=True))
 
 
+@pytest.mark.thorough
 @settings(max_examples=100, deadline=None, suppress_health_check=SLOW)
 @given(verdict=PLACES.flatmap(verdicts), form=st.sampled_from(("full", "lean")))
 def test_any_verdict_becomes_the_same_line(native, verdict, form):
@@ -345,6 +346,7 @@ def test_all_but_the_extraordinary_is_made_natively(native):
     assert native("lines")("full").verdict(plain) == encode_verdict(plain)
 
 
+@pytest.mark.thorough
 def test_bytes_that_differ_are_not_believed(native, monkeypatch):
     import rejex_native
 

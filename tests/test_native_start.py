@@ -57,6 +57,7 @@ DAMAGED = {
 }  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("what", [*DAMAGED])
 def test_whatever_is_wrong_with_a_core_python_judges(folder, what):
     source, content, why = DAMAGED[what]
@@ -100,6 +101,7 @@ def built(tmp_path, monkeypatch):
     core.cache_clear()
 
 
+@pytest.mark.thorough
 def test_a_core_is_tried_once_and_another_one_again(built, tmp_path, monkeypatch):
     assert core()[0] is not None
     core.cache_clear()
@@ -138,6 +140,7 @@ def test_scores_of_another_length_or_kind_are_refused_by_both_cores(built, what,
             engine.process(feed[400 : 400 + batch])
 
 
+@pytest.mark.thorough
 def test_a_panic_is_an_error_that_names_the_event_and_the_next_start_is_pythons(built, monkeypatch):
     assert core()[0] is not None
     engine = Engine(spec(every=None), InlineExecutor())

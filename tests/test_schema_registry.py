@@ -23,6 +23,7 @@ from tests.servers import WebServer
 from tests.strangers import stranger
 from tests.waiting import pass_time
 
+pytestmark = pytest.mark.thorough
 PASSWORD = "correct horse"
 NO_SUCH = (404, {"error_code": 40403, "message": "Schema not found"})
 
@@ -54,7 +55,6 @@ def client(url, **fields):
     return HttpSchemaRegistry(RegistrySettings(url=url, **fields))
 
 
-@pytest.mark.thorough
 def test_a_schema_comes_with_all_it_refers_to_those_first_that_are_needed(server):
     def refer(*names):
         return [{"name": f"{n}.proto", "subject": f"s/{n}", "version": 2} for n in names]
@@ -77,7 +77,6 @@ def test_a_schema_comes_with_all_it_refers_to_those_first_that_are_needed(server
     assert registry.schema(9) is None
 
 
-@pytest.mark.thorough
 def test_a_login_is_sent_and_never_shown_and_never_follows_a_redirect(server):
     registry = client(server.url, username="ada", password=PASSWORD)
     assert registry.schema(7) is None
@@ -96,7 +95,6 @@ def test_a_login_is_sent_and_never_shown_and_never_follows_a_redirect(server):
     ))  # fmt: skip
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("status", "length", "said"),
     [(s, None, f"answers {s}") for s in (408, 429, 500, 501, 502, 503, 504, 507, 520, 529, 599)]
@@ -109,7 +107,6 @@ def test_a_registry_that_is_not_well_or_breaks_off_is_waited_for(server, status,
     assert caught.value.retriable
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     "answer", [(404, b"<html>"), (404, {"error_code": 404}), (200, b"<html>"), (200, {"id": 7})]
 )
@@ -119,7 +116,6 @@ def test_what_is_no_registry_is_named(server, answer):
         client(server.url).schema(7)
 
 
-@pytest.mark.thorough
 def test_a_reference_that_is_gone_is_left_out_and_only_records_that_need_it_are_dead(server):
     gone = {"name": "water.Gone", "subject": "gone", "version": 1}
     tank = {"name": "water.Tank", "subject": "tank", "version": 1}
@@ -147,7 +143,6 @@ def test_a_reference_that_is_gone_is_left_out_and_only_records_that_need_it_are_
     )
 
 
-@pytest.mark.thorough
 def test_a_schema_that_refers_to_ever_more_is_not_followed_for_ever(server, monkeypatch):
     for i in range(300):
         further = [{"name": f"r{i}", "subject": f"s{i}", "version": 1}]
@@ -160,7 +155,6 @@ def test_a_schema_that_refers_to_ever_more_is_not_followed_for_ever(server, monk
     assert caught.value.retriable
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("whole", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 30\r\n\r\n"])
 def test_a_registry_that_drips_is_given_up_before_its_answer_is_whole(monkeypatch, whole):
     """Headers and body alike; every byte comes well before a time-out that begins again."""
@@ -214,7 +208,6 @@ def test_what_does_not_speak_http_is_no_registry():
     assert not caught.value.retriable
 
 
-@pytest.mark.thorough
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make certificates")
 def test_a_registry_that_nobody_vouches_for_is_refused(tmp_path):
     subprocess.run(

@@ -96,6 +96,7 @@ def test_what_is_told_ends_with_its_incident():
     assert second.spread == ()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", [0, 1, 3])
 @pytest.mark.parametrize("detector", [SENSOR, DISTANCE], ids=["Sensor", "Distance"])
 def test_in_any_cut_and_restored_anywhere_it_is_told_at_the_same_event(detector, seed):

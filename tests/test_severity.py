@@ -141,6 +141,7 @@ def test_a_tail_is_the_severity_among_scores_that_stand_still():
     assert Tail.of([1.0]) is None
 
 
+@pytest.mark.thorough
 @settings(max_examples=150, deadline=None)
 @given(st.lists(any_score, min_size=2, max_size=40), st.lists(any_score, min_size=2, max_size=8))
 def test_a_tail_orders_what_shares_a_p_value_and_is_never_above_it(scores, probes):

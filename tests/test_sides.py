@@ -201,6 +201,7 @@ def test_shifts_are_what_readings_do_to_the_columns():
     assert {layout.channels[j] for j in region.columns} == {1}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("asked", [LOW, (("power", "high"), ("pressure", "low")), (
     ("flow", "low"), ("power", "low"), ("pressure", "low"))])  # fmt: skip
 def test_no_cut_of_a_batch_changes_a_bit(asked):

@@ -62,6 +62,7 @@ def said(table):
 
 
 # ---------------------------------------------------------------------- the files beside the repo
+@pytest.mark.thorough
 def test_a_sentinel_is_said_and_declared_or_not_the_fault_is_found(case):
     for asked in (Asked(), Asked(missing=["-999"])):
         table = open_table(case("sentinel.csv"), asked)
@@ -163,6 +164,7 @@ def test_rows_side_by_side_have_a_key(tmp_path, name, keys):
     assert f"sensor: {name}, 3 named" in said(table)
 
 
+@pytest.mark.thorough
 def test_a_constant_name_never_wins_over_a_machine(tmp_path):
     rows = [(TIMES[i], "plant", f"m{k}", NOISE[i]) for i in range(600) for k in range(3)]
     header = ["time", "name", "machine", "x"]

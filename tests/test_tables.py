@@ -596,6 +596,7 @@ def test_a_row_that_cannot_be_read_stays_in_the_scored_table(tmp_path, capsys):
     assert rows[500] == ["nonsense", "", "", "", "", "expected 2 cells as in the header, got 1"]
 
 
+@pytest.mark.thorough
 def test_several_columns_make_the_key_aloud_and_the_saved_config_runs_to_the_same(
     tmp_path, capsys, monkeypatch
 ):
@@ -650,6 +651,7 @@ def flagged(path, columns, *, blank=False):
     return path
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("columns", "measured"), [
     (["time", "temp", "temp_q", "flow", "flow_q"], ["time", "temp", "flow"]),
     (["time", "temp", "Quality"], ["time", "temp"]),

@@ -9,6 +9,7 @@ from tests.program import command, started
 from tests.pump import pump_toml, row
 from tests.waiting import until
 
+pytestmark = pytest.mark.thorough
 N, LIVE = 1_100, 4_000
 
 
@@ -69,7 +70,6 @@ def undisturbed(here, rejex, skip=(), budget=""):
     return verdicts(here / "whole-verdicts.jsonl")[N - len(skip) :]
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("core", ["", "python"])
 def test_the_verdicts_are_those_of_one_file_also_after_a_kill(here, rejex, core, monkeypatch):
     monkeypatch.setenv("REJEX_CORE", core)
@@ -92,7 +92,6 @@ def test_the_verdicts_are_those_of_one_file_also_after_a_kill(here, rejex, core,
     assert found == undisturbed(here, rejex, fault)
 
 
-@pytest.mark.thorough
 def test_a_fault_in_the_history_is_said_with_what_leaves_it_out(here, rejex):
     status, said = rejex("warm", "new.toml", "--from", "history.csv")
     assert status == 0, said
@@ -101,7 +100,6 @@ def test_a_fault_in_the_history_is_said_with_what_leaves_it_out(here, rejex):
     assert verdicts(here / "new-verdicts.jsonl") == undisturbed(here, rejex)
 
 
-@pytest.mark.thorough
 def test_a_budget_begins_full_with_the_stream(here, rejex):
     budget = "review_budget = { rate = 0.05, burst = 60 }"
     (here / "new.toml").write_text(config("new", "live.csv", budget))

@@ -30,6 +30,7 @@ from rejex_stream.types import (
 )
 from tests.pump import pump_toml
 
+pytestmark = pytest.mark.thorough
 KEY = "a secret of thirty-two characters"
 LINES = 4000
 CONFIG = pump_toml(
@@ -182,7 +183,6 @@ def checked(log, told=None, since_ms=0):
     return verify(told, log.encoded(), log.draw, log.said(), pipeline="pump")
 
 
-@pytest.mark.thorough
 def test_an_honest_log_says_what_its_certificate_says(log):
     found = checked(log)
     assert found.wrong == ()
@@ -379,7 +379,6 @@ TAMPERED = {
 }  # fmt: skip
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("name", TAMPERED)
 def test_a_log_that_was_changed_is_caught_though_it_was_certified_anew(log, name):
     change, sentence = TAMPERED[name]
@@ -515,7 +514,6 @@ REWRITTEN = {
 }  # fmt: skip
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("name", REWRITTEN)
 def test_a_premise_names_what_nobody_can_catch_and_its_bound_is_no_smaller(log, name):
     """A forger who can write all outputs, and the answers too, and who has the key."""
@@ -548,7 +546,6 @@ def test_an_answer_to_the_audit_is_about_an_event_that_was_drawn(log):
     assert any("answers to the audit" in one for one in checked(log).wrong)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["finds deleted", "unanswered deleted"])
 def test_what_is_missing_never_makes_the_bound_smaller_than_its_count(log, name):
     before, n = log.forged(), len(log.finds if name.startswith("finds") else log.waiting)
@@ -559,7 +556,6 @@ def test_what_is_missing_never_makes_the_bound_smaller_than_its_count(log, name)
 
 
 # ------------------------------------------------------------------- the certificate of a true log
-@pytest.mark.thorough
 @pytest.mark.parametrize("fields", [
     {"missed_at_most": 1}, {"since_ms": 1_700_003_600_000}, {"alpha": 0.5},
     {"sensitivity": 1.5}, {"signature": None}, {"signature": None, "commitment": None},
@@ -571,14 +567,12 @@ def test_a_certificate_that_was_changed_is_refused(log, fields):
         checked(log, told)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("fields", [{"missed_at_most": 1}, {"strata": ()}, {"accepted": 5}])
 def test_one_that_its_own_maker_has_changed_and_signed_differs_from_the_log(log, fields):
     told = signed(msgspec.structs.replace(log.forged(), **fields), log.draw.key)
     assert any("the certificate says" in one for one in checked(log, told).wrong)
 
 
-@pytest.mark.thorough
 def test_answers_taken_back_or_turned_differ_from_what_was_certified(log):
     told = log.forged()
     log.labels = log.labels[:-20]
@@ -587,7 +581,6 @@ def test_answers_taken_back_or_turned_differ_from_what_was_certified(log):
     assert any("missed_at_least" in one or "strata" in one for one in checked(log, told).wrong)
 
 
-@pytest.mark.thorough
 def test_what_cannot_be_told_is_named(log):
     log.verdicts.insert(9, log.verdicts[9])  # delivered twice
     found = checked(log)
@@ -619,7 +612,6 @@ def test_rates_that_were_switched_are_strata_of_their_own_and_named(log):
     assert any("at other rates, before the config's" in one for one in found.premises)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("lines", [[], [b"{broken"]])
 def test_what_is_no_log_is_refused(log, lines):
     told = log.forged()

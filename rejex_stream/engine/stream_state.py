@@ -209,10 +209,9 @@ class StreamState:
     def steps(
         self, readings: Sequence[Reading], totals: Sequence[float], verdicts: list[Verdict | None]
     ) -> Iterator[int]:
-        """Do the same in steps: before it judges, say which reading comes next.
+        """Do the same in steps: where the stream shares its credit, a step is a single event.
 
-        A step is all that one model scores; where the stream shares its credit, a single event, so
-        that its step can wait for those of other streams.
+        It says which reading comes next before that is judged, and so waits for other streams.
         """
         tracker = self.tracker
         if not tracker.active and tracker.forget(readings[0], self.seq):
@@ -540,7 +539,8 @@ class StreamState:
         extreme: list[int] = []
         while n_judged < len(owners) and not is_due:
             part = owners[n_judged : n_judged + size]
-            yield part[0]
+            if judge.shares:
+                yield part[0]
             count, found = judge.judge(
                 readings, part, scores[n_judged : n_judged + size], verdicts,
                 seq=self.seq, epoch=segment.epoch, planned=planned, muted=muted, unseen=unseen,
@@ -658,6 +658,8 @@ class StreamState:
             # nan compares false; sums over a row's squares stay finite below.
             size = np.abs(rows)
             if len(rows) == len(at) and size.max() <= LARGEST:
+                if len(readings) == 1:  # a list is cheaper from here on
+                    return rows.tolist(), at
                 which += at
                 made.append(rows)
                 continue

@@ -20,9 +20,6 @@ __all__ = ["AT_ONCE", "FILLING", "MISSING", "PRESETS", "PresetName", "RecentRows
 Block: TypeAlias = tuple[str, int | None]
 """A kind of feature and its span in events, for every channel."""
 
-_Sums: TypeAlias = tuple[FloatArray, FloatArray]
-"""Of readings in a row, and of their squares around the mean."""
-
 PresetName: TypeAlias = Literal["raw", "sensor", "lags", "sensor_lags", "sensor_seasonal"]
 PRESETS: Final[tuple[str, ...]] = get_args(PresetName)
 AT_ONCE: Final = ("sensor", "lags", "sensor_lags")
@@ -76,33 +73,29 @@ def _rolled(window: FloatArray, count: int) -> dict[tuple[str, int], FloatArray]
     shape, strides = (count, _LONG, d), (step, *window.strides)
     x = np.ndarray(shape, np.float64, window, begin * step, strides)
 
-    def join(older: _Sums, newer: _Sums, ratio: float, weight: float) -> _Sums:
+    def join(older: FloatArray, newer: FloatArray, ratio: float, weight: float) -> FloatArray:
+        both = older + newer
         gap = (older[0] if ratio == 1.0 else older[0] * ratio) - newer[0]
         gap *= gap
         gap *= weight
-        gap += older[1] + newer[1]
-        return older[0] + newer[0], gap
+        squares = both[1]
+        squares += gap
+        return both
 
-    def halved(parts: _Sums, weight: float) -> _Sums:
-        sums, squares = parts
-        return join((sums[:, ::2], squares[:, ::2]), (sums[:, 1::2], squares[:, 1::2]), 1.0, weight)
-
-    def at(parts: _Sums, i: int) -> _Sums:
-        return parts[0][:, i], parts[1][:, i]
-
-    older, newer = x[:, ::2], x[:, 1::2]
-    gap = older - newer
+    twos = np.empty((2, count, _LONG // 2, d))
+    older, newer, gap = x[:, ::2], x[:, 1::2], twos[1]
+    np.add(older, newer, out=twos[0])
+    np.subtract(older, newer, out=gap)
     gap *= gap
     gap *= 0.5
-    twos = older + newer, gap
-    fours = halved(twos, 0.25)
-    eights = halved(fours, 0.125)
-    newest = join(at(eights, 1), at(eights, 2), 1.0, 0.0625)
-    whole, squares = join(at(eights, 0), newest, 2.0, 8 / (16 * 24))
-    short = join(at(twos, 9), at(fours, 5), 2.0, 2 / (4 * 6))[1]
+    fours = join(twos[:, :, ::2], twos[:, :, 1::2], 1.0, 0.25)
+    eights = join(fours[:, :, ::2], fours[:, :, 1::2], 1.0, 0.125)
+    newest = join(eights[:, :, 1], eights[:, :, 2], 1.0, 0.0625)
+    whole, squares = join(eights[:, :, 0], newest, 2.0, 8 / (16 * 24))
+    short = join(twos[:, :, 9], fours[:, :, 5], 2.0, 2 / (4 * 6))[1]
     return {
         ("mean", _LONG): whole / _LONG,
-        ("mean", _MIDDLE): (twos[0][:, 7] + eights[0][:, 2]) / _MIDDLE,
+        ("mean", _MIDDLE): (twos[0, :, 7] + eights[0, :, 2]) / _MIDDLE,
         ("std", _LONG): np.sqrt(squares / (_LONG - 1)),
         ("std", _SHORT): np.sqrt(short / (_SHORT - 1)),
     }

@@ -59,12 +59,10 @@ class ListSource:
     """
 
     def __init__(
-        self,
-        script: Script | Mapping[Partition, Script],
-        *,
+        self, script: Script | Mapping[Partition, Script], *,
         committed: Mapping[Partition, int] | None = None,
         earliest: Mapping[Partition, int] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         if not isinstance(script, Mapping):
             script = {Partition("input", 0): script}
         self._scripts = {key: _numbered(key, items) for key, items in script.items()}

@@ -5,13 +5,9 @@ from pathlib import Path
 
 
 def pump_toml(
-    *,
-    path: str = "feed.csv",
-    source: str = 'sensor = "id"',
-    tolerance: int = 4,
-    window: int = 200,
+    *, path: str = "feed.csv", source: str = 'sensor = "id"', tolerance: int = 4, window: int = 200,
     more: str = "",
-) -> str:
+) -> str:  # fmt: skip
     """A config; `source` is what else `[input]` says, `more` stands behind everything."""
     return f"""
 [pipeline]

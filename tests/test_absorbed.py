@@ -139,12 +139,8 @@ def test_a_level_has_changed_where_no_mean_was_before():
 def test_the_level_since_is_that_of_ordinary_events_in_a_row():
     level = ChannelLevel("a", 1, 0.0, -1.0, 1.0)
     for value, is_ordinary in (
-        (9.0, True),
-        (9.0, False),
-        (1.0, True),
-        (float("nan"), True),
-        (2.0, True),
-    ):
+        (9.0, True), (9.0, False), (1.0, True), (float("nan"), True), (2.0, True),
+    ):  # fmt: skip
         level.add((7.0, value), is_ordinary=is_ordinary)
     assert (level.total, level.count) == (3.0, 2)
 

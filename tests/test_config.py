@@ -185,15 +185,13 @@ refit_lag_events = 200
     for part in (
         "pipline: unknown section; did you mean 'pipeline'?",
         "input.kind = \"fil\": expected 'file' or 'kafka'; did you mean 'file'?",
-        "input.chanels: unknown key; did you mean 'channels'?",
-        "input.path = 3: expected string",
-        "input.channels: is missing",
-        'features.columns.0.kind = "men": expected',
+        "input.chanels: unknown key; did you mean 'channels'?", "input.path = 3: expected string",
+        "input.channels: is missing", 'features.columns.0.kind = "men": expected',
         "detector: There is no detector 'KNNN'; the nearest",
         "rejection.contamination = 0.6: expected less than 0.5 (share of events); γ, the expected",
         "rejection.tolerance = 0.5: expected greater than ln 2 = 0.693",
         "rejection.windw: unknown key; did you mean 'window'?",
-    ):
+    ):  # fmt: skip
         assert any(line.startswith(part) for line in found), (part, found)
     assert len(found) == 10  # the refits cannot be judged without the window
 

@@ -102,8 +102,7 @@ def test_a_share_held_out_is_the_same_in_a_pipeline_and_in_a_notebook(monkeypatc
 
 def test_the_probability_that_a_bound_fails_has_one_default():
     for function in (
-        plan, plan_table, exact_rate_bound, paper_rate_bound, cost_quantile,
-        MonitorConfig,
+        plan, plan_table, exact_rate_bound, paper_rate_bound, cost_quantile, MonitorConfig,
     ):  # fmt: skip
         assert default_of(function, "delta") == DELTA, function
 

@@ -142,11 +142,9 @@ def test_an_engine_that_broke_off_halfway_says_so_until_it_is_restored():
     with pytest.raises(ZeroDivisionError):
         engine.process([events[0], events[1]._replace(values=(2e6, 1.0))])
     for use in (
-        lambda: engine.process(events[300:]),
-        engine.snapshot,
-        lambda: engine.view("a"),
+        lambda: engine.process(events[300:]), engine.snapshot, lambda: engine.view("a"),
         lambda: engine.forget("a"),
-    ):
+    ):  # fmt: skip
         with pytest.raises(EngineError, match=r"ended with an error .* restore\(\)"):
             use()
     engine.restore(kept)
@@ -177,16 +175,11 @@ def test_a_second_thread_is_refused_and_changes_nothing():
 
     def second():
         for use in (
-            lambda: engine.process(EVENTS),
-            engine.snapshot,
-            lambda: engine.view("a"),
-            lambda: engine.restore(b""),
-            lambda: engine.restore_streams(b"", {}),
-            lambda: engine.forget("a"),
-            lambda: engine.decide(spec().decision),
-            engine.take_failures,
-            engine.close,
-        ):
+            lambda: engine.process(EVENTS), engine.snapshot, lambda: engine.view("a"),
+            lambda: engine.restore(b""), lambda: engine.restore_streams(b"", {}),
+            lambda: engine.forget("a"), lambda: engine.decide(spec().decision),
+            engine.take_failures, engine.close,
+        ):  # fmt: skip
             try:
                 use()
             except EngineError as error:

@@ -273,10 +273,8 @@ def test_the_notebook_example_runs():
 
 def test_every_local_link_leads_somewhere():
     for file in (
-        README,
-        ROOT / "benchmarks" / "README.md",
-        *(ROOT / "docs").rglob("*.md"),
+        README, ROOT / "benchmarks" / "README.md", *(ROOT / "docs").rglob("*.md"),
         ROOT / "deploy" / "helm" / "rejex-stream" / "README.md",
-    ):
+    ):  # fmt: skip
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", file.read_text(encoding="utf-8")):
             assert (file.parent / target).exists(), f"{file.name} links to {target}"

@@ -115,12 +115,10 @@ def rules_in(source):
 @pytest.mark.thorough
 def test_the_verdict_rule_has_one_home():
     for copy in (
-        "band.lower <= rank <= band.upper",
-        "rank > n - band.n_anomalies",
+        "band.lower <= rank <= band.upper", "rank > n - band.n_anomalies",
         "(ranks >= band.lower) & (ranks <= band.upper)",
-        "verdict.rank > verdict.window_len - verdict.n_anomalies",
-        "score < verdict.score_lower",
-    ):
+        "verdict.rank > verdict.window_len - verdict.n_anomalies", "score < verdict.score_lower",
+    ):  # fmt: skip
         assert list(rules_in(copy))
     root = Path(__file__).parents[1]
     copies = [
@@ -139,11 +137,8 @@ def test_the_verdict_rule_has_one_home():
 def test_large_bands_have_their_edges_where_the_tails_cross(n, tolerance, gamma):
     band = rejection_band(n, gamma, tolerance)
     for rank, inside in (
-        (band.lower - 1, False),
-        (band.lower, True),
-        (band.upper, True),
-        (band.upper + 1, False),
-    ):
+        (band.lower - 1, False), (band.lower, True), (band.upper, True), (band.upper + 1, False),
+    ):  # fmt: skip
         if not 0 <= rank <= n or band.width == 0:
             continue
         at = stability(rank, n, gamma)

@@ -17,12 +17,9 @@ PATIENCE_S = 120.0
 
 
 def until(
-    condition: Callable[[], T],
-    what: str | Callable[[], object] = "it",
-    *,
-    timeout_s: float = PATIENCE_S,
-    every_s: float = 0.02,
-) -> T:
+    condition: Callable[[], T], what: str | Callable[[], object] = "it", *,
+    timeout_s: float = PATIENCE_S, every_s: float = 0.02,
+) -> T:  # fmt: skip
     """Wait for `condition()` to become true, and return it; `what` is told if it does not."""
     end = time.monotonic() + timeout_s
     while not (found := condition()):

@@ -373,18 +373,9 @@ def test_run_resumes_and_the_report_has_its_tables(data, tmp_path):
     ):
         assert f"## {title}" in text
     for name in (
-        "operator",
-        "cost_1-1",
-        "cost_5-5",
-        "vus_pr",
-        "auc_pr",
-        "recall",
-        "ranking",
-        "lasting",
-        "rate",
-        "poor",
-        "severity",
-    ):
+        "operator", "cost_1-1", "cost_5-5", "vus_pr", "auc_pr", "recall", "ranking", "lasting",
+        "rate", "poor", "severity",
+    ):  # fmt: skip
         assert (out / f"{name}.csv").exists()
     assert (out / "streams.png").stat().st_size > 5000
 

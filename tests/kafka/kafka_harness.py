@@ -82,11 +82,9 @@ RUN = RunSettings(
 
 
 def start_rejex(
-    *words: object,
-    cwd: Path | None = None,
-    stderr: int | IO[Any] = subprocess.PIPE,
+    *words: object, cwd: Path | None = None, stderr: int | IO[Any] = subprocess.PIPE,
     environment: Mapping[str, str] | None = None,
-) -> subprocess.Popen[str]:
+) -> subprocess.Popen[str]:  # fmt: skip
     piped = stderr in (subprocess.PIPE, subprocess.STDOUT)
     return subprocess.Popen(
         [sys.executable, "-m", "rejex_stream", *map(str, words)], cwd=cwd,
@@ -178,13 +176,9 @@ class Kafka:
         self.admin, self._reader = admin(ours), PartitionReader(ours)
 
     def settings(
-        self,
-        *,
-        partitions: int = 4,
-        replication: int = 1,
-        config: Mapping[str, Mapping[str, str]] | None = None,
-        **fields: Any,
-    ) -> KafkaSettings:
+        self, *, partitions: int = 4, replication: int = 1,
+        config: Mapping[str, Mapping[str, str]] | None = None, **fields: Any,
+    ) -> KafkaSettings:  # fmt: skip
         """Settings with topics that exist and are empty; `config` is by role."""
         run = f"{self.name}-{len(self._created)}"
         topics = KafkaTopics(
@@ -321,16 +315,9 @@ class Kafka:
 
 
 def feed(
-    settings: KafkaSettings,
-    n_events: int,
-    *,
-    sensors: int = 12,
-    partitions: int = 4,
-    seed: int = 0,
-    poison_share: float = 0.01,
-    flood_share: float = 0.0,
-    modes: Sequence[str] = (),
-) -> list[Record]:
+    settings: KafkaSettings, n_events: int, *, sensors: int = 12, partitions: int = 4,
+    seed: int = 0, poison_share: float = 0.01, flood_share: float = 0.0, modes: Sequence[str] = (),
+) -> list[Record]:  # fmt: skip
     """Make a feed in the order it is produced; a sensor stays in one partition.
 
     An event of the flood has a sensor of its own; one with a mode is as large as the mode is late.
@@ -491,15 +478,9 @@ BUDGET = RejectionPolicy(0.1, rate=0.04, burst=6)
 
 
 def make_engine(
-    kind: str,
-    *,
-    fit_s: float = 0.0,
-    tolerance: int = 4,
-    modes: bool = False,
-    governed: bool = False,
-    channels: Sequence[str] = ("v",),
-    **options: Any,
-) -> Callable[[Partition, FitExecutor], Any]:
+    kind: str, *, fit_s: float = 0.0, tolerance: int = 4, modes: bool = False,
+    governed: bool = False, channels: Sequence[str] = ("v",), **options: Any,
+) -> Callable[[Partition, FitExecutor], Any]:  # fmt: skip
     """``chain``, or the real engine with the detector of that name and fits that take `fit_s`.
 
     It is under a budget that is held where it is `governed`.
@@ -553,13 +534,9 @@ def stable(headers: Iterable[tuple[str, bytes | None]]) -> list[tuple[str, bytes
 
 
 def assert_exactly(
-    kafka: Kafka,
-    settings: KafkaSettings,
-    records: Sequence[Record],
-    kind: str = "chain",
-    may_repeat: bool = False,
-    **read: Any,
-) -> None:
+    kafka: Kafka, settings: KafkaSettings, records: Sequence[Record], kind: str = "chain",
+    may_repeat: bool = False, **read: Any,
+) -> None:  # fmt: skip
     """The three output topics hold what an uninterrupted run writes, record for record.
 
     Where records `may_repeat`, each counts where it was written first.
@@ -569,13 +546,9 @@ def assert_exactly(
 
 
 def assert_holds(
-    kafka: Kafka,
-    settings: KafkaSettings,
-    wanted: Mapping[str, Mapping[int, list[Any]]],
-    topics: Sequence[str] = (),
-    *,
-    may_repeat: bool = False,
-) -> int:
+    kafka: Kafka, settings: KafkaSettings, wanted: Mapping[str, Mapping[int, list[Any]]],
+    topics: Sequence[str] = (), *, may_repeat: bool = False,
+) -> int:  # fmt: skip
     """The output topics hold `wanted`, record for record; returns how many records they hold."""
     ours = settings.topics
     assert sum(len(of_one) for of_one in wanted[ours.verdicts].values()) > 0
@@ -657,13 +630,9 @@ class Workers:
         self._started: list[Worker] = []
 
     def start(
-        self,
-        settings: KafkaSettings,
-        name: str | None = None,
-        *,
-        environment: Mapping[str, str] | None = None,
-        **options: Any,
-    ) -> Worker:
+        self, settings: KafkaSettings, name: str | None = None, *,
+        environment: Mapping[str, str] | None = None, **options: Any,
+    ) -> Worker:  # fmt: skip
         if name is not None:
             settings = settings.replace(instance_id=name)
         number = len(self._started)
@@ -798,14 +767,9 @@ class StopAt:
 
 
 def run_here(
-    settings: KafkaSettings,
-    ends: dict[Partition, int],
-    *,
-    kind: str = "chain",
-    kept: bool = False,
-    timeout_s: float = PATIENCE_S,
-    **options: Any,
-) -> StopAt:
+    settings: KafkaSettings, ends: dict[Partition, int], *, kind: str = "chain", kept: bool = False,
+    timeout_s: float = PATIENCE_S, **options: Any,
+) -> StopAt:  # fmt: skip
     """Run the service in this process until `ends` are committed, or `kept` in a snapshot."""
     watch = StopAt(ends, kept=kept)
     timer = threading.Timer(timeout_s, watch.stop.set)

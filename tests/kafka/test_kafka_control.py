@@ -265,13 +265,9 @@ def told(kafka: Kafka, settings: KafkaSettings) -> list[Incident | tuple[Positio
 
 
 def as_answered(
-    kafka: Kafka,
-    settings: KafkaSettings,
-    records: Sequence[Record],
-    engine: Mapping[str, Any],
-    *,
+    kafka: Kafka, settings: KafkaSettings, records: Sequence[Record], engine: Mapping[str, Any], *,
     door: bool = False,
-) -> Mapping[str, Mapping[int, Any]]:
+) -> Mapping[str, Mapping[int, Any]]:  # fmt: skip
     """What a run writes that nothing disturbs, with the commands at the same offsets."""
     scripts, inputs = by_partition(records), settings.topics.input
     (said,) = kafka.read(settings, settings.topics.control).values()

@@ -47,12 +47,9 @@ MODES = ("idle", "load")
 
 
 def finish(
-    kafka: Kafka,
-    settings: KafkaSettings,
-    records: Sequence[Record],
-    timeout_s: float = 300.0,
+    kafka: Kafka, settings: KafkaSettings, records: Sequence[Record], timeout_s: float = 300.0,
     said: Callable[[], object] = lambda: "",
-) -> None:
+) -> None:  # fmt: skip
     """Wait until everything is committed; what the workers `said` is told if it does not come."""
     until(
         lambda: kafka.committed(settings) == next_offsets(records),
@@ -84,19 +81,11 @@ def test_each_outcome_is_written_once_and_in_order(
 
 
 def chaos(
-    kafka: Kafka,
-    settings: KafkaSettings,
-    tmp_path: Path,
-    records: Sequence[Record],
-    draw: random.Random,
-    *,
-    kills: int,
-    feed_s: float = 5.0,
-    before: Callable[[], None] = lambda: None,
-    after: Callable[[], None] = lambda: None,
-    until_done: Sequence[Record] = (),
-    **options: Any,
-) -> str:
+    kafka: Kafka, settings: KafkaSettings, tmp_path: Path, records: Sequence[Record],
+    draw: random.Random, *, kills: int, feed_s: float = 5.0,
+    before: Callable[[], None] = lambda: None, after: Callable[[], None] = lambda: None,
+    until_done: Sequence[Record] = (), **options: Any,
+) -> str:  # fmt: skip
     """Let two workers work through a feed; kill one of them at random, again and again.
 
     Returns what all of them have said.
@@ -218,14 +207,9 @@ def forget_the_core() -> Iterator[None]:
                  marks=[CONFLUENT, pytest.mark.long]),
 ])  # fmt: skip
 def test_random_kills_lose_nothing_and_double_nothing(
-    kafka: Kafka,
-    tmp_path: Path,
-    client: str,
-    kind: str,
-    n_events: int,
-    kills: int,
+    kafka: Kafka, tmp_path: Path, client: str, kind: str, n_events: int, kills: int,
     more: dict[str, Any],
-) -> None:
+) -> None:  # fmt: skip
     """Operating modes show none of it either, nor a group whose partitions the broker deals."""
     modes, dealt = more.get("modes", ()), {"group_protocol": "consumer"}
     settings = kafka.settings(partitions=4, client=client, **(dealt if "dealt" in more else {}))

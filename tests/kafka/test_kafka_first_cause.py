@@ -119,12 +119,9 @@ class Saying:
 
 
 def play(
-    broker: Broker,
-    engine: ChainEngine | None = None,
-    *,
-    ends: ConnectorError | None = None,
+    broker: Broker, engine: ChainEngine | None = None, *, ends: ConnectorError | None = None,
     commit_interval_s: float = 0.0,
-) -> None:
+) -> None:  # fmt: skip
     settings = KafkaSettings()
     records = feed(settings, 200, sensors=1, partitions=1, poison_share=0)
     source = KafkaSource(Member(records, broker, ends), settings)

@@ -89,18 +89,12 @@ def quick(n_events: int, kills: int) -> Any:
 
 
 def storm(
-    kafka: Kafka,
-    settings: KafkaSettings,
-    workers: Workers,
-    records: Sequence[Record],
-    kills: int,
-    *,
-    draw: random.Random,
+    kafka: Kafka, settings: KafkaSettings, workers: Workers, records: Sequence[Record], kills: int,
+    *, draw: random.Random,
     before: Callable[[int, dict[str, Worker], Callable[[str], Worker]], None] = lambda *_: None,
     engine: Callable[[str], Mapping[str, Any]],
-    environment: Callable[[str], Mapping[str, str]] = lambda _: {},
-    **options: Any,
-) -> tuple[Counter[str], list[Worker]]:
+    environment: Callable[[str], Mapping[str, str]] = lambda _: {}, **options: Any,
+) -> tuple[Counter[str], list[Worker]]:  # fmt: skip
     """End two workers again and again, one of each client, until all is committed.
 
     `before` is called before each end, with its number, the workers, and how one is started.

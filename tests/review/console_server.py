@@ -48,14 +48,9 @@ class Running:
         return self.console.store
 
     def ask(
-        self,
-        path: str,
-        body: Any = None,
-        *,
-        method: str | None = None,
-        headers: dict[str, str] | None = None,
-        site: str | None = "same-origin",
-    ) -> Answer:
+        self, path: str, body: Any = None, *, method: str | None = None,
+        headers: dict[str, str] | None = None, site: str | None = "same-origin",
+    ) -> Answer:  # fmt: skip
         """Send a request as the console's own page would, unless told otherwise."""
         sent = dict(headers or {})
         if site is not None:
@@ -80,13 +75,9 @@ class Running:
 
 @contextmanager
 def running(
-    store: ReviewStore,
-    *,
-    access: Access | None = None,
-    background: Background | None = None,
-    port: int = 0,
-    patience_s: float = PATIENCE_S,
-) -> Iterator[Running]:
+    store: ReviewStore, *, access: Access | None = None, background: Background | None = None,
+    port: int = 0, patience_s: float = PATIENCE_S,
+) -> Iterator[Running]:  # fmt: skip
     console = Console(
         store, access or Access(local=Viewer("ada", "admin")), background, title="Wind farm"
     )

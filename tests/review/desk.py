@@ -63,14 +63,9 @@ class Desk:
         self.contexts: list[Any] = []
 
     def open(
-        self,
-        path: str = "/queue",
-        *,
-        width: int = 1280,
-        height: int = 860,
-        scheme: str = "light",
+        self, path: str = "/queue", *, width: int = 1280, height: int = 860, scheme: str = "light",
         **options: Any,
-    ) -> Any:
+    ) -> Any:  # fmt: skip
         context = self.browser.new_context(
             viewport={"width": width, "height": height}, color_scheme=scheme, **options
         )

@@ -18,15 +18,9 @@ from tests.review.test_review_store import item
 
 
 def incident(
-    version: int = 1,
-    state: str = "open",
-    *,
-    opened: int = 10,
-    stream: str = "T07/vib",
-    severity: float = 8.0,
-    at: int | None = None,
-    **more: object,
-) -> Incident:
+    version: int = 1, state: str = "open", *, opened: int = 10, stream: str = "T07/vib",
+    severity: float = 8.0, at: int | None = None, **more: object,
+) -> Incident:  # fmt: skip
     """A change of the incident that event `opened` opened, by the event `at`."""
     seq = opened + version - 1 if at is None else at
     return Incident(

@@ -560,8 +560,7 @@ def test_the_screens_of_incidents_are_clean_for_axe_and_fit_a_phone(ward, desk, 
         for name, size in (("wide", {}), ("phone", phone)):
             page = place.open("/incidents", scheme=scheme, **size)
             for path in (
-                "/now", "/incidents?q=T07", f"/incidents/{WHICH}", "/incidents/feed-0-40",
-                "/queue",
+                "/now", "/incidents?q=T07", f"/incidents/{WHICH}", "/incidents/feed-0-40", "/queue",
             ):  # fmt: skip
                 page.goto(console.base + path)
                 shot(page, f"incidents-{path.split('/')[-1].partition('?')[0]}-{name}-{scheme}")

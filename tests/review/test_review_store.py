@@ -31,13 +31,9 @@ T = TypeVar("T")
 
 
 def item(
-    offset: int,
-    *,
-    sensor: str = "T07/vib",
-    t_s: float | None = None,
-    why: str = "rejected",
+    offset: int, *, sensor: str = "T07/vib", t_s: float | None = None, why: str = "rejected",
     confidence: float = 0.5,
-) -> ReviewItem:
+) -> ReviewItem:  # fmt: skip
     t_ms = round((offset if t_s is None else t_s) * 1000)
     verdict = Verdict(
         position=Position("feed", 0, offset), stream_key=sensor, sensor=sensor, seq=offset,
@@ -381,11 +377,9 @@ def test_rows_of_the_record_cannot_be_changed_even_by_hand(new_store):
     label(store, ADA, episodes(store))
     raw = sqlite3.connect(store.database.path)
     for statement in (
-        "UPDATE audit SET actor = 'x'",
-        "DELETE FROM audit",
-        "UPDATE label SET verdict = 'anomaly'",
+        "UPDATE audit SET actor = 'x'", "DELETE FROM audit", "UPDATE label SET verdict = 'anomaly'",
         "DELETE FROM label_event",
-    ):
+    ):  # fmt: skip
         with pytest.raises(sqlite3.IntegrityError, match="never changed"):
             raw.execute(statement)
     raw.execute("DROP TRIGGER audit_no_update")

@@ -69,18 +69,10 @@ def sensor_table(sensor: str, events: int, seed: int, every_s: int) -> np.ndarra
 
 
 def simulate(
-    *,
-    events: int = 2400,
-    window: int = 500,
-    contamination: float = 0.04,
-    tolerance: float = 8.0,
-    every_s: int = 10,
-    seed: int = 7,
-    start_ms: int = 1_760_000_000_000,
-    sensors: tuple[str, ...] = SENSORS,
-    audit_rate: float = 0.004,
-    context: int = 40,
-) -> Farm:
+    *, events: int = 2400, window: int = 500, contamination: float = 0.04, tolerance: float = 8.0,
+    every_s: int = 10, seed: int = 7, start_ms: int = 1_760_000_000_000,
+    sensors: tuple[str, ...] = SENSORS, audit_rate: float = 0.004, context: int = 40,
+) -> Farm:  # fmt: skip
     """Run the farm; equal arguments give equal verdicts."""
     policy = RejectionPolicy(contamination=contamination, tolerance=tolerance)
     verdicts: list[Verdict] = []

@@ -200,8 +200,7 @@ def test_each_goes_on_where_the_other_stopped_and_people_are_heard_by_both(tmp_p
     path = config(folder, folder / "feed.csv")
     minute = 1_700_000_000_000
     for i, (begin, end, command) in enumerate((
-        (0, 1_501, program("run", path)),
-        (1_501, 3_751, on_spark(path, "local[2]", "--control")),
+        (0, 1_501, program("run", path)), (1_501, 3_751, on_spark(path, "local[2]", "--control")),
         (3_751, 4_501, program("run", path)),
     )):  # fmt: skip
         with (folder / "feed.csv").open("ab") as file:

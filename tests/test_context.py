@@ -75,7 +75,8 @@ def test_only_the_chosen_reasons_go_to_review(reason):
     item = ReviewItems(["x"]).observe(*event(0, reason=reason))
     assert (item is not None) == (reason in REVIEW_REASONS)
     assert {Reason.AMBIGUOUS, Reason.UNSCORABLE} == REVIEW_REASONS
-    assert ReviewItems(["x"], reasons=()).observe(*event(0, reason=reason)) is None
+    audited = ReviewItems(["x"], reasons=(), audit=AuditDraw(1.0))
+    assert audited.observe(*event(0, reason=reason)) is None, "what is rejected is no audit"
     assert ReviewItems(["x"], reasons={reason}).observe(*event(0, reason=reason)) is not None
 
 
@@ -131,12 +132,6 @@ def test_nobody_is_asked_about_what_an_incident_or_a_plan_tells_of(given):
     assert ReviewItems(["x"], reasons=()).observe(*extreme(0)) is None
     asked = ReviewItems(["x"], audit=AuditDraw(1.0)).observe(*extreme(0))
     assert asked.why == "audit", "drawn by chance, so it counts as drawn"
-
-
-def test_without_context_items_are_bare():
-    context = ReviewItems(["x"], points=0)
-    context.observe(*event(0))
-    assert context.observe(*event(1, reason=Reason.AMBIGUOUS)).context == ()
 
 
 def test_accepted_events_are_drawn_for_audit_by_their_position_alone():
@@ -219,11 +214,6 @@ def test_near_is_within_the_bands_own_width_below_it(lower, upper, near):
     assert draw.probability(msgspec.structs.replace(accepted, rank=0, withheld=True)) == 0.5
 
 
-def test_a_rejected_event_is_never_an_audit():
-    context = ReviewItems(["x"], audit=AuditDraw(1.0), reasons=())
-    assert context.observe(*event(0, reason=Reason.AMBIGUOUS)) is None
-
-
 def test_a_sensor_that_is_forgotten_begins_anew():
     context = ReviewItems(["x"], points=5)
     for offset, sensor in enumerate("aba"):
@@ -294,6 +284,7 @@ def test_without_a_context_and_of_other_sensors_nothing_follows():
     context = ReviewItems(["x"], points=0)
     context.observe(*event(0, reason=Reason.AMBIGUOUS))
     assert context.observe(*event(1)) is None
+    assert context.observe(*event(2, reason=Reason.AMBIGUOUS)).context == ()
     context = ReviewItems(["x"], points=4)
     context.observe(*event(0, reason=Reason.AMBIGUOUS))
     assert context.observe(*event(1, sensor="b")) is None

@@ -40,13 +40,6 @@ def row(fold, **more):
     return {"dataset": "a", "detector": "KNN", "fold": fold, "method": "RejEx", **more}
 
 
-def test_rows_come_back_as_they_were_written(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    for fold in range(3):
-        rows.append(path, row(fold, value=0.1 * fold))
-    assert rows.read(path) == [row(fold, value=0.1 * fold) for fold in range(3)]
-
-
 def test_a_torn_last_row_costs_that_row_only(tmp_path):
     path = tmp_path / "rows.jsonl"
     rows.append(path, row(0))

@@ -67,13 +67,6 @@ def test_range_auc_is_its_definition(buffer, digits):
     assert range_auc_pr(y, score, buffer) == pytest.approx(by_definition(y, score, buffer))
 
 
-def test_range_auc_by_hand():
-    # Four events, one anomaly that has the second highest score, no border: nothing is hit at
-    # precision 1; then recall 1 at precision 1/2.
-    assert range_auc_pr([0, 1, 0, 0], [4.0, 3.0, 2.0, 1.0], 0) == pytest.approx(0.5)
-    assert range_auc_pr([1, 0, 0, 0], [4.0, 3.0, 2.0, 1.0], 0) == pytest.approx(1.0)
-
-
 def test_an_alarm_just_beside_a_segment_counts_with_a_buffer_and_not_without():
     y = np.zeros(400, dtype=int)
     y[200:210] = 1

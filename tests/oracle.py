@@ -387,7 +387,8 @@ class _Stream:
         hold = self.hold
         if hold.open is None:
             before = hold.since[0][0]
-            self.held = self.rows[before.rows :][-self.most :]
+            since = before.rows if self.learns else before.rows + hold.n_before()
+            self.held = self.rows[since:][-self.most :]
             self.window, self.waiting = before.window, []
             self.rows, self.left_out = self.rows[: before.rows], self.left_out[: before.rows]
             self.fits = [fit for fit in self.fits if fit[1] <= before.rows]

@@ -111,6 +111,18 @@ class Hold:
             return False
         return True
 
+    def n_before(self):
+        """Count the first suspects that two means put below the others, by a factor of ten."""
+        x = [0.0 if v.muted else min(v.severity or 0.0, math.log10(self.n + 1))
+             for _, v in self.since]  # fmt: skip
+        best, found = 0.0, 0
+        for k in range(1, len(x)):
+            low, high = sum(x[:k]) / k, sum(x[k:]) / (len(x) - k)
+            gain = k * (len(x) - k) * (high - low) ** 2
+            if high - low >= 1 and gain > best:
+                best, found = gain, k
+        return found
+
     def begin(self, verdict):
         events = [event for _, event in self.since]
         self.level, self.since = 0.0, []

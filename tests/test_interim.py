@@ -13,6 +13,7 @@ from rejex_stream.engine import Engine
 from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.features import FeatureSpec
 from rejex_stream.incidents import Alarms, Hold
+from rejex_stream.incidents.thresholds import n_before
 from rejex_stream.operate.incident_text import DisplayNames, describe_incident, headline
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.types import Command, CommandKind, IncidentState, Label
@@ -337,3 +338,39 @@ def test_parts_by_version_of_what_runs_on_hold_all_of_it(name):
         assert restored.snapshot() == engine.snapshot(), start
         of_interim += restored._live["s"]._interim is not None
     assert of_interim > 10
+
+
+@pytest.mark.parametrize("again", [0.0, 20.0])
+def test_the_repair_of_a_channel_that_stood_still_is_no_second_fault(again):
+    changes = []
+    for seed in range(3):
+        readings = [
+            one._replace(values=(12.0 if i < 1600 else again + one.values[0], *one.values[1:]))
+            if i >= FIRST else one
+            for i, one in enumerate(feed(n=1900, seed=seed))
+        ]  # fmt: skip
+        changes += played(lambda: fresh(SENSOR), readings)[1]
+    told = [one for one in changes if one.within and one.opens and one.changed_seq >= 1600]
+    assert len(told) == (3 if again else 0), "another fault of the same channel is one"
+
+
+def test_rows_a_little_unusual_before_a_fault_are_of_the_state_before():
+    ordinary, rare = [0.9, 1.2, 0.8, 1.0], [3.0, 3.3, 3.1, 3.3]
+    assert [n_before(np.array(s)) for s in ([*ordinary, *rare], rare, ordinary, [3.0])] == [
+        4,
+        0,
+        0,
+        0,
+    ]
+    quiet = feed(n=1501)
+    readings = [
+        one._replace(values=(0.9 + 0.1 * one.values[0], 0.9, 0.9)) if FIRST - 20 <= i < FIRST
+        else one._replace(values=(one.values[0] + 12.0, *one.values[1:])) if i >= FIRST else one
+        for i, one in enumerate(quiet)
+    ]  # fmt: skip
+    engine = fresh()
+    engine.process(readings)
+    (first,) = since_first(engine.take_incidents())[:1]
+    assert first.onset_seq < FIRST
+    made = engine._live["s"]._interim.model
+    assert made._serving.rows()[:, 0].min() > 6.0

@@ -355,17 +355,17 @@ class BatchModel:
         self._due = self._fit_due = self.fast_path_until = 0
         if transition.onset:
             judge.retract([s.evicted for s in reversed(transition.onset) if s.entered])
-            self._retract(len(transition.onset))
+            self._retract(len(transition.onset), transition.n_before)
         elif transition.state is IncidentState.ADOPTING:
             self.adopt_held(judge)
         elif transition.state is IncidentState.CLOSED:
             self._held.clear()
 
-    def _retract(self, count: int) -> None:
-        """Go back by so many rows, and hold them back; fits asked for since will be again."""
+    def _retract(self, count: int, n_before: int) -> None:
+        """Go back by so many rows, and hold all but the first back; fits since are asked again."""
         if self._shadow is not None:
             self._catch_up(self._shadow)
-        self._held.extend(self._rows.last(count))
+        self._held.extend(self._rows.last(count - n_before))
         self._rows.retract(count)
         if self._guard is not None:
             self._guard.retract(count)

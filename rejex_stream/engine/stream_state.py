@@ -503,7 +503,8 @@ class StreamState:
         """Judge a segment, and by their ranges the channels that rest, which have no score."""
         tracker, resting, ranges = self.tracker, self._resting, segment.resting
         resting.per_month = tracker.per_month
-        unmuted, beyond = [i for i in owners if i not in muted], tracker.limit_violations
+        unmuted = [i for i in owners if i not in muted and tracker.is_confirmed(self.seq + i)]
+        beyond = tracker.limit_violations
         checked = resting.check(readings, unmuted, ranges, segment.past_wake_ups, self.seq)
         reported = {self.seq + i: checked.unseen[i].channels for i in checked.reported}
         tracker.limit_violations = {**reported, **beyond}

@@ -66,6 +66,7 @@ from rejex_stream.incidents.thresholds import (
     inflation,
     limit_of,
     mean_severity,
+    n_before,
     recovery_of,
     rises,
 )
@@ -95,6 +96,7 @@ _PATIENCE_MS = 3 * 86_400_000  # a week-end: nothing is taken for normal before 
 _MAX_LEFT_MS = 366 * 86_400_000  # of what is guessed
 _OLD = 16  # quarters of a window after which a measurement is made again
 _REMEMBERED = 16  # measurements: a single one is a guess
+_RARE = 2.0  # severity of one score in a hundred
 _NOTHING: Mapping[int, Sequence[LimitExcess]] = MappingProxyType({})
 _NOBODY: Mapping[int, float | None] = MappingProxyType({})
 _Finite = Annotated[float, msgspec.Meta(ge=0.0, le=1e300)]
@@ -107,6 +109,7 @@ class Transition(NamedTuple):
     # where it was opened: what each score since the onset had pushed out of the window, oldest
     # first; ``entered`` tells those that did not enter
     onset: tuple[Suspect, ...] = ()
+    n_before: int = 0  # how many of these are rather of the state before
 
 
 class Suspect(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -633,6 +636,14 @@ class IncidentTracker:
             return severity
         return min(severity, trusted.severity)
 
+    def is_confirmed(self, seq: int) -> bool:
+        """Whether no reference that stands still finds a row rather usual: its channels come back.
+
+        A channel that stood still since that began is at rest by the interim reference.
+        """
+        trusted = self.trusted.get(seq)
+        return trusted is None or trusted.severity is None or trusted.severity >= _RARE
+
     def _told_with(self, event: Reading | Verdict, seq: int) -> tuple[Reading | Verdict, int]:
         """Return the event with which people are told of one, and its ordinal."""
         late = self.trusted.get(seq)
@@ -1002,7 +1013,8 @@ class IncidentTracker:
             self.suspect_events.clear()
             self._refresh()
             self._publish(reading, verdict.seq)
-            return Transition(state, onset)
+            severities = [min(one.severity or 0.0, self.max_severity) for one in onset]
+            return Transition(state, onset, n_before(np.array(severities)))
         assert incident is not None  # only an open one changes
         if incident.state is IncidentState.RECOVERING and state is not IncidentState.CLOSED:
             incident.relapses += 1

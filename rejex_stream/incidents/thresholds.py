@@ -55,6 +55,7 @@ _LEAST_SCORES = 50  # of which an inflation can be measured
 _LEAST_WORTH = 10
 _BLOCKS = (40, 20, 10)  # to a window
 _RISES = 2.33  # standard errors
+_RARER = 1.0  # what begins is rarer by a factor of ten than what was before
 _RECOVERY_WORTH = 10
 _DRIFT = ORDINARY - 1 / math.log(10)  # what an ordinary event adds to the contrary, on average
 
@@ -107,6 +108,18 @@ def mean_severity(scores: FloatArray, others: FloatArray) -> float:
     n = len(scores)
     above = n - np.searchsorted(np.sort(scores), others)
     return float(np.log10((n + 1) / (above + 1)).mean())
+
+
+def n_before(severities: FloatArray) -> int:
+    """Return how many of the first are of the state before, if two means fit them best. O(n).
+
+    Evidence begins with whatever is a bit unusual, which need not be what it ends with.
+    """
+    n, count = len(severities), np.arange(1, len(severities))
+    sums = np.cumsum(severities)
+    rise = (sums[-1] - sums[:-1]) / (n - count) - sums[:-1] / count
+    gain = np.where(rise >= _RARER, count * (n - count) * rise * rise, 0.0)
+    return int(np.argmax(gain)) + 1 if gain.any() else 0
 
 
 def limit_of(inflated: float | None, n: int) -> float:

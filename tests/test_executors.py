@@ -253,13 +253,19 @@ def test_a_worker_that_dies_costs_its_neighbours_nothing(tmp_path):
 
 
 @pytest.mark.thorough
-def test_closing_ends_the_workers_with_their_running_fits(tmp_path):
+def test_an_interrupt_of_the_terminal_reaches_no_fit_and_closing_ends_those_that_run(tmp_path):
     executor = ProcessFitExecutor(workers=1)
     executor.submit("pid", os.getpid)
     # Taken hold of while it lives: `close` may be done with it before it returns.
     worker = psutil.Process(executor.result("pid"))
-    executor.submit("a", partial(held, tmp_path))
-    until((tmp_path / "begun").exists)
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        executor.submit(name, partial(held, tmp_path / name))
+    until((tmp_path / "a" / "begun").exists)
+    worker.send_signal(signal.SIGINT)
+    (tmp_path / "a" / "go on").touch()
+    assert executor.result("a") == "slow"
+    until((tmp_path / "b" / "begun").exists)
     executor.close()
     worker.wait(timeout=PATIENCE_S / 2)  # the fit itself gives up later
 
@@ -346,18 +352,6 @@ def test_workers_end_when_their_program_is_killed(tmp_path):
         worker = psutil.Process(int(running.stdout.readline()))
         running.kill()
     worker.wait(timeout=PATIENCE_S)
-
-
-@pytest.mark.thorough
-def test_an_interrupt_of_the_terminal_does_not_reach_a_fit(tmp_path):
-    with closing(ProcessFitExecutor()) as executor:
-        executor.submit("pid", os.getpid)
-        worker = executor.result("pid")
-        executor.submit("a", partial(held, tmp_path))
-        until((tmp_path / "begun").exists)
-        os.kill(worker, signal.SIGINT)
-        (tmp_path / "go on").touch()
-        assert executor.result("a") == "slow"
 
 
 @pytest.mark.thorough

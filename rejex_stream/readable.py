@@ -194,8 +194,10 @@ class TypicalRows:
         self._rows: list[array[float]] = []
         self._skip = 0
 
-    def __len__(self) -> int:
-        return len(self._rows)
+    @property
+    def seen(self) -> int:
+        """How many events its rows stand for."""
+        return len(self._rows) * self._step
 
     def update(self, values: Iterable[float]) -> None:
         """Store what an event reads, or skip it."""

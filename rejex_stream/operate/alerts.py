@@ -98,7 +98,7 @@ def make_alert(
     labels |= {} if incident.mode is None else {"mode": incident.mode}
     annotations = {
         "summary": _summary(incident, names, readings, together),
-        "description": describe_incident(incident),
+        "description": describe_incident(incident, names),
         "answers": _answers(incident),
         "severity": "" if incident.silent else graded_severity(incident),
         "since": spell_time(incident.onset_ms),
@@ -182,7 +182,7 @@ def make_event(
         points, word = grade(subject.peak_severity, subject.n_anomalies)
         data = msgspec.json.decode(encode_incident(subject)) | {
             "summary": _summary(subject, names, readings, together),
-            "message": describe_incident(subject),
+            "message": describe_incident(subject, names),
             "severity": {"of_100": points, "word": word},
             "values": [
                 {

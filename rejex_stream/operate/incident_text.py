@@ -72,6 +72,23 @@ class DisplayNames(NamedTuple):
     def reading_text(self, reading: ChannelReading) -> str:
         return ", ".join(filter(None, self.describe_reading(reading)))
 
+    def evidence(self, incident: Incident) -> str:
+        """Return what is wrong in readings, as the record has it: everywhere the same words.
+
+        What is beyond a limit, else what a channel read beside what was expected of it; empty where
+        nothing was.
+        """
+        named = incident.channels[:1] if incident.spread else incident.speaking
+        given = next((one for one in named if one.expected), None)
+        if incident.limits or given is None or not given.expected:
+            return ", ".join(map(self.limit_text, incident.limits))
+        return self.reading_text(given.expected.as_reading(given.channel))
+
+    def is_within(self, reading: ChannelReading) -> bool:
+        """Whether a reading says nothing of what is wrong: by itself it is as usual."""
+        usual = self.usual_of(reading)
+        return not reading.expected and bool(usual and usual[0] <= reading.value <= usual[1])
+
     def limit_text(self, excess: LimitExcess) -> str:
         name, unit = self.name_and_unit(excess.channel)
         return beyond(msgspec.structs.replace(excess, channel=name), unit)
@@ -85,7 +102,9 @@ class DisplayNames(NamedTuple):
 
     def incident_url(self, incident: Incident) -> str:
         """Return the address of an incident's page; empty without a console."""
-        return "" if self.console_url is None else f"{self.console_url}/incidents/{incident.id}"
+        if self.console_url is None:
+            return ""
+        return f"{self.console_url}/incidents/{quote(incident.id)}"
 
 
 def urgency(incident: Incident) -> str:
@@ -166,16 +185,21 @@ def if_unanswered(incident: Incident) -> str:
     return f"{goes_on}. Unanswered, it is taken for normal{when}."
 
 
+def unusual(incident: Incident) -> str:
+    """Return what is said of an incident of which no reading says more."""
+    return " is ".join([*(one.channel for one in incident.channels[:1]), "not as usual"])
+
+
 def headline(
     incident: Incident, names: DisplayNames, readings: Sequence[ChannelReading] = ()
 ) -> str:
     if incident.silent:
         return _silence(incident)
     whose = stream_name(incident.stream_key, incident.mode)
-    what = ", ".join(map(names.limit_text, incident.limits))
-    what = what or ", ".join(map(names.reading_text, readings[:1]))
-    if not what:
-        what = " is ".join([*(c.channel for c in incident.channels[:1]), "not as usual"])
+    what = names.evidence(incident)
+    if not what and not any(map(names.is_within, readings[:1])):
+        what = ", ".join(map(names.reading_text, readings[:1]))
+    what = what or unusual(incident)
     severity = f"severity {graded_severity(incident)}"
     if incident.state is IncidentState.CLOSED:
         lasted = span(incident.changed_ms - incident.onset_ms)
@@ -225,18 +249,14 @@ def spell_time(time_ms: int) -> str:
     return f"{at:%a} {at.day} {at:%B %Y, %H:%M} UTC"
 
 
-def describe_incident(incident: Incident) -> str:
+def describe_incident(incident: Incident, names: DisplayNames | None = None) -> str:
     if incident.silent:
         return f"{_silence(incident)}. Other sensors send, and its gaps are not so long usually."
     whose = stream_name(incident.stream_key, incident.mode)
     named = ", ".join(c.channel for c in incident.channels[:_MAX_NAMED_CHANNELS])
     whose = f"{whose} ({named})" if named else whose
     counts = f"of {incident.n_events} events {incident.n_anomalies} are anomalies"
-    said = [beyond(excess) for excess in incident.limits] or [
-        ", ".join(channel.expected.as_reading(channel.channel).describe())
-        for channel in incident.channels[:1]
-        if channel.expected
-    ]
+    said = list(filter(None, [(names or DisplayNames()).evidence(incident)]))
     said += [f"{one.channel} as well since {spell_time(one.since_ms)}" for one in incident.spread]
     if incident.within:
         said.append(f"beside what is so since the incident {incident.within} began")

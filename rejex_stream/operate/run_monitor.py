@@ -66,7 +66,7 @@ _STOPPED = (
     "Was its clock set back?"
 )
 _LATE_MS, _AGAIN_S, _MOST_SENSORS = 60_000, 3_600.0, 200_000  # of times that go back
-_LEAST_ROWS = 8  # that say what is usual: after a restart nothing is made up of one
+_LEAST_SEEN = 50  # readings that say what is usual: after a restart nothing is made up of one
 
 
 class TypicalValues:
@@ -132,7 +132,7 @@ class TypicalValues:
 
     def _usual(self, stream: str, channel: int) -> tuple[float, float] | None:
         known = self._typical.get(stream)
-        return None if known is None or len(known) < _LEAST_ROWS else known.range(channel)
+        return None if known is None or known.seen < _LEAST_SEEN else known.range(channel)
 
 
 class Arrivals:

@@ -6,7 +6,7 @@ import statistics
 from bisect import bisect_left, bisect_right
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -29,6 +29,7 @@ from rejex_stream.encode import decode_dead_letter, decode_verdict
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.monitor import MonitorConfig, Theory
 from rejex_stream.monitor.theory import mean_theory, rank_law, theory_of
+from rejex_stream.operate.incident_text import DisplayNames
 from rejex_stream.settings import toml
 from rejex_stream.types import (
     Incident,
@@ -83,6 +84,7 @@ class Run:
     settings: str = ""
     left_out: int = 0  # older events
     incidents: tuple[Incident, ...] = ()
+    names: DisplayNames = field(default_factory=DisplayNames)
 
 
 def read_run(config: Config) -> Run:
@@ -118,6 +120,7 @@ def read_run(config: Config) -> Run:
         title=config.pipeline.name,
         about=f"{Path(written.input).name}, judged by {config.detector.name}.",
         channels=tuple(_shown(config, name) for name in config.input.mapping().channel_names),
+        names=DisplayNames(channels=config.channels),
         events=events,
         monitors=monitor_config(config),
         dead_letters=tuple(written.dead_letters),

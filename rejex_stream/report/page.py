@@ -19,7 +19,7 @@ from rejex_stream import __version__
 from rejex_stream.decode.mapping import printable
 from rejex_stream.errors import explaining_os_errors
 from rejex_stream.incidents.situations import Situation, find_situations, onset_of
-from rejex_stream.operate.incident_text import how_ended
+from rejex_stream.operate.incident_text import how_ended, unusual
 from rejex_stream.readable import how_often, number, percent, span, utc
 from rejex_stream.report.judged_run import Event, FaultFindings, Findings, Series
 from rejex_stream.types import (
@@ -243,6 +243,7 @@ def _incidents(findings: Findings) -> str:
     rows = "".join(
         f"<tr><td>{escape(stream_name(incident.stream_key, incident.mode))}"
         f"{escape(_together(of[incident.id]))}</td>"
+        f"<td>{escape(findings.run.names.evidence(incident) or unusual(incident))}</td>"
         f"<td>{_time(incident.onset_ms)}</td><td>{escape(_ended(incident))}</td>"
         f'<td class="num">{incident.n_events:,}</td><td class="num">{incident.n_anomalies:,}</td>'
         f'<td class="num">{incident.n_rejected:,}</td></tr>'
@@ -254,8 +255,9 @@ def _incidents(findings: Findings) -> str:
 <h3>Incidents: faults that were held</h3>
 <p class="muted">While an incident is open its reference stands still, so a fault that stays never \
 becomes normal by itself.</p>
-<div class="scroll"><table><thead><tr><th>Sensor</th><th>Since</th><th>What became of it</th>\
-<th class="num">Its events</th><th class="num">Anomalies</th><th class="num">Rejected</th></tr>\
+<div class="scroll"><table><thead><tr><th>Sensor</th><th>When it was told</th><th>Since</th>\
+<th>What became of it</th><th class="num">Its events</th><th class="num">Anomalies</th>\
+<th class="num">Rejected</th></tr>\
 </thead><tbody>{rows}</tbody></table></div>"""
 
 

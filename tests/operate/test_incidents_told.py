@@ -196,7 +196,7 @@ def test_an_incident_is_one_alert_that_fires_is_updated_and_resolved(tmp_path, r
         manager = Alertmanager(url, repeat_s=60)
         watch = watching(manager)
         engine = watch.register_engine(FARM, _Engine())
-        readings = [*[reading(3.4)] * 8, reading(1.2)]
+        readings = [*[reading(3.4)] * 50, reading(1.2)]
         watch.judged(FARM, readings, engine.process(readings), 0.001)
         durable(watch, incident())
         look(watch)
@@ -209,6 +209,8 @@ def test_an_incident_is_one_alert_that_fires_is_updated_and_resolved(tmp_path, r
         assert alert["startsAt"].startswith("2023-11-14T22:13:29")
         said = alert["annotations"]
         assert said["link"] == f"{CONSOLE}/incidents/farm-0-9"
+        odd = DisplayNames("farm", CONSOLE).incident_url(incident(id="line 3 #2 100%.csv-0-9"))
+        assert odd == f"{CONSOLE}/incidents/line%203%20%232%20100%25.csv-0-9"
         assert (said["channels"], said["onset"]) == ("oil", "2023-11-14T22:13:20+00:00")
         assert said["description"].endswith("It waits for an answer.")
         assert said["summary"] == (
@@ -451,7 +453,7 @@ def test_an_alert_says_what_the_others_made_one_expect_of_the_newest_event():
     told = ChannelEvidence("oil", 3.0, 0.1, Label.NORMAL, Expected(1.2, 3.5, 3.4, 3.6))
     card = Evidence((told,), "oil", 1, 0.1, 0.05, 9)
     usual = TypicalValues(("oil",))
-    for value, evidence in (*[(3.4, None)] * 8, (1.2, card)):
+    for value, evidence in (*[(3.4, None)] * 50, (1.2, card)):
         said = Verdict(Position("farm", 0, 1), "WT-9", "WT-9", 1, 0, Label.NORMAL)
         said = msgspec.structs.replace(said, evidence=evidence)
         if evidence is not None:
@@ -500,7 +502,7 @@ def test_of_a_channel_with_one_side_it_is_said_which(side, word):
 
 def test_what_is_usual_forgets_and_is_not_what_faults_were():
     seen = TypicalValues(["oil"])
-    for value in (3.0, 1.0) * 7:
+    for value in (3.0, 1.0) * 48:
         readings = [reading(value)]
         seen.update(readings, _Engine().process(readings))
     assert seen.reading("WT-9", "oil") == ChannelReading("oil", 1.0, None), "too few say so"

@@ -14,7 +14,7 @@ from rejex_stream.encode import encode_review, encode_verdict
 from rejex_stream.operate.incident_text import DisplayNames
 from rejex_stream.review.console.background import Background, Feeding
 from rejex_stream.review.context_loader import ContextLoader
-from rejex_stream.review.incidents import incident_store
+from rejex_stream.review.incidents import incident_store, readings
 from rejex_stream.types import Label, Position
 from tests.review.console_server import running
 from tests.review.desk import sees, shot, verdict
@@ -258,3 +258,13 @@ def test_a_broker_that_is_away_says_that_labels_wait(wall_store):
         page = console.ask("/now").text
     assert "Labels wait in the store and leave by themselves once that works" in page
     assert "1 label to be sent" in page
+
+
+def test_an_incident_of_an_input_that_was_dropped_stops_nobody(fault):
+    store, config = fault
+    gone = msgspec.structs.replace(incident(opened=9), id="gone.csv-0-9")
+    tell(store, gone, pipeline="farm")
+    source, tried = {"farm": ContextLoader(config)}, set()
+    assert [readings.load_next(store, source, tried) for _ in range(2)] == [True, True]
+    assert tried == {WHICH, gone.id}, "and no banner comes and goes with it"
+    assert known(store)[0] > 0

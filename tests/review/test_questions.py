@@ -377,7 +377,12 @@ def test_an_answer_under_way_locks_the_incident_for_everybody(new_store):
         with pytest.raises(Refusal, match="ada answered fault, and the pipeline has not replied"):
             answered(store, request, kind="new_normal", viewer=viewer)
     assert answered(store) == command
+    with store.database.read() as connection:
+        before = summary(connection, ADA, store.now_ms()).version
     assert incident_store.send_commands(store, "", line) == [command]
+    with store.database.read() as connection:
+        after = summary(connection, ADA, store.now_ms()).version
+    assert after != before, "nobody is offered to take back what has left"
     tell(store, CommandReply(command=command.id, accepted=False, said="It is at 4."))
     answered(store, "r4", viewer=BOB)
 
@@ -465,9 +470,10 @@ def test_a_card_names_first_what_speaks_though_it_reads_canonical_time_just_now(
     ]
     store.add_readings("T07/vib", "T07/vib", ("gearbox", "power", "ambient"), told, pipeline="farm")
     with running(store) as console:
-        card = console.ask("/now").text.partition('class="card-actual"')[2].partition("</ul>")[0]
+        told, card = re.findall('(?s)class="card-actual">(.*?)</ul>', console.ask("/now").text)
         page = console.ask("/incidents/feed-0-45").text
     first, second = re.findall("<li>(.*?)</li>", card)
+    assert "gearbox 90, expected 21.5 from the others" in told, "as the alert says"
     assert "gearbox" in first
     assert "91</bdi></b> at worst, usually 20 to 22; now" in first
     assert "ambient" in second, "it does read otherwise; what reads as usual is not named"
@@ -510,16 +516,20 @@ def test_the_page_says_what_is_pending_and_takes_it_back(sick):
     assert 'id="actions"' in console.ask("/incidents/feed-0-45").text
 
 
-def test_a_pipeline_of_which_nothing_comes_is_said_to_be_quiet(wall_store):
+@pytest.mark.parametrize(("step_ms", "waits_min"), [(1_000, 15), (3_600_000, 180)])
+def test_a_pipeline_of_which_nothing_comes_is_said_to_be_quiet(wall_store, step_ms, waits_min):
     from rejex_stream.review.queue.database import wall_clock_ms
 
     away = [0]
     store = wall_store(clock_ms=lambda: wall_clock_ms() + away[0])
-    store.ingest("verdicts", [encode_verdict(item(1).verdict)], pipeline="farm")
+    verdicts = [msgspec.structs.replace(item(k).verdict, event_time_ms=k * step_ms, seq=k)
+                for k in range(1, 31)]  # fmt: skip
+    store.ingest("verdicts", map(encode_verdict, verdicts), pipeline="farm")
     tell(store, incident(), pipeline="farm")
     with running(store) as console:
+        away[0] = (waits_min - 1) * 60_000
         assert "is it running?" not in console.ask("/now").text
-        away[0] = 3 * 3_600_000
+        away[0] = (waits_min + 10) * 60_000
         assert "is it running?" in console.ask("/now").text
         assert "The pipeline is not running" in console.ask("/incidents/feed-0-10").text
 

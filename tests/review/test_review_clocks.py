@@ -51,7 +51,9 @@ def test_now_lists_whom_no_incident_asks_about_the_farthest_from_chance_first(ne
     counted(store, "clear", normal=900, anomaly=300)
     counted(store, "well", normal=900, anomaly=9, n_anomalies=1)
     counted(store, "past", last_ms=TO_MS - DAY_MS, normal=900, anomaly=90, t_ms=FROM_MS - HOUR_MS)
+    counted(store, "over", normal=900, anomaly=200)
     tell(store, incident(stream="held"))
+    tell(store, incident(2, "closed", opened=11, stream="over", at=TO_MS // 1000))
     with store.database.read() as connection:
         found = readings.flagged(connection)
         assert [one.sensor for one in found] == ["clear", "slight"]

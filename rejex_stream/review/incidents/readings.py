@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from itertools import starmap
 from sqlite3 import Connection
 from typing import NamedTuple
 
+from rejex_stream.errors import ConfigError
 from rejex_stream.review.context_loader import ContextLoader
 from rejex_stream.review.incidents.incident_store import StoredIncident, open_incidents, sensors_of
 from rejex_stream.review.queue import series
@@ -127,7 +129,7 @@ class Flagged(NamedTuple):
 
 
 def flagged(connection: Connection, limit: int = 12) -> list[Flagged]:
-    """Return sensors without an open incident that stand out, the farthest from chance first.
+    """Return sensors without an incident on that day that stand out, the farthest first.
 
     A short fault that is clear rejects nothing and opens no incident: nobody is asked about it.
     """
@@ -141,8 +143,9 @@ def flagged(connection: Connection, limit: int = 12) -> list[Flagged]:
             "sum(normal + anomaly + rejected) * coalesce(1.0 * n_anomalies / window_len, 0) "
             "FROM hour JOIN sensor s USING (sensor_id) WHERE pipeline = ? AND t_ms BETWEEN ? AND ? "
             "AND NOT EXISTS (SELECT 1 FROM incident i WHERE i.pipeline = s.pipeline "
-            "AND i.stream_key = s.stream_key AND i.state <> 'closed') GROUP BY sensor_id",
-            (pipeline, begin_ms, clock.now_ms),
+            "AND i.stream_key = s.stream_key AND (i.state <> 'closed' OR i.changed_ms > ?)) "
+            "GROUP BY sensor_id",
+            (pipeline, begin_ms, clock.now_ms, begin_ms),
         )
         sensors += [one for one in starmap(Flagged, rows) if one.excess > _MAX_EXCESS]
     return sorted(sensors, key=lambda one: -one.excess)[:limit]
@@ -208,5 +211,6 @@ def load_next(store: ReviewStore, sources: Mapping[str, ContextLoader], tried: s
         tried.clear()
         return False
     tried.add(fresh[0].incident.id)
-    load(store, sources[fresh[0].pipeline], fresh[0])
+    with suppress(ConfigError):  # of an input that the config does not name any more
+        load(store, sources[fresh[0].pipeline], fresh[0])
     return True

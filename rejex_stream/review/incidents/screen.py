@@ -38,7 +38,7 @@ from rejex_stream.types import Incident, IncidentState
 _PAGE = 50
 _CARDS = 12
 _TODAY = 8
-_QUIET_MS = 15 * 60_000  # a pipeline of which nothing came for so long is said to be quiet
+_QUIET_MS = 15 * 60_000  # of which nothing came for so long, and for three steps, is quiet
 _SHELVE_HOURS = ((1, "1 hour"), (8, "8 hours"), (24, "a day"), (168, "a week"))
 _REVIEWERS_SHELVE_HOURS = 24
 _SECTIONS = (
@@ -100,7 +100,8 @@ def _seen_by(connection: Connection, incident: str) -> list[str]:
 def _quiet(connection: Connection, pipeline: str, now_ms: int) -> int | None:
     arrived = noted(connection, f"arrived:{pipeline}")
     ago = None if arrived is None else now_ms - int(arrived)
-    return ago if ago is not None and ago > _QUIET_MS else None
+    step_ms = series.usual_step(connection, pipeline)
+    return ago if ago is not None and ago > max(_QUIET_MS, 3 * step_ms) else None
 
 
 def _now(console: Console, connection: Connection, viewer: Viewer, request: Request) -> Context:

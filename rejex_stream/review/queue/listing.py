@@ -530,7 +530,7 @@ def summary(connection: Connection, viewer: Viewer, now_ms: int, words: str = ""
         "SELECT (SELECT coalesce(max(seq), 0) FROM audit), "
         "(SELECT coalesce(max(event_id), 0) FROM event), "
         "(SELECT coalesce(sum(changed_seq), 0) FROM incident), "
-        "(SELECT coalesce(max(reply_seq), 0) FROM reply)"
+        "(SELECT coalesce(max(reply_seq), 0) FROM reply), (SELECT count(leaving_ms) FROM answer)"
     ).fetchone()
     left = scalar(
         connection, f"SELECT {_LEFT}", {"day": since, "now": now_ms, "me": viewer.reviewer}

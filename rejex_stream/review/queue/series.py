@@ -273,6 +273,17 @@ def pipeline_clock(connection: Connection, pipeline: str) -> PipelineClock | Non
     return PipelineClock(now_ms, ClockAhead(sensor_id, sensor, last_ms - now_ms, since_ms))
 
 
+def usual_step(connection: Connection, pipeline: str) -> float:
+    """Return how far apart the events of the sensor heard last are (ms); 0: of none."""
+    hours = (
+        "SELECT t_ms, normal + anomaly + rejected AS n FROM hour WHERE sensor_id = (SELECT "
+        "sensor_id FROM sensor WHERE pipeline = ? ORDER BY last_ms DESC LIMIT 1) "
+        "ORDER BY t_ms DESC LIMIT 24"
+    )
+    step = f"SELECT (max(t_ms) - min(t_ms) + {HOUR_MS}) / max(1.0, sum(n)) FROM ({hours})"
+    return float(scalar(connection, step, (pipeline,)) or 0.0)
+
+
 def around(
     connection: Connection,
     sensor_id: int,

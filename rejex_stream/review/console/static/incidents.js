@@ -37,6 +37,7 @@ async function refresh() {
 
 async function answer(action) {
   const button = $(`[data-act=${action}][data-kind]`), refused = $("#refused"), note = $("#note");
+  if (data.id && !button) toast("It takes no such answer here.", { bad: true });
   if (!button || button.disabled) return;
   const kind = kinds[action], others = {};
   for (const box of $$("[data-member]:checked")) others[box.dataset.member] = Number(box.dataset.version);

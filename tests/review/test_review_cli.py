@@ -179,7 +179,9 @@ def decide_three(base):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("which", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("which", [
+    signal.SIGTERM, signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.long),
+])  # fmt: skip
 def test_labels_given_just_before_a_signal_leave_with_this_console_or_the_next(
     files, tmp_path, which
 ):

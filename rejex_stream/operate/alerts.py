@@ -96,6 +96,7 @@ def make_alert(
         labels |= {"sensor_group": incident.stream_key}
         del labels["stream"]
     labels |= {} if incident.mode is None else {"mode": incident.mode}
+    labels |= {"priority": "high"} if any(map(names.has_priority, members)) else {}
     annotations = {
         "summary": _summary(incident, names, readings, together),
         "description": describe_incident(incident, names),
@@ -184,6 +185,7 @@ def make_event(
             "summary": _summary(subject, names, readings, together),
             "message": describe_incident(subject, names),
             "severity": {"of_100": points, "word": word},
+            "priority": "high" if names.has_priority(subject) else "",
             "values": [
                 {
                     "channel": reading.channel,
@@ -390,8 +392,8 @@ def _key(alert: Alert) -> _Key:
 
 
 def _unranked(key: _Key) -> _Key:
-    """Return the labels that stay, however severe it becomes."""
-    return tuple(label for label in key if label[0] != "severity")
+    """Return the labels that stay, however severe it becomes, and whoever joins."""
+    return tuple(label for label in key if label[0] not in ("severity", "priority"))
 
 
 def sign(secret: bytes, body: bytes) -> str:

@@ -52,6 +52,7 @@ class DisplayNames(NamedTuple):
     console_url: str | None = None
     channels: Mapping[str, Any] = MappingProxyType({})  # `[channels.NAME]` of the config
     sensors: Mapping[str, Any] = MappingProxyType({})  # `[sensors."PATTERN"]`
+    priority: tuple[str, ...] = ()  # prefixes of sensors that come first
 
     def name_and_unit(self, channel: str) -> tuple[str, str]:
         known = self.channels.get(channel)
@@ -92,6 +93,10 @@ class DisplayNames(NamedTuple):
     def limit_text(self, excess: LimitExcess) -> str:
         name, unit = self.name_and_unit(excess.channel)
         return beyond(msgspec.structs.replace(excess, channel=name), unit)
+
+    def has_priority(self, incident: Incident) -> bool:
+        """Whether people set that a sensor of an incident comes first."""
+        return any(sensor.startswith(self.priority) for sensor in incident.sensors)
 
     def runbook_url(self, sensor: str) -> str:
         """Return the address of what there is to read about a sensor; empty without."""

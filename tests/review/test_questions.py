@@ -13,6 +13,8 @@ import pytest
 from rejex_stream.config.reviewing import Capacity
 from rejex_stream.encode import encode_review, encode_verdict
 from rejex_stream.engine import Engine
+from rejex_stream.operate.alerts import make_alert
+from rejex_stream.operate.incident_text import DisplayNames
 from rejex_stream.readable import Expected
 from rejex_stream.review.console.background import Background, Feeding
 from rejex_stream.review.console.console import Access
@@ -601,3 +603,19 @@ def test_a_viewer_is_given_nothing_and_nobody_gives_to_one(wall_store):
         given = console.ask("/api/assign", {"episodes": [target.episode_id], "to": "lou"})
         assert given.status == 422
     assert LOOKER.role == "viewer"
+
+
+def test_priority_comes_first_on_now_and_is_a_label_of_the_alert(wall_store):
+    store = wall_store(priority_sensors=("T07/",))
+    worse = msgspec.structs.replace(incident(opened=20, severity=30.0), stream_key="T08/vib")
+    worse = msgspec.structs.replace(worse, sensors=("T08/vib",))
+    tell(store, incident(), worse)
+    with running(store) as console:
+        page = console.ask("/now").text
+    cards = page.partition('class="cards"')[2]
+    assert cards.index("T07/vib") < cards.index("T08/vib")
+    assert cards.count(">priority<") == 1
+    names = DisplayNames("farm", priority=("T07/",))
+    labels = [make_alert(one, names).labels for one in (incident(), worse)]
+    assert [one.get("priority") for one in labels] == ["high", None]
+    assert make_alert(incident(), DisplayNames()).labels.get("priority") is None

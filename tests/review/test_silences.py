@@ -10,6 +10,7 @@ import pytest
 from rejex_stream.errors import ConnectorError
 from rejex_stream.operate.alerts import Alertmanager, make_alert
 from rejex_stream.operate.incident_text import DisplayNames
+from rejex_stream.operate.open_situations import OpenSituations
 from rejex_stream.review.console.background import Background, Feeding
 from rejex_stream.review.incidents import incident_store
 from rejex_stream.review.incidents.silences import Silences
@@ -18,6 +19,9 @@ from rejex_stream.types import CommandReply
 from tests.operate.alerting import Receiver, alertmanager, until
 from tests.review.console_server import running
 from tests.review.incidents import Line, incident, tell
+from tests.review.test_review_store import ADA, episodes, label
+from tests.review.test_sibling_questions import asked as siblings
+from tests.review.test_sibling_questions import storm
 from tests.waiting import PATIENCE_S
 
 
@@ -120,13 +124,25 @@ def acknowledge(console, request="a1", which="feed-0-10"):
 
 
 @pytest.mark.prometheus
-def test_what_was_acknowledged_is_not_repeated_until_it_comes_back(tmp_path, wall_store):
+def test_a_situation_is_one_alert_silent_once_acknowledged_and_back_after_a_relapse(
+    tmp_path, wall_store
+):
+    """Beside it three siblings ask one question, which pages nobody and is answered meanwhile."""
     receiver = Receiver()
-    store = wall_store(reviewers=("ada:lead",))
-    tell(store, incident(), pipeline="farm")
+    store = wall_store(reviewers=("ada:lead",), settle_s=0)
+    store.add(storm()[:3])
+
+    def both(*change):
+        return incident(*change), incident(*change, opened=11, stream="T07/temp")
+
+    tell(store, *both(), pipeline="farm")
+    situations = OpenSituations()
+    for one in both():
+        situations.update(one, ())
+    (together,) = situations
     with alertmanager(tmp_path, receiver.url) as url, running(store) as console:
         manager = Alertmanager(url, repeat_s=0.5)
-        manager.update([make_alert(incident(), DisplayNames("farm"))])
+        manager.update([make_alert(together.first, DisplayNames("farm"), (), together)])
         until(lambda: state_of(url) == {"feed-0-10": "active"})
         acknowledge(console)
         silences = Silences(url, "farm")
@@ -134,10 +150,13 @@ def test_what_was_acknowledged_is_not_repeated_until_it_comes_back(tmp_path, wal
         until(lambda: state_of(url) == {"feed-0-10": "suppressed"})
         (ours,) = asked(url, "silences")
         assert ours["comment"] == "rejex-stream: acknowledged in the review console by ada"
-        tell(store, incident(2, "recovering"), pipeline="farm")
+        assert siblings(store) == [["WT-01", "WT-02", "WT-03"]]
+        label(store, ADA, list(episodes(store)))
+        tell(store, *both(2, "recovering"), pipeline="farm")
         silences.bring_in_line(store)
         assert state_of(url) == {"feed-0-10": "suppressed"}, "that it seems to end pages nobody"
-        tell(store, incident(3), pipeline="farm")
+        assert siblings(store) == []
+        tell(store, *both(3), pipeline="farm")
         assert silences.bring_in_line(store)
         until(lambda: state_of(url) == {"feed-0-10": "active"}), "it came back"
         manager.close()

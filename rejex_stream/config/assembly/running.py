@@ -170,7 +170,13 @@ def open_run_monitor(
     watch = RunMonitor(
         RunMetrics(name, spec, grouped=grouped, version=config.pipeline.version),
         monitor_config(config),
-        DisplayNames(name, alerts.console_url, config.channels, config.sensors),
+        DisplayNames(
+            name,
+            alerts.console_url,
+            config.channels,
+            config.sensors,
+            config.review.priority_sensors,
+        ),
         config.input.mapping().channel_names,
         on_alarm=on_alarm,
         on_incident=on_incident,

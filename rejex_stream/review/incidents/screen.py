@@ -114,6 +114,10 @@ def _now(console: Console, connection: Connection, viewer: Viewer, request: Requ
     cards = dict[str, list[tuple[StoredIncident, incident_store.Care]]]()
     for one, care in not_shelved:
         cards.setdefault(one.situation, []).append((one, care))
+    prefixes = store.settings.priority_sensors
+    first = {one.situation for one, _ in not_shelved
+             if any(sensor.startswith(prefixes) for sensor in one.incident.sensors)}  # fmt: skip
+    cards = dict(sorted(cards.items(), key=lambda card: card[0] not in first))
     asked = QueueFilter()
     pipelines = connection.execute(
         "SELECT pipeline, count(*) AS sensors FROM sensor WHERE last_ms IS NOT NULL GROUP BY 1"
@@ -133,6 +137,7 @@ def _now(console: Console, connection: Connection, viewer: Viewer, request: Requ
             )
             for (one, care), *others in list(cards.values())[:_CARDS]
         ],
+        "priority": first,
         "shelved": [(one, care) for one, care in all_open if care.shelved_until_ms],
         "yours": sum(care.assigned == viewer.reviewer for _, care in not_shelved),
         "planned": planned_work(connection, console.calendars, newest_ms),

@@ -242,9 +242,7 @@ class IngestBatch:
         if known is not None:  # and labels name events by position
             self.counts.refuse(f"{verdict.position} {_MADE_ANEW}")
             return
-        priority = any(
-            verdict.sensor.startswith(prefix) for prefix in self._settings.priority_sensors
-        )
+        priority = verdict.sensor.startswith(self._settings.priority_sensors)
         worth = cases.worth_of(item, self._costs.get(self._pipeline, Costs()))
         episode = cases.assign(
             connection,

@@ -257,6 +257,7 @@ def test_a_quantity_of_some_machines_alone_is_left_out_aloud(tmp_path: Path) -> 
     rows += [
         (r["ts"], r["machine"], "flow", r["value"]) for r in long_rows() if r["tag"] == "press"
     ]
+    rows = sorted(map(tuple, rows), key=lambda row: row[0])
     found = table(tmp_path, "ts,machine,tag,value", rows)
     assert found.guess.channels == ("temp", "flow")
     assert "left out: press is not of every sensor" in said(found)
@@ -506,3 +507,148 @@ def test_a_run_says_when_times_go_back_and_counts_it(
         patch.chdir(tmp_path)
         assert main(["run", str(config)]) == 0
     assert "behind the newest; input.reorder_s" in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------------------- kinds of tables
+N = 120
+FINE = {"channels": ("temp",), "n_missing": 0, "later_h": 0, "said": ""}
+KINDS: dict[str, tuple[str, Any, dict[str, Any]]] = {
+    "hhmm": ("Date,HHMM,temp", lambda t, i, x: f"{t:%m/%d/%Y},{int(f'{t:%H%M}')},{x}", {}),
+    "day of year": ("Year,DOY,Time,temp", lambda t, i, x: f"{t:%Y,%j},{int(f'{t:%H%M}')},{x}", {}),
+    "parts": ("Year,Month,Day,Time,temp", lambda t, i, x: f"{t:%Y,%m,%d,%H:%M},{x}", {}),
+    "Korean": ("일시,temp", lambda t, i, x: f"{t:%Y-%m-%d} {'오전' if t.hour < 12 else '오후'} "
+               f"{t:%I:%M:%S},{x}", {}),
+    "month first": ("DATE,temp", lambda t, i, x: f"{t:%b-%d-%Y %H:%M},{x}", {}),
+    "interval": ("when,temp", lambda t, i, x: f"{t:%Y-%m-%dT%H:%MZ}/{t:%Y-%m-%dT%H:59Z},{x}", {}),
+    "from to": ("MTU,temp", lambda t, i, x: f"{t:%d.%m.%Y %H:%M} - {t:%d.%m.%Y} 24:00,{x}", {}),
+    "letters": ("Time (EST),temp", lambda t, i, x: f"{t:%Y-%m-%d %H:%M},{x}",
+                {"later_h": 5, "said": "time zone: -05:00, of the header"}),
+    "one name": ("time temp flow", lambda t, i, x: f"{t:%Y-%m-%d %H:%M:%S} {x} {x + i % 7}",
+                 {"channels": ("temp", "flow")}),
+    "header alone": ("time,temp,", lambda t, i, x: f"{t:%Y-%m-%d %H:%M},{x}", {}),
+    "milliseconds": ("Date,Time,Millisecond,temp", lambda t, i, x:
+                     f"{t:%d.%m.%Y,%H:%M:%S},{i * 137 % 1000},{x}", {}),
+    "qualities": ("time,temp,Quality,OPCQuality", lambda t, i, x:
+                  f"{t:%Y-%m-%d %H:%M},{x},{int(i % 9 < 1)},{192 * (i % 9 > 0)}",
+                  {"channels": ("temp", "Quality"), "n_missing": 14, "said": "OPCQuality says"}),
+    "kvalitet": ("time,temp,Kvalitet", lambda t, i, x:
+                 f"{t:%Y-%m-%d %H:%M},{x},{'G' if i % 9 else 'Y'}", {"n_missing": 14}),
+    "substitutes": ("time,temp,temp Status", lambda t, i, x:
+                    f"{t:%Y-%m-%d %H:%M},{x},{'gemessen' if i % 9 else 'Ersatzwert'}",
+                    {"n_missing": 14}),
+    "two marks": ("time;temp;flow", lambda t, i, x:
+                  f"{t:%Y-%m-%d %H:%M};{x};{str(x).replace('.', ',')}",
+                  {"said": "flow by another decimal mark"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_kinds_of_tables_are_read_right_or_what_is_doubtful_is_said(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    header, row, given = KINDS[kind]
+    right = FINE | given
+    times = [BEGUN.replace(hour=0) + timedelta(minutes=15 * i) for i in range(N)]
+    path = tmp_path / "t.csv"
+    lines = [row(t, i, x) for i, (t, x) in enumerate(zip(times, walk(N), strict=True))]
+    path.write_text("\n".join([header, *lines]) + "\n")
+    found = open_table(path)
+    rows = readings(found)
+    later_ms = 3_600_000 * right["later_h"]
+    assert found.guess.channels == right["channels"]
+    assert [r.event_time_ms for r in rows] == [
+        round(t.timestamp() * 1000) + later_ms for t in times
+    ]
+    assert sum(r.values[0] != r.values[0] for r in rows) == right["n_missing"]
+    assert right["said"] in said(found)
+    config = tmp_path / "t.toml"
+    assert main(["init", str(path), "--to", str(config), "--detector", "HBOS"]) == 0
+    assert parse_config(config.read_text())[0] is not None
+
+
+@pytest.mark.parametrize(("name", "text", "words"), [
+    ("t.csv", "time," + ",".join(f"2025-05-05 {i:02}:00" for i in range(24)) + "\n"
+     + "temp," + ",".join(map(str, walk(24))) + "\nflow," + ",".join(map(str, walk(24))) + "\n",
+     "stand in the first row"),
+    ("t.jsonl", "", "or JSON"),
+    ("t.txt", "boiler,machine=m0 temp=21.3,press=4.1 1746403200000000000\n" * 9, "line protocol"),
+])  # fmt: skip
+def test_what_is_no_table_is_named_with_the_next_step(
+    name: str, text: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / name).write_text(text)
+    for command in "init", "score":
+        assert main([command, str(tmp_path / name)]) == 2
+        assert words in capsys.readouterr().err
+
+
+def test_parts_of_a_day_beside_a_day_are_said(tmp_path: Path) -> None:
+    rows = [(45782 + i // 96, i % 96 / 96, x) for i, x in enumerate(walk(N))]
+    assert "'Time' is from 0 to 1, as parts of a day" in said(table(tmp_path, "Date,Time,x", rows))
+
+
+def test_a_rise_that_says_nothing_is_not_offered(tmp_path: Path) -> None:
+    rows = [(f"{BEGUN + timedelta(minutes=i):%Y-%m-%d %H:%M}", 7 * i, i * i, x)
+            for i, x in enumerate(walk(N))]  # fmt: skip
+    found = said(table(tmp_path, "time,at,sum,x", rows))
+    assert "--counter 'sum'" in found
+    assert "--counter 'at'" not in found
+
+
+# --------------------------------------------------------------------------------- kinds of JSON
+def many(make: Any, *things: Any) -> list[Any]:
+    return [make(m, i, *each) for i in range(N) for m in range(3) for each in things or ((),)]
+
+
+TWO = (("temp", 1), ("flow", 3))
+JSON_KINDS: dict[str, tuple[list[Any], int]] = {  # what the machines send; values of temp missing
+    "status code in an object": (many(lambda m, i: {"ts": AT + 60_000 * i, "plc": f"m{m}", **{
+        n: {"Value": k + i % 7 / 10, "StatusCode": {"Code": 2**31 * (i % 9 == 0)}} for n, k in TWO
+    }}), 14),
+    "qc of Siemens": (many(lambda m, i: {"plc": f"m{m}", "vals": [
+        {"id": n, "qc": 3 * (i % 9 > 0), "ts": AT + 60_000 * i, "val": k + i % 7 / 10}
+        for n, k in TWO]}), 14),
+    "units and ids": (many(lambda m, i: {
+        "source": {"id": f"100{m}"}, "id": f"9{m}{i:05}", "time": AT + 60_000 * i, "M": {
+            n: {"value": k + i % 7 / 10, "unit": "bar"} for n, k in TWO}}), 0),
+    "bad values of one tag": (many(lambda m, i, n, k: {
+        "ts": AT + 60_000 * i, "asset": f"m{m}", "property": n, "value": k + i % 7 / 10,
+        "quality": "GOOD" if i % 9 else "BAD"}, *TWO), 14),
+    "a batch a tag": ([
+        {"metric": n, "host": f"m{m}",
+         "points": [[AT // 1000 + 60 * (i + k), v + (i + k) % 7 / 10] for k in range(4)]}
+        for i in range(0, N + 4, 4) for m in range(3) for n, v in TWO], 0),
+    "nothing good": (many(lambda m, i, n, k: {"timestamp": AT + 60_000 * i, "values": [
+        {"id": f"Ch1.m{m}.{n}", "v": k + i % 7 / 10, "q": i % 9 > 0}]}, *TWO), 14),
+    "objects of BACnet": (many(lambda m, i: {"deviceInstance": 100 + m, "time": AT + 60_000 * i,
+        "objects": {n: {"presentValue": k + i % 7 / 10} for n, k in TWO}}), 0),
+    "slaves": (many(lambda m, i, n, k: {"ts": AT + 60_000 * i, "slave": m + 1, "address": 100 + k,
+        "value": k + i % 7 / 10}, *TWO), 0),
+    "one marked type": (many(lambda m, i: {"at": {"$date": "2026-03-04T01:00:00Z"}, "ts":
+        AT + 60_000 * i, "dev": f"m{m}", "temp": {"$numberDouble": f"{1 + i % 7 / 10}"},
+        "flow": 3 + i % 7 / 10}), 0),
+    "a code that nobody knows": (many(lambda m, i: {"ts": AT + 60_000 * i, "dev": f"m{m}",
+        "temp": 1 + i % 7 / 10, "flow": 3 + i % 7 / 10, "qf": (0, 2, 5, 7)[i % 4]}), 0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", JSON_KINDS)
+def test_kinds_of_records_are_read_right(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trees, n_missing = JSON_KINDS[kind]
+    feed, made, _ = read(records(trees))
+    by_machine: dict[str, list[Reading]] = {}
+    for one in made:
+        by_machine.setdefault(one.sensor, []).append(one)
+    assert len(by_machine) == 3
+    assert len(feed.channels) == 2
+    assert {"temp", "flow"} == {*feed.channels} or kind in {"slaves", "units and ids"}
+    rows = next(iter(by_machine.values()))[:N]
+    assert [r.event_time_ms for r in rows] == [AT + 60_000 * i for i in range(N)]
+    i = 0 if min(rows[1].values) == rows[1].values[0] else 1
+    values = [r.values[i] for r in rows]
+    good = [round(1 + k % 7 / 10, 1) if not n_missing or k % 9 else None for k in range(N)]
+    assert [None if x != x else round(x, 1) for x in values] == good  # noqa: PLR0124
+    (tmp_path / "t.jsonl").write_text("\n".join(map(json.dumps, trees)))
+    assert main(["score", str(tmp_path / "t.jsonl"), "--detector", "HBOS"]) == 0

@@ -77,6 +77,7 @@ class CsvDecoder:
         self.channels = mapping.channel_names
         """In the order of ``Reading.values``."""
         self._width = len(header)
+        self._named = len("\0".join(header).rstrip("\0").split("\0"))  # without those at the end
         self._delimiter = delimiter
         self._fetch = _cells([columns[field] for field in mapping.channel_fields])
         self._time = mapping.time_getter(lambda field: itemgetter(columns[field]))
@@ -143,6 +144,8 @@ class CsvDecoder:
     def _reading(self, record: Record, value: bytes) -> Reading | Invalid:
         text = value.decode()
         cells = split_row(text, self._delimiter, self._width)
+        if self._named <= len(cells) < self._width:  # as where a delimiter ends the header alone
+            cells += [""] * (self._width - len(cells))
         if len(cells) != self._width:
             if not text.strip(f" \t\r{self._delimiter}"):
                 return Invalid(record.position, "decode", EMPTY_ROW)

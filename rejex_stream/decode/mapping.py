@@ -375,12 +375,12 @@ class FieldMapping:
         """
         if self.tag_from is not None:
             tag = self._beside("tag", self.tag_from, record)
+        if self.quality is not None:
+            values = self.quality.only_good(values, qualities)
         if self.joined:
             name, values = (self.sensor_of(record, sensor), self.only(_name("tag", tag), values))
         else:
             name = self.sensor_of(record, sensor, tag)
-        if self.quality is not None:
-            values = self.quality.only_good(values, qualities)
         if (floats := floats_of(tuple(values))) is None:
             came = values
             if self.numbers == "text" or self.missing:
@@ -610,7 +610,12 @@ def parse_moment(text: str, format: str | None) -> datetime:
 
 
 def _moment(text: str, format: str | None) -> datetime:
-    return datetime.fromisoformat(text) if format is None else datetime.strptime(text, format)
+    if format is None:
+        return datetime.fromisoformat(text)
+    if format.endswith(" %H%M"):  # strptime takes 45 for 04:05, and it is 00:45
+        day, _, clock = text.rpartition(" ")
+        text = f"{day} {clock:0>4}"
+    return datetime.strptime(text, format)
 
 
 _origin = lru_cache(maxsize=64)(origin_of)

@@ -106,6 +106,8 @@ _HOUR_24 = re.compile(r"(?<=[T ,])24(?=([:.]?00([:.]?00([.,]0+)?)?)?( ?(?:Z|[+-]
 _OF_JAVA = re.compile(r"(?<=[\dZ])\[[\w/+-]+\]$")  # the zone's name behind its offset
 _HALF_DAY = re.compile(r"(?<=\d)( ?)([aApP])(?:\.\s?[mM]\.)?$")
 _EAST = str.maketrans("年月日時时分秒", "-- ::: ")
+_HALF_OF_EAST = re.compile(r"(오전|上午|午前|(오후|下午|午後))\s*([\d:.]*\d)")
+_INTERVAL = re.compile(r"(?<=[\dZ])(/(?=\d{4}-)| [-\u2013] (?=\d+[-./]\d)).*$")
 _WORD = re.compile(r"[^\W\d_]{3,10}\.?")
 _MONTHS = {
     name: month
@@ -123,11 +125,13 @@ _MONTHS = {
 }  # fmt: skip
 _NAMED_ZONE = re.compile(r" ?([A-Z]{3,4})(?=$| \d{4}$)")
 _OFFSET_AT_END = re.compile(r"(?<=\d) ?[+-]\d{2}:?\d{2}$")
-_ZONES = {
+ZONES = {
     "UTC": "+00:00", "GMT": "+00:00", "WET": "+00:00", "WEST": "+01:00", "CET": "+01:00",
     "MEZ": "+01:00", "CEST": "+02:00", "MESZ": "+02:00", "EET": "+02:00", "EEST": "+03:00",
+    "EST": "-05:00", "EDT": "-04:00", "MST": "-07:00", "MDT": "-06:00", "PST": "-08:00",
+    "PDT": "-07:00", "JST": "+09:00", "KST": "+09:00", "AEST": "+10:00", "AEDT": "+11:00",
 }  # fmt: skip
-"""Abbreviations that mean one offset everywhere."""
+"""Abbreviations, each with the offset that is meant by it nearly everywhere."""
 
 
 def require_encoding(name: str, called: str) -> None:
@@ -170,15 +174,16 @@ def canonical_time(text: str) -> tuple[str, int] | None:
     """Write a time as parsers know it, and how many days to add; ``None`` where it is already.
 
     ``24:00`` is the midnight of the next day; ``UTC`` and the like are offsets; ``1:00p`` is pm,
-    ``März`` is Mar, and ``2025年3月1日`` a date.
+    ``März`` is Mar, and ``2025年3月1日`` a date. Of an interval it is the beginning.
     """
-    found = _OF_JAVA.sub("", text.translate(_EAST).strip(": "))
+    found = _INTERVAL.sub("", _OF_JAVA.sub("", text.translate(_EAST).strip(": ")))
+    found = _HALF_OF_EAST.sub(lambda half: f"{half[3]} {'PM' if half[2] else 'AM'}", found)
     found, days = _HALF_DAY.sub(r"\1\2m", found), 0
     found = _WORD.sub(lambda word: _MONTHS.get(word[0].lower().rstrip("."), word[0]), found)
-    if (zone := _NAMED_ZONE.search(found)) and zone[1] in _ZONES:
+    if (zone := _NAMED_ZONE.search(found)) and zone[1] in ZONES:
         before, year = found[: zone.start()], found[zone.end() :]
         known = _OFFSET_AT_END.search(before) is not None
-        found = before + ("" if known else " " * bool(year) + _ZONES[zone[1]]) + year
+        found = before + ("" if known else " " * bool(year) + ZONES[zone[1]]) + year
     if (offset := _OFFSET_AT_END.search(found)) and found[offset.start()] == " ":
         found = found[: offset.start()] + offset[0].strip()
     if _HOUR_24.search(found):

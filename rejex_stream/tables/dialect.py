@@ -27,7 +27,7 @@ _DATES = (
     "%d.%m.%Y", "%d.%m.%y", "%m/%d/%Y", "%d/%m/%Y", "%m/%d/%y", "%d/%m/%y", "%d-%m-%Y", "%m-%d-%Y",
     "%Y/%m/%d", "%Y.%m.%d", "%d-%b-%Y", "%d-%b-%y", "%d %b %Y", "%b %d %Y", "%b %d, %Y", "%Y-%m-%d",
     "%d%b%Y", "%Y%m%d", "%d %B %Y", "%B %d, %Y", "%B %d %Y", "%Y %m %d", "%y/%m/%d", "%y.%m.%d",
-    "%y-%m-%d", "%d/%b/%Y",
+    "%y-%m-%d", "%d/%b/%Y", "%b-%d-%Y",
 )  # fmt: skip
 _CLOCKS = (
     "%H:%M:%S", "%H:%M", "%H:%M:%S.%f", "%H:%M:%S,%f", "%I:%M:%S %p", "%I:%M %p", "%H.%M.%S",
@@ -142,7 +142,7 @@ def find_units(columns: Mapping[str, Sequence[str]], marks: Marks) -> dict[str, 
         given = [cell for cell in cells if cell.lower() not in MISSING_TEXTS]
         parts = [match for cell in given if (match := _WITH_UNIT.fullmatch(cell))]
         parts = [match for match in parts if read(match[1]) is not None]
-        if parts and len(parts) > 0.9 * sum(map(_has_digit, given)) and not _are_times(given):
+        if parts and len(parts) > 0.9 * sum(map(_has_digit, given)) and not are_times(given):
             units[name] = tuple(dict.fromkeys(match[2] for match in parts))
     return units
 
@@ -151,7 +151,8 @@ def _has_digit(text: str) -> bool:
     return any(map(str.isdigit, text))
 
 
-def _are_times(cells: Sequence[str]) -> bool:
+def are_times(cells: Sequence[str]) -> bool:
+    """Whether texts are dates, and no numbers."""
     written = find_times(cells[:200])
     return written is not None and written.unit == "iso8601"
 

@@ -29,7 +29,7 @@ from rejex_stream.tables.column_checks import (
     usual_step,
 )
 from rejex_stream.tables.columns import ColumnProfile, Sample, is_text, profile
-from rejex_stream.tables.dialect import Marks, find_missing, find_times, find_units
+from rejex_stream.tables.dialect import Marks, are_times, find_marks, find_missing, find_units
 from rejex_stream.tables.names import (
     ASIDE,
     ELAPSED,
@@ -37,9 +37,12 @@ from rejex_stream.tables.names import (
     LABEL,
     MAYBE_LABEL,
     MODE,
+    PARTS,
     SENSOR,
     STRONG_SENSOR,
     TAG,
+    TOTAL,
+    UNIT,
     good_among,
     is_quality,
     is_turned,
@@ -50,6 +53,7 @@ from rejex_stream.tables.time_columns import NONE, find_time_columns
 _PLAIN = Marks(".", None)
 
 _UNITS = "in several units"
+_OTHER_MARK = "by another decimal mark,"
 _MINUS_BEHIND = re.compile(r"\d[\d.,]*-")
 _ENOUGH_FOR_FLAG = 20  # values; of few, two are soon all
 _ENOUGH_FOR_SERIES = 5  # values of one sensor that are the same
@@ -57,6 +61,8 @@ _SHOWN, _MOST_JOINED, _HOURS_OF_DAY = 10, 64, 12
 _FOR_FEATURES = ("flags", "angles", "n_modes", "carry")
 _LOCKSTEP = 1.5
 """So many rows a time, or more, are several series side by side."""
+_MOST_LATE = 100
+"""Steps for which values of several quantities wait to be joined."""
 _MERGED = 0.1
 """A time that stands still or goes back in so many rows is of several series."""
 
@@ -127,6 +133,7 @@ class TableGuess:
     sensors: tuple[str, ...] = ()  # the columns, where several make the sensor's name
     value: str | None = None  # the one column of all channels, which the tag names
     step_s: float | None = None  # between joined rows
+    reorder_s: float | None = None  # for which values of another tag come later than newer ones
 
     @property
     def apart(self) -> bool:
@@ -177,6 +184,7 @@ class TableGuess:
             "sensor": list(self.sensors) or self.sensor,
             "tag": self.tag,
             "step_s": self.step_s,
+            "reorder_s": self.reorder_s,
             "mode": self.mode,
             "decimal": None if self.marks.decimal == "." else self.marks.decimal,
             "thousands": self.marks.thousands,
@@ -214,6 +222,11 @@ def guess_table(
     records of a topic have; `skip`: columns of the file's format.
     """
     known = known or Asked()
+    if not (timed or known.time) and len(header) > _HOURS_OF_DAY and are_times(header[1:]):
+        raise ConfigError(
+            f"the times, {header[1]} to {header[-1]}, stand in the first row, and each row is a "
+            "quantity: turn the table first (in pandas: table.set_index(table.columns[0]).T)."
+        )
     _require_columns(header, known)
     whole = [row for row in rows if len(row) == len(header)]
     cells = {
@@ -333,6 +346,7 @@ def _guess(
         counters=counters,
         value=None if join is None else join.value,
         step_s=None if join is None else join.step_s,
+        reorder_s=None if join is None else join.reorder_s,
     )
     said = (*keys.said, *_said(guess, table, known))
     return replace(guess, said=said, doubts=(*guess.doubts, *_odd_columns(guess, table)))
@@ -343,6 +357,7 @@ class _Join(NamedTuple):
     value: str  # the column that held them all
     step_s: float
     apart: Sequence[str]  # quantities that not every machine has
+    reorder_s: float | None
 
 
 def _joined(
@@ -361,7 +376,15 @@ def _joined(
     if sum(pivoted.why_not[thing] is None for thing in things) < 2:
         return None
     apart = [thing for thing in counts if thing not in things]
-    return _Join(pivoted, values[0], cycle_s(whose, what, moments_ms), apart)
+    step_s, newest, late_ms = cycle_s(whose, what, moments_ms), dict[str, int](), 0
+    for machine, now in zip(whose, moments_ms, strict=False):
+        if now is not None:
+            newest[machine] = max(now, newest.get(machine, now))
+            late_ms = max(late_ms, newest[machine] - now)
+    late_s = late_ms / 1000
+    if late_s > _MOST_LATE * step_s:  # one quantity is behind the other
+        return None
+    return _Join(pivoted, values[0], step_s, apart, late_s if late_s >= step_s else None)
 
 
 def names_quantity(
@@ -425,6 +448,10 @@ class _Walked:
         word = {cell.lower() for cell in column.given}
         if len(word) == 1 and word <= SWITCHES.keys():
             return "never changes"
+        if column.unread and (other := find_marks(column.unread)) != self.marks:
+            read = number_reader(*other)
+            if None not in map(read, column.given) and any(map(str.isdigit, column.unread[0])):
+                return f"{_OTHER_MARK} {other.decimal!r}, such as {printable(column.unread[0], 30)}"
         return column.why_no_measurement()
 
     def holds_numbers(self, name: str) -> bool:
@@ -497,12 +524,12 @@ def _find_quality(table: _Walked, roles: set[str | None], wanted: set[str]) -> s
     }
     alone = [name for name in free if is_quality(name, cells[name], alone=True)]
     measured = [name for name in numeric if name not in (*alone, *beside.values())]
-    if not beside and measured and len(alone) == 1:
-        beside = dict.fromkeys(measured, alone[0])
     good = {
         flag: good_among([int(c) if re.fullmatch(r"\d{1,18}", c) else c for c in cells[flag]], flag)
-        for flag in dict.fromkeys(beside.values())
+        for flag in dict.fromkeys((*beside.values(), *alone))
     }
+    if not beside and measured and alone:  # of several, the one that says what is good
+        beside = dict.fromkeys(measured, max(alone, key=lambda flag: bool(good[flag])))
     table.quality_of = {name: flag for name, flag in beside.items() if good[flag]}
     if table.quality_of:
         every = dict.fromkeys(itertools.chain.from_iterable(good.values()))
@@ -630,7 +657,12 @@ def _without_counters(
     if not left:
         counters = tuple(n for n in counting if _change_varies(sample.runs(n)))
         left = list(counters or channels)
-    aside |= {n: _short(why) for n, why in counting.items() if n not in left}
+    for name in (n for n in counting if n not in left):
+        why, total = _short(counting[name]), TOTAL.search(plain(name))
+        called = any(part.match(plain(name)) for part in PARTS)  # a calendar's
+        if called or (not total and not _change_varies(sample.runs(name))):  # its rise says nothing
+            why = why.replace("only counts:", "only counts on:")
+        aside[name] = why
     return left, counters
 
 
@@ -672,6 +704,12 @@ def _said(guess: TableGuess, table: _Walked, known: Asked) -> Iterator[str]:
             f"{', '.join(guess.channels)}, one each {guess.step_s:g} s at most; other tags are "
             f"ignored; --channel {guess.value} makes each a series of its own"
         )
+    if guess.reorder_s is not None:
+        yield (
+            f"reordered: values come up to {guess.reorder_s:g} s after newer ones of their "
+            f"{guess.sensor}, so events wait as long, and the last are not judged; "
+            "input.reorder_s changes it"
+        )
     if guess.counters and not known.counters:
         one = len(guess.counters) == 1
         yield (
@@ -682,14 +720,16 @@ def _said(guess: TableGuess, table: _Walked, known: Asked) -> Iterator[str]:
         if why.startswith(MENDABLE):
             takes = "--channel takes a column for a measurement"
             takes = "input.channels may name it" if guess.value else takes
-            if why.startswith("only counts"):
+            if why.startswith(_OTHER_MARK):
+                takes = "write all columns with one mark"
+            if why.startswith("only counts:"):
                 takes = f"--counter {printable(name)} reads its rise an hour, {takes}"
             yield f"left out: {name} {why}; {takes}"
 
 
 MENDABLE = (
     "only counts", "has a value", "counts the rows", "is not of every", "the same", "a code",
-    "in several units", "numbers in part",
+    _UNITS, _OTHER_MARK, "numbers in part",
 )  # fmt: skip
 """How the reasons begin for which a column is left out that an option would take."""
 
@@ -706,8 +746,7 @@ def _odd_columns(guess: TableGuess, table: _Walked) -> Iterator[str]:
             )
     for name in guess.aside if guess.times else ():
         cells = table.cells.get(name, ())
-        written = find_times(cells[:200]) if is_text(cells) else None
-        if written is not None and written.unit == "iso8601" and name != guess.sensor:
+        if is_text(cells) and are_times(cells) and name != guess.sensor:
             yield (
                 f"another clock: {printable(name)} is left out, and all channels of a row are "
                 f"taken to be of {guess.times[0]}; where each has its own time, make a file of each"
@@ -805,7 +844,7 @@ class _KeySearch:
             f"{name} holds {len(set(self._cells[name])):,} texts that come back and is left out; "
             + (
                 f"if they name who measured, give --sensor {printable(name)}"
-                if self._is_key(name, tag, strong=False) and not MODE.search(plain(name))
+                if self._may_name(name, tag) and not MODE.search(plain(name))
                 else f"if they name an operating mode, --mode {printable(name)} judges each alone"
             )
             for name in open_ones
@@ -875,6 +914,11 @@ class _KeySearch:
             moments = [moments[i] for i in rows] if moments else ()
         return is_key(cells, moments, strong=strong)
 
+    def _may_name(self, name: str, tag: str | None) -> bool:
+        """Whether a text may name a sensor: as a key does, or as each has one block of rows."""
+        blocks = len(list(itertools.groupby(self._cells[name])))
+        return blocks == len(set(self._cells[name])) or self._is_key(name, tag, strong=False)
+
     def _rows_a_time(self, *names: str) -> float:
         if not self._moments:
             return 1.0
@@ -883,7 +927,7 @@ class _KeySearch:
 
 
 def _is_unit(name: str, cells: Sequence[str]) -> bool:
-    called = plain(name) in ("unit", "units", "uom", "einheit", "eng_unit", "unit_of_measurement")
+    called = UNIT.search(plain(name)) is not None
     return called and not any(map(str.isdigit, "".join(set(cells))))
 
 

@@ -31,7 +31,7 @@ from rejex_stream.decode import CsvDecoder
 from rejex_stream.decode.csv import EMPTY_ROW, split_row
 from rejex_stream.decode.mapping import FieldMapping, parse_moment, printable
 from rejex_stream.decode.reorder_buffer import ReorderBuffer, ReorderRules
-from rejex_stream.decode.written import is_repeated, joined, require_encoding, zone_of
+from rejex_stream.decode.written import ZONES, is_repeated, joined, require_encoding, zone_of
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.plan.suggest import Suggestion, suggest
 from rejex_stream.tables.angles import in_degrees
@@ -105,6 +105,7 @@ class Table:
         step_s, names = self.guess.step_s, enumerate(self.guess.channels)
         return ReorderRules(
             None if step_s is None else round(1000 * step_s),
+            reorder_ms=round(1000 * (self.guess.reorder_s or 0)),
             counters=tuple(at for at, name in names if name in self.counters),
         )
 
@@ -230,10 +231,14 @@ def open_table(path: str | Path, asked: Asked | None = None) -> Table:
 def _zone_in(names: Sequence[str]) -> str | None:
     for name in names:
         pattern = r"[A-Z]\w+/[A-Z][\w/]+|[+-]\d{1,2}:\d{2}|(?<=UTC)[+-]\d{1,2}"
+        words = re.findall(r"(?<![^\W_])[A-Z]{3,4}(?![^\W_])", name)
+        known = next((ZONES[word] for word in words if word in ZONES), None)
         for zone in map(str, re.findall(pattern, name)):
             with suppress(ConfigError):
                 zone_of(zone)
                 return zone
+        if known is not None:
+            return known
     return None
 
 
@@ -304,7 +309,7 @@ def _lines(
     text = (to_utf8.feed(begun) + (to_utf8.finish() if whole else b"")).decode("utf-8", "replace")
     text = re.sub("\0{2,}", "", text.removeprefix("\ufeff"))  # of a power loss
     if not text.strip():
-        raise ConfigError(f"{path} is empty: expected a CSV table with a header.")
+        raise ConfigError(f"{path} is empty: expected a table with a header, or JSON.")
     broken = "\ufffd" in text[:2000] and "\ufffd".encode() not in begun[:8000]
     if text.count("\0") > len(text) / 20 or (broken and encoding is None):
         raise ConfigError(f"{path} is not UTF-8 text: expected a CSV table, or give --encoding.")

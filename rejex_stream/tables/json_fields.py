@@ -32,6 +32,7 @@ from rejex_stream.tables.names import (
     STRONG_SENSOR,
     TAG,
     TEXT_SENSOR,
+    UNIT,
     VALUE,
     good_among,
     is_quality,
@@ -123,9 +124,12 @@ class Feed:
 
 def open_file(path: Path, asked: Asked) -> Table | Feed:
     """Look at a file: JSON Lines, or a table. O(bytes)."""
-    if workbook_of(str(path)) or not _is_json(path):
+    begun = b"" if workbook_of(str(path)) else _begun(path)
+    if not _JSON.match(begun):
         if asked.select is not None:
             raise ConfigError(f"--select reads records of JSON, and {path} holds a table.")
+        if _LINE_PROTOCOL.fullmatch(begun.partition(b"\n")[0]):
+            raise ConfigError(f"{path} holds {_OF_INFLUX}")
         return open_table(path, asked)
     records = list(records_of(FileSource(path, format="jsonl", encoding=asked.encoding)))
     feed = infer_feed(records[:_SAMPLE], asked, total=len(records), live=False)
@@ -133,13 +137,13 @@ def open_file(path: Path, asked: Asked) -> Table | Feed:
     return replace(feed, source=source, n_rows=len(records))
 
 
-def _is_json(path: Path) -> bool:
+def _begun(path: Path) -> bytes:
     source = ByteInput(str(path), compression=compression_of(str(path)))
     try:
         begun = source.read(1.0)
     finally:
         source.close()
-    return isinstance(begun, bytes) and _JSON.match(begun) is not None
+    return begun if isinstance(begun, bytes) else b""
 
 
 def infer_feed(
@@ -193,7 +197,9 @@ def infer_feed(
     for sensor, record in zip(map(str, of_sensor), read, strict=True):
         places.setdefault(sensor, set()).add(record.position.partition)
     channels = _named_channels(guess, short)
-    alone = guess.tag is None and one_each([[r.get(p) for r in rows] for p in channels.values()])
+    alone = guess.tag is None and one_each(
+        [[p in r or None for r in rows] for p in channels.values()]
+    )
     n_parts = len(set(columns[guess.tag])) if guess.tag is not None else len(channels) * alone or 1
     feed = Feed(
         guess=guess,
@@ -249,6 +255,11 @@ def _parsed(records: Sequence[Record]) -> tuple[list[Any], list[Record], int, in
 _LINE_PROTOCOL = re.compile(rb"[\w.-]+(,[\w.-]+=[^,\s]+)* [\w.-]+=\S+( \d+)?\s*")
 
 
+_OF_INFLUX = (
+    'InfluxDB line protocol; have Telegraf write JSON (data_format = "json"), then look again.'
+)
+
+
 def _no_json(records: Sequence[Record]) -> str:
     first = next((record.value for record in records if record.value), b"")
     seen = f"none of {len(records)} records is a JSON object"
@@ -258,10 +269,7 @@ def _no_json(records: Sequence[Record]) -> str:
             "name the registry, REJEX_SCHEMA_REGISTRY__URL=http://HOST:8081, and look again."
         )
     if _LINE_PROTOCOL.fullmatch(first):
-        return (
-            f"{seen}: they are InfluxDB line protocol; have Telegraf write JSON (data_format = "
-            '"json"), then look again.'
-        )
+        return f"{seen}: they are {_OF_INFLUX}"
     if first[:1] == b"<":
         return f"{seen}: they are XML; have their producer write JSON, then look again."
     if b"," in first or b";" in first:
@@ -384,7 +392,9 @@ class _Roles:
             strength, n = _strength(field.path), len(field.distinct)
             if not all(isinstance(v, str) or (strength > 1 and _is_whole(v)) for v in field.values):
                 continue
-            if _is_switch(field.values) or (field.is_text and all(map(is_number, field.values))):
+            digits = strength and all(str(v).isdigit() for v in field.values)  # 4711 may be a name
+            numbers = field.is_text and not digits and all(map(is_number, field.values))
+            if numbers or _is_switch(field.values) or _is_unit(field):
                 continue
             if n == 1:
                 constant.append((-strength, name))
@@ -461,6 +471,12 @@ def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+def _is_unit(field: FieldProfile) -> bool:
+    """Whether texts are units of a value, and no machines, which are often called units."""
+    called = UNIT.search(last_of(field.path)) and ("." in field.path or len(field.distinct) == 1)
+    return bool(called) and not any(map(str.isdigit, "".join(field.distinct)))
+
+
 def _why_left(field: FieldProfile) -> str:
     if not field.values:
         return ""
@@ -468,7 +484,10 @@ def _why_left(field: FieldProfile) -> str:
         return "a clock"
     if all(isinstance(value, list) for value in field.values):
         return "an array"
-    counts = COUNTER.search(field.path) and all(map(_is_whole, field.values))
+    whole = all(map(_is_whole, field.values))
+    if whole and is_quality(field.path, field.values, alone=True):
+        return "a code of quality, and nobody says which is good"
+    counts = COUNTER.search(field.path) and (whole or all(str(v).isdigit() for v in field.values))
     return "a number that counts or names, by its own name" if counts else ""
 
 
@@ -534,7 +553,8 @@ def _says_quality(fields: Mapping[str, FieldProfile]) -> Iterator[str]:
     quality = [n for n, f in fields.items() if is_quality(n, f.rows) and good_among(f.rows, n)]
     others = {n: f.path for n, f in fields.items() if n not in quality}
     for name in quality:
-        above = fields[name].path.rpartition(".")[0]
+        path = re.sub(r"(\.status_?code)\.\w+$", r"\1", fields[name].path, flags=re.I)
+        above = path.rpartition(".")[0]
         beside = any(
             other in name or (above and path.startswith(f"{above}."))
             for other, path in others.items()

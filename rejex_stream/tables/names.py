@@ -34,12 +34,12 @@ def _exactly(*words: str) -> re.Pattern[str]:
 
 
 # ---------------------------------------------------------------------------------- whose it is
-_ENDING = r"(_?(id|name|key|nr|no|number|nummer|code|serial|tag))?"
+_ENDING = r"(_?(id|name|key|nr|no|number|nummer|code|serial|tag|instance))?"
 _STRONG = (
     r"(sensor|device|machine|unit|asset|meter|station|site|pump|motor|engine|turbine|node|plant"
     r"|messstelle|messpunkt|pumpe|anlage|gerät|geraet|maschine|zähler|zaehler|standort|fühler"
     r"|fuehler|capteur|pompe|equipo|equipment|appareil|máquina|maquina|macchina|instrument|logger"
-    r"|gateway|inverter|well|thing|robot|client|compressor|kompressor|aggregat|aggregate"
+    r"|gateway|slave|inverter|well|thing|robot|client|compressor|kompressor|aggregat|aggregate"
     r"|vehicle|vin|truck|patient|transformer|chiller|boiler|ahu|elevator|rig|drone"
     r"|end_?device|data_?set_?writer|writer|connection_?device|dev|dev_?eui|tool|instance)s?"
 )
@@ -64,10 +64,12 @@ PAIR = _exactly(
 )  # fmt: skip
 """What may name a quantity beside its value, in an array of pairs."""
 VALUE = _exactly(
-    r"((param|property|tag|metric|sensor|channel|measure(ment)?|data|item|point|raw|actual|current)_?)?"
+    r"((param|property|tag|metric|sensor|channel|measure(ment)?|data|item|point|raw|actual|current"
+    r"|present)_?)?"
     r"(values?|val|wert|messwert|valeur|valor)(_?(num|float|double))?|v|vb|vd|vs|reading|y",
     r"(double|float|int|integer|long|numeric|num|bool|boolean)_?value",
 )
+UNIT = re.compile(r"(^|_)(units?(_?(code|of_measure(ment)?))?|uom|einheit)$")
 COUNTER = re.compile(
     r"(^|[_.])(seq|seq_?(no|nr|num|number)|sequence(_?number)?|counter|count|cnt|f_?cnt|version|qos"
     r"|offset|lsn|tx_?id|xid|msg_?id|message_?(id|no|nr|number)|(item|host)?_?id|retain|partition|row_?id|uptime\w*"
@@ -79,7 +81,7 @@ TOTAL = re.compile(
     r"|z(ä|ae)hler|betriebsstunden|meter_?reading"
 )
 """What adds up, and never falls."""
-ASIDE = _exactly(r"m(illi)?s(ec)?|index|row|split|fold|change_?point|rul|unnamed.*|")
+ASIDE = _exactly(r"m(illi)?s(ec(ond)?s?)?|index|row|split|fold|change_?point|rul|unnamed.*|")
 LABEL = _exactly(
     r"(is_?)?(anomal(y|ies|ous)|outlier|attack|fault|faulty|fail(ed|ure)?)(_?(label|flag))?|labels?",
     r"(att|attack|anomaly|fault|outlier)_?(flag|label)|machine_?failure|normal_attack",
@@ -112,7 +114,7 @@ ELAPSED = _exactly(
 )
 CLOCK = _exactly(
     r"(local_?|utc_?)?time(_?of_?day)?|uhrzeit|zeit|clock|hora|heure|ora|tijd|hour(_?ending)?"
-    r"|stunde|he|hh|hr|時刻|時間|时间"
+    r"|stunde|he|hh|hr|.*hhmm|時刻|時間|时间"
 )
 PARTS = tuple(
     _exactly(words)
@@ -120,7 +122,7 @@ PARTS = tuple(
         "year|jahr|yyyy|yy|yr|ann[eé]e?|a[nñ]o|anno|jaar",
         "month|monat|mon|mo|mm|mois|mes|mese|maand",
         "day(_?of_?month)?|tag|dy|dd|jour|d[ií]a|giorno|dag",
-        "hour|stunde|std|hr|hh|h|heure|hora|ora|uur",
+        "hour|stunde|std|hr|hh|h|heure|hora|ora|uur|time|.*hhmm|[pmceu]st|[lu]tc?|gmt",
         "minute|minuten?|min|mm|mi|minut[oei]|minutes",
         "second|sekunde|sec|ss|s|segundo|seconde|seconds",
     )
@@ -156,11 +158,13 @@ NAMED_UNITS: tuple[tuple[re.Pattern[str], TimeUnit], ...] = (
 
 # -------------------------------------------------------------------------------------- quality
 _QUALITY = _exactly(
-    r"q|qc|qf|(opc_?|data_?)?qualit(y|ät|aet|é|e|a)?(_?(code|flag))?|calidad|güte|guete|status"
+    r"q|qc|qf|(opc_?|data_?)?qualit(y|ät|aet|é|e|à|a)?(_?(code|flag))?|calidad|qualidade|kwaliteit"
+    r"|kvalite[td]|jakość|laatu|品質|güte|guete|status|qn(_\d+)?"
     r"|status_?code|symbol|(is_?)?(valid|good|ok)|sts?|stat|validity|confidence|gültig|gueltig|code|flag|state|zustand"
 )
 _GOOD = re.compile(
     r"good.*|ok|okay|valid|true|normal|gut|gültig|gueltig|bon|bonne|bueno|buena|buono|goed|dobra?"
+    r"|gemessen|measured"
     r"|0x0+|no[ _]?error|192|passed|pass|healthy|in[ _]?service", re.I,
 )  # fmt: skip
 _BAD = re.compile(
@@ -170,8 +174,9 @@ _BAD = re.compile(
 _VAGUE = _exactly("(.*_)?(sts?|stat|status|state|code|flag|symbol|zustand)")
 """Called so, a field is one of quality only where all its words are: a machine has a status."""
 _SURE = re.compile(
-    r"good|bad|uncertain|(in)?valid|gut|schlecht|unsicher|(un)?gültig|0x|\{[\w,]*\}$", re.I
-)
+    r"good|bad|uncertain|(in)?valid|gut|schlecht|unsicher|(un)?gültig|0x|\{[\w,]*\}$"
+    r"|ersatz|gemessen|substitut|estimat|measured", re.I,
+)  # fmt: skip
 _MOST_QUALITIES = 12
 
 
@@ -210,6 +215,8 @@ def good_among(values: Sequence[object], name: str = "") -> list[Any]:
         good += [code for code in codes if int(code) & 0xC0 == 0xC0]
     if 0 in codes and len(codes) > 1 and all(code == 0 or code >= 2**30 for code in codes):
         good += [0]
+    if last_of(name) == "qc" and max(codes, default=0) == 3 and 2 * values.count(3) > len(values):
+        good += [3]  # of Siemens
     if set(codes) in ({0, 100}, {100}):
         good += [100]
     if set(codes) == {0, 1} and re.search("valid|good|gültig|gueltig", name, re.I):

@@ -188,8 +188,9 @@ def names_of(
     """
     names = _cells(rows[at], width)
     unnamed = not names[0] and body is not None and body.kinds[0] is _DIGIT
-    if unnamed and TIME.match(plain(names[1])):
-        names = [*names[1:], f"column_{width}"]  # the time is called so: the last has no name
+    if unnamed and TIME.match(plain(names[1])):  # the time is called so: the last has no name
+        clock = body is not None and body.kinds[1] is _DIGIT  # or the time of day has none
+        names = [names[1], "clock", *names[2:]] if clock else [*names[1:], f"column_{width}"]
     others = [i for i in (at + 1, at - 1)
               if 0 <= i < len(rows) and any(map(str.isalnum, "".join(rows[i])))]  # fmt: skip
     beside = next((i for i in others if abs(len(rows[i]) - width) <= 1), None)

@@ -195,7 +195,6 @@ class Episodes:
             int(label is Label.ANOMALY), int(label is Label.REJECTED),
             verdict.severity, departure, verdict.incident, channels, opened_ms=ms,
         )  # fmt: skip
-        self._peaks[event.sensor, row] = values, verdict
         seen, runs = self._runs.get(event.sensor, (0, list[Episode]()))
         n = self._seen[event.sensor]
         self._runs[event.sensor] = n, runs
@@ -205,9 +204,13 @@ class Episodes:
             or (run.incident is not None and run.incident != event.incident)
         ):
             runs.append(event)
-            return
-        peak_row = run.peak_row
-        del self._peaks[event.sensor, peak_row if run.merge(event) else row]
+        else:
+            peak_row = run.peak_row
+            if not run.merge(event):
+                return
+            if peak_row not in [one.peak_row for one in runs[-2:]]:  # a record's readings share it
+                del self._peaks[event.sensor, peak_row]
+        self._peaks[event.sensor, row] = values, verdict
 
 
 class ScoredCsv:

@@ -185,7 +185,8 @@ _UNIONS = ("string", "double", "float", "int", "long", "boolean", "bytes", "S", 
 def _union(trees: Trees) -> _Step | None:
     marked = [path for path in trees.fields if path.rpartition(".")[2] in _UNIONS]
     objects = {path.rpartition(".")[0] for path in marked} - {""}
-    if len(objects) < 2 or len(objects) < len(marked):
+    enough = 1 if any(path.rpartition(".")[2].startswith("$") for path in marked) else 2
+    if len(objects) < enough or len(objects) < len(marked):
         return None
     branches = ", ".join(map(json.dumps, _UNIONS))
     return (
@@ -300,7 +301,7 @@ def _types(trees: Trees) -> _Step | None:
                 return step
     floats = {name for name in trees.measured
               if everywhere[name].is_in(0.2) and _is_fractional(everywhere[name])}  # fmt: skip
-    without = sum(not (found & floats) for found in fields)
+    without = sum(floats.isdisjoint(row) for row in rows)  # what is null is missing
     if arrays or not floats or not 0.02 * len(rows) <= without <= MOSTLY * len(rows):
         return None
     some = sorted(floats, key=lambda name: -len(everywhere[name].values))[:8]
@@ -473,9 +474,11 @@ class _Pair:
         if any(f.is_measured and f not in values and _is_free(f, name) for f in fields):
             return None
         flags = [f for f in fields if f not in (*values, name) and is_quality(f.path, f.values)]
-        flags = [f for f in flags if good_among(f.values, f.path)]
         # Where a status has a text beside its code, the text says more.
-        quality = min(flags, key=lambda f: not isinstance(f.values[0], str), default=None)
+        quality = min(
+            flags, default=None,
+            key=lambda f: (not good_among(f.values, f.path), not isinstance(f.values[0], str)),
+        )  # fmt: skip
         whose = [f for f in texts if f in ids or STRONG_SENSOR.match(last_of(f.path))]
         return cls(
             name.path,
@@ -490,7 +493,7 @@ class _Pair:
     def value(self) -> str:
         """What jq makes of an element's value: null where it is not good."""
         alternatives = " // ".join(map(jq_of, self.values))
-        if self.quality is None:
+        if not self.good:
             return f"({alternatives})" if len(self.values) > 1 else alternatives
         good = ", ".join(["null", *map(json.dumps, self.good)])
         return f"(if {jq_of(self.quality)} | IN({good}) then {alternatives} else null end)"
@@ -596,6 +599,7 @@ def _pairs(trees: Trees) -> _Step | None:
         group = f"group_by([{', '.join(groups)}])[] | " if groups else ""
         made = f"{{{', '.join(own)}}} + " if own else ""
         also = "" if pair.quality is None else f"; {pair.quality} says whether a value is good"
+        also += ", and nobody says by which code" if also and not pair.good else ""
         return (
             f"{record}{where} | select(length > 0) | {group}"
             f"{keep}{made}(map({{({name}): {pair.value}}}) | add)",

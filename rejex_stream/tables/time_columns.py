@@ -22,6 +22,10 @@ NONE = "-"
 _YEARS = frozenset(map(str, range(1950, 2100)))
 _COMMA = re.compile(r"(?<=\d),(?=\d+([eE][+-]?\d+)?$)")
 _DAY_MS, _1990_MS = 86_400_000, 631_152_000_000
+_OF_LAST = {"%H": ("%H", "%H%M", "%H:%M", "%H:%M:%S")}
+"""How the hour is written where it is the last part."""
+_FRACTIONS = 20  # times between 0 and 1 that are parts of a day
+_HHMM = re.compile(r"\d|[1-5]\d|(2[0-4]|1?\d)[0-5]\d")
 _CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?( ?[AaPp][Mm]?)?")
 
 
@@ -64,12 +68,18 @@ def find_time_columns(
     by_name = [name for name in cells if TIME.match(plain(name))]
     elapsed = [name for name in cells if ELAPSED.match(plain(name)) and not _falls(cells[name])]
     by_name = [name for name in by_name if name not in elapsed]
+    parts = [name for name in by_name if look.is_part_of_day(name)] if len(by_name) > 1 else []
+    by_name = [name for name in by_name if name not in parts]
     texts = [name for name in cells if name not in by_name and is_text(cells[name], decimal)]
     time = look.best((*by_name, *texts, *elapsed))
     if time is None or time.doubts or max(filter(None, time.moments_ms), default=0) < _DAY_MS:
         time = look.of_parts(() if named else look.parts_by_value()) or time
     if time is not None:
-        return time
+        said = (
+            f"{printable(name)} is from 0 to 1, as parts of a day are: add it to the column of the "
+            "day, and give the sum with --time" for name in parts
+        )  # fmt: skip
+        return replace(time, doubts=(*time.doubts, *said))
     # What nobody has named may be a clock all the same.
     for name in cells if not named else [n for n in cells if n in ("column_1", "index_1")]:
         time = look.read(name)
@@ -149,6 +159,11 @@ class _Search:
                 first = first or time
         return since_start or first
 
+    def is_part_of_day(self, name: str) -> bool:
+        numbers = list(map(number_reader(self._decimal), self._cells[name]))
+        parts = {x for x in numbers if x is not None and 0 <= x < 1}
+        return None not in numbers and len(parts) > _FRACTIONS and parts >= {*numbers}
+
     def axis(self, name: str) -> TimeColumns | None:
         """Read an unnamed time axis: epochs, or even steps in seconds."""
         time, shown = self.read(name), printable(name)
@@ -168,13 +183,16 @@ class _Search:
     def of_parts(self, unnamed: Iterable[list[str]] = ()) -> TimeColumns | None:
         called = [n for n in self.parts_by_name() if PARTS[0].match(plain(n[0]))]  # with a year
         for names in (*called, *unnamed):
-            days = "%j" if len(names) < 3 or DAY_OF_YEAR.match(plain(names[1])) else "%m %d"
+            of_year = len(names) < 3 or DAY_OF_YEAR.match(plain(names[1])) is not None
+            of_year = of_year or any(c.isdigit() and int(c) > 12 for c in self._cells[names[1]])
+            days = "%j" if of_year else "%m %d"
             year = "%Y" if any(len(cell) > 2 for cell in self._cells[names[0]]) else "%y"
             signs = f"{year} {days} %H %M %S".split()[: len(names)]
-            format = self._format or " ".join(signs)
-            time = _Search(self._cells, None, format).read(*names)
-            if time is not None and len(set(time.moments_ms)) > 1:
-                return time
+            clocks = (" ".join([*signs[:-1], last]) for last in _OF_LAST.get(signs[-1], signs[-1:]))
+            for format in (self._format,) if self._format else clocks:
+                time = _Search(self._cells, None, format).read(*names)
+                if time is not None and len(set(time.moments_ms)) > 1:
+                    return time
         return None
 
     def parts_by_name(self) -> Iterator[list[str]]:
@@ -209,6 +227,11 @@ class _Search:
                 parts.append(names[i])
             if len(parts) > 2 and len(numbers[year + between + 2]) > 1:
                 yield [names[year], *parts]
+        for year in years[:1]:
+            day, clock = (*numbers[year + 1 : year + 3], set[str](), set[str]())[:2]
+            days = all(c.isdigit() and 0 < int(c) <= 366 for c in day)
+            if days and len(clock) > 1 and all(map(_HHMM.fullmatch, clock)):
+                yield names[year : year + 3]
 
     def _texts(self, *names: str) -> list[str]:
         if len(names) > 1:

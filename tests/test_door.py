@@ -24,7 +24,7 @@ from rejex_stream.decode.reorder_buffer import ReorderBuffer
 from rejex_stream.features import FeatureSpec, SensorFeatures
 from rejex_stream.features.spec import MissingChannelError
 from rejex_stream.operate.run_monitor import ClockWatch
-from rejex_stream.tables import Asked, Table, infer_feed, open_table
+from rejex_stream.tables import Asked, Table, infer_feed, open_file, open_table
 from rejex_stream.types import Position, Reading, Record
 
 pytest.importorskip("jq")
@@ -571,6 +571,7 @@ def test_kinds_of_tables_are_read_right_or_what_is_doubtful_is_said(
      + "temp," + ",".join(map(str, walk(24))) + "\nflow," + ",".join(map(str, walk(24))) + "\n",
      "stand in the first row"),
     ("t.jsonl", "", "or JSON"),
+    ("t.json", json.dumps({"data": [{"time": AT, "temp": 1.5}] * 9}, indent=1), "several lines"),
     ("t.txt", "boiler,machine=m0 temp=21.3,press=4.1 1746403200000000000\n" * 9, "line protocol"),
 ])  # fmt: skip
 def test_what_is_no_table_is_named_with_the_next_step(
@@ -580,6 +581,23 @@ def test_what_is_no_table_is_named_with_the_next_step(
     for command in "init", "score":
         assert main([command, str(tmp_path / name)]) == 2
         assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("tree", [
+    {"latitude": 52.5, "hourly": {"time": [AT + i for i in range(N)], "temp": walk(N)}},
+    [[{"entity": "temp", "state": str(x), "when": AT + i} for i, x in enumerate(walk(N))]] * 2,
+])  # fmt: skip
+def test_a_document_of_one_line_is_read(tree: Any, tmp_path: Path) -> None:
+    (tmp_path / "t.json").write_text(json.dumps(tree))
+    feed = open_file(tmp_path / "t.json", Asked())
+    assert feed.n_rows in {1, 2}
+    assert feed.guess.channels in {("temp",), ("state",)}
+
+
+def test_a_tag_that_is_no_number_is_named(tmp_path: Path) -> None:
+    rows = [(AT + i, m, tag, value) for i, x in enumerate(walk(N)) for m in "ab"
+            for tag, value in (("temp", x), ("flow", x + i % 3), ("state", "AUTO"))]  # fmt: skip
+    assert "not read: 'state'" in said(table(tmp_path, "ts,machine,tag,value", rows))
 
 
 def test_parts_of_a_day_beside_a_day_are_said(tmp_path: Path) -> None:

@@ -97,6 +97,11 @@ class Trees:
         return arrays
 
     @cached_property
+    def has_text_numbers(self) -> bool:
+        fields = self.fields.values()
+        return any(f.is_text and not f.is_moment and all(map(is_number, f.values)) for f in fields)
+
+    @cached_property
     def object_lists(self) -> dict[str, Trees]:
         """The elements of the arrays that hold objects alone, by path."""
         elements = {

@@ -699,10 +699,13 @@ def _said(guess: TableGuess, table: _Walked, known: Asked) -> Iterator[str]:
             "--carry 0 rejects what is not whole"
         )
     if guess.value is not None:
+        tags = dict.fromkeys(table.cells[str(guess.tag)])
+        others = list(map(printable, tags.keys() - {*guess.channels}))[:_SHOWN]
         yield (
             f"joined: rows of one value each, named by {guess.tag}, become rows with "
-            f"{', '.join(guess.channels)}, one each {guess.step_s:g} s at most; other tags are "
-            f"ignored; --channel {guess.value} makes each a series of its own"
+            f"{', '.join(guess.channels)}, one each {guess.step_s:g} s at most; "
+            + (f"not read: {', '.join(sorted(others))}; " if others else "")
+            + f"--channel {guess.value} makes each a series of its own"
         )
     if guess.reorder_s is not None:
         yield (

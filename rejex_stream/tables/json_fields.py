@@ -44,7 +44,7 @@ from rejex_stream.tables.shapes import find_shape, json_in, one_each, split_of
 from rejex_stream.types import Record
 
 _KEY = "key"
-_JSON = re.compile(rb"(\xef\xbb\xbf)?\s*(\[\s*)?\{")
+_JSON = re.compile(rb"(\xef\xbb\xbf)?\s*(\[\s*)*\{")
 _SAMPLE = 2_000
 _LIVE = 8_000
 """Events of a sensor to plan for, where a topic holds few yet: it goes on, and a file does not."""
@@ -132,6 +132,11 @@ def open_file(path: Path, asked: Asked) -> Table | Feed:
             raise ConfigError(f"{path} holds {_OF_INFLUX}")
         return open_table(path, asked)
     records = list(records_of(FileSource(path, format="jsonl", encoding=asked.encoding)))
+    if records and (records[0].value or b"").strip() in {b"{", b"["}:
+        raise ConfigError(
+            f"{path} is JSON over several lines: write a record a line, `jq -c . {path} > "
+            f"{path.stem}.jsonl`, then look again."
+        )
     feed = infer_feed(records[:_SAMPLE], asked, total=len(records), live=False)
     source = {"path": str(path.resolve()), "format": "jsonl", "encoding": asked.encoding}
     return replace(feed, source=source, n_rows=len(records))

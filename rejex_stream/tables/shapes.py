@@ -493,7 +493,7 @@ class _Pair:
     def value(self) -> str:
         """What jq makes of an element's value: null where it is not good."""
         alternatives = " // ".join(map(jq_of, self.values))
-        if not self.good:
+        if self.quality is None or not self.good:
             return f"({alternatives})" if len(self.values) > 1 else alternatives
         good = ", ".join(["null", *map(json.dumps, self.good)])
         return f"(if {jq_of(self.quality)} | IN({good}) then {alternatives} else null end)"
@@ -611,14 +611,16 @@ def _pairs(trees: Trees) -> _Step | None:
 
 def _measured_outside(trees: Trees, path: str) -> bool:
     """Whether a record measures something beside its array: then that is no list of readings."""
-    return bool(path) and any(_is_fractional(trees.fields[name]) for name in trees.measured)
+    fields = [trees.fields[name] for name in trees.measured] if path else []
+    return any(_is_fractional(field) and len(field.distinct) > 1 for field in fields)
 
 
 def _readings(trees: Trees) -> _Step | None:
     found = {
         path: elements
         for path, elements in trees.object_lists.items()
-        if (elements.measured or elements.lists) and not _measured_outside(trees, path)
+        if (elements.measured or elements.lists or (not path and elements.has_text_numbers))
+        and not _measured_outside(trees, path)
     }
     if not found:
         return None

@@ -75,11 +75,11 @@ def find_time_columns(
     if time is None or time.doubts or max(filter(None, time.moments_ms), default=0) < _DAY_MS:
         time = look.of_parts(() if named else look.parts_by_value()) or time
     if time is not None:
-        said = (
+        more = (
             f"{printable(name)} is from 0 to 1, as parts of a day are: add it to the column of the "
             "day, and give the sum with --time" for name in parts
         )  # fmt: skip
-        return replace(time, doubts=(*time.doubts, *said))
+        return replace(time, doubts=(*time.doubts, *more))
     # What nobody has named may be a clock all the same.
     for name in cells if not named else [n for n in cells if n in ("column_1", "index_1")]:
         time = look.read(name)

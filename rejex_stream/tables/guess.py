@@ -42,10 +42,10 @@ from rejex_stream.tables.names import (
     STRONG_SENSOR,
     TAG,
     TOTAL,
-    UNIT,
     good_among,
     is_quality,
     is_turned,
+    is_unit,
     plain,
 )
 from rejex_stream.tables.time_columns import NONE, find_time_columns
@@ -738,7 +738,7 @@ MENDABLE = (
 
 
 def _odd_columns(guess: TableGuess, table: _Walked) -> Iterator[str]:
-    for name in (n for n, cells in table.cells.items() if _is_unit(n, cells)):
+    for name in (n for n, cells in table.cells.items() if is_unit(n, cells)):
         whose = table.series(guess.sensor, guess.tag) or [None] * len(table.cells[name])
         pairs = {(who, u) for who, u in zip(whose, table.cells[name], strict=True) if u}
         if len(pairs) > len({who for who, _ in pairs}):
@@ -810,7 +810,7 @@ class _KeySearch:
     ) -> None:
         self._cells, self._moments = cells, moments_ms
         self._free = [n for n in cells
-                      if _comes_back(cells[n], read) and not _is_unit(n, cells[n])
+                      if _comes_back(cells[n], read) and not is_unit(n, cells[n])
                       and not ELAPSED.match(plain(n))]  # fmt: skip
         self.texts = [
             n for n in self._free
@@ -927,11 +927,6 @@ class _KeySearch:
             return 1.0
         columns = [self._cells[name] for name in names]
         return len(self._moments) / len(set(zip(self._moments, *columns, strict=True)))
-
-
-def _is_unit(name: str, cells: Sequence[str]) -> bool:
-    called = UNIT.search(plain(name)) is not None
-    return called and not any(map(str.isdigit, "".join(set(cells))))
 
 
 def _comes_back(cells: Sequence[str], read: Callable[[str], float | None]) -> bool:

@@ -229,16 +229,14 @@ def open_table(path: str | Path, asked: Asked | None = None) -> Table:
 
 
 def _zone_in(names: Sequence[str]) -> str | None:
-    for name in names:
-        pattern = r"[A-Z]\w+/[A-Z][\w/]+|[+-]\d{1,2}:\d{2}|(?<=UTC)[+-]\d{1,2}"
-        words = re.findall(r"(?<![^\W_])[A-Z]{3,4}(?![^\W_])", name)
-        known = next((ZONES[word] for word in words if word in ZONES), None)
-        for zone in map(str, re.findall(pattern, name)):
-            with suppress(ConfigError):
-                zone_of(zone)
-                return zone
-        if known is not None:
-            return known
+    pattern = (
+        r"[A-Z]\w+/[A-Z][\w/]+|[+-]\d{1,2}:\d{2}|(?<=UTC)[+-]\d{1,2}"
+        r"|(?<![^\W_])[A-Z]{3,4}(?![^\W_]|[+-]\d)"
+    )
+    for found in map(str, re.findall(pattern, " ".join(names))):
+        with suppress(ConfigError):
+            zone_of(zone := ZONES.get(found, found))
+            return zone
     return None
 
 

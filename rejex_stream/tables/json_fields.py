@@ -32,11 +32,11 @@ from rejex_stream.tables.names import (
     STRONG_SENSOR,
     TAG,
     TEXT_SENSOR,
-    UNIT,
     VALUE,
     good_among,
     is_quality,
     is_turned,
+    is_unit,
     last_of,
     plain,
 )
@@ -205,6 +205,7 @@ def infer_feed(
     alone = guess.tag is None and one_each(
         [[p in r or None for r in rows] for p in channels.values()]
     )
+    most_absent = max(sum(p not in r for r in rows) for p in channels.values()) / len(rows)
     n_parts = len(set(columns[guess.tag])) if guess.tag is not None else len(channels) * alone or 1
     feed = Feed(
         guess=guess,
@@ -212,7 +213,7 @@ def infer_feed(
         channels=channels,
         select=shape.program,
         quality=_quality_of(channels, rows),
-        partial=alone or (guess.value is None and _is_partial(rows, channels)),
+        partial=alone or (guess.value is None and len(channels) > 1 and most_absent > 0.05),
         step_s=_step_s(guess, rows, channels, columns) if alone else None,
         from_key=guess.sensor == _KEY,
         texts=_has_texts(guess, columns),
@@ -399,7 +400,8 @@ class _Roles:
                 continue
             digits = strength and all(str(v).isdigit() for v in field.values)  # 4711 may be a name
             numbers = field.is_text and not digits and all(map(is_number, field.values))
-            if numbers or _is_switch(field.values) or _is_unit(field):
+            unit = is_unit(field.path, field.values) and ("." in field.path or n == 1)
+            if numbers or unit or _is_switch(field.values):  # machines are called units, too
                 continue
             if n == 1:
                 constant.append((-strength, name))
@@ -474,12 +476,6 @@ def _strength(name: str) -> int:
 
 def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_unit(field: FieldProfile) -> bool:
-    """Whether texts are units of a value, and no machines, which are often called units."""
-    called = UNIT.search(last_of(field.path)) and ("." in field.path or len(field.distinct) == 1)
-    return bool(called) and not any(map(str.isdigit, "".join(field.distinct)))
 
 
 def _why_left(field: FieldProfile) -> str:
@@ -578,12 +574,6 @@ def _step_s(
     what = [next((p for p in channels.values() if r.get(p) is not None), "") for r in rows]
     times = columns[guess.times[0]] if len(guess.times) == 1 else ()
     return cycle_s(whose, what, [moment_ms(t, guess.time_unit, guess.time_format) for t in times])
-
-
-def _is_partial(rows: Sequence[Mapping[str, object]], channels: Mapping[str, str]) -> bool:
-    n = len(rows)
-    absent = [sum(path not in row for row in rows) for path in channels.values()]
-    return len(channels) > 1 and max(absent) > 0.05 * n
 
 
 def _said(

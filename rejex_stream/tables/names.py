@@ -69,7 +69,7 @@ VALUE = _exactly(
     r"(values?|val|wert|messwert|valeur|valor)(_?(num|float|double))?|v|vb|vd|vs|reading|y",
     r"(double|float|int|integer|long|numeric|num|bool|boolean)_?value",
 )
-UNIT = re.compile(r"(^|_)(units?(_?(code|of_measure(ment)?))?|uom|einheit)$")
+_UNIT = re.compile(r"(^|_)(units?(_?(code|of_measure(ment)?))?|uom|einheit)$")
 COUNTER = re.compile(
     r"(^|[_.])(seq|seq_?(no|nr|num|number)|sequence(_?number)?|counter|count|cnt|f_?cnt|version|qos"
     r"|offset|lsn|tx_?id|xid|msg_?id|message_?(id|no|nr|number)|(item|host)?_?id|retain|partition|row_?id|uptime\w*"
@@ -192,6 +192,12 @@ def is_quality(name: str, values: Sequence[object], *, alone: bool = False) -> b
     braces = all(re.fullmatch(r"\{[\w,]*\}", str(v)) for v in values if v)  # of Niagara
     vague = alone and (_VAGUE.match(last) or last == "s") and not braces
     return bool(called and not vague) and len(set(map(str, values))) <= _MOST_QUALITIES
+
+
+def is_unit(name: str, values: Sequence[object]) -> bool:
+    """Whether texts are units of values, and no names with numbers in them."""
+    digits = any(map(str.isdigit, "".join(set(map(str, values)))))
+    return _UNIT.search(last_of(name)) is not None and not digits
 
 
 def good_among(values: Sequence[object], name: str = "") -> list[Any]:

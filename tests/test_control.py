@@ -27,7 +27,7 @@ from tests.doubles import (
 from tests.obedient import Obedient, as_decided
 from tests.test_runtime import ONE, TWO, Watching, by_partition, line, play, play_through
 
-FEW = settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def lines(n, sensors="ab"):

@@ -211,7 +211,7 @@ def troubled(draw):
 
 
 @pytest.mark.thorough
-@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     troubled(),
     st.lists(

@@ -357,11 +357,8 @@ def test_the_repair_of_a_channel_that_stood_still_is_no_second_fault(again):
 def test_rows_a_little_unusual_before_a_fault_are_of_the_state_before():
     ordinary, rare = [0.9, 1.2, 0.8, 1.0], [3.0, 3.3, 3.1, 3.3]
     assert [n_before(np.array(s)) for s in ([*ordinary, *rare], rare, ordinary, [3.0])] == [
-        4,
-        0,
-        0,
-        0,
-    ]
+        4, 0, 0, 0,
+    ]  # fmt: skip
     quiet = feed(n=1501)
     readings = [
         one._replace(values=(0.9 + 0.1 * one.values[0], 0.9, 0.9)) if FIRST - 20 <= i < FIRST

@@ -41,13 +41,11 @@ PLANTS = {  # load: channel, low, high, noise; follower: channel, offset, slope,
     "chiller": (("heat", 100, 400, 4.0), ("power", 0, 0.29, 1.5), ("lift", 10, 0.05, 0.25)),
 }
 FAULTS = {
-    "bias": lambda x, sd: x + 9 * sd,
-    "drop": lambda x, sd: x - 9 * sd,
-    "gain": lambda x, _: 1.3 * x,
-    "lossy": lambda x, _: 0.7 * x,
+    "bias": lambda x, sd: x + 9 * sd, "drop": lambda x, sd: x - 9 * sd,
+    "gain": lambda x, _: 1.3 * x, "lossy": lambda x, _: 0.7 * x,
     "ramp": lambda x, sd: x + np.minimum(np.arange(LONG) / 20, 1) * 10 * sd,
     "creep": lambda x, sd: x - np.minimum(np.arange(LONG) / 40, 1) * 10 * sd,
-}
+}  # fmt: skip
 
 
 def rows_of(plant, draw):

@@ -298,19 +298,13 @@ class FieldMapping:
         self, getter: Callable[[str], Callable[[Any], object]]
     ) -> Callable[[Any], object]:
         """Make what fetches the sensor of a record, as :meth:`sensor_of` wants it."""
-        getters = [getter(field) for field in self.sensor_fields]
-        if len(getters) < 2:
-            return getters[0] if getters else lambda record: None
-        return lambda record: [get(record) for get in getters]
+        return _getter_of(self.sensor_fields, getter, alone=len(self.sensor_fields) == 1)
 
     def time_getter(
         self, getter: Callable[[str], Callable[[Any], object]]
     ) -> Callable[[Any], object]:
         """Make what fetches the time of a record, as :meth:`time_of` wants it."""
-        if isinstance(self.time, str):
-            return getter(self.time)
-        getters = [getter(field) for field in self.time_fields]
-        return lambda record: [get(record) for get in getters]
+        return _getter_of(self.time_fields, getter, alone=isinstance(self.time, str))
 
     @property
     def time_is_text(self) -> bool:
@@ -321,14 +315,8 @@ class FieldMapping:
         value = record.value
         if value is None:
             return Invalid(record.position, "ignored", "the record has no value (a tombstone)")
-        if not value:
-            reason = "the record is empty"
-        else:
-            reason = (
-                f"the record has {len(value)} bytes, more than max_value_bytes = "
-                f"{self.max_value_bytes}"
-            )
-        return Invalid(record.position, "decode", reason)
+        size = f"has {len(value)} bytes, more than max_value_bytes = {self.max_value_bytes}"
+        return Invalid(record.position, "decode", f"the record {size if value else 'is empty'}")
 
     def lacking(self, reading: Reading | Invalid, fields: Sequence[str]) -> str:
         """Say which channels a record lacks and what it has, for whoever looks at the mapping."""
@@ -433,7 +421,8 @@ class FieldMapping:
         if self.sensor_from is not None:
             found = self._beside("sensor", self.sensor_from, record)
         if isinstance(found, list) and len(self.sensor_fields) > 1:
-            found = _joined_name(found)
+            names = [_name("sensor", part) for part in found]  # no two sensors have the same name
+            found = "/".join(name.replace("%", "%25").replace("/", "%2F") for name in names)
         name = _name("sensor", found)
         if not self.tagged or self.joined:
             return name
@@ -673,10 +662,11 @@ def printable(value: object, limit: int = 80) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def _joined_name(parts: Sequence[object]) -> str:
-    """Make one name of several; no two sensors have the same, whatever they are called."""
-    names = [_name("sensor", part) for part in parts]
-    return "/".join(name.replace("%", "%25").replace("/", "%2F") for name in names)
+def _getter_of(
+    fields: Sequence[str], getter: Callable[[str], Callable[[Any], object]], *, alone: bool
+) -> Callable[[Any], object]:
+    getters = [getter(field) for field in fields]
+    return getters[0] if alone else lambda record: [get(record) for get in getters]
 
 
 def _name(what: str, found: object) -> str:

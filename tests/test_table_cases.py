@@ -570,6 +570,17 @@ def test_the_usual_is_that_of_all_normal_events_not_of_the_first():
     assert reads.expected == given
 
 
+def test_readings_of_one_record_share_its_row():
+    episodes = Episodes(("x",))
+    bad, held = (Label.ANOMALY, None), (Label.ANOMALY, "t-0-2")
+    readings, verdicts = of_one_sensor(bad, bad, held, bad, bad)
+    verdicts = [replace(one, position=Position("t", 0, 7)) for one in verdicts]
+    for at in range(len(verdicts)):
+        episodes.add(readings[at : at + 1], verdicts[at : at + 1])
+    incidents, others = episodes.most_severe(top=9)
+    assert [(e.peak_row, e.anomalies) for e in (*incidents, *others)] == [(8, 3), (8, 2)]
+
+
 # ------------------------------------------------------------- tables that nobody here had seen
 RNG = random.Random(3)
 NOISY = [round(20 + 3 * math.sin(i / 30) + RNG.gauss(0, 0.3), 2) for i in range(900)]

@@ -3,6 +3,7 @@
 import random
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 from scipy.signal import lfilter
@@ -14,9 +15,9 @@ from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.features import FeatureSpec
 from rejex_stream.incidents import Alarms, Hold
 from rejex_stream.operate.incident_text import DisplayNames, choices, describe_incident, headline
-from rejex_stream.readable import ChannelReading
+from rejex_stream.readable import ChannelReading, Expected
 from rejex_stream.run.executors import InlineExecutor
-from rejex_stream.types import Command, CommandKind
+from rejex_stream.types import ChannelEvidence, Command, CommandKind
 from tests.streams import Distance, of_rows, played, spec
 
 N, MINUTE = 200, 60_000
@@ -156,3 +157,7 @@ def test_it_is_said_in_words():
     assert ": also c" in said
     assert "the incident is open since" in said
     assert "c as well since" in describe_incident(incident)
+    first = ChannelEvidence("a", 9.0, 0.1, None, Expected(5.0, 1.0, 0.0, 2.0))
+    added = msgspec.structs.replace(incident, channels=(*incident.channels[:1], first))
+    assert "also a" not in headline(added, DisplayNames()), "that was told before"
+    assert DisplayNames().evidence(added) == "a 5, expected 1 from the others"

@@ -13,7 +13,14 @@ import msgspec
 
 from rejex_stream.readable import ChannelReading, number, span, utc
 from rejex_stream.rejection.window import STRONG, grade
-from rejex_stream.types import Incident, IncidentState, LimitExcess, beyond, stream_name
+from rejex_stream.types import (
+    ChannelEvidence,
+    Incident,
+    IncidentState,
+    LimitExcess,
+    beyond,
+    stream_name,
+)
 
 _MAX_NAMED_CHANNELS = 2
 _STATE = {
@@ -73,13 +80,13 @@ class DisplayNames(NamedTuple):
     def reading_text(self, reading: ChannelReading) -> str:
         return ", ".join(filter(None, self.describe_reading(reading)))
 
-    def evidence(self, incident: Incident) -> str:
+    def evidence(self, incident: Incident, among: Sequence[ChannelEvidence] | None = None) -> str:
         """Return what is wrong in readings, as the record has it: everywhere the same words.
 
-        What is beyond a limit, else what a channel read beside what was expected of it; empty where
-        nothing was.
+        What is beyond a limit, else what a channel that speaks (one `among` those given) read
+        beside what was expected of it; empty where nothing was.
         """
-        named = incident.channels[:1] if incident.spread else incident.speaking
+        named = incident.speaking if among is None else among
         given = next((one for one in named if one.expected), None)
         if incident.limits or given is None or not given.expected:
             return ", ".join(map(self.limit_text, incident.limits))
@@ -201,7 +208,7 @@ def headline(
     if incident.silent:
         return _silence(incident)
     whose = stream_name(incident.stream_key, incident.mode)
-    what = names.evidence(incident)
+    what = names.evidence(incident, incident.channels[:1] if incident.spread else None)
     if not what and not any(map(names.is_within, readings[:1])):
         what = ", ".join(map(names.reading_text, readings[:1]))
     what = what or unusual(incident)

@@ -161,3 +161,12 @@ def test_it_is_said_in_words():
     added = msgspec.structs.replace(incident, channels=(*incident.channels[:1], first))
     assert "also a" not in headline(added, DisplayNames()), "that was told before"
     assert DisplayNames().evidence(added) == "a 5, expected 1 from the others"
+
+
+@pytest.mark.parametrize("detector", [SENSOR, DISTANCE], ids=["Sensor", "Distance"])
+def test_one_fault_that_shows_in_two_channels_is_one_post_and_a_third_is_told(detector):
+    together = (FIRST, ("b", 800, None, 9.0))
+    (alone,) = incidents(feed(*together), pipeline(detector))[0].values()
+    assert alone.spread == ()
+    (incident,) = incidents(feed(*together, SECOND), pipeline(detector))[0].values()
+    assert [one.channel for one in incident.spread] == ["c"]

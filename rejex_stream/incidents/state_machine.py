@@ -183,6 +183,7 @@ class OpenIncident(msgspec.Struct, forbid_unknown_fields=True):
     published_ms: int = 0
     limits: list[LimitExcess] = []
     named: list[str] = []  # channels that were told of, since it is held
+    has_settled: bool = False  # whether rows without them are news where they become unusual
     spread: list[Spread] = []
     mark: int = 0  # a row count before its rise
     levels: list[ChannelLevel] = []  # of its channels then, while it is told and not held
@@ -302,20 +303,22 @@ class Alarm:
     """The statistic of one stream (`level`), and the `limit` that the stream itself sets.
 
     `mass` is what the severities of the present rise add up to: how much more than an ordinary
-    stretch it is, however it is spread over height and time.
+    stretch it is, however it is spread over height and time. It began at `rise_ms`, `n_rise` events
+    ago.
     """
 
     __slots__ = (
         "_begun_ms", "_block_durations_ms", "_block_length", "_block_maxima", "_blocks_left",
-        "_blocks_per_alarm", "_events", "_n_early", "_n_rise", "_nuisances", "_per_month",
-        "_previous_nuisances", "_rise_ms", "_rise_nuisance", "_top", "level", "limit", "mass",
+        "_blocks_per_alarm", "_events", "_n_early", "_nuisances", "_per_month",
+        "_previous_nuisances", "_rise_nuisance", "_top", "level", "limit", "mass", "n_rise",
+        "rise_ms",
     )  # fmt: skip
 
     def __init__(self, window: int, per_month: float) -> None:
         self._block_length, self._per_month = max(_SHORTEST, window // _PER_WINDOW), per_month
         self._block_maxima, self._block_durations_ms = array("d"), array("q")  # of the last blocks
         self.level, self.limit, self.mass = 0.0, _EARLY, 0.0
-        self._rise_ms, self._n_rise = 0, 0
+        self.rise_ms, self.n_rise = 0, 0
         self._top, self._events, self._begun_ms, self._n_early = 0.0, 0, 0, 0
         self._nuisances: list[float] = []  # the two heaviest
         self._previous_nuisances: list[float] = []
@@ -333,10 +336,10 @@ class Alarm:
         level = self.level + _WEIGHT * (min(severity, _MOST_SEVERITY) - self.level)
         if level >= RESET_LEVEL:  # only then: the native core takes all other events
             if self.level < RESET_LEVEL:
-                self.mass, self._rise_ms, self._n_rise = 0.0, time_ms, 0
+                self.mass, self.rise_ms, self.n_rise = 0.0, time_ms, 0
                 self._rise_nuisance = 0.0
             self.mass = mass_after(self.mass, severity)
-            self._n_rise += 1
+            self.n_rise += 1
         self.level = level
         if told or not (full or self._n_early == len(self._block_maxima)):
             self._events = 0
@@ -367,7 +370,7 @@ class Alarm:
         if self.is_nuisance(self.mass):
             self.remember(self.mass)
             return False
-        return time_ms - self._rise_ms >= _MIN_RISE_MS or self._n_rise >= _MIN_RISE_EVENTS
+        return time_ms - self.rise_ms >= _MIN_RISE_MS or self.n_rise >= _MIN_RISE_EVENTS
 
     def is_nuisance(self, mass: float) -> bool:
         """Whether as much was told in vain, or would have been, not long ago, and not once only."""
@@ -380,11 +383,6 @@ class Alarm:
             self._nuisances.remove(self._rise_nuisance)
         self._nuisances = sorted([*self._nuisances, mass])[-2:]
         self._rise_nuisance = mass
-
-    @property
-    def rise_ms(self) -> int:
-        """When the present rise began."""
-        return self._rise_ms
 
     def reset(self) -> None:
         """Begin again: what was told is over."""
@@ -411,7 +409,7 @@ class Alarm:
         """Return everything it knows as plain values."""
         known = _AlarmState(
             self.level, self._top, self._events, self._begun_ms, self._n_early, self.mass,
-            self._rise_ms, self._n_rise, self._nuisances, self._previous_nuisances,
+            self.rise_ms, self.n_rise, self._nuisances, self._previous_nuisances,
             self._rise_nuisance, self._blocks_left,
             [*zip(self._block_maxima, self._block_durations_ms, strict=True)],
         )  # fmt: skip
@@ -422,7 +420,7 @@ class Alarm:
         known = msgspec.convert(state, _AlarmState)
         self.level, self._top, self._events = known.level, known.top, known.events
         self._begun_ms, self._n_early = known.begun_ms, known.n_early
-        self.mass, self._rise_ms, self._n_rise = known.mass, known.rise_ms, known.n_rise
+        self.mass, self.rise_ms, self.n_rise = known.mass, known.rise_ms, known.n_rise
         self._nuisances, self._previous_nuisances = known.nuisances, known.previous_nuisances
         self._rise_nuisance, self._blocks_left = known.rise_nuisance, known.blocks_left
         self._block_maxima = array("d", [top for top, _ in known.blocks[-_BLOCKS:]])
@@ -699,22 +697,37 @@ class IncidentTracker:
     def _weigh_second(self, verdict: Verdict) -> None:
         """Look at a row without the channels that were named, for an alarm of the same price.
 
-        Once there is an interim reference, only as long as what began before it lasts.
+        It begins half way to its limit. Where it reaches that before it was ordinary, and within
+        as many events as end an incident, the fault that was told shows in one more channel, which
+        is named in silence. Once there is an interim reference, only as long as what began before
+        it lasts.
         """
-        severity = self.severities_without.get(verdict.seq)
+        incident, severity = self.open, self.severities_without.get(verdict.seq)
         if self._is_left_to_interim:
             self._second, severity = None, None
         if severity is not None and not verdict.muted:
-            if self._second is None:
-                self._second = Alarm(self._window, self.per_month)
-            self._second.update(severity, verdict.event_time_ms, told=True)
+            assert incident is not None  # it is held
+            assert self._alarm is not None  # or no row would be looked at
+            half_way = (RESET_LEVEL + self._alarm.limit) / 2
+            second = self._second
+            if second is None:
+                second = self._second = Alarm(self._window, self.per_month)
+                second.level, incident.has_settled = half_way, False
+            second.update(severity, verdict.event_time_ms, told=True)
+            if second.level < half_way:
+                second.rise_ms = verdict.event_time_ms
+            incident.has_settled |= (
+                second.level < RESET_LEVEL or second.n_rise > self.recover_events
+            )
 
     @property
     def _is_left_to_interim(self) -> bool:
         incident, second = self.open, self._second
         if incident is None or incident.interim_ms is None:
             return False
-        return second is None or second.level < RESET_LEVEL or second.rise_ms >= incident.interim_ms
+        if second is None or not incident.has_settled or second.level < RESET_LEVEL:
+            return True
+        return second.rise_ms >= incident.interim_ms
 
     def _is_second_due(self, verdict: Verdict) -> bool:
         second, alarm = self._second, self._alarm
@@ -728,9 +741,12 @@ class IncidentTracker:
         incident, second = self.open, self._second
         assert incident is not None  # it is held
         assert second is not None  # it was due
-        self.pending_spread, incident.is_told = False, True
+        self.pending_spread, self._second = False, None  # it begins again, without that channel
+        if not incident.has_settled:
+            incident.named.append(channel)
+            return
+        incident.is_told = True
         incident.name(verdict, channel, second.rise_ms)
-        second.reset()
         self._publish(reading, verdict.seq)
 
     def is_told_at(self, seq: int) -> bool:

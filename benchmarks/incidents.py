@@ -336,6 +336,29 @@ def nulls(detector: str, events: int) -> tuple[str, list[str], list[list[Any]]]:
     )
 
 
+def families(seeds: int) -> tuple[str, list[str], list[list[Any]]]:
+    """Play what machines, rain, sun and bursts do, for three weeks by the minute."""
+    from benchmarks.price import FAMILIES
+
+    rows, length = [], 21 * 1_440
+    for name in ("machine on and off", "rain", "solar", "regimes of a day", "bursts"):
+        told, held = 0, 0
+        for seed in range(seeds):
+            X = FAMILIES[name](length, MINUTE, np.random.default_rng([seed, 32]))
+            opened = play(engine("Sensor", alarms=Alarms()), readings(X, MINUTE)).incidents
+            told += sum(i.opens for i in opened)
+            held += len({i.id for i in opened if i.held})
+        months = seeds * (length - N) * MINUTE / MONTH
+        rows.append(["Sensor", name, seeds, told, held, told / months])
+    return (
+        "What is usual and looks like a fault: three weeks of a reading a minute of three "
+        "channels, as `benchmarks.price` makes them. Alerts of all streams, how many of them were "
+        "held, and how many a sensor and month (without the first window), where one is allowed",
+        ["detector", "stream", "streams", "alerts", "held", "a month"],
+        rows,
+    )  # fmt: skip
+
+
 # ------------------------------------------------------------------------------- little was seen
 HOUR, SHORT_WINDOW, FIRST = 3_600_000, 336, 877  # until then 20 blocks of a full window were seen
 DAY = {
@@ -597,6 +620,7 @@ def main() -> None:
             f"nulls {name}": partial(lambda d: nulls(d, given.events), name)
             for name in ("GMM", "Sensor", "HalfSpaceTrees")
         },
+        "families": lambda: families(given.runs),
         "early": lambda: early(2 * given.runs),
         "how soon": lambda: sooner(given.runs),
         "ramps": lambda: ramps(given.runs),

@@ -147,6 +147,9 @@ def test_who_is_willing_to_see_more_false_alarms_is_told_more_often():
     weekly = Alarms(false_alarms=FalseAlarms(per_sensor_month=30 / 7))
     _, told = wake_ups(*[2] * 9, every=100, step=15 * MINUTE, alarms=weekly)
     assert [i for i, one in enumerate(told) if one] == [0, 7]
+    daily = Alarms(false_alarms=FalseAlarms(per_sensor_month=30))
+    judged, _ = wake_ups(*[2] * 3, every=100, step=15 * MINUTE, alarms=daily)
+    assert judged == [True] * 3, "each day, though a window is two"
 
 
 def test_what_lasts_ten_times_as_long_as_any_before_is_told():

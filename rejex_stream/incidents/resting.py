@@ -7,10 +7,10 @@ hold each is one never met in the window, so that nothing of it is learnt unless
 incident opens at the third.
 
 What wakes now and then, as rain and start-ups do, is no news. Told of again and again it would be a
-false alarm each time, so it is reported at the price of one: once a window and as often as false
-alarms are asked for, once a month by default. Until then a further wake-up is left to the distance,
-unless it goes ten times as far as any known before, or lasts ten times as long. What woke and went
-to rest again in a warm-up, of which nobody is told, is known as well.
+false alarm each time, so it is reported at the price of one: once a month and once a window by
+default, k times as often where k false alarms a month are allowed. Until then a further wake-up is
+left to the distance, unless it goes ten times as far as any known before, or lasts ten times as
+long. What woke and went to rest again in a warm-up, of which nobody is told, is known as well.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Price(NamedTuple):
     """What has to pass from one report of the same to the next."""
 
     at_least_ms: float
-    at_least_events: int
+    at_least_events: float
 
 
 class WakeUp(msgspec.Struct, forbid_unknown_fields=True):
@@ -158,7 +158,7 @@ class RestingChannels:
             for sensor in sensors
         }
         pasts = past_wake_ups if len(past_wake_ups) == len(ranges) else [_NEVER] * len(ranges)
-        price = Price(_MONTH_MS / self.per_month, self._window)
+        price = Price(_MONTH_MS / self.per_month, self._window / self.per_month)
         unseen, reported = dict[int, Unseen](), set[int]()
         for i in which:
             reading = readings[i]

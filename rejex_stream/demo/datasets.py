@@ -1,9 +1,10 @@
 """The readings that come with the package, and the demo: their files, configs and faults.
 
 The configs are ``water.toml`` and ``turbines.toml`` of this folder, as a user would write them. No
-number in there was tuned on the faults, which serve pictures and comparisons alone: windows are
-whole weeks, budgets whole reviews a day, γ is a round guess from above, and the detectors are
-plain: the default, and a mixture for turbines, which idle or run.
+number in there was tuned on the faults, which serve pictures and comparisons alone: windows and
+first fits were chosen by how well rejection rates agree with theory, budgets are whole reviews a
+day, γ is a round guess from above, and the detectors are plain: the default, and a mixture for
+turbines, which idle or run.
 """
 
 from __future__ import annotations

@@ -32,7 +32,9 @@ _REACHED: Mapping[str, str] = {
     "rejex_stream.detectors.scorers:ColumnHistograms": "_edges _heights",
     "rejex_stream.detectors.scorers:GaussianMixture": "_plain",
     "rejex_stream.detectors.sensor.distance": "_LINEAR _WILD MaxDistance",
-    "rejex_stream.detectors.sensor.distance:Distance": "mean root scale",
+    "rejex_stream.detectors.sensor.distance:Distance": (
+        "_apart _others_explain mean root scale"
+    ),
     "rejex_stream.detectors.sensor.distance:MaxDistance": (
         "_joint low_variance plain prediction_error"
     ),
@@ -42,11 +44,13 @@ _REACHED: Mapping[str, str] = {
     "rejex_stream.detectors.sensor.distance:SoftScale": "centre spread",
     "rejex_stream.detectors.sensor.distance:PredictionErrorDistance": "knots",
     "rejex_stream.detectors.sensor.recipes": "Columns",
-    "rejex_stream.detectors.sensor.recipes:Columns": "inner which",
+    "rejex_stream.detectors.sensor.recipes:Columns": "_own inner which",
     "rejex_stream.detectors.table": "TableScorer",
     "rejex_stream.detectors.table:TableScorer": "inner resting scale score",
     "rejex_stream.encode.records": "LeanVerdictRecord",
-    "rejex_stream.engine.explanation:Explainer": "_channels _columns _contamination",
+    "rejex_stream.engine.explanation:Explainer": (
+        "_are_levels _channels _columns _contamination"
+    ),
     "rejex_stream.engine.model": "_MOSTLY_SUSPECT SegmentResult",
     "rejex_stream.engine.model:BatchModel": (
         "_catch_up _guard _most_unscored _pending _quantile _rows _scores _serving _shadow "
@@ -101,6 +105,7 @@ _REACHED: Mapping[str, str] = {
         "edges flagged_rate key log_ratios rejection_rate"
     ),
     "rejex_stream.native_core": "broke_off",
+    "rejex_stream.readable": "Expected",
     "rejex_stream.rejection.band": "nested_band",
     "rejex_stream.rejection.band:RejectionBand": (
         "can_accept_both edges lower n_anomalies tolerance upper"

@@ -1,8 +1,9 @@
-//! Why a verdict is what it is (`engine.explanation.Explainer`), for models that score whole rows.
+//! Why a verdict is what it is (`engine.explanation.Explainer`).
 
 use crate::judge::Names;
 use crate::scorers::Scorer;
 use crate::seam::*;
+use crate::without::Without;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -12,7 +13,10 @@ use std::sync::{Arc, Mutex, OnceLock};
 /// What an `Explainer` knows: channels with their columns.
 pub struct Explainer {
     of: Py<PyAny>,
-    channels: Vec<(Py<PyAny>, Vec<usize>)>,
+    names: Vec<Py<PyAny>>,
+    columns: Vec<Vec<usize>>, // of each channel
+    are_levels: Vec<bool>,    // whether the first of them is one that people could expect a value of
+    groups: Py<PyAny>,
     contamination: Py<PyAny>,
 }
 
@@ -25,14 +29,16 @@ impl Explainer {
         if let Some(found) = Explainer::known(explainer) {
             return Ok(found);
         }
-        let mut channels = Vec::new();
-        let names = EXPLAINER_CHANNELS.get(explainer)?;
-        for (name, columns) in names.try_iter()?.zip(EXPLAINER_COLUMNS.get(explainer)?.try_iter()?) {
-            channels.push((name?.unbind(), columns?.call_method0("tolist")?.extract()?));
-        }
+        let names = EXPLAINER_CHANNELS.get(explainer)?.try_iter()?.map(|name| Ok(name?.unbind()));
+        let names = names.collect::<PyResult<_>>()?;
+        let groups = EXPLAINER_COLUMNS.get(explainer)?;
+        let columns = groups.try_iter()?.map(|group| group?.call_method0("tolist")?.extract());
+        let columns = columns.collect::<PyResult<_>>()?;
+        let are_levels = EXPLAINER_ARE_LEVELS.get(explainer)?.call_method0("tolist")?.extract()?;
+        let groups = groups.unbind();
         let contamination = EXPLAINER_CONTAMINATION.get(explainer)?.unbind();
         let of = explainer.clone().unbind();
-        let made = Arc::new(Explainer { of, channels, contamination });
+        let made = Arc::new(Explainer { of, names, columns, are_levels, groups, contamination });
         let mut known = KNOWN.lock().expect("nobody panics with it");
         if known.len() >= MAX_KNOWN {
             known.remove(0);
@@ -56,9 +62,19 @@ pub struct Explaining<'a, 'py> {
     pub explainer: &'a Explainer,
     pub model: &'a Bound<'py, PyAny>,
     pub scorer: &'a Scorer,
-    pub usual: &'a OnceLock<Vec<f64>>, // medians of the rows that the model knows
-    pub age: i64,                      // of the model, at the first event
+    pub known: &'a Known,
+    pub age: i64, // of the model, at the first event
 }
+
+/// What is made of a model once, where it explains something.
+#[derive(Default)]
+pub struct Known {
+    usual: OnceLock<Vec<f64>>, // medians of the rows that it was fitted on
+    without: OnceLock<Without>,
+}
+
+/// By channel the score without it, and what the others make one expect of it: value, low, high.
+type Said = (Vec<f64>, Vec<Option<[f64; 3]>>);
 
 /// What there is to explain: a verdict before it is made.
 pub struct Unexplained<'a> {
@@ -72,12 +88,35 @@ pub struct Unexplained<'a> {
 
 impl<'py> Explaining<'_, 'py> {
     fn usual(&self) -> PyResult<&Vec<f64>> {
-        if let Some(known) = self.usual.get() {
+        if let Some(known) = self.known.usual.get() {
             return Ok(known);
         }
         let found = self.model.call_method0(MODEL_MEDIANS.name(self.model.py()))?;
         let found = found.call_method0(intern!(self.model.py(), "tolist"))?.extract()?;
-        Ok(self.usual.get_or_init(|| found))
+        Ok(self.known.usual.get_or_init(|| found))
+    }
+
+    /// Return what a row scores without each channel, and what the others make one expect of it.
+    fn said(&self, py: Python<'py>, event: &Unexplained<'_>) -> PyResult<Option<Said>> {
+        let columns = &self.explainer.columns;
+        if let Scorer::MaxDistance(max) = self.scorer {
+            if self.known.without.get().is_none() {
+                let made = Without::of(max.columns.bind(py), columns, self.explainer.groups.bind(py))?;
+                let _ = self.known.without.set(made);
+            }
+            let without = self.known.without.get().expect("made above");
+            let scores = without.scores(py, max, event.row, event.score)?;
+            return Ok(scores.zip(without.given_others(max, event.row, columns.len())));
+        }
+        let usual = self.usual()?;
+        let (mut altered, mut room, mut scores) = (event.row.to_vec(), Vec::new(), Vec::new());
+        for columns in columns {
+            columns.iter().for_each(|&j| altered[j] = usual[j]);
+            scores.push(self.scorer.score(py, &altered, &mut room)?);
+            columns.iter().for_each(|&j| altered[j] = event.row[j]);
+        }
+        let nothing = vec![None; scores.len()];
+        Ok(Some((scores, nothing)))
     }
 
     /// Return the evidence of the event with this number; `None` where Python has to find it.
@@ -91,30 +130,35 @@ impl<'py> Explaining<'_, 'py> {
         let Unexplained { score: own, label, edges, .. } = *event;
         let Some(flagged) = edges[1] else { return Ok(None) };
         let ends = [edges[0].unwrap_or(f64::NEG_INFINITY), flagged, edges[2].unwrap_or(f64::INFINITY)];
-        let usual = self.usual()?;
-        let (mut altered, mut room) = (event.row.to_vec(), Vec::new());
-        let mut found = Vec::with_capacity(self.explainer.channels.len());
-        for (i, (_, columns)) in self.explainer.channels.iter().enumerate() {
-            columns.iter().for_each(|&j| altered[j] = usual[j]);
-            let other = self.scorer.score(py, &altered, &mut room)?;
-            columns.iter().for_each(|&j| altered[j] = event.row[j]);
+        let explainer = self.explainer;
+        let Some((scores, given)) = self.said(py, event)? else { return Ok(None) };
+        let mut found = Vec::with_capacity(scores.len());
+        for (i, (other, given)) in scores.into_iter().zip(given).enumerate() {
             if !other.is_finite() || !(other - own).is_finite() {
                 return Ok(None);
             }
+            let read = event.row[explainer.columns[i][0]];
+            let is_told = |said: &[f64; 3]| explainer.are_levels[i] && (read < said[1] || read > said[2]);
+            let told = given.filter(is_told).map(|[value, low, high]| (read, value, low, high));
             let cell = ends.iter().filter(|&&edge| edge <= other).count();
-            found.push((other - own, i, other, names.label(cell)));
+            found.push((other - own, i, other, names.label(cell), told));
         }
         found.sort_by(|one, other| one.0.partial_cmp(&other.0).expect("finite"));
-        let flip = found.iter().find(|(_, _, _, without)| !without.is(label));
-        let flip = flip.map(|(_, i, _, _)| &self.explainer.channels[*i].0);
+        let flip = found.iter().find(|(_, _, _, without, _)| !without.is(label));
+        let flip = flip.map(|(_, i, ..)| &explainer.names[*i]);
         let made = TYPES_CHANNEL_EVIDENCE.get(py)?;
-        let channels = found
-            .iter()
-            .map(|(_, i, other, without)| {
-                let name = &self.explainer.channels[*i].0;
-                made.call1((name, own - other, *other, *without))
-            })
-            .collect::<PyResult<Vec<_>>>()?;
+        let is_shown = |without: &Py<PyAny>| !names.is_anomaly(without);
+        // Where others are at fault as well, of the first it says more than that it is usual.
+        let is_first = !found.iter().any(|(_, _, _, without, told)| told.is_some() && is_shown(without));
+        let mut channels = Vec::with_capacity(found.len());
+        for (place, (_, i, other, without, told)) in found.into_iter().enumerate() {
+            let told = told.filter(|_| is_shown(without) || (is_first && place == 0));
+            let expected = match told {
+                Some(told) => READABLE_EXPECTED.get(py)?.call1(told)?,
+                None => UNSET.get(py)?.clone(),
+            };
+            channels.push(made.call1((&explainer.names[i], own - other, other, without, expected))?);
+        }
         let (ranks, in_score) = distance(event, names);
         let evidence = TYPES_EVIDENCE.get(py)?;
         let age = self.age + at as i64;

@@ -7,7 +7,7 @@
 
 use crate::prefetch::{self, Shape};
 use crate::alarm;
-use crate::evidence::{Explainer, Explaining};
+use crate::evidence::{Explainer, Explaining, Known};
 use crate::guard;
 use crate::judge::{JudgeCore, SideOutputs};
 use crate::recent::{self, Columns, Recent, LARGE};
@@ -20,7 +20,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 use std::cell::Cell;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 const FEW: usize = 8;
 const MAX_CACHED: usize = 8; // sensors whose rings are known from call to call
@@ -41,7 +41,7 @@ pub struct FastPath {
     core: JudgeCore,
     scorer: Option<(Py<PyAny>, Scorer)>,
     resting: Vec<Resting>, // channels that it does not score
-    usual: OnceLock<Vec<f64>>, // the medians of its rows, once they are asked for
+    known: Known, // of its rows and columns, once they are asked for
     explainer: Option<Arc<Explainer>>,
     at_once: bool,
     is_bare: Option<bool>, // whether a row is the reading, once a sensor is known
@@ -124,7 +124,7 @@ pub fn fast_path_of(state: &Bound<'_, PyAny>) -> PyResult<FastPath> {
         model: STREAM_MODEL.get(state)?.unbind(),
         scorer: None,
         resting: Vec::new(),
-        usual: OnceLock::new(),
+        known: Known::default(),
         explainer: None,
         at_once: STREAM_AT_ONCE.get(state)?.is_truthy()?,
         is_bare: None,
@@ -276,7 +276,7 @@ impl FastPath {
             let found = FITTED_SCORER.get(&fitted)?;
             let made = Scorer::of(&found)?;
             self.resting = Resting::of(state, &found)?;
-            (self.scorer, self.usual) = (Some((fitted.unbind(), made)), OnceLock::new());
+            (self.scorer, self.known) = (Some((fitted.unbind(), made)), Known::default());
         }
         let scorer = &self.scorer.as_ref().expect("made above").1;
         let epoch = FIT_EPOCH.get(&serving)?;
@@ -327,14 +327,14 @@ impl FastPath {
         }
         let seq = STREAM_SEQ.int(state)? as usize;
         let explained = !STREAM_EXPLAINER.is_none(state)?;
-        if explained && scorer.scores_whole_rows() {
+        if explained && scorer.explains() {
             let explainer = STREAM_EXPLAINER.get(state)?;
             if !self.explainer.as_ref().is_some_and(|known| known.is_of(&explainer)) {
                 self.explainer = Some(Explainer::of(&explainer)?);
             }
             if let Some(explainer) = &self.explainer {
-                let (usual, age) = (&self.usual, rows_seen - FIT_REQUESTED_AT.int(&serving)?);
-                judging.explaining = Some(Explaining { explainer, model, scorer, usual, age });
+                let (known, age) = (&self.known, rows_seen - FIT_REQUESTED_AT.int(&serving)?);
+                judging.explaining = Some(Explaining { explainer, model, scorer, known, age });
             }
         }
         let mut wanted = Vec::new();

@@ -50,6 +50,10 @@ impl Names {
     pub fn is_rejected(&self, label: &Py<PyAny>) -> bool {
         label.is(&self.rejected)
     }
+
+    pub fn is_anomaly(&self, label: &Py<PyAny>) -> bool {
+        label.is(&self.labels[3])
+    }
 }
 
 static NAMES: PyOnceLock<Names> = PyOnceLock::new();

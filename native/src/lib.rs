@@ -29,6 +29,7 @@ mod seam;
 mod slot;
 mod tail;
 mod view;
+mod without;
 
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {

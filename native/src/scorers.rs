@@ -16,7 +16,7 @@ pub enum Scorer {
 }
 
 /// A distance from the mean: `detectors.sensor.distance.Distance`, with what it is multiplied by.
-struct Distance {
+pub struct Distance {
     centre: View,
     spread: View,
     mean: View,
@@ -45,9 +45,13 @@ impl Distance {
 
     /// Turn a scaled and centred row by the root into `turned`; whether no column is absurd.
     fn turn(&self, row: impl Iterator<Item = f64>, turned: &mut Vec<f64>) -> bool {
+        self.turn_by(self.root.get(), row, turned)
+    }
+
+    /// Turn it by another matrix of as many rows.
+    pub fn turn_by(&self, root: &[f64], row: impl Iterator<Item = f64>, turned: &mut Vec<f64>) -> bool {
         let (centre, spread, mean) = (self.centre.get(), self.spread.get(), self.mean.get());
-        let (d, root) = (mean.len(), self.root.get());
-        let width = root.len() / d;
+        let width = root.len() / mean.len();
         turned.clear();
         turned.resize(width, 0.0);
         for (j, x) in row.enumerate() {
@@ -62,6 +66,11 @@ impl Distance {
         }
         true
     }
+
+    /// Centre and spread of a column.
+    pub fn scale(&self, column: usize) -> (f64, f64) {
+        (self.centre.get()[column], self.spread.get()[column])
+    }
 }
 
 fn squares(white: &[f64]) -> f64 {
@@ -69,14 +78,14 @@ fn squares(white: &[f64]) -> f64 {
 }
 
 /// What puts a second distance on the scale of the first (`Knots`).
-struct Knots([f64; 6]);
+pub struct Knots([f64; 6]);
 
 impl Knots {
     fn of(knots: &Bound<'_, PyAny>) -> PyResult<Knots> {
         Ok(Knots(knots.extract::<(f64, f64, f64, f64, f64, f64)>()?.into()))
     }
 
-    fn rescaled(&self, second: f64) -> f64 {
+    pub fn rescaled(&self, second: f64) -> f64 {
         let [middle, start, middle_second, start_second, slope, slope_beyond] = self.0;
         if second < start_second {
             middle + (second - middle_second) * slope
@@ -86,18 +95,34 @@ impl Knots {
     }
 }
 
-struct LowVarianceDistance {
-    inner: Distance,
+pub struct LowVarianceDistance {
+    pub inner: Distance,
     near: Vec<f64>,
-    each: Vec<(usize, f64, f64)>,
-    knots: Knots,
+    pub each: Vec<(usize, f64, f64)>,
+    pub knots: Knots,
+}
+
+impl LowVarianceDistance {
+    /// Return the columns of a row with its standard deviations as logarithms, where one is low.
+    pub fn with_logarithms(&self, x: &[f64]) -> Option<Vec<f64>> {
+        if !self.each.iter().zip(&self.near).any(|((column, _, _), near)| x[*column] < *near) {
+            return None;
+        }
+        let mut y = x.to_vec();
+        for &(column, floor, _) in &self.each {
+            let spread = x[column];
+            y[column] = ((if 0.0 > spread { 0.0 } else { spread }) + floor).ln();
+        }
+        Some(y)
+    }
 }
 
 /// The largest of distances (`detectors.sensor.distance.MaxDistance`) of some columns of a row.
 pub struct MaxDistance {
     which: Vec<usize>,
-    plain: Distance,
-    low_variance: Option<LowVarianceDistance>,
+    pub plain: Distance,
+    pub low_variance: Option<LowVarianceDistance>,
+    pub columns: Py<PyAny>, // what it was made of
     prediction_error: Option<Knots>,
     python: Py<PyAny>, // for the rows that are not scored here
     wild: f64, // errors of a forecast beyond it count by their logarithm
@@ -151,7 +176,13 @@ impl MaxDistance {
             && (prediction_error.is_some() == (plain.root.get().len() > d * d));
         let python = TABLE_SCORE.get(scorer)?.unbind();
         let wild = DISTANCE_WILD.float(scorer.py())?;
-        Ok(whole.then_some(MaxDistance { which, plain, low_variance, prediction_error, python, wild }))
+        let columns = columns.clone().unbind();
+        Ok(whole.then_some(MaxDistance { which, plain, low_variance, columns, prediction_error, python, wild }))
+    }
+
+    /// Return the columns of a row that it scores.
+    pub fn picked(&self, row: &[f64]) -> Vec<f64> {
+        self.which.iter().map(|&j| row[j]).collect()
     }
 
     fn score(&self, row: &[f64], room: &mut Vec<f64>) -> Option<f64> {
@@ -165,16 +196,10 @@ impl MaxDistance {
             return None;
         }
         if let Some(low_variance) = &self.low_variance {
-            let low = |((column, _, _), near): (&(usize, f64, f64), &f64)| row[self.which[*column]] < *near;
-            if low_variance.each.iter().zip(&low_variance.near).any(low) {
-                let mut y: Vec<f64> = self.which.iter().map(|&j| row[j]).collect();
-                let mut is_low = false;
-                for &(column, floor, usual) in &low_variance.each {
-                    let spread = y[column];
-                    y[column] = ((if 0.0 > spread { 0.0 } else { spread }) + floor).ln();
-                    is_low |= y[column] < usual;
-                }
-                if is_low {
+            let is_near = |((column, _, _), near): (&(usize, f64, f64), &f64)| row[self.which[*column]] < *near;
+            if low_variance.each.iter().zip(&low_variance.near).any(is_near) {
+                let y = low_variance.with_logarithms(&self.picked(row)).expect("one is low");
+                if low_variance.each.iter().any(|&(column, _, usual)| y[column] < usual) {
                     if !low_variance.inner.turn(y.into_iter(), room) {
                         return None;
                     }
@@ -234,9 +259,9 @@ impl Scorer {
         Ok(Scorer::Python)
     }
 
-    /// Whether all that is asked of a row, and of one with another value in it, is its score.
-    pub fn scores_whole_rows(&self) -> bool {
-        matches!(self, Scorer::Histograms { .. } | Scorer::Gaussian { .. })
+    /// Whether it says here why a score is what it is.
+    pub fn explains(&self) -> bool {
+        !matches!(self, Scorer::Python)
     }
 
     /// Ask for its numbers.

@@ -27,6 +27,8 @@ pub fn reached() -> Vec<&'static str> {
 
 /// What stands for nothing in a struct of msgspec.
 pub static UNSET: Global = Global::new("msgspec", "UNSET");
+/// The cube root of Python's machine: Rust's own is another's last bit.
+pub static CBRT: Global = Global::new("math", "cbrt");
 
 // By class: attributes and methods of its objects.
 attributes! {
@@ -59,7 +61,9 @@ attributes! {
         MIXTURE_PLAIN = "_plain",
     }
     "rejex_stream.detectors.sensor.distance:Distance" {
+        DISTANCE_APART = "_apart",
         DISTANCE_MEAN = "mean",
+        DISTANCE_OTHERS_EXPLAIN = "_others_explain",
         DISTANCE_ROOT = "root",
         DISTANCE_SCALE = "scale",
     }
@@ -86,6 +90,7 @@ attributes! {
     }
     "rejex_stream.detectors.sensor.recipes:Columns" {
         COLUMNS_INNER = "inner",
+        COLUMNS_OWN = "_own",
         COLUMNS_WHICH = "which",
     }
     "rejex_stream.detectors.table:TableScorer" {
@@ -95,6 +100,7 @@ attributes! {
         TABLE_SCORE = "score",
     }
     "rejex_stream.engine.explanation:Explainer" {
+        EXPLAINER_ARE_LEVELS = "_are_levels",
         EXPLAINER_CHANNELS = "_channels",
         EXPLAINER_COLUMNS = "_columns",
         EXPLAINER_CONTAMINATION = "_contamination",
@@ -503,6 +509,9 @@ globals! {
     }
     "rejex_stream.native_core" {
         NATIVE_CORE_BROKE_OFF = "broke_off",
+    }
+    "rejex_stream.readable" {
+        READABLE_EXPECTED = "Expected",
     }
     "rejex_stream.rejection.band" {
         BAND_NESTED_BAND = "nested_band",

@@ -405,15 +405,13 @@ def _with_logarithms(X: FloatArray, logs: npt.NDArray[np.intp], floors: FloatArr
 
 def fit_scale(X: FloatArray, middle: FloatArray | None = None) -> SoftScale:
     """Measure the scale of finite rows X of shape (n, d), from near their medians if known."""
-    # What is large is made once and written over: fresh memory costs as much as the arithmetic.
     n, half = len(X), len(X) // 2
-    low, spare = half - 1 + n % 2, X.T.copy()
     if middle is None:
-        spare.partition((low, half), axis=1)
-        middle = (spare[:, low] + spare[:, half]) / 2.0
+        low, columns = half - 1 + n % 2, X.T.copy()
+        columns.partition((low, half), axis=1)
+        middle = (columns[:, low] + columns[:, half]) / 2.0
     gap = X - middle
-    spare = spare.ravel().reshape(gap.shape, order="C" if gap.flags.c_contiguous else "F")
-    reach = np.abs(gap, out=spare).max(axis=0)
+    reach = np.maximum(gap.max(axis=0), -gap.min(axis=0))
     gap /= np.where(reach > 0, reach, 1.0)  # within ±1, so that no square overflows
     mean = gap.sum(axis=0) / n
     gap -= mean

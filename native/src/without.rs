@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn a_sum_is_as_rare_as_that_of_more_squares() {
         let of = |squares, n, of| rescaled_sum(squares, n, of, |x| Ok(x.cbrt())).expect("no error");
-        assert_eq!((of(7.5, 4, 4), of(7.5, 0, 4), of(0.0, 1, 60)), (7.5, 0.0, 0.0));
+        assert_eq!((of(7.5, 4, 4), of(7.5, 0, 4)), (7.5, 0.0));
         let median = of(11.340, 12, 24); // of chi-square by its degrees of freedom
         assert!((median - 23.337).abs() < 0.02, "{median}");
     }

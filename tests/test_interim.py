@@ -1,5 +1,8 @@
 """While an incident is held, an interim reference of the rows since tells what is new beside it."""
 
+import json
+import random
+from collections import defaultdict
 from dataclasses import replace
 
 import numpy as np
@@ -7,6 +10,8 @@ import pytest
 from scipy.signal import lfilter
 
 from rejex_stream import native_core
+from rejex_stream.decode import JsonDecoder
+from rejex_stream.decode.mapping import FieldMapping
 from rejex_stream.detectors import make_detector
 from rejex_stream.encode import encode_incident
 from rejex_stream.engine import Engine
@@ -16,9 +21,20 @@ from rejex_stream.incidents import Alarms, Hold
 from rejex_stream.incidents.thresholds import n_before
 from rejex_stream.operate.incident_text import DisplayNames, describe_incident, headline
 from rejex_stream.run.executors import InlineExecutor
-from rejex_stream.types import Command, CommandKind, IncidentState, Label
+from rejex_stream.run.partition import PartitionState
+from rejex_stream.run.review_items import ReviewItems
+from rejex_stream.types import (
+    Command,
+    CommandKind,
+    IncidentState,
+    Label,
+    Partition,
+    Position,
+    Record,
+)
 from tests.streams import Distance, PartsByVersion, of_rows, played, spec
 from tests.test_late_fits import NeverDone
+from tests.test_sensor_registry import reborn
 
 N, MINUTE, FIRST = 200, 60_000, 1000
 SPEC = replace(
@@ -140,6 +156,21 @@ def test_a_new_normal_makes_it_the_reference_at_once():
     assert {one.policy_lower is None for one in governed if one.seq != 1500} == {False}
 
 
+def test_an_answer_before_anything_is_held_ends_the_look_at_levels():
+    engine, at = fresh(), 0
+    readings = feed(("a", FIRST, None, 1.8), n=1501)
+    engine.process(readings[:FIRST])
+    while not engine.open_incidents():
+        at += 1
+        engine.process(readings[FIRST + at - 1 : FIRST + at])
+    (opened,), tracker = engine.open_incidents(), engine._live["s"].tracker
+    assert not opened.held
+    assert tracker.levels
+    said = Command(id="n", kind=CommandKind.NEW_NORMAL, stream_key="s", incident=opened.id)
+    assert engine.command(said).accepted
+    assert not tracker.levels, "its rows are gone"
+
+
 def test_what_comes_after_a_new_normal_lies_within_nothing():
     readings = feed(("a", FIRST, None, 12.0), ("c", 1800, None, 12.0))
     _, changes, _ = answered(readings, CommandKind.NEW_NORMAL, 1400, cut=2000)
@@ -215,6 +246,8 @@ def test_the_second_takes_answers_of_its_own_and_a_known_fault_is_told_of_others
     first, second = {one.id: one for one in since_first(changes)}.values()
     assert first.known is True
     assert second.within == first.id
+    late = since_first(answered(SAME, CommandKind.KNOWN_FAULT, FIRST + RANKED)[1])
+    assert {one.opened_seq for one in late if one.within} == {second.opened_seq}, "as said later"
     said = Command(id="n", kind=CommandKind.FAULT, stream_key="s", incident=second.id)
     assert engine.command(said).accepted
     engine.process(feed(("a", FIRST, None, 20.0), n=2210)[2200:])
@@ -371,3 +404,86 @@ def test_rows_a_little_unusual_before_a_fault_are_of_the_state_before():
     assert first.onset_seq < FIRST
     made = engine._live["s"]._interim.model
     assert made._serving.rows()[:, 0].min() > 6.0
+
+
+# ------------------------------------------------------------------------------------ a storm
+ONE = Partition("t", 0)
+ANSWERS = [CommandKind.KNOWN_FAULT, CommandKind.FAULT, CommandKind.NEW_NORMAL, None]
+
+
+def stormy(n, seed):
+    """Records of four sensors with faults in faults that end; the last is away now and then."""
+    rng, records = np.random.default_rng(seed), []
+    for i in range(n // 4):
+        for sensor in range(4):
+            at, (a, b, c) = (i - 150 * sensor) % 1900, rng.normal(0, 0.75, 3)
+            a += 12.0 * (800 <= at < 1600) + 8.0 * (sensor == 1 and 1250 <= at < 1600)
+            c += 8.0 * (sensor != 1 and 1250 <= at < 1600)
+            if sensor == 3 and i % 1300 > 1200:
+                continue
+            body = {
+                "id": f"s{sensor}",
+                "t": 1_780_272_000_000 + 10 * MINUTE * i,
+                "a": a,
+                "b": b,
+                "c": c,
+            }
+            at = Position(*ONE, len(records))
+            records.append(Record(at, None, json.dumps(body).encode()))
+    return records
+
+
+def partition_state():
+    decoder = JsonDecoder(FieldMapping(["a", "b", "c"], sensor="id", time="t"))
+    context = ReviewItems(decoder.channels, points=3)
+    return PartitionState(ONE, decoder=decoder, engine=fresh(ROLLING), context=context)
+
+
+@pytest.mark.parametrize("core", ["python", "native"])
+@pytest.mark.parametrize(
+    ("n", "kills"), [(8_000, 6), pytest.param(42_000, 35, marks=pytest.mark.slow)]
+)
+def test_second_incidents_known_faults_and_silences_survive_kills_at_random(
+    n, kills, core, monkeypatch
+):
+    if core == "python":
+        monkeypatch.setattr("rejex_stream.engine.engine.core", lambda: (None, ""))
+    elif native_core.core()[0] is None:
+        pytest.skip("no native core")
+    records, rng, said = stormy(n, kills), random.Random(kills), defaultdict(list)
+    state, wanted = partition_state(), []
+    for at in range(0, len(records), 50):
+        for command in said[at]:
+            state._command(command)
+        outcomes = state.process(records[at : at + 50])
+        wanted += outcomes
+        for one in (one for outcome in outcomes for one in outcome.incidents if one.opens):
+            if not one.silent and (kind := rng.choice(ANSWERS)):
+                command = Command(id=one.id, kind=kind, stream_key=one.stream_key, incident=one.id)
+                said[at + rng.randrange(50, 500, 50)].append(command)
+    changes = [one for outcome in wanted for one in outcome.incidents]
+    assert {bool(one.within) for one in changes} == {True, False}
+    assert any(one.silent for one in changes)
+    assert any(one.known is True for one in changes)
+
+    ends = sorted(rng.sample(range(100, len(records)), kills))
+    state, parts, begun, at, found = partition_state(), {}, 0, 0, {}
+    while at < len(records):
+        for command in said[at] if at % 50 == 0 else ():
+            state._command(command)
+        to = min(at + rng.choice([1, 7, 30, 50]), at // 50 * 50 + 50)
+        for outcome in state.process(records[at:to]):
+            offset = outcome.record.position.offset
+            assert outcome == found.setdefault(offset, wanted[offset])
+        at = to
+        if at % 50 == 0 and rng.random() < 0.1:
+            state, parts = reborn(state, parts, partition_state)
+            begun = at
+        if ends and at > ends[0]:
+            ends.pop(0)
+            state, at = partition_state(), begun
+            if parts:
+                state.restore(parts)
+                state.apply_config()
+    assert not ends
+    assert len(found) == len(records)

@@ -677,7 +677,7 @@ class IncidentTracker:
     @property
     def levels(self) -> Sequence[ChannelLevel]:
         """The levels before an incident that is told and not held."""
-        return () if self.open is None else self.open.levels
+        return () if self.open is None or self.open.held else self.open.levels
 
     @property
     def recover_events(self) -> int:

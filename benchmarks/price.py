@@ -113,7 +113,7 @@ def price(family: str, step: str, scale: float, seed: int = 0) -> float:
         judging.process(
             [Reading("s", "s", every_ms * i, tuple(row), Position("t", 0, i)) for i, row in rows]
         )
-        told |= {i.id for i in judging.take_incidents() if i.opens and i.opened_seq >= WARM_UP}
+        told |= {i.id for i in judging.take_incidents() if i.opened_seq >= WARM_UP}
     return len(told) / months
 
 

@@ -203,7 +203,7 @@ def test_the_alert_says_what_is_beyond_which_limit():
     wording = DisplayNames("p", channels={"x": Channel(unit="bar", label="pressure")})
     alert = make_alert(incident, wording)
     assert "s: pressure 7.2 bar is above its limit of 6 bar; since" in alert.annotations["summary"]
-    assert "x 7.2 is above its limit of 6" in alert.annotations["description"]
+    assert "pressure 7.2 bar is above its limit of 6 bar" in alert.annotations["description"]
     low = play(engine((ChannelLimits("x", -5.0),)), lone(20, value=-7.2))[1][0]
     assert "pressure -7.2 bar is below its limit of -5 bar" in make_alert(low, wording).annotations[
         "summary"

@@ -312,6 +312,7 @@ def test_whatever_came_before_so_many_extreme_events_in_a_row_are_enough(before,
     assert any(reached)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("count", [2, 3, 7, 12, 19])
 @pytest.mark.parametrize("rare", [0.2, 0.03, 0.005])
 def test_of_few_blocks_the_next_one_exceeds_the_limit_as_seldom_as_it_says(count, rare):
@@ -408,6 +409,7 @@ def test_of_what_may_be_chance_one_alarm_is_told_in_the_time_that_people_allow_o
     assert len(told_by(Alarm(2000, 1.0), severities, MINUTE, counts=False)) > 100
 
 
+@pytest.mark.thorough
 def test_after_two_months_the_same_is_told_again_and_what_is_higher_at_once():
     rng, alarm = random.Random(2), Alarm(800, 1.0)
     severities = np.array([rng.expovariate(2.3) for _ in range(160_000)])

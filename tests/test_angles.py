@@ -355,6 +355,7 @@ def test_what_leaves_the_circle_later_is_no_angle_and_nothing_follows_it(tmp_pat
     assert open_table(table(tmp_path, values)).guess.angles == (Circle("nacelle"),)
 
 
+@pytest.mark.thorough
 def test_a_feed_of_json_is_guessed_as_a_table_is(tmp_path, capsys):
     rows = plant(3000).tolist()
     lines = (

@@ -59,6 +59,7 @@ def test_rolling_statistics_are_right_for_every_float(values, events):
         assert abs(mean - statistics.mean(window)) <= rounding
 
 
+@pytest.mark.thorough
 def test_a_long_life_of_spikes_and_stuck_values_leaves_no_rounding_behind():
     rng, values = random.Random(0), []
     while len(values) < 4000:

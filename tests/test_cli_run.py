@@ -145,6 +145,7 @@ def test_a_run_ends_with_its_input_and_the_next_one_goes_on(pipeline, run):
         assert set(json.loads(line)) >= {"ts", "level", "message"}
 
 
+@pytest.mark.thorough
 def test_a_run_in_pieces_gives_the_bytes_of_a_run_in_one(pipeline, run, tmp_path_factory):
     whole = tmp_path_factory.mktemp("whole")
     (whole / "pump.toml").write_text(CONFIG)
@@ -214,6 +215,7 @@ def test_a_feed_that_cannot_be_read_stops_the_run_and_says_why(pipeline, run):
 
 
 # ------------------------------------------------------------------------------- the rehearsal
+@pytest.mark.thorough
 def test_a_dry_run_writes_nothing_and_shows_the_mix_beside_the_expected_rate(pipeline, run):
     feed(pipeline, 0, 3000)
     before = sorted(path.name for path in pipeline.iterdir())

@@ -365,6 +365,7 @@ POINTS = st.builds(
 )  # fmt: skip
 
 
+@pytest.mark.thorough
 @given(st.lists(POINTS, max_size=5), st.slices(5))
 def test_points_that_are_kept_as_they_are_written_read_and_write_as_points_do(points, cut):
     """What a reader of the class sees, and the bytes of items and follow-ups, by cuts too."""

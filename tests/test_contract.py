@@ -97,6 +97,7 @@ def test_what_is_written_fits_its_schema(name):
     jsonschema.validate(json.loads(WRITTEN[name]), schema)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_what_lacks_a_required_field_does_not_fit(name):
     schema = json_schema(name)

@@ -66,6 +66,7 @@ def test_a_file_made_anew_is_read_from_its_beginning(tmp_path, names):
     assert [*obeyed(), *obeyed()] == ["c", "d"]
 
 
+@pytest.mark.thorough
 def test_commands_that_wait_while_the_log_is_made_anew_name_no_place_in_it():
     journal = CommandJournal(Partition("in", 0), None, ["in"])
     old = [Record(Position("c", 0, n), None, plan(f"a{n}")) for n in range(1_500)]

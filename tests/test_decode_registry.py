@@ -442,6 +442,7 @@ def test_protobuf_tells_zero_from_missing_where_the_schema_does(plant):
     assert found.values == (0.0, 0.0, 0.0)
 
 
+@pytest.mark.thorough
 def test_protobuf_fields_reach_into_messages_and_maps(plant):
     mapping = FieldMapping(
         {"temp": "motor.temp", "vib": "more.vib", "gone": "no.such"}, fixed_sensor="s", time="ts"

@@ -115,6 +115,7 @@ def test_sixty_four_columns_are_exact_in_any_batch(name):
         assert np.array_equal(np.concatenate(pieces), whole)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["pyod:IForest", "pyod:INNE"])
 def test_a_batch_beyond_the_inner_chunk_is_exact_too(name):
     scorer = make_detector(name).fit(rows(100, 2), seed=3)

@@ -31,6 +31,7 @@ def scores(scorer, X):
     return np.array([scorer.score_one(x) for x in X])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", NAMES)
 def test_after_warm_up_no_score_is_the_zero_of_one(name):
     detector = make_detector(name)
@@ -167,6 +168,7 @@ def test_the_multivariate_ones_see_a_channel_leave_the_others(name):
     assert roc_auc_score(np.arange(300) >= 150, found) > 0.8
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", NAMES)
 def test_a_row_that_is_not_finite_scores_nan_and_is_not_learnt(name):
     scorer = fed(make_detector(name))

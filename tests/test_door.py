@@ -98,6 +98,7 @@ def test_a_day_and_a_time_of_day_are_one_time_beside_one_channel(date: str, time
 
 
 # ----------------------------------------------------------------------------- arrays side by side
+@pytest.mark.thorough
 @pytest.mark.parametrize("named", [True, False])
 @pytest.mark.parametrize("within", [True, False])
 def test_arrays_side_by_side_are_all_read(named: bool, within: bool) -> None:
@@ -151,6 +152,7 @@ def long_rows(n: int = 300, machines: Sequence[str] = ("m0", "m1")) -> list[dict
     ]  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_long_tables_and_long_records_are_joined_to_the_same_rows(tmp_path: Path) -> None:
     rows = long_rows()
     long = table(tmp_path, "ts,machine,tag,value", [row.values() for row in rows])
@@ -263,6 +265,7 @@ def test_a_quantity_of_some_machines_alone_is_left_out_aloud(tmp_path: Path) -> 
     assert "left out: press is not of every sensor" in said(found)
 
 
+@pytest.mark.thorough
 def test_units_of_a_long_table_are_a_quantity_s_own(tmp_path: Path) -> None:
     units = {"temp": "°C", "press": "bar", "energy": "kWh"}
     rows = [(*list(r.values())[:3], f"{r['value']} {units[str(r['tag'])]}") for r in long_rows()]
@@ -385,6 +388,7 @@ def test_a_total_in_json_is_said_once_with_what_to_do() -> None:
     assert "--counter 'energy' reads its rise an hour" in line
 
 
+@pytest.mark.thorough
 def test_a_counter_may_be_judged_by_its_rise(tmp_path: Path) -> None:
     chance, total, rows = random.Random(5), 900, []
     for i, x in enumerate(walk(900)):
@@ -405,6 +409,7 @@ def test_a_counter_may_be_judged_by_its_rise(tmp_path: Path) -> None:
     assert main(["score", str(tmp_path / "t.csv"), "--counter", "temps"]) == 2
 
 
+@pytest.mark.thorough
 def test_a_program_that_somebody_gives_is_taken(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -493,6 +498,7 @@ def test_times_are_watched_for_the_whole_run(times: list[int], kind: str, words:
     assert [*watch.see(at("b", AT + 5000, AT + 4000))] == [], "a little disorder is none"
 
 
+@pytest.mark.thorough
 def test_a_run_says_when_times_go_back_and_counts_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -542,6 +548,7 @@ KINDS: dict[str, tuple[str, Any, dict[str, Any]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 def test_kinds_of_tables_are_read_right_or_what_is_doubtful_is_said(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -650,6 +657,7 @@ JSON_KINDS: dict[str, tuple[list[Any], int]] = {  # what the machines send; valu
 }  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", JSON_KINDS)
 def test_kinds_of_records_are_read_right(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

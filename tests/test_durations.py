@@ -106,6 +106,7 @@ def test_doctor_doubts_an_interval_that_the_readings_do_not_have(tmp_path, rejex
     assert ("give input.sample_interval_ms = 60000" in found) == doubted
 
 
+@pytest.mark.thorough
 def test_init_writes_the_interval_and_a_window_of_whole_days(tmp_path, rejex):
     import numpy as np
 

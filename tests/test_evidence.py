@@ -103,6 +103,7 @@ def test_of_channels_that_follow_each_other_the_one_that_left_them_is_named(dete
     assert all(c.contribution >= 0 for card in cards for c in card.channels[:1])
 
 
+@pytest.mark.thorough
 @given(data=st.data())
 @settings(max_examples=25)
 def test_a_row_without_a_channel_scores_as_one_that_lacks_it(data):
@@ -305,6 +306,7 @@ def test_nineteen_of_twenty_ordinary_readings_lie_in_the_likely_range(plant):
         assert alone[0, channels.index(name)].tolist() == found[i].tolist()
 
 
+@pytest.mark.thorough
 def test_where_several_are_at_fault_the_first_says_what_was_expected_all_the_same():
     make, channels, *_ = PLANTS["a pump's current is 8 % high"]
     X = make(3_000, np.random.default_rng(8))

@@ -199,6 +199,7 @@ def test_threads_do_not_hold_up_the_end_of_the_program():
 
 
 # ----------------------------------------------------------------------------------- processes
+@pytest.mark.thorough
 def test_an_error_that_cannot_be_unpickled_arrives_as_a_detector_error(processes):
     processes.submit("a", partial(fail, AwkwardError, 1, 2))
     with pytest.raises(DetectorError, match="AwkwardError: 1 and 2"):

@@ -24,6 +24,7 @@ SPEC = FeatureSpec(
 value = st.floats(-1e6, 1e6)
 
 
+@pytest.mark.thorough
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.tuples(st.integers(-500, 3000), value, value), min_size=1, max_size=60))
 def test_rows_equal_a_window_computed_from_scratch(events):

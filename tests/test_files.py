@@ -136,6 +136,7 @@ def test_a_stray_quote_costs_its_own_line_only():
     assert inches.feed(b'5" pipe,1\n6" pipe,2\n') == [b'5" pipe,1', b'6" pipe,2']
 
 
+@pytest.mark.thorough
 def test_an_endless_line_does_not_fill_the_memory(monkeypatch):
     monkeypatch.setattr("rejex_connectors.files.source.MAX_ROW_BYTES", 1000)
     rows = LineRows()
@@ -273,6 +274,7 @@ def test_gzip_is_known_by_its_bytes_not_by_its_name(tmp_path):
 
 
 # ------------------------------------------------------------------------------------- gzip
+@pytest.mark.thorough
 def test_gzip_is_read_member_after_member(tmp_path):
     content = b"".join(b'{"i": %d}\n' % i for i in range(50_000))
     packed = gzip.compress(content[:300_007]) + gzip.compress(content[300_007:]) + b"\0" * 9

@@ -260,6 +260,7 @@ def test_the_config_names_what_was_guessed_and_the_reviewer_sees_it(
         assert all(point.values[1] in {0.0, 1.0} for point in item.context)
 
 
+@pytest.mark.thorough
 def test_the_guess_can_be_undone(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     written(tmp_path / "t.csv", table())

@@ -299,6 +299,7 @@ def test_an_engine_restored_under_another_budget_goes_on():
     assert other.process(feed[:1])[-1].policy_lower is not None
 
 
+@pytest.mark.thorough
 def test_monitors_watch_the_policy_s_own_band_whatever_the_budget_allowed():
     feed = readings(6_000, keys=("a",), missing=0, seed=4)
     seen = {}

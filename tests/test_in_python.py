@@ -37,6 +37,7 @@ def judged(outcome):
     return verdict.label, verdict.reason, verdict.score, verdict.rank, verdict.incident is None
 
 
+@pytest.mark.thorough
 def test_a_file_gets_the_verdicts_and_incidents_of_a_run(folder):
     assert main(["run", "pump.toml"]) == 0
     ran = [decode_verdict(line) for line in (folder / "verdicts.jsonl").read_bytes().splitlines()]

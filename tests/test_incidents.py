@@ -86,6 +86,7 @@ def test_rows_from_before_a_long_suspicion_are_there_again_for_any_cut():
     assert verdicts[-1].held
 
 
+@pytest.mark.thorough
 def test_a_fault_that_stays_is_not_forgotten():
     held = engine(hold=Hold(adopt_after_events=0))
     verdicts = play(held, sensors(20_000, 12_000, 20.0))
@@ -198,6 +199,7 @@ def test_one_spike_opens_nothing():
 
 
 # --------------------------------------------------------------------------- answers
+@pytest.mark.thorough
 @pytest.mark.parametrize("detector", ["GMM", "HalfSpaceTrees"])
 def test_a_new_normal_becomes_the_reference(detector):
     spec = small(detector=make_detector(detector)) if detector != "GMM" else small()
@@ -500,6 +502,7 @@ def test_cuts_evictions_and_restores_change_nothing(kind, seed):
         assert story(pipeline, feed, commands, other) == wanted
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("kind", "cuts"), [("sensor", 1), ("guarded", 300), ("plain", 1)])
 def test_what_is_adopted_is_the_second_of_two_incidents_and_nothing_of_the_first(kind, cuts):
     """The first is recovered from; of the second some rows lack a channel. Nothing restarts."""
@@ -693,6 +696,7 @@ def test_after_ten_relapses_it_is_not_said_again_that_scores_look_ordinary():
     assert states[-1] is IncidentState.OPEN
 
 
+@pytest.mark.thorough
 def test_no_row_is_measured_at_twice():
     """Where an incident began with the very row of a measurement, the count comes there again."""
     schedule = RefitSchedule(first_fit_events=400, refit_every_events=None, buffer_events=400)

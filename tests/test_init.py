@@ -50,6 +50,7 @@ def records(*values, keys=None, partitions=1):
 
 
 # ------------------------------------------------------------------------------------- files
+@pytest.mark.thorough
 def test_a_table_gets_a_config_that_validate_doctor_and_run_pass(place, capsys):
     (place / "pump house.csv").write_text(table())
     status, out, err = here(capsys, "init", "pump house.csv", "--detector", "HBOS")
@@ -104,6 +105,7 @@ def test_two_configs_in_one_folder_share_no_output(place, capsys):
     assert a["input"]["control"] != b["input"]["control"]
 
 
+@pytest.mark.thorough
 def test_a_config_that_is_there_is_not_written_over(place, capsys):
     (place / "a.csv").write_text(table())
     (place / "a.toml").write_text("mine")

@@ -33,6 +33,7 @@ pytestmark = pytest.mark.skipif(
 
 
 # -------------------------------------------------------------------------------- weight
+@pytest.mark.thorough
 def test_without_what_only_pyod_asks_for_a_plain_install_stays_below_400_mb():
     weigh = runpy.run_path(str(ROOT / "tools" / "install-size"))["weigh"]
     whole, lean = weigh("rejex-stream"), weigh("rejex-stream", without={"numba", "matplotlib"})

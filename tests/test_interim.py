@@ -230,6 +230,7 @@ def test_it_says_before_which_row_the_fit_of_the_interim_reference_has_to_be_the
     assert engine._live["s"]._interim.model.has_model
 
 
+@pytest.mark.thorough
 def test_a_second_that_is_open_goes_on_as_the_streams_own_after_a_new_normal():
     engine = answered(SAME, CommandKind.NEW_NORMAL, 1700)[2]
     (left,) = engine.open_incidents()
@@ -241,6 +242,7 @@ def test_a_second_that_is_open_goes_on_as_the_streams_own_after_a_new_normal():
     assert engine.take_incidents()[-1].ended == "adopted"
 
 
+@pytest.mark.thorough
 def test_the_second_takes_answers_of_its_own_and_a_known_fault_is_told_of_others():
     _, changes, engine = answered(SAME, CommandKind.KNOWN_FAULT, 1100)
     first, second = {one.id: one for one in since_first(changes)}.values()
@@ -305,6 +307,7 @@ def test_a_repair_is_no_second_fault_though_rows_after_it_look_at_readings_befor
         assert not any(one.within for one in changes)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("alarms", [Alarms(), None])
 def test_a_second_fault_is_told_with_the_event_whose_columns_look_at_none_before_it(alarms):
     of = replace(LAWS["rolling"][0], alarms=alarms)
@@ -319,6 +322,7 @@ def test_a_second_fault_is_told_with_the_event_whose_columns_look_at_none_before
     assert told == sorted(set(told)), "one change an event"
 
 
+@pytest.mark.thorough
 def test_a_third_is_told_after_an_answer_that_is_told_of_the_event_which_tells_of_it():
     of = LAWS["rolling"][0]
     faults = ("a", FIRST, None, 12.0), ("b", 1600, None, 12.0), ("c", 1800, None, 12.0)
@@ -373,6 +377,7 @@ def test_parts_by_version_of_what_runs_on_hold_all_of_it(name):
     assert of_interim > 10
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("again", [0.0, 20.0])
 def test_the_repair_of_a_channel_that_stood_still_is_no_second_fault(again):
     changes = []
@@ -439,6 +444,7 @@ def partition_state():
     return PartitionState(ONE, decoder=decoder, engine=fresh(ROLLING), context=context)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("core", ["python", "native"])
 @pytest.mark.parametrize(
     ("n", "kills"), [(8_000, 6), pytest.param(42_000, 35, marks=pytest.mark.slow)]

@@ -228,6 +228,7 @@ def test_events_that_give_no_row_wait_for_nobody():
     assert summary.fit_waits == 0
 
 
+@pytest.mark.thorough
 def test_a_file_is_held_back_and_goes_on(tmp_path):
     path = Path(tmp_path, "feed.jsonl")
     path.write_bytes(b"\n".join(lines(1_500)) + b"\n")

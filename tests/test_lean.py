@@ -119,6 +119,7 @@ def test_a_certificate_is_not_checked_against_lean_verdicts():
         read_log([encode_lean_verdict(ONE)], AuditDraw(), Evidence())
 
 
+@pytest.mark.thorough
 def test_the_console_of_a_lean_pipeline_has_items_and_says_what_it_lacks(
     ran, tmp_path, capsys, monkeypatch
 ):

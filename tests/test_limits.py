@@ -169,6 +169,7 @@ def test_an_open_incident_publishes_that_a_limit_is_exceeded():
     assert told[1].limits == (LimitExcess("x", 7.25, 6.0),)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("after", [3, 60])
 def test_a_held_incident_publishes_at_once_that_a_limit_is_exceeded(after):
     """It said so with its next change, which may be days later."""

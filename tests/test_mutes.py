@@ -179,6 +179,7 @@ def test_nobody_is_asked_and_the_audit_draws_muted_events_of_every_label():
     assert {i.drawn for i in asked if i is not None and i.verdict.muted} == {0.2}
 
 
+@pytest.mark.thorough
 def test_a_fault_hidden_by_a_mute_is_counted_as_missed():
     told = at_work(mute(), hold=Hold(enabled=False))
     verdicts = [v for v in play(told, washing(6_000, every=3)) if v.muted]

@@ -212,6 +212,7 @@ def test_the_engine_holds_as_the_reference_does(name, said):
     assert told or name in {"holes", "HalfSpaceTrees", "GaussianScorer"}  # they see less
 
 
+@pytest.mark.thorough
 @every_pipeline
 def test_the_engine_says_what_the_reference_says(name):
     pipeline, feed = PIPELINES[name]

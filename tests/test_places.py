@@ -38,6 +38,7 @@ _MOVES = st.lists(
 )
 
 
+@pytest.mark.thorough
 @settings(max_examples=60)
 @given(st.sampled_from(POLICIES), st.lists(_MOVES, max_size=12), st.integers(0, 3), st.data())
 def test_in_a_full_window_what_is_extreme_is_an_anomaly_whatever_came_before(

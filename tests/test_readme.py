@@ -88,6 +88,7 @@ def help_of(*words):
     return out.getvalue(), set(re.findall(r"^  ([a-z-]+)  ", below, re.M))
 
 
+@pytest.mark.thorough
 def test_every_command_and_option_that_a_page_names_exists():
     checked = 0
     for page in PAGES + ABOUT_REVIEWING:

@@ -44,6 +44,7 @@ def test_all_golden_bands_are_met_exactly(exceed_golden):
         assert band.can_accept_anomaly == (k_hi < n)
 
 
+@pytest.mark.thorough
 def test_all_golden_log_probabilities_are_met_to_1e_9(exceed_golden):
     for n, gamma, _m, k, log_p1, log_p0, confidence in exceed_golden["confidence"]:
         at = stability(k, n, gamma)

@@ -253,6 +253,7 @@ refit_every_events = 150
 """
 
 
+@pytest.mark.thorough
 def test_what_becomes_of_an_incident_is_written_once_however_records_come() -> None:
     """A record that waits has two outcomes, and only that of its event says it."""
     config, problems = parse_config(INCIDENT)

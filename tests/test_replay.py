@@ -125,6 +125,7 @@ def test_without_another_config_nothing_is_compared(history, capsys):
     assert "Changed labels" not in said
 
 
+@pytest.mark.thorough
 def test_columns_are_named_by_what_differs(history, capsys):
     assert main(["replay", "old.toml", "--config", "new.toml"]) == 0
     assert re.search(r"^ +old\.toml +new\.toml *$", capsys.readouterr().out, re.M)

@@ -71,6 +71,7 @@ def test_a_gas_sensor_that_rested_is_an_anomaly_at_once_and_told_at_the_third_re
     assert all("limit" not in choice.does for choice in choices(told))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("detector", ["SeasonalSensor", "SensorEnsemble"])
 def test_so_it_is_where_no_member_of_an_ensemble_scores_it(detector):
     readings = feed(awake(1000, (800, 1000, 400.0)))

@@ -172,6 +172,7 @@ def test_a_sun_that_stands_still_by_night_is_no_normal_night():
     assert sum(one.label == "anomaly" for one in healthy) < 0.1 * len(healthy)
 
 
+@pytest.mark.thorough
 def test_the_spread_joins_where_the_nights_are_quiet_alone(monkeypatch):
     assert season(spread_by_night(6)).spread == Part("day", 6)
     assert season(spread_by_night(3)).spread is None  # two turns, and most of a third

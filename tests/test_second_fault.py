@@ -79,6 +79,7 @@ def test_one_fault_alone_tells_of_no_other():
         assert [one.spread for one in found.values()] == [()]
 
 
+@pytest.mark.thorough
 def test_without_evidence_or_a_hold_there_is_nothing_to_compare():
     for how in (
         {"evidence": False}, {"hold": Hold(enabled=False)}, {"alarms": None},

@@ -88,6 +88,7 @@ def test_a_record_of_one_reading_gives_one(name: str) -> None:
     assert set(feed.channels) == THREE | ({"door", "pump", "lamp"} if name == "booleans" else set())
 
 
+@pytest.mark.thorough
 def test_the_channels_of_every_shape_have_the_values_of_the_wide_one() -> None:
     _, wide, _ = read(case("wide"))
     want = [dict(zip(("temp", "press", "speed"), one.values, strict=True)) for one in wide]
@@ -144,6 +145,7 @@ def test_long_records_are_joined_by_machine(name: str) -> None:
     assert all(value == value for reading in readings for value in reading.values)  # noqa: PLR0124
 
 
+@pytest.mark.thorough
 def test_a_value_with_a_bad_quality_is_missing() -> None:
     for name, field in (
         ("quality", "{channel}.q"),
@@ -476,6 +478,7 @@ def test_what_is_no_json_is_named_with_the_next_step(value: bytes, said: str) ->
 
 
 # --------------------------------------------------------------- the same of a schema registry
+@pytest.mark.thorough
 @pytest.mark.parametrize("registered", [True, False])
 def test_shapes_in_avro_are_proposed_as_those_of_json(
     monkeypatch: pytest.MonkeyPatch, registered: bool
@@ -528,6 +531,7 @@ def test_without_a_registry_records_are_left_as_they_are(monkeypatch: pytest.Mon
     assert of_registry(records) == ("jsonl", records)
 
 
+@pytest.mark.thorough
 def test_series_behind_each_other_in_a_record_are_put_in_the_order_of_time() -> None:
     chance = random.Random(2)
     values = {

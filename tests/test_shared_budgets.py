@@ -97,6 +97,7 @@ def restarted(made, recipe):
     return other
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("owner", ["stream", "group"])
 @pytest.mark.parametrize("modes", [1, 3])
 @settings(max_examples=3, deadline=None)
@@ -278,6 +279,7 @@ def test_another_rate_takes_the_shared_credit_along_and_another_owner_begins_ane
     assert all(made._credits.of(key).events_seen > 0 for key in ("north/a", "south/a"))
 
 
+@pytest.mark.thorough
 def test_a_decision_gives_nothing_back_of_what_a_forgotten_stream_has_spent():
     made = engine("partition", live=1)
     feed = readings(800, KEYS)

@@ -128,6 +128,7 @@ def distances():
     return made, X, [Sided(made, (regions(0, sign),)) for sign in (1, -1)]
 
 
+@pytest.mark.thorough
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 1400), amounts, amounts, st.sampled_from([0, 1]), st.floats(0.01, 5.0))
 def test_where_a_channel_goes_on_its_ignored_side_the_score_never_rises(
@@ -149,6 +150,7 @@ def test_where_a_channel_goes_on_its_ignored_side_the_score_never_rises(
         assert was <= made.score(row[None])[0] * (1 + 1e-6) + 1e-6
 
 
+@pytest.mark.thorough
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 1400), amounts, st.floats(0.01, 1e6))
 def test_a_rise_from_where_it_is_expected_scores_as_if_it_were_not_there_to_the_bit(
@@ -325,6 +327,7 @@ def leak_and_closed_valve(n=2600):
     return readings_of(values)
 
 
+@pytest.mark.thorough
 def test_a_leak_is_an_anomaly_with_an_incident_and_a_closed_valve_is_none():
     told = {}
     for asked in (LOW, ()):
@@ -360,6 +363,7 @@ def test_the_laws_hold_over_cuts_snapshots_and_gaps():
         Engine(spec_of(LOW), InlineExecutor()).restore(whole.snapshot())
 
 
+@pytest.mark.thorough
 def test_a_limit_counts_on_either_side():
     engine = Engine(spec_of(limits=(ChannelLimits("pressure", None, 6.0),)), InlineExecutor())
     verdicts = engine.process(leak_and_closed_valve())
@@ -370,6 +374,7 @@ def test_a_limit_counts_on_either_side():
     assert by_score.count(Label.ANOMALY) <= 1
 
 
+@pytest.mark.thorough
 def test_evidence_names_no_channel_on_the_side_that_nobody_asks_about():
     values = plant(2600, 1)
     values[2300:2330, 0] += 1.5

@@ -75,6 +75,7 @@ def test_a_logger_that_uploads_what_it_kept_is_not_silent():
     assert begun.onset_ms == NOW + 7 * DAY - HOUR
 
 
+@pytest.mark.thorough
 def test_a_machine_that_is_off_each_night_is_told_twice_at_most():
     def works(time_ms):
         return time_ms % DAY < 14 * HOUR
@@ -177,6 +178,7 @@ def slowly(told):
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(4))
 def test_in_any_cut_and_restored_anywhere_it_is_the_law(seed):
     told, rng = lives(seed), random.Random(seed)

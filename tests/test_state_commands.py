@@ -97,6 +97,7 @@ def test_a_pipeline_that_keeps_nothing_and_a_partition_that_is_not_there(here, r
 DECIDED = CommandJournal(ONE, None, ["feed.csv"]).encoded(None)
 
 
+@pytest.mark.thorough
 def test_dropped_it_is_rebuilt_from_the_input_and_no_verdict_changes(here, rejex):
     half_way(here, rejex)
     FolderSnapshotStore(here / "one").save_journal(ONE, DECIDED)
@@ -131,6 +132,7 @@ def test_nothing_is_changed_under_a_run(here, rejex):
         assert rejex("state", "list", "one.toml")[0] == 0
 
 
+@pytest.mark.thorough
 def test_a_damaged_snapshot_is_listed_refused_with_the_command_and_dropped_by_it(here, rejex):
     half_way(here, rejex)
     (db,) = (here / "one").glob("*-snapshots.db")
@@ -161,6 +163,7 @@ def test_moved_to_another_folder_it_goes_on_without_a_different_verdict(here, re
     assert before + verdicts(here, "two") == undisturbed(here, rejex, 700)
 
 
+@pytest.mark.thorough
 def test_a_snapshot_behind_what_is_committed_is_moved_with_both_offsets(here, rejex):
     """As a crash leaves it: what lies in between is replayed on the other side, silently."""
     half_way(here, rejex)
@@ -179,6 +182,7 @@ def test_a_snapshot_behind_what_is_committed_is_moved_with_both_offsets(here, re
     assert verdicts(here, "one") + verdicts(here, "two") == undisturbed(here, rejex, 700)
 
 
+@pytest.mark.thorough
 def test_a_lost_snapshot_is_brought_back_and_one_from_the_future_is_not(here, rejex):
     half_way(here, rejex)
     rejex("state", "export", "one.toml", "at400")

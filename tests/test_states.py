@@ -119,6 +119,7 @@ def test_states_are_found_where_they_are_and_nowhere_else(values, count):
     assert find_states(table(values)) == count
 
 
+@pytest.mark.thorough
 def test_one_channel_of_ten_that_switches_is_enough_and_units_change_nothing():
     rng = np.random.default_rng(2)
     X = np.column_stack([rng.normal(size=(2000, 9)), on_off([200, 300] * 4, [0, 9] * 4)])

@@ -74,6 +74,7 @@ def test_a_sentinel_is_said_and_declared_or_not_the_fault_is_found(case):
     assert min(row.values[0] for row in readings(kept)) == -999
 
 
+@pytest.mark.thorough
 def test_channels_by_turns_are_carried_and_the_fault_is_found(case):
     table = open_table(case("wide_async.csv"))
     assert "report by turns" in said(table)
@@ -82,6 +83,7 @@ def test_channels_by_turns_are_carried_and_the_fault_is_found(case):
     assert sum(verdicts[row + 1].label is Label.ANOMALY for row in range(1600, 1620)) >= 10
 
 
+@pytest.mark.thorough
 def test_a_sparse_channel_is_set_aside_aloud(case):
     table = open_table(case("wide_slow.csv"))
     assert table.guess.channels == ("temp", "flow")
@@ -109,6 +111,7 @@ def test_formats_are_read(case, name, channels):
     assert len(readings(table)) == 400
 
 
+@pytest.mark.thorough
 def test_24_is_the_midnight_of_the_next_day(case):
     times = [row.event_time_ms for row in readings(open_table(case("hour24.csv")))]
     assert {b - a for a, b in itertools.pairwise(times)} == {3_600_000}
@@ -292,6 +295,7 @@ def test_a_time_without_a_day_or_in_part_stops(tmp_path, header, columns):
         open_table(write(tmp_path / "t.csv", header, *columns, NOISE, n=400))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("texts", "written"), [
     ("3. März 2025 {}", "%H:%M:%S"), ("03 Dez 2024 {}", "%H:%M"), ("3 août 2024 {}", "%H:%M"),
     ("03-Mar-25 {}", "%I.%M.%S.000000 %p"), ("Monday, March 03, 2025 {}", "%H:%M"),
@@ -321,6 +325,7 @@ def test_words_and_codes_of_quality_are_believed(tmp_path, name, good, bad):
     assert [math.isnan(row.values[0]) for row in readings(table)] == wrong
 
 
+@pytest.mark.thorough
 def test_a_channel_that_comes_each_second_row_is_carried(tmp_path):
     half = [x if i % 2 == 0 else "" for i, x in enumerate(FLOW)]
     table = open_table(write(tmp_path / "t.csv", ["time", "x", "y"], TIMES, NOISE, half))
@@ -462,6 +467,7 @@ def test_a_lot_of_statuses_are_all_missing_those_to_come_too(tmp_path):
     assert sum(math.isnan(r.values[0]) for r in rows) == sum(isinstance(c, str) for c in cells)
 
 
+@pytest.mark.thorough
 def test_arrays_of_json_are_read_by_init(tmp_path, monkeypatch, capsys):
     from rejex_stream.cli import main
 
@@ -488,6 +494,7 @@ def test_the_worst_episodes_come_first(tmp_path, capsys):
     assert 1580 < lasting["first_row"] <= 1601
 
 
+@pytest.mark.thorough
 def test_a_table_in_which_nothing_is_ranked_is_an_error(tmp_path, capsys):
     from rejex_stream.cli import main
 
@@ -729,6 +736,7 @@ def test_names_in_the_encodings_of_east_asia_and_of_the_west(tmp_path, encoding,
     assert [one.values[0] for one in readings(table)] == NOISY[:300]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("header", "written"), [
     ("时间,x", "{0.year}年{0.month}月{0.day}日 {0.hour}时{0.minute:02}分{0.second:02}秒"),
     ("日付,時刻,x", "{0:%Y年%m月%d日},{0:%H時%M分}"),

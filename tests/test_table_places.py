@@ -142,6 +142,7 @@ def test_columns_without_names_may_be_a_calendar_and_a_clock(tmp_path):
     assert first(clock).event_time_ms == 1738569600000
 
 
+@pytest.mark.thorough
 def test_a_calendar_goes_before_a_time_since_a_start_and_a_share_is_none(tmp_path):
     table = opened(tmp_path / "t.csv", ["Test_Time,DateTime,a,b"],
                    lambda i: f"{i * 1.5},{1738569600.5 + i * 1.5},{A[i]},{B[i]}")  # fmt: skip
@@ -198,6 +199,7 @@ def test_a_code_of_quality_that_nobody_explains_is_no_channel(tmp_path):
     assert status.guess.channels == ("pump", "pump_status")
 
 
+@pytest.mark.thorough
 def test_a_zone_before_the_year_is_read(tmp_path):
     table = opened(tmp_path / "t.csv", ["a,t_stamp"],
                    lambda i: f"{A[i]},{at(i):%a %b %d %H:%M:%S} CET {at(i).year}")  # fmt: skip

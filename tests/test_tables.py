@@ -474,6 +474,7 @@ def test_months_for_days_are_parts_of_by_the_order_or_doubted(tmp_path):
     assert "give --time-format '%d/%m/%Y %H:%M'" in "\n".join(table.said)
 
 
+@pytest.mark.thorough
 def test_a_day_alone_is_taken_where_somebody_says_so(tmp_path):
     path = tmp_path / "t.csv"
     path.write_bytes(clocked())
@@ -527,6 +528,7 @@ def test_score_says_which_rows_when_and_which_channels(tmp_path, capsys):
     assert "Temp" in line
 
 
+@pytest.mark.thorough
 def test_a_fault_is_seen_while_another_channel_is_missing_and_so_is_that(tmp_path, capsys):
     chance, rows = random.Random(2), ["time,temp,vib,flow"]
     for i in range(4000):
@@ -565,6 +567,7 @@ def test_quantities_never_share_a_model(tmp_path, capsys):
     assert "different quantities cannot share one" in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 def test_an_incident_reads_what_departed_most_and_no_echo_after_the_repair(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "300")
     table = Path(__file__).parent.parent / "examples" / "readings.csv"
@@ -677,6 +680,7 @@ def test_a_value_that_is_said_to_be_bad_is_missing_and_the_saved_config_agrees(
     assert repr(found) == repr(blank) == repr(ran)
 
 
+@pytest.mark.thorough
 def test_a_status_is_no_quality_and_what_is_asked_for_is_a_channel(tmp_path):
     status = open_table(flagged(tmp_path / "a.csv", ["time", "temp", "temp_status", "flow"]))
     assert status.guess.quality is None

@@ -166,6 +166,7 @@ def test_a_channel_that_is_renamed_is_an_alarm_until_it_has_its_name_again(tmp_p
     assert kinds.count("nothing_scorable") == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_nobody_follows_a_redirect_which_would_drop_the_body_or_leak_it(status, caplog):
     elsewhere = Receiver()
@@ -184,6 +185,7 @@ def test_nobody_follows_a_redirect_which_would_drop_the_body_or_leak_it(status, 
     assert f"HTTP {status}, a redirect, which is not followed: give the address" in caplog.text
 
 
+@pytest.mark.thorough
 def test_a_clock_that_went_back_leaves_no_alert_behind_for_as_long_as_it_was_ahead(monkeypatch):
     """An alert that ended stayed active for 400 days: its end was put behind its beginning."""
     receiver, ahead = Receiver(), timedelta(days=400)

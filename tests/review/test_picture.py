@@ -83,6 +83,7 @@ def test_the_drawn_range_is_left_where_what_is_usual_by_itself_is_not(judged, wa
     assert np.mean(left) >= 0.8
 
 
+@pytest.mark.thorough
 def test_the_page_and_the_card_say_the_sentence_of_the_alert(judged, wall):
     rows, verdicts, opened = judged
     values = TypicalValues(("flow", "load"))
@@ -113,6 +114,7 @@ def test_a_blind_reviewer_sees_no_expectation(judged, wall):
     assert not any(one.reads.expected or one.farthest.expected for one in blind)
 
 
+@pytest.mark.thorough
 def test_what_was_expected_is_said_of_now_only_where_it_is_of_now(judged, wall_store):
     """After the fault the newest readings speak for themselves, and the worst one is named."""
     rows, verdicts, opened = judged

@@ -91,6 +91,7 @@ def test_so_many_are_asked_a_day_the_most_valuable_first(new_store, clock):
     assert shown(store) == pytest.approx([0.2, 0.05, 0.01]), "the next day goes on"
 
 
+@pytest.mark.thorough
 def test_what_spends_nothing_of_the_budget_comes_out_of_the_capacity(new_store, clock):
     """A stream that cannot be ranked, and audits, beside a budget that is held."""
     store = new_store(settle_s=0, gap_events=0, capacity=Capacity(questions_per_day=5))
@@ -454,6 +455,7 @@ def test_the_first_page_says_what_where_since_when_how_far_and_what_is_asked(sic
         assert words.lower() in page.lower(), words
 
 
+@pytest.mark.thorough
 def test_a_card_names_first_what_speaks_though_it_reads_canonical_time_just_now(wall_store):
     """The gearbox of the demo was between its peaks, and the card named the weather."""
     store = wall_store(settle_s=0)
@@ -518,6 +520,7 @@ def test_the_page_says_what_is_pending_and_takes_it_back(sick):
     assert 'id="actions"' in console.ask("/incidents/feed-0-45").text
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("step_ms", "waits_min"), [(1_000, 15), (3_600_000, 180)])
 def test_a_pipeline_of_which_nothing_comes_is_said_to_be_quiet(wall_store, step_ms, waits_min):
     from rejex_stream.review.queue.database import wall_clock_ms
@@ -577,6 +580,7 @@ def test_names_that_would_pass_for_others_are_shown(wall_store):
 
 
 # --------------------------------------------------------------------------------------- refresh
+@pytest.mark.thorough
 def test_an_idle_tab_is_told_that_nothing_changed_and_pages_come_compressed(new_store, clock):
     store = new_store(settle_s=0, gap_events=0)
     store.add([item(100 * k) for k in range(100)])

@@ -312,6 +312,7 @@ def test_a_list_counts_the_events_of_now_and_not_those_of_the_opening(ward):
     assert f"{events} events" in now
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("held", [True, False])
 def test_an_incident_by_a_limit_says_which_limit_and_stands_first(wall_store, held):
     """Its page said "0 of 100" and nothing of the limit; the list had it last."""
@@ -342,6 +343,7 @@ def test_an_incident_by_a_limit_says_which_limit_and_stands_first(wall_store, he
         assert said in console.ask(f"/incidents/{WHICH}").text
 
 
+@pytest.mark.thorough
 def test_an_incident_is_given_to_somebody_and_shelved_until_its_end(wall_store):
     away = [0]
     store = wall_store(clock_ms=lambda: wall_clock_ms() + away[0], reviewers=("bob", "lou:viewer"))

@@ -154,6 +154,7 @@ def test_a_login_never_leads_to_another_site(wall_store):
             assert answer.headers["location"] == "/queue"
 
 
+@pytest.mark.thorough
 def test_a_proxy_header_counts_from_a_trusted_address_only(wall_store):
     store = wall_store()
     header = {"x-forwarded-user": "grace"}

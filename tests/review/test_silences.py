@@ -163,6 +163,7 @@ def test_a_situation_is_one_alert_silent_once_acknowledged_and_back_after_a_rela
     receiver.close()
 
 
+@pytest.mark.thorough
 def test_the_answer_fault_acknowledges_and_the_pages_say_who(wall_store):
     store, line = wall_store(reviewers=("ada:lead",)), Line()
     tell(store, incident(), pipeline="farm")

@@ -255,7 +255,7 @@ def _incidents(findings: Findings) -> str:
 <h3>Incidents: faults that were held</h3>
 <p class="muted">While an incident is open its reference stands still, so a fault that stays never \
 becomes normal by itself.</p>
-<div class="scroll"><table><thead><tr><th>Sensor</th><th>When it was told</th><th>Since</th>\
+<div class="scroll"><table><thead><tr><th>Sensor</th><th>What was told</th><th>Since</th>\
 <th>What became of it</th><th class="num">Its events</th><th class="num">Anomalies</th>\
 <th class="num">Rejected</th></tr>\
 </thead><tbody>{rows}</tbody></table></div>"""

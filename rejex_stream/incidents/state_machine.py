@@ -222,7 +222,7 @@ class OpenIncident(msgspec.Struct, forbid_unknown_fields=True):
         if sensor not in self.sensors and len(self.sensors) < _MOST_SENSORS:
             self.sensors.append(sensor)
 
-    def name(self, verdict: Verdict, channel: str, since_ms: int) -> None:
+    def put_first(self, verdict: Verdict, channel: str, since_ms: int) -> None:
         """Put a channel before the others that was found unusual without them."""
         said = () if verdict.evidence is None else verdict.evidence.channels
         known = {found.channel: found for found in (*self.channels, *said)}
@@ -746,7 +746,7 @@ class IncidentTracker:
             incident.named.append(channel)
             return
         incident.is_told = True
-        incident.name(verdict, channel, second.rise_ms)
+        incident.put_first(verdict, channel, second.rise_ms)
         self._publish(reading, verdict.seq)
 
     def is_told_at(self, seq: int) -> bool:

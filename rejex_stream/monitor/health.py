@@ -214,7 +214,7 @@ class HealthDetector:
             self._unit = unit_of(self._window) * max(1, self.streams)
             if self._inflation.factor is not None:
                 self._tempered.clear()
-                self._temper()
+                self._update_tempering()
         self._begin_block()
 
     def _settle(self, law: RankLaw) -> None:
@@ -263,10 +263,10 @@ class HealthDetector:
                 fired = self._book(self._law, run, 0)
             self._settle(self._law)
         self._law = law
-        self._temper()
+        self._update_tempering()
         return fired
 
-    def _temper(self) -> None:
+    def _update_tempering(self) -> None:
         """Go by ratios ** (1 / VIF), or by none where no VIF can be relied on."""
         factor, self._ratios = self._inflation.factor, None
         self._is_blind = factor is None or factor * _MIN_EFFECTIVE > self._window * self.streams
@@ -334,6 +334,6 @@ class HealthDetector:
         self._law = law
         self._ratios, self._is_blind = None, True
         if law is not None:
-            self._temper()
+            self._update_tempering()
         # The first ranked event of all is booked at once, as by a detector that was never saved.
         self._due = 1 if law is None else min(_LONGEST_RUN, self._left)

@@ -106,10 +106,10 @@ class _SideTest(NamedTuple):
 
     def is_off_side(self, X: FloatArray) -> npt.NDArray[np.bool_]:
         """Return of which rows X of shape (m, d) what nobody asks about explains more, (m,)."""
-        parts = [self._is_off_side(X[i : i + _AT_ONCE]) for i in range(0, len(X), _AT_ONCE)]
+        parts = [self._is_off_side_block(X[i : i + _AT_ONCE]) for i in range(0, len(X), _AT_ONCE)]
         return np.concatenate(parts)
 
-    def _is_off_side(self, X: FloatArray) -> npt.NDArray[np.bool_]:
+    def _is_off_side_block(self, X: FloatArray) -> npt.NDArray[np.bool_]:
         k, scale = len(self.other), self.distance.scale
         if not k:
             return np.zeros(len(X), dtype=np.bool_)

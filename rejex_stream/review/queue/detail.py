@@ -227,14 +227,14 @@ def episode_detail(
     apart = series.deviations(
         connection, row.sensor_id, row.sensor, row.channels, stretch, blind=row.blind
     )
-    bars, flip = _evidence(row)
+    bars, flip = _evidence_bars(row)
     main = (
         row.channels.index(bars[0].channel)
         if bars and bars[0].channel in row.channels
         else (apart[0].column if apart else 0)
     )
     low, high = series.around(connection, row.sensor_id, row.start_ms, row.end_ms)
-    earlier = _earlier(connection, row)
+    earlier = _earlier_episodes(connection, row)
     return Detail(
         row=row,
         together=tuple(asked_with(connection, row, settings, viewer, now_ms)),
@@ -271,7 +271,7 @@ def episode_detail(
 _MOST_EARLIER = 6
 
 
-def _earlier(connection: Connection, row: EpisodeRow) -> tuple[Earlier, ...]:
+def _earlier_episodes(connection: Connection, row: EpisodeRow) -> tuple[Earlier, ...]:
     others = connection.execute(
         "SELECT episode_id, start_ms, n_events, status, verdict FROM episode WHERE sensor_id = ? "
         "AND root_id <> ? AND status <> 'empty' ORDER BY start_ms DESC, episode_id LIMIT 1000",
@@ -281,7 +281,7 @@ def _earlier(connection: Connection, row: EpisodeRow) -> tuple[Earlier, ...]:
     return tuple(one._replace(verdict=None) if row.blind else one for one in rows)
 
 
-def _evidence(row: EpisodeRow) -> tuple[tuple[Bar, ...], str]:
+def _evidence_bars(row: EpisodeRow) -> tuple[tuple[Bar, ...], str]:
     evidence = row.main.evidence
     if evidence is None or row.blind:
         return (), ""

@@ -92,6 +92,11 @@ class DisplayNames(NamedTuple):
             return ", ".join(map(self.limit_text, incident.limits))
         return self.reading_text(given.expected.as_reading(given.channel))
 
+    def unusual(self, incident: Incident) -> str:
+        """Return what is said of an incident of which no reading says more."""
+        named = [self.name_and_unit(one.channel)[0] for one in incident.channels[:1]]
+        return " is ".join([*named, "not as usual"])
+
     def is_within(self, reading: ChannelReading) -> bool:
         """Whether a reading says nothing of what is wrong: by itself it is as usual."""
         usual = self.usual_of(reading)
@@ -197,11 +202,6 @@ def if_unanswered(incident: Incident) -> str:
     return f"{goes_on}. Unanswered, it is taken for normal{when}."
 
 
-def unusual(incident: Incident) -> str:
-    """Return what is said of an incident of which no reading says more."""
-    return " is ".join([*(one.channel for one in incident.channels[:1]), "not as usual"])
-
-
 def headline(
     incident: Incident, names: DisplayNames, readings: Sequence[ChannelReading] = ()
 ) -> str:
@@ -211,7 +211,7 @@ def headline(
     what = names.evidence(incident, incident.channels[:1] if incident.spread else None)
     if not what and not any(map(names.is_within, readings[:1])):
         what = ", ".join(map(names.reading_text, readings[:1]))
-    what = what or unusual(incident)
+    what = what or names.unusual(incident)
     severity = f"severity {graded_severity(incident)}"
     if incident.state is IncidentState.CLOSED:
         lasted = span(incident.changed_ms - incident.onset_ms)

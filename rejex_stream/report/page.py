@@ -19,7 +19,7 @@ from rejex_stream import __version__
 from rejex_stream.decode.mapping import printable
 from rejex_stream.errors import explaining_os_errors
 from rejex_stream.incidents.situations import Situation, find_situations, onset_of
-from rejex_stream.operate.incident_text import how_ended, unusual
+from rejex_stream.operate.incident_text import how_ended
 from rejex_stream.readable import how_often, number, percent, span, utc
 from rejex_stream.report.judged_run import Event, FaultFindings, Findings, Series
 from rejex_stream.types import (
@@ -234,7 +234,7 @@ arrow keys pan, plus and minus zoom, 0 shows all"><div class="tip" hidden></div>
 
 # --------------------------------------------------------------------------------------- tables
 def _incidents(findings: Findings) -> str:
-    incidents = findings.run.incidents
+    incidents, names = findings.run.incidents, findings.run.names
     streams = {series.sensor for series in findings.series}
     of = {id_: one for one in find_situations(map(onset_of, incidents), streams)
           for id_ in one.members}  # fmt: skip
@@ -243,7 +243,7 @@ def _incidents(findings: Findings) -> str:
     rows = "".join(
         f"<tr><td>{escape(stream_name(incident.stream_key, incident.mode))}"
         f"{escape(_together(of[incident.id]))}</td>"
-        f"<td>{escape(findings.run.names.evidence(incident) or unusual(incident))}</td>"
+        f"<td>{escape(names.evidence(incident) or names.unusual(incident))}</td>"
         f"<td>{_time(incident.onset_ms)}</td><td>{escape(_ended(incident))}</td>"
         f'<td class="num">{incident.n_events:,}</td><td class="num">{incident.n_anomalies:,}</td>'
         f'<td class="num">{incident.n_rejected:,}</td></tr>'

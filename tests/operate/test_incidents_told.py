@@ -447,6 +447,9 @@ def test_a_channel_that_is_missing_or_not_known_yet_is_said_in_words():
     assert said.annotations["values"] == "oil 1.25"
     said = make_alert(incident(), DisplayNames("farm")).annotations
     assert said["summary"].startswith("WT-9: oil is not as usual; since")
+    shown = DisplayNames("farm", channels={"oil": Channel(label="Oil pressure")})
+    said = make_alert(incident(), shown).annotations
+    assert said["summary"].startswith("WT-9: Oil pressure is not as usual; since")
 
 
 def test_an_alert_says_what_the_others_made_one_expect_of_the_newest_event():

@@ -74,7 +74,9 @@ def test_one_cause_is_one_alert_that_counts_its_incidents_and_ends_with_the_last
         until(lambda: "14 of 14" in alerts_at(url)["farm-0-100"]["annotations"]["summary"])
         assert set(alerts_at(url)) == {"farm-0-100", "farm-0-140"}, "another's fault is its own"
         said = alerts_at(url)["farm-0-100"]["annotations"]
-        assert said["summary"].startswith("14 of 14 gw7/*; first gw7/meter-00: oil is not as usual")
+        assert said["summary"].startswith(
+            "14 of 14 gw7/*; first gw7/meter-00: Oil pressure is not as usual"
+        )
         assert said["sensors"].count("gw7/meter-") == 14
         durable(watch, meter(0, 2, CLOSED), *(meter(k, 2, RECOVERING) for k in range(1, 13)))
         look(watch)

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from rejex_stream.encode import decode_incidents
-from rejex_stream.operate.incident_text import DisplayNames, unusual
+from rejex_stream.operate.incident_text import DisplayNames
 from tests.operate.alerting import Receiver
 from tests.review.console_server import running
 
@@ -145,7 +145,7 @@ def test_what_is_drawn_shows_the_fault_and_alert_page_card_report_and_log_say_it
                 told = re.search(r": (.*?); since", alert["summary"])[1]
                 page = console.ask(f"/incidents/{opened.id}").text
                 head = re.search('(?s)<header class="page-head" id="head">.*?</header>', page)[0]
-                newest = names.evidence(opened) or unusual(opened)  # of what was added since
+                newest = names.evidence(opened) or names.unusual(opened)  # of what was added since
                 places = {"page": text_of(head), "card": text_of(console.ask("/now").text)}
                 silent += [(machine, name, told) for name in places if told not in places[name]]
                 silent += [(machine, "report", newest)] * (newest not in report)

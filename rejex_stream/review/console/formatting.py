@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from markupsafe import Markup, escape
 
-from rejex_stream.operate.incident_text import how_ended, unusual
+from rejex_stream.operate.incident_text import how_ended
 from rejex_stream.readable import number, percent, span, utc
 from rejex_stream.rejection.window import grade
 
@@ -106,7 +106,6 @@ FILTERS = {
     "exact": escape,  # as it is, for what a form sends back
     "grade": grade,
     "how_ended": how_ended,
-    "unusual": unusual,
     "number": number,
     "percent": lambda *of: percent(*of).replace(" ", "\u00a0"),
     "span": span,

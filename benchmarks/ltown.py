@@ -132,24 +132,9 @@ class Network:
         self.call(f"set{what}", *(ctypes.c_double(a) if isinstance(a, float) else a for a in args))
 
 
-def _sections(text: str) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for line in text.splitlines():
-        if line.startswith("["):
-            rows = found.setdefault(line.strip(), [])
-        elif found:
-            rows.append(line)
-    return found
-
-
 def _grouped(text: str) -> tuple[str, dict[str, list[float]]]:
     """Return a network with a pattern of one value a group of nodes, and the week's values."""
-    sections = _sections(text)
     week: dict[str, list[float]] = {}
-    for line in sections["[PATTERNS]"]:
-        name, *values = line.split(";")[0].split() or [""]
-        if name:
-            week.setdefault(name, []).extend(map(float, values))
     lines, at = [], ""
     for line in text.splitlines():
         if line.startswith("["):
@@ -157,12 +142,12 @@ def _grouped(text: str) -> tuple[str, dict[str, list[float]]]:
         words = line.split(";")[0].split()
         if at == "[DEMANDS]" and len(words) == 3:
             group = int(words[0].lstrip("n")) % GROUPS if words[0][1:].isdigit() else 0
-            lines.append(f" {words[0]} {words[1]} {words[2]}-{group}")
-        else:
-            lines.append(line)
-        if line.strip() == "[PATTERNS]":
-            lines += [f" {name}-{group} 1.0" for name in week for group in range(GROUPS)]
-    return "\n".join(lines), week
+            line = f" {words[0]} {words[1]} {words[2]}-{group}"  # noqa: PLW2901
+        elif at == "[PATTERNS]" and len(words) > 1:
+            week.setdefault(words[0], []).extend(map(float, words[1:]))
+        lines.append(line)
+    own = [f" {name}-{group} 1.0" for name in week for group in range(GROUPS)]
+    return "\n".join(["[PATTERNS]", *own, *lines]), week
 
 
 def simulate(folder: Path, seed: int, days: int = 365, *, is_healthy: bool = False) -> None:

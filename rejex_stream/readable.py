@@ -147,8 +147,10 @@ class ChannelReading:
     usual: tuple[float, float] | None  # `None`: nobody knows yet
     expected: Expected | None = None
 
-    def describe(self, name: str = "", unit: str = "") -> tuple[str, str]:
+    def describe(self, name: str = "", unit: str = "", *, speaks: bool = False) -> tuple[str, str]:
         """Return what it reads, by the name that people use, and what is usual, if anybody knows.
+
+        Of a channel that `speaks` in an incident no reading is called within its usual.
 
         Examples
         --------
@@ -169,7 +171,8 @@ class ChannelReading:
             low, high = self.usual
             within = "usually"
             if low <= self.value <= high:  # which others, or the hour, show not to be right
-                within = "within its usual" if self.expected is None else "by itself it may be"
+                is_told = speaks or self.expected is not None
+                within = "by itself it may be" if is_told else "within its usual"
             ends = dict.fromkeys((distinct(low, width), distinct(high, width)))
             parts.append(f"{within} {' to '.join(ends)}{unit}")
         return now, "; ".join(parts)

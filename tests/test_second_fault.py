@@ -171,3 +171,10 @@ def test_one_fault_that_shows_in_two_channels_is_one_post_and_a_third_is_told(de
     assert alone.spread == ()
     (incident,) = incidents(feed(*together, SECOND), pipeline(detector))[0].values()
     assert [one.channel for one in incident.spread] == ["c"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_beside_a_rest_that_stays_a_little_unusual_a_second_fault_is_told(seed):
+    faults = (FIRST, ("b", 800, None, 3.5), SECOND)
+    (incident,) = incidents(feed(*faults, seed=seed))[0].values()
+    assert [one.channel for one in incident.spread] == ["c"]

@@ -737,7 +737,10 @@ class IncidentTracker:
         return second.is_due(verdict.event_time_ms) and not alarm.is_nuisance(second.mass)
 
     def tell_spread(self, reading: Reading, verdict: Verdict, channel: str) -> None:
-        """Tell of the channel in which a second fault was found, once, with its incident."""
+        """Tell once of the channel in which a second fault was found, with its incident.
+
+        In silence where the first fault shows in it.
+        """
         incident, second = self.open, self._second
         assert incident is not None  # it is held
         assert second is not None  # it was due

@@ -70,10 +70,10 @@ class DisplayNames(NamedTuple):
         known = self.channels.get(reading.channel)
         return None if known is not None and known.kind == "angle" else reading.usual
 
-    def describe_reading(self, reading: ChannelReading) -> tuple[str, str]:
+    def describe_reading(self, reading: ChannelReading, *, speaks: bool = False) -> tuple[str, str]:
         """Return what a channel reads, and what is usual, and the side that raises alarms."""
         reading = replace(reading, usual=self.usual_of(reading))
-        now, usual = reading.describe(*self.name_and_unit(reading.channel))
+        now, usual = reading.describe(*self.name_and_unit(reading.channel), speaks=speaks)
         known = self.channels.get(reading.channel)
         return now, usual and usual + _SIDES["both" if known is None else known.side]
 

@@ -93,6 +93,8 @@ def test_what_a_channel_reads_is_one_sentence_wherever_it_is_said():
     assert shown.reading_text(given.expected.as_reading("oil")) == said.partition(";")[0]
     within = ChannelReading("rpm", 12_345.6, (12_000.0, 13_000.0))
     assert shown.reading_text(within) == "rpm 12,346 rpm, within its usual 12,000 to 13,000 rpm"
+    told = shown.describe_reading(within, speaks=True)[1]
+    assert told == "by itself it may be 12,000 to 13,000 rpm", "an incident is based on it"
     assert (
         shown.describe_reading(ChannelReading("oil", 3.4, (3.4, 3.4)))[1]
         == "within its usual 3.4 bar"

@@ -1,6 +1,7 @@
 """Invented plants with known faults, each judged by the config that `init` writes.
 
 python -m benchmarks.plants CASES [--names resting_gas states] [--seeds 5] [--null-seeds 20]
+                                  [--contamination 0.02]
 
 CASES is a program that writes one plant: `CASES NAME FOLDER SEED` makes NAME.csv and
 NAME.truth.json in FOLDER. A case with a fault is right or wrong seed by seed. Cases in which
@@ -66,7 +67,11 @@ class Case(NamedTuple):
 
 
 def run(
-    cases: Path, name: str, seed: int, changed: Callable[[str], str] = lambda draft: draft
+    cases: Path,
+    name: str,
+    seed: int,
+    changed: Callable[[str], str] = lambda draft: draft,
+    options: Sequence[str] = (),
 ) -> Case:
     """Make a plant, have `init` write its config, change that if need be, run it."""
     with tempfile.TemporaryDirectory() as folder:
@@ -75,7 +80,7 @@ def run(
             subprocess.run([sys.executable, *command], cwd=folder, check=True, capture_output=True)
 
         call(str(cases), name, folder, str(seed))
-        call("-m", "rejex_stream", "init", f"{name}.csv", "--to", "c.toml")
+        call("-m", "rejex_stream", "init", f"{name}.csv", "--to", "c.toml", *options)
         draft = changed((Path(folder) / "c.toml").read_text())
         (Path(folder) / "c.toml").write_text(draft)
         call("-m", "rejex_stream", "run", "c.toml")
@@ -218,11 +223,13 @@ FAULTS: dict[str, Callable[[Case], tuple[bool, str]]] = {
 NULLS = ("waking", "directions", "dark_nights", "regimes")
 
 
-def null_rate(cases: Path, name: str, seeds: Sequence[int]) -> tuple[int, float]:
+def null_rate(
+    cases: Path, name: str, seeds: Sequence[int], options: Sequence[str] = ()
+) -> tuple[int, float]:
     """Return the alerts of a plant over seeds, and how many are asked for."""
     alerts, months = 0, 0.0
     for seed in seeds:
-        case = run(cases, name, seed)
+        case = run(cases, name, seed, options=options)
         alerts += len(case.opened)
         span = case.verdicts[-1]["event_time_ms"] - case.verdicts[0]["event_time_ms"]
         months += span / MONTH_MS
@@ -235,17 +242,21 @@ def main() -> None:
     parser.add_argument("--names", nargs="*", default=[*FAULTS, *NULLS])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--null-seeds", type=int, default=20)
+    parser.add_argument("--contamination", help="another γ than `init` guesses")
     args = parser.parse_args()
+    options = ["--contamination", args.contamination] if args.contamination else []
     rows: list[list[Any]] = []
     for name in args.names:
         if name in FAULTS:
             found = [
-                FAULTS[name](run(args.cases.resolve(), name, 1 + i)) for i in range(args.seeds)
+                FAULTS[name](run(args.cases.resolve(), name, 1 + i, options=options))
+                for i in range(args.seeds)
             ]
             right = sum(is_right for is_right, _ in found)
             rows.append([name, f"{right} of {len(found)}", "; ".join(text for _, text in found)])
         else:
-            alerts, asked = null_rate(args.cases.resolve(), name, range(1, args.null_seeds + 1))
+            seeds = range(1, args.null_seeds + 1)
+            alerts, asked = null_rate(args.cases.resolve(), name, seeds, options)
             rows.append(
                 [
                     name,
@@ -254,7 +265,7 @@ def main() -> None:
                 ]
             )
         print(*rows[-1], sep=" | ", flush=True)
-    if {*args.names} >= {*FAULTS, *NULLS}:
+    if {*args.names} >= {*FAULTS, *NULLS} and not options:
         write(
             "plants",
             "Plants with known faults, by the config that `init` writes",

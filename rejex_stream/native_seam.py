@@ -18,6 +18,7 @@ _REACHED: Mapping[str, str] = {
     "rejex_stream.monitor.health": "_LONGEST_RUN _MIN_EFFECTIVE",
     "rejex_connectors.kafka.messages": "_TRACE_BYTES",
     "rejex_stream.features.preset": "FEW_CHANNELS _LONG _MIDDLE _SHORT",
+    "rejex_stream.incidents.limits": "NOISE_EVERY",
     "rejex_stream.incidents.resting": "_AT_REST",
     "rejex_stream.incidents.state_machine": "RESET_LEVEL _MOST_SEVERITY _WEIGHT",
     "rejex_connectors.kafka.clients": "Message",
@@ -62,8 +63,8 @@ _REACHED: Mapping[str, str] = {
     "rejex_stream.engine.refit:Fitted": "scorer",
     "rejex_stream.engine.refit:ModelFit": "epoch fitted n_unscored requested_at shadow_scores",
     "rejex_stream.engine.stream_state:StreamState": (
-        "_advance _at_once _explain _explainer _features _judge _fast_path _recent _resting "
-        "_sensors _fast_path_model model seq tracker"
+        "_advance _at_once _explain _explainer _features _judge _fast_path _look_at_noise "
+        "_recent _resting _sensors _fast_path_model model seq tracker"
     ),
     "rejex_stream.features.preset:RecentRows": "_age _blocks _last _past _picked _young",
     "rejex_stream.features.spec:FeatureSpec": "channels",

@@ -288,24 +288,27 @@ class RestingRange(NamedTuple):
 
 
 class LimitExcess(msgspec.Struct, frozen=True):
-    """A value beyond a limit that people set, one never seen, or none for longer than is usual."""
+    """A value beyond a limit of people, or never seen; or for unusually long none, or no noise."""
 
     channel: str
     """Its name."""
     value: float | None
-    """What it read; ``None`` where it is missing, and on the wire where it is infinite."""
+    """What it read, or its noise where that is gone; ``None`` where it is missing, and on the wire
+    where it is infinite."""
     limit: float
     """The lower limit where the value is below it, else the upper one; where the value is missing,
-    for how many events in a row that is usual."""
+    for how many events in a row that is usual; where its noise is gone, what that usually is."""
     missing_events: int | msgspec.UnsetType = msgspec.UNSET
     """For how many events it has been missing, where that is what is beyond the limit."""
     unseen: bool | msgspec.UnsetType = msgspec.UNSET
     """True where the channel rested in the training rows, up to `limit`."""
+    quiet_events: int | msgspec.UnsetType = msgspec.UNSET
+    """For how many events its noise has been gone, whatever the signal did."""
 
     @property
     def is_set_by_people(self) -> bool:
-        """Whether people set the limit: none that is missing, and none never seen."""
-        return not (self.missing_events or self.unseen)
+        """Whether people set the limit: none that is missing or never seen, and none of noise."""
+        return not (self.missing_events or self.unseen or self.quiet_events)
 
 
 def beyond(excess: LimitExcess, unit: str = "") -> str:
@@ -319,6 +322,8 @@ def beyond(excess: LimitExcess, unit: str = "") -> str:
     'flow has had no value for 11 events, more than 10 are not usual'
     >>> beyond(LimitExcess("co", 400.0, 0.0, unseen=True), "ppm")
     'co 400 ppm, where it has rested at no more than 0 ppm'
+    >>> beyond(LimitExcess("flow", 0.001, 0.1, quiet_events=128), "l/s")
+    'flow has had next to no noise for 128 events: 0.001 l/s, usually 0.1 l/s'
     """
     channel, value, limit = excess.channel, excess.value, excess.limit
     if excess.missing_events:
@@ -331,6 +336,9 @@ def beyond(excess: LimitExcess, unit: str = "") -> str:
         side = "no more" if value > limit else "no less"
         rested = f"where it has rested at {side} than {number(limit)}{unit}"
         return f"{channel} {number(value)}{unit}, {rested}"
+    if excess.quiet_events:
+        gone = f"{channel} has had next to no noise for {excess.quiet_events:,} events"
+        return f"{gone}: {number(value)}{unit}, usually {number(limit)}{unit}"
     side = "above" if value > limit else "below"
     return f"{channel} {number(value)}{unit} is {side} its limit of {number(limit)}{unit}"
 

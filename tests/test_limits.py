@@ -8,6 +8,7 @@ import re
 from dataclasses import replace
 
 import msgspec
+import numpy as np
 import pytest
 
 from rejex_stream.cli import main
@@ -21,6 +22,7 @@ from rejex_stream.engine import Engine, stream_state
 from rejex_stream.errors import ConfigError
 from rejex_stream.features import FeatureSpec
 from rejex_stream.incidents import Alarms, ChannelLimits, Hold
+from rejex_stream.incidents.limits import Noise
 from rejex_stream.monitor import MonitorBank, MonitorConfig
 from rejex_stream.operate.alerts import make_alert
 from rejex_stream.operate.incident_text import DisplayNames
@@ -40,7 +42,7 @@ from rejex_stream.types import (
     without_limits,
 )
 from tests.oracle import reference_verdicts
-from tests.streams import played, spec
+from tests.streams import of_rows, played, spec
 from tests.test_alarm import N, feed, play, small
 
 HIGH = (ChannelLimits("x", None, 6.0),)
@@ -520,3 +522,76 @@ def test_a_sensor_that_was_forgotten_lacks_nothing_that_it_had_before():
     play(made, readings[:1100])
     made.forget("s", "s")
     assert not missing(play(made, readings[1100:])[0])
+
+
+# ------------------------------------------------------------- noise that is gone for too long
+def swinging(period, *spans, n=2300):
+    """A sine with noise, which is gone in stretches, beside a channel that goes on."""
+    at, noise = np.arange(n), 0.1 * np.random.default_rng(period).standard_normal((n, 2))
+    for begin, end in spans:
+        noise[begin:end, 0] = 0.0
+    return of_rows(
+        np.column_stack((np.sin(2 * np.pi * at / period), np.zeros(n))) + noise, step_ms=60_000
+    )
+
+
+def sensor():
+    return engine((), detector=make_detector("Sensor"))
+
+
+def quiet(readings):
+    verdicts = play(sensor(), readings, cut=500)[0]
+    return [v.seq for v in verdicts if v.limited and v.limited.channels[0].quiet_events]
+
+
+@pytest.mark.parametrize("period", [24, 50, 200])
+def test_noise_that_goes_while_the_signal_goes_on_is_told_until_it_is_back(period):
+    readings = swinging(period, (2000, 2200))
+    # looked at with every 64th event, and told when it has been gone at two of them
+    assert quiet(readings) == [*range(2112, 2240)]
+    told = next(change for change in play(sensor(), readings, cut=500)[1] if change.limits)
+    (excess,) = told.limits
+    assert (told.opened_seq, excess.channel, excess.quiet_events) == (2112, "x", 128)
+    assert excess.value < 0.02
+    assert excess.limit == pytest.approx(0.1, rel=0.3)
+    text = "x has had next to no noise for 128 events: 0.0"
+    assert text in make_alert(told, DisplayNames("p")).annotations["summary"]
+    assert decode_incidents(encode_incident(told)).limits == told.limits
+    assert not quiet(swinging(period))
+
+
+def test_what_is_often_without_noise_is_usual_and_what_stands_still_beside_others_is_told():
+    x, i = np.random.default_rng(1).normal(size=(2500, 2)), np.arange(2500)
+    set_point, night = np.repeat(x[:50, 0], 50), np.where(i // 300 % 2, x[:, 0], 0.0)
+    woken = np.where(i < 1500, 0.0, x[:, 0])  # it stood still from the beginning on
+    woken[2000:2200] = 0.0
+    for usual in (set_point, night, woken, np.round(0.2 * x[:, 0])):
+        assert not quiet(of_rows(np.column_stack((usual, x[:, 1])), step_ms=60_000))
+    x[2000:2300, 0] = x[2000, 0]
+    assert quiet(of_rows(x, step_ms=60_000)) == [*range(2112, 2368)]
+
+
+@pytest.mark.parametrize("core", ["native", "python"])
+def test_no_cut_no_restart_and_no_core_changes_what_has_no_noise(core):
+    def made():
+        found = sensor()
+        found._core = found._core if core == "native" else None
+        return found
+
+    readings, pieces = swinging(50, (2000, 2200)), itertools.count(1)
+    wanted = played(sensor, readings, 2300)
+    assert played(made, readings, 1) == wanted
+    assert played(made, readings, 97, lambda: next(pieces) > 20) == wanted
+
+
+def test_usual_noise_follows_slowly_while_it_is_gone_and_is_not_told_before_a_window():
+    one = Noise()
+    for seq in range(64, 6400, 64):
+        one.look(0.0 if seq % 640 == 0 else 1.0, seq, 1000)
+        assert not one.is_told  # it is gone for one look now and then
+    one.look(math.nan, 6400, 1000)
+    told = []
+    for seq in range(6464, 20_000, 64):
+        one.look(0.1, seq, 6700)
+        told += [seq] * one.is_told
+    assert told == [*range(6720, 10_881, 64)]

@@ -109,6 +109,9 @@ impl<'py> Batch<'_, 'py> {
     }
 }
 
+/// Events of a stream from one look at a sensor's noise to the next.
+const NOISE_EVERY: usize = 64;
+
 /// Return what takes the ordinary events of a stream.
 #[pyfunction]
 pub fn fast_path_of(state: &Bound<'_, PyAny>) -> PyResult<FastPath> {
@@ -116,6 +119,7 @@ pub fn fast_path_of(state: &Bound<'_, PyAny>) -> PyResult<FastPath> {
     PACKED_ROWS_BLOCK_ROWS.require(py, rows::BLOCK)?;
     PACKED_ROWS_DIGITS.require(py, usize::from(rows::DIGITS))?;
     recent::require(py)?;
+    LIMITS_NOISE_EVERY.require(py, NOISE_EVERY)?;
     let (judge, tracker) = (STREAM_JUDGE.get(state)?, STREAM_TRACKER.get(state)?);
     Ok(FastPath {
         core: JudgeCore::of(&judge, &tracker)?,
@@ -263,6 +267,9 @@ impl FastPath {
             until = MODEL_FAST_PATH_UNTIL.int(model)?;
         }
         let left = usize::try_from(until - rows_seen).unwrap_or(0);
+        let seq = STREAM_SEQ.int(state)? as usize;
+        // With the last of so many events Python looks at the sensor's noise.
+        let left = if self.at_once { left.min(NOISE_EVERY - seq % NOISE_EVERY) } else { left };
         let places = &places[..left.min(places.len())];
         if places.is_empty() || MODEL_SERVING.is_none(model)? {
             return Ok((0, false));
@@ -325,7 +332,6 @@ impl FastPath {
         if guarded {
             judging.quantile = MODEL_QUANTILE.get(model)?.extract()?;
         }
-        let seq = STREAM_SEQ.int(state)? as usize;
         let explained = !STREAM_EXPLAINER.is_none(state)?;
         if explained && scorer.explains() {
             let explainer = STREAM_EXPLAINER.get(state)?;
@@ -382,6 +388,11 @@ impl FastPath {
         // What comes with them, in the order of Python.
         let columns = sensors.end(&whose[..done], batch, places)?;
         STREAM_SEQ.set_int(state, (seq + done) as i64)?;
+        if self.at_once && (seq + done) % NOISE_EVERY == 0 {
+            let reading = batch.reading(places[done - 1])?.cast_into::<PyTuple>()?;
+            let args = (reading.get_item(1)?, seq + done - 1);
+            state.call_method1(STREAM_LOOK_AT_NOISE.name(py), args)?;
+        }
         rows.truncate(done * width);
         if !wanted.is_empty() {
             let (explainer, rows) = (STREAM_EXPLAINER.get(state)?, python_rows(py, rows, done)?);

@@ -150,6 +150,7 @@ attributes! {
         STREAM_ADVANCE = "_advance",
         STREAM_AT_ONCE = "_at_once",
         STREAM_EXPLAIN = "_explain",
+        STREAM_LOOK_AT_NOISE = "_look_at_noise",
         STREAM_EXPLAINER = "_explainer",
         STREAM_FEATURES = "_features",
         STREAM_JUDGE = "_judge",
@@ -459,6 +460,9 @@ globals! {
         PRESET_LONG = "_LONG",
         PRESET_MIDDLE = "_MIDDLE",
         PRESET_SHORT = "_SHORT",
+    }
+    "rejex_stream.incidents.limits" {
+        LIMITS_NOISE_EVERY = "NOISE_EVERY",
     }
     "rejex_stream.incidents.resting" {
         RESTING_AT_REST = "_AT_REST",

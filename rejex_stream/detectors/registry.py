@@ -250,7 +250,9 @@ def _dotted(path: str, params: dict[str, Any]) -> Detector:
         return pyod_detector(f"pyod:{path}", path, **params)
     options = {key: params.pop(key) for key in _RIVER_OPTIONS & params.keys()}
     if callable(imported):
-        _check_call(path, imported, params)
+        accepted = inspect.signature(imported).parameters
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values()):
+            check_names(path, params, accepted)
         try:
             imported = imported(**params)
         except (TypeError, ValueError) as error:
@@ -283,13 +285,6 @@ def _import(path: str) -> Any:  # noqa: ANN401
         near = difflib.get_close_matches(name, dir(module), 3)
         hint = f"; did you mean {', '.join(near)}?" if near else "."
         raise DetectorError(f"The module {module_name} has no {name!r}{hint}") from None
-
-
-def _check_call(path: str, function: Callable[..., Any], params: dict[str, Any]) -> None:
-    accepted = inspect.signature(function).parameters
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values()):
-        return
-    check_names(path, params, accepted)
 
 
 def _package(cls: type) -> str:

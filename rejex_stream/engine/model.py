@@ -341,7 +341,10 @@ class BatchModel:
 
     def maybe_request_fit(self) -> None:
         """Ask for a fit, where one is due with the last row."""
-        if self._wants_a_model() and self._schedule.is_request(self.rows_seen - self._origin):
+        wanted = self._schedule.refit_every_events is not None or (
+            (self._serving is None or self.is_adopting) and self._pending is None
+        )
+        if wanted and self._schedule.is_request(self.rows_seen - self._origin):
             self._request()
 
     def _catch_up(self, shadow: ModelFit) -> None:
@@ -508,11 +511,6 @@ class BatchModel:
                 f"A model of stream {self._stream_key!r} cannot be fitted again from its snapshot "
                 f"({error}): {WAY_OUT}."
             ) from error
-
-    def _wants_a_model(self) -> bool:
-        refits = self._schedule.refit_every_events is not None
-        needed = self._serving is None or self.is_adopting
-        return refits or (needed and self._pending is None)
 
     def _boundary(self, judge: Judge) -> int:
         seen, boundary = self.rows_seen, self._next_fit()

@@ -121,10 +121,6 @@ class Silences:
         if len(steps) < _MAX_STEPS:
             steps.append((now_ms, size))
 
-    def _longest_step(self, since_ms: int) -> int:
-        at = bisect_right(self._steps, since_ms, key=itemgetter(0))
-        return self._steps[at][1] if at < len(self._steps) else 0
-
     def _look_again(self, sensor: str, own: _Heard, longest_step_ms: int = 0) -> None:
         if own.limit_ms is not None and sensor not in self.open:
             self._due[sensor] = due_ms = own.at_ms + longest_step_ms + own.limit_ms
@@ -164,7 +160,8 @@ class Silences:
             own = self._heard.get(sensor)
             if own is None or own.limit_ms is None or self._due.get(sensor) != at_ms:
                 continue  # it was forgotten, or another entry counts
-            longest = self._longest_step(own.at_ms)
+            at = bisect_right(self._steps, own.at_ms, key=itemgetter(0))
+            longest = self._steps[at][1] if at < len(self._steps) else 0
             if own.at_ms + longest + own.limit_ms < now_ms:
                 del self._due[sensor]
                 yield sensor

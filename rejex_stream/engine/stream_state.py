@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import reduce
 from itertools import groupby, pairwise
 from math import isfinite
@@ -31,6 +31,7 @@ from rejex_stream.incidents import (
     LimitCheck,
     Mute,
     Mutes,
+    Noise,
     Plan,
     Plans,
     RestingChannels,
@@ -41,6 +42,7 @@ from rejex_stream.incidents import (
     long_gaps,
 )
 from rejex_stream.incidents.calendar import runs
+from rejex_stream.incidents.limits import NOISE_EVERY
 from rejex_stream.incidents.thresholds import rises
 from rejex_stream.protocols import FitExecutor
 from rejex_stream.rejection.judge import Judge, Unseen, rejected
@@ -100,6 +102,7 @@ class _State(msgspec.Struct, forbid_unknown_fields=True):
     plans: list[Plan] = []
     mutes: list[Mute] = []
     gaps: dict[str, list[Run]] = {}
+    noise: dict[str, list[Noise]] = {}
     resting: dict[str, dict[str, WakeUp]] = {}
     interim: bytes | None = None
     waiting: list[_Waiting] = []
@@ -140,6 +143,7 @@ class StreamState:
         "_make_fast_path",
         "_make_interim",
         "_mutes",
+        "_noise",
         "_recent",
         "_resting",
         "_sensors",
@@ -175,6 +179,7 @@ class StreamState:
         self._sensors: dict[str, SensorFeatures] = {}
         self._recent: dict[str, RecentRows] = {}  # of sensors whose rows are made at once
         self._gaps: dict[str, list[Run]] = {}  # of sensors that ever lacked a channel
+        self._noise: dict[str, list[Noise]] = {}  # of sensors whose rows are made at once
         self._resting = RestingChannels(features.channels, judge.window.capacity)
         # What scores readings that go the straight way; None: none does, or it is not known yet.
         self._fast_path_model: BatchModel | None = None
@@ -200,6 +205,7 @@ class StreamState:
             or tracker.mode is not None
             or (self._calendar or self.plans.all or self._mutes.all or self._limits.any)
             or any(gap.now for own in self._gaps.values() for gap in own)  # else none goes on
+            or any(one.is_told for own in self._noise.values() for one in own)
             or self._judge.shares
         ):
             return None
@@ -255,11 +261,21 @@ class StreamState:
         seq, tracker = self.seq, self.tracker
         muted = self._mutes.found(readings) if self._mutes.all else _NOTHING
         beyond = self._limits.exceeded(readings, muted) if self._limits.any and not planned else {}
+        lasting = dict[int, tuple[LimitExcess, ...]]()
         if self._gaps or not all(map(isfinite, totals)):
-            self._look_at_gaps(readings, beyond, {*range(len(readings))} if planned else muted)
+            lasting = long_gaps(
+                self._gaps, readings, self._features.channels,
+                seq=seq, known=self._recent if self._at_once else self._sensors,
+                carried=self._features.carry_forward_events,
+            )  # fmt: skip
+        if self._at_once:
+            rows, which = self._rows_at_once(readings, verdicts, lasting)
+        else:
+            rows, which = self._rows_one_by_one(readings, totals, verdicts)
+        for i, excess in lasting.items():
+            if not planned and i not in muted:
+                beyond[i] = (*beyond.get(i, ()), *excess)
         tracker.limit_violations = {seq + i: excess for i, excess in beyond.items()}
-        make = self._rows_at_once if self._at_once else self._rows_one_by_one
-        rows, which = make(readings, totals, verdicts)
         self._tell_answers(readings[0])
         stood = [(0, tracker.incident)]  # what was open, from which event on
         yield from self._judge_rows(
@@ -457,22 +473,6 @@ class StreamState:
         if self._make_fast_path is not None:
             self._fast_path = self._make_fast_path(self)
 
-    def _look_at_gaps(
-        self,
-        readings: Sequence[Reading],
-        beyond: dict[int, tuple[LimitExcess, ...]],
-        passed_over: Collection[int],
-    ) -> None:
-        """Add what lacks a channel for longer than is usual to what is beyond limits."""
-        found = long_gaps(
-            self._gaps, readings, self._features.channels,
-            seq=self.seq, known=self._recent if self._at_once else self._sensors,
-            carried=self._features.carry_forward_events,
-        )  # fmt: skip
-        for i, excess in found.items():
-            if i not in passed_over:
-                beyond[i] = (*beyond.get(i, ()), *excess)
-
     def _follow(
         self,
         readings: Sequence[Reading],
@@ -564,7 +564,8 @@ class StreamState:
         if segment.quantile is not None:
             outliers = judge.outlier_positions(segment.quantile, owners, verdicts)
             if extreme or unseen:  # what a channel that rests shows once is no ordinary row either
-                outliers = sorted({*outliers, *extreme, *_places(unseen, owners)})
+                found = [i for i, owner in enumerate(owners) if owner in unseen]
+                outliers = sorted({*outliers, *extreme, *found})
         if segment.status is not None:
             first = verdicts[owners[0]]
             assert first is not None  # judged
@@ -644,19 +645,36 @@ class StreamState:
         found = self._recent[sensor] = self._features.start_recent(partial=self._allow_nan)
         return found
 
+    def _look_at_noise(self, name: str, seq: int) -> None:
+        """Look at the noise of a sensor with the event `seq`; the native core asks for it, too."""
+        own = self._noise.setdefault(name, [Noise() for _ in self._features.measured])
+        for one, noise in zip(own, self._recent[name].noise(), strict=True):
+            one.look(noise, seq, self._judge.window.capacity)
+            if one.is_told:
+                self._fast_path_model = None
+
     def _rows_at_once(
-        self, readings: Sequence[Reading], totals: Sequence[float], verdicts: list[Verdict | None]
+        self,
+        readings: Sequence[Reading],
+        verdicts: list[Verdict | None],
+        lasting: dict[int, tuple[LimitExcess, ...]],
     ) -> tuple[Rows, list[int]]:
-        """Return the same, made for all readings of a sensor in one go."""
-        of_sensor: dict[str, list[int]] = {}
-        for i, reading in enumerate(readings):
-            of_sensor.setdefault(reading.sensor, []).append(i)
+        """Return the same, made for many readings of a sensor in one go; add what has no noise."""
+        of_sensor, seq = dict[tuple[str, int], list[int]](), self.seq
+        for i, reading in enumerate(readings):  # up to where its noise is looked at
+            of_sensor.setdefault((reading.sensor, (seq + i) // NOISE_EVERY), []).append(i)
         made: list[FloatArray] = []
         which: list[int] = []
-        for name, at in of_sensor.items():
+        for (name, _), at in of_sensor.items():
             sensor = self._recent.get(name) or self._start_recent(name)
+            for j, one in enumerate(self._noise.get(name, ())):
+                if one.is_told:
+                    excess = one.excess(self._features.measured[j])
+                    lasting.update((i, (*lasting.get(i, ()), excess)) for i in at)
             rows, found = sensor.extract([readings[i].values for i in at])
-            # nan compares false; sums over a row's squares stay finite below.
+            if (seq + at[-1] + 1) % NOISE_EVERY == 0:
+                self._look_at_noise(name, seq + at[-1])
+            # Nan compares false; sums over a row's squares stay finite below.
             size = np.abs(rows)
             if len(rows) == len(at) and size.max() <= LARGEST:
                 if len(readings) == 1:  # a list is cheaper from here on
@@ -670,7 +688,7 @@ class StreamState:
                     which.append(i)
                     continue
                 reason = Reason.UNSCORABLE if row >= 0 or row == MISSING else Reason.WARM_UP
-                verdicts[i] = rejected(readings[i], self.seq + i, reason)
+                verdicts[i] = rejected(readings[i], seq + i, reason)
             made.append(rows[scorable])
         if len(made) <= 1:
             return made[0] if made else [], which
@@ -761,6 +779,7 @@ class StreamState:
         self._sensors.pop(sensor, None)
         self._recent.pop(sensor, None)
         self._gaps.pop(sensor, None)
+        self._noise.pop(sensor, None)
         self._resting.wake_ups.pop(sensor, None)
         if self._interim is not None:
             self._interim.forget(sensor)
@@ -786,6 +805,8 @@ class StreamState:
             held["mutes"] = self._mutes.state()
         if self._gaps:
             held["gaps"] = msgspec.to_builtins(self._gaps)
+        if self._noise:
+            held["noise"] = msgspec.to_builtins(self._noise)
         if self._resting.wake_ups:
             held["resting"] = msgspec.to_builtins(self._resting.wake_ups)
         if self._waiting:
@@ -842,7 +863,10 @@ class StreamState:
                 self._judge.tail = Tail.of(unpack_array(recipes.tail).tolist(), recipes.cluster)
             if any(len(own) != len(self._features.channels) for own in state.gaps.values()):
                 raise ValueError(f"gaps of other channels than {self._features.channels}")
+            if any(len(own) != len(self._features.measured) for own in state.noise.values()):
+                raise ValueError(f"noise of other channels than {self._features.measured}")
             self._gaps, self._resting.wake_ups = state.gaps, state.resting
+            self._noise = state.noise
             self._waiting = state.waiting
             width = {(len(self._features.names), len(self._features.channels))}
             if {(len(row.row), len(row.reading.values)) for row in state.waiting} - width:
@@ -874,10 +898,6 @@ class StreamState:
         self._interim.restore(StreamSnapshot(state, model, 0))
         cast("BatchModel", own).successor = cast("BatchModel", self._interim.model)
         own.recipe_version -= self._interim.model.recipe_version
-
-
-def _places(unseen: Collection[int], owners: Sequence[int]) -> Iterator[int]:
-    return (i for i, owner in enumerate(owners) if owner in unseen)
 
 
 def _mark(

@@ -30,6 +30,7 @@ _LONG, _MIDDLE, _SHORT = 24, 10, 6
 _MAX_COLUMNS = 64  # of lags: a covariance of a window's rows must be worth estimating
 _MAX_LAGS, _MIN_LAGS = 32, 2
 FILLING, MISSING = -1, -2
+_SD = 1 / (0.6745 * math.sqrt(20))  # of noise, by the median size of its third differences
 
 
 def blocks_of(preset: str, n_channels: int) -> tuple[Block, ...]:
@@ -208,6 +209,16 @@ class RecentRows:
         rows: FloatArray = np.concatenate(blocks, axis=1)
         rows[np.isnan(rows)] = np.inf  # what overflows is not what is missing
         return rows, window[len(window) - self.reach :].copy()
+
+    def noise(self) -> list[float]:
+        """Return the standard deviation of each channel's noise; nan where it is not known."""
+        if len(self._past) < _LONG - 1:
+            return [math.nan] * len(self._young)
+        with np.errstate(all="ignore"):
+            sizes = np.abs(np.diff(self._past[1 - _LONG :], 3, axis=0))
+        sizes.sort(axis=0)  # nan last: there a reading is missing
+        middle: FloatArray = _SD * (sizes[len(sizes) // 2] + 0.0 * sizes[-1])
+        return list(map(float, middle))
 
     def snapshot(self) -> list[Any]:
         """Return the state as plain values for :meth:`restore`."""

@@ -8,7 +8,7 @@ clock, no thread, no file, no log. Open `state_machine` first, then
 
 from rejex_stream.incidents.calendar import Mute, Mutes, Plan, Plans
 from rejex_stream.incidents.incident_settings import Alarms, FalseAlarms, Hold
-from rejex_stream.incidents.limits import ChannelLimits, LimitCheck, Run, limited, long_gaps
+from rejex_stream.incidents.limits import ChannelLimits, LimitCheck, Noise, Run, limited, long_gaps
 from rejex_stream.incidents.resting import RestingChannels, WakeUp
 from rejex_stream.incidents.state_machine import Confirmation, IncidentTracker, Transition
 
@@ -22,6 +22,7 @@ __all__ = [
     "LimitCheck",
     "Mute",
     "Mutes",
+    "Noise",
     "Plan",
     "Plans",
     "RestingChannels",

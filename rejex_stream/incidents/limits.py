@@ -1,4 +1,4 @@
-"""What is an anomaly whatever the score: values beyond limits that people set, and long gaps."""
+"""What is an anomaly whatever the score: beyond limits, or lasting longer than is usual."""
 
 from __future__ import annotations
 
@@ -14,6 +14,10 @@ from rejex_stream.types import Label, Limited, LimitExcess, Reading, Reason, Ver
 _USUAL_GAP, _LONGER, _OFTEN = 10, 3, 10
 _SURE_AFTER = 10
 """Times the length of a usual gap: so many events of a stream are seen before one is too long."""
+NOISE_EVERY = 64
+"""Events of a stream from one look at a sensor's noise to the next."""
+_GONE = 0.2  # of the usual noise
+_STEP, _SLOW_STEP = 1.1, 1.01  # by which the usual follows; the latter where noise is gone
 
 
 class ChannelLimits(NamedTuple):
@@ -59,7 +63,7 @@ class LimitCheck:
 class Run(msgspec.Struct, array_like=True):
     """For how long something goes on, and went on before, in events.
 
-    A channel without a value is such a run, and a score that does not move.
+    A channel without a value is such a run, one without its noise, and a score that does not move.
     """
 
     now: Annotated[int, msgspec.Meta(ge=-1)] = 0  # -1: no value was ever there
@@ -82,6 +86,11 @@ class Run(msgspec.Struct, array_like=True):
     def usual(self, min_events: int) -> int:
         """Return how long it may last: thrice the longest that was usual, or `min_events`."""
         return max(min_events, _LONGER * self.longest)
+
+    def is_too_long(self, min_events: int, seq: int) -> bool:
+        """Whether it lasts longer than is usual for a stream of which enough was seen."""
+        usual = self.usual(min_events)
+        return self.now > usual and seq >= max(_SURE_AFTER * usual, _OFTEN * self.too_long)
 
 
 def long_gaps(
@@ -115,11 +124,42 @@ def long_gaps(
                 gap.end(min_events, seq + i)
             else:
                 gap.now += gap.now >= 0
-            usual = gap.usual(min_events)
-            if gap.now > usual and seq + i >= _SURE_AFTER * usual:
-                excess = LimitExcess(channel, None, float(usual), gap.now)
+            if gap.is_too_long(min_events, seq + i):
+                excess = LimitExcess(channel, None, float(gap.usual(min_events)), gap.now)
                 found[i] = (*found.get(i, ()), excess)
     return found
+
+
+class Noise(msgspec.Struct, array_like=True):
+    """The noise of one channel as a standard deviation, and for how long it has been gone.
+
+    It is gone below a fifth of what is usual. Third differences leave next to nothing of a signal
+    that goes on, however large it is; of equal values they leave nothing at all.
+    """
+
+    usual: float = 0.0  # about the median of those seen
+    now: float = 0.0
+    gone: Run = msgspec.field(default_factory=Run)
+    is_told: bool = False  # gone for longer than is usual
+
+    def look(self, noise: float, seq: int, window: int) -> None:
+        """Take the noise at the event `seq`, from `window` on to be told; nan: it is not known."""
+        if not noise < math.inf:
+            return
+        usual, self.now, step = self.usual, noise, _SLOW_STEP
+        if noise > _GONE * usual:
+            step = _STEP
+            self.gone.end(NOISE_EVERY, seq)
+        else:
+            self.gone.now += NOISE_EVERY
+        self.is_told = usual > 0 and window <= seq and self.gone.is_too_long(NOISE_EVERY, seq)
+        if noise > 0:
+            usual = usual or noise
+            self.usual = usual * step if noise > usual else usual / step
+
+    def excess(self, channel: str) -> LimitExcess:
+        """Return it as what is beyond the usual."""
+        return LimitExcess(channel, self.now, self.usual, quiet_events=self.gone.now)
 
 
 def limited(verdict: Verdict, channels: tuple[LimitExcess, ...]) -> Verdict:

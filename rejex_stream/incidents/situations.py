@@ -167,10 +167,11 @@ def _by_cause(
         share = _size(members) / n_streams
         if _size(members) > 1:
             first_ms, last_ms = members[0].onset_ms, members[-1].onset_ms
-            members += [
+            members += [  # where others began between its onset and its opening
                 one for one in faults
                 if one.incident not in placed
-                and _covers(one, first_ms, last_ms)
+                and one.onset_ms - 2 * one.slack_ms <= last_ms
+                and first_ms <= one.opened_ms + 2 * one.slack_ms
                 and _TIMES_LIKELIER * rate / n_streams * (one.opened_ms - one.onset_ms) <= share
             ]  # fmt: skip
         placed.update(one.incident for one in members)
@@ -212,12 +213,6 @@ def _runs(faults: Iterable[Onset]) -> Iterator[list[Onset]]:
         reach_ms = max(reach_ms, one.onset_ms + one.slack_ms)
     if run:
         yield sorted(run, key=lambda one: (one.onset_ms, one.incident))
-
-
-def _covers(one: Onset, first_ms: int, last_ms: int) -> bool:
-    """Whether an incident began between its onset and its opening when others did."""
-    slack_ms = 2 * one.slack_ms
-    return one.onset_ms - slack_ms <= last_ms and first_ms <= one.opened_ms + slack_ms
 
 
 def _tail(k: int, expected: float) -> float:

@@ -22,8 +22,9 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line; JSON itself escapes control characters."""
+        at = datetime.fromtimestamp(record.created, UTC)
         entry: dict[str, object] = {
-            "ts": _timestamp(record.created),
+            "ts": at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at.microsecond // 1000:03d}Z",
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
@@ -102,8 +103,3 @@ def logging_to_stderr(
         logging.getLogger().removeHandler(handler)
         for name, number in before.items():
             logging.getLogger(name).setLevel(number)
-
-
-def _timestamp(seconds: float) -> str:
-    at = datetime.fromtimestamp(seconds, UTC)
-    return at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at.microsecond // 1000:03d}Z"

@@ -307,7 +307,11 @@ class ClockWatch:
             if at_ms < before - _LATE_MS:
                 odd[sensor, "unit" if at_ms < FIRST_MS <= before else "behind"] += 1
                 late[sensor] = at_ms, before
-            elif at_ms > before + DAY_MS and self._is_ahead(at_ms):
+            elif (
+                at_ms > before + DAY_MS
+                and len(newest) > 1  # most other sensors are more than a day behind
+                and 2 * sum(at_ms > other + DAY_MS for other in newest.values()) > len(newest)
+            ):
                 odd[sensor, "ahead"] += 1
                 late[sensor] = at_ms, before
             elif at_ms >= before:
@@ -320,11 +324,6 @@ class ClockWatch:
             ClockDoubt(kind, n, self._sentence(sensor, kind, n, *late[sensor]))
             for (sensor, kind), n in odd.items()
         ]
-
-    def _is_ahead(self, at_ms: int) -> bool:
-        """Whether most other sensors are more than a day behind."""
-        others = list(self._newest.values())
-        return len(others) > 1 and 2 * sum(at_ms > other + DAY_MS for other in others) > len(others)
 
     def _sentence(self, sensor: str, kind: str, n: int, at_ms: int, before: int) -> str:
         now_s = self._now_s()

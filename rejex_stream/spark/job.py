@@ -351,7 +351,10 @@ def _until_done(
         if error is None:
             return
         if not again or _SLOW not in str(error):
-            raise ConnectorError(f"Spark: {_cause(str(error))}") from error
+            lines = str(error).strip().splitlines()
+            ours = [line for line in lines if line.startswith("rejex_stream.errors.")]
+            cause = ours[-1].partition(": ")[2] if ours else lines[0]
+            raise ConnectorError(f"Spark: {cause}") from error
 
 
 def _until_ended(
@@ -380,10 +383,3 @@ def _until_ended(
         raise failed[0]
     found: Exception | None = query.exception()
     return found
-
-
-def _cause(text: str) -> str:
-    """Return the sentence of ours in what Spark tells, or else its first line."""
-    lines = text.strip().splitlines()
-    ours = [line for line in lines if line.startswith("rejex_stream.errors.")]
-    return ours[-1].partition(": ")[2] if ours else lines[0]

@@ -280,7 +280,9 @@ def _placed(path: Path, lines: Sequence[str], asked: Asked, *, is_text: bool) ->
     if not is_text:
         rows = [[*row, *[""] * (width - len(row))] for row in rows]
     raw = [cell.strip() for cell in rows[first]]
-    above = first if delimiter != " " else _rows_of_file(lines[:first], delimiter)
+    above, file_rows = first, CsvRows(delimiter)
+    if delimiter == " ":  # lines as the file source counts them: a quoted cell may span several
+        above = len(file_rows.feed("".join(lines[:first]).encode()) + file_rows.finish())
     return Layout(
         name="",
         above=skip + above,
@@ -292,12 +294,6 @@ def _placed(path: Path, lines: Sequence[str], asked: Asked, *, is_text: bool) ->
         named=at is not None,
         over=rows[0] if first else (),
     )
-
-
-def _rows_of_file(lines: Sequence[str], delimiter: str) -> int:
-    """Count lines as the file source does: a quoted cell may span several."""
-    rows = CsvRows(delimiter)
-    return len(rows.feed("".join(lines).encode()) + rows.finish())
 
 
 def _lines(

@@ -401,15 +401,10 @@ def _by_turn(
     n, at = int(fold.max()) + 1, fold * slots + slot
     columns = (None, *Z.T)
     tables = [np.bincount(at, z, n * slots).reshape(n, slots) for z in columns]
-    summed = _around(np.stack(tables, axis=2).astype(np.float64), reach)
+    own, summed = np.stack(tables, axis=2).astype(np.float64), np.zeros((n, slots, len(tables)))
+    for by in range(-reach, reach + 1):  # those of each slot and of those within reach
+        summed += np.roll(own, by, axis=1)
     return slot, fold, summed[:, :, :1], summed[:, :, 1:]
-
-
-def _around(tables: FloatArray, reach: int) -> FloatArray:
-    """Return, of tables of shape (f, slots, t), the sums of each slot and those within a reach."""
-    return sum(
-        (np.roll(tables, by, axis=1) for by in range(-reach, reach + 1)), np.zeros(tables.shape)
-    )
 
 
 def _may_be(phases: FloatArray, clock: str, least: float = 0.0) -> bool:

@@ -147,7 +147,7 @@ def test_times_that_nobody_lived_through_are_a_doubt(name, first, unit, odd):
 def test_every_suspicion_names_what_overrules_it():
     for entry in CHECKS.values():
         assert "--" in entry.option or "init" in entry.option
-        assert "input." in entry.setting
+        assert "input." in entry.setting or "[channels." in entry.setting
 
 
 def test_disorder_is_counted_against_the_row_before():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -101,6 +102,23 @@ def test_a_number_that_stands_for_no_value_is_what_null_is(token, more):
     assert repr([one.values for one in alone[::2]]) == "[(nan, 0.0), (-998.9, nan)]"
     for block in (records, [one for one in records if b'"-' not in one.value]):
         assert repr(decoder.decode_all(block * 9)) == repr([decoder.decode(r) for r in block] * 9)
+
+
+@pytest.mark.parametrize("more", [{}, {"flags": ["vib"]}, {"partial": True}, {"mode": "mode"}])
+def test_what_stands_for_no_value_in_one_channel_is_one_in_the_other(more):
+    given = {"sensor": "sensor", "time": "ts", "missing_of": {"vib": [-999, 3276.7]}}
+    mapping = FieldMapping(["temp", "vib"], **given, **more)
+    cells = [("-999", "-999"), ("3276.7", "3276.699951171875"), ("3276.7", "0")]
+    trees = '{"sensor": "a", "ts": 1, "mode": "on", "temp": %s, "vib": %s}'
+    header = ("sensor", "ts", "mode", "temp", "vib")
+    for decoder, text in (
+        (JsonDecoder(mapping), trees),
+        (CsvDecoder(replace(mapping, partial=False), header), "a,1,on,%s,%s"),
+    ):
+        found = decoder.decode_all([record((text % pair).encode()) for pair in cells])
+        assert (
+            repr([one.values for one in found]) == "[(-999.0, nan), (3276.7, nan), (3276.7, 0.0)]"
+        )
 
 
 def test_a_boolean_is_no_number_that_stands_for_no_value():

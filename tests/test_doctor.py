@@ -290,7 +290,7 @@ def test_what_a_sample_is_suspected_of_is_said_with_what_to_write(place):
             'leave it out of input.channels, make it a flag, or say kind = "counter" in [channels]'
         ),
         "'flow' is -999 in 11 of 100 rows, far from all others; the others are from 20 to 21": (
-            'if it stands for no value, give input.missing = ["-999"]'
+            "if it stands for no value, give missing = [-999] in [channels.flow]"
         ),
         "'level' has a value in 25 of 100 rows": (
             "leave it out of input.channels, or give features.carry_forward_events"

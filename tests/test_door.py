@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import random
 import re
 from collections.abc import Iterable, Sequence
@@ -78,6 +79,24 @@ def test_digits_of_a_date_are_read_at_their_full_width(
     rows = [(t.strftime(written), x) for t, x in zip(times, walk(300), strict=True)]
     found = readings(table(tmp_path, "date,temp", rows))
     assert [x.event_time_ms for x in found] == [round(t.timestamp() * 1000) for t in times]
+
+
+@pytest.mark.parametrize(("name", "written", "months"), [
+    ("year", "{y}", 12), ("Jahr", "{y}", 12), ("date", "{y}", 12), ("period", "{y}-Q{q}", 3),
+    ("quarter", "{y}q{q}", 3), ("when", "Q{q} {y}", 3), ("month", "{y}-{m:02}", 1),
+])  # fmt: skip
+def test_years_quarters_and_months_are_times(
+    tmp_path: Path, name: str, written: str, months: int
+) -> None:
+    begins = [(1992 + i // 12, i % 12 + 1) for i in range(0, 30 * 12, months)]
+    at = [written.format(y=y, m=m, q=m // 3 + 1) for y, m in begins]
+    rows = [(who, t, x) for who in "ab" for t, x in zip(at, walk(len(at)), strict=True)]
+    found = readings(table(tmp_path, f"station,{name},flow", rows))
+    times = [round(datetime(*begin, 1, tzinfo=UTC).timestamp() * 1000) for begin in begins]
+    assert [x.event_time_ms for x in found] == 2 * times
+    made = [(f"{t:%Y-%m-%d %H:%M}", 2010 + i // 90, x)  # when a machine was built is no time
+            for i, (t, x) in enumerate(zip([BEGUN] * 300, walk(300), strict=True))]  # fmt: skip
+    assert table(tmp_path, "time,year,flow", made).guess.times == ("time",)
 
 
 @pytest.mark.thorough
@@ -312,6 +331,33 @@ def test_a_file_is_planned_for_the_rows_it_has_and_a_topic_for_those_to_come() -
     assert topic.suggested(contamination=0.05).spec.window == 2000
 
 
+def test_what_stands_for_no_value_is_a_channels_own(tmp_path: Path) -> None:
+    """Far below zero is an outage in one channel, and what the other feeds into the grid."""
+    powers = [round(300 * x - 6_500) for x in walk(900, 20, 4)]
+    powers[::150] = [-999] * 6
+    temps = [-999 if i % 40 in range(3) else x for i, x in enumerate(walk(900, 20, 2))]
+    flows = [-12.5 if i % 50 in range(4) else x for i, x in enumerate(walk(900, 8, 3))]
+    times = [f"{BEGUN + timedelta(minutes=i):%Y-%m-%d %H:%M}" for i in range(900)]
+    rows = [*zip(times, temps, powers, flows, strict=True)]
+    found = table(tmp_path, "time,temp,power,flow", rows)
+    columns = zip(*(one.values for one in readings(found)), strict=True)
+    n_lost = [sum(map(math.isnan, column)) for column in columns]
+    assert n_lost == [temps.count(-999), 0, 0]
+    assert "--missing 'temp=' says that it is one" in said(found)
+    assert "--missing 'flow=-12.5' says it stands for no value" in said(found)
+    kept = table(tmp_path, "time,temp,power,flow", rows, missing=["temp="])
+    assert readings(kept)[0].values[0] == -999
+    config = tmp_path / "t.toml"
+    words = [str(tmp_path / "t.csv"), "--missing", "flow=-12.5", "--detector", "HBOS"]
+    assert main(["init", *words, "--to", str(config)]) == 0
+    (parsed, _) = parse_config(config.read_text())
+    assert parsed is not None
+    assert {n: c.missing for n, c in parsed.channels.items()} == {"temp": (-999,), "flow": (-12.5,)}
+    scored = open_table(tmp_path / "t.csv", Asked(missing=["flow=-12.5"])).mapping()
+    assert parsed.mapping().missing_of == scored.missing_of
+    assert main(["init", str(tmp_path / "t.csv"), "--missing", "flw=1", "--to", "-"]) == 2
+
+
 # ------------------------------------------------------------------------------------ what is said
 def test_zero_is_what_rests_and_is_never_advised_as_missing(tmp_path: Path) -> None:
     xs = [0 if i % 40 in range(3) else x for i, x in enumerate(walk(800))]
@@ -440,7 +486,7 @@ def test_a_program_that_somebody_gives_is_taken(
     assert "may depend on the record alone" in capsys.readouterr().err
 
 
-_ADVICE = re.compile(r"--(missing|mode|sensor|counter|channel|carry)[ =]'?([\w.*-]+)")
+_ADVICE = re.compile(r"--(missing|mode|sensor|counter|channel|carry)[ =]'?([\w.*=-]+)")
 
 
 def n_scorable(table: Table) -> int:

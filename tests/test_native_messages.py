@@ -496,6 +496,7 @@ MAPPINGS = (
     {"sensor": "sensor", "time": "t", "missing": ["-999", "---", "1"]},
     {"sensor": "sensor", "time": "t", "numbers": "text"}, {"sensor": "sensor", "time": "x"},
     {"sensor": "sensor", "time": "t", "flags": ["y"]},
+    {"sensor": "sensor", "time": "t", "missing_of": {"y": {-999.0, 1.0}}},
 )  # fmt: skip
 
 
@@ -549,6 +550,7 @@ ROWS_OF = (
     {"sensor": "s", "time": "t", "decimal": ",", "max_value_bytes": 40},
     {"sensor": "s", "time": "t", "thousands": "'"},
     {"sensor": "s", "time": "x", "time_unit": "excel"},
+    {"sensor": "s", "time": "t", "missing_of": {"y": {-999.0, 1.0}}},
 )
 
 

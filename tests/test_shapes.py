@@ -518,7 +518,7 @@ def test_shapes_in_avro_are_proposed_as_those_of_json(
     assert feed.guess.sensor == "machine"
     source = {"kind": "kafka", "format": format, "topics": ["plant"], **feed.settings()}
     choice = feed.suggested()
-    draft_config(source, choice, name="p", kafka={"bootstrap_servers": "localhost:9"})
+    draft_config(source, choice, name="p", told={}, kafka={"bootstrap_servers": "localhost:9"})
     assert source["select"] is not None
 
 

@@ -74,7 +74,10 @@ class TableOptions:
     encoding: Annotated[_Text, _guessed("Such as cp1252 or utf-16.")] = None
     decimal: Annotated[_Text, _guessed("Decimal mark, . or ,")] = None
     thousands: Annotated[_Text, _guessed("Mark between three digits.")] = None
-    missing: Annotated[_Texts, _guessed("A text where a value is missing; several times.")] = None
+    missing: Annotated[
+        _Texts,
+        _guessed("A text where a value is missing, or NAME=NUMBER of a channel; several times."),
+    ] = None
     header: Annotated[
         bool | None,
         typer.Option("--header/--no-header", help="Does the first row name the columns?"),

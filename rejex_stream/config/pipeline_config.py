@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any, NamedTuple, Self, get_args, get_origin
 
@@ -15,6 +16,7 @@ from rejex_stream.config.durations import DURATION, Durations, counts_of
 from rejex_stream.config.input import Input
 from rejex_stream.config.operating import Alerts, Logging, Metrics
 from rejex_stream.config.reviewing import Channel, Review, Sensor
+from rejex_stream.decode.mapping import FieldMapping
 from rejex_stream.decode.reorder_buffer import ReorderRules
 from rejex_stream.incidents import Alarms, Hold
 from rejex_stream.monitor.config import Monitor
@@ -71,6 +73,11 @@ class Config(BaseModel):
         """Return what becomes of readings before they are judged."""
         counters = [name for name, channel in self.channels.items() if channel.kind == "counter"]
         return self.input.reorder_rules(counters)
+
+    def mapping(self) -> FieldMapping:
+        """Return which field of a record means what, and which numbers of a channel are none."""
+        given = {name: one.missing for name, one in self.channels.items() if one.missing}
+        return replace(self.input.mapping(), missing_of=given or None)
 
     def redacted(self) -> dict[str, Any]:
         """Return all values as JSON data, secrets and client options masked."""

@@ -66,7 +66,7 @@ def check_bind(host: str, mode: AuthMode) -> None:
 
 
 class Channel(Section):
-    """What a channel is, `[channels.NAME]`; `kind`, `limit` and `side` change verdicts."""
+    """What a channel is, `[channels.NAME]`: `kind`, `missing`, `limit`, `side` change verdicts."""
 
     unit: str = setting("", says="Of its values.", example="°C", max_length=40)
     label: str | None = setting(None, otherwise="its name", example="Gearbox", max_length=100)
@@ -83,6 +83,9 @@ class Channel(Section):
     follows: str | None = setting(None, min_length=1, example="wind_direction")
     """Of an angle, another that it is turned after, as a nacelle is after the wind: how far it is
     behind counts as well, and speaks for this channel."""
+    missing: tuple[float, ...] = setting((), otherwise="none", example=[-999.0, 3276.7])
+    """Numbers that stand in it where a value is missing; what they are in other channels is told
+    there, and texts are of all (input.missing)."""
     limit: Literal["draw", "alarm"] = setting("draw")
     """What its limits do: they are drawn, or a value beyond one is an anomaly as well, whatever its
     score, and somebody is told at once."""

@@ -80,7 +80,7 @@ class CsvDecoder:
         self._named = len("\0".join(header).rstrip("\0").split("\0"))  # without those at the end
         self._delimiter = delimiter
         self._fetch = _cells([columns[field] for field in mapping.channel_fields])
-        self._time = mapping.time_getter(lambda field: itemgetter(columns[field]))
+        _, self._time = mapping.getters(lambda field: itemgetter(columns[field]))
         fields = mapping.sensor_fields
         self._sensor = columns[fields[0]] if len(fields) == 1 else None
         self._sensors = [columns[field] for field in fields] if len(fields) > 1 else []
@@ -123,7 +123,7 @@ class CsvDecoder:
     def _cells(self) -> Any:  # noqa: ANN401
         """What reads plain rows natively; ``None``: Python reads all."""
         mapping, time, delimiter = self._mapping, self._mapping.time, self._delimiter
-        plain = self._plain and self._alone and mapping.quality is None
+        plain = self._plain and self._alone and not (mapping.quality or mapping.missing_of)
         plain = plain and delimiter.isascii() and delimiter != " "
         if not plain or not (time is None or isinstance(time, str)):
             return None
@@ -177,10 +177,12 @@ class CsvDecoder:
             said = [_at(cells, index) or None for index in self._qualities]
             texts = tuple(str(text or "") for text in quality.only_good(texts, said, texts=True))
         if not self._joined:
-            return tuple(map(self._value, self.channels, texts))
-        of_tag = self._mapping.only(_at(cells, self._tag) or "", texts)
-        pairs = zip(self.channels, of_tag, strict=True)
-        return tuple(ABSENT if x is ABSENT else self._value(name, str(x)) for name, x in pairs)
+            values = tuple(map(self._value, self.channels, texts))
+        else:
+            of_tag = self._mapping.only(_at(cells, self._tag) or "", texts)
+            pairs = zip(self.channels, of_tag, strict=True)
+            values = tuple(ABSENT if x is ABSENT else self._value(n, str(x)) for n, x in pairs)
+        return self._mapping.without_missing(values) if self._mapping.missing_of else values
 
     def _value(self, name: str, cell: str) -> float:
         value = self._number(cell)

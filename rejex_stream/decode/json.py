@@ -88,7 +88,7 @@ def _native_reader(mapping: FieldMapping, names: NameCache, native: Callable[[st
     fields = [*mapping.sensor_fields, *mapping.time_fields, *channels]
     refused = (
         mapping.tagged or mapping.mode or mapping.quality or mapping.group,
-        mapping.flags or mapping.partial or missing_numbers(mapping.missing),
+        mapping.flags or mapping.partial or missing_numbers(mapping.missing) or mapping.missing_of,
         len(mapping.sensor_fields) > 1 or not isinstance(time, str | None),
         not (in_ms or mapping.time_is_text) or len(channels) > _MAX_CHANNELS,
         # A field has one role, and a name without dots that JSON does not escape.

@@ -6,9 +6,9 @@ in :mod:`rejex_stream.decode`. Data errors are values: what cannot be read becom
 
 What the values mean
 --------------------
-* A channel that is absent, ``null``, NaN, infinite, too large for a float or one of ``missing`` is
-  *missing* (``nan``): sensors send such things for "over range" and "no contact", and the engine
-  has its own limit on how long a channel may be missing.
+* A channel that is absent, ``null``, NaN, infinite, too large for a float, or one of ``missing`` or
+  of its own ``missing_of``, is *missing* (``nan``): sensors send such things for "over range" and
+  "no contact", and the engine has its own limit on how long a channel may be missing.
 * A channel that holds text, a boolean, a list or an object is a broken record: ``Invalid``. With
   ``numbers="text"`` a text that is a number counts as one; cells of CSV are always texts. A flag
   may be a boolean, or ON and OFF.
@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -135,7 +135,7 @@ class Quality:
     def _is_good(self, found: object) -> bool:
         if isinstance(found, str):
             found = found.strip().lower()
-            return any(isinstance(one, str) and one.lower() == found for one in self.good)
+            return any(isinstance(x, str | bool) and str(x).lower() == found for x in self.good)
         # True is no 1 here, nor 1 True.
         return any(type(one) is bool and one is found for one in self.good) or (
             not isinstance(found, bool)
@@ -185,6 +185,7 @@ class FieldMapping:
     decimal: str = "."
     thousands: str | None = None
     missing: Sequence[str] = ()  # texts and numbers that stand for no value: `---`, `-999`
+    missing_of: Mapping[str, Collection[float]] | None = None  # and numbers of one channel
     units: Sequence[str] = ()  # what may stand behind a number that is a text
     flags: Sequence[str] = ()  # channels that may also be booleans, or ON and OFF
     quality: Quality | None = None
@@ -294,17 +295,15 @@ class FieldMapping:
             return ()
         return (self.sensor,) if isinstance(self.sensor, str) else tuple(self.sensor)
 
-    def sensor_getter(
-        self, getter: Callable[[str], Callable[[Any], object]]
-    ) -> Callable[[Any], object]:
-        """Make what fetches the sensor of a record, as :meth:`sensor_of` wants it."""
-        return _getter_of(self.sensor_fields, getter, alone=len(self.sensor_fields) == 1)
-
-    def time_getter(
-        self, getter: Callable[[str], Callable[[Any], object]]
-    ) -> Callable[[Any], object]:
-        """Make what fetches the time of a record, as :meth:`time_of` wants it."""
-        return _getter_of(self.time_fields, getter, alone=isinstance(self.time, str))
+    def getters(
+        self, of: Callable[[str], Callable[[Any], object]]
+    ) -> tuple[Callable[[Any], object], Callable[[Any], object]]:
+        """Make what fetches the sensor and the time of a record, as :meth:`reading` wants them."""
+        sensor, time = [*map(of, self.sensor_fields)], [*map(of, self.time_fields)]
+        return (
+            sensor[0] if len(sensor) == 1 else lambda record: [get(record) for get in sensor],
+            time[0] if isinstance(self.time, str) else lambda record: [get(record) for get in time],
+        )
 
     @property
     def time_is_text(self) -> bool:
@@ -387,9 +386,12 @@ class FieldMapping:
     def without_missing(self, values: tuple[float, ...]) -> tuple[float, ...]:
         """Return values, nan in the place of those that stand for none. O(values)."""
         absent = _missing_numbers(tuple(self.missing)) if self.missing else None
-        if not absent or absent.isdisjoint(values):
-            return values
-        return tuple(math.nan if value in absent else value for value in values)
+        if absent and not absent.isdisjoint(values):
+            values = tuple(math.nan if value in absent else value for value in values)
+        if own := self.missing_of:
+            none = [_missing_numbers(tuple(map(str, own.get(name, ())))) for name in self.channels]
+            values = tuple(math.nan if x in of else x for of, x in zip(none, values, strict=True))
+        return values
 
     def only(self, tag: str, values: Sequence[object]) -> list[object]:
         """Return the value of the channel that a tag names, and no other."""
@@ -660,13 +662,6 @@ def printable(value: object, limit: int = 80) -> str:
         return f"an object with {len(value)} field(s)"
     text = repr(value[:limit] if isinstance(value, str | bytes) else value)
     return text if len(text) <= limit else text[: limit - 1] + "…"
-
-
-def _getter_of(
-    fields: Sequence[str], getter: Callable[[str], Callable[[Any], object]], *, alone: bool
-) -> Callable[[Any], object]:
-    getters = [getter(field) for field in fields]
-    return getters[0] if alone else lambda record: [get(record) for get in getters]
 
 
 def _name(what: str, found: object) -> str:

@@ -27,8 +27,7 @@ class TreeReader:
     def __init__(self, mapping: FieldMapping, *, container: str = "an object") -> None:
         self._mapping, self._container = mapping, container
         self._paths = field_paths(mapping.fields)
-        self._time = mapping.time_getter(self._finder)
-        self._sensor = mapping.sensor_getter(self._finder)
+        self._sensor, self._time = mapping.getters(self._finder)
         self._names = [self._finder(field) for field in (mapping.group, mapping.tag, mapping.mode)]
         self._qualities = [self._finder(field or None) for field in mapping.quality_fields]
         self._fetch = self._fetcher(mapping.channel_fields)
@@ -46,7 +45,7 @@ class TreeReader:
             values = self._found(tree)
         if type(sensor) is str and self._is_simple and (floats := floats_of(values)) is not None:
             key, sensor = self.names[sensor]
-            if mapping.missing:
+            if mapping.missing or mapping.missing_of:
                 floats = mapping.without_missing(floats)
             return _NEW(Reading, (key, sensor, mapping.time_of(record, time), floats, record[0]))
         group, tag, mode = self._names

@@ -107,6 +107,8 @@ _OF_JAVA = re.compile(r"(?<=[\dZ])\[[\w/+-]+\]$")  # the zone's name behind its 
 _HALF_DAY = re.compile(r"(?<=\d)( ?)([aApP])(?:\.\s?[mM]\.)?$")
 _EAST = str.maketrans("年月日時时分秒", "-- ::: ")
 _HALF_OF_EAST = re.compile(r"(오전|上午|午前|(오후|下午|午後))\s*([\d:.]*\d)")
+_YEAR = r"((?:19|20)\d\d)"
+_PERIOD = re.compile(rf"{_YEAR}(?:-(\d\d)|[- ]?Q([1-4]))?|Q([1-4])[- /]?{_YEAR}", re.I)
 _INTERVAL = re.compile(r"(?<=[\dZ])(/(?=\d{4}-)| [-\u2013] (?=\d+[-./]\d)).*$")
 _WORD = re.compile(r"[^\W\d_]{3,10}\.?")
 _MONTHS = {
@@ -174,8 +176,12 @@ def canonical_time(text: str) -> tuple[str, int] | None:
     """Write a time as parsers know it, and how many days to add; ``None`` where it is already.
 
     ``24:00`` is the midnight of the next day; ``UTC`` and the like are offsets; ``1:00p`` is pm,
-    ``März`` is Mar, and ``2025年3月1日`` a date. Of an interval it is the beginning.
+    ``März`` is Mar, and ``2025年3月1日`` a date. Of an interval, a year, a month or a
+    quarter (``2025Q3``) it is the beginning.
     """
+    if period := _PERIOD.fullmatch(text):
+        year, month, quarter = period[1] or period[5], period[2], period[3] or period[4]
+        return f"{year}-{month or 3 * int(quarter or 1) - 2:0>2}-01", 0
     found = _INTERVAL.sub("", _OF_JAVA.sub("", text.translate(_EAST).strip(": ")))
     found = _HALF_OF_EAST.sub(lambda half: f"{half[3]} {'PM' if half[2] else 'AM'}", found)
     found, days = _HALF_DAY.sub(r"\1\2m", found), 0

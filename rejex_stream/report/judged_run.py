@@ -119,7 +119,7 @@ def read_run(config: Config) -> Run:
         name=config.pipeline.name,
         title=config.pipeline.name,
         about=f"{Path(written.input).name}, judged by {config.detector.name}.",
-        channels=tuple(_shown(config, name) for name in config.input.mapping().channel_names),
+        channels=tuple(_shown(config, name) for name in config.mapping().channel_names),
         names=DisplayNames(channels=config.channels),
         events=events,
         monitors=monitor_config(config),

@@ -21,6 +21,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from rejex_stream.config import Config
 from rejex_stream.decode.mapping import SWITCHES, TimeUnit, printable
 from rejex_stream.decode.written import MISSING_TEXTS
+from rejex_stream.settings import toml_key
 from rejex_stream.tables.columns import Sample
 from rejex_stream.tables.fields import jq_of
 from rejex_stream.tables.names import NAMED_UNITS, TOTAL, plain
@@ -75,8 +76,8 @@ def check_columns(sample: Sample, *kinds: Kind) -> list[Doubt]:
             kind,
             name,
             seen,
-            entry.option.format(name=printable(name), value=value),
-            entry.setting.format(field=jq_of(name), value=value),
+            entry.option.format(name=printable(name), given=printable(f"{name}={value}")),
+            entry.setting.format(field=jq_of(name), key=toml_key(name), value=value),
             value,
         )
         for kind, entry in CHECKS.items()
@@ -96,7 +97,7 @@ def check_readings(
     """
     if not readings:
         return []
-    mapping, made = config.input.mapping(), config.features.columns
+    mapping, made = config.mapping(), config.features.columns
     order = sorted(range(len(readings)), key=lambda i: readings[i].event_time_ms)
     rows = [readings[i] for i in order]
     values = zip(*(row.values for row in rows), strict=True)
@@ -326,7 +327,7 @@ def _why_sentinel(x: float, values: Sequence[float], low: float, high: float) ->
         return "far from all others"
     runs = sum(b == x != a for a, b in itertools.pairwise([math.nan, *values]))
     count = values.count(x)
-    if count < 5 or runs < 3 or count > 0.5 * len(values):
+    if count < 5 or runs < 3 or count > 0.5 * len(values) or low == high:
         return ""
     if x < 0 <= min(y for y in values if y != x):
         return "the only one below zero"
@@ -465,8 +466,8 @@ CHECKS: dict[Kind, _Check] = {
     "key": _Check(_key, "--sensor names another, or - for none", "fix input.sensor"),
     "sentinel": _Check(
         _sentinel,
-        "--missing={value} says it stands for no value",
-        'if it stands for no value, give input.missing = ["{value}"]',
+        "--missing {given} says it stands for no value",
+        "if it stands for no value, give missing = [{value}] in [channels.{key}]",
     ),
     "sparse": _Check(
         _sparse,

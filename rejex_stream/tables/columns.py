@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rejex_stream.decode.mapping import printable
@@ -36,12 +36,14 @@ class ColumnProfile:
 
 
 def profile(
-    cells: Sequence[str], read: Callable[[str], float | None], good: Sequence[object] | None = None
-) -> ColumnProfile:
-    """Walk over a column; of `good`, its cells with ``None`` where a value is none. O(rows)."""
+    cells: Sequence[str], read: Callable[[str], float | None], good: Sequence[object] | None = None,
+    none: Collection[float] = (),
+) -> ColumnProfile:  # fmt: skip
+    """Walk over a column; of `good`, its cells with ``None`` where a value is `none`. O(rows)."""
     numbers, measured, unread = list[float](), list[float](), list[str]()
     for cell in cells if good is None else good:
         x = read(str(cell or ""))
+        x = math.nan if x in none else x
         if x is None:
             unread.append(str(cell))
         elif not math.isnan(x):

@@ -14,6 +14,7 @@ from rejex_stream.decode.mapping import TimeUnit, Unreadable, parse_moment, to_e
 from rejex_stream.decode.written import ANY_TEXT, MISSING_TEXTS, canonical_time, number_reader
 from rejex_stream.tables.column_checks import check_columns, named_unit
 from rejex_stream.tables.columns import ColumnProfile, Sample
+from rejex_stream.tables.names import PARTS, TIME, plain
 
 _ENOUGH = 0.95
 _SURE = 20
@@ -60,6 +61,10 @@ _FORMATS = tuple(dict.fromkeys((
 _MARKS = {format: frozenset(re.sub("%.| ", "", format).casefold()) for format in _FORMATS}
 """What stands between the numbers of a format."""
 _WIDTHS = {format: len(datetime(2031, 11, 23, tzinfo=UTC).strftime(format)) for format in _FORMATS}
+
+
+_YEAR_NAME = re.compile(f"{PARTS[0].pattern}|{TIME.pattern}")
+_YEAR = re.compile(r"(19|20)\d\d")
 
 
 class Marks(NamedTuple):
@@ -164,6 +169,8 @@ def find_times(cells: Sequence[str], name: str = "", decimal: str = ".") -> Writ
         return None
     read = number_reader()
     numbers = [value for cell in given if (value := read(cell)) is not None]
+    if _YEAR_NAME.match(plain(name)) and all(map(_YEAR.fullmatch, given)):
+        return Written("iso8601")
     if len(numbers) == len(given) and not is_compact(given):
         return Written(_unit_of(numbers, name))
     if len(numbers) < len(given) / 2 and _readable(given, None) > _ENOUGH:

@@ -20,7 +20,7 @@ def draft_config(
     name: str,
     comments: Sequence[str] = (),
     kafka: Mapping[str, object] | None = None,
-    counters: Sequence[str] = (),
+    told: Mapping[str, Mapping[str, object]],
 ) -> str:
     """Write the config, a TOML text, under which ``run`` gives the verdicts of ``score``."""
     spec = choice.spec
@@ -57,16 +57,17 @@ def draft_config(
     for column in spec.features.features:
         made = {name: getattr(column, name) for name in ("kind", "channel", "events", "seconds")}
         parts.append(_section("[features.columns]", made))
-    for angle in spec.features.angles:
-        told = {
+    angles = {
+        angle.channel: {
             "kind": "angle",
             "period": None if angle.period == Circle._field_defaults["period"] else angle.period,
             "follows": angle.follows or None,
         }
-        parts.append(_section(f"channels.{toml_key(angle.channel)}", told, ("channels", "*")))
-    counting = {"kind": "counter"}
-    for channel in counters:
-        parts.append(_section(f"channels.{toml_key(channel)}", counting, ("channels", "*")))
+        for angle in spec.features.angles
+    }
+    for channel in dict.fromkeys((*told, *angles)):
+        values = {**angles.get(channel, {}), **told.get(channel, {})}
+        parts.append(_section(f"channels.{toml_key(channel)}", values, ("channels", "*")))
     text = "\n\n".join(parts) + "\n"
     config, problems = parse_config(text)
     if config is None:

@@ -10,7 +10,7 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any, NamedTuple
@@ -19,9 +19,9 @@ from rejex_stream.decode.mapping import SWITCHES, Quality, TimeUnit, printable
 from rejex_stream.decode.written import MISSING_TEXTS, number_reader
 from rejex_stream.errors import ConfigError
 from rejex_stream.features import Circle
+from rejex_stream.settings import toml
 from rejex_stream.tables.angles import find_angles, followed
 from rejex_stream.tables.column_checks import (
-    Doubt,
     carry_needed,
     check_columns,
     is_key,
@@ -37,6 +37,7 @@ from rejex_stream.tables.names import (
     LABEL,
     MAYBE_LABEL,
     MODE,
+    MOST_QUALITIES,
     PARTS,
     SENSOR,
     STRONG_SENSOR,
@@ -126,6 +127,7 @@ class TableGuess:
     mode: str | None = None
     n_modes: int | None = None
     missing: tuple[str, ...] = ()
+    missing_of: Mapping[str, Collection[float]] = field(default_factory=dict)  # by channel
     units: tuple[str, ...] = ()
     carry: int = 0  # rows for which the last value stands in for a missing one
     said: tuple[str, ...] = ()
@@ -175,6 +177,13 @@ class TableGuess:
         """Return what :func:`~rejex_stream.plan.suggest.suggest` wants to know of the channels."""
         return {name: getattr(self, name) for name in _FOR_FEATURES}
 
+    def told(self) -> dict[str, dict[str, object]]:
+        """Return what a config says of single channels, but for angles."""
+        told: dict[str, dict[str, object]] = {name: {"kind": "counter"} for name in self.counters}
+        for name, numbers in self.missing_of.items():
+            told.setdefault(name, {})["missing"] = list(numbers)
+        return told
+
     def settings(self, time_zone: str | None) -> dict[str, object]:
         return {
             "time": list(self.time) if isinstance(self.time, tuple) else self.time,
@@ -215,11 +224,12 @@ def guess_table(
     named: bool = True,
     timed: bool = False,
     skip: Sequence[str] = (),
+    paths: Mapping[str, str] | None = None,
 ) -> TableGuess:
     """Say what each column is, from its name and a sample of its values. O(cells log cells).
 
     `named`: the names are the table's own; `timed`: rows have a time beside their columns, as
-    records of a topic have; `skip`: columns of the file's format.
+    records of a topic have; `skip`: columns of the file's format; `paths`: of fields, by column.
     """
     known = known or Asked()
     if not (timed or known.time) and len(header) > _HOURS_OF_DAY and are_times(header[1:]):
@@ -233,14 +243,15 @@ def guess_table(
         name: [row[i].strip() for row in whole] for i, name in enumerate(header) if name not in skip
     }
     if not known.sensors:
-        guess = _guess(cells, known, marks, named=named, timed=timed)
+        guess = _guess(cells, known, marks, paths or {}, named=named, timed=timed)
         if timed or not guess.sensors:
             return replace(guess, sensors=())
         known = replace(known, sensor=None, sensors=guess.sensors)
     columns = [cells.pop(name) for name in dict.fromkeys(known.sensors)]
     joined_name = "/".join(known.sensors)
     cells[joined_name] = ["/".join(parts) for parts in zip(*columns, strict=True)]
-    guess = _guess(cells, replace(known, sensor=joined_name), marks, named=named, timed=timed)
+    known = replace(known, sensor=joined_name)
+    guess = _guess(cells, known, marks, paths or {}, named=named, timed=timed)
     said = f"sensor: {' and '.join(known.sensors)} together, {_named(cells[joined_name])}"
     return replace(guess, sensors=tuple(known.sensors), said=(said, *guess.said))
 
@@ -263,8 +274,9 @@ def _require_columns(header: Sequence[str], known: Asked) -> None:
 
 
 def _guess(
-    cells: Mapping[str, Sequence[str]], known: Asked, marks: Marks, *, named: bool, timed: bool
-) -> TableGuess:
+    cells: Mapping[str, Sequence[str]], known: Asked, marks: Marks, paths: Mapping[str, str], *,
+    named: bool, timed: bool,
+) -> TableGuess:  # fmt: skip
     """Assign columns to roles: time, label, sensor and tag, then the channels."""
     meant = [name for name in known.flags or () if name != NONE]
     round_ones = [name for name in known.angles or () if name != NONE]
@@ -276,11 +288,9 @@ def _guess(
     )  # fmt: skip
     table = _Walked({n: c for n, c in cells.items() if n not in time.names}, marks, known.missing)
     roles = {known.sensor, known.label, known.tag, known.mode}
-    codes = set[str]()  # columns of quality of which nobody knows what is good
-    if not timed:  # records of a topic are looked at elsewhere
-        codes = _find_quality(table, roles, wanted)
+    codes = _find_quality(table, roles, wanted, paths)  # of which nobody knows what is good
     label = known.label or _find_label(table, [n for n in table.cells if n not in wanted | roles])
-    taken = {label, known.mode, *table.quality_of.values()}
+    taken = {label, known.mode, *table.says_quality}
     measured = [n for n in table.cells if n not in (*taken, known.sensor, known.tag)]
     keys = _Keys(tag=known.tag)
     if known.sensor != NONE:
@@ -305,8 +315,8 @@ def _guess(
     }  # fmt: skip
     aside |= dict.fromkeys(join.apart if join else (), "is not of every sensor")
     channels = [n for n in rest if n not in aside]
-    texts_said = list(table.said(known.missing is None))
-    sentinels = _without_sentinels(table, table.sample(channels, series), known)
+    texts_said = list(table.said())
+    sentinels = _without_sentinels(table, table.sample(channels, series))
     sample = table.sample(channels, series)
     counters = tuple(known.counters)
     if known.channels:
@@ -319,7 +329,7 @@ def _guess(
     words = [n for n in channels if n in table.switches and n not in flags]
     aside |= {n: f"not numbers, such as {printable(table.cells[n][0], 30)}" for n in words}
     channels = [n for n in channels if n not in words]
-    _require_channels(channels, known, aside, of_json=timed)
+    _require_channels(table, channels, known, aside, of_json=timed)
     measured = [n for n in channels if n not in {*flags, *counters}]
     angles = find_angles(sample, measured) if known.angles is None else round_ones
     by_turns = known.carry is None and join is None
@@ -341,6 +351,7 @@ def _guess(
         mode=known.mode,
         n_modes=None if known.mode is None else max(1, len(set(cells[known.mode]))),
         missing=table.missing,
+        missing_of={n: tuple(x) for n, x in table.missing_of.items() if x and n in channels},
         units=table.units,
         carry=carry_needed(sample, channels) if by_turns else known.carry or 0,
         counters=counters,
@@ -387,16 +398,6 @@ def _joined(
     return _Join(pivoted, values[0], step_s, apart, late_s if late_s >= step_s else None)
 
 
-def names_quantity(
-    moments: Sequence[object], whose: Sequence[object], what: Sequence[object]
-) -> bool:
-    """Whether rows of one time and machine differ in a column, and are whole by it. O(rows)."""
-    n, n_things = len(what), len(set(what))
-    rows = len(set(zip(moments, whose, strict=True)))
-    differ = len(set(zip(moments, whose, what, strict=True))) > 0.98 * n
-    return 2 <= n_things <= _MOST_JOINED and differ and n >= 0.75 * n_things * rows
-
-
 def cycle_s(whose: Sequence[str], what: Sequence[str], moments_ms: Sequence[int | None]) -> float:
     """Return how far apart values of one quantity usually are, in seconds; 1 if nobody knows."""
     last: dict[tuple[str, str], int] = {}
@@ -416,14 +417,27 @@ class _Walked:
         self, cells: Mapping[str, Sequence[str]], marks: Marks, missing: Sequence[str] | None
     ) -> None:
         self.cells, self.marks, self._asked = cells, marks, missing
+        read, self.texts_missing, self.missing_of = (
+            number_reader(),
+            list[str](),
+            dict[str, list[float]](),
+        )
+        for text in missing or ():  # NAME=NUMBER is of a channel, and NAME= says that it has none
+            name, _, number = text.rpartition("=")
+            x = math.nan if name and not number else read(number)
+            if not name or x is None:
+                self.texts_missing.append(text)
+            else:
+                self.missing_of.setdefault(name, []).extend([x] if number else [])
         self._units_of = find_units(cells, marks)
         self.units = tuple(dict.fromkeys(u[0] for u in self._units_of.values() if len(u) == 1))
-        self.missing = tuple(missing or ())
+        self.missing = tuple(self.texts_missing)
         self.switches = {name for name, column in cells.items() if _is_switch(column)}
         self.quality: Quality | None = None
         self.quality_of: dict[str, str] = {}  # the column that says what of a column is good
+        self.says_quality = set[str]()
         self.walk()
-        if missing is None and (texts := find_missing(self.columns)):
+        if not self.texts_missing and (texts := find_missing(self.columns)):
             self.missing = texts
             self.walk()
 
@@ -436,7 +450,7 @@ class _Walked:
                 codes = [cell or None for cell in self.cells[self.quality_of[name]]]
                 good = self.quality.only_good(cells, codes, texts=True)
             read = _switched if name in self.switches else self.read
-            self.columns[name] = profile(cells, read, good)
+            self.columns[name] = profile(cells, read, good, self.missing_of.get(name, ()))
         self.why_not = {name: self._why_not(name) for name in self.columns}
 
     def _why_not(self, name: str) -> str | None:
@@ -477,8 +491,8 @@ class _Walked:
     def sample(self, names: Sequence[str], series: Sequence[object]) -> Sample:
         return Sample(numbers={n: self.columns[n].numbers for n in names}, series=series)
 
-    def said(self, missing: bool) -> Iterator[str]:
-        if self.missing and missing:
+    def said(self) -> Iterator[str]:
+        if self.missing and not self.texts_missing:
             which = ", ".join(map(printable, self.missing))
             if self.missing == ("*",):
                 bare = number_reader(*self.marks)
@@ -503,7 +517,9 @@ class _Walked:
     def quality_said(self) -> Iterator[str]:
         if self.quality is not None:
             flags = list(dict.fromkeys(self.quality_of.values()))
-            good = ", ".join(map(str, self.quality.good))
+            good = ", ".join(
+                one if isinstance(one, str) else toml(one) for one in self.quality.good
+            )
             yield (
                 f"quality: {', '.join(flags[:_SHOWN])} says whether a value is good ({good}); what "
                 f"is not is missing; --channel or --flag {printable(flags[0])} takes it for a "
@@ -512,33 +528,47 @@ class _Walked:
 
 
 # -------------------------------------------------------------------------------------- the roles
-def _find_quality(table: _Walked, roles: set[str | None], wanted: set[str]) -> set[str]:
-    cells = table.cells
-    free = [n for n in cells if n not in wanted | roles]
-    numeric = [n for n in cells if n not in roles and table.why_not[n] is None]
+def _find_quality(
+    table: _Walked, roles: set[str | None], wanted: set[str], paths: Mapping[str, str]
+) -> set[str]:
+    """Find which column says what of a column is good; return those of which nobody knows."""
+    free = [n for n in table.cells if n not in wanted | roles]
+    numeric = [n for n in table.cells if n not in roles and table.why_not[n] is None]
+    # A text says more than a code.
+    free.sort(key=lambda name: table.why_not[name] is None)
+    few = {n: [*map(_typed, table.cells[n])]
+           for n in free if len(set(table.cells[n])) <= MOST_QUALITIES}  # fmt: skip
     beside = {
-        name: flag
+        name: [
+            flag for flag in few if flag != name
+            and is_quality(_rest_of(paths.get(flag, flag), paths.get(name, name)), few[flag])
+        ]
         for name in numeric
-        for flag in free
-        if flag != name and (rest := _rest_of(flag, name)) and is_quality(rest, cells[flag])
-    }
-    alone = [name for name in free if is_quality(name, cells[name], alone=True)]
-    measured = [name for name in numeric if name not in (*alone, *beside.values())]
-    good = {
-        flag: good_among([int(c) if re.fullmatch(r"\d{1,18}", c) else c for c in cells[flag]], flag)
-        for flag in dict.fromkeys((*beside.values(), *alone))
-    }
-    if not beside and measured and alone:  # of several, the one that says what is good
-        beside = dict.fromkeys(measured, max(alone, key=lambda flag: bool(good[flag])))
-    table.quality_of = {name: flag for name, flag in beside.items() if good[flag]}
+    }  # fmt: skip
+    alone = [flag for flag in few if is_quality(flag, few[flag], alone=True)]
+    flags = dict.fromkeys((*itertools.chain.from_iterable(beside.values()), *alone))
+    good = {flag: good_among(few[flag], flag) for flag in flags}
+    measured = [name for name in numeric if name not in flags]
+    if not any(beside.values()):
+        beside = dict.fromkeys(measured, alone)
+    of = {n: max(found, key=lambda flag: bool(good[flag])) for n, found in beside.items() if found}
+    table.quality_of = {name: flag for name, flag in of.items() if good[flag]}
     if table.quality_of:
-        every = dict.fromkeys(itertools.chain.from_iterable(good.values()))
+        table.says_quality = {flag for flag in flags if good[flag]}
+        every = dict.fromkeys(itertools.chain.from_iterable(good[f] for f in of.values()))
         table.quality = Quality(table.quality_of, list(every))
         table.walk()
     return {
-        flag for name, flag in beside.items()
-        if not good[flag] and is_quality(_rest_of(flag, name) or flag, cells[flag], alone=True)
+        flag for name, flag in of.items()
+        if not good[flag] and is_quality(_rest_of(flag, name) or flag, few[flag], alone=True)
     }  # fmt: skip
+
+
+def _typed(cell: str) -> object:
+    try:
+        return True if cell.lower() == "true" else int(cell) if cell.isdecimal() else float(cell)
+    except ValueError:
+        return cell
 
 
 def _rest_of(flag: str, name: str) -> str:
@@ -608,42 +638,25 @@ def _switched(cell: str) -> float | None:
 
 
 # --------------------------------------------------------------------------------- the doubts
-def _without_sentinels(table: _Walked, sample: Sample, known: Asked) -> list[str]:
-    """Treat sure sentinels as missing; return sentences about these and the doubtful ones.
-
-    What another column measures is no sentinel of all: --missing would take it there, too.
-    """
-    if known.missing is not None:
+def _without_sentinels(table: _Walked, sample: Sample) -> list[str]:
+    """Treat sure sentinels as missing in their channel; say these and the doubtful ones."""
+    if "" in table.texts_missing:  # nobody's is
         return []
     doubts = [
-        doubt for doubt in check_columns(sample, "sentinel")
-        if is_sentinel(float(doubt.value)) or not any(
-            float(doubt.value) in column.measured
-            for name, column in table.columns.items() if name != doubt.column)
-    ]  # fmt: skip
-    sure = {
-        doubt.value: None for doubt in doubts
-        if is_sentinel(float(doubt.value))
-        and not _is_measured(float(doubt.value), doubts, table)
-    }  # fmt: skip
+        one for one in check_columns(sample, "sentinel") if one.column not in table.missing_of
+    ]
+    sure = {(one.column, x) for one in doubts if is_sentinel(x := float(one.value))}
+    for name, x in sorted(sure):
+        table.missing_of.setdefault(name, []).append(x)
     if sure:
-        table.missing += tuple(value.replace(".", table.marks.decimal) for value in sure)
         table.walk()
     return [
-        f"{doubt.seen}; it is taken for no value, and --missing '' says that it is one"
-        if doubt.value in sure
-        else str(doubt)
-        for doubt in doubts
+        f"{one.seen}; it is taken for no value, and --missing {printable(f'{one.column}=')} says "
+        "that it is one"
+        if (one.column, float(one.value)) in sure
+        else str(one)
+        for one in doubts
     ]
-
-
-def _is_measured(x: float, doubts: Sequence[Doubt], table: _Walked) -> bool:
-    suspected = {other.column for other in doubts if float(other.value) == x}
-    return any(
-        x in column.measured and min(column.measured) < x < max(column.measured)
-        for name, column in table.columns.items()
-        if name not in suspected
-    )
 
 
 def _without_counters(
@@ -768,10 +781,13 @@ def _short(seen: str) -> str:
 
 
 def _require_channels(
-    channels: Sequence[str], known: Asked, aside: Mapping[str, str], *, of_json: bool
-) -> None:
+    table: _Walked, channels: Sequence[str], known: Asked, aside: Mapping[str, str], *,
+    of_json: bool,
+) -> None:  # fmt: skip
     for name in set(known.counters) - set(channels):
         raise ConfigError(f"there is no channel {printable(name)} for --counter to read.")
+    for name in table.missing_of.keys() - table.cells.keys():
+        raise ConfigError(f"there is no channel {printable(name)} for --missing to read.")
     if channels:
         return
     how = (
@@ -889,10 +905,13 @@ class _KeySearch:
         if len([n for n in self._numeric if n != sensor]) == 2:  # a register and its value
             called = {sensor, *self._called()}
             others += [n for n in self._numeric if n in self._free and n not in called]
-        whose = self._cells[sensor]
-        return next(
-            (n for n in others if names_quantity(self._moments, whose, self._cells[n])), None
-        )
+        return next((n for n in others if self._names_quantity(sensor, n)), None)
+
+    def _names_quantity(self, sensor: str, name: str) -> bool:
+        """Whether rows of one time and machine differ in a column, and are whole by it."""
+        things, apart = len(set(self._cells[name])), self._rows_a_time(sensor, name)
+        whole = self._rows_a_time(sensor) >= 0.75 * things
+        return 2 <= things <= _MOST_JOINED and apart < 1.02 and whole
 
     def refused(self, sensor: str | None, tag: str | None) -> list[str]:
         return [

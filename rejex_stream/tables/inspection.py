@@ -106,12 +106,11 @@ class Table:
         return ReorderRules(
             None if step_s is None else round(1000 * step_s),
             reorder_ms=round(1000 * (self.guess.reorder_s or 0)),
-            counters=tuple(at for at, name in names if name in self.counters),
+            counters=tuple(at for at, name in names if name in self.guess.counters),
         )
 
-    @property
-    def counters(self) -> Sequence[str]:
-        return self.guess.counters
+    def told(self) -> dict[str, dict[str, object]]:
+        return self.guess.told()
 
     def settings(self) -> dict[str, object]:
         guess = self.guess

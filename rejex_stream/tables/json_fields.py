@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,8 +33,6 @@ from rejex_stream.tables.names import (
     TAG,
     TEXT_SENSOR,
     VALUE,
-    good_among,
-    is_quality,
     is_turned,
     is_unit,
     last_of,
@@ -80,9 +78,9 @@ class Feed:
         called = {of_field.get(field, name): name for name, field in self.channels.items()}
         return [called[name] for name in names if name in called]
 
-    @property
-    def counters(self) -> list[str]:
-        return self._called(self.guess.counters)
+    def told(self) -> dict[str, dict[str, object]]:
+        told = self.guess.told()
+        return {called: told[name] for name in told for called in self._called([name])}
 
     def settings(self) -> dict[str, object]:
         guess, path = self.guess, self.fields
@@ -102,7 +100,7 @@ class Feed:
             "mode": None if guess.mode is None else path[guess.mode],
             "partial": "hold_last" if self.partial else None,
             "step_s": self.guess.step_s or self.step_s,
-            "quality": None if self.quality is None else dict(self.quality),
+            "quality": self.quality,
             "sample_interval_ms": 1000 if self.source and guess.time is None else None,
         }
 
@@ -196,7 +194,7 @@ def infer_feed(
         carry=asked.carry or 0,  # what did not come is unchanged: input.partial
     )
     rows_of_cells = list(zip(*cells.values(), strict=True))
-    guess = guess_table(list(cells), rows_of_cells, known, marks=marks, timed=True)
+    guess = guess_table(list(cells), rows_of_cells, known, marks=marks, timed=True, paths=short)
     of_sensor = [0] * len(rows) if guess.sensor is None else columns[guess.sensor]
     places: dict[object, set[int]] = {}
     for sensor, record in zip(map(str, of_sensor), read, strict=True):
@@ -212,7 +210,7 @@ def infer_feed(
         fields={str(name): str(short.get(name, name)) for name in columns},
         channels=channels,
         select=shape.program,
-        quality=_quality_of(channels, rows),
+        quality=_quality_of(guess, channels, short),
         partial=alone or (guess.value is None and len(channels) > 1 and most_absent > 0.05),
         step_s=_step_s(guess, rows, channels, columns) if alone else None,
         from_key=guess.sensor == _KEY,
@@ -363,9 +361,9 @@ class _Roles:
             self.tag = self._tag()
         if asked.tag is asked.sensor is None and is_turned(self.sensor, self.tag):
             self.sensor, self.tag = self.tag, self.sensor
-        asked_for = {*self.times, self.sensor, self.tag, *wanted}
-        asked_for |= {_named(asked.label, names), _named(asked.mode, names)}
-        left = dict.fromkeys((*beside, *_says_quality(fields)), "")
+        single = (self.sensor, self.tag, _named(asked.label, names), _named(asked.mode, names))
+        asked_for = {*self.times, *single, *wanted}
+        left = dict.fromkeys(beside, "")
         left |= {n: why for n, f in fields.items() if n not in left and (why := _why_left(f))}
         left = {name: why for name, why in left.items() if name not in asked_for}
         self.said = [f"left out: {name}: {why}" for name, why in left.items() if why]
@@ -485,10 +483,7 @@ def _why_left(field: FieldProfile) -> str:
         return "a clock"
     if all(isinstance(value, list) for value in field.values):
         return "an array"
-    whole = all(map(_is_whole, field.values))
-    if whole and is_quality(field.path, field.values, alone=True):
-        return "a code of quality, and nobody says which is good"
-    counts = COUNTER.search(field.path) and (whole or all(str(v).isdigit() for v in field.values))
+    counts = COUNTER.search(field.path) and all(str(v).lstrip("-").isdigit() for v in field.values)
     return "a number that counts or names, by its own name" if counts else ""
 
 
@@ -513,55 +508,21 @@ def _named_channels(guess: TableGuess, short: Mapping[str, str]) -> dict[str, st
 
 
 def _quality_of(
-    channels: Mapping[str, str], rows: Sequence[Mapping[str, object]]
-) -> dict[str, object] | None:
-    every = dict.fromkeys(path for row in rows for path in row)
-    for name, path in channels.items():
-        above = path.rpartition(".")[0]
-        beside = [
-            other
-            for other in every
-            if other not in channels.values()
-            and (name in other or (above and other.startswith(f"{above}.")))
-            and is_quality(other.removeprefix(f"{above}."), [row.get(other) for row in rows])
-        ]
-        # A text says more than a code.
-        beside.sort(key=lambda channel: not any(isinstance(row.get(channel), str) for row in rows))
-        for other in beside:
-            pattern, rest = other.replace(name, "{channel}"), other.removeprefix(f"{above}.")
-            named = "{channel}" in pattern
-            fields = {
-                channel: pattern.replace("{channel}", channel)
-                if named
-                else f"{where.rpartition('.')[0]}.{rest}"
-                for channel, where in channels.items()
-            }
-            values = [x for row in rows for f in fields.values() if (x := row.get(f)) is not None]
-            if good := good_among(values, other):
-                beside_each = {channel: f for channel, f in fields.items() if f in every}
-                within = any(
-                    f.startswith(f"{p}.") for f in fields.values() for p in channels.values()
-                )
-                return {"field": pattern if named and not within else beside_each, "good": good}
-    for other in (channel for channel in every if channel not in channels.values()):
-        values = [row.get(other) for row in rows]
-        if is_quality(other, values, alone=True) and (good := good_among(values, other)):
-            return {"field": dict.fromkeys(channels, other), "good": good}
-    return None
-
-
-def _says_quality(fields: Mapping[str, FieldProfile]) -> Iterator[str]:
-    quality = [n for n, f in fields.items() if is_quality(n, f.rows) and good_among(f.rows, n)]
-    others = {n: f.path for n, f in fields.items() if n not in quality}
-    for name in quality:
-        path = re.sub(r"(\.status_?code)\.\w+$", r"\1", fields[name].path, flags=re.I)
-        above = path.rpartition(".")[0]
-        beside = any(
-            other in name or (above and path.startswith(f"{above}."))
-            for other, path in others.items()
-        )
-        if beside or is_quality(name, fields[name].rows, alone=True):
-            yield name
+    guess: TableGuess, channels: Mapping[str, str], short: Mapping[str, str]
+) -> Mapping[str, object] | None:
+    of = guess.quality and guess.quality.field
+    if guess.quality is None or not isinstance(of, Mapping):
+        return None
+    names = {path: name for name, path in short.items()}
+    keys = {called: called if guess.value else names[path] for called, path in channels.items()}
+    flags = {called: short[of[key]] for called, key in keys.items() if key in of}
+    # What is called alike may come beside channels that have none in the sample.
+    patterns = {flag.replace(called, "{channel}") for called, flag in flags.items()}
+    pattern = patterns.pop() if len(patterns) == 1 else ""
+    beside = [pattern.replace("{channel}", called) for called in channels]
+    within = any(flag.startswith(f"{path}.") for flag in beside for path in channels.values())
+    alike = "{channel}" in pattern and not within
+    return {"field": pattern if alike else flags, "good": list(guess.quality.good)}
 
 
 def _step_s(
@@ -597,13 +558,6 @@ def _said(
         said.append(
             "unchanged: fields are absent in many records and count as unchanged, partial = "
             '"hold_last"; null is missing'
-        )
-    if feed.quality is not None:
-        good = ", ".join(map(json.dumps, feed.quality["good"]))  # type: ignore[call-overload]
-        field = feed.quality["field"]
-        which = field if isinstance(field, str) else next(iter(field.values()))  # type: ignore[attr-defined]
-        said.append(
-            f"quality: {which} says whether a value is good ({good}); what is not is missing"
         )
     if feed.texts:
         said.append('numbers: some are written as texts, and are read by numbers = "text"')

@@ -177,7 +177,7 @@ _SURE = re.compile(
     r"good|bad|uncertain|(in)?valid|gut|schlecht|unsicher|(un)?gültig|0x|\{[\w,]*\}$"
     r"|ersatz|gemessen|substitut|estimat|measured", re.I,
 )  # fmt: skip
-_MOST_QUALITIES = 12
+MOST_QUALITIES = 12
 
 
 def is_quality(name: str, values: Sequence[object], *, alone: bool = False) -> bool:
@@ -191,7 +191,7 @@ def is_quality(name: str, values: Sequence[object], *, alone: bool = False) -> b
     called = texts or _QUALITY.match(last) or _QUALITY.match(last.rsplit("_", 1)[-1])
     braces = all(re.fullmatch(r"\{[\w,]*\}", str(v)) for v in values if v)  # of Niagara
     vague = alone and (_VAGUE.match(last) or last == "s") and not braces
-    return bool(called and not vague) and len(set(map(str, values))) <= _MOST_QUALITIES
+    return bool(called and not vague) and len(set(map(str, values))) <= MOST_QUALITIES
 
 
 def is_unit(name: str, values: Sequence[object]) -> bool:

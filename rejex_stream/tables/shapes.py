@@ -737,26 +737,31 @@ def _keyed(trees: Trees) -> _Step | None:
             continue  # of units and names, say
         each = '(.value | if type == "array" then .[] else . end)' if lists else ".value"
         seen = f"machines as keys: {', '.join(sorted(keys)[:4])} become the field sensor"
-        if not path:
-            return f"to_entries[] | .key as $key | {each} | {{sensor: $key}} + .", seen
-        return (
-            f"del({jq_of(path)}) as $record | {jq_of(path)} | to_entries[] | .key as $key | {each} "
-            "| $record + {sensor: $key} + .",
-            seen,
-        )
+        beside = sorted(set().union(*objects) - keys)
+        record = f"del({jq_of(path)})" if path else f"{{{', '.join(map(json.dumps, beside))}}}"
+        rest = jq_of(path) if path else f"del({', '.join(map(jq_of, beside))})"
+        each = f"to_entries[] | .key as $key | {each} | "
+        if not path and not beside:
+            return f"{each}{{sensor: $key}} + .", seen
+        return f"{record} as $record | {rest} | {each}$record + {{sensor: $key}} + .", seen
     return None
 
 
 def _dicts(objects: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """Return objects whose values are all objects, or arrays of them, by path."""
+    """Return objects whose values are all objects, or arrays of them, or clocks beside, by path."""
     objects_by_path: dict[str, list[dict[str, Any]]] = {}
 
     def visit(tree: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-        if tree and all(
-            isinstance(v, dict) or (isinstance(v, list) and v and isinstance(v[0], dict))
-            for v in tree.values()
-        ):
-            yield path, tree
+        parts = {
+            name: v for name, v in tree.items()
+            if isinstance(v, dict) or (isinstance(v, list) and v and isinstance(v[0], dict))
+        }  # fmt: skip
+        beside = [v for name, v in tree.items() if name not in parts]
+        clocks = not path and len(parts) > 1 and all(
+            is_moment(v) or type(v) is int for v in beside
+        )  # fmt: skip
+        if parts and (clocks or not beside):
+            yield path, parts
         for name, below in tree.items():
             if isinstance(below, dict):
                 part = name.replace(".", "\\.")
@@ -800,27 +805,8 @@ def _named_values(trees: Trees) -> _Step | None:
     return None
 
 
-def _keyed_beside(trees: Trees) -> _Step | None:
-    objects = trees.objects
-    parts = [{k: v for k, v in one.items() if isinstance(v, dict)} for one in objects]
-    rest = Trees([{k: v for k, v in one.items() if not isinstance(v, dict)} for one in objects])
-    if not objects or not all(len(one) > 1 for one in parts):
-        return None
-    texts = [f for f in rest.fields.values() if isinstance(f.values[0], str)]
-    if rest.measured or not all(f.is_moment for f in texts):
-        return None
-    step = _keyed(Trees(parts))
-    if step is None or "to_entries" not in step[0][:12]:
-        return None
-    program = (
-        'map_values(select(type != "object")) as $record | to_entries[] '
-        '| select(.value | type == "object") | $record + {sensor: .key} + .value'
-    )
-    return program, step[1]
-
-
 _RULES: tuple[Callable[[Trees], _Step | None], ...] = (
     _text, _bare, _union, _envelope, _types, _senml, _table, _with_units, _places, _keyed,
-    _keyed_beside, _attributes, _siblings, _within, _pairs, _column_arrays, _readings,
+    _attributes, _siblings, _within, _pairs, _column_arrays, _readings,
     _named_values,
 )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -73,7 +74,7 @@ def find_time_columns(
     texts = [name for name in cells if name not in by_name and is_text(cells[name], decimal)]
     time = look.best((*by_name, *texts, *elapsed))
     if time is None or time.doubts or max(filter(None, time.moments_ms), default=0) < _DAY_MS:
-        time = look.of_parts(() if named else look.parts_by_value()) or time
+        time = look.of_parts(() if named else look.parts_by_value()) or time or look.years()
     if time is not None:
         more = (
             f"{printable(name)} is from 0 to 1, as parts of a day are: add it to the column of the "
@@ -194,6 +195,12 @@ class _Search:
                 if time is not None and len(set(time.moments_ms)) > 1:
                     return time
         return None
+
+    def years(self) -> TimeColumns | None:
+        """Read a column of years, where a row each stands in it, or one of each sensor."""
+        name = next((n for n in self._cells if PARTS[0].match(plain(n))), None)
+        counts = Counter(self._cells[name] if name else ())
+        return self.read(name) if name and len(counts) > 1 == len({*counts.values()}) else None
 
     def parts_by_name(self) -> Iterator[list[str]]:
         left = list(self._cells)

@@ -113,7 +113,7 @@ def init(  # noqa: PLR0917 - one parameter an option
         source,
         choice,
         name=name_of(where),
-        counters=table.counters,
+        told=table.told(),
         comments=[f"Written by rejex-stream init {shlex.join(words)}.", *map(escaped, notes)],
         kafka=None if kafka is None else {"bootstrap_servers": kafka[0]},
     )

@@ -161,7 +161,7 @@ def _read_by(
     if isinstance(table, Table):
         decoder = _BatchDecoder(table.decoder(pooled=choice.pooled))
         return decoder, table.records(), table.reorder_rules()
-    text = draft_config(table.settings(), choice, name="score", counters=table.counters)
+    text = draft_config(table.settings(), choice, name="score", told=table.told())
     config, _ = parse_config(text)
     assert config is not None  # or it would not have been drafted
     source = open_source(config)
@@ -215,7 +215,7 @@ def _save_config(where: Path | None, table: Table | Feed, choice: Suggestion, fi
         source,
         choice,
         name=name_of(where),
-        counters=table.counters,
+        told=table.told(),
         comments=[f"Written by rejex-stream score {file.name}.", *map(escaped, table.said)],
     )
     save_draft(where, text)

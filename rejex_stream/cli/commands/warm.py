@@ -73,7 +73,7 @@ def warm(
 
 
 def _require_possible(config: Config) -> None:
-    source, mapping, rules = config.input, config.input.mapping(), config.reorder_rules()
+    source, mapping, rules = config.input, config.mapping(), config.reorder_rules()
     if source.kind == "file":
         assembly.require_own_places(config)
     if mapping.sensor_from or mapping.tag_from or len(source.topics) > 1 or source.time is None:
@@ -111,7 +111,7 @@ def _empty(config: Config, place: Partition) -> _Taught:
     engine = Engine(replace(spec, policy=spec.policy.unbudgeted), InlineExecutor())
     # No item is owed a follow-up: nobody was asked.
     settings = assembly.run_settings(config).replace(review_reasons=(), audit=NO_AUDIT)
-    decoded = assembly.DecodedBefore(config.input.mapping().channel_names)
+    decoded = assembly.DecodedBefore(config.mapping().channel_names)
     return engine, decoded, make_state(settings, place, decoded, engine)
 
 
@@ -147,7 +147,7 @@ class _History:
                             self.ranked[verdict.sensor] = verdict.reason is not Reason.WARM_UP
 
     def _batches(self) -> Iterator[list[tuple[Record, Reading]]]:
-        source, mapping = self.config.input, self.config.input.mapping()
+        source, mapping = self.config.input, self.config.mapping()
         auto = source.kind == "kafka" or named_format(str(self.path))[0]
         read = {"kind": "file", "path": str(self.path), "fixed_sensor": mapping.fixed_sensor}
         read |= {"format": "auto"} if auto else {}

@@ -189,7 +189,7 @@ def open_source(config: Config, state: Path | None = None) -> FileSource:
 
 
 def file_decoder(config: Config, source: FileSource) -> Decoder:
-    mapping = config.input.mapping()
+    mapping = config.mapping()
     kind, delimiter = file_format(config)
     if kind == "jsonl":
         return json_decoder(config)
@@ -201,7 +201,7 @@ def file_decoder(config: Config, source: FileSource) -> Decoder:
 
 
 def json_decoder(config: Config) -> Decoder:
-    decoder = JsonDecoder(config.input.mapping())
+    decoder = JsonDecoder(config.mapping())
     if config.input.select is None:
         return decoder
     from rejex_stream.decode.select import SelectingDecoder, Selector
@@ -257,7 +257,7 @@ def kafka_settings(config: Config) -> KafkaSettings:
 
 
 def kafka_decoder(config: Config) -> Decoder:
-    mapping, kind = config.input.mapping(), config.input.format
+    mapping, kind = config.mapping(), config.input.format
     if kind not in REGISTRY_FORMATS:
         return json_decoder(config)
     _require_extra(kind)
@@ -361,7 +361,7 @@ def _kafka_edges(config: Config, *, dry_run: bool) -> Edges:
         raise MissingTopicError(f"Kafka at {settings.bootstrap_servers}: {problems}")
     require_one_partition(config, inputs.partitions)
     # A sensor that comes from the key has none where there is no key: those are dead letters.
-    by_key = config.input.partitioning == "check" and not config.input.mapping().sensor_from
+    by_key = config.input.partitioning == "check" and not config.mapping().sensor_from
     inspect = KeyWatch(inputs.partitions).see if by_key else None
     if dry_run:
         name = f"dry-run-{uuid.uuid4().hex[:8]}"

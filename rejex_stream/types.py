@@ -454,11 +454,15 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     within: str | msgspec.UnsetType = msgspec.UNSET
     """Id of the incident that was held when it began: it is unusual beside what has been so since
     then. Elsewhere it is not written."""
+    told_seq: int | msgspec.UnsetType = msgspec.UNSET
+    """Ordinal of the event with which it was told first, where it was held in silence until then.
+    Elsewhere it is not written."""
 
     @property
     def opens(self) -> bool:
-        """Whether this is the change that opened it; later ones may have version 1 as well."""
-        return self.version == 1 and self.changed_seq == self.opened_seq
+        """Whether it is the first that is told of it; later changes may have version 1 as well."""
+        told_seq = self.opened_seq if self.told_seq is msgspec.UNSET else self.told_seq
+        return self.version == 1 and self.changed_seq == told_seq
 
     @property
     def is_noticed(self) -> bool:

@@ -528,6 +528,7 @@ def test_what_is_held_in_silence_is_told_before_it_could_be_adopted():
     verdicts, changes = play(engine, readings[starts[1] :])
     held = next(i for i, verdict in enumerate(verdicts) if verdict.held)
     assert changes[0].changed_seq - starts[1] == pytest.approx(held + 100, abs=3)
+    assert [one.opens for one in changes] == [True] + [False] * (len(changes) - 1)
     assert [one.ended for one in changes if one.ended] == ["adopted_by_age"]
 
 

@@ -332,7 +332,7 @@ class StreamState:
             judge, tracker, model = self._judge, self.tracker, self.model
             # An answer told of this event is obeyed at the next one, wherever a batch ends.
             adopts = self._interim is not None and tracker.is_adopting
-            upto = rows[: at + 1] if adopts and tracker.is_told_at(seq + followed) else rows
+            upto = rows[: at + 1] if adopts and tracker.published_seq == seq + followed else rows
             segment = model.next_segment(upto, at, judge, explained=explained, planned=planned)
             owners = which[segment.start : segment.stop]
             if segment.held and stood[-1][1] is None:  # from here on
@@ -386,7 +386,7 @@ class StreamState:
         if successor is None or interim is None or not successor.ranks_next(interim._judge):
             return False
         tracker.ranks_in_interim(reading.event_time_ms)
-        if not tracker.is_adopting or tracker.is_told_at(seq):
+        if not tracker.is_adopting or tracker.published_seq == seq:
             return False
         if interim.tracker.open is None and rises(interim._judge.window.in_order()):
             tracker.publish(reading, seq)

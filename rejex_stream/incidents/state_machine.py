@@ -57,17 +57,18 @@ from typing import Annotated, Any, NamedTuple, cast
 
 import msgspec
 import numpy as np
+from msgspec import UNSET
 
 from rejex_stream.incidents.calendar import AGAIN, reply
 from rejex_stream.incidents.incident_settings import Alarms, Hold
 from rejex_stream.incidents.levels import ChannelLevel, LevelHistory, level_changes
 from rejex_stream.incidents.thresholds import (
+    DRIFT,
     ORDINARY,
     inflation,
     limit_of,
     mean_severity,
     n_before,
-    recovery_of,
     rises,
 )
 from rejex_stream.rejection.judge import EXTREME
@@ -96,9 +97,9 @@ _PATIENCE_MS = 3 * 86_400_000  # a week-end: nothing is taken for normal before 
 _MAX_LEFT_MS = 366 * 86_400_000  # of what is guessed
 _OLD = 16  # quarters of a window after which a measurement is made again
 _REMEMBERED = 16  # measurements: a single one is a guess
+_RECOVERY_WORTH = 10  # independent ordinary events end an incident
 _RARE = 2.0  # severity of one score in a hundred
-_NOTHING: Mapping[int, Sequence[LimitExcess]] = MappingProxyType({})
-_NOBODY: Mapping[int, float | None] = MappingProxyType({})
+_NOTHING: Mapping[int, Any] = MappingProxyType({})  # by ordinal
 _Finite = Annotated[float, msgspec.Meta(ge=0.0, le=1e300)]
 
 
@@ -146,9 +147,6 @@ def _shown(event: Verdict | Suspect) -> float | None:
     return None if isinstance(event, Verdict) and event.muted else event.severity
 
 
-_UNCONFIRMED: Mapping[int, Confirmation] = MappingProxyType({})
-
-
 class OpenIncident(msgspec.Struct, forbid_unknown_fields=True):
     """The incident that is open, and the evidence for its end."""
 
@@ -193,6 +191,7 @@ class OpenIncident(msgspec.Struct, forbid_unknown_fields=True):
     is_reminded: bool = False  # whether it was said again when it is taken for normal
     within: str | None = None  # id of the incident that was held when it began
     interim_ms: int | None = None  # from when on what is new is told by the interim reference
+    told_seq: int | None = None  # of the event that it was told with first
 
     def count(self, sensor: str, label: Label, severity: float | None, time_ms: int) -> None:
         """Count an event since the onset."""
@@ -279,7 +278,6 @@ _TWICE = 2
 _MAX_WEIGHT, _MIN_RISE_MS, _MIN_RISE_EVENTS = 16.0, 60_000, 600
 _MONTH_MS, _AGES_MS = 30 * 86_400_000, 2**62  # the time between two clocks that are wrong ends
 _Number = Annotated[float, msgspec.Meta(ge=0.0, le=1e6)]
-_Mass = Annotated[float, msgspec.Meta(ge=0.0, le=1e300)]
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
@@ -289,12 +287,12 @@ class _AlarmState(msgspec.Struct, forbid_unknown_fields=True):
     events: _Count
     begun_ms: int
     n_early: Annotated[int, msgspec.Meta(ge=0, le=_BLOCKS)]
-    mass: _Mass
+    mass: _Finite
     rise_ms: int
     n_rise: _Count
-    nuisances: list[_Mass]
-    previous_nuisances: list[_Mass]
-    rise_nuisance: _Mass
+    nuisances: list[_Finite]
+    previous_nuisances: list[_Finite]
+    rise_nuisance: _Finite
     blocks_left: _Count
     blocks: list[tuple[_Number, Annotated[int, msgspec.Meta(ge=-_AGES_MS, le=_AGES_MS)]]]
 
@@ -466,7 +464,6 @@ class IncidentTracker:
         "_inflation",
         "_last",
         "_measured",
-        "_published",
         "_saved_level",
         "_second",
         "_usual",
@@ -487,6 +484,7 @@ class IncidentTracker:
         "ordinary",
         "pending_spread",
         "pending_transition",
+        "published_seq",
         "severities_without",
         "stream_key",
         "suspect_events",
@@ -515,20 +513,20 @@ class IncidentTracker:
         # The incident that is held while this one watches; by ordinal, what the reference that
         # stands still says: what is ordinary by that one comes back, and is no news.
         self.within: str | None = None
-        self.trusted: Mapping[int, Confirmation] = _UNCONFIRMED
+        self.trusted: Mapping[int, Confirmation] = _NOTHING
         self.history: LevelHistory | None = None
         self._inflation: float | None = None
         self._measured, self._usual = 0, _Usual()
         self.open: OpenIncident | None = None
         self._last: LastClosed | None = None
         self.pending_transition: IncidentState | None = None
-        self._published = -1  # seq of the event that the last change was told of
+        self.published_seq = -1  # seq of the event that the last change was told of
         self._alarm: Alarm | None = None
         self._candidate: OpenIncident | None = None  # what is no incident yet
         # Looks for a second fault while one is held; by ordinal, how rare the readings that are
         # being judged are without the channels that were named.
         self._second: Alarm | None = None
-        self.severities_without: Mapping[int, float | None] = _NOBODY
+        self.severities_without: Mapping[int, float | None] = _NOTHING
         self.pending_spread = False
         # Which of the readings that are being judged are beyond limits, by ordinal.
         self.limit_violations: Mapping[int, Sequence[LimitExcess]] = _NOTHING
@@ -588,7 +586,7 @@ class IncidentTracker:
     def succeed(self, other: IncidentTracker) -> None:
         """Watch the stream in the place of another, whose incident is over."""
         self.within, self._last = None, other._last
-        self.limit_violations, self.trusted = other.limit_violations, _UNCONFIRMED
+        self.limit_violations, self.trusted = other.limit_violations, _NOTHING
         self.changes = [*other.changes, *self.changes]
 
     def end_with(self, reading: Reading, seq: int, ended: str) -> None:
@@ -663,7 +661,7 @@ class IncidentTracker:
         if severity is not None:
             ordinary = incident.ordinary + ORDINARY - min(severity, self.max_severity)
             incident.ordinary = max(0.0, ordinary)
-        if self._told_with(verdict, verdict.seq)[1] == self._published:
+        if self._told_with(verdict, verdict.seq)[1] == self.published_seq:
             return False  # one change an event
         if incident.state is not IncidentState.ADOPTING:
             self.pending_transition = self._due(incident, verdict.event_time_ms)
@@ -751,10 +749,6 @@ class IncidentTracker:
         incident.is_told = True
         incident.put_first(verdict, channel, second.rise_ms)
         self._publish(reading, verdict.seq)
-
-    def is_told_at(self, seq: int) -> bool:
-        """Whether the last change was told of that event: there is one an event."""
-        return self._published == seq
 
     def _is_news(self, incident: OpenIncident, time_ms: int) -> bool:
         """Note whether an incident is more than what was told in vain before; if it is so now."""
@@ -937,8 +931,9 @@ class IncidentTracker:
 
     @property
     def recovery(self) -> float:
-        """The evidence to the contrary that ends an incident."""
-        return recovery_of(self._inflation, self._hold.recover_events, 4 * self.look_back)
+        """The evidence to the contrary that ends an incident: of about so many ordinary events."""
+        worth = min(_RECOVERY_WORTH * (self._inflation or 1.0), 2 * self.look_back)
+        return max(self.recover_events, worth) * DRIFT
 
     def min_events_held(self) -> int:
         """Return how many more events, at least, find the reference standing still."""
@@ -1108,15 +1103,18 @@ class IncidentTracker:
         incident.version += not counted
         incident.published_ms = reading.event_time_ms
         reading, seq = self._told_with(reading, seq)
-        self._published = seq
+        self.published_seq = seq
+        if incident.told_seq is None:
+            incident.told_seq = seq
         self.changes.append(
             Incident(
                 position=reading.position, stream_key=self.stream_key, mode=self.mode,
                 sensors=tuple(incident.sensors), channels=tuple(incident.channels),
                 changed_ms=reading.event_time_ms, changed_seq=seq, ended=ended,
                 limits=tuple(incident.limits), spread=tuple(incident.spread),
-                levels=tuple(incident.moved), known=incident.is_known or msgspec.UNSET,
-                within=incident.within or msgspec.UNSET,
+                levels=tuple(incident.moved), known=incident.is_known or UNSET,
+                within=incident.within or UNSET,
+                told_seq=UNSET if incident.told_seq == incident.opened_seq else incident.told_seq,
                 **{name: getattr(incident, name) for name in _AS_IT_IS},
             )
         )  # fmt: skip

@@ -56,8 +56,7 @@ _LEAST_WORTH = 10
 _BLOCKS = (40, 20, 10)  # to a window
 _RISES = 2.33  # standard errors
 _RARER = 1.0  # what begins is rarer by a factor of ten than what was before
-_RECOVERY_WORTH = 10
-_DRIFT = ORDINARY - 1 / math.log(10)  # what an ordinary event adds to the contrary, on average
+DRIFT = ORDINARY - 1 / math.log(10)  # what an ordinary event adds to the contrary, on average
 
 
 def inflation(scores: FloatArray) -> float | None:
@@ -127,12 +126,6 @@ def limit_of(inflated: float | None, n: int) -> float:
     if inflated is None or n < _LEAST_WORTH * inflated:
         return math.inf
     return 2.5 + 5.0 * inflated
-
-
-def recovery_of(inflated: float | None, events: int, window: int) -> float:
-    """Return the evidence that ends an incident: of about so many ordinary events."""
-    worth = _RECOVERY_WORTH * (inflated or 1.0)
-    return max(events, min(worth, window / 2)) * _DRIFT
 
 
 _LIMIT, _LIMIT_BY_WORTH = 2.6, 30.0

@@ -80,6 +80,7 @@ def test_a_value_that_stands_for_none_is_suspected(value):
     [60.0 if 100 <= i < 120 else x for i, x in enumerate(NOISE)],  # stuck at a limit, once
     [0.0 if i // 100 % 2 else x for i, x in enumerate(NOISE)],  # a pump that rests
     [99.0 + (i % 10) / 10 for i in range(N)],
+    [1.0 if i % 50 == 7 else {3: 0.4, 9: 0.6}.get(i, 0.5) for i in range(N)],  # rests, mostly
 ])  # fmt: skip
 def test_a_value_that_was_measured_is_not(values):
     assert not suspected("sentinel", values)

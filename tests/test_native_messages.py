@@ -593,7 +593,12 @@ def test_any_row_is_read_the_same(native, values, mapping, stamps, key):
 @pytest.mark.parametrize("marker", ["-999", "-999.0", "1e3", "0", "-0", "---", ""])
 @pytest.mark.parametrize("cell", ["-999", "-999.0", "-9.99e2", "1000", "+1e3", "0", "-0.0", "---"])
 def test_what_stands_for_no_value_is_missing_in_rows_and_records(native, marker, cell):
-    fields = FieldMapping(("x", "y"), sensor="s", time="t", missing=[marker] if marker else [])
+    own = {"missing_of": {"x": [float(marker)]}} if marker.strip("-") else {}
+    for none in ({"missing": [marker] if marker else []}, own):
+        _require_missing(native, FieldMapping(("x", "y"), sensor="s", time="t", **none), cell)
+
+
+def _require_missing(native, fields, cell):
     row = Record(Position("t", 0, 0), None, f"a,17,{cell},1.5,".encode())
     tree = Record(Position("t", 0, 0), None, f'{{"s":"a","t":17,"x":{cell},"y":1.5}}'.encode())
     for of in (alone, native):

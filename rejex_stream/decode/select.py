@@ -27,7 +27,7 @@ MAX_READINGS = 10_000
 _MAX_BYTES = 1 << 26
 _TIMEOUT_S = 60
 """So long a program may work on the records of one poll; then the process ends, as it cannot be
-interrupted. On Kafka its successors find the record by itself and leave it out."""
+interrupted. So do its successors, until the program steps over the record."""
 
 _PURE = """
     IN INDEX JOIN abs acos acosh add all any arrays ascii ascii_downcase ascii_upcase asin asinh

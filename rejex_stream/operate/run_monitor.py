@@ -248,9 +248,11 @@ class Health:
                 case Committed():
                     self._error = None
 
-    def edge_answered(self, problem: str | None) -> None:
+    def edge_answered(self, problem: str | None) -> bool:
+        """Note what is wrong with the broker, if anything; return whether that is new."""
         with self._lock:
-            self._unanswered = problem
+            before, self._unanswered = self._unanswered, problem
+        return before != problem
 
     def group_joined(self, joined: bool) -> None:
         with self._lock:
@@ -472,7 +474,8 @@ class RunMonitor:
             ask()
             self.metrics.lag(lag())
         except ConnectorError as error:
-            self.health.edge_answered(str(error))  # the loop itself meets the same trouble
+            if self.health.edge_answered(str(error)):
+                _log.warning("%s", error)
         else:
             self.health.edge_answered(None)
         self._lag_at = time.monotonic()

@@ -19,6 +19,7 @@ from rejex_connectors.kafka import clients, refusals
 from rejex_connectors.kafka import kafka_python_patches as patches
 from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from rejex_connectors.kafka.partition_reader import (
+    check_topics,
     client_options,
     connecting,
     explain,
@@ -197,6 +198,7 @@ class PythonConsumer:
         consumer = self._consumer
         offsets = consumer.beginning_offsets if which == "earliest" else consumer.end_offsets
         with explaining(self._settings, doing):
+            check_topics(consumer, self._settings, [tp.topic])
             return int(offsets([tp], timeout_ms=timeout_s * 1000)[tp])
 
     def take_stuck(self) -> Mapping[Partition, int]:

@@ -299,6 +299,20 @@ def _fetched_or_put_aside(self: Fetcher, *arguments: Any, **named: Any) -> Any:
     return _fetched(self, *arguments, **named)
 
 
+# ------------------------------------------------------------- a question without a pause
+# Defect: the offset of a partition that is unknown is asked for again at once, by old metadata.
+
+_list_offsets = Fetcher._send_list_offsets_requests
+
+
+async def _list_offsets_or_pause(self: Fetcher, timestamps: Any) -> Any:
+    offsets, unknown = await _list_offsets(self, timestamps)
+    if unknown:
+        self._manager.cluster.request_update()
+        await self._manager._net.sleep(self.config["retry_backoff_ms"] / 1000)
+    return offsets, unknown
+
+
 if _connect.__name__ == "sock_connect":  # once, however often this module is imported
     KafkaNetSocket.sock_connect = _connect_or_close
     KafkaSSLTransport.handshake = _handshake_or_close
@@ -311,6 +325,7 @@ if _connect.__name__ == "sock_connect":  # once, however often this module is im
     Fetcher.PartitionRecords.take = _take
     Fetcher._append = _append_or_end
     Fetcher.fetched_records = _fetched_or_put_aside
+    Fetcher._send_list_offsets_requests = _list_offsets_or_pause
     ConsumerCoordinator.need_rejoin = _need_rejoin_or_answer
     ConsumerCoordinator.join_group_async = _join_or_take_answer
     ConsumerCoordinator.answered = None

@@ -11,7 +11,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from hashlib import blake2b
 from itertools import chain, islice
@@ -103,6 +103,12 @@ def missing_of(settings: KafkaSettings, topics: set[str]) -> set[str]:
     return set()
 
 
+def check_topics(client: KafkaConsumer, settings: KafkaSettings, topics: Iterable[str]) -> None:
+    """Raise where a topic is gone: kafka-python would ask for its offsets without a pause."""
+    if gone := {topic for topic in topics if not client.partitions_for_topic(topic)}:
+        raise refusals.deleted_topics(settings, gone)
+
+
 def topic_ids(settings: KafkaSettings) -> Callable[[Partition], bytes]:
     """Return what tells a partition's topic from one of the same name: its id (KIP-516).
 
@@ -186,6 +192,7 @@ class PartitionReader:
         tps = [TopicPartition(*partition) for partition in partitions]
         names = ", ".join(sorted({partition.topic for partition in partitions}))
         with self._asking("read_committed", f"asking how far {names} goes") as client:
+            check_topics(client, self._settings, [tp.topic for tp in tps])
             first, end = client.beginning_offsets(tps), client.end_offsets(tps)
         return {Partition(*tp): (int(first[tp]), int(end[tp])) for tp in tps}
 
@@ -194,6 +201,7 @@ class PartitionReader:
         tp, deadline = TopicPartition(*partition), time.monotonic() + settle_s
         doing = f"asking how far {tp.topic} goes"
         with self._asking("read_uncommitted", doing) as client:
+            check_topics(client, self._settings, [tp.topic])
             written = client.end_offsets([tp])[tp]
         with self._asking("read_committed", doing) as client:
             while (end := int(client.end_offsets([tp])[tp])) < written:
@@ -219,6 +227,7 @@ class PartitionReader:
         if settle_s:
             self.undecided(partition, settle_s)
         with self._asking("read_committed", f"reading {tp.topic}-{tp.partition}") as client:
+            check_topics(client, self._settings, [tp.topic])
             client.assign([tp])
             first, end = client.beginning_offsets([tp])[tp], client.end_offsets([tp])[tp]
             client.seek(tp, first if start is None else max(first, start))

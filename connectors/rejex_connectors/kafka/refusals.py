@@ -107,10 +107,11 @@ def missing_topic(settings: KafkaSettings, topic: str) -> ConfigError:
 
 
 def deleted_topics(settings: KafkaSettings, topics: Iterable[str]) -> ConnectorError:
-    named = ", ".join(map(repr, sorted(topics)))
+    gone = sorted(topics)
+    more = " --with-input" if {*gone} & {*settings.topics.input} else ""
     return ConnectorError(
-        f"topic {named} is missing on {settings.bootstrap_servers}: run `rejex-stream topics "
-        "create`; nothing was committed since",
+        f"topic {', '.join(map(repr, gone))} is missing on {settings.bootstrap_servers}: run "
+        f"`rejex-stream topics create{more}`; nothing was committed since",
         retriable=True,
     )
 

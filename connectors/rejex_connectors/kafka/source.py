@@ -12,8 +12,8 @@ from itertools import islice
 
 from rejex_connectors.kafka.clients import Consumer, Edge, Gained
 from rejex_connectors.kafka.kafka_settings import KafkaSettings
-from rejex_connectors.kafka.partition_reader import read_partition
-from rejex_connectors.kafka.refusals import SeatTakenError
+from rejex_connectors.kafka.partition_reader import missing_of, read_partition
+from rejex_connectors.kafka.refusals import SeatTakenError, deleted_topics
 from rejex_connectors.kafka.unassigned_partitions import SeatRepair
 from rejex_stream.errors import ConnectorError
 from rejex_stream.protocols import Assigned, Revoked
@@ -66,6 +66,7 @@ class KafkaSource:
         self.is_decided: Callable[[Partition], bool] = lambda _: True
         self.written_up_to: Callable[[Partition], int] = lambda _: 0
         self._stuck: dict[Partition, _StuckRead] = {}
+        self._unsettled = ""  # why, as it was said last
         self._seat_repair: SeatRepair | None = None
         self._watch_seat()
 
@@ -173,7 +174,9 @@ class KafkaSource:
             except ConnectorError as error:
                 if not error.retriable:
                     raise
-                _log.warning("%s-%d is not settled yet: %s", *partition, error)
+                if str(error) != self._unsettled:
+                    self._unsettled = str(error)
+                    _log.warning("%s-%d is not settled yet: %s", *partition, error)
                 break  # asked again after the next poll
             self._waiting.remove(partition)
             self.owned[partition] = earliest if committed is None else committed
@@ -211,6 +214,8 @@ class KafkaSource:
         """Find out whether the broker answers; where nothing comes in, a poll does not tell."""
         for partition in list(self.owned)[:1]:
             self.consumer.edge(partition, "latest", timeout_s)
+        if not self.owned and (gone := missing_of(self._settings, {*self._settings.topics.input})):
+            raise deleted_topics(self._settings, gone)
 
     def rewind(self) -> None:
         """Assign every partition again, from what is committed; drop what is in flight."""

@@ -1,11 +1,13 @@
 """Bytes per stream key: how many sensors fit a machine, and where the bytes of a key are.
 
-python -m benchmarks.memory [--keys 1000] [--parts]
+python -m benchmarks.memory [--keys 1000] [--parts] [--held]
 
 With `--parts` the objects of one key are walked instead, part by part: each object counts once, for
 the first part that holds it, and what other keys hold too counts for none. What the allocator
 keeps, and what compiled code hides (a tree's nodes), is the difference from the growth of the
 process, measured in the same run. It is printed, and written beside the first as `memory-parts`.
+With `--held` one key is looked at before a fault, while it is held, and after it was taken for
+normal, when an earlier reference is kept: written as `memory-held`.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from rejex_stream.detectors import make_detector
 from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.features import FeatureSpec
-from rejex_stream.incidents import Alarms
+from rejex_stream.incidents import Alarms, Hold
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.types import Position, Reading
@@ -161,6 +163,32 @@ def _held_by(one: object) -> Iterable[object]:
     return gc.get_referents(one)
 
 
+def held(detector: str) -> list[list[object]]:
+    """Return the bytes of a snapshot of one key, in three states of an incident."""
+    made, rng = make_detector(detector), np.random.default_rng(0)
+    spec = EngineSpec(
+        made, FeatureSpec(tuple(f"c{i}" for i in range(CHANNELS))),
+        RejectionPolicy(0.05, rate=0.05), window=N, alarms=Alarms(),
+        hold=Hold(adopt_after_events=N + N // 2),
+        schedule=RefitSchedule.for_window(N).guarded_by(getattr(made, "guard_quantile", None)),
+    )  # fmt: skip
+    engine, at, rows = Engine(spec, InlineExecutor()), 0, list[list[object]]()
+    before, states = 0, ("quiet", "held, with an interim reference", "an earlier reference is kept")
+    for state, events, raised in zip(states, (7_000, N + N // 3, N), (0.0, 8.0, 8.0), strict=True):
+        X = rng.normal(10, 1, size=(events, CHANNELS)).round(3)
+        X[:, 0] += raised
+        values = enumerate(X.tolist(), at)
+        engine.process(
+            [Reading("s", "s", 60_000 * i, tuple(row), Position("t", 0, i)) for i, row in values]
+        )
+        at += events
+        view = engine.view("s")
+        size = len(view.state()) + len(view.model())
+        before = before or size
+        rows.append([detector, state, size, size / before])
+    return rows
+
+
 def _written(digits: int | None) -> str:
     return "doubles" if digits is None else f"{digits} decimals"
 
@@ -170,7 +198,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--keys", type=int, default=1000)
     parser.add_argument("--parts", action="store_true", help="where the bytes of a key are")
+    parser.add_argument("--held", action="store_true", help="what an incident adds to a key")
     asked = parser.parse_args()
+    if asked.held:
+        found = [row for detector in ("HBOS", "GMM", "Sensor") for row in held(detector)]
+        print(*found, sep="\n")
+        names = ["detector", "state of the key", "snapshot bytes", "times quiet"]
+        caption = (
+            f"One key with {CHANNELS} channels, n = {N:,}; the first is 8 sd off from then on."
+        )
+        write("memory-held", "What an incident adds to a stream key", [(caption, names, found)])
+        return
     rows: list[list[Any]] = []
     run: Callable[[Any], list[Any]] = walk if asked.parts else measure
     for detector, buffer, digits, service in CASES:

@@ -425,10 +425,10 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     """Id of the command that was obeyed last, if any."""
     ended: str | None = None
     """Why it is over, for ``closed`` ones: ``recovered``, ``absorbed`` (scores are ordinary, but
-    ``levels`` are not what they were before it), ``adopted``, ``adopted_by_age``, ``hold_off``
-    (``hold.enabled`` is off now), ``alarm_off`` (nobody is told any more), ``forgotten`` (the
-    stream was silent for ``state.forget_after``; counts are those told last), ``back`` (a silent
-    sensor sends again)."""
+    ``levels`` are not what they were before it), ``adopted``, ``adopted_by_age``, ``as_before``
+    (one that was adopted: readings are again as before it), ``hold_off`` (``hold.enabled`` is off
+    now), ``alarm_off`` (nobody is told any more), ``forgotten`` (the stream was silent for
+    ``state.forget_after``; counts are those told last), ``back`` (a silent sensor sends again)."""
     mode: str | None = None
     """The operating mode whose reference is held; the stream's other modes go on."""
     held: bool = True
@@ -625,6 +625,10 @@ class Verdict(msgspec.Struct, frozen=True, gc=False):
     limited: Limited | msgspec.UnsetType = msgspec.UNSET
     """Which channels are beyond a limit that people set, or read what was never seen; rank, band
     and budget are as without it. Elsewhere it is unset and not written."""
+    interim_severity: float | msgspec.UnsetType = msgspec.UNSET
+    """While an incident is held: the severity by the interim reference, made of the rows since it
+    began, from the first row that this ranks. Rows that look at readings from before a change are
+    unusual by it, too: its alarm waits until none does. Elsewhere it is unset and not written."""
 
     def expected(self, channel: str) -> Expected | None:
         """Return what the others made one expect of a channel, where the evidence says so."""

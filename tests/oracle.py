@@ -210,6 +210,9 @@ def judge(said, policy, window, tail, score, epoch, credit, time_ms):
     )  # fmt: skip
 
 
+FORTNIGHT = 14 * 86_400_000
+
+
 class Before(NamedTuple):
     """What a stream was before an event, and whether its score entered the window."""
 
@@ -230,8 +233,9 @@ class _Stream:
         guarded = not self.learns and (spec.schedule.guard_quantile or 1.0) < 1
         self.partial = guarded and getattr(spec.detector, "allow_nan", False)
         self.came = {}
-        self.adopting, self.began, self.tail, self.extreme = False, 0, None, []
+        self.began, self.tail, self.extreme = 0, None, []
         self.interim, self.is_interim = None, False  # another stream, of the rows held back
+        self.earlier, self.kept = None, None  # the one before; how long, and how far rows fit it
         self.late = []  # rows that wait until what comes is made of none of them
         back = [0, *((c.events or 0) - (c.kind not in ("lag", "difference"))
                      for c in spec.features.columns)]  # fmt: skip
@@ -248,8 +252,9 @@ class _Stream:
         said = partial(Verdict, position, self.key, name, time_ms, self.seq)
         self.seq += 1
         hold = self.hold
-        at_once = hold.open and hold.open["state"] == "adopting" and not self.adopting
-        at_once = at_once and (self.interim is None or self.interim.model is not None)
+        at_once = hold.open and hold.open["state"] == "adopting"
+        if not self.learns:
+            at_once = at_once and self.interim is not None and self.interim.model is not None
         if hold.open and not at_once and hold.open.pop("untold", False):
             hold.tell(said(Label.NORMAL), counted=True)
         sensor = NaiveSensor(self.spec.features, partial=self.partial)
@@ -273,30 +278,92 @@ class _Stream:
     def look_at_interim(self, said):
         """Begin an interim reference, or let it speak for the stream, where it is time."""
         hold, schedule = self.hold, self.spec.schedule
-        if self.learns or self.is_interim or hold.open is None or self.adopting:
+        if self.learns or self.is_interim or hold.open is None:
             return
         enough = min(schedule.first_fit_events, schedule.buffer_events) - 1 + self.reach
         if self.interim is None and len(self.held) >= enough:
+            self.drop_earlier()
             self.begin_interim()
         new, verdict = self.interim, said(Label.NORMAL)
         if new is None:
             return
-        if new.model is None:
+        if new.model is None or new.hold.open is None:
             new.swap()
+        beside = new.hold.open
+        if (
+            new.model is not None and beside and beside["state"] == "adopting"
+            and len(new.held) >= enough and new.hold.told != verdict.seq
+        ):  # fmt: skip
+            self.held, self.interim = new.held[-self.most :], None
+            new.turn("closed", verdict, "adopted")
+            hold.changes += new.hold.changes
+            return
         if new.model is None or hold.open["state"] != "adopting" or hold.told == verdict.seq:
             return
-        if new.hold.open is None and rises(new.window):
+        is_new = "renewed" not in hold.open
+        if new.hold.open is None and is_new and rises(new.window):
+            hold.open["renewed"] = True
             if hold.open.pop("untold", False):
                 hold.tell(verdict, counted=True)
-            self.held = new.rows[new.began :][-schedule.buffer_events :]
+            self.held = new.rows[new.began :][-self.most :]
             self.interim = None
-            self.adopt()
             return
         self.turn("closed", verdict, "adopted")
-        new.hold.changes = [*hold.changes, *new.hold.changes]
+        self.exchange(new, verdict, hold.changes[-1])
+
+    def exchange(self, new, verdict, told):
+        """Let another reference speak, and keep this one for a fortnight."""
+        old = object.__new__(_Stream)
+        old.__dict__ |= vars(self)
+        new.hold.changes = [*old.hold.changes, *new.hold.changes]
+        old.hold.changes, old.hold.level, old.hold.since = [], 0.0, []
         kept = {"credit": self.credit, "sensors": self.sensors, "came": self.came}
         kept |= {"seq": self.seq, "spec": self.spec, "interim": None, "is_interim": False}
+        kept |= {"late": [], "earlier": old}
+        kept["kept"] = [verdict.event_time_ms + FORTNIGHT, told, 0, 0]
         self.__dict__ |= vars(new) | kept
+
+    def drop_earlier(self):
+        self.earlier = self.kept = None
+        if self.hold.level <= 0:
+            self.hold.since = []
+
+    def look_at_earlier(self, row, time_ms):
+        """Return how rare a row is by the reference before, where one is kept."""
+        if self.kept is not None and time_ms >= self.kept[0]:
+            self.drop_earlier()
+        if self.earlier is None:
+            return None
+        score = self.earlier.score_of(row)
+        return in_order(self.earlier.tail, score) if math.isfinite(score) else None
+
+    def weigh_earlier(self, rare, verdict):
+        """Let the reference before speak again once rows fit it."""
+        hold, kept = self.hold, self.kept
+        if rare is None:
+            return
+        kept[2] = max(0.0, kept[2] - self.earlier.hold.step(rare))
+        kept[3] = kept[3] + 1 if kept[2] else 0
+        if kept[2] < self.earlier.hold.recovery:
+            return
+        if hold.open is None:
+            n = min(kept[3] + self.reach, hold.quarter, len(self.window) // 4)
+            self.window = self.window[: len(self.window) - n]
+        else:
+            self.turn("closed", verdict)
+        self.held, (*_, told, _, _) = [], kept
+        ended = "adopted" if told[-1] == "as_before" else "as_before"
+        told = (verdict.position, told[1], told[2] + 1, *told[3:-1], ended)
+        self.exchange(self.earlier, verdict, told)
+        self.hold.changes.append(told)
+
+    def said_in_interim(self, verdict, row, state):
+        """Add how rare the row is by the interim reference, where that ranks it."""
+        new = self.interim
+        score = None if new is None or state == "open" else new.score_of(row)
+        if score is None or not math.isfinite(score) or new.tail is None:
+            return verdict
+        return replace(verdict, interim_severity=in_order(new.tail, score))
 
     def judged_in_interim(self, said, row, time_ms, severity, state):
         """Let the interim reference judge what was held, unless it ends here."""
@@ -323,14 +390,13 @@ class _Stream:
         self.look_at_interim(said)
         bare = said
         hold, policy = self.hold, self.spec.policy
-        learns = hold.open is None or hold.open["state"] == "adopting"
-        learns = learns and self.interim is None
+        beside = self.look_at_earlier(row, time_ms)
+        learns = hold.open is None or (self.learns and hold.open["state"] == "adopting")
         if learns and not self.learns:
             self.swap()
-        if learns and not self.adopting:
+        if learns:
             hold.look(len(self.rows), self.window, self.asked)
-        is_adopted = hold.open and hold.open["state"] == "adopting" and not self.adopting
-        if is_adopted and self.interim is None:
+        if hold.open and hold.open["state"] == "adopting" and self.learns:
             self.turn("closed", said(Label.NORMAL), "adopted")
         score = self.score_of(row)
         extreme = score is not None and self.is_extreme(float(score))
@@ -348,7 +414,7 @@ class _Stream:
         if score is not None and verdict.severity is not None:
             rare = severity(sorted(before.window), float(score))
             rare = rare if trusted is None else min(rare, trusted)
-        if still and not self.adopting:
+        if still:
             self.held = [*self.held, row][-self.most :] if self.interim is None else []
         else:
             extreme &= not still
@@ -356,24 +422,27 @@ class _Stream:
                 self.window = self.finite([*self.window, score])
             self.extreme += [len(self.rows)] * extreme
             self.rows.append(row)
-            self.left_out.append(
-                False if self.adopting else self.leaves_out(score, before.window, extreme)
-            )
+            self.left_out.append(self.leaves_out(score, before.window, extreme))
             self.waiting.append(row)
         state = None
         if score is not None and still:
             state = hold.watch(verdict, rare)
-        elif score is not None and hold.suspect(before, verdict, rare):
+        elif score is not None and hold.suspect(
+            before, verdict, rare, beside, None if self.earlier is None else self.reach
+        ):
             state = "open"
         rarity = verdict.severity
         if state is not None:
             verdict = self.turn(state, verdict)
-        elif not still or self.adopting:
+        elif not still:
             self.request()
         while self.learns and len(self.waiting) > len(hold.since):
             self.model.learn_one(self.waiting.pop(0))
-        if still and not self.adopting:
+        if still:
+            verdict = self.said_in_interim(verdict, row, state)
             self.judged_in_interim(bare, row, time_ms, rarity, state)
+        if self.earlier is not None:
+            self.weigh_earlier(beside, verdict)
         return verdict
 
     @property
@@ -400,7 +469,7 @@ class _Stream:
         hold.open["by_age"] |= state == "adopting"
         by_age = ended == "adopted" and hold.open["by_age"]
         hold.tell(verdict, ("adopted_by_age" if by_age else ended) if state == "closed" else None)
-        if state == "adopting" and self.interim is None:
+        if state == "adopting" and self.learns:
             self.adopt()
         elif state == "closed":
             self.held = []
@@ -413,27 +482,21 @@ class _Stream:
         kept |= {"fault": kind == "fault", "answer": name, "untold": True}
         kept["state"] = "fault" if kind == "fault" else "adopting"
         kept["version"] += 1
-        if kind != "fault" and self.interim is None:
+        if kind != "fault" and self.learns:
             self.adopt()
 
     def adopt(self):
         """Begin again with the rows held back."""
         rows, self.held = self.held, []
-        if self.learns:
-            scores = []
-            for row in rows:
-                scores.append(self.model.score_one(row))
-                self.model.learn_one(row)
-            warm_up = self.spec.detector.warm_up_events
-            self.rows += rows
-            self.warm_until = max(self.warm_until, len(self.rows) + max(0, warm_up - len(rows)))
-            self.window = self.finite(scores[warm_up:])
-            self.hold.renew(self.window)
-            return
-        rows = [row for row in rows[self.reach :] if not np.isnan(row).any()]
-        self.fits, self.adopting, self.began = [], True, len(self.rows)
-        self.rows, self.left_out = self.rows + rows, [*self.left_out, *[False] * len(rows)]
-        self.origin = len(self.rows) - min(len(rows), self.spec.schedule.first_fit_events - 1)
+        scores = []
+        for row in rows:
+            scores.append(self.model.score_one(row))
+            self.model.learn_one(row)
+        warm_up = self.spec.detector.warm_up_events
+        self.rows += rows
+        self.warm_until = max(self.warm_until, len(self.rows) + max(0, warm_up - len(rows)))
+        self.window = self.finite(scores[warm_up:])
+        self.hold.renew(self.window)
 
     def finite(self, scores):
         return [float(s) for s in scores if math.isfinite(s)][-self.spec.window :]
@@ -490,7 +553,7 @@ class _Stream:
 
     def request(self):
         schedule, seen, free = self.spec.schedule, len(self.rows) - self.origin, not self.fits
-        needed = self.model is None or self.adopting
+        needed = self.model is None
         first, every = schedule.first_fit_events, schedule.refit_every_events
         again = every or (first if free and needed else math.inf)  # None: one model
         if not self.learns and seen >= first and (seen - first) % again == 0:
@@ -529,7 +592,7 @@ class _Stream:
             kept = zip(of_rows, own, strict=True)
             ordinary = self.finite([score for i, score in kept if i not in out])
             self.epoch, self.model, self.window = epoch, model, self.finite(own)
-            self.asked, self.adopting = at, False
+            self.asked = at
             varied = len(set(ordinary)) > 1
             self.tail = (tuple(sorted(ordinary)), cluster(ordinary)) if varied else None
             self.drop_surplus(out)

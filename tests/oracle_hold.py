@@ -91,15 +91,24 @@ class Hold:
     def step(self, severity):
         return min(severity, math.log10(self.n + 1)) - ORDINARY
 
-    def suspect(self, before, verdict, severity):
-        """Weigh an event of a quiet stream; return whether an incident opens."""
+    def suspect(self, before, verdict, severity, beside=None, reach=None):
+        """Weigh an event of a quiet stream; return whether an incident opens.
+
+        Where an earlier reference is kept a row counts once rows are made of none before it.
+        """
+        low = (severity or 0) <= ORDINARY if reach is None else severity is None
         if not self.hold.enabled or (
-            self.level <= 0 and ((severity or 0) <= ORDINARY or self.limit == math.inf)
+            self.level <= 0 and (low or (self.limit == math.inf and reach is None))
         ):
             return False
+        if reach and severity is not None:
+            reach = min(reach, self.quarter)
+            severity = self.since[-reach][1].severity if len(self.since) >= reach else None
+        if beside is not None and severity is not None:
+            severity = min(severity, beside)
         self.level += self.step(severity) if severity is not None else 0
-        if self.level <= 0:
-            self.level, self.since = 0.0, []
+        if self.level <= 0 or self.limit == math.inf:
+            self.level, self.since = 0.0, [*self.since, (before, verdict)][-reach:] if reach else []
             return False
         self.since = [*self.since, (before, verdict)][-self.quarter :]
         if self.level < self.limit:

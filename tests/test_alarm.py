@@ -529,7 +529,7 @@ def test_what_is_held_in_silence_is_told_before_it_could_be_adopted():
     held = next(i for i, verdict in enumerate(verdicts) if verdict.held)
     assert changes[0].changed_seq - starts[1] == pytest.approx(held + 100, abs=3)
     assert [one.opens for one in changes] == [True] + [False] * (len(changes) - 1)
-    assert [one.ended for one in changes if one.ended] == ["adopted_by_age"]
+    assert [one.ended for one in changes if one.ended] == ["adopted_by_age", "as_before"]
 
 
 def test_what_is_held_in_silence_for_three_days_is_told_after_half_of_them():

@@ -17,7 +17,7 @@ from rejex_stream.encode import encode_incident
 from rejex_stream.engine import Engine
 from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.features import FeatureSpec
-from rejex_stream.incidents import Alarms, Hold
+from rejex_stream.incidents import Alarms, Hold, IncidentTracker
 from rejex_stream.incidents.thresholds import n_before
 from rejex_stream.operate.incident_text import DisplayNames, describe_incident, headline
 from rejex_stream.run.executors import InlineExecutor
@@ -48,14 +48,14 @@ SPEC = replace(
 RANKED = 220  # rows held, at most, before the interim reference speaks
 
 
-def feed(*faults, n=2200, seed=2):
+def feed(*faults, n=2200, seed=2, step_ms=MINUTE):
     """Three channels, a reading a minute, each raised from some row to another; one row is lost."""
     rng = np.random.default_rng(seed)
     X = lfilter([0.7], [1, -0.3], rng.normal(size=(n, 3)), axis=0)
     for channel, start, stop, by in faults:
         X[start:stop, "abc".index(channel)] += by
     X[1500, 1] = np.nan
-    return of_rows(X, step_ms=MINUTE)
+    return of_rows(X, step_ms=step_ms)
 
 
 def fresh(of=SPEC):
@@ -67,6 +67,7 @@ def since_first(changes):
 
 
 SAME = feed(("a", FIRST, None, 12.0), ("a", 1600, None, 8.0))
+AGAIN = ("a", 1600, None, 8.0), ("c", 2100, None, 9.0)
 OVER = feed(("a", FIRST, 1700, 12.0), ("b", 1500, 1900, 9.0))
 
 
@@ -201,10 +202,17 @@ def test_a_new_normal_said_at_the_row_from_which_it_speaks_is_told_before_the_en
 @pytest.mark.parametrize("n_open", [1, 2])
 def test_one_whose_scores_rise_is_promoted_only_with_a_second_that_is_open(n_open, monkeypatch):
     readings = SAME if n_open == 2 else feed(("a", FIRST, None, 12.0))
-    monkeypatch.setattr("rejex_stream.engine.stream_state.rises", lambda scores: True)
+
+    def renews(self, window):
+        is_first, self.open.is_renewed = not self.open.is_renewed, True
+        return is_first
+
+    monkeypatch.setattr(IncidentTracker, "renews", renews)
     _, changes, engine = answered(readings[:1702], CommandKind.NEW_NORMAL, 1700)
     assert ("adopted" in [one.ended for one in changes]) is (n_open == 2)
-    assert engine._live["s"].model.is_adopting is (n_open == 1)
+    engine.process(readings[1702:1725])
+    (made,) = {one.changed_seq for one in changes + engine.take_incidents() if one.ended}
+    assert made == (1700 if n_open == 2 else 1722), "another, of the newest rows, a lag later"
 
 
 def test_what_rested_since_it_began_is_remembered_after_a_new_normal():
@@ -258,6 +266,36 @@ def test_the_second_takes_answers_of_its_own_and_a_known_fault_is_told_of_others
     assert {one.id for one in engine.open_incidents()} == {first.id, second.id}
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("of", [SPEC, replace(SPEC, hold=Hold(adopt_after_events=300))])
+def test_a_new_normal_of_the_second_makes_another_interim_reference_of_the_rows_since(of):
+    readings, found = feed(("a", FIRST, None, 12.0), *AGAIN, n=2300), []
+    for cut in (1, 97):
+        engine = fresh(of)
+        verdicts = engine.process(readings[:1200])
+        first = engine.open_incidents()[0].id
+        said = Command(id="f", kind=CommandKind.FAULT, stream_key="s", incident=first)
+        assert engine.command(said).accepted
+        verdicts += engine.process(readings[1200:1650])
+        if of is SPEC:
+            (second,) = (one.id for one in engine.open_incidents() if one.within)
+            said = Command(id="n", kind=CommandKind.NEW_NORMAL, stream_key="s", incident=second)
+            assert engine.command(said).accepted
+        for start in range(1650, len(readings), cut):
+            verdicts += engine.process(readings[start : start + cut])
+        found.append((verdicts, engine.take_incidents()))
+    assert found[0] == found[1]
+    changes = [one for one in found[0][1] if one.within]
+    assert [one.ended for one in changes if one.ended] == [
+        "adopted" if of is SPEC else "adopted_by_age"
+    ]
+    second, third = dict.fromkeys(one.id for one in changes)
+    opened = next(one for one in changes if one.id == third)
+    assert opened.within == first
+    assert 2100 <= opened.opened_seq < 2130
+    assert engine._live["s"].tracker.incident == first
+
+
 def test_nothing_of_it_is_left_where_the_hold_is_switched_off_or_the_stream_forgotten():
     at = fresh()
     at.process(SAME[:1700])
@@ -272,17 +310,79 @@ def test_nothing_of_it_is_left_where_the_hold_is_switched_off_or_the_stream_forg
     assert at.open_incidents() == []
 
 
+# ------------------------------------------------------- a repair of what was taken for normal
+HOUR, REACH = 60 * MINUTE, FeatureSpec(("a",), preset="sensor").reach
+ROLLING = replace(SPEC, features=FeatureSpec(("a", "b", "c"), preset="sensor"))
+
+
+def adopted(days, *further, by_age=False, of=SPEC, cut=100):
+    """Return what came of a fault that was taken for normal and repaired so many days later."""
+    of = replace(of, hold=Hold(adopt_after_events=150 if by_age else 0, recover_events=30))
+    at = FIRST + 250 + 24 * days
+    readings = feed(("a", FIRST, at, 12.0), *further, n=at + 300, step_ms=HOUR)
+    if not by_age:
+        return (at, *answered(readings, CommandKind.NEW_NORMAL, 1100, of, cut))
+    engine = fresh(of)
+    verdicts = engine.process(readings)
+    return at, verdicts, engine.take_incidents(), engine
+
+
+@pytest.mark.parametrize("by_age", [False, True])
+@pytest.mark.parametrize("days", [1, 10, 15])
+def test_rows_as_before_an_adoption_bring_its_reference_back_for_a_fortnight(days, by_age):
+    at, verdicts, changes, engine = adopted(days, by_age=by_age)
+    first, *others = dict.fromkeys(one.id for one in since_first(changes))
+    ended = [one for one in changes if one.id == first and one.ended]
+    assert ended[0].ended == ("adopted_by_age" if by_age else "adopted")
+    if days == 15:
+        assert len(ended) == 1
+        assert at <= next(one for one in changes if one.id in others).opened_seq < at + 20
+        return
+    assert not others, "a repair is no incident"
+    back = ended[1]
+    assert (back.ended, back.version, back.changed_ms) == (
+        "as_before", ended[0].version + 1, HOUR * back.changed_seq,
+    )  # fmt: skip
+    assert at < back.changed_seq < at + 50
+    assert "as before 11 February again" in headline(back, DisplayNames())
+    after = [one for one in verdicts[back.changed_seq + 1 :] if one.score is not None]
+    assert {one.model_epoch for one in after[:50]} == {verdicts[FIRST - 1].model_epoch}
+    assert sum(one.label is Label.ANOMALY for one in after) < 0.25 * len(after)
+    assert not any(one.held or one.incident for one in verdicts[at:])
+    assert engine._live["s"]._kept.until_ms == back.changed_ms + 14 * 24 * HOUR
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("of", [SPEC, ROLLING])
+def test_what_was_adopted_comes_back_as_well_and_another_fault_beside_it_is_told(of):
+    at = FIRST + 250 + 48
+    again = ("a", at + 200, None, 12.0)
+    changes = since_first(adopted(2, again, of=of)[2])
+    assert [one.ended for one in changes if one.ended] == ["adopted", "as_before", "adopted"]
+    assert len({one.id for one in changes}) == 1
+    for start in (at - 20, at + 160):  # by the one reference, or by the other
+        changes = since_first(adopted(2, ("c", start, None, 12.0), of=of)[2])
+        told = [one for one in changes if one.opens][1]
+        assert start < told.opened_seq < start + of.features.reach + 20
+        assert told.channels[0].channel == "c"
+    engine = adopted(2, ("c", at - 40, None, 12.0), of=of)[3]
+    assert engine.open_incidents()[0].held
+    assert engine._live["s"]._interim is not None, "there are two references at most"
+    assert engine._live["s"]._earlier is engine._live["s"]._kept is None
+
+
 BUDGET = replace(SPEC, policy=replace(SPEC.policy, tolerance=None, rate=0.1, burst=20))
 SENSOR = replace(
     SPEC, detector=make_detector("Sensor"),
     schedule=RefitSchedule(first_fit_events=300, refit_lag_events=20),
 )  # fmt: skip
-ROLLING = replace(SPEC, features=FeatureSpec(("a", "b", "c"), preset="sensor"))
+BACK = ("a", FIRST, 1800, 12.0), ("c", 1300, 1400, 12.0)
 LAWS = {
     "same": (SPEC, SAME), "other": (SPEC, feed(("a", FIRST, None, 12.0), ("c", 1600, None, 8.0))),
     "over": (SPEC, OVER), "budget": (BUDGET, SAME), "Sensor": (SENSOR, SAME),
     "rolling": (replace(ROLLING, detector=make_detector("Sensor")), SAME),
     "adopted": (replace(SPEC, hold=Hold(adopt_after_events=700)), SAME),
+    "back": (replace(ROLLING, hold=Hold(adopt_after_events=500, recover_events=30)), feed(*BACK)),
 }  # fmt: skip
 
 
@@ -349,6 +449,7 @@ def test_row_by_row_in_blocks_and_restored_it_says_the_same(name, core, monkeypa
         pytest.skip("no native core")
     verdicts, changes = played(lambda: fresh(of), readings, 1)
     assert any(one.within for one in changes)
+    assert any(one.ended == "as_before" for one in changes) is (name == "back")
     wanted = [encode_incident(one) for one in changes]
     for size in (37, len(readings)):
         found = played(lambda: fresh(of), readings, size)
@@ -363,7 +464,7 @@ def test_row_by_row_in_blocks_and_restored_it_says_the_same(name, core, monkeypa
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", ["same", "over", "adopted", "Sensor"])
+@pytest.mark.parametrize("name", ["same", "over", "adopted", "Sensor", "back"])
 def test_parts_by_version_of_what_runs_on_hold_all_of_it(name):
     of, readings = LAWS[name]
     engine, parts, of_interim = fresh(of), PartsByVersion(), 0
@@ -373,7 +474,8 @@ def test_parts_by_version_of_what_runs_on_hold_all_of_it(name):
         parts.keep(engine)
         restored = parts.restore(fresh(of))
         assert restored.snapshot() == engine.snapshot(), start
-        of_interim += restored._live["s"]._interim is not None
+        state = restored._live["s"]
+        of_interim += (state._earlier if name == "back" else state._interim) is not None
     assert of_interim > 10
 
 

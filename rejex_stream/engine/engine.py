@@ -266,7 +266,7 @@ class Engine:
             state = self._stream(key)
         if state is None:  # new, or idle behind one that waits
             return self.spec.schedule.first_fit_events + self.spec.schedule.refit_lag_events
-        return state.model.rows_ready()
+        return state.rows_ready()
 
     def take_failures(self) -> list[FitFailed]:
         """Return the fits that failed since the last call, for the shell to log and count."""

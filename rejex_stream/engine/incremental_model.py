@@ -48,7 +48,6 @@ class IncrementalModel:
     window are kept until they were asked whether they are of one kind.
     """
 
-    is_adopting = False  # it learns what was held back at once
     allow_nan = False
 
     def __init__(self, spec: EngineSpec, stream_key: str, tracker: IncidentTracker) -> None:
@@ -225,7 +224,7 @@ class IncrementalModel:
             {"rows_seen": rows_seen, "model": model, "known": pack_array(known)}
             | ({"waiting": pack_array(waiting)} if len(waiting) else {})
             | ({} if first is None else {"first": pack_array(first)})
-            | held_state(pack_array(held) if len(held) else [], origin, is_adopting=False)
+            | held_state(pack_array(held) if len(held) else [], origin)
         )
 
     def recipes(self) -> Callable[[], dict[str, Any]]:

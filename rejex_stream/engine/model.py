@@ -10,7 +10,6 @@ may be scored in one call.
 from __future__ import annotations
 
 import math
-import sys
 from array import array
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -119,7 +118,6 @@ class BatchModel:
         "_window",
         "allow_nan",
         "fast_path_until",
-        "is_adopting",
         "recipe_version",
         "rows_seen",
         "successor",
@@ -162,7 +160,6 @@ class BatchModel:
         self._most_unscored = min(BLOCK, schedule.buffer_events if self._guard is None else lag)
         self._held = RowBuffer(schedule.buffer_events + shape.reach, shape)
         self._origin = 0  # of the counts that the schedule goes by
-        self.is_adopting = False
         self._token = object()  # tickets of two engines on one executor never meet
         self.rows_seen = 0
         self._due = 0  # at what row count something happens next; 0: not looked yet
@@ -192,7 +189,7 @@ class BatchModel:
         It has to be judged and given to :meth:`after_judging` before the next: a swap replaces the
         judge's window, and a transition decides what becomes of the rows.
         """
-        held = self._tracker.frozen and not self.is_adopting
+        held = self._tracker.frozen
         stop, begun = len(rows), self._serving is not None
         if not (held or planned):
             was_frozen = self._tracker.frozen
@@ -208,8 +205,8 @@ class BatchModel:
         if self._serving is None:
             held = held and not planned
             return Segment(start, stop, X, None, -1, held=held, is_training=not (held or planned))
-        guarded = self._guard is not None and not (held or planned or self.is_adopting)
-        self.fast_path_until = 0 if self.is_adopting else self._due
+        guarded = self._guard is not None and not (held or planned)
+        self.fast_path_until = self._due if self._tracker.reach is None else 0
         return Segment(
             start,
             stop,
@@ -225,12 +222,13 @@ class BatchModel:
         )
 
     def _most_held(self) -> int:
-        """Return after how many rows held, at most, it is looked at the interim reference."""
+        """Return after how many rows held, at most, the interim reference may be another."""
         successor = self.successor
         if successor is None:
             return max(1, self._enough_held - len(self._held))
-        left = successor._due - successor.rows_seen
-        return max(1, left) if successor._serving is None else sys.maxsize
+        if successor.has_model and successor._tracker.frozen:
+            return max(1, successor._tracker.min_events_held())
+        return max(1, successor._due - successor.rows_seen)
 
     @property
     def _enough_held(self) -> int:
@@ -257,22 +255,24 @@ class BatchModel:
             self.successor.close()
             self.successor = None
 
-    def adopt_newest(self, judge: Judge) -> None:
-        """Make a reference of the newest rows that the interim reference has, and drop that."""
-        assert self.successor is not None  # whose rows they are
-        self._held.extend(self.successor._rows.last(self._schedule.buffer_events))
-        self.drop_interim()
-        self.adopt_held(judge)
+    def hold_newest(self) -> None:
+        """Hold back the newest rows of the interim reference, so that another is made of them.
 
-    def replace_by(self, other: BatchModel) -> None:
-        """Let the model of the interim reference speak for the stream from now on."""
-        other.recipe_version += self.recipe_version + 1
-        self.successor = None
-        self.close()
+        Where it is held itself, those since then.
+        """
+        assert self.successor is not None  # whose rows they are
+        rows = self.successor._held if len(self.successor._held) else self.successor._rows
+        self._held.extend(rows.last(self._schedule.buffer_events + self._shape.reach))
+
+    def speak_for(self, other: BatchModel) -> None:
+        """Speak for a stream from its next row on, in the place of a model that stands still."""
+        self._due = self._fit_due = self.fast_path_until = 0
+        self.recipe_version += 1
+        other.successor = None
 
     def ranks_next(self, judge: Judge) -> bool:
         """Whether there is a model for the next row; what is due before it is done."""
-        if self._serving is None and self.rows_seen >= self._due:
+        if self.rows_seen >= self._due and not (self._tracker.frozen and self.has_model):
             self.apply_due(judge)
         return self.has_model
 
@@ -342,7 +342,7 @@ class BatchModel:
     def maybe_request_fit(self) -> None:
         """Ask for a fit, where one is due with the last row."""
         wanted = self._schedule.refit_every_events is not None or (
-            (self._serving is None or self.is_adopting) and self._pending is None
+            self._serving is None and self._pending is None
         )
         if wanted and self._schedule.is_request(self.rows_seen - self._origin):
             self._request()
@@ -359,8 +359,6 @@ class BatchModel:
         if transition.onset:
             judge.retract([s.evicted for s in reversed(transition.onset) if s.entered])
             self._retract(len(transition.onset), transition.n_before)
-        elif transition.state is IncidentState.ADOPTING:
-            self.adopt_held(judge)
         elif transition.state is IncidentState.CLOSED:
             self._held.clear()
 
@@ -386,25 +384,6 @@ class BatchModel:
         self._pending = None if model is self._pending else self._pending
         self._shadow = None if model is self._shadow else self._shadow
         self.recipe_version += 1
-
-    def adopt_held(self, judge: Judge) -> None:
-        """Make a reference of the rows held back: a fit is asked for once they are enough.
-
-        They become the buffer, and the schedule counts from them; the model that speaks goes on
-        until another is there. An interim reference is one already, or soon will be.
-        """
-        if self.successor is not None:
-            return
-        for model in (self._pending, self._shadow):
-            if model is not None:
-                self._give_up(model)
-        self._due = self._fit_due = self.fast_path_until = 0
-        self._extreme.clear()
-        self._rows.clear()
-        if self._guard is not None:
-            self._guard.clear()
-        self._begin_with(self._since_onset())
-        self.is_adopting = True
 
     def _since_onset(self) -> FloatArray:
         """Take the rows held back, without the first, whose columns look at readings before them.
@@ -434,9 +413,7 @@ class BatchModel:
             if not (model is None or model.fitted or self._executor.done(model.ticket)):
                 return 0
         lag, pending = self._schedule.refit_lag_events, self._pending
-        if self._tracker.frozen and not self.is_adopting:
-            # Row counts are frozen while an incident is open; after adoption a fit is due `lag`
-            # rows later.
+        if self._tracker.frozen:  # row counts are, too
             ready = self._tracker.min_events_held() + 1
             if self.successor is not None:
                 return min(ready, self.successor.rows_ready())
@@ -530,10 +507,9 @@ class BatchModel:
         if self.rows_seen == self.last_mark() and self._hold_moved(judge):
             return
         self._swap(judge)
-        if not self.is_adopting:
-            asked = math.inf if self._serving is None else self._serving.requested_at
-            full = self.rows_seen >= asked + self._window
-            self._tracker.maybe_remeasure(self.rows_seen, judge.window, is_due=full)
+        asked = math.inf if self._serving is None else self._serving.requested_at
+        full = self.rows_seen >= asked + self._window
+        self._tracker.maybe_remeasure(self.rows_seen, judge.window, is_due=full)
         pending = self._pending
         lag = self._schedule.refit_lag_events
         if pending is not None and self.rows_seen == pending.requested_at + lag:
@@ -614,7 +590,6 @@ class BatchModel:
             model.shadow_scores = array("d", caught_up)
             self._shadow = model
             return
-        self.is_adopting = False
         calibrating: list[float] = fitted.calibration_scores.tolist()
         self._calibrate(judge, model, [*calibrating, *caught_up])
         model.fitted = Fitted(fitted.scorer, np.empty(0))
@@ -623,7 +598,7 @@ class BatchModel:
 
     def _request(self) -> None:
         calibration = self._schedule.calibration
-        if calibration == "shadow" and (self._serving is None or self.is_adopting):
+        if calibration == "shadow" and self._serving is None:
             calibration = "holdout"
         epoch, self._next_epoch = self._next_epoch, self._next_epoch + 1
         rows = self._rows.packed(self._schedule.buffer_events)
@@ -646,7 +621,6 @@ class BatchModel:
     def forget_held(self) -> None:
         """Drop the rows held back: nothing is held any more."""
         self._held.clear()
-        self.is_adopting = False
         self.drop_interim()
 
     def close(self) -> None:
@@ -668,7 +642,7 @@ class BatchModel:
         shadow = None if self._shadow is None else self._shadow.shadow_scores[:]
         guard = {} if self._guard is None else {"guard": self._guard.state(look_back)}
         held = self._held.packed(self._schedule.buffer_events)
-        origin, adopting = self._origin, self.is_adopting
+        origin = self._origin
         extreme = {"extreme": self._extreme.copy()} if self._extreme else {}
         return lambda: (
             {
@@ -679,7 +653,7 @@ class BatchModel:
             }
             | guard
             | extreme
-            | held_state(held.blocks, origin, is_adopting=adopting)
+            | held_state(held.blocks, origin)
         )
 
     def recipes(self) -> Callable[[], dict[str, Any]]:
@@ -698,7 +672,7 @@ class BatchModel:
         found = msgspec.convert(recipes, _Recipes)
         self.rows_seen, self._next_epoch = kept.rows_seen, kept.next_epoch
         if kept.held is not None:
-            self._origin, self.is_adopting = kept.held.origin, kept.held.is_adopting
+            self._origin = kept.held.origin
             held, _ = self._checked_rows(kept.held.rows, None, partial=self.allow_nan)
             self._held.take_over(held)
         rows, _ = self._checked_rows(kept.rows, kept.rows_seen)
@@ -817,8 +791,8 @@ class HeldState(msgspec.Struct, forbid_unknown_fields=True):
     """What a model knows of incidents: rows held back, and where its counts began again."""
 
     origin: Count
-    is_adopting: bool
     rows: list[Any]
+    is_adopting: bool = False  # as earlier builds wrote it
 
 
 class RowBuffer:
@@ -992,8 +966,8 @@ class Guard:
         self._flags[:] = left_out
 
 
-def held_state(rows: Sequence[Any], origin: int, *, is_adopting: bool) -> dict[str, Any]:
+def held_state(rows: Sequence[Any], origin: int) -> dict[str, Any]:
     """Return what belongs to incidents as a part of a state; nothing where there were none."""
-    if not (rows or origin or is_adopting):
+    if not (rows or origin):
         return {}  # as it was written before there were incidents
-    return {"held": {"origin": origin, "is_adopting": is_adopting, "rows": rows}}
+    return {"held": {"origin": origin, "rows": rows}}

@@ -43,7 +43,6 @@ from rejex_stream.incidents import (
 )
 from rejex_stream.incidents.calendar import runs
 from rejex_stream.incidents.limits import NOISE_EVERY
-from rejex_stream.incidents.thresholds import rises
 from rejex_stream.protocols import FitExecutor
 from rejex_stream.rejection.judge import Judge, Unseen, rejected
 from rejex_stream.rejection.token_bucket import TokenBucket
@@ -67,6 +66,8 @@ _NORMAL = Label.NORMAL  # look-up is not free
 _NOTHING: Mapping[int, str] = MappingProxyType({})
 _NONE_UNSEEN: Mapping[int, Unseen] = MappingProxyType({})
 _NO_LIMITS: Mapping[int, Sequence[LimitExcess]] = MappingProxyType({})
+_KEPT_MS = 14 * 86_400_000  # of event time, for which an earlier reference is kept
+_MOST_WATCHED = 256  # rows that an earlier reference scores at once
 _MOST = LARGEST**2  # one value beyond would make whatever is fitted on the row infinite
 
 
@@ -90,6 +91,15 @@ class _Waiting(NamedTuple):
     muted: str | None
 
 
+class _Kept(msgspec.Struct, forbid_unknown_fields=True):
+    """How long an earlier reference is kept, and how far rows fit it again."""
+
+    until_ms: int
+    adopted: Incident | None  # what ended with it
+    ordinary: Annotated[float, msgspec.Meta(ge=0.0, le=1e300)] = 0.0  # evidence, as for a recovery
+    n_ordinary: Annotated[int, msgspec.Meta(ge=0)] = 0  # rows since it was last 0
+
+
 class _State(msgspec.Struct, forbid_unknown_fields=True):
     key: str
     seq: Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
@@ -106,6 +116,7 @@ class _State(msgspec.Struct, forbid_unknown_fields=True):
     resting: dict[str, dict[str, WakeUp]] = {}
     interim: bytes | None = None
     waiting: list[_Waiting] = []
+    earlier: _Kept | None = None
 
 
 class _Recipes(msgspec.Struct, forbid_unknown_fields=True):
@@ -132,6 +143,7 @@ class StreamState:
         "_allow_nan",
         "_at_once",
         "_calendar",
+        "_earlier",
         "_explainer",
         "_fast_path",
         "_fast_path_model",
@@ -139,6 +151,7 @@ class StreamState:
         "_gaps",
         "_interim",
         "_judge",
+        "_kept",
         "_limits",
         "_make_fast_path",
         "_make_interim",
@@ -186,6 +199,8 @@ class StreamState:
         # While an incident is held, judges the same rows by those since it began; has none itself.
         self._make_interim, self._interim = interim, cast("StreamState | None", None)
         self._waiting: list[_Waiting] = []  # of one that is an interim reference
+        # Once that has become the reference: the one before, which stands still.
+        self._earlier, self._kept = cast("StreamState | None", None), cast("_Kept | None", None)
         self._make_fast_path = fast_path
         self._fast_path = None if fast_path is None else fast_path(self)  # the native core's
 
@@ -207,6 +222,7 @@ class StreamState:
             or any(gap.now for own in self._gaps.values() for gap in own)  # else none goes on
             or any(one.is_told for own in self._noise.values() for one in own)
             or self._judge.shares
+            or self._earlier is not None
         ):
             return None
         tracker.limit_violations = _NO_LIMITS
@@ -220,9 +236,11 @@ class StreamState:
         It says which reading comes next before that is judged, and so waits for other streams.
         """
         tracker = self.tracker
-        if not tracker.active and tracker.forget(readings[0], self.seq):
-            self._drop_interim(readings[0], self.seq, "hold_off")
-            self.model.forget_held()
+        if not tracker.active:
+            self._drop_earlier()
+            if tracker.forget(readings[0], self.seq):
+                self._drop_interim(readings[0], self.seq, "hold_off")
+                self.model.forget_held()
         if self._calendar or self.plans.all:
             plans = (*self._calendar, *self.plans.all)
             yield from self._steps_among(plans, readings, totals, verdicts)
@@ -301,12 +319,10 @@ class StreamState:
     @property
     def _is_adopted(self) -> bool:
         """Whether there is a reference made of what is open, the end of which is told next."""
-        interim = self._interim
-        return (
-            self.tracker.is_adopting
-            and not self.model.is_adopting
-            and (interim is None or cast("BatchModel", interim.model).has_model)
-        )
+        interim, has_model = self._interim, isinstance(self.model, IncrementalModel)
+        if interim is not None:  # else River's models have learnt it at once
+            has_model = cast("BatchModel", interim.model).has_model
+        return self.tracker.is_adopting and has_model
 
     def _judge_rows(
         self,
@@ -329,10 +345,12 @@ class StreamState:
             followed = which[at]
             if not (quiet or planned) and self._look_at_interim(readings[followed], seq + followed):
                 stood.append((followed, self.tracker.incident))
+            watched = self._look_at_earlier(rows, at, which, readings, planned=planned)
             judge, tracker, model = self._judge, self.tracker, self.model
             # An answer told of this event is obeyed at the next one, wherever a batch ends.
             adopts = self._interim is not None and tracker.is_adopting
             upto = rows[: at + 1] if adopts and tracker.published_seq == seq + followed else rows
+            upto = upto[: at + len(watched)] if watched else upto
             segment = model.next_segment(upto, at, judge, explained=explained, planned=planned)
             owners = which[segment.start : segment.stop]
             if segment.held and stood[-1][1] is None:  # from here on
@@ -361,7 +379,12 @@ class StreamState:
                     segment, judged, owners, readings, verdicts=verdicts, muted=muted
                 )
             model.after_judging(segment, judged, judge)
-            at, followed = judged.stop, which[judged.stop - 1] + 1
+            last = which[judged.stop - 1]
+            if watched and self._weigh_earlier(
+                *watched[judged.stop - 1 - at], readings[last], seq + last
+            ):
+                stood.append((last + 1, None))
+            at, followed = judged.stop, last + 1
         if followed < len(readings):
             unscored = range(followed, len(readings))
             self._follow(readings, unscored, verdicts, planned=planned)
@@ -372,29 +395,35 @@ class StreamState:
         Where its own scores rise, what goes on has left it behind: one is made of the newest rows.
         """
         tracker, model = self.tracker, self.model
-        if (
-            self._make_interim is None
-            or not tracker.frozen
-            or not isinstance(model, BatchModel)
-            or model.is_adopting
-        ):
+        if self._make_interim is None or not tracker.frozen or not isinstance(model, BatchModel):
             return False
         if model.has_enough_held:
+            self._drop_earlier()  # there are two references at most
             self._interim = self._make_interim(tracker.of_interim())
             model.begin_interim(cast("BatchModel", self._interim.model))
         successor, interim = model.successor, self._interim
         if successor is None or interim is None or not successor.ranks_next(interim._judge):
             return False
         tracker.ranks_in_interim(reading.event_time_ms)
-        if not tracker.is_adopting or tracker.published_seq == seq:
+        own = interim.tracker
+        if own.is_adopting and successor.has_enough_held and own.published_seq != seq:
+            own.adopted(reading, seq)
+        elif not tracker.is_adopting or tracker.published_seq == seq:
             return False
-        if interim.tracker.open is None and rises(interim._judge.window.in_order()):
+        elif own.open is None and tracker.renews(interim._judge.window):
             tracker.publish(reading, seq)
-            model.adopt_newest(judge=self._judge)
-            self._drop_interim(reading, seq, "adopted")
-            return False
-        tracker.adopted(reading, seq)
-        self._promote(interim)
+        else:
+            return self._promote(interim, reading, seq)
+        model.hold_newest()
+        self._drop_interim(reading, seq, "adopted")
+        return False
+
+    def _promote(self, interim: StreamState, reading: Reading, seq: int) -> bool:
+        """Make the interim reference the reference; its incident, if any, is the stream's own."""
+        told = self.tracker.adopted(reading, seq)
+        interim._waiting.clear()
+        self._interim = None
+        self._exchange(interim, reading, told)
         return True
 
     def _judge_in_interim(
@@ -404,7 +433,7 @@ class StreamState:
         owners: Sequence[int],
         readings: Sequence[Reading],
         *,
-        verdicts: Sequence[Verdict | None],
+        verdicts: list[Verdict | None],
         muted: Mapping[int, str],
     ) -> None:
         """Let the interim reference judge what was held, and drop it where its incident ends.
@@ -424,7 +453,14 @@ class StreamState:
             )
             for i, row in zip(owners[: count - is_over], segment.rows, strict=False)
         ]  # fmt: skip
-        reach = self._features.reach if cast("BatchModel", interim.model).has_model else 0
+        model = cast("BatchModel", interim.model)
+        reach = self._features.reach if model.has_model else 0
+        if model.has_model and (tail := interim._judge.tail) is not None:
+            scores = model.score(np.asarray(segment.rows[:count]))
+            for i, score in zip(owners, scores.tolist(), strict=False):
+                if isfinite(score):
+                    said = cast("Verdict", verdicts[i])
+                    verdicts[i] = replace(said, interim_severity=tail(score))
         ready = waiting[: max(0, len(waiting) - reach)]
         interim.tracker.trusted = {
             row.seq: Confirmation(
@@ -463,15 +499,82 @@ class StreamState:
             model.drop_interim()
             self._interim = None
 
-    def _promote(self, interim: StreamState) -> None:
-        """Make the interim reference the reference; its incident, if any, is the stream's own."""
-        interim.tracker.succeed(self.tracker)
-        interim._judge.take_budget(self._judge)
-        cast("BatchModel", self.model).replace_by(cast("BatchModel", interim.model))
-        self.tracker, self.model, self._judge = interim.tracker, interim.model, interim._judge
-        self._resting, self._interim, self._fast_path_model = interim._resting, None, None
+    def _exchange(self, other: StreamState, reading: Reading, told: Incident | None) -> None:
+        """Let another reference speak, with what it has open, and keep this one for a fortnight."""
+        other.tracker.succeed(self.tracker)
+        other._judge.exchange_budget(self._judge)
+        cast("BatchModel", other.model).speak_for(cast("BatchModel", self.model))
+        for name in ("tracker", "model", "_judge", "_resting"):
+            own = getattr(self, name)
+            setattr(self, name, getattr(other, name))
+            setattr(other, name, own)
+        self._earlier, self._fast_path_model, other.seq = other, None, 0
+        self._kept = _Kept(reading.event_time_ms + _KEPT_MS, told)
+        self.tracker.watch_beside(self._features.reach)
         if self._make_fast_path is not None:
             self._fast_path = self._make_fast_path(self)
+
+    def _drop_earlier(self) -> None:
+        """Go on without the reference before."""
+        if self._earlier is not None:
+            self.model.recipe_version += self._earlier.model.recipe_version + 1
+            self._earlier.close()
+            self._earlier = self._kept = None
+            self.tracker.watch_beside(None)
+
+    def _look_at_earlier(
+        self, rows: Rows, at: int, which: Sequence[int], readings: Sequence[Reading], *,
+        planned: bool,
+    ) -> list[tuple[float, int]]:  # fmt: skip
+        """Score rows by an earlier reference, up to where it is forgotten or speaks again.
+
+        Returns the evidence that they fit it after each; empty where there is none.
+        """
+        if self._kept is not None and readings[which[at]].event_time_ms >= self._kept.until_ms:
+            self._drop_earlier()
+        earlier, kept = self._earlier, self._kept
+        if earlier is None or kept is None or planned:
+            return []
+        tracker, severity = earlier.tracker, earlier._judge.severity
+        evidence, found = [(kept.ordinary, kept.n_ordinary)], dict[int, float | None]()
+        scores = earlier.model.score(np.asarray(rows[at : at + _MOST_WATCHED]))
+        for owner, score in zip(which[at:], scores.tolist(), strict=False):
+            (ordinary, n), rare = evidence[-1], severity(score)
+            if readings[owner].event_time_ms >= kept.until_ms or ordinary >= tracker.recovery:
+                break
+            if rare is not None:
+                ordinary = max(0.0, ordinary + tracker.ordinary - min(rare, tracker.max_severity))
+                n = n + 1 if ordinary else 0
+            found[self.seq + owner] = rare
+            evidence.append((ordinary, n))
+        self.tracker.earlier, self.tracker.late = found, {}
+        return evidence[1:]
+
+    def _weigh_earlier(self, ordinary: float, n: int, reading: Reading, seq: int) -> bool:
+        """Note how far rows fit an earlier reference; let it speak again once they do.
+
+        What the other one has learnt of them leaves its window, as far as an onset may lie back.
+        """
+        earlier, kept, tracker, judge = self._earlier, self._kept, self.tracker, self._judge
+        assert earlier is not None  # or nothing would be watched
+        assert kept is not None
+        kept.ordinary, kept.n_ordinary = ordinary, n
+        if ordinary < earlier.tracker.recovery:
+            return False
+        if not tracker.frozen:
+            n = min(n + self._features.reach, tracker.look_back, len(judge.window) // 4)
+            judge.retract([None] * n)
+        tracker.end_with(reading, seq, "recovered")
+        self.model.forget_held()
+        if (told := kept.adopted) is not None:
+            told = replace(
+                told, position=reading.position, changed_ms=reading.event_time_ms, changed_seq=seq,
+                version=told.version + 1,
+                ended="adopted" if told.ended == "as_before" else "as_before",
+            )  # fmt: skip
+            tracker.changes.append(told)
+        self._exchange(earlier, reading, told)
+        return True
 
     def _follow(
         self,
@@ -703,8 +806,7 @@ class StreamState:
         verdicts: list[Verdict | None],
     ) -> None:
         """Add evidence to verdicts, each with its place among the rows and in the call."""
-        age, model = self.model.age_events(), self.model
-        stands = self.tracker.frozen and not model.is_adopting
+        age, model, stands = self.model.age_events(), self.model, self.tracker.frozen
         explained = explainer.explain(
             [verdict for _, _, verdict in wanted],
             [rows[i] for i, _, _ in wanted],
@@ -730,8 +832,8 @@ class StreamState:
         self.tracker.apply_settings(decision.hold, decision.alarms)
         self._calendar, self._explainer = calendar, explainer
         self._limits = LimitCheck(decision.limits, self._features.channels)
-        if self._interim is not None:
-            self._interim.decide(decision.unbudgeted, (), explainer, None)
+        if (other := self._interim or self._earlier) is not None:
+            other.decide(decision.unbudgeted, (), explainer, None)
 
     def command(self, command: Command) -> CommandReply | None:
         """Apply what a person says, from the next reading on; ``None``: nothing here is meant."""
@@ -745,7 +847,7 @@ class StreamState:
         reply = self.tracker.command(command)
         if reply is None and self._interim is not None:
             return self._interim.command(command)
-        if self.tracker.is_adopting and not self.model.is_adopting:
+        if self.tracker.is_adopting and isinstance(self.model, IncrementalModel):
             self.model.adopt_held(self._judge)
         return reply
 
@@ -781,17 +883,25 @@ class StreamState:
         self._gaps.pop(sensor, None)
         self._noise.pop(sensor, None)
         self._resting.wake_ups.pop(sensor, None)
-        if self._interim is not None:
-            self._interim.forget(sensor)
+        if (other := self._interim or self._earlier) is not None:
+            other.forget(sensor)
 
     def close(self) -> None:
         """Give up background work."""
         self.model.close()
+        if self._earlier is not None:
+            self._earlier.close()
+
+    def rows_ready(self) -> int:
+        """Return how many rows, at least, can be scored before a fit has to be waited for."""
+        ready = self.model.rows_ready()
+        return ready if self._earlier is None else min(ready, self._earlier.model.rows_ready())
 
     def view(self) -> StreamView:
         """Take the state as it is now, to be encoded later: copies alone. O(window + rows)."""
         key, version = self.stream_key, self.model.recipe_version
-        interim = None if self._interim is None else self._interim.view()
+        other = self._interim or self._earlier
+        interim = None if other is None else other.view()
         version += 0 if interim is None else interim.model_version
         taken = {"key": key, "seq": self.seq, "model_version": version}
         judge = self._judge.state()
@@ -811,6 +921,8 @@ class StreamState:
             held["resting"] = msgspec.to_builtins(self._resting.wake_ups)
         if self._waiting:
             held["waiting"] = msgspec.to_builtins(self._waiting)
+        if self._kept is not None:
+            held["earlier"] = msgspec.to_builtins(self._kept)
 
         def state() -> bytes:
             window = pack_array(np.array(scores))
@@ -881,23 +993,32 @@ class StreamState:
                     self._sensors[name].restore(kept)
             self.model.restore(state.model, recipes.recipes)
             self.model.recipe_version = recipes.version
-            self._restore_interim(state.interim, recipes.interim)
+            self._restore_other(state.interim, recipes.interim, state.earlier)
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise CheckpointError(
                 f"The snapshot of stream {self.stream_key!r} does not fit this version "
                 f"({type(error).__name__}: {error}): {WAY_OUT}."
             ) from error
 
-    def _restore_interim(self, state: bytes | None, model: bytes | None) -> None:
-        if state is None and model is None:
+    def _restore_other(self, state: bytes | None, model: bytes | None, kept: _Kept | None) -> None:
+        """Take over an interim reference, or an earlier one that is kept."""
+        if state is None and model is None and kept is None:
             return
         own, make = self.model, self._make_interim
-        if state is None or model is None or make is None or not self.tracker.frozen:
-            raise ValueError("an interim reference beside nothing")
-        self._interim = make(self.tracker.of_interim())
-        self._interim.restore(StreamSnapshot(state, model, 0))
-        cast("BatchModel", own).successor = cast("BatchModel", self._interim.model)
-        own.recipe_version -= self._interim.model.recipe_version
+        is_beside = kept is not None or self.tracker.frozen
+        if state is None or model is None or make is None or not is_beside:
+            raise ValueError("another reference beside nothing")
+        other = make(self.tracker.of_interim())
+        other.restore(StreamSnapshot(state, model, 0))
+        if kept is not None and not cast("BatchModel", other.model).has_model:
+            raise ValueError("an earlier reference without a model")
+        own.recipe_version -= other.model.recipe_version
+        if kept is None:
+            self._interim = other
+            cast("BatchModel", own).successor = cast("BatchModel", other.model)
+        else:
+            self._earlier, self._kept = other, kept
+            self.tracker.watch_beside(self._features.reach)
 
 
 def _mark(

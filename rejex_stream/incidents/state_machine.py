@@ -49,6 +49,7 @@ References
 from __future__ import annotations
 
 import math
+import sys
 from array import array
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -192,6 +193,7 @@ class OpenIncident(msgspec.Struct, forbid_unknown_fields=True):
     within: str | None = None  # id of the incident that was held when it began
     interim_ms: int | None = None  # from when on what is new is told by the interim reference
     told_seq: int | None = None  # of the event that it was told with first
+    is_renewed: bool = False  # whether that was made again, of its newest rows
 
     def count(self, sensor: str, label: Label, severity: float | None, time_ms: int) -> None:
         """Count an event since the onset."""
@@ -470,9 +472,11 @@ class IncidentTracker:
         "_window",
         "active",
         "changes",
+        "earlier",
         "frozen",
         "history",
         "incident",
+        "late",
         "level",
         "limit",
         "limit_violations",
@@ -485,6 +489,7 @@ class IncidentTracker:
         "pending_spread",
         "pending_transition",
         "published_seq",
+        "reach",
         "severities_without",
         "stream_key",
         "suspect_events",
@@ -514,6 +519,12 @@ class IncidentTracker:
         # stands still says: what is ordinary by that one comes back, and is no news.
         self.within: str | None = None
         self.trusted: Mapping[int, Confirmation] = _NOTHING
+        # Where an earlier reference is kept, how many readings before its own a row looks at; and,
+        # by ordinal, what that reference says of the rows that are being judged: what is ordinary
+        # by it is no news.
+        self.reach: int | None = None
+        self.earlier: Mapping[int, float | None] = _NOTHING
+        self.late: dict[int, float | None] = {}  # what counts of these for the alarm
         self.history: LevelHistory | None = None
         self._inflation: float | None = None
         self._measured, self._usual = 0, _Usual()
@@ -553,6 +564,8 @@ class IncidentTracker:
         self.frozen = incident is not None and incident.held
         self.incident = incident.id if incident is not None and self.frozen else None
         self.min_severity = ORDINARY if self.limit < math.inf and self.active else math.inf
+        if self.reach is not None and self.active:
+            self.min_severity = -1.0  # every row counts
         if self.frozen or not self.active:
             self.level = 0.0
         elif self._saved_level:
@@ -575,19 +588,35 @@ class IncidentTracker:
 
     def of_interim(self) -> IncidentTracker:
         """Return what watches an interim reference: it knows how this stream varies by chance."""
-        assert self.open is not None  # it is held
         found = IncidentTracker(self._hold, self.stream_key, self._window, self.mode, self._alarms)
-        found.within, found._usual = self.open.id, self._usual
+        found.within, found._usual = self.incident, self._usual
         if self._alarm is not None and found._alarm is not None:
             found._alarm.restore(self._alarm.state())
             found._alarm.reset()
         return found
 
     def succeed(self, other: IncidentTracker) -> None:
-        """Watch the stream in the place of another, whose incident is over."""
+        """Watch the stream in the place of another, which begins without suspicion later."""
         self.within, self._last = None, other._last
         self.limit_violations, self.trusted = other.limit_violations, _NOTHING
-        self.changes = [*other.changes, *self.changes]
+        self.changes, other.changes = [*other.changes, *self.changes], []
+        other.watch_beside(None)
+        other.level, other._candidate = 0.0, None
+        other.suspect_events.clear()
+        if other._alarm is not None:
+            other._alarm.reset()
+
+    def watch_beside(self, reach: int | None) -> None:
+        """Watch, or no longer, while an earlier reference is kept.
+
+        What is unusual counts once as many readings have come as a row looks back, as the lower of
+        what its own reference says of the row and the earlier one of the newest.
+        """
+        self.reach = reach and min(reach, self.look_back)
+        self.earlier, self.late = _NOTHING, {}
+        if reach is None and not self.level:
+            self.suspect_events.clear()
+        self._refresh()
 
     def end_with(self, reading: Reading, seq: int, ended: str) -> None:
         """End what is open, if anything: what it lies within has ended."""
@@ -598,6 +627,14 @@ class IncidentTracker:
         """Note from when on the interim reference tells what is new."""
         if self.open is not None and self.open.interim_ms is None:
             self.open.interim_ms = time_ms
+
+    def renews(self, window: ScoreWindow) -> bool:
+        """Whether what goes on has left an interim reference behind: once, another is made."""
+        incident = self.open
+        if incident is None or incident.is_renewed or not rises(window.in_order()):
+            return False
+        incident.is_renewed = True
+        return True
 
     # ------------------------------------------------------------------------------ evidence
     def update_evidence(self, verdict: Verdict, rare: float | None, evicted: float | None) -> bool:
@@ -614,14 +651,17 @@ class IncidentTracker:
         if verdict.score is None:
             self.suspect_events.append((verdict, evicted))
             return False
+        if self.reach is not None:
+            rare = self.late[verdict.seq] = self._counts_late(verdict.seq, rare)
         if rare is None or verdict.muted:
             rare = self.ordinary
         level = self.level + min(rare, self.max_severity) - self.ordinary
-        self.level = max(0.0, level)
-        if level <= 0.0:
-            self.suspect_events.clear()
-            return False
+        self.level = level = max(0.0, level) if self.limit < math.inf else 0.0
         self.suspect_events.append((verdict, evicted))
+        if level <= 0.0:
+            while len(self.suspect_events) > (self.reach or 0):
+                self.suspect_events.popleft()
+            return False
         if level >= self.limit:
             self.pending_transition = IncidentState.OPEN
         return level >= self.limit
@@ -632,13 +672,22 @@ class IncidentTracker:
             return severity
         return min(severity, trusted.severity)
 
+    def _counts_late(self, seq: int, rare: float | None) -> float | None:
+        """Return what the row counts that lies as far back as columns look; ``None``: nothing."""
+        earlier = self.earlier.get(seq)
+        if self.reach and rare is not None:
+            known = len(self.suspect_events) >= self.reach
+            rare = _shown(self.suspect_events[-self.reach][0]) if known else None
+        return rare if earlier is None or rare is None else min(rare, earlier)
+
     def is_confirmed(self, seq: int) -> bool:
         """Whether no reference that stands still finds a row rather usual: its channels come back.
 
         A channel that stood still since that began is at rest by the interim reference.
         """
-        trusted = self.trusted.get(seq)
-        return trusted is None or trusted.severity is None or trusted.severity >= _RARE
+        late = self.trusted.get(seq)
+        trusted = self.earlier.get(seq) if late is None else late.severity
+        return trusted is None or trusted >= _RARE
 
     def _told_with(self, event: Reading | Verdict, seq: int) -> tuple[Reading | Verdict, int]:
         """Return the event with which people are told of one, and its ordinal."""
@@ -817,6 +866,7 @@ class IncidentTracker:
         for i in which:
             verdict = cast("Verdict", verdicts[i])
             severity, incident = self._at_most_trusted(verdict.seq, verdict.severity), self.open
+            severity = self.late.get(verdict.seq, severity)
             limits = verdict.seq in self.limit_violations
             if severity is not None and not verdict.muted:
                 full = verdict.window_len >= self._window
@@ -938,8 +988,10 @@ class IncidentTracker:
     def min_events_held(self) -> int:
         """Return how many more events, at least, find the reference standing still."""
         incident = self.open
-        if incident is None or incident.state is IncidentState.ADOPTING:
+        if incident is None:
             return 0
+        if incident.state is IncidentState.ADOPTING:  # until there is an interim reference
+            return sys.maxsize if self.within is None else 0
         left = max(0, math.ceil((self.recovery - incident.ordinary) / ORDINARY) - 1)
         age = self._adopt_after
         return left if age is None else min(left, max(0, age - incident.n_held))
@@ -1061,11 +1113,12 @@ class IncidentTracker:
         incident.is_told = self._alarm is None
         return incident
 
-    def adopted(self, reading: Reading, seq: int) -> None:
-        """End the incident: there is a reference that was made of it."""
+    def adopted(self, reading: Reading, seq: int) -> Incident | None:
+        """End the incident, and return how that is told: there is a reference made of it."""
         incident = self.open
         assert incident is not None  # what else could have been adopted
         self._end(reading, seq, "adopted_by_age" if incident.by_age else "adopted")
+        return self.changes[-1] if incident.is_told else None
 
     def _end(self, reading: Reading, seq: int, ended: str) -> None:
         incident = self.open

@@ -37,6 +37,7 @@ _ENDS = {  # in a word or two beside the state, and in a sentence after "it"
     "adopted_by_age": (
         "not answered: taken for normal", "was not answered, and is taken for normal",
     ),
+    "as_before": ("as before", "is over: readings are as they were before it"),
     "hold_off": ("not held", "is over: nothing is held any more"),
     "alarm_off": ("no alarm", "is over: nobody is told any more"),
     "forgotten": ("forgotten", "is over: the stream was forgotten"),
@@ -219,6 +220,9 @@ def headline(
             return f"{whose}: not answered in {lasted}, and taken for normal; {severity}"
         if incident.ended == "absorbed":
             return f"{whose}: no longer unusual after {lasted}, but {_levels(incident)}; {severity}"
+        if incident.ended == "as_before":
+            before = f"{utc(incident.onset_ms):%d %B}".lstrip("0")
+            return f"{whose}: as before {before} again, and judged by what was usual then"
         ended = f" ({how_ended(incident)})" if incident.ended else ""
         return f"{whose}: over after {lasted}{ended}; {severity}"
     state = "" if incident.state is IncidentState.OPEN else f"; it {state_phrase(incident)}"

@@ -126,9 +126,11 @@ class Judge:
         self._set_policy(policy, bucket)
         self.restore(state)
 
-    def take_budget(self, other: Judge) -> None:
-        """Judge by the policy and the credit of another one from the next score on."""
+    def exchange_budget(self, other: Judge) -> None:
+        """Judge by another one's policy and credit from the next score on, and it by these."""
+        own = self._policy, self._bucket
         self.set_policy(other._policy, other._bucket)
+        other.set_policy(*own)
 
     def _set_policy(self, policy: RejectionPolicy, bucket: TokenBucket | None) -> None:
         self._policy, self._by_mid_rank = policy, policy.ties == "mid"

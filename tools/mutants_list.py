@@ -330,12 +330,11 @@ MUTANTS = (
     ),
     Mutant(
         "m87",
-        "a guard keeps its flags over an adoption",
-        "        if self._guard is not None:\n            self._guard.clear()\n"
-        "        self._begin_with(",
-        "        self._begin_with(",
-        "tests/test_incidents.py::"
-        "test_what_is_adopted_is_the_second_of_two_incidents_and_nothing_of_the_first",
+        "a repair of what was adopted is an incident",
+        "rare = self.late[verdict.seq] = self._counts_late(verdict.seq, rare)",
+        "pass",
+        "tests/test_interim.py::"
+        "test_rows_as_before_an_adoption_bring_its_reference_back_for_a_fortnight",
     ),
     Mutant(
         "m88",

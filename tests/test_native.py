@@ -290,7 +290,8 @@ def test_a_window_that_fills_again_after_a_fit_is_left_to_the_native_core(native
 @pytest.mark.parametrize("name", ["HBOS", "GMM"])
 @pytest.mark.parametrize("preset", [None, "sensor"])
 def test_what_scores_whole_rows_is_explained_by_the_native_core(native, monkeypatch, name, preset):
-    hold = Hold(recover_events=10, adopt_after_events=100)  # what is held is Python's
+    hold = Hold(recover_events=10, adopt_after_events=100)  # what is held is Python's,
+    monkeypatch.setattr("rejex_stream.engine.stream_state._KEPT_MS", 0)  # and the time after
     policy = {"rate": 0.15, "burst": 9}
     pipeline = spec(DETECTORS[name], window=100, every=150, evidence=True, hold=hold, **policy)
     if preset is not None:  # channels of many columns

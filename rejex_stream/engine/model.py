@@ -281,6 +281,11 @@ class BatchModel:
         """Whether rows have scores."""
         return self._serving is not None
 
+    @property
+    def resting(self) -> tuple[RestingRange, ...]:
+        """The channels that are judged by their range alone."""
+        return () if self._serving is None else self._serving.resting
+
     def _past_wake_ups(self, model: ModelFit, rows: FloatArray) -> tuple[PastWakeUps, ...]:
         """Return what channels at rest did in the rows that a model was fitted on, and in others.
 

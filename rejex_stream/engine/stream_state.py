@@ -536,12 +536,16 @@ class StreamState:
         if earlier is None or kept is None or planned:
             return []
         tracker, severity = earlier.tracker, earlier._judge.severity
+        ranges = cast("BatchModel", earlier.model).resting
         evidence, found = [(kept.ordinary, kept.n_ordinary)], dict[int, float | None]()
         scores = earlier.model.score(np.asarray(rows[at : at + _MOST_WATCHED]))
         for owner, score in zip(which[at:], scores.tolist(), strict=False):
             (ordinary, n), rare = evidence[-1], severity(score)
             if readings[owner].event_time_ms >= kept.until_ms or ordinary >= tracker.recovery:
                 break
+            values = readings[owner].values  # a channel at rest has no part in the score
+            if any(not low <= values[i] <= high for i, low, high in ranges):
+                rare = tracker.max_severity
             if rare is not None:
                 ordinary = max(0.0, ordinary + tracker.ordinary - min(rare, tracker.max_severity))
                 n = n + 1 if ordinary else 0

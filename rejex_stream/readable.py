@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 import numpy as np
@@ -185,17 +185,28 @@ class ChannelReading:
         return min((gap for gap in apart if gap > 0), default=math.inf)
 
 
+RowsState: TypeAlias = tuple[
+    Annotated[int, msgspec.Meta(ge=1)], Annotated[int, msgspec.Meta(ge=0)], Sequence[bytes]
+]
+
+
 class TypicalRows:
     """What `max_rows` normal events read, evenly spread over all or over the newest.
 
-    With `max_step` at most so many events lie between two of them, and the oldest are dropped.
+    With `max_step` at most so many events lie between two of them, and the oldest are dropped. Each
+    step is three times the one before: twice would meet three hours of a day.
     """
 
-    def __init__(self, max_rows: int, max_step: int | None = None) -> None:
+    def __init__(
+        self, max_rows: int, max_step: int | None = None, state: RowsState = (1, 0, ())
+    ) -> None:
         self._max_rows, self._max_step = max_rows, max_step
-        self._step = 1
-        self._rows: list[array[float]] = []
-        self._skip = 0
+        self._step, self.skip, rows = state
+        self._rows = [array("d", row) for row in rows]
+
+    def state(self) -> RowsState:
+        """Return what another begins with to go on as this one."""
+        return self._step, self.skip, [row.tobytes() for row in self._rows]
 
     @property
     def seen(self) -> int:
@@ -204,16 +215,17 @@ class TypicalRows:
 
     def update(self, values: Iterable[float]) -> None:
         """Store what an event reads, or skip it."""
-        if self._skip:
-            self._skip -= 1
+        if self.skip:
+            self.skip -= 1
             return
-        if len(self._rows) == self._max_rows:
+        if len(self._rows) >= self._max_rows:
             if self._step == self._max_step:
                 del self._rows[0]
             else:
-                self._rows, self._step = self._rows[::2], 2 * self._step
+                self._rows = self._rows[::3]
+                self._step = min(3 * self._step, self._max_step or self._step * 3)
         self._rows.append(array("d", values))
-        self._skip = self._step - 1
+        self.skip = self._step - 1
 
     def range(self, channel: int) -> tuple[float, float] | None:
         """Return between which values a channel mostly lies; ``None`` where none is known."""

@@ -17,7 +17,8 @@ from tests.test_state_moves import KEYS, kept, records, state_of
 
 # By the first letter of a part's name: the kind it is sealed as, its format, what stands before.
 SEALED = {"h": ("partition-head", 1, 0), "c": ("context", 1, 0), "w": ("monitor", 1, 0),
-          "s": ("stream-state", 2, 8), "m": ("stream-model", 2, 0)}  # fmt: skip
+          "s": ("stream-state", 2, 8), "m": ("stream-model", 2, 0),
+          "u": ("typical", 1, 0)}  # fmt: skip
 
 
 def snapshot():

@@ -92,7 +92,7 @@ def test_what_is_written_grows_with_what_moved_and_not_with_what_there_is():
         state.process(records(keys[:5], 12 * n))
         moved = kept(state)
         sizes[n] = sum(len(body or b"") for body in moved.parts.values())
-        assert len(moved.parts) == 1 + 3 * 5
+        assert len(moved.parts) == 1 + 4 * 5
         assert sum(len(body or b"") for body in whole.parts.values()) > n / 10 * sizes[n]
     assert sizes[400] < 1.2 * sizes[20]
 
@@ -134,7 +134,7 @@ def test_sensors_that_were_forgotten_are_written_as_gone():
     kept(state)
     state.process(records("de" * 7, 11))  # past 20: those of 0 to 2 were silent for 16
     piece = kept(state)
-    assert gone(piece) == {kind + key for kind in "smcw" for key in "abc"}
+    assert gone(piece) == {kind + key for kind in "smcwu" for key in "abc"}
     assert set(state.take_forgotten()) == set("abc")
     assert kinds(kept(state).parts) == {"s": [], "m": [], "c": [], "w": []}
     state.process(records("a" + "de" * 4, 25))
@@ -143,7 +143,7 @@ def test_sensors_that_were_forgotten_are_written_as_gone():
     state.parts.abandon()
     again = kept(state)
     assert again.parts["sb"] is not None
-    assert gone(again) == {"sa", "ma", "ca", "wa"}
+    assert gone(again) == {"sa", "ma", "ca", "wa", "ua"}
 
 
 def test_who_was_forgotten_and_is_back_is_written_with_its_new_model():
@@ -246,3 +246,4 @@ def test_killed_between_any_two_pieces_the_verdicts_are_those_of_a_quiet_run(
         assert told[0].context == told[1].context
         assert told[0].registry == told[1].registry
         assert told[0].monitor == told[1].monitor
+        assert told[0].typical == told[1].typical

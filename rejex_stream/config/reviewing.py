@@ -161,9 +161,9 @@ class Review(Section):
     blind: Blind = setting("second")
     """When the model's leaning and other people's labels stay hidden until the reviewer has
     decided: never, for second opinions and audits, or always."""
-    priority_sensors: tuple[str, ...] = setting((), example=["T07/"])
-    """Prefixes of sensors that come first and do not wait to settle; alerts of their incidents have
-    the label priority."""
+    priority_sensors: tuple[str, ...] = setting((), example=["T07/", "*/oil_pressure"])
+    """What comes first and does not wait to settle; alerts of it have the label priority. Each is
+    how a sensor begins, or SENSOR/CHANNEL; with * it is a pattern of the whole."""
     host: str = setting("127.0.0.1", says="Address the console listens on.", min_length=1)
     port: int = setting(8321, says="Its port; 0 takes any free one.", ge=0, le=65535)
     auth: AuthMode = setting("none")

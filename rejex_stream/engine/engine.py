@@ -146,6 +146,7 @@ class Engine:
         self._open: dict[str, Incident] = {}  # as they stand, by id
         # Who sends nothing: its partition knows.
         self.silences: Silences | None = None
+        self.typical: Any = None  # what is usual, for people: its partition sets it
         self._modes = OperatingModes(by_mode=spec.modes)
         self._decision = spec.decision
         self._is_lazy = False

@@ -94,7 +94,6 @@ def onset_of(incident: Incident) -> Onset:
 
 
 def _loud(incident: Incident) -> tuple[str, ...]:
-    """Return the channels that contribute at least half of what one of them does."""
     told = [(one.channel, one.contribution) for one in incident.channels]
     loudest = max((share for _, share in told if share is not None), default=0.0)
     return tuple(name for name, share in told if share is None or 2 * share >= loudest)
@@ -216,7 +215,6 @@ def _runs(faults: Iterable[Onset]) -> Iterator[list[Onset]]:
 
 
 def _tail(k: int, expected: float) -> float:
-    """Return how probably a Poisson count is at least `k`."""
     if expected <= 0:
         return float(k <= 0)
     below = sum(math.exp(n * math.log(expected) - expected - math.lgamma(n + 1)) for n in range(k))

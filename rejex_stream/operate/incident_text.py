@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from types import MappingProxyType
@@ -60,7 +60,7 @@ class DisplayNames(NamedTuple):
     console_url: str | None = None
     channels: Mapping[str, Any] = MappingProxyType({})  # `[channels.NAME]` of the config
     sensors: Mapping[str, Any] = MappingProxyType({})  # `[sensors."PATTERN"]`
-    priority: tuple[str, ...] = ()  # prefixes of sensors that come first
+    priority: tuple[str, ...] = ()  # what comes first, as `review.priority_sensors` has it
 
     def name_and_unit(self, channel: str) -> tuple[str, str]:
         known = self.channels.get(channel)
@@ -108,8 +108,11 @@ class DisplayNames(NamedTuple):
         return beyond(msgspec.structs.replace(excess, channel=name), unit)
 
     def has_priority(self, incident: Incident) -> bool:
-        """Whether people set that a sensor of an incident comes first."""
-        return any(sensor.startswith(self.priority) for sensor in incident.sensors)
+        """Whether people set that an incident comes first: by its sensor, or what it is about."""
+        about = [one.channel for one in incident.channels[:1]]
+        about += [one.channel for one in incident.spread]
+        about += [one.channel for one in incident.limits]
+        return comes_first(self.priority, incident.sensors, about)
 
     def runbook_url(self, sensor: str) -> str:
         """Return the address of what there is to read about a sensor; empty without."""
@@ -123,6 +126,25 @@ class DisplayNames(NamedTuple):
         if self.console_url is None:
             return ""
         return f"{self.console_url}/incidents/{quote(incident.id)}"
+
+
+def comes_first(priority: Iterable[str], sensors: Iterable[str], channels: Sequence[str]) -> bool:
+    """Return whether a channel of a sensor comes first, or the whole sensor.
+
+    Examples
+    --------
+    >>> [comes_first(["T07/"], [name], ["oil"]) for name in ("T07/gear", "T08/gear")]
+    [True, False]
+    >>> first = ["T08/gear/oil", "*/brake"]
+    >>> [comes_first(first, ["T08/gear"], [name]) for name in ("oil", "brake", "speed")]
+    [True, True, False]
+    """
+    whole = [f"{sensor}/{channel}" for sensor in sensors for channel in (*channels, "")]
+    return any(
+        fnmatchcase(name, one) if "*" in one else name.startswith(one)
+        for one in priority
+        for name in whole
+    )
 
 
 def urgency(incident: Incident) -> str:
@@ -261,8 +283,7 @@ def _levels(incident: Incident) -> str:
 
 def spell_time(time_ms: int) -> str:
     """Return a time in UTC as people say it: ``Tue 14 November 2023, 22:13 UTC``."""
-    at = utc(time_ms)
-    return f"{at:%a} {at.day} {at:%B %Y, %H:%M} UTC"
+    return f"{utc(time_ms):%a %-d %B %Y, %H:%M UTC}"
 
 
 def describe_incident(incident: Incident, names: DisplayNames | None = None) -> str:

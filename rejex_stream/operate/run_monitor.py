@@ -8,7 +8,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
 from typing import NamedTuple
 
 from rejex_stream.engine import Engine
@@ -26,8 +25,9 @@ from rejex_stream.operate.alerts import (
 from rejex_stream.operate.incident_text import DisplayNames
 from rejex_stream.operate.open_situations import OpenSituations, Together
 from rejex_stream.operate.run_metrics import RunMetrics
-from rejex_stream.readable import ChannelReading, TypicalRows, span, utc
+from rejex_stream.readable import ChannelReading, span, utc
 from rejex_stream.run.partition import PartitionMonitor
+from rejex_stream.run.review_items import TypicalValues
 from rejex_stream.run.run_events import (
     Committed,
     IncidentsDurable,
@@ -39,14 +39,11 @@ from rejex_stream.run.run_events import (
     Retrying,
     RunEvent,
     RunObserver,
-    SensorsForgotten,
 )
 from rejex_stream.trusted_clock import DAY_MS, FIRST_MS
 from rejex_stream.types import (
-    ChannelEvidence,
     Incident,
     IncidentState,
-    Label,
     Partition,
     Reading,
     Verdict,
@@ -57,82 +54,12 @@ from rejex_stream.types import (
 _log = logging.getLogger(__name__)
 _LAG_EVERY_S, _LOOK_EVERY_S = 10.0, 10.0
 _ENOUGH = 3  # sensors alive, and of each two others are
-_MAX_READINGS = 3
-_MAX_ROWS, _MAX_STEP = 32, 32
-_BATCH_ROWS = 64  # of a batch, about
 _STOPPED = (
     "stream %r: its review budget per_day has earned nothing for a day of readings, as their times "
     "are behind %s, which was reached before; what it would reject is withheld until they pass it. "
     "Was its clock set back?"
 )
 _LATE_MS, _AGAIN_S, _MOST_SENSORS = 60_000, 3_600.0, 200_000  # of times that go back
-_LEAST_SEEN = 50  # readings that say what is usual: after a restart nothing is made up of one
-
-
-class TypicalValues:
-    """What the channels of a partition's streams read, now and usually; for people alone.
-
-    Of each batch the newest normal reading of a stream counts, and some between; of a thousand such
-    every 32nd is kept. Nothing here decides a verdict, and nothing outlives the process. O(events)
-    a batch.
-    """
-
-    def __init__(self, channels: Sequence[str]) -> None:
-        self._at = {name: index for index, name in enumerate(channels)}
-        self._newest: dict[str, tuple[Reading, Verdict]] = {}
-        self._typical: dict[str, TypicalRows] = {}
-
-    def update(self, readings: Sequence[Reading], verdicts: Sequence[Verdict]) -> None:
-        batch = list(zip(readings, verdicts, strict=True))
-        self._newest |= {reading.stream_key: (reading, verdict) for reading, verdict in batch}
-        usual = [
-            reading
-            for reading, verdict in batch
-            if verdict.label is Label.NORMAL and verdict.incident is None
-        ]
-        step = max(1, len(usual) // _BATCH_ROWS)
-        # Of a batch of many hours some are enough, and the newest of each stream.
-        newest = {reading.stream_key: reading for reading in usual} if step > 1 else {}
-        for reading in [*usual[::step], *newest.values()]:
-            known = self._typical.get(reading.stream_key)
-            if known is None:
-                known = self._typical[reading.stream_key] = TypicalRows(_MAX_ROWS, _MAX_STEP)
-            known.update(reading.values)
-
-    def streams(self) -> Iterator[str]:
-        return (of_mode(key)[0] for key in self._newest)
-
-    def forget(self, streams: Sequence[str]) -> None:
-        for stream in streams:
-            self._newest.pop(stream, None)
-            self._typical.pop(stream, None)
-
-    def reading(self, stream: str, channel: str) -> ChannelReading | None:
-        """Return what a channel reads; ``None`` where nothing was seen of it."""
-        at, newest = self._at.get(channel), self._newest.get(stream)
-        if at is None or newest is None:
-            return None
-        reading, verdict = newest
-        usual = self._usual(stream, at)
-        return ChannelReading(channel, reading.values[at], usual, verdict.expected(channel))
-
-    def reading_of(self, incident: Incident, evidence: ChannelEvidence) -> ChannelReading | None:
-        """Return what a channel reads in an incident.
-
-        Where its record says what the channel was expected to read, that is the incident's own
-        reading: the newest one of a large batch is of another time.
-        """
-        stream, channel = in_mode(incident.stream_key, incident.mode), evidence.channel
-        at, newest = self._at.get(channel), self._newest.get(stream)
-        is_own = newest is not None and newest[1].seq == incident.changed_seq
-        if at is None or is_own or not evidence.expected:
-            return self.reading(stream, channel)
-        expected = evidence.expected
-        return ChannelReading(channel, expected.read, self._usual(stream, at), expected)
-
-    def _usual(self, stream: str, channel: int) -> tuple[float, float] | None:
-        known = self._typical.get(stream)
-        return None if known is None or known.seen < _LEAST_SEEN else known.range(channel)
 
 
 class Arrivals:
@@ -352,15 +279,13 @@ class RunMonitor:
         metrics: RunMetrics,
         monitors: MonitorConfig,
         names: DisplayNames,
-        channels: Sequence[str],
         *,
         on_alarm: Callable[[Partition, Alarm], None],
         on_incident: Callable[[Incident], None],
     ) -> None:
         self.metrics, self.health = metrics, Health()
-        self._settings, self._names, self._channels = monitors, names, channels
-        self._typical: dict[Partition, TypicalValues] = {}
-        self._readings: dict[str, list[ChannelReading]] = {}
+        self._settings, self._names = monitors, names
+        self._readings: dict[str, Sequence[ChannelReading]] = {}
         self._on_alarm, self._on_incident = on_alarm, on_incident
         self.alertmanager: Alertmanager | None = None
         self.outbox: Webhook | None = None
@@ -385,7 +310,6 @@ class RunMonitor:
 
     def register_engine(self, partition: Partition, engine: Engine) -> Engine:
         self._engines[partition] = engine
-        self._typical[partition] = TypicalValues(self._channels)
         self._arrivals.pop(partition, None)
         self._budgets[partition] = StoppedBudgets()
         return engine
@@ -402,7 +326,6 @@ class RunMonitor:
         The first readings are passed on for as long as somebody wants more.
         """
         self._scoring_duration.observe(seconds / len(readings))
-        self._typical[partition].update(readings, verdicts)
         budget_time = self._engines[partition].budget_time_ms
         for stream, reached_ms in self._budgets[partition].update(verdicts, budget_time):
             _log.warning(_STOPPED, stream, f"{utc(reached_ms):%Y-%m-%d %H:%MZ}")
@@ -466,7 +389,6 @@ class RunMonitor:
         return make_alert(first, self._names, self._readings.get(first.id, ()), together)
 
     def _measure_lag(self) -> None:
-        """Ask a broker for the lag, seldom: the answer takes a round trip."""
         ask, lag = getattr(self.source, "ask", None), getattr(self.source, "lag", None)
         if ask is None or lag is None or time.monotonic() - self._lag_at < _LAG_EVERY_S:
             return
@@ -495,7 +417,6 @@ class RunMonitor:
         if isinstance(event, PartitionClosed):
             self._monitors.pop(event.partition, None)
             self._engines.pop(event.partition, None)
-            self._typical.pop(event.partition, None)
             self._arrivals.pop(event.partition, None)
             self._budgets.pop(event.partition, None)
             incidents = self._situations.incidents
@@ -507,8 +428,6 @@ class RunMonitor:
                 self.alertmanager.hand_over(before[id_] for id_ in before.keys() - stay)
             for incident in gone:
                 self._readings.pop(incident.id, None)
-        if isinstance(event, SensorsForgotten) and event.partition in self._typical:
-            self._typical[event.partition].forget(event.streams)
         if isinstance(event, NothingScorable):
             self._nothing_scorable = event.alarm
             if event.alarm is not None:
@@ -524,12 +443,10 @@ class RunMonitor:
             self._update_situations(incident)
 
     def _store_readings(self, incident: Incident) -> None:
-        """Keep what its channels read at a change: an alert that varied would be notified again."""
-        typical = self._typical.get(Partition(*incident.position[:2]))
-        if typical is not None:
-            readings = (typical.reading_of(incident, one) for one in incident.channels)
-            known = (reading for reading in readings if reading is not None)
-            self._readings[incident.id] = list(islice(known, _MAX_READINGS))
+        engine = self._engines.get(Partition(*incident.position[:2]))
+        typical: TypicalValues | None = None if engine is None else engine.typical
+        if typical is not None and (readings := typical.told(incident)):
+            self._readings[incident.id] = readings
 
     def _incident_changed(self, incident: Incident, *, again: bool) -> None:
         if self._situations.has_new_state(incident):
@@ -547,5 +464,5 @@ class RunMonitor:
             self._readings.pop(incident.id, None)
 
     def _update_situations(self, incident: Incident) -> bool:
-        streams = (one for typical in self._typical.values() for one in typical.streams())
+        streams = (of_mode(key)[0] for engine in self._engines.values() for key in engine.streams())
         return self._situations.update(incident, streams)

@@ -33,7 +33,7 @@ from rejex_stream.native_core import native
 from rejex_stream.protocols import SnapshotPiece
 from rejex_stream.rejection.judge import rejected
 from rejex_stream.run.command_journal import CommandJournal
-from rejex_stream.run.review_items import ReviewItems
+from rejex_stream.run.review_items import ReviewItems, TypicalValues
 from rejex_stream.run.run_settings import RunSettings
 from rejex_stream.types import (
     Command,
@@ -58,7 +58,7 @@ from rejex_stream.types import (
 _log = logging.getLogger(__name__)
 
 HEAD, _HEAD_KIND, _HEAD_FORMAT = "head", "partition-head", 1
-_STATE, _MODEL, _CONTEXT, _MONITOR = "s", "m", "c", "w"
+_STATE, _MODEL, _CONTEXT, _MONITOR, _TYPICAL = "s", "m", "c", "w", "u"
 _FORMAT_VERSION = 1
 _VERSION_BYTES = 8
 MAX_PIECE_BYTES = 4_000_000
@@ -165,6 +165,7 @@ class SnapshotParts(NamedTuple):
     context: dict[str, bytes]
     registry: dict[str, Any]
     monitor: dict[str, bytes]
+    typical: dict[str, bytes]
 
 
 class Piece(NamedTuple):
@@ -208,11 +209,12 @@ class DirtyParts:
         context: ReviewItems,
         registry: SensorRegistry,
         monitor: PartitionMonitor | None,
+        typical: TypicalValues,
     ) -> None:
         # where the snapshot stands that the next one builds upon; ``None``: it is written whole
         self.base: int | None = None
         self._engine, self._context, self._registry = engine, context, registry
-        self._monitor = monitor
+        self._monitor, self._typical = monitor, typical
         self._streams: dict[str, None] = {}
         self._sensors: dict[str, None] = {}
         self._gone: set[str] = set()  # parts of what was evicted
@@ -246,7 +248,7 @@ class DirtyParts:
             self._streams[key] = self._sensors[sensor] = None
         for key in gone.streams:
             del self._streams[key]
-            self._gone.update(kind + key for kind in (_STATE, _MODEL, _MONITOR))
+            self._gone.update(kind + key for kind in (_STATE, _MODEL, _MONITOR, _TYPICAL))
             self._versions.pop(key, None)  # who comes back under that name has another model
             if begun is not None:
                 begun.versions.pop(key, None)
@@ -330,6 +332,7 @@ class DirtyParts:
     def _view(self, begun: _Begun, key: str) -> Encode:
         view = self._engine.view(key)
         monitor = None if self._monitor is None else self._monitor.view(key)
+        typical = self._typical.view(key)
         has_new_model = self._versions.get(key) != view.model_version
         begun.versions[key] = view.model_version
 
@@ -340,6 +343,7 @@ class DirtyParts:
                 parts[_MODEL + key] = view.model()
             if monitor is not None:
                 parts[_MONITOR + key] = seal("monitor", _FORMAT_VERSION, [key, monitor])
+            parts[_TYPICAL + key] = seal("typical", _FORMAT_VERSION, [key, typical()])
             self._size = sum(map(len, filter(None, parts.values())))
             return parts
 
@@ -356,7 +360,7 @@ def parts_of(parts: Mapping[str, bytes]) -> SnapshotParts:
     """Return the parts of a snapshot by what they are."""
     with from_outside():
         head = msgspec.convert(unseal(_HEAD_KIND, _HEAD_FORMAT, parts.get(HEAD, b"")), Head)
-        sorted_parts = SnapshotParts(head, {}, {}, {}, {})
+        sorted_parts = SnapshotParts(head, {}, {}, {}, {}, {})
         for name, body in parts.items():
             kind, key = name[:1], name[1:]
             if name == HEAD or kind == _MODEL:
@@ -372,6 +376,9 @@ def parts_of(parts: Mapping[str, bytes]) -> SnapshotParts:
                 _refuse_other(whose, key)
             elif kind == _MONITOR:
                 whose, sorted_parts.monitor[key] = unseal("monitor", _FORMAT_VERSION, body)
+                _refuse_other(whose, key)
+            elif kind == _TYPICAL:
+                whose, sorted_parts.typical[key] = unseal("typical", _FORMAT_VERSION, body)
                 _refuse_other(whose, key)
         return sorted_parts
 
@@ -430,10 +437,11 @@ class PartitionState:
         self._limits = limits or Limits()
         self.registry = SensorRegistry(self._limits)  # who is known
         engine.silences = self.registry.silences
+        engine.typical = self._typical = TypicalValues(decoder.channels)
         self.forgotten: list[str] = []  # streams, until they are taken
         self.failures = engine.failures  # of background fits, until they are taken
         # what has changed since the last snapshot, and the one that is being written
-        self.parts = DirtyParts(engine, context, self.registry, monitor)
+        self.parts = DirtyParts(engine, context, self.registry, monitor, self._typical)
 
     @property
     def can_progress(self) -> bool:
@@ -597,8 +605,10 @@ class PartitionState:
                 for v in verdicts
             ]  # fmt: skip
         outcomes = self._context.outcomes(judged, readings, verdicts)
-        if self._engine.changes:
-            changed = {change.position: (change,) for change in self._engine.take_incidents()}
+        changes = self._engine.take_incidents() if self._engine.changes else ()
+        self._typical.update(readings, verdicts, changes)
+        if changes:
+            changed = {change.position: (change,) for change in changes}
             outcomes = [o._replace(incidents=changed.get(o.record.position, ())) for o in outcomes]
         for i, outcome in apart.items():  # that of a record that waits may be here as well
             outcomes.insert(i, outcome)
@@ -657,6 +667,7 @@ class PartitionState:
                 self._engine.forget(key, sensor)
         for key in gone.streams:
             self._engine.forget(key)
+            self._typical.forget(key)
             if self._monitor is not None:
                 self._monitor.bank.forget(key)
         for sensor in gone.sensors:
@@ -739,6 +750,7 @@ class PartitionState:
                 self._engine.decide(restored.was)
                 self._pending = restored
             self._context.restore(saved.context)
+            self._typical.restore(saved.typical)
             self.registry.restore(head.sensors, saved.registry)
             for reorder in (self._reorder, self._judged_reorder):
                 if reorder is not None and head.reorder is not None:

@@ -1,4 +1,4 @@
-"""What people are asked: review items with the points around them, and the draw of audits."""
+"""What people are asked and told: items with the points around them, audits, usual readings."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, TypeAlias, overload
+from typing import Any, NamedTuple, TypeAlias, overload
 
 import msgspec
 
 from rejex_stream.encode.records import ContextRecord
 from rejex_stream.errors import CheckpointError, ConfigError
 from rejex_stream.native_core import native
+from rejex_stream.readable import ChannelReading, RowsState, TypicalRows
 from rejex_stream.rejection.audit_sampling import commitment, is_drawn
 from rejex_stream.rejection.band import label_of, rank_edges
 from rejex_stream.rejection.judge import EXTREME
@@ -22,6 +23,7 @@ from rejex_stream.types import (
     Audit,
     ContextPoint,
     FollowUp,
+    Incident,
     Label,
     Outcome,
     Position,
@@ -30,6 +32,7 @@ from rejex_stream.types import (
     Record,
     ReviewItem,
     Verdict,
+    in_mode,
 )
 
 REVIEW_REASONS = frozenset({Reason.AMBIGUOUS, Reason.UNSCORABLE})
@@ -354,6 +357,104 @@ class ReviewItems:
                 sensor.of, sensor.n_since = view.of, view.n_since
 
 
+# ---------------------------------------------------------- what an incident reads, and usually
+_NORMAL = Label.NORMAL  # look-up is not free
+_MAX_ROWS, _MAX_STEP = 48, 27
+_LEAST_SEEN = 50  # readings that say what is usual
+_MAX_READINGS = 3
+_MAX_CHANGES, _KEPT_CHANGES = 64, 12  # of a stream: until people are told of them, and after it
+
+
+class _Change(NamedTuple):
+    incident: str
+    version: int
+    seq: int
+    readings: Sequence[ChannelReading]
+
+
+class TypicalValues:
+    """What the channels of streams usually read: of a thousand normal events every 27th.
+
+    What an incident holds, or tells of, is none of them. It is a function of the events, wherever a
+    batch is cut, and its state is in the snapshot: an alert says the same after a restart.
+    """
+
+    def __init__(self, channels: Sequence[str]) -> None:
+        self._at = {name: index for index, name in enumerate(channels)}
+        self._rows: dict[str, TypicalRows] = {}
+        self._changes: dict[str, list[_Change]] = {}  # the first of each version, and the newest
+
+    def update(
+        self, readings: Sequence[Reading], verdicts: Sequence[Verdict], changes: Sequence[Incident]
+    ) -> None:
+        """Take judged events into account, and the changes of incidents at them. O(events)."""
+        places = {reading.position: i for i, reading in enumerate(readings)} if changes else {}
+        begin = 0
+        for change in changes:
+            at = places[change.position]
+            self._add(readings[begin:at], verdicts[begin:at])
+            self._tell(change, readings[at], verdicts[at])
+            begin = at
+        self._add(readings[begin:], verdicts[begin:])
+
+    def _add(self, readings: Sequence[Reading], verdicts: Sequence[Verdict]) -> None:
+        rows = self._rows
+        for reading, verdict in zip(readings, verdicts, strict=True):
+            if verdict.label is _NORMAL and verdict.incident is None:
+                known = rows.get(reading.stream_key)
+                if known is None:
+                    known = rows[reading.stream_key] = TypicalRows(_MAX_ROWS, _MAX_STEP)
+                if known.skip:
+                    known.skip -= 1
+                else:
+                    known.update(reading.values)
+
+    def _tell(self, change: Incident, reading: Reading, verdict: Verdict) -> None:
+        rows, told = self._rows.get(reading.stream_key), list[ChannelReading]()
+        for name in [one.channel for one in change.channels if one.channel in self._at]:
+            at = self._at[name]
+            usual = rows.range(at) if rows is not None and rows.seen >= _LEAST_SEEN else None
+            told.append(ChannelReading(name, reading.values[at], usual, verdict.expected(name)))
+        known = self._changes.setdefault(reading.stream_key, [])
+        if len(known) > 1 and known[-1][:2] == known[-2][:2] == (change.id, change.version):
+            del known[-1]
+        made = _Change(change.id, change.version, change.changed_seq, told[:_MAX_READINGS])
+        known[:] = [*known[1 - _MAX_CHANGES :], made]
+
+    def told(self, change: Incident) -> Sequence[ChannelReading]:
+        """Return what the channels of an incident read at a change, and what was usual then.
+
+        Of a change that is no more known, what they read at the newest that is.
+        """
+        known = self._changes.get(in_mode(change.stream_key, change.mode), [])
+        own = [one for one in known if one.incident == change.id]
+        exact = [one for one in own if one.seq == change.changed_seq]
+        if exact:
+            del known[: max(0, known.index(exact[-1]) - _KEPT_CHANGES)]
+        return (exact or own)[-1].readings if own else ()
+
+    def forget(self, stream: str) -> None:
+        """Forget a stream that begins again, should it come back."""
+        self._rows.pop(stream, None)
+        self._changes.pop(stream, None)
+
+    def view(self, stream: str) -> Callable[[], bytes]:
+        """Take what is known of a stream as it is now; encoded when called."""
+        rows = self._rows.get(stream)
+        changes = self._changes.get(stream, [])[-_KEPT_CHANGES:]
+        taken = (1, 0, []) if rows is None else rows.state(), changes
+        return lambda: msgspec.msgpack.encode(taken)
+
+    def restore(self, views: Mapping[str, bytes]) -> None:
+        """Take over what :meth:`view` encoded."""
+        for stream, view in views.items():
+            state, self._changes[stream] = _decode_typical(view)
+            if {len(row) for row in state[2]} - {8 * len(self._at)}:
+                raise ValueError(f"rows for other channels than {list(self._at)}")
+            self._rows[stream] = TypicalRows(_MAX_ROWS, _MAX_STEP, state)
+
+
+_decode_typical = msgspec.msgpack.Decoder(tuple[RowsState, list[_Change]]).decode
 _as_named = tuple.__new__  # nearly twice as fast as calling a named tuple's class
 _encode, _decode = msgspec.json.Encoder().encode, msgspec.json.Decoder(ContextRecord).decode
 

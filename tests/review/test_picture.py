@@ -13,9 +13,9 @@ from rejex_stream import Pipeline
 from rejex_stream.encode import encode_verdict
 from rejex_stream.operate.alerts import make_alert
 from rejex_stream.operate.incident_text import DisplayNames
-from rejex_stream.operate.run_monitor import TypicalValues
 from rejex_stream.review.console.background import Background, Feeding
 from rejex_stream.review.queue import series
+from rejex_stream.run.review_items import TypicalValues
 from rejex_stream.types import Position, Reading
 from tests.review.console_server import running
 from tests.review.desk import shot
@@ -91,8 +91,8 @@ def test_the_page_and_the_card_say_the_sentence_of_the_alert(judged, wall):
         Reading("pump", "pump", STEP_MS * i, tuple(row), Position("python", 0, i))
         for i, row in enumerate(rows.tolist())
     ]
-    values.update(readings, verdicts)
-    alert = make_alert(opened, DisplayNames("farm"), [values.reading("pump", "flow")])
+    values.update(readings, verdicts, [opened])
+    alert = make_alert(opened, DisplayNames("farm"), values.told(opened))
     expected = re.search(
         r"flow [\d.]+, expected [\d.]+ from the others", alert.annotations["values"]
     )
@@ -166,6 +166,13 @@ def test_what_somebody_has_to_know_in_thirty_seconds_is_in_sight(judged, wall, d
     _, _, opened = judged
     background = Background(wall, Feeding(control_lines={"farm": Line()}))
     with running(wall, background=background) as console, desk(console) as place:
+        page = place.open("/now", width=width, height=height)
+        card = page.evaluate(IN_SIGHT, ".card h3, .card header, .card p, .card li, .card .button")
+        for words in (
+            r"pump", r"flow [\d.]+, expected [\d.]+ from the others", r"since .*\d{4}-",
+            r"\d+ of 100", r"Fault, or new normal\?", r"Look and answer",
+        ):  # fmt: skip
+            assert re.search(words, card), words
         page = place.open(f"/incidents/{opened.id}", width=width, height=height)
         head = page.evaluate(IN_SIGHT, "#head h1, #head .sub, #head li")
         for words in (

@@ -476,6 +476,13 @@ def test_a_card_names_first_what_speaks_though_it_reads_canonical_time_just_now(
     with running(store) as console:
         told, card = re.findall('(?s)class="card-actual">(.*?)</ul>', console.ask("/now").text)
         page = console.ask("/incidents/feed-0-45").text
+        spoken[0] = ChannelEvidence("power", 6.0, 0.1, Label.NORMAL)
+        speaks = msgspec.structs.replace(opened, version=2, channels=tuple(spoken))
+        tell(store, speaks, pipeline="farm")
+        pages = [console.ask(path).text for path in ("/now", "/incidents/feed-0-45")]
+    assert re.search("power .</bdi></b>, within its usual 5 to 7", page)
+    for later in pages:
+        assert re.search("power .</bdi></b>, by itself it may be 5 to 7", later)
     first, second = re.findall("<li>(.*?)</li>", card)
     assert "gearbox 90, expected 21.5 from the others" in told, "as the alert says"
     assert "gearbox" in first
@@ -609,17 +616,25 @@ def test_a_viewer_is_given_nothing_and_nobody_gives_to_one(wall_store):
     assert LOOKER.role == "viewer"
 
 
-def test_priority_comes_first_on_now_and_is_a_label_of_the_alert(wall_store):
-    store = wall_store(priority_sensors=("T07/",))
+@pytest.mark.parametrize("priority", ["T07/", "T07/vib/vib", "*/vib", "T07/*/vi*"])
+def test_priority_comes_first_on_now_and_is_a_label_of_the_alert(wall_store, priority):
+    """By the sensor, by its channel, or by a channel wherever it is."""
+    store = wall_store(priority_sensors=(priority,))
+    oil = (ChannelEvidence("oil", 2.5, 0.1, Label.NORMAL), *incident().channels)
     worse = msgspec.structs.replace(incident(opened=20, severity=30.0), stream_key="T08/vib")
-    worse = msgspec.structs.replace(worse, sensors=("T08/vib",))
+    worse = msgspec.structs.replace(worse, sensors=("T08/vib",), channels=oil)
     tell(store, incident(), worse)
     with running(store) as console:
         page = console.ask("/now").text
+        pages = [console.ask(f"/incidents/{one.id}").text for one in (incident(), worse)]
+    assert [text.count(">priority<") for text in pages] == [1, 0]
     cards = page.partition('class="cards"')[2]
     assert cards.index("T07/vib") < cards.index("T08/vib")
     assert cards.count(">priority<") == 1
-    names = DisplayNames("farm", priority=("T07/",))
+    names = DisplayNames("farm", priority=(priority,))
     labels = [make_alert(one, names).labels for one in (incident(), worse)]
     assert [one.get("priority") for one in labels] == ["high", None]
     assert make_alert(incident(), DisplayNames()).labels.get("priority") is None
+    beyond = msgspec.structs.replace(worse, limits=(LimitExcess("vib", 9.0, 6.0),))
+    told = make_alert(beyond, names).labels.get("priority")
+    assert told == ("high" if priority == "*/vib" else None), "what is beyond a limit is meant too"

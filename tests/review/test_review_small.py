@@ -116,7 +116,7 @@ def test_what_is_usual_is_of_all_or_of_the_newest():
     for i in range(6_400):
         every.update((float(i), math.nan))
         newest.update((float(i), math.nan))
-    assert every.range(0) == pytest.approx((160, 6_240), abs=70)
+    assert every.range(0) == pytest.approx((160, 6_240), abs=90)
     assert newest.range(0) == pytest.approx((6_400 - 32 * 8, 6_400), abs=16)
     assert every.range(1) is newest.range(1) is TypicalRows(2).range(0) is None
 

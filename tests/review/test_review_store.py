@@ -23,7 +23,16 @@ from rejex_stream.review.queue.labelling import LabelRequest, Target
 from rejex_stream.review.queue.listing import QueueFilter
 from rejex_stream.review.queue.pipeline_logs import FileFeed
 from rejex_stream.review.queue.review_store import ReviewStore
-from rejex_stream.types import ContextPoint, Label, Position, Reason, ReviewItem, Verdict
+from rejex_stream.types import (
+    ChannelEvidence,
+    ContextPoint,
+    Evidence,
+    Label,
+    Position,
+    Reason,
+    ReviewItem,
+    Verdict,
+)
 
 ADA, BOB, EVE = Viewer("ada"), Viewer("bob"), Viewer("eve", "lead")
 LOOKER = Viewer("lou", "viewer")
@@ -324,10 +333,16 @@ def test_a_filter_word_chooses_what_it_says(new_store, clock):
     assert chosen("-verdict:normal") == everything, "what has none is not normal"
 
 
-def test_an_episode_settles_before_it_is_ready_unless_it_has_priority(new_store, clock):
-    store = new_store(settle_s=30, priority_sensors=("T01",))
+@pytest.mark.parametrize("priority", ["T01", "T01/temp/oil", "*/oil"])
+def test_an_episode_settles_before_it_is_ready_unless_it_has_priority(new_store, clock, priority):
+    store = new_store(settle_s=30, priority_sensors=(priority,))
     now_s = clock.now_ms / 1000
-    store.add([item(0, t_s=now_s), item(1, sensor="T01/temp", t_s=now_s), item(2, sensor="old")])
+    first = item(1, sensor="T01/temp", t_s=now_s)
+    oil = Evidence((ChannelEvidence("oil", 3.0, 0.1, Label.NORMAL),), None, 1, 0.1, 0.05, 9)
+    first = msgspec.structs.replace(
+        first, verdict=msgspec.structs.replace(first.verdict, evidence=oil)
+    )
+    store.add([item(0, t_s=now_s), first, item(2, sensor="old")])
     with store.database.read() as connection:
         names = [r["sensor"] for r in QueueFilter().rows(connection, ADA, clock.now_ms)]
     assert names == ["T01/temp", "old"]

@@ -109,6 +109,11 @@ def test_a_comment_is_there_once_for_everybody_and_cannot_be_changed(two):
         say(two, first, ADA, "  the pump was off\n")
     say(two, first, BOB, "no, it was not")
     assert history(two, first, EVE) == [("bob", "no, it was not"), ("ada", "the pump was off")]
+    for _ in range(4):
+        labelling.claim(two, first.episode_id, BOB)
+        labelling.release(two, first.episode_id, BOB)
+    lines = read(two, episode_detail, first.episode_id, two.settings, EVE, 0).history
+    assert [line.action for line in lines] == ["release", "comment", "comment"], "one of looking"
     for viewer, text in ((ADA, "  "), (ADA, "x" * 2001), (LOOKER, "hello")):
         with pytest.raises(Refusal):
             say(two, first, viewer, text, "c2")

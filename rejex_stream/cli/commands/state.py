@@ -25,6 +25,7 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 _KIND, _FORMAT = "exported-state", 1
 _NEWEST = 2**63 - 1
+_MOST_CHARS = 80  # of the parameters of a detector
 _LARGEST = 10
 
 Only = Annotated[
@@ -286,4 +287,9 @@ def _in_line(value: object) -> str:
 def _number(value: object) -> str:
     if value is None:
         return "–"
-    return f"{value:,}" if type(value) is int else str(value)
+    if isinstance(value, dict):
+        return f"({_in_line(value)})"
+    if isinstance(value, list | tuple):  # incidents, say: --output json has them
+        return f"{len(value):,}"
+    text = f"{value:,}" if type(value) is int else str(value)
+    return text.partition("(")[0] if len(text) > _MOST_CHARS and "=" in text else text

@@ -157,7 +157,10 @@ class _History:
         while batch := list(islice(records, _BATCH)):
             pairs = list(zip(*decode_records(decoder, batch), strict=True))
             self.unread += [i for _, i in pairs if isinstance(i, Invalid) and not i.silent]
-            kept = [(r, i) for r, i in pairs if isinstance(i, Reading) and not self._is_left_out(i)]
+            kept = [
+                (record, item) for record, item in pairs if isinstance(item, Reading)
+                and not any(begun <= item.event_time_ms < end for begun, end in self.left_out)
+            ]  # fmt: skip
             for _, reading in kept[: max(0, _LOOKED_AT - len(self.times))]:
                 self.order.add(reading.sensor, reading.event_time_ms)
             self.times += [reading.event_time_ms for _, reading in kept]
@@ -165,9 +168,6 @@ class _History:
             named = zip(mapping.channel_names, columns, strict=False)
             self.seen |= {name for name, column in named if any(x == x for x in column)}  # noqa: PLR0124 - nan
             yield kept
-
-    def _is_left_out(self, reading: Reading) -> bool:
-        return any(begun <= reading.event_time_ms < ended for begun, ended in self.left_out)
 
     def require_sound(self, begins_ms: int | None) -> None:
         """Refuse a history that is none of this stream, or goes on into it."""

@@ -177,7 +177,6 @@ def open_run_monitor(
             config.sensors,
             config.review.priority_sensors,
         ),
-        config.input.mapping().channel_names,
         on_alarm=on_alarm,
         on_incident=on_incident,
     )

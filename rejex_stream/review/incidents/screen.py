@@ -114,9 +114,8 @@ def _now(console: Console, connection: Connection, viewer: Viewer, request: Requ
     cards = dict[str, list[tuple[StoredIncident, incident_store.Care]]]()
     for one, care in not_shelved:
         cards.setdefault(one.situation, []).append((one, care))
-    prefixes = store.settings.priority_sensors
-    first = {one.situation for one, _ in not_shelved
-             if any(sensor.startswith(prefixes) for sensor in one.incident.sensors)}  # fmt: skip
+    names = DisplayNames(priority=store.settings.priority_sensors)
+    first = {one.situation for one, _ in not_shelved if names.has_priority(one.incident)}
     cards = dict(sorted(cards.items(), key=lambda card: card[0] not in first))
     asked = QueueFilter()
     pipelines = connection.execute(
@@ -248,6 +247,9 @@ def _one(console: Console, connection: Connection, viewer: Viewer, request: Requ
             (incident.id,),
         ).fetchone(),
         "choices": choices(incident),
+        "has_priority": DisplayNames(priority=console.store.settings.priority_sensors).has_priority(
+            incident
+        ),
         "may_renew": viewer.has_role(console.store.settings.new_normal),
         "question": question(incident),
         "if_unanswered": if_unanswered,
@@ -371,7 +373,6 @@ def _may_shelve(hours: float, why: str, viewer: Viewer) -> None:
 
 
 def _together(connection: Connection, stored: StoredIncident) -> list[StoredIncident]:
-    """Return an incident and those of its situation that are not over."""
     others = incident_store.members(connection, stored.situation)
     return [stored] + [
         one for one in others

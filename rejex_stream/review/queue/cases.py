@@ -148,6 +148,7 @@ def assign(connection: Connection, event: Arrival, settings: Review) -> str:
         if episode is not None:
             _extend(connection, episode, event, ready_ms)
             return episode
+    times = [*(point.event_time_ms for point in event.context), event.event_time_ms]
     new = episode_id(str(event.position))
     while connection.execute("SELECT 1 FROM episode WHERE episode_id = ?", (new,)).fetchone():
         new = episode_id(new, str(event.position))  # 50 bits: once in a blue moon
@@ -173,7 +174,6 @@ def assign(connection: Connection, event: Arrival, settings: Review) -> str:
 
 
 def _of_incident(connection: Connection, event: Arrival) -> tuple[str | None, str]:
-    """Return the episode that takes the events of an incident, or the status of a new one."""
     if event.incident is None or event.why == "extreme":  # those are joined, and asked by none
         return None, "open"
     row = connection.execute(

@@ -308,4 +308,8 @@ def _history(connection: Connection, row: EpisodeRow, viewer: Viewer) -> list[da
         lines = [
             line for line in lines if line.action not in hidden or line.actor == viewer.reviewer
         ]
+    # That somebody looked at it is worth one line, not two each time.
+    looks = ("claim", "release")
+    newest = {line.actor: line.seq for line in sorted(lines) if line.action in looks}
+    lines = [line for line in lines if line.action not in looks or newest[line.actor] == line.seq]
     return sorted(lines, key=lambda line: -line.seq)

@@ -19,6 +19,7 @@ from rejex_stream.config.reviewing import Review
 from rejex_stream.encode import decode_incidents, encode_command, encode_incident, encode_review
 from rejex_stream.errors import ConnectorError
 from rejex_stream.incidents.situations import Onset, find_situations, onset_of
+from rejex_stream.operate.incident_text import comes_first
 from rejex_stream.plan.promises import Costs
 from rejex_stream.rejection.window import joint_severity
 from rejex_stream.review.queue import cases
@@ -242,7 +243,10 @@ class IngestBatch:
         if known is not None:  # and labels name events by position
             self.counts.refuse(f"{verdict.position} {_MADE_ANEW}")
             return
-        priority = verdict.sensor.startswith(self._settings.priority_sensors)
+        evidence, limited = verdict.evidence, verdict.limited
+        about = [one.channel for one in evidence.channels[:1]] if evidence else []
+        about += [one.channel for one in limited.channels] if limited else []
+        priority = comes_first(self._settings.priority_sensors, [verdict.sensor], about)
         worth = cases.worth_of(item, self._costs.get(self._pipeline, Costs()))
         episode = cases.assign(
             connection,

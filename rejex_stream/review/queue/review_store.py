@@ -367,7 +367,9 @@ def rebuild(
         store.close()
     if path.exists():
         require_replaceable(path)
-    _replace_store(fresh, path)
+    # First: beside another database, SQLite would play them into that.
+    _remove_store_files(path, _LOGS)
+    os.replace(fresh, path)
     return Rebuilt(events, new, unknown, digest)
 
 
@@ -377,10 +379,3 @@ _LOGS = ("-wal", "-shm")
 def _remove_store_files(path: Path, suffixes: Sequence[str] = ("", *_LOGS)) -> None:
     for suffix in suffixes:
         path.with_name(path.name + suffix).unlink(missing_ok=True)
-
-
-def _replace_store(fresh: Path, path: Path) -> None:
-    _remove_store_files(
-        path, _LOGS
-    )  # first: beside another database, SQLite would play them into that
-    os.replace(fresh, path)

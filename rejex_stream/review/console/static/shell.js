@@ -25,8 +25,9 @@ export class Refused extends Error {
   }
 }
 
-// Said on the page for as long as it is so.
-const reached = (yes) => { const line = $("#offline"); if (line) line.hidden = yes; };
+// Said on the page for as long as it is so; a browser that shows what is hidden finds nothing there.
+const AWAY = "The console cannot be reached. What you see may be out of date. It goes on by itself as soon as the console answers.";
+const reached = (yes) => { const line = $("#offline"); if (line) { line.hidden = yes; line.textContent = yes ? "" : AWAY; } };
 
 export async function call(path, body, method = body === undefined ? "GET" : "POST", extra = {}) {
   let response;

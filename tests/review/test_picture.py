@@ -84,8 +84,9 @@ def test_the_drawn_range_is_left_where_what_is_usual_by_itself_is_not(judged, wa
 
 @pytest.mark.thorough
 def test_the_page_and_the_card_say_the_sentence_of_the_alert(judged, wall):
-    _, _, opened = judged
-    said = make_alert(opened, DisplayNames("farm")).annotations["summary"]
+    _, verdicts, opened = judged
+    newest = verdicts[-1].expected("flow").as_reading("flow")
+    said = make_alert(opened, DisplayNames("farm"), [newest]).annotations["values"]
     expected = re.search(r"flow [\d.]+, expected [\d.]+ from the others", said)
     assert expected is not None
     with running(wall) as console:

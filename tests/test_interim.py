@@ -546,6 +546,21 @@ def partition_state():
     return PartitionState(ONE, decoder=decoder, engine=fresh(ROLLING), context=context)
 
 
+def test_of_two_incidents_that_one_event_ends_a_run_tells_both():
+    """The end of the first was lost, and it stayed open for whoever reads the output."""
+    records = [
+        Record(Position(*ONE, i), None, json.dumps(
+            {"id": "s", "t": r.event_time_ms} | dict(zip("abc", r.values, strict=True))
+        ).encode())
+        for i, r in enumerate(OVER)
+    ]  # fmt: skip
+    outcomes = partition_state().process(records)
+    ends = [(one.opened_seq, one.changed_seq) for outcome in outcomes
+            for one in outcome.incidents if one.ended == "recovered"]  # fmt: skip
+    (first, over), (second, also) = ends[-2:]
+    assert FIRST <= first < second < over == also
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("core", ["python", "native"])
 @pytest.mark.parametrize(

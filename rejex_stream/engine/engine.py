@@ -278,7 +278,7 @@ class Engine:
     def take_incidents(self) -> list[Incident]:
         """Return what changed of incidents since the last call, in the order of the events.
 
-        At most one change an event; its `position` is that of the event.
+        At most one change of an incident an event; its `position` is that of the event.
         """
         with self._guard:
             changes, self.changes = self.changes, []

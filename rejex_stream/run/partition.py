@@ -608,7 +608,9 @@ class PartitionState:
         changes = self._engine.take_incidents() if self._engine.changes else ()
         self._typical.update(readings, verdicts, changes)
         if changes:
-            changed = {change.position: (change,) for change in changes}
+            changed: dict[Position, tuple[Incident, ...]] = {}
+            for change in changes:  # one event may change several incidents
+                changed[change.position] = (*changed.get(change.position, ()), change)
             outcomes = [o._replace(incidents=changed.get(o.record.position, ())) for o in outcomes]
         for i, outcome in apart.items():  # that of a record that waits may be here as well
             outcomes.insert(i, outcome)

@@ -133,10 +133,9 @@ class OutcomeMessages:
         headers = self._incident_headers.of(
             position, incident.stream_key, incident.changed_ms, record.headers
         )
-        if incident.ended == "forgotten":  # one event may forget many streams
-            of_event = dict(headers)
-            at = f"{incident.id}-".encode("utf-8", "replace") + of_event["ce_id"]
-            headers = list((of_event | {"ce_id": at}).items())
+        of_event = dict(headers)  # which may change several incidents
+        at = f"{incident.id}-".encode("utf-8", "replace") + of_event["ce_id"]
+        headers = list((of_event | {"ce_id": at}).items())
         to = position.partition % self._n_incidents
         while True:
             value = encode_incident(incident)

@@ -216,8 +216,8 @@ class RecentRows:
             return [math.nan] * len(self._young)
         with np.errstate(all="ignore"):
             sizes = np.abs(np.diff(self._past[1 - _LONG :], 3, axis=0))
-        sizes.sort(axis=0)  # nan last: there a reading is missing
-        middle: FloatArray = _SD * (sizes[len(sizes) // 2] + 0.0 * sizes[-1])
+            sizes.sort(axis=0)  # nan last: there a reading is missing, or beyond all that is finite
+            middle: FloatArray = _SD * (sizes[len(sizes) // 2] + 0.0 * sizes[-1])
         return list(map(float, middle))
 
     def snapshot(self) -> list[Any]:

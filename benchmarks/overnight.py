@@ -1,4 +1,4 @@
-"""A second fault while an incident is held: told when, and how often where there is none.
+"""A second fault while an incident is held, and a fault of eight hours by its sampling.
 
 python -m benchmarks.overnight [--quick]
 
@@ -20,6 +20,7 @@ from rejex_stream.types import Incident, Position, Reading
 FIRST, HOUR = 6_000, 3_600_000
 STEPS = {"1 min": (60_000, 1), "10 min": (600_000, 4), "1 h": (HOUR, 12)}  # and months
 SAME, OTHER = 0, 2
+SAMPLED = {"10 min": 600_000, "1 min": 60_000, "1 s": 1_000}
 
 
 def told(
@@ -63,6 +64,20 @@ def delay(seed: int, *, phi: float, channel: int, after: int) -> int | None:
     return None
 
 
+def is_told_of(step_ms: int, sd: float, seed: int) -> bool:
+    """Whether an incident opens in eight hours of a fault in one channel."""
+    stop = FIRST + 8 * HOUR // step_ms
+    X = ar(0.7, (stop, 3), np.random.default_rng([seed, 53]))
+    X[FIRST:, 0] += sd
+    judging = engine("Sensor", alarms=Alarms(), hold=Hold(), evidence=True)
+    for start in range(0, stop, 500):
+        rows = enumerate(X[start : start + 500].tolist(), start)
+        judging.process(
+            [Reading("s", "s", step_ms * i, tuple(row), Position("t", 0, i)) for i, row in rows]
+        )
+    return any(one.opens and one.changed_seq >= FIRST for one in judging.take_incidents())
+
+
 def main() -> None:
     """Print and keep both tables."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.overnight", description=__doc__)
@@ -87,6 +102,11 @@ def main() -> None:
         share = f"{sum(one <= within for one in known)} of {len(found)}"
         delays.append([name, after, within, share, known[len(known) // 2] if known else None])
         print(delays[-1], flush=True)
+    shifts = []
+    for sd in (2, 3, 4):
+        told_at = [sum(is_told_of(ms, sd, seed) for seed in seeds[:10]) for ms in SAMPLED.values()]
+        shifts.append([f"{sd} sd", *told_at])
+        print(shifts[-1], flush=True)
     if len(seeds) < 20:
         return
     write(
@@ -100,6 +120,11 @@ def main() -> None:
             (
                 "A second fault of 4 sd that stays, so many rows after the first.",
                 ["in", "rows after", "within", "told so", "median"], delays,
+            ),
+            (
+                "A fault of eight hours in one of three channels, at readings so far apart: told "
+                "of how many of ten seeds.",
+                ["fault", *SAMPLED], shifts,
             ),
         ],
     )  # fmt: skip

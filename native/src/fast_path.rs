@@ -388,7 +388,7 @@ impl FastPath {
         // What comes with them, in the order of Python.
         let columns = sensors.end(&whose[..done], batch, places)?;
         STREAM_SEQ.set_int(state, (seq + done) as i64)?;
-        if self.at_once && (seq + done) % NOISE_EVERY == 0 {
+        if self.at_once && (seq + done).is_multiple_of(NOISE_EVERY) {
             let reading = batch.reading(places[done - 1])?.cast_into::<PyTuple>()?;
             let args = (reading.get_item(1)?, seq + done - 1);
             state.call_method1(STREAM_LOOK_AT_NOISE.name(py), args)?;

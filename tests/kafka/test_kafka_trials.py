@@ -124,12 +124,15 @@ def test_an_input_that_is_deleted_while_it_runs_is_named_and_another_log_is_refu
     kafka.fill(settings, records)
     log = tmp_path / "log"
     with log.open("wb") as end, start_rejex("run", path, cwd=tmp_path, stderr=end) as run:
-        until(lambda: kafka.count(settings, settings.topics.verdicts) == n, log.read_text)
-        kafka.admin.delete_topics([name])
-        missing = f"topic {name!r} is missing"
-        until(lambda: missing in log.read_text(), log.read_text)
-        run.terminate()
-        assert run.wait(PATIENCE_S) == 0
+        try:
+            until(lambda: kafka.count(settings, settings.topics.verdicts) == n, log.read_text)
+            kafka.admin.delete_topics([name])
+            missing = f"topic {name!r} is missing"
+            until(lambda: missing in log.read_text(), log.read_text)
+            run.terminate()
+            assert run.wait(PATIENCE_S) == 0
+        finally:
+            run.kill()
     assert main(["topics", "create", str(path), "--with-input"]) == 0
     kafka.fill(settings, records)
     with start_rejex("run", path, cwd=tmp_path) as run:

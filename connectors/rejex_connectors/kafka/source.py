@@ -67,6 +67,7 @@ class KafkaSource:
         self.written_up_to: Callable[[Partition], int] = lambda _: 0
         self._stuck: dict[Partition, _StuckRead] = {}
         self._unsettled = ""  # why, as it was said last
+        self._quiet = True  # nothing came since it was asked: librdkafka may keep a deleted topic
         self._seat_repair: SeatRepair | None = None
         self._watch_seat()
 
@@ -88,6 +89,7 @@ class KafkaSource:
                 self._stuck[partition] = _StuckRead(offset, stretch)
             if self.inspect is not None:
                 self.inspect(records)
+            self._quiet = self._quiet and not records
             return records
         except SeatTakenError as error:
             self.reseat(error)
@@ -212,10 +214,11 @@ class KafkaSource:
 
     def ask(self, timeout_s: float = 2.0) -> None:
         """Find out whether the broker answers; where nothing comes in, a poll does not tell."""
+        quiet, self._quiet = self._quiet, True
+        if quiet and (gone := missing_of(self._settings, {*self._settings.topics.input})):
+            raise deleted_topics(self._settings, gone)
         for partition in list(self.owned)[:1]:
             self.consumer.edge(partition, "latest", timeout_s)
-        if not self.owned and (gone := missing_of(self._settings, {*self._settings.topics.input})):
-            raise deleted_topics(self._settings, gone)
 
     def rewind(self) -> None:
         """Assign every partition again, from what is committed; drop what is in flight."""

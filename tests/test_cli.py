@@ -3,7 +3,9 @@
 import gzip
 import json
 import math
+import random
 import re
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -267,6 +269,25 @@ def test_score_shows_the_worst_first_and_the_rate_beside_the_expected_one(capsys
     assert status == 0
     assert out.index("Episodes: ") < out.index("rejected  ") < out.index("labelled anomalies")
     assert out.index("rejection rate, ranked") < out.index("expected in a full window")
+
+
+@pytest.mark.thorough
+def test_score_says_which_fault_came_to_an_incident_that_is_open_and_since_when(capsys, tmp_path):
+    draw, rows = random.Random(4), ["time,a,b,c"]
+    for i in range(3600):
+        a, b, c = (draw.gauss(0, 1) for _ in range(3))
+        at = datetime(2026, 6, 1, tzinfo=UTC) + timedelta(minutes=i)
+        rows.append(f"{at.isoformat()},{a + 9 * (i >= 2600)},{b},{c + 9 * (i >= 3000)}")
+    path = tmp_path / "second.csv"
+    path.write_text("\n".join(rows))
+    status, out, _ = here(capsys, "score", path, "--window", 1000)
+    assert status == 0
+    assert re.search(r"also\s+c\s+since\s+06-03\s+0[12]:\d\d", out), out  # 3,000 minutes: 02:00
+    status, out, _ = here(capsys, "score", path, "--window", 1000, "--output", "json")
+    (incident,) = json.loads(out)["incidents"]
+    ((channel, since_ms),) = incident["further"].items()
+    begun = datetime(2026, 6, 3, 2, tzinfo=UTC).timestamp() * 1000
+    assert (channel, abs(since_ms - begun) <= 1_800_000) == ("c", True)
 
 
 @pytest.mark.thorough

@@ -22,7 +22,16 @@ from rejex_stream.rejection.window import joint_severity
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.tables.inspection import Table
 from rejex_stream.threads import one_thread
-from rejex_stream.types import Invalid, Label, OutcomeCounts, Reading, Reason, Record, Verdict
+from rejex_stream.types import (
+    Incident,
+    Invalid,
+    Label,
+    OutcomeCounts,
+    Reading,
+    Reason,
+    Record,
+    Verdict,
+)
 
 _COLUMNS = ("label", "severity", "rank", "reason")
 _NO_VALUE = " (no value)"
@@ -38,6 +47,7 @@ def judge_table(
     on_judged: Callable[[Sequence[Reading], Sequence[Verdict]], object],
     on_progress: Callable[[int], object] = int,
     *,
+    on_told: Callable[[Sequence[Incident]], object] = len,
     rules: ReorderRules | None = None,
 ) -> tuple[OutcomeCounts, list[FitFailed]]:
     """Judge the rows of a table in order; return what came of them, and the fits that failed.
@@ -57,6 +67,7 @@ def judge_table(
             counts.add_verdicts(verdicts)
             failures += engine.take_failures()
             on_judged(readings, verdicts)
+            on_told(engine.take_incidents())
             done += len(batch)
             on_progress(done)
     engine.close()
@@ -82,6 +93,7 @@ class Episode:
     reads: tuple[ChannelReading, ...] = ()  # at the peak, once all is seen
     opened_ms: int = 0  # of its incident
     together: tuple[str, ...] = ()  # whose incidents began with it, by one cause
+    further: Mapping[str, int] = field(default_factory=dict)  # channels that joined it, and when
 
     def merge(self, later: Episode) -> bool:
         """Merge a later episode into this one; return whether it holds the new peak."""
@@ -118,6 +130,16 @@ class Episodes:
         self._times: dict[str, tuple[int, int]] = {}  # the first and the last
         self._runs: dict[str, tuple[int, list[Episode]]] = {}  # how many the last had seen
         self._peaks: dict[tuple[str, int], tuple[tuple[float, ...], Verdict]] = {}
+        self._further = defaultdict[str, dict[str, int]](dict)  # of incidents
+
+    def take_told(self, changes: Iterable[Incident]) -> None:
+        """Note which further faults were told of while an incident was open."""
+        for change in changes:
+            for one in change.spread:
+                self._further[change.id].setdefault(one.channel, one.since_ms)
+            if change.within and change.channels:
+                channel = change.channels[0].channel
+                self._further[change.within].setdefault(channel, change.onset_ms)
 
     def add(self, readings: Iterable[Reading], verdicts: Iterable[Verdict]) -> None:
         """Add readings and verdicts in order; warm-up is no episode."""
@@ -154,6 +176,7 @@ class Episodes:
         incidents = self._by_cause(incidents)
         for episode in [*incidents[:top], *others[:top]]:
             episode.reads = tuple(self._reads(episode))
+            episode.further = self._further.get(episode.incident or "", {})
         return incidents, others
 
     def _by_cause(self, incidents: Sequence[Episode]) -> list[Episode]:

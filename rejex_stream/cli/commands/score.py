@@ -33,6 +33,7 @@ from rejex_stream.decode import Decoder
 from rejex_stream.decode.reorder_buffer import ReorderRules
 from rejex_stream.encode import encode_verdict
 from rejex_stream.errors import ConfigError, explaining_os_errors
+from rejex_stream.incidents.incident_settings import Alarms
 from rejex_stream.operate.incident_text import DisplayNames
 from rejex_stream.operate.logs import escaped
 from rejex_stream.plan.promises import plan
@@ -108,8 +109,11 @@ def score(  # noqa: PLR0917 - one parameter an option
             decoder.invalid.clear()
 
         begun = clock.monotonic()
-        spec = dataclasses.replace(choice.spec, evidence=True)  # which channels speak
-        counts, failures = judge_table(spec, decoder, records, take, progress, rules=rules)
+        # Which channels speak, and what comes to an incident that is open.
+        spec = dataclasses.replace(choice.spec, evidence=True, alarms=Alarms())
+        counts, failures = judge_table(
+            spec, decoder, records, take, progress, on_told=episodes.take_told, rules=rules
+        )
         if scored is not None:
             scored.finish()
         spent = clock.monotonic() - begun
@@ -243,6 +247,7 @@ def _row(episode: Episode) -> tuple[str, ...]:
     last = f" to {episode.last_row:,}" if episode.last_row > episode.first_row else ""
     ends = episode.first_ms, episode.last_ms
     since, until = (f"{utc(at_ms):%Y-%m-%d %H:%M:%S}" for at_ms in ends)
+    further = [f"also {name} since {utc(ms):%m-%d %H:%M}" for name, ms in episode.further.items()]
     n_others = len(episode.together)
     others = f" and {n_others} other{'s' * (n_others > 1)} together" if n_others else ""
     return (
@@ -255,7 +260,7 @@ def _row(episode: Episode) -> tuple[str, ...]:
         "–"
         if episode.severity is None
         else "{} of 100 ({})".format(*grade(episode.severity, episode.anomalies)),
-        "; ".join(map(DisplayNames().reading_text, episode.reads)) or "–",
+        "; ".join([*map(DisplayNames().reading_text, episode.reads), *further]) or "–",
     )
 
 

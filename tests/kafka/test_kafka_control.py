@@ -25,7 +25,7 @@ from kafka_harness import (
     next_offsets,
     reading_by,
 )
-from rejex_connectors.kafka import partition_reader
+from rejex_connectors.kafka import partition_reader, unassigned_partitions
 from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from rejex_connectors.kafka.partition_reader import KafkaControl, topic_ids
 from rejex_connectors.kafka.topic_admin import create_topics, plan_topics
@@ -62,6 +62,34 @@ def plan(id_: str) -> bytes:
 
 
 # --------------------------------------------------------------------------------- the log
+def test_who_listens_or_looks_goes_on_when_descriptors_ran_out(
+    kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Either thread ended with the error: nobody was heard, and no partition asked for, again."""
+    settings, listened, looked = kafka.settings(partitions=1), list[int](), list[int]()
+
+    def follow(log: KafkaControl) -> None:
+        listened.append(1)
+        if len(listened) == 1:
+            raise OSError(24, "Too many open files")
+        log._end.wait()
+
+    def ownerless(_: KafkaSettings) -> set[Partition]:
+        looked.append(1)
+        if len(looked) == 1:
+            raise OSError(24, "Too many open files")
+        return set()
+
+    monkeypatch.setattr(KafkaControl, "_follow", follow)
+    monkeypatch.setattr(partition_reader, "_LISTEN_AGAIN_S", 0.01)
+    monkeypatch.setattr(unassigned_partitions, "ownerless", ownerless)
+    monkeypatch.setattr(unassigned_partitions, "LOOK_EVERY_S", 0.01)
+    log, repair = KafkaControl(settings), unassigned_partitions.SeatRepair(settings)
+    until(lambda: (len(listened), len(looked)) == (2, 2))
+    log.close()
+    repair.close()
+
+
 def heard(log: KafkaControl, start: int, n: int) -> tuple[list[bytes | None], ControlRecords]:
     found: list[bytes | None] = []
     last = ControlRecords((), start)

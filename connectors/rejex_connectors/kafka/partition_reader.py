@@ -335,7 +335,7 @@ class KafkaControl:
         while not self._end.is_set():
             try:
                 self._follow()
-            except ConnectorError as error:
+            except (ConnectorError, OSError) as error:  # of no descriptors, too
                 with self._lock:
                     self._why, self._sought = str(error), True
                 self._end.wait(_LISTEN_AGAIN_S)

@@ -98,7 +98,7 @@ class SeatRepair:
                     named = ", ".join(f"{topic}-{number}" for topic, number in sorted(again))
                     _log.warning("nobody was given %s: joining the group again", named)
                     self._give_seat_up()
-            except ConnectorError as error:
+            except (ConnectorError, OSError) as error:  # of no descriptors, too
                 _log.info("no answer to who has which partition: %s", error)
                 continue
             if not unowned:

@@ -200,6 +200,9 @@ class FieldMapping:
         if len(set(names)) != len(names):
             raise ConfigError(f"channels {names!r} name one channel twice: keep each name once")
         self._check_time()
+        given = (self.missing_of or {}).items()  # made once, of four bytes as well
+        none = {name: missing_numbers(map(str, own)) for name, own in given}
+        object.__setattr__(self, "missing_of", none or None)
         named = (self.sensor, self.fixed_sensor, self.sensor_from)
         if named.count(None) != 2:
             raise ConfigError(
@@ -389,8 +392,8 @@ class FieldMapping:
         if absent and not absent.isdisjoint(values):
             values = tuple(math.nan if value in absent else value for value in values)
         if own := self.missing_of:
-            none = [_missing_numbers(tuple(map(str, own.get(name, ())))) for name in self.channels]
-            values = tuple(math.nan if x in of else x for of, x in zip(none, values, strict=True))
+            pairs = zip(self.channels, values, strict=True)
+            values = tuple(math.nan if x in own.get(name, ()) else x for name, x in pairs)
         return values
 
     def only(self, tag: str, values: Sequence[object]) -> list[object]:

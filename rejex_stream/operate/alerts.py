@@ -392,6 +392,7 @@ def _key(alert: Alert) -> _Key:
 
 
 def _unranked(key: _Key) -> _Key:
+    """Return the labels that stay, however severe it becomes, and whoever joins."""
     return tuple(label for label in key if label[0] not in ("severity", "priority"))
 
 

@@ -243,7 +243,7 @@ def headline(
         if incident.ended == "absorbed":
             return f"{whose}: no longer unusual after {lasted}, but {_levels(incident)}; {severity}"
         if incident.ended == "as_before":
-            before = f"{utc(incident.onset_ms):%d %B}".lstrip("0")
+            before = f"{utc(incident.onset_ms):%-d %B}"
             return f"{whose}: as before {before} again, and judged by what was usual then"
         ended = f" ({how_ended(incident)})" if incident.ended else ""
         return f"{whose}: over after {lasted}{ended}; {severity}"

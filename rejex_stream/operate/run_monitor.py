@@ -228,6 +228,11 @@ class ClockWatch:
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s, self._newest, self._said = now_s, dict[str, int](), dict[str, float]()
 
+    def _is_ahead(self, at_ms: int) -> bool:
+        """Whether most other sensors are more than a day behind."""
+        others = list(self._newest.values())
+        return len(others) > 1 and 2 * sum(at_ms > other + DAY_MS for other in others) > len(others)
+
     def see(self, readings: Sequence[Reading]) -> list[ClockDoubt]:
         newest, late = self._newest, dict[str, tuple[int, int]]()
         odd: Counter[tuple[str, str]] = Counter()
@@ -236,11 +241,7 @@ class ClockWatch:
             if at_ms < before - _LATE_MS:
                 odd[sensor, "unit" if at_ms < FIRST_MS <= before else "behind"] += 1
                 late[sensor] = at_ms, before
-            elif (
-                at_ms > before + DAY_MS
-                and len(newest) > 1  # most other sensors are more than a day behind
-                and 2 * sum(at_ms > other + DAY_MS for other in newest.values()) > len(newest)
-            ):
+            elif at_ms > before + DAY_MS and self._is_ahead(at_ms):
                 odd[sensor, "ahead"] += 1
                 late[sensor] = at_ms, before
             elif at_ms >= before:
@@ -389,6 +390,7 @@ class RunMonitor:
         return make_alert(first, self._names, self._readings.get(first.id, ()), together)
 
     def _measure_lag(self) -> None:
+        """Ask a broker for the lag, seldom: the answer takes a round trip."""
         ask, lag = getattr(self.source, "ask", None), getattr(self.source, "lag", None)
         if ask is None or lag is None or time.monotonic() - self._lag_at < _LAG_EVERY_S:
             return
@@ -443,6 +445,7 @@ class RunMonitor:
             self._update_situations(incident)
 
     def _store_readings(self, incident: Incident) -> None:
+        """Keep what its channels read at a change: an alert that varied would be notified again."""
         engine = self._engines.get(Partition(*incident.position[:2]))
         typical: TypicalValues | None = None if engine is None else engine.typical
         if typical is not None and (readings := typical.told(incident)):

@@ -558,6 +558,7 @@ class _Reader:
         return answer_of(result.state, result.verdict)
 
     def _check_seq(self, verdict: Verdict) -> None:
+        """Find what is missing: a stream's events are numbered."""
         if verdict.reason is Reason.TOO_MANY_SENSORS:
             return
         key = in_mode(verdict.stream_key, verdict.mode)
@@ -584,6 +585,7 @@ class _Reader:
             self._found.wrong["labels are not those of their rank and band"] += 1
 
     def _check_absence(self, verdict: Verdict) -> None:
+        """Check why nobody was asked: an incident, planned work, a mute."""
         evidence, wrong = self._evidence, self._found.wrong
         if verdict.held:
             if evidence.incidents is None:

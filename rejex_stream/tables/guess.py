@@ -417,11 +417,8 @@ class _Walked:
         self, cells: Mapping[str, Sequence[str]], marks: Marks, missing: Sequence[str] | None
     ) -> None:
         self.cells, self.marks, self._asked = cells, marks, missing
-        read, self.texts_missing, self.missing_of = (
-            number_reader(),
-            list[str](),
-            dict[str, list[float]](),
-        )
+        self.texts_missing = list[str]()
+        self.missing_of, read = dict[str, list[float]](), number_reader()
         for text in missing or ():  # NAME=NUMBER is of a channel, and NAME= says that it has none
             name, _, number = text.rpartition("=")
             x = math.nan if name and not number else read(number)

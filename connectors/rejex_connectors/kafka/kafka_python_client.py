@@ -198,7 +198,7 @@ class PythonConsumer:
         consumer = self._consumer
         offsets = consumer.beginning_offsets if which == "earliest" else consumer.end_offsets
         with explaining(self._settings, doing):
-            check_topics(consumer, self._settings, [tp.topic])
+            check_topics(consumer, self._settings, [tp])
             return int(offsets([tp], timeout_ms=timeout_s * 1000)[tp])
 
     def take_stuck(self) -> Mapping[Partition, int]:

@@ -103,9 +103,11 @@ def missing_of(settings: KafkaSettings, topics: set[str]) -> set[str]:
     return set()
 
 
-def check_topics(client: KafkaConsumer, settings: KafkaSettings, topics: Iterable[str]) -> None:
-    """Raise where a topic is gone: kafka-python would ask for its offsets without a pause."""
-    if gone := {topic for topic in topics if not client.partitions_for_topic(topic)}:
+def check_topics(
+    client: KafkaConsumer, settings: KafkaSettings, tps: Iterable[TopicPartition]
+) -> None:
+    """Raise where a topic is gone: kafka-python would ask for its offsets until it times out."""
+    if gone := {tp.topic for tp in tps if not client.partitions_for_topic(tp.topic)}:
         raise refusals.deleted_topics(settings, gone)
 
 
@@ -191,8 +193,7 @@ class PartitionReader:
         """Return the first offset of each partition, and the one after its last committed."""
         tps = [TopicPartition(*partition) for partition in partitions]
         names = ", ".join(sorted({partition.topic for partition in partitions}))
-        with self._asking("read_committed", f"asking how far {names} goes") as client:
-            check_topics(client, self._settings, [tp.topic for tp in tps])
+        with self._asking("read_committed", f"asking how far {names} goes", *tps) as client:
             first, end = client.beginning_offsets(tps), client.end_offsets(tps)
         return {Partition(*tp): (int(first[tp]), int(end[tp])) for tp in tps}
 
@@ -200,8 +201,7 @@ class PartitionReader:
         """Return where a transaction is open even after `settle_s`; what is behind it is hidden."""
         tp, deadline = TopicPartition(*partition), time.monotonic() + settle_s
         doing = f"asking how far {tp.topic} goes"
-        with self._asking("read_uncommitted", doing) as client:
-            check_topics(client, self._settings, [tp.topic])
+        with self._asking("read_uncommitted", doing, tp) as client:
             written = client.end_offsets([tp])[tp]
         with self._asking("read_committed", doing) as client:
             while (end := int(client.end_offsets([tp])[tp])) < written:
@@ -226,8 +226,7 @@ class PartitionReader:
         tp = TopicPartition(*partition)
         if settle_s:
             self.undecided(partition, settle_s)
-        with self._asking("read_committed", f"reading {tp.topic}-{tp.partition}") as client:
-            check_topics(client, self._settings, [tp.topic])
+        with self._asking("read_committed", f"reading {tp.topic}-{tp.partition}", tp) as client:
             client.assign([tp])
             first, end = client.beginning_offsets([tp])[tp], client.end_offsets([tp])[tp]
             client.seek(tp, first if start is None else max(first, start))
@@ -240,7 +239,7 @@ class PartitionReader:
                         yield record
 
     @contextmanager
-    def _asking(self, isolation: str, doing: str) -> Iterator[KafkaConsumer]:
+    def _asking(self, isolation: str, doing: str, *tps: TopicPartition) -> Iterator[KafkaConsumer]:
         if isolation not in self._clients:
             self._clients[isolation] = _consumer(
                 self._settings,
@@ -249,6 +248,7 @@ class PartitionReader:
                 max_partition_fetch_bytes=self._settings.fetch_max_bytes // 4,
             )
         try:
+            check_topics(self._clients[isolation], self._settings, tps)
             yield self._clients[isolation]
         except ke.KafkaError as error:
             self.close()

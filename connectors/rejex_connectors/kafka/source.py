@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from rejex_connectors.kafka.clients import Consumer, Edge, Gained
+from rejex_connectors.kafka.clients import Consumer, Edge, Gained, within
 from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from rejex_connectors.kafka.partition_reader import missing_of, read_partition
 from rejex_connectors.kafka.refusals import SeatTakenError, deleted_topics
@@ -181,6 +181,7 @@ class KafkaSource:
                     _log.warning("%s-%d is not settled yet: %s", *partition, error)
                 break  # asked again after the next poll
             self._waiting.remove(partition)
+            self._unsettled = ""
             self.owned[partition] = earliest if committed is None else committed
             assigned.append(Assigned(partition, committed, earliest, end, written))
         return assigned
@@ -214,8 +215,10 @@ class KafkaSource:
 
     def ask(self, timeout_s: float = 2.0) -> None:
         """Find out whether the broker answers; where nothing comes in, a poll does not tell."""
-        quiet, self._quiet = self._quiet, True
-        if quiet and (gone := missing_of(self._settings, {*self._settings.topics.input})):
+        quiet, self._quiet, topics = self._quiet, True, {*self._settings.topics.input}
+        if quiet and (
+            gone := within(timeout_s, "looking for topics", missing_of, self._settings, topics)
+        ):
             raise deleted_topics(self._settings, gone)
         for partition in list(self.owned)[:1]:
             self.consumer.edge(partition, "latest", timeout_s)

@@ -16,6 +16,7 @@ References
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final, Self
 
@@ -302,9 +303,13 @@ def _switches(X: FloatArray, member: Index, spread: FloatArray) -> bool:
 
 def _are_states(member: Index) -> bool:
     """Whether all states last, and were there in separate stretches."""
-    stretches = list[int]()
-    for i in range(member.max() + 1):
-        rows = np.flatnonzero(member == i)
-        parts = np.split(rows, np.flatnonzero(np.diff(rows) > _STRETCH) + 1)
-        stretches.append(sum(len(part) >= _STRETCH for part in parts))
-    return float(np.mean(member[1:] == member[:-1])) >= _STAYS and min(stretches) >= _STRETCHES
+    stays = float(np.mean(member[1:] == member[:-1]))
+    return stays >= _STAYS and all(
+        _stretches(np.flatnonzero(member == i)) >= _STRETCHES for i in range(member.max() + 1)
+    )
+
+
+def _stretches(rows: Index) -> int:
+    """Return in how many stretches some rows lie, by their numbers."""
+    parts: Sequence[Index] = np.split(rows, np.flatnonzero(np.diff(rows) > _STRETCH) + 1)
+    return sum(len(part) >= _STRETCH for part in parts)

@@ -79,6 +79,7 @@ def _view(view: ViewIn) -> QueueFilter:
 
 
 def _next(call: Call, view: ViewIn | None, done: Sequence[str]) -> str:
+    """Return the episode after the first of `done` in a view, before they leave it."""
     if view is None:
         return ""
     with call.store.database.read() as connection:

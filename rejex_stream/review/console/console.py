@@ -226,6 +226,7 @@ class Guard:
 
 
 def _host_name(value: str) -> str:
+    """Return a Host header without its port; IPv6 in brackets stays whole."""
     if value.startswith("["):
         return value.partition("]")[0] + "]"
     return value.partition(":")[0].lower()
@@ -242,6 +243,7 @@ def _own_request(headers: Headers) -> bool:
 
 
 def _please_log_in(scope: Scope) -> Response:
+    """Lead pages to the login; programs are refused."""
     path: str = scope["path"]
     if path.startswith("/api/") or scope["method"] not in ("GET", "HEAD"):
         return JSONResponse(

@@ -195,6 +195,7 @@ _OF_ID = re.compile(r"(.*)-(\d+)-(\d+)(?:\.\d+)?(?:-silent-\d+)?")
 
 
 def _opened_at(incident: Incident) -> Position:
+    """Return the record that opened an incident, from its id."""
     parts = _OF_ID.fullmatch(incident.id)
     assert parts is not None, "the engine names incidents by their records"
     return Position(parts[1], int(parts[2]), int(parts[3]))

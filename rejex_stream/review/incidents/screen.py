@@ -373,6 +373,7 @@ def _may_shelve(hours: float, why: str, viewer: Viewer) -> None:
 
 
 def _together(connection: Connection, stored: StoredIncident) -> list[StoredIncident]:
+    """Return an incident and those of its situation that are not over."""
     others = incident_store.members(connection, stored.situation)
     return [stored] + [
         one for one in others

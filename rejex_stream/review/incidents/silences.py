@@ -75,6 +75,7 @@ class Silences:
         return True
 
     def _standing(self) -> dict[str, tuple[str, int]]:
+        """Return our silences that have not ended, by incident: (id, shelved until)."""
         mine = quote(f'pipeline="{self._pipeline}"')
         silences = {}
         for silence in self._ask("GET", f"silences?filter={mine}") or ():

@@ -148,18 +148,16 @@ def assign(connection: Connection, event: Arrival, settings: Review) -> str:
         if episode is not None:
             _extend(connection, episode, event, ready_ms)
             return episode
-    times = [*(point.event_time_ms for point in event.context), event.event_time_ms]
     new = episode_id(str(event.position))
     while connection.execute("SELECT 1 FROM episode WHERE episode_id = ?", (new,)).fetchone():
         new = episode_id(new, str(event.position))  # 50 bits: once in a blue moon
-    times = [*(point.event_time_ms for point in event.context), event.event_time_ms]
     insert(
         connection,
         "episode",
         episode_id=new,
         root_id=new,
         question=new,
-        step_ms=max(0.0, float(np.median(np.diff(times)))) if event.context else 0.0,
+        step_ms=_step_ms(event),
         status=status,
         start_ms=event.event_time_ms,
         end_ms=event.event_time_ms,
@@ -173,7 +171,13 @@ def assign(connection: Connection, event: Arrival, settings: Review) -> str:
     return new
 
 
+def _step_ms(event: Arrival) -> float:
+    times = [*(point.event_time_ms for point in event.context), event.event_time_ms]
+    return max(0.0, float(np.median(np.diff(times)))) if event.context else 0.0
+
+
 def _of_incident(connection: Connection, event: Arrival) -> tuple[str | None, str]:
+    """Return the episode that takes the events of an incident, or the status of a new one."""
     if event.incident is None or event.why == "extreme":  # those are joined, and asked by none
         return None, "open"
     row = connection.execute(

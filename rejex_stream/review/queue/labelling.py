@@ -62,6 +62,7 @@ def counted(number: int, word: str) -> str:
 
 
 def _first_result(act: Action, request_id: str) -> Done | None:
+    """Return what a request did when it came the first time; ``None`` if this is the first."""
     query = "SELECT reviewer, result FROM action WHERE request_id = ?"
     row = act.connection.execute(query, (request_id,)).fetchone()
     if row is None:
@@ -290,6 +291,7 @@ def _record(act: Action, episode: str, request: LabelRequest, ordinal: int) -> L
 
 
 def _require_as_seen(act: Action, target: Target) -> None:
+    """Refuse what this reviewer may not label, or not as they saw it."""
     connection, now_ms, viewer = act
     row = case_row(connection, target.episode_id)
     if is_claimed_by_other(row, viewer.reviewer, now_ms):
@@ -439,6 +441,7 @@ def undo(store: ReviewStore, request_id: str, viewer: Viewer) -> Done:
 def _retract(
     act: Action, request_id: str, label: str, parts: Mapping[str, str], settings: Review
 ) -> tuple[str, int]:
+    """Retract one label; returns the episode that has its events now, and how many these are."""
     connection = act.connection
     of_label = "SELECT record FROM label WHERE label_id = ?"
     record = decode_label(scalar(connection, of_label, (label,)))

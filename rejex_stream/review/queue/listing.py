@@ -498,6 +498,7 @@ def row_spark(connection: Connection, row: EpisodeRow) -> tuple[list[float], lis
 
 
 def _speaking_channel(row: EpisodeRow) -> int:
+    """Return the channel that the evidence puts first, if there is any and it may be seen."""
     reading = row.reading
     if reading is None or reading.channel not in row.channels:
         return 0

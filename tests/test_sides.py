@@ -5,7 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rejex_stream.cli import main
@@ -153,6 +153,10 @@ def test_where_a_channel_goes_on_its_ignored_side_the_score_never_rises(
 @pytest.mark.thorough
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 1400), amounts, st.floats(0.01, 1e6))
+@example(at=0, more=[0.0, 0.0, 0.0, 0.0, 1.0, 0.0], scale=1.0)  # a spread alone: a tie
+@example(at=3, more=[0.0, 0.0, 0.0, 0.0, 1.0, 0.0], scale=1000.0)
+@example(at=5, more=[0.0, 0.0, 0.0, 0.0, 1.0, 0.0], scale=0.01)
+@example(at=8, more=[0.0, 0.0, 0.0, 0.0, 1.0, 0.0], scale=1e6)
 def test_a_rise_from_where_it_is_expected_scores_as_if_it_were_not_there_to_the_bit(
     one, at, more, scale
 ):

@@ -34,6 +34,7 @@ _MAX_SHIFTS = 8  # of a channel: all combinations of them are tried
 _AT_ONCE = 256  # rows
 _SINGULAR, _MAX = 1e10, 1e100
 _MAX_PATTERNS = 64
+_ROUNDING = 1e-9  # of two gains: a spread speaks for both sides, and a tie is not asked about
 _RARE, _MAX_RISES, _ROUNDS = 0.98, 0.5, 8
 """A training row that scores beyond this quantile, but for a side, is left out: what nobody asks
 about would make the distance wide, and what they ask about be lost in it."""
@@ -125,7 +126,7 @@ class _SideTest(NamedTuple):
             np.where((amounts * side >= 0).all(axis=2), gain, 0.0).max(axis=1)
             for side in (self.other, 1.0)
         )
-        aside: npt.NDArray[np.bool_] = not_asked >= asked
+        aside: npt.NDArray[np.bool_] = not_asked >= asked * (1.0 - _ROUNDING)
         return aside
 
 

@@ -1,7 +1,8 @@
 """A season is found by held-back rows, and a fault that only the hour shows is seen."""
 
+import json
 import math
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 
 import numpy as np
 import pytest
@@ -18,6 +19,8 @@ from rejex_stream.plan.suggest import suggest
 from rejex_stream.rejection import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.tables import open_table
+from rejex_stream.tables.guess import Asked
+from rejex_stream.tables.json_fields import open_file
 from tests.streams import of_rows, played
 
 TEN_MINUTES, DAY, MS_A_DAY = 600_000, 144, 86_400_000
@@ -304,6 +307,30 @@ def test_a_table_with_missing_cells_is_judged_by_what_is_there(tmp_path, every, 
     path = tmp_path / "flow.csv"
     path.write_text("\n".join(lines) + "\n")
     assert open_table(path).suggested().detector == detector
+
+
+@pytest.mark.parametrize(("shape", "days", "gaps", "detector"), [
+    ("row", 15, 0, "SeasonalSensor"), ("row", 15, 4, "StateSensor"), ("row", 12, 0, "StateSensor"),
+    ("tag", 15, 0, "SeasonalSensor"), ("alone", 15, 0, "SeasonalSensor"),
+])  # fmt: skip
+def test_records_of_json_are_judged_by_the_hour_and_by_states_as_a_table_is(
+    tmp_path, shape, days, gaps, detector
+):
+    lines = []
+    for i, value in enumerate(flow(days).tolist()):
+        at = (datetime(2026, 6, 1) + timedelta(minutes=10 * i)).isoformat() + "Z"
+        on = i // 36 % 4 == 0  # a pump, six hours of twenty-four
+        level = None if gaps and i % gaps == 0 else round(3 + (i * 7919 % 101) / 100 + 50 * on, 2)
+        values = {"flow": round(value * (1 + on), 2), "level": level}
+        if shape == "row":
+            lines.append({"time": at, **values})
+        elif shape == "tag":
+            lines += [{"time": at, "tag": k, "value": v} for k, v in values.items() if v]
+        else:
+            lines += [{"time": at, k: v} for k, v in values.items() if v]
+    path = tmp_path / "flow.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert open_file(path, Asked()).suggested().detector == detector
 
 
 def test_one_member_that_is_sure_suffices_and_members_that_agree_add_up():

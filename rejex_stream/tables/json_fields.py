@@ -6,12 +6,15 @@ They are guessed as a table is: a field is a column, named by as much of its pat
 from __future__ import annotations
 
 import json
+import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rejex_connectors.files import FileSource
 from rejex_connectors.files.bytes import ByteInput, compression_of
 from rejex_connectors.files.workbooks import workbook_of
@@ -39,7 +42,7 @@ from rejex_stream.tables.names import (
     plain,
 )
 from rejex_stream.tables.shapes import find_shape, json_in, one_each, split_of
-from rejex_stream.types import Record
+from rejex_stream.types import FloatArray, Record
 
 _KEY = "key"
 _JSON = re.compile(rb"(\xef\xbb\xbf)?\s*(\[\s*)*\{")
@@ -72,6 +75,8 @@ class Feed:
     source: Mapping[str, object]  # settings of the file
     n_rows: int
     labels: Mapping[int, bool]  # as of a table: nothing is known
+    season_step_ms: float | None  # of rows that can be judged by the hour, from one to the next
+    levels: FloatArray | None  # the first rows of one sensor, where a record is a row
 
     def _called(self, names: Sequence[str]) -> list[str]:
         of_field = {self.fields.get(name, name): name for name in self.guess.channels}
@@ -111,6 +116,7 @@ class Feed:
         few = self.live and self.n_events // streams < _ENOUGH
         n = _LIVE * streams if few else self.n_events
         own: dict[str, Any] = {**guess.for_features(), **knobs}
+        own |= {"step_ms": self.season_step_ms, "levels": self.levels}
         own["flags"] = tuple(self._called(guess.flags))
         own["angles"] = tuple(
             Circle(called, period, *self._called([leader]))
@@ -205,6 +211,12 @@ def infer_feed(
     )
     most_absent = max(sum(p not in r for r in rows) for p in channels.values()) / len(rows)
     n_parts = len(set(columns[guess.tag])) if guess.tag is not None else len(channels) * alone or 1
+    step_s = _step_s(guess, rows, channels, columns)
+    if guess.tag is None:
+        counts = [sum(row.get(p) is not None for row in rows) for p in channels.values()]
+    else:
+        counts = list(Counter(map(str, columns[guess.tag])).values())
+    whole = max(counts) - min(counts) <= len(rows) / 1000  # by the hour a row is judged whole
     feed = Feed(
         guess=guess,
         fields={str(name): str(short.get(name, name)) for name in columns},
@@ -212,7 +224,7 @@ def infer_feed(
         select=shape.program,
         quality=_quality_of(guess, channels, short),
         partial=alone or (guess.value is None and len(channels) > 1 and most_absent > 0.05),
-        step_s=_step_s(guess, rows, channels, columns) if alone else None,
+        step_s=step_s if alone else None,
         from_key=guess.sensor == _KEY,
         texts=_has_texts(guess, columns),
         n_events=len(rows) * (total or len(records)) // len(records) // n_parts,
@@ -225,6 +237,8 @@ def infer_feed(
         source={},
         n_rows=len(records),
         labels={},
+        season_step_ms=1000 * (guess.step_s or step_s) if whole and len(guess.times) == 1 else None,
+        levels=None if guess.tag or alone else _levels(guess, rows, of_sensor, channels, short),
     )
     said = [*shape.shown(trees[0]), *_said(feed, asked, rows, broken, empty), *roles.said]
     return replace(feed, said=tuple(dict.fromkeys(said)))
@@ -535,6 +549,19 @@ def _step_s(
     what = [next((p for p in channels.values() if r.get(p) is not None), "") for r in rows]
     times = columns[guess.times[0]] if len(guess.times) == 1 else ()
     return cycle_s(whose, what, [moment_ms(t, guess.time_unit, guess.time_format) for t in times])
+
+
+def _levels(
+    guess: TableGuess, rows: Sequence[Mapping[str, object]], of_sensor: Sequence[object],
+    channels: Mapping[str, str], paths: Mapping[str, str],
+) -> FloatArray:  # fmt: skip
+    """Return the rows of the first sensor, of channels that are measured; nan for no number."""
+    aside = {paths.get(flag) for flag in guess.flags}
+    own = [row for row, whose in zip(rows, of_sensor, strict=True) if whose == of_sensor[0]]
+    measured = [[row.get(p) for p in channels.values() if p not in aside] for row in own]
+    return np.array(
+        [[v if isinstance(v, int | float) else math.nan for v in vs] for vs in measured]
+    )
 
 
 def _said(

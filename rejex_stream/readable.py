@@ -34,22 +34,23 @@ def number(value: float | None, digits: int = 4) -> str:
     return f"{float(text):.12f}".rstrip("0") if "e-" in text and abs(value) >= 1e-9 else text
 
 
-def distinct(value: float, width: float) -> str:
-    """Return a number with as many digits as tell two of a range of this width apart.
+def alike(values: Sequence[float], step: float = math.inf) -> list[str]:
+    """Return numbers with equally many decimals: as many as tell two that are a step apart.
 
     Examples
     --------
-    >>> [number(one) for one in (1500.43, 1499.61)]
-    ['1,500', '1,500']
-    >>> [distinct(one, 0.7) for one in (1500.43, 1499.61, 3.14159)]
-    ['1,500.4', '1,499.6', '3.142']
+    >>> alike((9.0, 4.348, 18.3), step=0.47)
+    ['9.0', '4.3', '18.3']
+    >>> alike((1500.4, 1499.6, 1500.0), step=0.02)
+    ['1,500.4', '1,499.6', '1,500.0']
     """
-    if not (math.isfinite(value) and value and 0 < width < math.inf):
-        return number(value)
-    places = min(-math.floor(math.log10(width)), 9)
-    if places <= max(0, 3 - math.floor(math.log10(abs(value)))):
-        return number(value)
-    return f"{value:,.{places}f}".rstrip("0").rstrip(".")
+    places = max(0, math.ceil(-math.log10(step))) if 0 < step < math.inf else 10
+    if places > 9 or not all(abs(value) < 1e15 for value in values):
+        return [number(value) for value in values]
+    texts = [f"{round(value, places) + 0.0:,.{places}f}" for value in values]  # of -0.0, too
+    while "." in texts[0] and all(text.endswith("0") for text in texts):
+        texts = [text[:-1].removesuffix(".") for text in texts]
+    return texts
 
 
 def percent(value: float | None, digits: int | None = None) -> str:
@@ -124,19 +125,6 @@ class Expected(msgspec.Struct, frozen=True):
         """Return it as a reading of the channel."""
         return ChannelReading(channel, self.read, None, self)
 
-    def describe(self, unit: str = "", width: float = math.inf) -> str:
-        """Return what was likely, and by what; numbers tell two in `width` apart.
-
-        Examples
-        --------
-        >>> Expected(57.0, 45.0, 41.0, 49.0, "hour").describe(" l/s")
-        '45 ± 4 l/s at this hour'
-        """
-        if self.by == "hour":
-            spread = number((self.high - self.low) / 2, digits=2)
-            return f"{distinct(self.value, width)} ± {spread}{unit} at this hour"
-        return f"{distinct(self.value, width)}{unit} from the others"
-
 
 @dataclass(frozen=True, slots=True)
 class ChannelReading:
@@ -155,34 +143,43 @@ class ChannelReading:
         Examples
         --------
         >>> ChannelReading("oil", 1.2, (3.4, 4.0)).describe("Oil pressure", "bar")
-        ('Oil pressure 1.2 bar', 'usually 3.4 to 4 bar')
-        >>> ChannelReading("speed", 1500.4, (1499.6, 1500.3)).describe()
-        ('speed 1,500.4', 'usually 1,499.6 to 1,500.3')
+        ('Oil pressure 1.2 bar', 'usually 3.4 to 4.0 bar')
+        >>> ChannelReading("speed", 1500.4, (1486.348, 1500.3)).describe()
+        ('speed 1,500.4', 'usually 1,486.3 to 1,500.3')
         >>> expected = Expected(0.0, 128.0, 96.0, 160.0)
         >>> ChannelReading("power", 0.0, (40.0, 900.0), expected).describe()
         ('power 0', 'expected 128 from the others; usually 40 to 900')
+        >>> ChannelReading("flow", 57, None, Expected(57, 45, 41, 49, "hour")).describe("", "l/s")
+        ('flow 57 l/s', 'expected 45 ± 4 l/s at this hour')
         """
-        name, unit, parts, width = name or self.channel, unit and f" {unit}", [], self._width()
-        is_missing = math.isnan(self.value)
-        now = f"{name} missing" if is_missing else f"{name} {distinct(self.value, width)}{unit}"
-        if self.expected is not None:
-            parts.append(f"expected {self.expected.describe(unit, width)}")
+        name, unit, parts = name or self.channel, unit and f" {unit}", []
+        given, (low, high) = self.expected, self.usual or (math.nan, math.nan)
+        half = given and (given.high - given.low) / 2
+        shown = [self.value, *(self.usual or ()), *((given.value, half) if given else ())]
+        shown = [value for value in shown if not math.isnan(value)]
+        text = dict(zip(shown, alike(shown, self._step()), strict=True))
+        now = f"{name} {text.get(self.value, 'missing')}" + unit * (self.value in text)
+        if given is not None:
+            value, by = text[given.value], "from the others"
+            if given.by == "hour":
+                value, by = f"{value} ± {text[half]}", "at this hour"
+            parts.append(f"expected {value}{unit} {by}")
         if self.usual is not None:
-            low, high = self.usual
             within = "usually"
             if low <= self.value <= high:  # which others, or the hour, show not to be right
-                is_told = speaks or self.expected is not None
+                is_told = speaks or given is not None
                 within = "by itself it may be" if is_told else "within its usual"
-            ends = dict.fromkeys((distinct(low, width), distinct(high, width)))
-            parts.append(f"{within} {' to '.join(ends)}{unit}")
+            parts.append(f"{within} {' to '.join(dict.fromkeys((text[low], text[high])))}{unit}")
         return now, "; ".join(parts)
 
-    def _width(self) -> float:
+    def _step(self) -> float:
+        """Return a thirtieth of a range, or by how much the reading is outside, if that is less."""
         ranges = [self.usual] if self.usual else []
         ranges += [(self.expected.low, self.expected.high)] if self.expected else []
-        apart = [high - low for low, high in ranges]
-        apart += [abs(self.value - end) for ends in ranges for end in ends]
-        return min((gap for gap in apart if gap > 0), default=math.inf)
+        steps = [(high - low) / 30 for low, high in ranges]
+        outside = [max(low - self.value, self.value - high) for low, high in ranges]
+        steps += [by if any(steps) else by / 30 for by in outside]
+        return min((step for step in steps if step > 0), default=math.inf)
 
 
 RowsState: TypeAlias = tuple[

@@ -8,8 +8,9 @@ import pytest
 
 from rejex_stream.monitor import AlarmKind, Alternative, MonitorBank, StreamMonitor
 from rejex_stream.monitor.alarm import ActiveAlarms
+from rejex_stream.readable import percent
 from rejex_stream.rejection import rejection_band
-from rejex_stream.types import Position, Reason, Status
+from rejex_stream.types import Label, Position, Reason, Status
 from tests.monitor_streams import (
     BAND,
     CONFIG,
@@ -107,6 +108,25 @@ def test_a_doubled_rejection_rate_is_named_and_ends():
     assert alarm.guarantee.startswith("heuristic")
     assert alarm.evidence > 2 * monitor.status().theory.expected_rate
     assert by_kind[AlarmKind.HEALTH][1].alternative is Alternative.MORE_REJECTS
+    assert alarm.message.startswith(
+        f"{percent(alarm.evidence, 1)} of the last 200 events were rejected;"
+    )
+    # Of what the budget withholds it is said that it went to nobody.
+    given = [
+        msgspec.structs.replace(one, withheld=at % 3 == 0 and one.label is Label.REJECTED)
+        for at, one in enumerate(verdict(int(k), i) for i, k in enumerate(ranks[: i + 1]))
+    ]
+    went = sum(one.label is Label.REJECTED and not one.withheld for one in given[-N:]) / N
+    short = StreamMonitor(CONFIG, "s")
+    (same,) = [a for _, a in observe_all(short, given) if a.kind is AlarmKind.REJECTION_RATE]
+    assert same.evidence == alarm.evidence, "the law is of ranks"
+    assert same.message.startswith(
+        f"{percent(went, 1)} of the last 200 events were rejected, "
+        f"{percent(alarm.evidence - went, 1)} withheld without credit of the budget; the theory"
+    )
+    plain = StreamMonitor(CONFIG, "s")
+    observe_all(plain, [msgspec.structs.replace(one, withheld=False) for one in given])
+    assert short.status().rejection_rate == plain.status().rejection_rate
     assert AlarmKind.REJECTION_RATE in {a.kind for a in monitor.status().active_alarms}
     observe_all(monitor, [verdict(int(k), 3_000 + i) for i, k in enumerate(ranks[3_000:])])
     assert AlarmKind.REJECTION_RATE not in {a.kind for a in monitor.status().active_alarms}

@@ -171,6 +171,9 @@ def test_the_step_is_that_of_the_incidents_own_events():
     assert onset_of(one).step_ms == MINUTE
     assert onset_of(incident(opened_seq=0, changed_seq=0)).step_ms == 0
     assert onset_of(incident(spread=(Spread("a", 7), Spread("b", 5)))).further_ms == 7
+    soft = [ChannelEvidence(*one, None, None) for one in (("a", 1.9), ("oil", 4.0))]
+    of = onset_of(incident(channels=tuple(soft), spread=(Spread("a", 7), Spread("b", 5))))
+    assert (of.further_ms, of.further) == (5, ("b",)), "it may be what the cause does to it"
 
 
 def test_the_tail_is_poissons():

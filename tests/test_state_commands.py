@@ -65,7 +65,8 @@ def test_what_is_stored_is_listed_and_shown(here, rejex):
     assert "numpy" in told["made_with"]
     shown = rejex("state", "show", "one.toml", "--partition", "feed.csv-0")[1]
     assert "largest streams" in shown
-    assert not set("{}=[]") & set(shown), "for people, not as Python has it"
+    assert not set("{}=[]'") & set(shown), "for people, not as Python has it"
+    assert "True" not in shown
 
 
 def test_names_of_sensors_reach_no_terminal_as_they_are(here, rejex):

@@ -39,7 +39,7 @@ class Onset(NamedTuple):
     step_ms: float
     further_ms: int | None = None  # since when its newest further fault lasts
     further: tuple[str, ...] = ()  # the channels of its further faults
-    shows: tuple[str, ...] = ()  # the channels that speak at least half as loud as the first
+    shows: tuple[str, ...] = ()  # the channels that add at least half as much as the loudest
 
     @property
     def slack_ms(self) -> float:
@@ -80,6 +80,11 @@ def onset_of(incident: Incident) -> Onset:
         span_ms = incident.changed_ms - incident.onset_ms
         events = incident.changed_seq - incident.onset_seq
     step_ms = len(incident.sensors) * span_ms / events if events > 0 and span_ms > 0 else 0.0
+    told = [(one.channel, one.contribution) for one in incident.channels]
+    loudest = max((share for _, share in told if share is not None), default=0.0)
+    soft = {name for name, share in told if share is not None and 2 * share < loudest}
+    # What adds less to the score than half of what the cause does may be of the cause.
+    further = [one for one in incident.spread if one.channel not in soft]
     return Onset(
         incident.id,
         incident.stream_key,
@@ -87,16 +92,10 @@ def onset_of(incident: Incident) -> Onset:
         incident.onset_ms,
         incident.opened_ms,
         step_ms,
-        incident.spread[0].since_ms if incident.spread else None,
-        tuple(one.channel for one in incident.spread),
-        _loud(incident),
+        further[0].since_ms if further else None,
+        tuple(one.channel for one in further),
+        tuple(name for name, _ in told if name not in soft),
     )
-
-
-def _loud(incident: Incident) -> tuple[str, ...]:
-    told = [(one.channel, one.contribution) for one in incident.channels]
-    loudest = max((share for _, share in told if share is not None), default=0.0)
-    return tuple(name for name, share in told if share is None or 2 * share >= loudest)
 
 
 def find_situations(

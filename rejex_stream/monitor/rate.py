@@ -19,10 +19,13 @@ from scipy.special import stdtrit
 from rejex_stream.monitor.alarm import NO_ALARMS, ActiveAlarms, Alarm, AlarmKind, Alternative
 from rejex_stream.monitor.config import MonitorConfig
 from rejex_stream.monitor.theory import RankLaw
+from rejex_stream.readable import percent
 from rejex_stream.types import Verdict
 
-_IS_REJECT = (0, 1, 1, 0, 0)
+_IS_REJECT = (0, 1, 1, 0, 0, 1, 1)
 _EMPTY = 4  # a slot of the ring that no event has filled yet
+WITHHELD = 4  # added to the cell of a rank in the band for which the budget had no credit
+_OF_RANKS = bytes([0, 1, 2, 3, 4, 1, 2]).ljust(256)
 _MIXED_RECHECK = 64
 _COLLAPSE = 0.25  # of the expected rate
 BATCHES = 30
@@ -54,7 +57,7 @@ class RateState(msgspec.Struct):
 
     def __post_init__(self) -> None:
         """Refuse a ring that could not be one."""
-        if not 0 <= self.at < len(self.ring) or max(self.ring) > _EMPTY or self.events < 0:
+        if not 0 <= self.at < len(self.ring) or max(self.ring) > 2 + WITHHELD or self.events < 0:
             raise ValueError("the ring of rank cells is out of order")
 
 
@@ -146,9 +149,12 @@ class RejectionRate:
         )
         if regime is Regime.DOUBLED:
             kind, direction, limit = AlarmKind.REJECTION_RATE, Alternative.MORE_REJECTS, high
+            ring = self._ring[self._at :] + self._ring[: self._at]
+            withheld = sum(cell > _EMPTY for cell in ring[-length:])
+            beside = f", {percent(withheld / length, 1)} withheld without credit of the budget"
             message = (
-                f"{count / length:.1%} of the last {length:,} events were rejected; the theory "
-                f"expects {rate:.1%}."
+                f"{percent((count - withheld) / length, 1)} of the last {length:,} events were "
+                f"rejected{beside if withheld else ''}; the theory expects {percent(rate, 1)}."
             )
         return active.raise_alarm(
             verdict,
@@ -205,7 +211,7 @@ class RejectionRate:
     def cells(self) -> bytes:
         """Rank cells of the verdicts in the rolling window, oldest first, one byte each."""
         ring = bytes(self._ring[self._at :] + self._ring[: self._at])
-        return ring if self.events >= len(ring) else ring[len(ring) - self.events :]
+        return ring[max(0, len(ring) - self.events) :].translate(_OF_RANKS)
 
     @property
     def state(self) -> RateState:

@@ -10,7 +10,7 @@ import msgspec
 from rejex_stream.monitor.alarm import NO_ALARMS, ActiveAlarm, ActiveAlarms, Alarm, AlarmKind
 from rejex_stream.monitor.config import CONFIDENCE, MonitorConfig
 from rejex_stream.monitor.health import HealthDetector, HealthState
-from rejex_stream.monitor.rate import RateState, RejectionRate, batch_means, rate_limits
+from rejex_stream.monitor.rate import WITHHELD, RateState, RejectionRate, batch_means, rate_limits
 from rejex_stream.monitor.theory import RankLaw, Theory, rank_law
 from rejex_stream.types import Reason, Verdict, without_limits
 
@@ -112,7 +112,8 @@ class RankMonitors:
         if law is not self.law:
             rate.switch(self.law, law)
             self.law = law
-        is_outside = rate.update(law, shown)
+        is_withheld = verdict.withheld and 0 < shown < 3
+        is_outside = rate.update(law, shown + WITHHELD if is_withheld else shown)
         fired = self.health.update(law, drawn)
         if fired is not None:
             alarms = self._fired(verdict, fired, rate.events)

@@ -1,17 +1,23 @@
 """Which open incidents are one situation, as far as one process sees them, and what is news of it.
 
 Whoever is told of a situation hears of it once, and again when it changes its state, when it is
-eight times as large, passes a limit, or is about to be taken for normal. An incident of its own is
-told of at each change.
+eight times as large, passes a limit, or is about to be taken for normal. Of an incident of its own
+further faults are told as well; that its reference is held from now on is not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from rejex_stream.incidents.situations import Onset, Situation, find_situations, onset_of
-from rejex_stream.types import Incident, IncidentState
+from rejex_stream.incidents.situations import (
+    Onset,
+    Situation,
+    find_situations,
+    group_name,
+    onset_of,
+)
+from rejex_stream.types import Incident, IncidentState, LimitExcess
 
 _STATES = list(IncidentState)  # the one that needs people most comes first
 _MONTH_MS = 30 * 86_400_000
@@ -44,7 +50,7 @@ class OpenSituations:
         self._open: dict[str, Incident] = {}
         self._situations: dict[str, Situation] = {}  # by incident
         self._firsts: dict[str, Incident] = {}  # by situation
-        self._told: dict[str, tuple[IncidentState, tuple[int, bool, bool]]] = {}
+        self._told: dict[str, tuple[IncidentState, tuple[int, bool, bool], tuple[Any, ...]]] = {}
 
     def __iter__(self) -> Iterator[Together]:
         return map(self.of, {self._situations[one].id: one for one in self._open}.values())
@@ -106,11 +112,30 @@ class OpenSituations:
         size, key = len(together.situation.members), together.situation.id
         noticed = any(one.is_noticed for one in together.open)
         limits = any(one.passed_limit for one in together.open)
-        told = together.state, ((size.bit_length() - 1) // 3, noticed, limits)
+        own = (incident.known, incident.spread, self._limits(incident)) if size == 1 else ()
+        told = together.state, ((size.bit_length() - 1) // 3, noticed, limits), own
         known, self._told[key] = self._told.get(key), told
-        if size == 1 or known is None or known[0] is not told[0]:
+        if known is None or known[0] is not told[0] or (own and known[2] != own):
             return True
         return any(now > before for before, now in zip(known[1], told[1], strict=True))
+
+    def _limits(self, incident: Incident) -> tuple[LimitExcess, ...]:
+        """Return what is beyond a limit, but for what a situation of its group shows as well.
+
+        It was open before that began, so its onset does not say that it is of the same cause.
+        """
+        soon_ms = 2 * self._onsets[incident.id].slack_ms
+        shown = {
+            excess.channel
+            for one in self._open.values()
+            if len(self._situations[one.id].members) > 1
+            and group_name(one.stream_key) == group_name(incident.stream_key)
+            and abs(one.changed_ms - incident.changed_ms) <= soon_ms
+            for excess in one.limits
+        }
+        return tuple(
+            one for one in incident.limits if one.is_set_by_people or one.channel not in shown
+        )
 
     def forget(self, incidents: Iterable[Incident]) -> None:
         for one in incidents:

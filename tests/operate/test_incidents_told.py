@@ -493,7 +493,7 @@ def test_the_description_says_what_the_first_channel_read_and_what_was_expected(
 def test_of_a_channel_with_one_side_it_is_said_which(side, word):
     shown = DisplayNames("farm", channels={"oil": Channel(unit="bar", side=side)})
     said = make_alert(incident(), shown, [ChannelReading("oil", 1.2, (3.0, 4.0))])
-    told = f"oil 1.2 bar, usually 3 to 4 bar (only {word} are asked about)"
+    told = f"oil 1.2 bar, usually 3.0 to 4.0 bar (only {word} are asked about)"
     assert said.annotations["values"] == told
     assert f"{told}; since" in said.annotations["summary"]
 

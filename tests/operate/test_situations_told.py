@@ -111,6 +111,28 @@ def test_events_tell_of_a_situation_at_once_when_it_is_eight_times_as_large_and_
     assert hook.said[1:] == [("gw7/meter-11", "closed")]
 
 
+def test_who_was_open_before_repeats_neither_itself_nor_what_the_situation_shows():
+    """Its reference is held from now on, and its noise goes with that of the others."""
+    hook = Hook()
+    watch = watching(webhook=hook)
+    before = {"minute": -90, "held": False}
+    durable(watch, meter(20, **before), meter(21, minute=-300), *map(meter, range(12)))
+    del hook.events[:]
+    at_ms = T0 + 100 * MINUTE
+    durable(watch, meter(20, 2, **before | {"held": True}))
+    assert not hook.said, "nothing that people have not heard"
+    gone = (LimitExcess("oil", 0.0, 0.1, quiet_events=128),)
+    durable(watch, *(meter(k, 2, limits=gone, changed_ms=at_ms) for k in range(12)),
+            meter(20, 3, limits=gone, changed_ms=at_ms + MINUTE, **before))  # fmt: skip
+    assert not hook.said, "it is of the same cause"
+    own = (LimitExcess("gas", 0.0, 0.1, quiet_events=128),)
+    durable(watch, meter(20, 4, limits=(*gone, *own), changed_ms=at_ms + 2 * MINUTE, **before))
+    durable(watch, meter(21, 2, limits=gone, changed_ms=at_ms + 60 * MINUTE, minute=-300))
+    durable(watch, meter(20, 5, changed_ms=at_ms + 90 * MINUTE, **before,
+                         spread=(Spread("gas", at_ms),)))  # fmt: skip
+    assert hook.said == [(f"gw7/meter-{k}", "open") for k in (20, 21, 20)], "each is its own"
+
+
 def test_a_members_own_further_fault_is_told_and_has_an_alert_of_its_own():
     hook = Hook()
     watch = watching(webhook=hook)

@@ -484,7 +484,7 @@ def test_a_card_names_first_what_speaks_though_it_reads_canonical_time_just_now(
     for later in pages:
         assert re.search("power .</bdi></b>, by itself it may be 5 to 7", later)
     first, second = re.findall("<li>(.*?)</li>", card)
-    assert "gearbox 90, expected 21.5 from the others" in told, "as the alert says"
+    assert "gearbox 90.0, expected 21.5 from the others" in told, "as the alert says"
     assert "gearbox" in first
     assert "91</bdi></b> at worst, usually 20 to 22; now" in first
     assert "ambient" in second, "it does read otherwise; what reads as usual is not named"
@@ -492,7 +492,7 @@ def test_a_card_names_first_what_speaks_though_it_reads_canonical_time_just_now(
     assert page.index(">gearbox ") < page.index(">ambient ") < page.index(">power ")
     adds = page.partition("what each adds to the score</dt>")[2].partition("</dd>")[0]
     assert "gearbox +9.00" in re.sub("<.*?>", "", adds)
-    assert "gearbox 90, expected 21.5 from the others" in adds
+    assert "gearbox 90.0, expected 21.5 from the others" in adds
     assert "ambient" not in adds
 
 

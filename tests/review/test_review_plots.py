@@ -176,7 +176,7 @@ def test_a_case_shows_and_says_what_is_usual_in_units(wall_store, desk):
         (target,) = episodes(store)
         page = place.open(f"/episode/{target.episode_id}")
         page.wait_for_selector("#plots canvas")
-        sees(page, "Speed 12,346 rpm, usually 10,000 to 10,004 rpm", ".reads")
+        sees(page, "Speed 12,345.6 rpm, usually 10,000.0 to 10,004.0 rpm", ".reads")
         sees(page, "usual: the middle 95 % before it", ".legend")
         band = page.evaluate("document.querySelector('#plots').charts[0].line.band")
         assert band == [10_000, 10_004]

@@ -85,10 +85,10 @@ def test_what_a_channel_reads_is_one_sentence_wherever_it_is_said():
     channels = {"oil": Channel(unit="bar", label="Oil pressure"), "rpm": Channel(unit="rpm")}
     shown = DisplayNames(channels=channels)
     unusual = ChannelReading("oil", 1.25, (3.4, 4.0))
-    assert DisplayNames().reading_text(unusual) == "oil 1.25, usually 3.4 to 4"
-    assert shown.reading_text(unusual) == "Oil pressure 1.25 bar, usually 3.4 to 4 bar"
+    assert DisplayNames().reading_text(unusual) == "oil 1.25, usually 3.40 to 4.00"
+    assert shown.reading_text(unusual) == "Oil pressure 1.25 bar, usually 3.40 to 4.00 bar"
     given = ChannelReading("oil", 1.25, (3.4, 4.0), Expected(1.25, 3.7, 3.6, 3.8))
-    said = "Oil pressure 1.25 bar, expected 3.7 bar from the others; usually 3.4 to 4 bar"
+    said = "Oil pressure 1.25 bar, expected 3.70 bar from the others; usually 3.40 to 4.00 bar"
     assert shown.reading_text(given) == said
     assert shown.reading_text(given.expected.as_reading("oil")) == said.partition(";")[0]
     within = ChannelReading("rpm", 12_345.6, (12_000.0, 13_000.0))
@@ -106,7 +106,7 @@ def test_what_a_channel_reads_is_one_sentence_wherever_it_is_said():
     assert DisplayNames().reading_text(ChannelReading("oil", 1.25, None)) == "oil 1.25"
     one_sided = DisplayNames(channels={"oil": Channel(side="low")})
     assert one_sided.reading_text(ChannelReading("oil", 1.25, None)) == "oil 1.25"
-    said = "oil 1.25, usually 3.4 to 4 (only drops are asked about)"
+    said = "oil 1.25, usually 3.40 to 4.00 (only drops are asked about)"
     assert one_sided.reading_text(unusual) == said
     assert utc(10**18).year == 1970, "a clock that no calendar has"
 

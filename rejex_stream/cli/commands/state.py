@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -279,17 +281,23 @@ def _at_length(summary: Described) -> dict[str, Any]:
 def _in_line(value: object) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name} {_number(each)}" for name, each in value.items()) or "–"
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return ", ".join(map(str, value))
     return _number(value)
 
 
 def _number(value: object) -> str:
-    if value is None:
+    if isinstance(value, str):  # what state is made of is compared as Python writes it
+        with suppress(ValueError, SyntaxError):
+            known = ast.literal_eval(value)
+            value = value if isinstance(known, float) else known  # a version may look like one
+    if value is None or value == ():
         return "–"
-    if isinstance(value, dict):
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple) and not all(isinstance(one, str) for one in value):
+        return f"{len(value):,}"  # incidents, say: --output json has them
+    if isinstance(value, dict | list | tuple):
         return f"({_in_line(value)})"
-    if isinstance(value, list | tuple):  # incidents, say: --output json has them
-        return f"{len(value):,}"
-    text = f"{value:,}" if type(value) is int else str(value)
+    text = f"{value:,}" if isinstance(value, int) else str(value)
     return text.partition("(")[0] if len(text) > _MOST_CHARS and "=" in text else text

@@ -5,13 +5,13 @@ import { pageData, showTime } from "./shell.js";
 
 /* global uPlot */
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-const short = (v) => {
+// As many decimals as tell two that are a step apart.
+const short = (v, step) => {
   if (v === null || v === undefined || Number.isNaN(v)) return "–";
   const size = Math.abs(v);
+  if (step > 1e-6 && size < 1e7) return v.toFixed(Math.max(0, Math.ceil(-Math.log10(step) - 1e-6)));
   return size >= 1e5 || (size > 0 && size < 1e-3) ? v.toExponential(2) : String(+v.toPrecision(4));
 };
-export { short as shortNumber };
-
 const MARKS = { 1: ["▲", "--anomaly"], 2: ["◆", "--rejected"] };
 
 export class PlotStack {
@@ -93,7 +93,7 @@ export class PlotStack {
       select: { show: true, over: true },
       scales: { x: { time: true, range: (_u, min, max) => [min, max] }, y: { range: (_u, min, max) => [min, max] } },
       axes: [{ ...axis, size: last ? 38 : 0, values: last ? clockTicks : (_u, ticks) => ticks.map(() => "") },
-             { ...axis, size: 52, values: (_u, ticks) => ticks.map(short) }],
+             { ...axis, size: 52, values: (_u, ticks) => ticks.map((v) => short(v, ticks[1] - ticks[0])) }],
       series,
       hooks: {
         drawClear: [(u) => this.under(u, chart)],
@@ -246,7 +246,7 @@ export class PlotStack {
     const { left } = u.cursor;
     if (left === undefined || left < 0) { this.onMove(null); return; }
     const t = u.posToVal(left, "x");
-    this.onMove(t, this.charts.map(({ line }) => [line.title || line.name, near(line, t), line.unit]));
+    this.onMove(t, this.charts.map(({ line, plot }) => [line.title || line.name, near(line, t), line.unit, (plot.scales.y.max - plot.scales.y.min) / 30]));
   }
 
   redraw() { for (const { plot } of this.charts) plot.redraw(false); }
@@ -297,4 +297,4 @@ function near(line, t) {
   return Math.abs(line.t[a] - t) < Math.abs(line.t[b] - t) ? line.v[a] : line.v[b];
 }
 
-export const readout = (t, values) => `${showTime(t, "day")}   ${values.map(([name, v, unit]) => `${name} ${short(v)}${unit && v !== null ? `\u202f${unit}` : ""}`).join("   ")}`;
+export const readout = (t, values) => `${showTime(t, "day")}   ${values.map(([name, v, unit, step]) => `${name} ${short(v, step)}${unit && v !== null ? `\u202f${unit}` : ""}`).join("   ")}`;

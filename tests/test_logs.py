@@ -35,6 +35,20 @@ def test_lines_that_differ_in_more_than_numbers_are_all_written():
     ]  # fmt: skip
 
 
+def test_what_several_parts_of_the_library_say_of_one_outage_is_one_line():
+    said = (
+        ("net.connection", "<Connection node_id=1>: Request timed out after 29999 ms. Closing."),
+        ("net.transport", "Abort ([Error 7] TimedOutError: Request timed out after 3999 ms)"),
+        ("consumer.fetcher", "Fetch failed: [Error 7] Error: Request timed out after 29999 ms"),
+        ("net.selector", "Task ran for 0.152s (>0.100s threshold). It is blocking the event loop"),
+        ("librdkafka", "FAIL [p#consumer-2]: 127.0.0.1:9092/bootstrap: Connect failed: refused"),
+        ("librdkafka", "127.0.0.1:9092/bootstrap: Connect failed: refused"),
+    )  # fmt: skip
+    lines = written(*(record(text, float(i), name=f"kafka.{who}")
+                      for i, (who, text) in enumerate(said)))  # fmt: skip
+    assert lines == [said[0][1], said[4][1]]
+
+
 def test_other_loggers_are_left_alone():
     same = record("again", 0.0, name="rejex_stream.run.loop")
     assert written(same, same, same) == ["again"] * 3

@@ -50,20 +50,24 @@ class TextFormatter(logging.Formatter):
 class RepeatFilter(logging.Filter):
     """Passes what Kafka's client repeats once in so many seconds.
 
-    Of an absent broker it says the same several times a second. Lines are the same if they differ
-    in numbers only.
+    Of an absent broker several of its parts say the same several times a second. Lines are the same
+    if their cause, which stands last, differs in numbers only.
     """
 
     def __init__(self, every_s: float = _REPEAT_S) -> None:
         super().__init__()
         self._every_s = every_s
-        self._written: dict[tuple[str, str], float] = {}
+        self._written: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether a record is written: not where it repeats a recent one."""
         if record.name.partition(".")[0] != "kafka":
             return True
-        key, now = (record.name, _VARYING.sub("#", record.getMessage())), record.created
+        if record.name == "kafka.net.selector" and record.levelno < logging.ERROR:
+            return False  # how long its own loop took
+        record.exc_info = None  # where in the library it was says nothing to who runs this
+        cause = record.getMessage().rpartition(": ")[2].partition(". ")[0]
+        key, now = _VARYING.sub("#", cause).rstrip(")."), record.created
         recent = {k: at for k, at in self._written.items() if abs(now - at) < self._every_s}
         self._written = recent if key in recent else recent | {key: now}
         return key not in recent

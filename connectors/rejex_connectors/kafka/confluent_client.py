@@ -31,6 +31,7 @@ LATE_S = 2.0  # how long a call may outstay the deadline it was given, in second
 headers_of = operator.methodcaller("headers")
 
 _log = logging.getLogger(__name__)
+_library_log = logging.getLogger("kafka.librdkafka")  # as the other client's: repeats are left out
 
 
 # ---------------------------------------------------------------------- what its errors mean
@@ -104,9 +105,9 @@ def client_options(settings: KafkaSettings) -> dict[str, Any]:
         "client.id": settings.instance_id or settings.pipeline,
         "reconnect.backoff.max.ms": 1_000,
         "allow.auto.create.topics": False,
-        "error_cb": lambda error: _log.info("%s", error.str()),
+        "error_cb": lambda error: _library_log.info("%s", error.str()),
         "log_level": 3,
-        "logger": _log,
+        "logger": _library_log,
         **librdkafka_options(settings.security),
         **others_of(settings.options),
     }

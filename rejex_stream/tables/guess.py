@@ -10,7 +10,7 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any, NamedTuple
@@ -21,35 +21,25 @@ from rejex_stream.errors import ConfigError
 from rejex_stream.features import Circle
 from rejex_stream.settings import toml
 from rejex_stream.tables.angles import find_angles, followed
-from rejex_stream.tables.column_checks import (
-    carry_needed,
-    check_columns,
-    is_key,
-    is_sentinel,
-    usual_step,
-)
+from rejex_stream.tables.column_checks import carry_needed, check_columns, is_sentinel, usual_step
 from rejex_stream.tables.columns import ColumnProfile, Sample, is_text, profile
 from rejex_stream.tables.dialect import Marks, are_times, find_marks, find_missing, find_units
 from rejex_stream.tables.names import (
     ASIDE,
-    ELAPSED,
     HOURS,
     LABEL,
     MAYBE_LABEL,
-    MODE,
     MOST_QUALITIES,
     PARTS,
-    SENSOR,
-    STRONG_SENSOR,
-    TAG,
     TOTAL,
     good_among,
     is_quality,
-    is_turned,
     is_unit,
     plain,
 )
 from rejex_stream.tables.time_columns import NONE, find_time_columns
+from rejex_stream.tables.whose import MOST_JOINED, Beside, Keys, KeySearch
+from rejex_stream.tables.whose import named as named_in
 
 _PLAIN = Marks(".", None)
 
@@ -58,14 +48,10 @@ _OTHER_MARK = "by another decimal mark,"
 _MINUS_BEHIND = re.compile(r"\d[\d.,]*-")
 _ENOUGH_FOR_FLAG = 20  # values; of few, two are soon all
 _ENOUGH_FOR_SERIES = 5  # values of one sensor that are the same
-_SHOWN, _MOST_JOINED, _HOURS_OF_DAY = 10, 64, 12
+_SHOWN, _HOURS_OF_DAY = 10, 12
 _FOR_FEATURES = ("flags", "angles", "n_modes", "carry")
-_LOCKSTEP = 1.5
-"""So many rows a time, or more, are several series side by side."""
 _MOST_LATE = 100
 """Steps for which values of several quantities wait to be joined."""
-_MERGED = 0.1
-"""A time that stands still or goes back in so many rows is of several series."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,12 +210,12 @@ def guess_table(
     named: bool = True,
     timed: bool = False,
     skip: Sequence[str] = (),
-    paths: Mapping[str, str] | None = None,
+    beside: Beside | None = None,
 ) -> TableGuess:
     """Say what each column is, from its name and a sample of its values. O(cells log cells).
 
     `named`: the names are the table's own; `timed`: rows have a time beside their columns, as
-    records of a topic have; `skip`: columns of the file's format; `paths`: of fields, by column.
+    records of a topic have; `skip`: columns of the file's format; `beside`: of records of JSON.
     """
     known = known or Asked()
     if not (timed or known.time) and len(header) > _HOURS_OF_DAY and are_times(header[1:]):
@@ -243,7 +229,7 @@ def guess_table(
         name: [row[i].strip() for row in whole] for i, name in enumerate(header) if name not in skip
     }
     if not known.sensors:
-        guess = _guess(cells, known, marks, paths or {}, named=named, timed=timed)
+        guess = _guess(cells, known, marks, beside or Beside(), named=named, timed=timed)
         if timed or not guess.sensors:
             return replace(guess, sensors=())
         known = replace(known, sensor=None, sensors=guess.sensors)
@@ -251,15 +237,9 @@ def guess_table(
     joined_name = "/".join(known.sensors)
     cells[joined_name] = ["/".join(parts) for parts in zip(*columns, strict=True)]
     known = replace(known, sensor=joined_name)
-    guess = _guess(cells, known, marks, paths or {}, named=named, timed=timed)
-    said = f"sensor: {' and '.join(known.sensors)} together, {_named(cells[joined_name])}"
+    guess = _guess(cells, known, marks, beside or Beside(), named=named, timed=timed)
+    said = f"sensor: {' and '.join(known.sensors)} together, {named_in(cells[joined_name])}"
     return replace(guess, sensors=tuple(known.sensors), said=(said, *guess.said))
-
-
-def _named(cells: Sequence[str]) -> str:
-    names = sorted(set(cells))
-    shown = ", ".join(map(printable, names[:3])) + (", …" if len(names) > 3 else "")
-    return f"{len(names):,} named {shown}"
 
 
 def _require_columns(header: Sequence[str], known: Asked) -> None:
@@ -274,25 +254,28 @@ def _require_columns(header: Sequence[str], known: Asked) -> None:
 
 
 def _guess(
-    cells: Mapping[str, Sequence[str]], known: Asked, marks: Marks, paths: Mapping[str, str], *,
+    cells: Mapping[str, Sequence[str]], known: Asked, marks: Marks, beside: Beside, *,
     named: bool, timed: bool,
 ) -> TableGuess:  # fmt: skip
     """Assign columns to roles: time, label, sensor and tag, then the channels."""
     meant = [name for name in known.flags or () if name != NONE]
     round_ones = [name for name in known.angles or () if name != NONE]
     wanted = {*known.channels, *meant, *round_ones, *known.counters}
-    free = {n: c for n, c in cells.items() if n not in wanted or n in known.time}
+    no_times = {*wanted, *beside.names} - {*known.time}
+    free = {n: c for n, c in cells.items() if n not in no_times}
     time = find_time_columns(
         free, known.time, known.time_unit, known.time_format,
         named=named, needed=not timed, decimal=marks.decimal,
     )  # fmt: skip
     table = _Walked({n: c for n, c in cells.items() if n not in time.names}, marks, known.missing)
     roles = {known.sensor, known.label, known.tag, known.mode}
-    codes = _find_quality(table, roles, wanted, paths)  # of which nobody knows what is good
-    label = known.label or _find_label(table, [n for n in table.cells if n not in wanted | roles])
+    other = {*roles, *beside.names}
+    codes = _find_quality(table, other, wanted, beside.paths)  # of which nobody knows what is good
+    label = known.label or _find_label(table, [n for n in table.cells if n not in wanted | other])
     taken = {label, known.mode, *table.says_quality}
-    measured = [n for n in table.cells if n not in (*taken, known.sensor, known.tag)]
-    keys = _Keys(tag=known.tag)
+    measured = [n for n in table.cells
+                if n not in {*taken, known.sensor, known.tag, *beside.names} - wanted]  # fmt: skip
+    keys = Keys(tag=known.tag)
     if known.sensor != NONE:
         asked = {known.sensor, known.tag}
         free = {n: c for n, c in cells.items()
@@ -300,14 +283,13 @@ def _guess(
                 and not (table.why_not.get(n) or "").startswith(_UNITS))}  # fmt: skip
         numeric = [n for n in measured if table.holds_numbers(n)]
         moments = time.moments_ms or _cycles(table.columns[n] for n in numeric)
-        keys = _KeySearch(free, numeric, moments, table.read).found(
-            known.sensor, known.tag, of_json=timed
-        )
+        search = KeySearch(free, numeric, moments, table.read, beside)
+        keys = search.found(known.sensor, known.tag)
     measured = [n for n in measured if n not in (keys.sensor, keys.tag)]
     join = None if known.channels else _joined(table, keys, measured, time.moments_ms)
     series = table.series(keys.sensor, None if join else keys.tag)
     table, rest = (table, measured) if join is None else (
-        join.table, [n for n in join.table.cells if n not in {*taken, *keys[:2]}]
+        join.table, [n for n in join.table.cells if n not in {*taken, *keys[:2], *beside.names}]
     )  # fmt: skip
     aside = {
         n: why for n in rest if n not in wanted
@@ -372,7 +354,7 @@ class _Join(NamedTuple):
 
 
 def _joined(
-    table: _Walked, keys: _Keys, measured: Sequence[str], moments_ms: Sequence[int | None]
+    table: _Walked, keys: Keys, measured: Sequence[str], moments_ms: Sequence[int | None]
 ) -> _Join | None:
     """Give each quantity a column, where one holds them all and most machines have the same."""
     values = [n for n in measured if table.holds_numbers(n)]
@@ -381,7 +363,7 @@ def _joined(
     whose, what = table.cells[keys.sensor], table.cells[keys.tag]
     counts = Counter(thing for _, thing in set(zip(whose, what, strict=True)))
     things = {thing for thing, n in counts.items() if n == len(set(whose))}
-    if not max(2, len(counts) / 2) <= len(things) <= _MOST_JOINED or table.cells.keys() & things:
+    if not max(2, len(counts) / 2) <= len(things) <= MOST_JOINED or table.cells.keys() & things:
         return None
     pivoted = table.pivoted(what, things, values[0])
     if sum(pivoted.why_not[thing] is None for thing in things) < 2:
@@ -798,157 +780,3 @@ def _require_channels(
         f"--channel, {how}. "
         + "; ".join(f"{printable(name)}: {why}" for name, why in list(aside.items())[:_SHOWN])
     )
-
-
-# ---------------------------------------------------------------------------------------- keys
-class _Keys(NamedTuple):
-    """The columns that say whose rows are; ``None``: all are of one sensor, hold all quantities."""
-
-    sensor: str | None = None
-    tag: str | None = None
-    said: Sequence[str] = ()
-    doubts: Sequence[str] = ()
-    sensors: tuple[str, ...] = ()  # where one alone leaves several rows a time
-
-
-class _KeySearch:
-    """Finds the columns whose values name a series, come back and are not measured. O(cells)."""
-
-    def __init__(
-        self,
-        cells: Mapping[str, Sequence[str]],
-        numeric: Sequence[str],
-        moments_ms: Sequence[int | None],
-        read: Callable[[str], float | None],
-    ) -> None:
-        self._cells, self._moments = cells, moments_ms
-        self._free = [n for n in cells
-                      if _comes_back(cells[n], read) and not is_unit(n, cells[n])
-                      and not ELAPSED.match(plain(n))]  # fmt: skip
-        self.texts = [
-            n for n in self._free
-            if n not in numeric and is_text(cells[n]) and len(set(cells[n])) > 1
-        ]  # fmt: skip
-        self._numeric = numeric
-        self._long = len([n for n in numeric if n not in self._free]) == 1
-
-    def found(self, sensor: str | None, tag: str | None, *, of_json: bool) -> _Keys:
-        """Return the keys; raises ConfigError where series are mixed and no column names them.
-
-        Of JSON the sensor is found before, so a tag is looked for beside it all the same.
-        """
-        asked = sensor is not None
-        if tag is None and self._long:
-            tag = next((n for n in self.texts if n != sensor and TAG.match(plain(n))), None)
-        if sensor is None:
-            sensor = self.sensor(tag)
-        if sensor is None and tag is not None:
-            sensor, tag = tag, None
-        if sensor is not None and tag is None and (of_json or not asked):
-            tag = self.tag_beside(sensor)
-            if not asked and is_turned(sensor, tag):
-                sensor, tag = tag, sensor
-        open_ones = [name for name in self.texts if name not in (sensor, tag)]
-        pairs = list(itertools.pairwise(m for m in self._moments if m is not None))
-        if sensor is None and open_ones and sum(b <= a for a, b in pairs) > _MERGED * len(pairs):
-            raise ConfigError(
-                "the time stands still or goes back, as if several series were mixed, and no "
-                f"column is called a sensor: give --sensor, one of {', '.join(open_ones)}; or "
-                "--sensor - if all rows are of one."
-            )
-        doubts = [
-            f"{name} holds {len(set(self._cells[name])):,} texts that come back and is left out; "
-            + (
-                f"if they name who measured, give --sensor {printable(name)}"
-                if self._may_name(name, tag) and not MODE.search(plain(name))
-                else f"if they name an operating mode, --mode {printable(name)} judges each alone"
-            )
-            for name in open_ones
-        ]
-        said = self.refused(sensor, tag)
-        if sensor is not None and not asked:
-            chosen = f"sensor: {sensor}, {_named(self._cells[sensor])}"
-            said = [f"{chosen}; --sensor names another column, - none", *said]
-        return _Keys(sensor, tag, said, doubts, () if asked or tag else self.sensors(sensor))
-
-    def sensors(self, sensor: str | None) -> tuple[str, ...]:
-        """Return two columns that together separate rows of equal time."""
-        if sensor is None or self._rows_a_time(sensor) < _LOCKSTEP:
-            return ()
-        others = (n for n in self._called() + self.texts if n != sensor)
-        second = next((n for n in others if self._rows_a_time(sensor, n) < 1.01), None)
-        return () if second is None else (sensor, second)
-
-    def sensor(self, tag: str | None) -> str | None:
-        """Return the best column named like a sensor, else one separating rows of equal time."""
-        called = [n for n in self._called() if n != tag]
-        keys = [n for n in called if self._is_key(n, tag)]
-        alone = [self._rows_a_time(n, *([tag] if tag else [])) for n in keys]
-        if keys:
-            return keys[min(range(len(keys)), key=lambda i: (alone[i] > 1.01, i))]
-        if self._rows_a_time() >= _LOCKSTEP:
-            beside = (n for n in self._free if n != tag and self._rows_a_time(n) < 1.01)
-            key = next((n for n in beside if self._is_key(n, tag, strong=False)), None)
-            if key is not None:
-                return key
-        constant = (n for n in called if STRONG_SENSOR.match(plain(n)))
-        return next((n for n in constant if len(set(self._cells[n])) == 1), None)
-
-    def tag_beside(self, sensor: str) -> str | None:
-        """Return the tag column of a long table with this sensor."""
-        if not self._moments or self._rows_a_time(sensor) < _LOCKSTEP:
-            return None
-        others = [n for n in self.texts if n != sensor] if self._long else []
-        if len([n for n in self._numeric if n != sensor]) == 2:  # a register and its value
-            called = {sensor, *self._called()}
-            others += [n for n in self._numeric if n in self._free and n not in called]
-        return next((n for n in others if self._names_quantity(sensor, n)), None)
-
-    def _names_quantity(self, sensor: str, name: str) -> bool:
-        """Whether rows of one time and machine differ in a column, and are whole by it."""
-        things, apart = len(set(self._cells[name])), self._rows_a_time(sensor, name)
-        whole = self._rows_a_time(sensor) >= 0.75 * things
-        return 2 <= things <= _MOST_JOINED and apart < 1.02 and whole
-
-    def refused(self, sensor: str | None, tag: str | None) -> list[str]:
-        return [
-            f"{name}: called as a sensor may be, and its values are no names; --sensor {name} says "
-            "otherwise"
-            for name in self._called()
-            if name not in (sensor, tag, *self.texts)
-            and len(set(self._cells[name])) > 1
-            and not self._is_key(name, tag)
-        ]
-
-    def _called(self) -> list[str]:
-        return [name for name in self._free if SENSOR.match(plain(name))]
-
-    def _is_key(self, name: str, tag: str | None, *, strong: bool | None = None) -> bool:
-        strong = bool(STRONG_SENSOR.match(plain(name))) if strong is None else strong
-        cells, moments = self._cells[name], self._moments
-        if tag is not None and tag != name:  # one quantity of each time
-            first = self._cells[tag][0]
-            rows = [i for i, cell in enumerate(self._cells[tag]) if cell == first]
-            cells = [cells[i] for i in rows]
-            moments = [moments[i] for i in rows] if moments else ()
-        return is_key(cells, moments, strong=strong)
-
-    def _may_name(self, name: str, tag: str | None) -> bool:
-        """Whether a text may name a sensor: as a key does, or as each has one block of rows."""
-        blocks = len(list(itertools.groupby(self._cells[name])))
-        return blocks == len(set(self._cells[name])) or self._is_key(name, tag, strong=False)
-
-    def _rows_a_time(self, *names: str) -> float:
-        if not self._moments:
-            return 1.0
-        columns = [self._cells[name] for name in names]
-        return len(self._moments) / len(set(zip(self._moments, *columns, strict=True)))
-
-
-def _comes_back(cells: Sequence[str], read: Callable[[str], float | None]) -> bool:
-    """Whether values come back: names do, and so do whole numbers that count units."""
-    distinct = set(cells)
-    if len(distinct) > max(1, len(cells) / 2) or not distinct - MISSING_TEXTS:
-        return False
-    numbers = [read(cell) for cell in distinct]
-    return all(value is None or math.isnan(value) or value.is_integer() for value in numbers)

@@ -21,7 +21,7 @@ from rejex_connectors.files.workbooks import workbook_of
 
 from rejex_stream.config.assembly import records_of
 from rejex_stream.decode.json import flat
-from rejex_stream.decode.mapping import SWITCHES, printable
+from rejex_stream.decode.mapping import printable
 from rejex_stream.decode.written import MISSING_TEXTS, joined
 from rejex_stream.errors import ConfigError
 from rejex_stream.features import Circle
@@ -30,21 +30,11 @@ from rejex_stream.tables.dialect import Marks, find_marks, moment_ms
 from rejex_stream.tables.fields import FieldProfile, is_number
 from rejex_stream.tables.guess import MENDABLE, Asked, TableGuess, cycle_s, guess_table
 from rejex_stream.tables.inspection import Table, open_table
-from rejex_stream.tables.names import (
-    COUNTER,
-    STRONG_SENSOR,
-    TAG,
-    TEXT_SENSOR,
-    VALUE,
-    is_turned,
-    is_unit,
-    last_of,
-    plain,
-)
+from rejex_stream.tables.names import COUNTER, VALUE, last_of
 from rejex_stream.tables.shapes import find_shape, json_in, one_each, split_of
+from rejex_stream.tables.whose import KEY, Beside
 from rejex_stream.types import FloatArray, Record
 
-_KEY = "key"
 _JSON = re.compile(rb"(\xef\xbb\xbf)?\s*(\[\s*)*\{")
 _SAMPLE = 2_000
 _LIVE = 8_000
@@ -179,28 +169,28 @@ def infer_feed(
     short = {f".{name}" if name in beside else name: p for name, p in _short(paths).items()}
     names = {path: name for name, path in short.items()}
     columns = {name: [row.get(path) for row in rows] for name, path in short.items()}
-    parts, what = _parts_of_key(beside.get(_KEY, ()), columns)
+    parts, what = _parts_of_key(beside.get(KEY, ()), columns)
     beside |= parts
     columns |= beside
     fields = {n: FieldProfile(str(short.get(n, n)), values) for n, values in columns.items()}
-    roles = _Roles(fields, asked, names, frozenset(beside), what)
-    cells = {name: list(map(_text, values)) for name, values in roles.columns.items()}
-    marks = _marks(rows, asked)
     known = replace(
-        asked,
-        time=roles.times,
-        sensor=roles.sensor,
-        tag=roles.tag,
-        label=_named(asked.label, names),
-        mode=_named(asked.mode, names),
-        channels=[str(_named(channel, names)) for channel in asked.channels],
-        flags=None if asked.flags is None else [str(_named(f, names)) for f in asked.flags],
-        counters=[str(_named(c, names)) for c in asked.counters],
-        angles=None if asked.angles is None else [str(_named(a, names)) for a in asked.angles],
+        _by_short_names(asked, names),
+        time=[names.get(name, name) for name in asked.time] or _time(fields, beside),
         carry=asked.carry or 0,  # what did not come is unchanged: input.partial
     )
+    wanted = {*known.time, *known.channels, *known.counters, *(known.flags or ()),
+              known.sensor, known.tag, known.label, known.mode}  # fmt: skip
+    left = {n: why for n, f in fields.items()
+            if n not in beside and n not in wanted and (why := _why_left(f))}  # fmt: skip
+    names_only = {name: not name.startswith("header:") for name in beside}
+    names_only |= {name: False for name, why in left.items() if why.startswith("a number")}
+    cells = {name: list(map(_text, values)) for name, values in columns.items()
+             if name in names_only or name not in left}  # fmt: skip
     rows_of_cells = list(zip(*cells.values(), strict=True))
-    guess = guess_table(list(cells), rows_of_cells, known, marks=marks, timed=True, paths=short)
+    guess = guess_table(
+        list(cells), rows_of_cells, known, marks=_marks(rows, asked), timed=True,
+        beside=Beside(names_only, what, short),
+    )  # fmt: skip
     of_sensor = [0] * len(rows) if guess.sensor is None else columns[guess.sensor]
     places: dict[object, set[int]] = {}
     for sensor, record in zip(map(str, of_sensor), read, strict=True):
@@ -225,7 +215,7 @@ def infer_feed(
         quality=_quality_of(guess, channels, short),
         partial=alone or (guess.value is None and len(channels) > 1 and most_absent > 0.05),
         step_s=step_s if alone else None,
-        from_key=guess.sensor == _KEY,
+        from_key=guess.sensor == KEY,
         texts=_has_texts(guess, columns),
         n_events=len(rows) * (total or len(records)) // len(records) // n_parts,
         live=live,
@@ -240,7 +230,8 @@ def infer_feed(
         season_step_ms=1000 * (guess.step_s or step_s) if whole and len(guess.times) == 1 else None,
         levels=None if guess.tag or alone else _levels(guess, rows, of_sensor, channels, short),
     )
-    said = [*shape.shown(trees[0]), *_said(feed, asked, rows, broken, empty), *roles.said]
+    said = [*shape.shown(trees[0]), *_said(feed, asked, rows, broken, empty)]
+    said += [f"left out: {name}: {why}" for name, why in left.items() if name != guess.sensor]
     return replace(feed, said=tuple(dict.fromkeys(said)))
 
 
@@ -310,10 +301,10 @@ def _keys_of(read: Sequence[Record]) -> dict[str, list[Any]]:
         return {}  # bytes of Avro, say: no name
     parsed = list(map(json_in, texts))
     if not all(isinstance(tree, dict) for tree in parsed):
-        return {_KEY: texts}
+        return {KEY: texts}
     trees = [dict(flat(tree)) for tree in parsed]
     fields = dict.fromkeys(path for tree in trees for path in tree if not path.startswith("schema"))
-    return {f"{_KEY}.{path}": [tree.get(path) for tree in trees] for path in fields}
+    return {f"{KEY}.{path}": [tree.get(path) for tree in trees] for path in fields}
 
 
 def _parts_of_key(
@@ -327,8 +318,8 @@ def _parts_of_key(
     if split is None or (len(numbers) != 1 and not one_each(numbers)):
         return {}, None
     ways = [split.whose, (split.what,)] if len(numbers) == 1 else [split.whose]
-    specs = [f"{_KEY}:{split.pattern(*way)}" for way in ways]
-    origins = [(spec, re.compile(spec.removeprefix(f"{_KEY}:"))) for spec in specs]
+    specs = [f"{KEY}:{split.pattern(*way)}" for way in ways]
+    origins = [(spec, re.compile(spec.removeprefix(f"{KEY}:"))) for spec in specs]
     parted = {
         spec: ["/".join(match.groups()) if (match := found.search(key)) else None for key in keys]
         for spec, found in origins
@@ -346,148 +337,22 @@ def _headers_of(read: Sequence[Record]) -> dict[str, list[Any]]:
     return {name: list(values) for name, values in columns.items() if len(values) == len(read)}
 
 
-class _Roles:
-    """Which columns are no measurements: times, names, tags, counts, flags; said where left out."""
-
-    def __init__(
-        self,
-        fields: Mapping[str, FieldProfile],
-        asked: Asked,
-        names: Mapping[str, str],
-        beside: frozenset[str],
-        what: str | None,
-    ) -> None:
-        self.beside = beside  # columns of the record's key and headers
-        self._what = what  # the part of the key that names the quantity
-        self._fields = fields
-        given = (*asked.channels, *asked.counters, *(asked.flags or ()))
-        wanted = {_named(name, names) for name in given}
-        self.times = [str(_named(time, names)) for time in asked.time] or self._time()
-        if asked.sensors:
-            raise ConfigError(
-                "several --sensor are for tables: of JSON give one, and write input.sensor = "
-                f"{json.dumps(list(asked.sensors))} into the config."
-            )
-        self.sensor, self.tag = _named(asked.sensor, names), _named(asked.tag, names)
-        self.tag = self.tag or self._tag()
-        self.sensor = self.sensor or self._sensor()
-        if asked.tag is None:
-            self.tag = self._tag()
-        if asked.tag is asked.sensor is None and is_turned(self.sensor, self.tag):
-            self.sensor, self.tag = self.tag, self.sensor
-        single = (self.sensor, self.tag, _named(asked.label, names), _named(asked.mode, names))
-        asked_for = {*self.times, *single, *wanted}
-        left = dict.fromkeys(beside, "")
-        left |= {n: why for n, f in fields.items() if n not in left and (why := _why_left(f))}
-        left = {name: why for name, why in left.items() if name not in asked_for}
-        self.said = [f"left out: {name}: {why}" for name, why in left.items() if why]
-        self.columns = {name: f.rows for name, f in fields.items() if name not in left}
-
-    def _time(self) -> list[str]:
-        """Choose the clock of the measurement, not of the record's transport."""
-        clocks = []
-        for name, field in self._fields.items():
-            if name in self.beside or not field.is_in(0.95) or not field.is_moment:
-                continue
-            last = name.rsplit(".", 1)[-1].lower()
-            penalty = 2 * bool(_ON_ITS_WAY.search(name.lower())) - bool(_MEASURED_AT.search(last))
-            clocks.append((penalty, name.count("."), -len(field.distinct), name))
-        return [min(clocks)[-1]] if clocks else []
-
-    def _sensor(self) -> str | None:
-        """Choose the sensor column: it varies, and separates rows of equal time."""
-        # Records of one time may hold other fields each, and be of one sensor.
-        columns = [[value is not None for value in f.rows] for f in self._fields.values()]
-        there, rows = list(zip(*columns, strict=True)), range(len(columns[0]))
-        tags = rows if self.tag is None else self._fields[self.tag].rows
-        tags = [None] * len(rows) if self.tag is None else tags
-        times = self._fields[self.times[0]].rows if self.times else rows
-        candidates: list[tuple[float, float, int, int, str]] = []
-        constant: list[tuple[int, str]] = []
-        for place, (name, field) in enumerate(self._fields.items()):
-            if not field.is_in(0.95) or name in self.times or field.is_moment or name == self._what:
-                continue
-            strength, n = _strength(field.path), len(field.distinct)
-            if not all(isinstance(v, str) or (strength > 1 and _is_whole(v)) for v in field.values):
-                continue
-            digits = strength and all(str(v).isdigit() for v in field.values)  # 4711 may be a name
-            numbers = field.is_text and not digits and all(map(is_number, field.values))
-            unit = is_unit(field.path, field.values) and ("." in field.path or n == 1)
-            if numbers or unit or _is_switch(field.values):  # machines are called units, too
-                continue
-            if n == 1:
-                constant.append((-strength, name))
-                continue
-            of_key = name in self.beside and not name.startswith("header:")
-            if n > len(field.values) / 3:
-                continue
-            if _is_tag(name) and strength < 2 and not of_key and self._has_others(name):
-                continue
-            at = zip(times, field.rows, tags, there, strict=True) if self.times else rows
-            twice = 1 - len(set(at)) / len(there)
-            if strength or of_key:
-                candidates.append((round(twice, 1), -strength, int(name == _KEY), place, name))
-        if candidates:
-            return min(candidates)[-1]
-        if constant and min(constant)[0] <= -2:
-            return min(constant)[1]
-        return None
-
-    def _has_others(self, name: str) -> bool:
-        return any(
-            other != name and (_strength(other) > 1 or other in self.beside)
-            for other, field in self._fields.items()
-            if len(set(map(str, field.rows))) > 1
-        )
-
-    def _tag(self) -> str | None:
-        whose = None if self.sensor is None else self._fields[self.sensor]
-        fields = {n: f for n, f in self._fields.items() if f is not whose and not f.is_moment}
-        numbers = [
-            name
-            for name, field in fields.items()
-            if name not in self.times
-            and any(map(is_number, field.values))
-            and not COUNTER.search(name)
-            and len(set(map(str, field.rows))) > 1
-        ]
-        if len(numbers) != 1:
-            return None
-        texts = {
-            name: field.rows
-            for name, field in fields.items()
-            if name not in self.beside and field.is_text and field.is_in(1)
-            and 2 <= len(field.distinct) <= 200
-            and (whose is None or len(set(zip(whose.rows, field.rows, strict=True)))
-                 > len(whose.distinct))  # else it is another name of the sensor
-        }  # fmt: skip
-        by_name = sorted(texts, key=lambda name: not last_of(name).endswith("name"))
-        vague = whose is None  # "name" may be the sensor's
-        named = next((n for n in by_name if (TAG.match(last_of(n)) if vague else _is_tag(n))), None)
-        return named or self._what
+def _time(fields: Mapping[str, FieldProfile], beside: Mapping[str, object]) -> list[str]:
+    """Choose the clock of the measurement, not of the record's transport."""
+    clocks = []
+    for name, field in fields.items():
+        if name in beside or not field.is_in(0.95) or not field.is_moment:
+            continue
+        last = name.rsplit(".", 1)[-1].lower()
+        penalty = 2 * bool(_ON_ITS_WAY.search(name.lower())) - bool(_MEASURED_AT.search(last))
+        clocks.append((penalty, name.count("."), -len(field.distinct), name))
+    return [min(clocks)[-1]] if clocks else []
 
 
 _ON_ITS_WAY = re.compile(
     r"receiv|ingest|server|publish|creat|metadata|meta\.|enqueue|process|sent|kafka|source\.ts|update"
 )
 _MEASURED_AT = re.compile(r"measur|observ|sampl|^(t|ts|time|timestamp|time_?stamp|datetime)$")
-
-
-def _is_tag(name: str) -> bool:
-    return bool(TAG.match(last_of(name)) or last_of(name) in ("n", "name", "key"))
-
-
-def _strength(name: str) -> int:
-    if name.startswith(f"{_KEY}:"):
-        return 2
-    name = re.split(r":|^header:ce_", name)[-1]
-    last, of = last_of(name), plain(".".join(name.split(".")[-2:]))  # device.name is strong
-    strong = STRONG_SENSOR.match(last) or STRONG_SENSOR.match(of)
-    return 2 if strong else int(bool(TEXT_SENSOR.search(last)))
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _why_left(field: FieldProfile) -> str:
@@ -499,13 +364,6 @@ def _why_left(field: FieldProfile) -> str:
         return "an array"
     counts = COUNTER.search(field.path) and all(str(v).lstrip("-").isdigit() for v in field.values)
     return "a number that counts or names, by its own name" if counts else ""
-
-
-def _is_switch(values: Sequence[object]) -> bool:
-    return all(
-        isinstance(v, bool) or (isinstance(v, str) and v.strip().lower() in SWITCHES)
-        for v in values
-    )
 
 
 def _named_channels(guess: TableGuess, short: Mapping[str, str]) -> dict[str, str]:
@@ -620,8 +478,19 @@ def _short(paths: Sequence[str]) -> dict[str, str]:
             ends[path] += 1
 
 
-def _named(path: str | None, names: Mapping[str, str]) -> str | None:
-    return path if path is None else names.get(path, path)
+def _by_short_names(asked: Asked, names: Mapping[str, str]) -> Asked:
+    """Return what was asked for, with fields called as the columns are, not by their paths."""
+    if asked.sensors:
+        raise ConfigError(
+            "several --sensor are for tables: of JSON give one, and write input.sensor = "
+            f"{json.dumps(list(asked.sensors))} into the config."
+        )
+    single = {n: getattr(asked, n) for n in ("sensor", "tag", "label", "mode")}
+    several = {n: getattr(asked, n) for n in ("channels", "flags", "counters", "angles")}
+    known: dict[str, Any] = {n: names.get(path, path) for n, path in single.items()}
+    known |= {n: paths and [names.get(path, path) for path in paths]
+              for n, paths in several.items()}  # fmt: skip
+    return replace(asked, **known)
 
 
 def _text(value: object) -> str:

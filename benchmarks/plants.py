@@ -220,7 +220,35 @@ FAULTS: dict[str, Callable[[Case], tuple[bool, str]]] = {
     "silent": silence,
     "bursts": no_silence,
 }
+_FARM_BEGINS = (4200, 6800, 9400, 12_000)
+_FARM = {"": 300, "creep": 800, "power": 500, "vibration": 300, "stuck": 150, "bias": 500,
+         "pitch": 500, "noise": 300, "lag": 300, "trip": 30}  # fmt: skip
+"""Rows of each kind of fault at a farm."""
 NULLS = ("waking", "directions", "dark_nights", "regimes")
+
+
+def beside(draft: str) -> str:
+    """Return a config in which all sensors are siblings."""
+    return draft.replace("[input]\n", '[input]\nsiblings = "*"\n', 1)
+
+
+def farm(cases: Path, name: str, seed: int, *, siblings: bool) -> str:
+    """Say which of a farm's four faults at T2 are told, and what else; nobody answers."""
+    case = run(cases, name, seed, beside if siblings else lambda draft: draft)
+    times = [one["event_time_ms"] for one in case.verdicts if one["sensor"] == "T2"]
+    spans = [(times[a], times[a + _FARM[name.partition("-")[2]]]) for a in _FARM_BEGINS]
+    told = [(one["sensors"][0], one["opened_ms"]) for one in case.opened]
+    hits = [any(who == "T2" and a <= at < b for who, at in told) for a, b in spans]
+    others = [at for who, at in told if who != "T2" or not any(a <= at < b for a, b in spans)]
+    months = 8 * (times[-1] - times[0]) / MONTH_MS
+    weather = [times[a] for a in range(3000, len(times) - 500, 1100)]
+    n_weather = sum(
+        any(a <= at < a + 530 * (times[1] - times[0]) for at in others) for a in weather
+    )
+    return (
+        f"{sum(hits)} of 4 told, {len(others) / months:.2f} others a turbine-month, "
+        f"{n_weather} of {len(weather)} weathers"
+    )
 
 
 def null_rate(
@@ -247,6 +275,15 @@ def main() -> None:
     options = ["--contamination", args.contamination] if args.contamination else []
     rows: list[list[Any]] = []
     for name in args.names:
+        if name.startswith("farm"):
+            for siblings in (False, True):
+                said = [
+                    farm(args.cases.resolve(), name, 1 + i, siblings=siblings)
+                    for i in range(args.seeds)
+                ]
+                rows.append([name, "siblings" if siblings else "alone", "; ".join(said)])
+                print(*rows[-1], sep=" | ", flush=True)
+            continue
         if name in FAULTS:
             found = [
                 FAULTS[name](run(args.cases.resolve(), name, 1 + i, options=options))

@@ -112,8 +112,9 @@ class Expected(msgspec.Struct, frozen=True):
     low: float
     high: float
     """What was likely, and between which values nineteen of twenty readings would lie."""
-    by: Literal["hour"] | msgspec.UnsetType = msgspec.UNSET
-    """``hour``: the season made one expect it; left out: the other channels."""
+    by: Literal["hour", "siblings"] | msgspec.UnsetType = msgspec.UNSET
+    """``hour``: the season made one expect it; ``siblings``: what its siblings read at the same
+    time; left out: the other channels."""
 
     @property
     def departure(self) -> float:
@@ -151,19 +152,27 @@ class ChannelReading:
         ('power 0', 'expected 128 from the others; usually 40 to 900')
         >>> ChannelReading("flow", 57, None, Expected(57, 45, 41, 49, "hour")).describe("", "l/s")
         ('flow 57 l/s', 'expected 45 ± 4 l/s at this hour')
+        >>> siblings = Expected(68.2, 64.1, 63.9, 64.4, "siblings")
+        >>> ChannelReading("gearbox", 68.2, None, siblings).describe()
+        ('gearbox 68.2', 'its siblings 63.9 to 64.4')
         """
         name, unit, parts = name or self.channel, unit and f" {unit}", []
         given, (low, high) = self.expected, self.usual or (math.nan, math.nan)
-        half = given and (given.high - given.low) / 2
-        shown = [self.value, *(self.usual or ()), *((given.value, half) if given else ())]
+        told = given and (given.value, (given.high - given.low) / 2)
+        if given is not None and given.by == "siblings":
+            told = given.low, given.high
+        shown = [self.value, *(self.usual or ()), *(told or ())]
         shown = [value for value in shown if not math.isnan(value)]
         text = dict(zip(shown, alike(shown, self._step()), strict=True))
         now = f"{name} {text.get(self.value, 'missing')}" + unit * (self.value in text)
-        if given is not None:
-            value, by = text[given.value], "from the others"
-            if given.by == "hour":
-                value, by = f"{value} ± {text[half]}", "at this hour"
-            parts.append(f"expected {value}{unit} {by}")
+        if given is not None and told is not None:
+            first, second = (text[value] for value in told)
+            if given.by == "siblings":
+                parts.append(f"its siblings {first} to {second}{unit}")
+            elif given.by == "hour":
+                parts.append(f"expected {first} ± {second}{unit} at this hour")
+            else:
+                parts.append(f"expected {first}{unit} from the others")
         if self.usual is not None:
             within = "usually"
             if low <= self.value <= high:  # which others, or the hour, show not to be right

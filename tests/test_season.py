@@ -335,8 +335,8 @@ def test_records_of_json_are_judged_by_the_hour_and_by_states_as_a_table_is(
 
 def test_one_member_that_is_sure_suffices_and_members_that_agree_add_up():
     tails = [np.array([0.2, 1.5, 0.0]), np.array([8.0, 1.5, 0.2])]
-    alone, together, usual = _joint(tails, one_suffices=True)
+    alone, together, usual = _joint(tails, 2)
     assert alone == pytest.approx(math.log1p(8.0 - math.log10(2)))
     assert together == pytest.approx(math.log1p(1.5))
     assert usual == pytest.approx(math.log1p(0.2) / 2)
-    assert _joint(tails[:1], one_suffices=True).tolist() == np.log1p(tails[0]).tolist()
+    assert _joint(tails[:1], 1).tolist() == np.log1p(tails[0]).tolist()

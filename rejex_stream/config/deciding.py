@@ -69,10 +69,11 @@ class Features(Section):
         flags: tuple[str, ...] = (),
         sides: tuple[tuple[str, str], ...] = (),
         angles: tuple[Circle, ...] = (),
+        siblings: str | tuple[tuple[str, str], ...] = "",
     ) -> FeatureSpec:
         columns = tuple(Feature(c.kind, c.channel, c.events, c.seconds) for c in self.columns)
         carry = self.carry_forward_events
-        return FeatureSpec(channels, columns, carry, self.preset, flags, sides, angles)
+        return FeatureSpec(channels, columns, carry, self.preset, flags, sides, angles, siblings)
 
 
 class Detector(Section):

@@ -161,6 +161,12 @@ class Input(Section):
     )
     """The field with the sensor's group, or a table from sensor to group; a group shares one model
     and window. *: all sensors are one group."""
+    siblings: str | dict[str, str] | None = setting(
+        None, otherwise="a sensor is judged by itself", min_length=1, example="(.+)/turbine-.+"
+    )
+    """Sensors under one wind or on one main, each judged beside the others as well: a regular
+    expression of a sensor's name whose groups are equal in siblings, or a table from sensor to
+    group. *: all are siblings. They have to be in one partition."""
     mode: str | None = setting(None, otherwise="modes are not told apart", example="mode")
     """The field with the operating mode (off, start-up, idle, load): each has a window, a model and
     an incident of its own, and begins with a warm-up. A name, a whole number or a boolean."""
@@ -176,6 +182,10 @@ class Input(Section):
             reorder_ms=round(1000 * self.reorder_s),
             counters=tuple(at for at, name in enumerate(self.channels) if name in counters),
         )
+
+    def siblings_said(self) -> str | tuple[tuple[str, str], ...]:
+        said = self.siblings or ""
+        return said if isinstance(said, str) else tuple(sorted(said.items()))
 
     def mapping(self) -> FieldMapping:
         sensor, fixed, beside = self.sensor, self.fixed_sensor, None

@@ -357,11 +357,12 @@ def _channels(config: Any) -> None:  # noqa: ANN401
 
 def _sides(config: Any) -> None:  # noqa: ANN401
     sides, angles = sides_of(config.channels), angles_of(config.channels)
-    if sides or angles:
+    siblings = config.input.siblings_said()
+    if sides or angles or siblings:
         names, flags = config.input.mapping().channel_names, config.input.flags
         detector = make_detector(config.detector.name, **config.detector.params)
-        features, rejection = config.features.spec(names, flags, sides, angles), config.rejection
-        EngineSpec(detector, features, rejection.policy(), rejection.window)
+        features = config.features.spec(names, flags, sides, angles, siblings)
+        EngineSpec(detector, features, config.rejection.policy(), config.rejection.window)
 
 
 def _kafka(config: Any) -> None:  # noqa: ANN401

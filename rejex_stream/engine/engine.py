@@ -24,6 +24,7 @@ from typing import Any, TypeAlias
 
 from rejex_stream.engine.explanation import Explainer
 from rejex_stream.engine.refit import FitFailed
+from rejex_stream.engine.siblings import Siblings
 from rejex_stream.engine.silences import Silences
 from rejex_stream.engine.snapshot import (
     FORMAT,
@@ -150,6 +151,9 @@ class Engine:
         self._modes = OperatingModes(by_mode=spec.modes)
         self._decision = spec.decision
         self._is_lazy = False
+        self.siblings = Siblings(spec.features, modes=spec.modes)
+        if self.siblings.any:
+            self._core = None  # it knows no columns of siblings
         self._credits = Credits(self._decision.policy, modes=spec.modes)
         self._guard = ReentrancyGuard()
 
@@ -202,11 +206,14 @@ class Engine:
         by_key: defaultdict[str, list[int]] = defaultdict(list)
         for i, reading in enumerate(readings):
             by_key[reading[0]].append(i)
+        beside = [self.siblings.beside(one) for one in readings] if self.siblings.any else ()
         streams: list[tuple[list[int], list[Verdict | None], StreamState]] = []
         steps = []
         for key, at in by_key.items():
             own: list[Verdict | None] = [None] * len(at)
             state = self._stream(key)
+            if beside:
+                state.beside = iter([beside[i] for i in at])
             streams.append((at, own, state))
             steps.append((at, state.steps([readings[i] for i in at], [totals[i] for i in at], own)))
         run_in_order(steps)
@@ -367,7 +374,8 @@ class Engine:
             return seal("engine", FORMAT, [*self._origin(), streams | {**self._idle}])
 
     def _origin(self) -> list[Mapping[str, Any]]:
-        said = StreamsInCommon(self._plans, self._open, self._credits.state())
+        credits, siblings = self._credits.state(), self.siblings.state()
+        said = StreamsInCommon(self._plans, self._open, credits, siblings)
         return origin_of(self.spec, self._decision, said)
 
     def head(self) -> bytes:
@@ -459,6 +467,7 @@ class Engine:
         self._plans, self._open = said.plans, said.incidents
         self._credits.load(said.credits)
         try:
+            self.siblings.restore(said.siblings)
             self._idle.update(streams)
             self._modes.know(streams)
             self._renew_credits()

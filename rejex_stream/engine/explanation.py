@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from operator import itemgetter
-from typing import cast
+from typing import Literal, cast
 
 import msgspec
 import numpy as np
@@ -139,7 +139,8 @@ class Explainer:
             is_told = read < low or read > high  # none is nan
             expected: Expected | msgspec.UnsetType = msgspec.UNSET
             if is_told and by_hour:
-                expected = Expected(read, value, low, high, "hour")
+                by: Literal["hour", "siblings"] = "hour" if by_hour == 1 else "siblings"
+                expected = Expected(read, value, low, high, by)
             if other - other != 0.0:  # not finite
                 unknown = ChannelEvidence(channel, None, None, None, expected)
                 found.append((math.inf, unknown))

@@ -27,7 +27,7 @@ _MAGIC = b"REJEX"
 _DIGEST_BYTES = 16
 FORMAT = 2
 _LATER_PARTS = {"burst", "per_day", "owner", "hold", "calendar", "plans", "incidents", "credits",
-                "limits"}  # fmt: skip
+                "limits", "siblings"}  # fmt: skip
 # State, decision with what was said, environment.
 HeadParts: TypeAlias = tuple[dict[str, str], dict[str, Any], dict[str, str]]
 
@@ -127,6 +127,7 @@ class StreamsInCommon(NamedTuple):
     incidents: dict[str, Incident]  # as they were told last, by id
     # of budgets that streams share, by owner: all of its streams may be forgotten
     credits: dict[str, list[Any]]
+    siblings: dict[str, Any]  # the newest readings of each sensor, by its group
 
 
 def origin_of(
@@ -140,6 +141,8 @@ def origin_of(
         parts["incidents"] = msgspec.to_builtins(list(said.incidents.values()))
     if said.credits:
         parts["credits"] = said.credits
+    if said.siblings:
+        parts["siblings"] = said.siblings
     return [spec.state_parts, parts, environment()]
 
 
@@ -171,6 +174,7 @@ def compared(
         plans = msgspec.convert(parts.pop("plans", ()), list[Plan])
         told = msgspec.convert(parts.pop("incidents", ()), list[Incident])
         credits = msgspec.convert(parts.pop("credits", {}), dict[str, list[Any]])
+        siblings = msgspec.convert(parts.pop("siblings", {}), dict[str, Any])
         before = Decision.of(parts)
         band = before.policy.band(spec.window)
         # Not policy.require: what it advises takes for ever to find at T = 1e300.
@@ -180,7 +184,7 @@ def compared(
         raise CheckpointError(
             f"The decision in the snapshot is none ({type(error).__name__}: {error}): {WAY_OUT}."
         ) from error
-    said = StreamsInCommon(Plans(plans), {one.id: one for one in told}, credits)
+    said = StreamsInCommon(Plans(plans), {one.id: one for one in told}, credits, siblings)
     return Restored(before, decision, environment_changed), said
 
 

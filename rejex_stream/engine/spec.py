@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from rejex_stream.detectors.sensor.ensemble import beside_siblings
 from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.errors import ConfigError
 from rejex_stream.features import FeatureSpec
@@ -143,6 +144,8 @@ class EngineSpec:
                 f"channels.{name}.side = {side!r}, but {self.detector.name} tells no sides apart: "
                 'take detector.name = "Sensor", or leave the side out.'
             )
+        if self.features.siblings:
+            object.__setattr__(self, "detector", beside_siblings(self.detector))
         if hasattr(self.detector, "for_features"):
             object.__setattr__(self, "detector", self.detector.for_features(self.features))
 
@@ -175,6 +178,8 @@ class EngineSpec:
         parts = {"detector": repr(self.detector), "window": repr(self.window)}
         parts |= {"seed": repr(self.seed), "modes": repr(self.modes)}
         parts |= _repr_of_fields(self.features)
+        if not self.features.siblings:  # as it was written before there were any
+            del parts["siblings"]
         if not self.is_batch:
             return parts
         parts |= _repr_of_fields(self.schedule)

@@ -161,6 +161,7 @@ class StreamState:
         "_resting",
         "_sensors",
         "_waiting",
+        "beside",
         "model",
         "plans",
         "seq",
@@ -198,6 +199,8 @@ class StreamState:
         self._fast_path_model: BatchModel | None = None
         # While an incident is held, judges the same rows by those since it began; has none itself.
         self._make_interim, self._interim = interim, cast("StreamState | None", None)
+        # Of the readings to come, what siblings say; None: siblings are not looked at.
+        self.beside: Iterator[list[float]] | None = None
         self._waiting: list[_Waiting] = []  # of one that is an interim reference
         # Once that has become the reference: the one before, which stands still.
         self._earlier, self._kept = cast("StreamState | None", None), cast("_Kept | None", None)
@@ -730,6 +733,7 @@ class StreamState:
         which: list[int] = []
         seq, sensors = self.seq, self._sensors
         for i, reading in enumerate(readings):
+            beside = [] if self.beside is None else next(self.beside)
             sensor = sensors.get(reading.sensor)
             if sensor is None:
                 sensor = sensors[reading.sensor] = self._features.start()
@@ -741,6 +745,7 @@ class StreamState:
             if row is None:
                 verdicts[i] = rejected(reading, seq + i, Reason.WARM_UP)
                 continue
+            row += beside
             if not reduce(add, map(mul, row, row)) <= _MOST:  # nor where nan
                 verdicts[i] = rejected(reading, seq + i, Reason.UNSCORABLE)
                 continue

@@ -59,7 +59,7 @@ def reach_of(kind: str, span: int | None) -> int:
     """Return how many readings before the current one a column looks at."""
     if span is None:
         return 0
-    return span if kind in ("lag", "difference") else span - 1
+    return span if kind in ("lag", "difference", "siblings") else span - 1
 
 
 def _rolled(window: FloatArray, count: int) -> dict[tuple[str, int], FloatArray]:

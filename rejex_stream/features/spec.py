@@ -8,6 +8,7 @@ taken in order of arrival, with the clock held at the latest time seen.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
@@ -42,7 +43,9 @@ FeatureKind: TypeAlias = Literal[
 ]  # fmt: skip
 _Kept: TypeAlias = tuple[list[float], list[int], int | None, list[Any]]
 SIDES: Final = ("low", "high")
-_KINDS: tuple[str, ...] = get_args(FeatureKind)
+BESIDE: Final[str] = "siblings"
+"""The kind of what a sensor read before and its siblings then, and both smoothed."""
+_KINDS: tuple[str, ...] = (*get_args(FeatureKind), BESIDE)
 _ROLLING = ("deviation", "mean", "std", "min", "max")
 _CALENDAR = ("hour_of_day", "day_of_week", "days_to_month_end")
 _ON_CIRCLE = ("raw", "lag", "mean")  # of an angle these are a sine and a cosine
@@ -123,6 +126,9 @@ class Feature:
         """The columns this feature fills."""
         if self.kind in _CALENDAR:
             return (f"{self.kind}_sin", f"{self.kind}_cos")
+        if self.kind == BESIDE:
+            before, siblings = f"{self.channel}_before", f"{self.channel}_siblings"
+            return (before, siblings, f"{before}_smooth", f"{siblings}_smooth")
         name = f"{self.channel}_behind_{self.behind}" if self.behind else self.channel
         if self.kind != "raw":
             span = f"{self.events}" if self.events is not None else f"{self.seconds:g}s"
@@ -182,6 +188,10 @@ class FeatureSpec:
     """Channels that go round. Their columns are sines and cosines, and differences the short way
     round; one that follows another has, in a preset, columns of how far it is behind as well. Rows
     are made one by one, and a reading without one of its channels has none."""
+    siblings: str | tuple[tuple[str, str], ...] = ""
+    """Which sensors are siblings: ``*``, all; a regular expression of a sensor's name, whose groups
+    are equal in siblings; or pairs of a sensor and its group. Rows have four columns more a
+    channel: what it read before, the median of its siblings then, and both smoothed."""
 
     def __post_init__(self) -> None:
         if self.preset is not None and self.preset not in PRESETS:
@@ -206,6 +216,7 @@ class FeatureSpec:
                     f"{', '.join(self.measured)}, which are measured."
                 )
         self._check_angles()
+        self._check_siblings()
         unknown = [f.channel for f in self.features if f.channel not in (*self.channels, "")]
         if unknown:
             raise ConfigError(
@@ -265,6 +276,35 @@ class FeatureSpec:
                     "no largest value: remove the column, or the kind of the channel."
                 )
 
+    def _check_siblings(self) -> None:
+        if any(feature.kind == BESIDE for feature in self.features):
+            raise ConfigError("Columns of siblings are not given: set `siblings` instead.")
+        if isinstance(self.siblings, str) and self.siblings not in ("", "*"):
+            try:
+                re.compile(self.siblings)
+            except re.error as error:
+                said = f"siblings = {self.siblings!r} is no regular expression: {error}."
+                raise ConfigError(said) from None
+
+    @property
+    def compared(self) -> tuple[str, ...]:
+        """The channels that are judged beside siblings: a column, and no angle and no side."""
+        if not self.siblings:
+            return ()
+        apart = {*(name for name, _, _ in self.angles), *(name for name, _ in self.sides)}
+        if self.features:
+            apart |= {*self.measured} - {f.channel for f in self.features if f.kind == "raw"}
+        return tuple(name for name in self.measured if name not in apart)
+
+    @property
+    def beside(self) -> tuple[tuple[int, ...], ...]:
+        """For each of these the column of its level and those of what siblings say."""
+        names = self.names
+        return tuple(
+            (names.index(name), *map(names.index, Feature(BESIDE, name, 1).names))  # type: ignore[arg-type]
+            for name in self.compared
+        )
+
     @property
     def measured(self) -> tuple[str, ...]:
         """The channels that columns may be made of: all but the flags."""
@@ -274,13 +314,15 @@ class FeatureSpec:
     def columns(self) -> tuple[Feature, ...]:
         """The features that rows are made of, whether given or of the preset."""
         periods = {name: period for name, period, _ in self.angles}
-        if self.features:
-            return tuple(
-                replace(feature, period=periods[feature.channel])
-                if feature.channel in periods
-                else feature
-                for feature in self.features
-            )
+        beside = tuple(Feature(BESIDE, name, 1) for name in self.compared)  # type: ignore[arg-type]
+        given = tuple(
+            replace(feature, period=periods[feature.channel])
+            if feature.channel in periods
+            else feature
+            for feature in self.features
+        )
+        if given:
+            return given + beside
         measured = self.measured
         shape = blocks_of(self.preset or "raw", len(measured))
         made = tuple(
@@ -296,7 +338,7 @@ class FeatureSpec:
         )
         if self.preset == "sensor_seasonal":
             made += tuple(Feature(kind) for kind in _CALENDAR)  # type: ignore[arg-type]
-        return made
+        return made + beside
 
     @property
     def reach(self) -> int:
@@ -330,7 +372,7 @@ class FeatureSpec:
     @property
     def is_at_once(self) -> bool:
         """Whether rows are made for a batch of readings at once, by :meth:`start_recent`."""
-        return self.preset in AT_ONCE and not self.angles
+        return self.preset in AT_ONCE and not self.angles and not self.siblings
 
     def start(self) -> SensorFeatures:
         """Return the empty state of one sensor, whose rows are made one by one."""
@@ -368,7 +410,7 @@ class SensorFeatures:
         self._last: Sequence[float] = [math.nan] * len(self._channels)
         self._age: list[int] = [0] * len(self._channels)
         self._latest_ms: int | None = None
-        columns = spec.columns
+        columns = [feature for feature in spec.columns if feature.kind != BESIDE]
         self._only_raw = tuple(f.channel for f in columns) == self._channels and all(
             f.kind == "raw" and f.period is None for f in columns
         )

@@ -672,6 +672,7 @@ class PartitionState:
             self._typical.forget(key)
             if self._monitor is not None:
                 self._monitor.bank.forget(key)
+        self._engine.siblings.forget(gone.sensors)
         for sensor in gone.sensors:
             self._context.forget(sensor)
         self.forgotten += gone.streams

@@ -118,6 +118,11 @@ def refused(config: Config) -> None:
             source.follow,
             "input.follow = true is not read on Spark yet: give topics, or a whole file.",
         ),
+        (
+            source.siblings is not None,
+            "input.siblings is not heard on Spark, where each sensor may be judged by another "
+            "task: leave it out, or take `rejex-stream run`.",
+        ),
     ):
         if asked:
             raise ConfigError(why)

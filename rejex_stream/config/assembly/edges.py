@@ -407,8 +407,15 @@ def budget_of_groups(config: Config) -> str | None:
 
 
 def require_one_partition(config: Config, partitions: Mapping[str, int]) -> None:
-    """Refuse a budget of groups that may lie in several of so many partitions of topics."""
+    """Refuse groups with a budget or siblings that may lie in several partitions of topics."""
     setting, count = budget_of_groups(config), sum(partitions.values())
+    if config.input.siblings and count > 1 and config.input.partitioning == "check":
+        raise ConfigError(
+            f"input.siblings, and the input has {count} partitions: siblings in several are never "
+            "compared. Name a new topic in input.topics, run `rejex-stream topics create CONFIG "
+            "--with-input --partitions 1` and `rejex-stream topics rekey CONFIG --from "
+            f'{next(iter(partitions))}`; or, if they are in one, input.partitioning = "trust".'
+        )
     if setting is not None and count > 1 and config.input.partitioning == "check":
         sizes = ", ".join(f"{topic} {n}" for topic, n in partitions.items())
         raise ConfigError(

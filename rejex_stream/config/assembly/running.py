@@ -57,7 +57,7 @@ def engine_spec(config: Config) -> EngineSpec:
     sides, angles = sides_of(config.channels), angles_of(config.channels)
     return EngineSpec(
         detector=make_detector(config.detector.name, **config.detector.params),
-        features=config.features.spec(names, flags, sides, angles),
+        features=config.features.spec(names, flags, sides, angles, config.input.siblings_said()),
         policy=rejection.policy(),
         window=rejection.window,
         schedule=config.refit.schedule(rejection.window),

@@ -4,7 +4,8 @@ Scores of different detectors do not compare; how rare a score is does. Each mem
 turned into minus the decimal logarithm of its tail probability among scores that the member gave
 to training rows it was not fitted on, and the ensemble's score is the mean of ``log1p`` of that, so
 that no member shouts the others down. Beside a season one member that is sure suffices: it alone
-sees what is ordinary at another hour.
+sees what is ordinary at another hour. Beside siblings these alone suffice: a storm that they have,
+too, is less unusual for it.
 """
 
 from __future__ import annotations
@@ -18,16 +19,18 @@ import numpy as np
 
 from rejex_stream.detectors.sensor.recipes import GUARD_QUANTILE, Mahalanobis, Subsequence
 from rejex_stream.detectors.sensor.season import ByHour, SeasonalResidual
+from rejex_stream.detectors.sensor.siblings import SiblingResidual
 from rejex_stream.detectors.sensor.states import States
 from rejex_stream.detectors.table import TableScorer, training_table
 from rejex_stream.errors import ConfigError, DetectorError
 from rejex_stream.features import FeatureSpec
 from rejex_stream.features.preset import PresetName
-from rejex_stream.protocols import BatchDetector, Scorer
+from rejex_stream.protocols import BatchDetector, IncrementalDetector, Scorer
 from rejex_stream.types import ColumnGroups, FloatArray
 
 _MIN_ROWS = 8
 _TAIL = 0.98
+_CHOOSY = ByHour | SeasonalResidual | SiblingResidual | States  # of use for some rows alone
 _EARLY_OR_LATE = 0.001
 """Share of rows in another state than other turns are at their hour, up to which that tells it."""
 
@@ -68,13 +71,13 @@ class Members:
 
     scorers: tuple[Scorer, ...]
     tails: tuple[LogTail, ...]
-    one_suffices: bool = False
+    sure: int = 0  # of so many of the last, one suffices
 
     def score(self, X: FloatArray) -> FloatArray:
         tails = [
             tail(scorer.score(X)) for scorer, tail in zip(self.scorers, self.tails, strict=True)
         ]
-        return _joint(tails, one_suffices=self.one_suffices)
+        return _joint(tails, self.sure)
 
     def given_others(self, X: FloatArray, groups: ColumnGroups) -> FloatArray | None:
         """Return what the first member that knows expects of each group, given the others.
@@ -102,20 +105,21 @@ class Members:
             if own is None:
                 return None
             tails.append(tail(own))
-        return _joint(tails, one_suffices=self.one_suffices)
+        return _joint(tails, self.sure)
 
 
-def _joint(tails: Sequence[FloatArray], *, one_suffices: bool) -> FloatArray:
-    """Return the mean of ``log1p`` of the tails; or, if one suffices, of the largest if it is more.
+def _joint(tails: Sequence[FloatArray], sure: int) -> FloatArray:
+    """Return the mean of ``log1p`` of the tails; or, if more, of the largest that suffices.
 
     The largest of k is as rare as k times its probability, whatever the others say (Bonferroni).
     """
-    total, largest = np.zeros_like(tails[0]), tails[0]
-    for tail in tails:
+    total, largest = np.zeros_like(tails[0]), np.zeros_like(tails[0])
+    for i, tail in enumerate(tails):
         total += np.log1p(tail)
-        largest = np.maximum(largest, tail)
+        if i >= len(tails) - sure:
+            largest = np.maximum(largest, tail)
     mean: FloatArray = total / len(tails)
-    if not one_suffices:
+    if not sure:
         return mean
     return np.maximum(mean, np.log1p(np.maximum(largest - math.log10(len(tails)), 0.0)))
 
@@ -205,13 +209,15 @@ def _joined(
     tails: Sequence[LogTail],
     unseen: Sequence[FloatArray],
 ) -> Members | WithStates:
-    one_suffices = any(isinstance(one, SeasonalResidual) for one in members)
+    sure = len(members) if any(isinstance(one, SeasonalResidual) for one in members) else 0
+    if isinstance(members[-1], SiblingResidual):
+        sure = 1
     states = next((i for i, one in enumerate(members) if isinstance(one, States)), None)
     if states is None or len(members) == 1:
-        return Members(tuple(scorers), tuple(tails), one_suffices)
+        return Members(tuple(scorers), tuple(tails), sure)
     which = [i for i in range(len(scorers)) if i != states]
-    others = Members(tuple(scorers[i] for i in which), tuple(tails[i] for i in which), one_suffices)
-    joint = _joint([unseen[i] for i in which], one_suffices=one_suffices)
+    others = Members(tuple(scorers[i] for i in which), tuple(tails[i] for i in which), sure)
+    joint = _joint([unseen[i] for i in which], sure)
     tail = LogTail.of(joint[np.isfinite(joint)])
     own = scorers[states]
     assert isinstance(own, TableScorer)  # as States makes them
@@ -225,10 +231,7 @@ def _of_use(members: Sequence[BatchDetector], X: FloatArray) -> Sequence[BatchDe
     is on by day, from one time or another, has states and no season: each row in which it is early
     or late would be absurd.
     """
-    found = [
-        one.of_rows(X) if isinstance(one, ByHour | SeasonalResidual | States) else one
-        for one in members
-    ]
+    found = [one.of_rows(X) if isinstance(one, _CHOOSY) else one for one in members]
     states = next((one for one in found if isinstance(one, States)), None)
     season = next((one for one in found if isinstance(one, SeasonalResidual)), None)
     if states is not None and not (
@@ -248,6 +251,19 @@ def _unseen(member: BatchDetector, X: FloatArray, seed: int) -> FloatArray:
         for rows, others in ((newer, older), (older, newer))
     ]
     return np.concatenate(unseen)
+
+
+def beside_siblings(detector: BatchDetector | IncrementalDetector) -> Ensemble:
+    """Return a detector for sensors with what siblings say as one more member."""
+    if type(detector) is Mahalanobis:
+        detector = Ensemble((detector,), detector.name, detector.preset)
+    if not isinstance(detector, Ensemble):
+        raise ConfigError(
+            f"input.siblings, but {detector.name} judges no sensor beside others: take "
+            'detector.name = "Sensor", or leave the siblings out.'
+        )
+    known = any(isinstance(member, SiblingResidual) for member in detector.members)
+    return detector if known else replace(detector, members=(*detector.members, SiblingResidual()))
 
 
 def sensor_ensemble(flags: str = "apart") -> Ensemble:

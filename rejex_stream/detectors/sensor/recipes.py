@@ -26,11 +26,13 @@ from rejex_stream.detectors.table import TableScorer, training_table
 from rejex_stream.errors import ConfigError, DetectorError
 from rejex_stream.features import FeatureSpec
 from rejex_stream.features.preset import PresetName
+from rejex_stream.features.spec import BESIDE
 from rejex_stream.protocols import Scorer
 from rejex_stream.types import ColumnGroups, FloatArray, RestingRange
 
 Index = npt.NDArray[np.intp]
 _CALENDAR, _DERIVED = -1, -1
+_BESIDE = -2
 _CHANGES, _LEVELS = ("difference", "deviation"), ("raw", "mean")
 _PARTS, _WANDERS, _MIN_ROWS = 8, 0.6, 800
 """Share of the variance of ranks that lies between eighths of the rows, from which on a channel has
@@ -69,6 +71,8 @@ class Layout:
     # for each column what of its channel it is about, where some channel is an angle: the angle, or
     # how far it is behind another; a part of the features' identity
     about: tuple[tuple[int, str], ...] = field(default=(), repr=False)
+    # of channels that are judged beside siblings, the column of the level, and what siblings say
+    beside: tuple[tuple[int, ...], ...] = field(default=(), repr=False)
 
     @classmethod
     def of(cls, spec: FeatureSpec) -> Layout:
@@ -77,13 +81,14 @@ class Layout:
         moving = {feature.channel for feature in columns if feature.kind in _CHANGES}
         number = {"": _CALENDAR} | {name: i for i, name in enumerate(spec.channels)}
         return cls(
-            tuple(number[f.channel] for f in columns),
+            tuple(_BESIDE if f.kind == BESIDE else number[f.channel] for f in columns),
             tuple({"raw": 0, "lag": f.events or 0}.get(f.kind, _DERIVED) for f in columns),
             tuple(j for j, f in enumerate(columns) if f.kind == "std"),
             tuple(j for j, f in enumerate(columns) if f.kind in _LEVELS and f.channel in moving),
             tuple(("angle" if f.is_on_circle else f.kind, f.events or 0) for f in columns),
             tuple((number[name], 1 if side == "low" else -1) for name, side in spec.sides),
             tuple((number[f.channel], f.behind) for f in columns if spec.angles),
+            spec.beside,
         )
 
     @classmethod
@@ -98,7 +103,7 @@ class Layout:
         (n, d): a switch, a command, a constant. Where every channel is one, none is set apart.
         """
         channels = np.array(self.channels)
-        used: npt.NDArray[np.bool_] = channels != _CALENDAR
+        used: npt.NDArray[np.bool_] = channels > _CALENDAR
         if flags == "in":
             return used
         for j in self._at_rest(X):
@@ -264,7 +269,7 @@ class Columns:
         known = [i for i, at in enumerate(own) if len(at) and places[at[0]] == groups[i][0]]
         if known:
             rows = X.take(self.which, axis=1)
-            plain: Any = getattr(self.inner, "plain", None)  # as all have that score parts of rows
+            plain: Any = getattr(self.inner, "plain", self.inner)
             said = plain.given_others(rows, [own[i] for i in known])
             found[:, known, : said.shape[2]] = said
         return found
@@ -294,7 +299,8 @@ class Residual:
         return Z[:, :t] + affine(Z[:, t:], self.weights, np.zeros(t))
 
 
-def _fit_residual(X: FloatArray, targets: int) -> Residual:
+def fit_residual(X: FloatArray, targets: int) -> Residual:
+    """Fit a forecast of the first columns of rows X of shape (n, targets + p) by the others."""
     scale = fit_scale(X)
     Z = scale.apply(X)
     now, given = Z[:, :targets], Z[:, targets:]
@@ -415,7 +421,7 @@ class VARResidual(SensorRecipe):
         now = np.flatnonzero(measured & layout.level())
         past = np.flatnonzero(measured & layout.past(_MAX_LAGS))
         which = np.concatenate((now, past))
-        return Columns(which, _fit_residual(X[:, which], len(now)))
+        return Columns(which, fit_residual(X[:, which], len(now)))
 
 
 def one_of(name: str, key: str, value: str, known: tuple[str, ...]) -> None:

@@ -117,11 +117,6 @@ class Residual:
     spread: Table | None
     inner: Distance
 
-    @property
-    def plain(self) -> Residual:
-        """Itself, as of the distances."""
-        return self
-
     def score(self, X: FloatArray) -> FloatArray:
         return self.inner.score(self.left(X))
 

@@ -18,7 +18,7 @@ from rejex_stream.encode import encode_incident
 from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.features import FeatureSpec
 from rejex_stream.incidents import Alarms, FalseAlarms, Hold
-from rejex_stream.incidents.state_machine import Alarm, IncidentTracker, _predicted
+from rejex_stream.incidents.state_machine import UPDATE_MS, Alarm, IncidentTracker, _predicted
 from rejex_stream.rejection import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.types import (
@@ -140,8 +140,7 @@ def test_the_incident_that_was_told_is_the_one_that_is_held():
 def test_an_open_incident_publishes_as_it_goes_and_at_most_so_often():
     for held in (True, False):
         hold = Hold(enabled=held, adopt_after_events=10**6)
-        alarms = Alarms(update_s=1800)
-        engine = Engine(small(hold=hold, alarms=alarms), InlineExecutor())
+        engine = Engine(small(hold=hold), InlineExecutor())
         told = play(engine, feed((2000, 2300), by=3.0))[1]
         told = [i for i in told if i.changed_seq < 2300]
         times = [i.changed_ms for i in told]
@@ -149,15 +148,15 @@ def test_an_open_incident_publishes_as_it_goes_and_at_most_so_often():
         assert len(told) >= 5
         assert counts == sorted(counts)
         assert counts[-1] > counts[0]
-        assert max(b - a for a, b in pairwise(times)) <= 1_800_000
+        assert max(b - a for a, b in pairwise(times)) <= UPDATE_MS
         assert [i.opens for i in told] == [True] + [False] * (len(told) - 1)
         same = [i for i in told if i.version == told[-1].version]
         between = [b.changed_ms - a.changed_ms for a, b in pairwise(same)]
-        assert min(between) >= 1_800_000
+        assert min(between) >= UPDATE_MS
 
 
 def test_an_incident_that_is_published_often_is_counted_once():
-    engine = Engine(small(alarms=Alarms(update_s=1800)), InlineExecutor())
+    engine = Engine(small(), InlineExecutor())
     told, counts = play(engine, feed((2000, 2300), by=3.0))[1], OutcomeCounts()
     record = Record(told[0].position, None, None)
     counts.add(Outcome(record, None, None, None, incidents=(one,)) for one in told)

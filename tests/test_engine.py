@@ -225,7 +225,7 @@ def small_engine(detector: str, **policy: object) -> Engine:
     band = RejectionPolicy(0.1, **(policy or {"tolerance": 4}))
     spec = EngineSpec(
         make_detector(detector), features, band, window=200, schedule=schedule,
-        evidence=detector == "HBOS", alarms=Alarms(update_s=20),
+        evidence=detector == "HBOS", alarms=Alarms(),
     )  # fmt: skip
     return Engine(spec, InlineExecutor())
 

@@ -23,6 +23,7 @@ from rejex_stream.errors import ConfigError
 from rejex_stream.features import FeatureSpec
 from rejex_stream.incidents import Alarms, ChannelLimits, Hold
 from rejex_stream.incidents.limits import Noise
+from rejex_stream.incidents.state_machine import UPDATE_MS
 from rejex_stream.monitor import MonitorBank, MonitorConfig
 from rejex_stream.operate.alerts import make_alert
 from rejex_stream.operate.incident_text import DisplayNames
@@ -156,7 +157,7 @@ def test_an_incident_lasts_while_values_are_beyond_however_ordinary_scores_are()
     told = play(engine(hold=Hold(recover_events=15)), lone(*range(5, 45), n=200))[1]
     assert len({i.id for i in told}) == 1
     assert [i.changed_seq for i in told if i.state is IncidentState.CLOSED] == [44 + 15]
-    n_updates = (told[-1].changed_ms - told[0].changed_ms) // (1000 * Alarms().update_s)
+    n_updates = (told[-1].changed_ms - told[0].changed_ms) // UPDATE_MS
     assert len(told) <= 2 + n_updates, "the first event beyond the limit is news, the others not"
 
 

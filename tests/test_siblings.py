@@ -2,6 +2,8 @@
 
 import math
 import random
+from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,9 +14,10 @@ from rejex_stream.config.assembly.running import engine_spec
 from rejex_stream.detectors import make_detector
 from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.engine.refit import RefitSchedule
-from rejex_stream.engine.siblings import Siblings, group_of
+from rejex_stream.engine.siblings import Siblings
 from rejex_stream.errors import CheckpointError, ConfigError
 from rejex_stream.features import Circle, Feature, FeatureSpec
+from rejex_stream.features.spec import group_of
 from rejex_stream.rejection import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.spark.frames import refused
@@ -126,6 +129,37 @@ def test_who_is_silent_late_or_in_another_mode_is_left_out():
     began = [(*one, "off" if one[1] == 0 else "on") for one in steps(FIRST, SECOND)]
     assert compared([*began, (*NOW, "on")], modes=True)[0] == (7.0, 7.0)  # no step is known
     assert compared([*began, (*NOW, "off")], modes=True)[0] == (7.0, 7.0)
+
+
+def test_who_is_held_when_it_is_looked_at_is_left_out_until_it_is_free():
+    siblings = Siblings(FeatureSpec(("a", "b"), siblings="*"), modes=False)
+
+    def median(at, n_verdicts=0, *, held=False):
+        for _ in range(n_verdicts):
+            siblings.look([SimpleNamespace(sensor="s0", held=held)])
+        return [said(siblings, name, at, *values) for name, _, values in steps(SECOND)][-1][1]
+
+    assert [median(0), median(10), median(20)] == [4.0, 4.0, 2.5]  # of s0 to s3: 9, 1, 2 and 3
+    assert [median(30, 255, held=True), median(40, 1, held=True)] == [2.5, 2.5]
+    assert [median(50, 256), median(60)] == [2.0, 2.5]  # at the step before it was held
+
+
+def test_a_fault_that_spreads_is_not_that_of_those_it_has_not_reached():
+    values = farm(700)
+    for sensor, begins in ((1, 330), (2, 400), (3, 470), (4, 540)):
+        values[begins:, sensor, 0] += 6
+    feed, n = fed(values), 640 * 8
+    last = judged(feed)[n:]
+    anomalies = {v.sensor: 0 for v in last} | Counter(
+        v.sensor for v in last if v.label is Label.ANOMALY
+    )
+    assert {v.sensor for v in last if v.held} >= {"T2", "T4", "T5"}
+    assert max(anomalies[name] for name in ("T1", "T6", "T7", "T8")) < 0.2 * len(last) / 8
+    before, after = (Engine(spec_of(), InlineExecutor()) for _ in range(2))
+    for i in range(0, n, 639):  # in other parts, and after a restart
+        before.process(feed[i : min(n, i + 639)])
+    after.restore(before.snapshot())
+    assert after.process(feed[n:]) == last
 
 
 def test_after_a_gap_of_its_own_a_sensor_is_like_the_others_until_there_is_a_step_again():

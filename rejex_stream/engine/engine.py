@@ -199,6 +199,18 @@ class Engine:
         return verdicts
 
     def _judge(self, readings: Sequence[Reading], totals: Sequence[float]) -> list[Verdict]:
+        if not self.siblings.any:
+            return self._judge_in_order(readings, totals)
+        verdicts = list[Verdict]()
+        while len(verdicts) < len(readings):  # up to where it is looked at who is held
+            part = slice(len(verdicts), len(verdicts) + self.siblings.until_look)
+            verdicts += self._judge_in_order(readings[part], totals[part])
+            self.siblings.look(verdicts[part])
+        return verdicts
+
+    def _judge_in_order(
+        self, readings: Sequence[Reading], totals: Sequence[float]
+    ) -> list[Verdict]:
         """Judge in the order of the readings, across keys: who comes first gets the credit."""
         # Rows are made, and scored, key by key all the same.
         if readings and self._is_lazy:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
@@ -50,6 +50,19 @@ _ROLLING = ("deviation", "mean", "std", "min", "max")
 _CALENDAR = ("hour_of_day", "day_of_week", "days_to_month_end")
 _ON_CIRCLE = ("raw", "lag", "mean")  # of an angle these are a sine and a cosine
 _NOT_ON_CIRCLE = ("min", "max")
+
+
+def group_of(siblings: str | tuple[tuple[str, str], ...]) -> Callable[[str], str | None]:
+    """Return what says of a sensor with whom it is a sibling; ``None``: with nobody."""
+    if not isinstance(siblings, str):
+        return dict(siblings).get
+    pattern = re.compile("(?s).*" if siblings == "*" else siblings)
+
+    def by_name(sensor: str) -> str | None:
+        found = pattern.fullmatch(sensor)
+        return found and ("/".join(found.groups("")) or siblings)
+
+    return by_name
 
 
 class Circle(NamedTuple):
@@ -279,12 +292,11 @@ class FeatureSpec:
     def _check_siblings(self) -> None:
         if any(feature.kind == BESIDE for feature in self.features):
             raise ConfigError("Columns of siblings are not given: set `siblings` instead.")
-        if isinstance(self.siblings, str) and self.siblings not in ("", "*"):
-            try:
-                re.compile(self.siblings)
-            except re.error as error:
-                said = f"siblings = {self.siblings!r} is no regular expression: {error}."
-                raise ConfigError(said) from None
+        try:
+            group_of(self.siblings)
+        except re.error as error:
+            said = f"siblings = {self.siblings!r} is no regular expression: {error}."
+            raise ConfigError(said) from None
 
     @property
     def compared(self) -> tuple[str, ...]:
@@ -297,15 +309,6 @@ class FeatureSpec:
         return tuple(name for name in self.measured if name not in apart)
 
     @property
-    def beside(self) -> tuple[tuple[int, ...], ...]:
-        """For each of these the column of its level and those of what siblings say."""
-        names = self.names
-        return tuple(
-            (names.index(name), *map(names.index, Feature(BESIDE, name, 1).names))  # type: ignore[arg-type]
-            for name in self.compared
-        )
-
-    @property
     def measured(self) -> tuple[str, ...]:
         """The channels that columns may be made of: all but the flags."""
         return tuple(name for name in self.channels if name not in self.flags)
@@ -315,13 +318,13 @@ class FeatureSpec:
         """The features that rows are made of, whether given or of the preset."""
         periods = {name: period for name, period, _ in self.angles}
         beside = tuple(Feature(BESIDE, name, 1) for name in self.compared)  # type: ignore[arg-type]
-        given = tuple(
-            replace(feature, period=periods[feature.channel])
-            if feature.channel in periods
-            else feature
-            for feature in self.features
-        )
-        if given:
+        if self.features:
+            given = tuple(
+                replace(feature, period=periods[feature.channel])
+                if feature.channel in periods
+                else feature
+                for feature in self.features
+            )
             return given + beside
         measured = self.measured
         shape = blocks_of(self.preset or "raw", len(measured))

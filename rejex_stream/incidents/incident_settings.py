@@ -16,14 +16,12 @@ class FalseAlarms(Section):
 
 
 class Alarms(Section):
-    """When somebody is told of a fault, and how often of what became of it."""
+    """When somebody is told of a fault."""
 
     table = "incidents"
 
     false_alarms: FalseAlarms = setting(FalseAlarms)
     """How many false alarms people are willing to see."""
-    update_s: float = setting(300.0, unit="s", gt=0, example=3600.0)
-    """While an incident is open its counts are published at most so often, in event time."""
 
 
 class Hold(Section):

@@ -91,6 +91,7 @@ from rejex_stream.types import (
     Verdict,
 )
 
+UPDATE_MS = 300_000  # the counts of an open incident are published at most so often
 _MOST_SENSORS = 100  # named in an incident
 _MOST_RELAPSES = 10  # after so many, it is not said again that scores look ordinary
 _LOOK_BACK = 4  # an onset lies at most a window / 4 back
@@ -843,12 +844,10 @@ class IncidentTracker:
 
     def _update(self, incident: OpenIncident, verdict: Verdict, *, is_news: bool = False) -> None:
         """Publish how an incident stands: news at once, the rest after so much event time."""
+        since_ms = verdict.event_time_ms - incident.published_ms
         if is_news:
             self._publish(verdict, verdict.seq)
-        elif (
-            self._alarms is not None
-            and verdict.event_time_ms - incident.published_ms >= 1000 * self._alarms.update_s
-        ):
+        elif self._alarms is not None and since_ms >= UPDATE_MS:
             self._publish(verdict, verdict.seq, counted=True)
 
     def update_alarm(

@@ -71,8 +71,9 @@ class Layout:
     # for each column what of its channel it is about, where some channel is an angle: the angle, or
     # how far it is behind another; a part of the features' identity
     about: tuple[tuple[int, str], ...] = field(default=(), repr=False)
-    # of channels that are judged beside siblings, the column of the level, and what siblings say
-    beside: tuple[tuple[int, ...], ...] = field(default=(), repr=False)
+    # of channels that are judged beside siblings, the column of the level, and the first of four
+    # of what siblings say
+    beside: tuple[tuple[int, int], ...] = field(default=(), repr=False)
 
     @classmethod
     def of(cls, spec: FeatureSpec) -> Layout:
@@ -80,6 +81,8 @@ class Layout:
         columns = [feature for feature in spec.columns for _ in feature.names]
         moving = {feature.channel for feature in columns if feature.kind in _CHANGES}
         number = {"": _CALENDAR} | {name: i for i, name in enumerate(spec.channels)}
+        level, names = spec.level_of_channel, spec.names
+        said = [feature for feature in spec.columns if feature.kind == BESIDE]
         return cls(
             tuple(_BESIDE if f.kind == BESIDE else number[f.channel] for f in columns),
             tuple({"raw": 0, "lag": f.events or 0}.get(f.kind, _DERIVED) for f in columns),
@@ -88,7 +91,7 @@ class Layout:
             tuple(("angle" if f.is_on_circle else f.kind, f.events or 0) for f in columns),
             tuple((number[name], 1 if side == "low" else -1) for name, side in spec.sides),
             tuple((number[f.channel], f.behind) for f in columns if spec.angles),
-            spec.beside,
+            tuple((level[number[f.channel]], names.index(f.names[0])) for f in said),
         )
 
     @classmethod

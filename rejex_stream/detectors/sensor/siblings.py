@@ -69,7 +69,8 @@ class SiblingResidual(SensorRecipe):
         """Return the recipe with the channels that siblings explain in rows X; ``None``: none."""
         if self.layout is None or not self.layout.beside:
             return None
-        levels, before, usual = np.array(self.layout.beside).T[:3]
+        levels, before = np.array(self.layout.beside).T
+        usual = before + 1
         rows = X[(X[:, before] != X[:, usual]).any(axis=1)][:, [*before, *usual]]
         if 2 * len(rows) < len(X):
             return None
@@ -86,10 +87,10 @@ class SiblingResidual(SensorRecipe):
         self, X: FloatArray, layout: Layout, measured: npt.NDArray[np.bool_], seed: int
     ) -> Scorer:
         at, k = [*self.targets], len(self.targets)
-        levels, before, usual, smooth, smooth_usual = np.array(layout.beside).T
-        own, others = (before[at], smooth[at]), (usual[at], smooth_usual[at])
-        rest = np.delete(usual, at), np.delete(smooth_usual, at)
-        which = np.concatenate((levels[at], *own, *others, *rest))
+        levels, before = np.array(layout.beside).T
+        own, usual = np.stack((before, before + 2)), np.stack((before + 1, before + 3))
+        rest = np.delete(usual, at, axis=1)
+        which = np.concatenate((levels[at], *own[:, at], *usual[:, at], *rest))
         rows = X[:, which[k:]]
         known = (rows[:, : 2 * k] != rows[:, 2 * k : 4 * k]).any(axis=1)
         return Columns(which, Residual(fit_residual(rows[known] if known.any() else rows, 2 * k)))

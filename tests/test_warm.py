@@ -1,6 +1,9 @@
 """``rejex-stream warm``: the first live event is judged as if the history had come before it."""
 
 import json
+import math
+import random
+import sys
 
 import pytest
 
@@ -24,6 +27,13 @@ def table(path, start, stop, skip=()):
     path.write_text("t,id,flow\n" + "".join(rows))
 
 
+def of_five(i, high):
+    """A reading of one of five pumps on one main; now and then one that says it has none."""
+    main, noise = 20 * math.sin(i / 23), random.Random(i).gauss(0, 1)
+    value = -1 if i % 331 == 0 else round(main + noise + (high(i) > 20) * high(i), 3)
+    return f"{1_700_000_000 + i},p{i % 5},{value}\n"
+
+
 def config(name, path, budget="", **changes):
     more = (
         f'[state]\nfolder = "{name}"\nsnapshot_every_events = 300\n[run]\ncommit_interval_s = 0\n'
@@ -36,6 +46,12 @@ def config(name, path, budget="", **changes):
         .replace("HBOS", "Sensor")
     )
     return text.replace("tolerance = 4", budget) if budget else text
+
+
+def beside(name, path, budget="", *, plain=config):
+    """Return a config in which all pumps are siblings, and -1 is a missing flow."""
+    text = plain(name, path, budget, source='siblings = "*"\nsensor = "id"\n')
+    return text + "\n[channels.flow]\nmissing = [-1]\n"
 
 
 @pytest.fixture
@@ -71,11 +87,20 @@ def undisturbed(here, rejex, skip=(), budget=""):
     return verdicts(here / "whole-verdicts.jsonl")[N - len(skip) :]
 
 
+@pytest.mark.parametrize("siblings", [False, True], ids=["", "siblings"])
 @pytest.mark.parametrize("core", ["", "python"], ids=["native", "python"])
-def test_the_verdicts_are_those_of_one_file_also_after_a_kill(here, rejex, core, monkeypatch):
+def test_the_verdicts_are_those_of_one_file_also_after_a_kill(
+    here, rejex, core, siblings, monkeypatch
+):
     monkeypatch.setenv("REJEX_CORE", core)
     if not core and native_core.core()[0] is None:
         pytest.skip("no native core")
+    if siblings:
+        monkeypatch.setattr(sys.modules[__name__], "config", beside)
+        monkeypatch.setattr(sys.modules[__name__], "row", of_five)
+        for name, *span in (("history", 0, N), ("live", N, LIVE)):
+            table(here / f"{name}.csv", *span)
+        (here / "new.toml").write_text(config("new", "live.csv"))
     fault = range(495, 720)
     status, said = rejex(
         "warm", "new.toml", "--from", "history.csv",
@@ -84,7 +109,7 @@ def test_the_verdicts_are_those_of_one_file_also_after_a_kill(here, rejex, core,
     assert status == 0, said
     assert "left out: 2023-11-14T22:21:35Z to 2023-11-14T22:25:20Z" in said
     assert f"{N - len(fault)} readings" in said
-    assert "2 of 2 sensors are ranked" in said
+    assert f"{2 + 3 * siblings} of {2 + 3 * siblings} sensors are ranked" in said
     written = here / "new-verdicts.jsonl"
     with started(command("run", "new.toml"), cwd=here) as process:
         until(lambda: written.exists() and written.stat().st_size)
@@ -92,6 +117,7 @@ def test_the_verdicts_are_those_of_one_file_also_after_a_kill(here, rejex, core,
     assert rejex("run", "new.toml")[0] == 0
     found = verdicts(written)
     assert found[0]["reason"] is None
+    assert siblings == ('"by":"siblings"' in written.read_text())
     assert found == undisturbed(here, rejex, fault)
 
 

@@ -14,30 +14,10 @@ reference stands still; a transition ends the judging of a batch after its event
 event finds the reference as the transition left it.
 
 The alarm's statistic is an exponentially weighted mean of severities, A <- A + (min(severity, 4) -
-A) / 10 [1]_: a fault that lasts raises it, however slowly it came, and a single spike does not. How
-high it may be by chance is seen in the stream itself: the largest A of every block of n/40 events
-(20 at least), of the last 256 blocks without an incident. The limit is what one such block exceeds
-twice as often as a month's blocks hold `per_sensor_month` false alarms, by the Gumbel law of block
-maxima [2]_ through their median and their .9 quantile: faults which nobody was told of move it
-little. Until there are 20 blocks, none of a window that was filling, it is what the next exceeds as
-seldom as people said, where the k largest of m maxima lie `S` in all above the one below them:
-P(next > that + x) = (k + 1) / (m + 1) (1 + x / S)^-k, exactly so for exponential tails [3]_. It
-lies between 0.85 and 3.5, so faults at which every score is beyond all others are reported whatever
-a wild past says; up to 3.9 while a window's filling counts, which 36 such scores in a row reach:
-one wild reading makes as many as rolling columns are long.
-
-No law of tails fits every stream, and showers, starts and bursts are no chance at all, so what was
-told in vain counts. A rise weighs what its severities, 16 at most, have above 0.75, added up while
-A is not ordinary. What recovered and nobody answered, beyond no limit of people's, may have been
-told in vain: its weight is remembered for one to two times the blocks that hold one false alarm, as
-is what would have been told without that. Once there are two, no less than the heavier is told:
-after N such, of exchangeable weights, the next is told with probability 1 / (N + 1), whatever their
-law. So one fault that nobody answered silences no other, two bursts teach that bursts come, and a
-fault that lasts longer or is stronger is still told; an answer is what keeps the next one of its
-kind loud. A stream is held all the same, and told at the latest before what is held could be
-adopted. What a month is goes by the median of the blocks' durations: no gap in the input, and no
-wrong clock, silences anything. An alarm also lasts a minute, or 600 events: at a reading a second
-ten say nothing.
+A) / 10 [1]_. Its limit, by the law of block maxima [2]_ and while a stream is young by a prediction
+limit for exponential tails [3]_, and the weight of what was told in vain are derived in
+docs/explanation/incidents.md. What a month is goes by the median of the blocks' durations: no gap
+in the input, and no wrong clock, silences anything.
 
 References
 ----------

@@ -1,24 +1,11 @@
 """How much evidence opens an incident, how much ends it, and whether a first model may be trusted.
 
-The evidence is a CUSUM of severities under the window [1]_, S <- max(0, S + min(severity,
-log10(n + 1)) - 0.75). An exchangeable score has a severity of x or more with a probability of
-10^-x, so an event adds -0.32 on average, and none adds more than log10(n + 1) - 0.75: what lies
-beyond all reference scores is extrapolated, and no single spike opens an incident.
-
-Autocorrelated scores come in clusters. The variance inflation V of the reference, in its own order,
-is the larger of an AR(1) estimate, corrected for the bias of a short series [2]_, and of the
-variances of means of n/40, n/20 and n/10 scores. The limit is 2.5 + 5 V: fitted to at most 8
-incidents in 10^6 events of null streams (``python -m benchmarks.incidents``); measured, not proved.
-A single V is a guess, and where it is too small by chance an incident opens by chance: what counts
-is no less than the mean of those measured before. Where a window is worth fewer than ten
-independent events, n < 10 V, or none was full yet, nothing is judged.
-
-A fault begins against a reference that stood still. Where its scores rose before the onset already,
-the stream moves away from its model, as in spring: that is drift, and whoever held it would judge
-summer by winter. Such a crossing is no hold (:func:`rises`): the evidence begins again.
-
-The evidence for the end is the CUSUM of the other side, of so many ordinary events as are worth ten
-independent ones, half a window at most.
+The evidence is a CUSUM of severities under the window, S <- max(0, S + min(severity,
+log10(n + 1)) - 0.75) [1]_; docs/explanation/incidents.md says why, and what else a hold asks for.
+The variance inflation V of the reference, in its own order, is the larger of an AR(1) estimate,
+corrected for the bias of a short series [2]_, and of the variances of means of n/40, n/20 and n/10
+scores. The evidence for the end is the CUSUM of the other side, of so many ordinary events as are
+worth ten independent ones, half a window at most.
 
 A fault that begins or ends within a warm-up is learnt: no score shows it afterwards. It shows in
 the rows. :func:`is_mixed` asks of each channel whether a stretch of the rows differs from the

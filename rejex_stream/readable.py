@@ -158,14 +158,16 @@ class ChannelReading:
         """
         name, unit, parts = name or self.channel, unit and f" {unit}", []
         given, (low, high) = self.expected, self.usual or (math.nan, math.nan)
-        told = given and (given.value, (given.high - given.low) / 2)
-        if given is not None and given.by == "siblings":
+        told: tuple[float, ...] = ()
+        if given is not None:
             told = given.low, given.high
-        shown = [self.value, *(self.usual or ()), *(told or ())]
+            if given.by != "siblings":
+                told = given.value, (given.high - given.low) / 2
+        shown = [self.value, *(self.usual or ()), *told]
         shown = [value for value in shown if not math.isnan(value)]
         text = dict(zip(shown, alike(shown, self._step()), strict=True))
         now = f"{name} {text.get(self.value, 'missing')}" + unit * (self.value in text)
-        if given is not None and told is not None:
+        if given is not None:
             first, second = (text[value] for value in told)
             if given.by == "siblings":
                 parts.append(f"its siblings {first} to {second}{unit}")

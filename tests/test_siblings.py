@@ -209,7 +209,7 @@ def test_what_no_weather_explains_is_an_anomaly_and_its_siblings_are_named():
     first = told[20].evidence.channels[0]
     assert (first.channel, first.expected.by) == ("gearbox", "siblings")
     assert first.expected.read > first.expected.high
-    assert first.expected.describe(" °C").startswith("its siblings ")
+    assert first.expected.as_reading("gearbox").describe()[1].startswith("its siblings ")
 
 
 def test_siblings_are_out_where_they_say_nothing():

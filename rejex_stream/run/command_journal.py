@@ -26,7 +26,7 @@ from rejex_stream.types import Command, CommandReply, Incident, Partition, Recor
 
 _KEPT_SNAPSHOTS = 2  # as many as the stores keep
 MAX_ENTRIES = 1_000
-"""Commands in the journal of a partition; more wait in the log until snapshots have passed."""
+"""Commands in the journal of a partition; more wait for two snapshots, which are due at once."""
 LONG_QUEUE = 100
 """Where more wait, those that could change nothing any more are dropped."""
 _MAX_KNOWN = 1_000
@@ -107,8 +107,9 @@ class CommandJournal:
         return bool(self.unassigned) and has_room
 
     @property
-    def is_full(self) -> bool:
-        return len(self.unassigned) >= MAX_ENTRIES
+    def awaits_snapshot(self) -> bool:
+        """Whether commands wait for no more than the room that snapshots make."""
+        return bool(self.unassigned) and len(self._durable.entries) >= MAX_ENTRIES
 
     def ingest(self, read: ControlRecords) -> bool:
         """Queue the commands of the control log that are new.
@@ -309,7 +310,7 @@ class CommandReader:
         """Give each journal what it has not read; O(1) while there is nothing new."""
         for journal in journals:
             journal.drop_superseded()
-        wanting = [journal for journal in journals if not journal.is_full]
+        wanting = [journal for journal in journals if len(journal.unassigned) < MAX_ENTRIES]
         if self._log is None or not wanting:
             return
         start = min(journal.next_command for journal in wanting)

@@ -467,7 +467,8 @@ class Commits:
     def _snapshot_is_due(self, owned: OwnedPartition, now: float) -> bool:
         events, at = owned.snapshot_at
         many = owned.state.n_events - events >= self.settings.snapshot_every_events
-        return many or now - at >= self.settings.snapshot_interval_s
+        waits = owned.state.journal.awaits_snapshot
+        return waits or many or now - at >= self.settings.snapshot_interval_s
 
     # ---------------------------------------------------------------------------------- commit
     def begin(self, *, everything: bool = False) -> None:

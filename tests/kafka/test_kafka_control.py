@@ -36,6 +36,7 @@ from rejex_stream.cli import main
 from rejex_stream.encode import decode_incidents, encode_command
 from rejex_stream.errors import ConnectorError
 from rejex_stream.protocols import ControlRecords
+from rejex_stream.run import command_journal
 from rejex_stream.run.loop import run
 from rejex_stream.types import (
     Command,
@@ -48,6 +49,7 @@ from rejex_stream.types import (
 )
 from tests.doubles import ListControl, ListSink, ListSource, MemorySnapshotStore
 from tests.obedient import as_decided
+from tests.soak_results import record
 from tests.waiting import PATIENCE_S, pass_time, until
 
 pytestmark = pytest.mark.kafka
@@ -57,8 +59,8 @@ def say(kafka: Kafka, settings: KafkaSettings, *values: bytes) -> None:
     kafka.fill(settings, [Record(Position(settings.topics.control, 0, 0), None, v) for v in values])
 
 
-def plan(id_: str) -> bytes:
-    return encode_command(Command(id=id_, kind=CommandKind.PLANNED, from_ms=0, until_ms=5))
+def plan(id_: str, until_ms: int = 5) -> bytes:
+    return encode_command(Command(id=id_, kind=CommandKind.PLANNED, from_ms=0, until_ms=until_ms))
 
 
 # --------------------------------------------------------------------------------- the log
@@ -336,6 +338,46 @@ def test_killed_between_answers_and_their_effect_nothing_shows(
     assert {reply.accepted for _, reply in answers} == {True, False}
     wanted, topics = as_answered(kafka, settings, records, {"kind": "obedient"}), settings.topics
     assert_holds(kafka, settings, wanted, (topics.verdicts, topics.incidents, topics.deadletter))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_hundred_thousand_commands_that_wait_are_all_answered_in_their_order(
+    kafka: Kafka, tmp_path: Path, client: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None of them has ended. The journal holds 1,000; snapshots are due by nothing else."""
+    n, settings = 100_000, kafka.settings(partitions=2, client=client)
+    cancel = CommandKind.CANCEL
+    waiting = [encode_command(Command(id=f"c{i}", kind=cancel, cancels="x")) for i in range(n)]
+    say(kafka, settings, *waiting, plan("last", until_ms=10**12))
+    records = readings(settings, 40_000)
+    kafka.fill(settings, records)
+    with Workers(tmp_path) as workers:
+        worker = workers.start(
+            settings, "a", pause_s=0.1, max_poll_records=20, snapshot_every_events=10**9,
+            engine={"kind": "obedient"},
+        )  # fmt: skip
+        ends = next_offsets(records)
+        until(lambda: kafka.committed(settings) == ends, lambda: worker.output, timeout_s=900)
+        assert worker.terminate() == 0, worker.output
+    found = kafka.read(settings, settings.topics.incidents)
+    lines = [r for of_one in found.values() for r in of_one if b'"last"' in (r.value or b"")]
+    times = [r.timestamp_ms or 0 for r in [found[0][0], *lines]]
+    answers = [item for item in told(kafka, settings) if not isinstance(item, Incident)]
+    for number in range(2):
+        of_one = [reply.command for at, reply in answers if at.partition == number]
+        assert of_one == [*(f"c{i}" for i in range(n)), "last"]
+    monkeypatch.setattr(command_journal, "MAX_ENTRIES", 2 * n)  # of the run that is compared
+    wanted, topics = as_answered(kafka, settings, records, {"kind": "obedient"}), settings.topics
+    assert_holds(kafka, settings, wanted, (topics.verdicts, topics.incidents, topics.deadletter))
+    record(
+        f"a hundred thousand waiting commands ({client})",
+        size=f"{n:,} commands that still hold, {len(records):,} records, 2 partitions",
+        done_to_it="they wait when the worker starts; a plan is given after them",
+        outcome=f"all are answered by both partitions, in their order and once; the plan held "
+        f"{(max(times) - times[0]) / 1000:.0f} s after the first answer; verdicts, incidents, dead "
+        "letters: none differs",
+    )
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ import contextlib
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -21,13 +22,14 @@ from rejex_stream.errors import explaining_os_errors
 from rejex_stream.operate.run_monitor import Health
 
 _MAX_CONNECTIONS = 32
+_PATIENCE_S = 20.0
 
 
 class HealthServer:
     """Serves health and metrics until closed.
 
-    At most 32 connections are open: a further one closes the oldest, so clients that send a byte
-    now and then hold up neither the probes nor the threads of the worker.
+    At most 32 connections are open, each for one request and 20 s: a further one closes the oldest.
+    So clients that send a byte now and then hold up neither the probes nor the worker's threads.
     """
 
     def __init__(
@@ -50,18 +52,24 @@ class HealthServer:
 
 class _BoundedServer(ThreadingHTTPServer):
     def __init__(self, *how: Any) -> None:  # noqa: ANN401 - as the class it is made of
-        self._open: dict[int, socket.socket] = {}  # the oldest first
+        self._open: dict[int, tuple[float, socket.socket]] = {}  # since when; the oldest first
         self._lock = threading.Lock()
         super().__init__(*how)
 
     def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
         with self._lock:
-            self._open[id(request)] = request
-            surplus = list(self._open.values())[:-_MAX_CONNECTIONS]
-        for oldest in surplus:
-            with contextlib.suppress(OSError):  # its thread, which waits for it, closes it
-                oldest.shutdown(socket.SHUT_RDWR)
+            self._open[id(request)] = time.monotonic(), request
         super().process_request(request, client_address)
+
+    def service_actions(self) -> None:  # after each connection, and every half second
+        late = time.monotonic() - _PATIENCE_S
+        with self._lock:
+            n_surplus = len(self._open) - _MAX_CONNECTIONS
+            opened = enumerate(self._open.values())
+            closed = [one for i, (since, one) in opened if i < n_surplus or since < late]
+        for one in closed:
+            with contextlib.suppress(OSError):  # its thread, which waits for it, closes it
+                one.shutdown(socket.SHUT_RDWR)
 
     def shutdown_request(self, request: Any) -> None:  # noqa: ANN401
         with self._lock:
@@ -76,7 +84,6 @@ class _BoundedServer(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     health: Health
     exposition: Callable[[], bytes]
-    protocol_version = "HTTP/1.1"
     server_version = "rejex-stream"
     sys_version = ""
     timeout = 10

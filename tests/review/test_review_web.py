@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import threading
 import urllib.request
+from collections import Counter
 from urllib.parse import quote
 
 import pytest
@@ -22,6 +24,8 @@ from rejex_stream.cli import main
 from rejex_stream.config.reviewing import Review, named_reviewer, networks
 from rejex_stream.encode import encode_review, encode_verdict
 from rejex_stream.errors import ConfigError, ConnectorError
+from rejex_stream.operate.probes import HealthServer
+from rejex_stream.operate.run_monitor import Health
 from rejex_stream.review.console import api
 from rejex_stream.review.console.background import Background, Feeding
 from rejex_stream.review.console.console import Access, Sessions
@@ -37,6 +41,7 @@ from rejex_stream.review.queue.review_store import ReviewStore
 from tests.review.console_server import Running, running
 from tests.review.test_context_loader import CONFIG
 from tests.review.test_review_store import BOB, episodes, item, rows
+from tests.soak_results import record
 from tests.waiting import PATIENCE_S, until
 
 ADA = Viewer("ada", "admin")
@@ -269,6 +274,85 @@ def test_a_request_that_does_not_come_to_its_end_is_hung_up_on(wall_store, befor
             heard += caller.recv(1000) or pytest.fail("hung up on too early")
         caller.sendall(_ASKS[:20])
         assert caller.recv(100) == b""
+
+
+_LARGE = {"console": b"/static/console.css", "metrics": b"/metrics"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", _LARGE)
+def test_slow_clients_hold_neither_threads_nor_connections_for_long(wall_store, which):
+    """A letter at a time of a request or its body, no word at all, or never a look at an answer."""
+    body = _ASKS.replace(b"GET", b"POST")[:-2] + b"content-length: 99999\r\n\r\n"
+    said = {
+        "nothing": b"", "a request": _ASKS[:-2] + b"x: " + b"x" * 9_999,
+        "a body": body + bytes(9_999),
+        "reads nothing": _ASKS.replace(b"/livez", _LARGE[which]) * 1_000,
+    }  # fmt: skip
+    n, health = 40, HealthServer("127.0.0.1", 0, Health(), lambda: bytes(10**6))
+    ended, most, n_asked, left = Counter[str](), 0, 0, list[Slow]()
+    with running(wall_store(), patience_s=5.0) as console, contextlib.ExitStack() as stack:
+        stack.callback(health.close)
+        port = console.port if which == "console" else health.port
+        threads = threading.active_count()
+        for how in [*said] * n:
+            left.append(stack.enter_context(Slow(how, said[how], port)))
+
+        def all_ended() -> bool:
+            nonlocal left, most, n_asked
+            ended.update(one.how for one in left if not one.goes_on())
+            assert all(one.n_read < 10**7 for one in left), "it was written to all the time"
+            left = [one for one in left if one.fileno() >= 0]
+            with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as honest:
+                honest.sendall(_ASKS)
+                assert honest.recv(100).startswith(b"HTTP/1.")
+            n_asked, most = n_asked + 1, max(most, threading.active_count() - threads)
+            return not left
+
+        until(all_ended, lambda: Counter(one.how for one in left), every_s=0.05)
+    assert ended == dict.fromkeys(said, n)
+    assert most <= 41, "a thread for each"  # of starlette for files: 40
+    record(
+        f"slow clients ({which})",
+        size=f"{len(said) * n} connections at once",
+        done_to_it="a letter at a time of a request or of its body, no word at all, or request "
+        "after request and no look at an answer",
+        outcome=f"each was hung up on; at most {most} threads more; whoever asked meanwhile had an "
+        f"answer, {n_asked} of {n_asked} times",
+    )
+
+
+class Slow(socket.socket):
+    """A client that says a text bit by bit; or all of it, and looks at the answers much too late.
+
+    Until then nothing tells it that it was hung up on.
+    """
+
+    def __init__(self, how: str, text: bytes, port: int) -> None:
+        super().__init__()
+        self.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        self.how, self._left, self.n_read = how, memoryview(text), 0
+        self.connect(("127.0.0.1", port))
+        self.setblocking(False)
+        self._waits = 800 * (how == "reads nothing")  # steps
+
+    def goes_on(self) -> bool:
+        """Do the next step; false, and closed, once it was hung up on."""
+        self._waits -= 1
+        try:
+            self._left = self._left[self.send(self._left[: 1 if self.how[0] == "a" else None]) :]
+            while self._waits < 0:
+                self.n_read += (n := len(self.recv(1 << 20)))
+                if not n:
+                    break
+            else:
+                return True
+        except BlockingIOError:
+            return True
+        except ConnectionError:
+            pass
+        self.close()
+        return False
 
 
 def test_plain_http_beyond_this_machine_warns_where_secrets_travel(caplog):

@@ -130,13 +130,14 @@ def require_certificate(path: str) -> None:
 
 
 class _Impatient(H11Protocol):
-    """Closes a connection whose request does not come to its end in time."""
+    """Closes a connection whose request does not come to its end in time, or that reads nothing."""
 
     # uvicorn has a limit between requests and none within one: a few hundred callers that send a
-    # letter a minute would hold their sockets for ever.
+    # letter a minute, or never look at what they are sent, would hold their sockets for ever.
 
     patience_s = 20.0
     _owed: asyncio.TimerHandle | None = None
+    _unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -145,6 +146,15 @@ class _Impatient(H11Protocol):
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         self._start_clock()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread = self.loop.call_later(self.patience_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+        super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_clock()

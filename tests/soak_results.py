@@ -18,8 +18,13 @@ Each row is written by its trial, a test of `make soak`; a trial that fails writ
 _SHOWN = ("rejex-stream", "kafka-python", "confluent-kafka", "numpy")
 
 
-def record(trial: str, *, size: str, done_to_it: str, outcome: str, versions: str = "") -> None:
-    """Write the row of a trial over the one before; where `REJEX_SOAK_RESULTS` names the file."""
+def record(
+    trial: str, *, size: str, done_to_it: str, outcome: str, versions: str = "", marks: str = "",
+) -> None:  # fmt: skip
+    """Write the row of a trial over the one before; where `REJEX_SOAK_RESULTS` names the file.
+
+    One that is no long trial says which `marks` call it.
+    """
     named = os.environ.get("REJEX_SOAK_RESULTS")
     if not named:
         return
@@ -29,7 +34,8 @@ def record(trial: str, *, size: str, done_to_it: str, outcome: str, versions: st
         lines = path.read_text().splitlines()
         rows = {line.split(" | ")[0]: line for line in lines if line.startswith("| `")}
     file, name = os.environ["PYTEST_CURRENT_TEST"].split(" ")[0].split("::")
-    command = f"`make soak PYTEST_ARGS='{file} -k {name.partition('[')[0]}'`"
+    chosen = f"{file} -k {name.partition('[')[0]}" + f" -m {marks}" * bool(marks)
+    command = f"`make soak PYTEST_ARGS='{chosen}'`"
     cells = (f"`{trial}`", size, done_to_it, outcome, _versions() + versions, command)
     rows[f"| `{trial}`"] = f"| {' | '.join(cells)} |"
     path.write_text(_HEAD + "\n".join(rows[key] for key in sorted(rows)) + "\n")

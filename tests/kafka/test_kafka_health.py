@@ -22,6 +22,7 @@ from kafka.errors import KafkaError
 from kafka_harness import Kafka, pipeline_toml, start_rejex
 from test_kafka_delivery import CLIENTS, DEFAULT_CLIENT_FIRST
 
+from rejex_stream.native_core import core
 from rejex_stream.types import Position, Record
 from tests.operate.alerting import Receiver
 from tests.soak_results import record
@@ -346,7 +347,9 @@ def test_a_clock_that_jumps_by_days_changes_no_record_and_no_alert(
                     kafka={"client": client},
                 ).replace("tolerance = 4\n", "")
             )  # fmt: skip
-            wrong = clock.environment if kind == "jumping" else {}
+            wrong = {"REJEX_CORE": "python"}
+            if kind == "jumping":  # natively where the core is built
+                wrong = {"REJEX_CORE": "", **clock.environment}
             with (folder / "log").open("wb") as log:
                 workers.append(
                     start_rejex("run", "pipeline.toml", cwd=folder, stderr=log, environment=wrong)
@@ -408,7 +411,7 @@ def test_a_clock_that_jumps_by_days_changes_no_record_and_no_alert(
         size=f"{done:,} records of {N_SENSORS} sensors, 4 partitions; a budget a day, "
         "forgotten after an hour, alerts",
         done_to_it=f"libfaketime: wrong by {', '.join(f'{days:g}' for days in JUMPS_DAYS)} days "
-        "by turns, while it runs",
+        f"by turns, while it runs ({core()[1].split(' judge')[0]}); beside it Python",
         outcome=f"{counts['verdicts']:,} verdicts, {counts['review']:,} review items and "
         f"{counts['incidents']:,} records of incidents, none differs from those under a clock "
         f"that is right; {len(alerts[1])} alerts, the same ones; where it was days ahead the "

@@ -19,6 +19,7 @@ from rejex_connectors.kafka.unpacking import TOO_LARGE, Unread
 from test_kafka_delivery import CLIENTS, CONFLUENT
 
 from rejex_stream.types import Partition
+from tests.soak_results import record
 from tests.waiting import until
 
 pytestmark = pytest.mark.kafka
@@ -80,6 +81,7 @@ def test_a_header_whose_name_is_not_text_costs_nothing_but_the_headers(
     pytest.param("kafka-python", "gzip", marks=pytest.mark.long), ("kafka-python", "snappy"),
     pytest.param("kafka-python", "lz4", marks=pytest.mark.long), ("kafka-python", "zstd"),
     pytest.param("confluent", "zstd", marks=CONFLUENT),
+    pytest.param("confluent", "lz4", marks=[CONFLUENT, pytest.mark.long]),
 ])  # fmt: skip
 def test_a_record_that_unpacks_to_hundreds_of_megabytes_is_a_dead_letter(
     kafka: Kafka, tmp_path: Path, reader: str, codec: str
@@ -92,6 +94,13 @@ def test_a_record_that_unpacks_to_hundreds_of_megabytes_is_a_dead_letter(
     (letter,) = unpack(kafka, tmp_path, settings, ends, *packed)
     assert judged(kafka, settings) == [0, 2, *range(3, ends[-1])]
     assert (letter.original.position.offset, letter.reason) == (1, TOO_LARGE)
+    record(
+        f"a bomb of {codec} ({reader})",
+        size=f"one record of {size:,} bytes among five, packed to less than 12 MB",
+        done_to_it=f"a worker that may take {MEMORY / 1e6:,.0f} MB reads it",
+        outcome="a dead letter that says so; every other record has its verdict",
+        marks="kafka",
+    )
 
 
 def test_a_block_of_snappy_without_pieces_costs_its_batch(kafka: Kafka, tmp_path: Path) -> None:

@@ -124,9 +124,14 @@ def test_a_batch_beyond_the_inner_chunk_is_exact_too(name):
     assert np.array_equal(whole[1990:2010], scorer.score(fresh[1990:2010]))
 
 
-def test_neighbours_are_asked_of_a_tree_at_any_number_of_columns():
+def test_neighbours_are_asked_of_a_tree_at_any_number_of_columns(monkeypatch):
     X = rows(100, 30)
-    assert isinstance(make_detector("KNN").fit(X, seed=1).inner, NeighbourDistance)
+    found = make_detector("KNN").fit(X, seed=1).inner
+    assert isinstance(found, NeighbourDistance)
+    assert found.columns is not None, "one row is compared with all, to the bits of the tree"
+    with monkeypatch.context() as other:  # a tree that adds otherwise is asked each time
+        other.setattr(scorers, "nearest", lambda x, columns, k: np.zeros((1, k)))
+        assert make_detector("KNN").fit(X, seed=1).inner.columns is None
     assert isinstance(make_detector("KNN", metric="cosine").fit(X, seed=1).inner, RowByRow)
 
 

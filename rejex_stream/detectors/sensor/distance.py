@@ -403,13 +403,9 @@ def _with_logarithms(X: FloatArray, logs: npt.NDArray[np.intp], floors: FloatArr
     return X
 
 
-def fit_scale(X: FloatArray, middle: FloatArray | None = None) -> SoftScale:
-    """Measure the scale of finite rows X of shape (n, d), from near their medians if known."""
-    n, half = len(X), len(X) // 2
-    if middle is None:
-        low, columns = half - 1 + n % 2, X.T.copy()
-        columns.partition((low, half), axis=1)
-        middle = (columns[:, low] + columns[:, half]) / 2.0
+def fit_scale(X: FloatArray, near: FloatArray | None = None) -> SoftScale:
+    """Measure the scale of finite rows X of shape (n, d), from near their medians."""
+    n, middle = len(X), _near(X) if near is None else near
     gap = X - middle
     reach = np.maximum(gap.max(axis=0), -gap.min(axis=0))
     gap /= np.where(reach > 0, reach, 1.0)  # within ±1, so that no square overflows
@@ -419,6 +415,13 @@ def fit_scale(X: FloatArray, middle: FloatArray | None = None) -> SoftScale:
     spread = reach * np.sqrt(gap.sum(axis=0) / n)
     # A column that never moved has no scale: leave its unit alone.
     return SoftScale(middle + reach * mean, np.where(spread > 0, spread, 1.0))
+
+
+def _near(X: FloatArray) -> FloatArray:
+    """Return a value near the median of each column."""
+    few = np.sort(X[:: max(1, len(X) // _ENOUGH)], axis=0)
+    middle: FloatArray = few[len(few) // 2]
+    return middle
 
 
 def fit_distance(X: FloatArray, least: FloatArray | None = None) -> Distance:
@@ -521,7 +524,8 @@ def fit_max_distance(
     logs, floors = logs[floors > 0], floors[floors > 0]
     if not len(logs) and steps is None:
         return plain
-    Y = _with_logarithms(X, logs, floors)
+    Y = X.copy()
+    Y[:, logs] = np.log(np.maximum(X[:, logs], 0.0) + floors)
     first, second, errors = _unseen(X, Y, logs, steps)
     if len(logs):
         usual = np.quantile(Y[:, logs], 1 - _TAIL, axis=0)
@@ -573,9 +577,8 @@ def _unseen(
     second, numbers = np.arange(d), np.arange(both.shape[1])
     second[logs] = d + np.arange(len(logs))
     sets = [np.arange(d), second][: 1 + (len(logs) > 0)]
-    near = np.median(both[:: max(1, len(both) // _ENOUGH)], axis=0)
     fold_of = np.arange(len(X)) // max(1, len(X) // (_FOLDS * _STRETCHES)) % _FOLDS
-    found = np.empty((3, len(X)))
+    found, near = np.empty((3, len(X))), _near(both)
     for fold in range(fold_of.max() + 1):
         out = fold_of == fold
         rows = both[~out if len(X) > 1 else out]
@@ -590,7 +593,8 @@ def _unseen(
             off, fourth = float(np.sum(plain**2)), float(np.mean(norms * norms))
             covariance, share = _shrunk(plain, len(Z), np.diag(plain), off, fourth)
             white = new[:, columns] @ _root(covariance, share)
-            found[i, out] = (white * white).sum(axis=1)
+            white *= white
+            found[i, out] = white.sum(axis=1)
         if steps is not None:
             root = _forecast(Z[:, :d], moments[:d, :d], scale.spread[:d], steps)
             found[2, out] = PredictionErrorDistance(root).squared(new[:, :d] @ root)

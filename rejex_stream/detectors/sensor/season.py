@@ -120,9 +120,6 @@ class Residual:
     def score(self, X: FloatArray) -> FloatArray:
         return self.inner.score(self.left(X))
 
-    def score_row(self, x: FloatArray) -> float:
-        return float(self.score(x[None])[0])
-
     def left(self, X: FloatArray) -> FloatArray:
         t = len(self.values.scale.centre)
         left = self.values.apply(X[:, :t])

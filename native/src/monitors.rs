@@ -16,7 +16,8 @@ use pyo3::types::{PyBool, PyByteArray, PyDict, PyFloat, PyList, PyTuple};
 use std::rc::Rc;
 use std::sync::OnceLock;
 
-const CELLS: usize = 5;
+const CELLS: usize = 7;
+const WITHHELD: u8 = 4; // `rate.WITHHELD`
 const ALTERNATIVES: usize = 7;
 const MAX_COUNT: i64 = 1 << 40; // products of two counts and a window stay within 64 bits
 const LAWS: usize = 16; // that are remembered within a call
@@ -552,7 +553,8 @@ impl<'py> Ranks<'py> {
         if !law.of.is(&self.health.law.of) {
             self.rate.switch(&self.health.law, law)?;
         }
-        let is_outside = self.rate.update(law, shown)?;
+        let is_withheld = 0 < shown && shown < 3 && VERDICT_WITHHELD.truth(verdict)?;
+        let is_outside = self.rate.update(law, if is_withheld { shown + WITHHELD } else { shown })?;
         if let Some(fired) = self.health.update(law, drawn)? {
             let now = self.rate.counts.now[EVENTS];
             let raised = self.of.call_method1(RANKS_FIRED.name(py), (verdict, fired, now))?;

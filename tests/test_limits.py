@@ -20,7 +20,7 @@ from rejex_stream.encode import decode_verdict, encode_incident, encode_verdict
 from rejex_stream.encode.records import decode_incidents
 from rejex_stream.engine import Engine, stream_state
 from rejex_stream.errors import ConfigError
-from rejex_stream.features import FeatureSpec
+from rejex_stream.features import Circle, Feature, FeatureSpec
 from rejex_stream.incidents import Alarms, ChannelLimits, Hold
 from rejex_stream.incidents.limits import Noise
 from rejex_stream.incidents.state_machine import UPDATE_MS
@@ -536,12 +536,13 @@ def swinging(period, *spans, n=2300):
     )
 
 
-def sensor():
-    return engine((), detector=make_detector("Sensor"))
+def sensor(name="Sensor", **features):
+    made = engine((), detector=make_detector(name)).spec
+    return Engine(replace(made, features=replace(made.features, **features)), InlineExecutor())
 
 
-def quiet(readings):
-    verdicts = play(sensor(), readings, cut=500)[0]
+def quiet(readings, name="Sensor", **features):
+    verdicts = play(sensor(name, **features), readings, cut=500)[0]
     return [v.seq for v in verdicts if v.limited and v.limited.channels[0].quiet_events]
 
 
@@ -559,6 +560,14 @@ def test_noise_that_goes_while_the_signal_goes_on_is_told_until_it_is_back(perio
     assert text in make_alert(told, DisplayNames("p")).annotations["summary"]
     assert decode_incidents(encode_incident(told)).limits == told.limits
     assert not quiet(swinging(period))
+    # nor is it another law where rows are made one by one: by the hour, and of angles
+    assert quiet(readings, "SeasonalSensor") == [*range(2112, 2240)]
+    turned = [r._replace(values=(90 * r.values[0] % 360, r.values[1])) for r in readings]
+    assert quiet(turned, angles=(Circle("x", 360.0),)) == [*range(2112, 2240)]
+    # and nothing is known of it where no column looks back far enough
+    assert not quiet(
+        readings, preset=None, features=(Feature("raw", "x"), Feature("std", "x", events=8))
+    )
 
 
 def test_what_is_often_without_noise_is_usual_and_what_stands_still_beside_others_is_told():
@@ -572,15 +581,17 @@ def test_what_is_often_without_noise_is_usual_and_what_stands_still_beside_other
     assert quiet(of_rows(x, step_ms=60_000)) == [*range(2112, 2368)]
 
 
-@pytest.mark.parametrize("core", ["native", "python"])
-def test_no_cut_no_restart_and_no_core_changes_what_has_no_noise(core):
+@pytest.mark.parametrize(("core", "name"), [
+    ("native", "Sensor"), ("python", "Sensor"), ("native", "SeasonalSensor")
+])  # fmt: skip
+def test_no_cut_no_restart_and_no_core_changes_what_has_no_noise(core, name):
     def made():
-        found = sensor()
+        found = sensor(name)
         found._core = found._core if core == "native" else None
         return found
 
     readings, pieces = swinging(50, (2000, 2200)), itertools.count(1)
-    wanted = played(sensor, readings, 2300)
+    wanted = played(lambda: sensor(name), readings, 2300)
     assert played(made, readings, 1) == wanted
     assert played(made, readings, 97, lambda: next(pieces) > 20) == wanted
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import reduce
 from itertools import groupby, pairwise
 from math import isfinite
@@ -292,7 +293,7 @@ class StreamState:
         if self._at_once:
             rows, which = self._rows_at_once(readings, verdicts, lasting)
         else:
-            rows, which = self._rows_one_by_one(readings, totals, verdicts)
+            rows, which = self._rows_one_by_one(readings, totals, verdicts, lasting)
         for i, excess in lasting.items():
             if not planned and i not in muted:
                 beyond[i] = (*beyond.get(i, ()), *excess)
@@ -727,7 +728,11 @@ class StreamState:
         return transition
 
     def _rows_one_by_one(
-        self, readings: Sequence[Reading], totals: Sequence[float], verdicts: list[Verdict | None]
+        self,
+        readings: Sequence[Reading],
+        totals: Sequence[float],
+        verdicts: list[Verdict | None],
+        lasting: dict[int, tuple[LimitExcess, ...]],
     ) -> tuple[Rows, list[int]]:
         rows: list[list[float]] = []
         which: list[int] = []
@@ -737,17 +742,19 @@ class StreamState:
             sensor = sensors.get(reading.sensor)
             if sensor is None:
                 sensor = sensors[reading.sensor] = self._features.start()
-            try:
+            self._add_quiet(lasting, reading.sensor, (i,))
+            row, reason = None, Reason.UNSCORABLE
+            with suppress(MissingChannelError):
                 row = sensor.extract(reading.event_time_ms, reading.values, totals[i])
-            except MissingChannelError:
-                verdicts[i] = rejected(reading, seq + i, Reason.UNSCORABLE)
-                continue
+                reason = Reason.WARM_UP
+            if (seq + i + 1) % NOISE_EVERY == 0:
+                self._look_at_noise(reading.sensor, seq + i)
+            if row is not None:
+                row += beside
+                if not reduce(add, map(mul, row, row)) <= _MOST:  # nor where nan
+                    row, reason = None, Reason.UNSCORABLE
             if row is None:
-                verdicts[i] = rejected(reading, seq + i, Reason.WARM_UP)
-                continue
-            row += beside
-            if not reduce(add, map(mul, row, row)) <= _MOST:  # nor where nan
-                verdicts[i] = rejected(reading, seq + i, Reason.UNSCORABLE)
+                verdicts[i] = rejected(reading, seq + i, reason)
                 continue
             rows.append(row)
             which.append(i)
@@ -759,11 +766,21 @@ class StreamState:
 
     def _look_at_noise(self, name: str, seq: int) -> None:
         """Look at the noise of a sensor with the event `seq`; the native core asks for it, too."""
-        own = self._noise.setdefault(name, [Noise() for _ in self._features.measured])
-        for one, noise in zip(own, self._recent[name].noise(), strict=True):
+        found = (self._recent.get(name) or self._sensors[name]).noise()
+        own = self._noise.setdefault(name, [Noise() for _ in found]) if found else []
+        for one, noise in zip(own, found, strict=True):
             one.look(noise, seq, self._judge.window.capacity)
             if one.is_told:
                 self._fast_path_model = None
+
+    def _add_quiet(
+        self, lasting: dict[int, tuple[LimitExcess, ...]], name: str, at: Sequence[int]
+    ) -> None:
+        """Add the channels of a sensor whose noise has gone to what is said of its events `at`."""
+        for j, one in enumerate(self._noise.get(name, ())):
+            if one.is_told:
+                excess = one.excess(self._features.measured[j])
+                lasting.update((i, (*lasting.get(i, ()), excess)) for i in at)
 
     def _rows_at_once(
         self,
@@ -779,10 +796,7 @@ class StreamState:
         which: list[int] = []
         for (name, _), at in of_sensor.items():
             sensor = self._recent.get(name) or self._start_recent(name)
-            for j, one in enumerate(self._noise.get(name, ())):
-                if one.is_told:
-                    excess = one.excess(self._features.measured[j])
-                    lasting.update((i, (*lasting.get(i, ()), excess)) for i in at)
+            self._add_quiet(lasting, name, at)
             rows, found = sensor.extract([readings[i].values for i in at])
             if (seq + at[-1] + 1) % NOISE_EVERY == 0:
                 self._look_at_noise(name, seq + at[-1])

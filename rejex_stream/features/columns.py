@@ -227,6 +227,10 @@ class Rolling(Column):
         if self.since_recompute >= len(self.points):
             self._recompute()
 
+    def levels(self) -> list[float]:
+        """Return the values that it is made of, the oldest first."""
+        return [value for _, value in self.points]
+
     def _deviations(self) -> list[float]:
         return [value - self.pivot for _, value in self.points if abs(value) <= LARGEST]
 
@@ -298,13 +302,18 @@ class AngleRolling(Rolling):
             places = [_on_circle(x, self.period) for _, x in self.points]
             row += [math.fsum(of_all) / size for of_all in zip(*places, strict=True)]
             return
-        at, newer, back = 0.0, value, list[float]()
-        for _, older in reversed(self.points):
-            at -= short_way(newer - older, self.period)
-            newer = older
-            back.append(at)
+        back = self.levels()
         mean = math.fsum(back) / size
         if self.kind == "deviation":
             row.append(-mean)
         else:
             row.append(math.sqrt(math.fsum((x - mean) ** 2 for x in back) / (size - 1)))
+
+    def levels(self) -> list[float]:
+        """Return the same, each step the short way round, from the newest value back."""
+        at, newer, back = 0.0, self.points[-1][1], list[float]()
+        for _, older in reversed(self.points):
+            at -= short_way(newer - older, self.period)
+            newer = older
+            back.append(at)
+        return back[::-1]

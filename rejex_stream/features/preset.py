@@ -30,6 +30,7 @@ _LONG, _MIDDLE, _SHORT = 24, 10, 6
 _MAX_COLUMNS = 64  # of lags: a covariance of a window's rows must be worth estimating
 _MAX_LAGS, _MIN_LAGS = 32, 2
 FILLING, MISSING = -1, -2
+NOISE_OF = _LONG - 1  # readings, which every state of a sensor with such columns keeps
 _SD = 1 / (0.6745 * math.sqrt(20))  # of noise, by the median size of its third differences
 
 
@@ -100,6 +101,15 @@ def _rolled(window: FloatArray, count: int) -> dict[tuple[str, int], FloatArray]
         ("std", _LONG): np.sqrt(squares / (_LONG - 1)),
         ("std", _SHORT): np.sqrt(short / (_SHORT - 1)),
     }
+
+
+def noise_of(past: FloatArray) -> list[float]:
+    """Return the standard deviation of each channel's noise, of readings of shape (m, d)."""
+    with np.errstate(all="ignore"):
+        sizes = np.abs(np.diff(past, 3, axis=0))
+        sizes.sort(axis=0)  # nan last: there a reading is missing, or beyond all that is finite
+        middle: FloatArray = _SD * (sizes[len(sizes) // 2] + 0.0 * sizes[-1])
+    return list(map(float, middle))
 
 
 class RecentRows:
@@ -212,13 +222,9 @@ class RecentRows:
 
     def noise(self) -> list[float]:
         """Return the standard deviation of each channel's noise; nan where it is not known."""
-        if len(self._past) < _LONG - 1:
+        if len(self._past) < NOISE_OF:
             return [math.nan] * len(self._young)
-        with np.errstate(all="ignore"):
-            sizes = np.abs(np.diff(self._past[1 - _LONG :], 3, axis=0))
-            sizes.sort(axis=0)  # nan last: there a reading is missing, or beyond all that is finite
-            middle: FloatArray = _SD * (sizes[len(sizes) // 2] + 0.0 * sizes[-1])
-        return list(map(float, middle))
+        return noise_of(self._past[-NOISE_OF:])
 
     def snapshot(self) -> list[Any]:
         """Return the state as plain values for :meth:`restore`."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 import msgspec
+import numpy as np
 
 from rejex_stream.errors import ConfigError
 from rejex_stream.features.columns import (
@@ -30,10 +31,12 @@ from rejex_stream.features.columns import (
 )
 from rejex_stream.features.preset import (
     AT_ONCE,
+    NOISE_OF,
     PRESETS,
     PresetName,
     RecentRows,
     blocks_of,
+    noise_of,
     reach_of,
 )
 
@@ -458,6 +461,19 @@ class SensorFeatures:
         for column in self._columns:
             ready = column.update(now_ms, values, row) and ready
         return row if ready else None
+
+    def noise(self) -> list[float]:
+        """Return the standard deviation of each channel's noise; nan where it is not known.
+
+        It is known by a column over the last 24 events or more; where there is none, of no channel.
+        """
+        rolling = [column for column in self._columns if isinstance(column, Rolling)]
+        long = [one for one in rolling if len(one.points) >= NOISE_OF]
+        past = np.full((NOISE_OF, len(self._channels)), math.nan)
+        for one in long:
+            if one.channel < past.shape[1]:
+                past[:, one.channel] = one.levels()[-NOISE_OF:]
+        return noise_of(past) if long else []
 
     def _carried(self, values: Sequence[float]) -> Sequence[float]:
         """Fill gaps with the newest values; what is there is known even where another is not."""

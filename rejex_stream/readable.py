@@ -95,11 +95,11 @@ def span(ms: float | None) -> str:
 
 
 def utc(ms: float) -> datetime:
-    """Return a time in UTC; 1970 for one that no calendar has, of a very wrong clock."""
+    """Return a time in UTC; an end of the calendar for one beyond it, of a very wrong clock."""
     try:
         return datetime.fromtimestamp(ms / 1000, UTC)
     except (OverflowError, ValueError, OSError):
-        return datetime.fromtimestamp(0, UTC)
+        return (datetime.max if ms > 0 else datetime.min).replace(tzinfo=UTC)
 
 
 # ------------------------------------------------------------------ what reads what, and usually

@@ -220,7 +220,7 @@ def test_a_fault_is_held_answered_and_closed_and_a_leak_stays_until_somebody_say
     assert (at.offset, bearing.answer) == (feed.answer_after, reply.command)
     last = [verdict for verdict in verdicts_of(feed) if verdict.sensor == "WT-01"][-1]
     assert (last.incident, last.held) == (leak.id, True)
-    assert "closed: recovered, answered" in played["report"]
+    assert "closed: returned to normal, answered" in played["report"]
     assert "open, not answered: fault, or new normal?" in played["report"]
 
 

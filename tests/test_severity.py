@@ -275,7 +275,7 @@ def test_a_model_tells_events_apart_whose_ranks_are_equal():
 def test_the_word_for_many_events_goes_by_the_worst_and_by_how_many():
     """A pump blocked for five hours, 75 of 80 events anomalies, was "19 of 100 (slight)"."""
     assert grade(1.9) == grade(1.9, 0) == grade(1.9, 1) == (19, "slight")
-    assert grade(1.9, 75) == (38, "clear")
+    assert grade(1.9, 75) == (38, "distinct")
     assert [grade(2.0, n)[0] for n in (1, 10, 100)] == [20, 30, 40]
     points = [grade(1.3, n)[0] for n in range(1, 2000)]
     assert points == sorted(points)

@@ -246,8 +246,8 @@ class HealthDetector:
             threshold=math.log(every),
             unit="nats",
             guarantee=guarantee,
-            message=f"There are {what} than the theory allows: the ranks fit a factor of "
-            f"{factor:g} better than 1.",
+            message=f"There are {what}: about {factor:g} times as many as configured. Look at what "
+            "is called so; if nothing is wrong there, fit again or change contamination.",
             now=now,
             hold_events=hold_events * self.streams,
         )

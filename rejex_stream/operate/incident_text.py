@@ -24,23 +24,25 @@ from rejex_stream.types import (
 
 _MAX_NAMED_CHANNELS = 2
 _STATE = {
-    IncidentState.OPEN: "waits for an answer",
-    IncidentState.FAULT: "is a fault, as somebody said",
-    IncidentState.RECOVERING: "seems to end",
+    IncidentState.OPEN: "is not answered yet",
+    IncidentState.FAULT: "is a fault, as was answered",
+    IncidentState.RECOVERING: "is returning to normal",
     IncidentState.ADOPTING: "becomes the new normal",
     IncidentState.CLOSED: "is over",
 }
 _ENDS = {  # in a word or two beside the state, and in a sentence after "it"
-    "recovered": ("recovered", "is over (recovered)"),
+    "recovered": ("returned to normal", "has returned to normal"),
     "absorbed": ("not back", "is no longer unusual, because the reference followed"),
     "adopted": ("new normal", "is over: it is the new normal"),
     "adopted_by_age": (
         "not answered: taken for normal", "was not answered, and is taken for normal",
     ),
     "as_before": ("as before", "is over: readings are as they were before it"),
-    "hold_off": ("not held", "is over: nothing is held any more"),
-    "alarm_off": ("no alarm", "is over: nobody is told any more"),
-    "forgotten": ("forgotten", "is over: the stream was forgotten"),
+    "hold_off": (
+        "holding switched off", "is over: holding was switched off in the config",
+    ),
+    "alarm_off": ("alarms switched off", "is over: alarms were switched off in the config"),
+    "forgotten": ("silent for too long", "is over: its stream was silent for too long"),
     "back": ("back", "is over: the sensor sends again"),
 }  # fmt: skip
 _SIDES = {
@@ -179,18 +181,18 @@ def choices(incident: Incident) -> list[Choice]:
     fault = Choice(
         "fault",
         "Fault",
-        f"What {since} is never learnt. It ends by itself once the sensor reads as usual again.",
+        f"The alarm stays until readings return to normal. What {since} is no reference.",
     )
     known = Choice(
         "known_fault",
         "Known fault",
-        f"It stays until it is repaired. What {since} is never learnt, and it is quiet: only what "
-        "comes to it is told.",
+        f"It stays until it is repaired, and is quiet: only what comes to it is told. What {since} "
+        "is no reference.",
     )
     new_normal = Choice(
         "new_normal",
         "New normal",
-        f"The model learns what {since}: from then on this is usual, and the incident is over."
+        f"What {since} is the reference from then on: readings like these raise no alarm again."
         + _LIMIT_STAYS * incident.passed_limit,
     )
     if incident.known is True:
@@ -206,11 +208,11 @@ def question(incident: Incident) -> str:
     --------
     >>> from types import SimpleNamespace
     >>> question(SimpleNamespace(state=IncidentState.FAULT, known=None))
-    'It is a fault, as somebody said. Or a new normal after all?'
+    'It is a fault, as was answered. Or a new normal after all?'
     """
     if incident.known is True or incident.state is IncidentState.FAULT:
         fault = "known fault" if incident.known else "fault"
-        return f"It is a {fault}, as somebody said. Or a new normal after all?"
+        return f"It is a {fault}, as was answered. Or a new normal after all?"
     return "Fault, or new normal?"
 
 
@@ -218,7 +220,7 @@ def if_unanswered(incident: Incident) -> str:
     """Return what becomes of an incident that nobody answers."""
     if incident.silent:
         return "It goes on until the sensor sends again, or is forgotten. It needs no answer."
-    goes_on = "It goes on until the sensor reads as usual again"
+    goes_on = "It goes on until readings return to normal"
     if incident.state is IncidentState.FAULT or not incident.held:
         return f"{goes_on}."
     when = "" if incident.adopts_ms is None else f" on {spell_time(incident.adopts_ms)} or later"
@@ -317,5 +319,5 @@ def state_phrase(incident: Incident) -> str:
         return "is a known fault, and stays until it is repaired"
     by_whom = ""
     if incident.state is IncidentState.ADOPTING:
-        by_whom = ", as somebody said" if incident.answer else " by itself: nobody has answered"
+        by_whom = ", as was answered" if incident.answer else " by itself: nobody has answered"
     return f"{_STATE[incident.state]}{by_whom}"

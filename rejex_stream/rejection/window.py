@@ -53,7 +53,7 @@ _SHADE = 1e-6
 that anybody counts."""
 STRONG = 50
 """What is strong begins here, on the scale of :func:`grade`."""
-_WORDS = (25, "slight"), (STRONG, "clear"), (75, "strong"), (101, "extreme")
+_WORDS = (25, "slight"), (STRONG, "distinct"), (75, "strong"), (101, "extreme")
 
 
 def mid_rank(below: int, at_or_below: int) -> int:

@@ -33,6 +33,13 @@ _MAX_BYTES = 32 << 20
 _PATIENCE_S = 6.0
 
 
+def _elsewhere(position: Position, topic: str) -> str:
+    return (
+        f"Readings of incident {position} cannot be shown: the config reads {topic}, and its input "
+        "no more. Nothing else is affected."
+    )
+
+
 class Found(NamedTuple):
     """What one step has read."""
 
@@ -99,7 +106,7 @@ class ContextLoader:
 
         settings = kafka_settings(self._config)
         if position.topic not in settings.topics.input:
-            raise ConfigError(f"{position} is not of the input {', '.join(settings.topics.input)}.")
+            raise ConfigError(_elsewhere(position, ", ".join(settings.topics.input)))
         partition = Partition(position.topic, position.partition)
         return kafka_decoder(self._config), chain.from_iterable(
             read_partition(settings, partition, low, high) for low, high in stretches if low < high
@@ -113,7 +120,7 @@ class ContextLoader:
         source = open_source(config)  # without its state folder, into which it would write
         if position.topic != source.partition.topic:
             source.close()
-            raise ConfigError(f"{position} is not of the input {source.partition.topic}.")
+            raise ConfigError(_elsewhere(position, source.partition.topic))
         known = None if state is None else read_input(state, position.topic)
         first = 0 if known is None else known.first_offset
         if position.offset < first:

@@ -228,7 +228,7 @@ def test_an_incident_is_one_alert_that_fires_is_updated_and_resolved(tmp_path, r
         odd = DisplayNames("farm", CONSOLE).incident_url(incident(id="line 3 #2 100%.csv-0-9"))
         assert odd == f"{CONSOLE}/incidents/line%203%20%232%20100%25.csv-0-9"
         assert (said["channels"], said["onset"]) == ("oil", "2023-11-14T22:13:20+00:00")
-        assert said["description"].endswith("It waits for an answer.")
+        assert said["description"].endswith("It is not answered yet.")
         assert said["summary"] == (
             "WT-9: Oil pressure 1.2 bar, usually 3.4 bar; since Tue 14 November 2023, "
             "22:13 UTC; severity 81 of 100 (extreme)"
@@ -648,7 +648,8 @@ def test_the_answers_say_what_becomes_of_an_incident_with_and_without_them():
     def said(**more):
         return make_alert(incident(**more), DisplayNames("farm")).annotations
 
-    assert "Fault: What was measured since it began is never learnt." in said()["answers"]
+    stays = "Fault: The alarm stays until readings return to normal. What was measured since it"
+    assert f"{stays} began is no reference." in said()["answers"]
     assert "Unanswered, it is taken for normal." in said()["answers"], "in silence it does not wait"
     dated = said(adopts_ms=1_700_259_200_000)["answers"]
     assert "taken for normal on Fri 17 November 2023, 22:13 UTC or later" in dated
@@ -656,12 +657,12 @@ def test_the_answers_say_what_becomes_of_an_incident_with_and_without_them():
     assert not answered.startswith("Fault")
     assert "by itself after" not in answered, "a fault is never adopted"
     going_on = said(held=False)["answers"]
-    assert "What is measured from now on is never learnt" in going_on
+    assert "What is measured from now on is no reference" in going_on
     assert "by itself after" not in going_on
     limit = LimitExcess("oil", 7.0, 6.0)
     assert "The limit stays" in said(limits=(limit,))["answers"]
     assert said(state=ADOPTING)["description"].endswith("by itself: nobody has answered.")
-    assert said(state=ADOPTING, answer="c-1")["description"].endswith("as somebody said.")
+    assert said(state=ADOPTING, answer="c-1")["description"].endswith("as was answered.")
     assert said(state=CLOSED, ended="adopted_by_age")["summary"].startswith(
         "WT-9: not answered in 9 s, and taken for normal; severity"
     )

@@ -100,7 +100,7 @@ def test_all_readings_of_an_open_incident_are_drawn_with_units_times_and_what_is
         assert page.locator("details[open] tbody tr").count() >= 90
         sees(page, "vib (mm/s)", "details[open] thead")
         sees(page, "usually 0 to 6 mm/s", "#head")
-        assert "known so far" not in console.ask("/now").text
+        assert "known here so far" not in console.ask("/now").text
 
 
 @pytest.mark.browser
@@ -118,7 +118,7 @@ def test_readings_that_nobody_has_are_hatched_and_counted(fault, desk):
         unknown = sum(to - low for low, to, kind in holes if kind == "unknown")
         assert unknown > 1000 * (END - ONSET) * 0.95
         sees(page, "readings not known here", ".legend")
-        assert "750 events (readings of 1 known so far)" in console.ask("/now").text
+        assert "750 readings (1 of them known here so far)" in console.ask("/now").text
 
 
 @pytest.mark.browser
@@ -149,7 +149,7 @@ def test_new_normal_says_what_will_be_learnt_and_asks_again(fault, desk):
     with running(store, background=background) as console, desk(console) as place:
         page = place.open(f"/incidents/{WHICH}")
         verdict(page, "2")
-        sees(page, "The model learns 750 events measured since 1970-01-01 00:25:00", "#ask")
+        sees(page, "is made of 750 readings measured since 1970-01-01 00:25:00", "#ask")
         sees(page, "of which 750 were called anomalies", "#ask")
         page.keyboard.press("Escape")
         page.wait_for_selector("#ask[open]", state="detached")
@@ -158,7 +158,7 @@ def test_new_normal_says_what_will_be_learnt_and_asks_again(fault, desk):
         tell(store, told, pipeline="farm")
         page.reload()
         verdict(page, "2")
-        sees(page, "The model is made again of what is measured from now on.", "#ask")
+        sees(page, "The reference is made again of what is measured from now on.", "#ask")
         page.keyboard.press("Escape")
         page.wait_for_selector("#ask[open]", state="detached")
         assert read(store, incident_store.answers_to, WHICH) == []

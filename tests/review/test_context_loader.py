@@ -72,7 +72,7 @@ def test_a_step_is_bounded_in_bytes_and_in_time_and_says_so(config, monkeypatch)
 
 
 def test_what_cannot_be_read_is_a_sentence(config):
-    with pytest.raises(ConfigError, match=r"is not of the input readings\.csv"):
+    with pytest.raises(ConfigError, match=r"reads readings\.csv, and its input no more"):
         ContextLoader(config).around(at(5, "other.csv"), "T07/vib", "T07/vib", 1)
     passing = config.model_copy(
         update={"input": config.input.model_copy(update={"path": "-", "format": "csv"})}

@@ -184,13 +184,13 @@ def test_an_answer_is_said_once_whatever_is_repeated(new_store):
 
 
 @pytest.mark.parametrize(("now", "kind", "words"), [
-    (incident(2, "recovering"), "fault", "At version 2 now, it seems to end."),
-    (incident(2, "fault"), "fault", "it is a fault, as somebody said."),
+    (incident(2, "recovering"), "fault", "At version 2 now, it is returning to normal."),
+    (incident(2, "fault"), "fault", "it is a fault, as was answered."),
     (incident(2, "fault", known=True), "known_fault", "it is a known fault, and stays"),
     (incident(2, "adopting"), "fault", "it becomes the new normal by itself"),
     (
         incident(2, "closed", ended="recovered"), "new_normal",
-        r"At version 2 now, it is over \(recovered\).",
+        "At version 2 now, it has returned to normal.",
     ),
 ], ids=["stale", "again", "known", "adopting", "closed"])  # fmt: skip
 def test_an_answer_that_comes_too_late_is_refused_with_what_is_true(new_store, now, kind, words):
@@ -256,7 +256,7 @@ def test_an_answer_and_what_became_of_it_are_on_the_page(ward):
     tell(console.store, incident(2, "fault", answer=command.id), pipeline="farm")
     stale = answer_it(console, request="r2", kind="new_normal")
     assert (stale.status, stale.json["code"]) == (409, "changed")
-    assert "At version 2 now, it is a fault, as somebody said." in stale.json["message"]
+    assert "At version 2 now, it is a fault, as was answered." in stale.json["message"]
     (given,) = read(console.store, incident_store.answers_to, WHICH)
     assert given.accepted is False
     assert "bearing" not in console.ask("/audit").text
@@ -309,7 +309,7 @@ def test_a_list_counts_the_events_of_now_and_not_those_of_the_opening(ward):
     page, now = console.ask("/incidents").text, console.ask("/now").text
     (events,) = re.findall(r'<td class="num">([\d,]+)</td>', page)
     assert int(events) >= 40
-    assert f"{events} events" in now
+    assert f"{events} readings" in now
 
 
 @pytest.mark.thorough
@@ -386,7 +386,7 @@ def test_an_incident_is_given_to_somebody_and_shelved_until_its_end(wall_store):
         assert care() == ("", ""), "nor does it outlast a turn"
         assert "Nobody here" in take(422, to="lou")
         tell(store, incident(6, "closed", ended="recovered"))
-        assert "it is over" in take(409, to="bob")
+        assert "it has returned to normal" in take(409, to="bob")
     with running(store, access=Access(local=LOOKER)) as console:
         take(403, to="bob")
 
@@ -536,7 +536,7 @@ def test_a_stale_answer_is_refused_on_the_page_with_what_is_true_now(ward, desk)
             page.click("[data-kind=new_normal]")
             sees(page, "Is this the new normal?", "#ask")
             page.click("#ask-yes")
-            sees(page, "At version 2 now, it seems to end", "#refused")
+            sees(page, "At version 2 now, it is returning to normal", "#refused")
             sees(page, "recovering", "#state")
             page.click("[data-kind=new_normal]")
             page.click("#ask-yes")

@@ -108,7 +108,7 @@ def test_what_a_channel_reads_is_one_sentence_wherever_it_is_said():
     assert one_sided.reading_text(ChannelReading("oil", 1.25, None)) == "oil 1.25"
     said = "oil 1.25, usually 3.40 to 4.00 (only drops are asked about)"
     assert one_sided.reading_text(unusual) == said
-    assert utc(10**18).year == 1970, "a clock that no calendar has"
+    assert (utc(10**18).year, utc(-(10**18)).year) == (9999, 1), "clocks that no calendar has"
 
 
 def test_what_is_usual_is_of_all_or_of_the_newest():
@@ -129,15 +129,8 @@ def test_names_and_numbers():
     assert QueueFilter("done", "group:T07").address() == "/queue?tab=done&q=group%3AT07"
     words = (("", "", "gear"), ("-", "group", "T07"), ("", "sensor", "T 7/vib"))
     assert parse_filter('gear -group:T07 sensor:"T 7/vib"') == words
-    assert in_short(VERDICT, "rejected") == (
-        "leans to anomaly; 6 % of retrained models would disagree"
-    )
-    even = replace(VERDICT, stability=0.47)
-    assert in_short(even, "rejected") == (
-        "could be either: 53 % of retrained models would say normal"
-    )
-    assert in_short(even, "rejected", is_brief=True) == "could be either"
-    assert in_short(VERDICT, "rejected", is_brief=True) == "leans to anomaly"
+    assert in_short(VERDICT, "rejected") == "leans to anomaly"
+    assert in_short(replace(VERDICT, stability=0.47), "rejected") == "borderline"
     table = "22 1 8:1 / / rw - ext4 /dev/a rw\n30 22 0:5 / /mnt/share rw - nfs4 host:/x rw"
     assert filesystem_of(Path("/mnt/share/review.db"), table) == "nfs4"
     assert math.floor(3 * count_as_contamination(3, 1)) == 1

@@ -204,8 +204,8 @@ def test_the_headline_of_an_alert_says_its_state():
         for state in ("open", "fault", "recovering", "adopting")
     }
     assert len(set(said.values())) == 4
-    assert said["fault"].endswith("; it is a fault, as somebody said")
-    assert said["recovering"].endswith("; it seems to end")
+    assert said["fault"].endswith("; it is a fault, as was answered")
+    assert said["recovering"].endswith("; it is returning to normal")
 
 
 def test_a_silence_that_an_operator_made_is_none_of_ours(monkeypatch):

@@ -109,4 +109,5 @@ FILTERS = {
     "number": number,
     "percent": lambda *of: percent(*of).replace(" ", "\u00a0"),
     "span": span,
+    "state": lambda state: "becoming normal" if state == "adopting" else state,
 }

@@ -82,14 +82,14 @@ class CareIn(msgspec.Struct):
 def _learning(incident: Incident) -> str:
     if incident.state is IncidentState.CLOSED:
         follows = incident.ended in ("absorbed", "adopted_by_age")
-        return "learning goes on" if follows else "over"
+        return "reference still moving" if follows else "over"
     if incident.silent:
         return "its model is kept until it is back"
     if not incident.held:
-        return "learning goes on"
+        return "reference still moving"
     if incident.state is IncidentState.ADOPTING:
-        return "a model is made of what was measured meanwhile"
-    return "learning is paused"
+        return "a reference is made of what was measured meanwhile"
+    return "reference frozen"
 
 
 def _seen_by(connection: Connection, incident: str) -> list[str]:

@@ -11,7 +11,7 @@ from rejex_stream.config.reviewing import Review
 from rejex_stream.encode import decode_review
 from rejex_stream.encode.label_records import LabelRecord, active_labels
 from rejex_stream.readable import how_often
-from rejex_stream.rejection.exceed import Stability, stability
+from rejex_stream.rejection.exceed import stability
 from rejex_stream.rejection.window import grade
 from rejex_stream.review.queue import database, series
 from rejex_stream.review.queue.database import Viewer
@@ -80,39 +80,26 @@ def explain(verdict: Verdict, why: str, *, blind: bool = False) -> Explanation:
 
 
 def _ambiguous(verdict: Verdict, *, blind: bool) -> _Words:
-    rank, lower, upper = verdict.rank, verdict.band_lower, verdict.band_upper
-    n, r = verdict.window_len, verdict.n_anomalies
-    if rank is None or lower is None or upper is None or not 1 <= r < n / 2:
-        return "The label could flip under slightly different training data.", ()
-    if blind:
-        return (
-            f"The rank lies inside the rejection band {lower:,}–{upper:,} of {n:,}.",
-            (
-                "Slightly different reference data could flip the label, so the model abstained.",
-                "Which way it leans is hidden until you have decided.",
-            ),
-        )
-    at = stability(rank, n, count_as_contamination(n, r))
     leaning = model_leaning(verdict)
-    side = "among" if leaning == "anomaly" else "below"
+    if verdict.band_lower is None or leaning is None:
+        return "The label could flip under slightly different training data.", ()
+    hidden = "Which way it leans is hidden until you have decided."
     return (
-        f"Rank {rank:,} of {n:,}: inside the rejection band {lower:,}–{upper:,}.",
-        (
-            f"Below rank {lower:,} it would be normal, above {upper:,} an anomaly. In between, "
-            "slightly different reference data could flip the label, so the model abstained.",
-            f"It leans to {leaning}: the score is {side} the top {r:,} of {n:,} scores, and with "
-            f"the reference scores drawn again it would be called an anomaly {_called(at)}.",
-        ),
+        "Borderline: slightly different reference data could flip the label.",
+        (hidden if blind else f"It leans to {leaning}.",),
     )
 
 
-def _called(at: Stability) -> str:
+def _called(verdict: Verdict) -> str:
+    """Return how often it would be called an anomaly, were the reference scores drawn again."""
+    rank, n, r = verdict.rank, verdict.window_len, verdict.n_anomalies
+    if rank is None or not 1 <= r < n / 2:
+        return ""
+    at = stability(rank, n, count_as_contamination(n, r))
     log_p1, log_p0 = float(at.log_p_anomaly), float(at.log_p_normal)
     if log_p1 > math.log(0.99):
         return f"in all but {how_often(log_p0)}"
-    if log_p1 < math.log(0.01):
-        return f"only in {how_often(log_p1)}"
-    return f"in {how_often(log_p1)}"
+    return f"{'only ' * (log_p1 < math.log(0.01))}in {how_often(log_p1)}"
 
 
 def _accepted(verdict: Verdict, why: str, *, blind: bool) -> _Words:
@@ -146,7 +133,14 @@ def _accepted(verdict: Verdict, why: str, *, blind: bool) -> _Words:
 
 def _facts(verdict: Verdict, *, blind: bool) -> tuple[tuple[str, str], ...]:
     facts: list[tuple[str, str]] = []
+    if verdict.band_lower is not None and verdict.band_upper is not None:
+        band = f"ranks {verdict.band_lower:,}–{verdict.band_upper:,} of {verdict.window_len:,}"
+        facts.append(("rejection band", band))
     if not blind:
+        if verdict.rank is not None:
+            facts.append(("rank", f"{verdict.rank:,} of {verdict.window_len:,}"))
+        if often := _called(verdict):
+            facts.append(("an anomaly, were references drawn again", often))
         for name, value in (
             ("score", verdict.score),
             ("threshold λ", verdict.threshold),

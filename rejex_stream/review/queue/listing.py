@@ -18,7 +18,7 @@ from urllib.parse import urlencode
 from rejex_stream.config.reviewing import Review
 from rejex_stream.encode import decode_review
 from rejex_stream.encode.label_records import HumanVerdict
-from rejex_stream.readable import ChannelReading, how_often
+from rejex_stream.readable import ChannelReading
 from rejex_stream.rejection import label_of, rank_edges
 from rejex_stream.rejection.window import grade
 from rejex_stream.review.queue import database, series
@@ -325,28 +325,30 @@ def model_leaning(verdict: Verdict) -> HumanVerdict | None:
 
 
 _NO_RANK = {
-    Reason.UNSCORABLE: "no usable score",
-    Reason.CONSTANT_WINDOW: "reference scores all equal",
+    Reason.UNSCORABLE: "readings incomplete: could not be judged",
+    Reason.CONSTANT_WINDOW: "frozen: all reference scores are equal",
     Reason.WARM_UP: "still warming up",
     Reason.TOO_MANY_SENSORS: "one sensor too many",
 }
 _STATUS: dict[Status | None, str] = {
     Status.CONSTANT_BEGINS: "from here on, reference scores are all equal",
     Status.CONSTANT_ENDS: "reference scores differ again",
-    Status.WARM_UP_MIXED: "the first model learnt from rows of two kinds: a fault among them?",
+    Status.WARM_UP_MIXED: "two operating states in the first rows: was one of them a fault?",
     Status.CLOCK_BEGINS: "times before 1990, or a day ahead of all others: its clock is wrong",
     Status.CLOCK_ENDS: "times are possible again: its clock is right",
     Status.NO_LEVEL: "a channel has no level to come back to: its changes are judged",
 }
-_RARELY = 1e-12  # flips less likely than this are lost in the rounding of 1 - p
 _EVEN = 0.4
 """From there on nobody can say which way it leans: ranks are whole numbers, flips may be half."""
 
 
-def in_short(verdict: Verdict, why: str, *, blind: bool = False, is_brief: bool = False) -> str:
-    """Return the reason in a few words, for a row of the queue; `is_brief`: without a figure."""
-    if why in ("audit", "extreme"):
-        return _accepted_in_short(verdict, why, blind=blind, is_brief=is_brief)
+def in_short(verdict: Verdict, why: str, *, blind: bool = False) -> str:
+    """Return the reason in a few words, for a row of the queue."""
+    if why == "audit":
+        return f"audit: {'muted' if verdict.muted else 'accepted'}, drawn for a check"
+    if why == "extreme":
+        severity = f"severity {grade(verdict.severity or 0.0)[0]} of 100, no incident"
+        return "asked for a check" if blind else severity
     if why == "status":
         return _STATUS.get(verdict.status, "")
     if verdict.reason in _NO_RANK:
@@ -355,29 +357,7 @@ def in_short(verdict: Verdict, why: str, *, blind: bool = False, is_brief: bool 
     if blind or p is None or leaning is None:
         return "inside the rejection band"
     flip = 1 - p if leaning == "anomaly" else p
-    if is_brief:
-        return f"leans to {leaning}" if flip < _EVEN else "could be either"
-    return _leaning_in_short(leaning, flip)
-
-
-def _leaning_in_short(leaning: HumanVerdict, flip: float) -> str:
-    if flip < _RARELY:
-        return f"leans to {leaning}; hardly any retrained model would disagree"
-    often = how_often(math.log(flip), "retrained models")
-    if flip < _EVEN:
-        return f"leans to {leaning}; {often} would disagree"
-    return f"could be either: {often} would say {'normal' if leaning == 'anomaly' else 'anomaly'}"
-
-
-def _accepted_in_short(verdict: Verdict, why: str, *, blind: bool, is_brief: bool) -> str:
-    if why == "audit":
-        return f"audit: {'muted' if verdict.muted else 'accepted'}, drawn for a check"
-    if blind:
-        return "asked for a check"
-    points, word = grade(verdict.severity or 0.0)
-    if is_brief:
-        return f"severity {points} of 100, no incident"
-    return f"anomaly, severity {points} of 100 ({word}), and no incident had opened"
+    return f"leans to {leaning}" if flip < _EVEN else "borderline"
 
 
 def _main_event(connection: Connection, episode: str) -> ReviewItem:
@@ -391,10 +371,7 @@ def _main_event(connection: Connection, episode: str) -> ReviewItem:
 
 
 def _reading(connection: Connection, sensor_id: int, item: ReviewItem) -> ChannelReading | None:
-    """Return what the channel read that the evidence puts first, and what was expected of it.
-
-    What is usual stands there where it reads otherwise: its level alone need not be what is wrong.
-    """
+    """Return what the channel read that the evidence puts first, and what was expected of it."""
     evidence = item.verdict.evidence
     if (
         evidence is None
@@ -409,8 +386,6 @@ def _reading(connection: Connection, sensor_id: int, item: ReviewItem) -> Channe
     if expected is None:
         onset_ms, columns = item.verdict.event_time_ms, slice(column, column + 1)
         (usual,) = series.usual_range(connection, sensor_id, len(item.channels), onset_ms, columns)
-    if usual is not None and usual[0] <= value <= usual[1]:
-        usual = None
     return ChannelReading(first.channel, value, usual, expected)
 
 
@@ -435,7 +410,7 @@ def row_of(
         held_until_ms=row["lease_until_ms"] if held else 0,
         main=item.verdict,
         reading=reading,
-        short_why=in_short(item.verdict, row["why"], blind=blind, is_brief=reading is not None),
+        short_why=in_short(item.verdict, row["why"], blind=blind),
         blind=blind,
         others=tuple(sorted(others, key=lambda one: one.sensor)),
     )

@@ -114,7 +114,7 @@ function paint() {
   const rest = $("#rest");
   rest.hidden = !many;
   rest.setAttribute("aria-expanded", String(everyChannel));
-  rest.textContent = everyChannel ? `Only the ${MOST_CHANNELS} channels that speak most` : `Show the other ${channels.length - first.length} channels`;
+  rest.textContent = everyChannel ? `Only the ${MOST_CHANNELS} channels it is based on most` : `Show the other ${channels.length - first.length} channels`;
   $("#plots").classList.toggle("many", many);
   const narrow = stack.width < 520;
   first.forEach((line, i) => {

@@ -42,8 +42,8 @@ async function answer(action) {
   const kind = kinds[action], others = {};
   for (const box of $$("[data-member]:checked")) others[box.dataset.member] = Number(box.dataset.version);
   if (kind === "new_normal" && !(await ask("Is this the new normal?",
-    `${Object.keys(others).length ? `For ${plural(Object.keys(others).length + 1, "stream")}. ` : ""}${data.held ? `The model learns ${plural(data.events, "event")} measured since ${showTime(data.start_ms, "day")}, of which ${data.anomalies.toLocaleString("en")} were called anomalies.` : "The model is made again of what is measured from now on."} ${data.passed_limit ? "The limit stays: values beyond it go on raising incidents." : "Values like these raise nothing any more."} Once the pipeline has read the answer it cannot be taken back.`,
-    "Yes, learn it"))) return;
+    `${Object.keys(others).length ? `For ${plural(Object.keys(others).length + 1, "stream")}. ` : ""}${data.held ? `The reference is made of ${plural(data.events, "reading")} measured since ${showTime(data.start_ms, "day")}, of which ${data.anomalies.toLocaleString("en")} were called anomalies.` : "The reference is made again of what is measured from now on."} ${data.passed_limit ? "The limit stays: values beyond it go on raising incidents." : "Values like these raise nothing any more."} Once the pipeline has read the answer it cannot be taken back.`,
+    "Yes, the new normal"))) return;
   if (!given || given.kind !== kind || given.note !== note.value || JSON.stringify(given.others) !== JSON.stringify(others)) {
     given = { request_id: newId(), incident: data.id, version: data.version, kind, note: note.value, others };
   }
@@ -105,7 +105,7 @@ async function paint() {
   const rest = $("#rest"), many = lines.length - MOST_CHANNELS;
   rest.hidden = many <= 0;
   rest.setAttribute("aria-expanded", String(everyChannel));
-  rest.textContent = everyChannel ? "Only the channels that speak most" : `Show the other ${many} channels`;
+  rest.textContent = everyChannel ? "Only the channels it is based on most" : `Show the other ${many} channels`;
   if (!everyChannel) lines.splice(MOST_CHANNELS);
   const shown = new Set(lines.map((line) => line.sensor));
   lines.push(...scores.filter((line) => everyChannel || !lines.length || shown.has(line.sensor)));

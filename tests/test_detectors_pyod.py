@@ -4,7 +4,6 @@ import importlib
 import importlib.util
 import inspect
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from functools import partial
 from multiprocessing import get_context
 
 import numpy as np
@@ -339,23 +338,3 @@ def test_an_autoencoder_needs_a_batch_of_rows():
 def test_an_autoencoder_refuses_what_it_does_not_know():
     with pytest.raises(ConfigError, match=r"accepts: .*hidden_neuron_list"):
         make_detector("AE", neurons=[3])
-
-
-@pytest.mark.parametrize("kind", ["plain", "rounded", "tied", "far", "wide", "tiny", "one value"])
-def test_a_histogram_is_numpys_to_the_bit(kind):
-    draw = np.random.default_rng(1)
-    for _ in range(200):
-        x = draw.normal(size=int(draw.integers(1, 200)))
-        x = {
-            "plain": x, "rounded": x.round(1), "far": 1e15 + x.round(1), "wide": np.exp(20.0 * x),
-            "tied": 1.0 + np.spacing(1.0) * draw.integers(0, 40, len(x)), "tiny": 1e-310 * x,
-            "one value": 0.0 * x,
-        }[kind]  # fmt: skip
-        bins, found = int(draw.integers(1, 30)), []
-        for made in (scorers.histogram, partial(np.histogram, density=True)):
-            with np.errstate(all="ignore"):
-                try:
-                    found.append([part.tobytes() for part in made(x, bins=bins)])
-                except ValueError as error:
-                    found.append(str(error))
-        assert found[0] == found[1]

@@ -222,7 +222,7 @@ def test_by_the_row_it_is_the_nearest_and_an_unmoved_state_has_a_width():
     x = table(on_off([200, 300] * 4, [0, 9] * 4))
     x[x < 4] = 0.0
     found = fit_states(x, 2)
-    assert [found.score_row(row) for row in x[:3]] == found.score(x[:3]).tolist()
+    assert [found.score(row[None])[0] for row in x[:3]] == found.score(x[:3]).tolist()
     still, far = found.score(np.array([[0.0], [0.5]]))
     assert still < 1
     assert far > 100

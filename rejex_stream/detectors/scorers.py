@@ -108,7 +108,8 @@ def fit_hbos(make: Make, X: FloatArray) -> ColumnHistograms:
     automatic = isinstance(model.n_bins, str) and model.n_bins.lower() == "auto"
     columns = []
     for x in X.T:
-        heights, edges = histogram(x, get_optimal_n_bins(x) if automatic else model.n_bins)
+        n_bins = get_optimal_n_bins(x) if automatic else model.n_bins
+        heights, edges = np.histogram(x, n_bins, density=True)
         columns.append((np.log2(heights + model.alpha), edges))
     width = max(len(edges) for _, edges in columns)
     d = X.shape[1]
@@ -124,18 +125,6 @@ def fit_hbos(make: Make, X: FloatArray) -> ColumnHistograms:
     fitted = ColumnHistograms(all_edges, reach, log_heights, rarest, np.empty(0))
     object.__setattr__(fitted, "training_scores", fitted.score(X))
     return fitted
-
-
-def histogram(x: FloatArray, bins: int) -> tuple[FloatArray, FloatArray]:
-    """Return density and edges as ``np.histogram(x, bins, density=True)``, in half the time."""
-    ordered = np.sort(x)
-    edges = np.linspace(ordered[0], ordered[-1], bins + 1)
-    width = edges[1:] - edges[:-1]
-    if not width.min() > 0.0:  # one value, or none between two
-        return np.histogram(x, bins=bins, density=True)
-    before = ordered.searchsorted(edges)
-    before[-1] = len(x)  # the last bin has both its ends
-    return (before[1:] - before[:-1]) / width / len(x), edges
 
 
 # ----------------------------------------------------------------------------------- IForest, INNE

@@ -630,16 +630,12 @@ def _plain_totals(
             or len(values) != n_channels
             or type(time) is not int
             or not -_INT64 <= time < _INT64
-            or (MODE_MARK in names and _is_marked(key, sensor, modes=modes))
+            # A name has the mark in it that stands before a mode, and nowhere else.
+            or (MODE_MARK in names and MODE_MARK in sensor + (of_mode(key)[0] if modes else key))
         ):
             return None
         totals.append(total)
     return totals
-
-
-def _is_marked(key: str, sensor: str, *, modes: bool) -> bool:
-    """Whether a name has the mark in it that stands before a mode, and nowhere else."""
-    return MODE_MARK in sensor or MODE_MARK in (of_mode(key)[0] if modes else key)
 
 
 def _plain(reading: Reading, channels: Sequence[str], *, modes: bool) -> Reading:

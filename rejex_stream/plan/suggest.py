@@ -76,7 +76,9 @@ def suggest(
         if n_sensors > 1 and per_sensor // 4 < min_window:
             per_sensor, pooled = n_rows, True
             notes.append(f"pooled: {n_sensors} sensors share one model, each alone is too short")
-        window = max(min_window, min(_LARGEST, _round(per_sensor // 4)), season or 0)
+        quarter = per_sensor // 4
+        step = int(10 ** max(0, len(str(quarter)) - 2))  # two digits of it
+        window = max(min_window, min(_LARGEST, quarter // step * step), season or 0)
         while window < _LARGEST and not policy.works(window):
             window += 1
         notes.append(f"window: n = {window:,}, for {per_sensor:,} rows a stream")
@@ -150,8 +152,3 @@ def _window_of_season(step_ms: float | None) -> int | None:
     if step_ms is None or not 1 <= rows_a_day <= _MAX_ROWS_A_DAY:
         return None
     return math.ceil((_DAYS if rows_a_day >= _OFTEN else _WEEKS) * _DAY_MS / step_ms)
-
-
-def _round(n: int) -> int:
-    step = int(10 ** max(0, len(str(n)) - 2))
-    return max(1, n // step * step)

@@ -209,11 +209,14 @@ def sentence(certificate: Certificate) -> str:
     c, seen = certificate, sum(one.accepted for one in certificate.strata)
     since = datetime.fromtimestamp((c.from_ms or 0) / 1000, UTC)
     waiting = sum(one.audited - one.normal - one.anomalous for one in c.strata)
+    share = f"{100 * c.sensitivity:.3g} % of the anomalies at least"
+    known = "all anomalies" if c.sensitivity == 1.0 else share
     text = (
         f"of {c.accepted:,} events called normal or muted since {since:%Y-%m-%d %H:%MZ}, "
         f"{seen:,} could be drawn: at most {c.missed_at_most_of_drawable:,} and at least "
         f"{c.missed_at_least:,} of them were anomalies ({100 * (1 - c.alpha):g} % for both "
-        f"together, at every look, {_premise(c)})"
+        f"together, at every look, {c.reviewers} that reviewers recognise {known} and call no "
+        "normal one)"
     )
     if waiting:
         have = "event has" if waiting == 1 else "events have"
@@ -231,15 +234,6 @@ def sentence(certificate: Certificate) -> str:
 
 
 _WHY = {"rate": "at an audit rate of 0", "missing": "without a verdict in the log"}
-
-
-def _premise(c: Certificate) -> str:
-    recognise = (
-        "all anomalies"
-        if c.sensitivity == 1.0
-        else f"{100 * c.sensitivity:.3g} % of the anomalies at least"
-    )
-    return f"{c.reviewers} that reviewers recognise {recognise} and call no normal one"
 
 
 # -------------------------------------------------------------------------------- from the store

@@ -81,7 +81,6 @@ def test_a_header_whose_name_is_not_text_costs_nothing_but_the_headers(
     pytest.param("kafka-python", "gzip", marks=pytest.mark.long), ("kafka-python", "snappy"),
     pytest.param("kafka-python", "lz4", marks=pytest.mark.long), ("kafka-python", "zstd"),
     pytest.param("confluent", "zstd", marks=CONFLUENT),
-    pytest.param("confluent", "lz4", marks=[CONFLUENT, pytest.mark.long]),
 ])  # fmt: skip
 def test_a_record_that_unpacks_to_hundreds_of_megabytes_is_a_dead_letter(
     kafka: Kafka, tmp_path: Path, reader: str, codec: str

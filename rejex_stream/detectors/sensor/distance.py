@@ -93,12 +93,6 @@ class Distance:
         centred -= self.mean
         return affine(centred, root, np.zeros(root.shape[1]))
 
-    def score_row(self, x: FloatArray) -> float:
-        """Score one finite row of shape (d,) as :meth:`score` does, bit for bit: fewer calls."""
-        white = self.turned_row(x, self.root)
-        white *= white
-        return float(white.cumsum()[-1])
-
     def turned_row(self, x: FloatArray, root: FloatArray) -> FloatArray:
         """Return the same of one row as :meth:`turned` does, bit for bit."""
         z = x - self.scale.centre
@@ -288,7 +282,7 @@ class LowVarianceDistance:
         y = _with_logarithms(x, self.logs, self.floors)
         if not (y[self.logs] < self.usual).any():
             return score
-        return max(score, float(self.knots.rescaled(self.inner.score_row(y))))
+        return max(score, float(self.knots.rescaled(self.inner.score(y[None])[0])))
 
     def max_without(self, scores: FloatArray, X: FloatArray, groups: ColumnGroups) -> FloatArray:
         """Return the same of scores without each group, (m, g), where a column left is quiet."""

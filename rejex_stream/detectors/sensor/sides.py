@@ -153,10 +153,6 @@ class Sided:
         """Score finite rows X of shape (m, d); O(d² + k² 2^k) a row for k shifts of a channel."""
         return self.inner.score(self.without_off_side(X))
 
-    def score_row(self, x: FloatArray) -> float:
-        """Score one finite row of shape (d,) as :meth:`score` does, bit for bit."""
-        return self.inner.score_row(self.without_off_side(x[None])[0])
-
     def score_without(self, X: FloatArray, groups: ColumnGroups) -> FloatArray:
         """Score rows as :class:`Distance` does; where columns are missing, one aside is, too."""
         if np.isfinite(X).all():

@@ -60,10 +60,6 @@ class Nearest:
         found: FloatArray = np.min([state.score(X) for state in self.states], axis=0)
         return found
 
-    def score_row(self, x: FloatArray) -> float:
-        """Score one finite row of shape (d,) as :meth:`score` does, bit for bit."""
-        return min(state.score_row(x) for state in self.states)
-
     def score_without(self, X: FloatArray, groups: ColumnGroups) -> FloatArray:
         """Score rows X of shape (m, d) as :class:`Distance` does, (m, g)."""
         found: FloatArray = np.min([one.score_without(X, groups) for one in self.states], axis=0)

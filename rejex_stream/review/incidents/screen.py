@@ -171,7 +171,9 @@ def _list(console: Console, connection: Connection, viewer: Viewer, request: Req
     first = whole_number(request.query_params.get("from", "")) or 0
     rows = dict[tuple[str, str], list[StoredIncident]]()
     for one in incident_store.standing(connection):
-        if words.lower() in "\n".join(_found_by(one.incident)).lower():
+        names = [one.incident.stream_key, _plant(one.incident), *one.incident.sensors]
+        names += [channel.channel for channel in one.incident.channels]
+        if words.lower() in "\n".join(names).lower():
             rows.setdefault((_title(one.incident), one.situation), []).append(one)
     listed = [those[0] for those in rows.values()]
     shown = listed[first : first + _PAGE]
@@ -205,11 +207,6 @@ def _list(console: Console, connection: Connection, viewer: Viewer, request: Req
 
 def _plant(incident: Incident) -> str:
     return group_of(incident.stream_key, (*incident.sensors, incident.stream_key)[0])
-
-
-def _found_by(incident: Incident) -> list[str]:
-    channels = [one.channel for one in incident.channels]
-    return [incident.stream_key, _plant(incident), *incident.sensors, *channels]
 
 
 def _title(incident: Incident) -> str:

@@ -151,13 +151,14 @@ def assign(connection: Connection, event: Arrival, settings: Review) -> str:
     new = episode_id(str(event.position))
     while connection.execute("SELECT 1 FROM episode WHERE episode_id = ?", (new,)).fetchone():
         new = episode_id(new, str(event.position))  # 50 bits: once in a blue moon
+    times = [*(point.event_time_ms for point in event.context), event.event_time_ms]
     insert(
         connection,
         "episode",
         episode_id=new,
         root_id=new,
         question=new,
-        step_ms=_step_ms(event),
+        step_ms=max(0.0, float(np.median(np.diff(times)))) if event.context else 0.0,
         status=status,
         start_ms=event.event_time_ms,
         end_ms=event.event_time_ms,
@@ -169,11 +170,6 @@ def assign(connection: Connection, event: Arrival, settings: Review) -> str:
         **{name: getattr(event, name) for name in _AS_IT_CAME},
     )
     return new
-
-
-def _step_ms(event: Arrival) -> float:
-    times = [*(point.event_time_ms for point in event.context), event.event_time_ms]
-    return max(0.0, float(np.median(np.diff(times)))) if event.context else 0.0
 
 
 def _of_incident(connection: Connection, event: Arrival) -> tuple[str | None, str]:

@@ -22,10 +22,11 @@ from test_shapes import read
 from rejex_stream.cli import main
 from rejex_stream.config import parse_config
 from rejex_stream.decode.reorder_buffer import ReorderBuffer
+from rejex_stream.errors import ConfigError
 from rejex_stream.features import FeatureSpec, SensorFeatures
 from rejex_stream.features.spec import MissingChannelError
 from rejex_stream.operate.run_monitor import ClockWatch
-from rejex_stream.tables import Asked, Table, infer_feed, open_file, open_table
+from rejex_stream.tables import Asked, Feed, Table, infer_feed, open_file, open_table
 from rejex_stream.types import Position, Reading, Record
 
 pytest.importorskip("jq")
@@ -356,6 +357,8 @@ def test_what_stands_for_no_value_is_a_channels_own(tmp_path: Path) -> None:
     scored = open_table(tmp_path / "t.csv", Asked(missing=["flow=-12.5"])).mapping()
     assert parsed.mapping().missing_of == scored.missing_of
     assert main(["init", str(tmp_path / "t.csv"), "--missing", "flw=1", "--to", "-"]) == 2
+    with pytest.raises(ConfigError, match="'off' is no number"):
+        open_table(tmp_path / "t.csv", Asked(missing=["flow=off"]))
 
 
 # ------------------------------------------------------------------------------------ what is said
@@ -389,6 +392,13 @@ def test_a_unit_that_changes_within_a_series_is_said(tmp_path: Path) -> None:
     assert "unit: 'unit' changes within a series, between 'C' and 'F'" in said(changes)
     own = table(tmp_path, "time,machine,value,unit", rows(lambda i, m: "CF"[m == "m1"]))
     assert "changes within" not in said(own)
+    steady = table(tmp_path, "time,machine,value,unit", rows(lambda i, m: "C"))
+    decoder, position = steady.decoder(), Position("t", 0, 0)
+    found = [decoder.decode(Record(position, None, f"2026-03-05,m0,20,{unit}".encode()))
+             for unit in ("C", "F", "")]  # fmt: skip
+    assert [x.values == (20.0,) for x in found] == [True, False, True]
+    lacking = decoder.lacking(Record(position, None, b"2026-03-05,m0,68,F"))
+    assert "(field 'value') is missing, beside unit = 'F'" in lacking
 
 
 def test_another_clock_and_the_hours_of_a_day_are_said(tmp_path: Path) -> None:
@@ -405,7 +415,7 @@ def test_another_clock_and_the_hours_of_a_day_are_said(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "zone_hours"), [
     ("Europe/Amsterdam (+01:00)", 1), ("Time (UTC+2)", 2), ("time (America/New_York)", -5),
-    ("time (s)", 0), ("time", 0),
+    ("time (s)", 0), ("time", 0), ("when,power\nEurope/Amsterdam (+01:00)", 1),
 ])  # fmt: skip
 def test_a_zone_in_the_header_is_used(tmp_path: Path, name: str, zone_hours: int) -> None:
     rows = [(f"{BEGUN + timedelta(minutes=i):%Y-%m-%d %H:%M}", x) for i, x in enumerate(walk(200))]
@@ -567,6 +577,8 @@ FINE = {"channels": ("temp",), "n_missing": 0, "later_h": 0, "said": ""}
 KINDS: dict[str, tuple[str, Any, dict[str, Any]]] = {
     "hhmm": ("Date,HHMM,temp", lambda t, i, x: f"{t:%m/%d/%Y},{int(f'{t:%H%M}')},{x}", {}),
     "day of year": ("Year,DOY,Time,temp", lambda t, i, x: f"{t:%Y,%j},{int(f'{t:%H%M}')},{x}", {}),
+    "an hour by its zone": ("DATE,MST,temp", lambda t, i, x:
+                            f"{t:%m/%d/%Y},{int(f'{t:%H%M}')},{x}", {"later_h": 7}),
     "parts": ("Year,Month,Day,Time,temp", lambda t, i, x: f"{t:%Y,%m,%d,%H:%M},{x}", {}),
     "Korean": ("일시,temp", lambda t, i, x: f"{t:%Y-%m-%d} {'오전' if t.hour < 12 else '오후'} "
                f"{t:%I:%M:%S},{x}", {}),
@@ -588,6 +600,12 @@ KINDS: dict[str, tuple[str, Any, dict[str, Any]]] = {
     "substitutes": ("time,temp,temp Status", lambda t, i, x:
                     f"{t:%Y-%m-%d %H:%M},{x},{'gemessen' if i % 9 else 'Ersatzwert'}",
                     {"n_missing": 14}),
+    "a code of bits": ("time,temp,temp_status", lambda t, i, x:
+                       f"{t:%Y-%m-%d %H:%M},{x},{128 * (i % 9 < 1)}", {"n_missing": 14}),
+    "a unit": ("time,temp,unit", lambda t, i, x: f"{t:%Y-%m-%d %H:%M},{x},°C",
+               {"said": "unit says in which unit a value is (°C)"}),
+    "no name": ("time,,temp", lambda t, i, x: f"{t:%Y-%m-%d %H:%M},{x + i % 7},{x}",
+                {"channels": ("column_2", "temp"), "said": "some column has no name"}),
     "two marks": ("time;temp;flow", lambda t, i, x:
                   f"{t:%Y-%m-%d %H:%M};{x};{str(x).replace('.', ',')}",
                   {"said": "flow by another decimal mark"}),
@@ -625,6 +643,7 @@ def test_kinds_of_tables_are_read_right_or_what_is_doubtful_is_said(
      "stand in the first row"),
     ("t.jsonl", "", "or JSON"),
     ("t.json", json.dumps({"data": [{"time": AT, "temp": 1.5}] * 9}, indent=1), "several lines"),
+    ("t.csv", "Date/Time,temp\n" + " 07/21  01:15:00,5.5\n" * 9, "without a year"),
     ("t.txt", "boiler,machine=m0 temp=21.3,press=4.1 1746403200000000000\n" * 9, "line protocol"),
 ])  # fmt: skip
 def test_what_is_no_table_is_named_with_the_next_step(
@@ -645,6 +664,14 @@ def test_a_document_of_one_line_is_read(tree: Any, tmp_path: Path) -> None:
     feed = open_file(tmp_path / "t.json", Asked())
     assert feed.n_rows in {1, 2}
     assert feed.guess.channels in {("temp",), ("state",)}
+
+
+def test_calls_in_arrays_are_read_a_line_each(tmp_path: Path) -> None:
+    calls = [[2, f"{i}", "Values", {"when": AT + i, "temp": x}] for i, x in enumerate(walk(N))]
+    (tmp_path / "t.jsonl").write_text("\n".join(map(json.dumps, calls)))
+    feed = open_file(tmp_path / "t.jsonl", Asked())
+    assert isinstance(feed, Feed)
+    assert (feed.n_rows, feed.select, list(feed.channels)) == (N, ".[3] | objects", ["temp"])
 
 
 def test_a_tag_that_is_no_number_is_named(tmp_path: Path) -> None:

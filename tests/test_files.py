@@ -85,8 +85,8 @@ def test_lines_are_records_and_blank_lines_are_not(tmp_path, content, rows):
 
 @given(st.lists(st.binary(max_size=5)), st.integers(1, 7))
 def test_how_the_bytes_arrive_does_not_change_the_lines(parts, size):
-    content = b"\n".join(parts)
-    assert_pieces_change_nothing(LineRows(), LineRows(), content, size)
+    for content in b"\n".join(parts), b"[" + b", ".join(parts), b" [ 2, {}]\n" + b"".join(parts):
+        assert_pieces_change_nothing(LineRows(), LineRows(), content, size)
 
 
 def assert_pieces_change_nothing(whole, pieces, content, size):

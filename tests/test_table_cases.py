@@ -12,6 +12,7 @@ import json
 import lzma
 import math
 import random
+import re
 import zipfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -434,6 +435,9 @@ def test_loggers_write_tables(tmp_path):
         assert table.guess.channels == channels
         assert table.guess.time is not None
         assert [row.values[0] for row in readings(table)] == NOISE
+    lvm = lvm.replace("Time\t10", "X_Columns\tNo\nTime\t10").replace("X_D", "Delta_X\t0.5\nX_D")
+    (tmp_path / "l.lvm").write_text(re.sub(r"(?m)^[\d.]+\t(?=-?\d)", "\t", lvm))
+    assert "Delta_X = 0.5 s apart" in "\n".join(open_table(tmp_path / "l.lvm").said)
 
 
 @pytest.mark.parametrize(

@@ -574,7 +574,7 @@ def test_an_incident_reads_what_departed_most_and_no_echo_after_the_repair(capsy
     assert main(["score", str(table)]) == 0
     shown = capsys.readouterr().out
     # The leak; at its highest score, 45 minutes after its end, the flow read as at any such hour.
-    assert "pressure 4.51, expected" in shown
+    assert "pressure 4.510, expected" in shown
 
 
 def test_a_pipe_is_read_once(tmp_path, capsys):

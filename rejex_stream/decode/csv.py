@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import difflib
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -135,11 +136,11 @@ class CsvDecoder:
         )  # fmt: skip
 
     def lacking(self, record: Record) -> str:
-        return self._mapping.lacking(self.decode(record), self._header)
+        return self._mapping.lacking(self.decode(record), self.fields(record))
 
     def fields(self, record: Record) -> dict[str, object]:
-        cells = split_row((record.value or b"").decode(), self._delimiter)
-        return dict(zip(self._header, cells, strict=False))
+        cells = split_row((record.value or b"").decode("utf-8", "replace"), self._delimiter)
+        return dict(itertools.zip_longest(self._header, cells[: self._width]))
 
     def _reading(self, record: Record, value: bytes) -> Reading | Invalid:
         text = value.decode()

@@ -72,7 +72,7 @@ class JsonDecoder:
         return value
 
     def lacking(self, record: Record) -> str:
-        return self._mapping.lacking(self.decode(record), list(self.fields(record)))
+        return self._mapping.lacking(self.decode(record), self.fields(record))
 
     def fields(self, record: Record) -> dict[str, object]:
         try:

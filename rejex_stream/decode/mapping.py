@@ -20,6 +20,7 @@ What the values mean
 from __future__ import annotations
 
 import difflib
+import logging
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -91,6 +92,7 @@ _CLOCKS: dict[str, tuple[int, float]] = {
 
 
 _MAX_NAMES = 1 << 16
+_log = logging.getLogger(__name__)
 
 ABSENT = float("nan")
 """In the place of a value that did not come, and is unchanged by that; known by its identity."""
@@ -98,7 +100,7 @@ ABSENT = float("nan")
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """Which values are good: what is not counts as missing.
+    """Which values are good, or in the unit that they had: what is not counts as missing.
 
     Nothing at all beside a value is good: protocols leave it out where all is well.
     """
@@ -128,7 +130,7 @@ class Quality:
             if quality is None
             or self._is_good(quality)
             or (texts and self._is_good(_as_json(str(quality))))
-            else None
+            else _note_bad(printable(quality), tuple(self.good))
             for value, quality in zip(values, qualities, strict=True)
         ]
 
@@ -141,6 +143,13 @@ class Quality:
             not isinstance(found, bool)
             and any(type(one) is not bool and one == found for one in self.good)
         )
+
+
+@lru_cache(maxsize=1_024)
+def _note_bad(found: str, good: Sequence[object]) -> None:
+    """Say once of what stands beside a value that it is not good: a unit may have changed."""
+    known = ", ".join(map(printable, good))
+    _log.info("beside a value stands %s, and not %s: such values are missing", found, known)
 
 
 def _as_json(text: str) -> object:
@@ -320,7 +329,7 @@ class FieldMapping:
         size = f"has {len(value)} bytes, more than max_value_bytes = {self.max_value_bytes}"
         return Invalid(record.position, "decode", f"the record {size if value else 'is empty'}")
 
-    def lacking(self, reading: Reading | Invalid, fields: Sequence[str]) -> str:
+    def lacking(self, reading: Reading | Invalid, fields: Mapping[str, object]) -> str:
         """Say which channels a record lacks and what it has, for whoever looks at the mapping."""
         if isinstance(reading, Invalid):
             return f"the record cannot be read: {reading.reason}"
@@ -333,10 +342,14 @@ class FieldMapping:
         shown = [f"channel {printable(n)} (field {printable(f)})" for n, f in missing[:_SHOWN]]
         more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
         are = f"{', '.join(shown)}{more} {'is' if len(missing) == 1 else 'are'} missing"
+        flags = dict(zip(self.channel_fields, self.quality_fields, strict=False))
+        came = {flags.get(field, "") for _, field in missing if fields.get(field)}
+        beside = [f"{name} = {printable(fields[name])}" for name in came if fields.get(name)]
+        are += f", beside {' and '.join(sorted(beside))}" if beside else ""
         known = {name.casefold(): name for name in fields if name not in self.fields}
         near = [printable(found) for _, field in missing if (found := _nearest(field, known))]
         hint = f": did you mean {' and '.join(near[:_SHOWN])}?" if near else ""
-        has = ", ".join(printable(name)[1:-1] for name in fields[:_SHOWN]) or "no fields"
+        has = ", ".join(printable(name)[1:-1] for name in [*fields][:_SHOWN]) or "no fields"
         return f"{are}; the record has {has}{', …' if len(fields) > _SHOWN else ''}{hint}"
 
     def failed(self, record: Record, error: Exception) -> Invalid:

@@ -113,7 +113,7 @@ class RegistryDecoder:
     def lacking(self, record: Record) -> str:
         schema = self._schemas.ask(int.from_bytes((record.value or b"")[1:HEADER_BYTES]))
         names = [] if isinstance(schema, str) else _FIELD.findall(schema.text)
-        return self._mapping.lacking(self.decode(record), [a or b for a, b in names])
+        return self._mapping.lacking(self.decode(record), {a or b: None for a, b in names})
 
     # ------------------------------------------------------------------------- what was decided
     def of_partition(self, decisions: bytes | None, *, decided_until: int) -> RegistryDecoder:

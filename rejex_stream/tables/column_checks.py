@@ -259,16 +259,10 @@ def is_key(cells: Sequence[str], moments_ms: Sequence[int | None] = (), *, stron
 
 def _is_side_by_side(cells: Sequence[str], moments_ms: Sequence[int | None]) -> bool:
     """Whether rows of one time differ in this column, and hold the same few values each time."""
-    at: dict[int, set[str]] = {}
-    n = 0
-    for moment, cell in zip(moments_ms, cells, strict=False):
-        if moment is not None:
-            n += 1
-            at.setdefault(moment, set()).add(cell)
-    if not n or n < 1.5 * len(at) or sum(map(len, at.values())) < 0.98 * n:
-        return False
-    widths = sorted(map(len, at.values()))
-    return 2 * widths[len(widths) // 2] >= len(set(cells))
+    rows = [(m, cell) for m, cell in zip(moments_ms, cells, strict=False) if m is not None]
+    widths = sorted(Counter(moment for moment, _ in set(rows)).values())
+    alone = len(rows) >= 1.5 * len(widths) > 0 and sum(widths) >= 0.98 * len(rows)
+    return alone and 2 * widths[len(widths) // 2] >= len(set(cells))
 
 
 def _begins_anew(cells: Sequence[str], moments_ms: Sequence[int | None]) -> bool:

@@ -57,6 +57,7 @@ class Layout:
     own: bool = False  # the names are those of one row, as it stands
     named: bool = True
     over: Sequence[str] = ()  # the first row above
+    heads: Sequence[Sequence[str]] = ()  # rows of the header
 
 
 def require_table(path: str, begun: bytes) -> None:
@@ -103,13 +104,17 @@ def _lvm(lines: Sequence[str]) -> Layout | None:
     delimiter = "," if any(line.startswith("Separator,") for line in lines[: ends[0]]) else "\t"
     names, first = _cells(lines[at], delimiter), _cells(lines[at + 1], delimiter)
     begun = " ".join(head.get(key, "").strip() for key in ("Date", "Time")).strip()
+    said = f"X_Value is seconds since {begun}" if begun else ""
+    if head.get("X_Columns", "").strip() == "No":
+        steps = (line.split(delimiter)[1].strip() for line in lines if line.startswith("Delta_X"))
+        said = f"X_Value is empty, and rows are Delta_X = {next(steps, '?')} s apart, not 1 s"
     return Layout(
         name=".lvm of LabVIEW",
         above=at + 1,
         names=names[: len(first)],
         delimiter=delimiter,
         decimal=head.get("Decimal_Separator", "").strip() or None,
-        said=f"X_Value is seconds since {begun}" if begun else "",
+        said=said,
     )
 
 

@@ -404,6 +404,12 @@ class _Walked:
         for text in missing or ():  # NAME=NUMBER is of a channel, and NAME= says that it has none
             name, _, number = text.rpartition("=")
             x = math.nan if name and not number else read(number)
+            if name in cells and x is None:
+                raise ConfigError(
+                    f"--missing {printable(text)}: {printable(number)} is no number, and of a "
+                    "single channel only numbers stand for no value; a text does in all of them: "
+                    f"--missing {printable(number)}."
+                )
             if not name or x is None:
                 self.texts_missing.append(text)
             else:
@@ -462,7 +468,7 @@ class _Walked:
             cells[thing] = [cell if name == thing else "" for name, cell in whole]
         table = _Walked(cells, self.marks, self._asked)
         if self.quality is not None:
-            table.quality_of = dict.fromkeys(things, self.quality_of[value])
+            table.quality_of = dict.fromkeys(sorted(things), self.quality_of[value])
             table.quality = Quality(table.quality_of, self.quality.good)
             table.walk()
         return table
@@ -496,13 +502,15 @@ class _Walked:
     def quality_said(self) -> Iterator[str]:
         if self.quality is not None:
             flags = list(dict.fromkeys(self.quality_of.values()))
+            units = [flag for flag in flags if is_unit(flag, self.cells[flag])]
+            says = "whether a value is good" + ", or its unit" * bool(units)
+            says = "in which unit a value is" if units == flags else says
             good = ", ".join(
                 one if isinstance(one, str) else toml(one) for one in self.quality.good
             )
             yield (
-                f"quality: {', '.join(flags[:_SHOWN])} says whether a value is good ({good}); what "
-                f"is not is missing; --channel or --flag {printable(flags[0])} takes it for a "
-                "channel"
+                f"quality: {', '.join(flags[:_SHOWN])} says {says} ({good}); what is not is "
+                f"missing; --channel or --flag {printable(flags[0])} takes it for a channel"
             )
 
 
@@ -517,20 +525,27 @@ def _find_quality(
     free.sort(key=lambda name: table.why_not[name] is None)
     few = {n: [*map(_typed, table.cells[n])]
            for n in free if len(set(table.cells[n])) <= MOST_QUALITIES}  # fmt: skip
+    # Where a unit changes, values are none of what they were.
+    units = {n: [x for x in dict.fromkeys(cells) if x != ""]
+             for n, cells in few.items() if is_unit(n, cells) and any(cells)}  # fmt: skip
     beside = {
         name: [
             flag for flag in few if flag != name
-            and is_quality(_rest_of(paths.get(flag, flag), paths.get(name, name)), few[flag])
+            and (rest := _rest_of(paths.get(flag, flag), paths.get(name, name)))
+            and (flag in units or is_quality(rest, few[flag]))
         ]
         for name in numeric
     }  # fmt: skip
     alone = [flag for flag in few if is_quality(flag, few[flag], alone=True)]
     flags = dict.fromkeys((*itertools.chain.from_iterable(beside.values()), *alone))
-    good = {flag: good_among(few[flag], flag) for flag in flags}
     measured = [name for name in numeric if name not in flags]
+    alone += units if len(measured) == 1 else []
+    flags |= dict.fromkeys(alone)
+    good = {flag: units.get(flag) or good_among(few[flag], flag) for flag in flags}
     if not any(beside.values()):
         beside = dict.fromkeys(measured, alone)
-    of = {n: max(found, key=lambda flag: bool(good[flag])) for n, found in beside.items() if found}
+    of = {n: max(found, key=lambda flag: (bool(good[flag]), flag not in units))
+          for n, found in beside.items() if found}  # fmt: skip
     table.quality_of = {name: flag for name, flag in of.items() if good[flag]}
     if table.quality_of:
         table.says_quality = {flag for flag in flags if good[flag]}

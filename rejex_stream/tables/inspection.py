@@ -213,7 +213,7 @@ def open_table(path: str | Path, asked: Asked | None = None) -> Table:
         header=header,
         has_header=place.own,
         guess=guess,
-        time_zone=asked.time_zone or _zone_in(guess.times),
+        time_zone=asked.time_zone or _zone_in([*guess.times, *_above(place, guess.times)]),
         format=workbook or "csv",
         sheet=sheet if asked.sheet or (sheet and sheet != sheets_of(str(path))[0]) else None,
         skip_rows=place.above + (0 if place.own else place.n_header),
@@ -225,6 +225,11 @@ def open_table(path: str | Path, asked: Asked | None = None) -> Table:
         [name for name, _, _ in guess.angles if asked.angles is None],
     )
     return scan.result([*written, *grouped])
+
+
+def _above(place: Layout, names: Sequence[str]) -> list[str]:
+    pairs = (zip(place.names, row, strict=False) for row in place.heads)
+    return [cell for name, cell in itertools.chain.from_iterable(pairs) if name in names]
 
 
 def _zone_in(names: Sequence[str]) -> str | None:
@@ -292,6 +297,7 @@ def _placed(path: Path, lines: Sequence[str], asked: Asked, *, is_text: bool) ->
         own=begin - first == 1 and raw == list(names),
         named=at is not None,
         over=rows[0] if first else (),
+        heads=[row[:width] for row in rows[first:begin]],
     )
 
 

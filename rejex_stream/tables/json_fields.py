@@ -10,6 +10,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -119,10 +120,11 @@ class Feed:
 def open_file(path: Path, asked: Asked) -> Table | Feed:
     """Look at a file: JSON Lines, or a table. O(bytes)."""
     begun = b"" if workbook_of(str(path)) else _begun(path)
-    if not _JSON.match(begun):
+    first = begun.partition(b"\n")[0]
+    if not (_JSON.match(begun) or isinstance(json_in(first.decode("utf-8", "replace")), list)):
         if asked.select is not None:
             raise ConfigError(f"--select reads records of JSON, and {path} holds a table.")
-        if _LINE_PROTOCOL.fullmatch(begun.partition(b"\n")[0]):
+        if _LINE_PROTOCOL.fullmatch(first):
             raise ConfigError(f"{path} holds {_OF_INFLUX}")
         return open_table(path, asked)
     records = list(records_of(FileSource(path, format="jsonl", encoding=asked.encoding)))
@@ -137,11 +139,8 @@ def open_file(path: Path, asked: Asked) -> Table | Feed:
 
 
 def _begun(path: Path) -> bytes:
-    source = ByteInput(str(path), compression=compression_of(str(path)))
-    try:
+    with closing(ByteInput(str(path), compression=compression_of(str(path)))) as source:
         begun = source.read(1.0)
-    finally:
-        source.close()
     return begun if isinstance(begun, bytes) else b""
 
 
@@ -485,11 +484,11 @@ def _by_short_names(asked: Asked, names: Mapping[str, str]) -> Asked:
             "several --sensor are for tables: of JSON give one, and write input.sensor = "
             f"{json.dumps(list(asked.sensors))} into the config."
         )
-    single = {n: getattr(asked, n) for n in ("sensor", "tag", "label", "mode")}
-    several = {n: getattr(asked, n) for n in ("channels", "flags", "counters", "angles")}
-    known: dict[str, Any] = {n: names.get(path, path) for n, path in single.items()}
-    known |= {n: paths and [names.get(path, path) for path in paths]
-              for n, paths in several.items()}  # fmt: skip
+    known: dict[str, Any] = {}
+    for role in ("sensor", "tag", "label", "mode", "channels", "flags", "counters", "angles"):
+        given = getattr(asked, role)
+        one = given is None or isinstance(given, str)
+        known[role] = names.get(given, given) if one else [names.get(x, x) for x in given]
     return replace(asked, **known)
 
 

@@ -23,12 +23,6 @@ def last_of(path: str) -> str:
     return plain(re.split(r"(?<!\\)\.", path)[-1])
 
 
-def is_turned(sensor: str | None, tag: str | None) -> bool:
-    """Whether what is taken for the sensor is called as a quantity is, and the other is not."""
-    called = [name is not None and bool(TAG.match(last_of(name))) for name in (sensor, tag)]
-    return tag is not None and called == [True, False]
-
-
 def _exactly(*words: str) -> re.Pattern[str]:
     return re.compile(f"^({'|'.join(words)})$")
 
@@ -114,7 +108,7 @@ ELAPSED = _exactly(
 )
 CLOCK = _exactly(
     r"(local_?|utc_?)?time(_?of_?day)?|uhrzeit|zeit|clock|hora|heure|ora|tijd|hour(_?ending)?"
-    r"|stunde|he|hh|hr|.*hhmm|時刻|時間|时间"
+    r"|stunde|he|hh|hr|.*hhmm|時刻|時間|时间|[pmceu]st|utc|gmt"
 )
 PARTS = tuple(
     _exactly(words)
@@ -204,7 +198,7 @@ def good_among(values: Sequence[object], name: str = "") -> list[Any]:
     """Return those of the values of a field of quality that say that all is well, if any do.
 
     Words say so; codes of OPC DA from 192 on; 0 among the codes of OPC UA, whose errors begin at
-    2**30; 1 where the name is ``valid`` or ``good``. Complexity: O(values).
+    2**30, or at 128 where most are 0; 1 where the name is ``valid`` or ``good``. O(values).
     """
     known = list({json.dumps(v): v for v in values if v not in (None, "")}.values())
     words = [v for v in known if isinstance(v, str)]
@@ -219,7 +213,8 @@ def good_among(values: Sequence[object], name: str = "") -> list[Any]:
     ]
     if codes and all(0 <= code <= 255 or 65_536 > code >= 192 for code in codes):
         good += [code for code in codes if int(code) & 0xC0 == 0xC0]
-    if 0 in codes and len(codes) > 1 and all(code == 0 or code >= 2**30 for code in codes):
+    most = 128 if not good and 2 * values.count(0) > len(values) else 2**30
+    if 0 in codes and len(codes) > 1 and all(code == 0 or code >= most for code in codes):
         good += [0]
     if last_of(name) == "qc" and max(codes, default=0) == 3 and 2 * values.count(3) > len(values):
         good += [3]  # of Siemens

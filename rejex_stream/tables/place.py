@@ -202,6 +202,8 @@ def names_of(
             at, names = min(at, beside), _with_groups(upper, lower)
     if names and not names[0]:  # an index that nobody named
         names = ["column_1" if "column_1" not in names else "index_1", *names[1:]]
+    for i, cells in enumerate([] if body is None else body.known[: len(names)]):
+        names[i] = names[i] or (f"column_{i + 1}" if cells - {""} else "")
     return at, numbered(names)
 
 

@@ -177,6 +177,22 @@ def _bare(trees: Trees) -> _Step | None:
     return None
 
 
+def _frames(trees: Trees) -> _Step | None:
+    """Take the object out of arrays that hold one beside numbers and texts, as OCPP's calls do."""
+    places = Counter(
+        next(i for i, part in enumerate(tree) if isinstance(part, dict))
+        for tree in trees.all
+        if isinstance(tree, list) and [*map(type, tree)].count(dict) == 1 < len(tree)
+    )
+    if not places or places.total() < MOSTLY * len(trees.all):
+        return None
+    place = places.most_common(1)[0][0]
+    return (
+        f".[{place}] | objects",
+        f"arrays: the object at place {place} of each is read, and what stands beside it is not",
+    )
+
+
 _UNIONS = ("string", "double", "float", "int", "long", "boolean", "bytes", "S", "N", "BOOL", "M",
            "$numberDouble", "$numberLong", "$numberInt")  # fmt: skip
 """How Avro's own JSON, DynamoDB and MongoDB mark of which type a value is."""
@@ -806,7 +822,7 @@ def _named_values(trees: Trees) -> _Step | None:
 
 
 _RULES: tuple[Callable[[Trees], _Step | None], ...] = (
-    _text, _bare, _union, _envelope, _types, _senml, _table, _with_units, _places, _keyed,
+    _text, _bare, _frames, _union, _envelope, _types, _senml, _table, _with_units, _places, _keyed,
     _attributes, _siblings, _within, _pairs, _column_arrays, _readings,
     _named_values,
 )  # fmt: skip

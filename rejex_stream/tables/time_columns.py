@@ -27,6 +27,7 @@ _OF_LAST = {"%H": ("%H", "%H%M", "%H:%M", "%H:%M:%S")}
 """How the hour is written where it is the last part."""
 _FRACTIONS = 20  # times between 0 and 1 that are parts of a day
 _HHMM = re.compile(r"\d|[1-5]\d|(2[0-4]|1?\d)[0-5]\d")
+_MONTH_DAY = re.compile(r"\d\d?/\d\d?\s+\d\d?:\d\d(:\d\d)?")  # of EnergyPlus
 _CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?( ?[AaPp][Mm]?)?")
 
 
@@ -96,6 +97,8 @@ def find_time_columns(
         + (
             "times of day without a date: give the column of the date as well, with --time, "
             if all(_CLOCK.fullmatch(cell) for cell in cells[names[0]] if cell)
+            else "a month and a day without a year: write the year before each, "
+            if all(_MONTH_DAY.fullmatch(cell) for cell in cells[names[0]] if cell)
             else f"none that can be read: give --time {printable(names[0])} with --time-format, in "
             "the signs of strptime, "
         )

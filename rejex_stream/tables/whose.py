@@ -26,7 +26,6 @@ from rejex_stream.tables.names import (
     STRONG_SENSOR,
     TAG,
     TEXT_SENSOR,
-    is_turned,
     is_unit,
     last_of,
     plain,
@@ -95,7 +94,8 @@ class KeySearch:
         tag = given or self.tag(sensor)
         if sensor is None and tag is not None:
             sensor, tag = tag, self.tag(tag)
-        if not asked and given in (None, sensor) and is_turned(sensor, tag):
+        called = [n is not None and self._is_tag(n, vague=False) for n in (sensor, tag)]
+        if tag and not asked and given in (None, sensor) and called == [True, False]:
             sensor, tag = tag, sensor
         open_ones = [n for n in self.texts if n not in (sensor, tag, *self._beside.names)]
         pairs = list(itertools.pairwise(m for m in self._moments if m is not None))
@@ -131,36 +131,39 @@ class KeySearch:
         weak = [n for n in called if n not in strong and 3 * len(set(self._cells[n])) <= self._n]
         if any(map(self._varies, strong)):
             weak = [n for n in weak if not self._is_tag(n)]
-        keys = [n for n in called if n in (*strong, *weak) and self._is_key(n, tag)]
+        keys = [
+            n for n in called if n in (*strong, *weak) and (
+                self._is_key(n, tag)
+                or (tag is None and any(self._names_quantity(n, m) for m in self._free if m != n))
+            )
+        ]  # fmt: skip
         if keys:
             by = [tag] if tag else []
             return min(keys, key=lambda n: (
                 round(1 - 1 / self._rows_a_time(n, *by, apart=True), 1), -self._strength(n),
-                n == KEY,
+                self._is_tag(n), n == KEY,
             ))  # fmt: skip
         if self._rows_a_time() >= _LOCKSTEP:
             beside = (n for n in self._free if n != tag and self._rows_a_time(n) < 1.01)
             key = next((n for n in beside if self._is_key(n, tag, strong=False)), None)
             if key is not None:
                 return key
-        constant = (n for n in called if self._strength(n) > 1 and not self._varies(n))
-        return next(constant, None)
+        return next((n for n in called if self._strength(n) > 1 and not self._varies(n)), None)
 
     def tag(self, sensor: str | None) -> str | None:
         """Return the column that names the quantity of a value: by its name, or by rows of a time.
 
         What never varies under a sensor is another name of it.
         """
-        texts = [n for n in self.texts if n != sensor and n not in self._beside.names
-                 and (sensor is None or self._is_free(n, sensor))]  # fmt: skip
-        texts = texts if self._long else []
+        texts = [n for n in self.texts if self._long and n != sensor
+                 and n not in self._beside.names and self._varies(n, sensor)]  # fmt: skip
         by_name = sorted(texts, key=lambda n: not last_of(self._path(n)).endswith("name"))
-        by_name = [n for n in by_name if TAG.match(last_of(self._path(n)))
-                   or (sensor is not None and self._is_tag(n))]  # fmt: skip
+        by_name = [n for n in by_name if self._is_tag(n, vague=sensor is not None)]
         if by_name or (self._long and self._beside.what):
             return (*by_name, self._beside.what)[0]
         if sensor is None or not self._moments or self._rows_a_time(sensor) < _LOCKSTEP:
             return None
+        texts = [n for n in texts if self._is_tag(n) or not self._is_place(n)]
         if len([n for n in self._numeric if n != sensor]) == 2:  # a register and its value
             called = {sensor, *self._called()}
             texts += [n for n in self._numeric if n in self._free and n not in called]
@@ -205,16 +208,20 @@ class KeySearch:
         is_text = name in self.texts and TEXT_SENSOR.search(last) is not None
         return int(is_text or SENSOR.match(last) is not None)
 
-    def _is_tag(self, name: str) -> bool:
+    def _is_tag(self, name: str, *, vague: bool = True) -> bool:
         last = last_of(self._path(name))
-        return bool(TAG.match(last)) or last in ("n", "name", "key")
+        return bool(TAG.match(last)) or (vague and last in ("n", "name", "key"))
 
-    def _varies(self, name: str) -> bool:
-        return len(set(self._cells[name])) > 1
+    def _is_place(self, name: str) -> bool:
+        """Whether a column is called as part of whose a value is, such as the line of a station."""
+        last = last_of(self._path(name))
+        return SENSOR.match(last) is not None and not last.endswith(("id", "name"))
 
-    def _is_free(self, name: str, sensor: str) -> bool:
-        pairs = set(zip(self._cells[sensor], self._cells[name], strict=True))
-        return len(pairs) > len(set(self._cells[sensor]))
+    def _varies(self, name: str, under: str | None = None) -> bool:
+        cells = self._cells[name]
+        if under is None:
+            return len(set(cells)) > 1
+        return len(set(zip(self._cells[under], cells, strict=True))) > len(set(self._cells[under]))
 
     def _is_key(self, name: str, tag: str | None, *, strong: bool | None = None) -> bool:
         if strong is None:
@@ -225,10 +232,7 @@ class KeySearch:
             rows = [i for i, cell in enumerate(self._cells[tag]) if cell == first]
             cells = [cells[i] for i in rows]
             moments = [moments[i] for i in rows] if moments else ()
-        if is_key(cells, moments, strong=strong):
-            return True
-        others = [n for n in self._free if n != name] if strong and tag is None else []
-        return any(self._names_quantity(name, other) for other in others)
+        return is_key(cells, moments, strong=strong)
 
     def _may_name(self, name: str, tag: str | None) -> bool:
         """Whether a text may name a sensor: as a key does, or as each has one block of rows."""

@@ -114,19 +114,25 @@ def _rows(lines: list[bytes]) -> list[bytes]:
 class LineRows:
     r"""Cuts at newlines (``\n`` or ``\r\n``), or an array of JSON between its elements.
 
-    Blank lines are no rows.
+    Blank lines are no rows. An array that begins with a number or a text is one itself.
     """
 
     def __init__(self) -> None:
         self._lines = _Lines()
         self._array: _Elements | None = None
-        self._begun = False
+        self._held: bytes | None = b""  # what came until it is known which of both it is
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Take the next bytes; returns the rows that are complete now. O(bytes)."""
-        if not self._begun and chunk.strip():
-            self._begun = True
-            if chunk.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
+        if self._held is not None:
+            chunk = self._held + chunk
+            self._held = None
+            begun = chunk.removeprefix(b"\xef\xbb\xbf").split(None, 2)
+            first = b"".join(begun)[:2]
+            if first in (b"", b"["):
+                self._held = chunk
+                return []
+            if first in (b"[{", b"[[", b"[]"):
                 self._array = _Elements()
         if self._array is not None:
             return self._array.feed(chunk)

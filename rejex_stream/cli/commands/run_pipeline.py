@@ -81,7 +81,8 @@ def run(
     # Where verdicts go to standard output, nothing else may.
     aside = settings.output.verdicts == "-" and not dry_run and settings.input.kind == "file"
     if output is show.As.JSON and not aside:
-        show.print_json(_as_plain(summary))
+        more = {name.removeprefix("n_"): getattr(summary, name) for name in _COUNTS}
+        show.print_json(show.outcome_facts(summary) | more)
     else:
         _print_summary(settings, summary, dry_run=dry_run, stderr=aside)
 
@@ -291,8 +292,3 @@ _COUNTS = (
     "n_replayed", "n_commits", "n_snapshots", "n_retries", "n_fit_failures", "fit_waits",
     "fit_wait_s", "seconds", "stopped",
 )  # fmt: skip
-
-
-def _as_plain(summary: run_events.RunSummary) -> dict[str, object]:
-    more = {name.removeprefix("n_"): getattr(summary, name) for name in _COUNTS}
-    return show.outcome_facts(summary) | more

@@ -160,7 +160,7 @@ def test_of_an_incident_with_many_channels_those_that_speak_are_drawn_first(wall
         page.focus("#rest")
         page.keyboard.press("Enter")
         counts(page, "#plots figure", 13)
-        sees(page, "Only the channels that speak most", "#rest")
+        sees(page, "Only the channels it is based on most", "#rest")
         assert place.complaints == []
 
 

@@ -25,7 +25,6 @@ from rejex_stream.review.certificate import Tally, certify, sentence
 from rejex_stream.review.console.formatting import age, seen
 from rejex_stream.review.queue import cases
 from rejex_stream.review.queue.database import filesystem_of
-from rejex_stream.review.queue.detail import count_as_contamination
 from rejex_stream.review.queue.ingest import group_of
 from rejex_stream.review.queue.label_report import Group, estimate
 from rejex_stream.review.queue.label_store import cell, drawn_for_second_review
@@ -133,7 +132,6 @@ def test_names_and_numbers():
     assert in_short(replace(VERDICT, stability=0.47), "rejected") == "borderline"
     table = "22 1 8:1 / / rw - ext4 /dev/a rw\n30 22 0:5 / /mnt/share rw - nfs4 host:/x rw"
     assert filesystem_of(Path("/mnt/share/review.db"), table) == "nfs4"
-    assert math.floor(3 * count_as_contamination(3, 1)) == 1
     assert sum(drawn_for_second_review(f"E-{i}", 0.1) for i in range(10_000)) == 989
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from sqlite3 import Connection
 from typing import NamedTuple
@@ -11,7 +10,6 @@ from rejex_stream.config.reviewing import Review
 from rejex_stream.encode import decode_review
 from rejex_stream.encode.label_records import LabelRecord, active_labels
 from rejex_stream.readable import how_often
-from rejex_stream.rejection.exceed import stability
 from rejex_stream.rejection.window import grade
 from rejex_stream.review.queue import database, series
 from rejex_stream.review.queue.database import Viewer
@@ -32,11 +30,6 @@ class Explanation(NamedTuple):
     headline: str  # one sentence; never says which way the model leans
     sentences: tuple[str, ...]  # what it means. The last one names the leaning, unless it is hidden
     facts: tuple[tuple[str, str], ...]  # (name, value) pairs for the table beside it
-
-
-def count_as_contamination(n: int, n_anomalies: int) -> float:
-    """Return a γ with floor(n γ) = r, for functions that take γ."""
-    return min((n_anomalies + 0.5) / n, math.nextafter(0.5, 0))
 
 
 _Words = tuple[str, tuple[str, ...]]
@@ -90,18 +83,6 @@ def _ambiguous(verdict: Verdict, *, blind: bool) -> _Words:
     )
 
 
-def _called(verdict: Verdict) -> str:
-    """Return how often it would be called an anomaly, were the reference scores drawn again."""
-    rank, n, r = verdict.rank, verdict.window_len, verdict.n_anomalies
-    if rank is None or not 1 <= r < n / 2:
-        return ""
-    at = stability(rank, n, count_as_contamination(n, r))
-    log_p1, log_p0 = float(at.log_p_anomaly), float(at.log_p_normal)
-    if log_p1 > math.log(0.99):
-        return f"in all but {how_often(log_p0)}"
-    return f"{'only ' * (log_p1 < math.log(0.01))}in {how_often(log_p1)}"
-
-
 def _accepted(verdict: Verdict, why: str, *, blind: bool) -> _Words:
     label = "anomaly" if verdict.label is Label.ANOMALY else "normal"
     hidden = "The model's word is hidden until you have decided."
@@ -139,8 +120,6 @@ def _facts(verdict: Verdict, *, blind: bool) -> tuple[tuple[str, str], ...]:
     if not blind:
         if verdict.rank is not None:
             facts.append(("rank", f"{verdict.rank:,} of {verdict.window_len:,}"))
-        if often := _called(verdict):
-            facts.append(("an anomaly, were references drawn again", often))
         for name, value in (
             ("score", verdict.score),
             ("threshold λ", verdict.threshold),

@@ -145,7 +145,8 @@ export function onKeys(wanted) {
     if (!action || !actions[action]) return;
     event.preventDefault();
     if (VERDICTS.has(action) && (event.repeat || document.body.dataset.keys !== "on")) return;
-    actions[action](event);
+    if (VERDICTS.has(action) && pageData.role === "viewer") toast("You may look but not decide: ask for the role reviewer.", { bad: true });
+    else actions[action](event);
   });
   document.addEventListener("click", (event) => {
     const button = event.target.closest("button[data-act]");

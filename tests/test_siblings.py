@@ -21,6 +21,7 @@ from rejex_stream.features.spec import group_of
 from rejex_stream.rejection import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.spark.frames import refused
+from rejex_stream.tables.inspection import open_table
 from rejex_stream.types import Label, Position, Reading, in_mode
 from tests.streams import PartsByVersion, played
 
@@ -269,6 +270,21 @@ def test_a_snapshot_of_other_siblings_is_refused_and_one_without_any_is_as_ever(
         with pytest.raises(CheckpointError, match="siblings"):
             Engine(spec_of(other), InlineExecutor()).restore(engine.snapshot())
     assert "siblings" not in spec_of("").state_parts
+
+
+@pytest.mark.parametrize(("together", "others"), [(True, 7), (False, 7), (True, 2)])
+def test_a_table_whose_sensors_move_together_is_told_so(tmp_path, together, others):
+    lines = [
+        f"{i * STEP},{name},{row[0]},{row[1]}\n"
+        for i, step in enumerate(farm(300, together=together))
+        for name, row in zip(NAMES[: 1 + others], step, strict=False)
+    ]
+    (tmp_path / "farm.csv").write_text("time,sensor,gearbox,power\n" + "".join(lines))
+    said = [one for one in open_table(tmp_path / "farm.csv").said if one.startswith("siblings: ")]
+    assert len(said) == (together and others > 2)
+    if said:
+        assert "'gearbox', 'power'" in said[0]
+        assert 'input.siblings = "*"' in said[0]
 
 
 # ------------------------------------------------------------------------------- what is refused

@@ -32,7 +32,10 @@ from rejex_stream.decode.csv import EMPTY_ROW, split_row
 from rejex_stream.decode.mapping import FieldMapping, parse_moment, printable
 from rejex_stream.decode.reorder_buffer import ReorderBuffer, ReorderRules
 from rejex_stream.decode.written import ZONES, is_repeated, joined, require_encoding, zone_of
+from rejex_stream.detectors.sensor.siblings import SiblingResidual
+from rejex_stream.engine.siblings import Siblings
 from rejex_stream.errors import ConfigError, ConnectorError
+from rejex_stream.features import FeatureSpec
 from rejex_stream.plan.suggest import Suggestion, suggest
 from rejex_stream.tables.angles import in_degrees
 from rejex_stream.tables.column_checks import at_rest, resting_among
@@ -58,6 +61,7 @@ _TRUTH = {"1": True, "1.0": True, "true": True, "anomaly": True}
 _TRUTH |= {"0": False, "0.0": False, "false": False, "normal": False}
 _SHOWN, _FEW_MISSING = 12, 1000
 _LOOKED_AT = 2_000  # rows of one sensor in which states are looked for
+_BESIDE, _FEWEST_BESIDE = 8_000, 200  # readings in which siblings are looked for; of the first
 _OF_EAST_ASIA = {"gb18030": rb"[\xa1-\xf7][\xa1-\xfe]", "cp932": rb"[\x81-\x9f][@-~\x80-\xfc]"}
 
 
@@ -457,6 +461,10 @@ class _Scan:
         self._missing: Counter[str] = Counter()
         self._first: str | None = None  # the sensor whose rows are looked at for states
         self._levels: list[list[float]] = []
+        names = tuple(self._decoder.channels[i] for i in self._measured)
+        self._compared = FeatureSpec(names, siblings="*") if names else None
+        self._siblings = Siblings(self._compared, modes=False) if self._compared else None
+        self._beside: list[list[float]] = []  # rows of the first sensor, with what others read
         self._unreadable: Invalid | None = None
         self._n_events = 0
 
@@ -523,12 +531,30 @@ class _Scan:
         self._first = self._first or reading.sensor
         if len(self._levels) < _LOOKED_AT and reading.sensor == self._first:
             self._levels.append([reading.values[i] for i in self._measured])
+        if self._siblings and self._order.n_sensors > 3 and self._n_events <= _BESIDE:
+            values = tuple(reading.values[i] for i in self._measured)
+            row = [*values, *self._siblings.beside(reading._replace(values=values))]
+            if reading.sensor == self._first and np.isfinite(row).all():
+                self._beside.append(row)
+
+    def _together(self) -> list[str]:
+        """Return the channels of the first sensor that follow what others read at the same time."""
+        spec, rows = self._compared, self._beside
+        if spec is None or self._table.guess.apart or len(rows) < _FEWEST_BESIDE:
+            return []
+        found = SiblingResidual().for_features(spec).of_rows(np.array(rows))
+        return [] if found is None else [printable(spec.channels[i]) for i in found.targets]
 
     def _said(self, n_rows: int) -> Iterator[str]:
         guess, odd = self._table.guess, self._odd
         names = [self._decoder.channels[i] for i in self._measured]
         if not guess.apart and (resting := resting_among(names, self._levels)):
             yield at_rest(resting, f" in the first {len(self._levels):,} rows of a sensor")
+        if together := self._together():
+            yield (
+                f"siblings: what others read explains {', '.join(together)} of a sensor; "
+                'input.siblings = "*" judges each beside the others'
+            )
         if self._without_zone is not None and self._table.time_zone is None:
             yield (
                 f"time zone: none in {printable(self._without_zone)}, read as UTC; --time-zone "

@@ -144,11 +144,11 @@ def _answers(incident: Incident) -> str:
     return " ".join([*answers, f"No answer: {if_unanswered(incident)}"]) if answers else ""
 
 
-def log_incident(incident: Incident) -> None:
+def log_incident(incident: Incident, names: DisplayNames) -> None:
     _log.warning(
         "incident %s: %s",
         incident.id,
-        describe_incident(incident),
+        describe_incident(incident, names),
         extra={
             "event": "incident",
             "state": incident.state.value,

@@ -31,7 +31,6 @@ from rejex_stream.errors import (
     RejexError,
     needing_extra,
 )
-from rejex_stream.operate.alerts import log_incident
 from rejex_stream.operate.run_monitor import RunMonitor
 from rejex_stream.run.partition import log_alarm
 from rejex_stream.spark.frames import refused, verdicts
@@ -250,9 +249,7 @@ def _journal(config: Config, job: SparkJob) -> JobJournal | None:
 
 
 def _watching(config: Config) -> AbstractContextManager[RunMonitor]:
-    return open_run_monitor(
-        config, assembly.engine_spec(config), log_alarm, log_incident, quiet=False
-    )
+    return open_run_monitor(config, assembly.engine_spec(config), log_alarm, None, quiet=False)
 
 
 class _Input:

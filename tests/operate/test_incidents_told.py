@@ -23,7 +23,7 @@ from rejex_stream.encode.records import encode_incident
 from rejex_stream.encode.schemas import INCIDENT_TYPE
 from rejex_stream.incidents import state_machine
 from rejex_stream.monitor.alarm import AlarmKind
-from rejex_stream.operate.alerts import Alertmanager, Webhook, make_alert, make_event
+from rejex_stream.operate.alerts import Alertmanager, Webhook, log_incident, make_alert, make_event
 from rejex_stream.operate.incident_text import (
     DisplayNames,
     describe_incident,
@@ -483,8 +483,10 @@ def test_an_alert_says_what_the_others_made_one_expect_of_the_event_that_changed
     assert shown.reading_text(later) == said, "nobody said what to expect of that one"
 
 
-def test_the_description_says_what_the_first_channel_read_and_what_was_expected():
+def test_the_description_says_what_the_first_channel_read_and_what_was_expected(caplog):
     oil = ChannelEvidence("oil", 3.0, 0.1, Label.NORMAL, Expected(1.2, 3.5, 3.4, 3.6))
+    log_incident(incident(channels=(oil,)), DisplayNames(channels={"oil": Channel(unit="bar")}))
+    assert "oil 1.2 bar, expected 3.5 bar from the others; of 10 events" in caplog.text
     told = make_alert(incident(channels=(oil,)), DisplayNames("farm")).annotations
     assert "UTC: oil 1.2, expected 3.5 from the others; of 10 events" in told["description"]
 

@@ -160,25 +160,24 @@ def open_run_monitor(
     config: Config,
     spec: EngineSpec,
     on_alarm: Callable[[Partition, Alarm], None],
-    on_incident: Callable[[Incident], None],
+    on_incident: Callable[[Incident], None] | None,
     *,
     quiet: bool,
 ) -> Iterator[RunMonitor]:
-    """Open what the config names for operators; `quiet` opens nothing."""
+    """Open what the config names for operators, or nothing where `quiet`.
+
+    Without an `on_incident` changes of incidents are logged.
+    """
     alerts, endpoint, name = config.alerts, config.metrics, config.pipeline.name
     grouped = config.input.group not in (None, ALL_SENSORS)
+    first = config.review.priority_sensors
+    names = DisplayNames(name, alerts.console_url, config.channels, config.sensors, first)
     watch = RunMonitor(
         RunMetrics(name, spec, grouped=grouped, version=config.pipeline.version),
         monitor_config(config),
-        DisplayNames(
-            name,
-            alerts.console_url,
-            config.channels,
-            config.sensors,
-            config.review.priority_sensors,
-        ),
+        names,
         on_alarm=on_alarm,
-        on_incident=on_incident,
+        on_incident=on_incident or partial(log_incident, names=names),
     )
     with ExitStack() as exits:
         if not quiet:
@@ -203,7 +202,7 @@ def run_pipeline(
     observers: Sequence[RunObserver] = (),
     on_progress: Callable[[Progress], None] | None = None,
     on_alarm: Callable[[Partition, Alarm], None] = log_alarm,
-    on_incident: Callable[[Incident], None] = log_incident,
+    on_incident: Callable[[Incident], None] | None = None,
     on_open: Callable[[Edges], None] | None = None,
     on_readings: Callable[[Sequence[Reading]], bool] | None = None,
     stop: threading.Event | None = None,

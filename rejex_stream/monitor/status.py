@@ -116,14 +116,16 @@ class RankMonitors:
         is_outside = rate.update(law, shown + WITHHELD if is_withheld else shown)
         fired = self.health.update(law, drawn)
         if fired is not None:
-            alarms = self.health.raise_alarm(
-                self.active, verdict, fired, now=rate.events, hold_events=self._config.rolling
-            )
+            alarms = self._fired(verdict, fired, rate.events)
         if is_outside:
             alarms += rate.raise_or_withdraw(self.active, verdict, law, self.health.inflation)
         elif rate.events >= rate.recheck:
             rate.set_limits(law, self.health.inflation)
         return alarms
+
+    def _fired(self, verdict: Verdict, fired: int, now: int) -> tuple[Alarm, ...]:
+        hold = self._config.rolling  # the native core calls this, too
+        return self.health.raise_alarm(self.active, verdict, fired, now=now, hold_events=hold)
 
     def status(
         self,

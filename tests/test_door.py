@@ -214,6 +214,7 @@ NAMED: dict[str, tuple[Any, Any]] = {
     "entity": (lambda i, m, q: one(i, q, entity_id=f"sensor.{m}_{q}", friendly_name=f"{m} {q}"),
                None),
     "tag alone is strong": (lambda i, m, q: one(i, q, m=m, tag=q), None),
+    "host and name": (lambda i, m, q: one(i, q, name=q, host=m), None),
     "quantities by turns": (lambda i, m, q: one(i, q, device=m, metric=q) | {
         "ts": AT + 1000 * i + 37 * [*QUANTITIES].index(q)}, None),
 }  # fmt: skip

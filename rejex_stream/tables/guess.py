@@ -502,9 +502,8 @@ class _Walked:
     def quality_said(self) -> Iterator[str]:
         if self.quality is not None:
             flags = list(dict.fromkeys(self.quality_of.values()))
-            units = [flag for flag in flags if is_unit(flag, self.cells[flag])]
-            says = "whether a value is good" + ", or its unit" * bool(units)
-            says = "in which unit a value is" if units == flags else says
+            units = any(is_unit(flag, self.cells[flag]) for flag in flags)
+            says = "in which unit a value is" if units else "whether a value is good"
             good = ", ".join(
                 one if isinstance(one, str) else toml(one) for one in self.quality.good
             )

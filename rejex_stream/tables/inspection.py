@@ -210,6 +210,7 @@ def open_table(path: str | Path, asked: Asked | None = None) -> Table:
                    for i, name in enumerate(header)}  # fmt: skip
         marks, grouped = groups_of_thousands(columns, marks)
     guess = guess_table(header, rows, asked, marks=marks, named=place.named, skip=place.aside)
+    heads = [row[0] for row in place.heads if header[0] in guess.times]
     table = Table(
         path=path,
         encoding=encoding,
@@ -217,7 +218,7 @@ def open_table(path: str | Path, asked: Asked | None = None) -> Table:
         header=header,
         has_header=place.own,
         guess=guess,
-        time_zone=asked.time_zone or _zone_in([*guess.times, *_above(place, guess.times)]),
+        time_zone=asked.time_zone or _zone_in([*guess.times, *heads]),
         format=workbook or "csv",
         sheet=sheet if asked.sheet or (sheet and sheet != sheets_of(str(path))[0]) else None,
         skip_rows=place.above + (0 if place.own else place.n_header),
@@ -229,11 +230,6 @@ def open_table(path: str | Path, asked: Asked | None = None) -> Table:
         [name for name, _, _ in guess.angles if asked.angles is None],
     )
     return scan.result([*written, *grouped])
-
-
-def _above(place: Layout, names: Sequence[str]) -> list[str]:
-    pairs = (zip(place.names, row, strict=False) for row in place.heads)
-    return [cell for name, cell in itertools.chain.from_iterable(pairs) if name in names]
 
 
 def _zone_in(names: Sequence[str]) -> str | None:

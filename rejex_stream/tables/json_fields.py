@@ -119,7 +119,11 @@ class Feed:
 
 def open_file(path: Path, asked: Asked) -> Table | Feed:
     """Look at a file: JSON Lines, or a table. O(bytes)."""
-    begun = b"" if workbook_of(str(path)) else _begun(path)
+    begun: object = b""
+    if not workbook_of(str(path)):
+        with closing(ByteInput(str(path), compression=compression_of(str(path)))) as opened:
+            begun = opened.read(1.0)
+    begun = begun if isinstance(begun, bytes) else b""
     first = begun.partition(b"\n")[0]
     if not (_JSON.match(begun) or isinstance(json_in(first.decode("utf-8", "replace")), list)):
         if asked.select is not None:
@@ -136,12 +140,6 @@ def open_file(path: Path, asked: Asked) -> Table | Feed:
     feed = infer_feed(records[:_SAMPLE], asked, total=len(records), live=False)
     source = {"path": str(path.resolve()), "format": "jsonl", "encoding": asked.encoding}
     return replace(feed, source=source, n_rows=len(records))
-
-
-def _begun(path: Path) -> bytes:
-    with closing(ByteInput(str(path), compression=compression_of(str(path)))) as source:
-        begun = source.read(1.0)
-    return begun if isinstance(begun, bytes) else b""
 
 
 def infer_feed(

@@ -180,13 +180,13 @@ def _bare(trees: Trees) -> _Step | None:
 def _frames(trees: Trees) -> _Step | None:
     """Take the object out of arrays that hold one beside numbers and texts, as OCPP's calls do."""
     places = Counter(
-        next(i for i, part in enumerate(tree) if isinstance(part, dict))
+        [*map(type, tree)].index(dict)
         for tree in trees.all
         if isinstance(tree, list) and [*map(type, tree)].count(dict) == 1 < len(tree)
     )
-    if not places or places.total() < MOSTLY * len(trees.all):
+    place, n = next(iter(places.most_common(1)), (0, 0))
+    if n < max(1, MOSTLY * len(trees.all)):
         return None
-    place = places.most_common(1)[0][0]
     return (
         f".[{place}] | objects",
         f"arrays: the object at place {place} of each is read, and what stands beside it is not",

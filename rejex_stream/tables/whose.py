@@ -137,11 +137,13 @@ class KeySearch:
                 or (tag is None and any(self._names_quantity(n, m) for m in self._free if m != n))
             )
         ]  # fmt: skip
+        if self._long:  # what may be the quantity's name is it, beside another
+            keys = [n for n in keys if n in strong or not self._is_tag(n)] or keys
         if keys:
             by = [tag] if tag else []
             return min(keys, key=lambda n: (
                 round(1 - 1 / self._rows_a_time(n, *by, apart=True), 1), -self._strength(n),
-                self._is_tag(n), n == KEY,
+                n == KEY,
             ))  # fmt: skip
         if self._rows_a_time() >= _LOCKSTEP:
             beside = (n for n in self._free if n != tag and self._rows_a_time(n) < 1.01)

@@ -146,7 +146,7 @@ dist: .venv/dev.stamp
 
 sbom: .venv/dev.stamp
 	@mkdir -p dist
-	$(BIN)/uv tool run --from cyclonedx-bom cyclonedx-py requirements constraints.txt \
+	$(BIN)/uv tool run --from cyclonedx-bom cyclonedx-py requirements deploy/image.txt \
 	  --pyproject pyproject.toml --output-format JSON --output-file dist/sbom.json
 
 docs: .venv/dev.stamp

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
@@ -103,15 +104,25 @@ HONEST = {
         pump_toml(path="feed.jsonl", source='sensor = "id"\nmode = "m"', more=AUDIT + ADA),
         json_rows(lambda i: reading(i) | {"m": "ab"[i // 300 % 2]}),
     ),
-    "readings without a value": (
-        pump_toml(path="feed.jsonl", more=AUDIT + ADA),
-        json_rows(lambda i: reading(i) | ({"flow": None} if i % 50 == 7 else {})),
-    ),
-    "a fault in the middle": (
-        pump_toml(path="feed.jsonl", more=AUDIT + ADA),
-        json_rows(lambda i: reading(i) | ({"flow": 500.0 + i % 7} if 900 < i < 1100 else {})),
-    ),
     "no key": (pump_toml(more=AUDIT.replace('audit_key_file = "key"', "") + ADA), csv_rows()),
+}  # fmt: skip
+VALUES = {
+    "all there": reading, "rounded": lambda i: reading(i) | {"flow": round(flow(i), 1)},
+    "some missing": lambda i: reading(i) | ({"flow": None} if i % 50 == 7 else {}),
+    "a fault": lambda i: reading(i) | ({"flow": 500.0 + i % 7} if 900 < i < 1100 else {}),
+}  # fmt: skip
+SOURCES = {
+    "two sensors": 'sensor = "id"',
+    "one": ONE,
+    "put in order": 'sensor = "id"\nreorder_s = 5',
+}
+SAID = {"no more": "", "a calendar": SERVICE}
+HONEST |= {
+    ", ".join(names): (
+        pump_toml(path="feed.jsonl", source=SOURCES[names[1]], more=AUDIT + ADA + SAID[names[2]]),
+        json_rows(VALUES[names[0]]),
+    )
+    for names in itertools.product(VALUES, SOURCES, SAID)
 }  # fmt: skip
 
 

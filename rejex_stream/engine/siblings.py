@@ -19,7 +19,8 @@ from rejex_stream.types import FloatArray, Reading, Verdict, in_mode, of_mode
 
 _LEAST = 3  # of fewer siblings the median is one at fault where one of them is
 _SHARE = 1 / 24  # of the newest in a smoothed value: as far as `Sensor` looks back
-_LOOK_EVERY = 256  # readings of all sensors, between which nobody becomes held or free
+# Readings of all sensors between which nobody becomes held or free: fewer would cut blocks short
+_LOOK_EVERY, _OF_EACH = 256, 32
 
 
 class _Group:
@@ -103,7 +104,9 @@ class Siblings:
                 self._held_now.discard(verdict.sensor)
         self.until_look -= len(verdicts)
         if not self.until_look:
-            self._held, self.until_look = frozenset(self._held_now), _LOOK_EVERY
+            n_sensors = sum(len(group.at) for group in self._groups.values())
+            self._held = frozenset(self._held_now)
+            self.until_look = max(_LOOK_EVERY, _OF_EACH * n_sensors)
 
     def forget(self, sensors: Collection[str]) -> None:
         """Forget what sensors have read."""

@@ -1,15 +1,8 @@
 """Which sensors of a partition have stopped sending, by the partition's trusted clock.
 
 The gap of a sensor is how far the clock has moved since the sensor was last heard. How long its
-gaps are is seen in the sensor itself: the largest of each day, of the last 32 such days. More than
-thrice their median, half more than the third largest of them (the largest of fewer than eight, the
-second of fewer than sixteen) and a minute is no usual gap: of exchangeable days three in 33 are as
-long as the third largest, before its half more is added. So a logger that uploads twice a day, or a
-machine that is switched off each night, is not silent; what was silent on one day or two of a month
-is told the third time as well.
-
-After a stop of the whole input the second sensor to speak takes the clock there, and all others
-are about to. So the longest single step of the clock within a gap does not count.
+gaps are is seen in the sensor itself (docs/explanation/rest-and-silence.md), so a logger that
+uploads twice a day, or a machine that is switched off each night, is not silent.
 
 All of it is a function of the events in their order. O(1) an event, O(log sensors) where a sensor
 is looked at: once for each limit's length.

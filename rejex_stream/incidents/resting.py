@@ -2,15 +2,8 @@
 
 A channel that takes at most two values in the training rows (a gas sensor at 0 ppm, a switch, a
 set point) has no spread that a distance could go by. Any value outside what it has shown is an
-anomaly with the reason ``unseen``: the k-th of a wake-up is as rare as k in a window of n. To the
-hold each is one never met in the window, so that nothing of it is learnt unless people say so. An
-incident opens at the third.
-
-What wakes now and then, as rain and start-ups do, is no news. Told of again and again it would be a
-false alarm each time, so it is reported at the price of one: once a month and once a window by
-default, k times as often where k false alarms a month are allowed. Until then a further wake-up is
-left to the distance, unless it goes ten times as far as any known before, or lasts ten times as
-long. What woke and went to rest again in a warm-up, of which nobody is told, is known as well.
+anomaly with the reason ``unseen``; docs/explanation/rest-and-silence.md says how rare it is, and at
+which price what wakes now and then is told.
 """
 
 from __future__ import annotations

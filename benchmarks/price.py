@@ -10,8 +10,10 @@ at each interval, and is given in hours. The detector is the default one.
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -123,21 +125,25 @@ def main() -> None:
     parser.add_argument("--families", nargs="+", default=list(FAMILIES), choices=FAMILIES)
     parser.add_argument("--steps", nargs="+", default=list(STEPS), choices=STEPS)
     parser.add_argument("--scale", type=float, default=1.0, help="of how long each stream is")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
     given = parser.parse_args()
     rows = []
-    for family in given.families:
-        rows.append([family, *(price(family, step, given.scale) for step in given.steps)])
-        print(rows[-1], flush=True)
+    asked = [(family, step, given.scale) for family in given.families for step in given.steps]
+    with ProcessPoolExecutor(given.jobs) as pool:
+        cells = pool.map(price, *zip(*asked, strict=True))
+        for family in given.families:
+            rows.append([family, *itertools.islice(cells, len(given.steps))])
+            print(rows[-1], flush=True)
     if given.families != list(FAMILIES) or given.steps != list(STEPS):
         return
-    cells = [cell for row in rows for cell in row[1:]]
-    outside = sum(not 0.3 <= cell <= 3 for cell in cells)
+    found = [cell for row in rows for cell in row[1:]]
+    outside = sum(not 0.3 <= cell <= 3 for cell in found)
     lengths = ", ".join(f"{MONTHS[step] * given.scale:g} at {step}" for step in STEPS)
     write(
         "price", "What an alarm costs",
         [(
             "Alerts a sensor and month where one is asked and nothing is wrong; `Sensor`, three "
-            f"channels, n = 2,000. Months of each stream: {lengths}. {outside} of {len(cells)} "
+            f"channels, n = 2,000. Months of each stream: {lengths}. {outside} of {len(found)} "
             "cells lie outside of .3 to 3.",
             ["stream", *STEPS], rows,
         )],

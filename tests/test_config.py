@@ -408,7 +408,8 @@ def messages():
 FILE_ENDINGS = {"db", "html", "json", "jsonl", "toml", "yml"}
 NOT_SETTINGS = {
     "data_format": "Telegraf's", "kafka.bootstrap.servers": "Spark's",
-    "kafka.isolation.level": "Spark's", "kafka.net": "a module", "run.executors": "a module",
+    "kafka.isolation.level": "Spark's", "kafka.net": "a module",
+    "kafka.net.selector": "a module", "kafka.librdkafka": "a logger", "run.executors": "a module",
     "review.example.com": "a host",
 }  # fmt: skip
 

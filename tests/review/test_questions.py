@@ -475,7 +475,7 @@ def test_a_card_names_first_what_speaks_though_it_reads_canonical_time_just_now(
     ]
     store.add_readings("T07/vib", "T07/vib", ("gearbox", "power", "ambient"), told, pipeline="farm")
     with running(store) as console:
-        told, card = re.findall('(?s)class="card-actual">(.*?)</ul>', console.ask("/now").text)
+        (card,) = re.findall('(?s)class="card-actual">(.*?)</ul>', console.ask("/now").text)
         page = console.ask("/incidents/feed-0-45").text
         spoken[0] = ChannelEvidence("power", 6.0, 0.1, Label.NORMAL)
         speaks = msgspec.structs.replace(opened, version=2, channels=tuple(spoken))
@@ -484,7 +484,7 @@ def test_a_card_names_first_what_speaks_though_it_reads_canonical_time_just_now(
     assert re.search("power .</bdi></b>, within its usual 5 to 7", page)
     for later in pages:
         assert re.search("power .</bdi></b>, by itself it may be 5 to 7", later)
-    first, second = re.findall("<li>(.*?)</li>", card)
+    told, first, second = re.findall("<li>(.*?)</li>", card)
     assert "gearbox 90.0, expected 21.5 from the others" in told, "as the alert says"
     assert "gearbox" in first
     assert "91</bdi></b> at worst, usually 20 to 22; now" in first

@@ -277,7 +277,6 @@ class _AlarmState(msgspec.Struct, forbid_unknown_fields=True):
     previous_nuisances: list[_Finite]
     rise_nuisance: _Finite
     blocks_left: _Count
-    blocks_silent: _Count
     blocks: list[tuple[_Number, Annotated[int, msgspec.Meta(ge=-_AGES_MS, le=_AGES_MS)]]]
 
 
@@ -291,7 +290,7 @@ class Alarm:
 
     __slots__ = (
         "_begun_ms", "_block_durations_ms", "_block_length", "_block_maxima", "_blocks_left",
-        "_blocks_per_alarm", "_blocks_silent", "_events", "_n_early", "_nuisances", "_per_month",
+        "_blocks_per_alarm", "_events", "_n_early", "_nuisances", "_per_month",
         "_previous_nuisances", "_rise_nuisance", "_top", "level", "limit", "mass", "n_rise",
         "rise_ms",
     )  # fmt: skip
@@ -306,7 +305,6 @@ class Alarm:
         self._previous_nuisances: list[float] = []
         self._rise_nuisance = 0.0  # which of them the present rise is
         self._blocks_per_alarm, self._blocks_left = 0.0, 0
-        self._blocks_silent = 0  # since somebody was told
 
     def update(
         self, severity: float, time_ms: int, *, told: bool = False, full: bool = True
@@ -341,7 +339,6 @@ class Alarm:
             )
             self._events = 0
             self._blocks_left -= 1
-            self._blocks_silent += 1
             if self._blocks_left < 0:
                 self._previous_nuisances, self._nuisances = self._nuisances, []
                 self._blocks_left = math.ceil(self._blocks_per_alarm)
@@ -357,13 +354,9 @@ class Alarm:
         return time_ms - self.rise_ms >= _MIN_RISE_MS or self.n_rise >= _MIN_RISE_EVENTS
 
     def is_nuisance(self, mass: float) -> bool:
-        """Whether as much was told in vain, or would have been, not long ago, and not once only.
-
-        No rise is one where nobody was told for as long as one false alarm is allowed.
-        """
+        """Whether as much was told in vain, or would have been, not long ago, and not once only."""
         nuisances = self._nuisances + self._previous_nuisances
-        is_rare = self._blocks_silent > self._blocks_per_alarm
-        return len(nuisances) > 1 and mass <= max(nuisances) and not is_rare
+        return len(nuisances) > 1 and mass <= max(nuisances)
 
     def remember(self, mass: float) -> None:
         """Remember what the present rise weighs, which was told in vain. O(1)."""
@@ -372,11 +365,9 @@ class Alarm:
         self._nuisances = sorted([*self._nuisances, mass])[-2:]
         self._rise_nuisance = mass
 
-    def reset(self, *, told: bool = True) -> None:
-        """Begin again: what was held or `told` is over."""
+    def reset(self) -> None:
+        """Begin again: what was told is over."""
         self.level, self.mass, self._events, self._rise_nuisance = 0.0, 0.0, 0, 0.0
-        if told:
-            self._blocks_silent = 0
 
     def _set_limit(self) -> None:
         count = len(self._block_maxima)
@@ -400,7 +391,7 @@ class Alarm:
         known = _AlarmState(
             self.level, self._top, self._events, self._begun_ms, self._n_early, self.mass,
             self.rise_ms, self.n_rise, self._nuisances, self._previous_nuisances,
-            self._rise_nuisance, self._blocks_left, self._blocks_silent,
+            self._rise_nuisance, self._blocks_left,
             [*zip(self._block_maxima, self._block_durations_ms, strict=True)],
         )  # fmt: skip
         return cast("dict[str, Any]", msgspec.to_builtins(known))
@@ -413,7 +404,6 @@ class Alarm:
         self.mass, self.rise_ms, self.n_rise = known.mass, known.rise_ms, known.n_rise
         self._nuisances, self._previous_nuisances = known.nuisances, known.previous_nuisances
         self._rise_nuisance, self._blocks_left = known.rise_nuisance, known.blocks_left
-        self._blocks_silent = known.blocks_silent
         self._block_maxima = array("d", [top for top, _ in known.blocks[-_BLOCKS:]])
         self._block_durations_ms = array("q", [length for _, length in known.blocks[-_BLOCKS:]])
         self._set_limit()
@@ -1120,7 +1110,7 @@ class IncidentTracker:
             of_people = any(excess.is_set_by_people for excess in incident.limits)
             if ended in ("recovered", "absorbed") and not (incident.answer or of_people):
                 self._alarm.remember(incident.top_mass)
-            self._alarm.reset(told=incident.is_told)
+            self._alarm.reset()
         self._refresh()
 
     def publish(self, reading: Reading, seq: int) -> None:

@@ -136,6 +136,12 @@ def test_a_stray_quote_costs_its_own_line_only():
     assert inches.feed(b'5" pipe,1\n6" pipe,2\n') == [b'5" pipe,1', b'6" pipe,2']
 
 
+@pytest.mark.parametrize("begun", [b"[", b"\xef\xbb\xbf [ "])
+def test_a_file_that_was_cut_off_after_its_first_bracket_is_a_bad_record(begun):
+    rows = LineRows()
+    assert [*rows.feed(begun), *rows.finish()] == [begun]
+
+
 @pytest.mark.thorough
 def test_an_endless_line_does_not_fill_the_memory(monkeypatch):
     monkeypatch.setattr("rejex_connectors.files.source.MAX_ROW_BYTES", 1000)

@@ -272,6 +272,14 @@ def test_a_snapshot_of_other_siblings_is_refused_and_one_without_any_is_as_ever(
     assert "siblings" not in spec_of("").state_parts
 
 
+def test_a_restart_before_any_sibling_came_changes_not_when_it_is_looked_at_who_is_held():
+    engine = Engine(spec_of("X(.)"), InlineExecutor())
+    engine.process(fed(farm(10)))
+    again = Engine(spec_of("X(.)"), InlineExecutor())
+    again.restore(engine.snapshot())
+    assert again.siblings.until_look == engine.siblings.until_look < 256
+
+
 @pytest.mark.parametrize(("together", "others"), [(True, 7), (False, 7), (True, 2)])
 def test_a_table_whose_sensors_move_together_is_told_so(tmp_path, together, others):
     lines = [

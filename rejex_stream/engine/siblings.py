@@ -118,7 +118,7 @@ class Siblings:
         """Return the state as plain values; empty where there are no siblings."""
         groups = {name: [[*one.at], one.kept.tolist()] for name, one in self._groups.items()}
         held = [sorted(self._held), sorted(self._held_now), self.until_look]
-        return {"groups": groups, "held": held} if groups else {}
+        return {"groups": groups, "held": held} if self.any else {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over a state."""

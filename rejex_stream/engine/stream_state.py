@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import reduce
 from itertools import groupby, pairwise
 from math import isfinite
@@ -742,11 +741,13 @@ class StreamState:
             sensor = sensors.get(reading.sensor)
             if sensor is None:
                 sensor = sensors[reading.sensor] = self._features.start()
-            self._add_quiet(lasting, reading.sensor, (i,))
-            row, reason = None, Reason.UNSCORABLE
-            with suppress(MissingChannelError):
+            if self._noise:
+                self._add_quiet(lasting, reading.sensor, (i,))
+            reason = Reason.WARM_UP
+            try:
                 row = sensor.extract(reading.event_time_ms, reading.values, totals[i])
-                reason = Reason.WARM_UP
+            except MissingChannelError:
+                row, reason = None, Reason.UNSCORABLE
             if (seq + i + 1) % NOISE_EVERY == 0:
                 self._look_at_noise(reading.sensor, seq + i)
             if row is not None:

@@ -139,7 +139,9 @@ class LineRows:
         return _rows(self._lines.feed(chunk))
 
     def finish(self) -> list[bytes]:
-        return _rows(self._lines.finish()) if self._array is None else self._array.finish()
+        if self._array is not None:
+            return self._array.finish()
+        return _rows([*self._lines.feed(self._held or b""), *self._lines.finish()])
 
 
 class _Elements:

@@ -20,7 +20,7 @@ _REACHED: Mapping[str, str] = {
     "rejex_stream.features.preset": "FEW_CHANNELS _LONG _MIDDLE _SHORT",
     "rejex_stream.incidents.limits": "NOISE_EVERY",
     "rejex_stream.incidents.resting": "_AT_REST",
-    "rejex_stream.incidents.state_machine": "RESET_LEVEL _MOST_SEVERITY _WEIGHT",
+    "rejex_stream.incidents.ewma": "RESET_LEVEL _MOST_SEVERITY _WEIGHT",
     "rejex_connectors.kafka.clients": "Message",
     "rejex_connectors.kafka.messages:EventHeaders": "_version fixed most",
     "rejex_connectors.kafka.messages:OutcomeMessages": (
@@ -71,7 +71,7 @@ _REACHED: Mapping[str, str] = {
     "rejex_stream.features.spec:SensorFeatures": "_age _carry _last _only_raw _picked",
     "rejex_stream.incidents.resting:RestingChannels": "wake_ups",
     "rejex_stream.incidents.resting:WakeUp": "quiet",
-    "rejex_stream.incidents.state_machine:Alarm": (
+    "rejex_stream.incidents.ewma:EwmaChart": (
         "_begun_ms _events _block_length _n_early _top _block_maxima level"
     ),
     "rejex_stream.incidents.state_machine:IncidentTracker": (

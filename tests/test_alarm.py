@@ -18,7 +18,8 @@ from rejex_stream.encode import encode_incident
 from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.features import FeatureSpec
 from rejex_stream.incidents import Alarms, FalseAlarms, Hold
-from rejex_stream.incidents.state_machine import UPDATE_MS, Alarm, IncidentTracker, _predicted
+from rejex_stream.incidents.ewma import EwmaChart, _predicted
+from rejex_stream.incidents.state_machine import UPDATE_MS, IncidentTracker
 from rejex_stream.rejection import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.types import (
@@ -54,11 +55,11 @@ def play(engine, readings, cut=100):
 
 
 def test_clocks_at_either_end_of_time_leave_an_alarm_that_can_be_kept():
-    alarm = Alarm(N, 0.5)
+    alarm = EwmaChart(N, 0.5)
     for i in range(20 * 60):
         alarm.update(0.5, (2**63 - 1) * (-1) ** i)
     assert alarm.limit < math.inf
-    other = Alarm(N, 0.5)
+    other = EwmaChart(N, 0.5)
     other.restore(msgspec.msgpack.decode(msgspec.msgpack.encode(alarm.state())))
     assert other.state() == alarm.state()
     assert other.limit == alarm.limit
@@ -217,7 +218,7 @@ def test_no_cut_of_the_input_and_no_restart_changes_anything(seed):
 def rate(per_month, phi, months=20):
     x = lfilter([math.sqrt(1 - phi**2)], [1, -phi], noise(months * MONTH))
     severities = -np.log10(norm.sf(x))
-    return len(told_by(Alarm(2000, per_month), severities, MINUTE)) / months
+    return len(told_by(EwmaChart(2000, per_month), severities, MINUTE)) / months
 
 
 def told_by(alarm, severities, every_ms, counts=True):
@@ -245,7 +246,7 @@ def test_false_alarms_come_about_as_often_as_people_said(phi, per_month, low, hi
 
 
 def test_faults_of_the_past_make_nobody_deaf():
-    rng, alarm = random.Random(1), Alarm(800, 1.0)
+    rng, alarm = random.Random(1), EwmaChart(800, 1.0)
     for i in range(4000):
         wild = i % 1000 < 60  # 6 % of the time, and never told
         alarm.update(3.0 if wild else rng.expovariate(2.3), MINUTE * i)
@@ -261,7 +262,7 @@ def test_settings_come_from_the_file_and_are_part_of_the_decision():
 
 # ------------------------------------------------------------------------- before much was seen
 def test_blocks_of_a_window_that_was_not_full_leave_as_others_come():
-    rng, alarm, alone = random.Random(3), Alarm(N, 1.0), Alarm(N, 1.0)
+    rng, alarm, alone = random.Random(3), EwmaChart(N, 1.0), EwmaChart(N, 1.0)
     for i in range(20 * 300):  # more than are remembered
         alarm.update(2.0 + rng.random(), MINUTE * i, full=False)
     early = alarm.limit
@@ -270,14 +271,14 @@ def test_blocks_of_a_window_that_was_not_full_leave_as_others_come():
         alarm.update(severity, MINUTE * i, full=full)
         alone.update(severity, MINUTE * i, told=not full)  # it says nothing of a limit
         if i in (100, 3000):
-            again = Alarm(N, 1.0)
+            again = EwmaChart(N, 1.0)
             again.restore(msgspec.msgpack.decode(msgspec.msgpack.encode(alarm.state())))
             assert (again.state(), again.limit) == (alarm.state(), alarm.limit)
     assert alarm.limit == alone.limit < early
 
 
 def test_while_blocks_of_a_window_that_filled_count_the_limit_is_a_prediction_limit():
-    rng, alarm = random.Random(4), Alarm(N, 1.0)
+    rng, alarm = random.Random(4), EwmaChart(N, 1.0)
     for i in range(20 * 40):
         alarm.update(rng.expovariate(2.3), MINUTE * i, full=False)
     tops = sorted(top for top, _ in alarm.state()["blocks"])
@@ -299,7 +300,7 @@ def test_while_blocks_of_a_window_that_filled_count_the_limit_is_a_prediction_li
     st.floats(0.001, 1000),
 )
 def test_whatever_came_before_so_many_extreme_events_in_a_row_are_enough(before, extreme, rate):
-    alarm = Alarm(40, rate)
+    alarm = EwmaChart(40, rate)
     for severity, at, full in before:
         alarm.update(severity, at, full=full)
     known = alarm.state()
@@ -376,7 +377,7 @@ def test_few_false_alarms_come_before_twenty_blocks_were_seen(phi):
         z = np.concatenate((np.zeros(500), rng.standard_normal(400)))
         z[:500] = rng.standard_normal(500)
         x = lfilter([math.sqrt(1 - phi**2)], [1, -phi], z)[500:]
-        alarms += len(told_by(Alarm(336, 1.0), -np.log10(norm.sf(x)), 3_600_000))
+        alarms += len(told_by(EwmaChart(336, 1.0), -np.log10(norm.sf(x)), 3_600_000))
     assert alarms / (30 * 400 / 720) <= 2
 
 
@@ -402,15 +403,15 @@ def wild(law, months, seed=0, every=1_500):
 @pytest.mark.parametrize("law", LAWS)
 def test_of_what_may_be_chance_one_alarm_is_told_in_the_time_that_people_allow_one(law):
     severities = wild(law, 6)
-    told = told_by(Alarm(2000, 1.0), severities, MINUTE)
+    told = told_by(EwmaChart(2000, 1.0), severities, MINUTE)
     assert 2 <= sum(at > MONTH for at in told) <= 7, "in five months"
     assert len(told) <= 12, "at first there is little to remember"
-    assert len(told_by(Alarm(2000, 1.0), severities, MINUTE, counts=False)) > 100
+    assert len(told_by(EwmaChart(2000, 1.0), severities, MINUTE, counts=False)) > 100
 
 
 @pytest.mark.thorough
 def test_after_two_months_the_same_is_told_again_and_what_is_higher_at_once():
-    rng, alarm = random.Random(2), Alarm(800, 1.0)
+    rng, alarm = random.Random(2), EwmaChart(800, 1.0)
     severities = np.array([rng.expovariate(2.3) for _ in range(160_000)])
     heights = {20: 3.0, 25: 2.8, 30: 2.6, 40: 3.9, 50: 3.0, 150: 3.0}
     for at, height in heights.items():
@@ -421,10 +422,10 @@ def test_after_two_months_the_same_is_told_again_and_what_is_higher_at_once():
 
 
 def test_a_rise_counts_as_one_however_often_it_was_weighed_and_wherever_it_was_cut():
-    alarm = Alarm(800, 1.0)
+    alarm = EwmaChart(800, 1.0)
     for mass in (3.0, 4.0):
         alarm.remember(mass)
-    again = Alarm(800, 1.0)
+    again = EwmaChart(800, 1.0)
     again.restore(alarm.state())
     again.remember(5.0)
     assert not again.is_nuisance(1.0), "one that nobody answered silences no other"
@@ -463,7 +464,7 @@ def test_other_settings_leave_what_the_stream_has_shown():
     assert len(before["blocks"]) == 30
     watch.apply_settings(Hold(), Alarms(false_alarms=FalseAlarms(per_sensor_month=100.0)))
     assert watch._alarm.state() == before
-    assert watch._alarm.limit < Alarm(N, 1.0).limit
+    assert watch._alarm.limit < EwmaChart(N, 1.0).limit
 
 
 @pytest.mark.parametrize(("anomalies", "limits"), [(24, False), (25, False), (3, True)])
@@ -547,7 +548,7 @@ def test_what_is_held_in_silence_for_three_days_is_told_after_half_of_them():
     (1_000, 40, False), (1_000, 80, True), (60_000, 40, True), (1, 800, True), (1, 300, False),
 ])  # fmt: skip
 def test_an_alarm_lasts_a_minute_or_six_hundred_events(step, length, told):
-    alarm, rng, due = Alarm(800, 1.0), random.Random(3), False
+    alarm, rng, due = EwmaChart(800, 1.0), random.Random(3), False
     for i in range(6000):
         alarm.update(rng.expovariate(2.3), step * i)
     for i in range(6000, 6000 + length):

@@ -1,4 +1,4 @@
-//! The alarm's statistic of a stream that is not held (`incidents.state_machine.IncidentTracker.follow`).
+//! The alarm's statistic of a stream that is not held (`incidents.ewma.EwmaChart`).
 
 use crate::judge::AlarmInput;
 use crate::seam::*;
@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 
 
-/// The numbers of an `Alarm`, while no incident is open.
+/// The numbers of an `EwmaChart`, while no incident is open.
 struct Numbers {
     level: f64,
     top: f64,

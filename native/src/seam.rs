@@ -187,7 +187,7 @@ attributes! {
     "rejex_stream.incidents.resting:WakeUp" {
         WAKE_UP_QUIET = "quiet",
     }
-    "rejex_stream.incidents.state_machine:Alarm" {
+    "rejex_stream.incidents.ewma:EwmaChart" {
         ALARM_BEGUN_MS = "_begun_ms",
         ALARM_EVENTS = "_events",
         ALARM_BLOCK_LENGTH = "_block_length",
@@ -467,7 +467,7 @@ globals! {
     "rejex_stream.incidents.resting" {
         RESTING_AT_REST = "_AT_REST",
     }
-    "rejex_stream.incidents.state_machine" {
+    "rejex_stream.incidents.ewma" {
         MACHINE_RESET_LEVEL = "RESET_LEVEL",
         MACHINE_MOST_SEVERITY = "_MOST_SEVERITY",
         MACHINE_WEIGHT = "_WEIGHT",

@@ -2,8 +2,8 @@
 
 In: verdicts of one stream key in their order, and commands that hold from a place in that order.
 Out: whether the reference stands still, and :class:`~rejex_stream.types.Incident` records. No
-clock, no thread, no file, no log. Open `state_machine` first, then
-`thresholds` and `alarm`.
+clock, no thread, no file, no log. Open `state_machine` first, then `thresholds`,
+what holds, and `ewma`, of what somebody is told.
 """
 
 from rejex_stream.incidents.calendar import Mute, Mutes, Plan, Plans

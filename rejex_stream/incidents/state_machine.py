@@ -12,25 +12,12 @@ It sees verdicts in the order of the events and is a function of them and of the
 from a place in that order. Whoever judges asks :attr:`IncidentTracker.frozen` whether the
 reference stands still; a transition ends the judging of a batch after its event, so that the next
 event finds the reference as the transition left it.
-
-The alarm's statistic is an exponentially weighted mean of severities, A <- A + (min(severity, 4) -
-A) / 10 [1]_. Its limit, by the law of block maxima [2]_ and while a stream is young by a prediction
-limit for exponential tails [3]_, and the weight of what was told in vain are derived in
-docs/explanation/incidents.md. What a month is goes by the median of the blocks' durations: no gap
-in the input, and no wrong clock, silences anything.
-
-References
-----------
-.. [1] S. W. Roberts: Control Chart Tests Based on Geometric Moving Averages. Technometrics, 1959.
-.. [2] S. Coles: An Introduction to Statistical Modeling of Extreme Values. Springer, 2001.
-.. [3] J. F. Lawless: Statistical Models and Methods for Lifetime Data. Wiley, 2003.
 """
 
 from __future__ import annotations
 
 import math
 import sys
-from array import array
 from collections import deque
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -41,6 +28,7 @@ import numpy as np
 from msgspec import UNSET
 
 from rejex_stream.incidents.calendar import AGAIN, reply
+from rejex_stream.incidents.ewma import RESET_LEVEL, EwmaChart, Mass, mass_after
 from rejex_stream.incidents.incident_settings import Alarms, Hold
 from rejex_stream.incidents.levels import ChannelLevel, LevelHistory, level_changes
 from rejex_stream.incidents.thresholds import (
@@ -82,7 +70,6 @@ _REMEMBERED = 16  # measurements: a single one is a guess
 _RECOVERY_WORTH = 10  # independent ordinary events end an incident
 _RARE = 2.0  # severity of one score in a hundred
 _NOTHING: Mapping[int, Any] = MappingProxyType({})  # by ordinal
-_Finite = Annotated[float, msgspec.Meta(ge=0.0, le=1e300)]
 
 
 class Transition(NamedTuple):
@@ -147,7 +134,7 @@ class OpenIncident(msgspec.Struct, forbid_unknown_fields=True):
     n_anomalies: int = 0
     n_rejected: int = 0
     n_held: int = 0
-    ordinary: _Finite = 0.0
+    ordinary: Mass = 0.0
     relapses: int = 0
     is_fault: bool = False
     is_known: bool = False  # whether that fault stays until it is repaired
@@ -156,8 +143,8 @@ class OpenIncident(msgspec.Struct, forbid_unknown_fields=True):
     unpublished: bool = False
     held: bool = True
     quiet_run: int = 0
-    mass: _Finite = 0.0  # of its rise, while it is held
-    top_mass: _Finite = 0.0
+    mass: Mass = 0.0  # of its rise, while it is held
+    top_mass: Mass = 0.0
     adopts_ms: int | None = None
     is_told: bool = True  # else it is held, and no more than what was told in vain before
     published_ms: int = 0
@@ -230,7 +217,7 @@ class LastClosed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
 class _Usual(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The mean of the inflations that were measured, the newer the heavier."""
 
-    mean: _Finite = 0.0
+    mean: Mass = 0.0
     count: Annotated[int, msgspec.Meta(ge=0, le=_REMEMBERED)] = 0
     looked: int = -1  # at which row count, so that no cut of the input counts one twice
 
@@ -240,7 +227,7 @@ class _Usual(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 
 class _State(msgspec.Struct, forbid_unknown_fields=True):
-    level: _Finite
+    level: Mass
     inflation: float | None
     n_measured: int
     since: list[Suspect]
@@ -250,181 +237,6 @@ class _State(msgspec.Struct, forbid_unknown_fields=True):
     alarm: Any = None
     rising: OpenIncident | None = None
     second: Any = None
-
-
-RESET_LEVEL = 0.75
-"""Below it the statistic is ordinary: exchangeable scores have a mean severity of 0.43."""
-_WEIGHT, _MOST_SEVERITY = 0.1, 4.0
-_BLOCKS, _FEWEST, _SHORTEST, _PER_WINDOW = 256, 20, 20, 40
-_LOWEST, _HIGHEST, _EARLY = 0.85, 3.5, 3.9
-_TWICE = 2
-_MAX_WEIGHT, _MIN_RISE_MS, _MIN_RISE_EVENTS = 16.0, 60_000, 600
-_MONTH_MS, _AGES_MS = 30 * 86_400_000, 2**62  # the time between two clocks that are wrong ends
-_Number = Annotated[float, msgspec.Meta(ge=0.0, le=1e6)]
-_Count = Annotated[int, msgspec.Meta(ge=0)]
-
-
-class _AlarmState(msgspec.Struct, forbid_unknown_fields=True):
-    level: _Number
-    top: _Number
-    events: _Count
-    begun_ms: int
-    n_early: Annotated[int, msgspec.Meta(ge=0, le=_BLOCKS)]
-    mass: _Finite
-    rise_ms: int
-    n_rise: _Count
-    nuisances: list[_Finite]
-    previous_nuisances: list[_Finite]
-    rise_nuisance: _Finite
-    blocks_left: _Count
-    blocks: list[tuple[_Number, Annotated[int, msgspec.Meta(ge=-_AGES_MS, le=_AGES_MS)]]]
-
-
-class Alarm:
-    """The statistic of one stream (`level`), and the `limit` that the stream itself sets.
-
-    `mass` is what the severities of the present rise add up to: how much more than an ordinary
-    stretch it is, however it is spread over height and time. It began at `rise_ms`, `n_rise` events
-    ago.
-    """
-
-    __slots__ = (
-        "_begun_ms", "_block_durations_ms", "_block_length", "_block_maxima", "_blocks_left",
-        "_blocks_per_alarm", "_events", "_n_early", "_nuisances", "_per_month",
-        "_previous_nuisances", "_rise_nuisance", "_top", "level", "limit", "mass", "n_rise",
-        "rise_ms",
-    )  # fmt: skip
-
-    def __init__(self, window: int, per_month: float) -> None:
-        self._block_length, self._per_month = max(_SHORTEST, window // _PER_WINDOW), per_month
-        self._block_maxima, self._block_durations_ms = array("d"), array("q")  # of the last blocks
-        self.level, self.limit, self.mass = 0.0, _EARLY, 0.0
-        self.rise_ms, self.n_rise = 0, 0
-        self._top, self._events, self._begun_ms, self._n_early = 0.0, 0, 0, 0
-        self._nuisances: list[float] = []  # the two heaviest
-        self._previous_nuisances: list[float] = []
-        self._rise_nuisance = 0.0  # which of them the present rise is
-        self._blocks_per_alarm, self._blocks_left = 0.0, 0
-
-    def update(
-        self, severity: float, time_ms: int, *, told: bool = False, full: bool = True
-    ) -> None:
-        """Weigh the severity of an event; of one that somebody is told of, no limit is made. O(1).
-
-        Where a block ends, O(m log m) of its 256 maxima. Those of a window that was not `full` yet
-        leave as others come.
-        """
-        level = self.level + _WEIGHT * (min(severity, _MOST_SEVERITY) - self.level)
-        if level >= RESET_LEVEL:  # only then: the native core takes all other events
-            if self.level < RESET_LEVEL:
-                self.mass, self.rise_ms, self.n_rise = 0.0, time_ms, 0
-                self._rise_nuisance = 0.0
-            self.mass = mass_after(self.mass, severity)
-            self.n_rise += 1
-        self.level = level
-        if told or not (full or self._n_early == len(self._block_maxima)):
-            self._events = 0
-            return
-        if not self._events:
-            self._begun_ms, self._top = time_ms, 0.0
-        self._events += 1
-        self._top = max(self._top, self.level)
-        if self._events >= self._block_length:
-            self._block_maxima.append(self._top)
-            self._block_durations_ms.append(min(max(time_ms - self._begun_ms, -_AGES_MS), _AGES_MS))
-            surplus = max(full and self._n_early > 0, len(self._block_maxima) - _BLOCKS)
-            del self._block_maxima[:surplus], self._block_durations_ms[:surplus]
-            self._n_early = min(
-                len(self._block_maxima), max(0, self._n_early + (-1 if full else 1))
-            )
-            self._events = 0
-            self._blocks_left -= 1
-            if self._blocks_left < 0:
-                self._previous_nuisances, self._nuisances = self._nuisances, []
-                self._blocks_left = math.ceil(self._blocks_per_alarm)
-            self._set_limit()
-
-    def is_due(self, time_ms: int) -> bool:
-        """Whether the present rise is high, long and heavy enough to tell somebody of it. O(1)."""
-        if self.level < self.limit:
-            return False
-        if self.is_nuisance(self.mass):
-            self.remember(self.mass)
-            return False
-        return time_ms - self.rise_ms >= _MIN_RISE_MS or self.n_rise >= _MIN_RISE_EVENTS
-
-    def is_nuisance(self, mass: float) -> bool:
-        """Whether as much was told in vain, or would have been, not long ago, and not once only."""
-        nuisances = self._nuisances + self._previous_nuisances
-        return len(nuisances) > 1 and mass <= max(nuisances)
-
-    def remember(self, mass: float) -> None:
-        """Remember what the present rise weighs, which was told in vain. O(1)."""
-        if self._rise_nuisance in self._nuisances:
-            self._nuisances.remove(self._rise_nuisance)
-        self._nuisances = sorted([*self._nuisances, mass])[-2:]
-        self._rise_nuisance = mass
-
-    def reset(self) -> None:
-        """Begin again: what was told is over."""
-        self.level, self.mass, self._events, self._rise_nuisance = 0.0, 0.0, 0, 0.0
-
-    def _set_limit(self) -> None:
-        count = len(self._block_maxima)
-        if count < 2:
-            return
-        tops: list[float] = np.sort(self._block_maxima).tolist()  # a quarter of what `sorted` costs
-        last = int(np.sort(self._block_durations_ms)[count // 2])
-        a_month = _MONTH_MS / max(1, last * self._block_length / (self._block_length - 1))
-        self._blocks_per_alarm = a_month / self._per_month  # blocks
-        if count < _FEWEST or self._n_early:
-            limit = _predicted(tops, min(0.5, 1 / self._blocks_per_alarm))
-        else:
-            rare = min(0.5, _TWICE / self._blocks_per_alarm)
-            half, tenth = tops[count // 2], tops[count - 1 - count // 10]
-            scale = (tenth - half) / (_gumbel(0.1) - _gumbel(0.5))
-            limit = half + scale * (_gumbel(rare) - _gumbel(0.5))
-        self.limit = min(max(limit, _LOWEST), _EARLY if self._n_early else _HIGHEST)
-
-    def state(self) -> dict[str, Any]:
-        """Return everything it knows as plain values."""
-        known = _AlarmState(
-            self.level, self._top, self._events, self._begun_ms, self._n_early, self.mass,
-            self.rise_ms, self.n_rise, self._nuisances, self._previous_nuisances,
-            self._rise_nuisance, self._blocks_left,
-            [*zip(self._block_maxima, self._block_durations_ms, strict=True)],
-        )  # fmt: skip
-        return cast("dict[str, Any]", msgspec.to_builtins(known))
-
-    def restore(self, state: Any) -> None:  # noqa: ANN401 - plain values
-        """Go on from a state."""
-        known = msgspec.convert(state, _AlarmState)
-        self.level, self._top, self._events = known.level, known.top, known.events
-        self._begun_ms, self._n_early = known.begun_ms, known.n_early
-        self.mass, self.rise_ms, self.n_rise = known.mass, known.rise_ms, known.n_rise
-        self._nuisances, self._previous_nuisances = known.nuisances, known.previous_nuisances
-        self._rise_nuisance, self._blocks_left = known.rise_nuisance, known.blocks_left
-        self._block_maxima = array("d", [top for top, _ in known.blocks[-_BLOCKS:]])
-        self._block_durations_ms = array("q", [length for _, length in known.blocks[-_BLOCKS:]])
-        self._set_limit()
-
-
-def mass_after(mass: float, severity: float) -> float:
-    """Return the mass of a rise after one more event."""
-    return max(0.0, mass + min(severity, _MAX_WEIGHT) - RESET_LEVEL)
-
-
-def _predicted(tops: Sequence[float], rare: float) -> float:
-    """Return the height that one more exceeds with a probability, by the upper half of them."""
-    count = len(tops)
-    largest = count // 2
-    below = tops[-largest - 1]
-    total = sum(tops[-largest:]) - largest * below
-    return below + total * (math.pow((largest + 1) / (count + 1) / rare, 1 / largest) - 1)
-
-
-def _gumbel(rare: float) -> float:
-    return -math.log(-math.log1p(-rare))
 
 
 class IncidentTracker:
@@ -513,11 +325,11 @@ class IncidentTracker:
         self._last: LastClosed | None = None
         self.pending_transition: IncidentState | None = None
         self.published_seq = -1  # seq of the event that the last change was told of
-        self._alarm: Alarm | None = None
+        self._alarm: EwmaChart | None = None
         self._candidate: OpenIncident | None = None  # what is no incident yet
         # Looks for a second fault while one is held; by ordinal, how rare the readings that are
         # being judged are without the channels that were named.
-        self._second: Alarm | None = None
+        self._second: EwmaChart | None = None
         self.severities_without: Mapping[int, float | None] = _NOTHING
         self.pending_spread = False
         # Which of the readings that are being judged are beyond limits, by ordinal.
@@ -529,7 +341,7 @@ class IncidentTracker:
         self._hold, self.active = hold, hold.enabled
         was, self._alarms, self._alarm = self._alarm, alarms, None
         if alarms is not None:
-            self._alarm = Alarm(self._window, alarms.false_alarms.per_sensor_month)
+            self._alarm = EwmaChart(self._window, alarms.false_alarms.per_sensor_month)
             if was is not None:
                 self._alarm.restore(was.state())
         self._refresh()
@@ -739,7 +551,7 @@ class IncidentTracker:
             half_way = (RESET_LEVEL + self._alarm.limit) / 2
             second = self._second
             if second is None:
-                second = self._second = Alarm(self._window, self.per_month)
+                second = self._second = EwmaChart(self._window, self.per_month)
                 second.level, incident.has_settled = half_way, False
             second.update(severity, verdict.event_time_ms, told=True)
             if second.level < half_way:
@@ -859,7 +671,7 @@ class IncidentTracker:
             else:
                 self._rise(alarm, readings[i], verdict)
 
-    def _rise(self, alarm: Alarm, reading: Reading, verdict: Verdict) -> None:
+    def _rise(self, alarm: EwmaChart, reading: Reading, verdict: Verdict) -> None:
         """Count an event since the statistic is not ordinary; at its limit an incident opens."""
         # Where one of them was an anomaly, or is extreme; or at a limit that people set.
         at, seq, limits = verdict.event_time_ms, verdict.seq, verdict.seq in self.limit_violations
@@ -886,7 +698,7 @@ class IncidentTracker:
         self._publish(reading, seq)
 
     def _follow_open(
-        self, incident: OpenIncident, alarm: Alarm, reading: Reading, verdict: Verdict
+        self, incident: OpenIncident, alarm: EwmaChart, reading: Reading, verdict: Verdict
     ) -> None:
         # It ends where scores are ordinary, and values within what limits people set.
         limits = verdict.seq in self.limit_violations
@@ -1224,7 +1036,7 @@ class IncidentTracker:
         if self._alarm is not None and known.alarm is not None:
             self._alarm.restore(known.alarm)
         if known.second is not None:
-            self._second = Alarm(self._window, self.per_month)
+            self._second = EwmaChart(self._window, self.per_month)
             self._second.restore(known.second)
         self._refresh()
 

@@ -203,13 +203,13 @@ def _order(verdict: Verdict) -> float:
     return -1.0 if verdict.severity is None else verdict.severity
 
 
-def _filled(X: Floats) -> Floats:
+def filled(X: Floats) -> Floats:
     """Carry the last value forward, as our features do for ten rows."""
     at = np.where(np.isfinite(X), np.arange(len(X))[:, None], 0)
     return np.take_along_axis(X, np.maximum.accumulate(at, axis=0), axis=0)
 
 
-def _refitted(X: Floats, fit: Callable[[Floats], Callable[[Floats], Floats]]) -> Floats:
+def refitted(X: Floats, fit: Callable[[Floats], Callable[[Floats], Floats]]) -> Floats:
     """Score rows by models fitted on the newest 2,000 at the counts at which ours are."""
     starts = [N // 2, *range(N // 2 + REFIT, len(X), REFIT)]
     scores = np.zeros(len(X))
@@ -224,7 +224,7 @@ def largest_z(X: Floats) -> Floats:
         mean, sd = rows.mean(axis=0), np.maximum(rows.std(axis=0), 1e-9)
         return lambda new: np.abs((new - mean) / sd).max(axis=1)
 
-    return _refitted(_filled(X), fit)
+    return refitted(filled(X), fit)
 
 
 def windows_of(X: Floats, length: int = 20) -> Floats:
@@ -243,13 +243,13 @@ def kmeans(X: Floats) -> Floats:
         model = KMeans(20, n_init=1, random_state=0).fit((rows - mean) / sd)
         return lambda new: model.transform((new - mean) / sd).min(axis=1)
 
-    return _refitted(windows_of(_filled(X)), fit)
+    return refitted(windows_of(filled(X)), fit)
 
 
 def matrix_profile(X: Floats, length: int = 25) -> Floats:
     """Return the left matrix profile of each channel, 2,000 rows back; the largest counts."""
     found = np.zeros(len(X))
-    for x in _filled(X).T:
+    for x in filled(X).T:
         total = np.concatenate(([0.0], np.cumsum(x)))
         squares = np.concatenate(([0.0], np.cumsum(x * x)))
         mean = (total[length:] - total[:-length]) / length

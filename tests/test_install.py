@@ -68,7 +68,6 @@ X = np.random.default_rng(0).normal(size=(100, 3))
 for name in sys.argv[1:]:
     params = {
         "rejex:Ensemble": {"members": ("KNN", "ECOD")},
-        "rejex:NormalBehaviour": {"operating": ["wind"]},
     }
     try:
         make_detector(name, **params.get(name, {})).fit(X, seed=0).score(X[:2])

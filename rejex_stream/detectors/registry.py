@@ -58,14 +58,13 @@ def _sensor(word: str, made_by: str, fixed: Mapping[str, Any], /, **params: Any)
     return made
 
 
-_NOT_GIVEN: Final = {"name", "preset", "layout", "explaining"}
+_NOT_GIVEN: Final = {"name", "preset", "layout"}
 
 SENSOR: Final[dict[str, Factory]] = {
     word: partial(_sensor, word, made_by, fixed)
     for word, made_by, fixed in (
         ("Ensemble", "ensemble", {}),
         ("Mahalanobis", "Mahalanobis", {}),
-        ("NormalBehaviour", "NormalBehaviour", {}),
         ("Sensor", "Mahalanobis", {"name": "rejex:Sensor", "preset": "sensor"}),
         ("SeasonalSensor", "seasonal_sensor", {}),
         ("SensorEnsemble", "sensor_ensemble", {}),

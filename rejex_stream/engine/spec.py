@@ -135,7 +135,8 @@ class EngineSpec:
     def _fit_together(self) -> None:
         """Let a detector bring features and guard where none are named, and know the columns."""
         if not self.features.features and self.features.preset is None:
-            object.__setattr__(self, "features", self._brought())
+            preset = getattr(self.detector, "preset", None)
+            object.__setattr__(self, "features", replace(self.features, preset=preset))
         guard = getattr(self.detector, "guard_quantile", None)
         object.__setattr__(self, "schedule", self.schedule.guarded_by(guard))
         if self.features.sides and not getattr(self.detector, "takes_sides", False):
@@ -148,12 +149,6 @@ class EngineSpec:
             object.__setattr__(self, "detector", beside_siblings(self.detector))
         if hasattr(self.detector, "for_features"):
             object.__setattr__(self, "detector", self.detector.for_features(self.features))
-
-    def _brought(self) -> FeatureSpec:
-        columns_of = getattr(self.detector, "columns_of", None)
-        if columns_of is not None:
-            return replace(self.features, features=columns_of(self.features.channels))
-        return replace(self.features, preset=getattr(self.detector, "preset", None))
 
     @property
     def is_batch(self) -> bool:

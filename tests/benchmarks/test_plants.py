@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.plants import FAULTS, run
+from benchmarks.bearing import farm, first_alarm
+from benchmarks.plants.invented import FAULTS, run
 
 LONG = pytest.mark.long
 
@@ -37,3 +38,11 @@ def test_without_what_sees_it_the_fault_is_not_told_in_time(
         run(program, name, 1, lambda draft: re.sub(what_sees_it, without, draft))
     )
     assert not is_right, text
+
+
+@pytest.mark.thorough
+def test_a_bearing_that_wears_is_found_a_week_earlier_beside_its_siblings() -> None:
+    run = farm(14)
+    alone, beside = (first_alarm("Sensor", siblings, run) for siblings in ("", "*"))
+    assert beside is not None
+    assert alone is None or beside + 7 <= alone

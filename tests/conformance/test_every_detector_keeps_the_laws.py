@@ -19,7 +19,6 @@ SMALLER = {
     "pyod:INNE": {"n_estimators": 40},
     "pyod:IForest": {"n_estimators": 40},
     "rejex:Ensemble": {"members": ["Sensor", "KNN"]},
-    "rejex:NormalBehaviour": {"operating": ["wind"]},
 }
 BATCH_LAWS = [check.__name__ for check in yield_checks(make_detector("ECOD"))]
 INCREMENTAL_LAWS = [check.__name__ for check in yield_checks(make_detector("HalfSpaceTrees"))]

@@ -2,11 +2,9 @@
 
 In: rows of features, and which column is made of which channel. Out: a score a row, batch-exact.
 Recipes like all others; the columns they want come with them (`preset`). Open `recipes` first;
-`distance` is what all of them measure in the end, `behaviour` explains channels by others first,
-`ensemble` brings several to one scale.
+`distance` is what all of them measure in the end, `ensemble` brings several to one scale.
 """
 
-from rejex_stream.detectors.sensor.behaviour import NormalBehaviour
 from rejex_stream.detectors.sensor.ensemble import (
     Ensemble,
     ensemble,
@@ -18,6 +16,6 @@ from rejex_stream.detectors.sensor.recipes import Mahalanobis, Subsequence, VARR
 from rejex_stream.detectors.sensor.states import States
 
 __all__ = [
-    "Ensemble", "Mahalanobis", "NormalBehaviour", "States", "Subsequence", "VARResidual",
-    "ensemble", "seasonal_sensor", "sensor_ensemble", "state_sensor",
+    "Ensemble", "Mahalanobis", "States", "Subsequence", "VARResidual", "ensemble",
+    "seasonal_sensor", "sensor_ensemble", "state_sensor",
 ]  # fmt: skip

@@ -5,7 +5,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from benchmarks.ltown import Leak, Telling, assigned, tellings
+from benchmarks.plants.epanet import Leak
+from benchmarks.plants.frame import Telling, assigned, tellings
 
 BEGIN, DAY = datetime(2018, 1, 1, tzinfo=UTC), timedelta(days=1)
 LONG = Leak("p1", BEGIN, BEGIN + 90 * DAY, 0.02, "incipient", BEGIN + 20 * DAY)
@@ -17,14 +18,15 @@ def told(*days):
 
 
 def test_each_leak_is_given_one_telling_the_newest_leak_first():
-    of, false = assigned(told(31, 32, 33), [LONG, SHORT])
-    assert {pipe: (one.at - BEGIN) / DAY for pipe, one in of.items()} == {"p2": 31, "p1": 32}
+    of, false = assigned(told(31, 32, 33), [LONG.fault, SHORT.fault])
+    days = {name: (one.at - BEGIN) / DAY for name, one in of.items()}
+    assert days == {"p2, 31 Jan": 31, "p1, 01 Jan": 32}
     assert [(one.at - BEGIN) / DAY for one in false] == [33]
 
 
 def test_a_repair_is_neither_and_later_it_is_false():
-    of, false = assigned(told(31, 35, 42, 44), [SHORT])
-    assert [*of] == ["p2"]
+    of, false = assigned(told(31, 35, 42, 44), [SHORT.fault])
+    assert [*of] == [SHORT.fault.name]
     assert [(one.at - BEGIN) / DAY for one in false] == [35, 44]
 
 

@@ -1,6 +1,6 @@
 """Tennessee Eastman: the 21 faults of Russell, Chiang and Braatz, row by row.
 
-python -m benchmarks.eastman DATA
+python -m benchmarks.plants.eastman DATA
 
 DATA is the folder of their files d00.dat, d00_te.dat, d01_te.dat to d21_te.dat. A stream is what
 both files without a fault hold (1,460 rows) and then the 960 rows of a test, a row in three
@@ -19,6 +19,7 @@ import numpy as np
 
 from benchmarks.harness import write
 from benchmarks.incidents import Floats, play, readings
+from benchmarks.plants.frame import Pca
 from rejex_stream.detectors import make_detector
 from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.engine.refit import RefitSchedule
@@ -59,25 +60,6 @@ def judged(train: Floats, test: Floats) -> tuple[Floats, Floats, float]:
     )
 
 
-class Pca:
-    """T2 and SPE of the components of a table."""
-
-    def __init__(self, train: Floats) -> None:
-        self.mean, self.std = train.mean(axis=0), train.std(axis=0)
-        _, s, axes = np.linalg.svd((train - self.mean) / self.std, full_matrices=False)
-        variances = s**2 / (len(train) - 1)
-        n = int(np.searchsorted(np.cumsum(variances) / variances.sum(), 0.9)) + 1
-        self.axes, self.variances = axes[:n].T, variances[:n]
-
-    def __call__(self, X: Floats) -> Floats:
-        """Return both, shape (n, 2)."""
-        Z = (X - self.mean) / self.std
-        T = Z @ self.axes
-        return np.column_stack(
-            [(T**2 / self.variances).sum(1), ((Z - T @ self.axes.T) ** 2).sum(1)]
-        )
-
-
 def limits(statistic: Floats) -> Floats:
     """Return the limits of both, at one quantile, beyond which FALSE of the rows lie."""
     for quantile in np.linspace(1 - FALSE, 1, 2001):
@@ -88,7 +70,7 @@ def limits(statistic: Floats) -> Floats:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.eastman", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.plants.eastman")
     parser.add_argument("data", type=Path)
     data = parser.parse_args().data
     train = np.vstack([table(data / "d00.dat"), table(data / "d00_te.dat")])

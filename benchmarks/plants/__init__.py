@@ -1,0 +1,1 @@
+"""Plants with faults, fetched or simulated by one command each, and judged in one way."""

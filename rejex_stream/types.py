@@ -7,6 +7,7 @@ of records is counted once, by :class:`OutcomeCounts`.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -205,6 +206,27 @@ class Reading(NamedTuple):
     """Identity of the event."""
 
 
+_UNITS: dict[int, tuple[float, tuple[str, str]]] = {}
+_NANS: dict[tuple[str, str], float] = {}
+_MOST_UNITS = 1_024
+
+
+def nan_of_unit(was: str, now: str) -> float:
+    """Return what stands for a value in another unit than its channel's: a nan, which knows both.
+
+    It is known by its identity, so it is nothing but missing to whoever does not ask.
+    """
+    if (was, now) not in _NANS and len(_NANS) < _MOST_UNITS:
+        _NANS[was, now] = found = float("nan")
+        _UNITS[id(found)] = found, (was, now)
+    return _NANS.get((was, now), math.nan)
+
+
+def unit_change(value: float) -> tuple[str, str] | None:
+    """Return which unit a channel had and which this value has, where it is missing by that."""
+    return known[1] if (known := _UNITS.get(id(value))) else None
+
+
 MODE_MARK = "\x1f"
 """Stands between a stream and its mode in a key; no sensor, group or mode has it in its name."""
 
@@ -304,10 +326,20 @@ class LimitExcess(msgspec.Struct, frozen=True):
     """True where the channel rested in the training rows, up to `limit`."""
     quiet_events: int | msgspec.UnsetType = msgspec.UNSET
     """For how many events its noise has been gone, whatever the signal did."""
+    units: tuple[str, str] | msgspec.UnsetType = msgspec.UNSET
+    """The channel's unit, and the other in which it came: so it is missing, and no limit counts."""
+
+    @property
+    def called(self) -> str:
+        """What it is in two words."""
+        if self.units:
+            return "unit changed"
+        gone = "no value" if self.missing_events else "no noise"
+        return gone if self.missing_events or self.quiet_events else "limit exceeded"
 
     @property
     def is_set_by_people(self) -> bool:
-        """Whether people set the limit: none that is missing or never seen, and none of noise."""
+        """Whether people set it: none that is missing or never seen, and none of noise."""
         return not (self.missing_events or self.unseen or self.quiet_events)
 
 
@@ -324,8 +356,14 @@ def beyond(excess: LimitExcess, unit: str = "") -> str:
     'co 400 ppm, where it has rested at no more than 0 ppm'
     >>> beyond(LimitExcess("flow", 0.001, 0.1, quiet_events=128), "l/s")
     'flow has had next to no noise for 128 events: 0.001 l/s, usually 0.1 l/s'
+    >>> beyond(LimitExcess("oil", None, 0.0, units=("°C", "°F")))
+    'oil: unit was °C, is °F, and no such value is judged: convert it, or set the new unit'
     """
     channel, value, limit = excess.channel, excess.value, excess.limit
+    if excess.units:
+        was, now = excess.units
+        done = "no such value is judged: convert it, or set the new unit"
+        return f"{channel}: unit was {was}, is {now}, and {done}"
     if excess.missing_events:
         missing = f"{channel} has had no value for {excess.missing_events:,} events"
         return f"{missing}, more than {limit:,.0f} are not usual"

@@ -27,7 +27,7 @@ from rejex_stream.features import FeatureSpec, SensorFeatures
 from rejex_stream.features.spec import MissingChannelError
 from rejex_stream.operate.run_monitor import ClockWatch
 from rejex_stream.tables import Asked, Feed, Table, infer_feed, open_file, open_table
-from rejex_stream.types import Position, Reading, Record
+from rejex_stream.types import Position, Reading, Record, unit_change
 
 pytest.importorskip("jq")
 
@@ -398,8 +398,36 @@ def test_a_unit_that_changes_within_a_series_is_said(tmp_path: Path) -> None:
     found = [decoder.decode(Record(position, None, f"2026-03-05,m0,20,{unit}".encode()))
              for unit in ("C", "F", "")]  # fmt: skip
     assert [x.values == (20.0,) for x in found] == [True, False, True]
+    assert unit_change(found[1].values[0]) == ("C", "F")
     lacking = decoder.lacking(Record(position, None, b"2026-03-05,m0,68,F"))
     assert "(field 'value') is missing, beside unit = 'F'" in lacking
+
+
+UNITS = {"temp": "°C", "press": "bar"}
+WITH_UNITS = {
+    "beside": lambda n, t, u, m: [
+        {"t": t, "m": m, **{q: {"value": n[q], "unit": u[q]} for q in u}}
+    ],
+    "wide": lambda n, t, u, m: [{"t": t, "m": m, **n, **{f"{q}_unit": u[q] for q in u}}],
+    "long": lambda n, t, u, m: [{"t": t, "m": m, "tag": q, "v": n[q], "unit": u[q]} for q in u],
+    "pairs": lambda n, t, u, m: [
+        {"t": t, "m": m, "values": [{"name": q, "value": n[q], "uom": u[q]} for q in u]}
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", WITH_UNITS)
+def test_each_quantity_has_its_own_unit_and_another_is_known_by_both(kind: str) -> None:
+    def made(units: dict[str, str], at: int = AT) -> list[object]:
+        each = zip(walk(300), walk(300, 5), strict=True)
+        return [one for i, (x, y) in enumerate(each) for m in ("m0", "m1") for one in
+                WITH_UNITS[kind]({"temp": x, "press": y}, at + 1000 * i, units, m)]  # fmt: skip
+
+    # A unit that another quantity has is none of its own.
+    feed, found, _ = read(records(made(UNITS)), records(made({**UNITS, "temp": "bar"}, AT + 10**6)))
+    assert feed.told() == {name: {"unit": unit} for name, unit in UNITS.items()}
+    assert {unit_change(x.values[0]) for x in found} == {("°C", "bar")}
+    assert {unit_change(x.values[1]) for x in found} == {None}
 
 
 def test_another_clock_and_the_hours_of_a_day_are_said(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from rejex_stream.monitor import MonitorBank, MonitorConfig
 from rejex_stream.operate.alerts import make_alert
 from rejex_stream.operate.incident_text import DisplayNames
 from rejex_stream.rejection import RejectionPolicy
+from rejex_stream.report.page import in_words
 from rejex_stream.review.certificate import Evidence, read_log
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.run.review_items import AuditDraw, ReviewItems
@@ -40,6 +41,7 @@ from rejex_stream.types import (
     OutcomeCounts,
     Reason,
     is_ranked,
+    nan_of_unit,
     without_limits,
 )
 from tests.oracle import reference_verdicts
@@ -423,12 +425,12 @@ def test_limits_that_are_only_drawn_decide_nothing(tmp_path):
 
 
 # ---------------------------------------------------------------- what is missing for too long
-def lacking(*spans, n=1500, channels=(0,), every=1):
+def lacking(*spans, n=1500, channels=(0,), every=1, gone=math.nan):
     """Usual readings, some channels of which are missing in stretches."""
     readings = feed(n=n)
     for begin, end in spans:
         for i in range(begin, end, every):
-            values = [math.nan if c in channels else v for c, v in enumerate(readings[i].values)]
+            values = [gone if c in channels else v for c, v in enumerate(readings[i].values)]
             readings[i] = readings[i]._replace(values=tuple(values))
     return readings
 
@@ -504,12 +506,27 @@ def test_planned_and_muted_gaps_are_no_anomalies_and_are_counted_all_the_same():
     assert verdicts[-401].limited.channels[0].missing_events == 100
 
 
+def test_a_unit_that_changes_is_an_incident_of_its_own_from_the_first_event_on():
+    verdicts, changes = play(engine(()), lacking((1000, 1100), gone=nan_of_unit("°C", "°F")))
+    assert [v.seq for v in verdicts if v.reason is Reason.LIMIT] == [*range(1000, 1100)]
+    changes = [change for change in changes if change.opened_seq >= 1000]
+    assert len({change.id for change in changes}) == 1
+    assert (changes[0].onset_seq, changes[-1].ended) == (1000, "recovered")
+    (told,) = changes[0].limits
+    assert (told.units, told.called) == (("°C", "°F"), "unit changed")
+    assert decode_incidents(encode_incident(changes[0])).limits == (told,)
+    alert = make_alert(changes[0], DisplayNames("p")).annotations
+    for text in (alert["summary"], alert["description"], in_words(verdicts[1000])):
+        assert "x: unit was °C, is °F, and no such value is judged: convert it" in text
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("restarts", [False, True])
 @pytest.mark.parametrize("cut", [1, 7, 333])
 def test_no_cut_and_no_restart_changes_what_is_missing_for_too_long(cut, restarts):
     """Without a restart in between, single events take whatever short way there is."""
     readings = lacking((300, 330), (700, 790), (800, 803), (806, 812), (1000, 1100))
+    readings[900:905] = lacking((900, 905), gone=nan_of_unit("bar", "kPa"))[900:905]
     whole, pieces = play(engine(()), readings)[0], itertools.count()
     found, _ = played(
         lambda: engine(()), readings, cut, lambda: restarts and next(pieces) * cut % 5 == 0

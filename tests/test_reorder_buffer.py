@@ -7,6 +7,7 @@ import random
 from typing import Any
 from unittest.mock import patch
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,7 +16,7 @@ from rejex_connectors.files.sink import lines_of
 from rejex_stream.config import parse_config
 from rejex_stream.config.assembly import Judging
 from rejex_stream.decode import JsonDecoder
-from rejex_stream.decode.mapping import FieldMapping
+from rejex_stream.decode.mapping import FieldMapping, Quality
 from rejex_stream.decode.reorder_buffer import ReorderBuffer, ReorderRules
 from rejex_stream.detectors import make_detector
 from rejex_stream.engine import Engine, EngineSpec
@@ -24,7 +25,7 @@ from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.run.loop import run
 from rejex_stream.run.run_settings import RunSettings
 from rejex_stream.trusted_clock import TrustedClock
-from rejex_stream.types import Outcome, Partition, Position, Reading, Record
+from rejex_stream.types import Outcome, Partition, Position, Reading, Record, unit_change
 from tests.doubles import ABORT, Crash, FakeClock, ListSink, ListSource, MemorySnapshotStore
 
 NAMES = ("temp", "press", "speed")
@@ -406,6 +407,31 @@ def test_a_counter_is_read_as_its_rise_an_hour() -> None:
     found = [values[1] for _, values in rows_of(counted(), WIDE, COUNTING)]
     assert [math.isnan(rise) for rise in found[:3]] == [True, True, False]
     assert found[2:] == pytest.approx(expected[2:])
+
+
+@pytest.mark.parametrize("cut", range(60, 66))
+@pytest.mark.parametrize("reorder_ms", [0, 2000])
+def test_another_unit_is_known_through_a_restart_while_its_row_is_under_way(
+    cut: int, reorder_ms: int
+) -> None:
+    quality = Quality({"temp": "u", "press": "u"}, ("C", "bar"), {"temp": "C", "press": "bar"})
+    decoder = JsonDecoder(dataclasses.replace(
+        FieldMapping(dict.fromkeys(NAMES[:2], "v"), sensor="m", time="t", tag="tag"),
+        quality=quality,
+    ))  # fmt: skip
+    script = [{"m": "a", "t": T0 + 1000 * (i // 2), "tag": NAMES[i % 2], "v": i + 0.5,
+               "u": "bar" if i % 2 else "CF"[i == 60]} for i in range(90)]  # fmt: skip
+    reorder = ReorderBuffer(rules := ReorderRules(step_ms=1000, reorder_ms=reorder_ms))
+    found = list[tuple[object, ...]]()
+    for i, line in enumerate(lines(script)):
+        record = Record(Position("in", 0, i), None, line)
+        for _, item in reorder.add(record, decoder.decode(record)):
+            if isinstance(item, Reading):
+                found.append(tuple(unit_change(x) or x for x in item.values))
+        if i == cut:
+            kept, reorder = msgspec.msgpack.encode(reorder.state()), ReorderBuffer(rules)
+            reorder.restore(msgspec.msgpack.decode(kept))
+    assert [row for row in found if ("C", "F") in row] == [(("C", "F"), 61.5)]
 
 
 def test_a_counter_s_rise_holds_until_its_next_value() -> None:

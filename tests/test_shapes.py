@@ -17,7 +17,7 @@ from rejex_stream.config.assembly import kafka_decoder
 from rejex_stream.decode import decode_records
 from rejex_stream.decode.reorder_buffer import ReorderBuffer
 from rejex_stream.errors import ConfigError
-from rejex_stream.settings import toml
+from rejex_stream.settings import toml, toml_key
 from rejex_stream.tables import Feed, draft_config, infer_feed
 from rejex_stream.types import Invalid, Position, Reading, Record
 
@@ -48,9 +48,11 @@ def of_line(offset: int, line: dict[str, Any]) -> Record:
     )
 
 
-def read(records: list[Record]) -> tuple[Feed, list[Reading], list[Invalid]]:
-    """Read records as the config does that ``init`` writes, without a hand-written line."""
-    feed = infer_feed(records)
+def read(
+    records: list[Record], later: list[Record] | None = None
+) -> tuple[Feed, list[Reading], list[Invalid]]:
+    """Read records, or `later` ones, as the config does that ``init`` writes of them."""
+    feed, records = infer_feed(records), later or records
     written = {name: value for name, value in feed.settings().items() if value is not None}
     if feed.guess.sensor is None:
         written["fixed_sensor"] = "plant"
@@ -59,6 +61,10 @@ def read(records: list[Record]) -> tuple[Feed, list[Reading], list[Invalid]]:
         f"{name} = {toml(value)}\n" for name, value in settings.items() if value is not None
     )
     text += '[rejection]\ncontamination = 0.05\ntolerance = 4\n[kafka]\nbootstrap_servers = "b:9"\n'
+    text += "".join(
+        f"[channels.{toml_key(name)}]\n" + "".join(f"{k} = {toml(v)}\n" for k, v in told.items())
+        for name, told in feed.told().items()
+    )
     config, problems = parse_config(text)
     assert config is not None, (problems, text)
     reorder = ReorderBuffer(config.input.reorder_rules())

@@ -75,9 +75,13 @@ class Config(BaseModel):
         return self.input.reorder_rules(counters)
 
     def mapping(self) -> FieldMapping:
-        """Return which field of a record means what, and which numbers of a channel are none."""
+        """Return which field of a record means what; of channels also `missing` and `unit`."""
         given = {name: one.missing for name, one in self.channels.items() if one.missing}
-        return replace(self.input.mapping(), missing_of=given or None)
+        mapping = self.input.mapping()
+        if quality := mapping.quality:
+            units = {n: one.unit for n, one in self.channels.items() if one.unit in quality.good}
+            quality = replace(quality, units=units)
+        return replace(mapping, missing_of=given or None, quality=quality)
 
     def redacted(self) -> dict[str, Any]:
         """Return all values as JSON data, secrets and client options masked."""

@@ -66,9 +66,12 @@ def check_bind(host: str, mode: AuthMode) -> None:
 
 
 class Channel(Section):
-    """What a channel is, `[channels.NAME]`: `kind`, `missing`, `limit`, `side` change verdicts."""
+    """What a channel is, `[channels.NAME]`: `kind`, `missing`, `limit`, `side`, and `unit` where
+    input.quality reads it, change verdicts."""
 
-    unit: str = setting("", says="Of its values.", example="°C", max_length=40)
+    unit: str = setting("", example="°C", max_length=40)
+    """Of its values. Where it is one of the good of input.quality, a value in another is missing,
+    and that is told at once."""
     label: str | None = setting(None, otherwise="its name", example="Gearbox", max_length=100)
     """What people call it."""
     low: float | None = setting(None, says="Its lower limit, drawn as a line.", example=5.0)

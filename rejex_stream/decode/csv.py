@@ -11,14 +11,7 @@ from functools import cached_property
 from operator import itemgetter
 from typing import Any
 
-from rejex_stream.decode.mapping import (
-    ABSENT,
-    SWITCHES,
-    FieldMapping,
-    NameCache,
-    Unreadable,
-    printable,
-)
+from rejex_stream.decode.mapping import SWITCHES, FieldMapping, NameCache, Unreadable, printable
 from rejex_stream.decode.written import missing_numbers, number_reader
 from rejex_stream.errors import ConfigError
 from rejex_stream.native_core import native
@@ -173,19 +166,19 @@ class CsvDecoder:
         return self._mapping.key_of(sensor, _at(cells, self._group), _at(cells, self._mode)), sensor
 
     def _values(self, cells: list[str]) -> tuple[float, ...]:
-        texts = self._fetch(cells)
+        texts: Sequence[object] = self._fetch(cells)
+        if self._joined:
+            texts = self._mapping.only(_at(cells, self._tag) or "", texts)
         if (quality := self._mapping.quality) is not None:
             said = [_at(cells, index) or None for index in self._qualities]
-            texts = tuple(str(text or "") for text in quality.only_good(texts, said, texts=True))
-        if not self._joined:
-            values = tuple(map(self._value, self.channels, texts))
-        else:
-            of_tag = self._mapping.only(_at(cells, self._tag) or "", texts)
-            pairs = zip(self.channels, of_tag, strict=True)
-            values = tuple(ABSENT if x is ABSENT else self._value(n, str(x)) for n, x in pairs)
+            texts = quality.only_good(texts, said, self.channels, texts=True)
+        values = tuple(map(self._value, self.channels, texts))
         return self._mapping.without_missing(values) if self._mapping.missing_of else values
 
-    def _value(self, name: str, cell: str) -> float:
+    def _value(self, name: str, found: object) -> float:
+        if isinstance(found, float):  # absent, or in another unit
+            return found
+        cell = str(found or "")
         value = self._number(cell)
         if name in self._mapping.flags and (value is None or math.isnan(value)):
             word = cell.strip().lower()  # ON is one, though any text may be missing

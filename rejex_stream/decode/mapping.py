@@ -47,6 +47,8 @@ from rejex_stream.types import (
     SelectedRecord,
     UnreadRecord,
     in_mode,
+    nan_of_unit,
+    unit_change,
 )
 
 TimeUnit: TypeAlias = Literal[
@@ -107,6 +109,7 @@ class Quality:
 
     field: str | Mapping[str, str]  # `{channel}` stands for a name; or from channel to field
     good: Sequence[str | bool | float] = ("good", 192, True)  # texts in any case
+    units: Mapping[str, str] | None = None  # of channels, each one of the good
 
     def __post_init__(self) -> None:
         if isinstance(self.field, str) and "{channel}" not in self.field:
@@ -122,16 +125,22 @@ class Quality:
         return tuple(self.field.get(name, "") for name in channels)
 
     def only_good(
-        self, values: Sequence[object], qualities: Sequence[object], *, texts: bool = False
-    ) -> list[object]:
-        """Return values, ``None`` where one is not good; `texts` of a table may be numbers."""
+        self, values: Sequence[object], qualities: Sequence[object],
+        channels: Sequence[str] = (), *, texts: bool = False,
+    ) -> list[object]:  # fmt: skip
+        """Return values, ``None`` where one is not good; `texts` of a table may be numbers.
+
+        Of `channels` with a unit only that is good, and another is kept as a nan that knows both.
+        """
+        units = [(self.units or {}).get(name) for name in channels] or [None] * len(values)
         return [
             value
             if quality is None
-            or self._is_good(quality)
-            or (texts and self._is_good(_as_json(str(quality))))
-            else _note_bad(printable(quality), tuple(self.good))
-            for value, quality in zip(values, qualities, strict=True)
+            or value is ABSENT
+            or (unit == quality if unit else self._is_good(quality))
+            or (texts and not unit and self._is_good(_as_json(str(quality))))
+            else _note_bad(printable(quality, 40), unit or tuple(self.good), unit)
+            for value, quality, unit in zip(values, qualities, units, strict=True)
         ]
 
     def _is_good(self, found: object) -> bool:
@@ -146,10 +155,11 @@ class Quality:
 
 
 @lru_cache(maxsize=1_024)
-def _note_bad(found: str, good: Sequence[object]) -> None:
-    """Say once of what stands beside a value that it is not good: a unit may have changed."""
-    known = ", ".join(map(printable, good))
+def _note_bad(found: str, good: Sequence[object], unit: str | None) -> float | None:
+    """Say once of what stands beside a value that it is not good; return what stands for it."""
+    known = ", ".join(map(printable, (unit,) if unit else good))
     _log.info("beside a value stands %s, and not %s: such values are missing", found, known)
+    return nan_of_unit(unit, found[1:-1]) if unit else None
 
 
 def _as_json(text: str) -> object:
@@ -378,12 +388,11 @@ class FieldMapping:
         """
         if self.tag_from is not None:
             tag = self._beside("tag", self.tag_from, record)
-        if self.quality is not None:
-            values = self.quality.only_good(values, qualities)
+        name = self.sensor_of(record, sensor, tag)
         if self.joined:
-            name, values = (self.sensor_of(record, sensor), self.only(_name("tag", tag), values))
-        else:
-            name = self.sensor_of(record, sensor, tag)
+            values = self.only(_name("tag", tag), values)
+        if self.quality is not None:
+            values = self.quality.only_good(values, qualities, self.channel_names)
         if (floats := floats_of(tuple(values))) is None:
             came = values
             if self.numbers == "text" or self.missing:
@@ -737,7 +746,7 @@ def _channel_value(name: str, found: object) -> float:
         value = float(found)
     except OverflowError:  # an integer beyond 1.8e308
         return math.nan
-    return value if math.isfinite(value) else math.nan
+    return value if math.isfinite(value) or unit_change(value) else math.nan
 
 
 def _number(text: str) -> int | float | None:

@@ -27,7 +27,15 @@ from typing import Any, NamedTuple, TypeAlias
 
 from rejex_stream.decode.mapping import ABSENT
 from rejex_stream.trusted_clock import TrustedClock
-from rejex_stream.types import DelayedRecord, Invalid, Position, Reading, Record
+from rejex_stream.types import (
+    DelayedRecord,
+    Invalid,
+    Position,
+    Reading,
+    Record,
+    nan_of_unit,
+    unit_change,
+)
 
 _MAX_SENSORS = 200_000
 _MAX_WAITING = 100_000
@@ -174,7 +182,7 @@ class ReorderBuffer:
     def state(self) -> dict[str, Any]:
         rows = {
             sensor: [
-                row.values, row.times, sorted(row.came), row.first_ms, _kept(row.last),
+                _with_units(row.values), row.times, sorted(row.came), row.first_ms, _kept(row.last),
                 [[i, *counted] for i, counted in row.counted.items()],
             ]
             for sensor, row in self._rows.items()
@@ -188,7 +196,7 @@ class ReorderBuffer:
         self._rows = {}
         for sensor, (values, times, came, first_ms, last, counted) in state["rows"].items():
             row = self._rows[sensor] = _Row(len(values))
-            row.values, row.times, row.came = list(values), list(times), set(came)
+            row.values, row.times, row.came = _of_units(values), list(times), set(came)
             row.first_ms, row.last = first_ms, _given_back(last)
             row.counted = {i: (count, at_ms, rise) for i, count, at_ms, rise in counted}
         self._waiting = []
@@ -202,6 +210,15 @@ def _delayed(record: Record, by: Record) -> Record:
     return record if record is by else DelayedRecord.of(record, by)
 
 
+def _with_units(values: Iterable[float]) -> list[Any]:
+    """Return values as they are kept: of one in another unit, both units."""
+    return [unit_change(value) or value for value in values]
+
+
+def _of_units(values: Iterable[Any]) -> list[float]:
+    return [nan_of_unit(*v) if isinstance(v, list | tuple) else v for v in values]
+
+
 def _kept(last: tuple[Record, Reading] | None) -> list[object] | None:
     if last is None:
         return None
@@ -210,7 +227,8 @@ def _kept(last: tuple[Record, Reading] | None) -> list[object] | None:
     headers = [list(pair) for pair in record.headers]
     return [
         list(record.position), record.key, headers, record.timestamp_ms,
-        reading.stream_key, reading.sensor, reading.event_time_ms, list(reading.values), absent,
+        reading.stream_key, reading.sensor, reading.event_time_ms,
+        _with_units(reading.values), absent,
     ]  # fmt: skip
 
 
@@ -219,6 +237,6 @@ def _given_back(kept: Iterable[Any] | None) -> tuple[Record, Reading] | None:
         return None
     position, key, headers, timestamp_ms, stream_key, sensor, time_ms, values, absent = kept
     place = Position(*position)
-    known = tuple(ABSENT if i in absent else value for i, value in enumerate(values))
+    known = tuple(ABSENT if i in absent else v for i, v in enumerate(_of_units(values)))
     record = Record(place, key, None, tuple((h[0], h[1]) for h in headers), timestamp_ms)
     return record, Reading(stream_key, sensor, time_ms, known, place)

@@ -9,7 +9,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from rejex_stream.errors import ConfigError
-from rejex_stream.types import Label, Limited, LimitExcess, Reading, Reason, Verdict
+from rejex_stream.types import Label, Limited, LimitExcess, Reading, Reason, Verdict, unit_change
 
 _USUAL_GAP, _LONGER, _OFTEN = 10, 3, 10
 _SURE_AFTER = 10
@@ -104,6 +104,8 @@ def long_gaps(
 ) -> dict[int, tuple[LimitExcess, ...]]:
     """Return by their place which readings lack a channel for longer than is usual for it.
 
+    One that is missing since it came in another unit is told at once.
+
     `gaps`, of sensors that ever lacked one, go on with the readings; `seq` is the number of the
     first in the stream, `known` are sensors that were seen before, `carried` is for how many events
     people let the last value stand in. O(channels) a reading of such a sensor.
@@ -119,13 +121,17 @@ def long_gaps(
             seen.add(reading.sensor)
         if own is None:
             continue
-        for channel, gap, is_there in zip(channels, own, there, strict=True):
-            if is_there:
+        for channel, gap, value in zip(channels, own, reading.values, strict=True):
+            if value == value:  # noqa: PLR0124 - it is there
                 gap.end(min_events, seq + i)
             else:
                 gap.now += gap.now >= 0
-            if gap.is_too_long(min_events, seq + i):
+            excess = None
+            if units := unit_change(value):
+                excess = LimitExcess(channel, None, 0.0, units=units)
+            elif gap.is_too_long(min_events, seq + i):
                 excess = LimitExcess(channel, None, float(gap.usual(min_events)), gap.now)
+            if excess:
                 found[i] = (*found.get(i, ()), excess)
     return found
 

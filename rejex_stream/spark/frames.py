@@ -154,8 +154,10 @@ def decoded(batches: Iterator[Any], config: Config, header: bytes, *, whole: boo
         for record, item in zip(records, items, strict=True):
             at = record.position
             if isinstance(item, types.Reading):
-                absent = tuple(i for i, value in enumerate(item.values) if value is ABSENT)
-                stream, taken = "" if whole else item.stream_key, Taken(record, item, None, absent)
+                values = enumerate(item.values)
+                marks = ((i, x, types.unit_change(x)) for i, x in values)
+                marked = tuple((i, units) for i, x, units in marks if units or x is ABSENT)
+                stream, taken = "" if whole else item.stream_key, Taken(record, item, None, marked)
             else:  # a dead letter holds the whole record, whichever of its readings is none
                 source = record.source if isinstance(record, types.SelectedRecord) else record
                 stream, taken = "", Taken(record._replace(value=source.value), None, item)
@@ -175,17 +177,19 @@ class Taken(NamedTuple):
     record: types.Record
     reading: types.Reading | None
     invalid: types.Invalid | None
-    absent: tuple[int, ...] = ()  # channels that the record does not name
+    # Channels that the record does not name, with None; and in another unit, with both.
+    marked: tuple[tuple[int, tuple[str, str] | None], ...] = ()
 
     @property
     def item(self) -> types.Reading | types.Invalid:
         """What was read, as the decoder gave it."""
-        if not self.absent:
+        if not self.marked:
             return self.reading or self.invalid  # type: ignore[return-value] # one of both
         assert self.reading is not None
-        values = enumerate(self.reading.values)
-        given = tuple(ABSENT if i in self.absent else value for i, value in values)
-        return self.reading._replace(values=given)
+        values = list(self.reading.values)
+        for i, units in self.marked:
+            values[i] = types.nan_of_unit(*units) if units else ABSENT
+        return self.reading._replace(values=tuple(values))
 
 
 @dataclass(frozen=True)

@@ -166,6 +166,8 @@ class TableGuess:
     def told(self) -> dict[str, dict[str, object]]:
         """Return what a config says of single channels, but for angles."""
         told: dict[str, dict[str, object]] = {name: {"kind": "counter"} for name in self.counters}
+        for name, unit in ((self.quality and self.quality.units) or {}).items():
+            told.setdefault(name, {})["unit"] = unit
         for name, numbers in self.missing_of.items():
             told.setdefault(name, {})["missing"] = list(numbers)
         return told
@@ -328,7 +330,7 @@ def _guess(
         doubts=(*time.doubts, *texts_said, *sentinels, *keys.doubts),
         flags=tuple(flags),
         angles=followed(sample, [n for n in angles if n in channels]),
-        quality=table.quality,
+        quality=table.quality_without_units_of(counters),
         sensors=keys.sensors,
         mode=known.mode,
         n_modes=None if known.mode is None else max(1, len(set(cells[known.mode]))),
@@ -438,6 +440,13 @@ class _Walked:
             self.columns[name] = profile(cells, read, good, self.missing_of.get(name, ()))
         self.why_not = {name: self._why_not(name) for name in self.columns}
 
+    def quality_without_units_of(self, counters: Sequence[str]) -> Quality | None:
+        """Return the quality; a counter is read as its rise, which has another unit."""
+        if (quality := self.quality) is None:
+            return None
+        units = {n: unit for n, unit in (quality.units or {}).items() if n not in counters}
+        return replace(quality, units=units)
+
     def _why_not(self, name: str) -> str | None:
         column, units = self.columns[name], self._units_of.get(name, ())
         if ASIDE.match(plain(name)):
@@ -469,9 +478,19 @@ class _Walked:
         table = _Walked(cells, self.marks, self._asked)
         if self.quality is not None:
             table.quality_of = dict.fromkeys(sorted(things), self.quality_of[value])
-            table.quality = Quality(table.quality_of, self.quality.good)
-            table.walk()
+            table.watch(self.quality.good, [what])
         return table
+
+    def watch(self, good: Sequence[Any], what: Sequence[Sequence[str]] = ()) -> None:
+        """Take what is not good for missing, and of a channel with one unit any other unit."""
+        units = dict[str, str]()
+        for name, flag in self.quality_of.items():
+            pairs = zip(self.cells[flag], *what, strict=True)
+            seen = {said for said, *of in pairs if said and of in ([], [name])}
+            if is_unit(flag, list(seen)) and len(seen) == 1:
+                units[name] = seen.pop()
+        self.quality = Quality(self.quality_of, good, units)
+        self.walk()
 
     def sample(self, names: Sequence[str], series: Sequence[object]) -> Sample:
         return Sample(numbers={n: self.columns[n].numbers for n in names}, series=series)
@@ -549,8 +568,7 @@ def _find_quality(
     if table.quality_of:
         table.says_quality = {flag for flag in flags if good[flag]}
         every = dict.fromkeys(itertools.chain.from_iterable(good[f] for f in of.values()))
-        table.quality = Quality(table.quality_of, list(every))
-        table.walk()
+        table.watch(list(every))
     return {
         flag for name, flag in of.items()
         if not good[flag] and is_quality(_rest_of(flag, name) or flag, few[flag], alone=True)

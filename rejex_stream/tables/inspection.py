@@ -53,7 +53,7 @@ from rejex_stream.tables.place import (
     numbered,
     split_all,
 )
-from rejex_stream.types import FloatArray, Invalid, Reading, Record
+from rejex_stream.types import FloatArray, Invalid, Reading, Record, unit_change
 
 _SAMPLE_ROWS = 5_000
 _SAMPLE_BYTES = 4 << 20
@@ -455,6 +455,7 @@ class _Scan:
         self._labels: dict[int, bool] = {}
         self._without_zone: str | None = None
         self._missing: Counter[str] = Counter()
+        self._units = dict[tuple[str, str, str], int]()  # what was and is, and the first row
         self._first: str | None = None  # the sensor whose rows are looked at for states
         self._levels: list[list[float]] = []
         names = tuple(self._decoder.channels[i] for i in self._measured)
@@ -518,6 +519,8 @@ class _Scan:
         for name, value in zip(self._decoder.channels, reading.values, strict=True):
             if value != value:  # noqa: PLR0124 - nan
                 self._missing[name] += 1
+                if change := unit_change(value):
+                    self._units.setdefault((name, *change), reading.position.offset)
             elif name in self._values and len(self._values[name]) <= 2:
                 self._values[name].add(value)
             if name in self._ends and value == value:  # noqa: PLR0124 - not nan
@@ -564,5 +567,10 @@ class _Scan:
                 f"first is row {self._unreadable.position.offset + 1:,}: {self._unreadable.reason}"
             )
         yield from self._order.remarks(gaps=guess.time is not None)
+        for (name, was, now), row in self._units.items():
+            yield (
+                f"unit: {name} was in {was}, is in {now} from row {row + 1:,} on; that is missing "
+                f"until {now} is among the good of input.quality and channels.{name}.unit is gone"
+            )
         for name, count in self._missing.items():
             yield f"missing: {name} has no value in {count:,} of {n_rows:,} rows"

@@ -34,7 +34,6 @@ from rejex_stream.types import (
 )
 
 _COLUMNS = ("label", "severity", "rank", "reason")
-_NO_VALUE = " (no value)"
 _MAX_NAMED = 2
 _MAX_USUAL = 1_000
 _BATCH = 5_000
@@ -125,6 +124,7 @@ class Episodes:
 
     def __init__(self, channels: Sequence[str]) -> None:
         self._at = {name: i for i, name in enumerate(channels)}
+        self._channel = dict[str, str]()  # by what is said of it, where it has no value
         self._usual = defaultdict[str, TypicalRows](lambda: TypicalRows(_MAX_USUAL))
         self._seen: Counter[str] = Counter()
         self._times: dict[str, tuple[int, int]] = {}  # the first and the last
@@ -200,15 +200,19 @@ class Episodes:
         usual = self._usual[episode.sensor]
         values, verdict = self._peaks[episode.sensor, episode.peak_row]
         for named, _ in episode.channels.most_common(_MAX_NAMED):
-            at = self._at[named.removesuffix(_NO_VALUE)]
+            at = self._at[self._channel.get(named, named)]
             yield ChannelReading(named, values[at], usual.range(at), verdict.expected(named))
 
     def _take(self, verdict: Verdict, values: tuple[float, ...]) -> None:
         row, ms, label = verdict.position.offset + 1, verdict.event_time_ms, verdict.label
         channels = Counter[str]()
         if verdict.limited:
-            for channel in verdict.limited.channels:
-                channels[channel.channel + _NO_VALUE * bool(channel.missing_events)] += 1
+            for one in verdict.limited.channels:
+                gone = " (no value)" if one.missing_events else ""
+                if one.units:
+                    gone = " (unit was {}, is {})".format(*one.units)
+                channels[one.channel + gone] += 1
+                self._channel[one.channel + gone] = one.channel
         said = () if verdict.evidence is None else verdict.evidence.channels
         if said:
             channels[said[0].channel] += 1

@@ -29,6 +29,7 @@ from rejex_stream.tables.names import (
     VALUE,
     good_among,
     is_quality,
+    is_unit,
     last_of,
 )
 
@@ -464,6 +465,7 @@ class _Pair:
     quality: str | None
     good: list[Any]
     sensor: str | None  # which says whose a value is, where the name does not
+    unit: str | None
 
     @classmethod
     def of(cls, elements: Trees) -> _Pair | None:
@@ -503,6 +505,7 @@ class _Pair:
             None if quality is None else quality.path,
             [] if quality is None else good_among(quality.values, quality.path),
             next((f.path for f in whose if f is not name and _is_free(f, name)), None),
+            next((f.path for f in fields if f.is_in(_NEARLY) and is_unit(f.path, f.values)), None),
         )
 
     @property
@@ -613,12 +616,13 @@ def _pairs(trees: Trees) -> _Step | None:
             clock = "time" if "t" in taken else "t"
             own.append(f"{clock}: (map({jq_of(pair.time)}) | max)")
         group = f"group_by([{', '.join(groups)}])[] | " if groups else ""
+        unit = f', ({name} + "_unit"): {jq_of(pair.unit)}' if pair.unit else ""
         made = f"{{{', '.join(own)}}} + " if own else ""
         also = "" if pair.quality is None else f"; {pair.quality} says whether a value is good"
         also += ", and nobody says by which code" if also and not pair.good else ""
         return (
             f"{record}{where} | select(length > 0) | {group}"
-            f"{keep}{made}(map({{({name}): {pair.value}}}) | add)",
+            f"{keep}{made}(map({{({name}): {pair.value}{unit}}}) | add)",
             f"names and values: {pair.name} and {' or '.join(pair.values)} in the array "
             f"{path or 'that a record is'}{also}",
         )

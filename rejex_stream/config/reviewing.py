@@ -66,8 +66,7 @@ def check_bind(host: str, mode: AuthMode) -> None:
 
 
 class Channel(Section):
-    """What a channel is, `[channels.NAME]`: `kind`, `missing`, `limit`, `side`, and `unit` where
-    input.quality reads it, change verdicts."""
+    """What a channel is, `[channels.NAME]`; `label` is for people alone, all else may decide."""
 
     unit: str = setting("", example="°C", max_length=40)
     """Of its values. Where it is one of the good of input.quality, a value in another is missing,

@@ -7,7 +7,6 @@ of records is counted once, by :class:`OutcomeCounts`.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -206,25 +205,26 @@ class Reading(NamedTuple):
     """Identity of the event."""
 
 
-_UNITS: dict[int, tuple[float, tuple[str, str]]] = {}
-_NANS: dict[tuple[str, str], float] = {}
-_MOST_UNITS = 1_024
+_NANS: dict[tuple[str, str], float] = {}  # the newest last
+_UNITS: dict[int, tuple[str, str]] = {}  # by the identity of these
+_MOST_UNITS = 1_024  # more than rows that wait can hold, in any honest stream
 
 
 def nan_of_unit(was: str, now: str) -> float:
     """Return what stands for a value in another unit than its channel's: a nan, which knows both.
 
-    It is known by its identity, so it is nothing but missing to whoever does not ask.
+    It is known by its identity, so it is nothing but missing to whoever does not ask. O(1).
     """
-    if (was, now) not in _NANS and len(_NANS) < _MOST_UNITS:
-        _NANS[was, now] = found = float("nan")
-        _UNITS[id(found)] = found, (was, now)
-    return _NANS.get((was, now), math.nan)
+    _NANS[was, now] = found = _NANS.pop((was, now), None) or float("nan")
+    _UNITS[id(found)] = was, now
+    if len(_NANS) > _MOST_UNITS:
+        del _UNITS[id(_NANS.pop(next(iter(_NANS))))]
+    return found
 
 
 def unit_change(value: float) -> tuple[str, str] | None:
     """Return which unit a channel had and which this value has, where it is missing by that."""
-    return known[1] if (known := _UNITS.get(id(value))) else None
+    return _UNITS.get(id(value))
 
 
 MODE_MARK = "\x1f"

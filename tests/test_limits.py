@@ -42,6 +42,7 @@ from rejex_stream.types import (
     Reason,
     is_ranked,
     nan_of_unit,
+    unit_change,
     without_limits,
 )
 from tests.oracle import reference_verdicts
@@ -518,6 +519,13 @@ def test_a_unit_that_changes_is_an_incident_of_its_own_from_the_first_event_on()
     alert = make_alert(changes[0], DisplayNames("p")).annotations
     for text in (alert["summary"], alert["description"], in_words(verdicts[1000])):
         assert "x: unit was °C, is °F, and no such value is judged: convert it" in text
+
+
+def test_however_many_units_there_were_the_newest_are_known_and_the_oldest_are_plainly_missing():
+    oldest, *_, newest = [nan_of_unit("°C", str(i)) for i in range(5_000)]
+    assert (unit_change(newest), unit_change(oldest)) == (("°C", "4999"), None)
+    assert nan_of_unit("°C", "4999") is newest
+    assert math.isnan(oldest)
 
 
 @pytest.mark.thorough

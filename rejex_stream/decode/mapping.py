@@ -139,7 +139,7 @@ class Quality:
             or value is ABSENT
             or (unit == quality if unit else self._is_good(quality))
             or (texts and not unit and self._is_good(_as_json(str(quality))))
-            else _note_bad(printable(quality, 40), unit or tuple(self.good), unit)
+            else _in_place_of(printable(quality, 40), unit or tuple(self.good), unit)
             for value, quality, unit in zip(values, qualities, units, strict=True)
         ]
 
@@ -154,12 +154,17 @@ class Quality:
         )
 
 
-@lru_cache(maxsize=1_024)
-def _note_bad(found: str, good: Sequence[object], unit: str | None) -> float | None:
-    """Say once of what stands beside a value that it is not good; return what stands for it."""
-    known = ", ".join(map(printable, (unit,) if unit else good))
-    _log.info("beside a value stands %s, and not %s: such values are missing", found, known)
+def _in_place_of(found: str, good: Sequence[object], unit: str | None) -> float | None:
+    """Return what stands for a value that is not good, by what stands beside it."""
+    _note_bad(found, (unit,) if unit else good)
     return nan_of_unit(unit, found[1:-1]) if unit else None
+
+
+@lru_cache(maxsize=1_024)
+def _note_bad(found: str, good: Sequence[object]) -> None:
+    """Say once of what stands beside a value that it is not good."""
+    known = ", ".join(map(printable, good))
+    _log.info("beside a value stands %s, and not %s: such values are missing", found, known)
 
 
 def _as_json(text: str) -> object:

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from rejex_stream.errors import RejexError
-from rejex_stream.tables import open_table
+from rejex_stream.tables.inspection import open_table
 from rejex_stream.types import Reading
 
 ROWS = 200

@@ -51,7 +51,7 @@ CASES: tuple[tuple[str, int, int | None, bool], ...] = (
 )
 """Detector, rows of the buffer, digits of a value, and whether it is refitted and alarms are on, as
 in a service; then a key is looked at where it has most, just before a new model is swapped in."""
-_SHARED = (type, ModuleType, FunctionType)  # code belongs to no key
+_SHARED = (type, ModuleType, FunctionType, Engine)  # code belongs to no key, nor do other keys
 
 PARTS: dict[str, Callable[[Any], object]] = {
     "window, sorted": lambda key: key._judge.window._sorted,

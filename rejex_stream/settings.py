@@ -6,14 +6,18 @@ the messages for a value that cannot be, and the checks of what is given in Pyth
 
 from __future__ import annotations
 
+import ast
 import copy
 import difflib
+import inspect
 import json
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from textwrap import dedent
 from typing import Annotated, Any, ClassVar, Self, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
@@ -55,7 +59,6 @@ class Section(BaseModel):
         allow_inf_nan=False,
         validate_default=True,
         hide_input_in_errors=True,
-        use_attribute_docstrings=True,
     )
     table: ClassVar[str] = ""
     """Where it stands in the file, for the sentences of :meth:`check`."""
@@ -70,11 +73,6 @@ class Section(BaseModel):
 
     # A section within a config is validated with the whole, so that all problems are said at once.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
-
-    @classmethod
-    def __pydantic_init_subclass__(cls, **_: Any) -> None:  # noqa: ANN401
-        for field in cls.model_fields.values():  # a docstring has line breaks
-            field.description = " ".join((field.description or "").split()) or None
 
     def check(self) -> None:
         """Refuse what no single setting can know to be wrong."""
@@ -137,7 +135,35 @@ def secret(*, says: str | None = None, otherwise: str = "none") -> Any:  # noqa:
 
 def stated(section: type[BaseModel], name: str) -> Any:  # noqa: ANN401 - as pydantic's own Field
     """Declare a setting that a section states already: the same limits, default and sentence."""
-    return copy.copy(section.model_fields[name])
+    return copy.copy(fields_of(section)[name])
+
+
+@cache
+def fields_of(section: type[BaseModel]) -> Mapping[str, FieldInfo]:
+    """Return the settings of a section with their sentences, read where somebody asks."""
+    fields = section.model_fields
+    for kind in section.__mro__[: section.__mro__.index(BaseModel)]:
+        for name, text in written_below(kind).items():
+            if name in fields:
+                fields[name].description = fields[name].description or " ".join(text.split())
+    return fields
+
+
+def written_below(kind: type) -> dict[str, str]:
+    """Return what stands below the fields of a type, each text below one line or several."""
+    texts, above, last = dict[str, str](), list[str](), 0
+    try:
+        (declared,) = ast.parse(dedent(inspect.getsource(kind))).body
+    except OSError:  # made at a prompt
+        return {}
+    for node in declared.body if isinstance(declared, ast.ClassDef) else ():
+        above, last = [] if node.lineno > last + 1 else above, node.end_lineno or 0
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            above.append(node.target.id)
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and above:
+            texts |= dict.fromkeys(above, str(node.value.value))
+            above = []
+    return texts
 
 
 _MASK = "***"
@@ -294,7 +320,7 @@ def field_at(root: type[BaseModel], path: Sequence[str]) -> FieldInfo | None:
             continue
         if model is None:
             return field if part.isdigit() else None
-        field = model.model_fields.get(part, field if part.isdigit() else None)
+        field = fields_of(model).get(part, field if part.isdigit() else None)
         if field is None:
             return None
         model = section_of(field.annotation)

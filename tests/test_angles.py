@@ -21,9 +21,9 @@ from rejex_stream.operate.incident_text import DisplayNames
 from rejex_stream.readable import ChannelReading
 from rejex_stream.rejection import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
-from rejex_stream.tables import open_table
 from rejex_stream.tables.angles import find_angles, followed
 from rejex_stream.tables.columns import Sample
+from rejex_stream.tables.inspection import open_table
 from rejex_stream.types import Label
 from tests.streams import of_rows, played
 

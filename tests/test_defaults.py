@@ -33,6 +33,7 @@ from rejex_stream.review.queue import cases
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.run.review_items import AuditDraw
 from rejex_stream.run.run_settings import Output, Run, RunSettings, State
+from rejex_stream.settings import fields_of
 from rejex_stream.types import Partition
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "settings.md"
@@ -133,10 +134,10 @@ RESOLVED = {"group", "topics", "form", "window", "contamination", "tolerance", "
 ])  # fmt: skip
 def test_a_setting_is_stated_once_and_used_by_its_concept(concept, sections):
     assert set(sections) <= {model_of(name) for name in ALL_SECTIONS}, "sections of a config"
-    stated = {name: f for section in sections for name, f in section.model_fields.items()}
+    stated = {name: f for section in sections for name, f in fields_of(section).items()}
     names_of_the_page = {name for _, name, _ in rows()}
     held = 0
-    for name, field in concept.model_fields.items():
+    for name, field in fields_of(concept).items():
         there = stated.get(RENAMED.get(name, name))
         if there is None:
             assert name in RESOLVED or name not in names_of_the_page, f"{name} is stated twice"

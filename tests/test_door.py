@@ -26,7 +26,9 @@ from rejex_stream.errors import ConfigError
 from rejex_stream.features import FeatureSpec, SensorFeatures
 from rejex_stream.features.spec import MissingChannelError
 from rejex_stream.operate.run_monitor import ClockWatch
-from rejex_stream.tables import Asked, Feed, Table, infer_feed, open_file, open_table
+from rejex_stream.tables.guess import Asked
+from rejex_stream.tables.inspection import Table, open_table
+from rejex_stream.tables.json_fields import Feed, infer_feed, open_file
 from rejex_stream.types import Position, Reading, Record, unit_change
 
 pytest.importorskip("jq")

@@ -19,8 +19,9 @@ from rejex_stream.engine import Engine
 from rejex_stream.errors import ConfigError
 from rejex_stream.features import Feature, FeatureSpec
 from rejex_stream.run.executors import InlineExecutor
-from rejex_stream.tables import Asked, infer_feed, open_table
-from rejex_stream.tables.guess import guess_table
+from rejex_stream.tables.guess import Asked, guess_table
+from rejex_stream.tables.inspection import open_table
+from rejex_stream.tables.json_fields import infer_feed
 from rejex_stream.types import Position, Reading, Record, ReviewItem
 from tests.streams import Distance, played, readings, spec
 

@@ -10,9 +10,10 @@ import pytest
 from rejex_stream.decode.mapping import parse_moment
 from rejex_stream.errors import ConfigError
 from rejex_stream.plan.suggest import suggest
-from rejex_stream.tables import dialect, open_table
+from rejex_stream.tables import dialect
 from rejex_stream.tables.dialect import find_times
 from rejex_stream.tables.guess import Asked, guess_table
+from rejex_stream.tables.inspection import open_table
 from rejex_stream.tables.place import delimiter_of, split_all
 from rejex_stream.tables.scored import judge_table
 from rejex_stream.types import is_ranked

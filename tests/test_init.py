@@ -9,7 +9,8 @@ import pytest
 from rejex_stream.config import load_config
 from rejex_stream.encode import decode_verdict
 from rejex_stream.errors import ConfigError
-from rejex_stream.tables import Asked, infer_feed
+from rejex_stream.tables.guess import Asked
+from rejex_stream.tables.json_fields import infer_feed
 from rejex_stream.types import Position, Record
 from tests.program import here
 

@@ -15,18 +15,25 @@ def test_every_public_name_is_there_and_sorted():
         assert getattr(rejex_stream, name).__module__.startswith("rejex_stream."), name
 
 
-def test_importing_the_package_is_light():
-    heavy = "[m for m in ('numpy', 'sklearn', 'river') if m in sys.modules]"
-    code = f"import sys, rejex_stream; print({heavy})"
-    done = ended([sys.executable, "-c", code])
-    assert done.stdout.strip() == "[]"
+HEAVY = ("scipy.special", "sklearn", "pyod", "river", "torch", "pandas", "pydantic_settings",
+         "confluent_kafka", "kafka", "rejex_stream.tables.dialect",
+         "rejex_stream.doctor")  # fmt: skip
 
 
 @pytest.mark.thorough
-def test_a_config_without_a_broker_loads_no_client_of_one():
-    code = "import sys, rejex_stream.config; print('kafka' in sys.modules)"
-    done = ended([sys.executable, "-c", code])
-    assert done.stdout.strip() == "False"
+@pytest.mark.parametrize(
+    ("code", "heavy"),
+    [
+        ("import rejex_stream", ("numpy", "pydantic", *HEAVY)),
+        ("from rejex_stream.cli import main; main(['--help'])", ("numpy", "pydantic", *HEAVY)),
+        ("import rejex_stream.cli.commands.run_pipeline", HEAVY),
+    ],
+)
+def test_what_begins_loads_nothing_heavy_that_it_may_not_need(code, heavy):
+    done = ended(
+        [sys.executable, "-c", f"import sys; {code}; print(set({heavy}) & sys.modules.keys())"]
+    )
+    assert done.stdout.splitlines()[-1] == "set()"
 
 
 def test_every_room_that_is_promised_says_what_it_exports():

@@ -18,8 +18,8 @@ from rejex_stream.incidents import Alarms
 from rejex_stream.plan.suggest import suggest
 from rejex_stream.rejection import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
-from rejex_stream.tables import open_table
 from rejex_stream.tables.guess import Asked
+from rejex_stream.tables.inspection import open_table
 from rejex_stream.tables.json_fields import open_file
 from tests.streams import of_rows, played
 

@@ -18,7 +18,8 @@ from rejex_stream.decode import decode_records
 from rejex_stream.decode.reorder_buffer import ReorderBuffer
 from rejex_stream.errors import ConfigError
 from rejex_stream.settings import toml, toml_key
-from rejex_stream.tables import Feed, draft_config, infer_feed
+from rejex_stream.tables.draft import draft_config
+from rejex_stream.tables.json_fields import Feed, infer_feed
 from rejex_stream.types import Invalid, Position, Reading, Record
 
 pytest.importorskip("jq")

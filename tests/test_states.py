@@ -15,7 +15,7 @@ from rejex_stream.incidents import Alarms
 from rejex_stream.plan.suggest import suggest
 from rejex_stream.rejection import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
-from rejex_stream.tables import open_table
+from rejex_stream.tables.inspection import open_table
 from tests.streams import of_rows, played
 
 TEN_MINUTES, DAY = 600_000, 144

@@ -24,7 +24,8 @@ from rejex_stream.decode.mapping import to_epoch_ms
 from rejex_stream.errors import ConfigError, RejexError
 from rejex_stream.readable import Expected
 from rejex_stream.rejection.window import grade
-from rejex_stream.tables import Asked, open_table
+from rejex_stream.tables.guess import Asked
+from rejex_stream.tables.inspection import open_table
 from rejex_stream.tables.scored import Episodes, judge_table
 from rejex_stream.types import ChannelEvidence, Evidence, Label, Position, Reading, Verdict
 

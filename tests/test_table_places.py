@@ -9,7 +9,8 @@ from datetime import datetime, timedelta
 import pytest
 
 from rejex_stream.errors import ConfigError
-from rejex_stream.tables import Asked, open_table
+from rejex_stream.tables.guess import Asked
+from rejex_stream.tables.inspection import open_table
 from rejex_stream.tables.place import delimiter_of
 from rejex_stream.types import Reading
 

@@ -24,7 +24,8 @@ from rejex_stream.config.assembly import engine_spec
 from rejex_stream.encode import decode_verdict
 from rejex_stream.errors import ConfigError, RejexError
 from rejex_stream.plan.suggest import suggest
-from rejex_stream.tables import Asked, open_table
+from rejex_stream.tables.guess import Asked
+from rejex_stream.tables.inspection import open_table
 from tests.program import command, ended
 
 BEGUN = datetime(2024, 1, 6, tzinfo=UTC)

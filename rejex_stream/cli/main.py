@@ -11,7 +11,6 @@ import importlib
 import os
 import sys
 import traceback
-from importlib.metadata import version
 from typing import Annotated, NamedTuple
 
 import typer
@@ -127,6 +126,8 @@ def _only_named() -> None:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
+        from importlib.metadata import version
+
         print(f"rejex-stream {version('rejex-stream')}")
         raise typer.Exit
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeAlias
 import typer
 
 from rejex_stream.decode.mapping import TimeUnit
-from rejex_stream.tables import Asked
+from rejex_stream.tables.guess import Asked
 
 Contamination = Annotated[
     float, typer.Option("--contamination", "-c", help="γ, the expected share of anomalies.")

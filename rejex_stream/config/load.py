@@ -16,7 +16,6 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ValidationError
-from pydantic_settings import EnvSettingsSource, SettingsError
 
 from rejex_stream.config.assembly import file_format, file_places, kafka_settings, monitor_config
 from rejex_stream.config.durations import with_counts
@@ -104,14 +103,17 @@ def check_sections(
 
 
 def _environment() -> tuple[dict[str, Any], list[Problem]]:
-    problems = []
-    for name in sorted(os.environ):
-        if not name.startswith(ENV_PREFIX) or "__" not in name:
-            continue
-        section = name.removeprefix(ENV_PREFIX).split("__")[0].lower()
-        if section not in Config.model_fields:
-            fix = f"names no section; did you mean {nearest(section, Config.model_fields)}?"
+    problems, sections = [], Config.model_fields
+    names = sorted(name for name in os.environ if name.upper().startswith(ENV_PREFIX))
+    named = {name: name[len(ENV_PREFIX) :].split("__")[0].lower() for name in names}
+    for name, section in named.items():
+        if name.startswith(ENV_PREFIX) and "__" in name and section not in sections:
+            fix = f"names no section; did you mean {nearest(section, sections)}?"
             problems.append(Problem(section, None, "", fix, variable=name))
+    if sections.keys().isdisjoint(named.values()):
+        return {}, problems
+    from pydantic_settings import EnvSettingsSource, SettingsError  # slow to load
+
     try:
         model: Any = Config  # whose fields are all that is looked at
         overrides = EnvSettingsSource(model, env_prefix=ENV_PREFIX, env_nested_delimiter="__")()

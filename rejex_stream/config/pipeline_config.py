@@ -21,7 +21,7 @@ from rejex_stream.decode.reorder_buffer import ReorderRules
 from rejex_stream.incidents import Alarms, Hold
 from rejex_stream.monitor.config import Monitor
 from rejex_stream.run.run_settings import Output, Run, State
-from rejex_stream.settings import extra_of, section_of, setting, toml
+from rejex_stream.settings import extra_of, fields_of, section_of, setting, toml
 
 ENV_PREFIX = "REJEX_"
 
@@ -169,7 +169,8 @@ def config_schema() -> dict[str, Any]:
         limits = [key for key in ("type", "minimum", "maximum") if key in declared]
         kinds = declared.pop("anyOf", None) or [{key: declared.pop(key) for key in limits}]
         declared["anyOf"] = [*kinds, {"type": "string", "pattern": DURATION}]
-    for part in (schema, *schema["$defs"].values()):
+    said = {of.__name__: fields_of(of) for of in _sections(Config)}
+    for title, part in {Config.__name__: schema, **schema["$defs"]}.items():
         for name, declared in part.get("properties", {}).items():
             unit, otherwise = declared.pop("unit", ""), declared.pop("otherwise", "")
             example = declared.pop("example", None)
@@ -180,7 +181,7 @@ def config_schema() -> dict[str, Any]:
                 del declared["default"]
                 declared["anyOf"] = [a for a in declared["anyOf"] if a != {"type": "null"}]
             more = [f"Unit: {unit}."] * bool(unit) + [f"Otherwise: {otherwise}."] * bool(otherwise)
-            declared["description"] = " ".join([*declared.get("description", name).split(), *more])
+            declared["description"] = " ".join([said[title][name].description or name, *more])
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **schema,
@@ -189,9 +190,15 @@ def config_schema() -> dict[str, Any]:
     }
 
 
+def _sections(section: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    yield section
+    for below in filter(None, (section_of(f.annotation) for f in section.model_fields.values())):
+        yield from _sections(below)
+
+
 def _of_section(name: str, section: type[BaseModel]) -> Iterator[SettingRow]:
     nested: list[tuple[str, type[BaseModel]]] = []
-    for key, field in section.model_fields.items():
+    for key, field in fields_of(section).items():
         path = f"{name}.{key}"
         below = section_of(field.annotation)
         if below is not None:

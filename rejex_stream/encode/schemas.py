@@ -6,8 +6,6 @@ optional fields do not. Golden files in the tests notice either.
 
 from __future__ import annotations
 
-import ast
-import inspect
 import re
 from collections.abc import Mapping
 from typing import Any, Final
@@ -16,6 +14,7 @@ import msgspec
 
 from rejex_stream import types
 from rejex_stream.encode import label_records, records
+from rejex_stream.settings import written_below
 
 VERDICT_TYPE: Final = "io.rejex.verdict.v1"
 LEAN_VERDICT_TYPE: Final = "io.rejex.lean-verdict.v1"
@@ -100,7 +99,8 @@ def _described(components: Mapping[str, Any]) -> dict[str, Any]:
     for name, schema in components.items():
         own = (getattr(home, name, None) for home in (types, records, label_records))
         kinds = _EXPLAINED_BY.get(name) or tuple(filter(None, own))[:1]
-        fields = {field: text for kind in kinds for field, text in _explained(kind).items()}
+        told = [*map(written_below, kinds)]
+        fields = {field: _plain(text) for texts in told for field, text in texts.items()}
         explained = {
             **schema,
             "title": _PLAIN_NAMES.get(name, name),
@@ -113,20 +113,6 @@ def _described(components: Mapping[str, Any]) -> dict[str, Any]:
             }
         described[name] = explained
     return described
-
-
-def _explained(kind: type) -> dict[str, str]:
-    """Return what stands below the fields of a type, each text below one line or several."""
-    texts, above, last = dict[str, str](), list[str](), 0
-    (declared,) = ast.parse(inspect.getsource(kind)).body
-    for node in declared.body if isinstance(declared, ast.ClassDef) else ():
-        above, last = [] if node.lineno > last + 1 else above, node.end_lineno or 0
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            above.append(node.target.id)
-        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and above:
-            texts |= dict.fromkeys(above, _plain(str(node.value.value)))
-            above = []
-    return texts
 
 
 def _plain(text: str) -> str:

@@ -14,7 +14,7 @@ from enum import Enum
 from functools import lru_cache
 
 import msgspec
-from scipy.special import stdtrit
+import scipy
 
 from rejex_stream.monitor.alarm import NO_ALARMS, ActiveAlarms, Alarm, AlarmKind, Alternative
 from rejex_stream.monitor.config import MonitorConfig
@@ -406,4 +406,4 @@ def rate_limits(
 
 @lru_cache(maxsize=64)
 def _t_quantile(confidence: float, degrees: int) -> float:
-    return float(stdtrit(degrees, (1 + confidence) / 2))
+    return float(scipy.special.stdtrit(degrees, (1 + confidence) / 2))

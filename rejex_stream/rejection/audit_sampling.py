@@ -37,7 +37,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from scipy.special import betainc, betaincc, betaln
+import scipy
 
 from rejex_stream.errors import ConfigError
 from rejex_stream.types import Position
@@ -74,12 +74,13 @@ def log_evidence(stratum: Stratum, missed: float, *, fewer: bool = True) -> floa
     found, rate = stratum
     share = (1.0, (1.0 - rate) / rate)
     after = (share[0] + found, share[1] + missed - found)
-    side = betainc if fewer else betaincc
+    side = scipy.special.betainc if fewer else scipy.special.betaincc
     mass, prior = float(side(*after, rate)), float(side(*share, rate))
     if mass <= 0.0:  # below the floats: the finds speak for k, not against it
         return -math.inf
     chance = found * math.log(rate) + (missed - found) * math.log1p(-rate)
-    return float(betaln(*after) - betaln(*share)) + math.log(mass / prior) - chance
+    log_beta = scipy.special.betaln
+    return float(log_beta(*after) - log_beta(*share)) + math.log(mass / prior) - chance
 
 
 def most_missed(strata: Iterable[Stratum], *, alpha: float = 0.05) -> int:

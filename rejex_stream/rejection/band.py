@@ -21,7 +21,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.special import betaincinv
+import scipy
 
 from rejex_stream.errors import ConfigError
 from rejex_stream.rejection.arguments import check_number, decimal, round_up
@@ -233,14 +233,14 @@ def _band(n: int, r: int, contamination: float, tolerance: float) -> RejectionBa
     # guesses them, mostly to the rank; what counts is the integer search from there. It is never
     # trusted: it is off by a rank now and then, and not a number for large T.
     tail = math.exp(-tolerance)
-    guess = float(betaincinv(n - r + 1, r, tail))
+    guess = float(scipy.special.betaincinv(n - r + 1, r, tail))
     # First rank with log P1 >= -T (or n + 1: none, as for r = 1 and T < 1); P1 grows with the rank.
     lower = _first(
         lambda rank: log_p_anomaly(rank, n, r) >= -tolerance,
         guess=math.ceil((n + 2) * guess - 1) if guess > 0 else n - r,
         last=n + 1,
     )
-    guess = float(betaincinv(r, n - r + 1, tail))
+    guess = float(scipy.special.betaincinv(r, n - r + 1, tail))
     # First rank with log P0 < -T (or n + 1: none), one above the band; P0 falls with the rank.
     above = _first(
         lambda rank: log_p_normal(rank, n, r) < -tolerance,

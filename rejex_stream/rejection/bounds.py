@@ -13,9 +13,10 @@ References
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
-from scipy.special import betainc, betainccinv, betaincinv
+import scipy
 
 from rejex_stream.errors import ConfigError
 from rejex_stream.rejection.arguments import check_number
@@ -25,7 +26,6 @@ from rejex_stream.types import FloatArray
 
 DELTA = 0.1
 """δ, with which a bound may fail, where nothing else is said."""
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(128)
 
 
 def expected_rejection_rate(band: RejectionBand) -> float:
@@ -60,7 +60,7 @@ def exact_rate_bound(band: RejectionBand, delta: float = DELTA) -> float:
         return 0.0
     if w == n + 1:
         return 1.0
-    return float(betainccinv(w, n + 1 - w, delta))
+    return float(scipy.special.betainccinv(w, n + 1 - w, delta))
 
 
 def theorem_interval(
@@ -184,8 +184,9 @@ def cost_quantile(
         return c_r  # everything is rejected
     else:
         # Integrate over the rejected share by its own quantiles.
-        rejected = betaincinv(w, low_ranks + high_ranks, (_NODES + 1) / 2)
-        weight = _WEIGHTS / 2
+        nodes, weights = _nodes()
+        rejected = scipy.special.betaincinv(w, low_ranks + high_ranks, (nodes + 1) / 2)
+        weight = weights / 2
 
     def probability(cost: float) -> float:
         # Given the rejected share, u ~ Beta is accepted normal's part of the accepted rest; the
@@ -206,6 +207,11 @@ def cost_quantile(
         middle = (low + high) / 2
         low, high = (middle, high) if probability(middle) < 1 - delta else (low, middle)
     return high
+
+
+@lru_cache(maxsize=1)
+def _nodes() -> tuple[FloatArray, FloatArray]:
+    return np.polynomial.legendre.leggauss(128)
 
 
 def _share_below(  # noqa: PLR0917
@@ -232,7 +238,7 @@ def _beta_cdf(u: FloatArray, low_ranks: int, high_ranks: int) -> FloatArray:
         return np.where(u >= 1.0, 1.0, 0.0)
     if low_ranks == 0:  # no normal is ever accepted: u = 0, counted by the piece that starts there
         return np.where(u > 0.0, 1.0, 0.0)
-    result: FloatArray = betainc(low_ranks, high_ranks, u)
+    result: FloatArray = scipy.special.betainc(low_ranks, high_ranks, u)
     return result
 
 

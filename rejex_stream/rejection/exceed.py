@@ -25,7 +25,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.special import betainc, cython_special, gammaln
+import scipy  # which loads `special`, slow to load, at its first use
 
 from rejex_stream.errors import ConfigError
 from rejex_stream.rejection.arguments import check_number, check_window, decimal, round_up
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 # Below this, betainc is too close to the smallest float to carry full precision.
 _DEEP_TAIL = 1e-280
-_betainc = cython_special.betainc  # of plain floats: the same bits in a tenth of the time
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +90,8 @@ def checked_count(n: int, contamination: float, fix: Callable[[], str] | None = 
 def _log_tail_fraction(a: FloatArray, b: FloatArray, x: FloatArray) -> FloatArray:
     """Log I_x(a, b) far in the lower tail, by Lentz' continued fraction in log space."""
     tiny = 1e-300
-    front = a * np.log(x) + b * np.log1p(-x) + gammaln(a + b) - gammaln(a + 1) - gammaln(b)
+    log_gamma = scipy.special.gammaln
+    front = a * np.log(x) + b * np.log1p(-x) + log_gamma(a + b) - log_gamma(a + 1) - log_gamma(b)
     c = np.ones_like(x)
     d = 1.0 / np.maximum(np.abs(1.0 - (a + b) * x / (a + 1.0)), tiny)
     value = d.copy()
@@ -113,8 +113,8 @@ def _log_tail_fraction(a: FloatArray, b: FloatArray, x: FloatArray) -> FloatArra
 
 def _log_tails(rank: FloatArray, n: int, r: int) -> tuple[FloatArray, FloatArray]:
     high, low = float(n - r + 1), float(r)
-    p1 = betainc(high, low, (rank + 1.0) / (n + 2.0))
-    p0 = betainc(low, high, (n - rank + 1.0) / (n + 2.0))
+    p1 = scipy.special.betainc(high, low, (rank + 1.0) / (n + 2.0))
+    p0 = scipy.special.betainc(low, high, (n - rank + 1.0) / (n + 2.0))
     with np.errstate(divide="ignore"):
         log_p1 = np.where(p1 <= 0.5, np.log(p1), np.log1p(-p0))
         log_p0 = np.where(p0 <= 0.5, np.log(p0), np.log1p(-p1))
@@ -129,9 +129,18 @@ def _log_tails(rank: FloatArray, n: int, r: int) -> tuple[FloatArray, FloatArray
     return log_p1, log_p0
 
 
+@lru_cache(maxsize=1)
+def _betainc() -> Callable[[float, float, float], float]:
+    from scipy.special import cython_special
+
+    # Of plain floats: the same bits in a tenth of the time.
+    of_floats: Callable[[float, float, float], float] = cython_special.betainc
+    return of_floats
+
+
 def log_p_anomaly(rank: int, n: int, r: int) -> float:
     """Return log P1 for one rank, with full precision wherever P1 <= 1/2 (callers vouch for r)."""
-    p = _betainc(n - r + 1.0, float(r), (rank + 1) / (n + 2))
+    p = _betainc()(n - r + 1.0, float(r), (rank + 1) / (n + 2))
     return math.log(p) if p >= _DEEP_TAIL else float(_log_tails(np.array([1.0 * rank]), n, r)[0][0])
 
 
@@ -182,8 +191,9 @@ def stability(rank: int | npt.ArrayLike, n: int, contamination: float) -> Stabil
 
 def stability_at(rank: int, n: int, r: int) -> tuple[float, float]:
     """Return (P1, confidence) for one rank, quickly; callers vouch for the arguments. O(1)."""
-    p_anomaly: float = _betainc(n - r + 1.0, float(r), (rank + 1) / (n + 2))
-    p_normal: float = _betainc(float(r), n - r + 1.0, (n - rank + 1) / (n + 2))
+    betainc = _betainc()
+    p_anomaly: float = betainc(n - r + 1.0, float(r), (rank + 1) / (n + 2))
+    p_normal: float = betainc(float(r), n - r + 1.0, (n - rank + 1) / (n + 2))
     return p_anomaly, 1.0 - 2.0 * min(p_anomaly, p_normal, 0.5)
 
 

@@ -11,7 +11,7 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from scipy.special import bdtrc
+import scipy
 
 from rejex_stream.config import Config
 from rejex_stream.config.assembly import (
@@ -419,7 +419,8 @@ def _judge_fault(fault: Fault, timed: Sequence[Event]) -> FaultFindings | None:
 
 def _beyond_chance(flagged: int, events: int, expected: float) -> bool:
     """Whether so many or more would come by chance with probability below 0.1, if independent."""
-    return flagged > 0 and float(bdtrc(flagged - 1, events, expected / events)) < _BY_CHANCE
+    probability = scipy.special.bdtrc
+    return flagged > 0 and float(probability(flagged - 1, events, expected / events)) < _BY_CHANCE
 
 
 def _is_false_alarm(verdict: Verdict, faults: Sequence[Fault]) -> bool:

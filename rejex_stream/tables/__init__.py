@@ -6,10 +6,3 @@ a `Feed` of JSON records (`json_fields`, of which `shapes` says how readings lie
 `inspection` first, then `draft`; what a column means is guessed in `guess`. A column is walked once
 (`columns`, a field of JSON in `fields`), and whoever guesses asks its profile.
 """
-
-from rejex_stream.tables.draft import draft_config
-from rejex_stream.tables.guess import Asked
-from rejex_stream.tables.inspection import Table, open_table
-from rejex_stream.tables.json_fields import Feed, infer_feed, open_file
-
-__all__ = ["Asked", "Feed", "Table", "draft_config", "infer_feed", "open_file", "open_table"]

@@ -260,7 +260,8 @@ def check_options(client: str, options: Mapping[str, object]) -> None:
             )
         if name in TUNED:
             _check_tuned(name, value)
-    others = others_of(options)
+    if not (others := others_of(options)):
+        return
     if client != "kafka-python" and find_spec("confluent_kafka"):
         _check_librdkafka(others)
     elif client != "confluent":

@@ -30,8 +30,10 @@ from rejex_stream.engine import EngineSpec
 from rejex_stream.errors import ConfigError
 from rejex_stream.operate.logs import escaped
 from rejex_stream.rejection.policy import CONTAMINATION
-from rejex_stream.tables import Asked, Feed, Table, draft_config, infer_feed, open_file
-from rejex_stream.tables.draft import save_draft
+from rejex_stream.tables.draft import draft_config, save_draft
+from rejex_stream.tables.guess import Asked
+from rejex_stream.tables.inspection import Table
+from rejex_stream.tables.json_fields import Feed, infer_feed, open_file
 from rejex_stream.tables.scored import judge_table
 from rejex_stream.types import Reading, Reason, Record, Verdict
 

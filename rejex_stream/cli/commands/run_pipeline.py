@@ -22,11 +22,9 @@ from rejex_stream.cli.bars import QUIET_S, Count, counting
 from rejex_stream.config import Config, load_config
 from rejex_stream.config.assembly import Edges, run_pipeline
 from rejex_stream.decode.written import is_repeated, zone_of
-from rejex_stream.doctor import promised
 from rejex_stream.errors import ConfigError
 from rejex_stream.operate.logs import logging_to_stderr
 from rejex_stream.run import run_events
-from rejex_stream.tables.column_checks import at_rest, check_readings, resting_among
 from rejex_stream.tables.order import TimeOrder
 from rejex_stream.types import Outcome, Partition, Reading
 
@@ -197,6 +195,9 @@ class _Looks:
         """Warn once of what is doubtful about the first readings; no verdict depends on it."""
         if self._first is None:
             return
+        # A start is sooner without.
+        from rejex_stream.tables.column_checks import at_rest, check_readings, resting_among
+
         first, self._first = self._first[:_FIRST], None
         for reading in first:
             self._order.add(reading.sensor, reading.event_time_ms)
@@ -270,6 +271,8 @@ def _end_in_time(ear: socket.socket, ended: threading.Event) -> None:
 def _print_summary(
     config: Config, summary: run_events.RunSummary, *, dry_run: bool, stderr: bool
 ) -> None:
+    from rejex_stream.doctor import promised
+
     promise = promised(config).promise
     rows = show.outcome_rows(summary, None if promise is None else promise.expected_rate)
     happened = (

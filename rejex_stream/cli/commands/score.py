@@ -40,8 +40,9 @@ from rejex_stream.plan.promises import plan
 from rejex_stream.plan.suggest import Suggestion
 from rejex_stream.readable import utc
 from rejex_stream.rejection.window import grade
-from rejex_stream.tables import Feed, Table, draft_config, open_file
-from rejex_stream.tables.draft import save_draft
+from rejex_stream.tables.draft import draft_config, save_draft
+from rejex_stream.tables.inspection import Table
+from rejex_stream.tables.json_fields import Feed, open_file
 from rejex_stream.tables.scored import Episode, Episodes, ScoredCsv, judge_table
 from rejex_stream.types import Invalid, Label, OutcomeCounts, Reading, Record, Verdict
 

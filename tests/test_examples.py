@@ -14,6 +14,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 SAYS = {
     "water_leak.py": r"90 of 1,181 hours went to review; the budget allows 99\.",
     "turbine.py": r"WT-01 gearbox overheats .*of 111; first sign after 2\.2 h",
+    "plants.py": r"^time,sensor,power_kw,gearbox_c\n2026-01-01 00:00,WT-01,",
     "batch_facade.py": r"T = 32: +\d\.\d% rejected \(expected 7\.4%",
 }
 

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from rejex_stream.errors import RejexError
+from rejex_stream.tables.draft import opened
 from rejex_stream.tables.inspection import open_table
 from rejex_stream.types import Reading
 
@@ -89,7 +90,8 @@ def dialects(n: int, seed: int = 28) -> list[Dialect]:
 def ours(path: Path, dialect: Dialect, made: list[list[str]]) -> Found:
     """Ask the product, as ``score`` and ``init`` do."""
     table = open_table(path)
-    rows = [r for r in map(table.decoder().decode, table.records()) if isinstance(r, Reading)]
+    decoder, records, _ = opened(table.settings(), table.told())
+    rows = [reading for r in records if isinstance(reading := decoder.decode(r), Reading)]
     values = [[str(value) for value in row.values] for row in rows]
     return {
         "delimiter": table.delimiter == dialect.delimiter,

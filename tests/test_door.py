@@ -26,6 +26,7 @@ from rejex_stream.errors import ConfigError
 from rejex_stream.features import FeatureSpec, SensorFeatures
 from rejex_stream.features.spec import MissingChannelError
 from rejex_stream.operate.run_monitor import ClockWatch
+from rejex_stream.tables.draft import opened
 from rejex_stream.tables.guess import Asked
 from rejex_stream.tables.inspection import Table, open_table
 from rejex_stream.tables.json_fields import Feed, infer_feed, open_file
@@ -61,8 +62,9 @@ def records(trees: Iterable[object], keys: Iterable[str] | None = None) -> list[
 
 
 def readings(table: Table) -> list[Reading]:
-    decoder, rows = table.decoder(), ReorderBuffer(table.reorder_rules())
-    made = [x for record in table.records() for _, x in rows.add(record, decoder.decode(record))]
+    decoder, source, rules = opened(table.settings(), table.told())
+    rows = ReorderBuffer(rules)
+    made = [x for record in source for _, x in rows.add(record, decoder.decode(record))]
     return [x for x in made if isinstance(x, Reading)]
 
 
@@ -357,8 +359,8 @@ def test_what_stands_for_no_value_is_a_channels_own(tmp_path: Path) -> None:
     (parsed, _) = parse_config(config.read_text())
     assert parsed is not None
     assert {n: c.missing for n, c in parsed.channels.items()} == {"temp": (-999,), "flow": (-12.5,)}
-    scored = open_table(tmp_path / "t.csv", Asked(missing=["flow=-12.5"])).mapping()
-    assert parsed.mapping().missing_of == scored.missing_of
+    scored = open_table(tmp_path / "t.csv", Asked(missing=["flow=-12.5"]))
+    assert scored.told()["flow"] == {"missing": [-12.5]}
     assert main(["init", str(tmp_path / "t.csv"), "--missing", "flw=1", "--to", "-"]) == 2
     with pytest.raises(ConfigError, match="'off' is no number"):
         open_table(tmp_path / "t.csv", Asked(missing=["flow=off"]))
@@ -384,6 +386,28 @@ def test_a_mode_is_offered_as_one_and_a_name_as_a_sensor(tmp_path: Path) -> None
     assert "--mode 'gear'" in said(table(tmp_path, "time,temp,gear", rows))
 
 
+@pytest.mark.parametrize("blocks", [False, True])
+def test_quantities_in_units_of_their_own_are_one_machine_s_where_nobody_is_named(
+    tmp_path: Path, blocks: bool
+) -> None:
+    units = {"AHU1.SAT": "°C", "AHU1.SAP": "bar"}
+    rows = [(f"{BEGUN + timedelta(minutes=i):%Y-%m-%d %H:%M}", path, f"{x[q]} {unit}")
+            for i, x in enumerate(zip(walk(300, 21), walk(300, 3, 2), strict=True))
+            for q, (path, unit) in enumerate(units.items())]  # fmt: skip
+    rows.sort(key=lambda row: row[1] if blocks else row[0])
+    made = table(tmp_path, "time,Name Path Reference,Object Value", rows)
+    assert made.guess.tag == "Name Path Reference"
+    assert made.guess.channels == (("Object Value",) if blocks else tuple(units))
+    found = readings(made)
+    assert len(found) == 300 * (1 + blocks)
+    assert {x.sensor for x in found} == ({f"t/{path}" for path in units} if blocks else {"t"})
+    assert "behind the numbers of" in said(made)
+    apart = table(
+        tmp_path, "time,Name Path Reference,Object Value", rows, channels=["Object Value"]
+    )
+    assert len(readings(apart)) == 600
+
+
 def test_a_unit_that_changes_within_a_series_is_said(tmp_path: Path) -> None:
     def rows(unit_of: Any) -> list[tuple[object, ...]]:
         return [
@@ -396,7 +420,7 @@ def test_a_unit_that_changes_within_a_series_is_said(tmp_path: Path) -> None:
     own = table(tmp_path, "time,machine,value,unit", rows(lambda i, m: "CF"[m == "m1"]))
     assert "changes within" not in said(own)
     steady = table(tmp_path, "time,machine,value,unit", rows(lambda i, m: "C"))
-    decoder, position = steady.decoder(), Position("t", 0, 0)
+    decoder, position = opened(steady.settings(), steady.told()).decoder, Position("t", 0, 0)
     found = [decoder.decode(Record(position, None, f"2026-03-05,m0,20,{unit}".encode()))
              for unit in ("C", "F", "")]  # fmt: skip
     assert [x.values == (20.0,) for x in found] == [True, False, True]
@@ -492,7 +516,7 @@ def test_a_counter_may_be_judged_by_its_rise(tmp_path: Path) -> None:
     assert main(["init", str(tmp_path / "t.csv"), "--counter", "energy", "--to", str(config)]) == 0
     (parsed, problems) = parse_config(config.read_text())
     assert parsed is not None, problems
-    assert parsed.reorder_rules() == rising.reorder_rules()
+    assert parsed.reorder_rules() == opened(rising.settings(), rising.told()).rules
     assert main(["score", str(tmp_path / "t.csv"), "--counter", "temps"]) == 2
 
 
@@ -672,7 +696,7 @@ def test_kinds_of_tables_are_read_right_or_what_is_doubtful_is_said(
     ("t.csv", "time," + ",".join(f"2025-05-05 {i:02}:00" for i in range(24)) + "\n"
      + "temp," + ",".join(map(str, walk(24))) + "\nflow," + ",".join(map(str, walk(24))) + "\n",
      "stand in the first row"),
-    ("t.jsonl", "", "or JSON"),
+    ("t.jsonl", "", "or JSON"), ("u.jsonl", "[\n", "holds [ and no more: it was cut off"),
     ("t.json", json.dumps({"data": [{"time": AT, "temp": 1.5}] * 9}, indent=1), "several lines"),
     ("t.csv", "Date/Time,temp\n" + " 07/21  01:15:00,5.5\n" * 9, "without a year"),
     ("t.txt", "boiler,machine=m0 temp=21.3,press=4.1 1746403200000000000\n" * 9, "line protocol"),

@@ -19,6 +19,7 @@ from rejex_stream.engine import Engine
 from rejex_stream.errors import ConfigError
 from rejex_stream.features import Feature, FeatureSpec
 from rejex_stream.run.executors import InlineExecutor
+from rejex_stream.tables.draft import opened
 from rejex_stream.tables.guess import Asked, guess_table
 from rejex_stream.tables.inspection import open_table
 from rejex_stream.tables.json_fields import infer_feed
@@ -180,8 +181,8 @@ def test_a_switch_in_words_is_a_flag_and_another_word_costs_no_row(tmp_path):
     path = written(tmp_path / "t.csv", rows)
     found = open_table(path)
     assert (found.guess.channels, found.guess.flags) == (("flow", "open", "mode"), ("open", "mode"))
-    decoder = found.decoder()
-    values = [decoder.decode(record).values[1] for record in found.records()]
+    decoder, records, _ = opened(found.settings(), found.told())
+    values = [decoder.decode(record).values[1] for record in records]
     assert values[39:41] == [0.0, 1.0]
     assert [i for i, value in enumerate(values) if math.isnan(value)] == [5900]
     assert open_table(path, Asked(flags=["open"])).guess.flags == ("open",)

@@ -12,6 +12,7 @@ from rejex_stream.errors import ConfigError
 from rejex_stream.plan.suggest import suggest
 from rejex_stream.tables import dialect
 from rejex_stream.tables.dialect import find_times
+from rejex_stream.tables.draft import opened
 from rejex_stream.tables.guess import Asked, guess_table
 from rejex_stream.tables.inspection import open_table
 from rejex_stream.tables.place import delimiter_of, split_all
@@ -118,7 +119,7 @@ def test_a_real_water_meter_keeps_to_the_predicted_rate(evaluation_data):
             (v.band_upper - v.band_lower + 1) / (v.window_len + 1) for v in verdicts if is_ranked(v)
         )
 
-    counts, failures = judge_table(choice.spec, table.decoder(), table.records(), add)
+    counts, failures = judge_table(choice.spec, *opened(table.settings(), table.told())[:2], add)
     assert counts.n_events == table.n_rows == 1268
     assert not failures
     assert counts.rejection_rate == pytest.approx(statistics.mean(expected), rel=0.5)

@@ -24,6 +24,7 @@ from rejex_stream.decode.mapping import to_epoch_ms
 from rejex_stream.errors import ConfigError, RejexError
 from rejex_stream.readable import Expected
 from rejex_stream.rejection.window import grade
+from rejex_stream.tables.draft import opened
 from rejex_stream.tables.guess import Asked
 from rejex_stream.tables.inspection import open_table
 from rejex_stream.tables.scored import Episodes, judge_table
@@ -39,17 +40,18 @@ def case(shared_cases):
 
 
 def readings(table):
-    decoder = table.decoder()
-    return [x for record in table.records() if isinstance(x := decoder.decode(record), Reading)]
+    decoder, source, _ = opened(table.settings(), table.told())
+    return [x for record in source if isinstance(x := decoder.decode(record), Reading)]
 
 
 def judged(table):
     """Rows from 1 on that are flagged or rejected after warm-up."""
     choice = table.suggested(contamination=0.05)
+    read = opened(table.settings(), table.told(), pooled=choice.pooled)
     verdicts = []
     judge_table(
-        choice.spec, table.decoder(pooled=choice.pooled), table.records(),
-        lambda _, judged: verdicts.extend(judged), rules=table.reorder_rules(),
+        choice.spec, read.decoder, read.records,
+        lambda _, judged: verdicts.extend(judged), rules=read.rules,
     )  # fmt: skip
     return {v.position.offset + 1: v for v in verdicts}
 
@@ -602,7 +604,7 @@ def seconds(i, step=60):
     return f"{BEGUN + timedelta(seconds=i * step):%Y-%m-%d %H:%M:%S}"
 
 
-def opened(tmp_path, header, row, n=300, sep=",", asked=None):
+def made(tmp_path, header, row, n=300, sep=",", asked=None):
     path = tmp_path / "plant.csv"
     lines = [header, *(sep.join(map(str, row(i))) for i in range(n))]
     path.write_text("\n".join(lines) + "\n")
@@ -614,7 +616,7 @@ def test_a_quality_beside_a_value_has_its_stem_not_its_name(tmp_path):
         bad = i % 20 == 7
         return seconds(i), 0 if bad else NOISY[i], "BAD" if bad else "GOOD", NOISY[i + 99], "GOOD"
 
-    table = opened(tmp_path, "time,TI1.PV,TI1.Q,FI2.PV,FI2.Q", row)
+    table = made(tmp_path, "time,TI1.PV,TI1.Q,FI2.PV,FI2.Q", row)
     assert table.guess.channels == ("TI1.PV", "FI2.PV")
     assert sum(math.isnan(one.values[0]) for one in readings(table)) == 15
     assert not any(math.isnan(one.values[1]) for one in readings(table))
@@ -624,9 +626,9 @@ def test_counters_beside_nothing_else_are_measured_by_their_change(tmp_path):
     def row(i):
         return seconds(i), round(900 + i * 0.3 + i // 7 * 0.1, 2), 40 + i // 6
 
-    guess = opened(tmp_path, "time,energy,rejects", row).guess
+    guess = made(tmp_path, "time,energy,rejects", row).guess
     assert guess.counters == guess.channels == ("energy", "rejects")
-    beside = opened(tmp_path, "time,energy,seq", lambda i: (*row(i)[:2], 500 + i)).guess
+    beside = made(tmp_path, "time,energy,seq", lambda i: (*row(i)[:2], 500 + i)).guess
     assert beside.channels == beside.counters == ("energy",)
     assert "only counts" in beside.aside["seq"]
 
@@ -635,7 +637,7 @@ def test_milliseconds_beside_a_clock_name_no_sensor(tmp_path):
     def row(i):
         return seconds(i // 10, 1), i % 10 * 100, NOISY[i], NOISY[i + 50]
 
-    guess = opened(tmp_path, "time,ms,amps,volts", row).guess
+    guess = made(tmp_path, "time,ms,amps,volts", row).guess
     assert (guess.sensor, guess.channels) == (None, ("amps", "volts"))
 
 
@@ -644,30 +646,30 @@ def test_milliseconds_beside_a_clock_name_no_sensor(tmp_path):
     ("x,a,b", lambda i: f"{1741068000 + i * 5}.25", 5_000, "is called no time, and holds"),
 ])  # fmt: skip
 def test_a_first_column_that_goes_on_as_a_time_is_one_and_said(tmp_path, header, first, time, why):
-    table = opened(tmp_path, header, lambda i: (first(i), NOISY[i], NOISY[i + 9]))
+    table = made(tmp_path, header, lambda i: (first(i), NOISY[i], NOISY[i + 9]))
     assert why in said(table)
     assert "--time -" in said(table)
     assert [r.event_time_ms for r in readings(table)[:2]] == pytest.approx(
         [readings(table)[0].event_time_ms, readings(table)[0].event_time_ms + time]
     )
-    none = opened(tmp_path, header, lambda i: (first(i), NOISY[i], NOISY[i + 9]),
+    none = made(tmp_path, header, lambda i: (first(i), NOISY[i], NOISY[i + 9]),
                   asked=Asked(time=["-"]))  # fmt: skip
     assert none.guess.time is None
 
 
 @pytest.mark.parametrize("first", [lambda i: i * 2, lambda i: round(i * 0.1 + i % 3 * 0.01, 2)])
 def test_a_first_column_that_counts_otherwise_is_no_time(tmp_path, first):
-    table = opened(tmp_path, "x,a,b", lambda i: (first(i), NOISY[i], NOISY[i + 9]))
+    table = made(tmp_path, "x,a,b", lambda i: (first(i), NOISY[i], NOISY[i + 9]))
     assert (table.guess.time, table.guess.channels) == (None, ("a", "b"))
     assert "rows are taken as 1 s apart" in said(table)
 
 
 def test_a_header_that_lacks_its_last_name_calls_the_time_by_its_own(tmp_path):
-    table = opened(tmp_path, "time,a,b", lambda i: (seconds(i), NOISY[i], NOISY[i + 9], NOISY[i]))
+    table = made(tmp_path, "time,a,b", lambda i: (seconds(i), NOISY[i], NOISY[i + 9], NOISY[i]))
     assert table.header == ("time", "a", "b", "column_4")
     assert (table.guess.time, table.guess.channels) == ("time", ("a", "b", "column_4"))
     assert "some column has no name" in said(table)
-    rows = opened(tmp_path, "a,b", lambda i: (i + 1, NOISY[i], NOISY[i + 9]))  # as R writes rows
+    rows = made(tmp_path, "a,b", lambda i: (i + 1, NOISY[i], NOISY[i + 9]))  # as R writes rows
     assert rows.guess.channels == ("a", "b")
 
 
@@ -677,7 +679,7 @@ def test_a_second_table_behind_the_first_is_unreadable_and_the_first_is_read(tmp
             return seconds(i), NOISY[i], NOISY[i + 9]
         return ("time", "c", "d", "e") if i == 300 else (seconds(i), *NOISY[i : i + 3])
 
-    table = opened(tmp_path, "time;a;b", row, n=361, sep=";")
+    table = made(tmp_path, "time;a;b", row, n=361, sep=";")
     assert table.guess.channels == ("a", "b")
     assert len(readings(table)) == 300
     assert "unreadable: 61 of 361 rows" in said(table)
@@ -688,13 +690,13 @@ def test_who_writes_a_decimal_comma_writes_the_day_first(tmp_path, point, sep, d
     def row(i):
         return f"04/03/2025 {i // 60:02}:{i % 60:02}", str(NOISY[i]).replace(".", point)
 
-    table = opened(tmp_path, f"date{sep}v", row, sep=sep)
+    table = made(tmp_path, f"date{sep}v", row, sep=sep)
     assert datetime.fromtimestamp(readings(table)[0].event_time_ms / 1000, UTC).day == day
     assert "if it is" in said(table)
 
 
 def test_a_zone_by_name_behind_its_offset_is_no_hindrance(tmp_path):
-    table = opened(
+    table = made(
         tmp_path,
         "when,v",
         lambda i: (
@@ -714,14 +716,14 @@ def test_a_column_of_numbers_in_part_is_left_out_aloud(tmp_path):
             f"{i} {'cm' if i % 2 else 'm'}",
         )  # fmt: skip
 
-    table = opened(tmp_path, "time,starred,v,level", row)
+    table = made(tmp_path, "time,starred,v,level", row)
     assert table.guess.channels == ("v",)
     assert "left out: starred numbers in part, such as" in said(table)
     assert "left out: level in several units, 'm' and 'cm'" in said(table)
 
 
 def test_rows_of_one_time_that_nobody_wrote_are_no_key(tmp_path):
-    table = opened(tmp_path, "unit,cycle,v", lambda i: (i // 60 + 1, i % 60 + 1, NOISY[i]))
+    table = made(tmp_path, "unit,cycle,v", lambda i: (i // 60 + 1, i % 60 + 1, NOISY[i]))
     assert (table.guess.sensor, table.guess.channels) == (None, ("v",))
     assert "--sensor unit says otherwise" in said(table)
 
@@ -750,7 +752,7 @@ def test_names_in_the_encodings_of_east_asia_and_of_the_west(tmp_path, encoding,
 ])  # fmt: skip
 def test_times_of_other_vendors_and_places(tmp_path, header, written):
     moments = [BEGUN + timedelta(hours=i) for i in range(300)]
-    table = opened(tmp_path, header, lambda i: (written.format(moments[i]), NOISY[i]))
+    table = made(tmp_path, header, lambda i: (written.format(moments[i]), NOISY[i]))
     assert [one.event_time_ms for one in readings(table)] == [
         int(moment.timestamp() * 1000) for moment in moments
     ]
@@ -762,7 +764,7 @@ def test_the_last_hour_of_a_day_is_its_24th(tmp_path):
         day = BEGUN + timedelta(days=i // 24)
         return f"{260}", f"{day:%Y%m%d}", f"{i % 24 + 1:5}", NOISY[i], NOISY[i + 99]
 
-    table = opened(tmp_path, "# wind in 0.1 m/s\n# STN,YYYYMMDD,   HH,   FH,    T", row)
+    table = made(tmp_path, "# wind in 0.1 m/s\n# STN,YYYYMMDD,   HH,   FH,    T", row)
     assert table.guess.channels == ("FH", "T")
     begun = int(BEGUN.timestamp() * 1000)
     assert [one.event_time_ms for one in readings(table)][:25:12] == [
@@ -775,7 +777,7 @@ def test_a_confidence_of_0_says_that_a_value_is_none(tmp_path):
         bad = i % 20 == 7
         return seconds(i // 2), ("FI", "TI")[i % 2], 0 if bad else NOISY[i], 0 if bad else 100
 
-    table = opened(tmp_path, "Timestamp,Tag,Value,Confidence", row, n=600)
+    table = made(tmp_path, "Timestamp,Tag,Value,Confidence", row, n=600)
     assert table.guess.channels == ("Value",)
     assert sum(math.isnan(one.values[0]) for one in readings(table)) == 30
     assert "quality: Confidence says whether a value is good (100)" in said(table)
@@ -785,14 +787,14 @@ def test_a_rule_of_dashes_below_a_header_names_nothing(tmp_path):
     def row(i):
         return f"| {seconds(i)}", NOISY[i], f"{NOISY[i + 99]} |"
 
-    table = opened(tmp_path, "| time | temp | press |\n|---|---|---|", row, sep=" | ")
+    table = made(tmp_path, "| time | temp | press |\n|---|---|---|", row, sep=" | ")
     assert table.guess.channels == ("temp", "press")
     assert len(readings(table)) == 300
 
 
 def test_a_header_that_is_a_remark_names_all_columns(tmp_path):
     """As ``numpy.savetxt`` writes one."""
-    table = opened(tmp_path, "# t a b", lambda i: (i * 0.5, NOISY[i], NOISY[i + 99]), sep=" ")
+    table = made(tmp_path, "# t a b", lambda i: (i * 0.5, NOISY[i], NOISY[i + 99]), sep=" ")
     assert table.guess.channels == ("a", "b")
     assert [one.values for one in readings(table)][:2] == [
         (NOISY[i], NOISY[i + 99]) for i in (0, 1)
@@ -800,7 +802,7 @@ def test_a_header_that_is_a_remark_names_all_columns(tmp_path):
 
 
 def test_true_and_false_in_one_letter_are_a_flag(tmp_path):
-    table = opened(tmp_path, "time,v,running", lambda i: (seconds(i), NOISY[i], "ft"[i // 50 % 2]))
+    table = made(tmp_path, "time,v,running", lambda i: (seconds(i), NOISY[i], "ft"[i // 50 % 2]))
     assert table.guess.flags == ("running",)
     assert {one.values[1] for one in readings(table)} == {0.0, 1.0}
 
@@ -810,6 +812,6 @@ def test_a_minus_behind_numbers_is_their_sign_and_that_is_said(tmp_path):
         x = round(NOISY[i] - 20, 2)
         return seconds(i), f"{abs(x):.2f}{'-' * (x < 0)}".replace(".", ","), f"{NOISY[i]:.0f}"
 
-    table = opened(tmp_path, "Zeit;Wert;v", row, sep=";")
+    table = made(tmp_path, "Zeit;Wert;v", row, sep=";")
     assert "minus: behind numbers of 'Wert' it is their sign" in said(table)
     assert min(one.values[0] for one in readings(table)) < -2

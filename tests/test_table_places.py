@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from rejex_stream.errors import ConfigError
+from rejex_stream.tables.draft import opened
 from rejex_stream.tables.guess import Asked
 from rejex_stream.tables.inspection import open_table
 from rejex_stream.tables.place import delimiter_of
@@ -25,15 +26,15 @@ def at(i, step_s=60):
     return BEGUN + timedelta(seconds=i * step_s)
 
 
-def opened(path, head, row, **asked):
+def made(path, head, row, **asked):
     lines = [*head, *(row(i) for i in range(N))]
     path.write_text("\n".join([*lines, ""]), encoding="utf-8")
     return open_table(path, Asked(**asked))
 
 
 def first(table):
-    decoder = table.decoder()
-    return next(x for record in table.records() if isinstance(x := decoder.decode(record), Reading))
+    decoder, source, _ = opened(table.settings(), table.told())
+    return next(x for record in source if isinstance(x := decoder.decode(record), Reading))
 
 
 HEADS = {
@@ -103,7 +104,7 @@ HEADS = {
 @pytest.mark.parametrize("name", HEADS)
 def test_a_table_begins_where_rows_look_like_its_middle(tmp_path, name):
     head, row, (time, channels, delimiter) = HEADS[name]
-    table = opened(tmp_path / "t.csv", head, row)
+    table = made(tmp_path / "t.csv", head, row)
     found = (table.guess.time, list(table.guess.channels), table.delimiter, table.n_rows)
     assert found == (time, channels, delimiter, N)
     assert not any(line.startswith("unreadable") for line in table.said)
@@ -117,14 +118,14 @@ def test_a_status_in_the_first_rows_is_no_header(tmp_path):
         odd = i in (0, 1, 200)
         return f"{at(i)},Calibrating,Calibrating" if odd else f"{at(i)},{A[i]:.2f},{B[i]:.1f}"
 
-    table = opened(tmp_path / "t.csv", ["time,a,b"], row)
+    table = made(tmp_path / "t.csv", ["time,a,b"], row)
     assert (table.n_rows, table.skip_rows, table.has_header) == (N, 0, True)
 
 
 @pytest.mark.parametrize("mark", [",", " "])
 def test_a_quote_over_several_lines_above_a_table_is_one_row_of_the_file(tmp_path, mark):
     head = [f'about{mark}"these', "are", 'free"', "more", f"time{mark}a{mark}b"]
-    table = opened(
+    table = made(
         tmp_path / "t.csv", head, lambda i: f"{at(i).isoformat()}{mark}{A[i]:.2f}{mark}{B[i]:.1f}"
     )
     assert (table.n_rows, table.guess.channels) == (N, ("a", "b"))
@@ -135,9 +136,9 @@ def test_columns_without_names_may_be_a_calendar_and_a_clock(tmp_path):
     def calendar(i):
         return f" {at(i):%Y %-j %-m %-d %-H %-M} {A[i]:.2f} 0 {B[i]:.1f} 0"
 
-    table = opened(tmp_path / "t.dat", [" Alamosa", "   37.70  105.92 2317 m version 1"], calendar)
+    table = made(tmp_path / "t.dat", [" Alamosa", "   37.70  105.92 2317 m version 1"], calendar)
     assert table.guess.times == tuple(f"column_{i}" for i in (1, 3, 4, 5, 6))
-    clock = opened(tmp_path / "u.csv", ['"","a","b"'],
+    clock = made(tmp_path / "u.csv", ['"","a","b"'],
                    lambda i: f'"{1738569600 + i * 10}","{A[i]:.2f}","{B[i]:.2f}"')  # fmt: skip
     assert (clock.guess.time, clock.guess.channels) == ("column_1", ("a", "b"))
     assert first(clock).event_time_ms == 1738569600000
@@ -145,10 +146,10 @@ def test_columns_without_names_may_be_a_calendar_and_a_clock(tmp_path):
 
 @pytest.mark.thorough
 def test_a_calendar_goes_before_a_time_since_a_start_and_a_share_is_none(tmp_path):
-    table = opened(tmp_path / "t.csv", ["Test_Time,DateTime,a,b"],
+    table = made(tmp_path / "t.csv", ["Test_Time,DateTime,a,b"],
                    lambda i: f"{i * 1.5},{1738569600.5 + i * 1.5},{A[i]},{B[i]}")  # fmt: skip
     assert (table.guess.time, table.guess.channels) == ("DateTime", ("a", "b"))
-    counters = opened(tmp_path / "u.csv", ['"(PDH-CSV 4.0)","\\\\S\\% Processor Time","x"'],
+    counters = made(tmp_path / "u.csv", ['"(PDH-CSV 4.0)","\\\\S\\% Processor Time","x"'],
                       lambda i: f'"{at(i):%m/%d/%Y %H:%M:%S}.123","{A[i]}","{B[i]}"')  # fmt: skip
     assert counters.guess.time == "(PDH-CSV 4.0)"
     assert len(counters.guess.channels) == 2
@@ -156,13 +157,13 @@ def test_a_calendar_goes_before_a_time_since_a_start_and_a_share_is_none(tmp_pat
 
 def test_a_calendar_without_a_year_stops(tmp_path):
     with pytest.raises(ConfigError, match=r"'Month' and 'Day' and 'Hour'.*--time -"):
-        opened(tmp_path / "t.csv", ["Month,Day,Hour,a"],
+        made(tmp_path / "t.csv", ["Month,Day,Hour,a"],
                lambda i: f"{1 + i // 240},{1 + i // 24 % 28},{i % 24},{A[i]}")  # fmt: skip
 
 
 def test_what_is_the_same_at_all_times_of_a_machine_is_left_out_aloud(tmp_path):
     serial = [40017, 40118, 41003]
-    table = opened(tmp_path / "t.csv", ["time,machine,serial_no,rated_kw,a"],
+    table = made(tmp_path / "t.csv", ["time,machine,serial_no,rated_kw,a"],
                    lambda i: f"{at(i // 3)},m{i % 3},{serial[i % 3]},{55 + i % 3 // 2},{A[i]}",
                    )  # fmt: skip
     assert (table.guess.sensor, table.guess.channels) == ("machine", ("a",))
@@ -175,34 +176,32 @@ def test_a_cycle_that_begins_anew_shows_whose_rows_are(tmp_path):
     units = [unit for unit, length in enumerate((70, 90, 60, 80), 1) for _ in range(length)]
     cycles = [cycle for length in (70, 90, 60, 80) for cycle in range(1, length + 1)]
     row = lambda i: f"{units[i]} {cycles[i]} {A[i]:.4f} {B[i]:.2f}"  # noqa: E731
-    table = opened(tmp_path / "t.txt", [], row)
+    table = made(tmp_path / "t.txt", [], row)
     assert (table.guess.sensor, table.guess.channels) == ("column_1", ("column_3", "column_4"))
-    hours = opened(
-        tmp_path / "u.txt", [], lambda i: f"{1 + i // 24} {i % 24} {A[i]:.4f} {B[i]:.2f}"
-    )
+    hours = made(tmp_path / "u.txt", [], lambda i: f"{1 + i // 24} {i % 24} {A[i]:.4f} {B[i]:.2f}")
     assert hours.guess.sensor is None
 
 
 @pytest.mark.parametrize("unit", ["C", "kWh"])
 def test_a_unit_of_measure_is_no_unit_of_a_plant(tmp_path, unit):
-    table = opened(tmp_path / "t.csv", ["Date/Time,Unit,Value"], lambda i: f"{at(i)},{unit},{A[i]}")
+    table = made(tmp_path / "t.csv", ["Date/Time,Unit,Value"], lambda i: f"{at(i)},{unit},{A[i]}")
     assert (table.guess.sensor, table.guess.channels) == (None, ("Value",))
 
 
 def test_a_code_of_quality_that_nobody_explains_is_no_channel(tmp_path):
-    table = opened(tmp_path / "t.csv", ["date,H_1,qc_H_1,LE_1,qc_LE_1"],
+    table = made(tmp_path / "t.csv", ["date,H_1,qc_H_1,LE_1,qc_LE_1"],
                    lambda i: f"{at(i)},{A[i]},{(0, 6, 9)[i % 3]},{B[i]},{(0, 0, 9)[i % 3]}",
                    )  # fmt: skip
     assert table.guess.channels == ("H_1", "LE_1")
     assert "qc_H_1 a code of quality, and nobody says which is good" in str(table.said)
-    status = opened(tmp_path / "u.csv", ["date,pump,pump_status"],
+    status = made(tmp_path / "u.csv", ["date,pump,pump_status"],
                     lambda i: f"{at(i)},{A[i]},{(0, 1, 2)[i % 3]}")  # fmt: skip
     assert status.guess.channels == ("pump", "pump_status")
 
 
 @pytest.mark.thorough
 def test_a_zone_before_the_year_is_read(tmp_path):
-    table = opened(tmp_path / "t.csv", ["a,t_stamp"],
+    table = made(tmp_path / "t.csv", ["a,t_stamp"],
                    lambda i: f"{A[i]},{at(i):%a %b %d %H:%M:%S} CET {at(i).year}")  # fmt: skip
     assert table.guess.time == "t_stamp"
     assert first(table).event_time_ms == 1738566000000

@@ -24,6 +24,7 @@ from rejex_stream.config.assembly import engine_spec
 from rejex_stream.encode import decode_verdict
 from rejex_stream.errors import ConfigError, RejexError
 from rejex_stream.plan.suggest import suggest
+from rejex_stream.tables.draft import opened
 from rejex_stream.tables.guess import Asked
 from rejex_stream.tables.inspection import open_table
 from tests.program import command, ended
@@ -377,7 +378,9 @@ def test_a_table_of_any_dialect_is_scored_and_its_config_runs_to_the_same(
     assert rows[0] == [*table.header, "label", "severity", "rank", "reason"]
     assert len(rows) - 1 == table.n_rows
     assert [row[-4] for row in rows[1:] if row[-4]] == [str(v.label) for v in scored]
-    assert [row[:-4] for row in rows[1:]] == [table.cells(r) for r in table.records()]
+    assert [row[:-4] for row in rows[1:]] == [
+        table.cells(r) for r in opened(table.settings(), table.told()).records
+    ]
 
 
 def test_the_saved_config_decides_as_score_does(tmp_path, capsys):

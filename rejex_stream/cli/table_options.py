@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from typing import Annotated, Any, TypeAlias
 
 import typer
@@ -34,86 +33,62 @@ Detector = Annotated[
 Command: TypeAlias = Callable[..., None]
 
 
-_Text: TypeAlias = str | None
-_Texts: TypeAlias = list[str] | None
+def _option(kind: Any, help: str, *name: str, default: str = "guessed", **more: Any) -> Any:  # noqa: ANN401 - as typer's
+    help += f"  [default: {default}]" if default else ""
+    return Annotated[kind | None, typer.Option(*name, help=help, **more)]
 
 
-def _guessed(help: str, *name: str) -> Any:  # noqa: ANN401 - as typer's
-    return typer.Option(*name, help=f"{help}  [default: guessed]")
+_MANY = list[str]
+TABLE_OPTIONS = {
+    "time": _option(_MANY, "Column of the time; twice for day and hour."),
+    "sensor": _option(_MANY, "Column of the sensor; - for none, several times for a joined name."),
+    "tag": _option(str, "Column of the quantity, where a row has one value."),
+    "mode": _option(str, "Column of the operating mode: each is judged apart.", default="none"),
+    "channels": _option(_MANY, "A channel; several times.", "--channel"),
+    "flags": _option(_MANY, "A channel to keep out of the score; several times.", "--flag"),
+    "angles": _option(_MANY, "A channel of degrees; - for none, several times.", "--angle"),
+    "counters": _option(
+        _MANY, "A channel that only adds up, judged by its rise an hour; several times.",
+        "--counter", default="",
+    ),
+    "label": _option(str, "Column of the known truth."),
+    "delimiter": _option(str, "Between the columns."),
+    "encoding": _option(str, "Such as cp1252 or utf-16."),
+    "decimal": _option(str, "Decimal mark, . or ,"),
+    "thousands": _option(str, "Mark between three digits."),
+    "missing": _option(
+        _MANY, "A text where a value is missing, or NAME=NUMBER of a channel; several times."
+    ),
+    "header": _option(
+        bool, "Does the first row name the columns?", "--header/--no-header", default=""
+    ),
+    "skip_rows": _option(int, "Rows above the table.", min=0),
+    "sheet": _option(str, "Of an Excel workbook.", default="the first"),
+    "time_unit": _option(TimeUnit, "Of times that are numbers: s, ms, excel, …"),
+    "carry": _option(int, "Rows for which a channel's last value stands.", min=0),
+    "time_format": _option(str, "Such as '%d.%m.%Y %H:%M'."),
+    "time_zone": _option(str, "Of times without one: Europe/Berlin.", default="UTC"),
+    "select": _option(str, "A jq program that makes flat objects of records of JSON."),
+}  # fmt: skip
+"""What somebody knows about a table or a feed, by the names of :class:`Asked`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableOptions:
-    """What somebody knows about a table or a feed, option by option."""
+def known(**given: Any) -> Asked:  # noqa: ANN401 - of whatever options
+    """Return the options as :class:`Asked`; what was not given is guessed."""
+    given = {name: value for name, value in given.items() if value is not None}
+    if sensors := given.pop("sensor", None):
+        given |= {"sensor": sensors[0]} if len(sensors) == 1 else {"sensors": sensors}
+    return Asked(**given)
 
-    time: Annotated[_Texts, _guessed("Column of the time; twice for day and hour.")] = None
-    sensor: Annotated[
-        _Texts, _guessed("Column of the sensor; - for none, several times for a joined name.")
-    ] = None
-    tag: Annotated[_Text, _guessed("Column of the quantity, where a row has one value.")] = None
-    mode: Annotated[
-        _Text,
-        typer.Option(help="Column of the operating mode: each is judged apart.  [default: none]"),
-    ] = None
-    channels: Annotated[_Texts, _guessed("A channel; several times.", "--channel")] = None
-    flags: Annotated[
-        _Texts, _guessed("A channel to keep out of the score; several times.", "--flag")
-    ] = None
-    angles: Annotated[
-        _Texts, _guessed("A channel of degrees; - for none, several times.", "--angle")
-    ] = None
-    counters: Annotated[
-        _Texts,
-        typer.Option(
-            "--counter",
-            help="A channel that only adds up, judged by its rise an hour; several times.",
-        ),
-    ] = None
-    label: Annotated[_Text, _guessed("Column of the known truth.")] = None
-    delimiter: Annotated[_Text, _guessed("Between the columns.")] = None
-    encoding: Annotated[_Text, _guessed("Such as cp1252 or utf-16.")] = None
-    decimal: Annotated[_Text, _guessed("Decimal mark, . or ,")] = None
-    thousands: Annotated[_Text, _guessed("Mark between three digits.")] = None
-    missing: Annotated[
-        _Texts,
-        _guessed("A text where a value is missing, or NAME=NUMBER of a channel; several times."),
-    ] = None
-    header: Annotated[
-        bool | None,
-        typer.Option("--header/--no-header", help="Does the first row name the columns?"),
-    ] = None
-    skip_rows: Annotated[
-        int | None, typer.Option(min=0, help="Rows above the table.  [default: guessed]")
-    ] = None
-    sheet: Annotated[_Text, typer.Option(help="Of an Excel workbook.  [default: the first]")] = None
-    time_unit: Annotated[
-        TimeUnit | None, _guessed("Of times that are numbers: s, ms, excel, …")
-    ] = None
-    carry: Annotated[
-        int | None,
-        typer.Option(
-            min=0, help="Rows for which a channel's last value stands.  [default: guessed]"
-        ),
-    ] = None
-    time_format: Annotated[_Text, _guessed("Such as '%d.%m.%Y %H:%M'.")] = None
-    time_zone: Annotated[
-        _Text, typer.Option(help="Of times without one: Europe/Berlin.  [default: UTC]")
-    ] = None
 
-    select: Annotated[
-        _Text, _guessed("A jq program that makes flat objects of records of JSON.")
-    ] = None
-
-    def known(self) -> Asked:
-        """Return the options as :class:`Asked`; what was not given is guessed."""
-        given = {name: value for name, value in asdict(self).items() if value is not None}
-        if sensors := given.pop("sensor", None):
-            given |= {"sensor": sensors[0]} if len(sensors) == 1 else {"sensors": sensors}
-        return Asked(**given)
+known.__signature__ = inspect.Signature([  # type: ignore[attr-defined]
+    inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option)
+    for name, option in TABLE_OPTIONS.items()
+])  # fmt: skip
 
 
 def gathering(**groups: Callable[..., object]) -> Callable[[Command], Command]:
-    """Expand dataclasses of options into the parameters of a command."""
+    """Expand what is made of groups of options into the parameters of a command."""
     options = {
         name: inspect.signature(make, eval_str=True).parameters for name, make in groups.items()
     }

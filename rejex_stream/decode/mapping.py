@@ -448,14 +448,12 @@ class FieldMapping:
 
     def sensor_of(self, record: Record, found: object, tag: object = None) -> str:
         """Say who measured, from the field, the key or the fixed name."""
-        if self.fixed_sensor is not None:
-            return self.fixed_sensor
         if self.sensor_from is not None:
             found = self._beside("sensor", self.sensor_from, record)
         if isinstance(found, list) and len(self.sensor_fields) > 1:
             names = [_name("sensor", part) for part in found]  # no two sensors have the same name
             found = "/".join(name.replace("%", "%25").replace("/", "%2F") for name in names)
-        name = _name("sensor", found)
+        name = self.fixed_sensor or _name("sensor", found)
         if not self.tagged or self.joined:
             return name
         return _name("sensor", f"{name}/{_name('tag', tag)}")

@@ -2,15 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from rejex_stream.config import Config, parse_config
+from rejex_stream.config.assembly import file_decoder, open_source, records_of
 from rejex_stream.config.durations import in_days
+from rejex_stream.config.input import ALL_SENSORS
+from rejex_stream.decode import Decoder
+from rejex_stream.decode.reorder_buffer import ReorderRules
 from rejex_stream.errors import ConfigError, explaining_os_errors
 from rejex_stream.features import Circle
 from rejex_stream.plan.suggest import Suggestion
 from rejex_stream.settings import field_at, render, toml, toml_key
+from rejex_stream.types import Record
+
+
+class Opened(NamedTuple):
+    """What reads a file."""
+
+    decoder: Decoder
+    records: Iterator[Record]
+    rules: ReorderRules
+
+
+def opened(
+    source: Mapping[str, object], told: Mapping[str, Mapping[str, object]], *, pooled: bool = False
+) -> Opened:
+    """Open a file as the config reads it that is drafted of the same."""
+    said = {**source, "group": ALL_SENSORS if pooled else None}
+    config = Config.model_validate({
+        "input": {name: value for name, value in said.items() if value is not None},
+        "channels": told,
+        "rejection": {"contamination": 0.05, "tolerance": 1},  # nothing is judged by it
+    })  # fmt: skip
+    file = open_source(config)
+    return Opened(file_decoder(config, file), records_of(file), config.reorder_rules())
 
 
 def draft_config(

@@ -288,7 +288,7 @@ def _guess(
         search = KeySearch(free, numeric, moments, table.read, beside)
         keys = search.found(known.sensor, known.tag)
     measured = [n for n in measured if n not in (keys.sensor, keys.tag)]
-    join = None if known.channels else _joined(table, keys, measured, time.moments_ms)
+    keys, join = _by_quantity(table, keys, measured, time.moments_ms, known)
     series = table.series(keys.sensor, None if join else keys.tag)
     table, rest = (table, measured) if join is None else (
         join.table, [n for n in join.table.cells if n not in {*taken, *keys[:2], *beside.names}]
@@ -355,14 +355,28 @@ class _Join(NamedTuple):
     reorder_s: float | None
 
 
+def _by_quantity(
+    table: _Walked, keys: Keys, measured: Sequence[str], moments_ms: Sequence[int | None],
+    known: Asked,
+) -> tuple[Keys, _Join | None]:  # fmt: skip
+    """Join the quantities of a machine; where they are not joined, each has its own unit."""
+    if keys.tag is known.sensor is None and any(map(table.has_units_apart, measured)):
+        keys = Keys(tag=keys.sensor)  # machines of a kind have one unit, quantities have their own
+    join = None if known.channels else _joined(table, keys, measured, moments_ms)
+    if join is None and keys.tag is not None:
+        table.read_units_apart(measured, keys.tag)
+    return keys, join
+
+
 def _joined(
     table: _Walked, keys: Keys, measured: Sequence[str], moments_ms: Sequence[int | None]
 ) -> _Join | None:
     """Give each quantity a column, where one holds them all and most machines have the same."""
     values = [n for n in measured if table.holds_numbers(n)]
-    if keys.sensor is None or keys.tag is None or len(values) != 1:
+    if keys.tag is None or len(values) != 1:
         return None
-    whose, what = table.cells[keys.sensor], table.cells[keys.tag]
+    what = table.cells[keys.tag]
+    whose = [""] * len(what) if keys.sensor is None else table.cells[keys.sensor]
     counts = Counter(thing for _, thing in set(zip(whose, what, strict=True)))
     things = {thing for thing, n in counts.items() if n == len(set(whose))}
     if not max(2, len(counts) / 2) <= len(things) <= MOST_JOINED or table.cells.keys() & things:
@@ -464,6 +478,20 @@ class _Walked:
 
     def holds_numbers(self, name: str) -> bool:
         return (self.why_not[name] or _UNITS).startswith(_UNITS)
+
+    def has_units_apart(self, name: str) -> bool:
+        return (self.why_not[name] or "").startswith(_UNITS)
+
+    def read_units_apart(self, names: Sequence[str], tag: str) -> None:
+        """Read columns in several units of which each quantity has one."""
+        for name in filter(self.has_units_apart, names):
+            of = dict[str, list[str]]()
+            for what, cell in zip(self.cells[tag], self.cells[name], strict=True):
+                of.setdefault(what, []).append(cell)
+            if all(len(units) == 1 for units in find_units(of, self.marks).values()):
+                self.units += (units := self._units_of[name])
+                self._units_of[name] = (" and ".join(units),)
+                self.walk()
 
     def series(self, *names: str | None) -> list[object]:
         columns = [self.cells[name] for name in names if name is not None]
@@ -734,7 +762,7 @@ def _said(guess: TableGuess, table: _Walked, known: Asked) -> Iterator[str]:
     if guess.reorder_s is not None:
         yield (
             f"reordered: values come up to {guess.reorder_s:g} s after newer ones of their "
-            f"{guess.sensor}, so events wait as long, and the last are not judged; "
+            f"{guess.sensor or 'table'}, so events wait as long, and the last are not judged; "
             "input.reorder_s changes it"
         )
     if guess.counters and not known.counters:

@@ -9,12 +9,11 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from rejex_connectors.files import FileSource
 from rejex_connectors.files.bytes import END, ByteInput, ToUtf8, compression_of
 from rejex_connectors.files.source import CsvRows
 from rejex_connectors.files.workbooks import (
@@ -25,12 +24,10 @@ from rejex_connectors.files.workbooks import (
     workbook_of,
 )
 
-from rejex_stream.config.assembly import records_of
 from rejex_stream.config.input import stem
-from rejex_stream.decode import CsvDecoder
 from rejex_stream.decode.csv import EMPTY_ROW, split_row
-from rejex_stream.decode.mapping import FieldMapping, parse_moment, printable
-from rejex_stream.decode.reorder_buffer import ReorderBuffer, ReorderRules
+from rejex_stream.decode.mapping import parse_moment, printable
+from rejex_stream.decode.reorder_buffer import ReorderBuffer
 from rejex_stream.decode.written import ZONES, is_repeated, joined, require_encoding, zone_of
 from rejex_stream.detectors.sensor.siblings import SiblingResidual
 from rejex_stream.engine.siblings import Siblings
@@ -40,6 +37,7 @@ from rejex_stream.plan.suggest import Suggestion, suggest
 from rejex_stream.tables.angles import in_degrees
 from rejex_stream.tables.column_checks import at_rest, resting_among
 from rejex_stream.tables.dialect import Marks, find_marks, groups_of_thousands
+from rejex_stream.tables.draft import opened
 from rejex_stream.tables.formats import Layout, layout_of, require_table
 from rejex_stream.tables.guess import Asked, TableGuess, guess_table
 from rejex_stream.tables.order import TimeOrder
@@ -88,30 +86,9 @@ class Table:
     labels: dict[int, bool] = field(default_factory=dict)  # the known truth, by row
     said: tuple[str, ...] = ()  # what was guessed and found, each with what to write to change it
 
-    def mapping(self, *, pooled: bool = False) -> FieldMapping:
-        guess = self.guess
-        names = {f.name for f in fields(FieldMapping)} & {f.name for f in fields(guess)}
-        return FieldMapping(
-            **{name: getattr(guess, name) for name in names}
-            | {"sensor": guess.sensors or guess.sensor, "channels": self._channels()},
-            time_zone=self.time_zone,
-            fixed_sensor=None if guess.sensor else stem(str(self.path)),
-            pooled=pooled,
-            decimal=guess.marks.decimal,
-            thousands=guess.marks.thousands,
-        )
-
     def _channels(self) -> list[str] | dict[str, str]:
         value, names = self.guess.value, self.guess.channels
         return list(names) if value is None else dict.fromkeys(names, value)
-
-    def reorder_rules(self) -> ReorderRules:
-        step_s, names = self.guess.step_s, enumerate(self.guess.channels)
-        return ReorderRules(
-            None if step_s is None else round(1000 * step_s),
-            reorder_ms=round(1000 * (self.guess.reorder_s or 0)),
-            counters=tuple(at for at, name in names if name in self.guess.counters),
-        )
 
     def told(self) -> dict[str, dict[str, object]]:
         return self.guess.told()
@@ -130,7 +107,7 @@ class Table:
             "flags": list(guess.flags) or None,
             **guess.settings(self.time_zone),
             "sample_interval_ms": self._interval_ms(),
-            "fixed_sensor": self.mapping().fixed_sensor,
+            "fixed_sensor": None if guess.sensor else stem(str(self.path)),
         }
 
     def suggested(self, **knobs: Any) -> Suggestion:  # noqa: ANN401 - as suggest's
@@ -162,23 +139,6 @@ class Table:
         if self.guess.time is None or self.guess.apart or gaps:
             return None
         return self.step_ms or None
-
-    def decoder(self, *, pooled: bool = False) -> CsvDecoder:
-        return CsvDecoder(self.mapping(pooled=pooled), self.header, self.delimiter)
-
-    def records(self) -> Iterator[Record]:
-        """Read the rows, as a run does; the time of a row without one is its number, in seconds."""
-        source = FileSource(
-            self.path,
-            format=self.format,
-            delimiter=self.delimiter,
-            encoding=self.encoding,
-            has_header=self.has_header,
-            skip_rows=self.skip_rows,
-            sheet=self.sheet,
-            sample_interval_ms=None if self.guess.time else 1000,
-        )
-        return records_of(source)
 
     def cells(self, record: Record) -> list[str]:
         text = (record.value or b"").decode("utf-8", "replace")
@@ -294,7 +254,7 @@ def _placed(path: Path, lines: Sequence[str], asked: Asked, *, is_text: bool) ->
         delimiter=delimiter,
         rows=rows[begin:],
         n_header=begin - first,
-        own=begin - first == 1 and raw == list(names),
+        own=begin - first == 1 and raw == list(names) and "\n" not in "".join(raw),
         named=at is not None,
         over=rows[0] if first else (),
         heads=[row[:width] for row in rows[first:begin]],
@@ -432,7 +392,7 @@ def _dialect_said(table: Table, asked: Asked, place: Layout) -> list[str]:
         said.append("time: none found, rows are taken as 1 s apart; --time names its column")
     if guess.apart:
         said.append(
-            f"long table: each {guess.tag} of a {guess.sensor} is a series of its own; "
+            f"long table: each {guess.tag} of a {guess.sensor or 'table'} is a series of its own; "
             "--tag and --sensor change it"
         )
     return said + list(guess.doubts)
@@ -447,7 +407,7 @@ class _Scan:
         self._ends = {name: (0.0, 0.0) for name in angles}
         # Two values in a sample may be three in the table.
         self._values: dict[str, set[float]] = {name: set() for name in flags}
-        self._decoder = table.decoder()
+        self._decoder, self._records, self._rules = opened(table.settings(), table.told())
         aside = {*flags, *angles}
         self._measured = [i for i, name in enumerate(self._decoder.channels) if name not in aside]
         self._order = TimeOrder()
@@ -471,8 +431,8 @@ class _Scan:
         times = [table.header.index(name) for name in guess.times]
         naive = bool(times) and guess.time_unit == "iso8601"
         zone = None if table.time_zone is None else zone_of(table.time_zone)
-        n_rows, rows = 0, ReorderBuffer(table.reorder_rules())
-        for record in table.records():
+        n_rows, rows = 0, ReorderBuffer(self._rules)
+        for record in self._records:
             n_rows += 1
             item = self._decoder.decode(record)
             for _, found in rows.add(record, item):

@@ -124,6 +124,8 @@ def open_file(path: Path, asked: Asked) -> Table | Feed:
         with closing(ByteInput(str(path), compression=compression_of(str(path)))) as opened:
             begun = opened.read(1.0)
     begun = begun if isinstance(begun, bytes) else b""
+    if (alone := begun.strip()) in {b"[", b"{"}:
+        raise ConfigError(f"{path} holds {alone.decode()} and no more: it was cut off.")
     first = begun.partition(b"\n")[0]
     if not (_JSON.match(begun) or isinstance(json_in(first.decode("utf-8", "replace")), list)):
         if asked.select is not None:

@@ -41,7 +41,7 @@ _SAMPLE, _FEW = 2_000, 20
 _REGISTRY = "REJEX_SCHEMA_REGISTRY__URL"
 
 
-@options.gathering(asked=options.TableOptions)
+@options.gathering(asked=options.known)
 def init(  # noqa: PLR0917 - one parameter an option
     file: Annotated[
         Path | None, typer.Argument(help="A table or JSON Lines, plain or gzip.")
@@ -63,7 +63,7 @@ def init(  # noqa: PLR0917 - one parameter an option
     window: options.Window = None,
     detector: options.Detector = None,
     *,
-    asked: options.TableOptions,
+    asked: Asked,
 ) -> None:
     """Look at records, guess what they are, and write the config that reads them.
 
@@ -82,7 +82,7 @@ def init(  # noqa: PLR0917 - one parameter an option
     rekey_from = ""
     if kafka is not None:
         servers, topic = kafka
-        table, partitions, format, sample = _of_topic(servers, topic, asked.known())
+        table, partitions, format, sample = _of_topic(servers, topic, asked)
         split = partitions > 1 and not table.from_key and (table.keyless or table.parted)
         rekey_from, read = (topic, f"{topic}.keyed") if split else ("", topic)
         source = {"kind": "kafka", "format": format, "topics": [read], **table.settings()}
@@ -92,7 +92,7 @@ def init(  # noqa: PLR0917 - one parameter an option
             source["fixed_sensor"] = topic
     else:
         assert file is not None
-        table = open_file(file, asked.known())
+        table = open_file(file, asked)
         source = table.settings()
     for line in table.said:
         print(f"{file.name if file else kafka[1]}: {escaped(line)}", file=sys.stderr)  # type: ignore[index]

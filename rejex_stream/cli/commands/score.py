@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time as clock
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Annotated
@@ -27,10 +27,8 @@ from rejex_stream.cli.show import (
     print_json,
     print_table,
 )
-from rejex_stream.config import name_of, parse_config
-from rejex_stream.config.assembly import file_decoder, open_source, records_of
+from rejex_stream.config import name_of
 from rejex_stream.decode import Decoder
-from rejex_stream.decode.reorder_buffer import ReorderRules
 from rejex_stream.encode import encode_verdict
 from rejex_stream.errors import ConfigError, explaining_os_errors
 from rejex_stream.incidents.incident_settings import Alarms
@@ -40,14 +38,15 @@ from rejex_stream.plan.promises import plan
 from rejex_stream.plan.suggest import Suggestion
 from rejex_stream.readable import utc
 from rejex_stream.rejection.window import grade
-from rejex_stream.tables.draft import draft_config, save_draft
+from rejex_stream.tables.draft import draft_config, opened, save_draft
+from rejex_stream.tables.guess import Asked
 from rejex_stream.tables.inspection import Table
 from rejex_stream.tables.json_fields import Feed, open_file
 from rejex_stream.tables.scored import Episode, Episodes, ScoredCsv, judge_table
 from rejex_stream.types import Invalid, Label, OutcomeCounts, Reading, Record, Verdict
 
 
-@options.gathering(asked=options.TableOptions)
+@options.gathering(asked=options.known)
 def score(  # noqa: PLR0917 - one parameter an option
     file: Annotated[
         Path,
@@ -61,7 +60,7 @@ def score(  # noqa: PLR0917 - one parameter an option
     window: options.Window = None,
     detector: options.Detector = None,
     *,
-    asked: options.TableOptions,
+    asked: Asked,
     out: Annotated[
         Path | None, typer.Option(help="Where to write the table with its verdicts; - for stdout.")
     ] = None,
@@ -82,7 +81,7 @@ def score(  # noqa: PLR0917 - one parameter an option
         raise ConfigError("--out and --verdicts are both -: standard output takes one of them.")
     with ExitStack() as exits:
         at_hand = _at_hand(file, exits)
-        table = open_file(at_hand, asked.known())
+        table = open_file(at_hand, asked)
         for line in table.said:
             print(f"{at_hand.name}: {escaped(line)}", file=sys.stderr)
         choice = table.suggested(
@@ -90,7 +89,8 @@ def score(  # noqa: PLR0917 - one parameter an option
             detector=detector,
         )  # fmt: skip
         _save_config(save_config, table, choice, file)
-        decoder, records, rules = _read_by(table, choice)
+        read = opened(table.settings(), table.told(), pooled=choice.pooled)
+        decoder, records = _BatchDecoder(read.decoder), read.records
         truth, episodes = Counter[tuple[bool, Label]](), Episodes(decoder.channels)
         to_file = _writer(verdicts, exits)
         scored = None if out is None else ScoredCsv(_as_table(table), _opened(out, exits))
@@ -113,7 +113,7 @@ def score(  # noqa: PLR0917 - one parameter an option
         # Which channels speak, and what comes to an incident that is open.
         spec = dataclasses.replace(choice.spec, evidence=True, alarms=Alarms())
         counts, failures = judge_table(
-            spec, decoder, records, take, progress, on_told=episodes.take_told, rules=rules
+            spec, decoder, records, take, progress, on_told=episodes.take_told, rules=read.rules
         )
         if scored is not None:
             scored.finish()
@@ -158,20 +158,6 @@ def score(  # noqa: PLR0917 - one parameter an option
     for failed in failures[:3]:
         print(f"a fit failed: {failed}", file=sys.stderr if stderr else sys.stdout)
     _require_ranks(counts, choice)
-
-
-def _read_by(
-    table: Table | Feed, choice: Suggestion
-) -> tuple[_BatchDecoder, Iterator[Record], ReorderRules]:
-    if isinstance(table, Table):
-        decoder = _BatchDecoder(table.decoder(pooled=choice.pooled))
-        return decoder, table.records(), table.reorder_rules()
-    text = draft_config(table.settings(), choice, name="score", told=table.told())
-    config, _ = parse_config(text)
-    assert config is not None  # or it would not have been drafted
-    source = open_source(config)
-    decoder = _BatchDecoder(file_decoder(config, source))
-    return decoder, records_of(source), config.reorder_rules()
 
 
 def _as_table(table: Table | Feed) -> Table:

@@ -4,8 +4,8 @@ python -m benchmarks.plants.frame           writes the tables of all plants into
 
 A telling is an incident's opening, or a further channel of one that is open. Each is given to a
 fault of its sensor that runs and was told of by none, the one that began last first; a telling for
-which there is none is false. Those up to three days after a fault's end are neither: they are its
-repair. Nobody answers an incident.
+which there is none is false. Neither is one more of a sensor whose fault was told, and one up to
+three days after a fault's end: that is its repair. Nobody answers an incident.
 
 Peers score the same rows, fitted on the newest 2,000 at the counts at which ours are. Their scores
 are means over six rows; an alert is a row beyond a limit after a day without one. The limit is an
@@ -35,7 +35,7 @@ from rejex_stream.review.queue.review_store import ReviewStore
 
 DAY, REPAIR = timedelta(days=1), timedelta(days=3)
 MONTH = 30 * DAY
-SMOOTH, QUIET, AT_ONCE = 6, DAY, 500
+SMOOTH, QUIET, AT_ONCE, LONGEST = 6, DAY, 500, 12
 DOCS = Path(__file__).parents[2] / "docs"
 COLUMNS = ["judged by", "told", "days until then", "false a sensor-month", "alerts", "questions"]
 
@@ -206,7 +206,9 @@ def assigned(
         running = [x for x in own if x.start <= telling.at < x.end]
         if new := [one for one in running if one.name not in of]:
             of[max(new, key=lambda fault: fault.start).name] = telling
-        elif not any(one.end <= telling.at < one.end + REPAIR for one in own):
+        elif not any(one.sensor for one in running) and not any(
+            one.end <= telling.at < one.end + REPAIR for one in own
+        ):
             false.append(telling)
     return of, false
 
@@ -269,7 +271,9 @@ def scored(
     ]
 
 
-def alerts(scores: Sequence[tuple[str, Rows, Floats]], wanted: int) -> list[Telling]:
+def alerts(
+    scores: Sequence[tuple[str, Rows, Floats]], wanted: int, quiet: timedelta = QUIET
+) -> list[Telling]:
     """Return the alerts of the lowest limit that makes no more of them than is wanted."""
     every = np.concatenate([score for _, _, score in scores])
     best: list[Telling] = []
@@ -279,7 +283,7 @@ def alerts(scores: Sequence[tuple[str, Rows, Floats]], wanted: int) -> list[Tell
             last = None
             for i in np.flatnonzero(score > limit):
                 at = rows.times[i]
-                if last is None or at - last > QUIET:
+                if last is None or at - last > quiet:
                     found.append(Telling(at, "", False, sensor))
                 last = at
         if len(found) > wanted:
@@ -406,12 +410,19 @@ def publish(
 
 
 def main() -> None:
-    """Write the tables of all plants, as their commands printed them, into the page in docs."""
+    """Write what the commands printed of all plants into the page in docs, but for long tables."""
     page = DOCS / "explanation" / "plants.md"
     text = page.read_text(encoding="utf-8")
     for path in sorted(RESULTS.glob("plants-*.md")):
         name = path.stem.removeprefix("plants-")
-        table = path.read_text(encoding="utf-8").split("\n\n", 2)[2].strip()
+        head, _, *parts = path.read_text(encoding="utf-8").strip().split("\n\n")
+        drawn = f"![{head.strip('# ')}: what was told, and when](../pictures/{path.stem}.svg)"
+        short = [
+            f"{caption}\n\n{rows}"
+            for caption, rows in zip(parts[::2], parts[1::2], strict=True)
+            if rows.count("\n") <= LONGEST
+        ]
+        table = "\n".join(["", drawn, "", "\n\n".join(short), ""])
         where = rf"(<!-- {name} -->\n).*?(\n<!-- end -->)"
         text = re.sub(where, lambda m, table=table: m[1] + table + m[2], text, flags=re.S)
     page.write_text(text, encoding="utf-8")

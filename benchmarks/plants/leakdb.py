@@ -11,6 +11,7 @@ main, every half hour.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import math
 from datetime import timedelta
@@ -63,7 +64,7 @@ def simulated(folder: Path, name: str, running: list[Leak], days: int) -> Rows:
     inp = folder / f"hanoi-{name}.inp"
     inp.write_text("\n".join(["[PATTERNS]", *(f" own-{node} 1.0" for node in nodes), *lines]))
     network, rng = Network(folder, inp), np.random.default_rng(int(name))
-    network.set("timeparam", 1, epanet.ctypes.c_long(STEP_S))
+    network.set("timeparam", 1, ctypes.c_long(STEP_S))
     morning, weekend = rng.normal(8, 1.0, len(nodes)), rng.uniform(0.8, 1.1, len(nodes))
 
     def demand(step: int) -> dict[str, float]:
@@ -75,11 +76,11 @@ def simulated(folder: Path, name: str, running: list[Leak], days: int) -> Rows:
         )
         return {f"own-{node}": float(x) for node, x in zip(nodes, values, strict=True)}
 
-    at: dict[int, list[Leak]] = {}
+    places: dict[int, list[Leak]] = {}
     for leak in running:
-        at.setdefault(network.index("node", leak.place), []).append(leak)
+        places.setdefault(network.index("node", leak.place), []).append(leak)
     of = Simulation(PRESSURES, FLOWS, STEP_S, days, demand, liters=True)
-    epanet.save(epanet.simulate(network, of, at), [*PRESSURES, *FLOWS], path)
+    epanet.save(epanet.simulate(network, of, places), [*PRESSURES, *FLOWS], path)
     return epanet.load(path)
 
 

@@ -62,7 +62,7 @@ def run(command, folder):
     assert done.returncode == 0, command + done.stdout + done.stderr
     for name in re.findall(r"(?:--(?:out|report|save-config|to)|>) (\S+)", command):
         assert (folder / name).stat().st_size, command
-    return done.stdout
+    return done.stdout + done.stderr
 
 
 @pytest.mark.thorough
@@ -70,9 +70,11 @@ def run(command, folder):
 def test_the_commands_of_a_page_work_from_top_to_bottom(page, tmp_path):
     for config in blocks("toml", page)[: page.parent.name == "tutorials"]:
         (tmp_path / "pump.toml").write_text(config, encoding="utf-8")
-    for command in lines(page):
-        if command.strip() not in ELSEWHERE:
-            run(command, tmp_path)
+    commands = [command for command in lines(page) if command.strip() not in ELSEWHERE]
+    said = " ".join("".join(run(command, tmp_path) for command in commands).split())
+    for shown in blocks("text", page) if page.parent.name == "tutorials" else ():
+        for part in map(str.split, shown.split("…")):  # where … stands something was left out
+            assert " ".join(part) in said, shown
 
 
 def test_every_command_that_runs_elsewhere_is_still_in_the_readme():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -398,9 +399,12 @@ class Judge:
         return n >= self._policy.first_window and self._policy.band(n).can_accept_both
 
     def _make_tables(self) -> RankTables:
-        n, gamma = self.window.capacity, self._policy.contamination
-        band = self._policy.band(n)
-        self._rank_tables = RankTables(
-            band, label_table(band), *stability_table(n, gamma), clustered_table(n, 1.0)[0]
-        )
+        n = self.window.capacity
+        self._rank_tables = _tables_of(self._policy.band(n), n, self._policy.contamination)
         return self._rank_tables
+
+
+@lru_cache(maxsize=64)
+def _tables_of(band: RejectionBand, n: int, gamma: float) -> RankTables:
+    severities = tuple(clustered_table(n, 1.0))
+    return RankTables(band, label_table(band), *stability_table(n, gamma), severities)

@@ -258,7 +258,7 @@ class Tail:
     """
 
     __slots__ = (
-        "_array", "_of_ranks", "_shade", "_shape", "_sigma", "_start", "cluster", "ordered",
+        "_array", "_shade", "_shape", "_sigma", "_start", "cluster", "ordered",
     )  # fmt: skip
 
     def __init__(self, scores: Sequence[float], cluster: float | None = None) -> None:
@@ -266,7 +266,7 @@ class Tail:
         n = len(window)
         self.ordered = array("d", window.largest(n))  # 8 bytes each
         self.cluster = c = cluster_size(scores) if cluster is None else cluster
-        self._of_ranks, self._array = clustered_table(n, c)
+        self._array = clustered_table(n, c)
         self._shade = _SHADE if c == 1.0 else 1.0
         self._start = math.log10((n + 1) / min(c, n + 1))
         k, half = _excess(window, n, self.ordered[-1])
@@ -286,13 +286,13 @@ class Tail:
         below = bisect_left(ordered, score)
         if below == len(ordered):
             return self._gpd_severity(score)
-        rare = self._of_ranks[below]
+        rare = self._array[below]
         if not below:
             return rare
         a, b = ordered[below - 1], ordered[below]
         short = (b - score) / (b - a)
         if short <= 1.0:  # and no rounding goes below the step before
-            least = self._of_ranks[below - 1]
+            least = self._array[below - 1]
             return max(least, rare - self._shade * short * (rare - least))
         return rare  # nan: the difference is beyond all numbers
 
@@ -351,14 +351,13 @@ def _shape(ordered: array[float], cluster: float) -> float:
 
 
 @lru_cache(maxsize=256)
-def clustered_table(n: int, cluster: float) -> tuple[tuple[float, ...], FloatArray]:
-    """Return the severity for every number of smaller scores, 0..n - 1, for one and for many.
+def clustered_table(n: int, cluster: float) -> array[float]:
+    """Return the severity for every number of smaller scores, 0..n - 1.
 
     `cluster` is the mean size of a cluster of extremes. O(n) once.
     """
     more = 1.0 if cluster == 1.0 else cluster - 1.0
-    table = tuple(math.log10((n + 1) / min(n + 1, n - below + more)) for below in range(n))
-    return table, np.array(table)
+    return array("d", [math.log10((n + 1) / min(n + 1, n - rank + more)) for rank in range(n)])
 
 
 def _excess(window: ScoreWindow, n: int, largest: float) -> tuple[int, float]:

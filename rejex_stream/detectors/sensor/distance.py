@@ -350,13 +350,21 @@ class MaxDistance:
     plain: Distance
     low_variance: LowVarianceDistance | None = None
     prediction_error: PredictionErrorDistance | None = None
-    # whitens a scaled row, and forecasts it; shape (d, d + c)
+    # whitens a scaled row, and forecasts it; shape (d, d + c): the others' roots are views of it
     _joint: FloatArray = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        more = [] if self.prediction_error is None else [self.prediction_error.root]
-        joint = np.ascontiguousarray(np.hstack([self.plain.root, *more]))
+        joint, d = self.plain.root, len(self.plain.root)
+        if self.prediction_error is not None:
+            joint = np.ascontiguousarray(np.hstack([joint, self.prediction_error.root]))
+            forecast = replace(self.prediction_error, root=joint[:, d:])
+            object.__setattr__(self, "prediction_error", forecast)
+            object.__setattr__(self, "plain", replace(self.plain, root=joint[:, :d]))
         object.__setattr__(self, "_joint", joint)
+
+    def __reduce__(self) -> tuple[type[Self], tuple[object, ...]]:
+        # A copy of a view is no view.
+        return type(self), (self.plain, self.low_variance, self.prediction_error)
 
     def score(self, X: FloatArray) -> FloatArray:
         """Score finite rows X of shape (m, d); O(d (d + c)) a row."""

@@ -4,8 +4,8 @@ python -m benchmarks.plants.frame           writes the tables of all plants into
 
 A telling is an incident's opening, or a further channel of one that is open. Each is given to a
 fault of its sensor that runs and was told of by none, the one that began last first; a telling for
-which there is none is false. Neither is one more of a sensor whose fault was told, and one up to
-three days after a fault's end: that is its repair. Nobody answers an incident.
+which there is none is false, one more of a fault that was told as well. Those up to three days
+after a fault's end are neither: they are its repair. Nobody answers an incident.
 
 Peers score the same rows, fitted on the newest 2,000 at the counts at which ours are. Their scores
 are means over six rows; an alert is a row beyond a limit after a day without one. The limit is an
@@ -206,9 +206,7 @@ def assigned(
         running = [x for x in own if x.start <= telling.at < x.end]
         if new := [one for one in running if one.name not in of]:
             of[max(new, key=lambda fault: fault.start).name] = telling
-        elif not any(one.sensor for one in running) and not any(
-            one.end <= telling.at < one.end + REPAIR for one in own
-        ):
+        elif not any(one.end <= telling.at < one.end + REPAIR for one in own):
             false.append(telling)
     return of, false
 
@@ -388,7 +386,7 @@ def picture(
             parts.append(tick(telling.at, y - high / 2.6, kind))
         parts += [tick(one.at, y + high / 24, "peer") for one in lane.peer]
     low = 34 + high * len(lanes) + 18
-    says = [("fault", "a fault"), ("hit", "told of it"), ("false", "told of none"),
+    says = [("fault", "a fault"), ("hit", "told of it"), ("false", "of none, or again"),
             ("peer", f"below: {peer}")]  # fmt: skip
     for number, (kind, text) in enumerate(says):
         at = left + 130 * number

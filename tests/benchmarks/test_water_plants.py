@@ -60,7 +60,7 @@ def test_an_opening_and_each_further_channel_are_told_once():
 def test_a_telling_of_another_sensor_is_of_no_fault():
     fault = Fault("hot", "heat", BEGIN, BEGIN + DAY, "t1")
     here, there = (Telling(BEGIN, "c", False, name) for name in ("t1", "t2"))
-    assert assigned([there, here, here], [fault]) == ({"hot": here}, [there])
+    assert assigned([there, here, here], [fault]) == ({"hot": here}, [there, here])
 
 
 @pytest.mark.parametrize("peer", PEERS)

@@ -408,6 +408,26 @@ def test_quantities_in_units_of_their_own_are_one_machine_s_where_nobody_is_name
     assert len(readings(apart)) == 600
 
 
+def test_a_unit_beside_the_values_of_one_machine_says_that_these_are_quantities(
+    tmp_path: Path,
+) -> None:
+    units = {"T": "K", "P": "bar", "n": "1/min"}
+    each = zip(walk(300), walk(300, 5), walk(300, 1500), strict=True)
+    rows = [(f"{BEGUN + timedelta(minutes=i):%Y-%m-%d %H:%M}", q, x, units[q])
+            for i, row in enumerate(each) for q, x in zip(units, row, strict=True)]  # fmt: skip
+    made = table(tmp_path, "time,signal,value,unit", rows)
+    assert (made.guess.sensor, made.guess.tag, len(readings(made))) == (None, "signal", 300)
+    assert made.told() == {name: {"unit": unit} for name, unit in units.items()}
+
+
+def test_what_says_where_a_value_is_from_names_no_machine(tmp_path: Path) -> None:
+    each = zip(walk(300), walk(300, 5), strict=True)
+    rows = [(f"{BEGUN + timedelta(hours=i):%Y-%m-%d %H:%M}", x, "EB"[i % 7 // 6], y, "BAE"[i % 3])
+            for i, (x, y) in enumerate(each)]  # fmt: skip
+    made = table(tmp_path, "time,GHI (W/m^2),GHI source,Hgt (m),Hgt source", rows)
+    assert (made.guess.sensor, len(made.guess.channels)) == (None, 2)
+
+
 def test_a_unit_that_changes_within_a_series_is_said(tmp_path: Path) -> None:
     def rows(unit_of: Any) -> list[tuple[object, ...]]:
         return [

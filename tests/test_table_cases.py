@@ -259,6 +259,19 @@ def test_seconds_of_the_nineties_are_doubted_and_read_as_told(tmp_path):
     assert times == MS
 
 
+@pytest.mark.parametrize(("name", "begun", "step", "unit"), [
+    ("time", 1920, 1 / 12, "year"), ("time", 1749, 0.25, "year"), ("Year", 1600, 1, "year"),
+    ("time", 1700, 0.1, "s"),
+])  # fmt: skip
+def test_years_and_their_parts_are_no_seconds(tmp_path, name, begun, step, unit):
+    values = [round(begun + i * step, 9) for i in range(400)]
+    table = open_table(write(tmp_path / "t.csv", [name, "x"], values, NOISE, n=400))
+    assert table.guess.time_unit == unit
+    if unit == "year":
+        assert f"the times of '{name}' are from 1" in said(table)
+        assert abs(table.step_ms - step * 365.2425 * 86_400_000) < 1e6
+
+
 @pytest.mark.parametrize(("name", "step", "apart_ms"), [
     ("time_min", 1, 60_000), ("Zeit [min]", 0.5, 30_000), ("Time (h)", 1, 3_600_000),
     ("days", 1, 86_400_000), ("Zeit [s]", 0.1, 100), ("t_us", 1000, 1), ("Zeit (ms)", 250, 250),

@@ -156,7 +156,9 @@ def test_a_calendar_goes_before_a_time_since_a_start_and_a_share_is_none(tmp_pat
 
 
 def test_a_calendar_without_a_year_stops(tmp_path):
-    with pytest.raises(ConfigError, match=r"'Month' and 'Day' and 'Hour'.*--time -"):
+    with pytest.raises(
+        ConfigError, match=r"'Month' and 'Day' and 'Hour'.*without a year.*--time -"
+    ):
         made(tmp_path / "t.csv", ["Month,Day,Hour,a"],
                lambda i: f"{1 + i // 240},{1 + i // 24 % 28},{i % 24},{A[i]}")  # fmt: skip
 
@@ -197,6 +199,9 @@ def test_a_code_of_quality_that_nobody_explains_is_no_channel(tmp_path):
     status = made(tmp_path / "u.csv", ["date,pump,pump_status"],
                     lambda i: f"{at(i)},{A[i]},{(0, 1, 2)[i % 3]}")  # fmt: skip
     assert status.guess.channels == ("pump", "pump_status")
+    words = made(tmp_path / "v.csv", ["date,pump,pump_status"],
+                 lambda i: f"{at(i)},{A[i]},{('OK', 'FAIL')[i % 9 // 8]}")  # fmt: skip
+    assert "pump_status says whether a value is good (OK)" in str(words.said)
 
 
 @pytest.mark.thorough

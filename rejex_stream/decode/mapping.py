@@ -53,7 +53,7 @@ from rejex_stream.types import (
 
 TimeUnit: TypeAlias = Literal[
     "iso8601", "s", "ms", "us", "ns", "min", "h", "d", "excel", "matlab", "labview", "filetime",
-    "dotnet", "jd", "mjd", "gps", "s2000",
+    "dotnet", "jd", "mjd", "gps", "s2000", "year",
 ]  # fmt: skip
 Numbers: TypeAlias = Literal["typed", "text"]
 
@@ -77,7 +77,7 @@ _UNITS_PER_S = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 # since 1899-12-30, of MATLAB since year 0, seconds of LabVIEW since 1904, 100 ns of Windows since
 # 1601 and of .NET since year 1; days of astronomers, seconds of GPS (with its leap seconds since
 # 2017) and since 2000; and longer units since 1970.
-_CLOCKS: dict[str, tuple[int, float]] = {
+_CLOCKS: dict[str, tuple[float, float]] = {
     "min": (1_440, 0),
     "h": (24, 0),
     "d": (1, 0),
@@ -85,6 +85,7 @@ _CLOCKS: dict[str, tuple[int, float]] = {
     "mjd": (1, 40_587),
     "gps": (86_400, -315_964_782),
     "s2000": (86_400, -946_684_800),
+    "year": (1 / 365.2425, 1970),  # and its fraction, as R writes time series
     "excel": (1, 25_569),
     "matlab": (1, 719_529),
     "labview": (86_400, 2_082_844_800),

@@ -192,6 +192,10 @@ def find_times(cells: Sequence[str], name: str = "", decimal: str = ".") -> Writ
 def _unit_of(numbers: Sequence[float], name: str) -> TimeUnit:
     """Find a unit in which numbers are times since 1990, else by the name, else by their size."""
     first, last = min(numbers), max(numbers)
+    if _YEAR_NAME.match(plain(name)) and 1500 < first < last < 2100:
+        steps = Counter(round(b - a, 3) for a, b in itertools.pairwise(numbers))
+        if steps.most_common(1)[0][0] in (1, 0.25, 0.083):  # a year, a quarter, a month
+            return "year"
     until = datetime.now(UTC).timestamp() * 1000 + 86_400_000
     named = named_unit(name)
     fits: dict[TimeUnit, int] = {}

@@ -31,10 +31,12 @@ from rejex_stream.tables.names import (
     MAYBE_LABEL,
     MOST_QUALITIES,
     PARTS,
+    TAG,
     TOTAL,
     good_among,
     is_quality,
     is_unit,
+    last_of,
     plain,
 )
 from rejex_stream.tables.time_columns import NONE, find_time_columns
@@ -360,7 +362,8 @@ def _by_quantity(
     known: Asked,
 ) -> tuple[Keys, _Join | None]:  # fmt: skip
     """Join the quantities of a machine; where they are not joined, each has its own unit."""
-    if keys.tag is known.sensor is None and any(map(table.has_units_apart, measured)):
+    apart = any(map(table.has_units_apart, measured)) or table.has_units_by(keys.sensor, measured)
+    if keys.tag is known.sensor is None and apart:
         keys = Keys(tag=keys.sensor)  # machines of a kind have one unit, quantities have their own
     join = None if known.channels else _joined(table, keys, measured, moments_ms)
     if join is None and keys.tag is not None:
@@ -481,6 +484,14 @@ class _Walked:
 
     def has_units_apart(self, name: str) -> bool:
         return (self.why_not[name] or "").startswith(_UNITS)
+
+    def has_units_by(self, tag: str | None, names: Sequence[str]) -> bool:
+        """Whether a column beside the values says a unit of each quantity that another names."""
+        flag = next(filter(None, map(self.quality_of.get, names)), None)
+        if not (tag and flag and TAG.match(last_of(tag)) and is_unit(flag, self.cells[flag])):
+            return False
+        pairs = {pair for pair in zip(self.cells[tag], self.cells[flag], strict=True) if all(pair)}
+        return len({unit for _, unit in pairs}) > 1 and len(pairs) == len({of for of, _ in pairs})
 
     def read_units_apart(self, names: Sequence[str], tag: str) -> None:
         """Read columns in several units of which each quantity has one."""

@@ -63,6 +63,7 @@ VALUE = _exactly(
     r"(values?|val|wert|messwert|valeur|valor)(_?(num|float|double))?|v|vb|vd|vs|reading|y",
     r"(double|float|int|integer|long|numeric|num|bool|boolean)_?value",
 )
+_WITH_DIGITS = re.compile(r"(1|[^\W\d_]+[23]?)/[^\W\d_]+[23]?|[dckm]?m[23]")  # units such as m3/h
 _UNIT = re.compile(r"(^|_)(units?(_?(code|of_measure(ment)?))?|uom|einheit)$")
 COUNTER = re.compile(
     r"(^|[_.])(seq|seq_?(no|nr|num|number)|sequence(_?number)?|counter|count|cnt|f_?cnt|version|qos"
@@ -190,8 +191,8 @@ def is_quality(name: str, values: Sequence[object], *, alone: bool = False) -> b
 
 def is_unit(name: str, values: Sequence[object]) -> bool:
     """Whether texts are units of values, and no names with numbers in them."""
-    digits = any(map(str.isdigit, "".join(set(map(str, values)))))
-    return _UNIT.search(last_of(name)) is not None and not digits
+    digits = [v for v in set(map(str, values)) if any(map(str.isdigit, v))]
+    return _UNIT.search(last_of(name)) is not None and all(map(_WITH_DIGITS.fullmatch, digits))
 
 
 def good_among(values: Sequence[object], name: str = "") -> list[Any]:
@@ -202,8 +203,9 @@ def good_among(values: Sequence[object], name: str = "") -> list[Any]:
     """
     known = list({json.dumps(v): v for v in values if v not in (None, "")}.values())
     words = [v for v in known if isinstance(v, str)]
-    vague = _VAGUE.match(last_of(name))
-    if vague and not all(map(_SURE.match, words)):
+    vague = _VAGUE.match(last_of(name)) and not all(map(_SURE.match, words))
+    both = any(map(_BAD.match, words)) and any(map(_GOOD.fullmatch, words))
+    if vague and not (both and all(_BAD.match(word) or _GOOD.fullmatch(word) for word in words)):
         return []
     codes = [v for v in known if isinstance(v, int | float) and not isinstance(v, bool)]
     if len(words) == len(known) and all(len(word) == 1 for word in words):

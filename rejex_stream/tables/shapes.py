@@ -231,7 +231,7 @@ def _with_units(trees: Trees) -> _Step | None:
 
 
 def _places(trees: Trees) -> _Step | None:
-    """Name what stands in arrays without names by its place: in the record itself, or in rows."""
+    """Name what stands in arrays by its place, in the record itself or in rows: as another does."""
     for path, lists in trees.lists.items():
         within = [row for rows in lists for row in rows]
         nested = bool(within) and all(isinstance(row, list) for row in within)
@@ -239,8 +239,14 @@ def _places(trees: Trees) -> _Step | None:
         pair = all(len(row) == 2 and is_moment(row[0]) and is_number(row[1]) for row in lists)
         if not (nested or path == "" or pair):
             continue
-        rows = within if nested else lists
-        width = len(rows[0])
+        rows, where = within if nested else lists, jq_of(path)
+        width = Counter(map(len, rows)).most_common(1)[0][0]
+        if nested and (header := _header_beside(trees, path, width)):
+            return (
+                f"del({where}, {jq_of(header)}) as $record | {jq_of(header)} as $names "
+                f"| {where}[] | $record + ([$names, .] | transpose | map({{(.[0]): .[1]}}) | add)",
+                f"a table: rows in {path}, the names of its columns in {header}",
+            )
         flat_rows = all(not isinstance(value, list | dict) for row in rows for value in row)
         if not 1 < width <= _MOST_PLACES or not flat_rows or any(len(r) != width for r in rows):
             continue
@@ -248,7 +254,6 @@ def _places(trees: Trees) -> _Step | None:
         if not any(name.startswith("v") for name in names):
             continue
         made = f"{{{', '.join(f'{name}: .[{i}]' for i, name in enumerate(names))}}}"
-        where = jq_of(path)
         each = f"del({where}) as $record | {where}[] | $record + {made}" if path else made
         each = f"del({where}) + ({where} | {made})" if path and pair else each
         return (
@@ -256,6 +261,15 @@ def _places(trees: Trees) -> _Step | None:
             f"arrays without names: their places are called {', '.join(names)}; select may rename "
             "them",
         )
+    return None
+
+
+def _header_beside(trees: Trees, rows: str, width: int) -> str | None:
+    """Return the array that names the columns of the rows in another, if one does."""
+    for path, lists in trees.lists.items():
+        named = all(isinstance(name, str) for one in lists for name in one)
+        if path != rows and named and all(len(one) == width for one in lists):
+            return path
     return None
 
 
@@ -381,26 +395,6 @@ def _senml(trees: Trees) -> _Step | None:
         '+ (map({(.n // "value"): (if has("v") then .v else .vb end)}) | add)',
         "SenML: names and values in an array; its base name is the sensor",
     )
-
-
-def _table(trees: Trees) -> _Step | None:
-    lists = trees.lists if trees.objects else {}
-    for path, found in lists.items():
-        rows = [row for one in found for row in one]
-        if not rows or not all(isinstance(row, list) for row in rows):
-            continue
-        width = Counter(map(len, rows)).most_common(1)[0][0]
-        for names, listed in lists.items():
-            if names == path or not all(len(one) == width for one in listed):
-                continue
-            if all(isinstance(name, str) for one in listed for name in one):
-                return (
-                    f"del({jq_of(path)}, {jq_of(names)}) as $record | {jq_of(names)} as $names "
-                    f"| {jq_of(path)}[] | $record + ([$names, .] | transpose "
-                    "| map({(.[0]): .[1]}) | add)",
-                    f"a table: rows in {path}, the names of its columns in {names}",
-                )
-    return None
 
 
 def _attributes(trees: Trees) -> _Step | None:
@@ -826,7 +820,7 @@ def _named_values(trees: Trees) -> _Step | None:
 
 
 _RULES: tuple[Callable[[Trees], _Step | None], ...] = (
-    _text, _bare, _frames, _union, _envelope, _types, _senml, _table, _with_units, _places, _keyed,
+    _text, _bare, _frames, _union, _envelope, _types, _senml, _with_units, _places, _keyed,
     _attributes, _siblings, _within, _pairs, _column_arrays, _readings,
     _named_values,
 )  # fmt: skip

@@ -98,12 +98,13 @@ def find_time_columns(
             "times of day without a date: give the column of the date as well, with --time, "
             if all(_CLOCK.fullmatch(cell) for cell in cells[names[0]] if cell)
             else "a month and a day without a year: write the year before each, "
-            if all(_MONTH_DAY.fullmatch(cell) for cell in cells[names[0]] if cell)
+            if (len(names) > 1 and not PARTS[0].match(plain(names[0])))
+            or all(_MONTH_DAY.fullmatch(cell) for cell in cells[names[0]] if cell)
             else f"none that can be read: give --time {printable(names[0])} with --time-format, in "
             "the signs of strptime, "
         )
         + "or --time - if rows have no time"
-        for names in (*([name] for name in unread), *look.parts_by_name())
+        for names in (*look.parts_by_name(), *([name] for name in unread))
     ]
     if said and needed:
         raise ConfigError(said[0] + ".")

@@ -207,8 +207,9 @@ class KeySearch:
         last, of = last_of(path), plain(".".join(path.split(".")[-2:]))  # device.name is strong
         if name.startswith(f"{KEY}:") or STRONG_SENSOR.match(last) or STRONG_SENSOR.match(of):
             return 2
-        is_text = name in self.texts and TEXT_SENSOR.search(last) is not None
-        return int(is_text or SENSOR.match(last) is not None)
+        about = any(last.startswith(f"{plain(other)}_") for other in self._numeric)
+        is_text = name in self.texts and TEXT_SENSOR.search(last) is not None and not about
+        return int(is_text or (SENSOR.match(last) is not None and not about))
 
     def _is_tag(self, name: str, *, vague: bool = True) -> bool:
         last = last_of(self._path(name))

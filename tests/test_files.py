@@ -78,6 +78,8 @@ def written(tmp_path, content, name="feed.jsonl"):
     (b"\n\n a\n  \n\r\n\t\nb\n\n", [b" a", b"b"]), (b"\xef\xbb\xbfa\nb", [b"a", b"b"]),
     (b"\xff\xfa\n\x00", [b"\xff\xfa", b"\x00"]),
     (b"a\x0bb\x0cc\x1cd\x85e\n", [b"a\x0bb\x0cc\x1cd\x85e"]),
+    (b"[{}, {}]\r\n\n[{}]\n", [b"[{}, {}]", b"[{}]"]), (b"[{}, {}]\n", [b"{}", b"{}"]),
+    (b"[[1, 2],\n[3, 4]]", [b"[1, 2]", b"[3, 4]"]),
 ])  # fmt: skip
 def test_lines_are_records_and_blank_lines_are_not(tmp_path, content, rows):
     assert read_all(FileSource(written(tmp_path, content))) == rows
@@ -85,7 +87,9 @@ def test_lines_are_records_and_blank_lines_are_not(tmp_path, content, rows):
 
 @given(st.lists(st.binary(max_size=5)), st.integers(1, 7))
 def test_how_the_bytes_arrive_does_not_change_the_lines(parts, size):
-    for content in b"\n".join(parts), b"[" + b", ".join(parts), b" [ 2, {}]\n" + b"".join(parts):
+    arrays = b"[{}, {}]\n" + b"\n".join(b"[" + part for part in parts)
+    others = b"[" + b", ".join(parts), b" [ 2, {}]\n" + b"".join(parts)
+    for content in b"\n".join(parts), arrays, *others:
         assert_pieces_change_nothing(LineRows(), LineRows(), content, size)
 
 

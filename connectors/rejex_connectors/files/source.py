@@ -111,10 +111,14 @@ def _rows(lines: list[bytes]) -> list[bytes]:
     return rows
 
 
+_ARRAYS, _FIRST_BYTES = (b"[{", b"[[", b"[]"), 1 << 16
+
+
 class LineRows:
     r"""Cuts at newlines (``\n`` or ``\r\n``), or an array of JSON between its elements.
 
-    Blank lines are no rows. An array that begins with a number or a text is one itself.
+    Blank lines are no rows. An array that begins with a number or a text is one itself, and so is
+    one that ends with its line, where another begins in the next.
     """
 
     def __init__(self) -> None:
@@ -132,16 +136,25 @@ class LineRows:
             if first in (b"", b"["):
                 self._held = chunk
                 return []
-            if first in (b"[{", b"[[", b"[]"):
-                self._array = _Elements()
+            if first in _ARRAYS:
+                line, _, rest = chunk[:_FIRST_BYTES].partition(b"\n")
+                if not rest.strip() and len(chunk) < _FIRST_BYTES:  # nobody knows yet
+                    self._held = chunk
+                    return []
+                if not (rest.lstrip().startswith(b"[") and line.rstrip().endswith(b"]")):
+                    self._array = _Elements()
         if self._array is not None:
             return self._array.feed(chunk)
         return _rows(self._lines.feed(chunk))
 
     def finish(self) -> list[bytes]:
+        rows, held = list[bytes](), self._held or b""
+        if len(held.removeprefix(b"\xef\xbb\xbf").strip()) > 1:
+            self._array = _Elements()
+            rows = self._array.feed(held)
         if self._array is not None:
-            return self._array.finish()
-        return _rows([*self._lines.feed(self._held or b""), *self._lines.finish()])
+            return [*rows, *self._array.finish()]
+        return _rows([*self._lines.feed(held), *self._lines.finish()])
 
 
 class _Elements:

@@ -113,7 +113,7 @@ def main() -> None:
         print(name, *tallies[ours].row(), sep=" | ", flush=True)
     frame.publish(
         "leakdb", "LeakDB's leaks at Hanoi",
-        f"{len(lanes)} settings of {args.days:,} days; our own demands, {NOISE:.0%} of noise.",
+        f"{len(lanes)} settings of {args.days:,} days, with demands of our own.",
         [one.row() for one in tallies.values()],
         [("Days from a leak's start on.", ["setting", "leak", "kind", "told after"], by_leak)],
     )  # fmt: skip

@@ -406,6 +406,11 @@ def test_quantities_in_units_of_their_own_are_one_machine_s_where_nobody_is_name
         tmp_path, "time,Name Path Reference,Object Value", rows, channels=["Object Value"]
     )
     assert len(readings(apart)) == 600
+    mixed = [(*row[:2], row[2].replace("bar", "kPa") if i % 9 < 4 else row[2])
+             for i, row in enumerate(rows)]  # fmt: skip
+    if blocks:
+        with pytest.raises(ConfigError, match="in several units"):
+            table(tmp_path, "time,Name Path Reference,Object Value", mixed)
 
 
 def test_a_unit_beside_the_values_of_one_machine_says_that_these_are_quantities(
@@ -418,6 +423,9 @@ def test_a_unit_beside_the_values_of_one_machine_says_that_these_are_quantities(
     made = table(tmp_path, "time,signal,value,unit", rows)
     assert (made.guess.sensor, made.guess.tag, len(readings(made))) == (None, "signal", 300)
     assert made.told() == {name: {"unit": unit} for name, unit in units.items()}
+    for unit_of in (lambda i, u: "bar", lambda i, u: "°C" if u == "K" and i > 600 else u):
+        changed = [(*row[:3], unit_of(i, row[3])) for i, row in enumerate(rows)]
+        assert table(tmp_path, "time,signal,value,unit", changed).guess.sensor == "signal"
 
 
 def test_what_says_where_a_value_is_from_names_no_machine(tmp_path: Path) -> None:
@@ -437,6 +445,7 @@ def test_a_unit_that_changes_within_a_series_is_said(tmp_path: Path) -> None:
 
     changes = table(tmp_path, "time,machine,value,unit", rows(lambda i, m: "CF"[i > 200]))
     assert "unit: 'unit' changes within a series, between 'C' and 'F'" in said(changes)
+    assert (changes.told(), changes.n_missing) == ({}, 0)  # nobody knows which is right
     own = table(tmp_path, "time,machine,value,unit", rows(lambda i, m: "CF"[m == "m1"]))
     assert "changes within" not in said(own)
     steady = table(tmp_path, "time,machine,value,unit", rows(lambda i, m: "C"))

@@ -93,7 +93,7 @@ def relinked(text: str, source: str, pages: set[str], folder: Path, home: str) -
         if name in pages:
             here = Path(staged(source)).parent
             return f"{before}{os.path.relpath(staged(name), here)}{anchor}{after}"
-        if path.suffix == ".png":
+        if path.suffix in (".png", ".svg"):
             (folder / path.name).write_bytes(path.read_bytes())
             return f"{before}{os.path.relpath(path.name, Path(staged(source)).parent)}{after}"
         if not path.exists():

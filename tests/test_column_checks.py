@@ -158,3 +158,5 @@ def test_disorder_is_counted_against_the_row_before():
     assert [line for line in order.remarks() if line.startswith("disorder")] == [
         "disorder: 1 rows are older than the one before; they are judged as they come"
     ]
+    order.add("a", 49_000)  # the newest of all, again, after older ones
+    assert [line[:14] for line in order.remarks()][:1] == ["duplicates: 1 "]

@@ -554,21 +554,25 @@ def decode_records(
 
     Returns the records, each as often as it holds readings, at least once, and what they are.
     """
-    expand = getattr(decoder, "expand", None)  # decoders of one's own need neither of these
-    at_once = getattr(decoder, "decode_all", None)
+    expand = getattr(decoder, "expand", None)  # decoders of one's own need none
     if expand is not None:
         records = expand(records)
     refused = [_refused(record) for record in records]
     good = records
     if refused.count(None) < len(refused):
         good = [record for record, why in zip(records, refused, strict=True) if why is None]
-    found: list[Reading | Invalid] = (
-        [decoder.decode(record) for record in good] if at_once is None else at_once(good)
-    )
+    found = decode_all(decoder, good)
     if good is not records:
         rest = iter(found)
         found = [next(rest) if why is None else why for why in refused]
     return records, found
+
+
+def decode_all(decoder: Decoder, records: Sequence[Record]) -> list[Reading | Invalid]:
+    """Return what records are, each as ``decode`` says; at once where the decoder can."""
+    at_once = getattr(decoder, "decode_all", lambda records: list(map(decoder.decode, records)))
+    found: list[Reading | Invalid] = at_once(records)
+    return found
 
 
 def _refused(record: Record) -> Invalid | None:

@@ -26,7 +26,7 @@ from rejex_connectors.files.workbooks import (
 
 from rejex_stream.config.input import stem
 from rejex_stream.decode.csv import EMPTY_ROW, split_row
-from rejex_stream.decode.mapping import parse_moment, printable
+from rejex_stream.decode.mapping import decode_all, parse_moment, printable
 from rejex_stream.decode.reorder_buffer import ReorderBuffer
 from rejex_stream.decode.written import ZONES, is_repeated, joined, require_encoding, zone_of
 from rejex_stream.detectors.sensor.siblings import SiblingResidual
@@ -54,6 +54,7 @@ from rejex_stream.tables.place import (
 from rejex_stream.types import FloatArray, Invalid, Reading, Record, unit_change
 
 _SAMPLE_ROWS = 5_000
+_AT_ONCE = 1_000  # rows that are decoded in one call
 _SAMPLE_BYTES = 4 << 20
 _TRUTH = {"1": True, "1.0": True, "true": True, "anomaly": True}
 _TRUTH |= {"0": False, "0.0": False, "false": False, "normal": False}
@@ -432,9 +433,8 @@ class _Scan:
         naive = bool(times) and guess.time_unit == "iso8601"
         zone = None if table.time_zone is None else zone_of(table.time_zone)
         n_rows, rows = 0, ReorderBuffer(self._rules)
-        for record in self._records:
+        for record, item in self._decoded():
             n_rows += 1
-            item = self._decoder.decode(record)
             for _, found in rows.add(record, item):
                 self._see(found)
             if label is None and not naive:
@@ -468,6 +468,11 @@ class _Scan:
             labels=self._labels,
             said=(*said, *guess.channels_said(), *self._said(n_rows)),
         )
+
+    def _decoded(self) -> Iterator[tuple[Record, Reading | Invalid]]:
+        records = iter(self._records)
+        while some := list(itertools.islice(records, _AT_ONCE)):
+            yield from zip(some, decode_all(self._decoder, some), strict=True)
 
     def _see(self, reading: Reading | Invalid) -> None:
         if isinstance(reading, Invalid):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -18,7 +19,7 @@ class TimeOrder:
     def __init__(self) -> None:
         self.repeated = 0
         self._duplicates = self._back = 0
-        self._last: dict[str, int] = {}
+        self._last: dict[str, tuple[int, float]] = {}  # and the newest so far
         self._recent: dict[str, deque[int]] = {}
         self._steps: list[int] = []
         self._counts: Counter[int] = Counter()
@@ -35,14 +36,14 @@ class TimeOrder:
 
     def add(self, sensor: str, now_ms: int) -> None:
         recent = self._recent.setdefault(sensor, deque(maxlen=_RECENT))
-        before = self._last.get(sensor)
-        if before is not None and now_ms in recent:
+        before, newest = self._last.get(sensor, (None, -math.inf))
+        if before is not None and now_ms <= newest and now_ms in recent:
             self._duplicates += 1
         elif before is not None and now_ms < before:
             self._back += 1
         elif before is not None:
             self._step(now_ms - before, before)
-        self._last[sensor] = now_ms
+        self._last[sensor] = now_ms, max(now_ms, newest)
         recent.append(now_ms)
 
     def _step(self, step: int, since: int) -> None:

@@ -29,6 +29,7 @@ from rejex_stream.cli.show import (
 )
 from rejex_stream.config import name_of
 from rejex_stream.decode import Decoder
+from rejex_stream.decode.mapping import decode_all
 from rejex_stream.encode import encode_verdict
 from rejex_stream.errors import ConfigError, explaining_os_errors
 from rejex_stream.incidents.incident_settings import Alarms
@@ -260,10 +261,14 @@ class _BatchDecoder:
         self.invalid: dict[int, Invalid] = {}
 
     def decode(self, record: Record) -> Reading | Invalid:
-        item = self._decoder.decode(record)
-        if isinstance(item, Invalid):
-            self.invalid[record.position.offset] = item
-        return item
+        return self.decode_all([record])[0]
+
+    def decode_all(self, records: Sequence[Record]) -> list[Reading | Invalid]:
+        items = decode_all(self._decoder, records)
+        for record, item in zip(records, items, strict=True):
+            if isinstance(item, Invalid):
+                self.invalid[record.position.offset] = item
+        return items
 
 
 def _writer(path: Path | None, exits: ExitStack) -> Callable[[Sequence[Verdict]], object]:
